@@ -1,0 +1,8 @@
+//! Agent, rig and command line.
+
+pub mod agent;
+pub mod cli;
+pub mod datapath;
+pub mod net;
+pub mod rig;
+pub mod units;

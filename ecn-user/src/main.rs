@@ -1,0 +1,3 @@
+//! The `ecn` command.
+
+fn main() {}

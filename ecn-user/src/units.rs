@@ -1,0 +1,1 @@
+//! Rates, durations and fractions as people write them.
