@@ -1,0 +1,387 @@
+//! What kernel programs and user space agree on: names, layouts, and the number of this agreement.
+//!
+//! Map values are `#[repr(C)]`, integers only, padding spelled out; sizes and offsets are asserted
+//! here. [`ABI`] stands in the pin path, in the control map, and changes with any of them.
+
+use crate::{echo, flow, marking, response};
+
+/// Number of this agreement.
+pub const ABI: u32 = 1;
+
+/// Port slots of a bridge: 255 ports and the host itself (slot 0).
+pub const PORTS: usize = 256;
+/// Endpoints (devices) of one agent.
+pub const ENDPOINTS: u32 = 1024;
+/// Flows of one agent unless configured otherwise.
+pub const FLOWS: u32 = 65_536;
+
+/// Major number of the HTB root at an endpoint: flow classes are `ec0e:MINOR`.
+pub const HTB_MAJOR: u16 = 0xec0e;
+/// Flow classes begin here; below are the device's own (1: link, 2: unclassified).
+pub const FIRST_CLASS: u32 = 0x10;
+/// Minor numbers end here. They are unique over all endpoints of an agent, so that a departing
+/// packet's class names its flow.
+pub const CLASSES: u32 = 0x1_0000;
+
+/// Names of maps and programs, as `bpftool` shows them (at most 15 characters).
+pub mod name {
+    /// `Control`, one entry.
+    pub const CONTROL: &str = "ECN_CONTROL";
+    /// `DeviceKey` to `Device`.
+    pub const DEVICE: &str = "ECN_DEVICE";
+    /// `Bridge` per bridge number.
+    pub const BRIDGE: &str = "ECN_BRIDGE";
+    /// `marking::Policy` per bridge number.
+    pub const MARKING: &str = "ECN_MARKING";
+    /// `Endpoint` per endpoint number.
+    pub const ENDPOINT: &str = "ECN_ENDPOINT";
+    /// `flow::Key` to `LockedFlow`.
+    pub const FLOW: &str = "ECN_FLOW";
+    /// `flow::Key` (as received) to `LockedReceiver`.
+    pub const RECEIVER: &str = "ECN_RECEIVER";
+    /// Packets that left the device, per class minor.
+    pub const DEPARTED: &str = "ECN_DEPARTED";
+    /// Free class minors, one queue per loaded copy.
+    pub const CLASS: &str = "ECN_CLASS";
+    /// `RateEvent` ring.
+    pub const RATE: &str = "ECN_RATE";
+    /// `PortEvent` ring, filled when [`super::TRACE_PORTS`] is set.
+    pub const TRACE: &str = "ECN_TRACE";
+    /// `flow::Key` to the time of its oldest unanswered mark, with [`super::TRACE_LATENCY`].
+    pub const MARKED: &str = "ECN_MARKED";
+    /// Per-CPU counters, see [`super::Count`].
+    pub const COUNT: &str = "ECN_COUNT";
+
+    /// All maps that are pinned and shared by all loaded copies of the object.
+    pub const SHARED: [&str; 12] = [
+        CONTROL, DEVICE, BRIDGE, MARKING, ENDPOINT, FLOW, RECEIVER, DEPARTED, RATE, TRACE, MARKED,
+        COUNT,
+    ];
+
+    /// tcx egress of a bridge port.
+    pub const PORT_OUT: &str = "ecn_port_out";
+    /// tcx ingress of the veth peer of a bridge port.
+    pub const WIRE_END: &str = "ecn_wire_end";
+    /// `tp_btf/net_dev_start_xmit`.
+    pub const DEPART: &str = "ecn_depart";
+    /// `tp_btf/kfree_skb`.
+    pub const DROP: &str = "ecn_drop";
+    /// Run by the agent: removes a port, or forgets what waits for it.
+    pub const PORT_RESET: &str = "ecn_port_reset";
+    /// tcx egress of an endpoint.
+    pub const ENDPOINT_OUT: &str = "ecn_ep_out";
+    /// tcx ingress of an endpoint.
+    pub const ENDPOINT_IN: &str = "ecn_ep_in";
+    /// All programs.
+    pub const PROGRAMS: [&str; 7] =
+        [PORT_OUT, WIRE_END, DEPART, DROP, PORT_RESET, ENDPOINT_OUT, ENDPOINT_IN];
+}
+
+/// The kernel's spin lock, by the name under which it finds one in a map value's BTF.
+#[expect(non_camel_case_types, reason = "the kernel looks for this name")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct bpf_spin_lock {
+    /// Not for user space: reads as 0.
+    pub val: u32,
+}
+
+/// [`Control::flags`]: do nothing at all, let everything pass.
+pub const BYPASS: u32 = 1;
+/// [`Control::flags`]: write a [`PortEvent`] for every event at a port.
+pub const TRACE_PORTS: u32 = 2;
+/// [`Control::flags`]: measure the time from a mark to the new rate.
+pub const TRACE_LATENCY: u32 = 4;
+
+/// One entry, written by the agent.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Control {
+    /// [`ABI`].
+    pub abi: u32,
+    /// [`BYPASS`], [`TRACE_PORTS`], [`TRACE_LATENCY`].
+    pub flags: u32,
+    /// Limits hold until then (monotonic clock); moved on by the agent's heartbeat.
+    pub valid_until_ns: u64,
+}
+
+/// A device: interface numbers are per namespace.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceKey {
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// Interface number.
+    pub ifindex: u32,
+}
+
+/// [`Device::role`]: port `b` of bridge `a`.
+pub const ROLE_PORT: u32 = 1;
+/// [`Device::role`]: endpoint `a`.
+pub const ROLE_ENDPOINT: u32 = 2;
+/// [`Device::role`]: far end of the veth of port `b` of bridge `a`.
+pub const ROLE_WIRE_END: u32 = 4;
+
+/// [`Device::role`]: the length of the port's queue can be read from its root qdisc.
+pub const ROLE_BACKLOG: u32 = 8;
+
+/// What a device is to us. One device can be a port and the wire's end of another port.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Roles, or-ed.
+    pub role: u32,
+    /// Bridge number of the port.
+    pub bridge: u32,
+    /// Slot of the port.
+    pub port: u32,
+    /// Endpoint number.
+    pub endpoint: u32,
+    /// Bridge number of the port at the other end of the wire.
+    pub wire_bridge: u32,
+    /// Slot of the port at the other end of the wire.
+    pub wire_port: u32,
+}
+
+/// A bridge's counters.
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bridge {
+    /// Lock over everything here.
+    pub lock: bpf_spin_lock,
+    /// Events so far, modulo 2^32: their order, for [`PortEvent`].
+    pub sequence: u32,
+    /// Counters.
+    pub switch: marking::Switch<PORTS>,
+}
+
+/// [`Endpoint::flags`]: limit flows.
+pub const CONTROL_FLOWS: u32 = 1;
+/// [`Endpoint::flags`]: count every received flow, whether it can be marked or not.
+pub const OBSERVE: u32 = 2;
+/// [`Endpoint::flags`]: echo.
+pub const ECHO: u32 = 4;
+
+/// Policy of an endpoint.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`].
+    pub flags: u32,
+    /// Padding.
+    pub _pad: u32,
+    /// Rmax, bytes per second.
+    pub link_bytes_per_s: u64,
+    /// Response.
+    pub response: response::Policy,
+    /// Echo.
+    pub echo: echo::Policy,
+}
+
+/// A flow under its lock.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockedFlow {
+    /// Lock over `flow`.
+    pub lock: bpf_spin_lock,
+    /// Padding.
+    pub _pad: u32,
+    /// The flow.
+    pub flow: flow::Flow,
+}
+
+/// A receiver's counts under their lock.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockedReceiver {
+    /// Lock over `receiver`.
+    pub lock: bpf_spin_lock,
+    /// Padding.
+    pub _pad: u32,
+    /// The counts.
+    pub receiver: echo::Receiver,
+}
+
+/// A flow's limit changed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateEvent {
+    /// Endpoint number.
+    pub endpoint: u32,
+    /// Minor number of the flow's class.
+    pub class: u32,
+    /// New limit, bytes per second; 0: the class was taken by a new flow.
+    pub rate_bytes_per_s: u64,
+    /// When the mark was set that caused it; 0: no mark, or not measured.
+    pub marked_ns: u64,
+}
+
+/// What happened at a port ([`PortEvent::kind`]).
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortEventKind {
+    /// [`marking::Switch::arrive`].
+    Arrive = 1,
+    /// [`marking::Switch::depart`].
+    Depart = 2,
+    /// [`marking::Switch::drop_queued`].
+    Drop = 3,
+    /// [`marking::Switch::wire_end`].
+    WireEnd = 4,
+}
+
+/// One event at a port with the decision taken: replayed on the host, it must give the same.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortEvent {
+    /// A [`PortEventKind`].
+    pub kind: u32,
+    /// Bridge number.
+    pub bridge: u32,
+    /// Place in the order of events of this bridge.
+    pub sequence: u32,
+    /// Slot of the input port.
+    pub input: u32,
+    /// Slot of the output port.
+    pub output: u32,
+    /// Segments.
+    pub segments: u32,
+    /// 1: the packet can be marked.
+    pub markable: u32,
+    /// 1: the device said that its queue is empty.
+    pub queue_empty: u32,
+    /// What was decided.
+    pub decision: marking::Decision,
+}
+
+/// Argument of the program [`name::PORT_RESET`], in the packet that it is run on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortReset {
+    /// Bridge number.
+    pub bridge: u32,
+    /// Slot of the port.
+    pub port: u32,
+    /// 1: the port is gone; 0: only what waits for it.
+    pub remove: u32,
+    /// Do it only if this many packets ever arrived for it (low 32 bits) and none since; u32::MAX
+    /// with `remove`: always.
+    pub arrived: u32,
+}
+
+/// Counters of [`name::COUNT`]: things that went another way.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// The flow map was full: the flow goes unlimited.
+    FlowsFull,
+    /// No class was free: the flow goes unlimited.
+    ClassesFull,
+    /// The receiver map was full: the flow is not echoed.
+    ReceiversFull,
+    /// A limit was not enforced: the agent's heartbeat had stopped.
+    LimitExpired,
+    /// Echoes sent.
+    EchoSent,
+    /// An echo could not be cloned or built.
+    EchoFailed,
+    /// Echoes accepted.
+    EchoAccepted,
+    /// Echoes that never came, by their numbers.
+    EchoLost,
+    /// Echoes refused: of another version or too short.
+    EchoMalformed,
+    /// Echoes refused: of a flow that this endpoint does not have.
+    EchoUnknown,
+    /// Echoes refused: a number that is not later.
+    EchoDuplicate,
+    /// Echoes refused: counts that cannot be.
+    EchoImpossible,
+    /// The agent was not told of a rate: the ring was full.
+    RingFull,
+    /// A packet could not be made ECN-capable.
+    EctFailed,
+    /// A packet was to be marked and was not.
+    MarkFailed,
+    /// Packets marked.
+    Marked,
+}
+
+impl Count {
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 16] = [
+        Self::FlowsFull,
+        Self::ClassesFull,
+        Self::ReceiversFull,
+        Self::LimitExpired,
+        Self::EchoSent,
+        Self::EchoFailed,
+        Self::EchoAccepted,
+        Self::EchoLost,
+        Self::EchoMalformed,
+        Self::EchoUnknown,
+        Self::EchoDuplicate,
+        Self::EchoImpossible,
+        Self::RingFull,
+        Self::EctFailed,
+        Self::MarkFailed,
+        Self::Marked,
+    ];
+}
+
+/// Offsets of kernel structure members, bytes, from the running kernel's BTF: Rust has no CO-RE.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offsets {
+    /// `sk_buff.dev`
+    pub skb_dev: u32,
+    /// `sk_buff.skb_iif`
+    pub skb_iif: u32,
+    /// `sk_buff.protocol`
+    pub skb_protocol: u32,
+    /// `sk_buff.priority`
+    pub skb_priority: u32,
+    /// `sk_buff.network_header`
+    pub skb_network_header: u32,
+    /// `sk_buff.head`
+    pub skb_head: u32,
+    /// `sk_buff.end`
+    pub skb_end: u32,
+    /// `skb_shared_info.gso_segs`
+    pub shinfo_gso_segs: u32,
+    /// `net_device.ifindex`
+    pub dev_ifindex: u32,
+    /// `net_device.nd_net.net`
+    pub dev_net: u32,
+    /// `net.ns.inum`
+    pub net_inum: u32,
+    /// `net_device.qdisc`
+    pub dev_qdisc: u32,
+    /// `Qdisc.q.qlen`
+    pub qdisc_qlen: u32,
+    /// Padding.
+    pub _pad: u32,
+    /// Bit r: `skb_drop_reason` r is a queueing discipline's.
+    pub drop_reasons: [u64; 2],
+}
+
+const _: () = {
+    use core::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<marking::Port>() == 96);
+    assert!(size_of::<marking::Policy>() == 24);
+    assert!(size_of::<Bridge>() == 8 + PORTS * 96 + PORTS * PORTS * 4);
+    assert!(offset_of!(Bridge, switch) == 8);
+    assert!(size_of::<Control>() == 16);
+    assert!(size_of::<DeviceKey>() == 8);
+    assert!(size_of::<Device>() == 24);
+    assert!(size_of::<flow::Key>() == 40);
+    assert!(align_of::<flow::Key>() == 2);
+    assert!(size_of::<echo::Sender>() == 32);
+    assert!(size_of::<echo::Receiver>() == 48);
+    assert!(size_of::<LockedReceiver>() == 56);
+    assert!(offset_of!(LockedFlow, flow) == 8);
+    assert!(size_of::<RateEvent>() == 24);
+    assert!(size_of::<PortEvent>() == 48);
+    assert!(size_of::<PortReset>() == 16);
+    assert!(size_of::<Offsets>() == 72);
+};

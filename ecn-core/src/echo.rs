@@ -1,0 +1,297 @@
+//! The echo: the receiver tells the source how many packets came, and how many of them marked.
+//!
+//! HP's ACK is 20 bytes and carries one bit (G/T, Table I). Ours is 20 bytes too, the payload of an
+//! IP protocol of its own, and carries running counts instead, so that a lost echo loses nothing:
+//!
+//! ```text
+//!  0         1          2          4          6      8         12   16     18         20
+//!  | version | protocol | src port | dst port | zero | packets | CE | zero | sequence |
+//! ```
+//!
+//! All fields are big-endian. Addresses are those of the IP header, exchanged; ports are those of
+//! the data packets. `packets` and `CE` count modulo 2^32 since the receiver began to count. An echo
+//! is made of a clone of the data packet, whose transport checksum may still be left to a device:
+//! the two zeros lie where UDP and TCP have it, and are ignored.
+
+/// Version of the format.
+pub const VERSION: u8 = 1;
+/// Length, bytes.
+pub const LEN: usize = 20;
+/// IP protocol number unless configured otherwise: for experimentation, RFC 3692 and RFC 4727.
+pub const PROTOCOL: u8 = 253;
+
+/// One echo.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Echo {
+    /// IP protocol of the flow.
+    pub protocol: u8,
+    /// Source port of the data packets (0: none).
+    pub src_port: u16,
+    /// Destination port of the data packets.
+    pub dst_port: u16,
+    /// Packets received so far, modulo 2^32.
+    pub packets: u32,
+    /// Of these, marked CE.
+    pub ce: u32,
+    /// Running number of this echo, modulo 2^16.
+    pub sequence: u16,
+}
+
+impl Echo {
+    /// The echo as it goes into the packet.
+    #[inline(always)]
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; LEN] {
+        let mut b = [0u8; LEN];
+        b[0] = VERSION;
+        b[1] = self.protocol;
+        b[2..4].copy_from_slice(&self.src_port.to_be_bytes());
+        b[4..6].copy_from_slice(&self.dst_port.to_be_bytes());
+        b[8..12].copy_from_slice(&self.packets.to_be_bytes());
+        b[12..16].copy_from_slice(&self.ce.to_be_bytes());
+        b[18..20].copy_from_slice(&self.sequence.to_be_bytes());
+        b
+    }
+
+    /// Reads an echo. `None`: another version.
+    #[inline(always)]
+    #[must_use]
+    pub fn parse(b: &[u8; LEN]) -> Option<Self> {
+        if b[0] != VERSION {
+            return None;
+        }
+        Some(Self {
+            protocol: b[1],
+            src_port: u16::from_be_bytes([b[2], b[3]]),
+            dst_port: u16::from_be_bytes([b[4], b[5]]),
+            packets: u32::from_be_bytes([b[8], b[9], b[10], b[11]]),
+            ce: u32::from_be_bytes([b[12], b[13], b[14], b[15]]),
+            sequence: u16::from_be_bytes([b[18], b[19]]),
+        })
+    }
+}
+
+/// How often a receiver echoes, as the programs read it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// At most one echo per this time, and one at once for every marked packet; 0: an echo per
+    /// packet. Never by count alone: at a low rate a count is a long time.
+    pub every_ns: u64,
+    /// IP protocol number of echoes.
+    pub protocol: u32,
+    /// Padding.
+    pub _pad: u32,
+}
+
+/// [`Receiver::flags`]: a TCP connection that negotiated ECN; it is not echoed.
+pub const NEGOTIATED: u32 = 1;
+
+/// What a receiver keeps per flow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receiver {
+    /// Packets received.
+    pub packets: u64,
+    /// Of these, marked CE.
+    pub ce: u64,
+    /// Bytes received, with link headers.
+    pub bytes: u64,
+    /// Time of the last packet.
+    pub last_packet_ns: u64,
+    /// Time when the last echo became due.
+    pub last_echo_ns: u64,
+    /// Echoes made.
+    pub echoes: u32,
+    /// [`NEGOTIATED`].
+    pub flags: u32,
+}
+
+impl Receiver {
+    /// Counts a packet of `n` segments. Returns whether to echo now.
+    #[inline(always)]
+    pub fn count(&mut self, policy: &Policy, n: u32, bytes: u64, ce: bool, now_ns: u64) -> bool {
+        self.packets = self.packets.wrapping_add(n as u64);
+        self.bytes = self.bytes.wrapping_add(bytes);
+        self.last_packet_ns = now_ns;
+        if ce {
+            self.ce = self.ce.wrapping_add(n as u64);
+        }
+        let due = ce || now_ns.wrapping_sub(self.last_echo_ns) >= policy.every_ns;
+        if due {
+            self.last_echo_ns = now_ns;
+        }
+        due
+    }
+
+    /// The echo to send now; each has its own number.
+    #[inline(always)]
+    pub fn echo(&mut self, protocol: u8, src_port: u16, dst_port: u16) -> Echo {
+        self.echoes = self.echoes.wrapping_add(1);
+        Echo {
+            protocol,
+            src_port,
+            dst_port,
+            packets: self.packets as u32,
+            ce: self.ce as u32,
+            sequence: self.echoes as u16,
+        }
+    }
+}
+
+/// Why an echo was refused.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its number is not later than the last one's: a copy, or overtaken by a later one that
+    /// already told the same.
+    Duplicate = 1,
+    /// It counts more packets than were sent, fewer than before, or more marks than packets: a
+    /// forgery or a fault.
+    Impossible = 2,
+}
+
+/// News of an accepted echo.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Packets that the receiver counted since the last accepted echo.
+    pub packets: u32,
+    /// Of these, marked CE.
+    pub ce: u32,
+    /// Echoes that were sent in between and did not come.
+    pub lost_echoes: u32,
+}
+
+/// Packets on their way up to which no loss is assumed, see [`Sender::outstanding`].
+pub const OUTSTANDING_SLACK: i32 = 16;
+/// Echoes per window of the loss estimate.
+pub const OUTSTANDING_WINDOW: u32 = 1024;
+
+/// So many echoes refused in a row, and the receiver is taken to have begun anew.
+pub const REFUSALS: u16 = 32;
+
+/// What a source keeps of its receiver's echoes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sender {
+    /// Receiver's running count of packets.
+    pub packets: u32,
+    /// Receiver's running count of marked packets.
+    pub ce: u32,
+    /// Running number of the last accepted echo.
+    pub sequence: u16,
+    /// Echoes refused since then.
+    pub refused: u16,
+    /// 0 until the first echo.
+    pub synced: u32,
+    /// The source's count of sent packets minus the receiver's count when the receiver was first
+    /// heard: not 0 if it counted before the source did, or began anew.
+    pub offset: u32,
+    /// Least difference of departed and received packets in this window.
+    pub least: i32,
+    /// The same in the window before.
+    pub least_before: i32,
+    /// Echoes in this window.
+    pub samples: u32,
+}
+
+impl Sender {
+    /// Takes an echo. `sent`: packets that the source had handed to its device; `departed`: of
+    /// these, packets that had left it (both modulo 2^32).
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`]; then no count has changed.
+    #[inline(always)]
+    pub fn accept(&mut self, echo: &Echo, sent: u32, departed: u32) -> Result<News, Refusal> {
+        let step = echo.sequence.wrapping_sub(self.sequence);
+        let packets = echo.packets.wrapping_sub(self.packets);
+        let ce = echo.ce.wrapping_sub(self.ce);
+        let unaccounted = sent.wrapping_sub(self.packets).wrapping_sub(self.offset);
+        if self.synced == 0 || self.refused >= REFUSALS {
+            return self.sync(echo, sent, departed);
+        }
+        if step == 0 || step > i16::MAX as u16 {
+            self.refused += 1;
+            return Err(Refusal::Duplicate);
+        }
+        if packets > unaccounted || ce > packets {
+            self.refused += 1;
+            return Err(Refusal::Impossible);
+        }
+        self.take(echo);
+        self.observe(departed);
+        Ok(News { packets, ce, lost_echoes: step as u32 - 1 })
+    }
+
+    #[inline(always)]
+    fn take(&mut self, echo: &Echo) {
+        self.packets = echo.packets;
+        self.ce = echo.ce;
+        self.sequence = echo.sequence;
+        self.refused = 0;
+    }
+
+    /// The first echo, or the first of a receiver that began anew. A receiver that began with this
+    /// flow has counted no more than was sent, and its counts are news; of one that counted before,
+    /// only the later counts are.
+    #[inline(always)]
+    fn sync(&mut self, echo: &Echo, sent: u32, departed: u32) -> Result<News, Refusal> {
+        let fresh = self.synced == 0 && echo.packets <= sent;
+        if fresh && echo.ce > echo.packets {
+            return Err(Refusal::Impossible);
+        }
+        self.take(echo);
+        self.synced = 1;
+        self.offset = if fresh { 0 } else { sent.wrapping_sub(echo.packets) };
+        self.least = i32::MAX;
+        self.least_before = i32::MAX;
+        self.samples = 0;
+        self.observe(departed);
+        if !fresh {
+            return Ok(News::default());
+        }
+        let lost_echoes = (echo.sequence as u32).saturating_sub(1);
+        Ok(News { packets: echo.packets, ce: echo.ce, lost_echoes })
+    }
+
+    #[inline(always)]
+    const fn difference(&self, departed: u32) -> i32 {
+        departed.wrapping_sub(self.packets).wrapping_sub(self.offset) as i32
+    }
+
+    #[inline(always)]
+    fn observe(&mut self, departed: u32) {
+        let difference = self.difference(departed);
+        if difference < self.least {
+            self.least = difference;
+        }
+        self.samples += 1;
+        if self.samples >= OUTSTANDING_WINDOW {
+            self.samples = 0;
+            self.least_before = self.least;
+            self.least = i32::MAX;
+        }
+    }
+
+    /// Packets that are still on their way, when `departed` packets had left the source's device.
+    ///
+    /// The difference of the two running counts also holds every packet that was ever lost, and
+    /// lacks every departure that was not seen. Both stay in it for good, so the least difference
+    /// of the last windows bounds them: below zero it is missed departures, above
+    /// [`OUTSTANDING_SLACK`] it is losses (up to there it may as well be packets on their way).
+    #[inline(always)]
+    #[must_use]
+    pub fn outstanding(&self, departed: u32) -> u32 {
+        let least = if self.least < self.least_before { self.least } else { self.least_before };
+        let error = if least < 0 {
+            least
+        } else if least > OUTSTANDING_SLACK && least != i32::MAX {
+            least - OUTSTANDING_SLACK
+        } else {
+            0
+        };
+        let outstanding = self.difference(departed).wrapping_sub(error);
+        if outstanding > 0 { outstanding as u32 } else { 0 }
+    }
+}

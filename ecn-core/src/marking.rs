@@ -1,0 +1,402 @@
+//! Marking at the switch: who caused a full buffer, and whose packets say so.
+//!
+//! State per switch (G/T): how many packets wait for each output (`cnt1`), how many of them are
+//! still to be marked (`cnt2`), and what each input buffer holds. A Linux bridge queues at its
+//! outputs, so an input buffer is *logical*: a packet occupies a slot of its input port from the
+//! moment the bridge has chosen the output until it leaves the device.
+//!
+//! The counter form of the papers, with n = packets in a super-packet (1 without offloads):
+//!
+//! ```text
+//! arrival of a packet from input i for output o:   cnt1[o] += n
+//!     if input buffer i is now full:               cnt2[x] = cnt1[x] for each output x of a packet in i
+//!     if cnt1[o] > threshold (input-output only):  cnt2[o] = cnt1[o]
+//! start of transmission on o:                      cnt1[o] -= n
+//!     if cnt2[o] > 0: mark the packet, cnt2[o] -= n
+//! ```
+//!
+//! A second trigger overwrites `cnt2`, it never adds. Naive marking marks what is in the full input
+//! buffer instead, so its count belongs to the input ([`Port::to_mark_from`]).
+
+/// When a packet is marked ([`Policy::mark_at`]).
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkAt {
+    /// As it enters the queue: the next `cnt2` packets that arrive. Works on every device.
+    Arrival = 0,
+    /// As it leaves (the papers' own place). On Linux: where the veth peer is ours.
+    Departure = 1,
+}
+
+/// Who is marked ([`Policy::marking`]).
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marking {
+    /// Count only.
+    None = 0,
+    /// All packets of the input buffer that became full (G/T, mechanism 1).
+    Naive = 1,
+    /// All packets that wait for an output to which the full buffer holds a packet (mechanism 2).
+    Input = 2,
+    /// As [`Marking::Input`], and all packets for an output with more than `threshold` waiting
+    /// (mechanism 3).
+    InputOutput = 3,
+}
+
+impl Marking {
+    /// All policies, in the papers' order.
+    pub const ALL: [Self; 4] = [Self::None, Self::Naive, Self::Input, Self::InputOutput];
+
+    /// The name used in configuration and output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Naive => "naive",
+            Self::Input => "input",
+            Self::InputOutput => "input-output",
+        }
+    }
+}
+
+/// Marking policy of one switch, as the programs read it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// A [`Marking`].
+    pub marking: u32,
+    /// A [`MarkAt`].
+    pub mark_at: u32,
+    /// Slots of an input buffer, packets: B of the papers.
+    pub buffer: u32,
+    /// Output trigger: more than this many packets waiting for one output.
+    pub threshold: u32,
+    /// Slots in use: one more than the highest port slot. Bounds the scan of a full buffer.
+    pub ports: u32,
+    /// Padding.
+    pub _pad: u32,
+}
+
+/// Slot of packets whose input is no port of the switch: sent by the host itself. It has no input
+/// buffer and so never triggers.
+pub const HOST: u8 = 0;
+
+/// Departures with an empty queue over which the backlog check takes its minimum. More than the
+/// segments of one super-packet (45 at MTU 1500), which leave one by one from an empty queue.
+pub const BACKLOG_WINDOW: u32 = 64;
+
+/// Counters of one port: as an output (`cnt1`, `cnt2`), as an input (`occupancy`), and totals.
+/// All counts are in packets; a super-packet counts its segments.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Port {
+    /// Packets that wait for this output.
+    pub cnt1: u32,
+    /// Packets for this output still to be marked.
+    pub cnt2: u32,
+    /// Packets that came in here and wait for any output: the logical input buffer.
+    pub occupancy: u32,
+    /// Naive marking: packets from this input still to be marked.
+    pub to_mark_from: u32,
+    /// Departure marking: packets that left marked and whose mark the wire's end has yet to write.
+    pub owed: u32,
+    /// Least `cnt1` seen at a departure that left the device's queue empty, since the last check.
+    pub surplus: u32,
+    /// Departures behind `surplus`.
+    pub surplus_samples: u32,
+    /// Padding.
+    pub _pad: u32,
+    /// Packets that entered the queue.
+    pub arrived: u64,
+    /// Packets that left the device.
+    pub departed: u64,
+    /// Packets dropped by the queue.
+    pub dropped: u64,
+    /// Packets marked CE.
+    pub marked: u64,
+    /// Packets whose turn it was, but that were not ECN-capable.
+    pub unmarkable: u64,
+    /// Arrivals that found this input's buffer full.
+    pub input_triggers: u64,
+    /// Arrivals that found more than `threshold` waiting for this output.
+    pub output_triggers: u64,
+    /// Packets taken off the counters because the device's queue was empty without them.
+    pub repaired: u64,
+}
+
+/// What an arrival or a departure decided.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// 1: mark this packet (all its segments).
+    pub mark: u32,
+    /// 1: the packet's turn, but it cannot be marked.
+    pub unmarkable: u32,
+    /// 1: the input buffer was full.
+    pub input_trigger: u32,
+    /// 1: the output trigger fired.
+    pub output_trigger: u32,
+}
+
+/// The marking state of a switch with up to `N` - 1 ports and the host (slot 0).
+///
+/// The caller serialises the calls: in the kernel a spin lock per bridge, in the simulator the
+/// event loop. `N` is at most 256, so that a slot is a `u8`.
+#[repr(C)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switch<const N: usize> {
+    /// Per port.
+    pub ports: [Port; N],
+    /// `waiting[i][o]`: packets from input i that wait for output o. Rows sum to `occupancy`,
+    /// columns to `cnt1`.
+    pub waiting: [[u32; N]; N],
+}
+
+impl<const N: usize> Default for Switch<N> {
+    fn default() -> Self {
+        Self { ports: [Port::default(); N], waiting: [[0; N]; N] }
+    }
+}
+
+impl<const N: usize> Switch<N> {
+    const OK: () = assert!(N.is_power_of_two() && N <= 256, "ports: a power of two up to 256");
+
+    #[inline(always)]
+    fn port(&mut self, slot: u8) -> &mut Port {
+        let () = Self::OK;
+        // The mask is what the BPF verifier believes; with N = 256 it changes nothing.
+        &mut self.ports[slot as usize & (N - 1)]
+    }
+
+    #[inline(always)]
+    fn waiting(&mut self, i: u8, o: u8) -> &mut u32 {
+        &mut self.waiting[i as usize & (N - 1)][o as usize & (N - 1)]
+    }
+
+    /// A packet of `n` segments from input `i` enters the queue of output `o`.
+    ///
+    /// Arrival marking: `cnt2` is first clipped to what waits ahead of this packet, so that no
+    /// stale mark outlives its queue; the packet takes a mark if one is left, then its own
+    /// triggers set the marks of the packets behind it.
+    #[inline(always)]
+    pub fn arrive(&mut self, policy: &Policy, i: u8, o: u8, n: u32, markable: bool) -> Decision {
+        let mut decision = Decision::default();
+        let w = self.waiting(i, o);
+        *w = w.wrapping_add(n);
+        let naive = policy.marking == Marking::Naive as u32;
+
+        let input = self.port(i);
+        let held_before = input.occupancy;
+        let occupancy = held_before.wrapping_add(n);
+        input.occupancy = occupancy;
+        let full = i != HOST && occupancy >= policy.buffer && policy.marking != 0;
+        let mut turn = false;
+        if policy.mark_at == MarkAt::Arrival as u32 && naive {
+            if input.to_mark_from > held_before {
+                input.to_mark_from = held_before;
+            }
+            turn = input.to_mark_from > 0;
+            input.to_mark_from = input.to_mark_from.saturating_sub(n);
+        }
+        if full {
+            input.input_triggers += 1;
+            decision.input_trigger = 1;
+            if naive {
+                input.to_mark_from = occupancy;
+            }
+        }
+
+        let output = self.port(o);
+        let ahead = output.cnt1;
+        let cnt1 = ahead.wrapping_add(n);
+        output.cnt1 = cnt1;
+        output.arrived += n as u64;
+        if policy.mark_at == MarkAt::Arrival as u32 && !naive {
+            if output.cnt2 > ahead {
+                output.cnt2 = ahead;
+            }
+            turn = output.cnt2 > 0;
+            output.cnt2 = output.cnt2.saturating_sub(n);
+        }
+        if turn {
+            output.take_turn(n, markable, &mut decision);
+        }
+        if policy.marking == Marking::InputOutput as u32 && cnt1 > policy.threshold {
+            output.output_triggers += 1;
+            decision.output_trigger = 1;
+            output.cnt2 = cnt1;
+        }
+        if full && !naive {
+            self.mark_waiting_for_outputs_of(i, policy.ports);
+        }
+        decision
+    }
+
+    /// Input trigger, mechanisms 2 and 3: every packet anywhere in the switch that waits for an
+    /// output to which buffer `i` holds a packet.
+    #[inline(always)]
+    fn mark_waiting_for_outputs_of(&mut self, i: u8, ports: u32) {
+        let mut x = 0usize;
+        while x < N {
+            if x as u32 >= ports {
+                break;
+            }
+            if *self.waiting(i, x as u8) > 0 {
+                let output = self.port(x as u8);
+                output.cnt2 = output.cnt1;
+            }
+            x += 1;
+        }
+    }
+
+    /// A packet of `n` segments from input `i` starts its transmission on output `o`; `queue_empty`
+    /// is what the device itself says of its queue (false where it cannot be asked).
+    #[inline(always)]
+    pub fn depart(
+        &mut self,
+        policy: &Policy,
+        i: u8,
+        o: u8,
+        n: u32,
+        markable: bool,
+        queue_empty: bool,
+    ) -> Decision {
+        let mut decision = Decision::default();
+        self.take(i, o, n);
+        let mut turn = false;
+        if policy.mark_at == MarkAt::Departure as u32 && policy.marking == Marking::Naive as u32 {
+            let input = self.port(i);
+            turn = input.to_mark_from > 0;
+            input.to_mark_from = input.to_mark_from.saturating_sub(n);
+        }
+        let output = self.port(o);
+        output.departed += n as u64;
+        if policy.mark_at == MarkAt::Departure as u32 && policy.marking != Marking::Naive as u32 {
+            turn = output.cnt2 > 0;
+            output.cnt2 = output.cnt2.saturating_sub(n);
+        }
+        if turn {
+            output.take_turn(n, markable, &mut decision);
+            if decision.mark != 0 {
+                output.owed = output.owed.wrapping_add(n);
+            }
+        }
+        if queue_empty {
+            self.check_backlog(o, policy.ports);
+        }
+        decision
+    }
+
+    /// Departure marking, at the wire's end: whether this packet is one that left marked.
+    #[inline(always)]
+    pub fn wire_end(&mut self, o: u8, n: u32) -> bool {
+        let output = self.port(o);
+        let mark = output.owed > 0;
+        output.owed = output.owed.saturating_sub(n);
+        mark
+    }
+
+    /// The queue of output `o` dropped a packet of `n` segments from input `i`.
+    #[inline(always)]
+    pub fn drop_queued(&mut self, i: u8, o: u8, n: u32) {
+        self.take(i, o, n);
+        let output = self.port(o);
+        output.dropped += n as u64;
+        // Marks are for packets that wait; one that is gone cannot take its own.
+        if output.cnt2 > output.cnt1 {
+            output.cnt2 = output.cnt1;
+        }
+    }
+
+    /// Takes a packet off the counters, and only what was put on them: a packet that was queued
+    /// before the counting began finds nothing.
+    #[inline(always)]
+    fn take(&mut self, i: u8, o: u8, n: u32) {
+        let w = self.waiting(i, o);
+        let taken = if n < *w { n } else { *w };
+        *w -= taken;
+        let input = self.port(i);
+        input.occupancy = input.occupancy.saturating_sub(taken);
+        let output = self.port(o);
+        output.cnt1 = output.cnt1.saturating_sub(taken);
+    }
+
+    /// The device's queue is empty, so what `cnt1` still counts is either between the hook and the
+    /// queue on another CPU (gone a moment later) or was never taken off: a missed tracepoint run,
+    /// a purged queue. If it stays for a whole window it is the latter.
+    #[inline(always)]
+    fn check_backlog(&mut self, o: u8, ports: u32) {
+        let output = self.port(o);
+        let cnt1 = output.cnt1;
+        if cnt1 == 0 {
+            output.surplus_samples = 0;
+            return;
+        }
+        if output.surplus_samples == 0 || cnt1 < output.surplus {
+            output.surplus = cnt1;
+        }
+        output.surplus_samples += 1;
+        if output.surplus_samples >= BACKLOG_WINDOW {
+            self.forget_waiting(o, ports);
+        }
+    }
+
+    /// Takes everything that waits for output `o` off the counters: its queue is known to be empty.
+    #[inline(always)]
+    pub fn forget_waiting(&mut self, o: u8, ports: u32) {
+        let mut i = 0usize;
+        while i < N {
+            if i as u32 >= ports {
+                break;
+            }
+            let w = self.waiting(i as u8, o);
+            let stale = *w;
+            *w = 0;
+            let input = self.port(i as u8);
+            input.occupancy = input.occupancy.saturating_sub(stale);
+            i += 1;
+        }
+        let output = self.port(o);
+        output.repaired += output.cnt1 as u64;
+        output.cnt1 = 0;
+        output.cnt2 = 0;
+        output.surplus_samples = 0;
+    }
+
+    /// Port `p` left the switch: nothing waits for it, nothing came from it, and its slot is as new.
+    #[inline(always)]
+    pub fn remove_port(&mut self, p: u8, ports: u32) {
+        self.forget_waiting(p, ports);
+        let mut o = 0usize;
+        while o < N {
+            if o as u32 >= ports {
+                break;
+            }
+            // What it sent in still waits elsewhere: it is the host's from now on, so that columns
+            // go on summing to cnt1.
+            let w = self.waiting(p, o as u8);
+            let orphans = *w;
+            *w = 0;
+            let host = self.waiting(HOST, o as u8);
+            *host = host.wrapping_add(orphans);
+            o += 1;
+        }
+        let orphans = self.port(p).occupancy;
+        let host = self.port(HOST);
+        host.occupancy = host.occupancy.wrapping_add(orphans);
+        *self.port(p) = Port::default();
+    }
+}
+
+impl Port {
+    #[inline(always)]
+    fn take_turn(&mut self, n: u32, markable: bool, decision: &mut Decision) {
+        if markable {
+            self.marked += n as u64;
+            decision.mark = 1;
+        } else {
+            self.unmarkable += n as u64;
+            decision.unmarkable = 1;
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The kernel programs: read context, look up maps, call [`ecn_core`], write maps.
+//!
+//! The way of a packet, and of its echo:
+//!
+//! ```text
+//! source's device                     bridge port o                       receiver's device
+//!   ecn_ep_out (tcx egress)             ecn_port_out (tcx egress)           ecn_ep_in (tcx ingress)
+//!     flow, ECT(0), HTB class             arrival: cnt1, triggers, mark       counts packets and CE,
+//!   [HTB class of the flow]             [the port's queue]                    clones a packet back
+//!   ecn_depart (tp_btf)                 ecn_depart (tp_btf): cnt1 down      ecn_ep_out (tcx egress)
+//!     counts what has left              ecn_drop (tp_btf): cnt1 down          turns it into an echo
+//!   ecn_ep_in (tcx ingress)             [wire]  ecn_wire_end (tcx ingress)
+//!     echo: response, new rate            departure marking writes CE
+//! ```
+//!
+//! Every program lets pass what it does not know, and returns "no opinion" so that others' programs
+//! on the same hook run too.
+
+#![no_std]
+#![no_main]
+// SAFETY comments: map values and context pointers are the verifier's to judge, not the compiler's;
+// a program that broke their rules would not load.
+
+mod endpoint;
+mod maps;
+mod skb;
+mod switch;
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,118 @@
+//! Maps and load-time constants.
+
+use aya_ebpf::{
+    btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf},
+    macros::btf_map,
+};
+use ecn_core::{abi, flow, marking};
+
+/// Heartbeat and switches of the agent.
+#[btf_map]
+pub static ECN_CONTROL: Array<abi::Control, 1> = Array::new();
+/// What each device is to us.
+#[btf_map]
+pub static ECN_DEVICE: HashMap<abi::DeviceKey, abi::Device, 4096> = HashMap::new();
+/// Counters per bridge; the agent sets the number of entries.
+#[btf_map]
+pub static ECN_BRIDGE: Array<abi::Bridge, 1> = Array::new();
+/// Marking policy per bridge; the agent sets the number of entries.
+#[btf_map]
+pub static ECN_MARKING: Array<marking::Policy, 1> = Array::new();
+/// Policy per endpoint.
+#[btf_map]
+pub static ECN_ENDPOINT: Array<abi::Endpoint, { abi::ENDPOINTS as usize }> = Array::new();
+/// Flows that are limited here.
+#[btf_map]
+pub static ECN_FLOW: HashMap<flow::Key, abi::LockedFlow, { abi::FLOWS as usize }> = HashMap::new();
+/// Flows that are received here.
+#[btf_map]
+pub static ECN_RECEIVER: HashMap<flow::Key, abi::LockedReceiver, { abi::FLOWS as usize }> =
+    HashMap::new();
+/// Packets that left their device, per class.
+#[btf_map]
+pub static ECN_DEPARTED: Array<u64, { abi::CLASSES as usize }> = Array::new();
+/// Free classes of this loaded copy's endpoint, filled by the agent.
+#[btf_map]
+pub static ECN_CLASS: Queue<u32, 1024> = Queue::new();
+/// New rates, for the agent.
+#[btf_map]
+pub static ECN_RATE: RingBuf<abi::RateEvent, 1_048_576> = RingBuf::new();
+/// Events at ports, when traced.
+#[btf_map]
+pub static ECN_TRACE: RingBuf<abi::PortEvent, 8_388_608> = RingBuf::new();
+/// Times of marks, when latency is traced.
+#[btf_map]
+pub static ECN_MARKED: LruHashMap<flow::Key, u64, 4096> = LruHashMap::new();
+/// Things that went another way.
+#[btf_map]
+pub static ECN_COUNT: PerCpuArray<u64, { abi::Count::ALL.len() }> = PerCpuArray::new();
+
+/// Network namespace of this loaded copy's tcx programs.
+#[unsafe(no_mangle)]
+static NETNS: u32 = 0;
+/// Endpoint number of this loaded copy's tcx programs.
+#[unsafe(no_mangle)]
+static ENDPOINT: u32 = 0;
+/// Structure offsets of the running kernel.
+#[unsafe(no_mangle)]
+static OFFSETS: abi::Offsets = abi::Offsets {
+    skb_dev: 0,
+    skb_iif: 0,
+    skb_protocol: 0,
+    skb_priority: 0,
+    skb_network_header: 0,
+    skb_head: 0,
+    skb_end: 0,
+    shinfo_gso_segs: 0,
+    dev_ifindex: 0,
+    dev_net: 0,
+    net_inum: 0,
+    dev_qdisc: 0,
+    qdisc_qlen: 0,
+    _pad: 0,
+    drop_reasons: [0; 2],
+};
+
+macro_rules! constant {
+    ($path:expr) => {
+        // SAFETY: a static of this program; volatile, because the loader overwrites it.
+        unsafe { core::ptr::read_volatile(&raw const $path) }
+    };
+}
+pub(crate) use constant;
+
+#[inline(always)]
+pub fn netns() -> u32 {
+    constant!(NETNS)
+}
+
+#[inline(always)]
+pub fn endpoint_number() -> u32 {
+    constant!(ENDPOINT)
+}
+
+/// Reads one load-time offset.
+macro_rules! offset {
+    ($field:ident) => {
+        $crate::maps::constant!($crate::maps::OFFSETS.$field)
+    };
+}
+pub(crate) use offset;
+
+/// See [`offset`]: the macro's expansion in other modules names the static through here.
+pub(crate) use OFFSETS as _OFFSETS;
+
+/// Adds to a counter.
+#[inline(always)]
+pub fn count(what: abi::Count, n: u64) {
+    if let Some(counter) = ECN_COUNT.get_ptr_mut(what as u32) {
+        // SAFETY: this CPU's own slot.
+        unsafe { *counter += n };
+    }
+}
+
+/// The agent's control entry: flags and, if limits hold at all, until when.
+#[inline(always)]
+pub fn control() -> Option<&'static abi::Control> {
+    ECN_CONTROL.get(0)
+}

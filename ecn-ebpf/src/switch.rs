@@ -1,0 +1,405 @@
+//! Switch role: counting and marking at bridge ports.
+//!
+//! * `ecn_port_out`, tcx egress of a port: the bridge has chosen the output, the queue is next. The
+//!   input port is `ingress_ifindex` (0: sent by the host).
+//! * `ecn_depart`, `tp_btf/net_dev_start_xmit`: the packet has left the queue. Runs for every device
+//!   of the machine, so the first thing it does is to look the device up.
+//! * `ecn_drop`, `tp_btf/kfree_skb`: the queue dropped it.
+//! * `ecn_wire_end`, tcx ingress of a port's veth peer: the first place where a packet that left
+//!   marked can be written to.
+
+use aya_ebpf::{
+    Argument as _,
+    helpers::{bpf_ktime_get_ns, bpf_spin_lock, bpf_spin_unlock},
+    macros::{btf_tracepoint, classifier},
+    programs::{BtfTracePointContext, TcContext},
+};
+use ecn_core::{
+    abi::{self, Bridge, Count, Device, DeviceKey, PortEvent, PortEventKind},
+    flow,
+    marking::{Decision, HOST},
+    packet,
+};
+
+use crate::{
+    maps::{
+        ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_TRACE, control, count,
+        netns, offset,
+    },
+    skb::{NEXT, Packet, field, kernel, load, member, raw, segments},
+};
+
+#[inline(always)]
+fn device(netns: u32, ifindex: u32) -> Option<Device> {
+    // SAFETY: written by the agent only, as a whole.
+    unsafe { ECN_DEVICE.get(DeviceKey { netns, ifindex }).copied() }
+}
+
+/// Slot of the input port, if it is one of this bridge.
+#[inline(always)]
+fn input_slot(netns: u32, ifindex: u32, bridge: u32) -> u8 {
+    if ifindex == 0 {
+        return HOST;
+    }
+    match device(netns, ifindex) {
+        Some(d) if d.role & abi::ROLE_PORT != 0 && d.bridge == bridge => d.port as u8,
+        _ => HOST,
+    }
+}
+
+/// Runs `$body` with `$bridge` (a `&mut Bridge`) locked; no call may be in it.
+macro_rules! locked {
+    ($pointer:expr, $bridge:ident => $body:expr) => {{
+        // SAFETY: the lock serialises all programs that touch the value.
+        unsafe {
+            bpf_spin_lock((&raw mut (*$pointer).lock).cast());
+            let $bridge: &mut Bridge = &mut *$pointer;
+            $bridge.sequence = $bridge.sequence.wrapping_add(1);
+            let result = $body;
+            bpf_spin_unlock((&raw mut (*$pointer).lock).cast());
+            result
+        }
+    }};
+}
+
+#[inline(always)]
+fn trace(flags: u32, event: PortEvent) {
+    if flags & abi::TRACE_PORTS != 0 && ECN_TRACE.output(event, 0).is_err() {
+        count(Count::RingFull, 1);
+    }
+}
+
+#[classifier]
+pub fn ecn_port_out(ctx: TcContext) -> i32 {
+    let _ = port_out(ctx);
+    NEXT
+}
+
+#[inline(always)]
+fn port_out(ctx: TcContext) -> Option<()> {
+    let flags = control()?.flags;
+    if flags & abi::BYPASS != 0 {
+        return None;
+    }
+    let mut p = Packet::ip(ctx)?;
+    let netns = netns();
+    let d = device(netns, field!(&p.ctx, ifindex))?;
+    if d.role & abi::ROLE_PORT == 0 {
+        return None;
+    }
+    if d.role & abi::ROLE_ENDPOINT == 0 && field!(&p.ctx, priority) >> 16 == abi::HTB_MAJOR as u32 {
+        // A flow class of the source's device means nothing here, and would pick a band of this
+        // queue by its low bits.
+        // SAFETY: tc programs may write this field.
+        unsafe { (*raw(&p.ctx)).priority = 0 };
+    }
+    if p.is_control() {
+        return None;
+    }
+    let policy = *ECN_MARKING.get(d.bridge)?;
+    let i = input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge);
+    let (o, n) = (d.port as u8, segments(&p.ctx));
+    let markable = packet::markable(&p.window);
+    let bridge = ECN_BRIDGE.get_ptr_mut(d.bridge)?;
+    let (sequence, decision) = locked!(bridge, b => {
+        (b.sequence, b.switch.arrive(&policy, i, o, n, markable))
+    });
+    if decision.mark != 0 {
+        mark(&mut p, flags, n);
+    }
+    trace(
+        flags,
+        PortEvent {
+            kind: PortEventKind::Arrive as u32,
+            bridge: d.bridge,
+            sequence,
+            input: i as u32,
+            output: o as u32,
+            segments: n,
+            markable: markable as u32,
+            queue_empty: 0,
+            decision,
+        },
+    );
+    Some(())
+}
+
+#[inline(always)]
+fn mark(p: &mut Packet, flags: u32, n: u32) {
+    if !p.mark() {
+        count(Count::MarkFailed, n as u64);
+        return;
+    }
+    count(Count::Marked, n as u64);
+    if flags & abi::TRACE_LATENCY != 0 {
+        if let Some(key) = key(p) {
+            // SAFETY: takes nothing.
+            let now = unsafe { bpf_ktime_get_ns() };
+            // The oldest mark that was not answered yet stays.
+            let _ = ECN_MARKED.insert(key, now, 1 /* BPF_NOEXIST */);
+        }
+    }
+}
+
+/// The packet's flow, of no particular endpoint.
+#[inline(always)]
+fn key(p: &Packet) -> Option<flow::Key> {
+    let ip = packet::ip(&p.window)?;
+    let mut key =
+        flow::Key { src: ip.src, dst: ip.dst, protocol: ip.protocol, ..flow::Key::default() };
+    if ip.has_ports() {
+        let b = load::<4>(&p.ctx, p.l3 + ip.header_len)?;
+        key.src_port = u16::from_be_bytes([b[0], b[1]]);
+        key.dst_port = u16::from_be_bytes([b[2], b[3]]);
+    }
+    Some(key)
+}
+
+#[classifier]
+pub fn ecn_wire_end(ctx: TcContext) -> i32 {
+    let _ = wire_end(ctx);
+    NEXT
+}
+
+#[inline(always)]
+fn wire_end(ctx: TcContext) -> Option<()> {
+    let flags = control()?.flags;
+    if flags & abi::BYPASS != 0 {
+        return None;
+    }
+    let mut p = Packet::ip(ctx)?;
+    let d = device(netns(), field!(&p.ctx, ifindex))?;
+    if d.role & abi::ROLE_WIRE_END == 0 || !packet::markable(&p.window) {
+        return None;
+    }
+    let (o, n) = (d.wire_port as u8, segments(&p.ctx));
+    let bridge = ECN_BRIDGE.get_ptr_mut(d.wire_bridge)?;
+    let (sequence, marked) = locked!(bridge, b => (b.sequence, b.switch.wire_end(o, n)));
+    if marked {
+        mark(&mut p, flags, n);
+    }
+    trace(
+        flags,
+        PortEvent {
+            kind: PortEventKind::WireEnd as u32,
+            bridge: d.wire_bridge,
+            sequence,
+            output: o as u32,
+            segments: n,
+            markable: 1,
+            decision: Decision { mark: marked as u32, ..Decision::default() },
+            ..PortEvent::default()
+        },
+    );
+    Some(())
+}
+
+/// A packet seen at a tracepoint.
+struct Seen {
+    device: Device,
+    netns: u32,
+    /// Segments.
+    n: u32,
+}
+
+/// Finds the device; `None` for all that are not ours.
+#[inline(always)]
+fn seen(skb: *const u8, dev: *const u8) -> Option<Seen> {
+    // SAFETY: both are BTF pointers; offsets are this kernel's.
+    unsafe {
+        let ifindex: u32 = member(dev, offset!(dev_ifindex));
+        let net: *const u8 = member(dev, offset!(dev_net));
+        let netns: u32 = member(net, offset!(net_inum));
+        let device = device(netns, ifindex)?;
+        let head: u64 = member(skb, offset!(skb_head));
+        let end: u32 = member(skb, offset!(skb_end));
+        let segments = u16::from_ne_bytes(kernel::<2>(
+            head + end as u64 + offset!(shinfo_gso_segs) as u64,
+        )?);
+        let n = if segments == 0 { 1 } else { segments as u32 };
+        Some(Seen { device, netns, n })
+    }
+}
+
+/// The network header of a counted packet; `None` for what arrivals do not count either.
+#[inline(always)]
+fn counted(skb: *const u8) -> Option<[u8; packet::IP_WINDOW]> {
+    // SAFETY: a BTF pointer; offsets are this kernel's.
+    let (protocol, header, head): (u16, u16, u64) = unsafe {
+        (
+            member(skb, offset!(skb_protocol)),
+            member(skb, offset!(skb_network_header)),
+            member(skb, offset!(skb_head)),
+        )
+    };
+    match u16::from_be(protocol) {
+        packet::ETHERTYPE_IPV4
+        | packet::ETHERTYPE_IPV6
+        | packet::ETHERTYPE_VLAN
+        | packet::ETHERTYPE_QINQ => {}
+        _ => return None,
+    }
+    let at = head + header as u64;
+    let window = kernel::<{ packet::IP_WINDOW }>(at)?;
+    let mut upper = 0;
+    if window[0] >> 4 == 6 && window[6] == packet::protocol::ICMPV6 {
+        upper = kernel::<1>(at + packet::IP_WINDOW as u64)?[0];
+    }
+    let version = window[0] >> 4;
+    if (version != 4 && version != 6) || packet::is_control(&window, upper) {
+        return None;
+    }
+    Some(window)
+}
+
+#[btf_tracepoint(function = "net_dev_start_xmit")]
+pub fn ecn_depart(ctx: BtfTracePointContext) -> i32 {
+    let _ = depart(&ctx);
+    0
+}
+
+#[inline(always)]
+fn depart(ctx: &BtfTracePointContext) -> Option<()> {
+    let skb: *const u8 = ctx.arg(0);
+    let dev: *const u8 = ctx.arg(1);
+    let s = seen(skb, dev)?;
+    if s.device.role & abi::ROLE_ENDPOINT != 0 {
+        // SAFETY: as in `seen`.
+        let class: u32 = unsafe { member(skb, offset!(skb_priority)) };
+        if class >> 16 == abi::HTB_MAJOR as u32 {
+            if let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff) {
+                // SAFETY: one class belongs to one queue, whose transmission is serialised.
+                unsafe { *departed += s.n as u64 };
+            }
+        }
+    }
+    if s.device.role & abi::ROLE_PORT == 0 {
+        return None;
+    }
+    let flags = control()?.flags;
+    if flags & abi::BYPASS != 0 {
+        return None;
+    }
+    let window = counted(skb)?;
+    // SAFETY: as in `seen`.
+    let (iif, queue_empty) = unsafe {
+        let iif: u32 = member(skb, offset!(skb_iif));
+        let empty = if s.device.role & abi::ROLE_BACKLOG != 0 {
+            let qdisc: *const u8 = member(dev, offset!(dev_qdisc));
+            member::<u32>(qdisc, offset!(qdisc_qlen)) == 0
+        } else {
+            false
+        };
+        (iif, empty)
+    };
+    let number = s.device.bridge;
+    let policy = *ECN_MARKING.get(number)?;
+    let i = input_slot(s.netns, iif, number);
+    let o = s.device.port as u8;
+    let markable = packet::markable(&window);
+    let n = s.n;
+    let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
+    let (sequence, decision) = locked!(bridge, b => {
+        (b.sequence, b.switch.depart(&policy, i, o, n, markable, queue_empty))
+    });
+    trace(
+        flags,
+        PortEvent {
+            kind: PortEventKind::Depart as u32,
+            bridge: number,
+            sequence,
+            input: i as u32,
+            output: o as u32,
+            segments: n,
+            markable: markable as u32,
+            queue_empty: queue_empty as u32,
+            decision,
+        },
+    );
+    Some(())
+}
+
+#[btf_tracepoint(function = "kfree_skb")]
+pub fn ecn_drop(ctx: BtfTracePointContext) -> i32 {
+    let _ = dropped(&ctx);
+    0
+}
+
+#[inline(always)]
+fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
+    let reason: u32 = ctx.arg(2);
+    let bits = match reason >> 6 {
+        0 => offset!(drop_reasons[0]),
+        1 => offset!(drop_reasons[1]),
+        _ => 0,
+    };
+    if bits >> (reason & 63) & 1 == 0 {
+        return None;
+    }
+    let skb: *const u8 = ctx.arg(0);
+    // SAFETY: a BTF pointer; offsets are this kernel's.
+    let dev: *const u8 = unsafe { member(skb, offset!(skb_dev)) };
+    let s = seen(skb, dev)?;
+    if s.device.role & abi::ROLE_PORT == 0 {
+        return None;
+    }
+    let flags = control()?.flags;
+    if flags & abi::BYPASS != 0 {
+        return None;
+    }
+    counted(skb)?;
+    // SAFETY: as above.
+    let iif: u32 = unsafe { member(skb, offset!(skb_iif)) };
+    let number = s.device.bridge;
+    let i = input_slot(s.netns, iif, number);
+    let o = s.device.port as u8;
+    let n = s.n;
+    let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
+    let sequence = locked!(bridge, b => {
+        b.switch.drop_queued(i, o, n);
+        b.sequence
+    });
+    trace(
+        flags,
+        PortEvent {
+            kind: PortEventKind::Drop as u32,
+            bridge: number,
+            sequence,
+            input: i as u32,
+            output: o as u32,
+            segments: n,
+            ..PortEvent::default()
+        },
+    );
+    Some(())
+}
+
+/// Run by the agent, with an [`abi::PortReset`] for a packet: user space cannot change a part of a
+/// bridge's counters, a program under the lock can. Returns 1 if it did.
+#[classifier]
+pub fn ecn_port_reset(ctx: TcContext) -> i32 {
+    reset(&ctx).unwrap_or(0)
+}
+
+#[inline(always)]
+fn reset(ctx: &TcContext) -> Option<i32> {
+    let b = load::<16>(ctx, 0)?;
+    let word = |at: usize| u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+    let (number, port, remove, arrived) = (word(0), word(4) as u8, word(8), word(12));
+    ECN_MARKING.get(number)?;
+    let ports = abi::PORTS as u32;
+    let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
+    let done = locked!(bridge, b => {
+        let idle = b.switch.ports[port as usize].arrived as u32 == arrived;
+        if remove != 0 {
+            b.switch.remove_port(port, ports);
+            1
+        } else if idle {
+            b.switch.forget_waiting(port, ports);
+            1
+        } else {
+            0
+        }
+    });
+    Some(done)
+}
