@@ -1,2 +1,4 @@
 //! Core.
 #![no_std]
+pub mod fixed;
+pub mod response;
