@@ -78,7 +78,6 @@ pub mod name {
 }
 
 /// The kernel's spin lock, by the name under which it finds one in a map value's BTF.
-#[expect(non_camel_case_types, reason = "the kernel looks for this name")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct bpf_spin_lock {

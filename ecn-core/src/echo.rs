@@ -108,6 +108,20 @@ pub struct Receiver {
 }
 
 impl Receiver {
+    /// Nothing received yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            packets: 0,
+            ce: 0,
+            bytes: 0,
+            last_packet_ns: 0,
+            last_echo_ns: 0,
+            echoes: 0,
+            flags: 0,
+        }
+    }
+
     /// Counts a packet of `n` segments. Returns whether to echo now.
     #[inline(always)]
     pub fn count(&mut self, policy: &Policy, n: u32, bytes: u64, ce: bool, now_ns: u64) -> bool {
@@ -196,6 +210,22 @@ pub struct Sender {
 }
 
 impl Sender {
+    /// No echo seen yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            packets: 0,
+            ce: 0,
+            sequence: 0,
+            refused: 0,
+            synced: 0,
+            offset: 0,
+            least: i32::MAX,
+            least_before: i32::MAX,
+            samples: 0,
+        }
+    }
+
     /// Takes an echo. `sent`: packets that the source had handed to its device; `departed`: of
     /// these, packets that had left it (both modulo 2^32).
     ///

@@ -24,12 +24,9 @@ pub struct Key {
 
 /// [`Flow::flags`]: the TCP connection negotiated ECN; it keeps its own control.
 pub const NEGOTIATED: u32 = 1;
-/// [`Flow::flags`]: our side's SYN asked for ECN.
-pub const ECN_ASKED: u32 = 2;
-
 /// State of a flow at its source. Everything under the flow's lock.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Response: inter-packet delay, end of the round.
     pub response: response::State,
@@ -59,11 +56,33 @@ pub struct Flow {
     pub last_echo_ns: u64,
     /// Minor number of the flow's class; 0: none was free, no limit.
     pub class: u32,
-    /// [`NEGOTIATED`], [`ECN_ASKED`].
+    /// [`NEGOTIATED`].
     pub flags: u32,
 }
 
 impl Flow {
+    /// A flow that nothing is known of: at full rate.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            response: response::State::new(),
+            echo: echo::Sender::new(),
+            sent_packets: 0,
+            sent_bytes: 0,
+            acked_packets: 0,
+            marked_packets: 0,
+            ignored_marks: 0,
+            decreases: 0,
+            rate_bytes_per_s: 0,
+            told_bytes_per_s: 0,
+            created_ns: 0,
+            last_sent_ns: 0,
+            last_echo_ns: 0,
+            class: 0,
+            flags: 0,
+        }
+    }
+
     /// Whether the new rate is worth a message to the agent: every decrease of 1/64 or more, and
     /// increases from that size on. Smaller steps add up until they are.
     #[inline(always)]
@@ -72,5 +91,11 @@ impl Flow {
         let (told, rate) = (self.told_bytes_per_s, self.rate_bytes_per_s);
         let difference = if rate > told { rate - told } else { told - rate };
         difference != 0 && difference >= told >> 6
+    }
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self::new()
     }
 }

@@ -48,13 +48,9 @@ pub mod protocol {
     pub const UDPLITE: u8 = 136;
 }
 
-/// A network header.
+/// A network header, without its addresses (see [`source`], [`destination`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Source; IPv4 as `::ffff:a.b.c.d`.
-    pub src: [u8; 16],
-    /// Destination, likewise.
-    pub dst: [u8; 16],
     /// Upper-layer protocol (IPv6: the first header after the fixed one).
     pub protocol: u8,
     /// ECN field.
@@ -63,6 +59,8 @@ pub struct Ip {
     pub version: u8,
     /// Any fragment, the first included: it has no ports that one could rely on.
     pub fragment: bool,
+    /// To one receiver, which can echo.
+    pub unicast: bool,
     /// Bytes to the upper-layer header.
     pub header_len: u32,
     /// Bytes of header and payload, as the header states (0: longer than it can state).
@@ -74,69 +72,59 @@ const fn be16(hi: u8, lo: u8) -> u16 {
     (hi as u16) << 8 | lo as u16
 }
 
-/// IPv4, RFC 791 section 3.1. `None`: not IPv4.
-#[inline(always)]
-#[must_use]
-pub fn ipv4(b: &[u8; IP_WINDOW]) -> Option<Ip> {
-    if b[0] >> 4 != 4 || b[0] & 0xf < 5 {
-        return None;
-    }
-    let mut src = [0u8; 16];
-    let mut dst = [0u8; 16];
-    src[10] = 0xff;
-    src[11] = 0xff;
-    dst[10] = 0xff;
-    dst[11] = 0xff;
-    src[12] = b[12];
-    src[13] = b[13];
-    src[14] = b[14];
-    src[15] = b[15];
-    dst[12] = b[16];
-    dst[13] = b[17];
-    dst[14] = b[18];
-    dst[15] = b[19];
-    Some(Ip {
-        src,
-        dst,
-        protocol: b[9],
-        ecn: b[1] & 3,
-        version: 4,
-        // More fragments, or an offset.
-        fragment: be16(b[6], b[7]) & 0x3fff != 0,
-        header_len: ((b[0] & 0xf) as u32) * 4,
-        total_len: be16(b[2], b[3]) as u32,
-    })
-}
-
-/// IPv6, RFC 8200 section 3. `None`: not IPv6.
-#[inline(always)]
-#[must_use]
-pub fn ipv6(b: &[u8; IP_WINDOW]) -> Option<Ip> {
-    if b[0] >> 4 != 6 {
-        return None;
-    }
-    let mut src = [0u8; 16];
-    let mut dst = [0u8; 16];
-    src.copy_from_slice(&b[8..24]);
-    dst.copy_from_slice(&b[24..40]);
-    let payload = be16(b[4], b[5]) as u32;
-    Some(Ip {
-        src,
-        dst,
-        protocol: b[6],
-        ecn: b[1] >> 4 & 3,
-        version: 6,
-        fragment: b[6] == protocol::FRAGMENT,
-        header_len: 40,
-        total_len: if payload == 0 { 0 } else { payload + 40 },
-    })
-}
-
-/// Either family, by the version nibble.
+/// IPv4 (RFC 791 section 3.1) or IPv6 (RFC 8200 section 3), by the version nibble.
 #[inline(always)]
 #[must_use]
 pub fn ip(b: &[u8; IP_WINDOW]) -> Option<Ip> {
-    if b[0] >> 4 == 4 { ipv4(b) } else { ipv6(b) }
+    match b[0] >> 4 {
+        4 if b[0] & 0xf >= 5 => Some(Ip {
+            protocol: b[9],
+            ecn: b[1] & 3,
+            version: 4,
+            // More fragments, or an offset.
+            fragment: be16(b[6], b[7]) & 0x3fff != 0,
+            unicast: b[16] < 224 && b[16] != 0,
+            header_len: ((b[0] & 0xf) as u32) * 4,
+            total_len: be16(b[2], b[3]) as u32,
+        }),
+        6 => {
+            let payload = be16(b[4], b[5]) as u32;
+            Some(Ip {
+                protocol: b[6],
+                ecn: b[1] >> 4 & 3,
+                version: 6,
+                fragment: b[6] == protocol::FRAGMENT,
+                unicast: b[24] != 0xff,
+                header_len: 40,
+                total_len: if payload == 0 { 0 } else { payload + 40 },
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Writes the source address; IPv4 as `::ffff:a.b.c.d`.
+#[inline(always)]
+pub fn source(b: &[u8; IP_WINDOW], to: &mut [u8; 16]) {
+    if b[0] >> 4 == 4 {
+        to[10] = 0xff;
+        to[11] = 0xff;
+        to[12..16].copy_from_slice(&b[12..16]);
+    } else {
+        to.copy_from_slice(&b[8..24]);
+    }
+}
+
+/// Writes the destination address, likewise.
+#[inline(always)]
+pub fn destination(b: &[u8; IP_WINDOW], to: &mut [u8; 16]) {
+    if b[0] >> 4 == 4 {
+        to[10] = 0xff;
+        to[11] = 0xff;
+        to[12..16].copy_from_slice(&b[16..20]);
+    } else {
+        to.copy_from_slice(&b[24..40]);
+    }
 }
 
 /// Frames that keep the network itself alive: link-local scope (RFC 3927, RFC 4291 section 2.4,
@@ -180,17 +168,6 @@ pub fn markable(b: &[u8; IP_WINDOW]) -> bool {
 }
 
 impl Ip {
-    /// Whether an endpoint may control this packet's flow: to one receiver, which can echo.
-    #[inline(always)]
-    #[must_use]
-    pub fn is_unicast(&self) -> bool {
-        if self.version == 4 {
-            self.dst[12] < 224 && self.dst[12] != 0
-        } else {
-            self.dst[0] != 0xff
-        }
-    }
-
     /// Whether the transport header begins with a source and a destination port.
     #[inline(always)]
     #[must_use]

@@ -55,7 +55,7 @@ static NETNS: u32 = 0;
 static ENDPOINT: u32 = 0;
 /// Structure offsets of the running kernel.
 #[unsafe(no_mangle)]
-static OFFSETS: abi::Offsets = abi::Offsets {
+pub static OFFSETS: abi::Offsets = abi::Offsets {
     skb_dev: 0,
     skb_iif: 0,
     skb_protocol: 0,
@@ -73,34 +73,22 @@ static OFFSETS: abi::Offsets = abi::Offsets {
     drop_reasons: [0; 2],
 };
 
-macro_rules! constant {
-    ($path:expr) => {
-        // SAFETY: a static of this program; volatile, because the loader overwrites it.
-        unsafe { core::ptr::read_volatile(&raw const $path) }
-    };
+/// Reads a load-time constant: volatile, because the loader overwrites it.
+#[inline(always)]
+pub fn constant<T: Copy>(place: &'static T) -> T {
+    // SAFETY: a reference is readable.
+    unsafe { core::ptr::read_volatile(place) }
 }
-pub(crate) use constant;
 
 #[inline(always)]
 pub fn netns() -> u32 {
-    constant!(NETNS)
+    constant(&NETNS)
 }
 
 #[inline(always)]
 pub fn endpoint_number() -> u32 {
-    constant!(ENDPOINT)
+    constant(&ENDPOINT)
 }
-
-/// Reads one load-time offset.
-macro_rules! offset {
-    ($field:ident) => {
-        $crate::maps::constant!($crate::maps::OFFSETS.$field)
-    };
-}
-pub(crate) use offset;
-
-/// See [`offset`]: the macro's expansion in other modules names the static through here.
-pub(crate) use OFFSETS as _OFFSETS;
 
 /// Adds to a counter.
 #[inline(always)]

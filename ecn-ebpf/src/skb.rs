@@ -65,37 +65,44 @@ pub fn store<const N: usize>(ctx: &TcContext, offset: u32, b: &[u8; N], flags: u
 }
 
 impl Packet {
-    /// An IPv4 or IPv6 packet behind an Ethernet header and up to one tag in the frame (others are
-    /// in metadata). `None`: anything else.
     #[inline(always)]
-    pub fn ip(ctx: TcContext) -> Option<Self> {
-        let mut ethertype = u16::from_be(field!(&ctx, protocol) as u16);
-        let mut l3 = ETHERNET as u32;
+    pub fn new(ctx: TcContext) -> Self {
+        Self { ctx, l3: ETHERNET as u32, window: [0; IP_WINDOW] }
+    }
+
+    /// Reads an IPv4 or IPv6 header behind an Ethernet header and up to one tag in the frame (others
+    /// are in metadata). False: anything else. In place, because the stack is small.
+    #[inline(always)]
+    pub fn read_ip(&mut self) -> bool {
+        let mut ethertype = u16::from_be(field!(&self.ctx, protocol) as u16);
         if ethertype == packet::ETHERTYPE_VLAN || ethertype == packet::ETHERTYPE_QINQ {
-            ethertype = u16::from_be_bytes(load::<2>(&ctx, l3 + 2)?);
-            l3 += 4;
+            let Some(inner) = load::<2>(&self.ctx, self.l3 + 2) else {
+                return false;
+            };
+            ethertype = u16::from_be_bytes(inner);
+            self.l3 += 4;
         }
-        let window = if ethertype == packet::ETHERTYPE_IPV4 {
-            match load::<IP_WINDOW>(&ctx, l3) {
-                Some(window) => window,
-                None => {
-                    // Shorter than an IPv6 header.
-                    let short = load::<20>(&ctx, l3)?;
-                    let mut window = [0u8; IP_WINDOW];
-                    window[..20].copy_from_slice(&short);
-                    window
-                }
-            }
+        if ethertype == packet::ETHERTYPE_IPV4 {
+            // A packet may be shorter than an IPv6 header.
+            (self.read(IP_WINDOW as u32) || self.read(20)) && self.window[0] >> 4 == 4
         } else if ethertype == packet::ETHERTYPE_IPV6 {
-            load::<IP_WINDOW>(&ctx, l3)?
+            self.read(IP_WINDOW as u32) && self.window[0] >> 4 == 6
         } else {
-            return None;
-        };
-        let version = window[0] >> 4;
-        if (ethertype == packet::ETHERTYPE_IPV4) != (version == 4) || version & 4 == 0 {
-            return None;
+            false
         }
-        Some(Self { ctx, l3, window })
+    }
+
+    #[inline(always)]
+    fn read(&mut self, len: u32) -> bool {
+        // SAFETY: len is at most the window's length.
+        unsafe {
+            bpf_skb_load_bytes(
+                raw(&self.ctx).cast(),
+                self.l3,
+                self.window.as_mut_ptr().cast(),
+                len,
+            ) == 0
+        }
     }
 
     /// Whether it belongs to the network itself, see [`packet::is_control`].
@@ -113,13 +120,13 @@ impl Packet {
     /// Sets the ECN field and mends the IPv4 header checksum.
     #[inline(always)]
     pub fn set_ecn(&mut self, codepoint: u8) -> bool {
-        let b = self.window;
-        let v4 = b[0] >> 4 == 4;
-        let new = if v4 { b[1] & !3 | codepoint } else { b[1] & !0x30 | codepoint << 4 };
+        let (first, old) = (self.window[0], self.window[1]);
+        let v4 = first >> 4 == 4;
+        let new = if v4 { old & !3 | codepoint } else { old & !0x30 | codepoint << 4 };
         self.window[1] = new;
         if v4 {
-            let from = u16::from_ne_bytes([b[0], b[1]]) as u64;
-            let to = u16::from_ne_bytes([b[0], new]) as u64;
+            let from = u16::from_ne_bytes([first, old]) as u64;
+            let to = u16::from_ne_bytes([first, new]) as u64;
             // SAFETY: offsets within the header that was read.
             let ret = unsafe {
                 bpf_l3_csum_replace(raw(&self.ctx).cast(), self.l3 + 10, from, to, 2)

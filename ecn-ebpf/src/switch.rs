@@ -23,8 +23,8 @@ use ecn_core::{
 
 use crate::{
     maps::{
-        ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_TRACE, control, count,
-        netns, offset,
+        ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_TRACE, OFFSETS,
+        constant, control, count, netns,
     },
     skb::{NEXT, Packet, field, kernel, load, member, raw, segments},
 };
@@ -81,7 +81,10 @@ fn port_out(ctx: TcContext) -> Option<()> {
     if flags & abi::BYPASS != 0 {
         return None;
     }
-    let mut p = Packet::ip(ctx)?;
+    let mut p = Packet::new(ctx);
+    if !p.read_ip() {
+        return None;
+    }
     let netns = netns();
     let d = device(netns, field!(&p.ctx, ifindex))?;
     if d.role & abi::ROLE_PORT == 0 {
@@ -145,8 +148,9 @@ fn mark(p: &mut Packet, flags: u32, n: u32) {
 #[inline(always)]
 fn key(p: &Packet) -> Option<flow::Key> {
     let ip = packet::ip(&p.window)?;
-    let mut key =
-        flow::Key { src: ip.src, dst: ip.dst, protocol: ip.protocol, ..flow::Key::default() };
+    let mut key = flow::Key { protocol: ip.protocol, ..flow::Key::default() };
+    packet::source(&p.window, &mut key.src);
+    packet::destination(&p.window, &mut key.dst);
     if ip.has_ports() {
         let b = load::<4>(&p.ctx, p.l3 + ip.header_len)?;
         key.src_port = u16::from_be_bytes([b[0], b[1]]);
@@ -167,7 +171,10 @@ fn wire_end(ctx: TcContext) -> Option<()> {
     if flags & abi::BYPASS != 0 {
         return None;
     }
-    let mut p = Packet::ip(ctx)?;
+    let mut p = Packet::new(ctx);
+    if !p.read_ip() {
+        return None;
+    }
     let d = device(netns(), field!(&p.ctx, ifindex))?;
     if d.role & abi::ROLE_WIRE_END == 0 || !packet::markable(&p.window) {
         return None;
@@ -207,14 +214,14 @@ struct Seen {
 fn seen(skb: *const u8, dev: *const u8) -> Option<Seen> {
     // SAFETY: both are BTF pointers; offsets are this kernel's.
     unsafe {
-        let ifindex: u32 = member(dev, offset!(dev_ifindex));
-        let net: *const u8 = member(dev, offset!(dev_net));
-        let netns: u32 = member(net, offset!(net_inum));
+        let ifindex: u32 = member(dev, constant(&OFFSETS.dev_ifindex));
+        let net: *const u8 = member(dev, constant(&OFFSETS.dev_net));
+        let netns: u32 = member(net, constant(&OFFSETS.net_inum));
         let device = device(netns, ifindex)?;
-        let head: u64 = member(skb, offset!(skb_head));
-        let end: u32 = member(skb, offset!(skb_end));
+        let head: u64 = member(skb, constant(&OFFSETS.skb_head));
+        let end: u32 = member(skb, constant(&OFFSETS.skb_end));
         let segments = u16::from_ne_bytes(kernel::<2>(
-            head + end as u64 + offset!(shinfo_gso_segs) as u64,
+            head + end as u64 + constant(&OFFSETS.shinfo_gso_segs) as u64,
         )?);
         let n = if segments == 0 { 1 } else { segments as u32 };
         Some(Seen { device, netns, n })
@@ -227,9 +234,9 @@ fn counted(skb: *const u8) -> Option<[u8; packet::IP_WINDOW]> {
     // SAFETY: a BTF pointer; offsets are this kernel's.
     let (protocol, header, head): (u16, u16, u64) = unsafe {
         (
-            member(skb, offset!(skb_protocol)),
-            member(skb, offset!(skb_network_header)),
-            member(skb, offset!(skb_head)),
+            member(skb, constant(&OFFSETS.skb_protocol)),
+            member(skb, constant(&OFFSETS.skb_network_header)),
+            member(skb, constant(&OFFSETS.skb_head)),
         )
     };
     match u16::from_be(protocol) {
@@ -265,7 +272,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
     let s = seen(skb, dev)?;
     if s.device.role & abi::ROLE_ENDPOINT != 0 {
         // SAFETY: as in `seen`.
-        let class: u32 = unsafe { member(skb, offset!(skb_priority)) };
+        let class: u32 = unsafe { member(skb, constant(&OFFSETS.skb_priority)) };
         if class >> 16 == abi::HTB_MAJOR as u32 {
             if let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff) {
                 // SAFETY: one class belongs to one queue, whose transmission is serialised.
@@ -283,10 +290,10 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
     let window = counted(skb)?;
     // SAFETY: as in `seen`.
     let (iif, queue_empty) = unsafe {
-        let iif: u32 = member(skb, offset!(skb_iif));
+        let iif: u32 = member(skb, constant(&OFFSETS.skb_iif));
         let empty = if s.device.role & abi::ROLE_BACKLOG != 0 {
-            let qdisc: *const u8 = member(dev, offset!(dev_qdisc));
-            member::<u32>(qdisc, offset!(qdisc_qlen)) == 0
+            let qdisc: *const u8 = member(dev, constant(&OFFSETS.dev_qdisc));
+            member::<u32>(qdisc, constant(&OFFSETS.qdisc_qlen)) == 0
         } else {
             false
         };
@@ -329,8 +336,8 @@ pub fn ecn_drop(ctx: BtfTracePointContext) -> i32 {
 fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
     let reason: u32 = ctx.arg(2);
     let bits = match reason >> 6 {
-        0 => offset!(drop_reasons[0]),
-        1 => offset!(drop_reasons[1]),
+        0 => constant(&OFFSETS.drop_reasons[0]),
+        1 => constant(&OFFSETS.drop_reasons[1]),
         _ => 0,
     };
     if bits >> (reason & 63) & 1 == 0 {
@@ -338,7 +345,7 @@ fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
     }
     let skb: *const u8 = ctx.arg(0);
     // SAFETY: a BTF pointer; offsets are this kernel's.
-    let dev: *const u8 = unsafe { member(skb, offset!(skb_dev)) };
+    let dev: *const u8 = unsafe { member(skb, constant(&OFFSETS.skb_dev)) };
     let s = seen(skb, dev)?;
     if s.device.role & abi::ROLE_PORT == 0 {
         return None;
@@ -349,7 +356,7 @@ fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
     }
     counted(skb)?;
     // SAFETY: as above.
-    let iif: u32 = unsafe { member(skb, offset!(skb_iif)) };
+    let iif: u32 = unsafe { member(skb, constant(&OFFSETS.skb_iif)) };
     let number = s.device.bridge;
     let i = input_slot(s.netns, iif, number);
     let o = s.device.port as u8;

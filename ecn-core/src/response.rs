@@ -1,0 +1,782 @@
+//! How a source answers marked and unmarked ACKs: the rate control of HP's congestion control.
+//!
+//! A switch marks packets, the receiver echoes the marks, and the source changes its rate r: a
+//! marked packet applies the decrease function fdec, an unmarked one the increase function finc.
+//! What is kept per flow is not the rate but the inter-packet delay
+//!
+//! ```text
+//! ipd = Rmax / r      start to start, in packet transmission times at Rmax; 1 at full rate
+//! ```
+//!
+//! because LIPD is linear in it and because it is what a pacer enforces. Rates below are fractions
+//! of Rmax; the delay is confined to [1, Rmax/Rmin].
+//!
+//! | | fdec(r) | finc(r) | on the delay |
+//! |---|---|---|---|
+//! | LIPD | r/(1 + r) | r/(1 - Rmin) | ipd + 1; ipd (1 - Rmin) |
+//! | FIMD | r/m | r m^(Rmin/r) | ipd m; ipd m^(-ipd Rmin) |
+//! | AIMD | r/m | r + (m - 1) Rmin²/r | ipd m; ipd / (1 + (m - 1)(ipd Rmin)²) |
+//!
+//! Sources: Santos, Turner, Janakiraman, "End-to-End Congestion Control for InfiniBand", INFOCOM
+//! 2003 (HPL-2002-359), with the slides of the talk; the clamps and the increase of FIMD also in
+//! claims of US 7,920,476. The increase of AIMD is printed in neither: it follows from the paper's
+//! design method (finc(fdec(r)) <= r with equality where fdec(r) = Rmin) and ends the increase
+//! curve where the slides draw it, at 65K packet times.
+//!
+//! Nothing here reads a clock. A kernel program calls [`State::on_echo`] with what an echo says; a
+//! simulator may call [`marked`] and [`unmarked`] packet by packet.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::fixed::{self, FRAC, LOG_FRAC, ONE, mul, mul_hi, mul_shift};
+
+/// Highest inter-packet delay that any policy can have, in packet times: Rmin >= Rmax/65536.
+pub const IPD_LIMIT: u64 = 65536;
+
+/// Most decreases that one echo can cause (with [`Round::Off`]; otherwise it is one).
+pub const MAX_DECREASES: u32 = 8;
+
+/// The response functions, as numbered in [`Policy::function`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u32)]
+pub enum Function {
+    /// No control: the delay never changes.
+    #[default]
+    None = 0,
+    /// Linear inter-packet delay: a mark adds one packet time.
+    Lipd = 1,
+    /// Fast increase, multiplicative decrease: recovery in 1/Rmin from any rate.
+    Fimd = 2,
+    /// Additive increase, multiplicative decrease.
+    Aimd = 3,
+}
+
+impl Function {
+    /// Every function, in the order of its number.
+    pub const ALL: [Self; 4] = [Self::None, Self::Lipd, Self::Fimd, Self::Aimd];
+
+    /// The name in commands, scenarios and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lipd => "lipd",
+            Self::Fimd => "fimd",
+            Self::Aimd => "aimd",
+        }
+    }
+}
+
+/// When marks are ignored because the source has already reacted to the event they report; as
+/// numbered in [`Policy::round`].
+///
+/// With a window of one packet (the paper's) there is never an older packet in flight at a
+/// decrease, so the rule has no effect there. Without a window, all packets that were in flight
+/// when the rate was cut still carry marks of the same queue, and each would cut it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u32)]
+pub enum Round {
+    /// Every mark counts: the paper's rule to the letter.
+    Off = 0,
+    /// Marks on packets that were sent before the last decrease are ignored, counted in packets.
+    #[default]
+    Packets = 1,
+    /// Marks are ignored for [`Policy::round_ns`] after a decrease.
+    Time = 2,
+}
+
+impl Round {
+    /// Every rule, in the order of its number.
+    pub const ALL: [Self; 3] = [Self::Off, Self::Packets, Self::Time];
+
+    /// The name in commands and configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Packets => "round",
+            Self::Time => "time",
+        }
+    }
+}
+
+/// A number or name that stands for no [`Function`] or no [`Round`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown(&'static str);
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl core::error::Error for Unknown {}
+
+const NO_FUNCTION: Unknown = Unknown("not a response function: none, lipd, fimd or aimd");
+const NO_ROUND: Unknown = Unknown("not a round rule: off, round or time");
+
+impl TryFrom<u32> for Function {
+    type Error = Unknown;
+
+    fn try_from(number: u32) -> Result<Self, Unknown> {
+        Self::ALL
+            .into_iter()
+            .find(|f| *f as u32 == number)
+            .ok_or(NO_FUNCTION)
+    }
+}
+
+impl FromStr for Function {
+    type Err = Unknown;
+
+    fn from_str(name: &str) -> Result<Self, Unknown> {
+        Self::ALL
+            .into_iter()
+            .find(|f| f.name() == name)
+            .ok_or(NO_FUNCTION)
+    }
+}
+
+impl fmt::Display for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl TryFrom<u32> for Round {
+    type Error = Unknown;
+
+    fn try_from(number: u32) -> Result<Self, Unknown> {
+        Self::ALL
+            .into_iter()
+            .find(|r| *r as u32 == number)
+            .ok_or(NO_ROUND)
+    }
+}
+
+impl FromStr for Round {
+    type Err = Unknown;
+
+    fn from_str(name: &str) -> Result<Self, Unknown> {
+        Self::ALL
+            .into_iter()
+            .find(|r| r.name() == name)
+            .ok_or(NO_ROUND)
+    }
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A fraction: Rmin/Rmax (`1/256`) or the decrease factor (`2`, `3/2`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ratio {
+    /// Numerator.
+    pub num: u64,
+    /// Denominator.
+    pub den: u64,
+}
+
+impl Ratio {
+    /// num/den; any two quantities of one unit, such as rates in bytes per second.
+    pub const fn new(num: u64, den: u64) -> Self {
+        Self { num, den }
+    }
+}
+
+/// A text that is no [`Ratio`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RatioError;
+
+impl fmt::Display for RatioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a fraction such as 1/256, 2 or 0.05")
+    }
+}
+
+impl core::error::Error for RatioError {}
+
+impl FromStr for Ratio {
+    type Err = RatioError;
+
+    /// `1/256`, `2`, `1.5`; no sign, no exponent, denominator not 0.
+    fn from_str(text: &str) -> Result<Self, RatioError> {
+        fn digits(text: &str) -> Result<u64, RatioError> {
+            if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+                return Err(RatioError);
+            }
+            text.parse().map_err(|_| RatioError)
+        }
+        let (num, den) = if let Some((num, den)) = text.split_once('/') {
+            (digits(num)?, digits(den)?)
+        } else if let Some((whole, decimals)) = text.split_once('.') {
+            let places = u32::try_from(decimals.len()).map_err(|_| RatioError)?;
+            let den = 10u64.checked_pow(places).ok_or(RatioError)?;
+            let whole = digits(whole)?.checked_mul(den).ok_or(RatioError)?;
+            (whole.checked_add(digits(decimals)?).ok_or(RatioError)?, den)
+        } else {
+            (digits(text)?, 1)
+        };
+        if den == 0 {
+            return Err(RatioError);
+        }
+        Ok(Self { num, den })
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.den == 1 {
+            write!(f, "{}", self.num)
+        } else {
+            write!(f, "{}/{}", self.num, self.den)
+        }
+    }
+}
+
+/// Why a [`Policy`] cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyError {
+    /// Rmin is 0, or a denominator is.
+    Zero,
+    /// Rmin >= Rmax: nothing would be left to control.
+    RminTooLarge,
+    /// Rmin < Rmax/65536.
+    RminTooSmall,
+    /// m <= 1: a mark would not lower the rate.
+    FactorTooSmall,
+    /// m > 16.
+    FactorTooLarge,
+    /// A numerator or denominator above 2^63.
+    Overflow,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Zero => "rmin or a denominator is 0",
+            Self::RminTooLarge => "rmin must be below 1 (the link's rate)",
+            Self::RminTooSmall => "rmin must be at least 1/65536 of the link's rate",
+            Self::FactorTooSmall => "m must be above 1: a mark has to lower the rate",
+            Self::FactorTooLarge => "m must be at most 16",
+            Self::Overflow => "numerator or denominator above 2^63",
+        })
+    }
+}
+
+impl core::error::Error for PolicyError {}
+
+/// What the response needs, worked out by user space so that the kernel computes no constants.
+///
+/// Part of an eBPF map value: integers only, no padding, 72 bytes. All zero is valid and means no
+/// control. Make it with [`Policy::new`]; other values of the derived fields give wrong rates, but
+/// never a panic or a delay outside [1, `ipd_max`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Policy {
+    /// A [`Function`] by number; unknown numbers act as [`Function::None`].
+    pub function: u32,
+    /// A [`Round`] by number; unknown numbers act as [`Round::Off`].
+    pub round: u32,
+    /// Time during which marks are ignored after a decrease, for [`Round::Time`].
+    pub round_ns: u64,
+    /// Rmax/Rmin, [`FRAC`] fractional bits: the highest delay.
+    pub ipd_max: u64,
+    /// Decrease factor m of FIMD and AIMD, [`FRAC`] fractional bits.
+    pub m: u64,
+    /// log2 m, [`FRAC`] fractional bits: exponent of FIMD's increase.
+    pub log2_m: u64,
+    /// Rmin/Rmax, 64 fractional bits.
+    pub rmin: u64,
+    /// -log2(1 - Rmin/Rmax), [`LOG_FRAC`] fractional bits: exponent of LIPD's increase.
+    pub log2_lipd: u64,
+    /// ln m, 59 fractional bits: FIMD, several ACKs at once.
+    pub ln_m: u64,
+    /// m - 1, 59 fractional bits: AIMD's increase.
+    pub m_less_1: u64,
+}
+
+const _: () = {
+    use core::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<Policy>() == 72 && align_of::<Policy>() == 8);
+    assert!(offset_of!(Policy, function) == 0);
+    assert!(offset_of!(Policy, round) == 4);
+    assert!(offset_of!(Policy, round_ns) == 8);
+    assert!(offset_of!(Policy, ipd_max) == 16);
+    assert!(offset_of!(Policy, m) == 24);
+    assert!(offset_of!(Policy, log2_m) == 32);
+    assert!(offset_of!(Policy, rmin) == 40);
+    assert!(offset_of!(Policy, log2_lipd) == 48);
+    assert!(offset_of!(Policy, ln_m) == 56);
+    assert!(offset_of!(Policy, m_less_1) == 64);
+    assert!(size_of::<State>() == 24 && align_of::<State>() == 8);
+    assert!(offset_of!(State, ipd) == 0);
+    assert!(offset_of!(State, round_end) == 8);
+    assert!(offset_of!(State, round_packets) == 12);
+    assert!(offset_of!(State, round_until_ns) == 16);
+};
+
+/// Fractional bits of the gains (m - 1, ln m) and of the relative increase of one step: m <= 16
+/// leaves one bit of headroom for 1 + x.
+const GAIN_FRAC: u32 = 59;
+
+impl Policy {
+    /// HP's constants, Rmin = Rmax/256: the only value that puts the ends of the increase curves
+    /// where slide 14 labels them (2K and 65K packet times).
+    pub const HP_RMIN: Ratio = Ratio::new(1, 256);
+
+    /// HP's constants, m = 2 (slide 14).
+    pub const HP_M: Ratio = Ratio::new(2, 1);
+
+    /// A policy with rate floor `rmin` (fraction of Rmax, 1/65536 <= rmin < 1) and decrease factor
+    /// `m` (1 < m <= 16; LIPD does not use it, but it is checked). Reacts once per round counted in
+    /// packets; see [`Policy::with_round`].
+    ///
+    /// The step of AIMD near full rate, (m - 1) rmin², has to be well above 2^-40 to be precise.
+    pub const fn new(function: Function, rmin: Ratio, m: Ratio) -> Result<Self, PolicyError> {
+        const MOST: u64 = 1 << 63;
+        if rmin.num == 0 || rmin.den == 0 || m.den == 0 {
+            return Err(PolicyError::Zero);
+        }
+        if rmin.num > MOST || rmin.den > MOST || m.num > MOST || m.den > MOST {
+            return Err(PolicyError::Overflow);
+        }
+        if rmin.num >= rmin.den {
+            return Err(PolicyError::RminTooLarge);
+        }
+        if m.num <= m.den {
+            return Err(PolicyError::FactorTooSmall);
+        }
+        let Some(ipd_max) = fixed::ratio(rmin.den, rmin.num, FRAC) else {
+            return Err(PolicyError::RminTooSmall);
+        };
+        if ipd_max > IPD_LIMIT << FRAC {
+            return Err(PolicyError::RminTooSmall);
+        }
+        let Some(factor) = fixed::ratio(m.num, m.den, FRAC) else {
+            return Err(PolicyError::FactorTooLarge);
+        };
+        if factor > 16 << FRAC {
+            return Err(PolicyError::FactorTooLarge);
+        }
+        // Rmin or m closer to 1 than the fixed point can tell.
+        if ipd_max <= ONE {
+            return Err(PolicyError::RminTooLarge);
+        }
+        if factor <= ONE {
+            return Err(PolicyError::FactorTooSmall);
+        }
+        let (Some(share), Some(log2_lipd), Some(log2_m), Some(m_less_1)) = (
+            fixed::ratio(rmin.num, rmin.den, 64),
+            fixed::log2_ratio(rmin.den, rmin.den - rmin.num),
+            fixed::log2_ratio(m.num, m.den),
+            fixed::ratio(m.num - m.den, m.den, GAIN_FRAC),
+        ) else {
+            return Err(PolicyError::Overflow);
+        };
+        Ok(Self {
+            function: function as u32,
+            round: Round::Packets as u32,
+            round_ns: 0,
+            ipd_max,
+            m: factor,
+            log2_m: (log2_m + (1 << (LOG_FRAC - FRAC - 1))) >> (LOG_FRAC - FRAC),
+            rmin: share,
+            log2_lipd,
+            // 58 + 64 - 64 fractional bits, doubled.
+            ln_m: mul_shift(log2_m, fixed::LN_2, 63),
+            m_less_1,
+        })
+    }
+
+    /// HP's constants: Rmin = Rmax/256, m = 2.
+    pub const fn hp(function: Function) -> Self {
+        match Self::new(function, Self::HP_RMIN, Self::HP_M) {
+            Ok(policy) => policy,
+            Err(_) => Self::none(),
+        }
+    }
+
+    /// No control; the same as [`Policy::default`].
+    pub const fn none() -> Self {
+        Self {
+            function: Function::None as u32,
+            round: Round::Off as u32,
+            round_ns: 0,
+            ipd_max: 0,
+            m: 0,
+            log2_m: 0,
+            rmin: 0,
+            log2_lipd: 0,
+            ln_m: 0,
+            m_less_1: 0,
+        }
+    }
+
+    /// The same policy with another round rule; `round_ns` matters for [`Round::Time`] only.
+    pub const fn with_round(mut self, round: Round, round_ns: u64) -> Self {
+        self.round = round as u32;
+        self.round_ns = round_ns;
+        self
+    }
+
+    /// The delay within [1, `ipd_max`]. Also brings in line what another policy left behind, and
+    /// starts a zeroed flow at full rate.
+    #[inline(always)]
+    fn clamp(&self, ipd: u64) -> u64 {
+        // Not clamp to ipd_max: that could panic where it is below 1.
+        ipd.min(self.ipd_max).clamp(ONE, IPD_LIMIT << FRAC)
+    }
+
+    /// ipd · Rmin = Rmin/r, at most 1, with 63 fractional bits.
+    #[inline(always)]
+    fn load(&self, ipd: u64) -> u64 {
+        mul_shift(ipd, self.rmin, 64 + FRAC - 63).min(1 << 63)
+    }
+}
+
+const NONE: u32 = Function::None as u32;
+const LIPD: u32 = Function::Lipd as u32;
+const FIMD: u32 = Function::Fimd as u32;
+const AIMD: u32 = Function::Aimd as u32;
+
+/// The delay after a marked ACK: r <- max(Rmin, fdec(r)).
+///
+/// LIPD: ipd + 1, that is r/(1 + r); FIMD and AIMD: ipd m, that is r/m (INFOCOM 2003; US
+/// 7,920,476 for the clamp). Delays have [`FRAC`] fractional bits.
+#[inline(always)]
+pub fn marked(policy: &Policy, ipd: u64) -> u64 {
+    match policy.function {
+        LIPD => policy.clamp(policy.clamp(ipd) + ONE),
+        FIMD | AIMD => {
+            let ipd = policy.clamp(ipd);
+            policy.clamp(mul(ipd, policy.m).max(ipd))
+        }
+        _ => ipd,
+    }
+}
+
+/// The delay after `acks` unmarked ACKs in a row: r <- min(Rmax, finc(r)), `acks` times.
+///
+/// One ACK is finc itself: LIPD r/(1 - Rmin), FIMD r m^(Rmin/r), AIMD r + (m - 1) Rmin²/r.
+///
+/// Several ACKs are not a loop. LIPD is a power, (1 - Rmin)^acks. FIMD and AIMD take the first two
+/// ACKs as steps and the others through the function that counts ACKs. In the variables
+///
+/// ```text
+/// FIMD  z = r / (Rmin ln m)          one ACK: z e^(1/z)
+/// AIMD  s = r² / ((m - 1) Rmin²)     one ACK: s + 2 + 1/s
+/// ```
+///
+/// neither Rmin nor m is left, and n(z) with n(next z) = n(z) + 1 has the expansion
+///
+/// ```text
+/// FIMD  n(z) = z   - ln(z)/2 + 1/(6 z) + 1/(16 z²) + ...
+/// AIMD  n(s) = s/2 - ln(s)/4 + 1/(8 s) + 5/(96 s²) + ...
+/// ```
+///
+/// which two steps from anywhere (z >= 3.9, s >= 6.2) is good to 1e-4 of the rate for FIMD and to
+/// 1e-5 for AIMD, and far better at higher rates. The leading term is Finc over time once more:
+/// r'² = r² + 2 n (m - 1) Rmin² for AIMD.
+#[inline(always)]
+pub fn unmarked(policy: &Policy, ipd: u64, acks: u32) -> u64 {
+    if policy.function == NONE || policy.function > AIMD {
+        return ipd;
+    }
+    let ipd = policy.clamp(ipd);
+    if acks == 0 {
+        return ipd;
+    }
+    match policy.function {
+        LIPD => {
+            if acks == 1 {
+                return policy.clamp(ipd - mul_hi(ipd, policy.rmin));
+            }
+            let log = mul_shift((acks as u64) << 32, policy.log2_lipd, 32);
+            policy.clamp(fixed::shrink(ipd, log))
+        }
+        FIMD => {
+            let ipd = fimd_step(policy, ipd);
+            if acks == 1 || ipd == ONE {
+                return ipd;
+            }
+            let ipd = fimd_step(policy, ipd);
+            if acks == 2 || ipd == ONE {
+                return ipd;
+            }
+            // 1/z = ln m · Rmin/r.
+            let q = mul_shift(policy.load(ipd), policy.ln_m, 63);
+            let log = growth(q, acks as u64 - 2, C_1_6, C_1_16);
+            policy.clamp(fixed::shrink(ipd, log))
+        }
+        _ => {
+            let ipd = aimd_step(policy, ipd);
+            if acks == 1 || ipd == ONE {
+                return ipd;
+            }
+            let ipd = aimd_step(policy, ipd);
+            if acks == 2 || ipd == ONE {
+                return ipd;
+            }
+            // 1/s = (m - 1)(Rmin/r)²; the rate goes with the root of s.
+            let q = aimd_gain(policy, ipd);
+            let log = growth(q, 2 * (acks as u64 - 2), C_1_4, C_5_48) >> 1;
+            policy.clamp(fixed::shrink(ipd, log))
+        }
+    }
+}
+
+/// FIMD, one unmarked ACK: ipd m^(-ipd Rmin) = ipd 2^(-log2(m) ipd Rmin).
+#[inline(always)]
+fn fimd_step(policy: &Policy, ipd: u64) -> u64 {
+    let log = mul_shift(policy.load(ipd), policy.log2_m, 63 + FRAC - LOG_FRAC);
+    policy.clamp(fixed::shrink(ipd, log))
+}
+
+/// (m - 1)(ipd Rmin)²: by what share one unmarked ACK raises the rate of AIMD.
+#[inline(always)]
+fn aimd_gain(policy: &Policy, ipd: u64) -> u64 {
+    let load = policy.load(ipd);
+    // 62 fractional bits; m is at most 16.
+    let square = mul_hi(load, load);
+    mul_shift(square, policy.m_less_1, 62).min(15 << GAIN_FRAC)
+}
+
+/// AIMD, one unmarked ACK: ipd/(1 + x), taken as ipd - ipd w with w = x/(1 + x), so that a small x
+/// keeps its precision.
+#[inline(always)]
+fn aimd_step(policy: &Policy, ipd: u64) -> u64 {
+    let x = aimd_gain(policy, ipd);
+    let sum = (1 << GAIN_FRAC) + x;
+    // First guess from a reciprocal of 28 bits or more, rounded down; 35 and 64 fractional bits.
+    let reciprocal = (1 << 63) / ((sum >> (GAIN_FRAC - 28)) + 1);
+    let guess = mul_shift(x, reciprocal, GAIN_FRAC + 35 - 64);
+    // One step of Newton: add rest/(1 + x) = rest (1 - w), where rest = x - guess (1 + x) >= 0.
+    let rest = x.saturating_sub(mul_hi(sum, guess));
+    let share = guess.saturating_add((rest - mul_hi(rest, guess)) << (64 - GAIN_FRAC));
+    policy.clamp(ipd - mul_hi(ipd, share))
+}
+
+// Coefficients of the expansions, 32 fractional bits.
+const C_1_6: u64 = (1 << 32) / 6;
+const C_1_16: u64 = (1 << 32) / 16;
+const C_1_4: u64 = (1 << 32) / 4;
+const C_5_48: u64 = 5 * (1 << 32) / 48;
+
+/// log2 of the factor by which z (FIMD) or s (AIMD) grows, [`LOG_FRAC`] fractional bits.
+///
+/// `q` is 1/z or 1/s with [`GAIN_FRAC`] fractional bits, `n` what the expansion's linear term
+/// grows by. The growth t solves
+///
+/// ```text
+/// t = n + ln(1 + t q)/2 + w q (c1 + c2 q (2 - w)),   w = t q / (1 + t q)
+/// ```
+///
+/// with one step of Newton's method from t = n and one direct iteration.
+#[inline(always)]
+fn growth(q: u64, n: u64, c1: u64, c2: u64) -> u64 {
+    const T_FRAC: u32 = 28;
+    // Up to 2^-1.3 with any policy of Policy::new; up to here nothing below overflows.
+    let q = q.min(1 << (GAIN_FRAC - 1));
+    // 1 + t q is below 2^16 or 2^32: as many fractional bits as that leaves.
+    let frac = if n < 1 << 15 { 47 } else { 31 };
+    let shift = T_FRAC + GAIN_FRAC - frac;
+    let n = n << T_FRAC;
+
+    let (more, reciprocal) = excess(q, n, frac, shift, c1, c2);
+    // d/dt of the logarithm's half: q/(2 (1 + t q)) <= 1/4; 32 fractional bits.
+    let slope = (((q >> (GAIN_FRAC - 32)) * reciprocal) >> 33).min(1 << 30);
+    let t = n + (more << 32) / ((1 << 32) - slope);
+    let (more, _) = excess(q, t, frac, shift, c1, c2);
+    let t = n + more;
+    fixed::log2((1 << frac) + mul_shift(t, q, shift).min(1 << 62), frac)
+}
+
+/// The terms of [`growth`] beside n, 28 fractional bits, and 1/(1 + t q), 32 fractional bits.
+#[inline(always)]
+fn excess(q: u64, t: u64, frac: u32, shift: u32, c1: u64, c2: u64) -> (u64, u64) {
+    let sum = (1 << frac) + mul_shift(t, q, shift).min(1 << 62);
+    let half_ln = mul_hi(fixed::log2(sum, frac), fixed::LN_2) >> (LOG_FRAC + 1 - 28);
+    let reciprocal = (1 << 63) / (sum >> (frac - 31)).max(1 << 31);
+    let w = (1 << 32) - reciprocal;
+    let q = q >> (GAIN_FRAC - 32);
+    let c = c1 + ((((c2 * q) >> 32) * ((2 << 32) - w)) >> 32);
+    let rest = (((w * q) >> 32) * c) >> 32;
+    (half_ln + (rest >> 4), reciprocal)
+}
+
+/// The rate in bytes per second that a delay stands for: Rmax/ipd, rounded down.
+///
+/// Exact for every Rmax; delays outside [1, 65536] count as the nearer end.
+#[inline(always)]
+pub fn rate(ipd: u64, rmax_bytes_per_s: u64) -> u64 {
+    let ipd = ipd.clamp(ONE, IPD_LIMIT << FRAC);
+    // Long division in five digits of 8 bits: a remainder is below 2^56.
+    let mut quotient = rmax_bytes_per_s / ipd;
+    let mut rest = rmax_bytes_per_s % ipd;
+    let mut digit = 0;
+    while digit < FRAC / 8 {
+        rest <<= 8;
+        quotient = (quotient << 8) | (rest / ipd);
+        rest %= ipd;
+        digit += 1;
+    }
+    quotient
+}
+
+/// The delay at which a rate is kept: Rmax/rate, rounded up so that the rate is not exceeded,
+/// within [1, 65536] packet times. A rate of 0 gives the highest delay.
+#[inline(always)]
+pub fn ipd_for_rate(rmax_bytes_per_s: u64, rate_bytes_per_s: u64) -> u64 {
+    const MOST: u64 = IPD_LIMIT << FRAC;
+    // Above 2^55 bytes per second the last bits of both do not matter.
+    let scale = if (rmax_bytes_per_s | rate_bytes_per_s) >> 55 != 0 {
+        9
+    } else {
+        0
+    };
+    let rmax = rmax_bytes_per_s >> scale;
+    let rate = rate_bytes_per_s >> scale;
+    if rate == 0 {
+        return MOST;
+    }
+    let mut quotient = rmax / rate;
+    let mut rest = rmax % rate;
+    if quotient >= IPD_LIMIT {
+        return MOST;
+    }
+    let mut digit = 0;
+    while digit < FRAC / 8 {
+        rest <<= 8;
+        quotient = (quotient << 8) | (rest / rate);
+        rest %= rate;
+        digit += 1;
+    }
+    (quotient + (rest != 0) as u64).max(ONE)
+}
+
+/// What one echo says, and what the sender knows beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Feedback {
+    /// Packets that this echo newly acknowledges: one with HP's ACK per packet, more when echoes
+    /// are coalesced.
+    pub packets: u32,
+    /// How many of these were marked.
+    pub ce: u32,
+    /// The receiver's running packet count, this echo's packets included; wraps.
+    pub received: u32,
+    /// Packets sent that `received` does not count yet and that can still arrive.
+    pub outstanding: u32,
+}
+
+/// What a flow's rate control did with one echo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Reaction {
+    /// Decreases applied.
+    pub decreased: u32,
+    /// Marks that caused none.
+    pub ignored: u32,
+}
+
+/// What the sender keeps per flow. Part of an eBPF map value: integers only, no padding, 24 bytes.
+///
+/// All zero is a flow that has not reacted yet, at full rate ([`State::default`] and
+/// [`State::new`] differ only in writing that rate out).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct State {
+    /// Inter-packet delay in packet times, [`FRAC`] fractional bits.
+    pub ipd: u64,
+    /// Receiver's running packet count up to which packets were sent before the last decrease.
+    pub round_end: u32,
+    /// How many packets were outstanding at that decrease; 0 when the round is over.
+    pub round_packets: u32,
+    /// Until when marks are ignored, with [`Round::Time`].
+    pub round_until_ns: u64,
+}
+
+impl State {
+    /// A flow that starts at full rate, as in the paper's Fig. 2.
+    pub const fn new() -> Self {
+        Self {
+            ipd: ONE,
+            round_end: 0,
+            round_packets: 0,
+            round_until_ns: 0,
+        }
+    }
+
+    /// Applies one echo: the increase for its unmarked packets, and a decrease for its marked ones
+    /// as far as the round rule lets them count. An ignored mark is neither.
+    ///
+    /// Where in a coalesced echo the marked packets were is not known. They are taken as its last
+    /// ones, which is the cautious reading twice over: a mark counts if it can count (it is as
+    /// likely as possible to lie after the last decrease, so no congestion goes unanswered), and
+    /// the decrease is the last word, after the increases. With [`Round::Packets`] and
+    /// [`Round::Time`] at most one decrease results, with [`Round::Off`] at most
+    /// [`MAX_DECREASES`]. For an echo per packet (`packets` = 1) nothing is assumed.
+    ///
+    /// A round of [`Round::Packets`] covers the receiver's counts `round_end` -
+    /// `round_packets` < count <= `round_end` in serial number arithmetic (as RFC 1982). It is
+    /// over as soon as the count has left that range on either side, so neither a flow without
+    /// marks for 2^31 packets nor a receiver that starts counting anew is deaf to marks. In the
+    /// paper's case, a window of one packet, `outstanding` is 0 and every mark counts.
+    #[inline(always)]
+    pub fn on_echo(&mut self, policy: &Policy, echo: Feedback, now_ns: u64) -> Reaction {
+        let none = Reaction {
+            decreased: 0,
+            ignored: 0,
+        };
+        if policy.function == NONE || policy.function > AIMD {
+            return none;
+        }
+        let ce = echo.ce.min(echo.packets);
+        let mut ipd = unmarked(policy, self.ipd, echo.packets - ce);
+
+        let wanted = if policy.round == Round::Packets as u32 {
+            let mut new = ce;
+            if self.round_packets != 0 {
+                let ahead = self.round_end.wrapping_sub(echo.received);
+                if ahead.wrapping_sub(1) < self.round_packets {
+                    // Before the end of the round.
+                    new = 0;
+                } else {
+                    self.round_packets = 0;
+                    new = new.min(ahead.wrapping_neg());
+                }
+            }
+            new.min(1)
+        } else if policy.round == Round::Time as u32 {
+            // A time further ahead than a round is long belongs to another clock or policy.
+            let left = self.round_until_ns.saturating_sub(now_ns);
+            if left == 0 || left > policy.round_ns {
+                ce.min(1)
+            } else {
+                0
+            }
+        } else {
+            ce.min(MAX_DECREASES)
+        };
+
+        let mut decreased = 0;
+        while decreased < MAX_DECREASES {
+            if decreased == wanted {
+                break;
+            }
+            ipd = marked(policy, ipd);
+            decreased += 1;
+        }
+        if wanted != 0 {
+            self.round_end = echo.received.wrapping_add(echo.outstanding);
+            self.round_packets = echo.outstanding;
+            self.round_until_ns = now_ns.saturating_add(policy.round_ns);
+        }
+        self.ipd = ipd;
+        Reaction {
+            decreased,
+            ignored: ce - decreased,
+        }
+    }
+}

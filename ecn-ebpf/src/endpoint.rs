@@ -1,0 +1,489 @@
+//! Endpoint role: the flow's device at the source, and at the receiver.
+//!
+//! * `ecn_ep_out`, tcx egress: before the queueing discipline. Classifies the flow, makes it
+//!   ECN-capable, puts it into its class; turns a receiver's clone into an echo.
+//! * `ecn_ep_in`, tcx ingress: before the IP stack. Takes echoes and moves the flow's rate; counts
+//!   what was received, and sends a clone back where an echo is due.
+
+use aya_ebpf::{
+    helpers::{bpf_clone_redirect, bpf_ktime_get_ns, bpf_skb_change_tail, bpf_spin_lock, bpf_spin_unlock},
+    macros::classifier,
+    programs::TcContext,
+};
+use ecn_core::{
+    abi::{self, Count, Endpoint, LockedFlow, LockedReceiver},
+    echo::{self, Echo, Refusal},
+    flow::{self, Flow, Key},
+    packet::{self, ETHERNET, IP_WINDOW, Ip, TRANSPORT_WINDOW, protocol},
+    response,
+};
+
+use crate::{
+    maps::{
+        ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_MARKED, ECN_RATE, ECN_RECEIVER,
+        control, count, endpoint_number,
+    },
+    skb::{NEXT, Packet, SHOT, field, load, raw, segments, store},
+};
+
+/// `skb->mark` of a clone on its way from the ingress to the egress hook of one device.
+const ECHO_MARK: u32 = 0xec0e_ec0e;
+/// Insert only if there is none yet.
+const BPF_NOEXIST: u64 = 1;
+
+#[inline(always)]
+fn now() -> u64 {
+    // SAFETY: takes nothing.
+    unsafe { bpf_ktime_get_ns() }
+}
+
+/// Runs `$body` with `$value` (a `&mut` to `$field`) locked; no call may be in it.
+macro_rules! locked {
+    ($pointer:expr, $field:ident as $value:ident => $body:expr) => {{
+        // SAFETY: the lock serialises all programs that touch the value.
+        unsafe {
+            let entry = $pointer;
+            bpf_spin_lock((&raw mut (*entry).lock).cast());
+            let $value = &mut (*entry).$field;
+            let result = $body;
+            bpf_spin_unlock((&raw mut (*entry).lock).cast());
+            result
+        }
+    }};
+}
+
+/// What a packet is to an endpoint.
+struct Classified {
+    ip: Ip,
+    /// TCP's flags, for TCP only.
+    tcp: Option<packet::Tcp>,
+    /// Has payload to be limited by: everything but TCP's pure control segments.
+    data: bool,
+}
+
+/// Writes the flow's key. `None`: fragments, control frames, multicast. They pass untouched.
+#[inline(always)]
+fn classify(p: &Packet, key: &mut Key) -> Option<Classified> {
+    if p.is_control() {
+        return None;
+    }
+    let ip = packet::ip(&p.window)?;
+    if ip.fragment || !ip.unicast {
+        return None;
+    }
+    key.protocol = ip.protocol;
+    key.endpoint = endpoint_number() as u16;
+    packet::source(&p.window, &mut key.src);
+    packet::destination(&p.window, &mut key.dst);
+    let mut tcp = None;
+    let mut data = true;
+    let at = p.l3 + ip.header_len;
+    if ip.protocol == protocol::TCP {
+        let b = load::<TRANSPORT_WINDOW>(&p.ctx, at)?;
+        key.src_port = u16::from_be_bytes([b[0], b[1]]);
+        key.dst_port = u16::from_be_bytes([b[2], b[3]]);
+        let t = packet::tcp(&b);
+        // Super-packets beyond 64 KiB state no length; they have payload.
+        data = ip.total_len == 0 || ip.total_len > ip.header_len + t.header_len;
+        tcp = Some(t);
+    } else if ip.has_ports() {
+        let b = load::<4>(&p.ctx, at)?;
+        key.src_port = u16::from_be_bytes([b[0], b[1]]);
+        key.dst_port = u16::from_be_bytes([b[2], b[3]]);
+    }
+    Some(Classified { ip, tcp, data })
+}
+
+/// The same flow seen from the other end.
+#[inline(always)]
+fn reverse(key: &mut Key) {
+    core::mem::swap(&mut key.src, &mut key.dst);
+    core::mem::swap(&mut key.src_port, &mut key.dst_port);
+}
+
+/// What a new flow begins with; in read-only data, since the stack is small.
+static FRESH_FLOW: LockedFlow = LockedFlow {
+    lock: abi::bpf_spin_lock { val: 0 },
+    _pad: 0,
+    flow: Flow::new(),
+};
+/// What a new receiver begins with.
+static FRESH_RECEIVER: LockedReceiver = LockedReceiver {
+    lock: abi::bpf_spin_lock { val: 0 },
+    _pad: 0,
+    receiver: echo::Receiver::new(),
+};
+
+/// The flow's entry, made if there is none.
+#[inline(always)]
+fn flow_entry(key: &Key) -> Option<*mut LockedFlow> {
+    if let Some(f) = ECN_FLOW.get_ptr_mut(key) {
+        return Some(f);
+    }
+    // Two CPUs may meet on the first packet: the second finds what the first has put there.
+    let _ = ECN_FLOW.insert(key, &FRESH_FLOW, BPF_NOEXIST);
+    ECN_FLOW.get_ptr_mut(key)
+}
+
+#[inline(always)]
+fn receiver_entry(key: &Key) -> Option<*mut LockedReceiver> {
+    if let Some(r) = ECN_RECEIVER.get_ptr_mut(key) {
+        return Some(r);
+    }
+    let _ = ECN_RECEIVER.insert(key, &FRESH_RECEIVER, BPF_NOEXIST);
+    ECN_RECEIVER.get_ptr_mut(key)
+}
+
+/// A SYN-ACK grants ECN: the connection keeps its own control, in both directions.
+#[inline(always)]
+fn leave_alone(key: &mut Key) {
+    if let Some(f) = flow_entry(key) {
+        locked!(f, flow as f => f.flags |= flow::NEGOTIATED);
+    }
+    reverse(key);
+    if let Some(r) = receiver_entry(key) {
+        locked!(r, receiver as r => r.flags |= echo::NEGOTIATED);
+    }
+    reverse(key);
+}
+
+#[classifier]
+pub fn ecn_ep_out(ctx: TcContext) -> i32 {
+    match out(ctx) {
+        Some(verdict) => verdict,
+        None => NEXT,
+    }
+}
+
+#[inline(always)]
+fn out(ctx: TcContext) -> Option<i32> {
+    let control = control()?;
+    let endpoint = ECN_ENDPOINT.get(endpoint_number())?;
+    let echo = field!(&ctx, mark) == ECHO_MARK
+        && field!(&ctx, ingress_ifindex) == field!(&ctx, ifindex);
+    if !echo && (control.flags & abi::BYPASS != 0 || endpoint.flags & abi::CONTROL_FLOWS == 0) {
+        return None;
+    }
+    let mut p = Packet::new(ctx);
+    let mut key = Key::default();
+    if !p.read_ip() {
+        return None;
+    }
+    let c = classify(&p, &mut key)?;
+    if echo {
+        // A clone that could not become an echo must not go back as it is.
+        let sent = send_echo(&p, &c, &key, endpoint.echo.protocol as u8).is_some();
+        count(if sent { Count::EchoSent } else { Count::EchoFailed }, 1);
+        return if sent { None } else { Some(SHOT) };
+    }
+    if c.ip.protocol as u32 == endpoint.echo.protocol {
+        return None;
+    }
+    let now = now();
+    if let Some(t) = c.tcp {
+        if t.syn && t.ack && t.ecn {
+            leave_alone(&mut key);
+        }
+        if !c.data {
+            return None;
+        }
+    }
+    // TCP data that its own stack made ECN-capable: the connection was there before we were.
+    let own_ecn = c.tcp.is_some() && c.ip.ecn != packet::NOT_ECT;
+    let flags = if own_ecn { flow::NEGOTIATED } else { 0 };
+    let Some(f) = flow_entry(&key) else {
+        count(Count::FlowsFull, 1);
+        return None;
+    };
+    let n = segments(&p.ctx);
+    let bytes = field!(&p.ctx, wire_len) as u64;
+    let (class, flags) = locked!(f, flow as f => {
+        f.flags |= flags;
+        f.sent_packets += n as u64;
+        f.sent_bytes += bytes;
+        f.last_sent_ns = now;
+        if f.created_ns == 0 {
+            f.created_ns = now;
+        }
+        (f.class, f.flags)
+    });
+    if flags & flow::NEGOTIATED != 0 {
+        return None;
+    }
+    if c.ip.ecn == packet::NOT_ECT && !p.set_ecn(packet::ECT_0) {
+        count(Count::EctFailed, n as u64);
+        return None;
+    }
+    let class = if class != 0 { class } else { take_class(f, endpoint)? };
+    if now > control.valid_until_ns {
+        count(Count::LimitExpired, n as u64);
+        return None;
+    }
+    // HTB sends a packet to the class whose handle is its priority.
+    // SAFETY: tc programs may write this field.
+    unsafe { (*raw(&p.ctx)).priority = (abi::HTB_MAJOR as u32) << 16 | class };
+    None
+}
+
+/// Gives a new flow one of the classes that the agent keeps ready.
+#[inline(always)]
+fn take_class(f: *mut LockedFlow, endpoint: &Endpoint) -> Option<u32> {
+    let Ok(Some(class)) = ECN_CLASS.pop() else {
+        count(Count::ClassesFull, 1);
+        return None;
+    };
+    // What left through this class before belongs to another flow.
+    if let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff) {
+        // SAFETY: nothing is in this class yet.
+        unsafe { *departed = 0 };
+    }
+    let rate = endpoint.link_bytes_per_s;
+    let taken = locked!(f, flow as f => {
+        if f.class == 0 {
+            f.class = class;
+            f.rate_bytes_per_s = rate;
+            f.told_bytes_per_s = rate;
+        }
+        f.class
+    });
+    if taken != class {
+        let _ = ECN_CLASS.push(class, 0);
+    } else {
+        tell(class, 0, 0);
+    }
+    Some(taken)
+}
+
+/// Tells the agent of a new rate (0: a class was taken).
+#[inline(always)]
+fn tell(class: u32, rate_bytes_per_s: u64, marked_ns: u64) {
+    let event =
+        abi::RateEvent { endpoint: endpoint_number(), class, rate_bytes_per_s, marked_ns };
+    if ECN_RATE.output(event, 0).is_err() {
+        count(Count::RingFull, 1);
+    }
+}
+
+/// Turns a clone of a data packet into the echo for its flow.
+#[inline(always)]
+fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
+    // SAFETY: tc programs may write this field.
+    unsafe { (*raw(&p.ctx)).mark = 0 };
+    let r = ECN_RECEIVER.get_ptr_mut(key)?;
+    let (protocol, src_port, dst_port) = (key.protocol, key.src_port, key.dst_port);
+    let e = locked!(r, receiver as r => r.echo(protocol, src_port, dst_port));
+    let macs = load::<ETHERNET>(&p.ctx, 0)?;
+    let mut swapped = [0u8; 12];
+    swapped[..6].copy_from_slice(&macs[6..12]);
+    swapped[6..].copy_from_slice(&macs[..6]);
+    let l3 = p.l3;
+    let version4 = c.ip.version == 4;
+    let header = if version4 { 20 } else { IP_WINDOW as u32 };
+    // SAFETY: takes the context; packet pointers are not held.
+    let ret = unsafe {
+        bpf_skb_change_tail(raw(&p.ctx).cast(), l3 + header + echo::LEN as u32, 0)
+    };
+    if ret != 0 || !store(&p.ctx, 0, &swapped, 0) {
+        return None;
+    }
+    let w = &p.window;
+    let written = if version4 {
+        let mut b = [0u8; 20];
+        // RFC 791: version and length; not ECN-capable; 40 bytes; do not fragment; 64 hops.
+        b[0] = 0x45;
+        b[3] = 20 + echo::LEN as u8;
+        b[6] = 0x40;
+        b[8] = 64;
+        b[9] = number;
+        b[12..16].copy_from_slice(&w[16..20]);
+        b[16..20].copy_from_slice(&w[12..16]);
+        let sum = checksum(&b);
+        b[10..12].copy_from_slice(&sum.to_be_bytes());
+        store(&p.ctx, l3, &b, 0)
+    } else {
+        let mut b = [0u8; IP_WINDOW];
+        // RFC 8200: version; payload length; next header; 64 hops.
+        b[0] = 0x60;
+        b[5] = echo::LEN as u8;
+        b[6] = number;
+        b[7] = 64;
+        b[8..24].copy_from_slice(&w[24..40]);
+        b[24..40].copy_from_slice(&w[8..24]);
+        store(&p.ctx, l3, &b, 0)
+    };
+    (written && store(&p.ctx, l3 + header, &e.to_bytes(), 0)).then_some(())
+}
+
+/// IPv4 header checksum, RFC 791 section 3.1.
+#[inline(always)]
+fn checksum(b: &[u8; 20]) -> u16 {
+    let mut sum = 0u32;
+    let mut i = 0;
+    while i < 20 {
+        sum += (b[i] as u32) << 8 | b[i + 1] as u32;
+        i += 2;
+    }
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    !(sum as u16)
+}
+
+#[classifier]
+pub fn ecn_ep_in(ctx: TcContext) -> i32 {
+    match come_in(ctx) {
+        Some(verdict) => verdict,
+        None => NEXT,
+    }
+}
+
+#[inline(always)]
+fn come_in(ctx: TcContext) -> Option<i32> {
+    let control = control()?;
+    if control.flags & abi::BYPASS != 0 {
+        return None;
+    }
+    let endpoint = ECN_ENDPOINT.get(endpoint_number())?;
+    let mut p = Packet::new(ctx);
+    let mut key = Key::default();
+    if !p.read_ip() {
+        return None;
+    }
+    let c = classify(&p, &mut key)?;
+    if c.ip.protocol as u32 == endpoint.echo.protocol {
+        if endpoint.flags & abi::CONTROL_FLOWS == 0 {
+            return None;
+        }
+        return take_echo(&p, &c, &mut key, endpoint, control.flags);
+    }
+    receive(&p, &c, &mut key, endpoint);
+    None
+}
+
+/// Counts a packet at its receiver and echoes.
+#[inline(always)]
+fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
+    let now = now();
+    if let Some(t) = c.tcp {
+        if t.syn && t.ack && t.ecn && endpoint.flags & abi::CONTROL_FLOWS != 0 {
+            reverse(key);
+            leave_alone(key);
+            reverse(key);
+        }
+    }
+    let echoed = endpoint.flags & abi::ECHO != 0 && c.ip.ecn != packet::NOT_ECT;
+    if !c.data || (!echoed && endpoint.flags & abi::OBSERVE == 0) {
+        return;
+    }
+    let Some(r) = receiver_entry(key) else {
+        count(Count::ReceiversFull, 1);
+        return;
+    };
+    let n = segments(&p.ctx);
+    let bytes = field!(&p.ctx, len) as u64;
+    let policy = endpoint.echo;
+    let ce = c.ip.ecn == packet::CE;
+    let due = locked!(r, receiver as r => {
+        r.count(&policy, n, bytes, ce, now) && r.flags & echo::NEGOTIATED == 0
+    });
+    if !(due && echoed) {
+        return;
+    }
+    let context = raw(&p.ctx);
+    // SAFETY: tc programs may write this field; the packet itself gets its mark back.
+    let ret = unsafe {
+        let mark = (*context).mark;
+        (*context).mark = ECHO_MARK;
+        let ret = bpf_clone_redirect(context.cast(), (*context).ifindex, 0);
+        (*context).mark = mark;
+        ret
+    };
+    if ret != 0 {
+        count(Count::EchoFailed, 1);
+    }
+}
+
+/// Takes an echo: the response of the flow's source.
+#[inline(always)]
+fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, flags: u32) -> Option<i32> {
+    let parsed = load::<{ echo::LEN }>(&p.ctx, p.l3 + c.ip.header_len).and_then(|b| Echo::parse(&b));
+    let Some(e) = parsed else {
+        // Somebody else's experiment, perhaps.
+        count(Count::EchoMalformed, 1);
+        return None;
+    };
+    reverse(key);
+    key.src_port = e.src_port;
+    key.dst_port = e.dst_port;
+    key.protocol = e.protocol;
+    let Some(f) = ECN_FLOW.get_ptr_mut(&*key) else {
+        count(Count::EchoUnknown, 1);
+        return Some(SHOT);
+    };
+    // SAFETY: written once, when the flow got its class.
+    let class = unsafe { core::ptr::read_volatile(&raw const (*f).flow.class) };
+    let departed = match ECN_DEPARTED.get(class & 0xffff) {
+        // SAFETY: a count that only grows.
+        Some(departed) => unsafe { core::ptr::read_volatile(departed) as u32 },
+        None => 0,
+    };
+    let mut marked_ns = 0;
+    if flags & abi::TRACE_LATENCY != 0 {
+        // A switch does not know the endpoints.
+        key.endpoint = 0;
+        // SAFETY: copied at once.
+        if let Some(at) = unsafe { ECN_MARKED.get(&*key) } {
+            marked_ns = *at;
+        }
+    }
+    let now = now();
+    let policy = &endpoint.response;
+    let rmax = endpoint.link_bytes_per_s;
+    // 0 - refused, 1 - accepted, 2 - and the agent must be told.
+    let (outcome, refusal, lost, rate, decreased, ce) = locked!(f, flow as f => {
+        match f.echo.accept(&e, f.sent_packets as u32, departed) {
+            Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32),
+            Ok(news) => {
+                let feedback = response::Feedback {
+                    packets: news.packets,
+                    ce: news.ce,
+                    received: f.echo.packets,
+                    outstanding: f.echo.outstanding(departed),
+                };
+                let reaction = f.response.on_echo(policy, feedback, now);
+                f.acked_packets += news.packets as u64;
+                f.marked_packets += news.ce as u64;
+                f.ignored_marks += reaction.ignored as u64;
+                f.decreases += reaction.decreased as u64;
+                f.last_echo_ns = now;
+                f.rate_bytes_per_s = response::rate(f.response.ipd, rmax);
+                let tell = f.worth_telling() && f.class != 0;
+                if tell {
+                    f.told_bytes_per_s = f.rate_bytes_per_s;
+                }
+                (1 + tell as u32, 0, news.lost_echoes, f.rate_bytes_per_s, reaction.decreased, news.ce)
+            }
+        }
+    });
+    if outcome == 0 {
+        count(
+            if refusal == Refusal::Duplicate as u32 {
+                Count::EchoDuplicate
+            } else {
+                Count::EchoImpossible
+            },
+            1,
+        );
+        return Some(SHOT);
+    }
+    count(Count::EchoAccepted, 1);
+    if lost != 0 {
+        count(Count::EchoLost, lost as u64);
+    }
+    if ce != 0 && marked_ns != 0 {
+        let _ = ECN_MARKED.remove(&*key);
+    }
+    if outcome == 2 {
+        tell(class, rate, if decreased != 0 { marked_ns } else { 0 });
+    }
+    Some(SHOT)
+}
