@@ -27,9 +27,10 @@
 //! simulator may call [`marked`] and [`unmarked`] packet by packet.
 
 use core::fmt;
+use core::num::NonZeroU64;
 use core::str::FromStr;
 
-use crate::fixed::{self, FRAC, LOG_FRAC, ONE, mul, mul_hi, mul_shift};
+use crate::fixed::{self, FRAC, LOG_FRAC, ONE, mul, mul_32, mul_hi, mul_shift};
 
 /// Highest inter-packet delay that any policy can have, in packet times: Rmin >= Rmax/65536.
 pub const IPD_LIMIT: u64 = 65536;
@@ -385,8 +386,7 @@ impl Policy {
             log2_m: (log2_m + (1 << (LOG_FRAC - FRAC - 1))) >> (LOG_FRAC - FRAC),
             rmin: share,
             log2_lipd,
-            // 58 + 64 - 64 fractional bits, doubled.
-            ln_m: mul_shift(log2_m, fixed::LN_2, 63),
+            ln_m: mul_32(log2_m, fixed::LN_2) << (GAIN_FRAC - LOG_FRAC),
             m_less_1,
         })
     }
@@ -489,74 +489,53 @@ pub fn unmarked(policy: &Policy, ipd: u64, acks: u32) -> u64 {
     if acks == 0 {
         return ipd;
     }
-    match policy.function {
-        LIPD => {
-            if acks == 1 {
-                return policy.clamp(ipd - mul_hi(ipd, policy.rmin));
-            }
-            let log = mul_shift((acks as u64) << 32, policy.log2_lipd, 32);
-            policy.clamp(fixed::shrink(ipd, log))
-        }
-        FIMD => {
-            let ipd = fimd_step(policy, ipd);
-            if acks == 1 || ipd == ONE {
-                return ipd;
-            }
-            let ipd = fimd_step(policy, ipd);
-            if acks == 2 || ipd == ONE {
-                return ipd;
-            }
-            // 1/z = ln m · Rmin/r.
-            let q = mul_shift(policy.load(ipd), policy.ln_m, 63);
-            let log = growth(q, acks as u64 - 2, C_1_6, C_1_16);
-            policy.clamp(fixed::shrink(ipd, log))
-        }
-        _ => {
-            let ipd = aimd_step(policy, ipd);
-            if acks == 1 || ipd == ONE {
-                return ipd;
-            }
-            let ipd = aimd_step(policy, ipd);
-            if acks == 2 || ipd == ONE {
-                return ipd;
-            }
-            // 1/s = (m - 1)(Rmin/r)²; the rate goes with the root of s.
-            let q = aimd_gain(policy, ipd);
-            let log = growth(q, 2 * (acks as u64 - 2), C_1_4, C_5_48) >> 1;
-            policy.clamp(fixed::shrink(ipd, log))
-        }
+    if policy.function == LIPD && acks == 1 {
+        return policy.clamp(ipd - mul_hi(ipd, policy.rmin));
     }
-}
-
-/// FIMD, one unmarked ACK: ipd m^(-ipd Rmin) = ipd 2^(-log2(m) ipd Rmin).
-#[inline(always)]
-fn fimd_step(policy: &Policy, ipd: u64) -> u64 {
-    let log = mul_shift(policy.load(ipd), policy.log2_m, 63 + FRAC - LOG_FRAC);
-    policy.clamp(fixed::shrink(ipd, log))
-}
-
-/// (m - 1)(ipd Rmin)²: by what share one unmarked ACK raises the rate of AIMD.
-#[inline(always)]
-fn aimd_gain(policy: &Policy, ipd: u64) -> u64 {
-    let load = policy.load(ipd);
-    // 62 fractional bits; m is at most 16.
-    let square = mul_hi(load, load);
-    mul_shift(square, policy.m_less_1, 62).min(15 << GAIN_FRAC)
-}
-
-/// AIMD, one unmarked ACK: ipd/(1 + x), taken as ipd - ipd w with w = x/(1 + x), so that a small x
-/// keeps its precision.
-#[inline(always)]
-fn aimd_step(policy: &Policy, ipd: u64) -> u64 {
-    let x = aimd_gain(policy, ipd);
-    let sum = (1 << GAIN_FRAC) + x;
-    // First guess from a reciprocal of 28 bits or more, rounded down; 35 and 64 fractional bits.
-    let reciprocal = (1 << 63) / ((sum >> (GAIN_FRAC - 28)) + 1);
-    let guess = mul_shift(x, reciprocal, GAIN_FRAC + 35 - 64);
-    // One step of Newton: add rest/(1 + x) = rest (1 - w), where rest = x - guess (1 + x) >= 0.
-    let rest = x.saturating_sub(mul_hi(sum, guess));
-    let share = guess.saturating_add((rest - mul_hi(rest, guess)) << (64 - GAIN_FRAC));
-    policy.clamp(ipd - mul_hi(ipd, share))
+    let mut ipd = ipd;
+    let mut left = acks;
+    let mut step = 0;
+    while step < 3 {
+        let load = policy.load(ipd);
+        // How much the delay shrinks, as a binary logarithm.
+        let log;
+        if policy.function == LIPD {
+            log = mul_shift((left as u64) << 32, policy.log2_lipd, 32);
+            left = 0;
+        } else if policy.function == FIMD {
+            if step < 2 {
+                log = mul_shift(load, policy.log2_m, 63 + FRAC - LOG_FRAC);
+                left -= 1;
+            } else {
+                // 1/z = ln m · Rmin/r.
+                log = growth(
+                    mul_shift(load, policy.ln_m, 63),
+                    left as u64,
+                    C_1_6,
+                    C_1_16,
+                    3,
+                );
+                left = 0;
+            }
+        } else {
+            // 1/s = (m - 1)(Rmin/r)², the share by which one ACK raises the rate; the rate goes
+            // with the root of s.
+            let q = mul_shift(mul_hi(load, load), policy.m_less_1, 62).min(15 << GAIN_FRAC);
+            if step < 2 {
+                log = growth(q, 1, C_1_4, C_5_48, 0);
+                left -= 1;
+            } else {
+                log = growth(q, 2 * left as u64, C_1_4, C_5_48, 3) >> 1;
+                left = 0;
+            }
+        }
+        ipd = policy.clamp(fixed::shrink(ipd, log));
+        if left == 0 || ipd == ONE {
+            break;
+        }
+        step += 1;
+    }
+    ipd
 }
 
 // Coefficients of the expansions, 32 fractional bits.
@@ -574,37 +553,30 @@ const C_5_48: u64 = 5 * (1 << 32) / 48;
 /// t = n + ln(1 + t q)/2 + w q (c1 + c2 q (2 - w)),   w = t q / (1 + t q)
 /// ```
 ///
-/// with one step of Newton's method from t = n and one direct iteration.
+/// by iteration from t = n; each one divides the error by 5 or more. No iteration: t = n.
 #[inline(always)]
-fn growth(q: u64, n: u64, c1: u64, c2: u64) -> u64 {
+fn growth(q: u64, n: u64, c1: u64, c2: u64, iterations: u32) -> u64 {
     const T_FRAC: u32 = 28;
-    // Up to 2^-1.3 with any policy of Policy::new; up to here nothing below overflows.
-    let q = q.min(1 << (GAIN_FRAC - 1));
     // 1 + t q is below 2^16 or 2^32: as many fractional bits as that leaves.
     let frac = if n < 1 << 15 { 47 } else { 31 };
-    let shift = T_FRAC + GAIN_FRAC - frac;
     let n = n << T_FRAC;
-
-    let (more, reciprocal) = excess(q, n, frac, shift, c1, c2);
-    // d/dt of the logarithm's half: q/(2 (1 + t q)) <= 1/4; 32 fractional bits.
-    let slope = (((q >> (GAIN_FRAC - 32)) * reciprocal) >> 33).min(1 << 30);
-    let t = n + (more << 32) / ((1 << 32) - slope);
-    let (more, _) = excess(q, t, frac, shift, c1, c2);
-    let t = n + more;
-    fixed::log2((1 << frac) + mul_shift(t, q, shift).min(1 << 62), frac)
-}
-
-/// The terms of [`growth`] beside n, 28 fractional bits, and 1/(1 + t q), 32 fractional bits.
-#[inline(always)]
-fn excess(q: u64, t: u64, frac: u32, shift: u32, c1: u64, c2: u64) -> (u64, u64) {
-    let sum = (1 << frac) + mul_shift(t, q, shift).min(1 << 62);
-    let half_ln = mul_hi(fixed::log2(sum, frac), fixed::LN_2) >> (LOG_FRAC + 1 - 28);
-    let reciprocal = (1 << 63) / (sum >> (frac - 31)).max(1 << 31);
-    let w = (1 << 32) - reciprocal;
-    let q = q >> (GAIN_FRAC - 32);
-    let c = c1 + ((((c2 * q) >> 32) * ((2 << 32) - w)) >> 32);
-    let rest = (((w * q) >> 32) * c) >> 32;
-    (half_ln + (rest >> 4), reciprocal)
+    let mut t = n;
+    let mut i = 0;
+    loop {
+        let more = mul_shift(t, q, T_FRAC + GAIN_FRAC - frac).min(1 << 62);
+        let sum = (1 << frac) + more;
+        let log = fixed::log2(sum, frac);
+        if i >= iterations || i >= 3 {
+            return log;
+        }
+        let half_ln = mul_32(log, fixed::LN_2) >> (LOG_FRAC + 1 - T_FRAC);
+        let w = (1 << 32) - (1 << 63) / ((sum >> (frac - 31)) | 1 << 31);
+        // At most 1/2 from here on for any policy of Policy::new.
+        let q = (q >> (GAIN_FRAC - 32)) & 0xffff_ffff;
+        let c = c1 + ((((c2 * q) >> 32) * ((2 << 32) - w)) >> 32);
+        t = n + half_ln + (((((w * q) >> 32) * c) >> 32) >> (32 - T_FRAC));
+        i += 1;
+    }
 }
 
 /// The rate in bytes per second that a delay stands for: Rmax/ipd, rounded down.
@@ -612,7 +584,10 @@ fn excess(q: u64, t: u64, frac: u32, shift: u32, c1: u64, c2: u64) -> (u64, u64)
 /// Exact for every Rmax; delays outside [1, 65536] count as the nearer end.
 #[inline(always)]
 pub fn rate(ipd: u64, rmax_bytes_per_s: u64) -> u64 {
-    let ipd = ipd.clamp(ONE, IPD_LIMIT << FRAC);
+    // Never 0, but the compiler cannot be relied on to see it.
+    let Some(ipd) = NonZeroU64::new(ipd.clamp(ONE, IPD_LIMIT << FRAC)) else {
+        return rmax_bytes_per_s;
+    };
     // Long division in five digits of 8 bits: a remainder is below 2^56.
     let mut quotient = rmax_bytes_per_s / ipd;
     let mut rest = rmax_bytes_per_s % ipd;
@@ -639,9 +614,9 @@ pub fn ipd_for_rate(rmax_bytes_per_s: u64, rate_bytes_per_s: u64) -> u64 {
     };
     let rmax = rmax_bytes_per_s >> scale;
     let rate = rate_bytes_per_s >> scale;
-    if rate == 0 {
+    let Some(rate) = NonZeroU64::new(rate) else {
         return MOST;
-    }
+    };
     let mut quotient = rmax / rate;
     let mut rest = rmax % rate;
     if quotient >= IPD_LIMIT {
