@@ -1,2 +1,57 @@
-//! Development tasks.
-fn main() {}
+//! `cargo xtask`: builds, sets up, runs and checks the project. One module per verb.
+//!
+//! What a verb needs and does not find, it installs, if it may ([`machine::Permission`]); each such
+//! step is announced as `why: command` before it is run. All of that goes to stderr: stdout is left to
+//! the program that a verb runs. Exit codes: 0 done, 1 failed, 2 bad usage, 3 the machine lacks
+//! something that the message names.
+
+mod build_ebpf;
+mod linker;
+mod machine;
+mod setup;
+mod step;
+mod toolchain;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Builds, sets up, runs and checks ecn.
+#[derive(Parser)]
+#[command(name = "cargo xtask", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+
+    /// Install what is missing without being root, through sudo (also: ECN_YES=1)
+    #[arg(long, short, global = true)]
+    yes: bool,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// The programs for the kernel: target/bpf/ecn.bpf.o
+    BuildEbpf(build_ebpf::Args),
+    /// Install what building and testing need on this machine
+    Setup(setup::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let permission = machine::Permission::find(cli.yes);
+    let done = match cli.verb {
+        Verb::BuildEbpf(args) => build_ebpf::build_ebpf(args, permission),
+        Verb::Setup(args) => setup::setup(args, permission),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            step::say(&format!("{error:#}"));
+            if error.is::<machine::Lacks>() {
+                ExitCode::from(3)
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+    }
+}

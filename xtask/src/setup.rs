@@ -1,0 +1,196 @@
+//! `cargo xtask setup`: what building and testing need on this machine.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::machine::{Apt, Lacks, Permission, is_root, program};
+use crate::toolchain::Toolchain;
+use crate::{linker, step, toolchain};
+
+/// What `setup` is told.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only list what is here and what is missing; exit code 3 if anything is
+    #[arg(long)]
+    check: bool,
+}
+
+/// What builds BPF objects.
+pub struct Bpf {
+    /// The compiler.
+    pub toolchain: Toolchain,
+    /// The linker.
+    pub linker: PathBuf,
+}
+
+/// Runs the verb.
+pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
+    if args.check {
+        return Ok(check());
+    }
+    let bpf = bpf(permission)?;
+    step::say(&format!(
+        "BPF is built by {} and {}",
+        bpf.toolchain.name,
+        bpf.linker.display()
+    ));
+    tools(permission)?;
+    step::say("everything is here");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What builds BPF objects, if it is all here.
+pub fn bpf_found() -> Option<Bpf> {
+    let toolchain = toolchain::find()?;
+    let linker = linker::find(toolchain.llvm_major)?;
+    Some(Bpf { toolchain, linker })
+}
+
+/// What builds BPF objects: found, or installed.
+pub fn bpf(permission: Permission) -> Result<Bpf> {
+    if permission == Permission::No {
+        // Everything in one message, instead of one refusal after the other.
+        let commands = bpf_missing();
+        if !commands.is_empty() {
+            let commands = commands.join("\n    ");
+            return Err(Lacks(format!(
+                "building BPF programs needs more than this machine has; \
+                 run this, or repeat with --yes:\n    {commands}"
+            ))
+            .into());
+        }
+    }
+    let toolchain = toolchain::ensure(permission)?;
+    let linker = linker::ensure(toolchain.llvm_major, permission)?;
+    Ok(Bpf { toolchain, linker })
+}
+
+/// The commands to type before BPF programs can be built here.
+fn bpf_missing() -> Vec<String> {
+    let found = toolchain::find();
+    let mut commands = if found.is_none() {
+        toolchain::advice()
+    } else {
+        Vec::new()
+    };
+    // The source comes with the compiler that is here, so its LLVM is known before.
+    if let Some(toolchain) = found.or_else(toolchain::own)
+        && linker::needs_package(toolchain.llvm_major)
+    {
+        commands.push(linker::advice(toolchain.llvm_major));
+    }
+    commands
+}
+
+/// What the real-kernel tests call, and the Debian package of each.
+const TOOLS: [(&str, &str); 6] = [
+    ("ip", "iproute2"),
+    ("tc", "iproute2"),
+    ("bridge", "iproute2"),
+    ("ping", "iputils-ping"),
+    ("iperf3", "iperf3"),
+    ("bpftool", "bpftool"),
+];
+
+/// The packages of the tools that are missing, each once.
+fn tool_packages_missing() -> Vec<&'static str> {
+    let missing = TOOLS.iter().filter(|(tool, _)| program(tool).is_none());
+    let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();
+    packages.dedup();
+    packages
+}
+
+/// The tools of the real-kernel tests: found, or installed.
+pub fn tools(permission: Permission) -> Result<()> {
+    let packages = tool_packages_missing();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let names = packages.join(" ");
+    match Apt::find() {
+        Some(apt) if permission != Permission::No => {
+            apt.install("what the real-kernel tests call", &packages, permission)
+        }
+        Some(_) => Err(Lacks(format!(
+            "the real-kernel tests call tools that are not here: sudo apt-get install -y {names}"
+        ))
+        .into()),
+        None => Err(Lacks(format!(
+            "the real-kernel tests call tools that are not here: install {names} (Debian's names)"
+        ))
+        .into()),
+    }
+}
+
+/// Lists each need.
+fn check() -> ExitCode {
+    let mut complete = true;
+    let mut line = |what: &str, found: Option<String>, otherwise: &str| {
+        complete &= found.is_some();
+        let (mark, text) = match &found {
+            Some(text) => ("found  ", text.as_str()),
+            None => ("missing", otherwise),
+        };
+        println!("{mark}  {what:<34} {text}");
+    };
+    let toolchain = toolchain::find();
+    let own = toolchain::own();
+    line(
+        "rustc with the source of core",
+        toolchain.as_ref().map(|toolchain| toolchain.name.clone()),
+        &toolchain::advice().join(", or "),
+    );
+    if let Some(toolchain) = toolchain.or(own) {
+        let major = toolchain.llvm_major;
+        let what = format!("bpf-linker, LLVM {major} or newer");
+        let otherwise = if linker::needs_package(major) {
+            linker::advice(major)
+        } else {
+            "is compiled by the first build".to_owned()
+        };
+        line(
+            &what,
+            linker::find(major).map(|path| path.display().to_string()),
+            &otherwise,
+        );
+    }
+    for (tool, package) in TOOLS {
+        let found = program(tool).map(|path| path.display().to_string());
+        line(tool, found, &format!("package {package}"));
+    }
+    for component in ["rustfmt", "clippy"] {
+        let name = if component == "clippy" {
+            "cargo-clippy"
+        } else {
+            "rustfmt"
+        };
+        let found = program(name).map(|path| path.display().to_string());
+        line(
+            component,
+            found,
+            &format!("rustup component add {component}"),
+        );
+    }
+    let types = "/sys/kernel/btf/vmlinux";
+    let found = std::path::Path::new(types)
+        .exists()
+        .then(|| types.to_owned());
+    line(
+        "the kernel's types (BTF)",
+        found,
+        "a kernel with CONFIG_DEBUG_INFO_BTF=y",
+    );
+    let user = is_root().then(|| "root".to_owned());
+    line(
+        "rights to load BPF programs",
+        user,
+        "needed by run and the real-kernel tests: root",
+    );
+    if complete {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(3)
+    }
+}

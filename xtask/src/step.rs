@@ -1,0 +1,98 @@
+//! Running other programs: announced, timed, and off stdout.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::machine;
+
+/// Prints one line to stderr.
+pub fn say(line: &str) {
+    eprintln!("xtask: {line}");
+}
+
+/// A command as it would be typed, with the variables that were set for it.
+pub fn shown(command: &Command) -> String {
+    let variables = command.get_envs().filter_map(|(name, value)| {
+        // An encoded list of flags separates them by 0x1f.
+        let value = value?.to_string_lossy().replace('\x1f', " ");
+        let name = name
+            .to_string_lossy()
+            .replace("CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS");
+        Some(format!("{name}={}", quoted(&value)))
+    });
+    let words = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(OsStr::to_string_lossy)
+        .map(|word| quoted(&word));
+    variables.chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_=+./:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{word}'")
+    }
+}
+
+/// Runs a command whose output people want to see; its stdout goes to stderr.
+pub fn run(why: &str, command: &mut Command) -> Result<()> {
+    let shown = shown(command);
+    say(&format!("{why}: {shown}"));
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(io::stderr())
+        .status()
+        .with_context(|| format!("could not start {shown}"))?;
+    if !status.success() {
+        bail!("{status} from {shown}");
+    }
+    Ok(())
+}
+
+/// Runs a command whose output matters only when it fails: it goes to `target/log/NAME.log`, and the
+/// end of it into the error. Says how long it took.
+pub fn logged(why: &str, name: &str, command: &mut Command) -> Result<()> {
+    let shown = shown(command);
+    say(&format!("{why}: {shown}"));
+    let start = Instant::now();
+    let folder = machine::root().join("target/log");
+    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let path = folder.join(format!("{name}.log"));
+    let log = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("log file")?)
+        .stderr(log)
+        .status()
+        .with_context(|| format!("could not start {shown}"))?;
+    if !status.success() {
+        let text = fs::read(&path).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let end = lines[lines.len().saturating_sub(20)..].join("\n    ");
+        bail!("{status} from {shown}, which ended with:\n    {end}");
+    }
+    say(&format!(
+        "{name}: done in {:.1} s",
+        start.elapsed().as_secs_f64()
+    ));
+    Ok(())
+}
+
+/// The output of a command that is only asked something, if it succeeds.
+pub fn asked(command: &mut Command) -> Option<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    output.status.success().then_some(text)
+}
