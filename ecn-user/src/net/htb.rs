@@ -1,0 +1,349 @@
+//! HTB as the enforcement of rates: the layout on a device, and changing many rates at once.
+//!
+//! At an endpoint (major [`ENDPOINT_MAJOR`]):
+//!
+//! ```text
+//! ec0e:            root, default class 2
+//! └─ ec0e:1        rate = ceil = link rate
+//!    ├─ ec0e:2     what belongs to no flow: a small rate, may borrow up to the link rate
+//!    ├─ ec0e:10    first flow: a small rate, may borrow up to the rate of the flow
+//!    └─ ec0e:11    ...
+//! ```
+//!
+//! A packet goes to the class whose number is in `skb->priority`. The flow's rate is the class's *ceil*,
+//! not its rate: HTB lets a class send at its guaranteed rate whatever the parent has left, so
+//! that guaranteed rates add up past the link rate; only what is borrowed is held to it. For the
+//! same reason the guaranteed rates are small ([`GUARANTEED_BYTES_PER_S`]).
+//!
+//! At a switch port (major [`PORT_MAJOR`]) there is one class with all traffic.
+
+use super::netlink::{self, Netlink};
+use super::queueing::show_classid;
+use super::wire::{self, u32_at, u64_at};
+use super::{HtbRate, NetNs, Result};
+use netlink_packet_core::{NLM_F_REQUEST, NLMSG_ERROR};
+use netlink_sys::Socket;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Handle of the HTB at an endpoint's device.
+pub const ENDPOINT_MAJOR: u16 = 0xec0e;
+/// Handle of the HTB at a switch port.
+pub const PORT_MAJOR: u16 = 0xec0f;
+/// The class above all others, at endpoints and ports.
+pub const TOP_MINOR: u16 = 1;
+/// At an endpoint: what belongs to no flow.
+pub const DEFAULT_MINOR: u16 = 2;
+/// At an endpoint: the first flow.
+pub const FIRST_FLOW_MINOR: u16 = 0x10;
+/// Guaranteed to each class that borrows, since HTB knows no rate of 0. 100 of them are 0.8 % of
+/// 100 Mbit/s.
+pub const GUARANTEED_BYTES_PER_S: u64 = 1_000;
+
+const TC_LINKLAYER_ETHERNET: u8 = 1;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_HTB_PARMS: u16 = 1;
+const TCA_HTB_RATE64: u16 = 6;
+const TCA_HTB_CEIL64: u16 = 7;
+/// `struct tc_htb_opt`.
+const PARMS: usize = 44;
+/// Everything in the options: the structure and the two 64-bit rates, each with its header.
+const OPTIONS: usize = (4 + PARMS) + (4 + 8) + (4 + 8);
+/// `struct tcmsg`, the kind `htb` and the options.
+const PAYLOAD: usize = 20 + 8 + (4 + OPTIONS);
+const MESSAGE: usize = wire::HEADER + PAYLOAD;
+/// Classes changed by one system call at most.
+const TOGETHER: usize = 256;
+
+/// Number of a class: `major << 16 | minor`; at an endpoint also the `skb->priority` that selects it.
+pub const fn classid(major: u16, minor: u16) -> u32 {
+    (major as u32) << 16 | minor as u32
+}
+
+/// How long `bytes` take at a rate, in the units of the packet scheduler (64 ns).
+fn ticks(bytes: u32, bytes_per_s: u64) -> u32 {
+    const PSCHED_SHIFT: u32 = 6;
+    let ns = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s.max(1));
+    // Rounded up: a burst of one frame holds one frame.
+    u32::try_from((ns >> PSCHED_SHIFT) + 1).unwrap_or(u32::MAX)
+}
+
+/// `tcmsg` and attributes of a class; behind a header this is the message.
+pub(super) fn class_payload(
+    ifindex: u32,
+    classid: u32,
+    parent: u32,
+    rate: &HtbRate,
+) -> [u8; PAYLOAD] {
+    let mut bytes = [0; PAYLOAD];
+    let mut at = 0;
+    let mut put = |value: &[u8]| {
+        bytes[at..at + value.len()].copy_from_slice(value);
+        at += value.len();
+    };
+    let attr = |len: usize, kind: u16| {
+        let ([a, b], [c, d]) = ((len as u16).to_ne_bytes(), kind.to_ne_bytes());
+        [a, b, c, d]
+    };
+    put(&[0; 4]);
+    put(&ifindex.to_ne_bytes());
+    put(&classid.to_ne_bytes());
+    put(&parent.to_ne_bytes());
+    put(&[0; 4]);
+    put(&attr(8, TCA_KIND));
+    put(b"htb\0");
+    put(&attr(4 + OPTIONS, TCA_OPTIONS));
+    put(&attr(4 + PARMS, TCA_HTB_PARMS));
+    for rate in [rate.rate_bytes_per_s, rate.ceil_bytes_per_s] {
+        // struct tc_ratespec. With the link layer named, the kernel needs no table of times.
+        put(&[0, TC_LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0]);
+        put(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes());
+    }
+    put(&ticks(rate.burst_bytes, rate.rate_bytes_per_s).to_ne_bytes());
+    put(&ticks(rate.cburst_bytes, rate.ceil_bytes_per_s).to_ne_bytes());
+    // Given, so that the kernel does not log that it finds its own choice too big or too small.
+    put(&rate.quantum_bytes.max(1).to_ne_bytes());
+    put(&[0; 8]); // level, priority
+    // The kernel takes the larger of these and of the 32-bit rates above.
+    put(&attr(12, TCA_HTB_RATE64));
+    put(&rate.rate_bytes_per_s.to_ne_bytes());
+    put(&attr(12, TCA_HTB_CEIL64));
+    put(&rate.ceil_bytes_per_s.to_ne_bytes());
+    bytes
+}
+
+/// Rate and ceil from the options of a dumped class.
+pub(super) fn parse_rates(options: &[u8]) -> Option<(u64, u64)> {
+    let (mut rate, mut ceil) = (0, 0);
+    for (kind, value) in wire::attributes(options) {
+        match kind {
+            TCA_HTB_PARMS => {
+                rate = rate.max(u64::from(u32_at(value, 8)?));
+                ceil = ceil.max(u64::from(u32_at(value, 20)?));
+            }
+            TCA_HTB_RATE64 => rate = u64_at(value, 0)?,
+            TCA_HTB_CEIL64 => ceil = u64_at(value, 0)?,
+            _ => {}
+        }
+    }
+    Some((rate, ceil))
+}
+
+/// A change that the kernel refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassFailure {
+    /// The device.
+    pub ifindex: u32,
+    /// The class.
+    pub classid: u32,
+    /// Why: `ENOENT` if there is no such class, `ENODEV` if there is no such device.
+    pub errno: Errno,
+}
+
+/// The socket that batches go through, opened inside the namespace of the devices.
+#[derive(Debug)]
+pub struct ClassSocket {
+    socket: Socket,
+    errors: Box<[u8]>,
+}
+
+impl ClassSocket {
+    /// Opens it.
+    pub fn open(ns: &NetNs) -> Result<Self> {
+        Ok(Self {
+            socket: netlink::open_socket(ns)?,
+            errors: vec![0; 8 << 10].into(),
+        })
+    }
+}
+
+/// Changes to classes that exist, sent together and without acknowledgements.
+///
+/// The kernel makes the changes within the system call. It holds the rtnl lock for each, so that
+/// a batch waits while somebody else configures the network.
+#[derive(Debug, Default)]
+pub struct ClassBatch {
+    bytes: Vec<u8>,
+    classes: Vec<(u32, u32)>,
+    failures: Vec<ClassFailure>,
+}
+
+impl ClassBatch {
+    /// An empty batch; it keeps its buffers from one sending to the next.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a change. `parent` is the one that the class has.
+    pub fn push(&mut self, ifindex: u32, classid: u32, parent: u32, rate: &HtbRate) {
+        // Numbered from 1 within its system call, so that a refusal names its class.
+        let sequence = (self.classes.len() % TOGETHER) as u32 + 1;
+        self.bytes
+            .extend_from_slice(&(MESSAGE as u32).to_ne_bytes());
+        self.bytes
+            .extend_from_slice(&libc::RTM_NEWTCLASS.to_ne_bytes());
+        self.bytes.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+        self.bytes.extend_from_slice(&sequence.to_ne_bytes());
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes
+            .extend_from_slice(&class_payload(ifindex, classid, parent, rate));
+        self.classes.push((ifindex, classid));
+    }
+
+    /// How many changes wait.
+    pub fn len(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.classes.is_empty()
+    }
+
+    /// Makes the changes and empties the batch; returns how many the kernel accepted. What it refused
+    /// is in [`ClassBatch::failures`] until the next sending.
+    pub fn send(&mut self, socket: &mut ClassSocket) -> io::Result<usize> {
+        self.failures.clear();
+        let result = self.send_all(socket);
+        let sent = self.classes.len();
+        self.bytes.clear();
+        self.classes.clear();
+        result
+            .map(|()| sent - self.failures.len())
+            .map_err(io::Error::from)
+    }
+
+    /// What the kernel refused of the last sending.
+    pub fn failures(&self) -> &[ClassFailure] {
+        &self.failures
+    }
+
+    fn send_all(&mut self, socket: &mut ClassSocket) -> nix::Result<()> {
+        let fd = socket.socket.as_raw_fd();
+        for (bytes, classes) in self
+            .bytes
+            .chunks(TOGETHER * MESSAGE)
+            .zip(self.classes.chunks(TOGETHER))
+        {
+            send(fd, bytes, MsgFlags::empty())?;
+            // All is done once the call returns: what was refused lies in the receive buffer.
+            loop {
+                match recv(fd, &mut socket.errors, MsgFlags::MSG_DONTWAIT) {
+                    Err(Errno::EAGAIN) => break,
+                    Err(Errno::EINTR) => {}
+                    Err(errno) => return Err(errno),
+                    Ok(len) => {
+                        let refused = wire::messages(&socket.errors[..len])
+                            .filter(|message| message.kind == NLMSG_ERROR)
+                            .filter_map(|message| {
+                                let (errno, _) = netlink::refusal(&message)?;
+                                let at = (message.sequence as usize).checked_sub(1)?;
+                                let &(ifindex, classid) = classes.get(at)?;
+                                Some(ClassFailure {
+                                    ifindex,
+                                    classid,
+                                    errno,
+                                })
+                            });
+                        self.failures.extend(refused);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for ClassFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let class = show_classid(self.classid);
+        write!(
+            f,
+            "cannot change class {class} of interface {}: {}",
+            self.ifindex, self.errno
+        )
+    }
+}
+
+/// The HTB of an endpoint's device, as laid out above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndpointHtb {
+    /// The device.
+    pub ifindex: u32,
+    /// What all flows share.
+    pub link_bytes_per_s: u64,
+    /// Largest frame, Ethernet header included (MTU + 14): the burst of every class.
+    pub frame_bytes: u32,
+    /// Packets that a flow can have waiting.
+    pub leaf_packets: u32,
+}
+
+impl EndpointHtb {
+    const TOP: u32 = classid(ENDPOINT_MAJOR, TOP_MINOR);
+
+    /// Installs the layout, without flows, in place of the device's root qdisc.
+    pub fn install(&self, nl: &Netlink) -> Result<()> {
+        let default = classid(ENDPOINT_MAJOR, DEFAULT_MINOR);
+        let link = self.link_bytes_per_s;
+        nl.replace_htb_root(self.ifindex, ENDPOINT_MAJOR, DEFAULT_MINOR)?;
+        let top = HtbRate::fixed(link, self.frame_bytes);
+        nl.htb_class(self.ifindex, Self::TOP, classid(ENDPOINT_MAJOR, 0), &top)?;
+        nl.htb_class(self.ifindex, default, Self::TOP, &self.flow_rate(link))?;
+        nl.pfifo_leaf(self.ifindex, default, 0, self.leaf_packets)
+    }
+
+    /// Takes the layout away; the device gets its default qdisc back.
+    pub fn uninstall(&self, nl: &Netlink) -> Result<()> {
+        nl.delete_root_qdisc(self.ifindex)
+    }
+
+    /// The class of a flow; also the `skb->priority` that selects it.
+    pub const fn flow_classid(minor: u16) -> u32 {
+        classid(ENDPOINT_MAJOR, minor)
+    }
+
+    /// Makes a flow's class ([`FIRST_FLOW_MINOR`] and up) with its queue.
+    pub fn add_flow_class(&self, nl: &Netlink, minor: u16, bytes_per_s: u64) -> Result<()> {
+        let class = Self::flow_classid(minor);
+        nl.htb_class(self.ifindex, class, Self::TOP, &self.flow_rate(bytes_per_s))?;
+        nl.pfifo_leaf(self.ifindex, class, 0, self.leaf_packets)
+    }
+
+    /// Adds the change of a flow's rate to a batch.
+    pub fn set_flow_rate(&self, batch: &mut ClassBatch, minor: u16, bytes_per_s: u64) {
+        let class = Self::flow_classid(minor);
+        batch.push(self.ifindex, class, Self::TOP, &self.flow_rate(bytes_per_s));
+    }
+
+    /// Takes a flow's class away, with what waits in it. Its packets go to the default class then.
+    pub fn remove_flow_class(&self, nl: &Netlink, minor: u16) -> Result<()> {
+        nl.delete_class(self.ifindex, Self::flow_classid(minor))
+    }
+
+    fn flow_rate(&self, bytes_per_s: u64) -> HtbRate {
+        let guaranteed = GUARANTEED_BYTES_PER_S.min(bytes_per_s);
+        HtbRate::borrowing(guaranteed, bytes_per_s, self.frame_bytes)
+    }
+}
+
+/// Installs the HTB of a switch port: one class, one rate, one queue.
+pub fn install_port(
+    nl: &Netlink,
+    ifindex: u32,
+    bytes_per_s: u64,
+    frame_bytes: u32,
+    queue_packets: u32,
+) -> Result<()> {
+    let class = classid(PORT_MAJOR, TOP_MINOR);
+    nl.replace_htb_root(ifindex, PORT_MAJOR, TOP_MINOR)?;
+    let rate = HtbRate::fixed(bytes_per_s, frame_bytes);
+    nl.htb_class(ifindex, class, classid(PORT_MAJOR, 0), &rate)?;
+    nl.pfifo_leaf(ifindex, class, 0, queue_packets)
+}
+
+#[cfg(test)]
+#[path = "htb_tests.rs"]
+mod tests;

@@ -1,0 +1,282 @@
+use super::*;
+use crate::net::testing::{TempNs, require_root};
+use crate::net::{ClassStats, VethEnd};
+use nix::sys::socket::{SetSockOpt, sockopt};
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const FRAME: u32 = 2068;
+const LINK: u64 = 12_500_000;
+const FLOW: u16 = FIRST_FLOW_MINOR;
+
+/// Two namespaces and a veth with the layout at one end.
+struct Pair {
+    source: TempNs,
+    _sink: TempNs,
+    nl: Netlink,
+    htb: EndpointHtb,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (source, sink) = (TempNs::new("src"), TempNs::new("snk"));
+        let nl = Netlink::open(&source).expect("open");
+        let far = Netlink::open(&sink).expect("open");
+        let end = |mac| VethEnd {
+            name: "eth0",
+            mac: Some([2, 0, 0, 0, 0, mac]),
+            gso_max_segs: None,
+        };
+        let link = nl
+            .add_veth(&end(1), &end(2), &sink, FRAME - 14)
+            .expect("veth");
+        let far_link = far.link("eth0").expect("eth0");
+        for (nl, link, own, other) in [(&nl, &link, 1, 2), (&far, &far_link, 2, 1)] {
+            nl.add_address(link.index, IpAddr::from([10, 83, 0, own]), 24)
+                .expect("address");
+            nl.set_up(link.index).expect("up");
+            let neighbour = (IpAddr::from([10, 83, 0, other]), [2, 0, 0, 0, 0, other]);
+            nl.add_neighbours(link.index, &[neighbour])
+                .expect("neighbour");
+        }
+        let htb = EndpointHtb {
+            ifindex: link.index,
+            link_bytes_per_s: LINK,
+            frame_bytes: FRAME,
+            leaf_packets: 100,
+        };
+        htb.install(&nl).expect("install");
+        Self {
+            source,
+            _sink: sink,
+            nl,
+            htb,
+        }
+    }
+
+    fn class(&self, minor: u16) -> ClassStats {
+        let all = self.nl.class_stats(self.htb.ifindex).expect("stats");
+        let wanted = EndpointHtb::flow_classid(minor);
+        all.into_iter()
+            .find(|class| class.classid == wanted)
+            .expect("the class")
+    }
+
+    /// Runs `f` while greedy senders fill these classes.
+    fn with_senders<T>(&self, minors: &[u16], f: impl FnOnce() -> T) -> T {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for &minor in minors {
+                let socket = self
+                    .source
+                    .run(|| UdpSocket::bind("0.0.0.0:0"))
+                    .expect("bind");
+                socket.connect("10.83.0.2:9").expect("connect");
+                let timeout = Some(Duration::from_millis(50));
+                socket.set_write_timeout(timeout).expect("timeout");
+                sockopt::SndBuf.set(&socket, &8192).expect("buffer");
+                let class = EndpointHtb::flow_classid(minor) as i32;
+                sockopt::Priority
+                    .set(&socket.as_fd(), &class)
+                    .expect("priority");
+                let stop = &stop;
+                scope.spawn(move || {
+                    let payload = [0; (FRAME - 42) as usize];
+                    while !stop.load(Ordering::Relaxed) {
+                        let _ = socket.send(&payload); // refused: nobody listens at port 9
+                    }
+                });
+            }
+            let value = f();
+            stop.store(true, Ordering::Relaxed);
+            value
+        })
+    }
+
+    /// Bytes per second that leave these classes, over at least two seconds.
+    fn rates(&self, minors: &[u16]) -> Vec<f64> {
+        std::thread::sleep(Duration::from_millis(300));
+        let read = || {
+            minors
+                .iter()
+                .map(|minor| self.class(*minor).bytes)
+                .collect::<Vec<_>>()
+        };
+        let (start, before) = (Instant::now(), read());
+        std::thread::sleep(Duration::from_millis(2100));
+        let (after, seconds) = (read(), start.elapsed().as_secs_f64());
+        after
+            .iter()
+            .zip(before)
+            .map(|(after, before)| (after - before) as f64 / seconds)
+            .collect()
+    }
+}
+
+#[test]
+fn burst_times_count_64_ns() {
+    // One 2068-byte frame at 100 Mbit/s takes 165.44 us.
+    assert_eq!(ticks(2068, 12_500_000), 165_440 / 64 + 1);
+    assert_eq!(ticks(2068, 0), u32::MAX);
+    assert_eq!(ticks(1, u64::MAX), 1);
+}
+
+#[test]
+fn the_layout_of_a_class_message() {
+    let rate = HtbRate::borrowing(1000, 5_000_000_000, FRAME);
+    let payload = class_payload(7, classid(0xec0e, 0x10), classid(0xec0e, 1), &rate);
+    assert_eq!(u32_at(&payload, 4), Some(7));
+    assert_eq!(u32_at(&payload, 8), Some(0xec0e_0010));
+    assert_eq!(u32_at(&payload, 12), Some(0xec0e_0001));
+    let attrs: Vec<_> = wire::attributes_after(&payload, 20).collect();
+    assert_eq!(attrs[0], (TCA_KIND, &b"htb\0"[..]));
+    assert_eq!(attrs[1].0, TCA_OPTIONS);
+    assert_eq!(parse_rates(attrs[1].1), Some((1000, 5_000_000_000)));
+    let inner: Vec<_> = wire::attributes(attrs[1].1)
+        .map(|(k, v)| (k, v.len()))
+        .collect();
+    assert_eq!(
+        inner,
+        [
+            (TCA_HTB_PARMS, PARMS),
+            (TCA_HTB_RATE64, 8),
+            (TCA_HTB_CEIL64, 8)
+        ]
+    );
+}
+
+#[test]
+fn a_flow_gets_its_rate() {
+    require_root!();
+    let pair = Pair::new();
+    pair.htb
+        .add_flow_class(&pair.nl, FLOW, 125_000)
+        .expect("class");
+    let mut socket = ClassSocket::open(&pair.source).expect("socket");
+    let mut batch = ClassBatch::new();
+    pair.with_senders(&[FLOW], || {
+        for mbit in [1, 10, 100] {
+            let rate = mbit * 125_000;
+            pair.htb.set_flow_rate(&mut batch, FLOW, rate);
+            assert_eq!(batch.send(&mut socket).expect("send"), 1);
+            assert_eq!(pair.class(FLOW).ceil_bytes_per_s, rate);
+            let ratio = pair.rates(&[FLOW])[0] / rate as f64;
+            println!("{mbit} mbit: {ratio:.4}");
+            assert!((0.97..=1.03).contains(&ratio), "{mbit} mbit: {ratio}");
+        }
+    });
+}
+
+#[test]
+fn flows_share_the_link_rate() {
+    require_root!();
+    let pair = Pair::new();
+    let minors = [FLOW, FLOW + 1, FLOW + 2, FLOW + 3];
+    for minor in minors {
+        pair.htb
+            .add_flow_class(&pair.nl, minor, LINK * 6 / 10)
+            .expect("class");
+    }
+    let rates = pair.with_senders(&minors, || pair.rates(&minors));
+    let sum = rates.iter().sum::<f64>() / LINK as f64;
+    println!(
+        "sum {sum:.4} of {:?}",
+        rates.iter().map(|r| r / LINK as f64).collect::<Vec<_>>()
+    );
+    assert!((0.97..=1.03).contains(&sum), "sum of four flows: {sum}");
+    for rate in rates {
+        assert!(
+            (0.9..=1.1).contains(&(rate * 4.0 / LINK as f64)),
+            "share: {rate}"
+        );
+    }
+}
+
+#[test]
+fn refused_changes_are_told_one_by_one() {
+    require_root!();
+    let pair = Pair::new();
+    pair.htb
+        .add_flow_class(&pair.nl, FLOW, 125_000)
+        .expect("class");
+    let mut socket = ClassSocket::open(&pair.source).expect("socket");
+    let mut batch = ClassBatch::new();
+    // More than one system call takes, every 100th for a class that is not there.
+    for n in 0..1000 {
+        pair.htb
+            .set_flow_rate(&mut batch, FLOW + u16::from(n % 100 == 99), 125_000 + n);
+    }
+    assert_eq!(batch.send(&mut socket).expect("send"), 990);
+    let failure = ClassFailure {
+        ifindex: pair.htb.ifindex,
+        classid: EndpointHtb::flow_classid(FLOW + 1),
+        errno: Errno::ENOENT,
+    };
+    assert_eq!(batch.failures(), [failure; 10]);
+    assert!(batch.is_empty());
+    assert_eq!(pair.class(FLOW).ceil_bytes_per_s, 125_998);
+
+    pair.htb.remove_flow_class(&pair.nl, FLOW).expect("remove");
+    pair.htb.set_flow_rate(&mut batch, FLOW, 125_000);
+    assert_eq!(batch.send(&mut socket).expect("send"), 0);
+    assert_eq!(batch.failures().len(), 1);
+
+    pair.htb.uninstall(&pair.nl).expect("uninstall");
+    let root = pair
+        .nl
+        .root_qdisc(pair.htb.ifindex)
+        .expect("qdisc")
+        .expect("a root");
+    assert_eq!(root.kind, "noqueue");
+    pair.htb
+        .uninstall(&pair.nl)
+        .expect("nothing left to uninstall");
+}
+
+#[test]
+fn a_full_port_queue_drops() {
+    require_root!();
+    let pair = Pair::new();
+    install_port(&pair.nl, pair.htb.ifindex, 125_000, FRAME, 3).expect("install");
+    let root = pair.with_senders(&[1, 2, 3], || {
+        std::thread::sleep(Duration::from_millis(300));
+        pair.nl
+            .root_qdisc(pair.htb.ifindex)
+            .expect("qdisc")
+            .expect("a root")
+    });
+    assert_eq!(
+        (root.kind.as_str(), root.handle),
+        ("htb", u32::from(PORT_MAJOR) << 16)
+    );
+    assert!(
+        root.drops > 0 && root.packets > 0 && root.qlen_packets <= 3,
+        "{root:?}"
+    );
+}
+
+#[test]
+fn the_cost_of_a_change() {
+    require_root!();
+    let pair = Pair::new();
+    pair.htb
+        .add_flow_class(&pair.nl, FLOW, 125_000)
+        .expect("class");
+    let mut socket = ClassSocket::open(&pair.source).expect("socket");
+    let mut batch = ClassBatch::new();
+    for together in [1, 20, 200] {
+        let rounds = 2000 / together;
+        let start = Instant::now();
+        for n in 0..rounds * together {
+            pair.htb.set_flow_rate(&mut batch, FLOW, 125_000 + n);
+            if batch.len() as u64 == together {
+                assert_eq!(batch.send(&mut socket).expect("send"), together as usize);
+            }
+        }
+        let each = start.elapsed() / (rounds * together) as u32;
+        println!("{together} together: {each:?} each");
+        assert!(each < Duration::from_millis(1), "{each:?}");
+    }
+}

@@ -1,0 +1,769 @@
+//! Links, addresses and neighbours over rtnetlink; the queueing half is in `queueing` and `htb`.
+
+use super::wire::{self, Message, Received, text, u32_at};
+use super::{Error, NetNs, Result, errno_of};
+use netlink_packet_core::{
+    NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLMSG_DONE, NLMSG_ERROR,
+};
+use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, SetSockOpt, recv, send, sockopt};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Receive buffer of a socket: dumps of some thousand classes fit at once.
+const RECEIVE_BUFFER: usize = 4 << 20;
+/// One datagram of a dump; the kernel never makes them larger than this.
+const DATAGRAM: usize = 64 << 10;
+/// Requests sent together at most: their acknowledgements wait in the receive buffer.
+const TOGETHER: usize = 256;
+
+const NLM_F_DUMP_INTR: u16 = 0x10;
+const NLM_F_CAPPED: u16 = 0x100;
+const NLM_F_ACK_TLVS: u16 = 0x200;
+const NLMSGERR_ATTR_MSG: u16 = 1;
+const RTNLGRP_LINK: u32 = 1;
+/// Leaves counters out of a link's description.
+const RTEXT_FILTER_SKIP_STATS: u32 = 8;
+const IFINFOMSG: usize = 16;
+const IFLA_GSO_MAX_SEGS: u16 = 40;
+const VETH_INFO_PEER: u16 = 1;
+const IFLA_BR_STP_STATE: u16 = 5;
+const IFLA_BR_MCAST_SNOOPING: u16 = 23;
+const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
+const NUD_NOARP: u16 = 0x40;
+const NUD_PERMANENT: u16 = 0x80;
+const NTF_MASTER: u8 = 0x04;
+const UP: u32 = libc::IFF_UP as u32;
+
+/// A network device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its number, unique within its namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Largest layer 3 packet in bytes.
+    pub mtu: u32,
+    /// Ethernet address, where it has one.
+    pub mac: Option<[u8; 6]>,
+    /// Number of the bridge (or bond, ...) that it is a port of.
+    pub master: Option<u32>,
+    /// `veth`, `bridge`, ...; nothing for a physical device.
+    pub kind: Option<String>,
+    /// Number of the device at the other end (veth) or below (vlan), in the namespace `peer_nsid`.
+    pub peer: Option<u32>,
+    /// Namespace of `peer`, as this namespace numbers others (see [`Netlink::nsid`]); nothing if it
+    /// is the same one.
+    pub peer_nsid: Option<i32>,
+    /// Administratively up.
+    pub up: bool,
+}
+
+/// One end of a veth pair to be made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct VethEnd<'a> {
+    /// Name of the device.
+    pub name: &'a str,
+    /// Ethernet address; random if not given.
+    pub mac: Option<[u8; 6]>,
+    /// Segments per super-packet at most. 1 keeps TCP from building any: `tso off gso off` alone does
+    /// not, and HTB then releases a super-packet whole.
+    pub gso_max_segs: Option<u32>,
+}
+
+/// A socket for requests in one namespace. It can be shared by threads; requests take turns.
+#[derive(Debug)]
+pub struct Netlink {
+    connection: Mutex<Connection>,
+    netns: String,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// Opens a route socket inside a namespace, with a large receive buffer.
+pub(super) fn open_socket(ns: &NetNs) -> Result<Socket> {
+    let open = || -> std::io::Result<Socket> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        // Without CAP_NET_ADMIN the kernel's own maximum has to do.
+        if sockopt::RcvBufForce.set(&socket, &RECEIVE_BUFFER).is_err() {
+            sockopt::RcvBuf.set(&socket, &RECEIVE_BUFFER)?;
+        }
+        // Errors come without the refused message, but with the kernel's explanation.
+        socket.set_cap_ack(true)?;
+        socket.set_ext_ack(true)?;
+        socket.bind_auto()?;
+        Ok(socket)
+    };
+    ns.run(open).map_err(|io| Error::Netlink {
+        what: "open a netlink socket".to_owned(),
+        netns: ns.name().to_owned(),
+        errno: errno_of(&io),
+        kernel: None,
+    })
+}
+
+/// What `NLMSG_ERROR` says: nothing if it is a plain acknowledgement.
+pub(super) fn refusal(message: &Received<'_>) -> Option<(Errno, Option<String>)> {
+    let code = u32_at(message.payload, 0).map_or(-libc::EIO, |code| code as i32);
+    if code == 0 {
+        return None;
+    }
+    let words = || {
+        if message.flags & NLM_F_ACK_TLVS == 0 {
+            return None;
+        }
+        // The refused message's header, and its payload unless the kernel left that out.
+        let refused = match message.flags & NLM_F_CAPPED {
+            0 => wire::align(u32_at(message.payload, 4)? as usize),
+            _ => wire::HEADER,
+        };
+        wire::attributes_after(message.payload, 4 + refused)
+            .find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG)
+            .map(|(_, value)| text(value))
+    };
+    Some((Errno::from_raw(code.saturating_neg()), words()))
+}
+
+impl Netlink {
+    /// Opens a socket inside `ns`; later calls work from any thread.
+    pub fn open(ns: &NetNs) -> Result<Self> {
+        let connection = Connection {
+            socket: open_socket(ns)?,
+            sequence: 0,
+            buffer: vec![0; DATAGRAM],
+        };
+        Ok(Self {
+            connection: Mutex::new(connection),
+            netns: ns.name().to_owned(),
+        })
+    }
+
+    /// Name of the namespace that this socket speaks to.
+    pub fn netns(&self) -> &str {
+        &self.netns
+    }
+
+    /// All devices.
+    pub fn links(&self) -> Result<Vec<Link>> {
+        let message = Message::raw(libc::RTM_GETLINK, 0)
+            .ifinfo(0, 0, 0)
+            .attr_u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        self.dump("list the interfaces", &message, |kind, payload| {
+            if kind == libc::RTM_NEWLINK {
+                parse_link(payload)
+            } else {
+                None
+            }
+        })
+    }
+
+    /// The device of this name.
+    pub fn link(&self, name: &str) -> Result<Link> {
+        check_name(name)?;
+        let message = Message::request(libc::RTM_GETLINK, 0)
+            .ifinfo(0, 0, 0)
+            .attr_u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
+            .attr_str(libc::IFLA_IFNAME, name);
+        let mut found = None;
+        self.exchange(
+            vec![message],
+            |_| format!("find interface {name:?}"),
+            |kind, payload| {
+                if kind == libc::RTM_NEWLINK {
+                    found = parse_link(payload);
+                }
+            },
+        )
+        .map_err(|error| self.or_no_link(error, name))?;
+        found.ok_or_else(|| Error::NoLink {
+            name: name.to_owned(),
+            netns: self.netns.clone(),
+        })
+    }
+
+    /// Makes a bridge, without STP and multicast snooping; it is still down.
+    pub fn add_bridge(&self, name: &str) -> Result<Link> {
+        check_name(name)?;
+        let message = Message::request(libc::RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
+            .ifinfo(0, 0, 0)
+            .attr_str(libc::IFLA_IFNAME, name)
+            .nest(libc::IFLA_LINKINFO, |info| {
+                info.attr_str(libc::IFLA_INFO_KIND, "bridge")
+                    .nest(libc::IFLA_INFO_DATA, |data| {
+                        data.attr_u32(IFLA_BR_STP_STATE, 0)
+                            .attr_u8(IFLA_BR_MCAST_SNOOPING, 0)
+                    })
+            });
+        self.request(message, || format!("add bridge {name:?}"))?;
+        self.link(name)
+    }
+
+    /// Makes a veth pair with one transmit queue each; `far` goes into `far_ns`. Both are still down.
+    pub fn add_veth(
+        &self,
+        near: &VethEnd<'_>,
+        far: &VethEnd<'_>,
+        far_ns: &NetNs,
+        mtu: u32,
+    ) -> Result<Link> {
+        check_name(near.name)?;
+        check_name(far.name)?;
+        let end = |message: Message, end: &VethEnd<'_>| {
+            let mut message = message
+                .attr_str(libc::IFLA_IFNAME, end.name)
+                .attr_u32(libc::IFLA_MTU, mtu)
+                .attr_u32(libc::IFLA_NUM_TX_QUEUES, 1)
+                .attr_u32(libc::IFLA_NUM_RX_QUEUES, 1);
+            if let Some(mac) = end.mac {
+                message = message.attr(libc::IFLA_ADDRESS, &mac);
+            }
+            match end.gso_max_segs {
+                Some(segments) => message.attr_u32(IFLA_GSO_MAX_SEGS, segments),
+                None => message,
+            }
+        };
+        let message = Message::request(libc::RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
+        let message = end(message.ifinfo(0, 0, 0), near).nest(libc::IFLA_LINKINFO, |info| {
+            info.attr_str(libc::IFLA_INFO_KIND, "veth")
+                .nest(libc::IFLA_INFO_DATA, |data| {
+                    data.nest(VETH_INFO_PEER, |peer| {
+                        end(peer.ifinfo(0, 0, 0), far)
+                            .attr_u32(libc::IFLA_NET_NS_FD, far_ns.as_fd().as_raw_fd() as u32)
+                    })
+                })
+        });
+        self.request(message, || {
+            let (near, far) = (near.name, far.name);
+            format!("add veth {near:?} with peer {far:?} in {:?}", far_ns.name())
+        })?;
+        self.link(near.name)
+    }
+
+    /// Makes a device a port of a bridge.
+    pub fn set_master(&self, index: u32, master: u32) -> Result<()> {
+        let message = Message::request(libc::RTM_SETLINK, 0)
+            .ifinfo(index, 0, 0)
+            .attr_u32(libc::IFLA_MASTER, master);
+        self.request(message, || {
+            format!("make interface {index} a port of {master}")
+        })
+    }
+
+    /// Sets a device up.
+    pub fn set_up(&self, index: u32) -> Result<()> {
+        let message = Message::request(libc::RTM_SETLINK, 0).ifinfo(index, UP, UP);
+        self.request(message, || format!("set interface {index} up"))
+    }
+
+    /// Sets a device down.
+    pub fn set_down(&self, index: u32) -> Result<()> {
+        let message = Message::request(libc::RTM_SETLINK, 0).ifinfo(index, 0, UP);
+        self.request(message, || format!("set interface {index} down"))
+    }
+
+    /// Changes the MTU.
+    pub fn set_mtu(&self, index: u32, mtu: u32) -> Result<()> {
+        let message = Message::request(libc::RTM_SETLINK, 0)
+            .ifinfo(index, 0, 0)
+            .attr_u32(libc::IFLA_MTU, mtu);
+        self.request(message, || {
+            format!("set the MTU of interface {index} to {mtu}")
+        })
+    }
+
+    /// Removes a device; the other end of a veth goes with it.
+    pub fn delete_link(&self, index: u32) -> Result<()> {
+        let message = Message::request(libc::RTM_DELLINK, 0).ifinfo(index, 0, 0);
+        self.request(message, || format!("delete interface {index}"))
+    }
+
+    /// Gives a device an address, usable at once (no duplicate address detection).
+    pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<()> {
+        let (family, bytes) = family_and_bytes(address);
+        let mut message = Message::request(libc::RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE)
+            .put(&[family, prefix, libc::IFA_F_NODAD as u8, 0])
+            .put(&index.to_ne_bytes())
+            .attr(libc::IFA_LOCAL, &bytes)
+            .attr(libc::IFA_ADDRESS, &bytes);
+        if address.is_ipv6() {
+            message = message.attr_u32(libc::IFA_FLAGS, libc::IFA_F_NODAD);
+        }
+        self.request(message, || {
+            format!("add {address}/{prefix} to interface {index}")
+        })
+    }
+
+    /// Enters neighbours by hand, so that nobody needs to ask for them (ARP, neighbour discovery).
+    pub fn add_neighbours(&self, index: u32, neighbours: &[(IpAddr, [u8; 6])]) -> Result<()> {
+        let messages = neighbours.iter().map(|(address, mac)| {
+            let (family, bytes) = family_and_bytes(*address);
+            neighbour(family, index, NUD_PERMANENT, 0)
+                .attr(libc::NDA_DST, &bytes)
+                .attr(libc::NDA_LLADDR, mac)
+        });
+        self.exchange(
+            messages.collect(),
+            |at| format!("add neighbour {} to interface {index}", neighbours[at].0),
+            |_, _| {},
+        )
+    }
+
+    /// Enters Ethernet addresses into a bridge by hand: behind which port each of them is.
+    pub fn add_fdb(&self, entries: &[(u32, [u8; 6])]) -> Result<()> {
+        let messages = entries.iter().map(|(port, mac)| {
+            neighbour(libc::AF_BRIDGE as u8, *port, NUD_NOARP, NTF_MASTER)
+                .attr(libc::NDA_LLADDR, mac)
+        });
+        self.exchange(
+            messages.collect(),
+            |at| format!("add a bridge entry for port {}", entries[at].0),
+            |_, _| {},
+        )
+    }
+
+    /// The number under which this namespace knows another one ([`Link::peer_nsid`]), if it has one.
+    pub fn nsid(&self, other: &NetNs) -> Result<Option<i32>> {
+        let message = Message::request(libc::RTM_GETNSID, 0)
+            .put(&[libc::AF_UNSPEC as u8])
+            .attr_u32(NETNSA_FD, other.as_fd().as_raw_fd() as u32);
+        let mut nsid = None;
+        self.exchange(
+            vec![message],
+            |_| format!("number namespace {:?}", other.name()),
+            |_, p| {
+                nsid = wire::attributes_after(p, 4)
+                    .find(|(kind, _)| *kind == NETNSA_NSID)
+                    .and_then(|(_, value)| u32_at(value, 0))
+                    .map(|id| id as i32)
+                    .filter(|id| *id >= 0);
+            },
+        )?;
+        Ok(nsid)
+    }
+
+    /// One request, one acknowledgement.
+    pub(super) fn request(&self, message: Message, what: impl Fn() -> String) -> Result<()> {
+        self.exchange(vec![message], |_| what(), |_, _| {})
+    }
+
+    /// Sends requests together and waits until each is acknowledged. `what` words the n-th for the
+    /// error, which is the first refusal; `reply` gets what the kernel answers besides.
+    pub(super) fn exchange(
+        &self,
+        mut requests: Vec<Message>,
+        what: impl Fn(usize) -> String,
+        mut reply: impl FnMut(u16, &[u8]),
+    ) -> Result<()> {
+        let mut connection = self.lock();
+        let mut first_refusal = None;
+        for (chunk_number, chunk) in requests.chunks_mut(TOGETHER).enumerate() {
+            let error = |errno| self.error(what(chunk_number * TOGETHER), errno, None);
+            let base = connection.send(chunk).map_err(error)?;
+            let mut open = chunk.len();
+            while open > 0 {
+                connection
+                    .receive(|message| {
+                        let at = message.sequence.wrapping_sub(base) as usize;
+                        if at >= chunk.len() {
+                            return; // of an earlier, failed exchange
+                        }
+                        if message.kind != NLMSG_ERROR {
+                            reply(message.kind, message.payload);
+                            return;
+                        }
+                        open -= 1;
+                        if let (Some((errno, kernel)), None) = (refusal(&message), &first_refusal) {
+                            let what = what(chunk_number * TOGETHER + at);
+                            first_refusal = Some(self.error(what, errno, kernel));
+                        }
+                    })
+                    .map_err(error)?;
+            }
+        }
+        first_refusal.map_or(Ok(()), Err)
+    }
+
+    /// A dump, taken again when the kernel says that the table changed meanwhile.
+    pub(super) fn dump<T>(
+        &self,
+        what: &str,
+        request: &Message,
+        parse: impl Fn(u16, &[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        /// Then what there is has to do: a caller who polls sees the rest next time.
+        const TRIES: u32 = 5;
+        let mut connection = self.lock();
+        let flags = libc::NLM_F_REQUEST as u16 | NLM_F_DUMP;
+        let mut request = request.clone();
+        request.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        for tried in 1.. {
+            let error = |errno| self.error(what.to_owned(), errno, None);
+            let base = connection
+                .send(std::slice::from_mut(&mut request))
+                .map_err(error)?;
+            let mut entries = Vec::new();
+            let (mut done, mut interrupted, mut refused) = (false, false, None);
+            while !done {
+                connection
+                    .receive(|message| {
+                        if message.sequence != base {
+                            return;
+                        }
+                        interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
+                        match message.kind {
+                            NLMSG_DONE | NLMSG_ERROR => {
+                                done = true;
+                                refused = refusal(&message);
+                            }
+                            kind => entries.extend(parse(kind, message.payload)),
+                        }
+                    })
+                    .map_err(error)?;
+            }
+            if let Some((errno, kernel)) = refused {
+                return Err(self.error(what.to_owned(), errno, kernel));
+            }
+            if !interrupted || tried == TRIES {
+                return Ok(entries);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn error(&self, what: String, errno: Errno, kernel: Option<String>) -> Error {
+        Error::Netlink {
+            what,
+            netns: self.netns.clone(),
+            errno,
+            kernel,
+        }
+    }
+
+    fn or_no_link(&self, error: Error, name: &str) -> Error {
+        match error.errno() {
+            Some(Errno::ENODEV) => Error::NoLink {
+                name: name.to_owned(),
+                netns: self.netns.clone(),
+            },
+            _ => error,
+        }
+    }
+}
+
+impl Connection {
+    /// Sends messages as one datagram; returns the sequence number of the first.
+    fn send(&mut self, messages: &mut [Message]) -> nix::Result<u32> {
+        let base = self.sequence.wrapping_add(1);
+        let mut bytes = Vec::new();
+        for message in messages {
+            self.sequence = self.sequence.wrapping_add(1);
+            message.seal(self.sequence);
+            bytes.extend_from_slice(&message.bytes);
+            bytes.resize(wire::align(bytes.len()), 0);
+        }
+        send(self.socket.as_raw_fd(), &bytes, MsgFlags::empty())?;
+        Ok(base)
+    }
+
+    /// Receives one datagram and hands out its messages.
+    fn receive(&mut self, each: impl FnMut(Received<'_>)) -> nix::Result<()> {
+        let len = loop {
+            match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
+                Err(Errno::EINTR) => {}
+                other => break other?,
+            }
+        };
+        wire::messages(&self.buffer[..len]).for_each(each);
+        Ok(())
+    }
+}
+
+/// A device that came, changed or went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// The device is new or has changed (also its bridge).
+    Changed(Link),
+    /// The device is gone; its number may be given to another one.
+    Gone {
+        /// Its number.
+        index: u32,
+        /// Its name.
+        name: String,
+    },
+    /// Events were lost: list all devices anew.
+    Overrun,
+}
+
+/// Follows the devices of a namespace. Wait for the descriptor to become readable, then drain.
+#[derive(Debug)]
+pub struct LinkWatch {
+    socket: Socket,
+    netns: String,
+}
+
+impl LinkWatch {
+    /// Starts to follow. List the devices after this, not before, so that none is missed.
+    pub fn open(ns: &NetNs) -> Result<Self> {
+        let mut socket = open_socket(ns)?;
+        let start = |socket: &mut Socket| {
+            socket.add_membership(RTNLGRP_LINK)?;
+            socket.set_non_blocking(true)
+        };
+        start(&mut socket).map_err(|io| Error::Netlink {
+            what: "follow the interfaces".to_owned(),
+            netns: ns.name().to_owned(),
+            errno: errno_of(&io),
+            kernel: None,
+        })?;
+        Ok(Self {
+            socket,
+            netns: ns.name().to_owned(),
+        })
+    }
+
+    /// All events that wait, oldest first; does not block.
+    pub fn drain(&self) -> Result<Vec<LinkEvent>> {
+        let mut events = Vec::new();
+        let mut buffer = vec![0; DATAGRAM];
+        loop {
+            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(len) => events.extend(wire::messages(&buffer[..len]).filter_map(link_event)),
+                Err(Errno::EAGAIN) => return Ok(events),
+                Err(Errno::EINTR) => {}
+                Err(Errno::ENOBUFS) => events.push(LinkEvent::Overrun),
+                Err(errno) => {
+                    return Err(Error::Netlink {
+                        what: "follow the interfaces".to_owned(),
+                        netns: self.netns.clone(),
+                        errno,
+                        kernel: None,
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for LinkWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn link_event(message: Received<'_>) -> Option<LinkEvent> {
+    // With the family of bridges, the same kinds speak of membership: a DELLINK there means that
+    // the device left the bridge, not that it is gone. The plain message follows in each case.
+    if message.payload.first() != Some(&(libc::AF_UNSPEC as u8)) {
+        return None;
+    }
+    let link = parse_link(message.payload)?;
+    match message.kind {
+        libc::RTM_NEWLINK => Some(LinkEvent::Changed(link)),
+        libc::RTM_DELLINK => Some(LinkEvent::Gone {
+            index: link.index,
+            name: link.name,
+        }),
+        _ => None,
+    }
+}
+
+fn parse_link(payload: &[u8]) -> Option<Link> {
+    let mut link = Link {
+        index: u32_at(payload, 4)?,
+        name: String::new(),
+        mtu: 0,
+        mac: None,
+        master: None,
+        kind: None,
+        peer: None,
+        peer_nsid: None,
+        up: u32_at(payload, 8)? & UP != 0,
+    };
+    for (kind, value) in wire::attributes_after(payload, IFINFOMSG) {
+        match kind {
+            libc::IFLA_IFNAME => link.name = text(value),
+            libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
+            libc::IFLA_ADDRESS => link.mac = value.try_into().ok(),
+            libc::IFLA_MASTER => link.master = u32_at(value, 0),
+            libc::IFLA_LINK => link.peer = u32_at(value, 0).filter(|index| *index != 0),
+            libc::IFLA_LINK_NETNSID => link.peer_nsid = u32_at(value, 0).map(|id| id as i32),
+            libc::IFLA_LINKINFO => {
+                link.kind = wire::attributes(value)
+                    .find(|(kind, _)| *kind == libc::IFLA_INFO_KIND)
+                    .map(|(_, value)| text(value));
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+fn neighbour(family: u8, index: u32, state: u16, flags: u8) -> Message {
+    let state = state.to_ne_bytes();
+    Message::request(libc::RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE)
+        .put(&[family, 0, 0, 0])
+        .put(&index.to_ne_bytes())
+        .put(&[state[0], state[1], flags, 0])
+}
+
+fn family_and_bytes(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => (libc::AF_INET as u8, address.octets().to_vec()),
+        IpAddr::V6(address) => (libc::AF_INET6 as u8, address.octets().to_vec()),
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let good = !name.is_empty()
+        && name.len() < libc::IFNAMSIZ
+        && !name.contains(|c: char| c == '/' || c == ':' || c == '\0' || c.is_whitespace());
+    if good {
+        Ok(())
+    } else {
+        Err(Error::LinkName {
+            name: name.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::testing::{TempNs, require_root};
+
+    fn end(name: &str) -> VethEnd<'_> {
+        VethEnd {
+            name,
+            ..VethEnd::default()
+        }
+    }
+
+    #[test]
+    fn a_bridge_with_a_veth_port() {
+        require_root!();
+        let (sw, host) = (TempNs::new("sw"), TempNs::new("host"));
+        let (nl, far) = (
+            Netlink::open(&sw).expect("open"),
+            Netlink::open(&host).expect("open"),
+        );
+        let bridge = nl.add_bridge("br").expect("bridge");
+        let mac = [2, 0x83, 0, 0, 0, 7];
+        let far_end = VethEnd {
+            name: "eth0",
+            mac: Some(mac),
+            gso_max_segs: Some(1),
+        };
+        let port = nl
+            .add_veth(&end("p1"), &far_end, &host, 2054)
+            .expect("veth");
+        nl.set_master(port.index, bridge.index).expect("master");
+        nl.set_up(port.index).expect("up");
+
+        let port = nl.link("p1").expect("p1");
+        assert_eq!(
+            (port.mtu, port.master, port.up),
+            (2054, Some(bridge.index), true)
+        );
+        assert_eq!(port.kind.as_deref(), Some("veth"));
+        let eth0 = far.link("eth0").expect("eth0");
+        assert_eq!((eth0.mac, eth0.mtu, eth0.up), (Some(mac), 2054, false));
+        assert_eq!(port.peer, Some(eth0.index));
+        assert_eq!(port.peer_nsid, nl.nsid(&host).expect("nsid"));
+        assert!(port.peer_nsid.is_some());
+        let names: Vec<_> = nl
+            .links()
+            .expect("links")
+            .into_iter()
+            .map(|l| l.name)
+            .collect();
+        assert_eq!(names, ["lo", "br", "p1"]);
+
+        let v4: IpAddr = "10.83.0.1".parse().expect("address");
+        let v6: IpAddr = "fd83::1".parse().expect("address");
+        far.add_address(eth0.index, v4, 16).expect("IPv4");
+        far.add_address(eth0.index, v6, 64).expect("IPv6");
+        let others: Vec<_> = (2..=200)
+            .flat_map(|i| {
+                let v4 = IpAddr::from([10, 83, 0, i]);
+                let v6 = IpAddr::from([0xfd83, 0, 0, 0, 0, 0, 0, u16::from(i)]);
+                [(v4, [2, 0, 0, 0, 0, i]), (v6, [2, 0, 0, 0, 0, i])]
+            })
+            .collect();
+        far.add_neighbours(eth0.index, &others).expect("neighbours");
+        nl.add_fdb(&[(port.index, mac)]).expect("bridge entry");
+        nl.set_mtu(port.index, 1400).expect("mtu");
+        assert_eq!(nl.link("p1").expect("p1").mtu, 1400);
+    }
+
+    #[test]
+    fn errors_say_what_and_where() {
+        require_root!();
+        let ns = TempNs::new("err");
+        let nl = Netlink::open(&ns).expect("open");
+        assert!(matches!(nl.link("nothing"), Err(Error::NoLink { .. })));
+        assert!(matches!(
+            nl.link("a name far too long"),
+            Err(Error::LinkName { .. })
+        ));
+        nl.add_bridge("br").expect("bridge");
+        let twice = nl.add_bridge("br").expect_err("a second one");
+        assert_eq!(twice.errno(), Some(Errno::EEXIST));
+        let text = twice.to_string();
+        assert!(
+            text.contains("\"br\"") && text.contains(ns.name()),
+            "{text}"
+        );
+        // The kernel's own words are passed on, and the socket stays in step after a refusal.
+        let index = nl.link("br").expect("br").index;
+        let loop_ = nl
+            .set_master(index, index)
+            .expect_err("its own port")
+            .to_string();
+        assert!(loop_.contains("kernel: "), "{loop_}");
+        assert_eq!(nl.links().expect("links").len(), 2);
+    }
+
+    #[test]
+    fn links_are_followed() {
+        require_root!();
+        let ns = TempNs::new("watch");
+        let nl = Netlink::open(&ns).expect("open");
+        let watch = LinkWatch::open(&ns).expect("watch");
+        assert_eq!(watch.drain().expect("drain"), []);
+        let bridge = nl.add_bridge("br").expect("bridge");
+        let port = nl
+            .add_veth(&end("p1"), &end("p2"), &ns, 1500)
+            .expect("veth");
+        nl.set_master(port.index, bridge.index).expect("master");
+        let came = watch.drain().expect("drain");
+        assert!(came.iter().any(|event| matches!(event,
+            LinkEvent::Changed(link) if link.name == "p1" && link.master == Some(bridge.index))));
+        nl.delete_link(bridge.index).expect("delete the bridge");
+        nl.delete_link(port.index).expect("delete the port");
+        let mut went: Vec<_> = watch
+            .drain()
+            .expect("drain")
+            .into_iter()
+            .filter_map(|event| match event {
+                LinkEvent::Gone { name, .. } => Some(name),
+                _ => None,
+            })
+            .collect();
+        went.sort();
+        assert_eq!(went, ["br", "p1", "p2"]);
+    }
+}

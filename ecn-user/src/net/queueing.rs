@@ -1,0 +1,298 @@
+//! Queueing disciplines and classes: to look at, and to set up. Changing rates fast is in `htb`.
+
+use super::netlink::Netlink;
+use super::wire::{self, Message, text, u32_at, u64_at};
+use super::{Result, htb};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use nix::errno::Errno;
+
+/// Parent of a root qdisc.
+pub const ROOT: u32 = 0xffff_ffff;
+
+const TCMSG: usize = 20;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_STATS2: u16 = 7;
+const TCA_STATS_BASIC: u16 = 1;
+const TCA_STATS_QUEUE: u16 = 3;
+const TCA_STATS_PKT64: u16 = 8;
+const TCA_HTB_INIT: u16 = 2;
+
+/// A queueing discipline and its counters.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Qdisc {
+    /// Number of its device.
+    pub ifindex: u32,
+    /// `htb`, `pfifo`, `noqueue`, ...
+    pub kind: String,
+    /// Its own number, `major << 16`.
+    pub handle: u32,
+    /// The class that it hangs from; [`ROOT`] for the device's own.
+    pub parent: u32,
+    /// Packets waiting, its children's included.
+    pub qlen_packets: u32,
+    /// Bytes waiting.
+    pub backlog_bytes: u32,
+    /// Packets dropped.
+    pub drops: u32,
+    /// Bytes sent, with Ethernet header.
+    pub bytes: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// How often it had to hold a packet back.
+    pub overlimits: u32,
+}
+
+/// A class of an HTB and its counters.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClassStats {
+    /// `major << 16 | minor`.
+    pub classid: u32,
+    /// The class or qdisc above.
+    pub parent: u32,
+    /// Guaranteed rate.
+    pub rate_bytes_per_s: u64,
+    /// Highest rate.
+    pub ceil_bytes_per_s: u64,
+    /// Bytes sent, with Ethernet header.
+    pub bytes: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets dropped since its queue was full.
+    pub drops: u32,
+    /// Packets waiting.
+    pub qlen_packets: u32,
+    /// Bytes waiting.
+    pub backlog_bytes: u32,
+    /// How often it had to hold a packet back.
+    pub overlimits: u32,
+}
+
+/// Rates of an HTB class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HtbRate {
+    /// Guaranteed rate.
+    pub rate_bytes_per_s: u64,
+    /// Highest rate, by borrowing from the parent.
+    pub ceil_bytes_per_s: u64,
+    /// What may be sent at once at the guaranteed rate.
+    pub burst_bytes: u32,
+    /// What may be sent at once at the highest rate.
+    pub cburst_bytes: u32,
+    /// What it may send in its turn when classes compete for the parent's rate.
+    pub quantum_bytes: u32,
+}
+
+impl HtbRate {
+    /// One fixed rate, bursts and turns of one frame.
+    pub fn fixed(bytes_per_s: u64, frame_bytes: u32) -> Self {
+        Self::borrowing(bytes_per_s, bytes_per_s, frame_bytes)
+    }
+
+    /// A guaranteed and a highest rate, bursts and turns of one frame.
+    pub fn borrowing(rate_bytes_per_s: u64, ceil_bytes_per_s: u64, frame_bytes: u32) -> Self {
+        Self {
+            rate_bytes_per_s,
+            ceil_bytes_per_s,
+            burst_bytes: frame_bytes,
+            cburst_bytes: frame_bytes,
+            quantum_bytes: frame_bytes,
+        }
+    }
+}
+
+impl Netlink {
+    /// All qdiscs of the namespace.
+    pub fn qdiscs(&self) -> Result<Vec<Qdisc>> {
+        let message = Message::raw(libc::RTM_GETQDISC, 0).tc(0, 0, 0);
+        self.dump("list the qdiscs", &message, |kind, payload| {
+            if kind == libc::RTM_NEWQDISC {
+                parse_qdisc(payload)
+            } else {
+                None
+            }
+        })
+    }
+
+    /// The root qdisc of a device.
+    pub fn root_qdisc(&self, ifindex: u32) -> Result<Option<Qdisc>> {
+        let all = self.qdiscs()?;
+        Ok(all
+            .into_iter()
+            .find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT))
+    }
+
+    /// Puts an HTB at the root of a device, instead of what was there. What no class is named for
+    /// goes to the class `handle_major:default_minor`.
+    pub fn replace_htb_root(
+        &self,
+        ifindex: u32,
+        handle_major: u16,
+        default_minor: u16,
+    ) -> Result<()> {
+        self.delete_root_qdisc(ifindex)?;
+        // struct tc_htb_glob: version 3, rate2quantum, default class, debug, direct packets.
+        let glob = [3, 10, u32::from(default_minor), 0, 0]
+            .map(u32::to_ne_bytes)
+            .concat();
+        let message = Message::request(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL)
+            .tc(ifindex, u32::from(handle_major) << 16, ROOT)
+            .attr_str(TCA_KIND, "htb")
+            .nest_raw(TCA_OPTIONS, |options| options.attr(TCA_HTB_INIT, &glob));
+        self.request(message, || format!("add an HTB to interface {ifindex}"))
+    }
+
+    /// Makes or changes a class of an HTB.
+    pub fn htb_class(&self, ifindex: u32, classid: u32, parent: u32, rate: &HtbRate) -> Result<()> {
+        let mut message = Message::request(libc::RTM_NEWTCLASS, NLM_F_CREATE);
+        message
+            .bytes
+            .extend_from_slice(&htb::class_payload(ifindex, classid, parent, rate));
+        self.request(message, || {
+            format!("set class {} of interface {ifindex}", show_classid(classid))
+        })
+    }
+
+    /// Puts a queue of so many packets under a class; handle 0 lets the kernel choose.
+    pub fn pfifo_leaf(
+        &self,
+        ifindex: u32,
+        parent: u32,
+        handle: u32,
+        limit_packets: u32,
+    ) -> Result<()> {
+        let message = Message::request(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE)
+            .tc(ifindex, handle, parent)
+            .attr_str(TCA_KIND, "pfifo")
+            .attr_u32(TCA_OPTIONS, limit_packets);
+        self.request(message, || {
+            format!(
+                "add a pfifo to class {} of interface {ifindex}",
+                show_classid(parent)
+            )
+        })
+    }
+
+    /// Takes the root qdisc away; the device gets its default back. No error if it has that already.
+    pub fn delete_root_qdisc(&self, ifindex: u32) -> Result<()> {
+        let message = Message::request(libc::RTM_DELQDISC, 0).tc(ifindex, 0, ROOT);
+        match self.request(message, || {
+            format!("delete the root qdisc of interface {ifindex}")
+        }) {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Takes a class away, with what waits in it.
+    pub fn delete_class(&self, ifindex: u32, classid: u32) -> Result<()> {
+        let message = Message::request(libc::RTM_DELTCLASS, 0).tc(ifindex, classid, 0);
+        self.request(message, || {
+            format!(
+                "delete class {} of interface {ifindex}",
+                show_classid(classid)
+            )
+        })
+    }
+
+    /// All classes of a device with their counters.
+    pub fn class_stats(&self, ifindex: u32) -> Result<Vec<ClassStats>> {
+        let message = Message::raw(libc::RTM_GETTCLASS, 0).tc(ifindex, 0, 0);
+        self.dump("list the classes", &message, |kind, payload| {
+            if kind == libc::RTM_NEWTCLASS {
+                parse_class(payload)
+            } else {
+                None
+            }
+        })
+    }
+}
+
+/// As tc writes it: two hexadecimal numbers.
+pub(super) fn show_classid(classid: u32) -> String {
+    format!("{:x}:{:x}", classid >> 16, classid & 0xffff)
+}
+
+/// Counters that qdiscs and classes share.
+#[derive(Default)]
+struct Counters {
+    bytes: u64,
+    packets: u64,
+    qlen: u32,
+    backlog: u32,
+    drops: u32,
+    overlimits: u32,
+}
+
+fn parse_counters(stats: &[u8]) -> Option<Counters> {
+    let mut counters = Counters::default();
+    for (kind, value) in wire::attributes(stats) {
+        match kind {
+            TCA_STATS_BASIC => {
+                counters.bytes = u64_at(value, 0)?;
+                counters.packets = counters.packets.max(u64::from(u32_at(value, 8)?));
+            }
+            // Only there once the 32 bits above are too few.
+            TCA_STATS_PKT64 => counters.packets = u64_at(value, 0)?,
+            TCA_STATS_QUEUE => {
+                counters.qlen = u32_at(value, 0)?;
+                counters.backlog = u32_at(value, 4)?;
+                counters.drops = u32_at(value, 8)?;
+                counters.overlimits = u32_at(value, 16)?;
+            }
+            _ => {}
+        }
+    }
+    Some(counters)
+}
+
+fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
+    let mut qdisc = Qdisc {
+        ifindex: u32_at(payload, 4)?,
+        handle: u32_at(payload, 8)?,
+        parent: u32_at(payload, 12)?,
+        ..Qdisc::default()
+    };
+    for (kind, value) in wire::attributes_after(payload, TCMSG) {
+        match kind {
+            TCA_KIND => qdisc.kind = text(value),
+            TCA_STATS2 => {
+                let counters = parse_counters(value)?;
+                qdisc.bytes = counters.bytes;
+                qdisc.packets = counters.packets;
+                qdisc.qlen_packets = counters.qlen;
+                qdisc.backlog_bytes = counters.backlog;
+                qdisc.drops = counters.drops;
+                qdisc.overlimits = counters.overlimits;
+            }
+            _ => {}
+        }
+    }
+    Some(qdisc)
+}
+
+fn parse_class(payload: &[u8]) -> Option<ClassStats> {
+    let mut class = ClassStats {
+        classid: u32_at(payload, 8)?,
+        parent: u32_at(payload, 12)?,
+        ..ClassStats::default()
+    };
+    for (kind, value) in wire::attributes_after(payload, TCMSG) {
+        match kind {
+            TCA_OPTIONS => {
+                (class.rate_bytes_per_s, class.ceil_bytes_per_s) = htb::parse_rates(value)?;
+            }
+            TCA_STATS2 => {
+                let counters = parse_counters(value)?;
+                class.bytes = counters.bytes;
+                class.packets = counters.packets;
+                class.qlen_packets = counters.qlen;
+                class.backlog_bytes = counters.backlog;
+                class.drops = counters.drops;
+                class.overlimits = counters.overlimits;
+            }
+            _ => {}
+        }
+    }
+    Some(class)
+}

@@ -1,0 +1,109 @@
+//! The only unsafe code of the network layer: one ioctl and one hook between fork and exec.
+//!
+//! Each function is safe to call; what makes it so stands beside the block.
+
+use super::{Error, Result, errno_of};
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sys::signal::Signal;
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Where bpffs belongs.
+pub const BPFFS: &str = "/sys/fs/bpf";
+
+/// One `SIOCETHTOOL` request: `data` is an ethtool structure of the kernel as 32-bit words, its first
+/// word the command.
+pub(super) fn ethtool_ioctl<const WORDS: usize>(
+    socket: BorrowedFd<'_>,
+    link: &str,
+    data: &mut [u32; WORDS],
+) -> nix::Result<()> {
+    /// `SIOCETHTOOL` of linux/sockios.h.
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+    // SAFETY: `ifreq` is plain data for which all zeroes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if link.len() >= request.ifr_name.len() {
+        return Err(Errno::ENODEV);
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(link.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = data.as_mut_ptr().cast();
+    // SAFETY: the descriptor is open for the length of the borrow; `request` is an `ifreq` whose name
+    // ends in a zero byte and whose data points to `data`, which outlives the call. The callers of
+    // this module-private function pass a structure as large as the command in its first word needs.
+    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) })
+        .map(drop)
+}
+
+/// Lets the kernel kill the command's process when the *thread* that starts it ends.
+///
+/// The kernel ties this to the thread, not to the process: start the command from a thread that
+/// lives as long as the child should.
+pub fn die_with_parent(command: &mut Command) -> &mut Command {
+    let parent = nix::unistd::getpid();
+    // SAFETY: between fork and exec the closure makes two system calls (prctl, getppid) and neither
+    // allocates nor takes a lock.
+    unsafe {
+        command.pre_exec(move || {
+            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+            // The parent may have gone before the request was made.
+            if nix::unistd::getppid() == parent {
+                Ok(())
+            } else {
+                Err(std::io::Error::from_raw_os_error(libc::ESRCH))
+            }
+        })
+    }
+}
+
+/// Mounts bpffs on `/sys/fs/bpf` unless it is there; true if this call mounted it.
+pub fn mount_bpffs() -> Result<bool> {
+    let file = |what, errno| Error::File {
+        what,
+        path: BPFFS.to_owned(),
+        errno,
+    };
+    match statfs(BPFFS) {
+        Ok(at) if at.filesystem_type() == BPF_FS_MAGIC => return Ok(false),
+        Ok(_) => {}
+        Err(Errno::ENOENT) => std::fs::create_dir_all(BPFFS)
+            .map_err(|error| file("create the directory", errno_of(&error)))?,
+        Err(errno) => return Err(file("look at", errno)),
+    }
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("bpf"), BPFFS, Some("bpf"), flags, Some("mode=700"))
+        .map_err(|errno| file("mount bpffs on", errno))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::testing::require_root;
+
+    #[test]
+    fn bpffs_is_mounted_once() {
+        require_root!();
+        mount_bpffs().expect("mount bpffs");
+        assert!(!mount_bpffs().expect("look again"));
+    }
+
+    #[test]
+    fn a_child_dies_with_the_thread_that_started_it() {
+        let mut child = std::thread::spawn(|| {
+            let mut command = Command::new("sleep");
+            die_with_parent(command.arg("60"))
+                .spawn()
+                .expect("start sleep")
+        })
+        .join()
+        .expect("the starting thread");
+        let status = child.wait().expect("wait");
+        assert!(!status.success(), "{status}");
+    }
+}
