@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod cli;
+pub mod config;
 pub mod datapath;
 pub mod net;
 pub mod rig;

@@ -1,1 +1,3 @@
 //! Cli.
+
+pub mod table;

@@ -1,1 +1,3 @@
 //! Rig.
+
+pub mod figure;
