@@ -9,7 +9,6 @@
 //!   marked can be written to.
 
 use aya_ebpf::{
-    Argument as _,
     helpers::{bpf_ktime_get_ns, bpf_spin_lock, bpf_spin_unlock},
     macros::{btf_tracepoint, classifier},
     programs::{BtfTracePointContext, TcContext},

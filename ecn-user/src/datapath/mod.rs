@@ -1,1 +1,375 @@
-//! Datapath.
+//! The kernel programs: loading, attaching, pinned maps.
+//!
+//! One object file, several loaded copies: tcx programs cannot see their network namespace, so a
+//! copy is loaded per namespace (switch role) and per endpoint with that number as a constant. All
+//! copies share their maps through pins, `<pin>/v<ABI>/maps/NAME`.
+
+mod maps;
+mod offsets;
+mod pod;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{MapError, Queue},
+    programs::{
+        BtfTracePoint, ProgramError, SchedClassifier, TcAttachType, TestRun as _, TestRunOptions,
+        tc::SchedClassifierLink,
+    },
+};
+use ecn_core::abi::{self, name};
+use thiserror::Error;
+
+pub use maps::{BridgeView, Maps, RateEvents, TraceEvents};
+pub use offsets::BTF;
+use pod::Raw;
+
+use crate::net::{self, NetNs};
+
+/// The object file; empty in a build without the BPF toolchain.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ecn.bpf.o"));
+
+/// What can go wrong here.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// Built without the programs.
+    #[error("this build holds no kernel programs: build it with `cargo xtask build`")]
+    NoObject,
+    /// No BTF.
+    #[error("the kernel has no type information ({BTF}): it needs CONFIG_DEBUG_INFO_BTF=y")]
+    NoBtf,
+    /// BTF cannot be read.
+    #[error("cannot read {BTF}: {0}")]
+    Btf(String),
+    /// A structure changed.
+    #[error("this kernel's type information has no {0}: please report it with `uname -r`")]
+    NoMember(String),
+    /// aya could not load the object.
+    #[error("cannot load the kernel programs: {0}")]
+    Load(#[from] aya::EbpfError),
+    /// A program was refused.
+    #[error("program {program}: {error}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// Why.
+        error: Box<ProgramError>,
+    },
+    /// Attaching failed.
+    #[error("cannot attach {program} to {device} (namespace {netns}): {error}")]
+    Attach {
+        /// Program.
+        program: String,
+        /// Device.
+        device: String,
+        /// Namespace.
+        netns: String,
+        /// Why.
+        error: Box<ProgramError>,
+    },
+    /// A map operation failed.
+    #[error("map {name}: {error}")]
+    Map {
+        /// Map.
+        name: String,
+        /// Why.
+        error: Box<MapError>,
+    },
+    /// A map is not what this version expects.
+    #[error("map {name} at {path}: {what}; it is from another version of ecn, run `ecn clean`")]
+    Layout {
+        /// Map.
+        name: String,
+        /// Pin.
+        path: PathBuf,
+        /// Difference.
+        what: String,
+    },
+    /// Nothing is running.
+    #[error("no datapath at {0}: start `ecn run` or `ecn rig run` first")]
+    NotRunning(PathBuf),
+    /// A file operation failed.
+    #[error("cannot {what} {path}: {error}")]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Namespaces or netlink.
+    #[error(transparent)]
+    Net(#[from] net::Error),
+}
+
+impl Error {
+    fn map(name: &str) -> impl FnOnce(MapError) -> Self {
+        move |error| Self::Map { name: name.to_owned(), error: Box::new(error) }
+    }
+
+    fn program(program: &str) -> impl FnOnce(ProgramError) -> Self {
+        move |error| Self::Program { program: program.to_owned(), error: Box::new(error) }
+    }
+}
+
+/// Result of this module.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Directory of this ABI below the configured one.
+pub fn pin_dir(pin: &Path) -> PathBuf {
+    pin.join(format!("v{}", abi::ABI))
+}
+
+/// Sizes of the maps that depend on the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Bridges.
+    pub bridges: u32,
+    /// Flows, sent and received each.
+    pub flows: u32,
+}
+
+/// A program as the kernel took it.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    /// Name.
+    pub program: String,
+    /// Instructions that the verifier looked at.
+    pub instructions: u32,
+}
+
+/// The datapath of one agent: owns the pins and the tracing programs.
+pub struct Datapath {
+    pin: PathBuf,
+    sizes: Sizes,
+    offsets: abi::Offsets,
+    btf: aya::Btf,
+    /// Holds the tracing programs' links, and the program that resets ports.
+    common: Ebpf,
+}
+
+/// An attached program; dropping it detaches.
+pub struct Attached {
+    _link: SchedClassifierLink,
+}
+
+/// A loaded copy of the tcx programs.
+pub struct Copy {
+    ebpf: Ebpf,
+}
+
+impl Datapath {
+    /// Makes the pins anew, loads and attaches the tracing programs.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]; then nothing stays behind.
+    pub fn open(pin: &Path, sizes: Sizes) -> Result<Self> {
+        if OBJECT.is_empty() {
+            return Err(Error::NoObject);
+        }
+        let offsets = offsets::resolve()?;
+        net::sys::mount_bpffs()?;
+        remove_pins(pin)?;
+        let maps = pin_dir(pin).join("maps");
+        std::fs::create_dir_all(&maps)
+            .map_err(|error| Error::File { what: "create", path: maps.clone(), error })?;
+        let open = || {
+            let btf = aya::Btf::from_sys_fs().map_err(|error| Error::Btf(error.to_string()))?;
+            let mut common = load(&maps, sizes, &offsets, 0, 0)?;
+            for (program, hook) in
+                [(name::DEPART, "net_dev_start_xmit"), (name::DROP, "kfree_skb")]
+            {
+                let tracing: &mut BtfTracePoint = get(&mut common, program)?;
+                tracing.load(hook, &btf).map_err(Error::program(program))?;
+                tracing.attach().map_err(Error::program(program))?;
+            }
+            classifier(&mut common, name::PORT_RESET)?.load().map_err(Error::program(name::PORT_RESET))?;
+            Ok(Self { pin: pin.to_owned(), sizes, offsets, btf, common })
+        };
+        open().inspect_err(|_| {
+            let _ = remove_pins(pin);
+        })
+    }
+
+    /// The shared maps.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub fn maps(&self) -> Result<Maps> {
+        Maps::open(&self.pin)
+    }
+
+    /// A copy for a namespace's ports and wire ends (`endpoint` 0) or for an endpoint.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub fn copy(&self, netns: u32, endpoint: u32) -> Result<Copy> {
+        let maps = pin_dir(&self.pin).join("maps");
+        let ebpf = load(&maps, self.sizes, &self.offsets, netns, endpoint)?;
+        Ok(Copy { ebpf })
+    }
+
+    /// Runs the reset of a port, see [`abi::PortReset`]. Returns whether it did anything.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub fn reset_port(&mut self, reset: abi::PortReset) -> Result<bool> {
+        let program = classifier(&mut self.common, name::PORT_RESET)?;
+        let mut packet = [0u8; 64];
+        packet[..size_of::<abi::PortReset>()].copy_from_slice(pod::bytes(&reset));
+        let options = TestRunOptions { data_in: Some(&packet), ..TestRunOptions::new() };
+        let result = program.test_run(options).map_err(Error::program(name::PORT_RESET))?;
+        Ok(result.return_value == 1)
+    }
+
+    /// Loads every program and says how many instructions the verifier looked at.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub fn verify(&mut self) -> Result<Vec<Verified>> {
+        let mut verified = Vec::new();
+        let mut copy = self.copy(0, 0)?;
+        for program in name::PROGRAMS {
+            let info = match program {
+                name::DEPART | name::DROP => {
+                    let p: &mut BtfTracePoint = get(&mut self.common, program)?;
+                    p.info()
+                }
+                _ => {
+                    let p = classifier(&mut copy.ebpf, program)?;
+                    p.load().map_err(Error::program(program))?;
+                    p.info()
+                }
+            }
+            .map_err(Error::program(program))?;
+            verified.push(Verified {
+                program: program.to_owned(),
+                instructions: info.verified_instruction_count().unwrap_or(0),
+            });
+        }
+        let _ = &self.btf;
+        Ok(verified)
+    }
+}
+
+impl Drop for Datapath {
+    fn drop(&mut self) {
+        let _ = remove_pins(&self.pin);
+    }
+}
+
+impl Copy {
+    /// Attaches a program to a device, behind those that are there.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub fn attach(&mut self, ns: &NetNs, device: &str, program: &str) -> Result<Attached> {
+        let direction = match program {
+            name::PORT_OUT | name::ENDPOINT_OUT => TcAttachType::Egress,
+            _ => TcAttachType::Ingress,
+        };
+        let classifier = classifier(&mut self.ebpf, program)?;
+        if classifier.fd().is_err() {
+            classifier.load().map_err(Error::program(program))?;
+        }
+        let attach = || {
+            let id = classifier.attach(device, direction)?;
+            classifier.take_link(id)
+        };
+        let link = ns.run(attach).map_err(|error| Error::Attach {
+            program: program.to_owned(),
+            device: device.to_owned(),
+            netns: ns.name().to_owned(),
+            error: Box::new(error),
+        })?;
+        Ok(Attached { _link: link })
+    }
+
+    /// The queue from which the programs give classes to new flows.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub fn classes(&mut self) -> Result<Queue<aya::maps::MapData, u32>> {
+        let map = self.ebpf.take_map(name::CLASS).ok_or_else(|| Error::Map {
+            name: name::CLASS.to_owned(),
+            error: Box::new(MapError::InvalidName { name: name::CLASS.to_owned() }),
+        })?;
+        Queue::try_from(map).map_err(Error::map(name::CLASS))
+    }
+}
+
+fn get<'a, P>(ebpf: &'a mut Ebpf, program: &str) -> Result<&'a mut P>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    ebpf.program_mut(program)
+        .ok_or(Error::NoObject)?
+        .try_into()
+        .map_err(Error::program(program))
+}
+
+fn classifier<'a>(ebpf: &'a mut Ebpf, program: &str) -> Result<&'a mut SchedClassifier> {
+    get(ebpf, program)
+}
+
+fn load(
+    maps: &Path,
+    sizes: Sizes,
+    offsets: &abi::Offsets,
+    netns: u32,
+    endpoint: u32,
+) -> Result<Ebpf> {
+    let offsets = Raw(*offsets);
+    let mut loader = EbpfLoader::new();
+    loader
+        .map_max_entries(name::BRIDGE, sizes.bridges.max(1))
+        .map_max_entries(name::MARKING, sizes.bridges.max(1))
+        .map_max_entries(name::FLOW, sizes.flows)
+        .map_max_entries(name::RECEIVER, sizes.flows)
+        .override_global("NETNS", &netns, true)
+        .override_global("ENDPOINT", &endpoint, true)
+        .override_global("OFFSETS", &offsets, true);
+    for shared in name::SHARED {
+        loader.map_pin_path(shared, maps.join(shared));
+    }
+    Ok(loader.load(OBJECT)?)
+}
+
+/// Removes our directory under bpffs: this ABI's and those of other versions.
+///
+/// # Errors
+///
+/// A file could not be removed.
+pub fn remove_pins(pin: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(pin) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::File { what: "remove", path: pin.to_owned(), error })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scratch() {
+        let pin = Path::new("/sys/fs/bpf/ecn-test");
+        let mut d = Datapath::open(pin, Sizes { bridges: 2, flows: 1024 })
+            .unwrap_or_else(|e| { let mut s: &dyn std::error::Error = &e; let mut t = e.to_string(); while let Some(x) = s.source() { t += &format!("\n  {x}"); s = x; } panic!("{t}") });
+        match d.verify() { Ok(v) => println!("{v:?}"), Err(e) => { let t = format!("{e:?}"); panic!("{}", t.replace("\\n", "\n")) } }
+    }
+}

@@ -1,0 +1,319 @@
+//! The pinned maps, typed.
+
+use std::{
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd},
+    path::Path,
+};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use ecn_core::{
+    abi::{self, Count, name},
+    flow, marking,
+};
+
+use super::{
+    Error, Result, pin_dir,
+    pod::{self, BridgeBytes, Raw},
+};
+
+/// Copy the value under its spin lock (`BPF_F_LOCK`).
+const LOCKED: u64 = 4;
+
+type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
+
+/// All shared maps of a running datapath.
+pub struct Maps {
+    control: Array<MapData, Raw<abi::Control>>,
+    device: Hash<abi::DeviceKey, abi::Device>,
+    bridge: Array<MapData, BridgeBytes>,
+    marking: Array<MapData, Raw<marking::Policy>>,
+    endpoint: Array<MapData, Raw<abi::Endpoint>>,
+    flow: Hash<flow::Key, abi::LockedFlow>,
+    receiver: Hash<flow::Key, abi::LockedReceiver>,
+    count: PerCpuArray<MapData, u64>,
+    flow_max: usize,
+}
+
+/// The counters of a bridge at one moment.
+pub struct BridgeView(Box<BridgeBytes>);
+
+impl BridgeView {
+    /// Counters of the port in a slot.
+    pub fn port(&self, slot: u32) -> marking::Port {
+        let at = std::mem::offset_of!(abi::Bridge, switch)
+            + slot as usize * size_of::<marking::Port>();
+        self.0.0.get(at..).and_then(pod::read).unwrap_or_default()
+    }
+
+    /// Packets from input slot `i` that wait for output slot `o`.
+    pub fn waiting(&self, i: u32, o: u32) -> u32 {
+        let at = std::mem::offset_of!(abi::Bridge, switch)
+            + abi::PORTS * size_of::<marking::Port>()
+            + (i as usize * abi::PORTS + o as usize) * 4;
+        self.0
+            .0
+            .get(at..at + 4)
+            .and_then(|b| b.try_into().ok())
+            .map_or(0, u32::from_ne_bytes)
+    }
+}
+
+fn open(dir: &Path, name: &str, key: u32, value: u32) -> Result<MapData> {
+    let path = dir.join(name);
+    let data = MapData::from_pin(&path).map_err(|_| Error::NotRunning(dir.to_owned()))?;
+    let info = data.info().map_err(Error::map(name))?;
+    if info.key_size() != key || info.value_size() != value {
+        return Err(Error::Layout {
+            name: name.to_owned(),
+            path,
+            what: format!(
+                "keys of {} and values of {} bytes, expected {key} and {value}",
+                info.key_size(),
+                info.value_size()
+            ),
+        });
+    }
+    Ok(data)
+}
+
+const fn size<T>() -> u32 {
+    size_of::<T>() as u32
+}
+
+impl Maps {
+    /// Opens the maps that a running agent or rig has pinned below `pin`, and compares layouts: a
+    /// pin says nothing of them.
+    ///
+    /// # Errors
+    ///
+    /// None are pinned, or they are another version's.
+    pub fn open(pin: &Path) -> Result<Self> {
+        let dir = pin_dir(pin).join("maps");
+        let d = &dir;
+        macro_rules! map {
+            ($kind:ident, $name:expr, $key:expr, $value:expr) => {
+                Map::$kind(open(d, $name, $key, $value)?)
+                    .try_into()
+                    .map_err(Error::map($name))?
+            };
+        }
+        let key = size::<flow::Key>();
+        let flow_data = open(d, name::FLOW, key, size::<abi::LockedFlow>())?;
+        let flow_max = flow_data.info().map_err(Error::map(name::FLOW))?.max_entries() as usize;
+        let maps = Self {
+            control: map!(Array, name::CONTROL, 4, size::<abi::Control>()),
+            device: map!(HashMap, name::DEVICE, size::<abi::DeviceKey>(), size::<abi::Device>()),
+            bridge: map!(Array, name::BRIDGE, 4, size::<abi::Bridge>()),
+            marking: map!(Array, name::MARKING, 4, size::<marking::Policy>()),
+            endpoint: map!(Array, name::ENDPOINT, 4, size::<abi::Endpoint>()),
+            flow: Map::HashMap(flow_data).try_into().map_err(Error::map(name::FLOW))?,
+            receiver: map!(HashMap, name::RECEIVER, key, size::<abi::LockedReceiver>()),
+            count: map!(PerCpuArray, name::COUNT, 4, 8),
+            flow_max,
+        };
+        let abi = maps.control()?.abi;
+        if abi != abi::ABI && abi != 0 {
+            return Err(Error::Layout {
+                name: name::CONTROL.to_owned(),
+                path: dir,
+                what: format!("ABI {abi}, expected {}", abi::ABI),
+            });
+        }
+        Ok(maps)
+    }
+
+    /// The agent's entry.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn control(&self) -> Result<abi::Control> {
+        Ok(self.control.get(&0, 0).map_err(Error::map(name::CONTROL))?.0)
+    }
+
+    /// Writes the agent's entry.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn set_control(&mut self, control: abi::Control) -> Result<()> {
+        self.control.set(0, Raw(control), 0).map_err(Error::map(name::CONTROL))
+    }
+
+    /// Says what a device is to us.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn set_device(&mut self, key: abi::DeviceKey, device: abi::Device) -> Result<()> {
+        self.device.insert(Raw(key), Raw(device), 0).map_err(Error::map(name::DEVICE))
+    }
+
+    /// What a device is to us.
+    pub fn device(&self, key: abi::DeviceKey) -> abi::Device {
+        self.device.get(&Raw(key), 0).map(|d| d.0).unwrap_or_default()
+    }
+
+    /// Forgets a device.
+    pub fn remove_device(&mut self, key: abi::DeviceKey) {
+        let _ = self.device.remove(&Raw(key));
+    }
+
+    /// A bridge's counters.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn bridge(&self, number: u32) -> Result<BridgeView> {
+        let bytes = self.bridge.get(&number, 0).map_err(Error::map(name::BRIDGE))?;
+        Ok(BridgeView(Box::new(bytes)))
+    }
+
+    /// A bridge's marking policy.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn marking(&self, number: u32) -> Result<marking::Policy> {
+        Ok(self.marking.get(&number, 0).map_err(Error::map(name::MARKING))?.0)
+    }
+
+    /// Changes it; traffic goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn set_marking(&mut self, number: u32, policy: marking::Policy) -> Result<()> {
+        self.marking.set(number, Raw(policy), 0).map_err(Error::map(name::MARKING))
+    }
+
+    /// An endpoint's policy.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn endpoint(&self, number: u32) -> Result<abi::Endpoint> {
+        Ok(self.endpoint.get(&number, 0).map_err(Error::map(name::ENDPOINT))?.0)
+    }
+
+    /// Changes it; traffic goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn set_endpoint(&mut self, number: u32, endpoint: abi::Endpoint) -> Result<()> {
+        self.endpoint.set(number, Raw(endpoint), 0).map_err(Error::map(name::ENDPOINT))
+    }
+
+    /// All flows that are sent from endpoints here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn flows(&self) -> Result<Vec<(flow::Key, flow::Flow)>> {
+        let entries = entries(&self.flow, self.flow_max, name::FLOW)?;
+        Ok(entries.into_iter().map(|(key, value)| (key, value.flow)).collect())
+    }
+
+    /// All flows that are received at endpoints here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn receivers(&self) -> Result<Vec<(flow::Key, ecn_core::echo::Receiver)>> {
+        let entries = entries(&self.receiver, self.flow_max, name::RECEIVER)?;
+        Ok(entries.into_iter().map(|(key, value)| (key, value.receiver)).collect())
+    }
+
+    /// One flow.
+    pub fn flow(&self, key: &flow::Key) -> Option<flow::Flow> {
+        self.flow.get(&Raw(*key), LOCKED).ok().map(|value| value.0.flow)
+    }
+
+    /// Forgets a flow; its next packet begins a new one.
+    pub fn remove_flow(&mut self, key: &flow::Key) {
+        let _ = self.flow.remove(&Raw(*key));
+    }
+
+    /// Forgets a received flow.
+    pub fn remove_receiver(&mut self, key: &flow::Key) {
+        let _ = self.receiver.remove(&Raw(*key));
+    }
+
+    /// A counter, summed over all CPUs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn count(&self, what: Count) -> Result<u64> {
+        let values = self.count.get(&(what as u32), 0).map_err(Error::map(name::COUNT))?;
+        Ok(values.iter().sum())
+    }
+}
+
+/// Walks a map that changes meanwhile: at most as many steps as it has places, and an entry that
+/// went in between is left out.
+fn entries<K: Copy, V: Copy>(map: &Hash<K, V>, max: usize, name: &str) -> Result<Vec<(K, V)>>
+where
+    Raw<K>: aya::Pod,
+    Raw<V>: aya::Pod,
+{
+    let mut found = Vec::new();
+    for key in map.keys().take(max) {
+        let key = key.map_err(Error::map(name))?;
+        match map.get(&key, LOCKED) {
+            Ok(value) => found.push((key.0, value.0)),
+            Err(MapError::KeyNotFound) => {}
+            Err(error) => return Err(Error::map(name)(error)),
+        }
+    }
+    Ok(found)
+}
+
+macro_rules! ring {
+    ($(#[$doc:meta])* $ring:ident, $event:ty, $name:expr) => {
+        $(#[$doc])*
+        pub struct $ring(RingBuf<MapData>);
+
+        impl $ring {
+            /// Opens the ring below `pin`. It has one reader.
+            ///
+            /// # Errors
+            ///
+            /// It is not pinned.
+            pub fn open(pin: &Path) -> Result<Self> {
+                let dir = pin_dir(pin).join("maps");
+                let data = MapData::from_pin(dir.join($name))
+                    .map_err(|_| Error::NotRunning(dir))?;
+                let ring = Map::RingBuf(data).try_into().map_err(Error::map($name))?;
+                Ok(Self(ring))
+            }
+
+            /// The next event, if there is one.
+            #[expect(clippy::should_implement_trait, reason = "an iterator would end for good")]
+            pub fn next(&mut self) -> Option<$event> {
+                self.0.next().and_then(|item| pod::read(&item))
+            }
+        }
+
+        impl AsFd for $ring {
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                // SAFETY: the ring owns the descriptor.
+                unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) }
+            }
+        }
+    };
+}
+
+ring!(
+    /// New rates from the programs.
+    RateEvents,
+    abi::RateEvent,
+    name::RATE
+);
+ring!(
+    /// Events at ports, when [`abi::TRACE_PORTS`] is set.
+    TraceEvents,
+    abi::PortEvent,
+    name::TRACE
+);

@@ -1,0 +1,157 @@
+//! Structure offsets of the running kernel, from its BTF.
+
+use std::path::Path;
+
+use btf_rs::{Btf, Struct, Type};
+use ecn_core::abi::Offsets;
+
+use super::Error;
+
+/// Where the kernel describes itself.
+pub const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// Resolves what the programs need.
+///
+/// # Errors
+///
+/// The kernel has no BTF, or a structure has no such member.
+pub fn resolve() -> Result<Offsets, Error> {
+    if !Path::new(BTF).exists() {
+        return Err(Error::NoBtf);
+    }
+    let btf = Btf::from_file(BTF).map_err(|error| Error::Btf(error.to_string()))?;
+    let at = |root: &str, path: &[&str]| offset(&btf, root, path);
+    Ok(Offsets {
+        skb_dev: at("sk_buff", &["dev"])?,
+        skb_iif: at("sk_buff", &["skb_iif"])?,
+        skb_protocol: at("sk_buff", &["protocol"])?,
+        skb_priority: at("sk_buff", &["priority"])?,
+        skb_network_header: at("sk_buff", &["network_header"])?,
+        skb_head: at("sk_buff", &["head"])?,
+        skb_end: at("sk_buff", &["end"])?,
+        shinfo_gso_segs: at("skb_shared_info", &["gso_segs"])?,
+        dev_ifindex: at("net_device", &["ifindex"])?,
+        dev_net: at("net_device", &["nd_net", "net"])?,
+        net_inum: at("net", &["ns", "inum"])?,
+        dev_qdisc: at("net_device", &["qdisc"])?,
+        qdisc_qlen: at("Qdisc", &["q", "qlen"])?,
+        _pad: 0,
+        drop_reasons: drop_reasons(&btf)?,
+    })
+}
+
+/// Offset in bytes of a member behind a path of embedded structures.
+fn offset(btf: &Btf, root: &str, path: &[&str]) -> Result<u32, Error> {
+    let missing = || Error::NoMember(format!("{root}.{}", path.join(".")));
+    let mut at = btf
+        .resolve_types_by_name(root)
+        .ok()
+        .and_then(|types| types.into_iter().find_map(structure))
+        .ok_or_else(missing)?;
+    let mut bits = 0;
+    for (depth, name) in path.iter().enumerate() {
+        let (member_bits, inner) = find(btf, &at, name).ok_or_else(missing)?;
+        bits += member_bits;
+        if depth + 1 < path.len() {
+            at = inner.and_then(structure).ok_or_else(missing)?;
+        }
+    }
+    Ok(bits / 8)
+}
+
+fn structure(t: Type) -> Option<Struct> {
+    match t {
+        Type::Struct(s) | Type::Union(s) => Some(s),
+        _ => None,
+    }
+}
+
+/// A member by name, looked for in anonymous structures and unions too: its offset in bits, and its
+/// type without qualifiers.
+fn find(btf: &Btf, of: &Struct, name: &str) -> Option<(u32, Option<Type>)> {
+    for member in &of.members {
+        let inner = bare(btf, btf.resolve_chained_type(member).ok()?);
+        let member_name = btf.resolve_name(member).unwrap_or_default();
+        if member_name == name {
+            return Some((member.bit_offset(), inner));
+        }
+        if member_name.is_empty()
+            && let Some(anonymous) = inner.and_then(structure)
+            && let Some((bits, t)) = find(btf, &anonymous, name)
+        {
+            return Some((member.bit_offset() + bits, t));
+        }
+    }
+    None
+}
+
+fn bare(btf: &Btf, mut t: Type) -> Option<Type> {
+    loop {
+        t = match t {
+            Type::Typedef(ref x) => btf.resolve_chained_type(x).ok()?,
+            Type::Const(ref x) | Type::Volatile(ref x) | Type::Restrict(ref x) => {
+                btf.resolve_chained_type(x).ok()?
+            }
+            Type::TypeTag(ref x) => btf.resolve_chained_type(x).ok()?,
+            other => return Some(other),
+        };
+    }
+}
+
+/// Reasons with which queueing disciplines drop: their names differ between kernels, and fq and
+/// cake have their own.
+fn drop_reasons(btf: &Btf) -> Result<[u64; 2], Error> {
+    let missing = || Error::NoMember("enum skb_drop_reason".to_owned());
+    let reasons = btf
+        .resolve_types_by_name("skb_drop_reason")
+        .ok()
+        .and_then(|types| {
+            types.into_iter().find_map(|t| match t {
+                Type::Enum(e) => Some(e),
+                _ => None,
+            })
+        })
+        .ok_or_else(missing)?;
+    let mut bits = [0u64; 2];
+    for member in &reasons.members {
+        let name = btf.resolve_name(member).unwrap_or_default();
+        let name = name.strip_prefix("SKB_DROP_REASON_").unwrap_or_default();
+        let queue = ["QDISC_", "FQ_", "CAKE_", "QUEUE_PURGE"];
+        if queue.iter().any(|prefix| name.starts_with(prefix))
+            && let Some(word) = bits.get_mut(member.val() as usize / 64)
+        {
+            *word |= 1 << (member.val() % 64);
+        }
+    }
+    if bits == [0; 2] { Err(missing()) } else { Ok(bits) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_kernel() {
+        if !Path::new(BTF).exists() {
+            println!("skipped: no {BTF}");
+            return;
+        }
+        let offsets = resolve().expect("offsets");
+        // Members of one structure lie apart, in the order of their declaration.
+        assert_eq!(offsets.net_inum % 4, 0);
+        assert!(offsets.skb_end < offsets.skb_head);
+        assert!(offsets.skb_dev < offsets.skb_iif);
+        assert!(offsets.drop_reasons.iter().map(|b| b.count_ones()).sum::<u32>() >= 2);
+    }
+
+    #[test]
+    fn a_member_that_is_not_there_is_named() {
+        if !Path::new(BTF).exists() {
+            println!("skipped: no {BTF}");
+            return;
+        }
+        let btf = Btf::from_file(BTF).expect("btf");
+        let error = offset(&btf, "sk_buff", &["no_such_member"]).expect_err("missing");
+        assert!(error.to_string().contains("sk_buff.no_such_member"), "{error}");
+    }
+}

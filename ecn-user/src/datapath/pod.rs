@@ -1,0 +1,70 @@
+//! Map values as aya takes them.
+
+use ecn_core::{abi, flow, marking};
+
+/// A value that is read from and written to maps byte by byte.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(transparent)]
+pub struct Raw<T>(pub T);
+
+macro_rules! pod {
+    ($($t:ty),+ $(,)?) => {
+        $(
+            // SAFETY: `repr(C)`, integers only, no implicit padding (sizes are asserted in
+            // `ecn_core::abi`), so any bytes are a value and a value is only its bytes.
+            unsafe impl aya::Pod for Raw<$t> {}
+        )+
+    };
+}
+
+pod!(
+    abi::Control,
+    abi::Device,
+    abi::DeviceKey,
+    abi::Endpoint,
+    abi::LockedFlow,
+    abi::LockedReceiver,
+    abi::Offsets,
+    flow::Key,
+    marking::Policy,
+);
+
+/// A bridge's counters: large, so it is handled as bytes and read port by port.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub struct BridgeBytes(pub [u8; size_of::<abi::Bridge>()]);
+
+// SAFETY: bytes.
+unsafe impl aya::Pod for BridgeBytes {}
+
+/// Reads a plain value out of bytes that a program wrote.
+///
+/// Returns `None` if there are too few.
+pub fn read<T: Plain>(bytes: &[u8]) -> Option<T> {
+    (bytes.len() >= size_of::<T>()).then(|| {
+        // SAFETY: long enough, and any bytes are a `Plain`.
+        unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+    })
+}
+
+/// The bytes of a plain value.
+pub fn bytes<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: a `Plain` has no padding.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// Values of the ABI that travel as bytes.
+///
+/// # Safety
+///
+/// `repr(C)`, integers only, no implicit padding.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: asserted in `ecn_core::abi`.
+unsafe impl Plain for abi::RateEvent {}
+// SAFETY: as above.
+unsafe impl Plain for abi::PortEvent {}
+// SAFETY: as above.
+unsafe impl Plain for abi::PortReset {}
+// SAFETY: as above.
+unsafe impl Plain for marking::Port {}
