@@ -97,6 +97,16 @@ pub const fn mul_32(a: u64, b: u64) -> u64 {
     (a >> 32) * b + (((a & 0xffff_ffff) * b) >> 32)
 }
 
+/// The 64 bits of a·b from bit `shift` on, for shift 1 to 63: a·b / 2^shift rounded down, where
+/// that fits 64 bits. Without a branch, which every path through a kernel program multiplies.
+#[inline(always)]
+pub const fn mul_bits(a: u64, b: u64, shift: u32) -> u64 {
+    let shift = shift & 63;
+    let (hi, lo) = mul_wide(a, b);
+    // In two steps, since a shift by 64 would be undefined: shift = 0 gives hi << 64 = 0.
+    ((hi << (63 - shift)) << 1) | (lo >> shift)
+}
+
 /// a·b / 2^shift rounded down, for shift 1 to 63; `u64::MAX` if that does not fit.
 #[inline(always)]
 pub const fn mul_shift(a: u64, b: u64, shift: u32) -> u64 {
@@ -105,7 +115,6 @@ pub const fn mul_shift(a: u64, b: u64, shift: u32) -> u64 {
     if hi >> shift != 0 {
         return u64::MAX;
     }
-    // In two steps, since a shift by 64 would be undefined: shift = 0 gives hi << 64 = 0.
     ((hi << (63 - shift)) << 1) | (lo >> shift)
 }
 
@@ -138,16 +147,14 @@ pub const fn shrink(value: u64, log: u64) -> u64 {
     mul_hi(value << 1, power) >> (log >> LOG_FRAC)
 }
 
-/// log2(value / 2^frac), [`LOG_FRAC`] fractional bits, for value >= 2^frac (0 below).
+/// log2(value / 2^frac), [`LOG_FRAC`] fractional bits, for value >= 2^frac
+/// (meaningless below).
 ///
 /// Table of 64 logarithms and reciprocals, then ln(1 + d) for d < 1/64 as a polynomial of degree
 /// 5: absolute error below 1e-11; relative error below 2^-30 for arguments near 1.
 #[inline(always)]
 pub const fn log2(value: u64, frac: u32) -> u64 {
     let frac = frac & 63;
-    if value >> frac == 0 {
-        return 0;
-    }
     let zeros = value.leading_zeros();
     let mantissa = value << (zeros & 63);
     let (reciprocal, log) = LOGS[((mantissa >> (63 - INDEX_BITS)) & INDEX_MASK) as usize];
@@ -160,8 +167,8 @@ pub const fn log2(value: u64, frac: u32) -> u64 {
     let t = C2 - ((d38 * t) >> 38);
     let y38 = (d38 * t) >> 32;
     let ln = d - ((d38 * y38) >> 7);
-    let whole = (63 - zeros).wrapping_sub(frac) as u64;
-    (whole << LOG_FRAC) + log + (mul_32(ln, LOG2_E) >> 10)
+    let whole = 63u32.wrapping_sub(zeros).wrapping_sub(frac) as u64;
+    (whole << LOG_FRAC).wrapping_add(log + (mul_32(ln, LOG2_E) >> 10))
 }
 
 // 1/n, 32 fractional bits.

@@ -30,12 +30,13 @@ use core::fmt;
 use core::num::NonZeroU64;
 use core::str::FromStr;
 
-use crate::fixed::{self, FRAC, LOG_FRAC, ONE, mul, mul_32, mul_hi, mul_shift};
+use crate::fixed::{self, FRAC, LOG_FRAC, ONE, mul, mul_32, mul_bits, mul_hi, mul_shift};
 
 /// Highest inter-packet delay that any policy can have, in packet times: Rmin >= Rmax/65536.
 pub const IPD_LIMIT: u64 = 65536;
 
 /// Most decreases that one echo can cause (with [`Round::Off`]; otherwise it is one).
+/// A power of two.
 pub const MAX_DECREASES: u32 = 8;
 
 /// The response functions, as numbered in [`Policy::function`].
@@ -433,7 +434,7 @@ impl Policy {
     /// ipd · Rmin = Rmin/r, at most 1, with 63 fractional bits.
     #[inline(always)]
     fn load(&self, ipd: u64) -> u64 {
-        mul_shift(ipd, self.rmin, 64 + FRAC - 63).min(1 << 63)
+        mul_bits(ipd, self.rmin, 64 + FRAC - 63)
     }
 }
 
@@ -456,6 +457,34 @@ pub fn marked(policy: &Policy, ipd: u64) -> u64 {
         }
         _ => ipd,
     }
+}
+
+/// [`marked`] up to [`MAX_DECREASES`] times.
+#[inline(always)]
+fn marked_times(policy: &Policy, ipd: u64, times: u32) -> u64 {
+    if times == 0 {
+        return ipd;
+    }
+    let ipd = marked(policy, ipd);
+    if times == 1 {
+        return ipd;
+    }
+    let more = (times - 1) as u64 & (MAX_DECREASES as u64 - 1);
+    if policy.function == LIPD {
+        return policy.clamp(ipd + (more << FRAC));
+    }
+    // m^more by its binary digits, 1 where a digit is 0. No loop: one whose end depends on data
+    // costs the kernel's verifier ten times as much.
+    let square = mul(policy.m, policy.m);
+    let ipd = mul(ipd, power_digit(policy.m, more));
+    let ipd = policy.clamp(mul(ipd, power_digit(square, more >> 1)));
+    policy.clamp(mul(ipd, power_digit(mul(square, square), more >> 2)))
+}
+
+/// `factor` if the last bit of `digits` is set, else 1; without a branch.
+#[inline(always)]
+fn power_digit(factor: u64, digits: u64) -> u64 {
+    ONE + (factor.wrapping_sub(ONE) & (digits & 1).wrapping_neg())
 }
 
 /// The delay after `acks` unmarked ACKs in a row: r <- min(Rmax, finc(r)), `acks` times.
@@ -492,9 +521,7 @@ pub fn unmarked(policy: &Policy, ipd: u64, acks: u32) -> u64 {
     if policy.function == LIPD && acks == 1 {
         return policy.clamp(ipd - mul_hi(ipd, policy.rmin));
     }
-    let mut ipd = ipd;
-    let mut left = acks;
-    let mut step = 0;
+    let (mut ipd, mut left, mut step) = (ipd, acks, 0);
     while step < 3 {
         let load = policy.load(ipd);
         // How much the delay shrinks, as a binary logarithm.
@@ -504,12 +531,12 @@ pub fn unmarked(policy: &Policy, ipd: u64, acks: u32) -> u64 {
             left = 0;
         } else if policy.function == FIMD {
             if step < 2 {
-                log = mul_shift(load, policy.log2_m, 63 + FRAC - LOG_FRAC);
+                log = mul_bits(load, policy.log2_m, 63 + FRAC - LOG_FRAC);
                 left -= 1;
             } else {
                 // 1/z = ln m · Rmin/r.
                 log = growth(
-                    mul_shift(load, policy.ln_m, 63),
+                    mul_bits(load, policy.ln_m, 63),
                     left as u64,
                     C_1_6,
                     C_1_16,
@@ -520,7 +547,7 @@ pub fn unmarked(policy: &Policy, ipd: u64, acks: u32) -> u64 {
         } else {
             // 1/s = (m - 1)(Rmin/r)², the share by which one ACK raises the rate; the rate goes
             // with the root of s.
-            let q = mul_shift(mul_hi(load, load), policy.m_less_1, 62).min(15 << GAIN_FRAC);
+            let q = mul_bits(mul_hi(load, load), policy.m_less_1, 62);
             if step < 2 {
                 log = growth(q, 1, C_1_4, C_5_48, 0);
                 left -= 1;
@@ -529,8 +556,11 @@ pub fn unmarked(policy: &Policy, ipd: u64, acks: u32) -> u64 {
                 left = 0;
             }
         }
-        ipd = policy.clamp(fixed::shrink(ipd, log));
-        if left == 0 || ipd == ONE {
+        ipd = fixed::shrink(ipd, log);
+        if ipd <= ONE {
+            return ONE;
+        }
+        if left == 0 {
             break;
         }
         step += 1;
@@ -557,20 +587,21 @@ const C_5_48: u64 = 5 * (1 << 32) / 48;
 #[inline(always)]
 fn growth(q: u64, n: u64, c1: u64, c2: u64, iterations: u32) -> u64 {
     const T_FRAC: u32 = 28;
-    // 1 + t q is below 2^16 or 2^32: as many fractional bits as that leaves.
-    let frac = if n < 1 << 15 { 47 } else { 31 };
+    // 1 + t q is below 2^16 or, from n = 2^15 on, 2^32: as many fractional bits as that leaves.
+    let frac = 31 + 16 * (n.wrapping_sub(1 << 15) >> 63) as u32;
     let n = n << T_FRAC;
     let mut t = n;
     let mut i = 0;
     loop {
-        let more = mul_shift(t, q, T_FRAC + GAIN_FRAC - frac).min(1 << 62);
-        let sum = (1 << frac) + more;
+        let sum = mul_bits(t, q, T_FRAC + GAIN_FRAC - frac).wrapping_add(1 << frac);
         let log = fixed::log2(sum, frac);
         if i >= iterations || i >= 3 {
             return log;
         }
         let half_ln = mul_32(log, fixed::LN_2) >> (LOG_FRAC + 1 - T_FRAC);
-        let w = (1 << 32) - (1 << 63) / ((sum >> (frac - 31)) | 1 << 31);
+        // | 1 for the compiler, which cannot see that a sum of 1 or more is not 0.
+        let reciprocal = (1 << 63) / ((sum >> (frac - 31)) | 1);
+        let w = (1u64 << 32).wrapping_sub(reciprocal) & 0xffff_ffff;
         // At most 1/2 from here on for any policy of Policy::new.
         let q = (q >> (GAIN_FRAC - 32)) & 0xffff_ffff;
         let c = c1 + ((((c2 * q) >> 32) * ((2 << 32) - w)) >> 32);
@@ -735,14 +766,7 @@ impl State {
             ce.min(MAX_DECREASES)
         };
 
-        let mut decreased = 0;
-        while decreased < MAX_DECREASES {
-            if decreased == wanted {
-                break;
-            }
-            ipd = marked(policy, ipd);
-            decreased += 1;
-        }
+        ipd = marked_times(policy, ipd, wanted);
         if wanted != 0 {
             self.round_end = echo.received.wrapping_add(echo.outstanding);
             self.round_packets = echo.outstanding;
@@ -750,8 +774,8 @@ impl State {
         }
         self.ipd = ipd;
         Reaction {
-            decreased,
-            ignored: ce - decreased,
+            decreased: wanted,
+            ignored: ce - wanted,
         }
     }
 }
