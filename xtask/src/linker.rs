@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::machine::{Apt, Lacks, Permission, root};
+use crate::machine::{Apt, Lacks, Permission, cargo, root};
 use crate::step;
 
 /// The version that is installed. Newer ones that are here already are taken as they are.
@@ -164,7 +164,7 @@ fn compile(major: u32, library: &Path) -> Result<()> {
         fs::remove_file(&link).with_context(|| format!("removing {}", link.display()))?;
     }
     symlink(library, &link).with_context(|| format!("linking {}", link.display()))?;
-    let mut command = Command::new("cargo");
+    let mut command = cargo();
     command
         .args([
             "install",
@@ -186,8 +186,7 @@ fn compile(major: u32, library: &Path) -> Result<()> {
         .env("LLVM_PREFIX", &folder)
         // LLVM does the work: the shell around it is compiled fast instead of small.
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
-        .current_dir(root());
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
     step::logged("the linker of BPF objects", "bpf-linker", &mut command)?;
     // Best effort: it is only space.
     let _ = fs::remove_dir_all(folder.join("build"));

@@ -32,6 +32,14 @@ pub fn root() -> PathBuf {
         .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
+/// The cargo that runs this, in the workspace's folder.
+pub fn cargo() -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root());
+    command
+}
+
 /// The user is root.
 pub fn is_root() -> bool {
     // The folder of a process belongs to its effective user.

@@ -8,8 +8,10 @@
 mod build_ebpf;
 mod linker;
 mod machine;
+mod run;
 mod setup;
 mod step;
+mod test;
 mod toolchain;
 
 use std::process::ExitCode;
@@ -30,6 +32,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// HP's Fig. 1 on this machine's kernel, before and after congestion control
+    Run(run::Args),
+    /// Every check: format, lints, host tests, BPF build, real-kernel tests, documentation
+    Test,
     /// The programs for the kernel: target/bpf/ecn.bpf.o
     BuildEbpf(build_ebpf::Args),
     /// Install what building and testing need on this machine
@@ -40,6 +46,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let permission = machine::Permission::find(cli.yes);
     let done = match cli.verb {
+        Verb::Run(args) => run::run(&args, permission),
+        Verb::Test => test::test(permission),
         Verb::BuildEbpf(args) => build_ebpf::build_ebpf(args, permission),
         Verb::Setup(args) => setup::setup(args, permission),
     };

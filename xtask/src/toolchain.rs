@@ -104,7 +104,11 @@ fn candidates() -> impl Iterator<Item = Toolchain> {
     let nightly = || {
         program("rustup")?;
         let mut which = Command::new("rustup");
-        let cargo = step::asked(which.args(["which", "--toolchain", "nightly", "cargo"]))?;
+        // rustup would rather install a toolchain than say that it is not there.
+        which
+            .args(["which", "--toolchain", "nightly", "cargo"])
+            .env("RUSTUP_AUTO_INSTALL", "0");
+        let cargo = step::asked(&mut which)?;
         Toolchain::at("rustup's nightly rustc", Path::new(&cargo))
     };
     let system = || {

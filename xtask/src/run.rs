@@ -1,0 +1,99 @@
+//! `cargo xtask run`: from a checkout to the rig's table in one command.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::thread;
+
+use anyhow::{Context, Result};
+
+use crate::machine::{Lacks, Permission, cargo, is_root, root};
+use crate::{build_ebpf, setup, step};
+
+/// What `run` is told.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Passed on to `ecn rig run`, for example: -- --seconds 5 -j
+    #[arg(last = true)]
+    args: Vec<OsString>,
+}
+
+/// The types of the running kernel, without which its structures cannot be read.
+const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+
+/// Runs the verb. Returns only if something fails: the rig takes this process over.
+pub fn run(args: &Args, permission: Permission) -> Result<ExitCode> {
+    if !args.args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        check_machine()?;
+    }
+    thread::scope(|scope| {
+        // Only a first build takes long enough to be worth two at a time.
+        if setup::bpf_found().is_none() || !build_ebpf::object().exists() {
+            scope.spawn(build_dependencies);
+        }
+        let bpf = setup::bpf(permission)?;
+        build_ebpf::build(&bpf, false)
+    })?;
+    let mut build = cargo();
+    build.args([
+        "build",
+        "--release",
+        "--package",
+        "ecn-user",
+        "--target-dir",
+        "target",
+    ]);
+    step::run("the ecn command", &mut build)?;
+    let ecn = root().join("target/release/ecn");
+    let mut rig = Command::new(&ecn);
+    rig.args(["rig", "run"]).args(&args.args);
+    step::say(&format!(
+        "HP's Fig. 1 as namespaces and bridges: {}",
+        step::shown(&rig)
+    ));
+    Err(rig.exec()).with_context(|| format!("could not start {}", ecn.display()))
+}
+
+/// The rig needs rights and kernel types; says in one line which is missing.
+fn check_machine() -> Result<()> {
+    if !is_root() {
+        return Err(Lacks(
+            "the rig makes network namespaces and loads BPF programs: run it as root: \
+             sudo -E env PATH=\"$PATH\" cargo xtask run"
+                .into(),
+        )
+        .into());
+    }
+    if !Path::new(KERNEL_TYPES).exists() {
+        return Err(Lacks(format!(
+            "the programs find the kernel's structures by {KERNEL_TYPES}, which this kernel does not \
+             have: run one with CONFIG_DEBUG_INFO_BTF=y (and sysfs mounted)"
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+/// Builds what ecn-user depends on, while the BPF object that it embeds is not there yet: its build
+/// script refuses, and cargo keeps going with everything else.
+fn build_dependencies() {
+    let mut command = cargo();
+    command
+        .args([
+            "build",
+            "--release",
+            "--package",
+            "ecn-user",
+            "--target-dir",
+            "target",
+        ])
+        .args(["--keep-going"])
+        .env("ECN_DEPENDENCIES_ONLY", "1");
+    // It fails as it should; what it really fails at, the build of ecn-user will show.
+    let _ = step::logged(
+        "what ecn is made of, meanwhile",
+        "dependencies",
+        &mut command,
+    );
+}

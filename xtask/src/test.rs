@@ -1,0 +1,189 @@
+//! `cargo xtask test`: every check, all of them even if one fails, then a summary.
+
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::machine::{Lacks, Permission, cargo};
+use crate::setup::Bpf;
+use crate::{build_ebpf, setup, step, toolchain};
+
+/// How a check ended.
+enum Outcome {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+/// The checks so far.
+#[derive(Default)]
+struct Checks(Vec<(&'static str, Duration, Outcome)>);
+
+impl Checks {
+    /// Runs one; what the machine lacks skips it, any other error is a failure.
+    fn check(&mut self, name: &'static str, body: impl FnOnce() -> Result<()>) {
+        step::say(&format!("== {name}"));
+        let start = Instant::now();
+        let outcome = match body() {
+            Ok(()) => Outcome::Passed,
+            Err(error) if error.is::<Lacks>() => Outcome::Skipped(format!("{error:#}")),
+            Err(error) => Outcome::Failed(format!("{error:#}")),
+        };
+        let (word, reason) = outcome.shown();
+        step::say(&format!("== {name}: {word}{reason}"));
+        self.0.push((name, start.elapsed(), outcome));
+    }
+
+    fn count(&self, matches: impl Fn(&Outcome) -> bool) -> usize {
+        self.0
+            .iter()
+            .filter(|(_, _, outcome)| matches(outcome))
+            .count()
+    }
+
+    /// Prints the table and the counts. Only skipped checks are a failure too.
+    fn summary(&self) -> ExitCode {
+        println!();
+        for (name, duration, outcome) in &self.0 {
+            let (word, reason) = outcome.shown();
+            println!(
+                "{word:<8} {:>6.1} s  {name}{reason}",
+                duration.as_secs_f64()
+            );
+        }
+        let passed = self.count(|outcome| matches!(outcome, Outcome::Passed));
+        let failed = self.count(|outcome| matches!(outcome, Outcome::Failed(_)));
+        let skipped = self.count(|outcome| matches!(outcome, Outcome::Skipped(_)));
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        if failed == 0 && passed > 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Outcome {
+    fn shown(&self) -> (&'static str, String) {
+        match self {
+            Self::Passed => ("passed", String::new()),
+            Self::Failed(reason) => ("FAILED", format!(": {}", first_line(reason))),
+            Self::Skipped(reason) => ("skipped", format!(": {}", first_line(reason))),
+        }
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// Runs the verb.
+pub fn test(permission: Permission) -> Result<ExitCode> {
+    let mut checks = Checks::default();
+    let mut bpf = None;
+    let mut tools = None;
+    thread::scope(|scope| {
+        // What has to be fetched is fetched while the first checks run.
+        let setup = scope.spawn(|| (setup::bpf(permission), setup::tools(permission)));
+        checks.check("format", || {
+            component("fmt", "rustfmt", permission)?;
+            step::run("format", cargo().args(["fmt", "--check"]))?;
+            let manifest = ["fmt", "--manifest-path", "ecn-ebpf/Cargo.toml", "--check"];
+            step::run("format of the kernel's programs", cargo().args(manifest))
+        });
+        checks.check("lints", || {
+            component("clippy", "clippy", permission)?;
+            let mut clippy = cargo();
+            clippy.args([
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ]);
+            step::run("lints", &mut clippy)
+        });
+        let (found, ready) = setup
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        bpf = Some(found);
+        tools = Some(ready);
+    });
+
+    let mut built: Option<Bpf> = None;
+    checks.check("BPF build", || {
+        if let Some(found) = bpf {
+            let found = found?;
+            build_ebpf::build(&found, false)?;
+            built = Some(found);
+        }
+        Ok(())
+    });
+    checks.check("BPF lints", || match &built {
+        Some(bpf) => lint_bpf(bpf),
+        None => Err(Lacks("the programs were not built".into()).into()),
+    });
+    checks.check("host tests", || {
+        let mut test = cargo();
+        test.args(["test", "--workspace", "--exclude", "ecn-tests"]);
+        step::run("host tests", &mut test)
+    });
+    checks.check("real-kernel tests", || {
+        if let Some(Err(error)) = tools {
+            step::say(&format!("{error:#}"));
+        }
+        // Without rights, programs or tools, the tests skip themselves by name.
+        let mut test = cargo();
+        test.args([
+            "test",
+            "--release",
+            "--package",
+            "ecn-tests",
+            "--",
+            "--test-threads=1",
+        ]);
+        step::run("real-kernel tests", &mut test)
+    });
+    checks.check("documentation", || {
+        let mut doc = cargo();
+        doc.args(["doc", "--workspace", "--no-deps"])
+            .env("RUSTDOCFLAGS", "-D warnings");
+        step::run("documentation", &mut doc)
+    });
+    Ok(checks.summary())
+}
+
+/// Lints ecn-ebpf by the clippy of the toolchain that builds it.
+fn lint_bpf(bpf: &Bpf) -> Result<()> {
+    if !bpf.toolchain.cargo.with_file_name("cargo-clippy").is_file() {
+        return Err(Lacks(format!("{} comes without clippy", bpf.toolchain.name)).into());
+    }
+    let mut clippy = build_ebpf::cargo(bpf, "clippy");
+    clippy.args(["--", "-D", "warnings"]);
+    step::run("lints of the kernel's programs", &mut clippy)
+}
+
+/// Adds a component of the toolchain in use, if it is missing and may be added.
+fn component(verb: &str, component: &str, permission: Permission) -> Result<()> {
+    let is_here = || {
+        let mut command: Command = cargo();
+        step::asked(command.args([verb, "--version"])).is_some()
+    };
+    if is_here() {
+        return Ok(());
+    }
+    if let Some(mut command) = toolchain::rustup_component(component)
+        && permission != Permission::No
+        && step::logged("the toolchain is without it", component, &mut command).is_ok()
+        && is_here()
+    {
+        return Ok(());
+    }
+    Err(Lacks(format!(
+        "{component} is not installed: rustup component add {component}"
+    ))
+    .into())
+}
