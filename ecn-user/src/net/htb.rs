@@ -11,9 +11,13 @@
 //! ```
 //!
 //! A packet goes to the class whose number is in `skb->priority`. The flow's rate is the class's *ceil*,
-//! not its rate: HTB lets a class send at its guaranteed rate whatever the parent has left, so
-//! that guaranteed rates add up past the link rate; only what is borrowed is held to it. For the
-//! same reason the guaranteed rates are small ([`GUARANTEED_BYTES_PER_S`]).
+//! not its rate: HTB lets a class send at its guaranteed rate whatever the parent has left, and
+//! only holds to the parent's rate what is borrowed. Measured on Linux 6.18, 100 Mbit/s, 2068-byte
+//! frames: four flows of 0.6 of the link each got 2.40 of the link together when the rate was
+//! guaranteed, 0.997 when it was borrowed. One flow alone kept to within 0.4 % of 1, 10 and 100 Mbit/s
+//! either way. Guaranteed rates have a second cost: what goes past the link rate is the parent's
+//! debt, and whoever borrows (the default class) then gets nothing until it is paid, up to a
+//! minute. So the guaranteed rates are small ([`GUARANTEED_BYTES_PER_S`]).
 //!
 //! At a switch port (major [`PORT_MAJOR`]) there is one class with all traffic.
 

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 const FRAME: u32 = 2068;
 const LINK: u64 = 12_500_000;
 const FLOW: u16 = FIRST_FLOW_MINOR;
+/// Some 50 frames: enough for a sender that waits for a busy processor, less than the queue holds.
+const SOCKET_BUFFER: usize = 128 << 10;
 
 /// Two namespaces and a veth with the layout at one end.
 struct Pair {
@@ -76,7 +78,9 @@ impl Pair {
                 socket.connect("10.83.0.2:9").expect("connect");
                 let timeout = Some(Duration::from_millis(50));
                 socket.set_write_timeout(timeout).expect("timeout");
-                sockopt::SndBuf.set(&socket, &8192).expect("buffer");
+                sockopt::SndBuf
+                    .set(&socket, &SOCKET_BUFFER)
+                    .expect("buffer");
                 let class = EndpointHtb::flow_classid(minor) as i32;
                 sockopt::Priority
                     .set(&socket.as_fd(), &class)
@@ -113,6 +117,16 @@ impl Pair {
             .map(|(after, before)| (after - before) as f64 / seconds)
             .collect()
     }
+}
+
+/// Measures until it is good, three times at most: a busy machine may starve the senders for a
+/// while, which no rate can make up for.
+fn until<T>(good: impl Fn(&T) -> bool, mut measure: impl FnMut() -> T) -> Vec<T> {
+    let mut tries = Vec::new();
+    while tries.len() < 3 && !tries.last().is_some_and(&good) {
+        tries.push(measure());
+    }
+    tries
 }
 
 #[test]
@@ -162,9 +176,14 @@ fn a_flow_gets_its_rate() {
             pair.htb.set_flow_rate(&mut batch, FLOW, rate);
             assert_eq!(batch.send(&mut socket).expect("send"), 1);
             assert_eq!(pair.class(FLOW).ceil_bytes_per_s, rate);
-            let ratio = pair.rates(&[FLOW])[0] / rate as f64;
-            println!("{mbit} mbit: {ratio:.4}");
-            assert!((0.97..=1.03).contains(&ratio), "{mbit} mbit: {ratio}");
+            let near = |ratio: &f64| (0.97..=1.03).contains(ratio);
+            let ratios = until(near, || pair.rates(&[FLOW])[0] / rate as f64);
+            println!("{mbit} mbit: {ratios:.4?}");
+            assert!(ratios.last().is_some_and(near), "{mbit} mbit: {ratios:?}");
+            assert!(
+                ratios.iter().all(|ratio| *ratio < 1.03),
+                "{mbit} mbit: {ratios:?}"
+            );
         }
     });
 }
