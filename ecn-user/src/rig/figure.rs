@@ -155,9 +155,17 @@ const SCALE: f64 = 20.0;
 /// Size of ordinary text, in pixels.
 const TEXT: f64 = 13.0;
 
-/// About the width of a text in pixels, rather too much than too little.
+/// About the width of a text in pixels, as set in a wide font such as DejaVu Sans.
 fn text_width(text: &str, size: f64) -> f64 {
-    text.chars().count() as f64 * size * 0.61
+    let em = |c: char| match c {
+        'i' | 'j' | 'l' | '|' | '\'' => 0.29,
+        ' ' | '.' | ',' | ':' | ';' | '/' | '-' | '(' | ')' | 'f' | 't' | 'r' => 0.40,
+        'm' | 'w' | '%' | 'M' | 'W' | '@' | '…' => 1.0,
+        'A'..='Z' => 0.75,
+        'c' | 's' | 'z' | 'k' | 'x' | 'y' | 'v' => 0.58,
+        _ => 0.64,
+    };
+    text.chars().map(em).sum::<f64>() * size
 }
 
 /// Shortens a text to a width.
@@ -165,8 +173,12 @@ fn fit(text: &str, size: f64, width: f64) -> String {
     if text_width(text, size) <= width {
         return text.to_owned();
     }
-    let count = (width / (size * 0.61)).floor().max(1.0) as usize - 1;
-    text.chars().take(count).chain(['…']).collect()
+    let mut short = text.to_owned();
+    while !short.is_empty() && text_width(&short, size) + size > width {
+        short.pop();
+    }
+    short.push('…');
+    short
 }
 
 /// Draws in pixels as floating point numbers.
@@ -402,8 +414,9 @@ struct Axis {
 }
 
 impl Axis {
-    /// An axis that reaches `max`, in about `steps` steps of 1, 2 or 5 times a power of ten; its
-    /// end is on a step if `whole`.
+    /// An axis that reaches `max`, in about `steps` steps of 1, 2 or 5 times a power of ten. With
+    /// `whole` it ends on a step, and may fall short of `max` by a little: a link that is measured
+    /// to carry 1.01 of its rate needs no axis up to 1.2.
     fn new(max: f64, steps: f64, whole: bool) -> Self {
         let max = if max.is_finite() && max > 0.0 {
             max
@@ -415,10 +428,10 @@ impl Axis {
         let step = [1.0, 2.0, 5.0, 10.0]
             .into_iter()
             .map(|factor| factor * power)
-            .find(|step| *step >= rough * 0.999)
+            .find(|step| *step >= rough * 0.8)
             .unwrap_or(10.0 * power);
         let end = if whole {
-            (max / step - 1e-6).ceil() * step
+            (max / step - 0.15).ceil().max(1.0) * step
         } else {
             max
         };
@@ -615,7 +628,7 @@ impl LineFigure {
             .fold(0.0, f64::max)
             .min(if columns == 1 { 200.0 } else { 90.0 });
         let (left_margin, right_margin) = (tick_width + 12.0, label_width + 50.0);
-        let (outer_left, outer_bottom) = (30.0, 34.0);
+        let (outer_left, outer_bottom) = (30.0, 18.0);
         let cell_width = (WIDTH - outer_left) / columns as f64;
         let plot_height = if columns == 1 { 230.0 } else { 150.0 };
         let cell_height = 34.0 + plot_height + 30.0;
@@ -678,7 +691,7 @@ impl DotFigure {
         let row_height = 24.0;
         let top = 56.0;
         let bottom = top + self.rows.len() as f64 * row_height + 8.0;
-        let height = bottom + 34.0;
+        let height = bottom + 28.0;
         let widest = |text: fn(&(String, String)) -> &String, size: f64| {
             self.rows
                 .iter()
@@ -776,5 +789,161 @@ impl DotFigure {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn figure(points: Vec<(f64, f64)>) -> LineFigure {
+        let line = |look| Line {
+            label: format!("line {look}"),
+            points: points.clone(),
+            look,
+        };
+        LineFigure {
+            title: "a < b & c".to_owned(),
+            x_label: "time in s".to_owned(),
+            y_label: "packets".to_owned(),
+            y_at_least: 1.0,
+            panels: vec![Panel {
+                title: "panel".to_owned(),
+                note: "note".to_owned(),
+                lines: (0..LOOKS.len()).map(line).collect(),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_figure_is_800_pixels_wide_and_titled() {
+        let svg = figure(vec![(0.0, 0.2), (1.0, 0.8)]).to_svg().unwrap();
+        assert!(
+            svg.starts_with("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg "),
+            "{svg}"
+        );
+        assert!(
+            svg.contains(" width=\"800\" height=\"312\" viewBox=\"0 0 16000 6240\""),
+            "{svg}"
+        );
+        assert!(svg.contains("<title>a &lt; b &amp; c</title>"), "{svg}");
+        assert!(svg.ends_with("</svg>\n"), "{svg}");
+    }
+
+    #[test]
+    fn looks_differ_without_colour() {
+        for (index, look) in LOOKS.iter().enumerate() {
+            for other in &LOOKS[..index] {
+                assert_ne!(look.marker, other.marker);
+                assert_ne!(look.color, other.color);
+                assert!(look.dash != other.dash || look.width != other.width);
+            }
+        }
+    }
+
+    #[test]
+    fn points_that_are_no_numbers_leave_a_gap() {
+        let whole = figure(vec![(0.0, 0.5), (1.0, 0.5), (2.0, 0.5), (3.0, 0.5)]);
+        let gap = figure(vec![(0.0, 0.5), (1.0, f64::NAN), (2.0, 0.5), (3.0, 0.5)]);
+        let (whole, gap) = (whole.to_svg().unwrap(), gap.to_svg().unwrap());
+        assert!(!gap.contains("NaN"), "{gap}");
+        let solid = |svg: &str| svg.matches("stroke-width=\"52\"").count();
+        assert_eq!(solid(&gap), solid(&whole) + 1);
+    }
+
+    #[test]
+    fn axes_end_on_round_numbers() {
+        for (max, end, step) in [
+            (1.0, 1.0, 0.2),
+            (1.02, 1.0, 0.2),
+            (1.1, 1.2, 0.2),
+            (106.0, 120.0, 20.0),
+            (9.0, 10.0, 2.0),
+            (39.0, 40.0, 10.0),
+            (0.0, 1.0, 0.2),
+            (f64::NAN, 1.0, 0.2),
+        ] {
+            let axis = Axis::new(max, 5.0, true);
+            assert!(
+                (axis.end - end).abs() < 1e-9 && (axis.step - step).abs() < 1e-9,
+                "{max} {axis:?}"
+            );
+        }
+        let labels: Vec<_> = Axis::new(4000.0, 5.0, true)
+            .ticks()
+            .map(|tick| tick.1)
+            .collect();
+        assert_eq!(labels, ["0", "1,000", "2,000", "3,000", "4,000"]);
+        let labels: Vec<_> = Axis::new(10.0, 10.0, false)
+            .ticks()
+            .map(|tick| tick.1)
+            .collect();
+        assert_eq!(labels.len(), 11);
+    }
+
+    #[test]
+    fn dashes_go_on_around_corners() {
+        let path = [(0.0, 0.0), (3.0, 0.0), (3.0, 4.0)];
+        assert_eq!(
+            dashes(&path, &[4.0, 2.0]),
+            [
+                vec![(0.0, 0.0), (3.0, 0.0), (3.0, 1.0)],
+                vec![(3.0, 3.0), (3.0, 4.0)]
+            ]
+        );
+        assert!(dashes(&[], &[4.0, 2.0]).is_empty());
+    }
+
+    #[test]
+    fn thinning_keeps_extremes() {
+        let points: Vec<_> = (0..1000)
+            .map(|index| {
+                (
+                    f64::from(index) / 100.0,
+                    if index == 555 { 9.0 } else { 1.0 },
+                )
+            })
+            .collect();
+        let thinned = thin(&points);
+        assert!(thinned.len() <= 40, "{}", thinned.len());
+        assert!(thinned.contains(&(5.55, 9.0)));
+        assert_eq!(
+            (thinned.first(), thinned.last()),
+            (points.first(), points.last())
+        );
+    }
+
+    #[test]
+    fn long_texts_are_cut_to_fit() {
+        assert_eq!(fit("root", 13.0, 100.0), "root");
+        let short = fit("a-very-long-name-of-a-phase", 13.0, 100.0);
+        assert!(
+            short.ends_with('…') && text_width(&short, 13.0) <= 100.0,
+            "{short}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn labels_keep_their_distance_and_order(
+            wanted in proptest::collection::vec(0.0..200.0_f64, 0..8)
+        ) {
+            let placed = spread(&wanted, 18.0, 0.0, 200.0);
+            let mut both: Vec<_> = wanted.iter().zip(&placed).collect();
+            both.sort_by(|a, b| a.0.total_cmp(b.0).then(a.1.total_cmp(b.1)));
+            for pair in both.windows(2) {
+                prop_assert!(pair[1].1 - pair[0].1 >= 18.0 - 1e-6, "{:?}", placed);
+            }
+            for place in &placed {
+                prop_assert!((-1e-6..=200.0 + 1e-6).contains(place), "{:?}", placed);
+            }
+        }
+
+        #[test]
+        fn labels_far_apart_stay_where_they_are(first in 0.0..80.0_f64) {
+            prop_assert_eq!(spread(&[first + 100.0, first], 18.0, 0.0, 200.0), [first + 100.0, first]);
+        }
     }
 }

@@ -1,3 +1,4 @@
 //! Rig.
 
 pub mod figure;
+pub mod report;
