@@ -1,1 +1,2 @@
 //! Rig.
+pub mod topology;
