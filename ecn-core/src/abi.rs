@@ -43,6 +43,9 @@ pub mod name {
     pub const DEPARTED: &str = "ECN_DEPARTED";
     /// Free class minors, one queue per loaded copy.
     pub const CLASS: &str = "ECN_CLASS";
+    /// `flow::Key` to a rate in bytes per second, written by people: it holds instead of the
+    /// response's.
+    pub const PIN: &str = "ECN_PIN";
     /// `RateEvent` ring.
     pub const RATE: &str = "ECN_RATE";
     /// `PortEvent` ring, filled when [`super::TRACE_PORTS`] is set.
@@ -53,9 +56,9 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps that are pinned and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 12] = [
-        CONTROL, DEVICE, BRIDGE, MARKING, ENDPOINT, FLOW, RECEIVER, DEPARTED, RATE, TRACE, MARKED,
-        COUNT,
+    pub const SHARED: [&str; 13] = [
+        CONTROL, DEVICE, BRIDGE, MARKING, ENDPOINT, FLOW, RECEIVER, DEPARTED, PIN, RATE, TRACE,
+        MARKED, COUNT,
     ];
 
     /// tcx egress of a bridge port.

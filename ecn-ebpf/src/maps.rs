@@ -34,6 +34,9 @@ pub static ECN_DEPARTED: Array<u64, { abi::CLASSES as usize }> = Array::new();
 /// Free classes of this loaded copy's endpoint, filled by the agent.
 #[btf_map]
 pub static ECN_CLASS: Queue<u32, 1024> = Queue::new();
+/// Rates set by people, for the agent.
+#[btf_map]
+pub static ECN_PIN: HashMap<flow::Key, u64, 1024> = HashMap::new();
 /// New rates, for the agent.
 #[btf_map]
 pub static ECN_RATE: RingBuf<abi::RateEvent, 1_048_576> = RingBuf::new();

@@ -31,6 +31,7 @@ pub struct Maps {
     flow: Hash<flow::Key, abi::LockedFlow>,
     receiver: Hash<flow::Key, abi::LockedReceiver>,
     count: PerCpuArray<MapData, u64>,
+    pin: HashMap<MapData, Raw<flow::Key>, u64>,
     flow_max: usize,
 }
 
@@ -109,6 +110,7 @@ impl Maps {
             flow: Map::HashMap(flow_data).try_into().map_err(Error::map(name::FLOW))?,
             receiver: map!(HashMap, name::RECEIVER, key, size::<abi::LockedReceiver>()),
             count: map!(PerCpuArray, name::COUNT, 4, 8),
+            pin: map!(HashMap, name::PIN, key, 8),
             flow_max,
         };
         let abi = maps.control()?.abi;
@@ -238,6 +240,37 @@ impl Maps {
     /// Forgets a received flow.
     pub fn remove_receiver(&mut self, key: &flow::Key) {
         let _ = self.receiver.remove(&Raw(*key));
+    }
+
+    /// Rates set by people, bytes per second.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn pins(&self) -> Result<Vec<(flow::Key, u64)>> {
+        let mut pins = Vec::new();
+        for entry in self.pin.iter().take(1024) {
+            match entry {
+                Ok((key, rate)) => pins.push((key.0, rate)),
+                Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(Error::map(name::PIN)(error)),
+            }
+        }
+        Ok(pins)
+    }
+
+    /// Sets a flow's rate by hand.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn set_pin(&mut self, key: &flow::Key, rate_bytes_per_s: u64) -> Result<()> {
+        self.pin.insert(Raw(*key), rate_bytes_per_s, 0).map_err(Error::map(name::PIN))
+    }
+
+    /// Gives a flow back to its response. False: it was not set by hand.
+    pub fn remove_pin(&mut self, key: &flow::Key) -> bool {
+        self.pin.remove(&Raw(*key)).is_ok()
     }
 
     /// A counter, summed over all CPUs.

@@ -16,7 +16,7 @@ mod wire;
 
 pub use netlink::{Link, LinkEvent, LinkWatch, Netlink, VethEnd};
 pub use netns::NetNs;
-pub use queueing::{ClassStats, HtbRate, Qdisc};
+pub use queueing::{ClassStats, HtbRate, Qdisc, ROOT};
 
 /// What went wrong in the network layer.
 #[derive(Debug, thiserror::Error)]

@@ -31,6 +31,9 @@ const IFLA_GSO_MAX_SEGS: u16 = 40;
 const VETH_INFO_PEER: u16 = 1;
 const IFLA_BR_STP_STATE: u16 = 5;
 const IFLA_BR_MCAST_SNOOPING: u16 = 23;
+const IFLA_BRPORT_UNICAST_FLOOD: u16 = 9;
+const IFLA_BRPORT_MCAST_FLOOD: u16 = 27;
+const IFLA_BRPORT_BCAST_FLOOD: u16 = 30;
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
 const NUD_NOARP: u16 = 0x40;
@@ -255,6 +258,20 @@ impl Netlink {
         self.request(message, || {
             format!("make interface {index} a port of {master}")
         })
+    }
+
+    /// Keeps a bridge from flooding to a port: only frames whose address it knows go there.
+    pub fn set_no_flood(&self, port: u32) -> Result<()> {
+        let message = Message::request(libc::RTM_SETLINK, 0)
+            .put(&[libc::AF_BRIDGE as u8])
+            .put(&port.to_ne_bytes())
+            .put(&[0; 8])
+            .nest(libc::IFLA_PROTINFO, |info| {
+                info.attr_u8(IFLA_BRPORT_UNICAST_FLOOD, 0)
+                    .attr_u8(IFLA_BRPORT_MCAST_FLOOD, 0)
+                    .attr_u8(IFLA_BRPORT_BCAST_FLOOD, 0)
+            });
+        self.request(message, || format!("stop flooding to port {port}"))
     }
 
     /// Sets a device up.

@@ -41,6 +41,8 @@ pub struct Qdisc {
     pub packets: u64,
     /// How often it had to hold a packet back.
     pub overlimits: u32,
+    /// Packets that fit, where it is a `pfifo`.
+    pub limit_packets: Option<u32>,
 }
 
 /// A class of an HTB and its counters.
@@ -256,6 +258,7 @@ fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
     for (kind, value) in wire::attributes_after(payload, TCMSG) {
         match kind {
             TCA_KIND => qdisc.kind = text(value),
+            TCA_OPTIONS if qdisc.kind == "pfifo" => qdisc.limit_packets = u32_at(value, 0),
             TCA_STATS2 => {
                 let counters = parse_counters(value)?;
                 qdisc.bytes = counters.bytes;

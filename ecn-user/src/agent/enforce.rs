@@ -1,0 +1,221 @@
+//! Moves class rates: the part of the loop that runs in user space.
+//!
+//! The programs write every new rate into a ring. A thread of its own takes what is there, sends one
+//! batch of class changes per endpoint, and sleeps for the configured period. Its heartbeat keeps
+//! the limits valid: if this thread stops, they expire.
+
+use std::{
+    collections::HashMap,
+    os::fd::AsFd as _,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use ecn_core::abi;
+use hdrhistogram::Histogram;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    time::{ClockId, clock_gettime},
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::{
+    datapath::{self, Maps, RateEvents},
+    net::htb::{ClassBatch, ClassSocket, EndpointHtb},
+};
+
+/// Monotonic time, as the programs see it.
+pub fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map(|t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+        .unwrap_or(0)
+}
+
+/// A device whose classes are moved.
+pub struct Target {
+    /// The layout of its queueing discipline.
+    pub htb: EndpointHtb,
+    /// Socket in its namespace.
+    pub socket: ClassSocket,
+}
+
+/// What the thread and the agent share.
+pub struct Shared {
+    /// Devices by endpoint number.
+    pub targets: Mutex<HashMap<u32, Target>>,
+    /// Rates set by people, by (endpoint, class): the response's do not count.
+    pub pinned: Mutex<HashMap<(u32, u32), u64>>,
+    /// [`abi::Control::flags`].
+    pub flags: AtomicU32,
+    /// Class changes made.
+    pub changes: AtomicU64,
+    /// Class changes that the kernel refused.
+    pub refused: AtomicU64,
+    /// Time from a mark to the new rate in force, microseconds.
+    pub latency_us: Mutex<Histogram<u64>>,
+    stop: AtomicBool,
+}
+
+/// Locks; a thread that panicked while it held the lock left nothing half-done that matters.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Highest latency that is told apart, microseconds.
+const LATENCY_MAX_US: u64 = 60_000_000;
+
+impl Shared {
+    /// With these flags for the programs.
+    pub fn new(flags: u32) -> Self {
+        // Three significant digits: the bounds are constants that the histogram takes.
+        let latency = Histogram::new_with_max(LATENCY_MAX_US, 3)
+            .unwrap_or_else(|_| unreachable!("constant bounds"));
+        Self {
+            targets: Mutex::default(),
+            pinned: Mutex::default(),
+            flags: AtomicU32::new(flags),
+            changes: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            latency_us: Mutex::new(latency),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Moves one class now.
+    ///
+    /// # Errors
+    ///
+    /// The kernel did not take it.
+    pub fn set_rate(&self, endpoint: u32, class: u32, rate_bytes_per_s: u64) -> std::io::Result<()> {
+        let mut targets = lock(&self.targets);
+        let Some(target) = targets.get_mut(&endpoint) else {
+            return Ok(());
+        };
+        let mut batch = ClassBatch::new();
+        target.htb.set_flow_rate(&mut batch, class as u16, rate_bytes_per_s);
+        batch.send(&mut target.socket).map(drop)
+    }
+}
+
+/// The running thread.
+pub struct Enforcer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Enforcer {
+    /// Starts it. `taken` is told of endpoints that gave a class to a new flow.
+    pub fn start(
+        shared: Arc<Shared>,
+        mut maps: Maps,
+        mut events: RateEvents,
+        period: Duration,
+        heartbeat: Duration,
+        taken: UnboundedSender<u32>,
+    ) -> std::io::Result<Self> {
+        let worker = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("ecn-enforce".to_owned()).spawn(move || {
+            run(&worker, &mut maps, &mut events, period, heartbeat, &taken);
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Enforcer {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Writes the control entry: flags, and a new end of the limits' validity.
+pub fn beat(maps: &mut Maps, flags: u32, heartbeat: Duration) -> datapath::Result<()> {
+    let valid_until_ns = now_ns() + heartbeat.as_nanos() as u64;
+    maps.set_control(abi::Control { abi: abi::ABI, flags, valid_until_ns })
+}
+
+fn run(
+    shared: &Shared,
+    maps: &mut Maps,
+    events: &mut RateEvents,
+    period: Duration,
+    heartbeat: Duration,
+    taken: &UnboundedSender<u32>,
+) {
+    let every = heartbeat / 8;
+    let mut last_beat: Option<Instant> = None;
+    let mut flags = shared.flags.load(Ordering::Relaxed);
+    // Latest rate per class, and the marks behind it.
+    let mut rates: HashMap<(u32, u32), u64> = HashMap::new();
+    let mut marks: Vec<u64> = Vec::new();
+    let mut batch = ClassBatch::new();
+    while !shared.stop.load(Ordering::Relaxed) {
+        let wanted = shared.flags.load(Ordering::Relaxed);
+        if last_beat.is_none_or(|at| at.elapsed() >= every) || wanted != flags {
+            flags = wanted;
+            if let Err(error) = beat(maps, flags, heartbeat) {
+                tracing::error!("heartbeat: {error}");
+            }
+            last_beat = Some(Instant::now());
+        }
+        let timeout = PollTimeout::try_from(every.min(Duration::from_millis(50)))
+            .unwrap_or(PollTimeout::ZERO);
+        let mut fds = [PollFd::new(events.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, timeout).unwrap_or(0) == 0 {
+            continue;
+        }
+        while let Some(event) = events.next() {
+            if event.rate_bytes_per_s == 0 {
+                let _ = taken.send(event.endpoint);
+                continue;
+            }
+            rates.insert((event.endpoint, event.class), event.rate_bytes_per_s);
+            if event.marked_ns != 0 {
+                marks.push(event.marked_ns);
+            }
+        }
+        enforce(shared, &mut rates, &mut batch);
+        if !marks.is_empty() {
+            let now = now_ns();
+            let mut latency = lock(&shared.latency_us);
+            for marked in marks.drain(..) {
+                latency.saturating_record(now.saturating_sub(marked) / 1000);
+            }
+        }
+        std::thread::sleep(period);
+    }
+}
+
+fn enforce(shared: &Shared, rates: &mut HashMap<(u32, u32), u64>, batch: &mut ClassBatch) {
+    let pinned = lock(&shared.pinned);
+    let mut targets = lock(&shared.targets);
+    for (&endpoint, target) in targets.iter_mut() {
+        for (&(_, class), &rate) in rates
+            .iter()
+            .filter(|((of, class), _)| *of == endpoint && !pinned.contains_key(&(endpoint, *class)))
+        {
+            target.htb.set_flow_rate(batch, class as u16, rate);
+        }
+        if batch.is_empty() {
+            continue;
+        }
+        match batch.send(&mut target.socket) {
+            Ok(changed) => {
+                shared.changes.fetch_add(changed as u64, Ordering::Relaxed);
+                let failures = batch.failures();
+                shared.refused.fetch_add(failures.len() as u64, Ordering::Relaxed);
+                for failure in failures {
+                    tracing::debug!("{failure}");
+                }
+            }
+            Err(error) => tracing::warn!("cannot change class rates: {error}"),
+        }
+    }
+    rates.clear();
+}

@@ -1,0 +1,650 @@
+//! HP's Fig. 1 as bridges and network namespaces.
+//!
+//! ```text
+//!  a1 .. aN  (remote sources) ─┐            b1 .. bM (local sources) ─┐
+//!                              bra ── tob ══════ toa ── brb ── root ── bc   (congested sink)
+//!  av       (victim's source) ─┘                         └─── victim ── bv  (victim's sink)
+//! ```
+//!
+//! The bridges share a namespace, every host has its own, with the device `eth0`. A port is called
+//! after its host, but for the two that matter: `root` leads to `bc`, `victim` to `bv`. Every source
+//! and the three ports `tob`, `root` and `victim` send at the link rate. Nobody asks for
+//! addresses and nothing is flooded: neighbours and bridge entries are there from the start, and
+//! what the hosts' IPv6 tells its multicast groups ends at the bridge.
+
+use crate::net::ethtool::Ethtool;
+use crate::net::htb::{self, EndpointHtb};
+use crate::net::{self, ClassStats, NetNs, Netlink, Qdisc, VethEnd};
+use serde::Serialize;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+/// What the names of the rig's namespaces begin with.
+pub const DEFAULT_PREFIX: &str = "ecn-rig";
+/// The ports that send at the link rate: inter-switch, root, victim.
+pub const RATED_PORTS: [&str; 3] = ["tob", "root", "victim"];
+/// Name of the device at every host.
+pub const HOST_DEVICE: &str = "eth0";
+
+const SWITCH: &str = "sw";
+const ETHERNET_HEADER: u32 = 14;
+const HOSTS_MAX: u32 = 250;
+
+/// What went wrong with the rig.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is a rig, or a part of one.
+    #[error(
+        "{} namespaces of a rig are there already ({}, ...); `ecn rig down` removes them",
+        .found.len(), .found.first().map_or("", String::as_str)
+    )]
+    AlreadyUp {
+        /// Names of its namespaces.
+        found: Vec<String>,
+    },
+    /// A part of a rig is there, not all of it.
+    #[error(
+        "a rig is there, but {missing} is missing: its making or removal was cut short; \
+         `ecn rig down` removes the rest"
+    )]
+    Incomplete {
+        /// What is missing.
+        missing: String,
+    },
+    /// An option out of its range.
+    #[error("{option} is {value}; it must be {range}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is possible.
+        range: &'static str,
+    },
+    /// The network layer refused.
+    #[error(transparent)]
+    Net(#[from] net::Error),
+}
+
+/// Result of the rig.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What rig to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Topology {
+    /// Local sources, at the congested switch.
+    pub local: u32,
+    /// Remote sources, one switch away.
+    pub remote: u32,
+    /// With the victim: a flow that shares the inter-switch link, not the congested one.
+    pub victim: bool,
+    /// Rate of all links.
+    pub link_rate_bytes_per_s: u64,
+    /// Largest packet; a frame has 14 bytes more. 2054 makes HP's 2068-byte frames.
+    pub mtu: u32,
+    /// Packets that fit into the queue of a port or of a flow.
+    pub leaf_limit: u32,
+    /// What the names of the namespaces begin with.
+    pub name_prefix: String,
+}
+
+impl Default for Topology {
+    fn default() -> Self {
+        Self {
+            local: 10,
+            remote: 10,
+            victim: true,
+            link_rate_bytes_per_s: 12_500_000,
+            mtu: 2054,
+            leaf_limit: 100,
+            name_prefix: DEFAULT_PREFIX.to_owned(),
+        }
+    }
+}
+
+/// What a host is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Sends to the congested sink from its own switch.
+    Local,
+    /// Sends to the congested sink from the other switch.
+    Remote,
+    /// Sends to the victim's sink.
+    Victim,
+    /// Receives from local and remote sources.
+    Sink,
+    /// Receives from the victim.
+    VictimSink,
+}
+
+/// An end host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Host {
+    /// `a1`, `b1`, `av`, `bc`, `bv`, ...
+    pub name: String,
+    /// What it is there for.
+    pub role: Role,
+    /// Its namespace.
+    pub netns: String,
+    /// The bridge that it hangs from.
+    pub bridge: &'static str,
+    /// The bridge's port to it.
+    pub port: String,
+    /// Ethernet address.
+    pub mac: [u8; 6],
+    /// IPv4 address, of 10.83.0.0/16.
+    pub ipv4: Ipv4Addr,
+    /// IPv6 address, of fd83::/64.
+    pub ipv6: Ipv6Addr,
+}
+
+impl Host {
+    /// Whether it sends.
+    pub fn is_source(&self) -> bool {
+        matches!(self.role, Role::Local | Role::Remote | Role::Victim)
+    }
+}
+
+impl Topology {
+    /// All hosts: local sources, remote sources, the victim's source, the sinks.
+    pub fn hosts(&self) -> Vec<Host> {
+        let host = |role, number: u32| {
+            let (name, bridge, group) = match role {
+                Role::Remote => (format!("a{number}"), "bra", 1),
+                Role::Local => (format!("b{number}"), "brb", 2),
+                Role::Victim => ("av".to_owned(), "bra", 3),
+                Role::Sink => ("bc".to_owned(), "brb", 4),
+                Role::VictimSink => ("bv".to_owned(), "brb", 5),
+            };
+            let port = match role {
+                Role::Sink => "root".to_owned(),
+                Role::VictimSink => "victim".to_owned(),
+                _ => name.clone(),
+            };
+            Host {
+                netns: self.netns(&name),
+                role,
+                bridge,
+                port,
+                mac: [0x02, 0x83, 0, group, 0, number as u8],
+                ipv4: Ipv4Addr::new(10, 83, group, number as u8),
+                ipv6: Ipv6Addr::new(0xfd83, 0, 0, 0, 0, 0, group.into(), number as u16),
+                name,
+            }
+        };
+        let mut hosts: Vec<_> = (1..=self.local).map(|n| host(Role::Local, n)).collect();
+        hosts.extend((1..=self.remote).map(|n| host(Role::Remote, n)));
+        hosts.extend(self.victim.then(|| host(Role::Victim, 1)));
+        hosts.push(host(Role::Sink, 1));
+        hosts.extend(self.victim.then(|| host(Role::VictimSink, 1)));
+        hosts
+    }
+
+    /// The ports that send at the link rate: [`RATED_PORTS`], the victim's only if there is one.
+    pub fn rated_ports(&self) -> &'static [&'static str] {
+        &RATED_PORTS[..if self.victim { 3 } else { 2 }]
+    }
+
+    /// Largest frame as HTB and the papers count it.
+    pub fn frame_bytes(&self) -> u32 {
+        self.mtu + ETHERNET_HEADER
+    }
+
+    fn netns(&self, host: &str) -> String {
+        format!("{}-{host}", self.name_prefix)
+    }
+
+    fn check(&self) -> Result<()> {
+        let option = |good, option, value, range| {
+            if good {
+                Ok(())
+            } else {
+                Err(Error::Option {
+                    option,
+                    value,
+                    range,
+                })
+            }
+        };
+        let (local, remote, mtu) = (self.local, self.remote, self.mtu);
+        option(local <= HOSTS_MAX, "local", local.into(), "at most 250")?;
+        option(remote <= HOSTS_MAX, "remote", remote.into(), "at most 250")?;
+        option(
+            (1280..=65_000).contains(&mtu),
+            "mtu",
+            mtu.into(),
+            "1280 to 65000 (IPv6)",
+        )?;
+        let rate = self.link_rate_bytes_per_s;
+        let enough = rate >= u64::from(self.frame_bytes());
+        option(
+            enough,
+            "link rate in bytes per second",
+            rate,
+            "at least one frame per second",
+        )?;
+        option(
+            self.leaf_limit > 0,
+            "leaf limit",
+            self.leaf_limit.into(),
+            "at least 1",
+        )
+    }
+}
+
+/// Counters of a port or source that sends at the link rate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Bytes sent, with Ethernet header.
+    pub bytes: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets dropped since the queue was full.
+    pub dropped_packets: u64,
+    /// Packets waiting.
+    pub queue_packets: u32,
+}
+
+impl From<Qdisc> for Counters {
+    fn from(qdisc: Qdisc) -> Self {
+        Self {
+            bytes: qdisc.bytes,
+            packets: qdisc.packets,
+            dropped_packets: qdisc.drops.into(),
+            queue_packets: qdisc.qlen_packets,
+        }
+    }
+}
+
+/// A rig that is up. Unless it is [kept](Rig::keep), it goes with this value, also on panic.
+#[derive(Debug)]
+pub struct Rig {
+    topology: Topology,
+    hosts: Vec<Host>,
+    switch: NetNs,
+    switch_netlink: Netlink,
+    keep: bool,
+}
+
+impl Rig {
+    /// Makes the rig; a half made one is removed again.
+    pub fn up(topology: &Topology) -> Result<Self> {
+        topology.check()?;
+        let found = leftovers(&topology.name_prefix)?;
+        if !found.is_empty() {
+            return Err(Error::AlreadyUp { found });
+        }
+        Self::make(topology).inspect_err(|_| {
+            let _ = remove(&topology.name_prefix);
+        })
+    }
+
+    fn make(topology: &Topology) -> Result<Self> {
+        let switch = NetNs::create(&topology.netns(SWITCH))?;
+        let switch_netlink = Netlink::open(&switch)?;
+        let hosts = topology.hosts();
+        let rig = Self {
+            topology: topology.clone(),
+            hosts,
+            switch,
+            switch_netlink,
+            keep: false,
+        };
+        rig.wire()?;
+        Ok(rig)
+    }
+
+    /// The rig that is up under this prefix, if any. It stays when the value goes.
+    pub fn find(name_prefix: &str) -> Result<Option<Self>> {
+        let found = leftovers(name_prefix)?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let mut topology = Topology {
+            name_prefix: name_prefix.to_owned(),
+            ..Topology::default()
+        };
+        let count = |kind: char| {
+            let names = found.iter().filter_map(|name| host_of(name, name_prefix));
+            names
+                .filter(|host| host.strip_prefix(kind).is_some_and(is_number))
+                .count() as u32
+        };
+        (topology.remote, topology.local) = (count('a'), count('b'));
+        topology.victim = found.contains(&topology.netns("av"));
+        let hosts = topology.hosts();
+        let wanted = hosts
+            .iter()
+            .map(|host| host.netns.clone())
+            .chain([topology.netns(SWITCH)]);
+        if let Some(missing) = wanted.into_iter().find(|name| !found.contains(name)) {
+            return Err(Error::Incomplete {
+                missing: format!("namespace {missing:?}"),
+            });
+        }
+        let switch = NetNs::named(&topology.netns(SWITCH))?;
+        let switch_netlink = Netlink::open(&switch)?;
+        let mut rig = Self {
+            topology,
+            hosts,
+            switch,
+            switch_netlink,
+            keep: true,
+        };
+        rig.read_back()?;
+        Ok(Some(rig))
+    }
+
+    /// Removes the rig.
+    pub fn down(mut self) -> Result<()> {
+        self.keep = true; // what fails here would fail again in drop
+        remove(&self.topology.name_prefix)?;
+        Ok(())
+    }
+
+    /// Leaves the rig up when this value goes.
+    pub fn keep(&mut self) {
+        self.keep = true;
+    }
+
+    /// What it was made from.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// All hosts, as [`Topology::hosts`] orders them.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The namespace of both bridges.
+    pub fn switch(&self) -> &NetNs {
+        &self.switch
+    }
+
+    /// The namespace of a host.
+    pub fn netns(&self, host: &Host) -> Result<NetNs> {
+        Ok(NetNs::named(&host.netns)?)
+    }
+
+    /// The class of a port that sends at the link rate ([`RATED_PORTS`]): one system call, so that its
+    /// queue can be sampled often. Take a [`PortProbe`] for that.
+    pub fn probe(&self, port: &str) -> Result<PortProbe> {
+        let netlink = Netlink::open(&self.switch)?;
+        let ifindex = netlink.link(port)?.index;
+        Ok(PortProbe {
+            netlink,
+            ifindex,
+            port: port.to_owned(),
+        })
+    }
+
+    /// Counters of the ports that send at the link rate, by name.
+    pub fn port_counters(&self) -> Result<Vec<(String, Counters)>> {
+        let links = self.switch_netlink.links()?;
+        let qdiscs = self.switch_netlink.qdiscs()?;
+        let counters = self.topology.rated_ports().iter().map(|port| {
+            let link = links.iter().find(|link| link.name == **port);
+            let root = |qdisc: &&Qdisc| {
+                link.is_some_and(|link| link.index == qdisc.ifindex) && is_root_htb(qdisc)
+            };
+            match qdiscs.iter().find(root) {
+                Some(qdisc) => Ok(((*port).to_owned(), qdisc.clone().into())),
+                None => Err(Error::Incomplete {
+                    missing: format!("the HTB of port {port:?}"),
+                }),
+            }
+        });
+        counters.collect()
+    }
+
+    /// Counters of the sources' devices, in the order of [`Rig::hosts`].
+    pub fn source_counters(&self) -> Result<Vec<(String, Counters)>> {
+        let sources = self.hosts.iter().filter(|host| host.is_source());
+        let counters = sources.map(|host| {
+            let qdiscs = Netlink::open(&self.netns(host)?)?.qdiscs()?;
+            match qdiscs.into_iter().find(is_root_htb) {
+                Some(qdisc) => Ok((host.name.clone(), qdisc.into())),
+                None => Err(Error::Incomplete {
+                    missing: format!("the HTB of {:?}", host.name),
+                }),
+            }
+        });
+        counters.collect()
+    }
+
+    fn wire(&self) -> Result<()> {
+        let nl = &self.switch_netlink;
+        self.switch.run(quiet_switch)?;
+        let bridges = [nl.add_bridge("bra")?, nl.add_bridge("brb")?];
+        let bridge_index = |name: &str| {
+            if name == "bra" {
+                bridges[0].index
+            } else {
+                bridges[1].index
+            }
+        };
+        let ethtool = Ethtool::open(&self.switch)?;
+        let mut entries = Vec::new();
+
+        let end = |name| VethEnd {
+            name,
+            ..VethEnd::default()
+        };
+        let tob = nl.add_veth(&end("tob"), &end("toa"), &self.switch, self.topology.mtu)?;
+        let toa = nl.link("toa")?;
+        for (name, index, bridge) in [("tob", tob.index, "bra"), ("toa", toa.index, "brb")] {
+            ethtool.all_off(name)?;
+            nl.set_master(index, bridge_index(bridge))?;
+            nl.set_no_flood(index)?;
+            nl.set_up(index)?;
+        }
+        for host in &self.hosts {
+            let port = self.attach(host, &ethtool)?;
+            nl.set_master(port, bridge_index(host.bridge))?;
+            nl.set_no_flood(port)?;
+            nl.set_up(port)?;
+            let far = if host.bridge == "bra" {
+                toa.index
+            } else {
+                tob.index
+            };
+            entries.extend([(port, host.mac), (far, host.mac)]);
+        }
+        for bridge in &bridges {
+            nl.set_up(bridge.index)?;
+        }
+        nl.add_fdb(&entries)?;
+        let topology = &self.topology;
+        for port in topology.rated_ports() {
+            let index = nl.link(port)?.index;
+            let (rate, frame) = (topology.link_rate_bytes_per_s, topology.frame_bytes());
+            htb::install_port(nl, index, rate, frame, topology.leaf_limit)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a host and its link; returns the number of the port.
+    fn attach(&self, host: &Host, ports: &Ethtool) -> Result<u32> {
+        let netns = NetNs::create(&host.netns)?;
+        netns.run(quiet_host)?;
+        // TCP must not build super-packets: HTB would release each of them whole.
+        let eth0 = VethEnd {
+            name: HOST_DEVICE,
+            mac: Some(host.mac),
+            gso_max_segs: Some(1),
+        };
+        let port = VethEnd {
+            name: &host.port,
+            ..VethEnd::default()
+        };
+        let port = self
+            .switch_netlink
+            .add_veth(&port, &eth0, &netns, self.topology.mtu)?;
+        ports.all_off(&host.port)?;
+        Ethtool::open(&netns)?.all_off(HOST_DEVICE)?;
+
+        let nl = Netlink::open(&netns)?;
+        let index = nl.link(HOST_DEVICE)?.index;
+        if host.is_source() {
+            let htb = EndpointHtb {
+                ifindex: index,
+                link_bytes_per_s: self.topology.link_rate_bytes_per_s,
+                frame_bytes: self.topology.frame_bytes(),
+                leaf_packets: self.topology.leaf_limit,
+            };
+            htb.install(&nl)?;
+        }
+        nl.set_up(index)?;
+        nl.add_address(index, host.ipv4.into(), 16)?;
+        let ipv6 = has_ipv6();
+        if ipv6 {
+            nl.add_address(index, host.ipv6.into(), 64)?;
+        }
+        let mut neighbours: Vec<(IpAddr, [u8; 6])> = Vec::new();
+        for other in self.hosts.iter().filter(|other| other.name != host.name) {
+            neighbours.push((other.ipv4.into(), other.mac));
+            neighbours.extend(ipv6.then_some((other.ipv6.into(), other.mac)));
+        }
+        nl.add_neighbours(index, &neighbours)?;
+        Ok(port.index)
+    }
+
+    /// Reads rate, MTU and limit from the root port.
+    fn read_back(&mut self) -> Result<()> {
+        let missing = |what: &str| Error::Incomplete {
+            missing: what.to_owned(),
+        };
+        let root = match self.switch_netlink.link("root") {
+            Err(net::Error::NoLink { .. }) => return Err(missing("port \"root\"")),
+            other => other?,
+        };
+        let class = self.switch_netlink.class_stats(root.index)?;
+        let class = class
+            .first()
+            .ok_or_else(|| missing("the HTB of port \"root\""))?;
+        let qdiscs = self.switch_netlink.qdiscs()?;
+        let leaf = qdiscs
+            .iter()
+            .find(|q| q.ifindex == root.index && q.parent == class.classid);
+        let limit = leaf.and_then(|leaf| leaf.limit_packets);
+        self.topology.mtu = root.mtu;
+        self.topology.link_rate_bytes_per_s = class.rate_bytes_per_s;
+        self.topology.leaf_limit = limit.ok_or_else(|| missing("the queue of port \"root\""))?;
+        Ok(())
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = remove(&self.topology.name_prefix);
+        }
+    }
+}
+
+/// Looks at one port again and again.
+#[derive(Debug)]
+pub struct PortProbe {
+    netlink: Netlink,
+    ifindex: u32,
+    port: String,
+}
+
+impl PortProbe {
+    /// The port's class: bytes, packets, drops and queue.
+    pub fn class(&self) -> Result<ClassStats> {
+        let class = self.netlink.class_stats(self.ifindex)?.into_iter().next();
+        let missing = || format!("the HTB of port {:?}", self.port);
+        class.ok_or_else(|| Error::Incomplete { missing: missing() })
+    }
+}
+
+/// Namespaces of a rig with this prefix, whole or not.
+pub fn leftovers(name_prefix: &str) -> Result<Vec<String>> {
+    let mut names = NetNs::list()?;
+    names.retain(|name| host_of(name, name_prefix).is_some());
+    Ok(names)
+}
+
+/// Removes all namespaces of a rig, and with them its devices; returns their names. Processes that
+/// are still inside keep theirs alive, without a name.
+pub fn remove(name_prefix: &str) -> Result<Vec<String>> {
+    let names = leftovers(name_prefix)?;
+    let mut first_error = None;
+    for name in &names {
+        if let Err(error) = NetNs::delete(name) {
+            first_error.get_or_insert(error);
+        }
+    }
+    match first_error {
+        Some(error) => Err(error.into()),
+        None => Ok(names),
+    }
+}
+
+/// The host that a namespace of the rig is for, `sw` included.
+fn host_of<'a>(netns: &'a str, name_prefix: &str) -> Option<&'a str> {
+    let host = netns.strip_prefix(name_prefix)?.strip_prefix('-')?;
+    let known = matches!(host, SWITCH | "av" | "bc" | "bv")
+        || host.strip_prefix(['a', 'b']).is_some_and(is_number);
+    known.then_some(host)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_root_htb(qdisc: &Qdisc) -> bool {
+    qdisc.parent == net::ROOT && qdisc.kind == "htb"
+}
+
+fn has_ipv6() -> bool {
+    Path::new("/proc/sys/net/ipv6").exists()
+}
+
+/// The bridges' namespace says nothing of its own. Runs inside it.
+fn quiet_switch() -> Result<()> {
+    sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
+    sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+    // Bridged packets are not for the IP layer's filters.
+    for family in ["iptables", "ip6tables", "arptables"] {
+        sysctl(&format!("net/bridge/bridge-nf-call-{family}"), "0")?;
+    }
+    Ok(())
+}
+
+/// A host says little of its own: no link-local address, hence no solicitations; no waiting for duplicate addresses. Runs inside its namespace, before `eth0` is there.
+fn quiet_host() -> Result<()> {
+    for (key, value) in [
+        ("accept_dad", "0"),
+        ("addr_gen_mode", "1"),
+        ("accept_ra", "0"),
+        ("router_solicitations", "0"),
+    ] {
+        sysctl(&format!("net/ipv6/conf/default/{key}"), value)?;
+    }
+    Ok(())
+}
+
+/// Sets a sysctl of the calling thread's namespace. One that this kernel lacks has nothing to switch off.
+fn sysctl(key: &str, value: &str) -> Result<()> {
+    let path = format!("/proc/sys/{key}");
+    match std::fs::write(&path, value) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            let errno = net::errno_of(&error);
+            Err(net::Error::File {
+                what: "set",
+                path,
+                errno,
+            }
+            .into())
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "topology_tests.rs"]
+mod tests;
