@@ -6,7 +6,7 @@
 //! its right end, so no legend can cover the data.
 //!
 //! plotters is built without fonts here, so it knows no text extents: everything is placed from
-//! the estimate of [`text_width`], which is on the wide side.
+//! an estimate of their width that is on the wide side.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

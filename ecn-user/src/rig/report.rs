@@ -397,7 +397,7 @@ impl Report {
                 title: phase.name.clone(),
                 note: String::new(),
                 lines: vec![Line {
-                    label: format!("mean {:.0}", phase.root_queue_mean_packets),
+                    label: format!("mean {:.1}", phase.root_queue_mean_packets),
                     ..phase.queue_line(0)
                 }],
             };
@@ -732,8 +732,6 @@ impl Report {
         });
         let (a, b) = (before.remote_local_ratio, after.remote_local_ratio);
         if a > 0.0 || b > 0.0 {
-            // Twice as much and half as much are equally unfair.
-            let evenness = |ratio: f64| if ratio > 1.0 { 1.0 / ratio } else { ratio };
             changes.add(change(evenness(a), evenness(b), 0.05, 0.1), || {
                 format!("remote/local {b:.2} instead of {a:.2}")
             });
@@ -750,16 +748,25 @@ impl Report {
             better,
             worse,
         } = &changes;
-        let mut text = match (self.parameters.victim, victim) {
-            (true, Change::Better) if worse.is_empty() => "Control helped.",
-            (true, Change::Better) => "Control helped, at a price.",
-            (true, Change::Worse) => "Control did harm: the victim got less than without it.",
-            (_, _) if better.is_empty() && worse.is_empty() => "Control changed next to nothing.",
-            (true, _) if better.is_empty() => "Control did not help.",
-            (true, _) => "Control did not help the victim, though something else improved.",
-            (false, _) if worse.is_empty() => "Control helped.",
-            (false, _) if better.is_empty() => "Control did harm.",
-            (false, _) => "Control helped in one way and did harm in another.",
+        // A victim that had its share already cannot show whether control helps.
+        let had_its_share = before.victim >= 0.8 * self.fair_room();
+        let victim = match victim {
+            Change::Same if had_its_share => None,
+            change => Some(*change).filter(|_| self.parameters.victim),
+        };
+        let mut text = match victim {
+            Some(Change::Better) if worse.is_empty() => "Control helped.",
+            Some(Change::Better) => "Control helped, at a price.",
+            Some(Change::Worse) => "Control did harm: the victim got less than without it.",
+            _ if better.is_empty() && worse.is_empty() => "Control changed next to nothing.",
+            Some(Change::Same) if better.is_empty() => "Control did not help.",
+            Some(Change::Same) => {
+                "Control did not help the victim, though something else improved."
+            }
+            None if worse.is_empty() => "Control helped.",
+            None if better.is_empty() => "Control did harm.",
+            None if better.len() > worse.len() => "Control helped, at a price.",
+            None => "Control helped in one way and did harm in another.",
         }
         .to_owned();
         if !better.is_empty() {
@@ -814,52 +821,46 @@ impl Report {
             && let Some(phase) = top(&|phase| phase.victim)
         {
             best.push(format!(
-                "most for the victim {} ({})",
+                "Most for the victim: {} ({}).",
                 name(phase),
                 percent(phase.victim)
             ));
         }
         if let Some(phase) = top(&|phase| phase.root) {
             best.push(format!(
-                "the busiest root link {} ({})",
+                "Busiest root link: {} ({}).",
                 name(phase),
                 percent(phase.root)
             ));
         }
-        let evenness = |phase: &Phase| match phase.remote_local_ratio {
-            ratio if ratio > 1.0 => 1.0 / ratio,
-            ratio => ratio,
-        };
-        if let Some(phase) = top(&evenness).filter(|phase| phase.remote_local_ratio > 0.0) {
-            let ratio = phase.remote_local_ratio;
+        if let Some(phase) = top(&|phase| evenness(phase.remote_local_ratio))
+            .filter(|phase| phase.remote_local_ratio > 0.0)
+        {
             best.push(format!(
-                "the most even shares {} (remote/local {ratio:.2})",
-                name(phase)
+                "Most even shares: {} (remote/local {:.2}).",
+                name(phase),
+                phase.remote_local_ratio
             ));
         }
-        if let Some(phase) = top(&|phase| -phase.drop_share()) {
-            let least = phase.dropped_packets;
-            let (all, total) = (
-                phases.iter().all(|phase| phase.dropped_packets == least),
-                phases
-                    .iter()
-                    .map(|phase| phase.dropped_packets)
-                    .max()
-                    .unwrap_or(0),
-            );
-            best.push(match (all, least) {
-                (true, 0) => "no drops: all of them".to_owned(),
-                _ => format!(
-                    "the fewest drops {} ({}; up to {} elsewhere)",
-                    name(phase),
-                    count(least),
-                    count(total)
-                ),
-            });
+        let most_drops = phases.iter().map(|phase| phase.dropped_packets).max();
+        if most_drops == Some(0) {
+            best.push("None of them dropped a packet.".to_owned());
+        } else if let (Some(phase), Some(most)) = (top(&|phase| -phase.drop_share()), most_drops) {
+            best.push(format!(
+                "Fewest drops: {} ({}; the most were {}).",
+                name(phase),
+                count(phase.dropped_packets),
+                count(most)
+            ));
         }
-        paragraphs.push(format!("Among them: {}.", best.join("; ")));
+        paragraphs.push(best.join(" "));
         paragraphs
     }
+}
+
+/// 1 for equal shares; twice as much and half as much are equally far from it.
+fn evenness(ratio: f64) -> f64 {
+    if ratio > 1.0 { 1.0 / ratio } else { ratio }
 }
 
 /// How a number changed, in the direction that is wanted.
@@ -1448,7 +1449,7 @@ processor           %                   6.0           7.0
             "{text}"
         );
         assert!(
-            text.contains("\nControl helped in one way and did harm in another. "),
+            text.contains("\nControl helped, at a price. Better: 0 drops"),
             "{text}"
         );
     }
@@ -1464,6 +1465,47 @@ processor           %                   6.0           7.0
                 "Uncontrolled, the victim got 50 % of the link rate, and with fair shares the \
                  inter-switch link has room for 50 %: hardly any congestion spread to it."
             ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_victim_with_its_share_is_no_measure_of_control() {
+        let before = Phase {
+            victim: 0.49,
+            ..uncontrolled()
+        };
+        let text = unwrapped(&report(vec![before, controlled()]));
+        assert!(
+            text.contains("\nControl helped, at a price. Better: 0 drops instead"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_verdict_has_no_baseline_in_a_comparison_without_one() {
+        let mut report = many();
+        report.phases.remove(0);
+        report.phases[4].dropped_packets = 1_234;
+        let text = unwrapped(&report);
+        assert!(
+            text.starts_with("Most for the victim: input-output with lipd (50 %). "),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("Fewest drops: input-output with aimd (0; the most were 1,234)."),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn marks_that_nobody_answers_are_no_control() {
+        let text = unwrapped(&report(vec![Phase {
+            marking: Marking::Input,
+            ..uncontrolled()
+        }]));
+        assert!(
+            text.starts_with("Marked (input) but not controlled, the victim got 9 %"),
             "{text}"
         );
     }
@@ -1492,9 +1534,9 @@ processor           %                   6.0           7.0
             format!(
                 "{BEFORE}\n\
                  8 of 9 other settings gave the victim more. Not so: naive with aimd (8 %).\n\
-                 Among them: most for the victim input-output with lipd (50 %); the busiest root \
-                 link input-output with lipd (98 %); the most even shares input-output with aimd \
-                 (remote/local 1.06); no drops: all of them."
+                 Most for the victim: input-output with lipd (50 %). Busiest root link: \
+                 input-output with lipd (98 %). Most even shares: input-output with aimd \
+                 (remote/local 1.06). None of them dropped a packet."
             ),
             "{text}"
         );
