@@ -525,37 +525,30 @@ pub fn unmarked(policy: &Policy, ipd: u64, acks: u32) -> u64 {
     let (mut ipd, mut left, mut step) = (ipd, acks, 0);
     while step < 3 {
         let load = policy.load(ipd);
+        let single = step < 2;
         // How much the delay shrinks, as a binary logarithm.
         let log;
         if policy.function == LIPD {
             log = mul_shift((left as u64) << 32, policy.log2_lipd, 32);
             left = 0;
-        } else if policy.function == FIMD {
-            if step < 2 {
-                log = mul_bits(load, policy.log2_m, 63 + FRAC - LOG_FRAC);
-                left -= 1;
-            } else {
-                // 1/z = ln m · Rmin/r.
-                log = growth(
-                    mul_bits(load, policy.ln_m, 63),
-                    left as u64,
-                    C_1_6,
-                    C_1_16,
-                    3,
-                );
-                left = 0;
-            }
+        } else if policy.function == FIMD && single {
+            log = mul_bits(load, policy.log2_m, 63 + FRAC - LOG_FRAC);
+            left -= 1;
         } else {
-            // 1/s = (m - 1)(Rmin/r)², the share by which one ACK raises the rate; the rate goes
-            // with the root of s.
-            let q = mul_bits(mul_hi(load, load), policy.m_less_1, 62);
-            if step < 2 {
-                log = growth(q, 1, C_1_4, C_5_48, 0);
-                left -= 1;
+            let (q, n, c1, c2, root);
+            if policy.function == FIMD {
+                // 1/z = ln m · Rmin/r.
+                q = mul_bits(load, policy.ln_m, 63);
+                (n, c1, c2, root) = (left as u64, C_1_6, C_1_16, 0);
             } else {
-                log = growth(q, 2 * left as u64, C_1_4, C_5_48, 3) >> 1;
-                left = 0;
+                // 1/s = (m - 1)(Rmin/r)² is the share by which one ACK raises the rate; over
+                // several ACKs the rate goes with the root of s.
+                q = mul_bits(mul_hi(load, load), policy.m_less_1, 62);
+                let n_root = if single { (1, 0) } else { (2 * left as u64, 1) };
+                (n, c1, c2, root) = (n_root.0, C_1_4, C_5_48, n_root.1);
             }
+            log = growth(q, n, c1, c2, if single { 0 } else { 3 }) >> root;
+            left = if single { left - 1 } else { 0 };
         }
         // One unit at least: the step of AIMD with a low floor and m near 1 can be less than that.
         ipd = fixed::shrink(ipd, log).min(ipd - 1);
