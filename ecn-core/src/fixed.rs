@@ -151,7 +151,8 @@ pub const fn shrink(value: u64, log: u64) -> u64 {
 /// (meaningless below).
 ///
 /// Table of 64 logarithms and reciprocals, then ln(1 + d) for d < 1/64 as a polynomial of degree
-/// 5: absolute error below 1e-11; relative error below 2^-30 for arguments near 1.
+/// 5: absolute error below 4e-12; for arguments near 1 the relative error is below 2^-30, or that of
+/// the last place.
 #[inline(always)]
 pub const fn log2(value: u64, frac: u32) -> u64 {
     let frac = frac & 63;

@@ -336,7 +336,8 @@ impl Policy {
     /// `m` (1 < m <= 16; LIPD does not use it, but it is checked). Reacts once per round counted in
     /// packets; see [`Policy::with_round`].
     ///
-    /// The step of AIMD near full rate, (m - 1) rmin², has to be well above 2^-40 to be precise.
+    /// AIMD's step near full rate, (m - 1) rmin², is precise where it is well above 2^-40. Below, a
+    /// step is 2^-40: such a flow recovers somewhat faster than the equation says.
     pub const fn new(function: Function, rmin: Ratio, m: Ratio) -> Result<Self, PolicyError> {
         const MOST: u64 = 1 << 63;
         if rmin.num == 0 || rmin.den == 0 || m.den == 0 {
@@ -453,32 +454,32 @@ pub fn marked(policy: &Policy, ipd: u64) -> u64 {
         LIPD => policy.clamp(policy.clamp(ipd) + ONE),
         FIMD | AIMD => {
             let ipd = policy.clamp(ipd);
-            policy.clamp(mul(ipd, policy.m).max(ipd))
+            // 65536 · 16 at most.
+            policy.clamp(mul_bits(ipd, policy.m, FRAC))
         }
         _ => ipd,
     }
 }
 
-/// [`marked`] up to [`MAX_DECREASES`] times.
+/// [`marked`], 1 to [`MAX_DECREASES`] times.
 #[inline(always)]
 fn marked_times(policy: &Policy, ipd: u64, times: u32) -> u64 {
-    if times == 0 {
-        return ipd;
-    }
-    let ipd = marked(policy, ipd);
-    if times == 1 {
-        return ipd;
-    }
-    let more = (times - 1) as u64 & (MAX_DECREASES as u64 - 1);
+    let more = (times as u64).wrapping_sub(1) & (MAX_DECREASES as u64 - 1);
     if policy.function == LIPD {
-        return policy.clamp(ipd + (more << FRAC));
+        return policy.clamp(policy.clamp(ipd) + ((more + 1) << FRAC));
     }
-    // m^more by its binary digits, 1 where a digit is 0. No loop: one whose end depends on data
-    // costs the kernel's verifier ten times as much.
-    let square = mul(policy.m, policy.m);
-    let ipd = mul(ipd, power_digit(policy.m, more));
-    let ipd = policy.clamp(mul(ipd, power_digit(square, more >> 1)));
-    policy.clamp(mul(ipd, power_digit(mul(square, square), more >> 2)))
+    let mut factor = policy.m;
+    if more != 0 {
+        // m^more by its binary digits, 1 where a digit is 0. No loop: one whose end depends on
+        // data costs the kernel's verifier ten times as much. m is at most 16, so that up to m⁴
+        // all fits.
+        let square = mul_bits(policy.m, policy.m, FRAC);
+        let fourth = mul_bits(square, square, FRAC);
+        factor = mul_bits(factor, power_digit(policy.m, more), FRAC);
+        factor = mul_bits(factor, power_digit(square, more >> 1), FRAC);
+        factor = mul(factor, power_digit(fourth, more >> 2));
+    }
+    policy.clamp(mul(policy.clamp(ipd), factor))
 }
 
 /// `factor` if the last bit of `digits` is set, else 1; without a branch.
@@ -524,39 +525,33 @@ pub fn unmarked(policy: &Policy, ipd: u64, acks: u32) -> u64 {
     let (mut ipd, mut left, mut step) = (ipd, acks, 0);
     while step < 3 {
         let load = policy.load(ipd);
+        let single = step < 2;
         // How much the delay shrinks, as a binary logarithm.
         let log;
         if policy.function == LIPD {
             log = mul_shift((left as u64) << 32, policy.log2_lipd, 32);
             left = 0;
-        } else if policy.function == FIMD {
-            if step < 2 {
-                log = mul_bits(load, policy.log2_m, 63 + FRAC - LOG_FRAC);
-                left -= 1;
-            } else {
-                // 1/z = ln m · Rmin/r.
-                log = growth(
-                    mul_bits(load, policy.ln_m, 63),
-                    left as u64,
-                    C_1_6,
-                    C_1_16,
-                    3,
-                );
-                left = 0;
-            }
+        } else if policy.function == FIMD && single {
+            log = mul_bits(load, policy.log2_m, 63 + FRAC - LOG_FRAC);
+            left -= 1;
         } else {
-            // 1/s = (m - 1)(Rmin/r)², the share by which one ACK raises the rate; the rate goes
-            // with the root of s.
-            let q = mul_bits(mul_hi(load, load), policy.m_less_1, 62);
-            if step < 2 {
-                log = growth(q, 1, C_1_4, C_5_48, 0);
-                left -= 1;
+            let (q, n, c1, c2, root);
+            if policy.function == FIMD {
+                // 1/z = ln m · Rmin/r.
+                q = mul_bits(load, policy.ln_m, 63);
+                (n, c1, c2, root) = (left as u64, C_1_6, C_1_16, 0);
             } else {
-                log = growth(q, 2 * left as u64, C_1_4, C_5_48, 3) >> 1;
-                left = 0;
+                // 1/s = (m - 1)(Rmin/r)² is the share by which one ACK raises the rate; over
+                // several ACKs the rate goes with the root of s.
+                q = mul_bits(mul_hi(load, load), policy.m_less_1, 62);
+                let n_root = if single { (1, 0) } else { (2 * left as u64, 1) };
+                (n, c1, c2, root) = (n_root.0, C_1_4, C_5_48, n_root.1);
             }
+            log = growth(q, n, c1, c2, if single { 0 } else { 3 }) >> root;
+            left = if single { left - 1 } else { 0 };
         }
-        ipd = fixed::shrink(ipd, log);
+        // One unit at least: the step of AIMD with a low floor and m near 1 can be less than that.
+        ipd = fixed::shrink(ipd, log).min(ipd - 1);
         if ipd <= ONE {
             return ONE;
         }
@@ -766,8 +761,8 @@ impl State {
             ce.min(MAX_DECREASES)
         };
 
-        ipd = marked_times(policy, ipd, wanted);
         if wanted != 0 {
+            ipd = marked_times(policy, ipd, wanted);
             self.round_end = echo.received.wrapping_add(echo.outstanding);
             self.round_packets = echo.outstanding;
             self.round_until_ns = now_ns.saturating_add(policy.round_ns);
