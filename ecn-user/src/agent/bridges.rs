@@ -8,7 +8,7 @@ use super::{Error, Inner, Result, marking_policy, state};
 use crate::{
     config::{self, Config, MarkAt},
     datapath::Attached,
-    net::{NetNs, Netlink, netlink::Link},
+    net::{NetNs, Netlink, netlink::{Link, LinkWatch}},
 };
 
 /// A bridge and its ports.
@@ -16,6 +16,7 @@ pub(super) struct Bridge {
     number: u32,
     ns: NetNs,
     nl: Netlink,
+    watch: LinkWatch,
     ifindex: u32,
     ports: BTreeMap<u32, Port>,
     /// Per slot, what had arrived and left at the last sweep.
@@ -40,6 +41,8 @@ const WITHOUT_BACKLOG: [&str; 4] = ["mq", "mqprio", "multiq", "taprio"];
 impl Bridge {
     pub(super) fn find(config: &config::Bridge, number: u32) -> Result<Self> {
         let ns = NetNs::open(config.netns.as_deref())?;
+        // Before the first listing, so that nothing is missed.
+        let watch = LinkWatch::open(&ns)?;
         let nl = Netlink::open(&ns)?;
         let link = nl.link(&config.name)?;
         if link.kind.as_deref() != Some("bridge") {
@@ -53,14 +56,15 @@ impl Bridge {
             number,
             ns,
             nl,
+            watch,
             ifindex: link.index,
             ports: BTreeMap::new(),
             seen: BTreeMap::new(),
         })
     }
 
-    pub(super) fn netns(&self) -> &NetNs {
-        &self.ns
+    pub(super) fn links_changed(&self) -> Result<bool> {
+        Ok(!self.watch.drain()?.is_empty())
     }
 
     pub(super) fn state(&self, config: &Config) -> state::BridgeState {

@@ -17,12 +17,12 @@ use std::{
 };
 
 use ecn_core::{abi, echo, marking, response};
-use tokio::{io::unix::AsyncFd, signal::unix::SignalKind, sync::mpsc, task::JoinHandle};
+use tokio::{signal::unix::SignalKind, sync::mpsc, task::JoinHandle};
 
 use crate::{
     config::{self, Config},
     datapath::{self, Copy, Datapath, Maps, RateEvents, Sizes},
-    net::{self, NetNs, netlink::LinkWatch},
+    net::{self, NetNs},
 };
 use bridges::Bridge;
 use endpoints::Endpoint;
@@ -91,7 +91,6 @@ struct Inner {
     maps: Maps,
     datapath: Datapath,
     shared: Arc<Shared>,
-    agent_ns: Arc<NetNs>,
 }
 
 /// A running agent. Needs a tokio runtime; stops when dropped.
@@ -103,8 +102,8 @@ pub struct Agent {
     _lock: Lock,
 }
 
-/// How often pins are looked at.
-const PIN_PERIOD: Duration = Duration::from_millis(100);
+/// How often link events and pins are looked at.
+const TICK: Duration = Duration::from_millis(100);
 /// How often idle flows and forgotten counters are looked for.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
@@ -193,7 +192,6 @@ fn endpoint_policy(
 
 impl Inner {
     fn start(config: Config, options: Options, shared: Arc<Shared>) -> Result<Self> {
-        let agent_ns = Arc::new(NetNs::current()?);
         let sizes = Sizes { bridges: config.bridges.len() as u32, flows: config.flow.max };
         let datapath = Datapath::open(&config.agent.pin, sizes)?;
         let mut maps = datapath.maps()?;
@@ -212,7 +210,6 @@ impl Inner {
             maps,
             datapath,
             shared,
-            agent_ns,
         };
         for number in 0..inner.config.bridges.len() {
             let bridge = Bridge::find(&inner.config.bridges[number], number as u32)?;
@@ -234,6 +231,21 @@ impl Inner {
             endpoints: self.endpoints.iter().map(|e| e.state(&self.config)).collect(),
         }
         .write()
+    }
+
+    /// Ports that came and went, rates set by people.
+    fn tick(&mut self) -> Result<()> {
+        let mut changed = false;
+        for number in 0..self.bridges.len() {
+            if self.bridges[number].links_changed()? {
+                self.sync_bridge(number)?;
+                changed = true;
+            }
+        }
+        if changed {
+            self.write_state()?;
+        }
+        self.apply_pins()
     }
 
     /// The loaded copy for a namespace's ports.
@@ -276,26 +288,15 @@ impl Agent {
         )
         .map_err(|error| Error::Io { what: "start a thread", error })?;
 
-        let mut watches = Vec::new();
-        for bridge in &inner.bridges {
-            let watch = LinkWatch::open(bridge.netns())?;
-            let watch = AsyncFd::register(watch)
-                .map_err(|error| Error::Io { what: "wait for link events", error: error.into() })?;
-            watches.push(watch);
-        }
         let inner = Arc::new(Mutex::new(inner));
         let mut tasks = Vec::new();
-        for (number, watch) in watches.into_iter().enumerate() {
-            let inner = Arc::clone(&inner);
-            tasks.push(tokio::spawn(follow_links(inner, number, watch)));
-        }
         let refill = Arc::clone(&inner);
         tasks.push(tokio::spawn(async move {
             while let Some(endpoint) = takers.recv().await {
                 on_inner(&refill, move |inner| inner.refill_classes(endpoint)).await;
             }
         }));
-        tasks.push(tokio::spawn(every(PIN_PERIOD, Arc::clone(&inner), Inner::apply_pins)));
+        tasks.push(tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)));
         tasks.push(tokio::spawn(every(SWEEP_PERIOD, Arc::clone(&inner), Inner::sweep)));
         Ok(Self { inner, shared, tasks, enforcer: Some(enforcer), _lock: lock })
     }
@@ -376,23 +377,6 @@ async fn every(period: Duration, inner: Arc<Mutex<Inner>>, step: fn(&mut Inner) 
     loop {
         ticks.tick().await;
         on_inner(&inner, step).await;
-    }
-}
-
-async fn follow_links(inner: Arc<Mutex<Inner>>, number: usize, watch: AsyncFd<LinkWatch>) {
-    loop {
-        let Ok(mut guard) = watch.readable().await else {
-            return;
-        };
-        if let Err(error) = watch.get_ref().drain() {
-            tracing::warn!("{error}");
-        }
-        guard.clear_ready();
-        on_inner(&inner, move |inner| {
-            inner.sync_bridge(number)?;
-            inner.write_state()
-        })
-        .await;
     }
 }
 

@@ -9,7 +9,7 @@ use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, SetSockOpt, recv, send, sockopt};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Receive buffer of a socket: dumps of some thousand classes fit at once.
@@ -572,13 +572,6 @@ impl LinkWatch {
                 }
             }
         }
-    }
-}
-
-// tokio's `AsyncFd` still asks for the raw descriptor.
-impl AsRawFd for LinkWatch {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
     }
 }
 
