@@ -1,2 +1,3 @@
 //! Rig.
 pub mod topology;
+pub mod traffic;
