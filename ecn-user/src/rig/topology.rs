@@ -275,13 +275,19 @@ impl Rig {
         if !found.is_empty() {
             return Err(Error::AlreadyUp { found });
         }
-        Self::make(topology).inspect_err(|_| {
+        let switch = match NetNs::create(&topology.netns(SWITCH)) {
+            // Somebody else was faster; what there is belongs to them.
+            Err(net::Error::NamespaceExists { name }) => {
+                return Err(Error::AlreadyUp { found: vec![name] });
+            }
+            other => other?,
+        };
+        Self::make(topology, switch).inspect_err(|_| {
             let _ = remove(&topology.name_prefix);
         })
     }
 
-    fn make(topology: &Topology) -> Result<Self> {
-        let switch = NetNs::create(&topology.netns(SWITCH))?;
+    fn make(topology: &Topology, switch: NetNs) -> Result<Self> {
         let switch_netlink = Netlink::open(&switch)?;
         let hosts = topology.hosts();
         let rig = Self {

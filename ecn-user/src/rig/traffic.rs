@@ -18,6 +18,7 @@ use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -426,7 +427,11 @@ impl Traffic {
     /// The same by a command of the caller's, which must come to [`main_traffic`].
     pub fn start_command(mut command: Command, plan: &Plan) -> Result<Self> {
         let process = |what| move |source| Error::Process { what, source };
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // In a group of its own: an interrupt from the keyboard is for the parent, which then stops it.
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0);
         sys::die_with_parent(&mut command);
         let (to_us, from_keeper) = channel();
         let (to_reports, reports) = channel();

@@ -201,6 +201,48 @@ fn tcp_fills_the_root_link() {
 }
 
 #[test]
+fn the_sinks_know_ipv6_sources() {
+    require_root!();
+    let topology = Topology {
+        local: 2,
+        remote: 1,
+        ..topology("v6")
+    };
+    let rig = Rig::up(&topology).expect("up");
+    let plan = Plan::new(&topology, Kind::Udp, true);
+    let traffic = Traffic::start_command(command(), &plan).expect("start");
+    std::thread::sleep(Duration::from_secs(1));
+    let end = traffic.stop().expect("stop");
+    for flow in &end.flows {
+        let packets = flow.received_packets.expect("known for UDP");
+        assert!(packets > 100, "{flow:?}");
+        assert_eq!(flow.received_bytes, Some(packets * 2006), "{flow:?}");
+    }
+    let frames = &rig.port_counters().expect("counters")[1].1;
+    assert!(frames.bytes.div_ceil(frames.packets) == 2068, "{frames:?}");
+    rig.down().expect("down");
+}
+
+#[test]
+fn traffic_ends_with_its_handle() {
+    require_root!();
+    let topology = Topology {
+        local: 1,
+        remote: 1,
+        victim: false,
+        ..topology("drop")
+    };
+    let rig = Rig::up(&topology).expect("up");
+    let plan = Plan::new(&topology, Kind::Udp, false);
+    let traffic = Traffic::start_command(command(), &plan).expect("start");
+    let process = format!("/proc/{}", traffic.pid());
+    assert!(std::path::Path::new(&process).exists());
+    drop(traffic);
+    assert!(!std::path::Path::new(&process).exists());
+    rig.down().expect("down");
+}
+
+#[test]
 fn a_congestion_control_that_is_not_there_is_told() {
     require_root!();
     let topology = Topology {
