@@ -3,3 +3,4 @@
 pub mod figure;
 pub mod report;
 pub mod topology;
+pub mod traffic;
