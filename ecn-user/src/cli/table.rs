@@ -879,3 +879,9 @@ source       destination  proto  device  netns  resp        rate   ipd  marked  
         assert_eq!(flows_table(&[]), "no flows\n");
     }
 }
+
+
+/// An address out of a flow's key: IPv4 stands there as `::ffff:a.b.c.d`.
+pub fn address(bytes: &[u8; 16]) -> IpAddr {
+    std::net::Ipv6Addr::from(*bytes).to_canonical()
+}

@@ -1,6 +1,7 @@
-//! Rig.
+//! HP's Fig. 1 on this machine: topology, traffic, runs, reports.
 
 pub mod figure;
 pub mod report;
+pub mod run;
 pub mod topology;
 pub mod traffic;
