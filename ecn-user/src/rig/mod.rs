@@ -1,5 +1,6 @@
 //! Rig.
 
+pub mod args;
 pub mod figure;
 pub mod report;
 pub mod topology;
