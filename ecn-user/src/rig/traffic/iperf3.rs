@@ -1,0 +1,193 @@
+//! The same flows by iperf3, for those who trust it more: one server and one client per flow.
+
+use super::{Ending, Error, Flow, FlowCount, Kind, LOOK, Result, Shared, enter};
+use crate::net::sys;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a client or server may take to end once it is told to.
+const ENDING: Duration = Duration::from_secs(3);
+
+/// Starts the servers; the clients wait for the start.
+pub(super) fn start<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    shared: &'scope Shared,
+) -> Result<Vec<ScopedJoinHandle<'scope, Ending>>> {
+    let version = Command::new("iperf3").arg("--version").output();
+    version.map_err(|source| Error::NoIperf3 { source })?;
+    let (ready, all_ready) = channel::<Result<()>>();
+    let mut threads = Vec::new();
+    for n in 0..shared.plan.flows.len() {
+        let ready = ready.clone();
+        threads.push(scope.spawn(move || server(shared, n, &ready)));
+    }
+    for _ in 0..shared.plan.flows.len() {
+        all_ready.recv().unwrap_or(Err(Error::Silent))?;
+    }
+    // A server listens a moment after it starts.
+    std::thread::sleep(Duration::from_millis(300));
+    for n in 0..shared.plan.flows.len() {
+        threads.push(scope.spawn(move || client(shared, n)));
+    }
+    Ok(threads)
+}
+
+fn server(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
+    let flow = &shared.plan.flows[n];
+    let spawn = || {
+        enter(&flow.sink_netns)?;
+        let address = flow.destination.ip().to_string();
+        let port = flow.destination.port().to_string();
+        let mut command = Command::new("iperf3");
+        command.args(["-s", "-1", "-J", "-i", "0.5", "-B", &address, "-p", &port]);
+        spawn(&mut command)
+    };
+    let mut child = match spawn() {
+        Ok(child) => {
+            let _ = ready.send(Ok(()));
+            child
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return Ok(None);
+        }
+    };
+    let Some(mut pipe) = child.stdout.take() else {
+        return Ok(None);
+    };
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = pipe.read_to_string(&mut text);
+        text
+    });
+    wait_for_stop(shared, &mut child, flow, "server")?;
+    // It ends by itself once its client has.
+    finish(&mut child, None);
+    let text = reader.join().unwrap_or_default();
+    parse(&text, flow, shared.plan.kind).map(|count| Some((n, count)))
+}
+
+fn client(shared: &Shared, n: usize) -> Ending {
+    let flow = &shared.plan.flows[n];
+    enter(&flow.netns)?;
+    if !shared.wait_for_start(n) {
+        return Ok(None);
+    }
+    let port = |address: std::net::SocketAddr| address.port().to_string();
+    let mut command = Command::new("iperf3");
+    command.args([
+        "-c",
+        &flow.destination.ip().to_string(),
+        "-p",
+        &port(flow.destination),
+    ]);
+    command.args([
+        "-B",
+        &flow.source.ip().to_string(),
+        "--cport",
+        &port(flow.source),
+    ]);
+    command.args(["-t", "86400", "-i", "0"]);
+    match shared.plan.kind {
+        Kind::Iperf3Udp => {
+            command.args([
+                "-u",
+                "-b",
+                "0",
+                "-l",
+                &shared.plan.payload_bytes.to_string(),
+            ]);
+        }
+        _ => {
+            command.args(["-C", &shared.plan.congestion_control]);
+        }
+    }
+    let mut child = spawn(&mut command)?;
+    wait_for_stop(shared, &mut child, flow, "client")?;
+    finish(&mut child, Some(Signal::SIGINT));
+    Ok(None)
+}
+
+/// Starts it in the calling thread's namespace; it ends with that thread.
+fn spawn(command: &mut Command) -> Result<Child> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    sys::die_with_parent(command)
+        .spawn()
+        .map_err(|source| Error::NoIperf3 { source })
+}
+
+/// Waits for the end of the run; that of iperf3 before is an error.
+fn wait_for_stop(shared: &Shared, child: &mut Child, flow: &Flow, which: &str) -> Result<()> {
+    while !shared.stopped() {
+        if let Ok(Some(status)) = child.try_wait() {
+            // The report goes through standard output with -J, the rest through standard error.
+            let mut said = format!("{which} ended with {status}");
+            for pipe in [
+                child
+                    .stderr
+                    .take()
+                    .map(|pipe| Box::new(pipe) as Box<dyn Read>),
+                child
+                    .stdout
+                    .take()
+                    .map(|pipe| Box::new(pipe) as Box<dyn Read>),
+            ] {
+                let mut text = String::new();
+                let _ = pipe.map(|mut pipe| pipe.read_to_string(&mut text));
+                said = format!("{said} {}", text.trim());
+            }
+            return Err(Error::Iperf3 {
+                flow: flow.name.clone(),
+                said,
+            });
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Waits for its end, asking for it with a signal, then without asking.
+fn finish(child: &mut Child, signal: Option<Signal>) {
+    if let Some(signal) = signal {
+        let _ = kill(Pid::from_raw(child.id() as i32), signal);
+    }
+    let deadline = Instant::now() + ENDING;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Reads the server's report. A server whose client was interrupted has no sum at the end, but its
+/// intervals are there.
+fn parse(text: &str, flow: &Flow, kind: Kind) -> Result<FlowCount> {
+    let failed = |said: String| Error::Iperf3 {
+        flow: flow.name.clone(),
+        said,
+    };
+    let report: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| failed(format!("{error} in {text:?}")))?;
+    let sums: Vec<_> = report["intervals"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|interval| &interval["sum"])
+        .collect();
+    let total = |key: &str| sums.iter().filter_map(|sum| sum[key].as_u64()).sum::<u64>();
+    let udp = kind == Kind::Iperf3Udp;
+    Ok(FlowCount {
+        name: flow.name.clone(),
+        sent_packets: None,
+        received_packets: udp.then(|| total("packets").saturating_sub(total("lost_packets"))),
+        received_bytes: Some(total("bytes")),
+    })
+}
