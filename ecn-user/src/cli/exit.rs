@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use crate::config::{ConfigError, KeywordError};
 use crate::units::UnitError;
-use crate::{datapath, net, rig};
+use crate::{agent, datapath, net, rig};
 
 use super::key::KeyError;
 use super::table::SelectError;
@@ -75,6 +75,16 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = error.downcast_ref::<datapath::Error>() {
         return code_of_datapath(error);
     }
+    // Transparent errors hide what they hold from the chain of causes.
+    if let Some(error) = error.downcast_ref::<agent::Error>() {
+        return match error {
+            agent::Error::Configuration(_) => Some(USAGE),
+            agent::Error::Datapath(error) => code_of_datapath(error),
+            agent::Error::Net(error) => code_of_net(error),
+            agent::Error::State { error, .. } if denied(error) => Some(LACKING),
+            _ => None,
+        };
+    }
     if let Some(error) = error.downcast_ref::<rig::topology::Error>() {
         return match error {
             rig::topology::Error::Option { .. } => Some(USAGE),
@@ -90,9 +100,13 @@ fn code_of_datapath(error: &datapath::Error) -> Option<u8> {
     match error {
         E::NoObject | E::NoBtf | E::Btf(_) | E::NoMember(_) | E::NotRunning(_) => Some(LACKING),
         E::Net(error) => code_of_net(error),
-        E::File { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => Some(LACKING),
+        E::File { error, .. } if denied(error) => Some(LACKING),
         _ => None,
     }
+}
+
+fn denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }
 
 /// Rights and features that are missing are the machine's.

@@ -22,6 +22,8 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+use crate::rig::traffic;
+
 pub use exit::Failure;
 
 /// Congestion control for Linux bridges: hop-by-hop ECN marking, echo and rate control per flow.
@@ -54,9 +56,9 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Remove what a killed agent or rig left behind
     Clean(clean::CleanArgs),
-    /// Generate or receive traffic inside the rig
+    /// Send and receive the rig's traffic, as its parent says on the standard input
     #[command(hide = true)]
-    Traffic(rig::TrafficArgs),
+    Traffic,
 }
 
 /// Runs the command line of this process.
@@ -82,7 +84,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Flow(flow) => flow::run(flow),
         Command::Doctor(args) => doctor::run(args),
         Command::Clean(args) => clean::run(args),
-        Command::Traffic(args) => rig::traffic(args),
+        Command::Traffic => Ok(traffic::main_traffic()?),
     }
 }
 

@@ -1,7 +1,5 @@
 //! `ecn rig`: HP's Fig. 1 as network namespaces and bridges.
 
-use std::ffi::OsString;
-
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -52,18 +50,6 @@ pub struct ShowArgs {
     show: Show,
 }
 
-/// `ecn traffic`: started by the rig in its namespaces.
-#[derive(Args, Debug)]
-pub struct TrafficArgs {
-    /// As `rig::traffic` has them
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "ARGS"
-    )]
-    words: Vec<OsString>,
-}
-
 /// Runs the verb.
 ///
 /// # Errors
@@ -80,15 +66,6 @@ pub fn run(rig: &Rig) -> anyhow::Result<()> {
         Rig::Down(args) => down(args),
         Rig::Show(args) => show(args),
     }
-}
-
-/// Runs the traffic of one host.
-///
-/// # Errors
-///
-/// Those of the traffic.
-pub fn traffic(_args: &TrafficArgs) -> anyhow::Result<()> {
-    Err(Failure::failed("`ecn traffic` is not built yet").into())
 }
 
 fn up(args: &UpArgs) -> anyhow::Result<()> {

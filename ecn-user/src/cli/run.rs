@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::agent;
 use crate::config::{Config, ConfigError};
 
 use super::exit::Failure;
@@ -35,7 +36,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(agent(config))
+    Ok(runtime.block_on(agent::run(config))?)
 }
 
 /// A missing file at the default place is the first thing that new users meet.
@@ -53,9 +54,4 @@ fn with_hint(error: ConfigError, args: &RunArgs) -> anyhow::Error {
         }
         _ => error.into(),
     }
-}
-
-/// The agent itself.
-async fn agent(_config: Config) -> anyhow::Result<()> {
-    Err(Failure::failed("`ecn run` is not built yet").into())
 }
