@@ -1,3 +1,7 @@
 //! The `ecn` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ecn_user::cli::main()
+}

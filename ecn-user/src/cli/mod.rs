@@ -1,3 +1,135 @@
-//! Cli.
+//! The command line: one file per verb.
+//!
+//! `-j` prints one JSON document and nothing else to the standard output; logs and messages go to
+//! the standard error. Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 3 the machine
+//! lacks something.
 
+mod clean;
+mod doctor;
+mod exit;
+mod flow;
+pub mod key;
+mod port;
+mod rig;
+mod run;
 pub mod table;
+pub mod view;
+mod watch;
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::rig::traffic;
+
+pub use exit::Failure;
+
+/// Congestion control for Linux bridges: hop-by-hop ECN marking, echo and rate control per flow.
+#[derive(Parser, Debug)]
+#[command(name = "ecn", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 bad usage or configuration, \
+                        3 the machine lacks something.")]
+pub struct Cli {
+    /// Log more to the standard error; -vv still more. ECN_LOG sets it by module
+    #[arg(long, short = 'v', action = ArgAction::Count, global = true)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the agent in the foreground
+    Run(run::RunArgs),
+    /// HP's Fig. 1 as network namespaces and bridges
+    #[command(subcommand)]
+    Rig(rig::Rig),
+    /// Look at the ports of bridges that mark
+    #[command(subcommand)]
+    Port(port::Port),
+    /// Look at flows, and set their rates by hand
+    #[command(subcommand)]
+    Flow(flow::Flow),
+    /// Say what this machine has and lacks
+    Doctor(doctor::DoctorArgs),
+    /// Remove what a killed agent or rig left behind
+    Clean(clean::CleanArgs),
+    /// Send and receive the rig's traffic, as its parent says on the standard input
+    #[command(hide = true)]
+    Traffic,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let words = watch::join_seconds(std::env::args_os());
+    let cli = match Cli::try_parse_from(words) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(exit::USAGE));
+        }
+    };
+    ExitCode::from(exit::finish(run(&cli)))
+}
+
+fn run(cli: &Cli) -> anyhow::Result<()> {
+    let quiet = if matches!(cli.command, Command::Run(_)) { 1 } else { 0 };
+    start_logs(cli.verbose.saturating_add(quiet))?;
+    match &cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Rig(rig) => rig::run(rig),
+        Command::Port(port) => port::run(port),
+        Command::Flow(flow) => flow::run(flow),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Clean(args) => clean::run(args),
+        Command::Traffic => Ok(traffic::main_traffic()?),
+    }
+}
+
+/// Sends logs to the standard error: as much as `-v` or ECN_LOG asks for.
+fn start_logs(verbose: u8) -> anyhow::Result<()> {
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = match std::env::var("ECN_LOG") {
+        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text)
+            .map_err(|error| Failure::usage(format!("ECN_LOG={text} is not usable: {error}")))?,
+        _ => EnvFilter::new(level),
+    };
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .try_init();
+    Ok(())
+}
+
+/// The words of a filter, whether each came by itself or several in quotes.
+fn words(filter: &[String]) -> impl Iterator<Item = &str> {
+    filter.iter().flat_map(|words| words.split_whitespace())
+}
+
+/// Fails, with the exit code for what a machine lacks, unless this is root.
+fn require_root(what: &str) -> anyhow::Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err(Failure::lacking(format!("{what} needs root: run it with sudo")).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
+use crate::cli::key::{FlowName, protocol_number};
 use crate::config::{Function, Marking, suggestion};
 use crate::units::Rate;
 
@@ -541,10 +542,19 @@ pub fn ports_table(rows: &[PortRow]) -> String {
     table_text(&table)
 }
 
-fn end_text(address: IpAddr, port: u16) -> String {
-    match port {
-        0 => address.to_string(),
-        port => SocketAddr::new(address, port).to_string(),
+impl FlowRow {
+    /// The flow as `ecn flow set` takes it.
+    pub fn name(&self) -> String {
+        let protocol = protocol_number(&self.protocol).unwrap_or_default();
+        let (src, dst) = (self.src, self.dst);
+        FlowName {
+            src,
+            dst,
+            src_port: self.src_port,
+            dst_port: self.dst_port,
+            protocol,
+        }
+        .to_string()
     }
 }
 
@@ -563,20 +573,9 @@ pub fn flows_table(rows: &[FlowRow]) -> String {
         return "no flows\n".to_owned();
     }
     let header = [
-        "source",
-        "destination",
-        "proto",
-        "device",
-        "netns",
-        "resp",
-        "rate",
-        "ipd",
-        "marked",
-        "acked",
-        "by",
-        "idle",
+        "flow", "device", "netns", "resp", "rate", "ipd", "marked", "acked", "by", "idle",
     ];
-    let mut table = plain_table(&header, &[0, 1, 2, 3, 4, 5, 10]);
+    let mut table = plain_table(&header, &[0, 1, 2, 3, 8]);
     for row in rows {
         // A pinned rate is set by hand: no function moves it.
         let response = if row.pinned {
@@ -585,9 +584,7 @@ pub fn flows_table(rows: &[FlowRow]) -> String {
             row.response.name()
         };
         table.add_row([
-            end_text(row.src, row.src_port),
-            end_text(row.dst, row.dst_port),
-            row.protocol.clone(),
+            row.name(),
             or_dash(&row.device).to_owned(),
             or_dash(&row.netns).to_owned(),
             if response == "none" { "-" } else { response }.to_owned(),
@@ -864,6 +861,7 @@ brb     root  input-output   128   100  1000   1.23M  1.23M  1.23M  1.23M   588k
         let mut rows = flows();
         rows.push(FlowRow {
             src: "fd00::7".parse().unwrap(),
+            dst: "fd00::8".parse().unwrap(),
             netns: String::new(),
             rate_bytes_per_s: 12_345_678,
             pinned: true,
@@ -871,9 +869,9 @@ brb     root  input-output   128   100  1000   1.23M  1.23M  1.23M  1.23M   588k
             ..rows[0].clone()
         });
         let expected = "\
-source       destination  proto  device  netns  resp        rate   ipd  marked  acked  by   idle
-10.0.0.1:1   10.0.1.1:2   udp    eth0    a1     lipd           -  20.0       0      0  htb   0ms
-[fd00::7]:1  10.0.1.1:2   udp    eth0    -      pinned  98.8mbit  20.0       0      0  htb   12s
+flow                         device  netns  resp        rate   ipd  marked  acked  by   idle
+10.0.0.1:1>10.0.1.1:2/udp    eth0    a1     lipd           -  20.0       0      0  htb   0ms
+[fd00::7]:1>[fd00::8]:2/udp  eth0    -      pinned  98.8mbit  20.0       0      0  htb   12s
 ";
         assert_eq!(flows_table(&rows), expected);
         assert_eq!(flows_table(&[]), "no flows\n");

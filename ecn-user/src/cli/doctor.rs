@@ -1,0 +1,625 @@
+//! `ecn doctor`: what this machine has and lacks.
+//!
+//! Everything is found out by trying it, not by version numbers: vendors port features back. What is
+//! tried lives in a network namespace without a name and on a BPF file system that only one
+//! thread sees; both go with the thread, whatever happens to the process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use aya::maps::MapType;
+use clap::Args;
+use comfy_table::Table;
+use ecn_core::abi::name;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use serde::Serialize;
+
+use crate::agent::state::Lock;
+use crate::datapath::{self, BTF, Datapath, Sizes};
+use crate::net::htb::EndpointHtb;
+use crate::net::sys::BPFFS;
+use crate::net::{NetNs, Netlink, VethEnd};
+
+use super::exit::{Failure, message, print, print_json};
+use super::table::{plain_table, table_text};
+
+/// `ecn doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print what was found as JSON
+    #[arg(long, short = 'j')]
+    json: bool,
+}
+
+/// Something that we need, or could use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Check {
+    need: &'static str,
+    /// Nothing if it could not be tried.
+    found: Option<bool>,
+    /// Without it the datapath cannot run.
+    required: bool,
+    /// What was found.
+    detail: String,
+    /// What is lost without it, and what is used instead.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    without: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Program {
+    program: String,
+    verified_instructions: u32,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    kernel: String,
+    ready: bool,
+    missing: Vec<&'static str>,
+    /// How the rates of flows would be enforced.
+    enforcement: &'static str,
+    /// Process of a running agent or rig.
+    agent_pid: Option<String>,
+    checks: Vec<Check>,
+    programs: Vec<Program>,
+}
+
+impl Report {
+    fn add(
+        &mut self,
+        need: &'static str,
+        required: bool,
+        found: impl Into<Option<bool>>,
+        detail: impl Into<String>,
+        without: &'static str,
+    ) {
+        let (found, detail) = (found.into(), detail.into());
+        self.checks.push(Check {
+            need,
+            found,
+            required,
+            detail,
+            without,
+        });
+    }
+
+    /// Adds what was tried, with the reason if it did not work.
+    fn tried<T>(
+        &mut self,
+        need: &'static str,
+        required: bool,
+        result: &anyhow::Result<T>,
+        without: &'static str,
+    ) {
+        match result {
+            Ok(_) => self.add(need, required, true, "works", without),
+            Err(error) => self.add(need, required, false, message(error), without),
+        }
+    }
+}
+
+/// Runs the verb.
+///
+/// # Errors
+///
+/// Something that is required is missing.
+pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    let report = examine();
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&text(&report))?;
+    }
+    if report.ready {
+        return Ok(());
+    }
+    let missing = report.missing.join(", ");
+    Err(Failure::lacking(format!("the datapath cannot run here, missing: {missing}")).into())
+}
+
+fn examine() -> Report {
+    let mut report = Report {
+        kernel: read("/proc/sys/kernel/osrelease"),
+        enforcement: "htb",
+        agent_pid: Lock::holder(),
+        ..Report::default()
+    };
+    rights(&mut report);
+    kernel_files(&mut report);
+    std::thread::scope(|scope| {
+        // A thread of its own: it leaves the namespaces of this process.
+        let tried = scope.spawn(|| try_all(&mut report)).join();
+        if let Err(panic) = tried {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    machine(&mut report);
+    report.missing = report
+        .checks
+        .iter()
+        .filter(|check| check.required && check.found != Some(true))
+        .map(|check| check.need)
+        .collect();
+    report.ready = report.missing.is_empty();
+    report
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path)
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// Capabilities, by their numbers in linux/capability.h.
+fn rights(report: &mut Report) {
+    const NET_ADMIN: u32 = 12;
+    const SYS_ADMIN: u32 = 21;
+    const PERFMON: u32 = 38;
+    const BPF: u32 = 39;
+    let status = read("/proc/thread-self/status");
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0);
+    let has = |capability: u32| effective >> capability & 1 == 1;
+    // The newer two are parts of the old one.
+    let or_admin = |capability| has(capability) || has(SYS_ADMIN);
+    let mut add = |need, required, found, without| {
+        let detail = if found {
+            "held"
+        } else {
+            "not held: run as root"
+        };
+        report.add(need, required, found, detail, without);
+    };
+    add("CAP_BPF", true, or_admin(BPF), "no programs can be loaded");
+    add(
+        "CAP_PERFMON",
+        true,
+        or_admin(PERFMON),
+        "departures and drops cannot be traced",
+    );
+    add(
+        "CAP_NET_ADMIN",
+        true,
+        has(NET_ADMIN),
+        "programs cannot be attached, classes not be moved",
+    );
+    add(
+        "CAP_SYS_ADMIN",
+        false,
+        has(SYS_ADMIN),
+        "no other network namespaces, no rig, no mounting of bpffs",
+    );
+}
+
+fn kernel_files(report: &mut Report) {
+    let btf = Path::new(BTF).exists();
+    let detail = if btf {
+        BTF.to_owned()
+    } else {
+        format!("no {BTF} (CONFIG_DEBUG_INFO_BTF)")
+    };
+    report.add(
+        "BTF",
+        true,
+        btf,
+        detail,
+        "offsets of kernel structures are not known",
+    );
+    let mounted = is_bpffs();
+    let detail = if mounted {
+        format!("mounted on {BPFFS}")
+    } else {
+        format!("not on {BPFFS}")
+    };
+    report.add(
+        "bpffs",
+        false,
+        mounted,
+        detail,
+        "`ecn run` and `ecn rig` mount it",
+    );
+    let jit = read("/proc/sys/net/core/bpf_jit_enable");
+    let (found, detail) = match jit.as_str() {
+        "" => (None, "not known".to_owned()),
+        "0" => (Some(false), "off (net.core.bpf_jit_enable=0)".to_owned()),
+        _ => (Some(true), format!("on (net.core.bpf_jit_enable={jit})")),
+    };
+    report.add(
+        "BPF JIT",
+        false,
+        found,
+        detail,
+        "programs are interpreted, several times slower",
+    );
+}
+
+fn is_bpffs() -> bool {
+    statfs(BPFFS).is_ok_and(|at| at.filesystem_type() == BPF_FS_MAGIC)
+}
+
+const NOT_TRIED: &str = "not tried: no namespace to try it in";
+
+/// Tries what can only be tried. The calling thread is not good for anything else afterwards.
+fn try_all(report: &mut Report) {
+    let ring = aya::sys::is_map_supported(MapType::RingBuf).map_err(anyhow::Error::from);
+    match ring {
+        Ok(found) => report.add(
+            "ring buffer",
+            true,
+            found,
+            if found { "works" } else { "not in this kernel" },
+            "the agent does not learn of new rates",
+        ),
+        Err(error) => report.add("ring buffer", true, None, message(&error), ""),
+    }
+    let private = private_place();
+    let loaded = match &private {
+        Ok(_) => load(report),
+        Err(error) => {
+            // Without the right to make one, say at least whether there is an object.
+            let open = Datapath::open(&scratch(), SIZES).map(drop);
+            let embedded = !matches!(open, Err(datapath::Error::NoObject));
+            object(report, embedded);
+            let detail = format!("not tried: {}", message(error));
+            report.add("kernel programs", true, None, detail, "");
+            None
+        }
+    };
+    match &private {
+        Ok(netns) => devices(report, netns, loaded),
+        Err(_) => {
+            for (need, required, without) in [TCX, HTB, VETH, BRIDGE] {
+                report.add(need, required, None, NOT_TRIED, without);
+            }
+        }
+    }
+}
+
+const TCX: (&str, bool, &str) = (
+    "tcx",
+    false,
+    "clsact filters are used, which can hide other programs and outlive the agent",
+);
+const HTB: (&str, bool, &str) = (
+    "HTB and pfifo",
+    false,
+    "rates of flows are computed and shown, but not enforced; no rig",
+);
+const VETH: (&str, bool, &str) = ("veth", false, "no rig, no marking at departure");
+const BRIDGE: (&str, bool, &str) = ("bridge", true, "there is nothing to mark at");
+
+const SIZES: Sizes = Sizes {
+    bridges: 1,
+    flows: 64,
+};
+
+fn scratch() -> PathBuf {
+    Path::new(BPFFS).join(format!("ecn-doctor-{}", std::process::id()))
+}
+
+/// Moves the calling thread to a network namespace without a name, and puts a BPF file system
+/// that nobody else sees over the machine's.
+fn private_place() -> anyhow::Result<NetNs> {
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).context("make namespaces")?;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).context("keep mounts private")?;
+    if Path::new(BPFFS).exists() {
+        mount(
+            Some("bpf"),
+            BPFFS,
+            Some("bpf"),
+            MsFlags::empty(),
+            None::<&str>,
+        )
+        .context("mount bpffs")?;
+    }
+    Ok(NetNs::from_path("/proc/thread-self/ns/net")?)
+}
+
+fn object(report: &mut Report, embedded: bool) {
+    let detail = if embedded {
+        "embedded"
+    } else {
+        "this build holds none: `cargo xtask build`"
+    };
+    report.add(
+        "program object",
+        true,
+        embedded,
+        detail,
+        "only the simulator works",
+    );
+}
+
+/// Loads all programs and lets the verifier look at them.
+fn load(report: &mut Report) -> Option<Datapath> {
+    let mut opened = Datapath::open(&scratch(), SIZES);
+    object(report, !matches!(opened, Err(datapath::Error::NoObject)));
+    let verified = match &mut opened {
+        Ok(datapath) => datapath.verify(),
+        Err(_) => Ok(Vec::new()),
+    };
+    let failed = opened.as_ref().err().or(verified.as_ref().err());
+    // The first thing that is attached; everything else has been loaded by then.
+    let tracing = match failed {
+        Some(datapath::Error::Program { program, .. }) => {
+            !matches!(program.as_str(), name::DEPART | name::DROP)
+        }
+        failed => failed.is_none(),
+    };
+    let detail = if tracing {
+        "net_dev_start_xmit, kfree_skb"
+    } else {
+        "not attached"
+    };
+    let found = if failed.is_none() || !tracing {
+        Some(tracing)
+    } else {
+        None
+    };
+    report.add(
+        "tp_btf hooks",
+        true,
+        found,
+        detail,
+        "departures and drops are not seen",
+    );
+    match failed {
+        None => {
+            let detail = "loaded and verified, spin locks included";
+            report.add(
+                "kernel programs",
+                true,
+                true,
+                detail,
+                "no marking, no echo, no limits",
+            );
+        }
+        Some(error) => {
+            let detail = chain(error);
+            report.add(
+                "kernel programs",
+                true,
+                false,
+                detail,
+                "no marking, no echo, no limits",
+            );
+        }
+    }
+    if let Ok(verified) = verified {
+        let program = |v: datapath::Verified| Program {
+            program: v.program,
+            verified_instructions: v.instructions,
+        };
+        report.programs = verified.into_iter().map(program).collect();
+    }
+    opened.ok()
+}
+
+/// An error with its causes.
+fn chain(error: &datapath::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
+    let (need, required, without) = TCX;
+    match &loaded {
+        Some(datapath) => match tcx(netns, datapath) {
+            Ok(found) => {
+                let detail = if found {
+                    "works"
+                } else {
+                    "not in this kernel (6.6 and later)"
+                };
+                report.add(need, required, found, detail, without);
+            }
+            // Neither tcx nor clsact.
+            Err(error) => report.add(need, true, false, message(&error), without),
+        },
+        None => report.add(
+            need,
+            required,
+            None,
+            "not tried: no program to attach",
+            without,
+        ),
+    }
+    let (need, required, without) = BRIDGE;
+    let bridge = Netlink::open(netns).and_then(|netlink| netlink.add_bridge("ecn-bridge"));
+    report.tried(need, required, &bridge.map_err(Into::into), without);
+    let (need, required, without) = VETH;
+    let veth = veth(netns);
+    report.tried(need, required, &veth, without);
+    let (need, required, without) = HTB;
+    match veth {
+        Ok(ifindex) => {
+            let htb = htb(netns, ifindex);
+            if htb.is_err() {
+                report.enforcement = "none";
+            }
+            report.tried(need, required, &htb, without);
+        }
+        Err(_) => report.add(need, required, None, "not tried: no device", without),
+    }
+}
+
+/// Attaches a program to `lo`: false if aya has fallen back to a clsact filter.
+fn tcx(netns: &NetNs, datapath: &Datapath) -> anyhow::Result<bool> {
+    let mut copy = datapath.copy(netns.inum(), 1)?;
+    let _attached = copy.attach(netns, "lo", name::ENDPOINT_IN)?;
+    let qdiscs = Netlink::open(netns)?.qdiscs()?;
+    Ok(!qdiscs.iter().any(|qdisc| qdisc.kind == "clsact"))
+}
+
+fn veth(netns: &NetNs) -> anyhow::Result<u32> {
+    let [near, far] = ["ecn-near", "ecn-far"].map(|name| VethEnd {
+        name,
+        ..VethEnd::default()
+    });
+    let netlink = Netlink::open(netns)?;
+    Ok(netlink.add_veth(&near, &far, netns, 1500)?.index)
+}
+
+fn htb(netns: &NetNs, ifindex: u32) -> anyhow::Result<()> {
+    let htb = EndpointHtb {
+        ifindex,
+        link_bytes_per_s: 12_500_000,
+        frame_bytes: 1514,
+        leaf_packets: 100,
+    };
+    Ok(htb.install(&Netlink::open(netns)?)?)
+}
+
+/// What else decides how things go.
+fn machine(report: &mut Report) {
+    let fq = has_fq(&report.kernel);
+    let detail = if fq {
+        "there; pacing by departure time is not, htb is used"
+    } else {
+        "not there"
+    };
+    report.add(
+        "fq",
+        false,
+        fq,
+        detail,
+        "pacing by departure time is not available, htb is used",
+    );
+    netfilter(report);
+    let iperf3 = std::env::var_os("PATH").and_then(|path| {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join("iperf3"))
+            .find(|file| file.is_file())
+    });
+    let found = iperf3.is_some();
+    let detail = iperf3.map_or_else(
+        || "not in PATH".to_owned(),
+        |file| file.display().to_string(),
+    );
+    report.add(
+        "iperf3",
+        false,
+        found,
+        detail,
+        "`--traffic iperf3` is not possible; the rig has its own senders",
+    );
+}
+
+/// With br_netfilter, bridged packets pass the IP layer's filters; and their sockets let go of them,
+/// which the rig wants.
+fn netfilter(report: &mut Report) {
+    const LOST: &str = "packets under way count against a rig's sockets: less congestion there";
+    let families = ["iptables", "ip6tables", "arptables"];
+    let value = |family| read(format!("/proc/sys/net/bridge/bridge-nf-call-{family}"));
+    let values = families.map(|family| (family, value(family)));
+    let values: Vec<_> = values
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .collect();
+    if values.is_empty() {
+        report.add("br_netfilter", false, false, "not there", LOST);
+        return;
+    }
+    let mut texts: Vec<_> = values
+        .iter()
+        .map(|(family, value)| format!("bridge-nf-call-{family}={value}"))
+        .collect();
+    if values.iter().any(|(_, value)| value != "0") {
+        texts.push("bridged packets pass the IP filters, fragments are put together".to_owned());
+    }
+    report.add("br_netfilter", false, true, texts.join(", "), LOST);
+}
+
+/// Whether the kernel has fq, built in or as a module.
+fn has_fq(release: &str) -> bool {
+    let modules = Path::new("/lib/modules").join(release);
+    let listed = ["modules.builtin", "modules.dep"]
+        .iter()
+        .any(|file| read(modules.join(file)).contains("/sch_fq.ko"));
+    listed
+        || read("/proc/kallsyms")
+            .lines()
+            .any(|line| line.contains(" fq_qdisc_ops"))
+}
+
+fn text(report: &Report) -> String {
+    let mut checks: Table = plain_table(&["", "need", "found"], &[0, 1, 2]);
+    for check in &report.checks {
+        let sign = match (check.found, check.required) {
+            (Some(true), _) => "ok",
+            (Some(false), true) => "MISSING",
+            (Some(false), false) => "no",
+            (None, _) => "?",
+        };
+        let detail = match check.found {
+            Some(true) => check.detail.clone(),
+            _ if check.without.is_empty() => check.detail.clone(),
+            _ => format!("{}; without it: {}", check.detail, check.without),
+        };
+        checks.add_row([sign, check.need, &detail]);
+    }
+    let mut text = format!("kernel {}\n\n{}", report.kernel, table_text(&checks));
+    if !report.programs.is_empty() {
+        let mut programs = plain_table(&["program", "instructions verified"], &[0]);
+        for program in &report.programs {
+            programs.add_row([
+                program.program.clone(),
+                program.verified_instructions.to_string(),
+            ]);
+        }
+        text.push_str(&format!("\n{}", table_text(&programs)));
+    }
+    let agent = match &report.agent_pid {
+        Some(pid) => format!("process {pid}"),
+        None => "none".to_owned(),
+    };
+    let verdict = if report.ready {
+        "the datapath can run"
+    } else {
+        "the datapath cannot run"
+    };
+    text.push_str(&format!(
+        "\nenforcement of rates: {}\nrunning agent or rig: {agent}\n{verdict}\n",
+        report.enforcement
+    ));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(found: Option<bool>, required: bool) -> Report {
+        let mut report = Report::default();
+        report.add("thing", required, found, "detail", "nothing works");
+        report
+    }
+
+    #[test]
+    fn what_is_lost_is_said_where_it_is_missing() {
+        assert!(!text(&report(Some(true), true)).contains("nothing works"));
+        let missing = text(&report(Some(false), true));
+        assert!(
+            missing.contains("MISSING  thing  detail; without it: nothing works"),
+            "{missing}"
+        );
+        assert!(!text(&report(Some(false), false)).contains("MISSING"));
+    }
+}

@@ -1,0 +1,223 @@
+//! How the command ends: exit codes, and one clear line for people.
+
+use std::fmt;
+use std::io::{self, Write as _};
+
+use nix::errno::Errno;
+
+use crate::config::{ConfigError, KeywordError};
+use crate::units::UnitError;
+use crate::{agent, datapath, net, rig};
+
+use super::key::KeyError;
+use super::table::SelectError;
+
+/// Done.
+pub const DONE: u8 = 0;
+/// It was tried and failed.
+pub const FAILED: u8 = 1;
+/// Bad usage or configuration.
+pub const USAGE: u8 = 2;
+/// The machine lacks something, which the message names.
+pub const LACKING: u8 = 3;
+
+/// A failure that knows its exit code.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// It was tried and failed.
+    pub fn failed(message: impl fmt::Display) -> Self {
+        Self {
+            code: FAILED,
+            message: message.to_string(),
+        }
+    }
+
+    /// Bad usage or configuration.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Self {
+            code: USAGE,
+            message: message.to_string(),
+        }
+    }
+
+    /// The machine lacks something.
+    pub fn lacking(message: impl fmt::Display) -> Self {
+        Self {
+            code: LACKING,
+            message: message.to_string(),
+        }
+    }
+}
+
+/// The exit code for an error: that of the first cause that has one.
+pub fn code(error: &anyhow::Error) -> u8 {
+    error.chain().find_map(code_of).unwrap_or(FAILED)
+}
+
+fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        return Some(failure.code);
+    }
+    if error.is::<ConfigError>()
+        || error.is::<UnitError>()
+        || error.is::<KeywordError>()
+        || error.is::<SelectError>()
+        || error.is::<KeyError>()
+    {
+        return Some(USAGE);
+    }
+    if let Some(error) = error.downcast_ref::<datapath::Error>() {
+        return code_of_datapath(error);
+    }
+    // Transparent errors hide what they hold from the chain of causes.
+    if let Some(error) = error.downcast_ref::<agent::Error>() {
+        return match error {
+            agent::Error::Configuration(_) => Some(USAGE),
+            agent::Error::Datapath(error) => code_of_datapath(error),
+            agent::Error::Net(error) => code_of_net(error),
+            agent::Error::State { error, .. } if denied(error) => Some(LACKING),
+            _ => None,
+        };
+    }
+    if let Some(error) = error.downcast_ref::<rig::topology::Error>() {
+        return match error {
+            rig::topology::Error::Option { .. } => Some(USAGE),
+            rig::topology::Error::Net(error) => code_of_net(error),
+            _ => None,
+        };
+    }
+    error.downcast_ref::<net::Error>().and_then(code_of_net)
+}
+
+fn code_of_datapath(error: &datapath::Error) -> Option<u8> {
+    use datapath::Error as E;
+    match error {
+        E::NoObject | E::NoBtf | E::Btf(_) | E::NoMember(_) | E::NotRunning(_) => Some(LACKING),
+        E::Net(error) => code_of_net(error),
+        E::File { error, .. } if denied(error) => Some(LACKING),
+        _ => None,
+    }
+}
+
+fn denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Rights and features that are missing are the machine's.
+fn code_of_net(error: &net::Error) -> Option<u8> {
+    match error.errno() {
+        Some(Errno::EPERM | Errno::EACCES | Errno::EOPNOTSUPP) => Some(LACKING),
+        _ => None,
+    }
+}
+
+/// The error and its causes in one line, each said once: many messages quote their cause.
+pub fn message(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.contains(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause);
+    }
+    text
+}
+
+/// Nobody reads the standard output any more (`| head`): not an error to speak of.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// Says what went wrong, if anything, and returns the exit code.
+pub fn finish(result: anyhow::Result<()>) -> u8 {
+    match result {
+        Ok(()) => DONE,
+        Err(error) if is_broken_pipe(&error) => DONE,
+        Err(error) => {
+            for line in message(&error).lines() {
+                note(line);
+            }
+            code(&error)
+        }
+    }
+}
+
+/// Writes to the standard output.
+///
+/// # Errors
+///
+/// Nobody reads it any more, or the file system is full.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Writes a JSON document and a line break to the standard output.
+///
+/// # Errors
+///
+/// As [`print`].
+pub fn print_json(document: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&format!("{}\n", serde_json::to_string(document)?))
+}
+
+/// Says a line on the standard error, where it disturbs no JSON.
+pub fn note(line: &str) {
+    let _ = writeln!(io::stderr(), "ecn: {line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn codes_come_from_the_cause() {
+        let bad_rate = "5 apples"
+            .parse::<crate::units::Rate>()
+            .expect_err("no rate");
+        let not_running = datapath::Error::NotRunning("/sys/fs/bpf/x".into());
+        let rights = net::Error::File {
+            what: "set",
+            path: "/x".to_owned(),
+            errno: Errno::EPERM,
+        };
+        for (error, expected) in [
+            (anyhow::anyhow!("x"), FAILED),
+            (bad_rate.into(), USAGE),
+            (not_running.into(), LACKING),
+            (rights.into(), LACKING),
+            (Failure::usage("x").into(), USAGE),
+        ] {
+            let error = Err::<(), _>(error)
+                .context("while testing")
+                .expect_err("an error");
+            assert_eq!(code(&error), expected, "{error:#}");
+        }
+    }
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        let cause = datapath::Error::NotRunning("/sys/fs/bpf/x".into());
+        let error = anyhow::Error::new(cause).context("cannot list");
+        let text = message(&error);
+        assert_eq!(text.matches("no datapath").count(), 1, "{text}");
+        assert!(text.starts_with("cannot list: "), "{text}");
+    }
+}

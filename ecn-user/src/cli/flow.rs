@@ -1,0 +1,235 @@
+//! `ecn flow`: the flows that are sent through controlled devices, and rates set by hand.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use ecn_core::flow;
+
+use crate::units::Rate;
+
+use super::exit::{self, Failure};
+use super::key::{FlowName, nearest};
+use super::table::{FlowFilter, FlowRow, flows_table, rate_text, sort_flows};
+use super::view::View;
+use super::watch::{self, Show};
+use super::words;
+
+/// What to do with flows.
+#[derive(Subcommand, Debug)]
+pub enum Flow {
+    /// Show the rate, marks and response of each flow
+    Show(FlowShow),
+    /// Hold a flow at a rate, whatever its marks say
+    Set(FlowSet),
+    /// Give a flow back to its response
+    Unset(FlowUnset),
+}
+
+/// `ecn flow show`.
+#[derive(Args, Debug)]
+pub struct FlowShow {
+    /// Only these: dev NAME, src ADDRESS, dst ADDRESS, netns NAME, protocol NAME
+    #[arg(value_name = "FILTER")]
+    filter: Vec<String>,
+    /// Sort by a key of the JSON form, with or without its unit, such as rate or marked_packets
+    #[arg(long, value_name = "KEY")]
+    sort: Option<String>,
+    /// Directory of the pinned maps; by default that of the running agent
+    #[arg(long, value_name = "DIR")]
+    pin: Option<PathBuf>,
+    #[command(flatten)]
+    show: Show,
+}
+
+/// Which flow.
+#[derive(Args, Debug)]
+pub struct Which {
+    /// The flow as `ecn flow show` prints it, in quotes: '10.0.0.1:1234>10.0.1.1:5001/udp'
+    #[arg(value_name = "FLOW")]
+    flow: FlowName,
+    /// The device through which it leaves, where several have such a flow
+    #[arg(long, value_name = "DEVICE")]
+    dev: Option<String>,
+    /// The network namespace of that device
+    #[arg(long, value_name = "NETNS")]
+    netns: Option<String>,
+    /// Directory of the pinned maps; by default that of the running agent
+    #[arg(long, value_name = "DIR")]
+    pin: Option<PathBuf>,
+    /// Print the flow as JSON, as in `ecn flow show`
+    #[arg(long, short = 'j')]
+    json: bool,
+}
+
+/// `ecn flow set`.
+#[derive(Args, Debug)]
+pub struct FlowSet {
+    #[command(flatten)]
+    which: Which,
+    /// The rate, such as 20mbit
+    #[arg(long, value_name = "RATE")]
+    rate: Rate,
+}
+
+/// `ecn flow unset`.
+#[derive(Args, Debug)]
+pub struct FlowUnset {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+///
+/// Bad filters and keys, unknown flows, rates above the link's; no datapath.
+pub fn run(flow: &Flow) -> anyhow::Result<()> {
+    match flow {
+        Flow::Show(args) => show(args),
+        Flow::Set(args) => set(args),
+        Flow::Unset(args) => unset(args),
+    }
+}
+
+fn show(args: &FlowShow) -> anyhow::Result<()> {
+    let filter = FlowFilter::parse(words(&args.filter))?;
+    sort_flows(&mut [], args.sort.as_deref())?;
+    let mut warned = false;
+    let look = || -> anyhow::Result<Vec<FlowRow>> {
+        let view = View::open(args.pin.as_deref())?;
+        if let Some(warning) = view.stale().filter(|_| !warned) {
+            exit::note(&warning);
+            warned = true;
+        }
+        let mut rows: Vec<_> = view.flows()?.into_iter().map(|(_, row)| row).collect();
+        rows.retain(|row| filter.matches(row));
+        sort_flows(&mut rows, args.sort.as_deref())?;
+        Ok(rows)
+    };
+    watch::show(&args.show, look, |rows| flows_table(rows))
+}
+
+fn set(args: &FlowSet) -> anyhow::Result<()> {
+    let mut view = View::open(args.which.pin.as_deref())?;
+    let flows = view.flows()?;
+    let key = *pick(&view, &args.which, flows.iter().map(|(key, _)| key))?;
+    let link = view.maps.endpoint(key.endpoint.into())?.link_bytes_per_s;
+    let rate = args.rate.bytes_per_s();
+    if link != 0 && rate > link {
+        let link = rate_text(link);
+        let message = format!(
+            "{} is above the link rate of this flow's device, {link}",
+            args.rate
+        );
+        return Err(Failure::usage(message).into());
+    }
+    view.maps
+        .set_pin(&key, rate)
+        .with_context(|| format!("cannot set {}", args.which.flow))?;
+    if let Some(warning) = view.stale() {
+        exit::note(&warning);
+    }
+    let flow = row(&view, &key)?;
+    if let Some(flow) = flow.as_ref().filter(|flow| flow.enforcement == "none") {
+        let why = match view.maps.flow(&key) {
+            Some(flow) if flow.flags & flow::NEGOTIATED != 0 => {
+                "TCP has negotiated ECN and controls itself"
+            }
+            Some(flow) if flow.class == 0 => "it has no class of its own",
+            _ => "its device does not enforce rates",
+        };
+        exit::note(&format!(
+            "the rate of this flow on {:?} is not enforced: {why}",
+            flow.device
+        ));
+    }
+    if args.which.json {
+        return exit::print_json(&flow);
+    }
+    exit::print(&format!("{} {}\n", args.which.flow, args.rate))
+}
+
+fn unset(args: &FlowUnset) -> anyhow::Result<()> {
+    let mut view = View::open(args.which.pin.as_deref())?;
+    let pins = view.maps.pins()?;
+    let wanted = |key: &&flow::Key| FlowName::from(*key) == args.which.flow;
+    if !pins.iter().map(|(key, _)| key).any(|key| wanted(&key)) {
+        // Says so if there is no such flow at all.
+        let flows = view.flows()?;
+        pick(&view, &args.which, flows.iter().map(|(key, _)| key))?;
+        let message = format!("the rate of {} is not set by hand", args.which.flow);
+        return Err(Failure::failed(message).into());
+    }
+    let key = *pick(&view, &args.which, pins.iter().map(|(key, _)| key))?;
+    view.maps.remove_pin(&key);
+    if args.which.json {
+        return exit::print_json(&row(&view, &key)?);
+    }
+    exit::print(&format!("{} follows its marks again\n", args.which.flow))
+}
+
+fn row(view: &View, key: &flow::Key) -> anyhow::Result<Option<FlowRow>> {
+    Ok(view
+        .flows()?
+        .into_iter()
+        .find(|(found, _)| found == key)
+        .map(|(_, row)| row))
+}
+
+/// The one key of a flow among `known`, at the endpoint that was asked for.
+fn pick<'a>(
+    view: &View,
+    which: &Which,
+    known: impl Iterator<Item = &'a flow::Key> + Clone,
+) -> anyhow::Result<&'a flow::Key> {
+    let place = |key: &flow::Key| match view.endpoint(key.endpoint) {
+        Some(endpoint) => (endpoint.device.clone(), endpoint.netns.clone()),
+        None => (String::new(), String::new()),
+    };
+    let same = |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|w| w == found);
+    let everywhere: Vec<_> = known
+        .clone()
+        .filter(|key| FlowName::from(*key) == which.flow)
+        .collect();
+    let here: Vec<_> = everywhere
+        .iter()
+        .filter(|key| {
+            let (device, netns) = place(key);
+            same(&which.dev, &device) && same(&which.netns, &netns)
+        })
+        .collect();
+    let places = |keys: &[&flow::Key]| {
+        let mut texts: Vec<_> = keys
+            .iter()
+            .map(|key| match place(key) {
+                (device, netns) if netns.is_empty() => format!("--dev {device}"),
+                (device, netns) => format!("--dev {device} --netns {netns}"),
+            })
+            .collect();
+        texts.sort();
+        texts.join(", ")
+    };
+    match (here.as_slice(), everywhere.as_slice()) {
+        ([key], _) => Ok(key),
+        ([], []) => {
+            let near = nearest(&which.flow, known.map(FlowName::from), 3);
+            let hint = if near.is_empty() {
+                "there are none; `ecn flow show` lists them".to_owned()
+            } else {
+                format!("nearest are {}; `ecn flow show` lists all", near.join(", "))
+            };
+            Err(Failure::failed(format!("no flow {}: {hint}", which.flow)).into())
+        }
+        ([], elsewhere) => {
+            let places = places(elsewhere);
+            Err(Failure::failed(format!("no flow {} there: it is at {places}", which.flow)).into())
+        }
+        (several, _) => {
+            let several: Vec<_> = several.iter().map(|key| **key).collect();
+            let places = places(&several);
+            let message = format!("several devices have {}: choose by {places}", which.flow);
+            Err(Failure::usage(message).into())
+        }
+    }
+}

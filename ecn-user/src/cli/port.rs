@@ -1,0 +1,57 @@
+//! `ecn port`: the marking ports of bridges.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::table::{PortFilter, PortRow, ports_table, sort_ports};
+use super::view::View;
+use super::watch::{self, Show};
+use super::{exit, words};
+
+/// What to do with ports.
+#[derive(Subcommand, Debug)]
+pub enum Port {
+    /// Show queues, marks and drops of each port
+    Show(PortShow),
+}
+
+/// `ecn port show`.
+#[derive(Args, Debug)]
+pub struct PortShow {
+    /// Only these: dev NAME, bridge NAME
+    #[arg(value_name = "FILTER")]
+    filter: Vec<String>,
+    /// Sort by a key of the JSON form, with or without its unit, such as marked or waiting_packets
+    #[arg(long, value_name = "KEY")]
+    sort: Option<String>,
+    /// Directory of the pinned maps; by default that of the running agent
+    #[arg(long, value_name = "DIR")]
+    pin: Option<PathBuf>,
+    #[command(flatten)]
+    show: Show,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+///
+/// Bad filters and keys; no datapath.
+pub fn run(port: &Port) -> anyhow::Result<()> {
+    let Port::Show(args) = port;
+    let filter = PortFilter::parse(words(&args.filter))?;
+    sort_ports(&mut [], args.sort.as_deref())?;
+    let mut warned = false;
+    let look = || -> anyhow::Result<Vec<PortRow>> {
+        let view = View::open(args.pin.as_deref())?;
+        if let Some(warning) = view.stale().filter(|_| !warned) {
+            exit::note(&warning);
+            warned = true;
+        }
+        let mut rows = view.ports()?;
+        rows.retain(|row| filter.matches(row));
+        sort_ports(&mut rows, args.sort.as_deref())?;
+        Ok(rows)
+    };
+    watch::show(&args.show, look, |rows| ports_table(rows))
+}

@@ -1,0 +1,222 @@
+//! `ecn rig`: HP's Fig. 1 as network namespaces and bridges.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::agent::state::{Lock, State};
+use crate::rig::args::{HostArgs, RigArgs};
+use crate::rig::topology::{self, Counters, DEFAULT_PREFIX, HOST_DEVICE, Host, Topology};
+
+use super::exit::{Failure, print, print_json};
+use super::require_root;
+use super::table::{plain_table, rate_text, table_text};
+use super::watch::{self, Show};
+
+/// What to do with the rig.
+#[derive(Subcommand, Debug)]
+pub enum Rig {
+    /// Make the rig, measure it without and with control, and remove it
+    Run(RigArgs),
+    /// Make the rig and leave it there
+    Up(UpArgs),
+    /// Remove the rig
+    Down(DownArgs),
+    /// Show the rig's hosts, rates and counters
+    Show(ShowArgs),
+}
+
+/// `ecn rig up`.
+#[derive(Args, Debug)]
+pub struct UpArgs {
+    #[command(flatten)]
+    hosts: HostArgs,
+    /// Print the rig as JSON, as `ecn rig show` does
+    #[arg(long, short = 'j')]
+    json: bool,
+}
+
+/// `ecn rig down`.
+#[derive(Args, Debug)]
+pub struct DownArgs {
+    /// Print the removed namespaces as JSON
+    #[arg(long, short = 'j')]
+    json: bool,
+}
+
+/// `ecn rig show`.
+#[derive(Args, Debug)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    show: Show,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+///
+/// Rights are missing; a rig is there already, or none is; the kernel refuses something.
+pub fn run(rig: &Rig) -> anyhow::Result<()> {
+    match rig {
+        Rig::Run(args) => {
+            args.check()?;
+            require_root("the rig")?;
+            Err(Failure::failed("`ecn rig run` is not built yet").into())
+        }
+        Rig::Up(args) => up(args),
+        Rig::Down(args) => down(args),
+        Rig::Show(args) => show(args),
+    }
+}
+
+fn up(args: &UpArgs) -> anyhow::Result<()> {
+    require_root("the rig")?;
+    let mut rig = topology::Rig::up(&args.hosts.topology())?;
+    let shown = shown(&rig)?;
+    rig.keep();
+    if args.json {
+        print_json(&shown)
+    } else {
+        print(&text(&shown))
+    }
+}
+
+fn down(args: &DownArgs) -> anyhow::Result<()> {
+    require_root("the rig")?;
+    if let Some(pid) = Lock::holder().filter(|_| agent_is_in_rig()) {
+        let message = format!("process {pid} is working in the rig: stop it first");
+        return Err(Failure::failed(message).into());
+    }
+    let removed = topology::remove(DEFAULT_PREFIX)?;
+    if args.json {
+        return print_json(&removed);
+    }
+    match removed.len() {
+        0 => print("no rig is up\n"),
+        count => print(&format!(
+            "removed {count} namespaces ({DEFAULT_PREFIX}-...)\n"
+        )),
+    }
+}
+
+/// Whether a device of the agent's is in one of the rig's namespaces.
+fn agent_is_in_rig() -> bool {
+    let Some(state) = State::read() else {
+        // It is about to start, or is a rig that has no agent yet.
+        return true;
+    };
+    let bridges = state.bridges.iter().map(|bridge| &bridge.netns);
+    let endpoints = state.endpoints.iter().map(|endpoint| &endpoint.netns);
+    bridges
+        .chain(endpoints)
+        .any(|netns| netns.starts_with(DEFAULT_PREFIX))
+}
+
+/// The rig in `ecn rig show -j`.
+#[derive(Debug, Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    topology: Topology,
+    switch_netns: String,
+    hosts: Vec<ShownHost>,
+    ports: Vec<ShownPort>,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownHost {
+    #[serde(flatten)]
+    host: Host,
+    device: &'static str,
+    /// Counters of a source's device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counters: Option<Counters>,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownPort {
+    port: String,
+    rate_bytes_per_s: u64,
+    #[serde(flatten)]
+    counters: Counters,
+}
+
+fn shown(rig: &topology::Rig) -> anyhow::Result<Shown> {
+    let mut sources = rig.source_counters()?;
+    let host = |host: &Host| ShownHost {
+        host: host.clone(),
+        device: HOST_DEVICE,
+        counters: sources
+            .iter()
+            .position(|(name, _)| *name == host.name)
+            .map(|at| sources.swap_remove(at).1),
+    };
+    let hosts = rig.hosts().iter().map(host).collect();
+    let rate_bytes_per_s = rig.topology().link_rate_bytes_per_s;
+    let ports = rig.port_counters()?;
+    let port = |(port, counters)| ShownPort {
+        port,
+        rate_bytes_per_s,
+        counters,
+    };
+    Ok(Shown {
+        topology: rig.topology().clone(),
+        switch_netns: rig.switch().name().to_owned(),
+        hosts,
+        ports: ports.into_iter().map(port).collect(),
+    })
+}
+
+fn show(args: &ShowArgs) -> anyhow::Result<()> {
+    require_root("looking at the rig")?;
+    let look = || -> anyhow::Result<Shown> {
+        let rig = topology::Rig::find(DEFAULT_PREFIX)?
+            .ok_or_else(|| Failure::failed("no rig is up: `ecn rig up` makes one"))?;
+        shown(&rig)
+    };
+    watch::show(&args.show, look, text)
+}
+
+fn text(shown: &Shown) -> String {
+    let rate = rate_text(shown.topology.link_rate_bytes_per_s);
+    let header = [
+        "host", "role", "netns", "bridge", "port", "address", "packets", "drops", "queue",
+    ];
+    let mut hosts = plain_table(&header, &[0, 1, 2, 3, 4, 5]);
+    for ShownHost { host, counters, .. } in &shown.hosts {
+        let role = serde_json::to_value(host.role).unwrap_or_default();
+        let [packets, drops, queue] = counters.as_ref().map_or_else(Default::default, |c| {
+            [c.packets, c.dropped_packets, c.queue_packets.into()].map(|n| n.to_string())
+        });
+        hosts.add_row([
+            host.name.clone(),
+            role.as_str().unwrap_or_default().to_owned(),
+            host.netns.clone(),
+            host.bridge.to_owned(),
+            host.port.clone(),
+            host.ipv4.to_string(),
+            packets,
+            drops,
+            queue,
+        ]);
+    }
+    let mut ports = plain_table(
+        &["port", "rate", "packets", "bytes", "drops", "queue"],
+        &[0],
+    );
+    for ShownPort { port, counters, .. } in &shown.ports {
+        ports.add_row([
+            port.clone(),
+            rate.clone(),
+            counters.packets.to_string(),
+            counters.bytes.to_string(),
+            counters.dropped_packets.to_string(),
+            counters.queue_packets.to_string(),
+        ]);
+    }
+    format!(
+        "switches bra and brb in {}, all links {rate}, packets of {} bytes\n\n{}\n{}",
+        shown.switch_netns,
+        shown.topology.frame_bytes(),
+        table_text(&ports),
+        table_text(&hosts)
+    )
+}

@@ -1,0 +1,336 @@
+//! What the pinned maps hold, with the names that the agent left for the numbers in them: the rows
+//! of `ecn port show` and `ecn flow show`.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use ecn_core::{abi, flow, marking, response};
+use nix::unistd::{AccessFlags, access};
+
+use crate::agent::enforce::now_ns;
+use crate::agent::state::{BridgeState, EndpointState, State};
+use crate::config::{Agent, Enforcement, Function, Marking};
+use crate::datapath::{self, Maps, pin_dir};
+
+use super::exit::Failure;
+use super::key::{FlowName, protocol_name};
+use super::table::{FlowRow, PortRow};
+
+/// A running datapath, as seen from outside.
+pub struct View {
+    /// Its maps.
+    pub maps: Maps,
+    /// Names for the numbers in them.
+    pub state: State,
+}
+
+/// The directory of pins to look at: as asked, that of the agent, or the default.
+pub fn pin_or_default(pin: Option<&Path>, state: Option<&State>) -> PathBuf {
+    match (pin, state) {
+        (Some(pin), _) => pin.to_owned(),
+        (None, Some(state)) => state.pin.clone(),
+        (None, None) => Agent::default().pin,
+    }
+}
+
+impl View {
+    /// Opens the maps below `pin`, or where the running agent has them.
+    ///
+    /// # Errors
+    ///
+    /// No datapath runs, it is another version's, or this user may not look at it.
+    pub fn open(pin: Option<&Path>) -> anyhow::Result<Self> {
+        let state = State::read();
+        let pin = pin_or_default(pin, state.as_ref());
+        readable(&pin)?;
+        let maps = Maps::open(&pin)?;
+        // The names of another agent's devices would be wrong.
+        let state = state.filter(|state| state.pin == pin).unwrap_or_default();
+        Ok(Self { maps, state })
+    }
+
+    /// Why the numbers do not move: the agent has gone without taking its pins along.
+    pub fn stale(&self) -> Option<String> {
+        let control = self.maps.control().ok()?;
+        let ago_ns = now_ns().checked_sub(control.valid_until_ns)?;
+        (control.valid_until_ns != 0).then(|| {
+            format!(
+                "the agent has been silent for {} s, limits are lifted; \
+                 if it is gone, `ecn clean` removes what it left",
+                ago_ns / 1_000_000_000 + 1
+            )
+        })
+    }
+
+    /// All ports, without the host itself.
+    ///
+    /// # Errors
+    ///
+    /// A map cannot be read, or there are no names for its numbers.
+    pub fn ports(&self) -> anyhow::Result<Vec<PortRow>> {
+        let mut rows = Vec::new();
+        for bridge in &self.state.bridges {
+            let counters = self.maps.bridge(bridge.number)?;
+            let marking = marking_of(&self.maps, bridge);
+            for port in bridge
+                .ports
+                .iter()
+                .filter(|port| port.slot != u32::from(marking::HOST))
+            {
+                let p = counters.port(port.slot);
+                rows.push(PortRow {
+                    bridge: bridge.name.clone(),
+                    port: port.name.clone(),
+                    ifindex: port.ifindex,
+                    marking,
+                    waiting_packets: p.cnt1.into(),
+                    to_mark_packets: p.cnt2.into(),
+                    occupancy_packets: p.occupancy.into(),
+                    marked_packets: p.marked,
+                    unmarkable_packets: p.unmarkable,
+                    input_triggers: p.input_triggers,
+                    output_triggers: p.output_triggers,
+                    dropped_packets: p.dropped,
+                });
+            }
+        }
+        Ok(rows)
+    }
+
+    /// All flows that are sent from endpoints here, with their keys.
+    ///
+    /// # Errors
+    ///
+    /// A map cannot be read.
+    pub fn flows(&self) -> anyhow::Result<Vec<(flow::Key, FlowRow)>> {
+        let pins: HashMap<_, _> = self.maps.pins()?.into_iter().collect();
+        let mut responses = HashMap::new();
+        let now_ns = now_ns();
+        let row = |(key, flow): (flow::Key, flow::Flow)| {
+            let endpoint = self.endpoint(key.endpoint);
+            let response = *responses
+                .entry(key.endpoint)
+                .or_insert_with(|| response_of(&self.maps, key.endpoint, endpoint));
+            let row = flow_row(
+                &key,
+                &flow,
+                endpoint,
+                response,
+                pins.get(&key).copied(),
+                now_ns,
+            );
+            (key, row)
+        };
+        Ok(self.maps.flows()?.into_iter().map(row).collect())
+    }
+
+    /// The endpoint of this number.
+    pub fn endpoint(&self, number: u16) -> Option<&EndpointState> {
+        self.state
+            .endpoints
+            .iter()
+            .find(|endpoint| endpoint.number == u32::from(number))
+    }
+}
+
+/// Tells a datapath that is not there from one that this user may not see, and from another
+/// version's.
+fn readable(pin: &Path) -> anyhow::Result<()> {
+    let maps = pin_dir(pin).join("maps");
+    let denied = || {
+        let message = format!("may not look into {}: run as root", maps.display());
+        Err(Failure::lacking(message).into())
+    };
+    match fs::metadata(&maps) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return denied(),
+        Err(_) => {
+            let other = fs::read_dir(pin).ok().and_then(|entries| {
+                let names = entries.flatten().map(|entry| entry.file_name());
+                names
+                    .filter_map(|name| name.into_string().ok())
+                    .find(|name| name.starts_with('v'))
+            });
+            return match other {
+                Some(other) => Err(Failure::lacking(format!(
+                    "the datapath at {} is another version's ({other}, this is v{}): use that \
+                     version's `ecn`, or stop it",
+                    pin.display(),
+                    abi::ABI
+                ))
+                .into()),
+                None => Err(datapath::Error::NotRunning(maps).into()),
+            };
+        }
+    }
+    match access(
+        &maps.join(abi::name::CONTROL),
+        AccessFlags::R_OK | AccessFlags::W_OK,
+    ) {
+        Err(nix::errno::Errno::EACCES | nix::errno::Errno::EPERM) => denied(),
+        _ => Ok(()),
+    }
+}
+
+/// The policy in force; the state's says what the agent began with.
+fn marking_of(maps: &Maps, bridge: &BridgeState) -> Marking {
+    let number = maps.marking(bridge.number).map(|policy| policy.marking);
+    let known = |number| {
+        marking::Marking::ALL
+            .into_iter()
+            .find(|known| *known as u32 == number)
+    };
+    number
+        .ok()
+        .and_then(known)
+        .and_then(|marking| marking.name().parse().ok())
+        .unwrap_or(bridge.marking)
+}
+
+/// Likewise for the response of an endpoint.
+fn response_of(maps: &Maps, number: u16, endpoint: Option<&EndpointState>) -> Function {
+    let number = maps
+        .endpoint(number.into())
+        .map(|endpoint| endpoint.response.function);
+    let known = |number| {
+        response::Function::ALL
+            .into_iter()
+            .find(|known| *known as u32 == number)
+    };
+    number
+        .ok()
+        .and_then(known)
+        .and_then(|function| function.name().parse().ok())
+        .or(endpoint.map(|endpoint| endpoint.response))
+        .unwrap_or(Function::None)
+}
+
+fn flow_row(
+    key: &flow::Key,
+    flow: &flow::Flow,
+    endpoint: Option<&EndpointState>,
+    response: Function,
+    pinned: Option<u64>,
+    now_ns: u64,
+) -> FlowRow {
+    let name = FlowName::from(key);
+    let own_control = flow.flags & flow::NEGOTIATED != 0;
+    let enforcement = match endpoint.map_or(Enforcement::Htb, |endpoint| endpoint.enforcement) {
+        _ if flow.class == 0 || own_control => Enforcement::None,
+        enforcement => enforcement,
+    };
+    FlowRow {
+        src: name.src,
+        dst: name.dst,
+        protocol: protocol_name(name.protocol),
+        src_port: name.src_port,
+        dst_port: name.dst_port,
+        device: endpoint.map_or_else(String::new, |endpoint| endpoint.device.clone()),
+        netns: endpoint.map_or_else(String::new, |endpoint| endpoint.netns.clone()),
+        response,
+        rate_bytes_per_s: pinned.unwrap_or(flow.rate_bytes_per_s),
+        ipd_packet_times: flow.response.ipd as f64 / ecn_core::fixed::ONE as f64,
+        marked_packets: flow.marked_packets,
+        acked_packets: flow.acked_packets,
+        enforcement: enforcement.name().to_owned(),
+        pinned: pinned.is_some(),
+        idle_ms: now_ns.saturating_sub(flow.last_sent_ns) / 1_000_000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(enforcement: Enforcement) -> EndpointState {
+        EndpointState {
+            number: 1,
+            device: "eth0".to_owned(),
+            netns: "a1".to_owned(),
+            ifindex: 2,
+            response: Function::Lipd,
+            enforcement,
+            installed_qdisc: true,
+        }
+    }
+
+    fn row(flow: flow::Flow, enforcement: Enforcement, pinned: Option<u64>) -> FlowRow {
+        let name: FlowName = "10.0.0.1:1>10.0.1.1:2/udp".parse().expect("a flow");
+        let endpoint = endpoint(enforcement);
+        flow_row(
+            &name.key(1),
+            &flow,
+            Some(&endpoint),
+            Function::Lipd,
+            pinned,
+            5_000_000_000,
+        )
+    }
+
+    fn flow() -> flow::Flow {
+        let mut flow = flow::Flow {
+            class: 0x10,
+            rate_bytes_per_s: 625,
+            ..flow::Flow::new()
+        };
+        flow.response.ipd = 20 * ecn_core::fixed::ONE + ecn_core::fixed::ONE / 2;
+        flow.last_sent_ns = 4_997_000_000;
+        flow
+    }
+
+    #[test]
+    fn rows_are_those_of_the_maps() {
+        let row = row(flow(), Enforcement::Htb, None);
+        assert_eq!(
+            (row.rate_bytes_per_s, row.pinned, row.idle_ms),
+            (625, false, 3)
+        );
+        assert_eq!(
+            (row.ipd_packet_times, row.enforcement.as_str()),
+            (20.5, "htb")
+        );
+        assert_eq!((row.device.as_str(), row.netns.as_str()), ("eth0", "a1"));
+    }
+
+    #[test]
+    fn a_rate_set_by_hand_is_shown_instead() {
+        let row = row(flow(), Enforcement::Htb, Some(2_500_000));
+        assert_eq!((row.rate_bytes_per_s, row.pinned), (2_500_000, true));
+    }
+
+    #[test]
+    fn what_is_not_enforced_says_so() {
+        let without_class = flow::Flow { class: 0, ..flow() };
+        let own_control = flow::Flow {
+            flags: flow::NEGOTIATED,
+            ..flow()
+        };
+        for (flow, enforcement) in [
+            (without_class, Enforcement::Htb),
+            (own_control, Enforcement::Htb),
+            (flow(), Enforcement::None),
+        ] {
+            assert_eq!(row(flow, enforcement, None).enforcement, "none");
+        }
+    }
+
+    #[test]
+    fn pins_are_found_where_the_agent_has_them() {
+        let state = State {
+            pin: "/a".into(),
+            ..State::default()
+        };
+        for (pin, state, expected) in [
+            (Some("/b"), Some(&state), "/b"),
+            (None, Some(&state), "/a"),
+            (None, None, "/sys/fs/bpf/ecn"),
+        ] {
+            assert_eq!(
+                pin_or_default(pin.map(Path::new), state),
+                Path::new(expected)
+            );
+        }
+    }
+}
