@@ -99,7 +99,6 @@ pub struct Agent {
     shared: Arc<Shared>,
     tasks: Vec<JoinHandle<()>>,
     enforcer: Option<Enforcer>,
-    _lock: Lock,
 }
 
 /// How often link events and pins are looked at.
@@ -259,13 +258,13 @@ impl Inner {
 }
 
 impl Agent {
-    /// Starts everything that the configuration names.
+    /// Starts everything that the configuration names. The lock is the caller's, since a rig has
+    /// several agents one after the other.
     ///
     /// # Errors
     ///
     /// See [`Error`]; then nothing is left behind.
-    pub fn start(config: Config, options: Options) -> Result<Self> {
-        let lock = Lock::take()?;
+    pub fn start(config: Config, options: Options, _lock: &Lock) -> Result<Self> {
         let mut flags = 0;
         if options.trace_latency {
             flags |= abi::TRACE_LATENCY;
@@ -298,7 +297,7 @@ impl Agent {
         }));
         tasks.push(tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)));
         tasks.push(tokio::spawn(every(SWEEP_PERIOD, Arc::clone(&inner), Inner::sweep)));
-        Ok(Self { inner, shared, tasks, enforcer: Some(enforcer), _lock: lock })
+        Ok(Self { inner, shared, tasks, enforcer: Some(enforcer) })
     }
 
     /// The shared maps, opened anew.
@@ -392,8 +391,11 @@ pub async fn run(config: Config) -> Result<()> {
             .map_err(|error| Error::Io { what: "wait for signals", error })?;
         signals.push(signal);
     }
-    let starting = tokio::task::spawn_blocking(move || Agent::start(config, Options::default()));
-    let agent = starting
+    let process_lock = Lock::take()?;
+    let starting = tokio::task::spawn_blocking(move || {
+        Agent::start(config, Options::default(), &process_lock).map(|agent| (agent, process_lock))
+    });
+    let (agent, _process_lock) = starting
         .await
         .map_err(|error| Error::Io { what: "start the agent", error: io::Error::other(error) })??;
     let state = agent.state();

@@ -11,6 +11,7 @@ mod flow;
 pub mod key;
 mod port;
 mod rig;
+mod rig_run;
 mod run;
 pub mod table;
 pub mod view;

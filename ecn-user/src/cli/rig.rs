@@ -60,7 +60,7 @@ pub fn run(rig: &Rig) -> anyhow::Result<()> {
         Rig::Run(args) => {
             args.check()?;
             require_root("the rig")?;
-            Err(Failure::failed("`ecn rig run` is not built yet").into())
+            super::rig_run::run(args)
         }
         Rig::Up(args) => up(args),
         Rig::Down(args) => down(args),

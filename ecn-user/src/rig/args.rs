@@ -7,7 +7,9 @@ use clap::{Args, ValueEnum};
 use crate::config::{
     Bridge, Config, ConfigError, Echo, Every, Function, MarkAt, Marking, Response, Round,
 };
+use crate::rig::run::Plan;
 use crate::rig::topology::Topology;
+use crate::rig::traffic::Kind;
 use crate::units::{Fraction, Rate};
 
 /// Which rig.
@@ -110,6 +112,9 @@ pub struct RigArgs {
     /// What the sources send
     #[arg(long, value_enum, value_name = "KIND", default_value_t)]
     pub traffic: Traffic,
+    /// Send it over IPv6
+    #[arg(long)]
+    pub ipv6: bool,
     /// Which phases to run
     #[arg(long, value_enum, value_name = "PHASES", default_value_t)]
     pub phases: Phases,
@@ -132,6 +137,39 @@ impl RigArgs {
             rmin: self.rmin,
             m: self.m,
             round: self.round,
+        }
+    }
+
+    /// What to run.
+    pub fn plan(&self) -> Plan {
+        let mut phases = if self.compare {
+            Plan::compare()
+        } else {
+            Plan::two_phases(self.marking, self.response)
+        };
+        if self.phases == Phases::Controlled {
+            phases.remove(0);
+        }
+        Plan {
+            topology: self.hosts.topology(),
+            phases,
+            traffic: match self.traffic {
+                Traffic::Udp => Some(Kind::Udp),
+                Traffic::Tcp => Some(Kind::Tcp),
+                Traffic::Iperf3 => Some(Kind::Iperf3Udp),
+                Traffic::Iperf3Tcp => Some(Kind::Iperf3Tcp),
+                Traffic::None => None,
+            },
+            ipv6: self.ipv6,
+            warm_up_s: self.warm_up,
+            seconds: self.seconds,
+            buffer: self.buffer,
+            threshold: self.threshold,
+            mark_at: self.mark_at,
+            rmin: self.rmin,
+            m: self.m,
+            round: self.round,
+            every: self.echo,
         }
     }
 

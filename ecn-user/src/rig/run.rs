@@ -18,22 +18,23 @@ use nix::sys::resource::{UsageWho, getrusage};
 
 use super::{
     report::{Parameters, Phase, Report, Sample, jain, remote_local_ratio},
-    topology::{Counters, HOST_DEVICE, PortProbe, Rig, Role, Topology},
+    topology::{HOST_DEVICE, PortProbe, Rig, Role, Topology},
     traffic::{self, Traffic},
 };
 use crate::{
-    agent::{self, Agent, Options, enforce::lock},
+    agent::{self, Agent, Options, enforce::lock, state::Lock},
     cli::table,
     config::{
         self, Config, Endpoint, Enforcement, Every, Function, MarkAt, Marking, Response, Round,
     },
+    net::ClassStats,
     units::{Fraction, Rate},
 };
 
 /// How often rates are sampled.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// How often the root queue is sampled.
-const QUEUE_SAMPLE: Duration = Duration::from_millis(2);
+const QUEUE_SAMPLE: Duration = Duration::from_millis(5);
 
 /// What can go wrong in a run.
 #[derive(Debug, thiserror::Error)]
@@ -211,9 +212,13 @@ pub enum Progress<'a> {
 /// Counts at one moment, to take differences of.
 struct Snapshot {
     at: Instant,
-    ports: HashMap<String, Counters>,
+    ports: HashMap<&'static str, ClassStats>,
     /// Bytes that reached the sinks, per source.
     received: HashMap<String, u64>,
+}
+
+/// What costs more to look at, at both ends of a measurement.
+struct Totals {
     sent: u64,
     marked: u64,
     cpu: Duration,
@@ -224,6 +229,7 @@ struct Meter<'a> {
     rig: &'a Rig,
     agent: &'a Agent,
     maps: crate::datapath::Maps,
+    probes: Vec<(&'static str, PortProbe)>,
     /// Source address to host name and role.
     sources: HashMap<IpAddr, (String, Role)>,
 }
@@ -235,7 +241,9 @@ impl<'a> Meter<'a> {
             sources.insert(IpAddr::V4(host.ipv4), (host.name.clone(), host.role));
             sources.insert(IpAddr::V6(host.ipv6), (host.name.clone(), host.role));
         }
-        Ok(Self { plan, rig, agent, maps: agent.maps()?, sources })
+        let ports = plan.topology.rated_ports().iter();
+        let probes = ports.map(|&port| Ok((port, rig.probe(port)?))).collect::<Result<_>>()?;
+        Ok(Self { plan, rig, agent, maps: agent.maps()?, probes, sources })
     }
 
     fn received(&self) -> Result<HashMap<String, u64>> {
@@ -251,20 +259,22 @@ impl<'a> Meter<'a> {
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
+        let probes = self.probes.iter();
+        Ok(Snapshot {
+            at: Instant::now(),
+            ports: probes.map(|(port, p)| Ok((*port, p.class()?))).collect::<Result<_>>()?,
+            received: self.received()?,
+        })
+    }
+
+    fn totals(&self) -> Result<Totals> {
         let mut marked = 0;
         for bridge in &self.agent.state().bridges {
             let view = self.maps.bridge(bridge.number)?;
             marked += bridge.ports.iter().map(|p| view.port(p.slot).marked).sum::<u64>();
         }
         let sent = self.rig.source_counters()?.iter().map(|(_, c)| c.packets).sum();
-        Ok(Snapshot {
-            at: Instant::now(),
-            ports: self.rig.port_counters()?.into_iter().collect(),
-            received: self.received()?,
-            sent,
-            marked,
-            cpu: cpu_time(),
-        })
+        Ok(Totals { sent, marked, cpu: agent_cpu() })
     }
 
     /// Share of the link that `bytes` are over `time`.
@@ -298,14 +308,13 @@ impl<'a> Meter<'a> {
             local: sum(Role::Local),
             remote: sum(Role::Remote),
             victim: sum(Role::Victim),
-            root_queue_packets: to.ports.get("root").map_or(0, |c| c.queue_packets),
+            root_queue_packets: to.ports.get("root").map_or(0, |c| c.qlen_packets),
         }
     }
 }
 
-/// This process's processor time: agent and measurement, without the traffic.
-fn cpu_time() -> Duration {
-    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |usage| {
+fn cpu(who: UsageWho) -> Duration {
+    getrusage(who).map_or(Duration::ZERO, |usage| {
         let time = |t: nix::sys::time::TimeVal| {
             Duration::from_micros(t.tv_sec() as u64 * 1_000_000 + t.tv_usec() as u64)
         };
@@ -313,10 +322,28 @@ fn cpu_time() -> Duration {
     })
 }
 
+fn thread_cpu() -> Duration {
+    cpu(UsageWho::RUSAGE_THREAD)
+}
+
+/// Processor time of this process without the calling thread, which measures.
+fn agent_cpu() -> Duration {
+    cpu(UsageWho::RUSAGE_SELF).saturating_sub(thread_cpu())
+}
+
 /// Samples the root queue on a thread of its own; mean and maximum when stopped.
 struct QueueMeter {
     stop: Arc<AtomicBool>,
-    thread: thread::JoinHandle<(f64, u64)>,
+    thread: thread::JoinHandle<Queue>,
+}
+
+/// What it saw.
+#[derive(Default)]
+struct Queue {
+    mean: f64,
+    max: u64,
+    /// Processor time that looking took.
+    cpu: Duration,
 }
 
 impl QueueMeter {
@@ -334,14 +361,15 @@ impl QueueMeter {
                 }
                 thread::sleep(QUEUE_SAMPLE);
             }
-            (if samples == 0 { 0.0 } else { sum as f64 / samples as f64 }, max)
+            let mean = if samples == 0 { 0.0 } else { sum as f64 / samples as f64 };
+            Queue { mean, max, cpu: thread_cpu() }
         });
         Self { stop, thread }
     }
 
-    fn stop(self) -> (f64, u64) {
+    fn stop(self) -> Queue {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or((0.0, 0))
+        self.thread.join().unwrap_or_default()
     }
 }
 
@@ -355,11 +383,12 @@ pub fn run(
     stop: &AtomicBool,
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Report> {
+    let process_lock = Lock::take()?;
     let rig = Rig::up(&plan.topology)?;
     let mut phases = Vec::new();
     for (number, phase) in plan.phases.iter().enumerate() {
         progress(Progress::Begin { phase, number: number + 1, of: plan.phases.len() });
-        let done = run_phase(plan, phase, &rig, stop, &phases, &mut progress)?;
+        let done = run_phase(plan, phase, &rig, &process_lock, stop, &phases, &mut progress)?;
         progress(Progress::End { phase: &done });
         phases.push(done);
     }
@@ -378,13 +407,14 @@ fn run_phase(
     plan: &Plan,
     phase: &PhasePlan,
     rig: &Rig,
+    process_lock: &Lock,
     stop: &AtomicBool,
     done: &[Phase],
     progress: &mut impl FnMut(Progress<'_>),
 ) -> Result<Phase> {
     let options =
         Options { trace_latency: phase.response != Function::None, observe: true, ..Options::default() };
-    let agent = Agent::start(plan.config(phase, rig), options)?;
+    let agent = Agent::start(plan.config(phase, rig), options, process_lock)?;
     let meter = Meter::new(plan, rig, &agent)?;
     let traffic = match plan.traffic {
         Some(kind) => Some(Traffic::start(&traffic::Plan::new(&plan.topology, kind, plan.ipv6))?),
@@ -395,7 +425,7 @@ fn run_phase(
     let end = warm_up + Duration::from_secs(plan.seconds);
     let mut samples = Vec::new();
     let mut last = meter.snapshot()?;
-    let mut first: Option<Snapshot> = None;
+    let mut first: Option<(Snapshot, Totals)> = None;
     let mut queue: Option<QueueMeter> = None;
     let mut tick = 0u32;
     while began.elapsed() < end {
@@ -414,22 +444,26 @@ fn run_phase(
         if first.is_none() && began.elapsed() >= warm_up {
             queue = Some(QueueMeter::start(rig.probe("root")?));
             lock(&agent.enforcement().latency_us).reset();
-            first = Some(meter.snapshot()?);
+            let totals = meter.totals()?;
+            first = Some((meter.snapshot()?, totals));
         }
         last = now;
     }
     let to = meter.snapshot()?;
-    let from = first.unwrap_or(last);
-    let (root_queue_mean_packets, root_queue_max_packets) =
-        queue.map_or((0.0, 0), QueueMeter::stop);
+    let ended = meter.totals()?;
+    let Some((from, began)) = first else {
+        return Err(Error::Stopped);
+    };
+    let queue = queue.map(QueueMeter::stop).unwrap_or_default();
     if let Some(traffic) = traffic {
         traffic.stop()?;
     }
     let time = to.at - from.at;
+    let cpu = ended.cpu.saturating_sub(began.cpu).saturating_sub(queue.cpu);
     let local = meter.flows(Role::Local, &from, &to);
     let remote = meter.flows(Role::Remote, &from, &to);
     let (local_sum, remote_sum) = (local.iter().sum(), remote.iter().sum());
-    let dropped = |s: &Snapshot| s.ports.values().map(|c| c.dropped_packets).sum::<u64>();
+    let dropped = |s: &Snapshot| s.ports.values().map(|c| u64::from(c.drops)).sum::<u64>();
     let latency = lock(&agent.enforcement().latency_us).clone();
     let quantile = |q| if latency.is_empty() { 0 } else { latency.value_at_quantile(q) };
     Ok(Phase {
@@ -445,14 +479,14 @@ fn run_phase(
         remote_local_ratio: remote_local_ratio(remote_sum, local_sum),
         jain_local: jain(&local),
         jain_remote: jain(&remote),
-        sent_packets: to.sent - from.sent,
+        sent_packets: ended.sent - began.sent,
         dropped_packets: dropped(&to) - dropped(&from),
-        marked_packets: to.marked - from.marked,
-        root_queue_mean_packets,
-        root_queue_max_packets,
+        marked_packets: ended.marked - began.marked,
+        root_queue_mean_packets: queue.mean,
+        root_queue_max_packets: queue.max,
         control_latency_us_p50: quantile(0.5),
         control_latency_us_p99: quantile(0.99),
-        cpu_share: (to.cpu - from.cpu).as_secs_f64() / time.as_secs_f64(),
+        cpu_share: cpu.as_secs_f64() / time.as_secs_f64(),
         samples,
     })
 }
