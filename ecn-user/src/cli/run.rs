@@ -12,6 +12,10 @@ use super::exit::Failure;
 /// Where the configuration is unless said otherwise.
 pub const CONFIG: &str = "/etc/ecn/ecn.toml";
 
+/// A bridge's counters are 287 kB and travel by value: unoptimised, several copies of them are on a
+/// stack at a time, more than the usual 2 MB hold.
+const STACK_BYTES: usize = 16 << 20;
+
 /// `ecn run`.
 #[derive(Args, Debug)]
 pub struct RunArgs {
@@ -35,6 +39,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .thread_stack_size(STACK_BYTES)
         .build()?;
     Ok(runtime.block_on(agent::run(config))?)
 }
