@@ -250,8 +250,8 @@ pub struct PortEvent {
     pub segments: u32,
     /// 1: the packet can be marked.
     pub markable: u32,
-    /// 1: the device said that its queue is empty.
-    pub queue_empty: u32,
+    /// Length of the device's queue at a departure, or [`marking::BACKLOG_UNKNOWN`].
+    pub backlog: u32,
     /// What was decided.
     pub decision: marking::Decision,
 }
@@ -378,7 +378,7 @@ const _: () = {
     assert!(size_of::<Device>() == 24);
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
-    assert!(size_of::<echo::Sender>() == 32);
+    assert!(size_of::<echo::Sender>() == 40);
     assert!(size_of::<echo::Receiver>() == 48);
     assert!(size_of::<LockedReceiver>() == 56);
     assert!(offset_of!(LockedFlow, flow) == 8);

@@ -174,12 +174,17 @@ pub struct News {
     pub ce: u32,
     /// Echoes that were sent in between and did not come.
     pub lost_echoes: u32,
+    /// Up to which of the source's own packets the echo speaks, see [`Sender::position`].
+    pub position: u32,
+    /// Packets that left after that one.
+    pub outstanding: u32,
 }
 
-/// Packets on their way up to which no loss is assumed, see [`Sender::outstanding`].
-pub const OUTSTANDING_SLACK: i32 = 16;
-/// Echoes per window of the loss estimate.
-pub const OUTSTANDING_WINDOW: u32 = 1024;
+/// Echoes per window of the loss estimate, see [`Sender::position`].
+pub const LOSS_WINDOW: u32 = 8;
+/// How long packets are on their way at the quietest moment of a window, in packet times of the link:
+/// what a flow at full rate has outstanding then is no loss.
+pub const QUIET_PACKET_TIMES: u64 = 8;
 
 /// So many echoes refused in a row, and the receiver is taken to have begun anew.
 pub const REFUSALS: u16 = 32;
@@ -201,12 +206,22 @@ pub struct Sender {
     /// The source's count of sent packets minus the receiver's count when the receiver was first
     /// heard: not 0 if it counted before the source did, or began anew.
     pub offset: u32,
+    /// Up to which of the source's own departed packets the echoes speak (modulo 2^32, never back).
+    ///
+    /// The receiver counts what arrived, so its count lags behind the source's by every packet that
+    /// was ever lost, and runs ahead by every departure that was not seen. Both stay in the
+    /// difference of the counts for good, so its least value over the last window holds them and
+    /// what is outstanding at the quietest moment. Of the latter a flow has at most what fits
+    /// [`QUIET_PACKET_TIMES`] at its rate.
+    pub position: u32,
     /// Least difference of departed and received packets in this window.
     pub least: i32,
     /// The same in the window before.
     pub least_before: i32,
     /// Echoes in this window.
     pub samples: u32,
+    /// Padding.
+    pub _pad: u32,
 }
 
 impl Sender {
@@ -220,26 +235,35 @@ impl Sender {
             refused: 0,
             synced: 0,
             offset: 0,
+            position: 0,
             least: i32::MAX,
             least_before: i32::MAX,
             samples: 0,
+            _pad: 0,
         }
     }
 
     /// Takes an echo. `sent`: packets that the source had handed to its device; `departed`: of
-    /// these, packets that had left it (both modulo 2^32).
+    /// these, packets that had left it (both modulo 2^32); `quiet`: packets of this flow that may be
+    /// on their way at its quietest moment.
     ///
     /// # Errors
     ///
     /// [`Refusal`]; then no count has changed.
     #[inline(always)]
-    pub fn accept(&mut self, echo: &Echo, sent: u32, departed: u32) -> Result<News, Refusal> {
+    pub fn accept(
+        &mut self,
+        echo: &Echo,
+        sent: u32,
+        departed: u32,
+        quiet: u32,
+    ) -> Result<News, Refusal> {
         let step = echo.sequence.wrapping_sub(self.sequence);
         let packets = echo.packets.wrapping_sub(self.packets);
         let ce = echo.ce.wrapping_sub(self.ce);
         let unaccounted = sent.wrapping_sub(self.packets).wrapping_sub(self.offset);
         if self.synced == 0 || self.refused >= REFUSALS {
-            return self.sync(echo, sent, departed);
+            return self.sync(echo, sent, departed, quiet);
         }
         if step == 0 || step > i16::MAX as u16 {
             self.refused += 1;
@@ -250,8 +274,9 @@ impl Sender {
             return Err(Refusal::Impossible);
         }
         self.take(echo);
-        self.observe(departed);
-        Ok(News { packets, ce, lost_echoes: step as u32 - 1 })
+        let outstanding = self.observe(departed, quiet);
+        let position = self.position;
+        Ok(News { packets, ce, lost_echoes: step as u32 - 1, position, outstanding })
     }
 
     #[inline(always)]
@@ -266,7 +291,13 @@ impl Sender {
     /// flow has counted no more than was sent, and its counts are news; of one that counted before,
     /// only the later counts are.
     #[inline(always)]
-    fn sync(&mut self, echo: &Echo, sent: u32, departed: u32) -> Result<News, Refusal> {
+    fn sync(
+        &mut self,
+        echo: &Echo,
+        sent: u32,
+        departed: u32,
+        quiet: u32,
+    ) -> Result<News, Refusal> {
         let fresh = self.synced == 0 && echo.packets <= sent;
         if fresh && echo.ce > echo.packets {
             return Err(Refusal::Impossible);
@@ -274,54 +305,47 @@ impl Sender {
         self.take(echo);
         self.synced = 1;
         self.offset = if fresh { 0 } else { sent.wrapping_sub(echo.packets) };
+        self.position = echo.packets.wrapping_add(self.offset);
         self.least = i32::MAX;
         self.least_before = i32::MAX;
         self.samples = 0;
-        self.observe(departed);
-        if !fresh {
-            return Ok(News::default());
+        let outstanding = self.observe(departed, quiet);
+        let mut news = News { position: self.position, outstanding, ..News::default() };
+        if fresh {
+            news.packets = echo.packets;
+            news.ce = echo.ce;
+            news.lost_echoes = (echo.sequence as u32).saturating_sub(1);
         }
-        let lost_echoes = (echo.sequence as u32).saturating_sub(1);
-        Ok(News { packets: echo.packets, ce: echo.ce, lost_echoes })
+        Ok(news)
     }
 
+    /// Moves [`Sender::position`] on; returns what is outstanding.
     #[inline(always)]
-    const fn difference(&self, departed: u32) -> i32 {
-        departed.wrapping_sub(self.packets).wrapping_sub(self.offset) as i32
-    }
-
-    #[inline(always)]
-    fn observe(&mut self, departed: u32) {
-        let difference = self.difference(departed);
+    fn observe(&mut self, departed: u32, quiet: u32) -> u32 {
+        let received = self.packets.wrapping_add(self.offset);
+        let difference = departed.wrapping_sub(received) as i32;
         if difference < self.least {
             self.least = difference;
         }
         self.samples += 1;
-        if self.samples >= OUTSTANDING_WINDOW {
+        if self.samples >= LOSS_WINDOW {
             self.samples = 0;
             self.least_before = self.least;
             self.least = i32::MAX;
         }
-    }
-
-    /// Packets that are still on their way, when `departed` packets had left the source's device.
-    ///
-    /// The difference of the two running counts also holds every packet that was ever lost, and
-    /// lacks every departure that was not seen. Both stay in it for good, so the least difference
-    /// of the last windows bounds them: below zero it is missed departures, above
-    /// [`OUTSTANDING_SLACK`] it is losses (up to there it may as well be packets on their way).
-    #[inline(always)]
-    #[must_use]
-    pub fn outstanding(&self, departed: u32) -> u32 {
         let least = if self.least < self.least_before { self.least } else { self.least_before };
-        let error = if least < 0 {
+        let lost = if least < 0 {
             least
-        } else if least > OUTSTANDING_SLACK && least != i32::MAX {
-            least - OUTSTANDING_SLACK
+        } else if least > quiet as i32 {
+            least - quiet as i32
         } else {
             0
         };
-        let outstanding = self.difference(departed).wrapping_sub(error);
+        let position = received.wrapping_add(lost as u32);
+        if position.wrapping_sub(self.position) as i32 > 0 {
+            self.position = position;
+        }
+        let outstanding = departed.wrapping_sub(self.position) as i32;
         if outstanding > 0 { outstanding as u32 } else { 0 }
     }
 }

@@ -1,6 +1,6 @@
 //! A flow, as a source's device knows it.
 
-use crate::{echo, response};
+use crate::{echo, fixed, response};
 
 /// Names a flow of one endpoint. Whole-key comparison: padding is part of it and always zero.
 #[repr(C)]
@@ -81,6 +81,16 @@ impl Flow {
             class: 0,
             flags: 0,
         }
+    }
+
+    /// Packets that may be on their way at the flow's quietest moment, see
+    /// [`echo::Sender::position`].
+    #[inline(always)]
+    #[must_use]
+    pub fn quiet(&self) -> u32 {
+        // At least one packet time: the divisor is never 0.
+        let ipd = self.response.ipd | fixed::ONE;
+        ((echo::QUIET_PACKET_TIMES << fixed::FRAC) / ipd) as u32
     }
 
     /// Whether the new rate is worth a message to the agent: every decrease of 1/64 or more, and

@@ -81,9 +81,12 @@ pub struct Policy {
 /// buffer and so never triggers.
 pub const HOST: u8 = 0;
 
-/// Departures with an empty queue over which the backlog check takes its minimum. More than the
-/// segments of one super-packet (45 at MTU 1500), which leave one by one from an empty queue.
-pub const BACKLOG_WINDOW: u32 = 64;
+/// What [`Switch::depart`] is told where the device's queue cannot be read.
+pub const BACKLOG_UNKNOWN: u32 = u32::MAX;
+
+/// Departures over which the backlog check takes its minimum, beside the segments of the largest
+/// super-packet: those leave one by one although their queue is empty already.
+pub const BACKLOG_WINDOW: u32 = 8;
 
 /// Counters of one port: as an output (`cnt1`, `cnt2`), as an input (`occupancy`), and totals.
 /// All counts are in packets; a super-packet counts its segments.
@@ -100,12 +103,12 @@ pub struct Port {
     pub to_mark_from: u32,
     /// Departure marking: packets that left marked and whose mark the wire's end has yet to write.
     pub owed: u32,
-    /// Least `cnt1` seen at a departure that left the device's queue empty, since the last check.
+    /// Least excess of `cnt1` over the device's own queue length in this window.
     pub surplus: u32,
-    /// Departures behind `surplus`.
+    /// Departures in this window.
     pub surplus_samples: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// Segments of the largest super-packet that came.
+    pub largest: u32,
     /// Packets that entered the queue.
     pub arrived: u64,
     /// Packets that left the device.
@@ -211,6 +214,9 @@ impl<const N: usize> Switch<N> {
         let cnt1 = ahead.wrapping_add(n);
         output.cnt1 = cnt1;
         output.arrived += n as u64;
+        if n > output.largest {
+            output.largest = n;
+        }
         if policy.mark_at == MarkAt::Arrival as u32 && !naive {
             if output.cnt2 > ahead {
                 output.cnt2 = ahead;
@@ -249,8 +255,8 @@ impl<const N: usize> Switch<N> {
         }
     }
 
-    /// A packet of `n` segments from input `i` starts its transmission on output `o`; `queue_empty`
-    /// is what the device itself says of its queue (false where it cannot be asked).
+    /// A packet of `n` segments from input `i` starts its transmission on output `o`; `backlog` is
+    /// the length that the device's queue has then, or [`BACKLOG_UNKNOWN`].
     #[inline(always)]
     pub fn depart(
         &mut self,
@@ -259,7 +265,7 @@ impl<const N: usize> Switch<N> {
         o: u8,
         n: u32,
         markable: bool,
-        queue_empty: bool,
+        backlog: u32,
     ) -> Decision {
         let mut decision = Decision::default();
         self.take(i, o, n);
@@ -281,8 +287,8 @@ impl<const N: usize> Switch<N> {
                 output.owed = output.owed.wrapping_add(n);
             }
         }
-        if queue_empty {
-            self.check_backlog(o, policy.ports);
+        if backlog != BACKLOG_UNKNOWN {
+            self.check_backlog(o, policy.ports, backlog);
         }
         decision
     }
@@ -321,52 +327,66 @@ impl<const N: usize> Switch<N> {
         output.cnt1 = output.cnt1.saturating_sub(taken);
     }
 
-    /// The device's queue is empty, so what `cnt1` still counts is either between the hook and the
-    /// queue on another CPU (gone a moment later) or was never taken off: a missed tracepoint run,
-    /// a purged queue. If it stays for a whole window it is the latter.
+    /// Compares `cnt1` with the device's queue. An excess is packets between the hook and the queue
+    /// on another CPU, gone a moment later, or packets that were never taken off: a missed
+    /// tracepoint run, a purged queue. What stays for a whole window is the latter.
     #[inline(always)]
-    fn check_backlog(&mut self, o: u8, ports: u32) {
+    fn check_backlog(&mut self, o: u8, ports: u32, backlog: u32) {
         let output = self.port(o);
-        let cnt1 = output.cnt1;
-        if cnt1 == 0 {
-            output.surplus_samples = 0;
+        // The queue counts super-packets once: then only an empty one can be compared.
+        if output.largest > 1 && backlog > 0 {
             return;
         }
-        if output.surplus_samples == 0 || cnt1 < output.surplus {
-            output.surplus = cnt1;
+        let excess = output.cnt1.saturating_sub(backlog);
+        if excess < output.surplus || output.surplus_samples == 0 {
+            output.surplus = excess;
         }
         output.surplus_samples += 1;
-        if output.surplus_samples >= BACKLOG_WINDOW {
-            self.forget_waiting(o, ports);
+        if excess == 0 {
+            output.surplus_samples = 0;
+        } else if output.surplus_samples >= BACKLOG_WINDOW + output.largest {
+            output.surplus_samples = 0;
+            let keep = output.cnt1.saturating_sub(output.surplus);
+            self.keep_waiting(o, ports, keep);
         }
     }
 
-    /// Takes everything that waits for output `o` off the counters: its queue is known to be empty.
+    /// Corrects what waits for output `o` to `keep` packets in all, each input's part in proportion:
+    /// whose packets were missed is not known.
     #[inline(always)]
-    pub fn forget_waiting(&mut self, o: u8, ports: u32) {
+    pub fn keep_waiting(&mut self, o: u8, ports: u32, keep: u32) {
+        let cnt1 = self.port(o).cnt1 as u64;
+        let mut kept = 0;
         let mut i = 0usize;
         while i < N {
             if i as u32 >= ports {
                 break;
             }
             let w = self.waiting(i as u8, o);
-            let stale = *w;
-            *w = 0;
-            let input = self.port(i as u8);
-            input.occupancy = input.occupancy.saturating_sub(stale);
+            let before = *w;
+            if before > 0 {
+                // cnt1 is their sum, so it is not 0; the bit says so to the compiler.
+                let after = (before as u64 * keep as u64 / (cnt1 | 1)) as u32;
+                let after = if after < before { after } else { before };
+                *w = after;
+                kept += after;
+                let input = self.port(i as u8);
+                input.occupancy = input.occupancy.saturating_sub(before - after);
+            }
             i += 1;
         }
         let output = self.port(o);
-        output.repaired += output.cnt1 as u64;
-        output.cnt1 = 0;
-        output.cnt2 = 0;
-        output.surplus_samples = 0;
+        output.repaired += output.cnt1.saturating_sub(kept) as u64;
+        output.cnt1 = kept;
+        if output.cnt2 > kept {
+            output.cnt2 = kept;
+        }
     }
 
     /// Port `p` left the switch: nothing waits for it, nothing came from it, and its slot is as new.
     #[inline(always)]
     pub fn remove_port(&mut self, p: u8, ports: u32) {
-        self.forget_waiting(p, ports);
+        self.keep_waiting(p, ports, 0);
         let mut o = 0usize;
         while o < N {
             if o as u32 >= ports {

@@ -440,14 +440,14 @@ fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, fla
     let rmax = endpoint.link_bytes_per_s;
     // 0 - refused, 1 - accepted, 2 - and the agent must be told.
     let (outcome, refusal, lost, rate, decreased, ce) = locked!(f, flow as f => {
-        match f.echo.accept(&e, f.sent_packets as u32, departed) {
+        match f.echo.accept(&e, f.sent_packets as u32, departed, f.quiet()) {
             Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32),
             Ok(news) => {
                 let feedback = response::Feedback {
                     packets: news.packets,
                     ce: news.ce,
-                    received: f.echo.packets,
-                    outstanding: f.echo.outstanding(departed),
+                    received: news.position,
+                    outstanding: news.outstanding,
                 };
                 let reaction = f.response.on_echo(policy, feedback, now);
                 f.acked_packets += news.packets as u64;

@@ -16,7 +16,7 @@ use aya_ebpf::{
 use ecn_core::{
     abi::{self, Bridge, Count, Device, DeviceKey, PortEvent, PortEventKind},
     flow,
-    marking::{Decision, HOST},
+    marking::{BACKLOG_UNKNOWN, Decision, HOST},
     packet,
 };
 
@@ -119,7 +119,7 @@ fn port_out(ctx: TcContext) -> Option<()> {
             output: o as u32,
             segments: n,
             markable: markable as u32,
-            queue_empty: 0,
+            backlog: 0,
             decision,
         },
     );
@@ -288,15 +288,15 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
     }
     let window = counted(skb)?;
     // SAFETY: as in `seen`.
-    let (iif, queue_empty) = unsafe {
+    let (iif, backlog) = unsafe {
         let iif: u32 = member(skb, constant(&OFFSETS.skb_iif));
-        let empty = if s.device.role & abi::ROLE_BACKLOG != 0 {
+        let backlog = if s.device.role & abi::ROLE_BACKLOG != 0 {
             let qdisc: *const u8 = member(dev, constant(&OFFSETS.dev_qdisc));
-            member::<u32>(qdisc, constant(&OFFSETS.qdisc_qlen)) == 0
+            member::<u32>(qdisc, constant(&OFFSETS.qdisc_qlen))
         } else {
-            false
+            BACKLOG_UNKNOWN
         };
-        (iif, empty)
+        (iif, backlog)
     };
     let number = s.device.bridge;
     let policy = *ECN_MARKING.get(number)?;
@@ -306,7 +306,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
     let n = s.n;
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
     let (sequence, decision) = locked!(bridge, b => {
-        (b.sequence, b.switch.depart(&policy, i, o, n, markable, queue_empty))
+        (b.sequence, b.switch.depart(&policy, i, o, n, markable, backlog))
     });
     trace(
         flags,
@@ -318,7 +318,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
             output: o as u32,
             segments: n,
             markable: markable as u32,
-            queue_empty: queue_empty as u32,
+            backlog,
             decision,
         },
     );
@@ -401,7 +401,7 @@ fn reset(ctx: &TcContext) -> Option<i32> {
             b.switch.remove_port(port, ports);
             1
         } else if idle {
-            b.switch.forget_waiting(port, ports);
+            b.switch.keep_waiting(port, ports, 0);
             1
         } else {
             0

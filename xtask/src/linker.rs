@@ -41,7 +41,11 @@ fn works(linker: &Path, llvm_major: u32) -> bool {
 
 /// The version in the name of the libLLVM that a program loads; none if LLVM is inside of it.
 fn linked_llvm(program: &Path) -> Option<u32> {
-    let bytes = fs::read(program).ok()?;
+    llvm_named(&fs::read(program).ok()?)
+}
+
+/// The number behind the first `libLLVM.so.` or `libLLVM-` in a program's bytes.
+fn llvm_named(bytes: &[u8]) -> Option<u32> {
     let digits = |prefix: &[u8]| {
         let mut at = bytes.windows(prefix.len());
         let start = at.position(|window| window == prefix)? + prefix.len();
@@ -191,4 +195,28 @@ fn compile(major: u32, library: &Path) -> Result<()> {
     // Best effort: it is only space.
     let _ = fs::remove_dir_all(folder.join("build"));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_tells_the_llvm_that_it_loads() {
+        assert_eq!(llvm_named(b"\0libc.so.6\0libLLVM.so.22.1\0"), Some(22));
+        assert_eq!(llvm_named(b"\0libLLVM-19.so.1\0"), Some(19));
+        assert_eq!(llvm_named(b"\0libc.so.6\0libLLVM\0"), None);
+        assert_eq!(
+            llvm_named(b"libLLVM.so.22"),
+            None,
+            "cut off: not known whether it is all"
+        );
+    }
+
+    #[test]
+    fn an_llvm_serves_a_compiler_that_is_not_newer() {
+        assert_eq!(fitting(22).collect::<Vec<_>>(), [22, 23]);
+        assert_eq!(fitting(20).collect::<Vec<_>>(), [21, 22, 23]);
+        assert_eq!(fitting(24).count(), 0);
+    }
 }

@@ -96,3 +96,21 @@ pub fn asked(command: &mut Command) -> Option<String> {
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     output.status.success().then_some(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_it_would_be_typed() {
+        let mut command = Command::new("cargo");
+        command
+            .args(["build", "two words"])
+            .env("CARGO_ENCODED_RUSTFLAGS", "-C\x1ftarget-cpu=v3");
+        command.env_remove("RUSTFLAGS");
+        assert_eq!(
+            shown(&command),
+            "RUSTFLAGS='-C target-cpu=v3' cargo build 'two words'"
+        );
+    }
+}

@@ -22,7 +22,7 @@ use tokio::{signal::unix::SignalKind, sync::mpsc, task::JoinHandle};
 use crate::{
     config::{self, Config},
     datapath::{self, Copy, Datapath, Maps, RateEvents, Sizes},
-    net::{self, NetNs},
+    net,
 };
 use bridges::Bridge;
 use endpoints::Endpoint;

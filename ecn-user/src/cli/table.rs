@@ -877,3 +877,9 @@ flow                         device  netns  resp        rate   ipd  marked  acke
         assert_eq!(flows_table(&[]), "no flows\n");
     }
 }
+
+
+/// An address out of a flow's key: IPv4 stands there as `::ffff:a.b.c.d`.
+pub fn address(bytes: &[u8; 16]) -> IpAddr {
+    std::net::Ipv6Addr::from(*bytes).to_canonical()
+}

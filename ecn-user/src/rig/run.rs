@@ -1,0 +1,458 @@
+//! Runs phases on the rig and measures them.
+//!
+//! Everything is measured outside of the control loop: link use and drops by the ports' own HTB,
+//! the root queue by sampling that HTB, what each flow got by packets that reached its sink.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::sys::resource::{UsageWho, getrusage};
+
+use super::{
+    report::{Parameters, Phase, Report, Sample, jain, remote_local_ratio},
+    topology::{Counters, HOST_DEVICE, PortProbe, Rig, Role, Topology},
+    traffic::{self, Traffic},
+};
+use crate::{
+    agent::{self, Agent, Options, enforce::lock},
+    cli::table,
+    config::{
+        self, Config, Endpoint, Enforcement, Every, Function, MarkAt, Marking, Response, Round,
+    },
+    units::{Fraction, Rate},
+};
+
+/// How often rates are sampled.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// How often the root queue is sampled.
+const QUEUE_SAMPLE: Duration = Duration::from_millis(2);
+
+/// What can go wrong in a run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The rig.
+    #[error(transparent)]
+    Rig(#[from] super::topology::Error),
+    /// The agent.
+    #[error(transparent)]
+    Agent(#[from] agent::Error),
+    /// The programs' maps.
+    #[error(transparent)]
+    Datapath(#[from] crate::datapath::Error),
+    /// The traffic.
+    #[error(transparent)]
+    Traffic(#[from] traffic::Error),
+    /// Somebody pressed Ctrl-C, or SIGTERM came.
+    #[error("stopped; nothing is left behind")]
+    Stopped,
+}
+
+/// Result of a run.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// One phase to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PhasePlan {
+    /// Name in reports.
+    pub name: String,
+    /// Marking at both bridges.
+    pub marking: Marking,
+    /// Response of all sources.
+    pub response: Function,
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The rig.
+    pub topology: Topology,
+    /// The phases, in order.
+    pub phases: Vec<PhasePlan>,
+    /// Kind of traffic; `None`: somebody else makes it.
+    pub traffic: Option<traffic::Kind>,
+    /// IPv6 instead of IPv4.
+    pub ipv6: bool,
+    /// Seconds before a measurement.
+    pub warm_up_s: u64,
+    /// Seconds of a measurement.
+    pub seconds: u64,
+    /// Packets per input buffer.
+    pub buffer: u32,
+    /// Output trigger, packets.
+    pub threshold: u32,
+    /// Where packets are marked.
+    pub mark_at: MarkAt,
+    /// Lowest rate.
+    pub rmin: Fraction,
+    /// Decrease factor of FIMD and AIMD.
+    pub m: f64,
+    /// One reaction per round.
+    pub round: Round,
+    /// How often receivers echo.
+    pub every: Every,
+}
+
+impl Plan {
+    /// HP's scenario: first without control, then with.
+    pub fn two_phases(marking: Marking, response: Function) -> Vec<PhasePlan> {
+        vec![
+            PhasePlan {
+                name: "uncontrolled".to_owned(),
+                marking: Marking::None,
+                response: Function::None,
+            },
+            PhasePlan { name: "controlled".to_owned(), marking, response },
+        ]
+    }
+
+    /// Every marking with every response, after a phase without control.
+    pub fn compare() -> Vec<PhasePlan> {
+        let mut phases = Self::two_phases(Marking::None, Function::None);
+        phases.truncate(1);
+        for &response in Function::ALL.iter().filter(|f| **f != Function::None) {
+            for &marking in Marking::ALL.iter().filter(|m| **m != Marking::None) {
+                phases.push(PhasePlan { name: format!("{marking}-{response}"), marking, response });
+            }
+        }
+        phases
+    }
+
+    fn config(&self, phase: &PhasePlan, rig: &Rig) -> Config {
+        let switch = rig.switch().name().to_owned();
+        let bridge = |name: &str| config::Bridge {
+            netns: Some(switch.clone()),
+            marking: phase.marking,
+            buffer: self.buffer,
+            threshold: self.threshold,
+            mark_at: self.mark_at,
+            ..config::Bridge::new(name)
+        };
+        let controlled = phase.response != Function::None;
+        let endpoint = |host: &super::topology::Host| Endpoint {
+            netns: Some(host.netns.clone()),
+            link_rate: Rate::from_bytes_per_s(self.topology.link_rate_bytes_per_s),
+            enforcement: if controlled && host.is_source() {
+                Enforcement::Htb
+            } else {
+                Enforcement::None
+            },
+            ..Endpoint::new(HOST_DEVICE)
+        };
+        Config {
+            bridges: vec![bridge("bra"), bridge("brb")],
+            endpoints: rig.hosts().iter().map(endpoint).collect(),
+            response: Response {
+                function: phase.response,
+                rmin: self.rmin,
+                m: self.m,
+                round: self.round,
+            },
+            echo: config::Echo { every: self.every, ..config::Echo::default() },
+            ..Config::default()
+        }
+    }
+
+    fn parameters(&self) -> Parameters {
+        Parameters {
+            link_rate_bytes_per_s: self.topology.link_rate_bytes_per_s,
+            packet_bytes: self.topology.frame_bytes(),
+            local_flows: self.topology.local,
+            remote_flows: self.topology.remote,
+            victim: self.topology.victim,
+            transport: self.traffic.map_or("none", traffic::Kind::name).to_owned(),
+            buffer: self.buffer,
+            threshold: self.threshold,
+            mark_at: self.mark_at,
+            rmin: self.rmin,
+            m: self.m,
+            round: self.round,
+            echo: self.every,
+            warm_up_s: self.warm_up_s,
+            other: std::collections::BTreeMap::new(),
+        }
+    }
+}
+
+/// What a run tells while it runs.
+pub enum Progress<'a> {
+    /// A phase begins: `number` of `of`.
+    Begin {
+        /// The phase.
+        phase: &'a PhasePlan,
+        /// Its number, from 1.
+        number: usize,
+        /// How many there are.
+        of: usize,
+    },
+    /// Another interval of [`SAMPLE`].
+    Sample {
+        /// The phase.
+        phase: &'a PhasePlan,
+        /// Its rates; `t_s` counts from the end of the warm-up and is negative before.
+        sample: &'a Sample,
+        /// Phases that are done.
+        done: &'a [Phase],
+    },
+    /// A phase is done.
+    End {
+        /// What it gave.
+        phase: &'a Phase,
+    },
+}
+
+/// Counts at one moment, to take differences of.
+struct Snapshot {
+    at: Instant,
+    ports: HashMap<String, Counters>,
+    /// Bytes that reached the sinks, per source.
+    received: HashMap<String, u64>,
+    sent: u64,
+    marked: u64,
+    cpu: Duration,
+}
+
+struct Meter<'a> {
+    plan: &'a Plan,
+    rig: &'a Rig,
+    agent: &'a Agent,
+    maps: crate::datapath::Maps,
+    /// Source address to host name and role.
+    sources: HashMap<IpAddr, (String, Role)>,
+}
+
+impl<'a> Meter<'a> {
+    fn new(plan: &'a Plan, rig: &'a Rig, agent: &'a Agent) -> Result<Self> {
+        let mut sources = HashMap::new();
+        for host in rig.hosts().iter().filter(|host| host.is_source()) {
+            sources.insert(IpAddr::V4(host.ipv4), (host.name.clone(), host.role));
+            sources.insert(IpAddr::V6(host.ipv6), (host.name.clone(), host.role));
+        }
+        Ok(Self { plan, rig, agent, maps: agent.maps()?, sources })
+    }
+
+    fn received(&self) -> Result<HashMap<String, u64>> {
+        let mut received: HashMap<String, u64> = HashMap::new();
+        for (key, receiver) in self.maps.receivers()? {
+            let source = table::address(&key.src);
+            if let Some((name, _)) = self.sources.get(&source) {
+                // The hook sees the Ethernet header too.
+                *received.entry(name.clone()).or_default() += receiver.bytes;
+            }
+        }
+        Ok(received)
+    }
+
+    fn snapshot(&self) -> Result<Snapshot> {
+        let mut marked = 0;
+        for bridge in &self.agent.state().bridges {
+            let view = self.maps.bridge(bridge.number)?;
+            marked += bridge.ports.iter().map(|p| view.port(p.slot).marked).sum::<u64>();
+        }
+        let sent = self.rig.source_counters()?.iter().map(|(_, c)| c.packets).sum();
+        Ok(Snapshot {
+            at: Instant::now(),
+            ports: self.rig.port_counters()?.into_iter().collect(),
+            received: self.received()?,
+            sent,
+            marked,
+            cpu: cpu_time(),
+        })
+    }
+
+    /// Share of the link that `bytes` are over `time`.
+    fn share(&self, bytes: u64, time: Duration) -> f64 {
+        bytes as f64 / (self.plan.topology.link_rate_bytes_per_s as f64 * time.as_secs_f64())
+    }
+
+    /// Per-flow shares of a role between two moments.
+    fn flows(&self, role: Role, from: &Snapshot, to: &Snapshot) -> Vec<f64> {
+        let time = to.at - from.at;
+        let hosts = self.rig.hosts().iter().filter(|host| host.role == role);
+        hosts
+            .map(|host| {
+                let of = |s: &Snapshot| s.received.get(&host.name).copied().unwrap_or(0);
+                self.share(of(to).saturating_sub(of(from)), time)
+            })
+            .collect()
+    }
+
+    fn port(&self, name: &str, from: &Snapshot, to: &Snapshot) -> f64 {
+        let of = |s: &Snapshot| s.ports.get(name).map_or(0, |c| c.bytes);
+        self.share(of(to).saturating_sub(of(from)), to.at - from.at)
+    }
+
+    fn sample(&self, from: &Snapshot, to: &Snapshot, t_s: f64) -> Sample {
+        let sum = |role| self.flows(role, from, to).iter().sum();
+        Sample {
+            t_s,
+            root: self.port("root", from, to),
+            inter_switch: self.port("tob", from, to),
+            local: sum(Role::Local),
+            remote: sum(Role::Remote),
+            victim: sum(Role::Victim),
+            root_queue_packets: to.ports.get("root").map_or(0, |c| c.queue_packets),
+        }
+    }
+}
+
+/// This process's processor time: agent and measurement, without the traffic.
+fn cpu_time() -> Duration {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |usage| {
+        let time = |t: nix::sys::time::TimeVal| {
+            Duration::from_micros(t.tv_sec() as u64 * 1_000_000 + t.tv_usec() as u64)
+        };
+        time(usage.user_time()) + time(usage.system_time())
+    })
+}
+
+/// Samples the root queue on a thread of its own; mean and maximum when stopped.
+struct QueueMeter {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<(f64, u64)>,
+}
+
+impl QueueMeter {
+    fn start(probe: PortProbe) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let (mut sum, mut samples, mut max) = (0u64, 0u64, 0u64);
+            while !stopped.load(Ordering::Relaxed) {
+                if let Ok(class) = probe.class() {
+                    let queue = u64::from(class.qlen_packets);
+                    sum += queue;
+                    samples += 1;
+                    max = max.max(queue);
+                }
+                thread::sleep(QUEUE_SAMPLE);
+            }
+            (if samples == 0 { 0.0 } else { sum as f64 / samples as f64 }, max)
+        });
+        Self { stop, thread }
+    }
+
+    fn stop(self) -> (f64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or((0.0, 0))
+    }
+}
+
+/// Runs all phases on a rig of its own. Blocks; needs a tokio runtime for the agent.
+///
+/// # Errors
+///
+/// See [`Error`]; the rig is gone then too.
+pub fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(Progress<'_>),
+) -> Result<Report> {
+    let rig = Rig::up(&plan.topology)?;
+    let mut phases = Vec::new();
+    for (number, phase) in plan.phases.iter().enumerate() {
+        progress(Progress::Begin { phase, number: number + 1, of: plan.phases.len() });
+        let done = run_phase(plan, phase, &rig, stop, &phases, &mut progress)?;
+        progress(Progress::End { phase: &done });
+        phases.push(done);
+    }
+    rig.down()?;
+    Ok(Report { kernel: kernel(), parameters: plan.parameters(), phases })
+}
+
+/// Release of the running kernel.
+pub fn kernel() -> String {
+    nix::sys::utsname::uname()
+        .map(|name| name.release().to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+fn run_phase(
+    plan: &Plan,
+    phase: &PhasePlan,
+    rig: &Rig,
+    stop: &AtomicBool,
+    done: &[Phase],
+    progress: &mut impl FnMut(Progress<'_>),
+) -> Result<Phase> {
+    let options =
+        Options { trace_latency: phase.response != Function::None, observe: true, ..Options::default() };
+    let agent = Agent::start(plan.config(phase, rig), options)?;
+    let meter = Meter::new(plan, rig, &agent)?;
+    let traffic = match plan.traffic {
+        Some(kind) => Some(Traffic::start(&traffic::Plan::new(&plan.topology, kind, plan.ipv6))?),
+        None => None,
+    };
+    let began = Instant::now();
+    let warm_up = Duration::from_secs(plan.warm_up_s);
+    let end = warm_up + Duration::from_secs(plan.seconds);
+    let mut samples = Vec::new();
+    let mut last = meter.snapshot()?;
+    let mut first: Option<Snapshot> = None;
+    let mut queue: Option<QueueMeter> = None;
+    let mut tick = 0u32;
+    while began.elapsed() < end {
+        tick += 1;
+        if let Some(wait) = (SAMPLE * tick).checked_sub(began.elapsed()) {
+            thread::sleep(wait);
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
+        let now = meter.snapshot()?;
+        let t_s = (now.at - began).as_secs_f64() - warm_up.as_secs_f64();
+        let sample = meter.sample(&last, &now, t_s);
+        progress(Progress::Sample { phase, sample: &sample, done });
+        samples.push(Sample { t_s: t_s + warm_up.as_secs_f64(), ..sample });
+        if first.is_none() && began.elapsed() >= warm_up {
+            queue = Some(QueueMeter::start(rig.probe("root")?));
+            lock(&agent.enforcement().latency_us).reset();
+            first = Some(meter.snapshot()?);
+        }
+        last = now;
+    }
+    let to = meter.snapshot()?;
+    let from = first.unwrap_or(last);
+    let (root_queue_mean_packets, root_queue_max_packets) =
+        queue.map_or((0.0, 0), QueueMeter::stop);
+    if let Some(traffic) = traffic {
+        traffic.stop()?;
+    }
+    let time = to.at - from.at;
+    let local = meter.flows(Role::Local, &from, &to);
+    let remote = meter.flows(Role::Remote, &from, &to);
+    let (local_sum, remote_sum) = (local.iter().sum(), remote.iter().sum());
+    let dropped = |s: &Snapshot| s.ports.values().map(|c| c.dropped_packets).sum::<u64>();
+    let latency = lock(&agent.enforcement().latency_us).clone();
+    let quantile = |q| if latency.is_empty() { 0 } else { latency.value_at_quantile(q) };
+    Ok(Phase {
+        name: phase.name.clone(),
+        marking: phase.marking,
+        response: phase.response,
+        seconds: plan.seconds,
+        root: meter.port("root", &from, &to),
+        inter_switch: meter.port("tob", &from, &to),
+        local: local_sum,
+        remote: remote_sum,
+        victim: meter.flows(Role::Victim, &from, &to).iter().sum(),
+        remote_local_ratio: remote_local_ratio(remote_sum, local_sum),
+        jain_local: jain(&local),
+        jain_remote: jain(&remote),
+        sent_packets: to.sent - from.sent,
+        dropped_packets: dropped(&to) - dropped(&from),
+        marked_packets: to.marked - from.marked,
+        root_queue_mean_packets,
+        root_queue_max_packets,
+        control_latency_us_p50: quantile(0.5),
+        control_latency_us_p99: quantile(0.99),
+        cpu_share: (to.cpu - from.cpu).as_secs_f64() / time.as_secs_f64(),
+        samples,
+    })
+}
