@@ -37,11 +37,16 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if args.check {
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let runtime = runtime()?;
+    Ok(runtime.block_on(agent::run(config))?)
+}
+
+/// What an agent runs on.
+pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_BYTES)
-        .build()?;
-    Ok(runtime.block_on(agent::run(config))?)
+        .build()
 }
 
 /// A missing file at the default place is the first thing that new users meet.

@@ -7,7 +7,9 @@ use clap::{Args, ValueEnum};
 use crate::config::{
     Bridge, Config, ConfigError, Echo, Every, Function, MarkAt, Marking, Response, Round,
 };
+use crate::rig::run::Plan;
 use crate::rig::topology::Topology;
+use crate::rig::traffic::Kind;
 use crate::units::{Fraction, Rate};
 
 /// Which rig.
@@ -56,6 +58,19 @@ pub enum Traffic {
     Iperf3Tcp,
     /// None: somebody else sends
     None,
+}
+
+impl Traffic {
+    /// What the rig's traffic calls it.
+    pub fn kind(self) -> Option<Kind> {
+        match self {
+            Self::Udp => Some(Kind::Udp),
+            Self::Tcp => Some(Kind::Tcp),
+            Self::Iperf3 => Some(Kind::Iperf3Udp),
+            Self::Iperf3Tcp => Some(Kind::Iperf3Tcp),
+            Self::None => None,
+        }
+    }
 }
 
 /// Which phases to run.
@@ -110,6 +125,9 @@ pub struct RigArgs {
     /// What the sources send
     #[arg(long, value_enum, value_name = "KIND", default_value_t)]
     pub traffic: Traffic,
+    /// IPv6 instead of IPv4
+    #[arg(long)]
+    pub ipv6: bool,
     /// Which phases to run
     #[arg(long, value_enum, value_name = "PHASES", default_value_t)]
     pub phases: Phases,
@@ -125,25 +143,30 @@ pub struct RigArgs {
 }
 
 impl RigArgs {
-    /// The response that was asked for.
-    pub fn response(&self) -> Response {
-        Response {
-            function: self.response,
-            rmin: self.rmin,
-            m: self.m,
-            round: self.round,
+    /// What to run.
+    pub fn plan(&self) -> Plan {
+        let mut phases = if self.compare {
+            Plan::compare()
+        } else {
+            Plan::two_phases(self.marking, self.response)
+        };
+        if self.phases == Phases::Controlled {
+            phases.remove(0);
         }
-    }
-
-    /// How a bridge of the rig marks.
-    pub fn bridge(&self, name: &str, netns: &str) -> Bridge {
-        Bridge {
-            netns: Some(netns.to_owned()),
-            marking: self.marking,
+        Plan {
+            topology: self.hosts.topology(),
+            phases,
+            traffic: self.traffic.kind(),
+            ipv6: self.ipv6,
+            warm_up_s: self.warm_up,
+            seconds: self.seconds,
             buffer: self.buffer,
             threshold: self.threshold,
             mark_at: self.mark_at,
-            ..Bridge::new(name)
+            rmin: self.rmin,
+            m: self.m,
+            round: self.round,
+            every: self.echo,
         }
     }
 
@@ -154,8 +177,17 @@ impl RigArgs {
     /// With everything that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let config = Config {
-            bridges: vec![self.bridge("brb", "rig")],
-            response: self.response(),
+            bridges: vec![Bridge {
+                buffer: self.buffer,
+                threshold: self.threshold,
+                ..Bridge::new("brb")
+            }],
+            response: Response {
+                function: self.response,
+                rmin: self.rmin,
+                m: self.m,
+                round: self.round,
+            },
             echo: Echo {
                 every: self.echo,
                 ..Echo::default()
@@ -187,12 +219,19 @@ mod tests {
     fn defaults_are_those_of_rig_and_configuration() {
         let args = parse("").unwrap();
         assert_eq!(args.hosts.topology(), Topology::default());
-        assert_eq!(args.response(), Response::default());
-        let bridge = Bridge {
-            netns: Some("n".to_owned()),
-            ..Bridge::new("b")
-        };
-        assert_eq!(args.bridge("b", "n"), bridge);
+        let (plan, response, bridge) = (args.plan(), Response::default(), Bridge::new("b"));
+        assert_eq!(
+            (plan.rmin, plan.m, plan.round),
+            (response.rmin, response.m, response.round)
+        );
+        assert_eq!(
+            (plan.buffer, plan.threshold),
+            (bridge.buffer, bridge.threshold)
+        );
+        assert_eq!(
+            plan.phases,
+            Plan::two_phases(bridge.marking, response.function)
+        );
         args.check().unwrap();
     }
 
@@ -215,6 +254,20 @@ mod tests {
             (Traffic::Iperf3Tcp, Phases::Controlled)
         );
         assert_eq!(args.round.to_string(), "2ms");
+    }
+
+    #[test]
+    fn phases_are_as_asked() {
+        let names = |words: &str| {
+            let phases = parse(words).unwrap().plan().phases;
+            phases
+                .into_iter()
+                .map(|phase| phase.name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(""), ["uncontrolled", "controlled"]);
+        assert_eq!(names("--phases controlled"), ["controlled"]);
+        assert_eq!(names("--compare").len(), 10);
     }
 
     #[test]
