@@ -43,6 +43,9 @@ pub mod name {
     pub const DEPARTED: &str = "ECN_DEPARTED";
     /// Free class minors, one queue per loaded copy.
     pub const CLASS: &str = "ECN_CLASS";
+    /// Per class minor, which decrease is in force and since which departed packet: written by the
+    /// agent, see [`super::in_force`].
+    pub const IN_FORCE: &str = "ECN_IN_FORCE";
     /// `flow::Key` to a rate in bytes per second, written by people: it holds instead of the
     /// response's.
     pub const PIN: &str = "ECN_PIN";
@@ -56,9 +59,9 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps that are pinned and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 13] = [
-        CONTROL, DEVICE, BRIDGE, MARKING, ENDPOINT, FLOW, RECEIVER, DEPARTED, PIN, RATE, TRACE,
-        MARKED, COUNT,
+    pub const SHARED: [&str; 14] = [
+        CONTROL, DEVICE, BRIDGE, MARKING, ENDPOINT, FLOW, RECEIVER, DEPARTED, IN_FORCE, PIN,
+        RATE, TRACE, MARKED, COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -216,6 +219,18 @@ pub struct RateEvent {
     pub rate_bytes_per_s: u64,
     /// When the mark was set that caused it; 0: no mark, or not measured.
     pub marked_ns: u64,
+    /// Number of the flow's last decrease, modulo 2^32.
+    pub decrease: u32,
+    /// Padding.
+    pub _pad: u32,
+}
+
+/// Entry of [`name::IN_FORCE`]: decrease number `decrease` is in force since the class's packet
+/// number `departed`.
+#[inline(always)]
+#[must_use]
+pub const fn in_force(decrease: u32, departed: u32) -> u64 {
+    (decrease as u64) << 32 | departed as u64
 }
 
 /// What happened at a port ([`PortEvent::kind`]).
@@ -382,7 +397,7 @@ const _: () = {
     assert!(size_of::<echo::Receiver>() == 48);
     assert!(size_of::<LockedReceiver>() == 56);
     assert!(offset_of!(LockedFlow, flow) == 8);
-    assert!(size_of::<RateEvent>() == 24);
+    assert!(size_of::<RateEvent>() == 32);
     assert!(size_of::<PortEvent>() == 48);
     assert!(size_of::<PortReset>() == 16);
     assert!(size_of::<Offsets>() == 72);

@@ -56,11 +56,59 @@ pub struct Flow {
     pub last_echo_ns: u64,
     /// Minor number of the flow's class; 0: none was free, no limit.
     pub class: u32,
+    /// 1: the agent was told of the last decrease and has not yet said that it is in force.
+    pub pending: u32,
     /// [`NEGOTIATED`].
     pub flags: u32,
+    /// Padding.
+    pub _pad: u32,
 }
 
 impl Flow {
+    /// Takes an accepted echo: the response, with a round that lasts until the decreased rate is in
+    /// force. `in_force`: see [`crate::abi::in_force`]; `departed`: packets that left the device.
+    /// Returns whether the rate is worth a message to the agent.
+    #[inline(always)]
+    pub fn respond(
+        &mut self,
+        policy: &response::Policy,
+        news: &echo::News,
+        in_force: u64,
+        departed: u32,
+        link_bytes_per_s: u64,
+        now_ns: u64,
+    ) -> (response::Reaction, bool) {
+        if self.pending != 0 && policy.round == response::Round::Packets as u32 {
+            let confirmed = (in_force >> 32) as u32 == self.decreases as u32;
+            let until = if confirmed { in_force as u32 } else { departed };
+            self.response.extend_round(news.position, until);
+            self.pending = !confirmed as u32;
+        }
+        let feedback = response::Feedback {
+            packets: news.packets,
+            ce: news.ce,
+            received: news.position,
+            outstanding: news.outstanding,
+        };
+        let reaction = self.response.on_echo(policy, feedback, now_ns);
+        self.acked_packets += news.packets as u64;
+        self.marked_packets += news.ce as u64;
+        self.ignored_marks += reaction.ignored as u64;
+        self.decreases += reaction.decreased as u64;
+        self.last_echo_ns = now_ns;
+        self.rate_bytes_per_s = response::rate(self.response.ipd, link_bytes_per_s);
+        let tell = self.class != 0
+            && (self.worth_telling()
+                || (reaction.decreased != 0 && self.rate_bytes_per_s != self.told_bytes_per_s));
+        if tell {
+            self.told_bytes_per_s = self.rate_bytes_per_s;
+            if reaction.decreased != 0 {
+                self.pending = 1;
+            }
+        }
+        (reaction, tell)
+    }
+
     /// A flow that nothing is known of: at full rate.
     #[must_use]
     pub const fn new() -> Self {
@@ -79,7 +127,9 @@ impl Flow {
             last_sent_ns: 0,
             last_echo_ns: 0,
             class: 0,
+            pending: 0,
             flags: 0,
+            _pad: 0,
         }
     }
 

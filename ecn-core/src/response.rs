@@ -709,6 +709,18 @@ impl State {
         }
     }
 
+    /// The decreased rate was not in force before packet `until`: the round lasts till then. `received`
+    /// as in [`Feedback`]. Without effect if the round lasts longer anyway.
+    #[inline(always)]
+    pub fn extend_round(&mut self, received: u32, until: u32) {
+        let ahead = until.wrapping_sub(received);
+        let further = self.round_packets == 0 || until.wrapping_sub(self.round_end) as i32 > 0;
+        if further && ahead != 0 && ahead as i32 > 0 {
+            self.round_end = until;
+            self.round_packets = ahead;
+        }
+    }
+
     /// Applies one echo: the increase for its unmarked packets, and a decrease for its marked ones
     /// as far as the round rule lets them count. An ignored mark is neither.
     ///

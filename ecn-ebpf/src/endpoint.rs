@@ -20,7 +20,7 @@ use ecn_core::{
 
 use crate::{
     maps::{
-        ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_MARKED, ECN_RATE, ECN_RECEIVER,
+        ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE, ECN_RECEIVER,
         control, count, endpoint_number,
     },
     skb::{NEXT, Packet, SHOT, field, load, raw, segments, store},
@@ -249,16 +249,22 @@ fn take_class(f: *mut LockedFlow, endpoint: &Endpoint) -> Option<u32> {
     if taken != class {
         let _ = ECN_CLASS.push(class, 0);
     } else {
-        tell(class, 0, 0);
+        tell(class, 0, 0, 0);
     }
     Some(taken)
 }
 
 /// Tells the agent of a new rate (0: a class was taken).
 #[inline(always)]
-fn tell(class: u32, rate_bytes_per_s: u64, marked_ns: u64) {
-    let event =
-        abi::RateEvent { endpoint: endpoint_number(), class, rate_bytes_per_s, marked_ns };
+fn tell(class: u32, rate_bytes_per_s: u64, marked_ns: u64, decrease: u32) {
+    let event = abi::RateEvent {
+        endpoint: endpoint_number(),
+        class,
+        rate_bytes_per_s,
+        marked_ns,
+        decrease,
+        _pad: 0,
+    };
     if ECN_RATE.output(event, 0).is_err() {
         count(Count::RingFull, 1);
     }
@@ -421,11 +427,13 @@ fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, fla
     };
     // SAFETY: written once, when the flow got its class.
     let class = unsafe { core::ptr::read_volatile(&raw const (*f).flow.class) };
-    let departed = match ECN_DEPARTED.get(class & 0xffff) {
-        // SAFETY: a count that only grows.
-        Some(departed) => unsafe { core::ptr::read_volatile(departed) as u32 },
+    let count_of = |counter: Option<&u64>| match counter {
+        // SAFETY: one word, written by others.
+        Some(word) => unsafe { core::ptr::read_volatile(word) },
         None => 0,
     };
+    let departed = count_of(ECN_DEPARTED.get(class & 0xffff)) as u32;
+    let in_force = count_of(ECN_IN_FORCE.get(class & 0xffff));
     let mut marked_ns = 0;
     if flags & abi::TRACE_LATENCY != 0 {
         // A switch does not know the endpoints.
@@ -439,28 +447,20 @@ fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, fla
     let policy = &endpoint.response;
     let rmax = endpoint.link_bytes_per_s;
     // 0 - refused, 1 - accepted, 2 - and the agent must be told.
-    let (outcome, refusal, lost, rate, decreased, ce) = locked!(f, flow as f => {
+    let (outcome, refusal, lost, rate, decreased, ce, decreases) = locked!(f, flow as f => {
         match f.echo.accept(&e, f.sent_packets as u32, departed, f.quiet()) {
-            Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32),
+            Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32),
             Ok(news) => {
-                let feedback = response::Feedback {
-                    packets: news.packets,
-                    ce: news.ce,
-                    received: news.position,
-                    outstanding: news.outstanding,
-                };
-                let reaction = f.response.on_echo(policy, feedback, now);
-                f.acked_packets += news.packets as u64;
-                f.marked_packets += news.ce as u64;
-                f.ignored_marks += reaction.ignored as u64;
-                f.decreases += reaction.decreased as u64;
-                f.last_echo_ns = now;
-                f.rate_bytes_per_s = response::rate(f.response.ipd, rmax);
-                let tell = f.worth_telling() && f.class != 0;
-                if tell {
-                    f.told_bytes_per_s = f.rate_bytes_per_s;
-                }
-                (1 + tell as u32, 0, news.lost_echoes, f.rate_bytes_per_s, reaction.decreased, news.ce)
+                let (reaction, tell) = f.respond(policy, &news, in_force, departed, rmax, now);
+                (
+                    1 + tell as u32,
+                    0,
+                    news.lost_echoes,
+                    f.rate_bytes_per_s,
+                    reaction.decreased,
+                    news.ce,
+                    f.decreases as u32,
+                )
             }
         }
     });
@@ -483,7 +483,7 @@ fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, fla
         let _ = ECN_MARKED.remove(&*key);
     }
     if outcome == 2 {
-        tell(class, rate, if decreased != 0 { marked_ns } else { 0 });
+        tell(class, rate, if decreased != 0 { marked_ns } else { 0 }, decreases);
     }
     Some(SHOT)
 }

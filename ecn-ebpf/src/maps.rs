@@ -31,6 +31,9 @@ pub static ECN_RECEIVER: HashMap<flow::Key, abi::LockedReceiver, { abi::FLOWS as
 /// Packets that left their device, per class.
 #[btf_map]
 pub static ECN_DEPARTED: Array<u64, { abi::CLASSES as usize }> = Array::new();
+/// Which decrease is in force, per class.
+#[btf_map]
+pub static ECN_IN_FORCE: Array<u64, { abi::CLASSES as usize }> = Array::new();
 /// Free classes of this loaded copy's endpoint, filled by the agent.
 #[btf_map]
 pub static ECN_CLASS: Queue<u32, 1024> = Queue::new();

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ecn_core::abi;
+use ecn_core::abi::{self, RateEvent};
 use hdrhistogram::Histogram;
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -152,7 +152,7 @@ fn run(
     let mut last_beat: Option<Instant> = None;
     let mut flags = shared.flags.load(Ordering::Relaxed);
     // Latest rate per class, and the marks behind it.
-    let mut rates: HashMap<(u32, u32), u64> = HashMap::new();
+    let mut rates: HashMap<(u32, u32), RateEvent> = HashMap::new();
     let mut marks: Vec<u64> = Vec::new();
     let mut batch = ClassBatch::new();
     while !shared.stop.load(Ordering::Relaxed) {
@@ -175,12 +175,17 @@ fn run(
                 let _ = taken.send(event.endpoint);
                 continue;
             }
-            rates.insert((event.endpoint, event.class), event.rate_bytes_per_s);
+            rates.insert((event.endpoint, event.class), event);
             if event.marked_ns != 0 {
                 marks.push(event.marked_ns);
             }
         }
-        enforce(shared, &mut rates, &mut batch);
+        enforce(shared, &rates, &mut batch);
+        for ((_, class), event) in rates.drain() {
+            if let Err(error) = maps.set_in_force(class, event.decrease) {
+                tracing::error!("{error}");
+            }
+        }
         if !marks.is_empty() {
             let now = now_ns();
             let mut latency = lock(&shared.latency_us);
@@ -192,15 +197,15 @@ fn run(
     }
 }
 
-fn enforce(shared: &Shared, rates: &mut HashMap<(u32, u32), u64>, batch: &mut ClassBatch) {
+fn enforce(shared: &Shared, rates: &HashMap<(u32, u32), RateEvent>, batch: &mut ClassBatch) {
     let pinned = lock(&shared.pinned);
     let mut targets = lock(&shared.targets);
     for (&endpoint, target) in targets.iter_mut() {
-        for (&(_, class), &rate) in rates
+        for (&(_, class), event) in rates
             .iter()
             .filter(|((of, class), _)| *of == endpoint && !pinned.contains_key(&(endpoint, *class)))
         {
-            target.htb.set_flow_rate(batch, class as u16, rate);
+            target.htb.set_flow_rate(batch, class as u16, event.rate_bytes_per_s);
         }
         if batch.is_empty() {
             continue;
@@ -217,5 +222,4 @@ fn enforce(shared: &Shared, rates: &mut HashMap<(u32, u32), u64>, batch: &mut Cl
             Err(error) => tracing::warn!("cannot change class rates: {error}"),
         }
     }
-    rates.clear();
 }

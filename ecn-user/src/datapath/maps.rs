@@ -32,6 +32,8 @@ pub struct Maps {
     receiver: Hash<flow::Key, abi::LockedReceiver>,
     count: PerCpuArray<MapData, u64>,
     pin: HashMap<MapData, Raw<flow::Key>, u64>,
+    departed: Array<MapData, u64>,
+    in_force: Array<MapData, u64>,
     flow_max: usize,
 }
 
@@ -111,6 +113,8 @@ impl Maps {
             receiver: map!(HashMap, name::RECEIVER, key, size::<abi::LockedReceiver>()),
             count: map!(PerCpuArray, name::COUNT, 4, 8),
             pin: map!(HashMap, name::PIN, key, 8),
+            departed: map!(Array, name::DEPARTED, 4, 8),
+            in_force: map!(Array, name::IN_FORCE, 4, 8),
             flow_max,
         };
         let abi = maps.control()?.abi;
@@ -240,6 +244,17 @@ impl Maps {
     /// Forgets a received flow.
     pub fn remove_receiver(&mut self, key: &flow::Key) {
         let _ = self.receiver.remove(&Raw(*key));
+    }
+
+    /// Says that a class's decrease is in force from the next packet that leaves.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn set_in_force(&mut self, class: u32, decrease: u32) -> Result<()> {
+        let departed = self.departed.get(&class, 0).map_err(Error::map(name::DEPARTED))?;
+        let value = abi::in_force(decrease, departed as u32);
+        self.in_force.set(class, value, 0).map_err(Error::map(name::IN_FORCE))
     }
 
     /// Rates set by people, bytes per second.
