@@ -60,8 +60,8 @@ struct Report {
     kernel: String,
     ready: bool,
     missing: Vec<&'static str>,
-    /// How the rates of flows would be enforced.
-    enforcement: &'static str,
+    /// How the rates of flows would be enforced; nothing if it could not be tried.
+    enforcement: Option<&'static str>,
     /// Process of a running agent or rig.
     agent_pid: Option<String>,
     checks: Vec<Check>,
@@ -85,6 +85,18 @@ impl Report {
             detail,
             without,
         });
+    }
+
+    /// Names what is missing. What could not be tried is only named if nothing else is.
+    fn conclude(&mut self) {
+        let required = |found| {
+            let checks = self.checks.iter();
+            let needs = checks.filter(move |check| check.required && check.found == found);
+            needs.map(|check| check.need).collect::<Vec<_>>()
+        };
+        let (missing, unknown) = (required(Some(false)), required(None));
+        self.ready = missing.is_empty() && unknown.is_empty();
+        self.missing = if missing.is_empty() { unknown } else { missing };
     }
 
     /// Adds what was tried, with the reason if it did not work.
@@ -124,7 +136,6 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
 fn examine() -> Report {
     let mut report = Report {
         kernel: read("/proc/sys/kernel/osrelease"),
-        enforcement: "htb",
         agent_pid: Lock::holder(),
         ..Report::default()
     };
@@ -138,13 +149,7 @@ fn examine() -> Report {
         }
     });
     machine(&mut report);
-    report.missing = report
-        .checks
-        .iter()
-        .filter(|check| check.required && check.found != Some(true))
-        .map(|check| check.need)
-        .collect();
-    report.ready = report.missing.is_empty();
+    report.conclude();
     report
 }
 
@@ -344,31 +349,27 @@ fn load(report: &mut Report) -> Option<Datapath> {
     let mut opened = Datapath::open(&scratch(), SIZES);
     object(report, !matches!(opened, Err(datapath::Error::NoObject)));
     let verified = match &mut opened {
-        Ok(datapath) => datapath.verify(),
+        // Verified, and what is pinned can be opened by others.
+        Ok(datapath) => datapath
+            .verify()
+            .and_then(|found| datapath.maps().map(|_| found)),
         Err(_) => Ok(Vec::new()),
     };
     let failed = opened.as_ref().err().or(verified.as_ref().err());
-    // The first thing that is attached; everything else has been loaded by then.
-    let tracing = match failed {
-        Some(datapath::Error::Program { program, .. }) => {
-            !matches!(program.as_str(), name::DEPART | name::DROP)
+    // Opening attaches these two; what it fails at before says nothing about them.
+    let (tracing, detail) = match &opened {
+        Ok(_) => (Some(true), "net_dev_start_xmit, kfree_skb"),
+        Err(datapath::Error::Program { program, .. })
+            if matches!(program.as_str(), name::DEPART | name::DROP) =>
+        {
+            (Some(false), "cannot be attached, see below")
         }
-        failed => failed.is_none(),
-    };
-    let detail = if tracing {
-        "net_dev_start_xmit, kfree_skb"
-    } else {
-        "not attached"
-    };
-    let found = if failed.is_none() || !tracing {
-        Some(tracing)
-    } else {
-        None
+        Err(_) => (None, "not tried: the programs cannot be loaded"),
     };
     report.add(
         "tp_btf hooks",
         true,
-        found,
+        tracing,
         detail,
         "departures and drops are not seen",
     );
@@ -451,9 +452,7 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
     match veth {
         Ok(ifindex) => {
             let htb = htb(netns, ifindex);
-            if htb.is_err() {
-                report.enforcement = "none";
-            }
+            report.enforcement = Some(if htb.is_ok() { "htb" } else { "none" });
             report.tried(need, required, &htb, without);
         }
         Err(_) => report.add(need, required, None, "not tried: no device", without),
@@ -597,7 +596,7 @@ fn text(report: &Report) -> String {
     };
     text.push_str(&format!(
         "\nenforcement of rates: {}\nrunning agent or rig: {agent}\n{verdict}\n",
-        report.enforcement
+        report.enforcement.unwrap_or("not known")
     ));
     text
 }
@@ -610,6 +609,22 @@ mod tests {
         let mut report = Report::default();
         report.add("thing", required, found, "detail", "nothing works");
         report
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (found, required, missing) in [
+            (Some(true), true, &[][..]),
+            (Some(false), false, &[]),
+            (None, false, &[]),
+            (Some(false), true, &["thing"]),
+            (None, true, &["thing"]),
+        ] {
+            let mut report = report(found, required);
+            report.conclude();
+            assert_eq!(report.missing, missing, "{found:?} {required}");
+            assert_eq!(report.ready, missing.is_empty());
+        }
     }
 
     #[test]

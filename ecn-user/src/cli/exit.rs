@@ -77,22 +77,39 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     // Transparent errors hide what they hold from the chain of causes.
     if let Some(error) = error.downcast_ref::<agent::Error>() {
-        return match error {
-            agent::Error::Configuration(_) => Some(USAGE),
-            agent::Error::Datapath(error) => code_of_datapath(error),
-            agent::Error::Net(error) => code_of_net(error),
-            agent::Error::State { error, .. } if denied(error) => Some(LACKING),
-            _ => None,
-        };
+        return code_of_agent(error);
     }
     if let Some(error) = error.downcast_ref::<rig::topology::Error>() {
+        return code_of_rig(error);
+    }
+    if let Some(error) = error.downcast_ref::<rig::run::Error>() {
         return match error {
-            rig::topology::Error::Option { .. } => Some(USAGE),
-            rig::topology::Error::Net(error) => code_of_net(error),
+            rig::run::Error::Rig(error) => code_of_rig(error),
+            rig::run::Error::Agent(error) => code_of_agent(error),
+            rig::run::Error::Datapath(error) => code_of_datapath(error),
+            rig::run::Error::Traffic(rig::traffic::Error::Net(error)) => code_of_net(error),
             _ => None,
         };
     }
     error.downcast_ref::<net::Error>().and_then(code_of_net)
+}
+
+fn code_of_agent(error: &agent::Error) -> Option<u8> {
+    match error {
+        agent::Error::Configuration(_) => Some(USAGE),
+        agent::Error::Datapath(error) => code_of_datapath(error),
+        agent::Error::Net(error) => code_of_net(error),
+        agent::Error::State { error, .. } if denied(error) => Some(LACKING),
+        _ => None,
+    }
+}
+
+fn code_of_rig(error: &rig::topology::Error) -> Option<u8> {
+    match error {
+        rig::topology::Error::Option { .. } => Some(USAGE),
+        rig::topology::Error::Net(error) => code_of_net(error),
+        _ => None,
+    }
 }
 
 fn code_of_datapath(error: &datapath::Error) -> Option<u8> {

@@ -11,7 +11,6 @@ mod flow;
 pub mod key;
 mod port;
 mod rig;
-mod rig_run;
 mod run;
 pub mod table;
 pub mod view;
@@ -30,8 +29,10 @@ pub use exit::Failure;
 /// Congestion control for Linux bridges: hop-by-hop ECN marking, echo and rate control per flow.
 #[derive(Parser, Debug)]
 #[command(name = "ecn", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 failed, 2 bad usage or configuration, \
-                        3 the machine lacks something.")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed, 2 bad usage or configuration, \
+                        3 the machine lacks something."
+)]
 pub struct Cli {
     /// Log more to the standard error; -vv still more. ECN_LOG sets it by module
     #[arg(long, short = 'v', action = ArgAction::Count, global = true)]
@@ -76,7 +77,11 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
-    let quiet = if matches!(cli.command, Command::Run(_)) { 1 } else { 0 };
+    let quiet = if matches!(cli.command, Command::Run(_)) {
+        1
+    } else {
+        0
+    };
     start_logs(cli.verbose.saturating_add(quiet))?;
     match &cli.command {
         Command::Run(args) => run::run(args),

@@ -1,14 +1,22 @@
 //! `ecn rig`: HP's Fig. 1 as network namespaces and bridges.
 
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent::state::{Lock, State};
 use crate::rig::args::{HostArgs, RigArgs};
+use crate::rig::run::{Plan, Progress};
 use crate::rig::topology::{self, Counters, DEFAULT_PREFIX, HOST_DEVICE, Host, Topology};
+use crate::rig::{self, report};
 
 use super::exit::{Failure, print, print_json};
 use super::require_root;
+use super::run::runtime;
 use super::table::{plain_table, rate_text, table_text};
 use super::watch::{self, Show};
 
@@ -57,14 +65,100 @@ pub struct ShowArgs {
 /// Rights are missing; a rig is there already, or none is; the kernel refuses something.
 pub fn run(rig: &Rig) -> anyhow::Result<()> {
     match rig {
-        Rig::Run(args) => {
-            args.check()?;
-            require_root("the rig")?;
-            super::rig_run::run(args)
-        }
+        Rig::Run(args) => measure(args),
         Rig::Up(args) => up(args),
         Rig::Down(args) => down(args),
         Rig::Show(args) => show(args),
+    }
+}
+
+/// Runs the phases, shows them while they run, and says what they gave.
+fn measure(args: &RigArgs) -> anyhow::Result<()> {
+    args.check()?;
+    require_root("the rig")?;
+    let plan = args.plan();
+    let stop = Arc::new(AtomicBool::new(false));
+    let runtime = runtime()?;
+    let _entered = runtime.enter();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let (mut signal, stop) = (signal(kind)?, Arc::clone(&stop));
+        runtime.spawn(async move {
+            signal.recv().await;
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+    let mut live = Live::new(&plan);
+    let report = rig::run::run(&plan, &stop, |progress| live.show(&progress))?;
+    let files = report.write(&args.out)?;
+    for file in files {
+        tracing::info!("wrote {}", file.display());
+    }
+    if args.json {
+        return print(&report.to_json()?);
+    }
+    let out = args.out.display();
+    print(&format!(
+        "{}\n{}\nfigures and samples: {out}\n",
+        report.table(),
+        report.verdict()
+    ))
+}
+
+/// The running phase on the standard error: bars on a terminal, else a line per second.
+struct Live<'a> {
+    plan: &'a Plan,
+    is_terminal: bool,
+    /// Lines of the last view, to be overwritten.
+    lines: usize,
+    last_s: i64,
+}
+
+impl<'a> Live<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let is_terminal = io::stderr().is_terminal();
+        Self {
+            plan,
+            is_terminal,
+            lines: 0,
+            last_s: i64::MIN,
+        }
+    }
+
+    fn show(&mut self, progress: &Progress<'_>) {
+        let victim = self.plan.topology.victim;
+        let mut err = io::stderr().lock();
+        // Nobody watches any more: that is no reason to stop.
+        let _ = match progress {
+            Progress::Begin { number: 1, .. } if !self.is_terminal => {
+                writeln!(err, "{}", report::live_header())
+            }
+            Progress::Begin { .. } => {
+                (self.lines, self.last_s) = (0, i64::MIN);
+                Ok(())
+            }
+            Progress::Sample {
+                phase,
+                sample,
+                done,
+            } if self.is_terminal => {
+                let seconds = self.plan.seconds as f64;
+                let view = report::live_view(&phase.name, seconds, sample, done.first(), victim);
+                let up = match self.lines {
+                    0 => String::new(),
+                    lines => format!("\x1b[{lines}A"),
+                };
+                self.lines = view.lines().count();
+                write!(err, "{up}{}", view.replace('\n', "\x1b[K\n"))
+            }
+            Progress::Sample { phase, sample, .. } => match sample.t_s.floor() as i64 {
+                second if second == self.last_s => Ok(()),
+                second => {
+                    self.last_s = second;
+                    writeln!(err, "{}", report::live_row(&phase.name, sample, victim))
+                }
+            },
+            Progress::End { .. } => Ok(()),
+        };
     }
 }
 

@@ -12,6 +12,10 @@ use super::exit::Failure;
 /// Where the configuration is unless said otherwise.
 pub const CONFIG: &str = "/etc/ecn/ecn.toml";
 
+/// A bridge's counters are 287 kB and travel by value: unoptimised, several copies of them are on a
+/// stack at a time, more than the usual 2 MB hold.
+const STACK_BYTES: usize = 16 << 20;
+
 /// `ecn run`.
 #[derive(Args, Debug)]
 pub struct RunArgs {
@@ -33,10 +37,16 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if args.check {
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     Ok(runtime.block_on(agent::run(config))?)
+}
+
+/// What an agent runs on.
+pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(STACK_BYTES)
+        .build()
 }
 
 /// A missing file at the default place is the first thing that new users meet.

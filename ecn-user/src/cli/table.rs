@@ -558,6 +558,11 @@ impl FlowRow {
     }
 }
 
+/// An address out of a flow's key: IPv4 stands there as `::ffff:a.b.c.d`.
+pub fn address(bytes: &[u8; 16]) -> IpAddr {
+    std::net::Ipv6Addr::from(*bytes).to_canonical()
+}
+
 fn idle_text(ms: u64) -> String {
     match ms {
         0..=999 => format!("{ms}ms"),
@@ -876,10 +881,4 @@ flow                         device  netns  resp        rate   ipd  marked  acke
         assert_eq!(flows_table(&rows), expected);
         assert_eq!(flows_table(&[]), "no flows\n");
     }
-}
-
-
-/// An address out of a flow's key: IPv4 stands there as `::ffff:a.b.c.d`.
-pub fn address(bytes: &[u8; 16]) -> IpAddr {
-    std::net::Ipv6Addr::from(*bytes).to_canonical()
 }

@@ -60,6 +60,19 @@ pub enum Traffic {
     None,
 }
 
+impl Traffic {
+    /// What the rig's traffic calls it.
+    pub fn kind(self) -> Option<Kind> {
+        match self {
+            Self::Udp => Some(Kind::Udp),
+            Self::Tcp => Some(Kind::Tcp),
+            Self::Iperf3 => Some(Kind::Iperf3Udp),
+            Self::Iperf3Tcp => Some(Kind::Iperf3Tcp),
+            Self::None => None,
+        }
+    }
+}
+
 /// Which phases to run.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phases {
@@ -112,7 +125,7 @@ pub struct RigArgs {
     /// What the sources send
     #[arg(long, value_enum, value_name = "KIND", default_value_t)]
     pub traffic: Traffic,
-    /// Send it over IPv6
+    /// IPv6 instead of IPv4
     #[arg(long)]
     pub ipv6: bool,
     /// Which phases to run
@@ -130,16 +143,6 @@ pub struct RigArgs {
 }
 
 impl RigArgs {
-    /// The response that was asked for.
-    pub fn response(&self) -> Response {
-        Response {
-            function: self.response,
-            rmin: self.rmin,
-            m: self.m,
-            round: self.round,
-        }
-    }
-
     /// What to run.
     pub fn plan(&self) -> Plan {
         let mut phases = if self.compare {
@@ -153,13 +156,7 @@ impl RigArgs {
         Plan {
             topology: self.hosts.topology(),
             phases,
-            traffic: match self.traffic {
-                Traffic::Udp => Some(Kind::Udp),
-                Traffic::Tcp => Some(Kind::Tcp),
-                Traffic::Iperf3 => Some(Kind::Iperf3Udp),
-                Traffic::Iperf3Tcp => Some(Kind::Iperf3Tcp),
-                Traffic::None => None,
-            },
+            traffic: self.traffic.kind(),
             ipv6: self.ipv6,
             warm_up_s: self.warm_up,
             seconds: self.seconds,
@@ -173,18 +170,6 @@ impl RigArgs {
         }
     }
 
-    /// How a bridge of the rig marks.
-    pub fn bridge(&self, name: &str, netns: &str) -> Bridge {
-        Bridge {
-            netns: Some(netns.to_owned()),
-            marking: self.marking,
-            buffer: self.buffer,
-            threshold: self.threshold,
-            mark_at: self.mark_at,
-            ..Bridge::new(name)
-        }
-    }
-
     /// Checks what no single option shows, by the rules of the configuration file.
     ///
     /// # Errors
@@ -192,8 +177,17 @@ impl RigArgs {
     /// With everything that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let config = Config {
-            bridges: vec![self.bridge("brb", "rig")],
-            response: self.response(),
+            bridges: vec![Bridge {
+                buffer: self.buffer,
+                threshold: self.threshold,
+                ..Bridge::new("brb")
+            }],
+            response: Response {
+                function: self.response,
+                rmin: self.rmin,
+                m: self.m,
+                round: self.round,
+            },
             echo: Echo {
                 every: self.echo,
                 ..Echo::default()
@@ -225,12 +219,19 @@ mod tests {
     fn defaults_are_those_of_rig_and_configuration() {
         let args = parse("").unwrap();
         assert_eq!(args.hosts.topology(), Topology::default());
-        assert_eq!(args.response(), Response::default());
-        let bridge = Bridge {
-            netns: Some("n".to_owned()),
-            ..Bridge::new("b")
-        };
-        assert_eq!(args.bridge("b", "n"), bridge);
+        let (plan, response, bridge) = (args.plan(), Response::default(), Bridge::new("b"));
+        assert_eq!(
+            (plan.rmin, plan.m, plan.round),
+            (response.rmin, response.m, response.round)
+        );
+        assert_eq!(
+            (plan.buffer, plan.threshold),
+            (bridge.buffer, bridge.threshold)
+        );
+        assert_eq!(
+            plan.phases,
+            Plan::two_phases(bridge.marking, response.function)
+        );
         args.check().unwrap();
     }
 
@@ -253,6 +254,20 @@ mod tests {
             (Traffic::Iperf3Tcp, Phases::Controlled)
         );
         assert_eq!(args.round.to_string(), "2ms");
+    }
+
+    #[test]
+    fn phases_are_as_asked() {
+        let names = |words: &str| {
+            let phases = parse(words).unwrap().plan().phases;
+            phases
+                .into_iter()
+                .map(|phase| phase.name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(""), ["uncontrolled", "controlled"]);
+        assert_eq!(names("--phases controlled"), ["controlled"]);
+        assert_eq!(names("--compare").len(), 10);
     }
 
     #[test]

@@ -1,0 +1,238 @@
+//! The command as people and scripts meet it: exit codes, and what goes where.
+
+use std::process::{Command, Output, Stdio};
+
+use nix::unistd::geteuid;
+
+const ECN: &str = env!("CARGO_BIN_EXE_ecn");
+
+/// A directory in which nothing is pinned.
+const NO_PIN: &str = "/nowhere/ecn";
+
+fn run(words: &[&str]) -> Output {
+    Command::new(ECN)
+        .args(words)
+        .env_remove("ECN_LOG")
+        .output()
+        .expect("run ecn")
+}
+
+/// Runs it where nothing of this machine's can be found, or harmed; nothing without the rights.
+fn run_alone(script: &str) -> Option<Output> {
+    if !geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return None;
+    }
+    let script = format!("mount -t tmpfs none /run && mount -t bpf bpf /sys/fs/bpf && {script}");
+    let output = Command::new("unshare")
+        .args([
+            "--mount",
+            "--net",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "sh",
+            "-c",
+            &script,
+        ])
+        .env("ECN", ECN)
+        .output();
+    match output {
+        Ok(output) => Some(output),
+        Err(error) => {
+            eprintln!("skipped: no unshare ({error})");
+            None
+        }
+    }
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Ended with this code, with these words on the standard error and nothing on the other.
+#[track_caller]
+fn refused(words: &[&str], code: i32, expected: &str) {
+    let output = run(words);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+    assert!(said.contains(expected), "{words:?}: {said}");
+    assert!(!said.contains("panicked"), "{words:?}: {said}");
+    assert_eq!(stdout(&output), "", "{words:?}");
+}
+
+#[test]
+fn bad_usage_is_2() {
+    let flow = "10.0.0.1:1>10.0.1.1:2/udp";
+    for (words, expected) in [
+        (&["prot", "show"][..], "port"),
+        (&["port"], "Usage"),
+        (
+            &["port", "show", "--sort", "color"],
+            "cannot sort by `color`",
+        ),
+        (&["port", "show", "dev"], "a value is missing after `dev`"),
+        (&["port", "show", "--watch", "0"], "0.05 to 86400"),
+        (
+            &["flow", "show", "protocl", "udp"],
+            "did you mean `protocol`?",
+        ),
+        (
+            &["flow", "set", flow, "--rate", "20apples"],
+            "is not a rate",
+        ),
+        (&["flow", "set", flow, "--rate", "0"], "less than one byte"),
+        (&["flow", "set", flow], "--rate"),
+        (
+            &["flow", "set", "10.0.0.1:1", "--rate", "1mbit"],
+            "is not a flow",
+        ),
+        (
+            &["flow", "unset", "10.0.0.1:1>10.0.1.1:2/ucp"],
+            "no protocol's name",
+        ),
+        (&["rig", "run", "--rmin", "2/1"], "`rmin`"),
+        (
+            &["rig", "run", "--marking", "all"],
+            "allowed are none, naive, input, input-output",
+        ),
+        (
+            &["run", "--config", "/nowhere/ecn.toml"],
+            "cannot read the configuration file",
+        ),
+    ] {
+        refused(words, 2, expected);
+    }
+}
+
+#[test]
+fn bad_configurations_are_2_with_a_line_for_each_problem() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "colour = 1\n[agnet]\n").expect("write");
+    let path = file.path().to_str().expect("a name");
+    let output = run(&["run", "--config", path]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.lines().count() >= 2, "{said}");
+    assert!(said.lines().all(|line| line.starts_with("ecn: ")), "{said}");
+}
+
+#[test]
+fn no_datapath_is_3_with_what_to_do() {
+    let flow = "10.0.0.1:1>10.0.1.1:2/udp";
+    for words in [
+        &["port", "show", "--pin", NO_PIN][..],
+        &["port", "show", "--pin", NO_PIN, "-j", "--watch"],
+        &["flow", "show", "--pin", NO_PIN, "-j"],
+        &["flow", "set", flow, "--rate", "20mbit", "--pin", NO_PIN],
+        &["flow", "unset", flow, "--pin", NO_PIN],
+    ] {
+        refused(words, 3, "start `ecn run` or `ecn rig run` first");
+    }
+}
+
+#[test]
+fn help_is_0_and_a_closed_pipe_is_silent() {
+    assert_eq!(run(&["--help"]).status.code(), Some(0));
+    let mut child = Command::new(ECN)
+        .args(["doctor", "-j"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("run ecn");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("wait");
+    let said = stderr(&output);
+    assert!(
+        !said.contains("panicked") && !said.contains("roken pipe"),
+        "{said}"
+    );
+}
+
+#[test]
+fn doctor_prints_one_document_and_leaves_nothing() {
+    let output = run(&["doctor", "-j"]);
+    let document: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("one JSON document");
+    let ready = document["ready"].as_bool().expect("ready");
+    assert_eq!(
+        output.status.code(),
+        Some(if ready { 0 } else { 3 }),
+        "{}",
+        stderr(&output)
+    );
+    for missing in document["missing"].as_array().expect("missing") {
+        assert!(stderr(&output).contains(missing.as_str().expect("a name")));
+    }
+    let Some(output) = run_alone(
+        "before=$(ls -R /run /sys/fs/bpf; ls /sys/class/net); $ECN doctor > /dev/null; \
+         test \"$before\" = \"$(ls -R /run /sys/fs/bpf; ls /sys/class/net)\"",
+    ) else {
+        return;
+    };
+    assert!(
+        output.status.success(),
+        "{}{}",
+        stdout(&output),
+        stderr(&output)
+    );
+}
+
+#[test]
+fn clean_has_nothing_to_remove_where_nothing_is() {
+    let Some(output) = run_alone("$ECN clean && $ECN clean -j") else {
+        return;
+    };
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "nothing to remove\n{\"dry_run\":false,\"removed\":[]}\n"
+    );
+}
+
+#[test]
+fn clean_removes_what_was_left_and_says_so() {
+    let Some(output) = run_alone(
+        "mkdir -p /run/ecn /sys/fs/bpf/ecn/v1/maps && echo 1 > /run/ecn/lock && \
+         $ECN rig up --local 1 --remote 1 > /dev/null && $ECN clean -n | grep -c 'would remove' && \
+         $ECN clean && ls /run/netns /run/ecn /sys/fs/bpf/ecn; $ECN clean",
+    ) else {
+        return;
+    };
+    let said = stdout(&output);
+    if said.is_empty() {
+        eprintln!("skipped: no rig here ({})", stderr(&output));
+        return;
+    }
+    for line in [
+        "removed pinned maps /sys/fs/bpf/ecn",
+        "removed namespace ecn-rig-sw",
+        "removed file /run/ecn/lock",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(said.ends_with("nothing to remove\n"), "{said}");
+}
+
+#[test]
+fn clean_refuses_while_somebody_works() {
+    let held = "mkdir -p /run/ecn; (flock 9; sh -c 'echo $PPID' >&9; exec sleep 30 >&-) \
+                9> /run/ecn/lock & sleep 0.3; ";
+    let Some(output) = run_alone(&format!("{held} $ECN clean; echo $?; $ECN clean --force")) else {
+        return;
+    };
+    let (said, errors) = (stdout(&output), stderr(&output));
+    assert!(
+        said.starts_with("1\n") && errors.contains("is running (process"),
+        "{said}{errors}"
+    );
+    assert!(errors.contains("stopped process"), "{errors}");
+    assert!(
+        said.contains("removed file /run/ecn/lock"),
+        "{said}{errors}"
+    );
+}
