@@ -41,7 +41,7 @@ pub mod name {
     pub const RECEIVER: &str = "ECN_RECEIVER";
     /// Packets that left the device, per class minor.
     pub const DEPARTED: &str = "ECN_DEPARTED";
-    /// Free class minors, one queue per loaded copy.
+    /// Free class minors.
     pub const CLASS: &str = "ECN_CLASS";
     /// Per class minor, which decrease is in force and since which departed packet: written by the
     /// agent, see [`super::in_force`].
@@ -55,13 +55,15 @@ pub mod name {
     pub const TRACE: &str = "ECN_TRACE";
     /// `flow::Key` to the time of its oldest unanswered mark, with [`super::TRACE_LATENCY`].
     pub const MARKED: &str = "ECN_MARKED";
+    /// Programs that endpoints go on in: [`super::TAIL_OUT`], [`super::TAIL_IN`].
+    pub const TAIL: &str = "ECN_TAIL";
     /// Per-CPU counters, see [`super::Count`].
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps that are pinned and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 14] = [
-        CONTROL, DEVICE, BRIDGE, MARKING, ENDPOINT, FLOW, RECEIVER, DEPARTED, IN_FORCE, PIN,
-        RATE, TRACE, MARKED, COUNT,
+    pub const SHARED: [&str; 16] = [
+        CONTROL, DEVICE, BRIDGE, MARKING, ENDPOINT, FLOW, RECEIVER, DEPARTED, IN_FORCE, CLASS, PIN,
+        RATE, TRACE, MARKED, TAIL, COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -74,14 +76,24 @@ pub mod name {
     pub const DROP: &str = "ecn_drop";
     /// Run by the agent: removes a port, or forgets what waits for it.
     pub const PORT_RESET: &str = "ecn_port_reset";
-    /// tcx egress of an endpoint.
+    /// tcx egress of an endpoint: says which endpoint, and goes on in [`FLOW_OUT`].
     pub const ENDPOINT_OUT: &str = "ecn_ep_out";
-    /// tcx ingress of an endpoint.
+    /// tcx ingress of an endpoint: likewise, [`FLOW_IN`].
     pub const ENDPOINT_IN: &str = "ecn_ep_in";
+    /// Sender's side of an endpoint, loaded once.
+    pub const FLOW_OUT: &str = "ecn_flow_out";
+    /// Receiver's side of an endpoint, loaded once.
+    pub const FLOW_IN: &str = "ecn_flow_in";
     /// All programs.
-    pub const PROGRAMS: [&str; 7] =
-        [PORT_OUT, WIRE_END, DEPART, DROP, PORT_RESET, ENDPOINT_OUT, ENDPOINT_IN];
+    pub const PROGRAMS: [&str; 9] = [
+        PORT_OUT, WIRE_END, DEPART, DROP, PORT_RESET, ENDPOINT_OUT, ENDPOINT_IN, FLOW_OUT, FLOW_IN,
+    ];
 }
+
+/// Place of [`name::FLOW_OUT`] in [`name::TAIL`].
+pub const TAIL_OUT: u32 = 0;
+/// Place of [`name::FLOW_IN`] in [`name::TAIL`].
+pub const TAIL_IN: u32 = 1;
 
 /// The kernel's spin lock, by the name under which it finds one in a map value's BTF.
 #[repr(C)]
@@ -221,8 +233,8 @@ pub struct RateEvent {
     pub marked_ns: u64,
     /// Number of the flow's last decrease, modulo 2^32.
     pub decrease: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// 1: that decrease is not known to be in force yet.
+    pub pending: u32,
 }
 
 /// Entry of [`name::IN_FORCE`]: decrease number `decrease` is in force since the class's packet

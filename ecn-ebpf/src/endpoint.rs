@@ -1,8 +1,8 @@
 //! Endpoint role: the flow's device at the source, and at the receiver.
 //!
-//! * `ecn_ep_out`, tcx egress: before the queueing discipline. Classifies the flow, makes it
+//! * `ecn_ep_out`, `ecn_flow_out`, tcx egress: before the queueing discipline. Classifies the flow, makes it
 //!   ECN-capable, puts it into its class; turns a receiver's clone into an echo.
-//! * `ecn_ep_in`, tcx ingress: before the IP stack. Takes echoes and moves the flow's rate; counts
+//! * `ecn_ep_in`, `ecn_flow_in`, tcx ingress: before the IP stack. Takes echoes and moves the flow's rate; counts
 //!   what was received, and sends a clone back where an echo is due.
 
 use aya_ebpf::{
@@ -21,7 +21,7 @@ use ecn_core::{
 use crate::{
     maps::{
         ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE, ECN_RECEIVER,
-        control, count, endpoint_number,
+        ECN_TAIL, ENDPOINT, constant, control, count,
     },
     skb::{NEXT, Packet, SHOT, field, load, raw, segments, store},
 };
@@ -72,7 +72,7 @@ fn classify(p: &Packet, key: &mut Key) -> Option<Classified> {
         return None;
     }
     key.protocol = ip.protocol;
-    key.endpoint = endpoint_number() as u16;
+    key.endpoint = endpoint_number(&p.ctx) as u16;
     packet::source(&p.window, &mut key.src);
     packet::destination(&p.window, &mut key.dst);
     let mut tcp = None;
@@ -147,8 +147,36 @@ fn leave_alone(key: &mut Key) {
     reverse(key);
 }
 
+/// Goes on in a program that is verified once for all endpoints: only this small one is loaded per
+/// endpoint, with its number. `cb` is ours within one hook.
+#[inline(always)]
+fn go_on(ctx: &TcContext, program: u32) -> i32 {
+    // SAFETY: tc programs may write this field; nothing here needs to be dropped.
+    unsafe {
+        (*raw(ctx)).cb[0] = constant(&ENDPOINT);
+        ECN_TAIL.tail_call(ctx, program);
+    }
+    NEXT
+}
+
+/// Which endpoint this packet is at.
+#[inline(always)]
+fn endpoint_number(ctx: &TcContext) -> u32 {
+    field!(ctx, cb)[0]
+}
+
 #[classifier]
 pub fn ecn_ep_out(ctx: TcContext) -> i32 {
+    go_on(&ctx, abi::TAIL_OUT)
+}
+
+#[classifier]
+pub fn ecn_ep_in(ctx: TcContext) -> i32 {
+    go_on(&ctx, abi::TAIL_IN)
+}
+
+#[classifier]
+pub fn ecn_flow_out(ctx: TcContext) -> i32 {
     match out(ctx) {
         Some(verdict) => verdict,
         None => NEXT,
@@ -158,7 +186,7 @@ pub fn ecn_ep_out(ctx: TcContext) -> i32 {
 #[inline(always)]
 fn out(ctx: TcContext) -> Option<i32> {
     let control = control()?;
-    let endpoint = ECN_ENDPOINT.get(endpoint_number())?;
+    let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
     let echo = field!(&ctx, mark) == ECHO_MARK
         && field!(&ctx, ingress_ifindex) == field!(&ctx, ifindex);
     if !echo && (control.flags & abi::BYPASS != 0 || endpoint.flags & abi::CONTROL_FLOWS == 0) {
@@ -214,7 +242,7 @@ fn out(ctx: TcContext) -> Option<i32> {
         count(Count::EctFailed, n as u64);
         return None;
     }
-    let class = if class != 0 { class } else { take_class(f, endpoint)? };
+    let class = if class != 0 { class } else { take_class(f, endpoint, u32::from(key.endpoint))? };
     if now > control.valid_until_ns {
         count(Count::LimitExpired, n as u64);
         return None;
@@ -225,9 +253,10 @@ fn out(ctx: TcContext) -> Option<i32> {
     None
 }
 
-/// Gives a new flow one of the classes that the agent keeps ready.
+/// Gives a new flow a class of its own. The agent makes it when it is told; until then HTB finds no
+/// such class and takes the default one.
 #[inline(always)]
-fn take_class(f: *mut LockedFlow, endpoint: &Endpoint) -> Option<u32> {
+fn take_class(f: *mut LockedFlow, endpoint: &Endpoint, number: u32) -> Option<u32> {
     let Ok(Some(class)) = ECN_CLASS.pop() else {
         count(Count::ClassesFull, 1);
         return None;
@@ -249,21 +278,21 @@ fn take_class(f: *mut LockedFlow, endpoint: &Endpoint) -> Option<u32> {
     if taken != class {
         let _ = ECN_CLASS.push(class, 0);
     } else {
-        tell(class, 0, 0, 0);
+        tell(number, class, 0, 0, 0, 0);
     }
     Some(taken)
 }
 
 /// Tells the agent of a new rate (0: a class was taken).
 #[inline(always)]
-fn tell(class: u32, rate_bytes_per_s: u64, marked_ns: u64, decrease: u32) {
+fn tell(endpoint: u32, class: u32, rate_bytes_per_s: u64, marked_ns: u64, decrease: u32, pending: u32) {
     let event = abi::RateEvent {
-        endpoint: endpoint_number(),
+        endpoint,
         class,
         rate_bytes_per_s,
         marked_ns,
         decrease,
-        _pad: 0,
+        pending,
     };
     if ECN_RATE.output(event, 0).is_err() {
         count(Count::RingFull, 1);
@@ -335,7 +364,7 @@ fn checksum(b: &[u8; 20]) -> u16 {
 }
 
 #[classifier]
-pub fn ecn_ep_in(ctx: TcContext) -> i32 {
+pub fn ecn_flow_in(ctx: TcContext) -> i32 {
     match come_in(ctx) {
         Some(verdict) => verdict,
         None => NEXT,
@@ -348,7 +377,7 @@ fn come_in(ctx: TcContext) -> Option<i32> {
     if control.flags & abi::BYPASS != 0 {
         return None;
     }
-    let endpoint = ECN_ENDPOINT.get(endpoint_number())?;
+    let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
     let mut p = Packet::new(ctx);
     let mut key = Key::default();
     if !p.read_ip() {
@@ -447,9 +476,9 @@ fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, fla
     let policy = &endpoint.response;
     let rmax = endpoint.link_bytes_per_s;
     // 0 - refused, 1 - accepted, 2 - and the agent must be told.
-    let (outcome, refusal, lost, rate, decreased, ce, decreases) = locked!(f, flow as f => {
+    let (outcome, refusal, lost, rate, decreased, ce, decreases, pending) = locked!(f, flow as f => {
         match f.echo.accept(&e, f.sent_packets as u32, departed, f.quiet()) {
-            Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32),
+            Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32, 0u32),
             Ok(news) => {
                 let (reaction, tell) = f.respond(policy, &news, in_force, departed, rmax, now);
                 (
@@ -460,6 +489,7 @@ fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, fla
                     reaction.decreased,
                     news.ce,
                     f.decreases as u32,
+                    f.pending,
                 )
             }
         }
@@ -483,7 +513,7 @@ fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, fla
         let _ = ECN_MARKED.remove(&*key);
     }
     if outcome == 2 {
-        tell(class, rate, if decreased != 0 { marked_ns } else { 0 }, decreases);
+        tell(endpoint_number(&p.ctx), class, rate, if decreased != 0 { marked_ns } else { 0 }, decreases, pending);
     }
     Some(SHOT)
 }

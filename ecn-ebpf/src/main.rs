@@ -4,12 +4,12 @@
 //!
 //! ```text
 //! source's device                     bridge port o                       receiver's device
-//!   ecn_ep_out (tcx egress)             ecn_port_out (tcx egress)           ecn_ep_in (tcx ingress)
+//!   ecn_flow_out (tcx egress)           ecn_port_out (tcx egress)           ecn_flow_in (tcx ingress)
 //!     flow, ECT(0), HTB class             arrival: cnt1, triggers, mark       counts packets and CE,
 //!   [HTB class of the flow]             [the port's queue]                    clones a packet back
-//!   ecn_depart (tp_btf)                 ecn_depart (tp_btf): cnt1 down      ecn_ep_out (tcx egress)
+//!   ecn_depart (tp_btf)                 ecn_depart (tp_btf): cnt1 down      ecn_flow_out (tcx egress)
 //!     counts what has left              ecn_drop (tp_btf): cnt1 down          turns it into an echo
-//!   ecn_ep_in (tcx ingress)             [wire]  ecn_wire_end (tcx ingress)
+//!   ecn_flow_in (tcx ingress)           [wire]  ecn_wire_end (tcx ingress)
 //!     echo: response, new rate            departure marking writes CE
 //! ```
 //!

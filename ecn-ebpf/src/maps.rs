@@ -1,7 +1,7 @@
 //! Maps and load-time constants.
 
 use aya_ebpf::{
-    btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf},
+    btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, ProgramArray, Queue, RingBuf},
     macros::btf_map,
 };
 use ecn_core::{abi, flow, marking};
@@ -34,7 +34,7 @@ pub static ECN_DEPARTED: Array<u64, { abi::CLASSES as usize }> = Array::new();
 /// Which decrease is in force, per class.
 #[btf_map]
 pub static ECN_IN_FORCE: Array<u64, { abi::CLASSES as usize }> = Array::new();
-/// Free classes of this loaded copy's endpoint, filled by the agent.
+/// Free classes, filled by the agent.
 #[btf_map]
 pub static ECN_CLASS: Queue<u32, 1024> = Queue::new();
 /// Rates set by people, for the agent.
@@ -46,6 +46,9 @@ pub static ECN_RATE: RingBuf<abi::RateEvent, 1_048_576> = RingBuf::new();
 /// Events at ports, when traced.
 #[btf_map]
 pub static ECN_TRACE: RingBuf<abi::PortEvent, 8_388_608> = RingBuf::new();
+/// Programs that are loaded once for all endpoints.
+#[btf_map]
+pub static ECN_TAIL: ProgramArray<2> = ProgramArray::new();
 /// Times of marks, when latency is traced.
 #[btf_map]
 pub static ECN_MARKED: LruHashMap<flow::Key, u64, 4096> = LruHashMap::new();
@@ -58,7 +61,7 @@ pub static ECN_COUNT: PerCpuArray<u64, { abi::Count::ALL.len() }> = PerCpuArray:
 static NETNS: u32 = 0;
 /// Endpoint number of this loaded copy's tcx programs.
 #[unsafe(no_mangle)]
-static ENDPOINT: u32 = 0;
+pub static ENDPOINT: u32 = 0;
 /// Structure offsets of the running kernel.
 #[unsafe(no_mangle)]
 pub static OFFSETS: abi::Offsets = abi::Offsets {
@@ -89,11 +92,6 @@ pub fn constant<T: Copy>(place: &'static T) -> T {
 #[inline(always)]
 pub fn netns() -> u32 {
     constant(&NETNS)
-}
-
-#[inline(always)]
-pub fn endpoint_number() -> u32 {
-    constant(&ENDPOINT)
 }
 
 /// Adds to a counter.

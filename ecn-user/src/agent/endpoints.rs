@@ -1,8 +1,7 @@
 //! Endpoints: the queueing discipline with a class per flow, and the flows' entries.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use aya::maps::{MapData, Queue};
 use ecn_core::abi::{self, DeviceKey, name};
 
 use super::{
@@ -21,11 +20,6 @@ use crate::{
     },
 };
 
-/// Classes kept ready for new flows.
-const READY: usize = 8;
-/// Most flow classes of all endpoints.
-const LAST_CLASS: u32 = abi::CLASSES - 1;
-
 /// An endpoint's device.
 pub(super) struct Endpoint {
     number: u32,
@@ -35,13 +29,8 @@ pub(super) struct Endpoint {
     htb: EndpointHtb,
     enforced: bool,
     installed: bool,
-    /// Free classes that the programs know of.
-    ready: usize,
-    /// Classes that a flow gave back.
-    spare: Vec<u32>,
-    /// All classes made.
-    made: Vec<u32>,
-    queue: Option<Queue<MapData, u32>>,
+    /// Classes that exist.
+    made: HashSet<u32>,
     _attached: Vec<Attached>,
     _copy: Copy,
 }
@@ -91,8 +80,7 @@ impl Inner {
             leaf_packets: 100,
         };
         let installed = enforced && install(&nl, &link, &layout, &ns)?;
-        let mut copy = self.datapath.copy(ns.inum(), number)?;
-        let queue = copy.classes()?;
+        let copy = self.datapath.copy(ns.inum(), number)?;
         let mut endpoint = Endpoint {
             number,
             ns,
@@ -101,10 +89,7 @@ impl Inner {
             htb: layout,
             enforced,
             installed,
-            ready: 0,
-            spare: Vec::new(),
-            made: Vec::new(),
-            queue: Some(queue),
+            made: HashSet::new(),
             _attached: Vec::new(),
             _copy: copy,
         };
@@ -118,7 +103,7 @@ impl Inner {
         device.endpoint = number;
         self.maps.set_device(key, device)?;
         for program in [name::ENDPOINT_IN, name::ENDPOINT_OUT] {
-            let attached = endpoint._copy.attach(&endpoint.ns, &config.device, program);
+                let attached = endpoint._copy.attach(&endpoint.ns, &config.device, program);
             match attached {
                 Ok(attached) => endpoint._attached.push(attached),
                 Err(error) => {
@@ -128,56 +113,48 @@ impl Inner {
             }
         }
         self.endpoints.push(endpoint);
-        self.make_classes(number)
+        Ok(())
     }
 
     fn endpoint(&mut self, number: u32) -> Option<&mut Endpoint> {
         self.endpoints.get_mut((number as usize).wrapping_sub(1))
     }
 
-    /// A flow took a class.
-    pub(super) fn refill_classes(&mut self, number: u32) -> Result<()> {
-        if let Some(endpoint) = self.endpoint(number) {
-            endpoint.ready = endpoint.ready.saturating_sub(1);
-        }
-        self.make_classes(number)
-    }
-
-    /// Keeps some classes ready.
-    fn make_classes(&mut self, number: u32) -> Result<()> {
-        let mut next = self.next_class;
+    /// A new flow took a class: it comes into being, with the rate that the flow has by now.
+    pub(super) fn make_class(&mut self, number: u32, class: u32) -> Result<()> {
+        self.offer_classes();
         let Some(endpoint) = self.endpoint(number) else {
             return Ok(());
         };
-        let mut result = Ok(());
-        while endpoint.enforced && endpoint.ready < READY {
-            let class = match endpoint.spare.pop() {
-                Some(class) => class,
-                None if next > LAST_CLASS => break,
-                None => {
-                    let rate = endpoint.htb.link_bytes_per_s;
-                    if let Err(error) =
-                        endpoint.htb.add_flow_class(&endpoint.nl, next as u16, rate)
-                    {
-                        result = Err(error.into());
-                        break;
-                    }
-                    endpoint.made.push(next);
-                    next += 1;
-                    next - 1
-                }
-            };
-            let Some(queue) = endpoint.queue.as_mut() else {
-                break;
-            };
-            if queue.push(class, 0).is_err() {
-                endpoint.spare.push(class);
-                break;
-            }
-            endpoint.ready += 1;
+        if !endpoint.enforced || !endpoint.made.insert(class) {
+            return Ok(());
         }
-        self.next_class = next;
-        result
+        let link = endpoint.htb.link_bytes_per_s;
+        endpoint.htb.add_flow_class(&endpoint.nl, class as u16, link)?;
+        let flows = self.maps.flows()?;
+        let Some((_, flow)) = flows.iter().find(|(_, flow)| flow.class == class) else {
+            return Ok(());
+        };
+        if flow.rate_bytes_per_s != link {
+            self.set_rate((number, class), flow.rate_bytes_per_s)?;
+        }
+        Ok(())
+    }
+
+    fn set_rate(&self, at: (u32, u32), rate_bytes_per_s: u64) -> Result<()> {
+        self.shared
+            .set_rate(at.0, at.1, rate_bytes_per_s)
+            .map_err(|error| Error::Io { what: "change a class rate", error })
+    }
+
+    /// Offers free classes to new flows, as many as the queue takes.
+    pub(super) fn offer_classes(&mut self) {
+        while let Some(class) = self.free_classes.pop_front() {
+            if !self.maps.offer_class(class) {
+                self.free_classes.push_front(class);
+                return;
+            }
+        }
     }
 
     /// Rates set by people: `ecn flow set` writes them, here they come into force.
@@ -196,14 +173,9 @@ impl Inner {
             return Ok(());
         }
         *lock(&self.shared.pinned) = known.clone();
-        let set = |at: (u32, u32), rate| {
-            self.shared
-                .set_rate(at.0, at.1, rate)
-                .map_err(|error| Error::Io { what: "change a class rate", error })
-        };
         for (&at, &rate) in &known {
             if before.get(&at) != Some(&rate) {
-                set(at, rate)?;
+                self.set_rate(at, rate)?;
             }
         }
         // Given back: the response's rate holds again.
@@ -211,7 +183,7 @@ impl Inner {
         for &at in before.keys().filter(|at| !known.contains_key(at)) {
             let flow = flows.iter().find(|(k, f)| (u32::from(k.endpoint), f.class) == at);
             if let Some((_, flow)) = flow {
-                set(at, flow.rate_bytes_per_s)?;
+                self.set_rate(at, flow.rate_bytes_per_s)?;
             }
         }
         Ok(())
@@ -222,6 +194,10 @@ impl Inner {
         let now = enforce::now_ns();
         let idle = self.config.flow.idle.as_nanos();
         for (key, flow) in self.maps.flows()? {
+            // The ring was full when it took its class.
+            if flow.class != 0 {
+                self.make_class(key.endpoint.into(), flow.class)?;
+            }
             let last = flow.last_sent_ns.max(flow.created_ns);
             if now.saturating_sub(last) < idle {
                 continue;
@@ -233,15 +209,16 @@ impl Inner {
                 continue;
             }
             lock(&self.shared.pinned).remove(&at);
-            if let Some(endpoint) = self.endpoint(at.0) {
-                endpoint.spare.push(flow.class);
-                let rate = endpoint.htb.link_bytes_per_s;
-                self.shared
-                    .set_rate(at.0, at.1, rate)
-                    .map_err(|error| Error::Io { what: "change a class rate", error })?;
+            if let Some(endpoint) = self.endpoint(at.0)
+                && endpoint.made.remove(&flow.class)
+                && let Err(error) =
+                    endpoint.htb.remove_flow_class(&endpoint.nl, flow.class as u16)
+            {
+                tracing::debug!("{error}");
             }
-            self.make_classes(at.0)?;
+            self.free_classes.push_back(flow.class);
         }
+        self.offer_classes();
         for (key, receiver) in self.maps.receivers()? {
             if now.saturating_sub(receiver.last_packet_ns) >= idle {
                 self.maps.remove_receiver(&key);

@@ -108,14 +108,14 @@ pub struct Enforcer {
 }
 
 impl Enforcer {
-    /// Starts it. `taken` is told of endpoints that gave a class to a new flow.
+    /// Starts it. `taken` is told of (endpoint, class) of new flows.
     pub fn start(
         shared: Arc<Shared>,
         mut maps: Maps,
         mut events: RateEvents,
         period: Duration,
         heartbeat: Duration,
-        taken: UnboundedSender<u32>,
+        taken: UnboundedSender<(u32, u32)>,
     ) -> std::io::Result<Self> {
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("ecn-enforce".to_owned()).spawn(move || {
@@ -146,7 +146,7 @@ fn run(
     events: &mut RateEvents,
     period: Duration,
     heartbeat: Duration,
-    taken: &UnboundedSender<u32>,
+    taken: &UnboundedSender<(u32, u32)>,
 ) {
     let every = heartbeat / 8;
     let mut last_beat: Option<Instant> = None;
@@ -172,7 +172,7 @@ fn run(
         }
         while let Some(event) = events.next() {
             if event.rate_bytes_per_s == 0 {
-                let _ = taken.send(event.endpoint);
+                let _ = taken.send((event.endpoint, event.class));
                 continue;
             }
             rates.insert((event.endpoint, event.class), event);
@@ -181,7 +181,7 @@ fn run(
             }
         }
         enforce(shared, &rates, &mut batch);
-        for ((_, class), event) in rates.drain() {
+        for ((_, class), event) in rates.drain().filter(|(_, event)| event.pending != 0) {
             if let Err(error) = maps.set_in_force(class, event.decrease) {
                 tracing::error!("{error}");
             }

@@ -9,7 +9,7 @@ pub mod enforce;
 pub mod state;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     io,
     path::PathBuf,
     sync::{Arc, Mutex, atomic::Ordering},
@@ -87,7 +87,8 @@ struct Inner {
     bridges: Vec<Bridge>,
     endpoints: Vec<Endpoint>,
     copies: HashMap<u32, Copy>,
-    next_class: u32,
+    /// Class minors that no flow has and that are not on offer.
+    free_classes: VecDeque<u32>,
     maps: Maps,
     datapath: Datapath,
     shared: Arc<Shared>,
@@ -205,7 +206,7 @@ impl Inner {
             bridges: Vec::new(),
             endpoints: Vec::new(),
             copies: HashMap::new(),
-            next_class: abi::FIRST_CLASS,
+            free_classes: (abi::FIRST_CLASS..abi::CLASSES).collect(),
             maps,
             datapath,
             shared,
@@ -218,6 +219,7 @@ impl Inner {
         for number in 1..=inner.config.endpoints.len() {
             inner.add_endpoint(number as u32)?;
         }
+        inner.offer_classes();
         inner.write_state()?;
         Ok(inner)
     }
@@ -291,8 +293,8 @@ impl Agent {
         let mut tasks = Vec::new();
         let refill = Arc::clone(&inner);
         tasks.push(tokio::spawn(async move {
-            while let Some(endpoint) = takers.recv().await {
-                on_inner(&refill, move |inner| inner.refill_classes(endpoint)).await;
+            while let Some((endpoint, class)) = takers.recv().await {
+                on_inner(&refill, move |inner| inner.make_class(endpoint, class)).await;
             }
         }));
         tasks.push(tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)));

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, Queue, RingBuf};
 use ecn_core::{
     abi::{self, Count, name},
     flow, marking,
@@ -34,6 +34,7 @@ pub struct Maps {
     pin: HashMap<MapData, Raw<flow::Key>, u64>,
     departed: Array<MapData, u64>,
     in_force: Array<MapData, u64>,
+    class: Queue<MapData, u32>,
     flow_max: usize,
 }
 
@@ -115,6 +116,7 @@ impl Maps {
             pin: map!(HashMap, name::PIN, key, 8),
             departed: map!(Array, name::DEPARTED, 4, 8),
             in_force: map!(Array, name::IN_FORCE, 4, 8),
+            class: map!(Queue, name::CLASS, 0, 4),
             flow_max,
         };
         let abi = maps.control()?.abi;
@@ -244,6 +246,11 @@ impl Maps {
     /// Forgets a received flow.
     pub fn remove_receiver(&mut self, key: &flow::Key) {
         let _ = self.receiver.remove(&Raw(*key));
+    }
+
+    /// Offers a class to new flows. False: enough are on offer.
+    pub fn offer_class(&mut self, class: u32) -> bool {
+        self.class.push(class, 0).is_ok()
     }
 
     /// Says that a class's decrease is in force from the next packet that leaves.

@@ -15,7 +15,7 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{MapError, Queue},
+    maps::{MapError, ProgramArray},
     programs::{
         BtfTracePoint, ProgramError, SchedClassifier, TcAttachType, TestRun as _, TestRunOptions,
         tc::SchedClassifierLink,
@@ -190,6 +190,15 @@ impl Datapath {
                 tracing.attach().map_err(Error::program(program))?;
             }
             classifier(&mut common, name::PORT_RESET)?.load().map_err(Error::program(name::PORT_RESET))?;
+            let tails = [(abi::TAIL_OUT, name::FLOW_OUT), (abi::TAIL_IN, name::FLOW_IN)];
+            for (place, program) in tails {
+                let tail = classifier(&mut common, program)?;
+                tail.load().map_err(Error::program(program))?;
+                let fd = tail.fd().and_then(|fd| Ok(fd.try_clone()?)).map_err(Error::program(program))?;
+                let map = common.map_mut(name::TAIL).ok_or(Error::NoObject)?;
+                let mut array: ProgramArray<_> = map.try_into().map_err(Error::map(name::TAIL))?;
+                array.set(place, &fd, 0).map_err(Error::map(name::TAIL))?;
+            }
             Ok(Self { pin: pin.to_owned(), sizes, offsets, btf, common })
         };
         open().inspect_err(|_| {
@@ -245,6 +254,9 @@ impl Datapath {
                     let p: &mut BtfTracePoint = get(&mut self.common, program)?;
                     p.info()
                 }
+                name::PORT_RESET | name::FLOW_OUT | name::FLOW_IN => {
+                    classifier(&mut self.common, program)?.info()
+                }
                 _ => {
                     let p = classifier(&mut copy.ebpf, program)?;
                     p.load().map_err(Error::program(program))?;
@@ -294,19 +306,6 @@ impl Copy {
             error: Box::new(error),
         })?;
         Ok(Attached { _link: link })
-    }
-
-    /// The queue from which the programs give classes to new flows.
-    ///
-    /// # Errors
-    ///
-    /// See [`Error`].
-    pub fn classes(&mut self) -> Result<Queue<aya::maps::MapData, u32>> {
-        let map = self.ebpf.take_map(name::CLASS).ok_or_else(|| Error::Map {
-            name: name::CLASS.to_owned(),
-            error: Box::new(MapError::InvalidName { name: name::CLASS.to_owned() }),
-        })?;
-        Queue::try_from(map).map_err(Error::map(name::CLASS))
     }
 }
 
