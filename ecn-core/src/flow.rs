@@ -143,14 +143,14 @@ impl Flow {
         ((echo::QUIET_PACKET_TIMES << fixed::FRAC) / ipd) as u32
     }
 
-    /// Whether the new rate is worth a message to the agent: every decrease of 1/64 or more, and
+    /// Whether the new rate is worth a message to the agent: every decrease, and
     /// increases from that size on. Smaller steps add up until they are.
     #[inline(always)]
     #[must_use]
     pub fn worth_telling(&self) -> bool {
         let (told, rate) = (self.told_bytes_per_s, self.rate_bytes_per_s);
         let difference = if rate > told { rate - told } else { told - rate };
-        difference != 0 && difference >= told >> 6
+        difference != 0 && difference >= told >> 5
     }
 }
 

@@ -6,6 +6,7 @@
 //!   what was received, and sends a clone back where an echo is due.
 
 use aya_ebpf::{
+    bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     helpers::{bpf_clone_redirect, bpf_ktime_get_ns, bpf_skb_change_tail, bpf_spin_lock, bpf_spin_unlock},
     macros::classifier,
     programs::TcContext,
@@ -278,23 +279,21 @@ fn take_class(f: *mut LockedFlow, endpoint: &Endpoint, number: u32) -> Option<u3
     if taken != class {
         let _ = ECN_CLASS.push(class, 0);
     } else {
-        tell(number, class, 0, 0, 0, 0);
+        tell(abi::RateEvent { endpoint: number, class, ..abi::RateEvent::default() });
     }
     Some(taken)
 }
 
-/// Tells the agent of a new rate (0: a class was taken).
+/// Tells the agent of a new rate (0: a class was taken). Decreases and new classes wake it; increases
+/// wait until it comes by.
 #[inline(always)]
-fn tell(endpoint: u32, class: u32, rate_bytes_per_s: u64, marked_ns: u64, decrease: u32, pending: u32) {
-    let event = abi::RateEvent {
-        endpoint,
-        class,
-        rate_bytes_per_s,
-        marked_ns,
-        decrease,
-        pending,
+fn tell(event: abi::RateEvent) {
+    let flags = if event.rate_bytes_per_s == 0 || event.pending != 0 {
+        BPF_RB_FORCE_WAKEUP
+    } else {
+        BPF_RB_NO_WAKEUP
     };
-    if ECN_RATE.output(event, 0).is_err() {
+    if ECN_RATE.output(event, u64::from(flags)).is_err() {
         count(Count::RingFull, 1);
     }
 }
@@ -513,7 +512,14 @@ fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, fla
         let _ = ECN_MARKED.remove(&*key);
     }
     if outcome == 2 {
-        tell(endpoint_number(&p.ctx), class, rate, if decreased != 0 { marked_ns } else { 0 }, decreases, pending);
+        tell(abi::RateEvent {
+            endpoint: endpoint_number(&p.ctx),
+            class,
+            rate_bytes_per_s: rate,
+            marked_ns: if decreased != 0 { marked_ns } else { 0 },
+            decrease: decreases,
+            pending,
+        });
     }
     Some(SHOT)
 }

@@ -1,8 +1,8 @@
 //! Moves class rates: the part of the loop that runs in user space.
 //!
-//! The programs write every new rate into a ring. A thread of its own takes what is there, sends one
-//! batch of class changes per endpoint, and sleeps for the configured period. Its heartbeat keeps
-//! the limits valid: if this thread stops, they expire.
+//! The programs write every new rate into a ring. A thread of its own takes what is there and sends
+//! one batch of class changes per endpoint: at the end of each period, and as soon as a rate has to
+//! come down. Its heartbeat keeps the limits valid: if this thread stops, they expire.
 
 use std::{
     collections::HashMap,
@@ -18,14 +18,17 @@ use std::{
 use ecn_core::abi::{self, RateEvent};
 use hdrhistogram::Histogram;
 use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    poll::{PollFd, PollFlags, ppoll},
     time::{ClockId, clock_gettime},
 };
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
     datapath::{self, Maps, RateEvents},
-    net::htb::{ClassBatch, ClassSocket, EndpointHtb},
+    net::{
+        htb::{ClassBatch, ClassSocket, EndpointHtb},
+        sys,
+    },
 };
 
 /// Monotonic time, as the programs see it.
@@ -119,6 +122,10 @@ impl Enforcer {
     ) -> std::io::Result<Self> {
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("ecn-enforce".to_owned()).spawn(move || {
+            // Its delay is part of the loop: senders must not be able to hold it up.
+            if !sys::prefer_this_thread() {
+                tracing::debug!("cannot raise the priority of this thread");
+            }
             run(&worker, &mut maps, &mut events, period, heartbeat, &taken);
         })?;
         Ok(Self { shared, thread: Some(thread) })
@@ -164,12 +171,9 @@ fn run(
             }
             last_beat = Some(Instant::now());
         }
-        let timeout = PollTimeout::try_from(every.min(Duration::from_millis(50)))
-            .unwrap_or(PollTimeout::ZERO);
+        // The programs wake us for decreases only; increases wait for the end of the period.
         let mut fds = [PollFd::new(events.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut fds, timeout).unwrap_or(0) == 0 {
-            continue;
-        }
+        let _ = ppoll(&mut fds, Some(period.into()), None);
         while let Some(event) = events.next() {
             if event.rate_bytes_per_s == 0 {
                 let _ = taken.send((event.endpoint, event.class));
@@ -179,6 +183,9 @@ fn run(
             if event.marked_ns != 0 {
                 marks.push(event.marked_ns);
             }
+        }
+        if rates.is_empty() {
+            continue;
         }
         enforce(shared, &rates, &mut batch);
         for ((_, class), event) in rates.drain().filter(|(_, event)| event.pending != 0) {
@@ -193,7 +200,8 @@ fn run(
                 latency.saturating_record(now.saturating_sub(marked) / 1000);
             }
         }
-        std::thread::sleep(period);
+        // However many decreases come, there is a bound to how often they are acted on.
+        std::thread::sleep(period / 2);
     }
 }
 

@@ -253,14 +253,15 @@ impl Maps {
         self.class.push(class, 0).is_ok()
     }
 
-    /// Says that a class's decrease is in force from the next packet that leaves.
+    /// Says that a class's decrease is in force. The next packet that leaves was still put on its time
+    /// by the old rate, the one behind it is the first at the new one.
     ///
     /// # Errors
     ///
     /// [`Error::Map`]
     pub fn set_in_force(&mut self, class: u32, decrease: u32) -> Result<()> {
         let departed = self.departed.get(&class, 0).map_err(Error::map(name::DEPARTED))?;
-        let value = abi::in_force(decrease, departed as u32);
+        let value = abi::in_force(decrease, (departed as u32).wrapping_add(1));
         self.in_force.set(class, value, 0).map_err(Error::map(name::IN_FORCE))
     }
 
