@@ -233,7 +233,14 @@ impl<const N: usize> Switch<N> {
             output.cnt2 = cnt1;
         }
         if full && !naive {
+            // Before the trigger is evaluated the packet had its chance to cut through: alone at its
+            // output, it does not wait.
+            let own = *self.waiting(i, o);
+            if ahead == 0 {
+                *self.waiting(i, o) = 0;
+            }
             self.mark_waiting_for_outputs_of(i, policy.ports);
+            *self.waiting(i, o) = own;
         }
         decision
     }
