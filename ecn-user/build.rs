@@ -33,7 +33,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// The object that xtask built; nothing if it did not.
 fn built(folder: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
-    let object = folder.join("ecn.bpf.o");
+    let name = if env::var_os("CARGO_FEATURE_TRACE").is_some() {
+        "ecn-trace.bpf.o"
+    } else {
+        "ecn.bpf.o"
+    };
+    let object = folder.join(name);
     if object.exists() {
         println!("cargo::rerun-if-changed={}", object.display());
         return fs::read(&object)

@@ -16,7 +16,6 @@ use ecn_core::{
     echo::{self, Echo, Refusal},
     flow::{self, Flow, Key},
     packet::{self, ETHERNET, IP_WINDOW, Ip, TRANSPORT_WINDOW, protocol},
-    response,
 };
 
 use crate::{
@@ -505,6 +504,10 @@ fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, fla
         return Some(SHOT);
     }
     count(Count::EchoAccepted, 1);
+    #[cfg(feature = "trace")]
+    if decreased != 0 {
+        aya_log_ebpf::debug!(&p.ctx, "class {}: {} decreases, {} B/s", class, decreased, rate);
+    }
     if lost != 0 {
         count(Count::EchoLost, lost as u64);
     }

@@ -108,6 +108,8 @@ fn port_out(ctx: TcContext) -> Option<()> {
     });
     if decision.mark != 0 {
         mark(&mut p, flags, n);
+        #[cfg(feature = "trace")]
+        aya_log_ebpf::debug!(&p.ctx, "bridge {} port {} -> {}: marked {} packets", d.bridge, i, o, n);
     }
     trace(
         flags,

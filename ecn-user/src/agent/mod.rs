@@ -246,6 +246,11 @@ impl Inner {
         if changed {
             self.write_state()?;
         }
+        #[cfg(feature = "trace")]
+        {
+            self.datapath.flush_log();
+            self.copies.values_mut().for_each(Copy::flush_log);
+        }
         self.apply_pins()
     }
 

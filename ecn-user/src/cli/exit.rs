@@ -98,6 +98,13 @@ fn code_of_agent(error: &agent::Error) -> Option<u8> {
     match error {
         agent::Error::Configuration(_) => Some(USAGE),
         agent::Error::Datapath(error) => code_of_datapath(error),
+        // What the configuration names and the machine does not have.
+        agent::Error::Net(
+            net::Error::NoNamespace { .. }
+            | net::Error::NoLink { .. }
+            | net::Error::NamespaceName { .. }
+            | net::Error::LinkName { .. },
+        ) => Some(USAGE),
         agent::Error::Net(error) => code_of_net(error),
         agent::Error::State { error, .. } if denied(error) => Some(LACKING),
         _ => None,

@@ -20,7 +20,7 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::rig::traffic;
 
@@ -34,7 +34,7 @@ pub use exit::Failure;
                         3 the machine lacks something."
 )]
 pub struct Cli {
-    /// Log more to the standard error; -vv still more. ECN_LOG sets it by module
+    /// Log more to the standard error; -vv still more. ECN_LOG=debug sets it too
     #[arg(long, short = 'v', action = ArgAction::Count, global = true)]
     verbose: u8,
     #[command(subcommand)]
@@ -97,18 +97,21 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
 /// Sends logs to the standard error: as much as `-v` or ECN_LOG asks for.
 fn start_logs(verbose: u8) -> anyhow::Result<()> {
     let level = match verbose {
-        0 => "warn",
-        1 => "info",
-        2 => "debug",
-        _ => "trace",
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     };
-    let filter = match std::env::var("ECN_LOG") {
-        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text)
-            .map_err(|error| Failure::usage(format!("ECN_LOG={text} is not usable: {error}")))?,
-        _ => EnvFilter::new(level),
+    let level = match std::env::var("ECN_LOG") {
+        Ok(text) if !text.is_empty() => text.parse().map_err(|_| {
+            Failure::usage(format!(
+                "ECN_LOG={text} is not usable: off, error, warn, info, debug or trace"
+            ))
+        })?,
+        _ => level,
     };
     let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();

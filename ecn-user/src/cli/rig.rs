@@ -76,6 +76,10 @@ pub fn run(rig: &Rig) -> anyhow::Result<()> {
 fn measure(args: &RigArgs) -> anyhow::Result<()> {
     args.check()?;
     require_root("the rig")?;
+    // Before minutes of measuring, not after.
+    std::fs::create_dir_all(&args.out).map_err(|error| {
+        Failure::usage(format!("cannot write to {}: {error}", args.out.display()))
+    })?;
     let plan = args.plan();
     let stop = Arc::new(AtomicBool::new(false));
     let runtime = runtime()?;

@@ -64,7 +64,10 @@ impl BridgeView {
 
 fn open(dir: &Path, name: &str, key: u32, value: u32) -> Result<MapData> {
     let path = dir.join(name);
-    let data = MapData::from_pin(&path).map_err(|_| Error::NotRunning(dir.to_owned()))?;
+    if !dir.exists() {
+        return Err(Error::NotRunning(dir.to_owned()));
+    }
+    let data = MapData::from_pin(&path).map_err(Error::map(name))?;
     let info = data.info().map_err(Error::map(name))?;
     if info.key_size() != key || info.value_size() != value {
         return Err(Error::Layout {
@@ -173,8 +176,18 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn bridge(&self, number: u32) -> Result<BridgeView> {
-        let bytes = self.bridge.get(&number, 0).map_err(Error::map(name::BRIDGE))?;
-        Ok(BridgeView(Box::new(bytes)))
+        // The value passes through the stack several times, and is large for a thread's usual one.
+        let get = || self.bridge.get(&number, 0).map(|bytes| BridgeView(Box::new(bytes)));
+        std::thread::scope(|scope| {
+            let reader = std::thread::Builder::new()
+                .stack_size(16 * size_of::<BridgeBytes>())
+                .spawn_scoped(scope, get)
+                .map_err(|error| Error::File { what: "start a thread for", path: name::BRIDGE.into(), error })?;
+            match reader.join() {
+                Ok(view) => view.map_err(Error::map(name::BRIDGE)),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
     }
 
     /// A bridge's marking policy.

@@ -37,7 +37,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ec
 #[derive(Debug, Error)]
 pub enum Error {
     /// Built without the programs.
-    #[error("this build holds no kernel programs: build it with `cargo xtask build`")]
+    #[error("this build holds no kernel programs: run `cargo xtask build-ebpf` and build it again")]
     NoObject,
     /// No BTF.
     #[error("the kernel has no type information ({BTF}): it needs CONFIG_DEBUG_INFO_BTF=y")]
@@ -102,6 +102,10 @@ pub enum Error {
         /// Why.
         error: io::Error,
     },
+    /// The log of a trace build.
+    #[cfg(feature = "trace")]
+    #[error("cannot read the programs' log: {0}")]
+    Log(String),
     /// Namespaces or netlink.
     #[error(transparent)]
     Net(#[from] net::Error),
@@ -148,9 +152,10 @@ pub struct Datapath {
     pin: PathBuf,
     sizes: Sizes,
     offsets: abi::Offsets,
-    btf: aya::Btf,
     /// Holds the tracing programs' links, and the program that resets ports.
     common: Ebpf,
+    #[cfg(feature = "trace")]
+    log: Log,
 }
 
 /// An attached program; dropping it detaches.
@@ -161,6 +166,8 @@ pub struct Attached {
 /// A loaded copy of the tcx programs.
 pub struct Copy {
     ebpf: Ebpf,
+    #[cfg(feature = "trace")]
+    log: Log,
 }
 
 impl Datapath {
@@ -199,7 +206,14 @@ impl Datapath {
                 let mut array: ProgramArray<_> = map.try_into().map_err(Error::map(name::TAIL))?;
                 array.set(place, &fd, 0).map_err(Error::map(name::TAIL))?;
             }
-            Ok(Self { pin: pin.to_owned(), sizes, offsets, btf, common })
+            Ok(Self {
+                pin: pin.to_owned(),
+                sizes,
+                offsets,
+                #[cfg(feature = "trace")]
+                log: start_log(&mut common)?,
+                common,
+            })
         };
         open().inspect_err(|_| {
             let _ = remove_pins(pin);
@@ -222,8 +236,13 @@ impl Datapath {
     /// See [`Error`].
     pub fn copy(&self, netns: u32, endpoint: u32) -> Result<Copy> {
         let maps = pin_dir(&self.pin).join("maps");
-        let ebpf = load(&maps, self.sizes, &self.offsets, netns, endpoint)?;
-        Ok(Copy { ebpf })
+        #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log takes a map"))]
+        let mut ebpf = load(&maps, self.sizes, &self.offsets, netns, endpoint)?;
+        Ok(Copy {
+            #[cfg(feature = "trace")]
+            log: start_log(&mut ebpf)?,
+            ebpf,
+        })
     }
 
     /// Runs the reset of a port, see [`abi::PortReset`]. Returns whether it did anything.
@@ -269,8 +288,32 @@ impl Datapath {
                 instructions: info.verified_instruction_count().unwrap_or(0),
             });
         }
-        let _ = &self.btf;
         Ok(verified)
+    }
+}
+
+#[cfg(feature = "trace")]
+type Log = aya_log::EbpfLogger<&'static dyn log::Log>;
+
+/// What the programs of a trace build say goes where the agent's own log goes.
+#[cfg(feature = "trace")]
+fn start_log(ebpf: &mut Ebpf) -> Result<Log> {
+    aya_log::EbpfLogger::init(ebpf).map_err(|error| Error::Log(error.to_string()))
+}
+
+#[cfg(feature = "trace")]
+impl Datapath {
+    /// Passes on what the programs said.
+    pub fn flush_log(&mut self) {
+        self.log.flush();
+    }
+}
+
+#[cfg(feature = "trace")]
+impl Copy {
+    /// Passes on what the programs said.
+    pub fn flush_log(&mut self) {
+        self.log.flush();
     }
 }
 

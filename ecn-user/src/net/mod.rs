@@ -66,7 +66,7 @@ pub enum Error {
         kernel: Option<String>,
     },
     /// There is no interface of that name.
-    #[error("no interface {name:?} in namespace {netns:?}; `ecn doctor` lists those there are")]
+    #[error("no interface {name:?} in namespace {netns:?}; `ip link` lists those there are")]
     NoLink {
         /// The interface asked for.
         name: String,

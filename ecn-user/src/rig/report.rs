@@ -115,7 +115,8 @@ pub struct Phase {
     pub control_latency_us_p50: u64,
     /// The time that 99 % of the marks stay below; 0 if none was seen.
     pub control_latency_us_p99: u64,
-    /// Share of the machine's processor time that was in use.
+    /// Processor time of the agent (its threads, without measurement and traffic) over the time that
+    /// passed: the share of one core.
     #[serde(serialize_with = "rounded")]
     pub cpu_share: f64,
     /// Rates over time, for figures and `rig-samples.csv`; not part of the JSON document.
@@ -521,7 +522,7 @@ impl Report {
             ("mark to rate, 99 %", "us", &|p| {
                 or_dash(p.control_latency_us_p99)
             }),
-            ("processor", "%", &|p| percent(p.cpu_share)),
+            ("agent", "% of core", &|p| percent(p.cpu_share)),
         ];
         let mut header = vec!["", ""];
         header.extend(self.phases.iter().map(|phase| phase.name.as_str()));
@@ -1320,7 +1321,7 @@ root queue, mean    packets            99.2           3.2
 root queue, most    packets             116            39
 mark to rate, 50 %  us                    -         1,200
 mark to rate, 99 %  us                    -         2,900
-processor           %                   6.0           7.0
+agent               % of core           6.0           7.0
 ";
         assert_eq!(report(vec![uncontrolled(), controlled()]).table(), expected);
         let table = without_victim(report(vec![uncontrolled()])).table();

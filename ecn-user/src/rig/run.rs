@@ -157,7 +157,6 @@ impl Plan {
                 round: self.round,
             },
             echo: config::Echo { every: self.every, ..config::Echo::default() },
-            agent: config::Agent { period: crate::units::DurationText::from_micros(std::env::var("ECN_PERIOD_US").ok().and_then(|s| s.parse().ok()).unwrap_or(1000)), ..config::Agent::default() },
             ..Config::default()
         }
     }
