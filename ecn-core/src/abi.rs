@@ -86,7 +86,15 @@ pub mod name {
     pub const FLOW_IN: &str = "ecn_flow_in";
     /// All programs.
     pub const PROGRAMS: [&str; 9] = [
-        PORT_OUT, WIRE_END, DEPART, DROP, PORT_RESET, ENDPOINT_OUT, ENDPOINT_IN, FLOW_OUT, FLOW_IN,
+        PORT_OUT,
+        WIRE_END,
+        DEPART,
+        DROP,
+        PORT_RESET,
+        ENDPOINT_OUT,
+        ENDPOINT_IN,
+        FLOW_OUT,
+        FLOW_IN,
     ];
 }
 

@@ -276,7 +276,13 @@ impl Sender {
         self.take(echo);
         let outstanding = self.observe(departed, quiet);
         let position = self.position;
-        Ok(News { packets, ce, lost_echoes: step as u32 - 1, position, outstanding })
+        Ok(News {
+            packets,
+            ce,
+            lost_echoes: step as u32 - 1,
+            position,
+            outstanding,
+        })
     }
 
     #[inline(always)]
@@ -291,26 +297,28 @@ impl Sender {
     /// flow has counted no more than was sent, and its counts are news; of one that counted before,
     /// only the later counts are.
     #[inline(always)]
-    fn sync(
-        &mut self,
-        echo: &Echo,
-        sent: u32,
-        departed: u32,
-        quiet: u32,
-    ) -> Result<News, Refusal> {
+    fn sync(&mut self, echo: &Echo, sent: u32, departed: u32, quiet: u32) -> Result<News, Refusal> {
         let fresh = self.synced == 0 && echo.packets <= sent;
         if fresh && echo.ce > echo.packets {
             return Err(Refusal::Impossible);
         }
         self.take(echo);
         self.synced = 1;
-        self.offset = if fresh { 0 } else { sent.wrapping_sub(echo.packets) };
+        self.offset = if fresh {
+            0
+        } else {
+            sent.wrapping_sub(echo.packets)
+        };
         self.position = echo.packets.wrapping_add(self.offset);
         self.least = i32::MAX;
         self.least_before = i32::MAX;
         self.samples = 0;
         let outstanding = self.observe(departed, quiet);
-        let mut news = News { position: self.position, outstanding, ..News::default() };
+        let mut news = News {
+            position: self.position,
+            outstanding,
+            ..News::default()
+        };
         if fresh {
             news.packets = echo.packets;
             news.ce = echo.ce;
@@ -333,7 +341,11 @@ impl Sender {
             self.least_before = self.least;
             self.least = i32::MAX;
         }
-        let least = if self.least < self.least_before { self.least } else { self.least_before };
+        let least = if self.least < self.least_before {
+            self.least
+        } else {
+            self.least_before
+        };
         let lost = if least < 0 {
             least
         } else if least > quiet as i32 {
@@ -346,6 +358,10 @@ impl Sender {
             self.position = position;
         }
         let outstanding = departed.wrapping_sub(self.position) as i32;
-        if outstanding > 0 { outstanding as u32 } else { 0 }
+        if outstanding > 0 {
+            outstanding as u32
+        } else {
+            0
+        }
     }
 }

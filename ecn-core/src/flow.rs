@@ -149,7 +149,7 @@ impl Flow {
     #[must_use]
     pub fn worth_telling(&self) -> bool {
         let (told, rate) = (self.told_bytes_per_s, self.rate_bytes_per_s);
-        let difference = if rate > told { rate - told } else { told - rate };
+        let difference = rate.abs_diff(told);
         difference != 0 && difference >= told >> 5
     }
 }

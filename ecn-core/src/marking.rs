@@ -157,12 +157,18 @@ pub struct Switch<const N: usize> {
 
 impl<const N: usize> Default for Switch<N> {
     fn default() -> Self {
-        Self { ports: [Port::default(); N], waiting: [[0; N]; N] }
+        Self {
+            ports: [Port::default(); N],
+            waiting: [[0; N]; N],
+        }
     }
 }
 
 impl<const N: usize> Switch<N> {
-    const OK: () = assert!(N.is_power_of_two() && N <= 256, "ports: a power of two up to 256");
+    const OK: () = assert!(
+        N.is_power_of_two() && N <= 256,
+        "ports: a power of two up to 256"
+    );
 
     #[inline(always)]
     fn port(&mut self, slot: u8) -> &mut Port {

@@ -143,7 +143,7 @@ pub fn is_control(b: &[u8; IP_WINDOW], upper: u8) -> bool {
         (b[8] == 0xfe && b[9] & 0xc0 == 0x80)
             || (b[24] == 0xfe && b[25] & 0xc0 == 0x80)
             || (b[24] == 0xff && b[25] & 0x0f <= 2)
-            || (b[6] == protocol::ICMPV6 && upper >= 133 && upper <= 137)
+            || (b[6] == protocol::ICMPV6 && (133..=137).contains(&upper))
     }
 }
 
@@ -151,7 +151,11 @@ pub fn is_control(b: &[u8; IP_WINDOW], upper: u8) -> bool {
 #[inline(always)]
 #[must_use]
 pub fn ecn(b: &[u8; IP_WINDOW]) -> u8 {
-    if b[0] >> 4 == 4 { b[1] & 3 } else { b[1] >> 4 & 3 }
+    if b[0] >> 4 == 4 {
+        b[1] & 3
+    } else {
+        b[1] >> 4 & 3
+    }
 }
 
 /// Whether a marking point may set CE: ECN-capable and no fragment (a fragment has no flow that an
@@ -174,11 +178,7 @@ impl Ip {
     pub const fn has_ports(&self) -> bool {
         matches!(
             self.protocol,
-            protocol::TCP
-                | protocol::UDP
-                | protocol::SCTP
-                | protocol::DCCP
-                | protocol::UDPLITE
+            protocol::TCP | protocol::UDP | protocol::SCTP | protocol::DCCP | protocol::UDPLITE
         )
     }
 }

@@ -7,7 +7,9 @@
 
 use aya_ebpf::{
     bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
-    helpers::{bpf_clone_redirect, bpf_ktime_get_ns, bpf_skb_change_tail, bpf_spin_lock, bpf_spin_unlock},
+    helpers::{
+        bpf_clone_redirect, bpf_ktime_get_ns, bpf_skb_change_tail, bpf_spin_lock, bpf_spin_unlock,
+    },
     macros::classifier,
     programs::TcContext,
 };
@@ -20,8 +22,8 @@ use ecn_core::{
 
 use crate::{
     maps::{
-        ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE, ECN_RECEIVER,
-        ECN_TAIL, ENDPOINT, constant, control, count,
+        ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE,
+        ECN_RECEIVER, ECN_TAIL, ENDPOINT, constant, control, count,
     },
     skb::{NEXT, Packet, SHOT, field, load, raw, segments, store},
 };
@@ -187,8 +189,8 @@ pub fn ecn_flow_out(ctx: TcContext) -> i32 {
 fn out(ctx: TcContext) -> Option<i32> {
     let control = control()?;
     let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
-    let echo = field!(&ctx, mark) == ECHO_MARK
-        && field!(&ctx, ingress_ifindex) == field!(&ctx, ifindex);
+    let echo =
+        field!(&ctx, mark) == ECHO_MARK && field!(&ctx, ingress_ifindex) == field!(&ctx, ifindex);
     if !echo && (control.flags & abi::BYPASS != 0 || endpoint.flags & abi::CONTROL_FLOWS == 0) {
         return None;
     }
@@ -201,7 +203,14 @@ fn out(ctx: TcContext) -> Option<i32> {
     if echo {
         // A clone that could not become an echo must not go back as it is.
         let sent = send_echo(&p, &c, &key, endpoint.echo.protocol as u8).is_some();
-        count(if sent { Count::EchoSent } else { Count::EchoFailed }, 1);
+        count(
+            if sent {
+                Count::EchoSent
+            } else {
+                Count::EchoFailed
+            },
+            1,
+        );
         return if sent { None } else { Some(SHOT) };
     }
     if c.ip.protocol as u32 == endpoint.echo.protocol {
@@ -242,7 +251,11 @@ fn out(ctx: TcContext) -> Option<i32> {
         count(Count::EctFailed, n as u64);
         return None;
     }
-    let class = if class != 0 { class } else { take_class(f, endpoint, u32::from(key.endpoint))? };
+    let class = if class != 0 {
+        class
+    } else {
+        take_class(f, endpoint, u32::from(key.endpoint))?
+    };
     if now > control.valid_until_ns {
         count(Count::LimitExpired, n as u64);
         return None;
@@ -278,7 +291,11 @@ fn take_class(f: *mut LockedFlow, endpoint: &Endpoint, number: u32) -> Option<u3
     if taken != class {
         let _ = ECN_CLASS.push(class, 0);
     } else {
-        tell(abi::RateEvent { endpoint: number, class, ..abi::RateEvent::default() });
+        tell(abi::RateEvent {
+            endpoint: number,
+            class,
+            ..abi::RateEvent::default()
+        });
     }
     Some(taken)
 }
@@ -313,9 +330,7 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
     let version4 = c.ip.version == 4;
     let header = if version4 { 20 } else { IP_WINDOW as u32 };
     // SAFETY: takes the context; packet pointers are not held.
-    let ret = unsafe {
-        bpf_skb_change_tail(raw(&p.ctx).cast(), l3 + header + echo::LEN as u32, 0)
-    };
+    let ret = unsafe { bpf_skb_change_tail(raw(&p.ctx).cast(), l3 + header + echo::LEN as u32, 0) };
     if ret != 0 || !store(&p.ctx, 0, &swapped, 0) {
         return None;
     }
@@ -437,8 +452,15 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
 
 /// Takes an echo: the response of the flow's source.
 #[inline(always)]
-fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, flags: u32) -> Option<i32> {
-    let parsed = load::<{ echo::LEN }>(&p.ctx, p.l3 + c.ip.header_len).and_then(|b| Echo::parse(&b));
+fn take_echo(
+    p: &Packet,
+    c: &Classified,
+    key: &mut Key,
+    endpoint: &Endpoint,
+    flags: u32,
+) -> Option<i32> {
+    let parsed =
+        load::<{ echo::LEN }>(&p.ctx, p.l3 + c.ip.header_len).and_then(|b| Echo::parse(&b));
     let Some(e) = parsed else {
         // Somebody else's experiment, perhaps.
         count(Count::EchoMalformed, 1);
@@ -506,7 +528,13 @@ fn take_echo(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint, fla
     count(Count::EchoAccepted, 1);
     #[cfg(feature = "trace")]
     if decreased != 0 {
-        aya_log_ebpf::debug!(&p.ctx, "class {}: {} decreases, {} B/s", class, decreased, rate);
+        aya_log_ebpf::debug!(
+            &p.ctx,
+            "class {}: {} decreases, {} B/s",
+            class,
+            decreased,
+            rate
+        );
     }
     if lost != 0 {
         count(Count::EchoLost, lost as u64);

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{
     EbpfContext as _,
-    bindings::{BPF_F_RECOMPUTE_CSUM, __sk_buff},
+    bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM},
     helpers::{
         bpf_l3_csum_replace, bpf_probe_read_kernel_buf, bpf_skb_ecn_set_ce, bpf_skb_load_bytes,
         bpf_skb_store_bytes,
@@ -50,24 +50,25 @@ pub fn segments(ctx: &TcContext) -> u32 {
 pub fn load<const N: usize>(ctx: &TcContext, offset: u32) -> Option<[u8; N]> {
     let mut b = [0u8; N];
     // SAFETY: writes N bytes to b, or zeros them and fails.
-    let ret = unsafe {
-        bpf_skb_load_bytes(raw(ctx).cast(), offset, b.as_mut_ptr().cast(), N as u32)
-    };
+    let ret =
+        unsafe { bpf_skb_load_bytes(raw(ctx).cast(), offset, b.as_mut_ptr().cast(), N as u32) };
     if ret == 0 { Some(b) } else { None }
 }
 
 #[inline(always)]
 pub fn store<const N: usize>(ctx: &TcContext, offset: u32, b: &[u8; N], flags: u64) -> bool {
     // SAFETY: reads N bytes of b.
-    unsafe {
-        bpf_skb_store_bytes(raw(ctx).cast(), offset, b.as_ptr().cast(), N as u32, flags) == 0
-    }
+    unsafe { bpf_skb_store_bytes(raw(ctx).cast(), offset, b.as_ptr().cast(), N as u32, flags) == 0 }
 }
 
 impl Packet {
     #[inline(always)]
     pub fn new(ctx: TcContext) -> Self {
-        Self { ctx, l3: ETHERNET as u32, window: [0; IP_WINDOW] }
+        Self {
+            ctx,
+            l3: ETHERNET as u32,
+            window: [0; IP_WINDOW],
+        }
     }
 
     /// Reads an IPv4 or IPv6 header behind an Ethernet header and up to one tag in the frame (others
@@ -122,15 +123,18 @@ impl Packet {
     pub fn set_ecn(&mut self, codepoint: u8) -> bool {
         let (first, old) = (self.window[0], self.window[1]);
         let v4 = first >> 4 == 4;
-        let new = if v4 { old & !3 | codepoint } else { old & !0x30 | codepoint << 4 };
+        let new = if v4 {
+            old & !3 | codepoint
+        } else {
+            old & !0x30 | codepoint << 4
+        };
         self.window[1] = new;
         if v4 {
             let from = u16::from_ne_bytes([first, old]) as u64;
             let to = u16::from_ne_bytes([first, new]) as u64;
             // SAFETY: offsets within the header that was read.
-            let ret = unsafe {
-                bpf_l3_csum_replace(raw(&self.ctx).cast(), self.l3 + 10, from, to, 2)
-            };
+            let ret =
+                unsafe { bpf_l3_csum_replace(raw(&self.ctx).cast(), self.l3 + 10, from, to, 2) };
             ret == 0 && store(&self.ctx, self.l3 + 1, &[new], 0)
         } else {
             // No header checksum; a receive checksum over the packet must follow the change.

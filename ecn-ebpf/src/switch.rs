@@ -109,7 +109,14 @@ fn port_out(ctx: TcContext) -> Option<()> {
     if decision.mark != 0 {
         mark(&mut p, flags, n);
         #[cfg(feature = "trace")]
-        aya_log_ebpf::debug!(&p.ctx, "bridge {} port {} -> {}: marked {} packets", d.bridge, i, o, n);
+        aya_log_ebpf::debug!(
+            &p.ctx,
+            "bridge {} port {} -> {}: marked {} packets",
+            d.bridge,
+            i,
+            o,
+            n
+        );
     }
     trace(
         flags,
@@ -149,7 +156,10 @@ fn mark(p: &mut Packet, flags: u32, n: u32) {
 #[inline(always)]
 fn key(p: &Packet) -> Option<flow::Key> {
     let ip = packet::ip(&p.window)?;
-    let mut key = flow::Key { protocol: ip.protocol, ..flow::Key::default() };
+    let mut key = flow::Key {
+        protocol: ip.protocol,
+        ..flow::Key::default()
+    };
     packet::source(&p.window, &mut key.src);
     packet::destination(&p.window, &mut key.dst);
     if ip.has_ports() {
@@ -195,7 +205,10 @@ fn wire_end(ctx: TcContext) -> Option<()> {
             output: o as u32,
             segments: n,
             markable: 1,
-            decision: Decision { mark: marked as u32, ..Decision::default() },
+            decision: Decision {
+                mark: marked as u32,
+                ..Decision::default()
+            },
             ..PortEvent::default()
         },
     );

@@ -8,7 +8,10 @@ use super::{Error, Inner, Result, marking_policy, state};
 use crate::{
     config::{self, Config, MarkAt},
     datapath::Attached,
-    net::{NetNs, Netlink, netlink::{Link, LinkWatch}},
+    net::{
+        NetNs, Netlink,
+        netlink::{Link, LinkWatch},
+    },
 };
 
 /// A bridge and its ports.
@@ -89,7 +92,10 @@ impl Bridge {
     }
 
     fn key(&self, ifindex: u32) -> DeviceKey {
-        DeviceKey { netns: self.ns.inum(), ifindex }
+        DeviceKey {
+            netns: self.ns.inum(),
+            ifindex,
+        }
     }
 
     fn free_slot(&self) -> Option<u32> {
@@ -109,7 +115,10 @@ impl Inner {
         let bridge = &self.bridges[number];
         let wanted = |link: &&Link| {
             link.master == Some(bridge.ifindex)
-                && config.ports.as_ref().is_none_or(|names| names.contains(&link.name))
+                && config
+                    .ports
+                    .as_ref()
+                    .is_none_or(|names| names.contains(&link.name))
         };
         let all = bridge.nl.links()?;
         let links: Vec<&Link> = all.iter().filter(wanted).collect();
@@ -118,7 +127,9 @@ impl Inner {
             .iter()
             // A number may have been given to another device meanwhile.
             .filter(|(ifindex, port)| {
-                !links.iter().any(|link| link.index == **ifindex && link.name == port.name)
+                !links
+                    .iter()
+                    .any(|link| link.index == **ifindex && link.name == port.name)
             })
             .map(|(&ifindex, _)| ifindex)
             .collect();
@@ -131,14 +142,18 @@ impl Inner {
             }
         }
         let slots = self.bridges[number].slots();
-        self.maps.set_marking(number as u32, marking_policy(&config, slots))?;
+        self.maps
+            .set_marking(number as u32, marking_policy(&config, slots))?;
         // After the policy: an end of the wire has something to write only under it.
         if config.mark_at == MarkAt::Departure {
             let bridge = &self.bridges[number];
             let links: Vec<Link> = all
                 .iter()
                 .filter(|link| {
-                    bridge.ports.get(&link.index).is_some_and(|port| port.wire_end.is_none())
+                    bridge
+                        .ports
+                        .get(&link.index)
+                        .is_some_and(|port| port.wire_end.is_none())
                 })
                 .cloned()
                 .collect();
@@ -170,7 +185,10 @@ impl Inner {
         device.port = slot;
         self.maps.set_device(key, device)?;
         let slots = bridge.slots().max(slot + 1);
-        self.maps.set_marking(number as u32, marking_policy(&self.config.bridges[number], slots))?;
+        self.maps.set_marking(
+            number as u32,
+            marking_policy(&self.config.bridges[number], slots),
+        )?;
         let ns = NetNs::clone_of(&self.bridges[number].ns)?;
         let out = match self.copy(netns)?.attach(&ns, &link.name, name::PORT_OUT) {
             Ok(attached) => attached,
@@ -180,7 +198,12 @@ impl Inner {
             }
         };
         tracing::debug!("port {} has slot {slot}", link.name);
-        let port = Port { slot, name: link.name.clone(), _out: out, wire_end: None };
+        let port = Port {
+            slot,
+            name: link.name.clone(),
+            _out: out,
+            wire_end: None,
+        };
         self.bridges[number].ports.insert(link.index, port);
         Ok(())
     }
@@ -205,7 +228,9 @@ impl Inner {
                 .known_namespaces()
                 .into_iter()
                 .find(|ns| bridge.nl.nsid(ns).ok().flatten() == Some(nsid))
-                .ok_or_else(|| refuse("its peer is in a namespace that has no name in /run/netns"))?,
+                .ok_or_else(|| {
+                    refuse("its peer is in a namespace that has no name in /run/netns")
+                })?,
         };
         let peers = Netlink::open(&ns)?.links()?;
         let Some(far) = peers.iter().find(|l| l.index == peer) else {
@@ -214,15 +239,26 @@ impl Inner {
         let Some(port) = bridge.ports.get(&link.index) else {
             return Ok(());
         };
-        let (key, slot) = (DeviceKey { netns: ns.inum(), ifindex: peer }, port.slot);
+        let (key, slot) = (
+            DeviceKey {
+                netns: ns.inum(),
+                ifindex: peer,
+            },
+            port.slot,
+        );
         let mut device = self.maps.device(key);
         device.role |= abi::ROLE_WIRE_END;
         device.wire_bridge = number as u32;
         device.wire_port = slot;
         self.maps.set_device(key, device)?;
-        let attached = self.copy(ns.inum())?.attach(&ns, &far.name, name::WIRE_END)?;
+        let attached = self
+            .copy(ns.inum())?
+            .attach(&ns, &far.name, name::WIRE_END)?;
         if let Some(port) = self.bridges[number].ports.get_mut(&link.index) {
-            port.wire_end = Some(WireEnd { key, _attached: attached });
+            port.wire_end = Some(WireEnd {
+                key,
+                _attached: attached,
+            });
         }
         Ok(())
     }
@@ -232,8 +268,10 @@ impl Inner {
         let mut specs: Vec<String> = NetNs::list().unwrap_or_default();
         specs.extend(self.config.endpoints.iter().filter_map(|e| e.netns.clone()));
         specs.extend(self.config.bridges.iter().filter_map(|b| b.netns.clone()));
-        let mut known: Vec<NetNs> =
-            specs.iter().filter_map(|spec| NetNs::open(Some(spec)).ok()).collect();
+        let mut known: Vec<NetNs> = specs
+            .iter()
+            .filter_map(|spec| NetNs::open(Some(spec)).ok())
+            .collect();
         known.extend(NetNs::current().ok());
         known
     }
@@ -289,7 +327,9 @@ impl Inner {
             }
             let qdiscs = bridge.nl.qdiscs()?;
             for (ifindex, slot, arrived) in stuck {
-                let waits = qdiscs.iter().any(|q| q.ifindex == ifindex && q.qlen_packets > 0);
+                let waits = qdiscs
+                    .iter()
+                    .any(|q| q.ifindex == ifindex && q.qlen_packets > 0);
                 if !waits {
                     self.datapath.reset_port(abi::PortReset {
                         bridge: number as u32,

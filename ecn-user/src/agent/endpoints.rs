@@ -50,7 +50,10 @@ impl Endpoint {
     }
 
     fn key(&self) -> DeviceKey {
-        DeviceKey { netns: self.ns.inum(), ifindex: self.ifindex }
+        DeviceKey {
+            netns: self.ns.inum(),
+            ifindex: self.ifindex,
+        }
     }
 }
 
@@ -95,7 +98,13 @@ impl Inner {
         };
         if enforced {
             let socket = ClassSocket::open(&endpoint.ns)?;
-            lock(&self.shared.targets).insert(number, Target { htb: layout, socket });
+            lock(&self.shared.targets).insert(
+                number,
+                Target {
+                    htb: layout,
+                    socket,
+                },
+            );
         }
         let key = endpoint.key();
         let mut device = self.maps.device(key);
@@ -103,7 +112,7 @@ impl Inner {
         device.endpoint = number;
         self.maps.set_device(key, device)?;
         for program in [name::ENDPOINT_IN, name::ENDPOINT_OUT] {
-                let attached = endpoint._copy.attach(&endpoint.ns, &config.device, program);
+            let attached = endpoint._copy.attach(&endpoint.ns, &config.device, program);
             match attached {
                 Ok(attached) => endpoint._attached.push(attached),
                 Err(error) => {
@@ -130,7 +139,9 @@ impl Inner {
             return Ok(());
         }
         let link = endpoint.htb.link_bytes_per_s;
-        endpoint.htb.add_flow_class(&endpoint.nl, class as u16, link)?;
+        endpoint
+            .htb
+            .add_flow_class(&endpoint.nl, class as u16, link)?;
         let flows = self.maps.flows()?;
         let Some((_, flow)) = flows.iter().find(|(_, flow)| flow.class == class) else {
             return Ok(());
@@ -144,7 +155,10 @@ impl Inner {
     fn set_rate(&self, at: (u32, u32), rate_bytes_per_s: u64) -> Result<()> {
         self.shared
             .set_rate(at.0, at.1, rate_bytes_per_s)
-            .map_err(|error| Error::Io { what: "change a class rate", error })
+            .map_err(|error| Error::Io {
+                what: "change a class rate",
+                error,
+            })
     }
 
     /// Offers free classes to new flows, as many as the queue takes.
@@ -181,7 +195,9 @@ impl Inner {
         // Given back: the response's rate holds again.
         let flows = self.maps.flows()?;
         for &at in before.keys().filter(|at| !known.contains_key(at)) {
-            let flow = flows.iter().find(|(k, f)| (u32::from(k.endpoint), f.class) == at);
+            let flow = flows
+                .iter()
+                .find(|(k, f)| (u32::from(k.endpoint), f.class) == at);
             if let Some((_, flow)) = flow {
                 self.set_rate(at, flow.rate_bytes_per_s)?;
             }
@@ -211,8 +227,9 @@ impl Inner {
             lock(&self.shared.pinned).remove(&at);
             if let Some(endpoint) = self.endpoint(at.0)
                 && endpoint.made.remove(&flow.class)
-                && let Err(error) =
-                    endpoint.htb.remove_flow_class(&endpoint.nl, flow.class as u16)
+                && let Err(error) = endpoint
+                    .htb
+                    .remove_flow_class(&endpoint.nl, flow.class as u16)
             {
                 tracing::debug!("{error}");
             }
@@ -233,12 +250,20 @@ impl Inner {
         lock(&self.shared.targets).clear();
         for endpoint in self.endpoints.drain(..) {
             // Programs first: no packet may choose a class that is going.
-            let Endpoint { _attached: attached, nl, htb, installed, made, .. } = endpoint;
+            let Endpoint {
+                _attached: attached,
+                nl,
+                htb,
+                installed,
+                made,
+                ..
+            } = endpoint;
             drop(attached);
             let result = if installed {
                 htb.uninstall(&nl)
             } else {
-                made.iter().try_for_each(|&class| htb.remove_flow_class(&nl, class as u16))
+                made.iter()
+                    .try_for_each(|&class| htb.remove_flow_class(&nl, class as u16))
             };
             if let Err(error) = result {
                 // The device may be gone with its namespace.

@@ -93,13 +93,20 @@ impl Shared {
     /// # Errors
     ///
     /// The kernel did not take it.
-    pub fn set_rate(&self, endpoint: u32, class: u32, rate_bytes_per_s: u64) -> std::io::Result<()> {
+    pub fn set_rate(
+        &self,
+        endpoint: u32,
+        class: u32,
+        rate_bytes_per_s: u64,
+    ) -> std::io::Result<()> {
         let mut targets = lock(&self.targets);
         let Some(target) = targets.get_mut(&endpoint) else {
             return Ok(());
         };
         let mut batch = ClassBatch::new();
-        target.htb.set_flow_rate(&mut batch, class as u16, rate_bytes_per_s);
+        target
+            .htb
+            .set_flow_rate(&mut batch, class as u16, rate_bytes_per_s);
         batch.send(&mut target.socket).map(drop)
     }
 }
@@ -121,14 +128,19 @@ impl Enforcer {
         taken: UnboundedSender<(u32, u32)>,
     ) -> std::io::Result<Self> {
         let worker = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("ecn-enforce".to_owned()).spawn(move || {
-            // Its delay is part of the loop: senders must not be able to hold it up.
-            if !sys::prefer_this_thread() {
-                tracing::debug!("cannot raise the priority of this thread");
-            }
-            run(&worker, &mut maps, &mut events, period, heartbeat, &taken);
-        })?;
-        Ok(Self { shared, thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("ecn-enforce".to_owned())
+            .spawn(move || {
+                // Its delay is part of the loop: senders must not be able to hold it up.
+                if !sys::prefer_this_thread() {
+                    tracing::debug!("cannot raise the priority of this thread");
+                }
+                run(&worker, &mut maps, &mut events, period, heartbeat, &taken);
+            })?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
     }
 }
 
@@ -144,7 +156,11 @@ impl Drop for Enforcer {
 /// Writes the control entry: flags, and a new end of the limits' validity.
 pub fn beat(maps: &mut Maps, flags: u32, heartbeat: Duration) -> datapath::Result<()> {
     let valid_until_ns = now_ns() + heartbeat.as_nanos() as u64;
-    maps.set_control(abi::Control { abi: abi::ABI, flags, valid_until_ns })
+    maps.set_control(abi::Control {
+        abi: abi::ABI,
+        flags,
+        valid_until_ns,
+    })
 }
 
 fn run(
@@ -213,7 +229,9 @@ fn enforce(shared: &Shared, rates: &HashMap<(u32, u32), RateEvent>, batch: &mut 
             .iter()
             .filter(|((of, class), _)| *of == endpoint && !pinned.contains_key(&(endpoint, *class)))
         {
-            target.htb.set_flow_rate(batch, class as u16, event.rate_bytes_per_s);
+            target
+                .htb
+                .set_flow_rate(batch, class as u16, event.rate_bytes_per_s);
         }
         if batch.is_empty() {
             continue;
@@ -222,7 +240,9 @@ fn enforce(shared: &Shared, rates: &HashMap<(u32, u32), RateEvent>, batch: &mut 
             Ok(changed) => {
                 shared.changes.fetch_add(changed as u64, Ordering::Relaxed);
                 let failures = batch.failures();
-                shared.refused.fetch_add(failures.len() as u64, Ordering::Relaxed);
+                shared
+                    .refused
+                    .fetch_add(failures.len() as u64, Ordering::Relaxed);
                 for failure in failures {
                     tracing::debug!("{failure}");
                 }

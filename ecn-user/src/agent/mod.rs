@@ -192,7 +192,10 @@ fn endpoint_policy(
 
 impl Inner {
     fn start(config: Config, options: Options, shared: Arc<Shared>) -> Result<Self> {
-        let sizes = Sizes { bridges: config.bridges.len() as u32, flows: config.flow.max };
+        let sizes = Sizes {
+            bridges: config.bridges.len() as u32,
+            flows: config.flow.max,
+        };
         let datapath = Datapath::open(&config.agent.pin, sizes)?;
         let mut maps = datapath.maps()?;
         enforce::beat(
@@ -229,7 +232,11 @@ impl Inner {
             pid: std::process::id(),
             pin: self.config.agent.pin.clone(),
             bridges: self.bridges.iter().map(|b| b.state(&self.config)).collect(),
-            endpoints: self.endpoints.iter().map(|e| e.state(&self.config)).collect(),
+            endpoints: self
+                .endpoints
+                .iter()
+                .map(|e| e.state(&self.config))
+                .collect(),
         }
         .write()
     }
@@ -292,7 +299,10 @@ impl Agent {
             heartbeat,
             taken,
         )
-        .map_err(|error| Error::Io { what: "start a thread", error })?;
+        .map_err(|error| Error::Io {
+            what: "start a thread",
+            error,
+        })?;
 
         let inner = Arc::new(Mutex::new(inner));
         let mut tasks = Vec::new();
@@ -303,8 +313,17 @@ impl Agent {
             }
         }));
         tasks.push(tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)));
-        tasks.push(tokio::spawn(every(SWEEP_PERIOD, Arc::clone(&inner), Inner::sweep)));
-        Ok(Self { inner, shared, tasks, enforcer: Some(enforcer) })
+        tasks.push(tokio::spawn(every(
+            SWEEP_PERIOD,
+            Arc::clone(&inner),
+            Inner::sweep,
+        )));
+        Ok(Self {
+            inner,
+            shared,
+            tasks,
+            enforcer: Some(enforcer),
+        })
     }
 
     /// The shared maps, opened anew.
@@ -327,8 +346,16 @@ impl Agent {
         State {
             pid: std::process::id(),
             pin: inner.config.agent.pin.clone(),
-            bridges: inner.bridges.iter().map(|b| b.state(&inner.config)).collect(),
-            endpoints: inner.endpoints.iter().map(|e| e.state(&inner.config)).collect(),
+            bridges: inner
+                .bridges
+                .iter()
+                .map(|b| b.state(&inner.config))
+                .collect(),
+            endpoints: inner
+                .endpoints
+                .iter()
+                .map(|e| e.state(&inner.config))
+                .collect(),
         }
     }
 
@@ -337,10 +364,16 @@ impl Agent {
     /// # Errors
     ///
     /// See [`Error`].
-    pub fn set_marking(&self, number: usize, change: impl FnOnce(&mut config::Bridge)) -> Result<()> {
+    pub fn set_marking(
+        &self,
+        number: usize,
+        change: impl FnOnce(&mut config::Bridge),
+    ) -> Result<()> {
         let mut inner = lock(&self.inner);
         let Some(bridge) = inner.config.bridges.get_mut(number) else {
-            return Err(Error::Configuration(format!("there is no bridge number {number}")));
+            return Err(Error::Configuration(format!(
+                "there is no bridge number {number}"
+            )));
         };
         change(bridge);
         inner.sync_bridge(number)?;
@@ -369,7 +402,10 @@ impl Drop for Agent {
 }
 
 /// Runs a step that may block, and logs what went wrong.
-async fn on_inner(inner: &Arc<Mutex<Inner>>, step: impl FnOnce(&mut Inner) -> Result<()> + Send + 'static) {
+async fn on_inner(
+    inner: &Arc<Mutex<Inner>>,
+    step: impl FnOnce(&mut Inner) -> Result<()> + Send + 'static,
+) {
     let inner = Arc::clone(inner);
     let done = tokio::task::spawn_blocking(move || step(&mut lock(&inner))).await;
     if let Ok(Err(error)) = done {
@@ -394,24 +430,37 @@ async fn every(period: Duration, inner: Arc<Mutex<Inner>>, step: fn(&mut Inner) 
 pub async fn run(config: Config) -> Result<()> {
     let mut signals = Vec::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        let signal = tokio::signal::unix::signal(kind)
-            .map_err(|error| Error::Io { what: "wait for signals", error })?;
+        let signal = tokio::signal::unix::signal(kind).map_err(|error| Error::Io {
+            what: "wait for signals",
+            error,
+        })?;
         signals.push(signal);
     }
     let process_lock = Lock::take()?;
     let starting = tokio::task::spawn_blocking(move || {
         Agent::start(config, Options::default(), &process_lock).map(|agent| (agent, process_lock))
     });
-    let (agent, _process_lock) = starting
-        .await
-        .map_err(|error| Error::Io { what: "start the agent", error: io::Error::other(error) })??;
+    let (agent, _process_lock) = starting.await.map_err(|error| Error::Io {
+        what: "start the agent",
+        error: io::Error::other(error),
+    })??;
     let state = agent.state();
     for bridge in &state.bridges {
         let ports: Vec<&str> = bridge.ports.iter().map(|p| p.name.as_str()).collect();
-        tracing::info!("bridge {}: {} marking at {}", bridge.name, bridge.marking, ports.join(" "));
+        tracing::info!(
+            "bridge {}: {} marking at {}",
+            bridge.name,
+            bridge.marking,
+            ports.join(" ")
+        );
     }
     for endpoint in &state.endpoints {
-        tracing::info!("endpoint {}: {} by {}", endpoint.device, endpoint.response, endpoint.enforcement);
+        tracing::info!(
+            "endpoint {}: {} by {}",
+            endpoint.device,
+            endpoint.response,
+            endpoint.enforcement
+        );
     }
     tracing::info!("running");
     let [interrupt, terminate] = signals.as_mut_slice() else {
@@ -423,5 +472,8 @@ pub async fn run(config: Config) -> Result<()> {
     }
     tokio::task::spawn_blocking(move || drop(agent))
         .await
-        .map_err(|error| Error::Io { what: "stop the agent", error: io::Error::other(error) })
+        .map_err(|error| Error::Io {
+            what: "stop the agent",
+            error: io::Error::other(error),
+        })
 }

@@ -91,7 +91,10 @@ impl State {
             fs::write(&next, serde_json::to_vec_pretty(self)?)?;
             fs::rename(&next, &path)
         };
-        write().map_err(|error| Error::State { path: path.clone(), error })
+        write().map_err(|error| Error::State {
+            path: path.clone(),
+            error,
+        })
     }
 
     /// The state of a running agent, or of one that was killed.
@@ -124,9 +127,17 @@ impl Lock {
         let path = Self::path();
         let open = || {
             fs::create_dir_all(DIR)?;
-            File::options().create(true).truncate(false).read(true).write(true).open(&path)
+            File::options()
+                .create(true)
+                .truncate(false)
+                .read(true)
+                .write(true)
+                .open(&path)
         };
-        let file = open().map_err(|error| Error::State { path: path.clone(), error })?;
+        let file = open().map_err(|error| Error::State {
+            path: path.clone(),
+            error,
+        })?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut file) => {
                 let _ = file.set_len(0);
@@ -135,17 +146,25 @@ impl Lock {
             }
             Err(_) => {
                 let pid = fs::read_to_string(&path).unwrap_or_default();
-                Err(Error::Running { pid: pid.trim().to_owned() })
+                Err(Error::Running {
+                    pid: pid.trim().to_owned(),
+                })
             }
         }
     }
 
     /// The process that holds the lock, if one does.
     pub fn holder() -> Option<String> {
-        let file = File::options().read(true).write(true).open(Self::path()).ok()?;
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(Self::path())
+            .ok()?;
         match Flock::lock(file, FlockArg::LockSharedNonblock) {
             Ok(_) => None,
-            Err(_) => fs::read_to_string(Self::path()).ok().map(|pid| pid.trim().to_owned()),
+            Err(_) => fs::read_to_string(Self::path())
+                .ok()
+                .map(|pid| pid.trim().to_owned()),
         }
     }
 }

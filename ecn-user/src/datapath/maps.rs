@@ -44,8 +44,8 @@ pub struct BridgeView(Box<BridgeBytes>);
 impl BridgeView {
     /// Counters of the port in a slot.
     pub fn port(&self, slot: u32) -> marking::Port {
-        let at = std::mem::offset_of!(abi::Bridge, switch)
-            + slot as usize * size_of::<marking::Port>();
+        let at =
+            std::mem::offset_of!(abi::Bridge, switch) + slot as usize * size_of::<marking::Port>();
         self.0.0.get(at..).and_then(pod::read).unwrap_or_default()
     }
 
@@ -106,14 +106,24 @@ impl Maps {
         }
         let key = size::<flow::Key>();
         let flow_data = open(d, name::FLOW, key, size::<abi::LockedFlow>())?;
-        let flow_max = flow_data.info().map_err(Error::map(name::FLOW))?.max_entries() as usize;
+        let flow_max = flow_data
+            .info()
+            .map_err(Error::map(name::FLOW))?
+            .max_entries() as usize;
         let maps = Self {
             control: map!(Array, name::CONTROL, 4, size::<abi::Control>()),
-            device: map!(HashMap, name::DEVICE, size::<abi::DeviceKey>(), size::<abi::Device>()),
+            device: map!(
+                HashMap,
+                name::DEVICE,
+                size::<abi::DeviceKey>(),
+                size::<abi::Device>()
+            ),
             bridge: map!(Array, name::BRIDGE, 4, size::<abi::Bridge>()),
             marking: map!(Array, name::MARKING, 4, size::<marking::Policy>()),
             endpoint: map!(Array, name::ENDPOINT, 4, size::<abi::Endpoint>()),
-            flow: Map::HashMap(flow_data).try_into().map_err(Error::map(name::FLOW))?,
+            flow: Map::HashMap(flow_data)
+                .try_into()
+                .map_err(Error::map(name::FLOW))?,
             receiver: map!(HashMap, name::RECEIVER, key, size::<abi::LockedReceiver>()),
             count: map!(PerCpuArray, name::COUNT, 4, 8),
             pin: map!(HashMap, name::PIN, key, 8),
@@ -139,7 +149,11 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn control(&self) -> Result<abi::Control> {
-        Ok(self.control.get(&0, 0).map_err(Error::map(name::CONTROL))?.0)
+        Ok(self
+            .control
+            .get(&0, 0)
+            .map_err(Error::map(name::CONTROL))?
+            .0)
     }
 
     /// Writes the agent's entry.
@@ -148,7 +162,9 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn set_control(&mut self, control: abi::Control) -> Result<()> {
-        self.control.set(0, Raw(control), 0).map_err(Error::map(name::CONTROL))
+        self.control
+            .set(0, Raw(control), 0)
+            .map_err(Error::map(name::CONTROL))
     }
 
     /// Says what a device is to us.
@@ -157,12 +173,17 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn set_device(&mut self, key: abi::DeviceKey, device: abi::Device) -> Result<()> {
-        self.device.insert(Raw(key), Raw(device), 0).map_err(Error::map(name::DEVICE))
+        self.device
+            .insert(Raw(key), Raw(device), 0)
+            .map_err(Error::map(name::DEVICE))
     }
 
     /// What a device is to us.
     pub fn device(&self, key: abi::DeviceKey) -> abi::Device {
-        self.device.get(&Raw(key), 0).map(|d| d.0).unwrap_or_default()
+        self.device
+            .get(&Raw(key), 0)
+            .map(|d| d.0)
+            .unwrap_or_default()
     }
 
     /// Forgets a device.
@@ -177,12 +198,20 @@ impl Maps {
     /// [`Error::Map`]
     pub fn bridge(&self, number: u32) -> Result<BridgeView> {
         // The value passes through the stack several times, and is large for a thread's usual one.
-        let get = || self.bridge.get(&number, 0).map(|bytes| BridgeView(Box::new(bytes)));
+        let get = || {
+            self.bridge
+                .get(&number, 0)
+                .map(|bytes| BridgeView(Box::new(bytes)))
+        };
         std::thread::scope(|scope| {
             let reader = std::thread::Builder::new()
                 .stack_size(16 * size_of::<BridgeBytes>())
                 .spawn_scoped(scope, get)
-                .map_err(|error| Error::File { what: "start a thread for", path: name::BRIDGE.into(), error })?;
+                .map_err(|error| Error::File {
+                    what: "start a thread for",
+                    path: name::BRIDGE.into(),
+                    error,
+                })?;
             match reader.join() {
                 Ok(view) => view.map_err(Error::map(name::BRIDGE)),
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -196,7 +225,11 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn marking(&self, number: u32) -> Result<marking::Policy> {
-        Ok(self.marking.get(&number, 0).map_err(Error::map(name::MARKING))?.0)
+        Ok(self
+            .marking
+            .get(&number, 0)
+            .map_err(Error::map(name::MARKING))?
+            .0)
     }
 
     /// Changes it; traffic goes on.
@@ -205,7 +238,9 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn set_marking(&mut self, number: u32, policy: marking::Policy) -> Result<()> {
-        self.marking.set(number, Raw(policy), 0).map_err(Error::map(name::MARKING))
+        self.marking
+            .set(number, Raw(policy), 0)
+            .map_err(Error::map(name::MARKING))
     }
 
     /// An endpoint's policy.
@@ -214,7 +249,11 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn endpoint(&self, number: u32) -> Result<abi::Endpoint> {
-        Ok(self.endpoint.get(&number, 0).map_err(Error::map(name::ENDPOINT))?.0)
+        Ok(self
+            .endpoint
+            .get(&number, 0)
+            .map_err(Error::map(name::ENDPOINT))?
+            .0)
     }
 
     /// Changes it; traffic goes on.
@@ -223,7 +262,9 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn set_endpoint(&mut self, number: u32, endpoint: abi::Endpoint) -> Result<()> {
-        self.endpoint.set(number, Raw(endpoint), 0).map_err(Error::map(name::ENDPOINT))
+        self.endpoint
+            .set(number, Raw(endpoint), 0)
+            .map_err(Error::map(name::ENDPOINT))
     }
 
     /// All flows that are sent from endpoints here.
@@ -233,7 +274,10 @@ impl Maps {
     /// [`Error::Map`]
     pub fn flows(&self) -> Result<Vec<(flow::Key, flow::Flow)>> {
         let entries = entries(&self.flow, self.flow_max, name::FLOW)?;
-        Ok(entries.into_iter().map(|(key, value)| (key, value.flow)).collect())
+        Ok(entries
+            .into_iter()
+            .map(|(key, value)| (key, value.flow))
+            .collect())
     }
 
     /// All flows that are received at endpoints here.
@@ -243,12 +287,18 @@ impl Maps {
     /// [`Error::Map`]
     pub fn receivers(&self) -> Result<Vec<(flow::Key, ecn_core::echo::Receiver)>> {
         let entries = entries(&self.receiver, self.flow_max, name::RECEIVER)?;
-        Ok(entries.into_iter().map(|(key, value)| (key, value.receiver)).collect())
+        Ok(entries
+            .into_iter()
+            .map(|(key, value)| (key, value.receiver))
+            .collect())
     }
 
     /// One flow.
     pub fn flow(&self, key: &flow::Key) -> Option<flow::Flow> {
-        self.flow.get(&Raw(*key), LOCKED).ok().map(|value| value.0.flow)
+        self.flow
+            .get(&Raw(*key), LOCKED)
+            .ok()
+            .map(|value| value.0.flow)
     }
 
     /// Forgets a flow; its next packet begins a new one.
@@ -273,9 +323,14 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn set_in_force(&mut self, class: u32, decrease: u32) -> Result<()> {
-        let departed = self.departed.get(&class, 0).map_err(Error::map(name::DEPARTED))?;
+        let departed = self
+            .departed
+            .get(&class, 0)
+            .map_err(Error::map(name::DEPARTED))?;
         let value = abi::in_force(decrease, (departed as u32).wrapping_add(1));
-        self.in_force.set(class, value, 0).map_err(Error::map(name::IN_FORCE))
+        self.in_force
+            .set(class, value, 0)
+            .map_err(Error::map(name::IN_FORCE))
     }
 
     /// Rates set by people, bytes per second.
@@ -301,7 +356,9 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn set_pin(&mut self, key: &flow::Key, rate_bytes_per_s: u64) -> Result<()> {
-        self.pin.insert(Raw(*key), rate_bytes_per_s, 0).map_err(Error::map(name::PIN))
+        self.pin
+            .insert(Raw(*key), rate_bytes_per_s, 0)
+            .map_err(Error::map(name::PIN))
     }
 
     /// Gives a flow back to its response. False: it was not set by hand.
@@ -315,7 +372,10 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn count(&self, what: Count) -> Result<u64> {
-        let values = self.count.get(&(what as u32), 0).map_err(Error::map(name::COUNT))?;
+        let values = self
+            .count
+            .get(&(what as u32), 0)
+            .map_err(Error::map(name::COUNT))?;
         Ok(values.iter().sum())
     }
 }

@@ -113,11 +113,17 @@ pub enum Error {
 
 impl Error {
     fn map(name: &str) -> impl FnOnce(MapError) -> Self {
-        move |error| Self::Map { name: name.to_owned(), error: Box::new(error) }
+        move |error| Self::Map {
+            name: name.to_owned(),
+            error: Box::new(error),
+        }
     }
 
     fn program(program: &str) -> impl FnOnce(ProgramError) -> Self {
-        move |error| Self::Program { program: program.to_owned(), error: Box::new(error) }
+        move |error| Self::Program {
+            program: program.to_owned(),
+            error: Box::new(error),
+        }
     }
 }
 
@@ -184,24 +190,36 @@ impl Datapath {
         net::sys::mount_bpffs()?;
         remove_pins(pin)?;
         let maps = pin_dir(pin).join("maps");
-        std::fs::create_dir_all(&maps)
-            .map_err(|error| Error::File { what: "create", path: maps.clone(), error })?;
+        std::fs::create_dir_all(&maps).map_err(|error| Error::File {
+            what: "create",
+            path: maps.clone(),
+            error,
+        })?;
         let open = || {
             let btf = aya::Btf::from_sys_fs().map_err(|error| Error::Btf(error.to_string()))?;
             let mut common = load(&maps, sizes, &offsets, 0, 0)?;
-            for (program, hook) in
-                [(name::DEPART, "net_dev_start_xmit"), (name::DROP, "kfree_skb")]
-            {
+            for (program, hook) in [
+                (name::DEPART, "net_dev_start_xmit"),
+                (name::DROP, "kfree_skb"),
+            ] {
                 let tracing: &mut BtfTracePoint = get(&mut common, program)?;
                 tracing.load(hook, &btf).map_err(Error::program(program))?;
                 tracing.attach().map_err(Error::program(program))?;
             }
-            classifier(&mut common, name::PORT_RESET)?.load().map_err(Error::program(name::PORT_RESET))?;
-            let tails = [(abi::TAIL_OUT, name::FLOW_OUT), (abi::TAIL_IN, name::FLOW_IN)];
+            classifier(&mut common, name::PORT_RESET)?
+                .load()
+                .map_err(Error::program(name::PORT_RESET))?;
+            let tails = [
+                (abi::TAIL_OUT, name::FLOW_OUT),
+                (abi::TAIL_IN, name::FLOW_IN),
+            ];
             for (place, program) in tails {
                 let tail = classifier(&mut common, program)?;
                 tail.load().map_err(Error::program(program))?;
-                let fd = tail.fd().and_then(|fd| Ok(fd.try_clone()?)).map_err(Error::program(program))?;
+                let fd = tail
+                    .fd()
+                    .and_then(|fd| Ok(fd.try_clone()?))
+                    .map_err(Error::program(program))?;
                 let map = common.map_mut(name::TAIL).ok_or(Error::NoObject)?;
                 let mut array: ProgramArray<_> = map.try_into().map_err(Error::map(name::TAIL))?;
                 array.set(place, &fd, 0).map_err(Error::map(name::TAIL))?;
@@ -236,7 +254,10 @@ impl Datapath {
     /// See [`Error`].
     pub fn copy(&self, netns: u32, endpoint: u32) -> Result<Copy> {
         let maps = pin_dir(&self.pin).join("maps");
-        #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log takes a map"))]
+        #[cfg_attr(
+            not(feature = "trace"),
+            expect(unused_mut, reason = "the log takes a map")
+        )]
         let mut ebpf = load(&maps, self.sizes, &self.offsets, netns, endpoint)?;
         Ok(Copy {
             #[cfg(feature = "trace")]
@@ -254,8 +275,13 @@ impl Datapath {
         let program = classifier(&mut self.common, name::PORT_RESET)?;
         let mut packet = [0u8; 64];
         packet[..size_of::<abi::PortReset>()].copy_from_slice(pod::bytes(&reset));
-        let options = TestRunOptions { data_in: Some(&packet), ..TestRunOptions::new() };
-        let result = program.test_run(options).map_err(Error::program(name::PORT_RESET))?;
+        let options = TestRunOptions {
+            data_in: Some(&packet),
+            ..TestRunOptions::new()
+        };
+        let result = program
+            .test_run(options)
+            .map_err(Error::program(name::PORT_RESET))?;
         Ok(result.return_value == 1)
     }
 
@@ -396,9 +422,11 @@ fn load(
 /// A file could not be removed.
 pub fn remove_pins(pin: &Path) -> Result<()> {
     match std::fs::remove_dir_all(pin) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::File { what: "remove", path: pin.to_owned(), error })
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::File {
+            what: "remove",
+            path: pin.to_owned(),
+            error,
+        }),
         _ => Ok(()),
     }
 }
@@ -410,8 +438,28 @@ mod tests {
     #[test]
     fn scratch() {
         let pin = Path::new("/sys/fs/bpf/ecn-test");
-        let mut d = Datapath::open(pin, Sizes { bridges: 2, flows: 1024 })
-            .unwrap_or_else(|e| { let mut s: &dyn std::error::Error = &e; let mut t = e.to_string(); while let Some(x) = s.source() { t += &format!("\n  {x}"); s = x; } panic!("{t}") });
-        match d.verify() { Ok(v) => println!("{v:?}"), Err(e) => { let t = format!("{e:?}"); panic!("{}", t.replace("\\n", "\n")) } }
+        let mut d = Datapath::open(
+            pin,
+            Sizes {
+                bridges: 2,
+                flows: 1024,
+            },
+        )
+        .unwrap_or_else(|e| {
+            let mut s: &dyn std::error::Error = &e;
+            let mut t = e.to_string();
+            while let Some(x) = s.source() {
+                t += &format!("\n  {x}");
+                s = x;
+            }
+            panic!("{t}")
+        });
+        match d.verify() {
+            Ok(v) => println!("{v:?}"),
+            Err(e) => {
+                let t = format!("{e:?}");
+                panic!("{}", t.replace("\\n", "\n"))
+            }
+        }
     }
 }

@@ -123,7 +123,11 @@ fn drop_reasons(btf: &Btf) -> Result<[u64; 2], Error> {
             *word |= 1 << (member.val() % 64);
         }
     }
-    if bits == [0; 2] { Err(missing()) } else { Ok(bits) }
+    if bits == [0; 2] {
+        Err(missing())
+    } else {
+        Ok(bits)
+    }
 }
 
 #[cfg(test)]
@@ -141,7 +145,14 @@ mod tests {
         assert_eq!(offsets.net_inum % 4, 0);
         assert!(offsets.skb_end < offsets.skb_head);
         assert!(offsets.skb_dev < offsets.skb_iif);
-        assert!(offsets.drop_reasons.iter().map(|b| b.count_ones()).sum::<u32>() >= 2);
+        assert!(
+            offsets
+                .drop_reasons
+                .iter()
+                .map(|b| b.count_ones())
+                .sum::<u32>()
+                >= 2
+        );
     }
 
     #[test]
@@ -152,6 +163,9 @@ mod tests {
         }
         let btf = Btf::from_file(BTF).expect("btf");
         let error = offset(&btf, "sk_buff", &["no_such_member"]).expect_err("missing");
-        assert!(error.to_string().contains("sk_buff.no_such_member"), "{error}");
+        assert!(
+            error.to_string().contains("sk_buff.no_such_member"),
+            "{error}"
+        );
     }
 }

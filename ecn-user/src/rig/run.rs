@@ -110,7 +110,11 @@ impl Plan {
                 marking: Marking::None,
                 response: Function::None,
             },
-            PhasePlan { name: "controlled".to_owned(), marking, response },
+            PhasePlan {
+                name: "controlled".to_owned(),
+                marking,
+                response,
+            },
         ]
     }
 
@@ -120,7 +124,11 @@ impl Plan {
         phases.truncate(1);
         for &response in Function::ALL.iter().filter(|f| **f != Function::None) {
             for &marking in Marking::ALL.iter().filter(|m| **m != Marking::None) {
-                phases.push(PhasePlan { name: format!("{marking}-{response}"), marking, response });
+                phases.push(PhasePlan {
+                    name: format!("{marking}-{response}"),
+                    marking,
+                    response,
+                });
             }
         }
         phases
@@ -156,7 +164,10 @@ impl Plan {
                 m: self.m,
                 round: self.round,
             },
-            echo: config::Echo { every: self.every, ..config::Echo::default() },
+            echo: config::Echo {
+                every: self.every,
+                ..config::Echo::default()
+            },
             ..Config::default()
         }
     }
@@ -242,8 +253,17 @@ impl<'a> Meter<'a> {
             sources.insert(IpAddr::V6(host.ipv6), (host.name.clone(), host.role));
         }
         let ports = plan.topology.rated_ports().iter();
-        let probes = ports.map(|&port| Ok((port, rig.probe(port)?))).collect::<Result<_>>()?;
-        Ok(Self { plan, rig, agent, maps: agent.maps()?, probes, sources })
+        let probes = ports
+            .map(|&port| Ok((port, rig.probe(port)?)))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            plan,
+            rig,
+            agent,
+            maps: agent.maps()?,
+            probes,
+            sources,
+        })
     }
 
     fn received(&self) -> Result<HashMap<String, u64>> {
@@ -262,7 +282,9 @@ impl<'a> Meter<'a> {
         let probes = self.probes.iter();
         Ok(Snapshot {
             at: Instant::now(),
-            ports: probes.map(|(port, p)| Ok((*port, p.class()?))).collect::<Result<_>>()?,
+            ports: probes
+                .map(|(port, p)| Ok((*port, p.class()?)))
+                .collect::<Result<_>>()?,
             received: self.received()?,
         })
     }
@@ -271,10 +293,23 @@ impl<'a> Meter<'a> {
         let mut marked = 0;
         for bridge in &self.agent.state().bridges {
             let view = self.maps.bridge(bridge.number)?;
-            marked += bridge.ports.iter().map(|p| view.port(p.slot).marked).sum::<u64>();
+            marked += bridge
+                .ports
+                .iter()
+                .map(|p| view.port(p.slot).marked)
+                .sum::<u64>();
         }
-        let sent = self.rig.source_counters()?.iter().map(|(_, c)| c.packets).sum();
-        Ok(Totals { sent, marked, cpu: agent_cpu() })
+        let sent = self
+            .rig
+            .source_counters()?
+            .iter()
+            .map(|(_, c)| c.packets)
+            .sum();
+        Ok(Totals {
+            sent,
+            marked,
+            cpu: agent_cpu(),
+        })
     }
 
     /// Share of the link that `bytes` are over `time`.
@@ -361,8 +396,16 @@ impl QueueMeter {
                 }
                 thread::sleep(QUEUE_SAMPLE);
             }
-            let mean = if samples == 0 { 0.0 } else { sum as f64 / samples as f64 };
-            Queue { mean, max, cpu: thread_cpu() }
+            let mean = if samples == 0 {
+                0.0
+            } else {
+                sum as f64 / samples as f64
+            };
+            Queue {
+                mean,
+                max,
+                cpu: thread_cpu(),
+            }
         });
         Self { stop, thread }
     }
@@ -387,13 +430,29 @@ pub fn run(
     let rig = Rig::up(&plan.topology)?;
     let mut phases = Vec::new();
     for (number, phase) in plan.phases.iter().enumerate() {
-        progress(Progress::Begin { phase, number: number + 1, of: plan.phases.len() });
-        let done = run_phase(plan, phase, &rig, &process_lock, stop, &phases, &mut progress)?;
+        progress(Progress::Begin {
+            phase,
+            number: number + 1,
+            of: plan.phases.len(),
+        });
+        let done = run_phase(
+            plan,
+            phase,
+            &rig,
+            &process_lock,
+            stop,
+            &phases,
+            &mut progress,
+        )?;
         progress(Progress::End { phase: &done });
         phases.push(done);
     }
     rig.down()?;
-    Ok(Report { kernel: kernel(), parameters: plan.parameters(), phases })
+    Ok(Report {
+        kernel: kernel(),
+        parameters: plan.parameters(),
+        phases,
+    })
 }
 
 /// Release of the running kernel.
@@ -412,12 +471,19 @@ fn run_phase(
     done: &[Phase],
     progress: &mut impl FnMut(Progress<'_>),
 ) -> Result<Phase> {
-    let options =
-        Options { trace_latency: phase.response != Function::None, observe: true, ..Options::default() };
+    let options = Options {
+        trace_latency: phase.response != Function::None,
+        observe: true,
+        ..Options::default()
+    };
     let agent = Agent::start(plan.config(phase, rig), options, process_lock)?;
     let meter = Meter::new(plan, rig, &agent)?;
     let traffic = match plan.traffic {
-        Some(kind) => Some(Traffic::start(&traffic::Plan::new(&plan.topology, kind, plan.ipv6))?),
+        Some(kind) => Some(Traffic::start(&traffic::Plan::new(
+            &plan.topology,
+            kind,
+            plan.ipv6,
+        ))?),
         None => None,
     };
     let began = Instant::now();
@@ -439,8 +505,15 @@ fn run_phase(
         let now = meter.snapshot()?;
         let t_s = (now.at - began).as_secs_f64() - warm_up.as_secs_f64();
         let sample = meter.sample(&last, &now, t_s);
-        progress(Progress::Sample { phase, sample: &sample, done });
-        samples.push(Sample { t_s: t_s + warm_up.as_secs_f64(), ..sample });
+        progress(Progress::Sample {
+            phase,
+            sample: &sample,
+            done,
+        });
+        samples.push(Sample {
+            t_s: t_s + warm_up.as_secs_f64(),
+            ..sample
+        });
         if first.is_none() && began.elapsed() >= warm_up {
             queue = Some(QueueMeter::start(rig.probe("root")?));
             lock(&agent.enforcement().latency_us).reset();
@@ -459,13 +532,22 @@ fn run_phase(
         traffic.stop()?;
     }
     let time = to.at - from.at;
-    let cpu = ended.cpu.saturating_sub(began.cpu).saturating_sub(queue.cpu);
+    let cpu = ended
+        .cpu
+        .saturating_sub(began.cpu)
+        .saturating_sub(queue.cpu);
     let local = meter.flows(Role::Local, &from, &to);
     let remote = meter.flows(Role::Remote, &from, &to);
     let (local_sum, remote_sum) = (local.iter().sum(), remote.iter().sum());
     let dropped = |s: &Snapshot| s.ports.values().map(|c| u64::from(c.drops)).sum::<u64>();
     let latency = lock(&agent.enforcement().latency_us).clone();
-    let quantile = |q| if latency.is_empty() { 0 } else { latency.value_at_quantile(q) };
+    let quantile = |q| {
+        if latency.is_empty() {
+            0
+        } else {
+            latency.value_at_quantile(q)
+        }
+    };
     Ok(Phase {
         name: phase.name.clone(),
         marking: phase.marking,
