@@ -182,9 +182,9 @@ pub struct News {
 
 /// Echoes per window of the loss estimate, see [`Sender::position`].
 pub const LOSS_WINDOW: u32 = 8;
-/// How long packets are on their way at the quietest moment of a window, in packet times of the link:
-/// what a flow at full rate has outstanding then is no loss.
-pub const QUIET_PACKET_TIMES: u64 = 8;
+/// What a flow at full rate may have on its way at the quietest moment of a window, in packet times
+/// of the link; more than that is loss.
+pub const QUIET_PACKET_TIMES: u64 = 16;
 
 /// So many echoes refused in a row, and the receiver is taken to have begun anew.
 pub const REFUSALS: u16 = 32;
@@ -210,14 +210,15 @@ pub struct Sender {
     ///
     /// The receiver counts what arrived, so its count lags behind the source's by every packet that
     /// was ever lost, and runs ahead by every departure that was not seen. Both stay in the
-    /// difference of the counts for good, so its least value over the last window holds them and
-    /// what is outstanding at the quietest moment. Of the latter a flow has at most what fits
-    /// [`QUIET_PACKET_TIMES`] at its rate.
+    /// difference of the counts for good; its lowest value ever holds nothing else if the flow once
+    /// had nothing on its way. Without loss it is 0 from the first packet on. With loss the
+    /// difference stays above it: when a whole window does so by more than can be on the way, the
+    /// window's lowest value takes its place, and sinks to the true one at the next quiet moment.
     pub position: u32,
-    /// Least difference of departed and received packets in this window.
+    /// Lowest difference of departed and received packets: the losses.
+    pub floor: i32,
+    /// The same in this window.
     pub least: i32,
-    /// The same in the window before.
-    pub least_before: i32,
     /// Echoes in this window.
     pub samples: u32,
     /// Padding.
@@ -236,8 +237,8 @@ impl Sender {
             synced: 0,
             offset: 0,
             position: 0,
+            floor: 0,
             least: i32::MAX,
-            least_before: i32::MAX,
             samples: 0,
             _pad: 0,
         }
@@ -310,8 +311,8 @@ impl Sender {
             sent.wrapping_sub(echo.packets)
         };
         self.position = echo.packets.wrapping_add(self.offset);
+        self.floor = 0;
         self.least = i32::MAX;
-        self.least_before = i32::MAX;
         self.samples = 0;
         let outstanding = self.observe(departed, quiet);
         let mut news = News {
@@ -335,25 +336,18 @@ impl Sender {
         if difference < self.least {
             self.least = difference;
         }
+        if difference < self.floor {
+            self.floor = difference;
+        }
         self.samples += 1;
         if self.samples >= LOSS_WINDOW {
+            if self.least.wrapping_sub(self.floor) > quiet as i32 {
+                self.floor = self.least;
+            }
             self.samples = 0;
-            self.least_before = self.least;
             self.least = i32::MAX;
         }
-        let least = if self.least < self.least_before {
-            self.least
-        } else {
-            self.least_before
-        };
-        let lost = if least < 0 {
-            least
-        } else if least > quiet as i32 {
-            least - quiet as i32
-        } else {
-            0
-        };
-        let position = received.wrapping_add(lost as u32);
+        let position = received.wrapping_add(self.floor as u32);
         if position.wrapping_sub(self.position) as i32 > 0 {
             self.position = position;
         }

@@ -316,8 +316,9 @@ impl Maps {
         self.class.push(class, 0).is_ok()
     }
 
-    /// Says that a class's decrease is in force. The next packet that leaves was still put on its time
-    /// by the old rate, the one behind it is the first at the new one.
+    /// Says that a class's decrease is in force. The next packet that leaves was still put on its
+    /// time by the old rate, and HTB's burst of one packet lets another follow it at the old
+    /// distance: the round lasts until those two.
     ///
     /// # Errors
     ///
@@ -327,7 +328,7 @@ impl Maps {
             .departed
             .get(&class, 0)
             .map_err(Error::map(name::DEPARTED))?;
-        let value = abi::in_force(decrease, (departed as u32).wrapping_add(1));
+        let value = abi::in_force(decrease, (departed as u32).wrapping_add(2));
         self.in_force
             .set(class, value, 0)
             .map_err(Error::map(name::IN_FORCE))
