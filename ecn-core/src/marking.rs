@@ -368,7 +368,9 @@ impl<const N: usize> Switch<N> {
     /// whose packets were missed is not known.
     #[inline(always)]
     pub fn keep_waiting(&mut self, o: u8, ports: u32, keep: u32) {
-        let cnt1 = self.port(o).cnt1 as u64;
+        // cnt1 is the sum of what waits; 0 only if nothing does.
+        let cnt1 = (self.port(o).cnt1 as u64).max(1);
+        let mut seen = 0u64;
         let mut kept = 0;
         let mut i = 0usize;
         while i < N {
@@ -378,8 +380,9 @@ impl<const N: usize> Switch<N> {
             let w = self.waiting(i as u8, o);
             let before = *w;
             if before > 0 {
-                // cnt1 is their sum, so it is not 0; the bit says so to the compiler.
-                let after = (before as u64 * keep as u64 / (cnt1 | 1)) as u32;
+                // Rounding the running sum and not each part, so that the parts add up to `keep`.
+                seen += before as u64;
+                let after = ((seen * keep as u64 / cnt1) as u32).saturating_sub(kept);
                 let after = if after < before { after } else { before };
                 *w = after;
                 kept += after;
