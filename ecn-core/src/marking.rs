@@ -325,6 +325,7 @@ impl<const N: usize> Switch<N> {
         if output.cnt2 > output.cnt1 {
             output.cnt2 = output.cnt1;
         }
+        self.port(i).clip_marks_from();
     }
 
     /// Takes a packet off the counters, and only what was put on them: a packet that was queued
@@ -388,6 +389,7 @@ impl<const N: usize> Switch<N> {
                 kept += after;
                 let input = self.port(i as u8);
                 input.occupancy = input.occupancy.saturating_sub(before - after);
+                input.clip_marks_from();
             }
             i += 1;
         }
@@ -425,6 +427,14 @@ impl<const N: usize> Switch<N> {
 }
 
 impl Port {
+    /// Naive marking: no more marks than packets that can take them.
+    #[inline(always)]
+    fn clip_marks_from(&mut self) {
+        if self.to_mark_from > self.occupancy {
+            self.to_mark_from = self.occupancy;
+        }
+    }
+
     #[inline(always)]
     fn take_turn(&mut self, n: u32, markable: bool, decision: &mut Decision) {
         if markable {
