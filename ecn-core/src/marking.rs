@@ -348,7 +348,10 @@ impl<const N: usize> Switch<N> {
     fn check_backlog(&mut self, o: u8, ports: u32, backlog: u32) {
         let output = self.port(o);
         // The queue counts super-packets once: then only an empty one can be compared.
+        // What was seen before does not count either: of a super-packet on its way out only the last
+        // segment sees the true excess, and that one may be gone behind a queue.
         if output.largest > 1 && backlog > 0 {
+            output.surplus_samples = 0;
             return;
         }
         let excess = output.cnt1.saturating_sub(backlog);
