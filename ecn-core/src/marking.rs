@@ -325,6 +325,7 @@ impl<const N: usize> Switch<N> {
         if output.cnt2 > output.cnt1 {
             output.cnt2 = output.cnt1;
         }
+        self.port(i).clip_marks_from();
     }
 
     /// Takes a packet off the counters, and only what was put on them: a packet that was queued
@@ -347,7 +348,10 @@ impl<const N: usize> Switch<N> {
     fn check_backlog(&mut self, o: u8, ports: u32, backlog: u32) {
         let output = self.port(o);
         // The queue counts super-packets once: then only an empty one can be compared.
+        // What was seen before does not count either: of a super-packet on its way out only the last
+        // segment sees the true excess, and that one may be gone behind a queue.
         if output.largest > 1 && backlog > 0 {
+            output.surplus_samples = 0;
             return;
         }
         let excess = output.cnt1.saturating_sub(backlog);
@@ -368,7 +372,9 @@ impl<const N: usize> Switch<N> {
     /// whose packets were missed is not known.
     #[inline(always)]
     pub fn keep_waiting(&mut self, o: u8, ports: u32, keep: u32) {
-        let cnt1 = self.port(o).cnt1 as u64;
+        // cnt1 is the sum of what waits; 0 only if nothing does.
+        let cnt1 = (self.port(o).cnt1 as u64).max(1);
+        let mut seen = 0u64;
         let mut kept = 0;
         let mut i = 0usize;
         while i < N {
@@ -378,13 +384,15 @@ impl<const N: usize> Switch<N> {
             let w = self.waiting(i as u8, o);
             let before = *w;
             if before > 0 {
-                // cnt1 is their sum, so it is not 0; the bit says so to the compiler.
-                let after = (before as u64 * keep as u64 / (cnt1 | 1)) as u32;
+                // Rounding the running sum and not each part, so that the parts add up to `keep`.
+                seen += before as u64;
+                let after = ((seen * keep as u64 / cnt1) as u32).saturating_sub(kept);
                 let after = if after < before { after } else { before };
                 *w = after;
                 kept += after;
                 let input = self.port(i as u8);
                 input.occupancy = input.occupancy.saturating_sub(before - after);
+                input.clip_marks_from();
             }
             i += 1;
         }
@@ -422,6 +430,14 @@ impl<const N: usize> Switch<N> {
 }
 
 impl Port {
+    /// Naive marking: no more marks than packets that can take them.
+    #[inline(always)]
+    fn clip_marks_from(&mut self) {
+        if self.to_mark_from > self.occupancy {
+            self.to_mark_from = self.occupancy;
+        }
+    }
+
     #[inline(always)]
     fn take_turn(&mut self, n: u32, markable: bool, decision: &mut Decision) {
         if markable {
