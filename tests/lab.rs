@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    process::Command,
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -115,17 +116,8 @@ impl Lab {
 
     /// Makes the wire between a host and the bridge; also again after [`Lab::unplug`].
     pub fn plug_in(&mut self, number: usize) {
-        let neighbours: Vec<_> = (0..32)
-            .filter(|other| *other != number)
-            .flat_map(|other| {
-                let last = other as u16 + 1;
-                let v4 = IpAddr::from([10, 77, 0, last as u8]);
-                let v6 = IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, last]);
-                [(v4, mac(other)), (v6, mac(other))]
-            })
-            .collect();
         let gso_max_segs = (!self.super_packets).then_some(1);
-        let host = &mut self.hosts[number];
+        let host = &self.hosts[number];
         let near = VethEnd {
             name: &host.port,
             mac: None,
@@ -136,10 +128,42 @@ impl Lab {
             mac: Some(host.mac),
             gso_max_segs,
         };
-        let port = self
-            .nl
+        self.nl
             .add_veth(&near, &far, &host.ns, MTU)
             .expect("veth pair");
+        self.connect(number);
+    }
+
+    /// As [`Lab::plug_in`], with a port of this name and number. False: there is no `ip` to do it.
+    pub fn plug_in_as(&mut self, number: usize, port: &str, index: u32) -> bool {
+        let host = &mut self.hosts[number];
+        host.port = port.to_owned();
+        let mac = host.mac.map(|byte| format!("{byte:02x}")).join(":");
+        let (switch, host) = (self.switch.name(), host.ns.name());
+        let words = format!(
+            "-n {switch} link add name {port} index {index} type veth \
+             peer name {DEVICE} address {mac} netns {host}"
+        );
+        match Command::new("ip").args(words.split_whitespace()).status() {
+            Ok(status) => assert!(status.success(), "ip {words}"),
+            Err(_) => return false,
+        }
+        self.connect(number);
+        true
+    }
+
+    fn connect(&mut self, number: usize) {
+        let neighbours: Vec<_> = (0..32)
+            .filter(|other| *other != number)
+            .flat_map(|other| {
+                let last = other as u16 + 1;
+                let v4 = IpAddr::from([10, 77, 0, last as u8]);
+                let v6 = IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, last]);
+                [(v4, mac(other)), (v6, mac(other))]
+            })
+            .collect();
+        let host = &mut self.hosts[number];
+        let port = self.nl.link(&host.port).expect("the port");
         host.port_index = port.index;
         host.ifindex = host.nl.link(DEVICE).expect("the host's end").index;
         if !self.super_packets {
