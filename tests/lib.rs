@@ -1,1 +1,121 @@
-//! Tests across the crates.
+//! What the tests on the real kernel share: a bridge with hosts in namespaces of their own, frames,
+//! raw sockets, the agent in this process, and the `ecn` command beside it.
+//!
+//! Each test begins with [`kernel_test!`]. It gives the test private `/run` and `/sys/fs/bpf`, so
+//! that it meets neither the machine's own agent nor another rig, and so that nothing outlives the
+//! process, even one that is killed. Where the rights are missing the test is skipped, by name.
+
+pub mod frames;
+pub mod lab;
+pub mod process;
+pub mod running;
+pub mod traffic;
+pub mod wire;
+
+use std::{
+    cell::Cell,
+    io::Write as _,
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use ecn_user::{datapath, net::sys};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+    unistd::geteuid,
+};
+
+/// One test at a time: they share CPUs, and the tracing programs see every packet of the machine.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A test's turn; the next one begins when it is dropped.
+pub struct Turn {
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Begins a test on the real kernel, or leaves it, saying why.
+#[macro_export]
+macro_rules! kernel_test {
+    () => {
+        let Some(_turn) = $crate::begin($crate::name_of(|| {})) else {
+            return;
+        };
+    };
+}
+
+/// The path of the function around a closure.
+pub fn name_of<T>(_: T) -> &'static str {
+    let name = std::any::type_name::<T>();
+    let name = name.trim_end_matches("::{{closure}}");
+    name.split_once("::").map_or(name, |(_, name)| name)
+}
+
+/// See [`kernel_test!`].
+pub fn begin(name: &str) -> Option<Turn> {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(reason) = unfit() {
+        note(&format!("skipped {name}: {reason}"));
+        return None;
+    }
+    isolate();
+    Some(Turn { _turn: turn })
+}
+
+/// Why nothing can be tested here.
+fn unfit() -> Option<&'static str> {
+    if !geteuid().is_root() {
+        Some("needs root")
+    } else if !Path::new(datapath::BTF).exists() {
+        Some("the kernel has no BTF")
+    } else if !datapath::built() {
+        Some("built without the kernel programs, run `cargo xtask build-ebpf`")
+    } else {
+        None
+    }
+}
+
+/// Gives the calling thread, and those that it starts, `/run` and `/sys/fs/bpf` of their own.
+fn isolate() {
+    thread_local!(static DONE: Cell<bool> = const { Cell::new(false) });
+    if DONE.replace(true) {
+        return;
+    }
+    let none = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS).expect("a mount namespace");
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("private mounts");
+    for (kind, at) in [("tmpfs", "/run"), ("bpf", sys::BPFFS)] {
+        // Where there is no bpffs yet, the agent mounts one.
+        let mounted = mount(Some(kind), at, Some(kind), MsFlags::empty(), none);
+        assert!(
+            mounted.is_ok() || kind == "bpf",
+            "a private {at}: {mounted:?}"
+        );
+    }
+}
+
+/// Prints a line past the test harness, which hides what passing tests print.
+pub fn note(line: &str) {
+    // The harness has begun a line with the test's name.
+    let _ = writeln!(std::io::stdout(), "\n{line}");
+}
+
+/// Waits until something holds; false if it never does.
+pub fn eventually(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + patience;
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Seconds, for the many waits.
+pub const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}

@@ -378,8 +378,8 @@ pub struct Offsets {
     pub skb_protocol: u32,
     /// `sk_buff.priority`
     pub skb_priority: u32,
-    /// `sk_buff.network_header`
-    pub skb_network_header: u32,
+    /// `sk_buff.mac_header`
+    pub skb_mac_header: u32,
     /// `sk_buff.head`
     pub skb_head: u32,
     /// `sk_buff.end`

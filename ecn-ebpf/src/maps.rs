@@ -69,7 +69,7 @@ pub static OFFSETS: abi::Offsets = abi::Offsets {
     skb_iif: 0,
     skb_protocol: 0,
     skb_priority: 0,
-    skb_network_header: 0,
+    skb_mac_header: 0,
     skb_head: 0,
     skb_end: 0,
     shinfo_gso_segs: 0,

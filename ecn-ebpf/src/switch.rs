@@ -249,18 +249,21 @@ fn counted(skb: *const u8) -> Option<[u8; packet::IP_WINDOW]> {
     let (protocol, header, head): (u16, u16, u64) = unsafe {
         (
             member(skb, constant(&OFFSETS.skb_protocol)),
-            member(skb, constant(&OFFSETS.skb_network_header)),
+            member(skb, constant(&OFFSETS.skb_mac_header)),
             member(skb, constant(&OFFSETS.skb_head)),
         )
     };
-    match u16::from_be(protocol) {
-        packet::ETHERTYPE_IPV4
-        | packet::ETHERTYPE_IPV6
-        | packet::ETHERTYPE_VLAN
-        | packet::ETHERTYPE_QINQ => {}
-        _ => return None,
+    // By the link header, as arrivals do: the network header of a packet with a tag left in the frame
+    // is the tag.
+    let mut at = head + header as u64 + packet::ETHERNET as u64;
+    let mut ethertype = u16::from_be(protocol);
+    if ethertype == packet::ETHERTYPE_VLAN || ethertype == packet::ETHERTYPE_QINQ {
+        ethertype = u16::from_be_bytes(kernel::<2>(at + 2)?);
+        at += 4;
     }
-    let at = head + header as u64;
+    if ethertype != packet::ETHERTYPE_IPV4 && ethertype != packet::ETHERTYPE_IPV6 {
+        return None;
+    }
     let window = kernel::<{ packet::IP_WINDOW }>(at)?;
     let mut upper = 0;
     if window[0] >> 4 == 6 && window[6] == packet::protocol::ICMPV6 {

@@ -127,6 +127,9 @@ impl Enforcer {
         heartbeat: Duration,
         taken: UnboundedSender<(u32, u32)>,
     ) -> std::io::Result<Self> {
+        // What came before may have taken longer than the first sign of life lasts.
+        let flags = shared.flags.load(Ordering::Relaxed);
+        beat(&mut maps, flags, heartbeat).map_err(std::io::Error::other)?;
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("ecn-enforce".to_owned())

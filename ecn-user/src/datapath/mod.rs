@@ -33,6 +33,11 @@ use crate::net::{self, NetNs};
 /// The object file; empty in a build without the BPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ecn.bpf.o"));
 
+/// Whether this build holds the programs.
+pub fn built() -> bool {
+    !OBJECT.is_empty()
+}
+
 /// What can go wrong here.
 #[derive(Debug, Error)]
 pub enum Error {

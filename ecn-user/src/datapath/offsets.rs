@@ -26,7 +26,7 @@ pub fn resolve() -> Result<Offsets, Error> {
         skb_iif: at("sk_buff", &["skb_iif"])?,
         skb_protocol: at("sk_buff", &["protocol"])?,
         skb_priority: at("sk_buff", &["priority"])?,
-        skb_network_header: at("sk_buff", &["network_header"])?,
+        skb_mac_header: at("sk_buff", &["mac_header"])?,
         skb_head: at("sk_buff", &["head"])?,
         skb_end: at("sk_buff", &["end"])?,
         shinfo_gso_segs: at("skb_shared_info", &["gso_segs"])?,

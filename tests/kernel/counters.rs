@@ -1,0 +1,157 @@
+//! Counters at ports: exact for a counted number of packets.
+
+use ecn_core::{marking::Port, packet};
+use ecn_tests::running::Running;
+use ecn_tests::{
+    eventually, frames::Ip, kernel_test, lab::Lab, note, running, s, traffic::udp, wire::Wire,
+};
+use ecn_user::{agent::Options, config::Marking};
+
+const N: u64 = 2_000;
+
+/// Sends `N` frames of each kind from host 0 to host 1.
+fn send(lab: &Lab, frames: &[Vec<u8>]) {
+    let wire = Wire::open(&lab.hosts[0].ns, lab.hosts[0].ifindex).send_slowly();
+    for _ in 0..N {
+        for frame in frames {
+            wire.send(frame);
+        }
+    }
+}
+
+fn settled(running: &Running) {
+    assert!(
+        eventually(s(3), || running.waiting().is_empty()),
+        "{:?}",
+        running.waiting()
+    );
+}
+
+#[test]
+fn a_counted_number_of_packets() {
+    kernel_test!();
+    let lab = Lab::new(3);
+    let running = Running::start(running::config(&lab, Marking::None), Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    // Else they would be answered.
+    let _listening = [false, true].map(|ipv6| udp(to, ipv6, 2));
+    let frames = [false, true].map(|ipv6| Ip::between(from, to, ipv6).udp(1, 2, &[7; 200]));
+    send(&lab, &frames);
+    settled(&running);
+    let expected = Port {
+        arrived: 2 * N,
+        departed: 2 * N,
+        largest: 1,
+        ..Port::default()
+    };
+    let found = running.port(&to.port);
+    // What the check of the device's queue remembers is no count of packets.
+    let found = Port {
+        surplus: 0,
+        surplus_samples: 0,
+        ..found
+    };
+    assert_eq!(found, expected);
+    for other in [0, 2] {
+        let found = running.port(&lab.hosts[other].port);
+        assert_eq!(
+            (found.arrived, found.departed, found.input_triggers),
+            (0, 0, 0),
+            "{other}"
+        );
+    }
+}
+
+#[test]
+fn frames_that_are_not_counted() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let running = Running::start(running::config(&lab, Marking::None), Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    send(
+        &lab,
+        &super::untouched::control_frames(from, to).map(|(_, frame)| frame),
+    );
+    let port = running.port(&to.port);
+    assert_eq!((port.arrived, port.departed, port.dropped), (0, 0, 0));
+    // The counters do work.
+    send(&lab, &[Ip::between(from, to, false).udp(1, 2, &[7; 200])]);
+    settled(&running);
+    assert_eq!(running.port(&to.port).arrived, N);
+}
+
+/// A queue that overflows: what the kernel dropped, what we saw of it, and both against arrivals.
+#[test]
+fn drops_are_the_kernels() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    lab.no_flood(1);
+    lab.limit(1, 1_250_000, 10);
+    let running = Running::start(running::config(&lab, Marking::None), Options::default());
+    let _listening = udp(to, false, 2);
+    let before = lab.qdisc(1);
+    let frame = Ip::between(from, to, false).udp(1, 2, &[7; 1000]);
+    let wire = Wire::open(&from.ns, from.ifindex);
+    for _ in 0..20_000 {
+        wire.send(&frame);
+    }
+    settled(&running);
+    let (port, kernel) = (running.port(&to.port), lab.qdisc(1));
+    note(&format!(
+        "drops: kernel {} counted {} arrived {} departed {} (kernel {}) repaired {}",
+        kernel.drops, port.dropped, port.arrived, port.departed, kernel.packets, port.repaired
+    ));
+    assert_eq!(port.arrived, 20_000);
+    assert!(
+        kernel.drops > 5_000,
+        "the queue hardly overflowed: {kernel:?}"
+    );
+    assert_eq!(u64::from(kernel.drops), port.dropped);
+    assert_eq!(kernel.packets - before.packets, port.departed);
+    assert_eq!(port.arrived, port.departed + port.dropped);
+}
+
+#[test]
+fn super_packets_count_their_segments() {
+    kernel_test!();
+    let lab = Lab::with_super_packets(2);
+    let running = Running::start(running::config(&lab, Marking::None), Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sent, received) = super::tcp::transfer(from, to, 4 << 20);
+    assert_eq!(sent, received);
+    settled(&running);
+    let port = running.port(&to.port);
+    assert!(port.largest > 1, "no super-packet came: {port:?}");
+    assert_eq!(port.arrived, port.departed, "{port:?}");
+    // 4 MB in segments of at most 1448 bytes.
+    assert!(port.arrived >= (4 << 20) / 1448, "{port:?}");
+}
+
+/// Two tags: one in metadata, one in the frame.
+#[test]
+fn tagged_packets_leave_as_they_came() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let running = Running::start(running::config(&lab, Marking::None), Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let plain = Ip::between(from, to, false).udp(1, 2, &[7; 200]);
+    let one = ecn_tests::frames::tagged(&plain, packet::ETHERTYPE_VLAN, 5);
+    let two = ecn_tests::frames::tagged(&one, packet::ETHERTYPE_QINQ, 6);
+    send(&lab, &[one.clone()]);
+    settled(&running);
+    let port = running.port(&to.port);
+    assert_eq!(
+        (port.arrived, port.departed, port.repaired),
+        (N, N, 0),
+        "one tag"
+    );
+    send(&lab, &[two]);
+    settled(&running);
+    let port = running.port(&to.port);
+    assert_eq!(
+        (port.arrived, port.departed, port.repaired),
+        (2 * N, 2 * N, 0),
+        "two tags"
+    );
+}

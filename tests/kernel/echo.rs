@@ -1,0 +1,346 @@
+//! The echo's way there and back: exact counts, whatever the protocol.
+
+use std::net::SocketAddr;
+
+use ecn_core::{abi::Count, echo, flow, packet::protocol};
+use ecn_tests::{
+    eventually,
+    frames::Ip,
+    kernel_test,
+    lab::Lab,
+    running::{self, Running},
+    s,
+    traffic::{raw, udp},
+    wire::Wire,
+};
+use ecn_user::{
+    agent::Options,
+    config::{Every, Marking},
+    units::DurationText,
+};
+
+/// Link of both endpoints.
+const LINK: u64 = 12_500_000;
+
+/// Hosts 0 and 1 are endpoints; with `marked`, the port to host 1 has a queue that marks.
+fn start(lab: &Lab, marked: bool, every: Every) -> Running {
+    let mut config = running::config(
+        lab,
+        if marked {
+            Marking::InputOutput
+        } else {
+            Marking::None
+        },
+    );
+    if marked {
+        lab.limit(1, LINK / 5, 1000);
+        config.bridges[0].buffer = 2;
+    }
+    config.response.rmin = "1/4".parse().expect("a fraction");
+    config.echo.every = every;
+    Running::start(
+        running::with_endpoints(config, lab, &[0, 1], LINK),
+        Options::default(),
+    )
+}
+
+fn is_sent(key: &flow::Key, protocol: u8) -> bool {
+    key.endpoint == 1 && key.protocol == protocol
+}
+
+/// Everything that can tell where packets went.
+fn all(lab: &Lab, running: &Running) -> String {
+    let flows = running.maps.flows();
+    let receivers = running.maps.receivers();
+    let ports = [0, 1].map(|number| running.port(&lab.hosts[number].port));
+    let hosts = [0, 1].map(|number| lab.hosts[number].nl.qdiscs());
+    let counts = running.counts();
+    format!(
+        "{flows:#?}\n{receivers:#?}\n{ports:#?}\n{:?}\n{hosts:#?}\n{counts}",
+        lab.qdisc(1)
+    )
+}
+
+/// All that was sent was echoed, and nothing else happened.
+fn exact(lab: &Lab, running: &Running, protocol: u8, sent: u64, marked: bool) {
+    let acked = || running.flow(|key| is_sent(key, protocol)).1.acked_packets;
+    assert!(
+        eventually(s(10), || acked() == sent),
+        "{} of {sent}: {}",
+        acked(),
+        all(lab, running)
+    );
+    assert!(
+        eventually(s(3), || running.waiting().is_empty()),
+        "{:?}",
+        running.waiting()
+    );
+    let (_, flow) = running.flow(|key| is_sent(key, protocol));
+    let receiver = running.receiver(|key| key.endpoint == 2 && key.protocol == protocol);
+    let port = running.port(&lab.hosts[1].port);
+    assert_eq!(flow.sent_packets, sent);
+    assert_eq!(receiver.packets, sent);
+    assert_eq!(flow.marked_packets, receiver.ce);
+    assert_eq!(flow.marked_packets, port.marked);
+    assert_eq!(flow.marked_packets > 0, marked, "{port:?}");
+    assert_eq!(flow.decreases > 0, marked, "{flow:?}");
+    assert!(flow.ignored_marks < flow.marked_packets.max(1));
+    // The echoes went through the port to the sender: each of them counted, none marked.
+    let back = running.port(&lab.hosts[0].port);
+    assert_eq!((back.marked, back.dropped), (0, 0));
+    assert_eq!(
+        running.count(Count::EchoSent),
+        running.count(Count::EchoAccepted)
+    );
+    assert_eq!(back.arrived, running.count(Count::EchoSent));
+    for what in [
+        Count::EchoLost,
+        Count::EchoFailed,
+        Count::EchoMalformed,
+        Count::EchoUnknown,
+        Count::EchoDuplicate,
+        Count::EchoImpossible,
+        Count::RingFull,
+        Count::EctFailed,
+        Count::MarkFailed,
+        Count::LimitExpired,
+        Count::ClassesFull,
+    ] {
+        assert_eq!(running.count(what), 0, "{what:?}");
+    }
+}
+
+fn udp_round_trip(ipv6: bool, marked: bool) {
+    const N: u64 = 2_000;
+    let lab = Lab::new(2);
+    let running = start(&lab, marked, Every::Packet);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sending, receiving) = (udp(from, ipv6, 7001), udp(to, ipv6, 7002));
+    let target = SocketAddr::new(to.address(ipv6), 7002);
+    for _ in 0..N {
+        sending.send_to(&[5; 600], target).expect("send");
+    }
+    exact(&lab, &running, protocol::UDP, N, marked);
+    assert_eq!(running.count(Count::EchoSent), N, "an echo per packet");
+    // The receiver got the packets themselves, the sender no echo.
+    let mut buffer = [0; 1000];
+    for _ in 0..N {
+        assert_eq!(receiving.recv(&mut buffer).expect("receive"), 600);
+    }
+    assert!(sending.recv(&mut buffer).is_err(), "something came back");
+    let (key, _) = running.flow(|key| is_sent(key, protocol::UDP));
+    assert_eq!((key.src_port, key.dst_port), (7001, 7002));
+}
+
+#[test]
+fn udp_over_ipv4() {
+    kernel_test!();
+    udp_round_trip(false, false);
+}
+
+#[test]
+fn udp_over_ipv6() {
+    kernel_test!();
+    udp_round_trip(true, false);
+}
+
+#[test]
+fn udp_over_ipv4_marked() {
+    kernel_test!();
+    udp_round_trip(false, true);
+}
+
+#[test]
+fn udp_over_ipv6_marked() {
+    kernel_test!();
+    udp_round_trip(true, true);
+}
+
+/// A protocol without ports that nobody knows, from an application, marked on its way.
+#[test]
+fn an_unknown_protocol() {
+    const N: u64 = 1_500;
+    const PROTOCOL: u8 = 254;
+    kernel_test!();
+    let lab = Lab::new(2);
+    let running = start(&lab, true, Every::Packet);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sending, receiving) = (raw(from, PROTOCOL), raw(to, PROTOCOL));
+    // No application sees an echo.
+    let spying = [raw(from, echo::PROTOCOL), raw(to, echo::PROTOCOL)];
+    let target = SocketAddr::new(to.v4.into(), 0).into();
+    for _ in 0..N {
+        // Raw sockets do not wait for room.
+        let sent = || sending.send_to(&[9; 600], &target).is_ok();
+        assert!(eventually(s(5), sent), "send");
+    }
+    exact(&lab, &running, PROTOCOL, N, true);
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 1000];
+    let came = (0..N)
+        .take_while(|_| receiving.recv(&mut buffer).is_ok())
+        .count();
+    assert!(came > 0, "the data did not reach its application");
+    for spy in &spying {
+        assert!(spy.recv(&mut buffer).is_err(), "an application saw an echo");
+    }
+    assert!(sending.recv(&mut buffer).is_err());
+}
+
+/// Ports where SCTP, DCCP and UDP-Lite have them, IPv4 and IPv6.
+#[test]
+fn protocols_with_ports() {
+    const N: u64 = 300;
+    kernel_test!();
+    let lab = Lab::new(2);
+    let running = start(&lab, false, Every::Packet);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    // Hosts would answer that they do not know the protocol.
+    let wire = Wire::open(&from.ns, from.ifindex).send_slowly();
+    let kinds = [protocol::SCTP, protocol::DCCP, protocol::UDPLITE];
+    let header = [0x1b, 0x59, 0x1b, 0x5a];
+    for number in kinds {
+        for ipv6 in [false, true] {
+            let frame = Ip::between(from, to, ipv6).with(number, &[&header[..], &[0; 60]].concat());
+            for _ in 0..N {
+                wire.send(&frame);
+            }
+        }
+    }
+    for number in kinds {
+        for ipv6 in [false, true] {
+            let is_this =
+                |key: &flow::Key| is_sent(key, number) && (key.src[..2] == [0xfd, 0x77]) == ipv6;
+            let acked = || running.flow(is_this).1.acked_packets;
+            assert!(
+                eventually(s(5), || acked() == N),
+                "{number}: {} of {N}",
+                acked()
+            );
+            let (key, flow) = running.flow(is_this);
+            assert_eq!((key.src_port, key.dst_port), (7001, 7002), "{number}");
+            assert_eq!((flow.sent_packets, flow.marked_packets), (N, 0), "{number}");
+        }
+    }
+}
+
+/// `ping`: each direction is a flow.
+#[test]
+fn icmp() {
+    const N: u64 = 200;
+    kernel_test!();
+    let lab = Lab::new(2);
+    let running = start(&lab, false, Every::Packet);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let wire = Wire::open(&from.ns, from.ifindex).send_slowly();
+    let request = icmp_echo_request();
+    for _ in 0..N {
+        wire.send(&Ip::between(from, to, false).with(protocol::ICMP, &request));
+    }
+    for endpoint in [1, 2] {
+        let is_this = |key: &flow::Key| key.endpoint == endpoint && key.protocol == protocol::ICMP;
+        let acked = || {
+            let flows = running.maps.flows().expect("flows");
+            flows
+                .iter()
+                .find(|(key, _)| is_this(key))
+                .map_or(0, |(_, flow)| flow.acked_packets)
+        };
+        assert!(
+            eventually(s(5), || acked() == N),
+            "endpoint {endpoint}: {} of {N}",
+            acked()
+        );
+    }
+    assert_eq!(running.count(Count::EchoAccepted), 2 * N);
+}
+
+/// RFC 792.
+fn icmp_echo_request() -> Vec<u8> {
+    let mut bytes = vec![8, 0, 0, 0, 0, 7, 0, 1];
+    bytes.extend([0x77; 56]);
+    let sum = bytes
+        .chunks(2)
+        .map(|b| u32::from(b[0]) << 8 | u32::from(b[1]))
+        .sum::<u32>();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    bytes[2..4].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+/// Fewer echoes, the same counts; what is marked is echoed at once.
+#[test]
+fn coalesced() {
+    const N: u64 = 1_500;
+    kernel_test!();
+    let lab = Lab::new(2);
+    let every: DurationText = "5ms".parse().expect("a duration");
+    let running = start(&lab, true, Every::Time(every));
+    // More than Rmin, so that not everything is marked.
+    lab.limit(1, LINK / 2, 1000);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sending, _receiving) = (udp(from, false, 7001), udp(to, false, 7002));
+    let target = SocketAddr::new(to.v4.into(), 7002);
+    for _ in 0..N {
+        sending.send_to(&[5; 600], target).expect("send");
+    }
+    // The last packets of a burst wait for the next echo.
+    let acked = || {
+        running
+            .flow(|key| is_sent(key, protocol::UDP))
+            .1
+            .acked_packets
+    };
+    eventually(s(20), || {
+        running.receiver(|key| key.endpoint == 2).packets == N
+    });
+    std::thread::sleep(std::time::Duration::from_millis(10));
+    sending.send_to(&[5; 600], target).expect("send");
+    assert!(eventually(s(5), || acked() == N + 1), "{} of {N}", acked());
+    exact(&lab, &running, protocol::UDP, N + 1, true);
+    let (_, flow) = running.flow(|key| is_sent(key, protocol::UDP));
+    let echoes = running.count(Count::EchoSent);
+    assert!(echoes < N / 2, "{echoes} echoes for {N} packets");
+    assert!(
+        echoes > flow.marked_packets,
+        "{echoes} echoes, {} marked",
+        flow.marked_packets
+    );
+}
+
+/// TCP that has not negotiated ECN is echoed like anything else, by segments.
+#[test]
+fn tcp() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let running = start(&lab, true, Every::Packet);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let bytes = 1 << 20;
+    assert_eq!(super::tcp::transfer(from, to, bytes), (bytes, bytes));
+    let (_, flow) = running.flow(|key| is_sent(key, protocol::TCP));
+    assert!(flow.sent_packets as usize >= bytes / 1448, "{flow:?}");
+    // Pure acknowledgements are no data.
+    let flows = running.maps.flows().expect("flows");
+    assert!(flows.iter().all(|(key, _)| key.endpoint == 1), "{flows:?}");
+    exact_tcp(&lab, &running, flow.sent_packets);
+}
+
+fn exact_tcp(lab: &Lab, running: &Running, sent: u64) {
+    let acked = || {
+        running
+            .flow(|key| is_sent(key, protocol::TCP))
+            .1
+            .acked_packets
+    };
+    assert!(
+        eventually(s(5), || acked() == sent),
+        "{} of {sent}: {}",
+        acked(),
+        running.counts()
+    );
+    let (_, flow) = running.flow(|key| is_sent(key, protocol::TCP));
+    let receiver = running.receiver(|key| key.endpoint == 2 && key.protocol == protocol::TCP);
+    assert_eq!((flow.sent_packets, receiver.packets), (sent, sent));
+    assert_eq!(flow.marked_packets, receiver.ce);
+    assert_eq!(flow.marked_packets, running.port(&lab.hosts[1].port).marked);
+    assert!(flow.marked_packets > 0 && flow.decreases > 0, "{flow:?}");
+}

@@ -1,0 +1,11 @@
+//! Tests on the real kernel, in namespaces of their own.
+
+mod counters;
+mod echo;
+mod echo_faults;
+mod rate;
+mod replay;
+mod tcp;
+mod untouched;
+mod verifier;
+mod zero;

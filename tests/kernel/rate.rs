@@ -1,0 +1,137 @@
+//! A flow held at a rate gets that rate.
+
+use std::{
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use ecn_core::packet::protocol;
+use ecn_tests::{
+    eventually, kernel_test,
+    lab::Lab,
+    note,
+    running::{self, Running},
+    s,
+    traffic::Stream,
+};
+use ecn_user::{agent::Options, config::Marking};
+
+const MBIT: u64 = 125_000;
+const LINK: u64 = 200 * MBIT;
+
+/// How far off: HTB counts whole frames, and so do we.
+const WITHIN: f64 = 0.03;
+
+fn start(lab: &Lab) -> Running {
+    let config = running::config(lab, Marking::None);
+    Running::start(
+        running::with_endpoints(config, lab, &[0, 1], LINK),
+        Options::default(),
+    )
+}
+
+/// Bytes of frames per second that the receiver counted, over some time.
+fn measured(running: &Running, protocol: u8, over: Duration) -> f64 {
+    let bytes = || {
+        running
+            .receiver(|key| key.endpoint == 2 && key.protocol == protocol)
+            .bytes
+    };
+    let (start, before) = (Instant::now(), bytes());
+    std::thread::sleep(over);
+    (bytes() - before) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Pins the one flow of a protocol to rates, one after the other.
+fn hold(running: &mut Running, protocol: u8, mbits: &[u64]) {
+    let is_there = || {
+        let flows = running.maps.flows().expect("flows");
+        flows
+            .iter()
+            .any(|(key, flow)| key.protocol == protocol && flow.class != 0)
+    };
+    assert!(eventually(s(5), is_there), "no flow");
+    let (key, _) = running.flow(|key| key.endpoint == 1 && key.protocol == protocol);
+    for &mbit in mbits {
+        let wanted = (mbit * MBIT) as f64;
+        running.maps.set_pin(&key, mbit * MBIT).expect("pin");
+        // The agent looks every 100 ms; what was in the queue then leaves at the new rate too.
+        std::thread::sleep(Duration::from_millis(500));
+        let mut windows = Vec::new();
+        // A machine that is busy elsewhere can only make it less.
+        let held = (0..3).any(|_| {
+            let ratio = measured(running, protocol, Duration::from_millis(2500)) / wanted;
+            windows.push(ratio);
+            ratio >= 1.0 - WITHIN
+        });
+        note(&format!(
+            "rate: protocol {protocol} at {mbit} mbit: {windows:.4?}"
+        ));
+        assert!(held, "{mbit} mbit: {windows:?}");
+        assert!(
+            windows.iter().all(|ratio| *ratio <= 1.0 + WITHIN),
+            "{mbit} mbit: {windows:?}"
+        );
+    }
+}
+
+#[test]
+fn udp() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let mut running = start(&lab);
+    let _stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 700);
+    hold(&mut running, protocol::UDP, &[1, 10, 100, 10]);
+}
+
+#[test]
+fn tcp() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let mut running = start(&lab);
+    let at = SocketAddr::new(lab.hosts[1].v4.into(), 5001);
+    let listener = lab.hosts[1]
+        .ns
+        .run(|| TcpListener::bind(at))
+        .expect("listen");
+    let receiving = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("accept");
+        std::io::copy(&mut stream, &mut std::io::sink()).expect("receive")
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut stream = lab.hosts[0]
+        .ns
+        .run(|| TcpStream::connect(at))
+        .expect("connect");
+    let sending = {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            use std::io::Write as _;
+            while !stop.load(Ordering::Relaxed) && stream.write_all(&[7; 8192]).is_ok() {}
+        })
+    };
+    hold(&mut running, protocol::TCP, &[10]);
+    let (key, _) = running.flow(|key| key.endpoint == 1);
+    running.maps.remove_pin(&key);
+    stop.store(true, Ordering::Relaxed);
+    sending.join().expect("the sender");
+    assert!(receiving.join().expect("the receiver") > 0);
+}
+
+/// Given back, the flow follows its response again, here: the whole link.
+#[test]
+fn given_back() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let mut running = start(&lab);
+    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1400);
+    hold(&mut running, protocol::UDP, &[10]);
+    let (key, _) = running.flow(|key| key.endpoint == 1);
+    assert!(running.maps.remove_pin(&key));
+    let free = || stream.rate(Duration::from_millis(500)) > (50 * MBIT) as f64;
+    assert!(eventually(s(5), free), "still held");
+}

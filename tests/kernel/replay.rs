@@ -1,0 +1,202 @@
+//! Every decision of the kernel against the same core on the host, event by event.
+
+use std::collections::BTreeMap;
+
+use ecn_core::{
+    abi::{Count, PORTS, PortEvent, PortEventKind},
+    marking::{Decision, Switch},
+    packet,
+};
+use ecn_tests::{
+    eventually,
+    frames::Ip,
+    kernel_test,
+    lab::Lab,
+    note,
+    running::{self, Running},
+    s,
+    traffic::udp,
+    wire::Wire,
+};
+use ecn_user::{
+    agent::Options,
+    config::{MarkAt, Marking},
+    datapath::TraceEvents,
+};
+
+/// 10 Mbit/s.
+const SLOW: u64 = 1_250_000;
+
+fn drain(trace: &mut TraceEvents, events: &mut Vec<PortEvent>) {
+    events.extend(std::iter::from_fn(|| trace.next()));
+}
+
+/// Two outputs share three inputs, one output overflows, some packets cannot be marked.
+fn traffic(lab: &Lab, mut meanwhile: impl FnMut()) {
+    let [a, b, c, slow, slower] = [0, 1, 2, 3, 4].map(|number| &lab.hosts[number]);
+    let _listening = [slow, slower].map(|host| udp(host, false, 2));
+    let wires = [a, b, c].map(|host| Wire::open(&host.ns, host.ifindex));
+    let mut frames = Vec::new();
+    for from in [a, b, c] {
+        let frame = |to, ecn| Ip::between(from, to, false).ecn(ecn).udp(1, 2, &[7; 500]);
+        frames.push([
+            frame(slow, packet::ECT_0),
+            frame(slow, packet::ECT_1),
+            frame(slow, packet::NOT_ECT),
+            frame(slower, packet::ECT_0),
+        ]);
+    }
+    for round in 0..600 {
+        for (number, (wire, frames)) in wires.iter().zip(&frames).enumerate() {
+            // Bursts of different lengths, by one source and by all.
+            for frame in &frames[..(round / 7 + number) % 5] {
+                wire.send(frame);
+            }
+        }
+        if round % 3 == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        meanwhile();
+    }
+}
+
+struct Seen {
+    kinds: BTreeMap<u32, u64>,
+    decided: Decision,
+}
+
+/// Sorts by sequence, replays, and compares each decision.
+fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
+    events.sort_by_key(|event| event.sequence);
+    let policy = running.maps.marking(0).expect("policy");
+    let mut switch = Box::new(Switch::<PORTS>::default());
+    let mut seen = Seen {
+        kinds: BTreeMap::new(),
+        decided: Decision::default(),
+    };
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(
+            event.sequence,
+            number as u32 + 1,
+            "an event is missing before {event:?}"
+        );
+        let (i, o, n) = (event.input as u8, event.output as u8, event.segments);
+        let markable = event.markable != 0;
+        let decision = if event.kind == PortEventKind::Arrive as u32 {
+            switch.arrive(&policy, i, o, n, markable)
+        } else if event.kind == PortEventKind::Depart as u32 {
+            switch.depart(&policy, i, o, n, markable, event.backlog)
+        } else if event.kind == PortEventKind::Drop as u32 {
+            switch.drop_queued(i, o, n);
+            Decision::default()
+        } else {
+            let mark = u32::from(switch.wire_end(o, n));
+            Decision {
+                mark,
+                ..Decision::default()
+            }
+        };
+        assert_eq!(decision, event.decision, "event {number}: {event:?}");
+        *seen.kinds.entry(event.kind).or_default() += 1;
+        seen.decided.mark += decision.mark;
+        seen.decided.unmarkable += decision.unmarkable;
+        seen.decided.input_trigger += decision.input_trigger;
+        seen.decided.output_trigger += decision.output_trigger;
+    }
+    let view = running.view();
+    for slot in 0..8 {
+        assert_eq!(view.port(slot), switch.ports[slot as usize], "slot {slot}");
+    }
+    seen
+}
+
+fn check(marking: Marking, mark_at: MarkAt) {
+    let lab = Lab::new(5);
+    for number in 0..5 {
+        lab.no_flood(number);
+    }
+    lab.limit(3, SLOW, 50);
+    lab.limit(4, SLOW / 4, 12);
+    let mut config = running::config(&lab, marking);
+    config.bridges[0].mark_at = mark_at;
+    let options = Options {
+        trace_ports: true,
+        ..Options::default()
+    };
+    let running = Running::start(config, options);
+    // Ports join one after the other, each changing the policy: what came meanwhile is not replayed.
+    assert_eq!(running.view().port(0).arrived, 0);
+    let mut trace = running.trace();
+    let mut events = Vec::new();
+    traffic(&lab, || drain(&mut trace, &mut events));
+    let empty = eventually(s(5), || running.waiting().is_empty());
+    assert!(empty, "{:?}", running.waiting());
+    // The last departures have not reached the other end of the wire yet.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    drain(&mut trace, &mut events);
+    assert_eq!(running.count(Count::RingFull), 0);
+    let seen = replay(&running, &mut events);
+    let kinds = |kind: PortEventKind| seen.kinds.get(&(kind as u32)).copied().unwrap_or(0);
+    note(&format!(
+        "replay: {marking} at {mark_at}: {} events, {} drops, {:?}",
+        events.len(),
+        kinds(PortEventKind::Drop),
+        seen.decided
+    ));
+    // Not vacuous: each kind of event, and each decision both ways.
+    assert!(kinds(PortEventKind::Arrive) > 1_000);
+    assert!(kinds(PortEventKind::Depart) > 500);
+    assert!(kinds(PortEventKind::Drop) > 20);
+    let at_wire_end = kinds(PortEventKind::WireEnd);
+    assert_eq!(
+        at_wire_end > 0,
+        mark_at == MarkAt::Departure,
+        "{at_wire_end} at wire ends"
+    );
+    let decided = seen.decided;
+    let arrivals = kinds(PortEventKind::Arrive) as u32;
+    assert!(decided.mark > 100 && decided.mark < arrivals, "{decided:?}");
+    assert!(decided.unmarkable > 20, "{decided:?}");
+    assert!(
+        (100..arrivals).contains(&decided.input_trigger),
+        "{decided:?}"
+    );
+    let output = decided.output_trigger;
+    assert_eq!(output > 0, marking == Marking::InputOutput, "{decided:?}");
+}
+
+#[test]
+fn naive_on_arrival() {
+    kernel_test!();
+    check(Marking::Naive, MarkAt::Arrival);
+}
+
+#[test]
+fn input_on_arrival() {
+    kernel_test!();
+    check(Marking::Input, MarkAt::Arrival);
+}
+
+#[test]
+fn input_output_on_arrival() {
+    kernel_test!();
+    check(Marking::InputOutput, MarkAt::Arrival);
+}
+
+#[test]
+fn naive_at_departure() {
+    kernel_test!();
+    check(Marking::Naive, MarkAt::Departure);
+}
+
+#[test]
+fn input_at_departure() {
+    kernel_test!();
+    check(Marking::Input, MarkAt::Departure);
+}
+
+#[test]
+fn input_output_at_departure() {
+    kernel_test!();
+    check(Marking::InputOutput, MarkAt::Departure);
+}

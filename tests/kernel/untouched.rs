@@ -1,0 +1,287 @@
+//! What must pass untouched, although everything that can be marked is.
+
+use ecn_core::packet::{self, protocol};
+use ecn_tests::{
+    eventually,
+    frames::{BRIDGE_GROUP, ETHERTYPE_ARP, ETHERTYPE_LLDP, Ip, ecn_of, ethernet, llc, tagged},
+    kernel_test,
+    lab::{Host, Lab},
+    running::{self, Running},
+    s,
+    traffic::udp,
+    wire::Wire,
+};
+use ecn_user::{agent::Options, config::Marking};
+
+/// Frames that keep the network itself alive, each with its name. Those of IP are ECT(0).
+pub fn control_frames(from: &Host, to: &Host) -> [(&'static str, Vec<u8>); 11] {
+    let v4 = Ip::between(from, to, false);
+    let v6 = Ip::between(from, to, true);
+    let local4 = [169, 254, 7, 7];
+    let local6 = [0xfe80, 0, 0, 0, 0, 0, 0, 7];
+    let group6 = [0xff02, 0, 0, 0, 0, 0, 0, 0xfb];
+    let solicitation = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &to.v6.octets()].concat();
+    [
+        (
+            "ARP",
+            ethernet(to.mac, from.mac, ETHERTYPE_ARP, &[0x11; 28]),
+        ),
+        ("STP", llc(BRIDGE_GROUP, from.mac, &[0; 35])),
+        (
+            "LLDP",
+            ethernet(BRIDGE_GROUP, from.mac, ETHERTYPE_LLDP, &[2; 50]),
+        ),
+        (
+            "unknown EtherType",
+            ethernet(to.mac, from.mac, 0x88b5, &[0x45; 60]),
+        ),
+        (
+            "from link-local IPv4",
+            v4.clone()
+                .addresses(local4, to.v4.octets())
+                .udp(1, 2, b"hello"),
+        ),
+        (
+            "to link-local IPv4",
+            v4.clone()
+                .addresses(from.v4.octets(), local4)
+                .udp(1, 2, b"hello"),
+        ),
+        (
+            "to 224.0.0.251",
+            v4.addresses(from.v4.octets(), [224, 0, 0, 251])
+                .to_mac([1, 0, 0x5e, 0, 0, 251])
+                .udp(5353, 5353, b"hello"),
+        ),
+        (
+            "from link-local IPv6",
+            v6.clone().addresses(local6, to.v6).udp(1, 2, b"hello"),
+        ),
+        (
+            "to link-local IPv6",
+            v6.clone().addresses(from.v6, local6).udp(1, 2, b"hello"),
+        ),
+        (
+            "to ff02::fb",
+            v6.clone()
+                .addresses(from.v6, group6)
+                .to_mac([0x33, 0x33, 0, 0, 0, 0xfb])
+                .udp(5353, 5353, b"hello"),
+        ),
+        (
+            "neighbour solicitation",
+            v6.with(protocol::ICMPV6, &solicitation),
+        ),
+    ]
+}
+
+/// Fragments, first and later, all ECT(0).
+fn fragments(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
+    let (v4, v6) = (Ip::between(from, to, false), Ip::between(from, to, true));
+    vec![
+        (
+            "first IPv4 fragment",
+            v4.clone().fragment(0, true).udp(1, 2, &[3; 64]),
+        ),
+        (
+            "later IPv4 fragment",
+            v4.clone().fragment(9, true).with(protocol::UDP, &[3; 64]),
+        ),
+        (
+            "last IPv4 fragment",
+            v4.fragment(18, false).with(protocol::UDP, &[3; 40]),
+        ),
+        (
+            "first IPv6 fragment",
+            v6.clone().fragment(0, true).udp(1, 2, &[3; 64]),
+        ),
+        (
+            "last IPv6 fragment",
+            v6.fragment(9, false).with(protocol::UDP, &[3; 40]),
+        ),
+    ]
+}
+
+/// Packets that are counted, but say that they cannot be marked.
+fn not_ect(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
+    let frames = [false, true].map(|ipv6| {
+        let ip = Ip::between(from, to, ipv6).ecn(packet::NOT_ECT);
+        [
+            ("not-ECT UDP", ip.udp(1, 2, &[4; 100])),
+            ("not-ECT TCP", ip.with(protocol::TCP, &[0x10; 40])),
+            ("not-ECT ICMP echo reply", ip.with(protocol::ICMP, &[0; 40])),
+            ("not-ECT, unknown protocol", ip.with(200, &[5; 40])),
+        ]
+    });
+    frames.into_iter().flatten().collect()
+}
+
+/// Packets that must be marked in the same run.
+fn markable(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
+    let (v4, v6) = (Ip::between(from, to, false), Ip::between(from, to, true));
+    let ect1 = |ip: &Ip| ip.clone().ecn(packet::ECT_1);
+    vec![
+        ("ECT(0) IPv4", v4.udp(1, 2, &[6; 100])),
+        ("ECT(1) IPv4", ect1(&v4).udp(1, 2, &[6; 100])),
+        ("ECT(0) IPv6", v6.udp(1, 2, &[6; 100])),
+        ("ECT(1) IPv6", ect1(&v6).udp(1, 2, &[6; 100])),
+        ("ECT(0), unknown protocol", v4.with(200, &[6; 100])),
+        (
+            "ECT(0), one tag",
+            tagged(&v4.udp(1, 2, &[6; 100]), packet::ETHERTYPE_VLAN, 5),
+        ),
+        (
+            "ECT(0) IPv6, one tag",
+            tagged(&v6.udp(1, 2, &[6; 100]), packet::ETHERTYPE_VLAN, 0x6005),
+        ),
+    ]
+}
+
+/// Whose frames are looked at: the sender's own kernel has news of its own under its address.
+const SENDER: [u8; 6] = [0x06, 0x77, 0, 0, 0, 0x99];
+
+fn ours(frame: &[u8]) -> Vec<u8> {
+    [&frame[..6], &SENDER, &frame[12..]].concat()
+}
+
+/// Sends frames one after the other into a queue that never empties meanwhile, under a policy that
+/// marks whatever is behind another packet; returns what arrived, the filling left out.
+fn through(lab: &Lab, frames: &[(&'static str, Vec<u8>)]) -> Vec<Vec<u8>> {
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let arriving = Wire::open(&to.ns, to.ifindex);
+    let sending = Wire::open(&from.ns, from.ifindex);
+    // 60 of 1000 bytes at 250 kB/s: more than 200 ms of queue.
+    let filling = ours(&Ip::between(from, to, false).udp(1, 2, &[0xf1; 958]));
+    let is_filling = |frame: &[u8]| frame.ends_with(&[0xf1; 64]);
+    for _ in 0..60 {
+        sending.send(&filling);
+    }
+    for (_, frame) in frames {
+        sending.send(&ours(frame));
+    }
+    let all = arriving.all(s(1));
+    let filled = all.iter().filter(|frame| is_filling(frame)).count();
+    assert_eq!(filled, 60, "the queue overflowed");
+    all.into_iter()
+        .filter(|frame| !is_filling(frame))
+        .filter(|frame| frame[6..12] == SENDER)
+        .collect()
+}
+
+fn named(frames: &[(&'static str, Vec<u8>)], frame: &[u8]) -> String {
+    let found = frames.iter().find(|(_, f)| ours(f) == frame);
+    found.map_or_else(
+        || format!("none of those sent: {frame:02x?}"),
+        |(name, _)| (*name).to_owned(),
+    )
+}
+
+#[track_caller]
+fn identical(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
+    let is: Vec<_> = arrived.iter().map(|frame| named(sent, frame)).collect();
+    let expected: Vec<_> = sent.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(is, expected);
+    for ((name, sent), arrived) in sent.iter().zip(arrived) {
+        assert_eq!(&ours(sent), arrived, "{name}");
+    }
+}
+
+/// Marks everything behind another packet: every arrival finds its input buffer full.
+fn start(lab: &Lab, endpoints: &[usize]) -> Running {
+    lab.limit(1, 250_000, 1000);
+    let mut config = running::config(lab, Marking::InputOutput);
+    config.bridges[0].buffer = 1;
+    config.bridges[0].threshold = 1;
+    let config = running::with_endpoints(config, lab, endpoints, 12_500_000);
+    Running::start(config, Options::default())
+}
+
+#[test]
+fn at_ports() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let running = start(&lab, &[]);
+    let _listening = [false, true].map(|ipv6| udp(to, ipv6, 2));
+
+    let control = control_frames(from, to);
+    identical(&control, &through(&lab, &control));
+    let port = running.port(&to.port);
+    assert_eq!(port.unmarkable, 0, "a control frame had its turn");
+    assert_eq!(port.arrived, 60);
+    // Not the first ones, which found nobody waiting.
+    assert!((50..60).contains(&port.marked), "{port:?}");
+    let marked_before = port.marked;
+
+    let others = [not_ect(from, to), fragments(from, to)].concat();
+    identical(&others, &through(&lab, &others));
+    let port = running.port(&to.port);
+    assert_eq!(port.unmarkable, others.len() as u64);
+    assert_eq!(port.arrived, 120 + others.len() as u64);
+    assert!(
+        (50..60).contains(&(port.marked - marked_before)),
+        "{port:?}"
+    );
+
+    // The same place does mark: all that can be, and nothing but the ECN field and its checksum.
+    let markable = markable(from, to);
+    let arrived = through(&lab, &markable);
+    assert_eq!(arrived.len(), markable.len());
+    for ((name, sent), arrived) in markable.iter().zip(&arrived) {
+        assert_eq!(ecn_of(arrived), Some(packet::CE), "{name}");
+        let differ = ours(sent)
+            .iter()
+            .zip(arrived)
+            .filter(|(a, b)| a != b)
+            .count();
+        assert!(
+            sent.len() == arrived.len() && (1..=3).contains(&differ),
+            "{name}: {arrived:02x?}"
+        );
+        let ethertype = u16::from_be_bytes([arrived[12], arrived[13]]);
+        if ethertype == packet::ETHERTYPE_IPV4 {
+            let (header, _) = etherparse::Ipv4Header::from_slice(&arrived[14..]).expect(name);
+            assert_eq!(
+                header.header_checksum,
+                header.calc_header_checksum(),
+                "{name}"
+            );
+        }
+    }
+    assert!(
+        eventually(s(3), || running.waiting().is_empty()),
+        "{:?}",
+        running.waiting()
+    );
+}
+
+/// Devices with control on them change the packets of flows, and nothing else.
+#[test]
+fn at_endpoints() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let running = start(&lab, &[0, 1]);
+    let _listening = udp(to, false, 2);
+    let group = Ip::between(from, to, false)
+        .ecn(packet::NOT_ECT)
+        .addresses(from.v4.octets(), [239, 1, 2, 3])
+        .to_mac([1, 0, 0x5e, 1, 2, 3]);
+    let mut frames = control_frames(from, to).to_vec();
+    frames.extend(fragments(from, to));
+    frames.push(("to a group", group.udp(1, 2, b"hello")));
+    identical(&frames, &through(&lab, &frames));
+    // The filling is a flow, and the only one from there.
+    let (_, flow) = running.flow(|key| key.endpoint == 1);
+    assert_eq!(flow.sent_packets, 60);
+    assert_eq!(running.receiver(|key| key.endpoint == 2).packets, 60);
+    // What is not ECN-capable by itself is made so.
+    let plain = [(
+        "UDP",
+        Ip::between(from, to, false)
+            .ecn(packet::NOT_ECT)
+            .udp(3, 2, &[1; 50]),
+    )];
+    let arrived = through(&lab, &plain);
+    assert_eq!(ecn_of(&arrived[0]), Some(packet::CE));
+}

@@ -1,0 +1,227 @@
+//! One bridge in a namespace of its own, and hosts around it.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use ecn_user::net::{NetNs, Netlink, Qdisc, VethEnd, ethtool::Ethtool, htb};
+
+/// The bridge.
+pub const BRIDGE: &str = "br0";
+/// A host's device.
+pub const DEVICE: &str = "eth0";
+/// Largest packet of all devices.
+pub const MTU: u32 = 1500;
+/// The frame of such a packet.
+pub const FRAME: u32 = MTU + 14;
+
+/// Bridge and hosts; gone when dropped.
+pub struct Lab {
+    /// Namespace of the bridge.
+    pub switch: NetNs,
+    /// Netlink there.
+    pub nl: Netlink,
+    /// Number of the bridge.
+    pub bridge: u32,
+    /// The hosts.
+    pub hosts: Vec<Host>,
+    super_packets: bool,
+}
+
+/// A host.
+pub struct Host {
+    /// Its namespace.
+    pub ns: NetNs,
+    /// Netlink there.
+    pub nl: Netlink,
+    /// Number of [`DEVICE`] there.
+    pub ifindex: u32,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// Its address.
+    pub v4: Ipv4Addr,
+    /// Its other address.
+    pub v6: Ipv6Addr,
+    /// The bridge's port that it is at.
+    pub port: String,
+    /// Number of that port.
+    pub port_index: u32,
+}
+
+impl Host {
+    /// Its address of a family.
+    pub fn address(&self, ipv6: bool) -> IpAddr {
+        if ipv6 { self.v6.into() } else { self.v4.into() }
+    }
+}
+
+/// Lets the kernel say nothing of its own there.
+fn quiet(ns: &NetNs, device: &str) {
+    let path = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+    // Not there: no IPv6, and as quiet.
+    let _ = ns.run(|| std::fs::write(path, "1"));
+}
+
+fn mac(number: usize) -> [u8; 6] {
+    [0x02, 0x77, 0, 0, 0, number as u8 + 1]
+}
+
+impl Lab {
+    /// So many hosts; every packet on its own (no offloads).
+    pub fn new(hosts: usize) -> Self {
+        Self::with(hosts, false)
+    }
+
+    /// With super-packets, as devices have them by default.
+    pub fn with_super_packets(hosts: usize) -> Self {
+        Self::with(hosts, true)
+    }
+
+    fn with(hosts: usize, super_packets: bool) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let lab = NEXT.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("ecn-t-{}-{lab}", std::process::id());
+        let switch = NetNs::create(&format!("{prefix}-sw")).expect("namespace of the bridge");
+        let nl = Netlink::open(&switch).expect("netlink");
+        let bridge = nl.add_bridge(BRIDGE).expect("bridge").index;
+        quiet(&switch, BRIDGE);
+        nl.set_up(bridge).expect("bridge up");
+        let mut lab = Self {
+            switch,
+            nl,
+            bridge,
+            hosts: Vec::new(),
+            super_packets,
+        };
+        for number in 0..hosts {
+            let name = format!("{prefix}-h{number}");
+            let ns = NetNs::create(&name).expect("namespace of a host");
+            let nl = Netlink::open(&ns).expect("netlink");
+            lab.hosts.push(Host {
+                ns,
+                nl,
+                ifindex: 0,
+                mac: mac(number),
+                v4: Ipv4Addr::new(10, 77, 0, number as u8 + 1),
+                v6: Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number as u16 + 1),
+                port: format!("p{number}"),
+                port_index: 0,
+            });
+            lab.plug_in(number);
+        }
+        lab
+    }
+
+    /// Makes the wire between a host and the bridge; also again after [`Lab::unplug`].
+    pub fn plug_in(&mut self, number: usize) {
+        let gso_max_segs = (!self.super_packets).then_some(1);
+        let host = &self.hosts[number];
+        let near = VethEnd {
+            name: &host.port,
+            mac: None,
+            gso_max_segs,
+        };
+        let far = VethEnd {
+            name: DEVICE,
+            mac: Some(host.mac),
+            gso_max_segs,
+        };
+        self.nl
+            .add_veth(&near, &far, &host.ns, MTU)
+            .expect("veth pair");
+        self.connect(number);
+    }
+
+    /// As [`Lab::plug_in`], with a port of this name and number. False: there is no `ip` to do it.
+    pub fn plug_in_as(&mut self, number: usize, port: &str, index: u32) -> bool {
+        let host = &mut self.hosts[number];
+        host.port = port.to_owned();
+        let mac = host.mac.map(|byte| format!("{byte:02x}")).join(":");
+        let (switch, host) = (self.switch.name(), host.ns.name());
+        let words = format!(
+            "-n {switch} link add name {port} index {index} type veth \
+             peer name {DEVICE} address {mac} netns {host}"
+        );
+        match Command::new("ip").args(words.split_whitespace()).status() {
+            Ok(status) => assert!(status.success(), "ip {words}"),
+            Err(_) => return false,
+        }
+        self.connect(number);
+        true
+    }
+
+    fn connect(&mut self, number: usize) {
+        let neighbours: Vec<_> = (0..32)
+            .filter(|other| *other != number)
+            .flat_map(|other| {
+                let last = other as u16 + 1;
+                let v4 = IpAddr::from([10, 77, 0, last as u8]);
+                let v6 = IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, last]);
+                [(v4, mac(other)), (v6, mac(other))]
+            })
+            .collect();
+        let host = &mut self.hosts[number];
+        let port = self.nl.link(&host.port).expect("the port");
+        host.port_index = port.index;
+        host.ifindex = host.nl.link(DEVICE).expect("the host's end").index;
+        if !self.super_packets {
+            for (ns, device) in [(&self.switch, host.port.as_str()), (&host.ns, DEVICE)] {
+                let ethtool = Ethtool::open(ns).expect("ethtool");
+                ethtool.all_off(device).expect("offloads off");
+            }
+        }
+        quiet(&self.switch, &host.port);
+        self.nl.set_master(port.index, self.bridge).expect("a port");
+        self.nl.set_up(port.index).expect("port up");
+        host.nl.set_up(host.ifindex).expect("host up");
+        host.nl
+            .add_address(host.ifindex, host.v4.into(), 24)
+            .expect("IPv4");
+        host.nl
+            .add_address(host.ifindex, host.v6.into(), 64)
+            .expect("IPv6");
+        host.nl
+            .add_neighbours(host.ifindex, &neighbours)
+            .expect("neighbours");
+        self.nl
+            .add_fdb(&[(port.index, host.mac)])
+            .expect("bridge entry");
+    }
+
+    /// Deletes the wire.
+    pub fn unplug(&self, number: usize) {
+        self.nl
+            .delete_link(self.hosts[number].port_index)
+            .expect("delete the port");
+    }
+
+    /// Holds the port of a host to a rate, with a queue of so many packets.
+    pub fn limit(&self, number: usize, bytes_per_s: u64, queue_packets: u32) {
+        let port = self.hosts[number].port_index;
+        htb::install_port(&self.nl, port, bytes_per_s, FRAME, queue_packets).expect("HTB");
+    }
+
+    /// Sends nothing to the port of a host but what is for it: no multicast group's news.
+    pub fn no_flood(&self, number: usize) {
+        self.nl
+            .set_no_flood(self.hosts[number].port_index)
+            .expect("no flooding");
+    }
+
+    /// The queue of the port of a host, its root.
+    pub fn qdisc(&self, number: usize) -> Qdisc {
+        let port = self.hosts[number].port_index;
+        let found = self.nl.root_qdisc(port).expect("qdiscs");
+        found.expect("a root qdisc")
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for ns in self.hosts.iter().map(|host| &host.ns).chain([&self.switch]) {
+            let _ = NetNs::delete(ns.name());
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The `ecn` command, as a process.

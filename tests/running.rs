@@ -1,0 +1,164 @@
+//! The agent, in this process.
+
+use std::path::PathBuf;
+
+use ecn_core::{abi::Count, echo, flow, marking};
+use ecn_user::{
+    agent::{Agent, Options, state::Lock},
+    config::{self, Config, Marking},
+    datapath::{BridgeView, Maps, TraceEvents},
+    units::Rate,
+};
+use tokio::runtime::Runtime;
+
+use crate::lab::{BRIDGE, DEVICE, Lab};
+
+/// Where tests pin.
+pub fn pin() -> PathBuf {
+    PathBuf::from(format!("/sys/fs/bpf/ecn-t-{}", std::process::id()))
+}
+
+/// A configuration with the lab's bridge.
+pub fn config(lab: &Lab, marking: Marking) -> Config {
+    let mut bridge = config::Bridge::new(BRIDGE);
+    bridge.netns = Some(lab.switch.name().to_owned());
+    bridge.marking = marking;
+    let mut config = Config {
+        bridges: vec![bridge],
+        ..Config::default()
+    };
+    config.agent.pin = pin();
+    config
+}
+
+/// Adds hosts as endpoints; the n-th becomes endpoint number n + 1.
+pub fn with_endpoints(mut config: Config, lab: &Lab, hosts: &[usize], bytes_per_s: u64) -> Config {
+    for &host in hosts {
+        let mut endpoint = config::Endpoint::new(DEVICE);
+        endpoint.netns = Some(lab.hosts[host].ns.name().to_owned());
+        endpoint.link_rate = Some(rate(bytes_per_s));
+        config.endpoints.push(endpoint);
+    }
+    config
+}
+
+/// A rate for configurations.
+pub fn rate(bytes_per_s: u64) -> Rate {
+    format!("{}bit", bytes_per_s * 8).parse().expect("a rate")
+}
+
+/// A running agent; gone when dropped. Drop it before the lab.
+pub struct Running {
+    // In this order they go.
+    agent: Agent,
+    _lock: Lock,
+    runtime: Runtime,
+    /// The shared maps.
+    pub maps: Maps,
+}
+
+impl Running {
+    /// Starts it.
+    pub fn start(config: Config, options: Options) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let entered = runtime.enter();
+        let lock = Lock::take().expect("no other agent in this mount namespace");
+        let agent = Agent::start(config, options, &lock).unwrap_or_else(|e| panic!("start: {e}"));
+        let maps = agent.maps().expect("maps");
+        drop(entered);
+        Self {
+            agent,
+            _lock: lock,
+            runtime,
+            maps,
+        }
+    }
+
+    /// The agent.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// Slot of a port.
+    pub fn slot(&self, port: &str) -> u32 {
+        let state = self.agent.state();
+        let found = state.bridges[0].ports.iter().find(|p| p.name == port);
+        found
+            .unwrap_or_else(|| panic!("no port {port} in {state:?}"))
+            .slot
+    }
+
+    /// The bridge's counters.
+    pub fn view(&self) -> BridgeView {
+        self.maps.bridge(0).expect("counters")
+    }
+
+    /// Counters of a port.
+    pub fn port(&self, port: &str) -> marking::Port {
+        self.view().port(self.slot(port))
+    }
+
+    /// Whether nothing waits anywhere, by any counter; else what does.
+    pub fn waiting(&self) -> Vec<String> {
+        let view = self.view();
+        let mut found = Vec::new();
+        for i in 0..32 {
+            let p = view.port(i);
+            // Not cnt2: under arrival marking the next arrival clips it.
+            if p.cnt1 != 0 || p.occupancy != 0 {
+                found.push(format!(
+                    "slot {i}: cnt1 {} occupancy {}",
+                    p.cnt1, p.occupancy
+                ));
+            }
+            let waits = |o: &u32| view.waiting(i, *o) != 0;
+            found.extend((0..32).filter(waits).map(|o| format!("waiting({i}, {o})")));
+        }
+        found
+    }
+
+    /// Events at ports that were written so far.
+    pub fn trace(&self) -> TraceEvents {
+        TraceEvents::open(&pin()).expect("trace ring")
+    }
+
+    /// A counter.
+    pub fn count(&self, what: Count) -> u64 {
+        self.maps.count(what).expect("counter")
+    }
+
+    /// All counters, for failures.
+    pub fn counts(&self) -> String {
+        let all = Count::ALL.map(|what| format!("{what:?} {}", self.count(what)));
+        all.join(", ")
+    }
+
+    /// The one flow that matches.
+    pub fn flow(&self, matches: impl Fn(&flow::Key) -> bool) -> (flow::Key, flow::Flow) {
+        let all = self.maps.flows().expect("flows");
+        let mut found: Vec<_> = all
+            .iter()
+            .filter(|(key, _)| matches(key))
+            .copied()
+            .collect();
+        assert_eq!(found.len(), 1, "of {all:?}");
+        found.remove(0)
+    }
+
+    /// The one received flow that matches.
+    pub fn receiver(&self, matches: impl Fn(&flow::Key) -> bool) -> echo::Receiver {
+        let all = self.maps.receivers().expect("receivers");
+        let found: Vec<_> = all.iter().filter(|(key, _)| matches(key)).collect();
+        assert_eq!(found.len(), 1, "of {all:?}");
+        found[0].1
+    }
+
+    /// The runtime.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+}

@@ -1,0 +1,145 @@
+//! Senders and receivers that are programs like any other: sockets.
+
+use std::{
+    io::ErrorKind,
+    net::{SocketAddr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::lab::Host;
+
+/// A UDP socket of a host on a port of its own; sending waits for the queue instead of
+/// overflowing it.
+pub fn udp(host: &Host, ipv6: bool, port: u16) -> UdpSocket {
+    let at = SocketAddr::new(host.address(ipv6), port);
+    let socket = host.ns.run(|| UdpSocket::bind(at)).expect("a UDP socket");
+    setsockopt(&socket, sockopt::SndBuf, &8192).expect("send buffer");
+    setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20)).expect("receive buffer");
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .expect("timeout");
+    socket
+}
+
+/// A raw IPv4 socket of some protocol.
+pub fn raw(host: &Host, protocol: u8) -> Socket {
+    let open = || {
+        Socket::new(
+            Domain::IPV4,
+            Type::RAW,
+            Some(Protocol::from(i32::from(protocol))),
+        )
+    };
+    let socket = host.ns.run(open).expect("a raw socket");
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .expect("timeout");
+    setsockopt(&socket, sockopt::SndBuf, &8192).expect("send buffer");
+    socket
+}
+
+/// A thread that sends UDP as fast as it may, and one that counts what arrives.
+pub struct Stream {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Stream {
+    /// Starts both, with payloads of this length.
+    pub fn start(from: &Host, to: &Host, port: u16, payload: usize) -> Self {
+        let sender = udp(from, false, port);
+        Self::between(sender, from, to, port, payload)
+    }
+
+    /// As [`Stream::start`], but without waiting for queues: they overflow.
+    pub fn flood(from: &Host, to: &Host, port: u16, payload: usize) -> Self {
+        let sender = udp(from, false, port);
+        setsockopt(&sender, sockopt::SndBufForce, &(4 << 20)).expect("send buffer");
+        Self::between(sender, from, to, port, payload)
+    }
+
+    fn between(sender: UdpSocket, _from: &Host, to: &Host, port: u16, payload: usize) -> Self {
+        let receiver = udp(to, false, port);
+        let target = SocketAddr::new(to.address(false), port);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sent, received) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        // Bounded, so that a stop is seen while the queue is shut.
+        sender
+            .set_write_timeout(Some(Duration::from_millis(200)))
+            .expect("timeout");
+        let sending = {
+            let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
+            std::thread::spawn(move || {
+                let payload = vec![0x5a; payload];
+                while !stop.load(Ordering::Relaxed) {
+                    match sender.send_to(&payload, target) {
+                        Ok(_) => {
+                            sent.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                        // The device went, or its queue is full.
+                        Err(_) => std::thread::sleep(Duration::from_micros(100)),
+                    }
+                }
+            })
+        };
+        let receiving = {
+            let (stop, received) = (Arc::clone(&stop), Arc::clone(&received));
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; 70_000];
+                while !stop.load(Ordering::Relaxed) {
+                    if let Ok(len) = receiver.recv(&mut buffer) {
+                        received.fetch_add(len as u64, Ordering::Relaxed);
+                    }
+                }
+            })
+        };
+        Self {
+            stop,
+            sent,
+            received,
+            threads: vec![sending, receiving],
+        }
+    }
+
+    /// Packets handed to the kernel so far.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Payload bytes received so far.
+    pub fn received_bytes(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Payload bytes per second over some time from now.
+    pub fn rate(&self, over: Duration) -> f64 {
+        let (start, before) = (std::time::Instant::now(), self.received_bytes());
+        std::thread::sleep(over);
+        (self.received_bytes() - before) as f64 / start.elapsed().as_secs_f64()
+    }
+
+    /// Stops both.
+    pub fn stop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

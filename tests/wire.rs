@@ -1,0 +1,167 @@
+//! Packet sockets: whole frames in and out of a device. The tests' only unsafe code.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use ecn_user::net::NetNs;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{setsockopt, sockopt},
+};
+
+/// A packet socket on one device.
+pub struct Wire(OwnedFd);
+
+impl Wire {
+    /// Sends and hears everything that arrives at a device, before programs see it.
+    pub fn open(ns: &NetNs, ifindex: u32) -> Self {
+        Self(ns.run(|| packet_socket(ifindex)).expect("a packet socket"))
+    }
+
+    /// Sends a frame; waits while the device's queue holds too many of this socket's.
+    pub fn send(&self, frame: &[u8]) {
+        loop {
+            match nix::unistd::write(&self.0, frame) {
+                Ok(sent) => return assert_eq!(sent, frame.len()),
+                // A full queue: dropped, and counted there.
+                Err(Errno::ENOBUFS) => return,
+                Err(Errno::EINTR) => {}
+                Err(errno) => panic!("send a frame: {errno}"),
+            }
+        }
+    }
+
+    /// Lets so little wait in queues that none of this socket's frames is dropped there.
+    pub fn send_slowly(self) -> Self {
+        setsockopt(&self.0, sockopt::SndBuf, &8192).expect("send buffer");
+        self
+    }
+
+    /// The next frame that arrives.
+    pub fn next(&self, patience: Duration) -> Option<Vec<u8>> {
+        let until = Instant::now() + patience;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, timeout) {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(Errno::EINTR) => continue,
+                Err(errno) => panic!("poll: {errno}"),
+            }
+            match receive(&self.0) {
+                Ok(Some(frame)) => return Some(frame),
+                Ok(None) => {}
+                Err(error) => panic!("receive a frame: {error}"),
+            }
+        }
+    }
+
+    /// Frames until nothing has come for that long.
+    pub fn all(&self, quiet: Duration) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.next(quiet)).collect()
+    }
+}
+
+fn option(fd: &OwnedFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: an open descriptor, and an integer of the length that is given.
+    let ret = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            name,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    if ret == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
+    let all = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: takes integers; protocol 0 hears nothing until it is bound.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and nobody else's.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+    option(&fd, libc::PACKET_AUXDATA, 1)?;
+    option(&fd, PACKET_IGNORE_OUTGOING, 1)?;
+    setsockopt(&fd, sockopt::RcvBufForce, &(32 << 20))?;
+    // SAFETY: plain data for which zeros are valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = all;
+    address.sll_ifindex = ifindex as i32;
+    // SAFETY: the address is as long as is said, and of the socket's family.
+    let ret = unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if ret == 0 {
+        Ok(fd)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// One frame, with the tag that the kernel took out of it back in its place.
+fn receive(fd: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
+    let mut frame = vec![0u8; 70_000];
+    let mut control = [0u64; 16];
+    let mut part = libc::iovec {
+        iov_base: frame.as_mut_ptr().cast(),
+        iov_len: frame.len(),
+    };
+    // SAFETY: plain data for which zeros are valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: all buffers outlive the call and are as long as is said.
+    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    if len < 0 {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) => Ok(None),
+            _ => Err(error),
+        };
+    }
+    frame.truncate(len as usize);
+    // SAFETY: the kernel filled the control buffer, which outlives the walk.
+    let tag = unsafe {
+        let mut tag = None;
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while !header.is_null() {
+            let (level, kind) = ((*header).cmsg_level, (*header).cmsg_type);
+            if level == libc::SOL_PACKET && kind == libc::PACKET_AUXDATA {
+                let data = libc::CMSG_DATA(header).cast::<libc::tpacket_auxdata>();
+                let data = data.read_unaligned();
+                if data.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
+                    tag = Some((data.tp_vlan_tpid, data.tp_vlan_tci));
+                }
+            }
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+        tag
+    };
+    if let Some((ethertype, tci)) = tag {
+        frame = crate::frames::tagged(&frame, ethertype, tci);
+    }
+    Ok(Some(frame))
+}
