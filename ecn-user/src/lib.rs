@@ -6,4 +6,5 @@ pub mod config;
 pub mod datapath;
 pub mod net;
 pub mod rig;
+pub mod sys;
 pub mod units;

@@ -1,7 +1,7 @@
 //! The pinned maps, typed.
 
 use std::{
-    os::fd::{AsFd, AsRawFd as _, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
     path::Path,
 };
 
@@ -11,10 +11,8 @@ use ecn_core::{
     flow, marking,
 };
 
-use super::{
-    Error, Result, pin_dir,
-    pod::{self, BridgeBytes, Raw},
-};
+use super::{Error, Result, pin_dir};
+use crate::sys::pod::{self, BridgeBytes, Raw};
 
 /// Copy the value under its spin lock (`BPF_F_LOCK`).
 const LOCKED: u64 = 4;
@@ -428,8 +426,7 @@ macro_rules! ring {
 
         impl AsFd for $ring {
             fn as_fd(&self) -> BorrowedFd<'_> {
-                // SAFETY: the ring owns the descriptor.
-                unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) }
+                pod::borrow(&self.0)
             }
         }
     };

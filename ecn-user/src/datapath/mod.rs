@@ -6,7 +6,6 @@
 
 mod maps;
 mod offsets;
-mod pod;
 
 use std::{
     io,
@@ -24,9 +23,9 @@ use aya::{
 use ecn_core::abi::{self, name};
 use thiserror::Error;
 
+use crate::sys::pod::{self, Raw};
 pub use maps::{BridgeView, Maps, RateEvents, TraceEvents};
 pub use offsets::BTF;
-use pod::Raw;
 
 use crate::net::{self, NetNs};
 
@@ -433,38 +432,5 @@ pub fn remove_pins(pin: &Path) -> Result<()> {
             error,
         }),
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scratch() {
-        let pin = Path::new("/sys/fs/bpf/ecn-test");
-        let mut d = Datapath::open(
-            pin,
-            Sizes {
-                bridges: 2,
-                flows: 1024,
-            },
-        )
-        .unwrap_or_else(|e| {
-            let mut s: &dyn std::error::Error = &e;
-            let mut t = e.to_string();
-            while let Some(x) = s.source() {
-                t += &format!("\n  {x}");
-                s = x;
-            }
-            panic!("{t}")
-        });
-        match d.verify() {
-            Ok(v) => println!("{v:?}"),
-            Err(e) => {
-                let t = format!("{e:?}");
-                panic!("{}", t.replace("\\n", "\n"))
-            }
-        }
     }
 }

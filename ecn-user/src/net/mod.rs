@@ -11,7 +11,7 @@ pub mod htb;
 pub mod netlink;
 pub mod netns;
 mod queueing;
-pub mod sys;
+pub use crate::sys::calls as sys;
 mod wire;
 
 pub use netlink::{Link, LinkEvent, LinkWatch, Netlink, VethEnd};

@@ -1,5 +1,7 @@
 //! Map values as aya takes them.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 use ecn_core::{abi, flow, marking};
 
 /// A value that is read from and written to maps byte by byte.
@@ -36,6 +38,12 @@ pub struct BridgeBytes(pub [u8; size_of::<abi::Bridge>()]);
 
 // SAFETY: bytes.
 unsafe impl aya::Pod for BridgeBytes {}
+
+/// The descriptor of an owner that only tells its number.
+pub fn borrow<T: AsRawFd>(owner: &T) -> BorrowedFd<'_> {
+    // SAFETY: the owner keeps it open as long as it is borrowed.
+    unsafe { BorrowedFd::borrow_raw(owner.as_raw_fd()) }
+}
 
 /// Reads a plain value out of bytes that a program wrote.
 ///

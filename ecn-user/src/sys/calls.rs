@@ -2,7 +2,7 @@
 //!
 //! Each function is safe to call; what makes it so stands beside the block.
 
-use super::{Error, Result, errno_of};
+use crate::net::{Error, Result, errno_of};
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::signal::Signal;
@@ -16,7 +16,7 @@ pub const BPFFS: &str = "/sys/fs/bpf";
 
 /// One `SIOCETHTOOL` request: `data` is an ethtool structure of the kernel as 32-bit words, its first
 /// word the command.
-pub(super) fn ethtool_ioctl<const WORDS: usize>(
+pub(crate) fn ethtool_ioctl<const WORDS: usize>(
     socket: BorrowedFd<'_>,
     link: &str,
     data: &mut [u32; WORDS],

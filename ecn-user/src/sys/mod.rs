@@ -1,0 +1,4 @@
+//! All of this crate's `unsafe`: system calls without a safe wrapper, and values that travel as bytes.
+
+pub mod calls;
+pub(crate) mod pod;
