@@ -1,1 +1,219 @@
-//! The `ecn` command, as a process.
+//! The `ecn` command, as a process, and what it could leave behind.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::Duration,
+};
+
+use aya::{
+    maps::loaded_maps,
+    programs::{loaded_links, loaded_programs},
+};
+use ecn_user::net::{NetNs, Netlink, sys};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{eventually, s};
+
+/// The command: `ECN_BIN`, else beside the test.
+pub fn ecn() -> Option<PathBuf> {
+    let named = std::env::var_os("ECN_BIN").map(PathBuf::from);
+    let beside = || {
+        Some(
+            std::env::current_exe()
+                .ok()?
+                .parent()?
+                .parent()?
+                .join("ecn"),
+        )
+    };
+    named.or_else(beside).filter(|path| path.is_file())
+}
+
+/// Leaves the test where there is no command to test.
+#[macro_export]
+macro_rules! ecn_or_skip {
+    () => {
+        match $crate::process::ecn() {
+            Some(ecn) => ecn,
+            None => {
+                let name = $crate::name_of(|| {});
+                $crate::note(&format!("skipped {name}: no ecn command, set ECN_BIN"));
+                return;
+            }
+        }
+    };
+}
+
+/// Runs the command to its end.
+pub fn run(ecn: &Path, words: &[&str]) -> Output {
+    Command::new(ecn)
+        .args(words)
+        .env_remove("ECN_LOG")
+        .output()
+        .expect("run ecn")
+}
+
+/// Standard output of a run that must succeed.
+#[track_caller]
+pub fn stdout(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {error}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A running command; killed when dropped.
+pub struct Process(Child);
+
+impl Process {
+    /// Starts it; what it says goes to files.
+    pub fn start(ecn: &Path, words: &[&str], say: &Path) -> Self {
+        let file = |kind: &str| {
+            let file = fs::File::create(say.with_extension(kind)).expect("a file");
+            Stdio::from(file)
+        };
+        let mut command = Command::new(ecn);
+        command
+            .args(words)
+            .env_remove("ECN_LOG")
+            .stdin(Stdio::null());
+        command.stdout(file("out")).stderr(file("err"));
+        sys::die_with_parent(&mut command);
+        Self(command.spawn().expect("start ecn"))
+    }
+
+    /// What the kernel holds for it: programs, maps and links.
+    pub fn objects(&self) -> Objects {
+        let objects = Objects::of(self.0.id());
+        for kind in ["program", "map", "link"] {
+            assert!(
+                objects.0.iter().any(|(k, _)| *k == kind),
+                "no {kind} in {objects:?}"
+            );
+        }
+        assert_eq!(objects.left().len(), objects.0.len());
+        objects
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).expect("signal");
+    }
+
+    /// The exit code, if it ends in time; `None` inside: by a signal.
+    pub fn ended(&mut self, patience: Duration) -> Option<Option<i32>> {
+        let mut status = None;
+        eventually(patience, || {
+            status = self.0.try_wait().expect("wait");
+            status.is_some()
+        });
+        status.map(|status| status.code())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What is on the machine, as far as an agent could leave something.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Snapshot(BTreeSet<String>);
+
+impl Snapshot {
+    /// Looks.
+    pub fn take() -> Self {
+        let mut found = BTreeSet::new();
+        let own = NetNs::current().expect("own namespace");
+        let names = NetNs::list().expect("namespaces");
+        let named = names.iter().filter_map(|name| NetNs::named(name).ok());
+        for ns in named.chain([own]) {
+            found.insert(format!("netns {}", ns.name()));
+            let nl = Netlink::open(&ns).expect("netlink");
+            let links = nl.links().expect("links");
+            for qdisc in nl.qdiscs().expect("qdiscs") {
+                let link = links.iter().find(|link| link.index == qdisc.ifindex);
+                let link = link.map_or("?", |link| link.name.as_str());
+                found.insert(format!(
+                    "qdisc {} {link} {} {:x} {:x}",
+                    ns.name(),
+                    qdisc.kind,
+                    qdisc.handle,
+                    qdisc.parent
+                ));
+            }
+        }
+        for folder in [sys::BPFFS, "/run/ecn"] {
+            files(Path::new(folder), &mut found);
+        }
+        Self(found)
+    }
+
+    /// What this one has and the other has not.
+    pub fn beyond(&self, other: &Self) -> Vec<String> {
+        self.0.difference(&other.0).cloned().collect()
+    }
+}
+
+fn files(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        found.insert(format!("file {}", entry.path().display()));
+        if entry.path().is_dir() {
+            files(&entry.path(), found);
+        }
+    }
+}
+
+/// What the kernel holds for a process: programs, maps, links, by kind and number.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Objects(BTreeSet<(&'static str, u32)>);
+
+impl Objects {
+    /// By the process's descriptors: lists of all objects name other agents' too.
+    fn of(pid: u32) -> Self {
+        let mut found = BTreeSet::new();
+        let folder = format!("/proc/{pid}/fdinfo");
+        for entry in fs::read_dir(folder).expect("descriptors").flatten() {
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            for (kind, word) in [
+                ("program", "prog_id:"),
+                ("map", "map_id:"),
+                ("link", "link_id:"),
+            ] {
+                let number = text.lines().find_map(|line| line.strip_prefix(word));
+                found.extend(
+                    number
+                        .and_then(|n| n.trim().parse().ok())
+                        .map(|n| (kind, n)),
+                );
+            }
+        }
+        Self(found)
+    }
+
+    /// Those that are still there.
+    fn left(&self) -> Vec<(&'static str, u32)> {
+        let programs = loaded_programs().flatten().map(|p| ("program", p.id()));
+        let maps = loaded_maps().flatten().map(|m| ("map", m.id()));
+        let links = loaded_links().flatten().map(|l| ("link", l.id()));
+        let all: BTreeSet<_> = programs.chain(maps).chain(links).collect();
+        self.0.intersection(&all).copied().collect()
+    }
+
+    /// Waits until all are gone: the kernel lets go of them after a grace period.
+    #[track_caller]
+    pub fn gone(&self) {
+        assert!(
+            eventually(s(10), || self.left().is_empty()),
+            "left: {:?}",
+            self.left()
+        );
+    }
+}

@@ -280,6 +280,7 @@ fn coalesced() {
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sending, _receiving) = (udp(from, false, 7001), udp(to, false, 7002));
     let target = SocketAddr::new(to.v4.into(), 7002);
+    let start = std::time::Instant::now();
     for _ in 0..N {
         sending.send_to(&[5; 600], target).expect("send");
     }
@@ -299,12 +300,13 @@ fn coalesced() {
     exact(&lab, &running, protocol::UDP, N + 1, true);
     let (_, flow) = running.flow(|key| is_sent(key, protocol::UDP));
     let echoes = running.count(Count::EchoSent);
-    assert!(echoes < N / 2, "{echoes} echoes for {N} packets");
+    let by_time = start.elapsed().as_millis() as u64 / 5 + 2;
+    let marked = flow.marked_packets;
     assert!(
-        echoes > flow.marked_packets,
-        "{echoes} echoes, {} marked",
-        flow.marked_packets
+        echoes <= marked + by_time && echoes < N,
+        "{echoes} echoes, {marked} marked"
     );
+    assert!(echoes > marked, "{echoes} echoes, {marked} marked");
 }
 
 /// TCP that has not negotiated ECN is echoed like anything else, by segments.

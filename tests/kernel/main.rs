@@ -3,8 +3,10 @@
 mod counters;
 mod echo;
 mod echo_faults;
+mod killed;
 mod rate;
 mod replay;
+mod rig;
 mod tcp;
 mod untouched;
 mod verifier;

@@ -51,6 +51,7 @@ fn after_drops() {
     kernel_test!();
     let lab = Lab::new(4);
     let running = start(&lab);
+    let before = lab.qdisc(3);
     let mut streams = overload(&lab);
     overloaded(&running, &lab);
     std::thread::sleep(s(3));
@@ -67,9 +68,12 @@ fn after_drops() {
     let (port, kernel) = (running.port(&lab.hosts[3].port), lab.qdisc(3));
     let seen = port.departed + port.dropped;
     note(&format!(
-        "overload: arrived {}, of these not seen again {}; kernel dropped {}, counted {}; repaired {}",
+        "overload: arrived {}, of these not seen again {}; kernel sent {}, counted {}; \
+         kernel dropped {}, counted {}; repaired {}",
         port.arrived,
         port.arrived as i64 - seen as i64,
+        kernel.packets - before.packets,
+        port.departed,
         kernel.drops,
         port.dropped,
         port.repaired

@@ -1,0 +1,188 @@
+//! An agent that is killed, stopped, or told to end.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ecn_core::{abi::Count, flow::Key};
+use ecn_tests::{
+    ecn_or_skip, eventually, kernel_test,
+    lab::Lab,
+    process::{self, Process, Snapshot, stdout},
+    running::{self, pin},
+    s,
+    traffic::Stream,
+};
+use ecn_user::{
+    config::{Config, Marking},
+    datapath::Maps,
+};
+use nix::sys::signal::Signal;
+
+/// 40 Mbit/s.
+const LINK: u64 = 5_000_000;
+/// 1 Mbit/s.
+const PINNED: u64 = 125_000;
+
+/// Files of a test; gone when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("ecn-t-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Starts `ecn run` with two endpoints and waits until it runs.
+fn start(ecn: &Path, lab: &Lab, folder: &Folder) -> Process {
+    let config = running::config(lab, Marking::InputOutput);
+    let config: Config = running::with_endpoints(config, lab, &[0, 1], LINK);
+    let path = folder.0.join("ecn.toml");
+    fs::write(&path, toml::to_string(&config).expect("a configuration")).expect("write it");
+    let words = ["run", "--config", path.to_str().expect("a path")];
+    let process = Process::start(ecn, &words, &folder.0.join("agent"));
+    let runs = || Maps::open(&pin()).is_ok() && Path::new("/run/ecn/state.json").exists();
+    let said = || fs::read_to_string(folder.0.join("agent.err")).unwrap_or_default();
+    assert!(
+        eventually(s(20), runs),
+        "the agent does not start: {}",
+        said()
+    );
+    process
+}
+
+fn flow_of(maps: &Maps) -> Option<Key> {
+    let flows = maps.flows().ok()?;
+    flows
+        .iter()
+        .find(|(key, flow)| key.src_port == 7001 && flow.class != 0)
+        .map(|(key, _)| *key)
+}
+
+/// Holds the stream's flow at 1 Mbit/s.
+fn pinned(lab: &Lab) -> (Stream, Maps, Key) {
+    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1000);
+    let mut maps = Maps::open(&pin()).expect("maps");
+    let there = || flow_of(&maps).is_some();
+    assert!(eventually(s(5), there), "no flow");
+    let key = flow_of(&maps).expect("the flow");
+    maps.set_pin(&key, PINNED).expect("pin");
+    let held = || stream.rate(Duration::from_millis(500)) < 1.2 * PINNED as f64;
+    assert!(eventually(s(10), held), "the flow is not held");
+    (stream, maps, key)
+}
+
+fn is_free(stream: &Stream) -> bool {
+    stream.rate(Duration::from_millis(400)) > LINK as f64 / 2.0
+}
+
+#[test]
+fn killed() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (lab, folder) = (Lab::new(2), Folder::new());
+    let before = Snapshot::take();
+    let mut agent = start(&ecn, &lab, &folder);
+    let (stream, maps, _) = pinned(&lab);
+    let objects = agent.objects();
+    agent.signal(Signal::SIGKILL);
+    assert!(
+        eventually(s(2), || is_free(&stream)),
+        "the flow is still held after the agent's end"
+    );
+    drop((stream, maps));
+    assert_eq!(agent.ended(s(5)), Some(None));
+    let left = Snapshot::take().beyond(&before);
+    assert!(left.len() > 4, "what `ecn clean` has to do: {left:?}");
+    let said = stdout(&process::run(&ecn, &["clean"]));
+    assert!(said.contains("removed HTB ec0e: of eth0"), "{said}");
+    assert_eq!(Snapshot::take().beyond(&before), Vec::<String>::new());
+    assert_eq!(before.beyond(&Snapshot::take()), Vec::<String>::new());
+    objects.gone();
+    assert_eq!(
+        stdout(&process::run(&ecn, &["clean"])),
+        "nothing to remove\n"
+    );
+}
+
+#[test]
+fn told_to_end() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (lab, folder) = (Lab::new(2), Folder::new());
+    let before = Snapshot::take();
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut agent = start(&ecn, &lab, &folder);
+        let (stream, maps, _) = pinned(&lab);
+        let objects = agent.objects();
+        agent.signal(signal);
+        assert_eq!(agent.ended(s(10)), Some(Some(0)), "{signal}");
+        assert!(
+            eventually(s(2), || is_free(&stream)),
+            "{signal}: the flow is still held"
+        );
+        drop((stream, maps));
+        let left = Snapshot::take().beyond(&before);
+        // The lock's file stays, unlocked: whoever removed it could take it from another.
+        let left: Vec<_> = left
+            .iter()
+            .filter(|what| *what != "file /run/ecn/lock")
+            .collect();
+        assert_eq!(left, Vec::<&String>::new(), "{signal}");
+        objects.gone();
+    }
+}
+
+#[test]
+fn stopped() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (lab, folder) = (Lab::new(2), Folder::new());
+    let agent = start(&ecn, &lab, &folder);
+    let (stream, maps, _) = pinned(&lab);
+    let before = maps.count(Count::LimitExpired).expect("count");
+    agent.signal(Signal::SIGSTOP);
+    let freed = eventually(s(3), || is_free(&stream));
+    let expired = maps.count(Count::LimitExpired).expect("count") - before;
+    agent.signal(Signal::SIGCONT);
+    assert!(freed, "an agent that does nothing holds the flow");
+    assert!(expired > 100, "{expired} packets went past their limit");
+    let held = || stream.rate(Duration::from_millis(500)) < 1.2 * PINNED as f64;
+    assert!(
+        eventually(s(5), held),
+        "the agent is back, the limit is not"
+    );
+}
+
+#[test]
+fn a_second_agent_is_refused() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (lab, folder) = (Lab::new(2), Folder::new());
+    let mut agent = start(&ecn, &lab, &folder);
+    let config = folder.0.join("ecn.toml");
+    let second = process::run(&ecn, &["run", "--config", config.to_str().expect("a path")]);
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(
+        said.contains("another ecn agent or rig is running"),
+        "{said}"
+    );
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    // Neither it nor `clean` did the first one any harm.
+    assert_eq!(process::run(&ecn, &["clean"]).status.code(), Some(1));
+    let (stream, _, _) = pinned(&lab);
+    drop(stream);
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.ended(s(10)), Some(Some(0)));
+}

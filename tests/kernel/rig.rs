@@ -1,0 +1,228 @@
+//! HP's Fig. 1 from the command line: the whole thing, end to end.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ecn_tests::{
+    ecn_or_skip, eventually, kernel_test, note,
+    process::{self, Process, Snapshot, stdout},
+    s,
+};
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::signal::Signal,
+};
+use serde_json::Value;
+
+/// The machine's own lock, so that no other rig shares the CPUs, and `ecn clean` does not end
+/// the traffic of one: processes are not private to a test.
+fn alone() -> Option<Flock<File>> {
+    let path = Path::new("/proc/1/root/run/ecn");
+    fs::create_dir_all(path).ok()?;
+    let open = || {
+        File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join("lock"))
+    };
+    let mut held = None;
+    eventually(s(120), || {
+        held = Flock::lock(open().expect("lock file"), FlockArg::LockExclusiveNonblock).ok();
+        held.is_some()
+    });
+    if held.is_none() {
+        note("another rig or agent has been running for two minutes: measuring beside it");
+    }
+    held
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("ecn-t-rig-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn text(&self, kind: &str) -> String {
+        fs::read_to_string(self.0.join("rig").with_extension(kind)).unwrap_or_default()
+    }
+
+    fn start(&self, ecn: &Path, seconds: &str) -> Process {
+        let out = self.0.join("figures");
+        let out = out.to_str().expect("a path");
+        let words = [
+            "rig",
+            "run",
+            "--seconds",
+            seconds,
+            "--warm-up",
+            "3",
+            "--out",
+            out,
+            "-j",
+        ];
+        Process::start(ecn, &words, &self.0.join("rig"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[track_caller]
+fn keys(value: &Value, expected: &[&str]) {
+    let found: BTreeSet<_> = value
+        .as_object()
+        .expect("an object")
+        .keys()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(found, expected.iter().copied().collect());
+}
+
+const PHASE: [&str; 20] = [
+    "name",
+    "marking",
+    "response",
+    "seconds",
+    "root",
+    "inter_switch",
+    "local",
+    "remote",
+    "victim",
+    "remote_local_ratio",
+    "jain_local",
+    "jain_remote",
+    "sent_packets",
+    "dropped_packets",
+    "marked_packets",
+    "root_queue_mean_packets",
+    "root_queue_max_packets",
+    "control_latency_us_p50",
+    "control_latency_us_p99",
+    "cpu_share",
+];
+const PORT: [&str; 12] = [
+    "bridge",
+    "port",
+    "ifindex",
+    "marking",
+    "waiting_packets",
+    "to_mark_packets",
+    "occupancy_packets",
+    "marked_packets",
+    "unmarkable_packets",
+    "input_triggers",
+    "output_triggers",
+    "dropped_packets",
+];
+const FLOW: [&str; 15] = [
+    "src",
+    "dst",
+    "protocol",
+    "src_port",
+    "dst_port",
+    "device",
+    "netns",
+    "response",
+    "rate_bytes_per_s",
+    "ipd_packet_times",
+    "marked_packets",
+    "acked_packets",
+    "enforcement",
+    "pinned",
+    "idle_ms",
+];
+
+fn rows(ecn: &Path, object: &str) -> Vec<Value> {
+    let output = process::run(ecn, &[object, "show", "-j"]);
+    serde_json::from_slice::<Vec<Value>>(&output.stdout).unwrap_or_default()
+}
+
+#[test]
+fn uncontrolled_and_controlled() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (_alone, folder) = (alone(), Folder::new());
+    let before = Snapshot::take();
+    let mut rig = folder.start(&ecn, "4");
+
+    // Meanwhile, in the controlled phase.
+    let controlled = || folder.text("err").contains("\ncontrolled ");
+    assert!(eventually(s(60), controlled), "{}", folder.text("err"));
+    let mut flows = Vec::new();
+    let all = eventually(s(5), || {
+        flows = rows(&ecn, "flow");
+        flows.len() >= 21
+    });
+    assert!(all, "{} flows: {flows:?}", flows.len());
+    assert_eq!(flows.len(), 21);
+    flows.iter().for_each(|flow| keys(flow, &FLOW));
+    let ports = rows(&ecn, "port");
+    assert!(ports.len() >= 14, "{ports:?}");
+    ports.iter().for_each(|port| keys(port, &PORT));
+
+    // A second one, and a clean-up, are refused in one line.
+    for words in [&["rig", "run", "--seconds", "1"][..], &["clean"]] {
+        let output = process::run(&ecn, words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{words:?}: {said}");
+        assert!(output.stdout.is_empty());
+    }
+
+    assert_eq!(rig.ended(s(60)), Some(Some(0)), "{}", folder.text("err"));
+    let report: Value = serde_json::from_str(&folder.text("out")).expect("one JSON document");
+    keys(&report, &["kernel", "parameters", "phases"]);
+    let phases = report["phases"].as_array().expect("phases");
+    assert_eq!(phases.len(), 2);
+    phases.iter().for_each(|phase| keys(phase, &PHASE));
+    let number = |phase: usize, key: &str| phases[phase][key].as_f64().expect("a number");
+    note(&format!("rig: {phases:#?}"));
+    assert!(number(1, "victim") > 1.5 * number(0, "victim"));
+    assert!(number(0, "dropped_packets") > 1000.0);
+    assert!(number(1, "dropped_packets") < number(0, "dropped_packets") / 100.0);
+    assert!(number(1, "marked_packets") > 0.0);
+    assert!(number(1, "root") > 0.5);
+    assert!(number(1, "jain_local") >= 0.95 && number(1, "jain_remote") >= 0.95);
+
+    let left = Snapshot::take().beyond(&before);
+    let left: Vec<_> = left
+        .iter()
+        .filter(|what| !what.contains("/run/ecn"))
+        .collect();
+    assert_eq!(left, Vec::<&String>::new());
+}
+
+#[test]
+fn killed_in_the_middle() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (_alone, folder) = (alone(), Folder::new());
+    let before = Snapshot::take();
+    let mut rig = folder.start(&ecn, "30");
+    let controlled = || folder.text("err").contains("\nuncontrolled ");
+    assert!(eventually(s(60), controlled), "{}", folder.text("err"));
+    std::thread::sleep(s(5));
+    let objects = rig.objects();
+    rig.signal(Signal::SIGKILL);
+    assert_eq!(rig.ended(s(5)), Some(None));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(
+        Snapshot::take().beyond(&before).len() > 20,
+        "what `ecn clean` has to do"
+    );
+    let said = stdout(&process::run(&ecn, &["clean"]));
+    assert!(said.contains("removed namespace ecn-rig-sw"), "{said}");
+    assert_eq!(Snapshot::take().beyond(&before), Vec::<String>::new());
+    objects.gone();
+}
