@@ -138,7 +138,7 @@ fn tagged_packets_leave_as_they_came() {
     let plain = Ip::between(from, to, false).udp(1, 2, &[7; 200]);
     let one = ecn_tests::frames::tagged(&plain, packet::ETHERTYPE_VLAN, 5);
     let two = ecn_tests::frames::tagged(&one, packet::ETHERTYPE_QINQ, 6);
-    send(&lab, &[one.clone()]);
+    send(&lab, std::slice::from_ref(&one));
     settled(&running);
     let port = running.port(&to.port);
     assert_eq!(

@@ -222,8 +222,10 @@ pub enum Progress<'a> {
 
 /// Counts at one moment, to take differences of.
 struct Snapshot {
+    /// Each with the moment after it was read: on a busy machine a look can take long.
+    ports: HashMap<&'static str, (Instant, ClassStats)>,
+    /// When `received` was read.
     at: Instant,
-    ports: HashMap<&'static str, ClassStats>,
     /// Bytes that reached the sinks, per source.
     received: HashMap<String, u64>,
 }
@@ -279,13 +281,16 @@ impl<'a> Meter<'a> {
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
-        let probes = self.probes.iter();
+        let look = |(port, probe): &(&'static str, PortProbe)| {
+            let class = probe.class()?;
+            Ok((*port, (Instant::now(), class)))
+        };
+        let ports = self.probes.iter().map(look).collect::<Result<_>>()?;
+        let received = self.received()?;
         Ok(Snapshot {
+            ports,
             at: Instant::now(),
-            ports: probes
-                .map(|(port, p)| Ok((*port, p.class()?)))
-                .collect::<Result<_>>()?,
-            received: self.received()?,
+            received,
         })
     }
 
@@ -330,8 +335,12 @@ impl<'a> Meter<'a> {
     }
 
     fn port(&self, name: &str, from: &Snapshot, to: &Snapshot) -> f64 {
-        let of = |s: &Snapshot| s.ports.get(name).map_or(0, |c| c.bytes);
-        self.share(of(to).saturating_sub(of(from)), to.at - from.at)
+        match (from.ports.get(name), to.ports.get(name)) {
+            (Some((began, before)), Some((ended, after))) => {
+                self.share(after.bytes - before.bytes, *ended - *began)
+            }
+            _ => 0.0,
+        }
     }
 
     fn sample(&self, from: &Snapshot, to: &Snapshot, t_s: f64) -> Sample {
@@ -343,7 +352,7 @@ impl<'a> Meter<'a> {
             local: sum(Role::Local),
             remote: sum(Role::Remote),
             victim: sum(Role::Victim),
-            root_queue_packets: to.ports.get("root").map_or(0, |c| c.qlen_packets),
+            root_queue_packets: to.ports.get("root").map_or(0, |(_, c)| c.qlen_packets),
         }
     }
 }
@@ -539,7 +548,12 @@ fn run_phase(
     let local = meter.flows(Role::Local, &from, &to);
     let remote = meter.flows(Role::Remote, &from, &to);
     let (local_sum, remote_sum) = (local.iter().sum(), remote.iter().sum());
-    let dropped = |s: &Snapshot| s.ports.values().map(|c| u64::from(c.drops)).sum::<u64>();
+    let dropped = |s: &Snapshot| {
+        s.ports
+            .values()
+            .map(|(_, c)| u64::from(c.drops))
+            .sum::<u64>()
+    };
     let latency = lock(&agent.enforcement().latency_us).clone();
     let quantile = |q| {
         if latency.is_empty() {
