@@ -135,6 +135,10 @@ pub fn test(permission: Permission) -> Result<ExitCode> {
         if let Some(Err(error)) = tools {
             step::say(&format!("{error:#}"));
         }
+        // The tests run the command that users run.
+        let mut build = cargo();
+        build.args(["build", "--release", "--package", "ecn-user"]);
+        step::run("the command", &mut build)?;
         // Without rights, programs or tools, the tests skip themselves by name.
         let mut test = cargo();
         test.args([
