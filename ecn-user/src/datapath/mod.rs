@@ -185,7 +185,7 @@ impl Datapath {
     ///
     /// # Errors
     ///
-    /// See [`Error`]; then nothing stays behind.
+    /// See [`enum@Error`]; then nothing stays behind.
     pub fn open(pin: &Path, sizes: Sizes) -> Result<Self> {
         if OBJECT.is_empty() {
             return Err(Error::NoObject);
@@ -246,7 +246,7 @@ impl Datapath {
     ///
     /// # Errors
     ///
-    /// See [`Error`].
+    /// See [`enum@Error`].
     pub fn maps(&self) -> Result<Maps> {
         Maps::open(&self.pin)
     }
@@ -255,7 +255,7 @@ impl Datapath {
     ///
     /// # Errors
     ///
-    /// See [`Error`].
+    /// See [`enum@Error`].
     pub fn copy(&self, netns: u32, endpoint: u32) -> Result<Copy> {
         let maps = pin_dir(&self.pin).join("maps");
         #[cfg_attr(
@@ -274,7 +274,7 @@ impl Datapath {
     ///
     /// # Errors
     ///
-    /// See [`Error`].
+    /// See [`enum@Error`].
     pub fn reset_port(&mut self, reset: abi::PortReset) -> Result<bool> {
         let program = classifier(&mut self.common, name::PORT_RESET)?;
         let mut packet = [0u8; 64];
@@ -293,7 +293,7 @@ impl Datapath {
     ///
     /// # Errors
     ///
-    /// See [`Error`].
+    /// See [`enum@Error`].
     pub fn verify(&mut self) -> Result<Vec<Verified>> {
         let mut verified = Vec::new();
         let mut copy = self.copy(0, 0)?;
@@ -358,7 +358,7 @@ impl Copy {
     ///
     /// # Errors
     ///
-    /// See [`Error`].
+    /// See [`enum@Error`].
     pub fn attach(&mut self, ns: &NetNs, device: &str, program: &str) -> Result<Attached> {
         let direction = match program {
             name::PORT_OUT | name::ENDPOINT_OUT => TcAttachType::Egress,

@@ -204,7 +204,7 @@ pub enum Progress<'a> {
         /// How many there are.
         of: usize,
     },
-    /// Another interval of [`SAMPLE`].
+    /// Another interval of 100 ms.
     Sample {
         /// The phase.
         phase: &'a PhasePlan,
