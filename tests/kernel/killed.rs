@@ -29,9 +29,17 @@ const PINNED: u64 = 125_000;
 /// Files of a test; gone when dropped.
 struct Folder(PathBuf);
 
+fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("ecn-t-{}", std::process::id()))
+}
+
+fn agent_log() -> PathBuf {
+    folder().join("agent.err")
+}
+
 impl Folder {
     fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("ecn-t-{}", std::process::id()));
+        let path = folder();
         fs::create_dir_all(&path).expect("a folder");
         Self(path)
     }
@@ -78,7 +86,15 @@ fn pinned(lab: &Lab) -> (Stream, Maps, Key) {
     let key = flow_of(&maps).expect("the flow");
     maps.set_pin(&key, PINNED).expect("pin");
     let held = || stream.rate(Duration::from_millis(500)) < 1.2 * PINNED as f64;
-    assert!(eventually(s(10), held), "the flow is not held");
+    let why = || {
+        let host = &lab.hosts[0];
+        let classes = host.nl.class_stats(host.ifindex);
+        let said = fs::read_to_string(agent_log()).unwrap_or_default();
+        let (flow, pins, control) = (maps.flow(&key), maps.pins(), maps.control());
+        let expired = maps.count(Count::LimitExpired);
+        format!("{flow:?}\n{pins:?}\n{control:?} {expired:?}\n{classes:?}\n{said}")
+    };
+    assert!(eventually(s(10), held), "the flow is not held: {}", why());
     (stream, maps, key)
 }
 
