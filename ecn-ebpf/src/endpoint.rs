@@ -411,12 +411,15 @@ fn come_in(ctx: TcContext) -> Option<i32> {
 #[inline(always)]
 fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
     let now = now();
-    if let Some(t) = c.tcp {
-        if t.syn && t.ack && t.ecn && endpoint.flags & abi::CONTROL_FLOWS != 0 {
-            reverse(key);
-            leave_alone(key);
-            reverse(key);
-        }
+    if let Some(t) = c.tcp
+        && t.syn
+        && t.ack
+        && t.ecn
+        && endpoint.flags & abi::CONTROL_FLOWS != 0
+    {
+        reverse(key);
+        leave_alone(key);
+        reverse(key);
     }
     let echoed = endpoint.flags & abi::ECHO != 0 && c.ip.ecn != packet::NOT_ECT;
     if !c.data || (!echoed && endpoint.flags & abi::OBSERVE == 0) {
