@@ -170,7 +170,7 @@ fn bounds() {
     // A slot is a u8, an endpoint number a u16 of the key, a class minor the low 16 bits of a
     // packet's priority, which two classes of the device's own come before.
     assert_eq!(abi::PORTS, usize::from(u8::MAX) + 1);
-    assert!(abi::ENDPOINTS <= 1 << 16);
+    const { assert!(abi::ENDPOINTS <= 1 << 16) };
     assert_eq!(abi::CLASSES, 1 << 16);
     const { assert!(abi::FIRST_CLASS > 2 && abi::FIRST_CLASS < abi::CLASSES) };
     assert_ne!(abi::TAIL_OUT, abi::TAIL_IN);
