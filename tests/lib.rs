@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ecn_user::{datapath, net::sys};
+use ecn_user::{datapath, sys::calls as sys};
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},

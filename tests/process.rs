@@ -12,7 +12,10 @@ use aya::{
     maps::loaded_maps,
     programs::{loaded_links, loaded_programs},
 };
-use ecn_user::net::{NetNs, Netlink, sys};
+use ecn_user::{
+    net::{NetNs, Netlink},
+    sys::calls as sys,
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

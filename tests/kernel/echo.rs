@@ -88,17 +88,22 @@ fn exact(lab: &Lab, running: &Running, protocol: u8, sent: u64, marked: bool) {
     // The echoes went through the port to the sender: each of them counted, none marked.
     let back = running.port(&lab.hosts[0].port);
     assert_eq!((back.marked, back.dropped), (0, 0));
+    // Receivers work on several CPUs: an echo that a later one overtook has nothing to tell.
+    let overtaken = running.count(Count::EchoDuplicate);
     assert_eq!(
         running.count(Count::EchoSent),
-        running.count(Count::EchoAccepted)
+        running.count(Count::EchoAccepted) + overtaken
+    );
+    assert_eq!(running.count(Count::EchoLost), overtaken);
+    assert!(
+        overtaken <= sent / 50,
+        "{overtaken} of {sent} echoes were overtaken"
     );
     assert_eq!(back.arrived, running.count(Count::EchoSent));
     for what in [
-        Count::EchoLost,
         Count::EchoFailed,
         Count::EchoMalformed,
         Count::EchoUnknown,
-        Count::EchoDuplicate,
         Count::EchoImpossible,
         Count::RingFull,
         Count::EctFailed,
@@ -251,7 +256,8 @@ fn icmp() {
             acked()
         );
     }
-    assert_eq!(running.count(Count::EchoAccepted), 2 * N);
+    let taken = running.count(Count::EchoAccepted) + running.count(Count::EchoDuplicate);
+    assert_eq!(taken, 2 * N);
 }
 
 /// RFC 792.
