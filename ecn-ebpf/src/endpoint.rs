@@ -274,10 +274,16 @@ fn take_class(f: *mut LockedFlow, endpoint: &Endpoint, number: u32) -> Option<u3
         count(Count::ClassesFull, 1);
         return None;
     };
-    // What left through this class before belongs to another flow.
-    if let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff) {
+    // What left through this class before, and which decrease was in force, is another flow's.
+    for counter in [
+        ECN_DEPARTED.get_ptr_mut(class & 0xffff),
+        ECN_IN_FORCE.get_ptr_mut(class & 0xffff),
+    ]
+    .into_iter()
+    .flatten()
+    {
         // SAFETY: nothing is in this class yet.
-        unsafe { *departed = 0 };
+        unsafe { *counter = 0 };
     }
     let rate = endpoint.link_bytes_per_s;
     let taken = locked!(f, flow as f => {
