@@ -455,10 +455,13 @@ pub async fn run(config: Config) -> Result<()> {
         );
     }
     for endpoint in &state.endpoints {
+        let netns = match endpoint.netns.as_str() {
+            "" => String::new(),
+            netns => format!(" in {netns}"),
+        };
+        let (device, response) = (&endpoint.device, endpoint.response);
         tracing::info!(
-            "endpoint {}: {} by {}",
-            endpoint.device,
-            endpoint.response,
+            "endpoint {device}{netns}: {response} by {}",
             endpoint.enforcement
         );
     }
