@@ -139,7 +139,7 @@ impl Flow {
     #[must_use]
     pub fn quiet(&self) -> u32 {
         // At least one packet time: the divisor is never 0.
-        let ipd = self.response.ipd | fixed::ONE;
+        let ipd = self.response.ipd.max(fixed::ONE);
         ((echo::QUIET_PACKET_TIMES << fixed::FRAC) / ipd) as u32
     }
 

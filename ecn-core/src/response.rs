@@ -715,9 +715,10 @@ impl State {
     pub fn extend_round(&mut self, received: u32, until: u32) {
         let ahead = until.wrapping_sub(received);
         let further = self.round_packets == 0 || until.wrapping_sub(self.round_end) as i32 > 0;
-        if further && ahead != 0 && ahead as i32 > 0 {
+        if further && ahead as i32 >= 0 {
             self.round_end = until;
-            self.round_packets = ahead;
+            // 0 is no round: one that ends with this very packet still has it.
+            self.round_packets = ahead.max(1);
         }
     }
 

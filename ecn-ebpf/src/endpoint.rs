@@ -274,10 +274,16 @@ fn take_class(f: *mut LockedFlow, endpoint: &Endpoint, number: u32) -> Option<u3
         count(Count::ClassesFull, 1);
         return None;
     };
-    // What left through this class before belongs to another flow.
-    if let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff) {
+    // What left through this class before, and which decrease was in force, is another flow's.
+    for counter in [
+        ECN_DEPARTED.get_ptr_mut(class & 0xffff),
+        ECN_IN_FORCE.get_ptr_mut(class & 0xffff),
+    ]
+    .into_iter()
+    .flatten()
+    {
         // SAFETY: nothing is in this class yet.
-        unsafe { *departed = 0 };
+        unsafe { *counter = 0 };
     }
     let rate = endpoint.link_bytes_per_s;
     let taken = locked!(f, flow as f => {
@@ -411,12 +417,15 @@ fn come_in(ctx: TcContext) -> Option<i32> {
 #[inline(always)]
 fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
     let now = now();
-    if let Some(t) = c.tcp {
-        if t.syn && t.ack && t.ecn && endpoint.flags & abi::CONTROL_FLOWS != 0 {
-            reverse(key);
-            leave_alone(key);
-            reverse(key);
-        }
+    if let Some(t) = c.tcp
+        && t.syn
+        && t.ack
+        && t.ecn
+        && endpoint.flags & abi::CONTROL_FLOWS != 0
+    {
+        reverse(key);
+        leave_alone(key);
+        reverse(key);
     }
     let echoed = endpoint.flags & abi::ECHO != 0 && c.ip.ecn != packet::NOT_ECT;
     if !c.data || (!echoed && endpoint.flags & abi::OBSERVE == 0) {

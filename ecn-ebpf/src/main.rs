@@ -18,6 +18,10 @@
 
 #![no_std]
 #![no_main]
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "without the borrow a copy is made on the stack, which is small"
+)]
 // SAFETY comments: map values and context pointers are the verifier's to judge, not the compiler's;
 // a program that broke their rules would not load.
 

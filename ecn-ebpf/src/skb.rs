@@ -110,10 +110,11 @@ impl Packet {
     #[inline(always)]
     pub fn is_control(&self) -> bool {
         let mut upper = 0;
-        if self.window[0] >> 4 == 6 && self.window[6] == packet::protocol::ICMPV6 {
-            if let Some(b) = load::<1>(&self.ctx, self.l3 + IP_WINDOW as u32) {
-                upper = b[0];
-            }
+        if self.window[0] >> 4 == 6
+            && self.window[6] == packet::protocol::ICMPV6
+            && let Some(b) = load::<1>(&self.ctx, self.l3 + IP_WINDOW as u32)
+        {
+            upper = b[0];
         }
         packet::is_control(&self.window, upper)
     }

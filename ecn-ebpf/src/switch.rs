@@ -142,13 +142,13 @@ fn mark(p: &mut Packet, flags: u32, n: u32) {
         return;
     }
     count(Count::Marked, n as u64);
-    if flags & abi::TRACE_LATENCY != 0 {
-        if let Some(key) = key(p) {
-            // SAFETY: takes nothing.
-            let now = unsafe { bpf_ktime_get_ns() };
-            // The oldest mark that was not answered yet stays.
-            let _ = ECN_MARKED.insert(key, now, 1 /* BPF_NOEXIST */);
-        }
+    if flags & abi::TRACE_LATENCY != 0
+        && let Some(key) = key(p)
+    {
+        // SAFETY: takes nothing.
+        let now = unsafe { bpf_ktime_get_ns() };
+        // The oldest mark that was not answered yet stays.
+        let _ = ECN_MARKED.insert(key, now, 1 /* BPF_NOEXIST */);
     }
 }
 
@@ -290,11 +290,11 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
     if s.device.role & abi::ROLE_ENDPOINT != 0 {
         // SAFETY: as in `seen`.
         let class: u32 = unsafe { member(skb, constant(&OFFSETS.skb_priority)) };
-        if class >> 16 == abi::HTB_MAJOR as u32 {
-            if let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff) {
-                // SAFETY: one class belongs to one queue, whose transmission is serialised.
-                unsafe { *departed += s.n as u64 };
-            }
+        if class >> 16 == abi::HTB_MAJOR as u32
+            && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff)
+        {
+            // SAFETY: one class belongs to one queue, whose transmission is serialised.
+            unsafe { *departed += s.n as u64 };
         }
     }
     if s.device.role & abi::ROLE_PORT == 0 {

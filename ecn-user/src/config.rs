@@ -456,7 +456,7 @@ pub struct Agent {
     pub period: DurationText,
     /// Limits expire this long after the agent's last sign of life. Default: 1 s.
     pub heartbeat: DurationText,
-    /// Directory of pinned maps and links, below a BPF file system. Default: `/sys/fs/bpf/ecn`.
+    /// Directory of pinned maps, below a BPF file system. Default: `/sys/fs/bpf/ecn`.
     pub pin: PathBuf,
 }
 

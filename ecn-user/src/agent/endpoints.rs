@@ -125,6 +125,17 @@ impl Inner {
         Ok(())
     }
 
+    /// Gives every endpoint the policy of the configuration as it is now.
+    pub(super) fn update_endpoints(&mut self) -> Result<()> {
+        for endpoint in &self.endpoints {
+            let config = &self.config.endpoints[endpoint.number as usize - 1];
+            let rate = endpoint.htb.link_bytes_per_s;
+            let policy = endpoint_policy(&self.config, self.options, config, rate)?;
+            self.maps.set_endpoint(endpoint.number, policy)?;
+        }
+        Ok(())
+    }
+
     fn endpoint(&mut self, number: u32) -> Option<&mut Endpoint> {
         self.endpoints.get_mut((number as usize).wrapping_sub(1))
     }

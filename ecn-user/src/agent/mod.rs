@@ -380,6 +380,43 @@ impl Agent {
         inner.write_state()
     }
 
+    /// Takes new policies while traffic goes on: marking of the bridges, response and echo of the
+    /// endpoints.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`] if anything else differs; then nothing has changed.
+    pub fn reload(&self, new: Config) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        let fixed = |config: &Config| {
+            let bridges: Vec<_> = config
+                .bridges
+                .iter()
+                .map(|b| (b.name.clone(), b.netns.clone(), b.ports.clone()))
+                .collect();
+            (
+                bridges,
+                config.endpoints.clone(),
+                config.flow.clone(),
+                config.agent.clone(),
+            )
+        };
+        if fixed(&inner.config) != fixed(&new) {
+            return Err(Error::Configuration(
+                "only marking, [response] and [echo] can change while the agent runs: restart it \
+                 for the rest"
+                    .to_owned(),
+            ));
+        }
+        response_policy(&new.response)?;
+        inner.config = new;
+        for number in 0..inner.bridges.len() {
+            inner.sync_bridge(number)?;
+        }
+        inner.update_endpoints()?;
+        inner.write_state()
+    }
+
     /// Loads every program and says how many instructions the verifier looked at.
     ///
     /// # Errors
@@ -422,14 +459,22 @@ async fn every(period: Duration, inner: Arc<Mutex<Inner>>, step: fn(&mut Inner) 
     }
 }
 
-/// `ecn run`: the agent in the foreground, until SIGINT or SIGTERM.
+/// `ecn run`: the agent in the foreground, until SIGINT or SIGTERM. SIGHUP: `reload` gives the
+/// configuration anew.
 ///
 /// # Errors
 ///
 /// See [`Error`].
-pub async fn run(config: Config) -> Result<()> {
+pub async fn run(
+    config: Config,
+    reload: impl Fn() -> std::result::Result<Config, config::ConfigError>,
+) -> Result<()> {
     let mut signals = Vec::new();
-    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+    for kind in [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ] {
         let signal = tokio::signal::unix::signal(kind).map_err(|error| Error::Io {
             what: "wait for signals",
             error,
@@ -455,20 +500,38 @@ pub async fn run(config: Config) -> Result<()> {
         );
     }
     for endpoint in &state.endpoints {
+        let netns = match endpoint.netns.as_str() {
+            "" => String::new(),
+            netns => format!(" in {netns}"),
+        };
+        let (device, response) = (&endpoint.device, endpoint.response);
         tracing::info!(
-            "endpoint {}: {} by {}",
-            endpoint.device,
-            endpoint.response,
+            "endpoint {device}{netns}: {response} by {}",
             endpoint.enforcement
         );
     }
     tracing::info!("running");
-    let [interrupt, terminate] = signals.as_mut_slice() else {
+    let [interrupt, terminate, hangup] = signals.as_mut_slice() else {
         return Ok(());
     };
-    tokio::select! {
-        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
-        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+    let agent = Arc::new(agent);
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => break tracing::info!("SIGINT: stopping"),
+            _ = terminate.recv() => break tracing::info!("SIGTERM: stopping"),
+            _ = hangup.recv() => {}
+        }
+        match reload() {
+            Ok(config) => {
+                let running = Arc::clone(&agent);
+                match tokio::task::spawn_blocking(move || running.reload(config)).await {
+                    Ok(Ok(())) => tracing::info!("SIGHUP: new policies are in force"),
+                    Ok(Err(error)) => tracing::error!("SIGHUP: nothing changed: {error}"),
+                    Err(error) => tracing::error!("SIGHUP: {error}"),
+                }
+            }
+            Err(error) => tracing::error!("SIGHUP: nothing changed: {error}"),
+        }
     }
     tokio::task::spawn_blocking(move || drop(agent))
         .await

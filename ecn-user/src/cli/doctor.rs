@@ -333,7 +333,7 @@ fn object(report: &mut Report, embedded: bool) {
     let detail = if embedded {
         "embedded"
     } else {
-        "this build holds none: `cargo xtask build`"
+        "this build holds none: `cargo xtask build-ebpf`"
     };
     report.add(
         "program object",

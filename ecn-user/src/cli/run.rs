@@ -38,7 +38,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let runtime = runtime()?;
-    Ok(runtime.block_on(agent::run(config))?)
+    let path = args.config.clone();
+    Ok(runtime.block_on(agent::run(config, move || Config::load(&path)))?)
 }
 
 /// What an agent runs on.

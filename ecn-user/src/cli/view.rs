@@ -113,12 +113,17 @@ impl View {
             let response = *responses
                 .entry(key.endpoint)
                 .or_insert_with(|| response_of(&self.maps, key.endpoint, endpoint));
+            let link_bytes_per_s = self
+                .maps
+                .endpoint(key.endpoint.into())
+                .map_or(0, |endpoint| endpoint.link_bytes_per_s);
             let row = flow_row(
                 &key,
                 &flow,
                 endpoint,
                 response,
                 pins.get(&key).copied(),
+                link_bytes_per_s,
                 now_ns,
             );
             (key, row)
@@ -213,6 +218,7 @@ fn flow_row(
     endpoint: Option<&EndpointState>,
     response: Function,
     pinned: Option<u64>,
+    link_bytes_per_s: u64,
     now_ns: u64,
 ) -> FlowRow {
     let name = FlowName::from(key);
@@ -231,7 +237,10 @@ fn flow_row(
         netns: endpoint.map_or_else(String::new, |endpoint| endpoint.netns.clone()),
         response,
         rate_bytes_per_s: pinned.unwrap_or(flow.rate_bytes_per_s),
-        ipd_packet_times: flow.response.ipd as f64 / ecn_core::fixed::ONE as f64,
+        ipd_packet_times: match pinned.filter(|rate| *rate > 0) {
+            Some(rate) => link_bytes_per_s as f64 / rate as f64,
+            None => flow.response.ipd as f64 / ecn_core::fixed::ONE as f64,
+        },
         marked_packets: flow.marked_packets,
         acked_packets: flow.acked_packets,
         enforcement: enforcement.name().to_owned(),
@@ -265,6 +274,7 @@ mod tests {
             Some(&endpoint),
             Function::Lipd,
             pinned,
+            12_500_000,
             5_000_000_000,
         )
     }

@@ -21,6 +21,15 @@ struct Pair {
     htb: EndpointHtb,
 }
 
+/// Stops the senders when it goes.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Pair {
     fn new() -> Self {
         let (source, sink) = (TempNs::new("src"), TempNs::new("snk"));
@@ -70,6 +79,8 @@ impl Pair {
     fn with_senders<T>(&self, minors: &[u16], f: impl FnOnce() -> T) -> T {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            // Also when the body panics: the scope waits for its threads.
+            let stopper = StopOnDrop(&stop);
             for &minor in minors {
                 let socket = self
                     .source
@@ -94,7 +105,7 @@ impl Pair {
                 });
             }
             let value = f();
-            stop.store(true, Ordering::Relaxed);
+            drop(stopper);
             value
         })
     }

@@ -99,11 +99,6 @@ fn a_rig_comes_and_goes() {
     let start = Instant::now();
     let rig = Rig::up(&topology).expect("up");
     println!("up in {:?}", start.elapsed());
-    assert!(
-        start.elapsed() < Duration::from_secs(4),
-        "up in {:?}",
-        start.elapsed()
-    );
 
     let again = Rig::up(&topology).expect_err("a second one");
     assert!(
@@ -179,11 +174,6 @@ fn a_rig_comes_and_goes() {
     let start = Instant::now();
     rig.down().expect("down");
     println!("down in {:?}", start.elapsed());
-    assert!(
-        start.elapsed() < Duration::from_secs(4),
-        "down in {:?}",
-        start.elapsed()
-    );
     assert_eq!(leftovers(&topology.name_prefix).expect("list"), [""; 0]);
     assert_eq!(links_before.links().expect("links"), before);
 }

@@ -1,0 +1,354 @@
+//! A flow at its source: its name, and one reaction per round until the new rate is in force.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::mem::{offset_of, size_of};
+
+use ecn_core::abi::in_force;
+use ecn_core::echo::{Echo, News};
+use ecn_core::fixed::ONE;
+use ecn_core::flow::{Flow, Key};
+use ecn_core::response::{Function, Policy, Ratio, Reaction, Round};
+use proptest::prelude::*;
+
+const LINK: u64 = 1_000_000_000;
+
+fn fimd() -> Policy {
+    Policy::hp(Function::Fimd)
+}
+
+/// A flow that has a class, and whose full rate the agent knows.
+fn flow() -> Flow {
+    Flow {
+        class: 0x10,
+        rate_bytes_per_s: LINK,
+        told_bytes_per_s: LINK,
+        ..Flow::new()
+    }
+}
+
+fn news(packets: u32, ce: u32, position: u32, outstanding: u32) -> News {
+    News {
+        packets,
+        ce,
+        lost_echoes: 0,
+        position,
+        outstanding,
+    }
+}
+
+#[test]
+fn key_layout() {
+    assert_eq!(size_of::<Key>(), 40);
+    assert_eq!(offset_of!(Key, src), 0);
+    assert_eq!(offset_of!(Key, dst), 16);
+    assert_eq!(offset_of!(Key, src_port), 32);
+    assert_eq!(offset_of!(Key, dst_port), 34);
+    assert_eq!(offset_of!(Key, endpoint), 36);
+    assert_eq!(offset_of!(Key, protocol), 38);
+    assert_eq!(offset_of!(Key, _pad), 39);
+}
+
+#[test]
+fn a_new_flow() {
+    let f = Flow::new();
+    assert_eq!(f, Flow::default());
+    assert_eq!(
+        (f.response.ipd, f.class, f.pending, f.decreases),
+        (ONE, 0, 0, 0)
+    );
+}
+
+#[test]
+fn totals() {
+    let mut f = flow();
+    f.respond(&fimd(), &news(5, 2, 5, 3), 0, 8, LINK, 77);
+    f.respond(&fimd(), &news(3, 1, 8, 3), 0, 11, LINK, 78);
+    assert_eq!(
+        (f.acked_packets, f.marked_packets, f.last_echo_ns),
+        (8, 3, 78)
+    );
+    assert_eq!((f.decreases, f.ignored_marks), (1, 2));
+}
+
+#[test]
+fn a_decrease_is_told_with_its_rate() {
+    let mut f = flow();
+    let (reaction, tell) = f.respond(&fimd(), &news(1, 1, 1, 3), 0, 4, LINK, 1);
+    assert_eq!(
+        reaction,
+        Reaction {
+            decreased: 1,
+            ignored: 0
+        }
+    );
+    assert!(tell);
+    assert_eq!(
+        (f.rate_bytes_per_s, f.told_bytes_per_s),
+        (LINK / 2, LINK / 2)
+    );
+    assert_eq!(f.pending, 1);
+}
+
+#[test]
+fn a_decrease_is_told_however_small() {
+    // LIPD at ipd 200: 1/201 of the rate, less than a 32nd.
+    let policy = Policy::hp(Function::Lipd);
+    let mut f = flow();
+    f.response.ipd = 200 * ONE;
+    f.told_bytes_per_s = LINK / 200;
+    let (reaction, tell) = f.respond(&policy, &news(1, 1, 1, 0), 0, 1, LINK, 1);
+    assert_eq!((reaction.decreased, tell, f.pending), (1, true, 1));
+    assert_eq!(f.told_bytes_per_s, LINK / 201);
+    // At the floor nothing changes, and there is nothing to tell or to wait for.
+    let mut f = flow();
+    f.response.ipd = 256 * ONE;
+    f.told_bytes_per_s = LINK / 256;
+    let (reaction, tell) = f.respond(&policy, &news(1, 1, 1, 0), 0, 1, LINK, 1);
+    assert_eq!((reaction.decreased, tell, f.pending), (1, false, 0));
+}
+
+#[test]
+fn increases_add_up_until_they_are_worth_telling() {
+    // LIPD: each echo raises the rate by 1/255, so the eighth is the first above 1/32.
+    let policy = Policy::hp(Function::Lipd);
+    let mut f = flow();
+    f.response.ipd = 100 * ONE;
+    f.told_bytes_per_s = LINK / 100;
+    let mut at = Vec::new();
+    for k in 1..=40u32 {
+        let (_, tell) = f.respond(&policy, &news(1, 0, k, 1), 0, k + 1, LINK, 1);
+        if tell {
+            at.push(k);
+            assert_eq!(f.told_bytes_per_s, f.rate_bytes_per_s);
+        }
+    }
+    assert_eq!(at, [8, 16, 24, 32, 40]);
+    assert_eq!(f.pending, 0, "nobody waits for an increase");
+}
+
+#[test]
+fn worth_telling_at_a_32nd() {
+    for (told, rate, worth) in [
+        (3200, 3200, false),
+        (3200, 3299, false),
+        (3200, 3300, true),
+        (3200, 3101, false),
+        (3200, 3100, true),
+        (0, 1, true),
+        (0, 0, false),
+        (31, 32, true),
+        (u64::MAX, 0, true),
+        (0, u64::MAX, true),
+    ] {
+        let f = Flow {
+            told_bytes_per_s: told,
+            rate_bytes_per_s: rate,
+            ..Flow::new()
+        };
+        assert_eq!(f.worth_telling(), worth, "{told} -> {rate}");
+    }
+}
+
+#[test]
+fn without_a_class_nobody_is_told() {
+    let mut f = Flow { class: 0, ..flow() };
+    let (reaction, tell) = f.respond(&fimd(), &news(1, 1, 1, 3), 0, 4, LINK, 1);
+    assert_eq!((reaction.decreased, tell, f.pending), (1, false, 0));
+    assert_eq!(f.rate_bytes_per_s, LINK / 2);
+}
+
+#[test]
+fn marks_are_ignored_until_the_rate_is_in_force() {
+    let mut f = flow();
+    // The echo of packet 1 comes when 4 have left: 5 would be the first of the next round ...
+    f.respond(&fimd(), &news(1, 1, 1, 3), 0, 4, LINK, 1);
+    // ... if the agent did not take until packet 9 has left. Number 10 was already on its time.
+    for k in 2..=6u32 {
+        let (reaction, tell) = f.respond(&fimd(), &news(1, 1, k, 3), 0, k + 3, LINK, 1);
+        assert_eq!(
+            (reaction.decreased, reaction.ignored, tell),
+            (0, 1, false),
+            "packet {k}"
+        );
+        assert_eq!(f.pending, 1);
+    }
+    let told = in_force(1, 10);
+    for k in 7..=10u32 {
+        let (reaction, _) = f.respond(&fimd(), &news(1, 1, k, 3), told, k + 3, LINK, 1);
+        assert_eq!((reaction.decreased, reaction.ignored), (0, 1), "packet {k}");
+        assert_eq!(f.pending, 0);
+    }
+    assert_eq!(f.rate_bytes_per_s, LINK / 2);
+    let (reaction, tell) = f.respond(&fimd(), &news(1, 1, 11, 3), told, 14, LINK, 1);
+    assert_eq!((reaction.decreased, tell), (1, true));
+    assert_eq!(f.rate_bytes_per_s, LINK / 4);
+    assert_eq!((f.decreases, f.ignored_marks, f.pending), (2, 9, 1));
+    // The first decrease being in force says nothing of the second.
+    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 15, 3), told, 18, LINK, 1);
+    assert_eq!((reaction.decreased, f.pending), (0, 1));
+}
+
+/// A flow slower than its round trip: every packet was received when its echo comes.
+#[test]
+fn marks_are_ignored_until_the_rate_is_in_force_with_nothing_outstanding() {
+    let mut f = flow();
+    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 1, 0), 0, 1, LINK, 1);
+    assert_eq!(reaction.decreased, 1);
+    // Left before the agent was there.
+    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 2, 0), 0, 2, LINK, 1);
+    assert_eq!((reaction.decreased, f.pending), (0, 1), "not in force yet");
+    // In force when 2 had left: 3 is still of the old rate.
+    let told = in_force(1, 3);
+    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 3, 0), told, 3, LINK, 1);
+    assert_eq!(
+        (reaction.decreased, f.pending),
+        (0, 0),
+        "the last one of the old rate"
+    );
+    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 4, 0), told, 4, LINK, 1);
+    assert_eq!(reaction.decreased, 1);
+}
+
+#[test]
+fn an_unmarked_round_leaves_nothing_behind() {
+    let mut f = flow();
+    f.respond(&fimd(), &news(1, 1, 1, 2), 0, 3, LINK, 1);
+    let told = in_force(1, 5);
+    for k in 2..100 {
+        f.respond(&fimd(), &news(1, 0, k, 2), told, k + 2, LINK, 1);
+    }
+    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 100, 2), told, 102, LINK, 1);
+    assert_eq!(reaction.decreased, 1);
+}
+
+#[test]
+fn other_rounds_do_not_wait_for_the_agent() {
+    let off = fimd().with_round(Round::Off, 0);
+    let mut f = flow();
+    for k in 1..=4u32 {
+        let (reaction, _) = f.respond(&off, &news(1, 1, k, 3), 0, k + 3, LINK, 1);
+        assert_eq!(reaction.decreased, 1);
+        assert_eq!(f.rate_bytes_per_s, LINK >> k);
+    }
+    let time = fimd().with_round(Round::Time, 1000);
+    let mut f = flow();
+    let decreases: Vec<u64> = (0..3000u64)
+        .step_by(100)
+        .filter(|now| {
+            let k = *now as u32 / 100 + 1;
+            f.respond(&time, &news(1, 1, k, 3), 0, k + 3, LINK, *now)
+                .0
+                .decreased
+                != 0
+        })
+        .collect();
+    assert_eq!(decreases, [0, 1000, 2000]);
+}
+
+#[test]
+fn quiet_goes_with_the_rate() {
+    let mut f = Flow::new();
+    let full = f.quiet();
+    assert!(full >= 1);
+    for (ipd, want) in [(2, full / 2), (4, full / 4), (65_536, 0)] {
+        f.response.ipd = ipd * ONE;
+        // The divisor's last bit may cost one.
+        assert!(f.quiet() <= want && f.quiet() + 1 >= want, "{ipd}");
+    }
+    // A zeroed flow, as a map gives it: no division by zero.
+    f.response.ipd = 0;
+    assert_eq!(f.quiet(), full);
+}
+
+/// The loop in packets: `rtt` packet times at full rate, the agent `delay` departures behind.
+/// Returns for each decrease the packet whose mark caused it.
+fn run(marks: &[bool], rtt: u32, delay: u32) -> Vec<u32> {
+    let policy = Policy::new(Function::Fimd, Ratio::new(1, 65_536), Policy::HP_M).unwrap();
+    let mut f = flow();
+    let (mut enforced, mut told, mut force) = (ONE, None, 0u64);
+    let mut echoed = 0;
+    let mut ce = 0;
+    let mut caused = Vec::new();
+    let last = marks.len() as u32;
+    for departed in 1..=last {
+        if let Some((at, ipd, decrease)) = told
+            && departed >= at
+        {
+            enforced = ipd;
+            force = in_force(decrease, departed);
+            told = None;
+        }
+        let lag = (u64::from(rtt) * ONE / enforced) as u32;
+        while echoed + lag < departed {
+            echoed += 1;
+            ce += u32::from(marks[echoed as usize - 1]);
+            let e = Echo {
+                protocol: 17,
+                src_port: 1,
+                dst_port: 2,
+                packets: echoed,
+                ce,
+                sequence: echoed as u16,
+            };
+            let news = f.echo.accept(&e, departed, departed, f.quiet()).unwrap();
+            assert_eq!(news.packets, 1);
+            let (reaction, tell) = f.respond(&policy, &news, force, departed, LINK, 1);
+            if reaction.decreased != 0 {
+                assert!(tell);
+                caused.push(echoed);
+                // In force once so many more have left, and then for all but the next.
+                told = Some((departed + 1 + delay, f.response.ipd, f.decreases as u32));
+            } else if tell && told.is_none() {
+                enforced = f.response.ipd;
+            }
+        }
+    }
+    assert_eq!(f.decreases as usize, caused.len());
+    caused
+}
+
+#[test]
+fn one_event_gives_one_decrease() {
+    // Packets 10 to 16 are marked: a round trip of 3, the agent 4 behind.
+    let marks: Vec<bool> = (1..=60).map(|k| (10..=16).contains(&k)).collect();
+    assert_eq!(run(&marks, 3, 4), [10]);
+    // Marks that go on: the echo of 10 comes when 13 have left, the rate is in force when 17 have,
+    // from number 19 on.
+    let marks: Vec<bool> = (1..=25).map(|k| k >= 10).collect();
+    assert_eq!(run(&marks, 3, 4), [10, 19]);
+    // An agent that never answers: the flow goes on with its first decrease.
+    let marks = [true; 100];
+    assert_eq!(run(&marks, 3, 1000), [1]);
+}
+
+proptest! {
+    /// Between two decreases lie at least the packets that left before the first was in force, and
+    /// a mark on the next one behind them counts.
+    #[test]
+    fn rounds(
+        // 16 decreases at most: the floor, where one more changes nothing.
+        marks in prop::collection::vec(prop::bool::weighted(0.3), 1..32),
+        always in any::<bool>(),
+        rtt in 0..=3u32,
+        delay in 0..12u32,
+    ) {
+        let marks: Vec<bool> = if always { vec![true; marks.len()] } else { marks };
+        let caused = run(&marks, rtt, delay);
+        let first = marks.iter().position(|m| *m).map(|at| at as u32 + 1);
+        if first.is_some_and(|at| at + rtt <= marks.len() as u32) {
+            prop_assert_eq!(caused.first().copied(), first);
+        }
+        for pair in caused.windows(2) {
+            prop_assert!(marks[pair[1] as usize - 1]);
+            // The echo came `lag` >= 0 later, the agent `delay` after that.
+            prop_assert!(pair[1] > pair[0] + delay + 1, "{:?}", caused);
+            let end = pair[1] as usize - 1;
+            let start = end.min((pair[0] + rtt + delay + 1) as usize);
+            prop_assert!(
+                !marks[start..end].contains(&true),
+                "a mark of the new rate was ignored: {:?}", caused
+            );
+        }
+    }
+}
