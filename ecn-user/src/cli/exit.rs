@@ -97,6 +97,8 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
 fn code_of_agent(error: &agent::Error) -> Option<u8> {
     match error {
         agent::Error::Configuration(_) => Some(USAGE),
+        // One at a time: the machine has no room for another.
+        agent::Error::Running { .. } => Some(LACKING),
         agent::Error::Datapath(error) => code_of_datapath(error),
         // What the configuration names and the machine does not have.
         agent::Error::Net(
@@ -114,6 +116,7 @@ fn code_of_agent(error: &agent::Error) -> Option<u8> {
 fn code_of_rig(error: &rig::topology::Error) -> Option<u8> {
     match error {
         rig::topology::Error::Option { .. } => Some(USAGE),
+        rig::topology::Error::AlreadyUp { .. } => Some(LACKING),
         rig::topology::Error::Net(error) => code_of_net(error),
         _ => None,
     }
