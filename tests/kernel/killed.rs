@@ -188,7 +188,7 @@ fn a_second_agent_is_refused() {
     let mut agent = start(&ecn, &lab, &folder);
     let config = folder.0.join("ecn.toml");
     let second = process::run(&ecn, &["run", "--config", config.to_str().expect("a path")]);
-    assert_eq!(second.status.code(), Some(1));
+    assert_eq!(second.status.code(), Some(3));
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(
         said.contains("another ecn agent or rig is running"),
