@@ -10,7 +10,7 @@ use crate::{
     datapath::Attached,
     net::{
         NetNs, Netlink,
-        netlink::{Link, LinkWatch},
+        netlink::{Link, LinkEvent, LinkWatch},
     },
 };
 
@@ -66,8 +66,17 @@ impl Bridge {
         })
     }
 
-    pub(super) fn links_changed(&self) -> Result<bool> {
-        Ok(!self.watch.drain()?.is_empty())
+    /// Whether devices changed since the last call; if so, the numbers of those that went.
+    pub(super) fn links_changed(&self) -> Result<Option<Vec<u32>>> {
+        let events = self.watch.drain()?;
+        if events.is_empty() {
+            return Ok(None);
+        }
+        let gone = events.iter().filter_map(|event| match event {
+            LinkEvent::Gone { index, .. } => Some(*index),
+            _ => None,
+        });
+        Ok(Some(gone.collect()))
     }
 
     pub(super) fn state(&self, config: &Config) -> state::BridgeState {
@@ -276,7 +285,7 @@ impl Inner {
         known
     }
 
-    fn remove_port(&mut self, number: usize, ifindex: u32) -> Result<()> {
+    pub(super) fn remove_port(&mut self, number: usize, ifindex: u32) -> Result<()> {
         let bridge = &mut self.bridges[number];
         let Some(port) = bridge.ports.remove(&ifindex) else {
             return Ok(());

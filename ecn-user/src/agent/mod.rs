@@ -245,7 +245,11 @@ impl Inner {
     fn tick(&mut self) -> Result<()> {
         let mut changed = false;
         for number in 0..self.bridges.len() {
-            if self.bridges[number].links_changed()? {
+            if let Some(gone) = self.bridges[number].links_changed()? {
+                // By now another device may have the number, and even the name.
+                for ifindex in gone {
+                    self.remove_port(number, ifindex)?;
+                }
                 self.sync_bridge(number)?;
                 changed = true;
             }
