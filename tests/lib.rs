@@ -84,7 +84,7 @@ fn isolate() {
     }
     let none = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS).expect("a mount namespace");
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("private mounts");
+    sys::keep_mounts_private().expect("private mounts");
     for (kind, at) in [("tmpfs", "/run"), ("bpf", sys::BPFFS)] {
         // Where there is no bpffs yet, the agent mounts one.
         let mounted = mount(Some(kind), at, Some(kind), MsFlags::empty(), none);

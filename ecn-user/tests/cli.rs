@@ -23,14 +23,21 @@ fn run_alone(script: &str) -> Option<Output> {
         eprintln!("skipped: needs root");
         return None;
     }
-    let script = format!("mount -t tmpfs none /run && mount -t bpf bpf /sys/fs/bpf && {script}");
+    // In a chroot `/` is no mount point.
+    let script = format!(
+        "{{ mount --make-rprivate / 2> /dev/null || mount --make-rprivate /run; }} \
+         && {{ mount --make-rprivate /sys 2> /dev/null || true; }} \
+         && mount -t proc proc /proc && mount -t tmpfs none /run \
+         && mount -t bpf bpf /sys/fs/bpf && {script}"
+    );
     let output = Command::new("unshare")
         .args([
             "--mount",
+            "--propagation",
+            "unchanged",
             "--net",
             "--pid",
             "--fork",
-            "--mount-proc",
             "sh",
             "-c",
             &script,

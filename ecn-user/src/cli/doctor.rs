@@ -314,8 +314,7 @@ fn scratch() -> PathBuf {
 /// that nobody else sees over the machine's.
 fn private_place() -> anyhow::Result<NetNs> {
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).context("make namespaces")?;
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).context("keep mounts private")?;
+    crate::net::sys::keep_mounts_private().context("keep mounts private")?;
     if Path::new(BPFFS).exists() {
         mount(
             Some("bpf"),

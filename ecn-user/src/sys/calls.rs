@@ -67,6 +67,19 @@ pub fn prefer_this_thread() -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) == 0 }
 }
 
+/// Keeps what is mounted from now on to the calling thread's mount namespace. In a chroot `/` is no
+/// mount point; there it is done for the places that we mount on.
+pub fn keep_mounts_private() -> nix::Result<()> {
+    let private = |at: &str| {
+        let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        mount(None::<&str>, at, None::<&str>, flags, None::<&str>)
+    };
+    match private("/") {
+        Err(Errno::EINVAL) => ["/run", "/sys"].into_iter().try_for_each(private),
+        done => done,
+    }
+}
+
 /// Mounts bpffs on `/sys/fs/bpf` unless it is there; true if this call mounted it.
 pub fn mount_bpffs() -> Result<bool> {
     let file = |what, errno| Error::File {
