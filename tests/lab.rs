@@ -139,12 +139,14 @@ impl Lab {
         let host = &mut self.hosts[number];
         host.port = port.to_owned();
         let mac = host.mac.map(|byte| format!("{byte:02x}")).join(":");
-        let (switch, host) = (self.switch.name(), host.ns.name());
+        let host = host.ns.name();
         let words = format!(
-            "-n {switch} link add name {port} index {index} type veth \
+            "link add name {port} index {index} type veth \
              peer name {DEVICE} address {mac} netns {host}"
         );
-        match Command::new("ip").args(words.split_whitespace()).status() {
+        // Not `ip -n`: that remounts /sys, which a chroot does not let it.
+        let ip = || Command::new("ip").args(words.split_whitespace()).status();
+        match self.switch.run(ip) {
             Ok(status) => assert!(status.success(), "ip {words}"),
             Err(_) => return false,
         }
