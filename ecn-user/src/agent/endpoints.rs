@@ -153,6 +153,11 @@ impl Inner {
         endpoint
             .htb
             .add_flow_class(&endpoint.nl, class as u16, link)?;
+        // Set by hand before there was a class to set.
+        let pinned = lock(&self.shared.pinned).get(&(number, class)).copied();
+        if let Some(rate) = pinned {
+            return self.set_rate((number, class), rate);
+        }
         let flows = self.maps.flows()?;
         let Some((_, flow)) = flows.iter().find(|(_, flow)| flow.class == class) else {
             return Ok(());
