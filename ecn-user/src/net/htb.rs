@@ -33,7 +33,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 /// Handle of the HTB at an endpoint's device.
-pub const ENDPOINT_MAJOR: u16 = 0xec0e;
+pub const ENDPOINT_MAJOR: u16 = ecn_core::abi::HTB_MAJOR;
 /// Handle of the HTB at a switch port.
 pub const PORT_MAJOR: u16 = 0xec0f;
 /// The class above all others, at endpoints and ports.
@@ -41,7 +41,7 @@ pub const TOP_MINOR: u16 = 1;
 /// At an endpoint: what belongs to no flow.
 pub const DEFAULT_MINOR: u16 = 2;
 /// At an endpoint: the first flow.
-pub const FIRST_FLOW_MINOR: u16 = 0x10;
+pub const FIRST_FLOW_MINOR: u16 = ecn_core::abi::FIRST_CLASS as u16;
 /// Guaranteed to each class that borrows, since HTB knows no rate of 0. 100 of them are 0.8 % of
 /// 100 Mbit/s.
 pub const GUARANTEED_BYTES_PER_S: u64 = 1_000;

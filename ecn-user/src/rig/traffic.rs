@@ -11,10 +11,10 @@
 //! ```
 
 use super::topology::{HOST_DEVICE, Role, Topology, bridge_releases_sockets};
+use crate::agent::enforce::now_ns;
 use crate::net::{self, NetNs, sys};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -286,7 +286,7 @@ impl Shared {
                 0 => std::thread::sleep(Duration::from_millis(1)),
                 start => {
                     let at = start + flow as u64 * self.plan.stagger_us * 1000;
-                    std::thread::sleep(Duration::from_nanos(at.saturating_sub(monotonic_ns())));
+                    std::thread::sleep(Duration::from_nanos(at.saturating_sub(now_ns())));
                     return true;
                 }
             }
@@ -314,17 +314,10 @@ impl Shared {
                 }
             });
         Report {
-            monotonic_ns: monotonic_ns(),
+            monotonic_ns: now_ns(),
             flows: flows.collect(),
         }
     }
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds; what [`Report::monotonic_ns`] is on.
-pub fn monotonic_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
-        now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
-    })
 }
 
 /// The body of `ecn traffic`: plan and commands on standard input, reports on standard output.
@@ -363,7 +356,7 @@ pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
             Kind::Udp | Kind::Tcp => sockets::start(scope, &shared)?,
             Kind::Iperf3Udp | Kind::Iperf3Tcp => iperf3::start(scope, &shared)?,
         };
-        shared.start_ns.store(monotonic_ns(), Relaxed);
+        shared.start_ns.store(now_ns(), Relaxed);
         let all = Duration::from_micros(shared.plan.stagger_us) * shared.plan.flows.len() as u32;
         std::thread::sleep(all);
         say(&shared.report())?;
