@@ -219,9 +219,26 @@ fn run(
                 latency.saturating_record(now.saturating_sub(marked) / 1000);
             }
         }
-        // However many decreases come, there is a bound to how often they are acted on.
-        std::thread::sleep(period / 2);
+        std::thread::sleep(pause(shared, period));
     }
+}
+
+/// How long decreases wait for each other: however many come, this bounds how often they are acted on.
+///
+/// A loop's delay counts in packets of the link, and so does this; faster links get more of the
+/// processor, within bounds.
+fn pause(shared: &Shared, period: Duration) -> Duration {
+    const PACKETS: u64 = 6;
+    let packet_ns = |htb: &EndpointHtb| {
+        u64::from(htb.frame_bytes) * 1_000_000_000 / htb.link_bytes_per_s.max(1)
+    };
+    let shortest = lock(&shared.targets)
+        .values()
+        .map(|target| packet_ns(&target.htb))
+        .min();
+    shortest.map_or(period / 2, |ns| {
+        Duration::from_nanos(ns.saturating_mul(PACKETS)).clamp(period / 4, period / 2)
+    })
 }
 
 fn enforce(shared: &Shared, rates: &HashMap<(u32, u32), RateEvent>, batch: &mut ClassBatch) {
