@@ -46,7 +46,7 @@ macro_rules! ecn_or_skip {
             Some(ecn) => ecn,
             None => {
                 let name = $crate::name_of(|| {});
-                $crate::note(&format!("skipped {name}: no ecn command, set ECN_BIN"));
+                $crate::skipped(name, "no ecn command, set ECN_BIN");
                 return;
             }
         }

@@ -20,7 +20,7 @@ pub struct Args {
 }
 
 /// The types of the running kernel, without which its structures cannot be read.
-const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+pub const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 /// Runs the verb. Returns only if something fails: the rig takes this process over.
 pub fn run(args: &Args, permission: Permission) -> Result<ExitCode> {

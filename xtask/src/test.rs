@@ -1,12 +1,15 @@
 //! `cargo xtask test`: every check, all of them even if one fails, then a summary.
 
+use std::fs;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use crate::machine::{Lacks, Permission, cargo};
+use crate::machine::{Lacks, Permission, cargo, is_root, root};
+use crate::run::KERNEL_TYPES;
 use crate::setup::Bpf;
 use crate::{build_ebpf, setup, step, toolchain};
 
@@ -114,6 +117,7 @@ pub fn test(permission: Permission) -> Result<ExitCode> {
     });
 
     let mut built: Option<Bpf> = None;
+    let mut tests_skipped = Vec::new();
     checks.check("BPF build", || {
         if let Some(found) = bpf {
             let found = found?;
@@ -140,7 +144,10 @@ pub fn test(permission: Permission) -> Result<ExitCode> {
         // The tests run the command that users run.
         let mut build = cargo();
         build.args(["build", "--release", "--package", "ecn-user"]);
+        build.args(["--target-dir", "target"]);
         step::run("the command", &mut build)?;
+        let skipped = root().join("target/skipped-tests");
+        fs::write(&skipped, "").with_context(|| format!("writing {}", skipped.display()))?;
         // Without rights, programs or tools, the tests skip themselves by name.
         let mut test = cargo();
         test.args([
@@ -151,7 +158,15 @@ pub fn test(permission: Permission) -> Result<ExitCode> {
             "--",
             "--test-threads=1",
         ]);
-        step::run("real-kernel tests", &mut test)
+        test.env("ECN_BIN", root().join("target/release/ecn"))
+            .env("ECN_SKIPPED", &skipped);
+        step::run("real-kernel tests", &mut test)?;
+        tests_skipped = fs::read_to_string(&skipped)
+            .with_context(|| format!("reading {}", skipped.display()))?
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        Ok(())
     });
     checks.check("documentation", || {
         let mut doc = cargo();
@@ -159,7 +174,21 @@ pub fn test(permission: Permission) -> Result<ExitCode> {
             .env("RUSTDOCFLAGS", "-D warnings");
         step::run("documentation", &mut doc)
     });
-    Ok(checks.summary())
+    let code = checks.summary();
+    if !tests_skipped.is_empty() {
+        println!(
+            "of the real-kernel tests, {} were skipped:",
+            tests_skipped.len()
+        );
+        for test in &tests_skipped {
+            println!("    {test}");
+        }
+        if is_root() && built.is_some() && Path::new(KERNEL_TYPES).exists() {
+            println!("this machine has all that they need: they must run");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(code)
 }
 
 /// Lints ecn-ebpf by the clippy of the toolchain that builds it.
