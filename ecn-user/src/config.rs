@@ -11,9 +11,12 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use serde::de::{self, Deserializer};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, DeValue};
+
+pub use ecn_sim::keyword::{KeywordError, nearest, suggestion};
+pub use ecn_sim::model::{Function, Marking};
+use ecn_sim::{keywords, serde_as_text};
 
 use crate::units::{DurationText, Fraction, Rate};
 
@@ -22,121 +25,6 @@ pub const EXAMPLE: &str = include_str!("../ecn.example.toml");
 
 /// The version of the file format that this program reads.
 pub const VERSION: u32 = 1;
-
-/// The nearest of `candidates` to a mistyped `word`, if one is near enough to be meant.
-pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let lower = word.to_lowercase();
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&lower, candidate), candidate))
-        .filter(|(distance, candidate)| {
-            // A third of the letters may differ; short names allow one.
-            *distance <= (candidate.chars().count() / 3).max(1)
-        })
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
-}
-
-/// ``did you mean `x`?`` or, if nothing is near, `allowed are a, b, c`.
-pub fn suggestion(word: &str, candidates: &[&str]) -> String {
-    match nearest(word, candidates.iter().copied()) {
-        Some(candidate) => format!("did you mean `{candidate}`?"),
-        None => format!("allowed are {}", candidates.join(", ")),
-    }
-}
-
-/// A word that is none of those that a key takes.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown value `{value}`: {hint}")]
-pub struct KeywordError {
-    value: String,
-    hint: String,
-}
-
-impl KeywordError {
-    fn new(value: &str, names: &[&str]) -> Self {
-        Self {
-            value: value.to_owned(),
-            hint: suggestion(value, names),
-        }
-    }
-}
-
-macro_rules! serde_as_text {
-    ($type:ty) => {
-        impl Serialize for $type {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer)?
-                    .parse()
-                    .map_err(de::Error::custom)
-            }
-        }
-    };
-}
-
-macro_rules! keywords {
-    (
-        $(#[$doc:meta])*
-        $name:ident { $( $(#[$variant_doc:meta])* $variant:ident = $text:literal, )+ }
-    ) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-        pub enum $name { $( $(#[$variant_doc])* $variant, )+ }
-
-        impl $name {
-            /// Every value, in the order of the documentation.
-            pub const ALL: &[Self] = &[$( Self::$variant, )+];
-
-            /// The names of [`Self::ALL`].
-            pub const NAMES: &[&str] = &[$( $text, )+];
-
-            /// The name in configuration files, on the command line and in JSON.
-            pub const fn name(self) -> &'static str {
-                match self { $( Self::$variant => $text, )+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = KeywordError;
-
-            fn from_str(text: &str) -> Result<Self, KeywordError> {
-                match text {
-                    $( $text => Ok(Self::$variant), )+
-                    _ => Err(KeywordError::new(text, Self::NAMES)),
-                }
-            }
-        }
-
-        serde_as_text!($name);
-    };
-}
-
-keywords! {
-    /// Which packets a bridge marks.
-    Marking {
-        /// Packets are counted but never marked.
-        None = "none",
-        /// A full input buffer: all packets in it.
-        Naive = "naive",
-        /// A full input buffer: all packets in the bridge for the outputs of its packets.
-        Input = "input",
-        /// As `Input`, and more packets waiting for one output than the threshold.
-        #[default]
-        InputOutput = "input-output",
-    }
-}
 
 keywords! {
     /// Where on its way through the bridge a packet gets its mark.
@@ -158,21 +46,6 @@ keywords! {
         Htb = "htb",
         /// Rates are computed and shown, but not enforced.
         None = "none",
-    }
-}
-
-keywords! {
-    /// How a flow's rate answers to marked and unmarked packets.
-    Function {
-        /// The rate stays at the link rate.
-        None = "none",
-        /// Linear inter-packet delay.
-        #[default]
-        Lipd = "lipd",
-        /// Fast increase, multiplicative decrease.
-        Fimd = "fimd",
-        /// Additive increase, multiplicative decrease.
-        Aimd = "aimd",
     }
 }
 

@@ -7,4 +7,4 @@ pub mod datapath;
 pub mod net;
 pub mod rig;
 pub mod sys;
-pub mod units;
+pub use ecn_sim::units;

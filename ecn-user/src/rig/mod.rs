@@ -1,7 +1,7 @@
 //! HP's Fig. 1 on this machine: topology, traffic, runs, reports.
 
 pub mod args;
-pub mod figure;
+pub use ecn_sim::figure;
 pub mod report;
 pub mod run;
 pub mod topology;

@@ -1,0 +1,108 @@
+//! Words that are keys or values, and what to say of a mistyped one.
+
+/// The nearest of `candidates` to a mistyped `word`, if one is near enough to be meant.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = word.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&lower, candidate), candidate))
+        .filter(|(distance, candidate)| {
+            // A third of the letters may differ; short names allow one.
+            *distance <= (candidate.chars().count() / 3).max(1)
+        })
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// ``did you mean `x`?`` or, if nothing is near, `allowed are a, b, c`.
+pub fn suggestion(word: &str, candidates: &[&str]) -> String {
+    match nearest(word, candidates.iter().copied()) {
+        Some(candidate) => format!("did you mean `{candidate}`?"),
+        None => format!("allowed are {}", candidates.join(", ")),
+    }
+}
+
+/// A word that is none of those that a key takes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown value `{value}`: {hint}")]
+pub struct KeywordError {
+    value: String,
+    hint: String,
+}
+
+impl KeywordError {
+    /// `value` is not among `names`.
+    pub fn new(value: &str, names: &[&str]) -> Self {
+        Self {
+            value: value.to_owned(),
+            hint: suggestion(value, names),
+        }
+    }
+}
+
+/// `Serialize` and `Deserialize` of a type as the text that it displays as and is parsed from.
+#[macro_export]
+macro_rules! serde_as_text {
+    ($type:ty) => {
+        impl ::serde::Serialize for $type {
+            fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> ::serde::Deserialize<'de> for $type {
+            fn deserialize<D: ::serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<Self, D::Error> {
+                <String as ::serde::Deserialize>::deserialize(deserializer)?
+                    .parse()
+                    .map_err(::serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+/// An enumeration whose values have a name each, the same in files, on the command line and in JSON.
+#[macro_export]
+macro_rules! keywords {
+    (
+        $(#[$doc:meta])*
+        $name:ident { $( $(#[$variant_doc:meta])* $variant:ident = $text:literal, )+ }
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+        pub enum $name { $( $(#[$variant_doc])* $variant, )+ }
+
+        impl $name {
+            /// Every value, in the order of the documentation.
+            pub const ALL: &[Self] = &[$( Self::$variant, )+];
+
+            /// The names of [`Self::ALL`].
+            pub const NAMES: &[&str] = &[$( $text, )+];
+
+            /// The name in configuration files, on the command line and in JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $( Self::$variant => $text, )+ }
+            }
+        }
+
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl ::std::str::FromStr for $name {
+            type Err = $crate::keyword::KeywordError;
+
+            fn from_str(text: &str) -> Result<Self, $crate::keyword::KeywordError> {
+                match text {
+                    $( $text => Ok(Self::$variant), )+
+                    _ => Err($crate::keyword::KeywordError::new(text, Self::NAMES)),
+                }
+            }
+        }
+
+        $crate::serde_as_text!($name);
+    };
+}
