@@ -187,8 +187,32 @@ impl<const N: usize> Switch<N> {
     /// Arrival marking: `cnt2` is first clipped to what waits ahead of this packet, so that no
     /// stale mark outlives its queue; the packet takes a mark if one is left, then its own
     /// triggers set the marks of the packets behind it.
+    ///
+    /// A packet alone at its output does not fill a buffer: before a trigger is evaluated, a packet
+    /// has its chance to cut through. Here it is not known whether it will have to wait; where it
+    /// is, call [`Switch::wait`].
     #[inline(always)]
     pub fn arrive(&mut self, policy: &Policy, i: u8, o: u8, n: u32, markable: bool) -> Decision {
+        self.enter(policy, i, o, n, markable, true)
+    }
+
+    /// [`Switch::arrive`] of a packet that had its chance to cut through and has to wait: alone at
+    /// its output or not.
+    #[inline(always)]
+    pub fn wait(&mut self, policy: &Policy, i: u8, o: u8, n: u32, markable: bool) -> Decision {
+        self.enter(policy, i, o, n, markable, false)
+    }
+
+    #[inline(always)]
+    fn enter(
+        &mut self,
+        policy: &Policy,
+        i: u8,
+        o: u8,
+        n: u32,
+        markable: bool,
+        alone_cuts_through: bool,
+    ) -> Decision {
         let mut decision = Decision::default();
         let w = self.waiting(i, o);
         *w = w.wrapping_add(n);
@@ -239,10 +263,8 @@ impl<const N: usize> Switch<N> {
             output.cnt2 = cnt1;
         }
         if full && !naive {
-            // Before the trigger is evaluated the packet had its chance to cut through: alone at its
-            // output, it does not wait.
             let own = *self.waiting(i, o);
-            if ahead == 0 {
+            if alone_cuts_through && ahead == 0 {
                 *self.waiting(i, o) = 0;
             }
             self.mark_waiting_for_outputs_of(i, policy.ports);

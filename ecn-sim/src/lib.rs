@@ -3,7 +3,16 @@
 //! It needs no kernel: marking and response are the functions of `ecn-core` that the kernel
 //! programs call.
 
+pub mod endpoint;
+pub mod engine;
 pub mod figure;
 pub mod keyword;
+pub mod measure;
 pub mod model;
+pub mod network;
+pub mod report;
+pub mod scenario;
+mod scenario_file;
+pub mod simulation;
+pub mod switch;
 pub mod units;

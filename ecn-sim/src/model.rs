@@ -1,6 +1,16 @@
 //! What a run assumes: the mechanisms under study, and each choice that the papers leave open.
 
-use crate::keywords;
+use std::fmt;
+use std::num::ParseIntError;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use ecn_core::{marking, response};
+use serde::{Deserialize, Serialize};
+
+use crate::keyword::KeywordError;
+use crate::units::{DurationText, Fraction};
+use crate::{keywords, serde_as_text};
 
 keywords! {
     /// Which packets a bridge marks.
@@ -29,5 +39,439 @@ keywords! {
         Fimd = "fimd",
         /// Additive increase, multiplicative decrease.
         Aimd = "aimd",
+    }
+}
+
+keywords! {
+    /// Which of the packets that wait for an output goes first.
+    Arbitration {
+        /// The one that has been in the switch longest, over all inputs.
+        #[default]
+        Oldest = "oldest",
+        /// Inputs in turn; of each, the one that has been there longest.
+        RoundRobin = "round-robin",
+    }
+}
+
+keywords! {
+    /// Which overtaking counts against the limit on bypasses.
+    BypassCounts {
+        /// Overtaking by packets for the same output, which arbitration by age never does.
+        #[default]
+        SameOutput = "same-output",
+        /// Overtaking by packets for any output.
+        AnyOutput = "any-output",
+    }
+}
+
+keywords! {
+    /// How many outputs an input buffer can feed at a time.
+    Crossbar {
+        /// Any number.
+        #[default]
+        Multiple = "multiple",
+        /// One: a single read port.
+        Single = "single",
+    }
+}
+
+keywords! {
+    /// When the triggers of marking are evaluated.
+    Trigger {
+        /// After the arriving packet had its chance to cut through.
+        #[default]
+        AfterDispatch = "after-dispatch",
+        /// Before.
+        BeforeDispatch = "before-dispatch",
+    }
+}
+
+keywords! {
+    /// What counts in a comparison: of a buffer with its size, or of `cnt1` with the threshold.
+    Counting {
+        /// Packets that wait.
+        #[default]
+        Waiting = "waiting",
+        /// Packets whose tail has not left yet.
+        Present = "present",
+    }
+}
+
+keywords! {
+    /// When a slot of an input buffer is free again.
+    SlotFreed {
+        /// When the tail has left.
+        #[default]
+        Tail = "tail",
+        /// When the header leaves.
+        Head = "head",
+    }
+}
+
+keywords! {
+    /// How much of a packet a switch needs before it forwards it.
+    Forwarding {
+        /// The header (and as much as a faster output needs, so as not to run dry).
+        #[default]
+        CutThrough = "cut-through",
+        /// All of it.
+        StoreAndForward = "store-and-forward",
+    }
+}
+
+keywords! {
+    /// At which arrivals the output trigger fires.
+    OutputTrigger {
+        /// At each that finds more than the threshold.
+        #[default]
+        Above = "above",
+        /// At the one that crosses it.
+        Crossing = "crossing",
+    }
+}
+
+keywords! {
+    /// Which rate spaces a packet from the one before.
+    Spacing {
+        /// The rate after the ACK just received.
+        #[default]
+        AfterAck = "after-ack",
+        /// The rate when the one before was sent.
+        AtSend = "at-send",
+    }
+}
+
+keywords! {
+    /// Where in a packet time each flow begins.
+    Phases {
+        /// Anywhere, from the seed.
+        #[default]
+        Random = "random",
+        /// At its beginning.
+        Aligned = "aligned",
+    }
+}
+
+keywords! {
+    /// How often a flow reacts to one event of congestion.
+    Reaction {
+        /// To each mark, as the papers do.
+        #[default]
+        EachMark = "each-mark",
+        /// Once per round: marks on packets sent before the last decrease are ignored. The same with
+        /// a window of one packet.
+        OncePerRound = "once-per-round",
+    }
+}
+
+/// How a source answers to marked and unmarked ACKs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// One of the papers' functions, or none.
+    Function(Function),
+    /// A designed function from a table file of `ecn design`.
+    Table(PathBuf),
+}
+
+impl Default for Response {
+    fn default() -> Self {
+        Self::Function(Function::default())
+    }
+}
+
+impl fmt::Display for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Function(function) => function.fmt(f),
+            Self::Table(file) => write!(f, "table:{}", file.display()),
+        }
+    }
+}
+
+impl FromStr for Response {
+    type Err = KeywordError;
+
+    fn from_str(text: &str) -> Result<Self, KeywordError> {
+        match text.strip_prefix("table:") {
+            Some(file) if !file.is_empty() => Ok(Self::Table(file.into())),
+            Some(_) => Err(KeywordError::new(text, &["table:FILE"])),
+            None => text.parse().map(Self::Function).map_err(|_| {
+                let names = [Function::NAMES, &["table:FILE"]].concat();
+                KeywordError::new(text, &names)
+            }),
+        }
+    }
+}
+
+serde_as_text!(Response);
+
+/// The most younger packets that may overtake one that waits: a number, or `unlimited`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bypass(pub u32);
+
+impl Bypass {
+    /// No limit.
+    pub const UNLIMITED: Self = Self(u32::MAX);
+}
+
+impl fmt::Display for Bypass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::UNLIMITED => f.write_str("unlimited"),
+            Self(limit) => write!(f, "{limit}"),
+        }
+    }
+}
+
+impl FromStr for Bypass {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "unlimited" {
+            return Ok(Self::UNLIMITED);
+        }
+        text.parse().map(Self).map_err(|error: ParseIntError| {
+            format!("`{text}` is not a number of packets, or `unlimited`: {error}")
+        })
+    }
+}
+
+serde_as_text!(Bypass);
+
+/// The switches that mark: `all`, or their names with commas between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MarkIn {
+    /// Every switch.
+    All,
+    /// These.
+    Named(Vec<String>),
+}
+
+impl fmt::Display for MarkIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Named(names) => f.write_str(&names.join(",")),
+        }
+    }
+}
+
+impl FromStr for MarkIn {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(if text == "all" {
+            Self::All
+        } else {
+            Self::Named(text.split(',').map(|name| name.trim().to_owned()).collect())
+        })
+    }
+}
+
+serde_as_text!(MarkIn);
+
+/// The mechanisms of a run, and each choice that the papers leave open.
+///
+/// The defaults are the papers' values where they state one, and otherwise those that reproduce
+/// their statements.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Model {
+    /// Which packets a switch marks.
+    pub marking: Marking,
+    /// Output trigger: more than this many packets for one output. Packets.
+    pub threshold: u32,
+    /// Slots of an input buffer. Packets.
+    pub buffer: u32,
+    /// How a source answers.
+    pub response: Response,
+    /// Floor of a source's rate, as a fraction of the rate of its link. The papers do not state it;
+    /// 1/256 alone puts the ends of slide 14's curves where they are.
+    pub rmin: Fraction,
+    /// Factor of the decrease of FIMD and AIMD.
+    pub m: Fraction,
+    /// Packets that a flow may have in flight.
+    pub window: u32,
+    /// How often a source reacts.
+    pub reaction: Reaction,
+    /// Order of an output's packets.
+    pub arbitration: Arbitration,
+    /// Limit on overtaking within an input buffer.
+    pub bypass: Bypass,
+    /// What counts against that limit.
+    pub bypass_counts: BypassCounts,
+    /// Whether an input can feed several outputs at once.
+    pub crossbar: Crossbar,
+    /// When triggers are evaluated.
+    pub trigger: Trigger,
+    /// What fills a buffer, for the input trigger.
+    pub full_counts: Counting,
+    /// What is compared with the threshold.
+    pub threshold_counts: Counting,
+    /// When the output trigger fires.
+    pub output_trigger: OutputTrigger,
+    /// The switches that mark.
+    pub mark_in: MarkIn,
+    /// When a slot is free again; the credit for it returns at once.
+    pub slot_freed: SlotFreed,
+    /// How much of a packet must be there before it is forwarded.
+    pub forwarding: Forwarding,
+    /// From the arrival of a header to its earliest departure.
+    pub forwarding_delay: DurationText,
+    /// Added to the time that an ACK takes; ACKs do not contend with data.
+    pub ack_delay: DurationText,
+    /// Which rate spaces packets.
+    pub spacing: Spacing,
+    /// A flow's rate at its start, as a fraction of the rate of its link.
+    pub initial_rate: Fraction,
+    /// Where in a packet time each flow begins.
+    pub phases: Phases,
+}
+
+/// A fraction that is valid by construction.
+const fn fraction(numerator: u32, denominator: u32) -> Fraction {
+    match Fraction::new(numerator, denominator) {
+        Some(fraction) => fraction,
+        None => panic!("a denominator of 0"),
+    }
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self {
+            marking: Marking::InputOutput,
+            threshold: 8,
+            buffer: 4,
+            response: Response::default(),
+            rmin: fraction(1, 256),
+            m: fraction(2, 1),
+            window: 1,
+            reaction: Reaction::default(),
+            arbitration: Arbitration::default(),
+            bypass: Bypass(4),
+            bypass_counts: BypassCounts::default(),
+            crossbar: Crossbar::default(),
+            trigger: Trigger::default(),
+            full_counts: Counting::default(),
+            threshold_counts: Counting::default(),
+            output_trigger: OutputTrigger::default(),
+            mark_in: MarkIn::All,
+            slot_freed: SlotFreed::default(),
+            forwarding: Forwarding::default(),
+            forwarding_delay: DurationText::from_nanos(40),
+            ack_delay: DurationText::from_nanos(0),
+            spacing: Spacing::default(),
+            initial_rate: fraction(1, 1),
+            phases: Phases::default(),
+        }
+    }
+}
+
+/// A value of a [`Model`] that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {value}: {reason}")]
+pub struct ModelError {
+    /// The key.
+    pub key: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What is wrong with it, and what is allowed.
+    pub reason: String,
+}
+
+impl ModelError {
+    /// `value` of `key` is refused.
+    pub fn new(key: &'static str, value: impl fmt::Display, reason: impl fmt::Display) -> Self {
+        Self {
+            key,
+            value: value.to_string(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+/// Largest number of slots, threshold or window, packets.
+pub const MOST_PACKETS: u32 = 1_000_000;
+/// Longest delay of anything that is no run.
+pub const LONGEST_DELAY: DurationText = DurationText::from_secs(1);
+
+impl Model {
+    /// Checks what the types leave open.
+    ///
+    /// # Errors
+    ///
+    /// A number out of its range, by name.
+    pub fn check(&self) -> Result<(), ModelError> {
+        for (key, value) in [
+            ("buffer", self.buffer),
+            ("window", self.window),
+            ("threshold", self.threshold),
+        ] {
+            let least = u32::from(key != "threshold");
+            if !(least..=MOST_PACKETS).contains(&value) {
+                let reason = format!("{least} to {MOST_PACKETS} packets are allowed");
+                return Err(ModelError::new(key, value, reason));
+            }
+        }
+        for (key, delay) in [
+            ("forwarding_delay", self.forwarding_delay),
+            ("ack_delay", self.ack_delay),
+        ] {
+            if delay.as_nanos() > LONGEST_DELAY.as_nanos() {
+                let reason = format!("at most {LONGEST_DELAY} is allowed");
+                return Err(ModelError::new(key, delay, reason));
+            }
+        }
+        let initial = self.initial_rate;
+        if initial.numerator() == 0 || initial.numerator() > initial.denominator() {
+            let reason = "a flow starts above 0 and at most at its link's rate, 1";
+            return Err(ModelError::new("initial_rate", initial, reason));
+        }
+        self.policy(Function::Lipd).map(drop)
+    }
+
+    /// The response of `ecn-core` for one of the papers' functions.
+    ///
+    /// # Errors
+    ///
+    /// `rmin` or `m` out of range.
+    pub fn policy(&self, function: Function) -> Result<response::Policy, ModelError> {
+        use response::PolicyError as E;
+        let ratio =
+            |f: Fraction| response::Ratio::new(f.numerator().into(), f.denominator().into());
+        let function = match function {
+            Function::None => response::Function::None,
+            Function::Lipd => response::Function::Lipd,
+            Function::Fimd => response::Function::Fimd,
+            Function::Aimd => response::Function::Aimd,
+        };
+        let round = match self.reaction {
+            Reaction::EachMark => response::Round::Off,
+            Reaction::OncePerRound => response::Round::Packets,
+        };
+        response::Policy::new(function, ratio(self.rmin), ratio(self.m))
+            .map(|policy| policy.with_round(round, 0))
+            .map_err(|error| match error {
+                E::FactorTooSmall | E::FactorTooLarge => ModelError::new("m", self.m, error),
+                _ => ModelError::new("rmin", self.rmin, error),
+            })
+    }
+
+    /// The marking of `ecn-core`, for a switch with port slots below `ports`.
+    pub fn marking_policy(&self, ports: u32) -> marking::Policy {
+        let marking = match self.marking {
+            Marking::None => marking::Marking::None,
+            Marking::Naive => marking::Marking::Naive,
+            Marking::Input => marking::Marking::Input,
+            Marking::InputOutput => marking::Marking::InputOutput,
+        };
+        marking::Policy {
+            marking: marking as u32,
+            mark_at: marking::MarkAt::Departure as u32,
+            buffer: self.buffer,
+            threshold: self.threshold,
+            ports,
+            _pad: 0,
+        }
     }
 }

@@ -156,11 +156,11 @@ macro_rules! serde_as_text {
 /// a unit counts bits per second, as in `tc`. A part of a byte per second is dropped, as in `tc`.
 ///
 /// ```
-/// use ecn_user::units::Rate;
+/// use ecn_sim::units::Rate;
 /// let rate: Rate = "12.5mbps".parse()?;
 /// assert_eq!(rate.bytes_per_s(), 12_500_000);
 /// assert_eq!(rate.to_string(), "100mbit");
-/// # Ok::<(), ecn_user::units::UnitError>(())
+/// # Ok::<(), ecn_sim::units::UnitError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(NonZeroU64);

@@ -1,0 +1,124 @@
+//! Sources: a window, and a rate that ACKs move.
+
+use std::sync::Arc;
+
+use ecn_core::fixed::{FRAC, ONE};
+use ecn_core::response::{self, Feedback, Policy, Round, State};
+
+use crate::engine::Time;
+use crate::model::Spacing;
+
+/// The response of all sources.
+#[derive(Clone, Debug)]
+pub enum Control {
+    /// One of the papers' functions.
+    Policy(Policy),
+    /// A designed function.
+    Table(Arc<dyn Designed>),
+}
+
+/// A decrease and an increase function given as something else than an equation.
+pub trait Designed: std::fmt::Debug + Send + Sync {
+    /// The inter-packet delay after a marked ACK.
+    fn marked(&self, ipd: u64) -> u64;
+    /// The inter-packet delay after an unmarked ACK.
+    fn unmarked(&self, ipd: u64) -> u64;
+}
+
+/// A source: one flow's sending end.
+#[derive(Clone, Debug)]
+pub struct Source {
+    state: State,
+    packet_time: Time,
+    /// Packets in flight.
+    pub in_flight: u32,
+    /// Packets that went out.
+    pub sent: u32,
+    received: u32,
+    /// Whether it has something to send.
+    pub active: bool,
+    /// It may not start another packet before this.
+    pub not_before: Time,
+    /// A wake-up is scheduled for then.
+    pub timer: Option<Time>,
+    last_start: Time,
+    started: bool,
+    spaced_at_send: bool,
+}
+
+impl Source {
+    /// Idle, with this inter-packet delay (in `ecn-core`'s fixed point) to begin with.
+    pub fn new(packet_time: Time, ipd: u64, spacing: Spacing) -> Self {
+        Self {
+            state: State {
+                ipd,
+                ..State::new()
+            },
+            packet_time,
+            in_flight: 0,
+            sent: 0,
+            received: 0,
+            active: false,
+            not_before: 0,
+            timer: None,
+            last_start: 0,
+            started: false,
+            spaced_at_send: spacing == Spacing::AtSend,
+        }
+    }
+
+    /// Inter-packet delay in packet times, `ecn-core`'s fixed point.
+    pub const fn ipd(&self) -> u64 {
+        self.state.ipd
+    }
+
+    /// A packet of this source starts its transmission.
+    #[inline]
+    pub fn start(&mut self, now: Time) {
+        self.last_start = now;
+        self.started = true;
+        self.space();
+    }
+
+    fn space(&mut self) {
+        // Whole packet times and the rest apart: both products fit.
+        let whole = (self.state.ipd >> FRAC) * self.packet_time;
+        let part = (u128::from(self.state.ipd & (ONE - 1)) * u128::from(self.packet_time)) >> FRAC;
+        self.not_before = self.last_start + whole + part as Time;
+    }
+
+    /// An ACK is back.
+    #[inline]
+    pub fn on_ack(&mut self, control: &Control, marked: bool) {
+        self.in_flight -= 1;
+        self.received = self.received.wrapping_add(1);
+        match control {
+            Control::Policy(policy) if policy.round == Round::Off as u32 => {
+                self.state.ipd = if marked {
+                    response::marked(policy, self.state.ipd)
+                } else {
+                    response::unmarked(policy, self.state.ipd, 1)
+                };
+            }
+            Control::Policy(policy) => {
+                let echo = Feedback {
+                    packets: 1,
+                    ce: marked.into(),
+                    received: self.received,
+                    outstanding: self.in_flight,
+                };
+                self.state.on_echo(policy, echo, 0);
+            }
+            Control::Table(table) => {
+                self.state.ipd = if marked {
+                    table.marked(self.state.ipd)
+                } else {
+                    table.unmarked(self.state.ipd)
+                };
+            }
+        }
+        if self.started && !self.spaced_at_send {
+            self.space();
+        }
+    }
+}

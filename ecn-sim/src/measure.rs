@@ -1,0 +1,130 @@
+//! What a run counted, and what that is in shares of a link.
+
+use crate::engine::{MS, Time};
+use crate::network::Network;
+use crate::switch::PortTotals;
+
+/// Counters at one instant. A packet counts when its transmission starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Bytes started, by channel.
+    pub channel_bytes: Vec<u64>,
+    /// Packets started on their last hop, by flow.
+    pub flow_packets: Vec<u64>,
+}
+
+/// From the first to the second time, counted where `from <= t < to`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Its beginning.
+    pub from: Time,
+    /// Its end.
+    pub to: Time,
+    /// What started in it.
+    pub counts: Snapshot,
+}
+
+/// A run's record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The windows that were asked for.
+    pub windows: Vec<Window>,
+    /// Counters at each step of the series, from time 0 on.
+    pub series: Vec<Snapshot>,
+    /// Distance of these, 0 if there are none.
+    pub series_step: Time,
+    /// Marked packets (however often), by flow.
+    pub marked_packets: Vec<u64>,
+    /// Totals by switch and port slot.
+    pub ports: Vec<Vec<PortTotals>>,
+    /// Packets that crossed a link.
+    pub packet_hops: u64,
+    /// Events handled.
+    pub events: u64,
+}
+
+/// Jain's fairness index of some rates: (Σx)² / (n Σx²), 1 for equal ones and where all are 0.
+pub fn jain(rates: impl IntoIterator<Item = f64>) -> f64 {
+    let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for x in rates {
+        n += 1.0;
+        sum += x;
+        squares += x * x;
+    }
+    if squares == 0.0 {
+        1.0
+    } else {
+        sum * sum / (n * squares)
+    }
+}
+
+impl Snapshot {
+    /// What was counted since an earlier one.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let less = |now: &[u64], then: &[u64]| now.iter().zip(then).map(|(a, b)| a - b).collect();
+        Self {
+            channel_bytes: less(&self.channel_bytes, &earlier.channel_bytes),
+            flow_packets: less(&self.flow_packets, &earlier.flow_packets),
+        }
+    }
+
+    /// Share of a channel's rate over `time`.
+    pub fn channel_share(&self, network: &Network, channel: usize, time: Time) -> f64 {
+        share(self.channel_bytes[channel], network, channel, time)
+    }
+
+    /// Share that a flow has of the rate of its last link, over `time`.
+    pub fn flow_share(&self, network: &Network, flow: usize, time: Time) -> f64 {
+        let bytes = self.flow_packets[flow] * u64::from(network.flows[flow].packet_bytes);
+        share(bytes, network, network.last_channel(flow), time)
+    }
+
+    /// Share that a class has: the sum of its flows'.
+    pub fn class_share(&self, network: &Network, class: usize, time: Time) -> f64 {
+        flows_of(network, class)
+            .map(|flow| self.flow_share(network, flow, time))
+            .sum()
+    }
+
+    /// Jain's index over a class's flows.
+    pub fn class_jain(&self, network: &Network, class: usize) -> f64 {
+        jain(flows_of(network, class).map(|flow| self.flow_packets[flow] as f64))
+    }
+}
+
+/// The flows of a class.
+pub fn flows_of(network: &Network, class: usize) -> impl Iterator<Item = usize> {
+    let flows = network.flows.iter().enumerate();
+    flows
+        .filter(move |(_, flow)| flow.class as usize == class)
+        .map(|(index, _)| index)
+}
+
+fn share(bytes: u64, network: &Network, channel: usize, time: Time) -> f64 {
+    let capacity =
+        network.channels[channel].rate.bytes_per_s() as f64 * (time as f64 / (1e3 * MS as f64));
+    if capacity == 0.0 {
+        0.0
+    } else {
+        bytes as f64 / capacity
+    }
+}
+
+impl Record {
+    /// Over windows of `width` around each step of the series that one fits around: the middle, in
+    /// ms, and what was counted.
+    pub fn sliding(&self, width: Time) -> impl Iterator<Item = (f64, Snapshot)> + '_ {
+        let steps = (width / self.series_step.max(1)).max(1) as usize;
+        self.series
+            .windows(steps + 1)
+            .enumerate()
+            .filter_map(move |(first, window)| {
+                let (start, end) = (window.first()?, window.last()?);
+                let middle = first as f64 + steps as f64 / 2.0;
+                Some((
+                    middle * self.series_step as f64 / MS as f64,
+                    end.since(start),
+                ))
+            })
+    }
+}

@@ -1,0 +1,322 @@
+//! The record of a run as people and programs read it: shares of links, over windows.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{MS, Time};
+use crate::measure::{Record, Snapshot, Window, flows_of};
+use crate::network::Network;
+use crate::scenario::{Scenario, ScenarioError, Topology, Victim};
+use crate::simulation::{self, Options, SimulationError};
+
+/// One run, as `ecn sim run -j` prints it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunReport {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// The run's seed.
+    pub seed: u64,
+    /// Every key with its value.
+    pub parameters: toml::Table,
+    /// Shares over time windows.
+    pub windows: Vec<WindowReport>,
+    /// Packets that were marked, by class.
+    pub marked_packets: BTreeMap<String, u64>,
+    /// Arrivals that found an input buffer full, over all switches.
+    pub input_triggers: u64,
+    /// Arrivals that found more than the threshold waiting for an output, over all switches.
+    pub output_triggers: u64,
+    /// Packets lost: a lossless network has none, or the run fails.
+    pub dropped_packets: u64,
+    /// Packets that crossed a link.
+    pub packet_hops: u64,
+    /// Events handled.
+    pub events: u64,
+    /// Time that the run took, seconds.
+    pub wall_s: f64,
+}
+
+/// One window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum WindowReport {
+    /// Of Fig. 1.
+    Hp(HpWindow),
+    /// Of any network.
+    Any(AnyWindow),
+}
+
+/// Shares of a link's rate in Fig. 1, counted where a packet starts on its last link (`inter_switch`:
+/// on that).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HpWindow {
+    /// Begin, ms.
+    pub from_ms: f64,
+    /// End, ms.
+    pub to_ms: f64,
+    /// All on the link to the congested destination.
+    pub root: f64,
+    /// All on the link between the switches.
+    pub inter_switch: f64,
+    /// The local flows.
+    pub local: f64,
+    /// The remote flows.
+    pub remote: f64,
+    /// The victim.
+    pub victim: f64,
+    /// Remote over local; none if there are no local packets.
+    pub remote_local_ratio: Option<f64>,
+    /// Jain's index over the local flows.
+    pub jain_local: f64,
+    /// Jain's index over the remote flows.
+    pub jain_remote: f64,
+}
+
+/// Shares in any network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AnyWindow {
+    /// Begin, ms.
+    pub from_ms: f64,
+    /// End, ms.
+    pub to_ms: f64,
+    /// Shares of their rates, of the channels that flows use, by name.
+    pub links: BTreeMap<String, f64>,
+    /// By class.
+    pub classes: BTreeMap<String, ClassShare>,
+}
+
+/// A class in a window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassShare {
+    /// Sum of its flows' shares of the rates of their last links.
+    pub share: f64,
+    /// What arrives at its receivers, headers included, bytes per second.
+    pub bytes_per_s: u64,
+    /// Jain's index over its flows.
+    pub jain: f64,
+}
+
+/// Why there is no report.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// The scenario.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The run.
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
+    /// A window that is not inside of the run.
+    #[error("window {from_ms}..{to_ms} ms: the run ends at {end_ms} ms")]
+    Window {
+        /// Begin, ms.
+        from_ms: u64,
+        /// End, ms.
+        to_ms: u64,
+        /// The run's end, ms.
+        end_ms: u64,
+    },
+}
+
+/// A run's network, record and length.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The network.
+    pub network: Network,
+    /// What was counted.
+    pub record: Record,
+    /// How long it took.
+    pub wall: Duration,
+}
+
+/// Runs a scenario. `windows` in ps; without any, [`default_windows`].
+///
+/// # Errors
+///
+/// The scenario cannot be run, or a window is not inside of the run.
+pub fn run(
+    scenario: &Scenario,
+    seed: u64,
+    windows: &[(Time, Time)],
+    series_step: Time,
+) -> Result<Run, RunError> {
+    let network = scenario.network()?;
+    let duration = scenario.duration();
+    for &(from, to) in windows {
+        if to > duration || from >= to {
+            return Err(RunError::Window {
+                from_ms: from / MS,
+                to_ms: to / MS,
+                end_ms: duration / MS,
+            });
+        }
+    }
+    let windows = if windows.is_empty() {
+        default_windows(scenario)
+    } else {
+        windows.to_vec()
+    };
+    let options = Options {
+        seed,
+        duration,
+        windows,
+        series_step,
+        check: false,
+    };
+    let start = Instant::now();
+    let record = simulation::run(&network, &scenario.model, None, &options)?;
+    Ok(Run {
+        network,
+        record,
+        wall: start.elapsed(),
+    })
+}
+
+/// Before, while and after the victim is active, without the first ms of each; of a run in which that
+/// does not change, what follows its first fifth.
+pub fn default_windows(scenario: &Scenario) -> Vec<(Time, Time)> {
+    let end = scenario.duration();
+    if let Topology::Hp(hp) = &scenario.topology
+        && let Victim::During(from, to) = hp.victim
+    {
+        let (from, to) = (
+            from.as_nanos() * crate::engine::NS,
+            to.as_nanos() * crate::engine::NS,
+        );
+        let parts = [
+            (10 * MS, from.saturating_sub(MS)),
+            (from + 2 * MS, to.saturating_sub(MS)),
+            (to + 5 * MS, end.saturating_sub(MS)),
+        ];
+        if parts.iter().all(|(from, to)| from < to && *to <= end) {
+            return parts.to_vec();
+        }
+    }
+    vec![(end / 5, end)]
+}
+
+impl Run {
+    /// The report of this run.
+    pub fn report(&self, scenario: &Scenario, seed: u64) -> RunReport {
+        let Self {
+            network,
+            record,
+            wall,
+        } = self;
+        let hp = matches!(scenario.topology, Topology::Hp(_));
+        let windows = record.windows.iter().map(|window| {
+            if hp {
+                WindowReport::Hp(hp_window(network, window))
+            } else {
+                WindowReport::Any(any_window(network, window))
+            }
+        });
+        let marked = |class: usize| {
+            flows_of(network, class)
+                .map(|flow| record.marked_packets[flow])
+                .sum()
+        };
+        let mut marked_packets: BTreeMap<String, u64> = network
+            .classes
+            .iter()
+            .enumerate()
+            .map(|(class, name)| (name.clone(), marked(class)))
+            .collect();
+        if hp {
+            marked_packets.entry("victim".to_owned()).or_default();
+        }
+        let ports = || record.ports.iter().flatten();
+        RunReport {
+            scenario: scenario.name.clone(),
+            seed,
+            parameters: scenario.parameters(),
+            windows: windows.collect(),
+            marked_packets,
+            input_triggers: ports().map(|port| port.input_triggers).sum(),
+            output_triggers: ports().map(|port| port.output_triggers).sum(),
+            dropped_packets: 0,
+            packet_hops: record.packet_hops,
+            events: record.events,
+            wall_s: wall.as_secs_f64(),
+        }
+    }
+}
+
+fn ms(time: Time) -> f64 {
+    time as f64 / MS as f64
+}
+
+/// The shares of Fig. 1 in some counts over `time`.
+pub fn hp_shares(network: &Network, counts: &Snapshot, time: Time) -> HpWindow {
+    let class = |name: &str| network.classes.iter().position(|class| class == name);
+    let share =
+        |name: &str| class(name).map_or(0.0, |class| counts.class_share(network, class, time));
+    let jain = |name: &str| class(name).map_or(1.0, |class| counts.class_jain(network, class));
+    let link = |name: &str| {
+        network
+            .channel(name)
+            .map_or(0.0, |channel| counts.channel_share(network, channel, time))
+    };
+    let (local, remote) = (share("local"), share("remote"));
+    HpWindow {
+        from_ms: 0.0,
+        to_ms: ms(time),
+        root: link("root"),
+        inter_switch: link("inter-switch"),
+        local,
+        remote,
+        victim: share("victim"),
+        remote_local_ratio: (local > 0.0).then(|| remote / local),
+        jain_local: jain("local"),
+        jain_remote: jain("remote"),
+    }
+}
+
+/// A window of Fig. 1.
+pub fn hp_window(network: &Network, window: &Window) -> HpWindow {
+    HpWindow {
+        from_ms: ms(window.from),
+        to_ms: ms(window.to),
+        ..hp_shares(network, &window.counts, window.to - window.from)
+    }
+}
+
+fn any_window(network: &Network, window: &Window) -> AnyWindow {
+    let time = window.to - window.from;
+    let mut used = vec![false; network.channels.len()];
+    for hop in &network.hops {
+        used[hop.channel as usize] = true;
+    }
+    let links = network
+        .channels
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| used[*index]);
+    let classes = network.classes.iter().enumerate().map(|(class, name)| {
+        let bytes: u64 = flows_of(network, class)
+            .map(|flow| {
+                window.counts.flow_packets[flow] * u64::from(network.flows[flow].packet_bytes)
+            })
+            .sum();
+        let share = ClassShare {
+            share: window.counts.class_share(network, class, time),
+            bytes_per_s: (bytes as f64 / (time as f64 * 1e-12)) as u64,
+            jain: window.counts.class_jain(network, class),
+        };
+        (name.clone(), share)
+    });
+    AnyWindow {
+        from_ms: ms(window.from),
+        to_ms: ms(window.to),
+        links: links
+            .map(|(index, channel)| {
+                (
+                    channel.name.clone(),
+                    window.counts.channel_share(network, index, time),
+                )
+            })
+            .collect(),
+        classes: classes.collect(),
+    }
+}

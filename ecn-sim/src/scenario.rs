@@ -1,0 +1,460 @@
+//! What is simulated: HP's Fig. 1 (`hp`), or a network that a TOML file describes.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::engine::{NS, Time};
+use crate::keyword::{nearest, suggestion};
+use crate::model::{LONGEST_DELAY, Model, ModelError};
+use crate::network::{Description, Flow, Link, Network, NetworkError};
+use crate::serde_as_text;
+use crate::units::{DurationText, Rate};
+
+/// A scenario that cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    /// A key that there is not.
+    #[error("unknown key `{key}`: {hint}")]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// The nearest, or all.
+        hint: String,
+    },
+    /// A value that a key does not take.
+    #[error("{key} = {value}: {reason}")]
+    Value {
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+        /// Why.
+        reason: String,
+    },
+    /// Not KEY=VALUE.
+    #[error("`{0}` is not KEY=VALUE")]
+    NotASetting(String),
+    /// A value out of its range.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The network cannot be built.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The file is no scenario.
+    #[error("{file}: {reason}")]
+    File {
+        /// Its path.
+        file: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Neither a built-in name nor a file.
+    #[error("`{name}` is no scenario: neither a file nor built in ({hint})")]
+    NoScenario {
+        /// What was given.
+        name: String,
+        /// The built-in ones.
+        hint: String,
+    },
+}
+
+/// When the victim is active: `off`, `on`, or `FROM..TO`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// Never.
+    Off,
+    /// From the first flow's start to the end.
+    On,
+    /// In this time.
+    During(DurationText, DurationText),
+}
+
+impl fmt::Display for Victim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::On => f.write_str("on"),
+            Self::During(from, to) => write!(f, "{from}..{to}"),
+        }
+    }
+}
+
+impl FromStr for Victim {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => return Ok(Self::Off),
+            "on" => return Ok(Self::On),
+            _ => {}
+        }
+        span(text)
+            .map(|(from, to)| Self::During(from, to))
+            .map_err(|reason| match nearest(text, ["off", "on"]) {
+                Some(word) => format!("did you mean `{word}`?"),
+                None => format!("off, on, or a time such as 40ms..60ms is allowed; {reason}"),
+            })
+    }
+}
+
+serde_as_text!(Victim);
+
+/// `FROM..TO`, with FROM before TO.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn span(text: &str) -> Result<(DurationText, DurationText), String> {
+    let (from, to) = text
+        .split_once("..")
+        .ok_or_else(|| format!("`{text}` is not FROM..TO, such as 40ms..60ms"))?;
+    let time = |text: &str| {
+        text.parse::<DurationText>()
+            .map_err(|error| error.to_string())
+    };
+    let (from, to) = (time(from)?, time(to)?);
+    if from.as_nanos() >= to.as_nanos() {
+        return Err(format!("`{text}` ends before it begins"));
+    }
+    Ok((from, to))
+}
+
+/// HP's Fig. 1: what can be chosen of it beside the [`Model`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hp {
+    /// Local flows, and as many remote ones.
+    pub flows: u32,
+    /// The victim's time.
+    pub victim: Victim,
+    /// Length of the run.
+    pub duration: DurationText,
+    /// Rate of every link.
+    pub link_rate: Rate,
+    /// Propagation delay of every link.
+    pub link_delay: DurationText,
+    /// Size of a data packet, header included.
+    pub packet_bytes: u32,
+    /// Flows start this long after each other.
+    pub stagger: DurationText,
+}
+
+impl Default for Hp {
+    fn default() -> Self {
+        let ms = DurationText::from_millis;
+        Self {
+            flows: 10,
+            victim: Victim::During(ms(40), ms(60)),
+            duration: ms(100),
+            link_rate: Rate::from_bytes_per_s(1_000_000_000).unwrap_or(Rate::MAX),
+            link_delay: ms(0),
+            packet_bytes: 2068,
+            stagger: DurationText::from_micros(100),
+        }
+    }
+}
+
+/// Refuses a number outside of a range.
+fn within<T: PartialOrd + fmt::Display>(
+    key: &'static str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), ModelError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let reason = format!("{} to {} is allowed", range.start(), range.end());
+    Err(ModelError::new(key, value, reason))
+}
+
+fn check_duration(duration: DurationText) -> Result<(), ModelError> {
+    let (shortest, longest) = (DurationText::from_micros(1), DurationText::from_secs(3600));
+    if (shortest.as_nanos()..=longest.as_nanos()).contains(&duration.as_nanos()) {
+        return Ok(());
+    }
+    let reason = format!("{shortest} to {longest} is allowed");
+    Err(ModelError::new("duration", duration, reason))
+}
+
+/// Names in [`Hp::describe`].
+const A: &str = "A";
+const B: &str = "B";
+
+impl Hp {
+    /// Fig. 1: remote sources A1.. and the victim's AV at switch A, local ones B1.. and the
+    /// destinations BC and BV at switch B.
+    ///
+    /// # Errors
+    ///
+    /// A number out of its range.
+    pub fn describe(&self) -> Result<Description, ModelError> {
+        within("flows", self.flows, 1..=250)?;
+        within("packet_bytes", self.packet_bytes, 64..=1_000_000)?;
+        check_duration(self.duration)?;
+        for (key, delay) in [("link_delay", self.link_delay), ("stagger", self.stagger)] {
+            if delay.as_nanos() > LONGEST_DELAY.as_nanos() {
+                let reason = format!("at most {LONGEST_DELAY} is allowed");
+                return Err(ModelError::new(key, delay, reason));
+            }
+        }
+        let mut description = Description {
+            switches: vec![A.into(), B.into()],
+            ..Description::default()
+        };
+        let mut link = |name: &str, from: &str, to: &str| {
+            description.links.push(Link {
+                name: name.to_owned(),
+                between: [from.to_owned(), to.to_owned()],
+                rate: self.link_rate,
+                delay: self.link_delay,
+            });
+        };
+        let numbered = |letter: &str| {
+            (1..=self.flows)
+                .map(move |n| format!("{letter}{n}"))
+                .collect()
+        };
+        let (remote, local): (Vec<String>, Vec<String>) = (numbered("A"), numbered("B"));
+        link("inter-switch", A, B);
+        link("root", B, "BC");
+        link("victim", B, "BV");
+        link("AV", "AV", A);
+        remote.iter().for_each(|host| link(host, host, A));
+        local.iter().for_each(|host| link(host, host, B));
+        description.hosts = ["BC", "BV", "AV"].map(str::to_owned).to_vec();
+        description
+            .hosts
+            .extend(remote.iter().chain(&local).cloned());
+        let flow = |class: &str, from: &str, to: &str, start, stop| Flow {
+            class: class.to_owned(),
+            from: from.to_owned(),
+            to: to.to_owned(),
+            start,
+            stop,
+            packet_bytes: self.packet_bytes,
+        };
+        let classes = local.iter().map(|host| ("local", host));
+        let classes = classes.chain(remote.iter().map(|host| ("remote", host)));
+        for (index, (class, host)) in classes.enumerate() {
+            let start = DurationText::from_nanos(self.stagger.as_nanos() * index as u64);
+            description.flows.push(flow(class, host, "BC", start, None));
+        }
+        let zero = DurationText::from_nanos(0);
+        match self.victim {
+            Victim::Off => {}
+            Victim::On => description
+                .flows
+                .push(flow("victim", "AV", "BV", zero, None)),
+            Victim::During(from, to) => {
+                description
+                    .flows
+                    .push(flow("victim", "AV", "BV", from, Some(to)));
+            }
+        }
+        Ok(description)
+    }
+}
+
+/// What kind of network.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Topology {
+    /// Fig. 1.
+    Hp(Hp),
+    /// From a file.
+    Described {
+        /// The network.
+        description: Description,
+        /// Length of the run.
+        duration: DurationText,
+    },
+}
+
+/// Everything that a run needs but its seed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// Who is connected to whom.
+    pub topology: Topology,
+    /// How they behave.
+    pub model: Model,
+}
+
+/// Names of the built-in scenarios, and what they are.
+pub const BUILT_IN: &[(&str, &str)] = &[(
+    "hp",
+    "Fig. 1 of the HP papers: local and remote flows to one destination, and a victim",
+)];
+
+impl Scenario {
+    /// HP's Fig. 1 with the papers' values.
+    pub fn hp() -> Self {
+        Self {
+            name: "hp".to_owned(),
+            topology: Topology::Hp(Hp::default()),
+            model: Model::default(),
+        }
+    }
+
+    /// A built-in scenario by name, or one from a file.
+    ///
+    /// # Errors
+    ///
+    /// It is neither, or the file is no scenario.
+    pub fn find(name: &str) -> Result<Self, ScenarioError> {
+        if name == "hp" {
+            return Ok(Self::hp());
+        }
+        let path = Path::new(name);
+        if path.is_file() {
+            return Self::load(path);
+        }
+        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+        Err(ScenarioError::NoScenario {
+            name: name.to_owned(),
+            hint: suggestion(name, &names),
+        })
+    }
+
+    /// Reads a scenario file.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or is no scenario.
+    pub fn load(path: &Path) -> Result<Self, ScenarioError> {
+        let error = |reason: String| ScenarioError::File {
+            file: path.display().to_string(),
+            reason,
+        };
+        let text = std::fs::read_to_string(path).map_err(|io| error(io.to_string()))?;
+        let default = path
+            .file_stem()
+            .map_or_else(String::new, |stem| stem.to_string_lossy().into());
+        crate::scenario_file::parse(&text, &default).map_err(|reason| error(reason.to_string()))
+    }
+
+    /// Length of the run.
+    pub fn duration(&self) -> Time {
+        let duration = match &self.topology {
+            Topology::Hp(hp) => hp.duration,
+            Topology::Described { duration, .. } => *duration,
+        };
+        duration.as_nanos().saturating_mul(NS)
+    }
+
+    /// The network, ready to run.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range, or a network that is none.
+    pub fn network(&self) -> Result<Network, ScenarioError> {
+        self.model.check()?;
+        let described = match &self.topology {
+            Topology::Hp(hp) => &hp.describe()?,
+            Topology::Described {
+                description,
+                duration,
+            } => {
+                check_duration(*duration)?;
+                description
+            }
+        };
+        if let crate::model::MarkIn::Named(names) = &self.model.mark_in {
+            let known: Vec<&str> = described.switches.iter().map(String::as_str).collect();
+            if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+                let reason = format!("no switch has this name: {}", suggestion(name, &known));
+                return Err(ModelError::new("mark_in", name, reason).into());
+            }
+        }
+        Ok(Network::new(described, &self.model)?)
+    }
+
+    /// All keys with their values, as `--set` and sweep files know them.
+    pub fn parameters(&self) -> Table {
+        let mut all = table(&self.model);
+        match &self.topology {
+            Topology::Hp(hp) => all.extend(table(hp)),
+            Topology::Described { duration, .. } => {
+                all.insert("duration".into(), Value::String(duration.to_string()));
+            }
+        }
+        all
+    }
+
+    /// Sets one key from `KEY=VALUE`.
+    ///
+    /// # Errors
+    ///
+    /// There is no such key, or it does not take the value; nothing has changed then.
+    pub fn set_text(&mut self, setting: &str) -> Result<(), ScenarioError> {
+        let (key, value) = setting
+            .split_once('=')
+            .ok_or_else(|| ScenarioError::NotASetting(setting.to_owned()))?;
+        self.set(key.trim(), &Value::String(value.trim().to_owned()))
+    }
+
+    /// Sets one key. A number may come as a text, and a text that is a number as one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::set_text`].
+    pub fn set(&mut self, key: &str, value: &Value) -> Result<(), ScenarioError> {
+        let mut all = self.parameters();
+        let Some(current) = all.get(key) else {
+            let keys: Vec<&str> = all.keys().map(String::as_str).collect();
+            return Err(ScenarioError::UnknownKey {
+                key: key.to_owned(),
+                hint: suggestion(key, &keys),
+            });
+        };
+        let shown = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let error = |reason: String| ScenarioError::Value {
+            key: key.to_owned(),
+            value: shown.clone(),
+            reason,
+        };
+        let value = if current.is_integer() {
+            let whole = |_| error("a whole number is needed".to_owned());
+            Value::Integer(shown.parse().map_err(whole)?)
+        } else {
+            Value::String(shown.clone())
+        };
+        all.insert(key.to_owned(), value);
+        let reason = |text: &dyn fmt::Display| {
+            let text = text.to_string();
+            // serde adds where it was in a document that nobody wrote.
+            error(text.lines().next().unwrap_or_default().to_owned())
+        };
+        let model: Model = all
+            .clone()
+            .try_into()
+            .map_err(|e: toml::de::Error| reason(&e.message()))?;
+        match &mut self.topology {
+            Topology::Hp(hp) => {
+                *hp = all
+                    .try_into()
+                    .map_err(|e: toml::de::Error| reason(&e.message()))?;
+            }
+            Topology::Described { duration, .. } => {
+                if key == "duration" {
+                    *duration = shown.parse().map_err(|e| reason(&e))?;
+                }
+            }
+        }
+        self.model = model;
+        Ok(())
+    }
+}
+
+/// A structure as a table of its fields.
+fn table(value: &impl Serialize) -> Table {
+    Table::try_from(value).unwrap_or_default()
+}

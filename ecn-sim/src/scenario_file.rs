@@ -1,0 +1,202 @@
+//! Scenario files: names of nodes, links, flows and times in TOML.
+//!
+//! A name such as `h[1-4]` stands for `h1` to `h4`. A link or flow between such names is one per
+//! name, in pairs if both sides have a range.
+
+use std::str::FromStr as _;
+
+use serde::Deserialize;
+use toml::Table;
+
+use crate::model::Model;
+use crate::network::{Description, Flow, Link};
+use crate::scenario::{Scenario, ScenarioError, Topology};
+use crate::units::{DurationText, Rate};
+
+/// Most nodes, links or flows that one entry may stand for.
+const MOST: u64 = 10_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: Option<String>,
+    duration: DurationText,
+    switches: Vec<String>,
+    hosts: Vec<String>,
+    #[serde(default)]
+    model: Table,
+    links: Vec<LinkEntry>,
+    flows: Vec<FlowEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkEntry {
+    name: Option<String>,
+    between: [String; 2],
+    rate: Rate,
+    delay: Option<DurationText>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FlowEntry {
+    class: String,
+    from: String,
+    to: String,
+    #[serde(default = "zero")]
+    start: DurationText,
+    stop: Option<DurationText>,
+    #[serde(default = "zero")]
+    stagger: DurationText,
+    #[serde(default = "hp_packet")]
+    packet_bytes: u32,
+}
+
+const fn zero() -> DurationText {
+    DurationText::from_nanos(0)
+}
+
+const fn hp_packet() -> u32 {
+    2068
+}
+
+/// Reads a scenario; `name` is its name if it has none of its own.
+pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
+    let bad = |reason: String| ScenarioError::File {
+        file: "scenario".to_owned(),
+        reason,
+    };
+    let file: File = toml::from_str(text)
+        .map_err(|error| {
+            let line = error.span().map_or(0, |span| {
+                text[..span.start.min(text.len())].matches('\n').count() + 1
+            });
+            ScenarioError::NotASetting(format!("line {line}: {}", error.message()))
+        })
+        .map_err(|error| match error {
+            ScenarioError::NotASetting(reason) => bad(reason),
+            other => other,
+        })?;
+    let all = |names: &[String]| -> Result<Vec<String>, ScenarioError> {
+        let names: Result<Vec<_>, _> = names.iter().map(|name| expand(name)).collect();
+        Ok(names.map_err(bad)?.concat())
+    };
+    let mut description = Description {
+        switches: all(&file.switches)?,
+        hosts: all(&file.hosts)?,
+        ..Description::default()
+    };
+    for link in &file.links {
+        let [from, to] = &link.between;
+        let ends = pairs(from, to).map_err(bad)?;
+        let alone = ends.len() == 1;
+        for (from, to) in ends {
+            let name = match &link.name {
+                Some(name) if alone => name.clone(),
+                Some(name) => format!("{name} {from}"),
+                None => format!("{from}-{to}"),
+            };
+            description.links.push(Link {
+                name,
+                between: [from, to],
+                rate: link.rate,
+                delay: link.delay.unwrap_or(zero()),
+            });
+        }
+    }
+    for flow in &file.flows {
+        for (index, (from, to)) in pairs(&flow.from, &flow.to)
+            .map_err(bad)?
+            .into_iter()
+            .enumerate()
+        {
+            let later = flow.stagger.as_nanos().saturating_mul(index as u64);
+            let start = flow.start.as_nanos().saturating_add(later);
+            if flow.stop.is_some_and(|stop| stop.as_nanos() <= start) {
+                return Err(bad(format!(
+                    "flow `{}` from `{from}` stops before it starts",
+                    flow.class
+                )));
+            }
+            description.flows.push(Flow {
+                class: flow.class.clone(),
+                from,
+                to,
+                start: DurationText::from_nanos(start),
+                stop: flow.stop,
+                packet_bytes: flow.packet_bytes,
+            });
+        }
+    }
+    let mut scenario = Scenario {
+        name: file.name.unwrap_or_else(|| name.to_owned()),
+        topology: Topology::Described {
+            description,
+            duration: file.duration,
+        },
+        model: Model::default(),
+    };
+    for (key, value) in &file.model {
+        if key == "duration" {
+            return Err(bad(
+                "`duration` belongs to the top of the file, not to [model]".to_owned(),
+            ));
+        }
+        scenario.set(key, value)?;
+    }
+    scenario.network()?;
+    Ok(scenario)
+}
+
+/// The names that a name with a range stands for.
+fn expand(name: &str) -> Result<Vec<String>, String> {
+    let Some((before, rest)) = name.split_once('[') else {
+        return Ok(vec![name.to_owned()]);
+    };
+    let wrong = || format!("`{name}` is not a name with a range such as h[1-4]");
+    let (range, after) = rest.split_once(']').ok_or_else(wrong)?;
+    let (first, last) = range.split_once('-').ok_or_else(wrong)?;
+    let number = |text: &str| u64::from_str(text).map_err(|_| wrong());
+    let (first, last) = (number(first)?, number(last)?);
+    if first > last || last - first >= MOST {
+        return Err(format!(
+            "`{name}`: a range goes up, over at most {MOST} names"
+        ));
+    }
+    Ok((first..=last)
+        .map(|n| format!("{before}{n}{after}"))
+        .collect())
+}
+
+/// Both sides of a link or flow: in pairs, or one side against each of the other.
+fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, String> {
+    let (froms, tos) = (expand(from)?, expand(to)?);
+    match (froms.len(), tos.len()) {
+        (a, b) if a == b => Ok(froms.into_iter().zip(tos).collect()),
+        (_, 1) => Ok(froms
+            .into_iter()
+            .map(|from| (from, tos[0].clone()))
+            .collect()),
+        (1, _) => Ok(tos.into_iter().map(|to| (froms[0].clone(), to)).collect()),
+        (a, b) => Err(format!(
+            "`{from}` is {a} names and `{to}` is {b}: as many, or one, are needed"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_names() {
+        assert_eq!(expand("h[2-4]x").unwrap_or_default(), ["h2x", "h3x", "h4x"]);
+        assert_eq!(expand("h").unwrap_or_default(), ["h"]);
+        for bad in ["h[4-2]", "h[1-", "h[a-b]", "h[1-99999]", "h[3]"] {
+            assert!(expand(bad).is_err(), "{bad}");
+        }
+        assert_eq!(pairs("a[1-2]", "b").unwrap_or_default().len(), 2);
+        assert!(pairs("a[1-2]", "b[1-3]").is_err());
+    }
+}

@@ -1,0 +1,488 @@
+//! A run: sources, channels and switches, event by event.
+//!
+//! A packet takes one event per switch ([`Event::Arrive`]: its header can be forwarded) and one per
+//! switch output ([`Event::Tail`]: the output is idle again and the slot free). With a window of one
+//! packet nothing else happens to its flow until the ACK is back, so its effect is worked out when
+//! the last hop starts, and the flow's next event is its next packet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ecn_core::fixed::{FRAC, ONE};
+use rand::{Rng as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use crate::endpoint::{Control, Designed, Source};
+use crate::engine::{Agenda, Calendar, Event, INDEX, Queue, Time};
+use crate::measure::{Record, Snapshot, Window};
+use crate::model::{Model, ModelError, Phases, Response, SlotFreed};
+use crate::network::{Hop, Network};
+use crate::switch::Switch;
+
+/// What a run is asked for, beside network and model.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// All randomness comes from it.
+    pub seed: u64,
+    /// When the run ends.
+    pub duration: Time,
+    /// Windows to count in.
+    pub windows: Vec<(Time, Time)>,
+    /// Step of the series; 0 for none.
+    pub series_step: Time,
+    /// Compare all counters with a scan after each event.
+    pub check: bool,
+}
+
+/// A run that went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SimulationError {
+    /// A model that makes no sense.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Something that must always hold did not.
+    #[error("at {at_ps} ps in switch `{switch}`: {what}")]
+    Invariant {
+        /// When.
+        at_ps: Time,
+        /// Where.
+        switch: String,
+        /// What.
+        what: String,
+    },
+    /// More at once than events can number.
+    #[error("more than {} flows, channels or packets in flight", 1u32 << INDEX)]
+    TooMany,
+}
+
+/// A packet in flight.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    flow: u32,
+    /// Index of the hop that it is on, or waits for.
+    hop: u32,
+    marked: bool,
+}
+
+/// What changes of a channel.
+#[derive(Clone, Debug, Default)]
+struct Wire {
+    /// A host's packets that wait for it.
+    line: VecDeque<u32>,
+    busy_until: Time,
+    /// A tail is scheduled.
+    tail: bool,
+    /// Input slot of the packet on it, at the switch that sends it.
+    leaving: u8,
+    bytes: u64,
+}
+
+struct Simulation<'a, Q> {
+    network: &'a Network,
+    agenda: Agenda<Q>,
+    packets: Vec<Packet>,
+    free: Vec<u32>,
+    wires: Vec<Wire>,
+    switches: Vec<Switch>,
+    sources: Vec<Source>,
+    control: Control,
+    window: u32,
+    free_at_head: bool,
+    flow_packets: Vec<u64>,
+    marked_packets: Vec<u64>,
+    packet_hops: u64,
+}
+
+/// Runs a network under a model, with the fastest queue.
+///
+/// # Errors
+///
+/// The model makes no sense, or an invariant is broken.
+pub fn run(
+    network: &Network,
+    model: &Model,
+    table: Option<Arc<dyn Designed>>,
+    options: &Options,
+) -> Result<Record, SimulationError> {
+    run_with::<Calendar>(network, model, table, options)
+}
+
+/// [`run`] with a queue of one's own choice.
+///
+/// # Errors
+///
+/// As for [`run`].
+pub fn run_with<Q: Queue>(
+    network: &Network,
+    model: &Model,
+    table: Option<Arc<dyn Designed>>,
+    options: &Options,
+) -> Result<Record, SimulationError> {
+    model.check()?;
+    let most = 1usize << INDEX;
+    if network.flows.len() >= most || network.channels.len() >= most {
+        return Err(SimulationError::TooMany);
+    }
+    let control = match (&model.response, table) {
+        (_, Some(table)) => Control::Table(table),
+        (Response::Function(function), None) => Control::Policy(model.policy(*function)?),
+        (Response::Table(file), None) => {
+            let reason = "the table was not loaded";
+            return Err(ModelError::new("response", file.display(), reason).into());
+        }
+    };
+    let initial = model.initial_rate;
+    let ipd = (u64::from(initial.denominator()) << FRAC) / u64::from(initial.numerator());
+    let mut simulation = Simulation::<Q> {
+        network,
+        agenda: Agenda::default(),
+        packets: Vec::new(),
+        free: Vec::new(),
+        wires: vec![Wire::default(); network.channels.len()],
+        switches: std::iter::zip(&network.switches, &network.slots)
+            .map(|(name, &slots)| Switch::new(name, slots, model))
+            .collect(),
+        sources: network
+            .flows
+            .iter()
+            .map(|flow| Source::new(flow.packet_time, ipd.max(ONE), model.spacing))
+            .collect(),
+        control,
+        window: model.window,
+        free_at_head: model.slot_freed == SlotFreed::Head,
+        flow_packets: vec![0; network.flows.len()],
+        marked_packets: vec![0; network.flows.len()],
+        packet_hops: 0,
+    };
+    simulation.run(model, options)
+}
+
+/// What an instant is for.
+enum Instant {
+    Start(u32),
+    Stop(u32),
+    Read,
+}
+
+impl<Q: Queue> Simulation<'_, Q> {
+    fn run(&mut self, model: &Model, options: &Options) -> Result<Record, SimulationError> {
+        let instants = self.schedule(model, options);
+        let mut read: Vec<(Time, Snapshot)> = Vec::new();
+        let mut events = 0u64;
+        while let Some(event) = self.agenda.next() {
+            let now = self.agenda.now();
+            if now > options.duration {
+                break;
+            }
+            match event {
+                Event::Arrive(packet) => self.arrive(now, packet)?,
+                Event::Tail(channel) => self.tail(now, channel),
+                Event::Source(flow) => {
+                    self.sources[flow as usize].timer = None;
+                    self.send(now, flow)?;
+                }
+                Event::Instant(number) => match instants[number as usize].1 {
+                    Instant::Start(flow) => {
+                        self.sources[flow as usize].active = true;
+                        self.send(now, flow)?;
+                    }
+                    Instant::Stop(flow) => self.sources[flow as usize].active = false,
+                    Instant::Read => read.push((now, self.snapshot())),
+                },
+            }
+            events += 1;
+            if options.check {
+                for (switch, name) in self.switches.iter().zip(&self.network.switches) {
+                    switch.check().map_err(|what| SimulationError::Invariant {
+                        at_ps: now,
+                        switch: name.clone(),
+                        what,
+                    })?;
+                }
+            }
+        }
+        Ok(self.record(&read, options, events))
+    }
+
+    /// Schedules all instants. Those of reading come before anything else at their time.
+    fn schedule(&mut self, model: &Model, options: &Options) -> Vec<(Time, Instant)> {
+        let mut times: Vec<Time> = options
+            .windows
+            .iter()
+            .flat_map(|&(from, to)| [from, to])
+            .collect();
+        if options.series_step > 0 {
+            times.extend(
+                (0..=options.duration / options.series_step).map(|n| n * options.series_step),
+            );
+        }
+        times.sort_unstable();
+        times.dedup();
+        let mut instants: Vec<_> = times
+            .into_iter()
+            .map(|time| (time, Instant::Read))
+            .collect();
+        for (index, flow) in self.network.flows.iter().enumerate() {
+            let phase = match model.phases {
+                // A stream per flow: adding one does not change the others.
+                Phases::Random => Pcg64Mcg::seed_from_u64(options.seed ^ (index as u64) << 32)
+                    .random_range(0..flow.packet_time.max(1)),
+                Phases::Aligned => 0,
+            };
+            let start = flow.active.start.saturating_add(phase);
+            if start < flow.active.end {
+                instants.push((start, Instant::Start(index as u32)));
+                if flow.active.end <= options.duration {
+                    instants.push((flow.active.end, Instant::Stop(index as u32)));
+                }
+            }
+        }
+        for (number, (time, _)) in instants.iter().enumerate() {
+            if *time <= options.duration {
+                self.agenda.at(*time, Event::Instant(number as u32));
+            }
+        }
+        instants
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            channel_bytes: self.wires.iter().map(|wire| wire.bytes).collect(),
+            flow_packets: self.flow_packets.clone(),
+        }
+    }
+
+    fn record(&self, read: &[(Time, Snapshot)], options: &Options, events: u64) -> Record {
+        let last = self.snapshot();
+        let at = |time: Time| match read.binary_search_by_key(&time, |(at, _)| *at) {
+            Ok(index) => &read[index].1,
+            Err(_) => &last,
+        };
+        let series = if options.series_step > 0 {
+            let steps = options.duration / options.series_step;
+            (0..=steps)
+                .map(|n| at(n * options.series_step).clone())
+                .collect()
+        } else {
+            Vec::new()
+        };
+        Record {
+            windows: options
+                .windows
+                .iter()
+                .map(|&(from, to)| Window {
+                    from,
+                    to,
+                    counts: at(to).since(at(from)),
+                })
+                .collect(),
+            series,
+            series_step: options.series_step,
+            marked_packets: self.marked_packets.clone(),
+            ports: std::iter::zip(&self.switches, &self.network.slots)
+                .map(|(switch, &slots)| (0..slots).map(|slot| switch.totals(slot as u8)).collect())
+                .collect(),
+            packet_hops: self.packet_hops,
+            events,
+        }
+    }
+
+    /// Sends as much as window and rate allow now.
+    #[inline]
+    fn send(&mut self, now: Time, flow: u32) -> Result<(), SimulationError> {
+        let way = &self.network.flows[flow as usize];
+        let first = way.hops.start;
+        let channel = self.network.hops[first as usize].channel;
+        loop {
+            let source = &mut self.sources[flow as usize];
+            if !source.active || source.in_flight >= self.window {
+                return Ok(());
+            }
+            if now < source.not_before {
+                let wake = source.not_before;
+                if source.timer.is_none_or(|timer| timer > wake) {
+                    source.timer = Some(wake);
+                    self.agenda.at(wake, Event::Source(flow));
+                }
+                return Ok(());
+            }
+            source.in_flight += 1;
+            source.sent += 1;
+            // Until it starts, nothing else of this flow may.
+            source.start(now);
+            let packet = Packet {
+                flow,
+                hop: first,
+                marked: false,
+            };
+            let number = match self.free.pop() {
+                Some(number) => {
+                    self.packets[number as usize] = packet;
+                    number
+                }
+                None if self.packets.len() < 1 << INDEX => {
+                    self.packets.push(packet);
+                    self.packets.len() as u32 - 1
+                }
+                None => return Err(SimulationError::TooMany),
+            };
+            self.wires[channel as usize].line.push_back(number);
+            self.dispatch_host(now, channel);
+        }
+    }
+
+    /// A host's channel takes its next packet, if it can.
+    fn dispatch_host(&mut self, now: Time, channel: u32) {
+        let wire = &mut self.wires[channel as usize];
+        if wire.line.is_empty() || wire.tail {
+            return;
+        }
+        if now < wire.busy_until {
+            wire.tail = true;
+            self.agenda.at(wire.busy_until, Event::Tail(channel));
+            return;
+        }
+        if !self.next_has_slot(channel) {
+            return;
+        }
+        if let Some(packet) = self.wires[channel as usize].line.pop_front() {
+            let Packet { flow, hop, .. } = self.packets[packet as usize];
+            let hop = self.network.hops[hop as usize];
+            self.sources[flow as usize].start(now);
+            self.start(now, packet, hop);
+            if !self.wires[channel as usize].line.is_empty() {
+                self.dispatch_host(now, channel);
+            }
+        }
+    }
+
+    /// Whether the input at the end of a channel has a slot; hosts always have.
+    #[inline]
+    fn next_has_slot(&self, channel: u32) -> bool {
+        match self.network.channels[channel as usize].receiver {
+            Some((switch, input)) => self.switches[switch as usize].has_slot(input),
+            None => true,
+        }
+    }
+
+    /// A switch's output takes its next packet, if it can.
+    #[inline]
+    fn dispatch(&mut self, now: Time, channel: u32) {
+        let Some((switch, output)) = self.network.channels[channel as usize].sender else {
+            return self.dispatch_host(now, channel);
+        };
+        if !self.next_has_slot(channel) {
+            return;
+        }
+        let Some((next, mark)) = self.switches[switch as usize].next(output) else {
+            return;
+        };
+        let packet = &mut self.packets[next.packet as usize];
+        if mark && !packet.marked {
+            packet.marked = true;
+            self.marked_packets[packet.flow as usize] += 1;
+        }
+        let hop = self.network.hops[packet.hop as usize];
+        self.wires[channel as usize].leaving = next.input;
+        self.start(now, next.packet, hop);
+        self.let_go(now, switch, next.input, output);
+    }
+
+    /// Outputs whose packets the departure of one from `input` by `output` no longer holds up.
+    #[inline]
+    fn let_go(&mut self, now: Time, switch: u32, input: u8, output: u8) {
+        let held_up = self.switches[switch as usize].held_up(input, output);
+        for output in held_up {
+            let other = self.network.sending[switch as usize][output as usize];
+            self.dispatch(now, other);
+        }
+    }
+
+    /// The transmission of a packet starts.
+    #[inline]
+    fn start(&mut self, now: Time, number: u32, hop: Hop) {
+        let packet = self.packets[number as usize];
+        let flow = packet.flow as usize;
+        let way = &self.network.flows[flow];
+        let wire = &mut self.wires[hop.channel as usize];
+        wire.bytes += u64::from(way.packet_bytes);
+        wire.busy_until = now + hop.transmission;
+        self.packet_hops += 1;
+        let ends = &self.network.channels[hop.channel as usize];
+        if let Some((switch, _)) = ends.sender {
+            self.agenda
+                .at(now + hop.transmission, Event::Tail(hop.channel));
+            if self.free_at_head {
+                self.free_slot(now, switch, self.wires[hop.channel as usize].leaving);
+            }
+        }
+        if let Some((switch, input)) = ends.receiver {
+            self.switches[switch as usize].inputs[input as usize].taken += 1;
+            self.agenda.at(now + hop.to_forward, Event::Arrive(number));
+            return;
+        }
+        self.flow_packets[flow] += 1;
+        if self.window == 1 {
+            self.free.push(number);
+            let source = &mut self.sources[flow];
+            source.on_ack(&self.control, packet.marked);
+            let back = now + way.to_ack;
+            self.agenda
+                .at(back.max(source.not_before), Event::Source(packet.flow));
+        } else {
+            // The ACK carries the mark: the packet's number stands for it on the way back.
+            self.agenda.at(now + way.to_ack, Event::Arrive(number));
+        }
+    }
+
+    /// A packet's header can be forwarded; or, past its last hop, its ACK is back.
+    #[inline]
+    fn arrive(&mut self, now: Time, number: u32) -> Result<(), SimulationError> {
+        let packet = &mut self.packets[number as usize];
+        let here = self.network.hops[packet.hop as usize].channel;
+        let Some((switch, input)) = self.network.channels[here as usize].receiver else {
+            let Packet { flow, marked, .. } = *packet;
+            self.free.push(number);
+            self.sources[flow as usize].on_ack(&self.control, marked);
+            return self.send(now, flow);
+        };
+        packet.hop += 1;
+        let hop = self.network.hops[packet.hop as usize];
+        let Some((_, output)) = self.network.channels[hop.channel as usize].sender else {
+            return Ok(());
+        };
+        let can_start = self.next_has_slot(hop.channel);
+        if self.switches[switch as usize].arrive(number, input, output, can_start) {
+            self.wires[hop.channel as usize].leaving = input;
+            self.start(now, number, hop);
+        } else {
+            self.dispatch(now, hop.channel);
+        }
+        Ok(())
+    }
+
+    /// A channel is idle again.
+    #[inline]
+    fn tail(&mut self, now: Time, channel: u32) {
+        let Some((switch, output)) = self.network.channels[channel as usize].sender else {
+            self.wires[channel as usize].tail = false;
+            return self.dispatch_host(now, channel);
+        };
+        let input = self.wires[channel as usize].leaving;
+        let at = &mut self.switches[switch as usize];
+        at.leave(input, output);
+        self.dispatch(now, channel);
+        self.let_go(now, switch, input, output);
+        if !self.free_at_head {
+            self.free_slot(now, switch, input);
+        }
+    }
+
+    /// A slot is free: its credit lets the channel upstream go on.
+    #[inline]
+    fn free_slot(&mut self, now: Time, switch: u32, input: u8) {
+        self.switches[switch as usize].inputs[input as usize].taken -= 1;
+        let upstream = self.network.receiving[switch as usize][input as usize];
+        self.dispatch(now, upstream);
+    }
+}
