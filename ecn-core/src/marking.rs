@@ -273,6 +273,21 @@ impl<const N: usize> Switch<N> {
         decision
     }
 
+    /// Input buffer `i` is full although no packet came to wait in it, as where a packet that cuts
+    /// through takes a slot till its tail has left.
+    pub fn fill(&mut self, policy: &Policy, i: u8) {
+        if policy.marking == Marking::None as u32 {
+            return;
+        }
+        let input = self.port(i);
+        input.input_triggers += 1;
+        if policy.marking == Marking::Naive as u32 {
+            input.to_mark_from = input.occupancy;
+        } else {
+            self.mark_waiting_for_outputs_of(i, policy.ports);
+        }
+    }
+
     /// Input trigger, mechanisms 2 and 3: every packet anywhere in the switch that waits for an
     /// output to which buffer `i` holds a packet.
     #[inline(always)]

@@ -304,7 +304,9 @@ pub struct Model {
     pub crossbar: Crossbar,
     /// When triggers are evaluated.
     pub trigger: Trigger,
-    /// What fills a buffer, for the input trigger.
+    /// What fills a buffer, for the input trigger. With `present`, a packet on its way out still holds
+    /// its slot: then buffers of 12 never fill, as the papers say, and the smallest ones cost
+    /// bandwidth (P13); with `waiting` it is 11, and they do not.
     pub full_counts: Counting,
     /// What is compared with the threshold.
     pub threshold_counts: Counting,
@@ -352,7 +354,7 @@ impl Default for Model {
             bypass_counts: BypassCounts::default(),
             crossbar: Crossbar::default(),
             trigger: Trigger::default(),
-            full_counts: Counting::default(),
+            full_counts: Counting::Present,
             threshold_counts: Counting::default(),
             output_trigger: OutputTrigger::default(),
             mark_in: MarkIn::All,

@@ -172,6 +172,9 @@ impl Switch {
                 self.last_served[o] = input;
             }
             self.busy[o] = true;
+            if self.rules.full_present && self.inputs[i].present >= self.policy.buffer {
+                counters!(&mut self.counters, c => c.fill(&self.policy, input));
+            }
             return true;
         }
         self.inputs[i].waiting += 1;
