@@ -216,7 +216,7 @@ impl<Q: Queue> Agenda<Q> {
 
     /// The next event; the clock moves to it.
     #[inline]
-    pub fn next(&mut self) -> Option<Event> {
+    pub fn pop(&mut self) -> Option<Event> {
         let key = self.queue.pop()?;
         self.now = (key >> 64) as Time;
         Some(Event::unpack(key as u64))

@@ -3,6 +3,7 @@
 //! It needs no kernel: marking and response are the functions of `ecn-core` that the kernel
 //! programs call.
 
+pub mod cli;
 pub mod endpoint;
 pub mod engine;
 pub mod figure;
@@ -10,6 +11,8 @@ pub mod keyword;
 pub mod measure;
 pub mod model;
 pub mod network;
+pub mod output;
+pub mod progress;
 pub mod report;
 pub mod scenario;
 mod scenario_file;

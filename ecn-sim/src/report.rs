@@ -1,6 +1,8 @@
 //! The record of a run as people and programs read it: shares of links, over windows.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -130,7 +132,8 @@ pub struct Run {
     pub wall: Duration,
 }
 
-/// Runs a scenario. `windows` in ps; without any, [`default_windows`].
+/// Runs a scenario. `windows` in ps; without any, [`default_windows`]. `progress` gets the simulated time
+/// now and then.
 ///
 /// # Errors
 ///
@@ -140,6 +143,7 @@ pub fn run(
     seed: u64,
     windows: &[(Time, Time)],
     series_step: Time,
+    progress: Option<Arc<AtomicU64>>,
 ) -> Result<Run, RunError> {
     let network = scenario.network()?;
     let duration = scenario.duration();
@@ -163,6 +167,7 @@ pub fn run(
         windows,
         series_step,
         check: false,
+        progress,
     };
     let start = Instant::now();
     let record = simulation::run(&network, &scenario.model, None, &options)?;
@@ -197,6 +202,37 @@ pub fn default_windows(scenario: &Scenario) -> Vec<(Time, Time)> {
 }
 
 impl Run {
+    /// What is drawn over time, in windows of this width: of Fig. 1 the lines of the papers, of any
+    /// other network its classes. Names and points (ms, share).
+    pub fn series(&self, width: Time) -> Vec<(String, Vec<(f64, f64)>)> {
+        let Self {
+            network, record, ..
+        } = self;
+        let hp = network.channel("root").zip(network.channel("inter-switch"));
+        let links = hp.map_or_else(Vec::new, |(root, inter)| {
+            vec![("root", root), ("inter-switch", inter)]
+        });
+        let mut series: Vec<(String, Vec<(f64, f64)>)> = links
+            .iter()
+            .map(|(name, _)| (*name).to_owned())
+            .chain(network.classes.iter().cloned())
+            .map(|name| (name, Vec::new()))
+            .collect();
+        for (middle, counts) in record.sliding(width) {
+            let shares = links
+                .iter()
+                .map(|&(_, channel)| counts.channel_share(network, channel, width))
+                .chain(
+                    (0..network.classes.len())
+                        .map(|class| counts.class_share(network, class, width)),
+                );
+            for ((_, points), share) in series.iter_mut().zip(shares) {
+                points.push((middle, share));
+            }
+        }
+        series
+    }
+
     /// The report of this run.
     pub fn report(&self, scenario: &Scenario, seed: u64) -> RunReport {
         let Self {

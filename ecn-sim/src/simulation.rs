@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ecn_core::fixed::{FRAC, ONE};
 use rand::{Rng as _, SeedableRng as _};
@@ -18,6 +19,9 @@ use crate::measure::{Record, Snapshot, Window};
 use crate::model::{Model, ModelError, Phases, Response, SlotFreed};
 use crate::network::{Hop, Network};
 use crate::switch::Switch;
+
+/// Events between two reports of progress.
+const PROGRESS_EVENTS: u64 = 1 << 18;
 
 /// What a run is asked for, beside network and model.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +36,17 @@ pub struct Options {
     pub series_step: Time,
     /// Compare all counters with a scan after each event.
     pub check: bool,
+    /// Gets the simulated time now and then.
+    pub progress: Option<Arc<AtomicU64>>,
+}
+
+impl Options {
+    /// The times of the series.
+    fn steps(&self) -> impl Iterator<Item = Time> + use<> {
+        let step = self.series_step;
+        let count = self.duration.checked_div(step).map_or(0, |last| last + 1);
+        (0..count).map(move |n| n * step)
+    }
 }
 
 /// A run that went wrong.
@@ -169,7 +184,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         let instants = self.schedule(model, options);
         let mut read: Vec<(Time, Snapshot)> = Vec::new();
         let mut events = 0u64;
-        while let Some(event) = self.agenda.next() {
+        while let Some(event) = self.agenda.pop() {
             let now = self.agenda.now();
             if now > options.duration {
                 break;
@@ -191,6 +206,11 @@ impl<Q: Queue> Simulation<'_, Q> {
                 },
             }
             events += 1;
+            if events.is_multiple_of(PROGRESS_EVENTS)
+                && let Some(progress) = &options.progress
+            {
+                progress.store(now, Ordering::Relaxed);
+            }
             if options.check {
                 for (switch, name) in self.switches.iter().zip(&self.network.switches) {
                     switch.check().map_err(|what| SimulationError::Invariant {
@@ -211,11 +231,7 @@ impl<Q: Queue> Simulation<'_, Q> {
             .iter()
             .flat_map(|&(from, to)| [from, to])
             .collect();
-        if options.series_step > 0 {
-            times.extend(
-                (0..=options.duration / options.series_step).map(|n| n * options.series_step),
-            );
-        }
+        times.extend(options.steps());
         times.sort_unstable();
         times.dedup();
         let mut instants: Vec<_> = times
@@ -258,14 +274,7 @@ impl<Q: Queue> Simulation<'_, Q> {
             Ok(index) => &read[index].1,
             Err(_) => &last,
         };
-        let series = if options.series_step > 0 {
-            let steps = options.duration / options.series_step;
-            (0..=steps)
-                .map(|n| at(n * options.series_step).clone())
-                .collect()
-        } else {
-            Vec::new()
-        };
+        let series = options.steps().map(|time| at(time).clone()).collect();
         Record {
             windows: options
                 .windows

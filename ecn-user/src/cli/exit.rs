@@ -64,6 +64,9 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(failure) = error.downcast_ref::<Failure>() {
         return Some(failure.code);
     }
+    if let Some(error) = error.downcast_ref::<ecn_sim::cli::Error>() {
+        return Some(error.code);
+    }
     if error.is::<ConfigError>()
         || error.is::<UnitError>()
         || error.is::<KeywordError>()

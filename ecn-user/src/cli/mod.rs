@@ -58,6 +58,9 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Remove what a killed agent or rig left behind
     Clean(clean::CleanArgs),
+    /// Simulate lossless networks with the same marking and response
+    #[command(subcommand)]
+    Sim(ecn_sim::cli::Sim),
     /// Send and receive the rig's traffic, as its parent says on the standard input
     #[command(hide = true)]
     Traffic,
@@ -90,6 +93,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Flow(flow) => flow::run(flow),
         Command::Doctor(args) => doctor::run(args),
         Command::Clean(args) => clean::run(args),
+        Command::Sim(sim) => Ok(ecn_sim::cli::run(sim)?),
         Command::Traffic => Ok(traffic::main_traffic()?),
     }
 }

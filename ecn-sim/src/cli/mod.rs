@@ -1,0 +1,106 @@
+//! The simulator's commands, for `ecn sim` and for `ecn-sim`, which needs no kernel: one file per verb.
+
+mod list;
+mod run;
+pub mod table;
+
+use std::fmt;
+
+use clap::Subcommand;
+
+use crate::output::OutputError;
+use crate::report::RunError;
+use crate::scenario::ScenarioError;
+use crate::simulation::SimulationError;
+
+/// It was tried and failed.
+pub const FAILED: u8 = 1;
+/// Bad usage or configuration.
+pub const USAGE: u8 = 2;
+
+/// A failure that knows its exit code; its text is one line.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// Exit code.
+    pub code: u8,
+    message: String,
+}
+
+impl Error {
+    /// It was tried and failed.
+    pub fn failed(message: impl fmt::Display) -> Self {
+        Self {
+            code: FAILED,
+            message: message.to_string(),
+        }
+    }
+
+    /// Bad usage or configuration.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Self {
+            code: USAGE,
+            message: message.to_string(),
+        }
+    }
+}
+
+impl From<ScenarioError> for Error {
+    fn from(error: ScenarioError) -> Self {
+        Self::usage(error)
+    }
+}
+
+impl From<OutputError> for Error {
+    fn from(error: OutputError) -> Self {
+        Self::usage(error)
+    }
+}
+
+impl From<RunError> for Error {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Simulation(SimulationError::Invariant { .. } | SimulationError::TooMany) => {
+                Self::failed(error)
+            }
+            _ => Self::usage(error),
+        }
+    }
+}
+
+/// The simulator.
+#[derive(Subcommand, Debug)]
+pub enum Sim {
+    /// Run a scenario and say what each class of flows got
+    Run(run::RunArgs),
+    /// The built-in scenarios, and the keys that `--set` knows
+    List(list::ListArgs),
+}
+
+/// Runs a verb.
+///
+/// # Errors
+///
+/// With the exit code.
+pub fn run(sim: &Sim) -> Result<(), Error> {
+    match sim {
+        Sim::Run(args) => run::run(args),
+        Sim::List(args) => list::run(args),
+    }
+}
+
+/// Prints a document or table to the standard output; a reader that has gone is no failure.
+fn print(text: &str) -> Result<(), Error> {
+    use std::io::{ErrorKind, Write as _};
+    match writeln!(std::io::stdout(), "{}", text.trim_end()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::failed(format!(
+            "cannot write to the standard output: {error}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A record as one JSON document.
+fn json(record: &impl serde::Serialize) -> Result<String, Error> {
+    serde_json::to_string(record).map_err(Error::failed)
+}

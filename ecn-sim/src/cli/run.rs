@@ -1,0 +1,191 @@
+//! `ecn sim run`: one run of a scenario.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::table::{plain_table, table_text};
+use super::{Error, json, print};
+use crate::engine::{MS, NS, Time};
+use crate::figure::{Line, LineFigure, Panel};
+use crate::output::Output;
+use crate::progress;
+use crate::report::{self, Run, RunReport, WindowReport};
+use crate::scenario::{Scenario, span};
+
+/// What `run` is told.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// A built-in scenario (see `list`) or a TOML file
+    #[arg(default_value = "hp")]
+    scenario: String,
+    /// Set a key (see `list`), for example buffer=8; can be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// All randomness comes from it
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Count from..to, for example 42ms..59ms; can be given again
+    #[arg(long, value_name = "FROM..TO")]
+    window: Vec<String>,
+    /// Folder for the time series (CSV), its figure (SVG) and the report (JSON)
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// One JSON document
+    #[arg(long, short)]
+    json: bool,
+}
+
+/// Width of the sliding window of the papers' figures.
+const SLIDING: Time = 2 * MS;
+/// Most points of a series.
+const POINTS: Time = 1_000;
+
+pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
+    let mut scenario = Scenario::find(&args.scenario)?;
+    for setting in &args.set {
+        scenario.set_text(setting)?;
+    }
+    let mut windows = Vec::new();
+    for window in &args.window {
+        let (from, to) =
+            span(window).map_err(|reason| Error::usage(format!("--window: {reason}")))?;
+        windows.push((from.as_nanos() * NS, to.as_nanos() * NS));
+    }
+    let output = args.out.as_deref().map(Output::new).transpose()?;
+    let duration = scenario.duration();
+    // A whole number of steps to the sliding window.
+    let step = SLIDING / (SLIDING * POINTS / duration.max(1)).clamp(1, 20);
+    let step = if output.is_some() {
+        step.min(duration)
+    } else {
+        0
+    };
+    let bar = progress::Bar::of_time(duration);
+    let run = report::run(&scenario, args.seed, &windows, step, Some(bar.position()))?;
+    bar.finish();
+    let report = run.report(&scenario, args.seed);
+    if let Some(output) = output {
+        write(&output, &run, &report)?;
+    }
+    if args.json {
+        return print(&json(&report)?);
+    }
+    print(&shown(&report))
+}
+
+/// The report as a table for people.
+fn shown(report: &RunReport) -> String {
+    let mut text = String::new();
+    let header = |from: f64, to: f64| format!("{from}..{to} ms");
+    let mut rows: Vec<(String, Vec<String>)> = Vec::new();
+    let mut columns = vec!["SHARE OF THE LINK".to_owned()];
+    for (column, window) in report.windows.iter().enumerate() {
+        let mut put = |name: &str, value: Option<f64>| {
+            let at = rows
+                .iter()
+                .position(|(row, _)| row == name)
+                .unwrap_or_else(|| {
+                    rows.push((name.to_owned(), Vec::new()));
+                    rows.len() - 1
+                });
+            rows[at].1.resize(column, String::new());
+            rows[at]
+                .1
+                .push(value.map_or("-".to_owned(), |value| format!("{value:.3}")));
+        };
+        match window {
+            WindowReport::Hp(w) => {
+                columns.push(header(w.from_ms, w.to_ms));
+                put("root", Some(w.root));
+                put("inter-switch", Some(w.inter_switch));
+                put("local flows", Some(w.local));
+                put("remote flows", Some(w.remote));
+                put("victim", Some(w.victim));
+                put("remote / local", w.remote_local_ratio);
+                put("Jain's index, local", Some(w.jain_local));
+                put("Jain's index, remote", Some(w.jain_remote));
+            }
+            WindowReport::Any(w) => {
+                columns.push(header(w.from_ms, w.to_ms));
+                for (class, share) in &w.classes {
+                    put(&format!("class {class}"), Some(share.share));
+                    put(&format!("Jain's index, {class}"), Some(share.jain));
+                }
+                for (link, share) in &w.links {
+                    put(&format!("link {link}"), Some(*share));
+                }
+            }
+        }
+    }
+    let header: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let mut shares = plain_table(&header, &[0]);
+    for (name, mut values) in rows {
+        values.insert(0, name);
+        values.resize(columns.len(), String::new());
+        shares.add_row(values);
+    }
+    let marked: Vec<String> = report
+        .marked_packets
+        .iter()
+        .map(|(class, packets)| format!("{class} {packets}"))
+        .collect();
+    let _ = writeln!(text, "{}", table_text(&shares));
+    let _ = writeln!(
+        text,
+        "marked packets: {}; input triggers {}, output triggers {}, drops {}",
+        marked.join(", "),
+        report.input_triggers,
+        report.output_triggers,
+        report.dropped_packets
+    );
+    let _ = write!(
+        text,
+        "{} packet-hops in {:.3} s",
+        report.packet_hops, report.wall_s
+    );
+    text
+}
+
+/// Writes series, figure and report.
+fn write(output: &Output, run: &Run, report: &RunReport) -> Result<(), Error> {
+    let series = run.series(SLIDING);
+    let mut csv = "time_ms".to_owned();
+    for (name, _) in &series {
+        let _ = write!(csv, ",{}", name.replace(',', " "));
+    }
+    csv.push('\n');
+    let points = series.first().map_or(0, |(_, points)| points.len());
+    for at in 0..points {
+        let _ = write!(csv, "{}", series[0].1[at].0);
+        for (_, points) in &series {
+            let _ = write!(csv, ",{:.6}", points[at].1);
+        }
+        csv.push('\n');
+    }
+    let title = report.scenario.clone();
+    let lines = series
+        .into_iter()
+        .enumerate()
+        .map(|(look, (label, points))| Line {
+            label,
+            points,
+            look,
+        });
+    let figure = LineFigure {
+        title: format!("{title}: rates over time"),
+        x_label: "time (ms), in windows of 2 ms".to_owned(),
+        y_label: "share of the link's rate".to_owned(),
+        y_at_least: 1.0,
+        panels: vec![Panel {
+            title,
+            note: String::new(),
+            lines: lines.collect(),
+        }],
+    };
+    output.write("run.csv", csv)?;
+    output.write("run.svg", figure.to_svg().map_err(Error::failed)?)?;
+    output.write("run.json", json(report)? + "\n")?;
+    Ok(())
+}
