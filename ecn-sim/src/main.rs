@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use ecn_sim::cli;
+use ecn_sim::rig::args::RigArgs;
 
 /// Packet-level simulator of lossless networks, with the marking and response of ecn.
 #[derive(Parser)]
@@ -11,11 +12,23 @@ use ecn_sim::cli;
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 bad usage or configuration.")]
 struct Cli {
     #[command(subcommand)]
-    sim: cli::Sim,
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    #[command(flatten)]
+    Sim(cli::Sim),
+    /// The rig of `ecn rig run`, simulated
+    Rig(RigArgs),
 }
 
 fn main() -> ExitCode {
-    match cli::run(&Cli::parse().sim) {
+    let done = match Cli::parse().verb {
+        Verb::Sim(sim) => cli::run(&sim),
+        Verb::Rig(args) => cli::rig::run(&args),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ecn-sim: {error}");

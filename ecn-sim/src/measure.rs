@@ -11,6 +11,10 @@ pub struct Snapshot {
     pub channel_bytes: Vec<u64>,
     /// Packets started on their last hop, by flow.
     pub flow_packets: Vec<u64>,
+    /// Packets marked (however often), by flow.
+    pub flow_marked: Vec<u64>,
+    /// Packets that wait for a channel at that instant.
+    pub line_packets: Vec<u32>,
 }
 
 /// From the first to the second time, counted where `from <= t < to`.
@@ -33,7 +37,7 @@ pub struct Record {
     pub series: Vec<Snapshot>,
     /// Distance of these, 0 if there are none.
     pub series_step: Time,
-    /// Marked packets (however often), by flow.
+    /// Marked packets (however often), by flow, over the whole run.
     pub marked_packets: Vec<u64>,
     /// Totals by switch and port slot.
     pub ports: Vec<Vec<PortTotals>>,
@@ -59,12 +63,14 @@ pub fn jain(rates: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 impl Snapshot {
-    /// What was counted since an earlier one.
+    /// What was counted since an earlier one; what waits is as now.
     pub fn since(&self, earlier: &Self) -> Self {
         let less = |now: &[u64], then: &[u64]| now.iter().zip(then).map(|(a, b)| a - b).collect();
         Self {
             channel_bytes: less(&self.channel_bytes, &earlier.channel_bytes),
             flow_packets: less(&self.flow_packets, &earlier.flow_packets),
+            flow_marked: less(&self.flow_marked, &earlier.flow_marked),
+            line_packets: self.line_packets.clone(),
         }
     }
 

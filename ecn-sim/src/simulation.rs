@@ -265,6 +265,15 @@ impl<Q: Queue> Simulation<'_, Q> {
         Snapshot {
             channel_bytes: self.wires.iter().map(|wire| wire.bytes).collect(),
             flow_packets: self.flow_packets.clone(),
+            flow_marked: self.marked_packets.clone(),
+            line_packets: std::iter::zip(&self.network.channels, &self.wires)
+                .map(|(channel, wire)| match channel.sender {
+                    Some((switch, output)) => {
+                        self.switches[switch as usize].lines[output as usize].len() as u32
+                    }
+                    None => wire.line.len() as u32,
+                })
+                .collect(),
         }
     }
 

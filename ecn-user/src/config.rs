@@ -9,14 +9,14 @@ use std::collections::HashSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, DeValue};
 
 pub use ecn_sim::keyword::{KeywordError, nearest, suggestion};
+use ecn_sim::keywords;
 pub use ecn_sim::model::{Function, Marking};
-use ecn_sim::{keywords, serde_as_text};
+pub use ecn_sim::policy::{Every, MarkAt, Round};
 
 use crate::units::{DurationText, Fraction, Rate};
 
@@ -27,18 +27,6 @@ pub const EXAMPLE: &str = include_str!("../ecn.example.toml");
 pub const VERSION: u32 = 1;
 
 keywords! {
-    /// Where on its way through the bridge a packet gets its mark.
-    MarkAt {
-        /// When it enters the queue of its output port. Works on any port.
-        #[default]
-        Arrival = "arrival",
-        /// When it leaves that queue, as in HP's switch. Only where the port is one end of a veth
-        /// pair.
-        Departure = "departure",
-    }
-}
-
-keywords! {
     /// How the rates of flows are enforced at an endpoint.
     Enforcement {
         /// An HTB class per flow.
@@ -47,90 +35,6 @@ keywords! {
         /// Rates are computed and shown, but not enforced.
         None = "none",
     }
-}
-
-/// What counts as one round, within which a flow decreases its rate at most once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Round {
-    /// Every mark decreases the rate.
-    Off,
-    /// Marks on packets that were sent before the last decrease are ignored.
-    #[default]
-    Packets,
-    /// Marks are ignored for this long after a decrease.
-    Time(DurationText),
-}
-
-impl fmt::Display for Round {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.pad("off"),
-            Self::Packets => f.pad("packets"),
-            Self::Time(duration) => duration.fmt(f),
-        }
-    }
-}
-
-impl FromStr for Round {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "off" => Ok(Self::Off),
-            "packets" => Ok(Self::Packets),
-            _ => word_or_duration(text, &["off", "packets"]).map(Self::Time),
-        }
-    }
-}
-
-serde_as_text!(Round);
-
-/// How often the receiver of a flow sends an echo.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Every {
-    /// One echo for each packet.
-    #[default]
-    Packet,
-    /// At most one in this time, plus one at once for each packet that carries CE.
-    Time(DurationText),
-}
-
-impl fmt::Display for Every {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Packet => f.pad("packet"),
-            Self::Time(duration) => duration.fmt(f),
-        }
-    }
-}
-
-impl FromStr for Every {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "packet" => Ok(Self::Packet),
-            _ => word_or_duration(text, &["packet"]).map(Self::Time),
-        }
-    }
-}
-
-serde_as_text!(Every);
-
-/// Reads a duration where one of `words` was possible too.
-fn word_or_duration(text: &str, words: &[&str]) -> Result<DurationText, String> {
-    if text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '.') {
-        return text
-            .parse()
-            .map_err(|error: crate::units::UnitError| error.to_string());
-    }
-    Err(match nearest(text, words.iter().copied()) {
-        Some(word) => format!("unknown value `{text}`: did you mean `{word}`?"),
-        None => format!(
-            "unknown value `{text}`: allowed are {}, or a duration such as 1500us",
-            words.join(", ")
-        ),
-    })
 }
 
 /// The whole file.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::thread;
 
@@ -23,7 +23,22 @@ pub struct Args {
 pub const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 /// Runs the verb. Returns only if something fails: the rig takes this process over.
+///
+/// Where the machine lacks something that the rig needs, the simulator runs its scenario instead.
 pub fn run(args: &Args, permission: Permission) -> Result<ExitCode> {
+    let mut program = match rig(args, permission) {
+        Err(error) if error.is::<Lacks>() => {
+            let reason = format!("{error:#}");
+            step::say(&format!("simulating, as {reason}"));
+            simulator(args)?
+        }
+        rig => rig?,
+    };
+    Err(program.exec()).with_context(|| format!("could not start {}", step::shown(&program)))
+}
+
+/// The command that runs the rig on this machine's kernel, built.
+fn rig(args: &Args, permission: Permission) -> Result<Command> {
     if !args.args.iter().any(|arg| arg == "--help" || arg == "-h") {
         check_machine()?;
     }
@@ -35,24 +50,34 @@ pub fn run(args: &Args, permission: Permission) -> Result<ExitCode> {
         let bpf = setup::bpf(permission)?;
         build_ebpf::build(&bpf, false)
     })?;
-    let mut build = cargo();
-    build.args([
-        "build",
-        "--release",
-        "--package",
-        "ecn-user",
-        "--target-dir",
-        "target",
-    ]);
-    step::run("the ecn command", &mut build)?;
-    let ecn = root().join("target/release/ecn");
-    let mut rig = Command::new(&ecn);
+    let mut rig = Command::new(built("the ecn command", "ecn-user", "ecn")?);
     rig.args(["rig", "run"]).args(&args.args);
     step::say(&format!(
         "HP's Fig. 1 as namespaces and bridges: {}",
         step::shown(&rig)
     ));
-    Err(rig.exec()).with_context(|| format!("could not start {}", ecn.display()))
+    Ok(rig)
+}
+
+/// The command that runs the rig's scenario in the simulator, built.
+fn simulator(args: &Args) -> Result<Command> {
+    let mut simulator = Command::new(built("the simulator", "ecn-sim", "ecn-sim")?);
+    simulator.arg("rig").args(&args.args);
+    step::say(&format!(
+        "HP's Fig. 1 in the simulator: {}",
+        step::shown(&simulator)
+    ));
+    Ok(simulator)
+}
+
+/// Builds a package; the path of one of its programs.
+fn built(why: &str, package: &str, program: &str) -> Result<PathBuf> {
+    let mut build = cargo();
+    build
+        .args(["build", "--release", "--package", package])
+        .args(["--target-dir", "target"]);
+    step::run(why, &mut build)?;
+    Ok(root().join("target/release").join(program))
 }
 
 /// The rig needs rights and kernel types; says in one line which is missing.

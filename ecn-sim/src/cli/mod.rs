@@ -1,6 +1,7 @@
 //! The simulator's commands, for `ecn sim` and for `ecn-sim`, which needs no kernel: one file per verb.
 
 mod list;
+pub mod rig;
 mod run;
 pub mod table;
 

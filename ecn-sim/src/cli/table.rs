@@ -41,3 +41,23 @@ pub fn table_text(table: &Table) -> String {
     }
     text
 }
+
+/// A count in at most five characters: `99999`, `588k`, `1.23M`.
+pub fn short_count(count: u64) -> String {
+    if count < 100_000 {
+        return count.to_string();
+    }
+    let mut value = count as f64;
+    for unit in ["k", "M", "G", "T", "P", "E"] {
+        value /= 1000.0;
+        let decimals = match value {
+            v if v >= 99.95 => 0,
+            v if v >= 9.995 => 1,
+            _ => 2,
+        };
+        if value < 999.5 {
+            return format!("{value:.decimals$}{unit}");
+        }
+    }
+    count.to_string()
+}

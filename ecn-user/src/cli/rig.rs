@@ -9,10 +9,11 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent::state::{Lock, State};
-use crate::rig::args::{HostArgs, RigArgs};
+use crate::rig;
+use crate::rig::args::{self, HostArgs, RigArgs};
 use crate::rig::run::{Plan, Progress};
 use crate::rig::topology::{self, Counters, DEFAULT_PREFIX, HOST_DEVICE, Host, Topology};
-use crate::rig::{self, report};
+use ecn_sim::rig::report;
 
 use super::exit::{Failure, print, print_json};
 use super::require_root;
@@ -74,13 +75,13 @@ pub fn run(rig: &Rig) -> anyhow::Result<()> {
 
 /// Runs the phases, shows them while they run, and says what they gave.
 fn measure(args: &RigArgs) -> anyhow::Result<()> {
-    args.check()?;
+    args::check(args)?;
     require_root("the rig")?;
     // Before minutes of measuring, not after.
     std::fs::create_dir_all(&args.out).map_err(|error| {
         Failure::usage(format!("cannot write to {}: {error}", args.out.display()))
     })?;
-    let plan = args.plan();
+    let plan = Plan::from(args);
     let stop = Arc::new(AtomicBool::new(false));
     let runtime = runtime()?;
     let _entered = runtime.enter();
@@ -168,7 +169,7 @@ impl<'a> Live<'a> {
 
 fn up(args: &UpArgs) -> anyhow::Result<()> {
     require_root("the rig")?;
-    let mut rig = topology::Rig::up(&args.hosts.topology())?;
+    let mut rig = topology::Rig::up(&(&args.hosts).into())?;
     let shown = shown(&rig)?;
     rig.keep();
     if args.json {

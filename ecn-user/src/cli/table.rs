@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-pub use ecn_sim::cli::table::{plain_table, table_text};
+pub use ecn_sim::cli::table::{plain_table, short_count, table_text};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::key::{FlowName, protocol_number};
@@ -426,26 +426,6 @@ impl FlowFilter {
                 .dst
                 .is_none_or(|dst| dst.matches(row.dst, row.dst_port))
     }
-}
-
-/// A count in at most five characters: `99999`, `588k`, `1.23M`.
-pub fn short_count(count: u64) -> String {
-    if count < 100_000 {
-        return count.to_string();
-    }
-    let mut value = count as f64;
-    for unit in ["k", "M", "G", "T", "P", "E"] {
-        value /= 1000.0;
-        let decimals = match value {
-            v if v >= 99.95 => 0,
-            v if v >= 9.995 => 1,
-            _ => 2,
-        };
-        if value < 999.5 {
-            return format!("{value:.decimals$}{unit}");
-        }
-    }
-    count.to_string()
 }
 
 fn or_dash(text: &str) -> &str {

@@ -2,7 +2,7 @@
 
 pub mod args;
 pub use ecn_sim::figure;
-pub mod report;
+pub use ecn_sim::rig::report;
 pub mod run;
 pub mod topology;
 pub mod traffic;

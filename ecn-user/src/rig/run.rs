@@ -21,12 +21,12 @@ use super::{
     topology::{HOST_DEVICE, PortProbe, Rig, Role, Topology},
     traffic::{self, Traffic},
 };
+use ecn_sim::rig::PhasePlan;
+
 use crate::{
     agent::{self, Agent, Options, enforce::lock, state::Lock},
     cli::table,
-    config::{
-        self, Config, Endpoint, Enforcement, Every, Function, MarkAt, Marking, Response, Round,
-    },
+    config::{self, Config, Endpoint, Enforcement, Every, Function, MarkAt, Response, Round},
     net::ClassStats,
     units::{Fraction, Rate},
 };
@@ -58,17 +58,6 @@ pub enum Error {
 
 /// Result of a run.
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// One phase to run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PhasePlan {
-    /// Name in reports.
-    pub name: String,
-    /// Marking at both bridges.
-    pub marking: Marking,
-    /// Response of all sources.
-    pub response: Function,
-}
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -102,38 +91,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// HP's scenario: first without control, then with.
-    pub fn two_phases(marking: Marking, response: Function) -> Vec<PhasePlan> {
-        vec![
-            PhasePlan {
-                name: "uncontrolled".to_owned(),
-                marking: Marking::None,
-                response: Function::None,
-            },
-            PhasePlan {
-                name: "controlled".to_owned(),
-                marking,
-                response,
-            },
-        ]
-    }
-
-    /// Every marking with every response, after a phase without control.
-    pub fn compare() -> Vec<PhasePlan> {
-        let mut phases = Self::two_phases(Marking::None, Function::None);
-        phases.truncate(1);
-        for &response in Function::ALL.iter().filter(|f| **f != Function::None) {
-            for &marking in Marking::ALL.iter().filter(|m| **m != Marking::None) {
-                phases.push(PhasePlan {
-                    name: format!("{marking}-{response}"),
-                    marking,
-                    response,
-                });
-            }
-        }
-        phases
-    }
-
     fn config(&self, phase: &PhasePlan, rig: &Rig) -> Config {
         let switch = rig.switch().name().to_owned();
         let bridge = |name: &str| config::Bridge {

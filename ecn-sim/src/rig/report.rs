@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::cli::table::{plain_table, short_count, table_text};
-use crate::config::{Every, Function, MarkAt, Marking, Round};
-use crate::rig::figure::{DotColumn, DotFigure, FigureError, Line, LineFigure, Panel};
+use crate::figure::{DotColumn, DotFigure, FigureError, Line, LineFigure, Panel};
+use crate::model::{Function, Marking};
+use crate::policy::{Every, MarkAt, Round};
 use crate::units::Fraction;
 
 /// A whole run.

@@ -1,0 +1,113 @@
+//! What the rig is asked for, on a kernel or in the simulator.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::model::{Function, Marking};
+use crate::policy::{Every, MarkAt, Round};
+use crate::units::{Fraction, Rate};
+
+/// Which rig.
+#[derive(Args, Debug, Clone, PartialEq, Eq)]
+pub struct HostArgs {
+    /// Local flows: their sources are at the congested switch
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=250))]
+    pub local: u32,
+    /// Remote flows: over the inter-switch link to the same sink
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=250))]
+    pub remote: u32,
+    /// Without the victim: a flow over the inter-switch link to a sink of its own
+    #[arg(long)]
+    pub no_victim: bool,
+    /// Rate of all links
+    #[arg(long, value_name = "RATE", default_value = "100mbit")]
+    pub link_rate: Rate,
+}
+
+/// What traffic the sources send.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Traffic {
+    /// Greedy UDP of our own
+    #[default]
+    Udp,
+    /// Greedy TCP of our own
+    Tcp,
+    /// UDP of iperf3
+    #[value(name = "iperf3")]
+    Iperf3,
+    /// TCP of iperf3
+    #[value(name = "iperf3-tcp")]
+    Iperf3Tcp,
+    /// None: somebody else sends
+    None,
+}
+
+/// Which phases to run.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phases {
+    /// Only the controlled one
+    Controlled,
+    /// Without control first, then with it
+    #[default]
+    Both,
+}
+
+/// `ecn rig run`.
+#[derive(Args, Debug, Clone, PartialEq)]
+pub struct RigArgs {
+    /// Which rig.
+    #[command(flatten)]
+    pub hosts: HostArgs,
+    /// Which packets the bridges mark: none, naive, input, input-output
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    pub marking: Marking,
+    /// Where they mark: arrival, departure
+    #[arg(long, value_name = "PLACE", default_value_t)]
+    pub mark_at: MarkAt,
+    /// How flows answer to marks: none, lipd, fimd, aimd
+    #[arg(long, value_name = "FUNCTION", default_value_t)]
+    pub response: Function,
+    /// Lowest rate of a flow, as a fraction of the link rate
+    #[arg(long, value_name = "FRACTION", default_value = "1/64")]
+    pub rmin: Fraction,
+    /// Factor of the multiplicative decrease of fimd and aimd
+    #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
+    pub m: f64,
+    /// Within what a flow decreases its rate at most once: packets, off, or a time such as 2ms
+    #[arg(long, value_name = "ROUND", default_value_t)]
+    pub round: Round,
+    /// How often receivers send an echo: packet, or a time such as 5ms
+    #[arg(long, value_name = "EVERY", default_value_t)]
+    pub echo: Every,
+    /// Packets per input buffer
+    #[arg(long, value_name = "PACKETS", default_value_t = 4)]
+    pub buffer: u32,
+    /// Packets waiting for one output, above which they are marked
+    #[arg(long, value_name = "PACKETS", default_value_t = 8)]
+    pub threshold: u32,
+    /// Length of the measurement of each phase
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: u64,
+    /// Time before it, in each phase
+    #[arg(long, value_name = "SECONDS", default_value_t = 4, value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    pub warm_up: u64,
+    /// What the sources send
+    #[arg(long, value_enum, value_name = "KIND", default_value_t)]
+    pub traffic: Traffic,
+    /// IPv6 instead of IPv4
+    #[arg(long)]
+    pub ipv6: bool,
+    /// Which phases to run
+    #[arg(long, value_enum, value_name = "PHASES", default_value_t)]
+    pub phases: Phases,
+    /// Run every marking with every response, one after the other
+    #[arg(long, conflicts_with_all = ["marking", "response", "phases"])]
+    pub compare: bool,
+    /// Directory for figures, samples and the report
+    #[arg(long, value_name = "DIR", default_value = "out")]
+    pub out: PathBuf,
+    /// Print one JSON document and nothing else
+    #[arg(long, short = 'j')]
+    pub json: bool,
+}
