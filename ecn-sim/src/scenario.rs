@@ -36,6 +36,9 @@ pub enum ScenarioError {
         /// Why.
         reason: String,
     },
+    /// An option of the rig.
+    #[error("{0} has no meaning in the simulator: leave it out, or run the rig on a kernel")]
+    OnlyOnAKernel(&'static str),
     /// Not KEY=VALUE.
     #[error("`{0}` is not KEY=VALUE")]
     NotASetting(String),
@@ -45,6 +48,9 @@ pub enum ScenarioError {
     /// The network cannot be built.
     #[error(transparent)]
     Network(#[from] NetworkError),
+    /// The text is no scenario.
+    #[error("{0}")]
+    Text(String),
     /// The file is no scenario.
     #[error("{file}: {reason}")]
     File {

@@ -8,6 +8,7 @@ use std::str::FromStr as _;
 use serde::Deserialize;
 use toml::Table;
 
+use crate::keyword::suggestion;
 use crate::model::Model;
 use crate::network::{Description, Flow, Link};
 use crate::scenario::{Scenario, ScenarioError, Topology};
@@ -63,21 +64,12 @@ const fn hp_packet() -> u32 {
 
 /// Reads a scenario; `name` is its name if it has none of its own.
 pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
-    let bad = |reason: String| ScenarioError::File {
-        file: "scenario".to_owned(),
-        reason,
-    };
-    let file: File = toml::from_str(text)
-        .map_err(|error| {
-            let line = error.span().map_or(0, |span| {
-                text[..span.start.min(text.len())].matches('\n').count() + 1
-            });
-            ScenarioError::NotASetting(format!("line {line}: {}", error.message()))
-        })
-        .map_err(|error| match error {
-            ScenarioError::NotASetting(reason) => bad(reason),
-            other => other,
-        })?;
+    let bad = ScenarioError::Text;
+    let file: File = toml::from_str(text).map_err(|error| {
+        let before = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = text[..before].matches('\n').count() + 1;
+        bad(format!("line {line}: {}", with_nearest(error.message())))
+    })?;
     let all = |names: &[String]| -> Result<Vec<String>, ScenarioError> {
         let names: Result<Vec<_>, _> = names.iter().map(|name| expand(name)).collect();
         Ok(names.map_err(bad)?.concat())
@@ -147,6 +139,18 @@ pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     }
     scenario.network()?;
     Ok(scenario)
+}
+
+/// serde lists all fields that it knows; the nearest is enough.
+fn with_nearest(message: &str) -> String {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    match (message.starts_with("unknown field"), quoted.next()) {
+        (true, Some(word)) => {
+            let known: Vec<&str> = quoted.collect();
+            format!("unknown key `{word}`: {}", suggestion(word, &known))
+        }
+        _ => message.replace('\n', ", "),
+    }
 }
 
 /// The names that a name with a range stands for.

@@ -193,8 +193,14 @@ impl<Q: Queue> Simulation<'_, Q> {
                 Event::Arrive(packet) => self.arrive(now, packet)?,
                 Event::Tail(channel) => self.tail(now, channel),
                 Event::Source(flow) => {
-                    self.sources[flow as usize].timer = None;
-                    self.send(now, flow)?;
+                    // One that was overtaken by an earlier one is not heard.
+                    if self.sources[flow as usize]
+                        .timer
+                        .take_if(|at| *at == now)
+                        .is_some()
+                    {
+                        self.send(now, flow)?;
+                    }
                 }
                 Event::Instant(number) => match instants[number as usize].1 {
                     Instant::Start(flow) => {
@@ -444,9 +450,9 @@ impl<Q: Queue> Simulation<'_, Q> {
             self.free.push(number);
             let source = &mut self.sources[flow];
             source.on_ack(&self.control, packet.marked);
-            let back = now + way.to_ack;
-            self.agenda
-                .at(back.max(source.not_before), Event::Source(packet.flow));
+            let back = (now + way.to_ack).max(source.not_before);
+            source.timer = Some(back);
+            self.agenda.at(back, Event::Source(packet.flow));
         } else {
             // The ACK carries the mark: the packet's number stands for it on the way back.
             self.agenda.at(now + way.to_ack, Event::Arrive(number));

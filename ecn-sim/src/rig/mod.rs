@@ -11,7 +11,7 @@ use report::{Parameters, Phase, Report, Sample};
 
 use crate::engine::{MS, Time};
 use crate::measure::Snapshot;
-use crate::model::{Function, Marking, ModelError, Phases as FlowPhases, Response};
+use crate::model::{Function, Marking, Phases as FlowPhases, Response};
 use crate::network::Network;
 use crate::policy::{Every, MarkAt, Round};
 use crate::report::{RunError, hp_shares, run};
@@ -103,8 +103,7 @@ fn only_on_a_kernel(args: &RigArgs) -> Option<&'static str> {
 /// An option that only a kernel knows, or a value out of its range.
 pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
     if let Some(name) = only_on_a_kernel(args) {
-        let reason = "the simulator has no such thing: leave it out, or run the rig as root";
-        return Err(ScenarioError::from(ModelError::new("option", name, reason)).into());
+        return Err(ScenarioError::OnlyOnAKernel(name).into());
     }
     let seconds = DurationText::from_secs(args.warm_up + args.seconds);
     let m = args.m.to_string();
