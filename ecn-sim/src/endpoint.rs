@@ -32,8 +32,11 @@ pub struct Source {
     packet_time: Time,
     /// Packets in flight.
     pub in_flight: u32,
-    /// Packets that went out.
-    pub sent: u32,
+    /// Packets that it put in its host's line.
+    pub sent: u64,
+    /// One of them is still there: it goes before another does, or two could start closer to each
+    /// other than the rate allows.
+    in_line: bool,
     received: u32,
     /// Whether it has something to send.
     pub active: bool,
@@ -57,6 +60,7 @@ impl Source {
             packet_time,
             in_flight: 0,
             sent: 0,
+            in_line: false,
             received: 0,
             active: false,
             not_before: 0,
@@ -72,9 +76,34 @@ impl Source {
         self.state.ipd
     }
 
+    /// Does all but its rate allow another packet?
+    #[inline]
+    pub const fn may_send(&self, window: u32) -> bool {
+        self.active && !self.in_line && self.in_flight < window
+    }
+
+    /// A packet is put in the host's line.
+    #[inline]
+    pub const fn send(&mut self) {
+        self.in_flight += 1;
+        self.sent += 1;
+        self.in_line = true;
+    }
+
+    /// A wake-up comes; false if an earlier one took its place.
+    #[inline]
+    pub fn wake(&mut self, now: Time) -> bool {
+        let due = self.timer.is_none_or(|timer| timer <= now);
+        if due {
+            self.timer = None;
+        }
+        due
+    }
+
     /// A packet of this source starts its transmission.
     #[inline]
     pub fn start(&mut self, now: Time) {
+        self.in_line = false;
         self.last_start = now;
         self.started = true;
         self.space();

@@ -39,6 +39,13 @@ pub struct Record {
     pub series_step: Time,
     /// Marked packets (however often), by flow, over the whole run.
     pub marked_packets: Vec<u64>,
+    /// Packets that sources sent, by flow: whatever left their hands by the end of the run.
+    pub sent_packets: Vec<u64>,
+    /// Packets that started on their last hop, by flow: the others of the sent ones are in flight, for
+    /// none is ever lost.
+    pub delivered_packets: Vec<u64>,
+    /// Packets in flight at the end, by flow, found one by one.
+    pub in_flight_packets: Vec<u64>,
     /// Totals by switch and port slot.
     pub ports: Vec<Vec<PortTotals>>,
     /// Packets that crossed a link.

@@ -5,6 +5,7 @@ use std::num::ParseIntError;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use ecn_core::fixed::{self, FRAC, ONE};
 use ecn_core::{marking, response};
 use serde::{Deserialize, Serialize};
 
@@ -424,12 +425,25 @@ impl Model {
                 return Err(ModelError::new(key, delay, reason));
             }
         }
-        let initial = self.initial_rate;
-        if initial.numerator() == 0 || initial.numerator() > initial.denominator() {
-            let reason = "a flow starts above 0 and at most at its link's rate, 1";
-            return Err(ModelError::new("initial_rate", initial, reason));
-        }
+        self.initial_ipd()?;
         self.policy(Function::Lipd).map(drop)
+    }
+
+    /// A source's inter-packet delay at its start, in `ecn-core`'s fixed point.
+    ///
+    /// # Errors
+    ///
+    /// `initial_rate` out of range.
+    pub fn initial_ipd(&self) -> Result<u64, ModelError> {
+        let rate = self.initial_rate;
+        let (num, den) = (rate.numerator().into(), rate.denominator().into());
+        fixed::ratio(den, num, FRAC)
+            .filter(|ipd| (ONE..=response::IPD_LIMIT << FRAC).contains(ipd))
+            .ok_or_else(|| {
+                let least = response::IPD_LIMIT;
+                let reason = format!("1/{least} of the link's rate to all of it, 1, is allowed");
+                ModelError::new("initial_rate", rate, reason)
+            })
     }
 
     /// The response of `ecn-core` for one of the papers' functions.

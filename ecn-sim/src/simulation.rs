@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ecn_core::fixed::{FRAC, ONE};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -56,17 +55,17 @@ pub enum SimulationError {
     #[error(transparent)]
     Model(#[from] ModelError),
     /// Something that must always hold did not.
-    #[error("at {at_ps} ps in switch `{switch}`: {what}")]
+    #[error("at {at_ps} ps, `{at}`: {what}")]
     Invariant {
         /// When.
         at_ps: Time,
-        /// Where.
-        switch: String,
+        /// The switch, channel or class.
+        at: String,
         /// What.
         what: String,
     },
     /// More at once than events can number.
-    #[error("more than {} flows, channels or packets in flight", 1u32 << INDEX)]
+    #[error("more than {} flows, channels, packets in flight or times to count at", 1u32 << INDEX)]
     TooMany,
 }
 
@@ -134,6 +133,7 @@ pub fn run_with<Q: Queue>(
     options: &Options,
 ) -> Result<Record, SimulationError> {
     model.check()?;
+    let ipd = model.initial_ipd()?;
     let most = 1usize << INDEX;
     if network.flows.len() >= most || network.channels.len() >= most {
         return Err(SimulationError::TooMany);
@@ -146,8 +146,6 @@ pub fn run_with<Q: Queue>(
             return Err(ModelError::new("response", file.display(), reason).into());
         }
     };
-    let initial = model.initial_rate;
-    let ipd = (u64::from(initial.denominator()) << FRAC) / u64::from(initial.numerator());
     let mut simulation = Simulation::<Q> {
         network,
         agenda: Agenda::default(),
@@ -160,7 +158,7 @@ pub fn run_with<Q: Queue>(
         sources: network
             .flows
             .iter()
-            .map(|flow| Source::new(flow.packet_time, ipd.max(ONE), model.spacing))
+            .map(|flow| Source::new(flow.packet_time, ipd, model.spacing))
             .collect(),
         control,
         window: model.window,
@@ -181,24 +179,20 @@ enum Instant {
 
 impl<Q: Queue> Simulation<'_, Q> {
     fn run(&mut self, model: &Model, options: &Options) -> Result<Record, SimulationError> {
-        let instants = self.schedule(model, options);
+        let instants = self.schedule(model, options)?;
         let mut read: Vec<(Time, Snapshot)> = Vec::new();
         let mut events = 0u64;
         while let Some(event) = self.agenda.pop() {
             let now = self.agenda.now();
             if now > options.duration {
+                self.agenda.at(now, event);
                 break;
             }
             match event {
                 Event::Arrive(packet) => self.arrive(now, packet)?,
                 Event::Tail(channel) => self.tail(now, channel),
                 Event::Source(flow) => {
-                    // One that was overtaken by an earlier one is not heard.
-                    if self.sources[flow as usize]
-                        .timer
-                        .take_if(|at| *at == now)
-                        .is_some()
-                    {
+                    if self.sources[flow as usize].wake(now) {
                         self.send(now, flow)?;
                     }
                 }
@@ -218,20 +212,113 @@ impl<Q: Queue> Simulation<'_, Q> {
                 progress.store(now, Ordering::Relaxed);
             }
             if options.check {
-                for (switch, name) in self.switches.iter().zip(&self.network.switches) {
-                    switch.check().map_err(|what| SimulationError::Invariant {
-                        at_ps: now,
-                        switch: name.clone(),
-                        what,
-                    })?;
+                self.check(now)?;
+            }
+        }
+        let in_flight = self.in_flight(options)?;
+        Ok(Record {
+            in_flight_packets: in_flight,
+            ..self.record(&read, options, events)
+        })
+    }
+
+    /// Whether counters and buffers are sound, and nothing waits that could go.
+    fn check(&self, now: Time) -> Result<(), SimulationError> {
+        let broken = |at: &str, what: String| SimulationError::Invariant {
+            at_ps: now,
+            at: at.to_owned(),
+            what,
+        };
+        for (switch, name) in self.switches.iter().zip(&self.network.switches) {
+            switch.check().map_err(|what| broken(name, what))?;
+        }
+        let ends = self.network.channels.iter().zip(&self.wires);
+        for (number, (channel, wire)) in ends.enumerate() {
+            let could_go = match channel.sender {
+                Some((switch, output)) => self.switches[switch as usize].could_go(output),
+                None => !wire.line.is_empty() && now >= wire.busy_until && !wire.tail,
+            };
+            if could_go && self.next_has_slot(number as u32) {
+                return Err(broken(
+                    &channel.name,
+                    "a packet waits that could go".to_owned(),
+                ));
+            }
+        }
+        for (flow, source) in self.sources.iter().enumerate() {
+            // With a window of one, the event that ends the wait is not a timer.
+            let could_send = source.may_send(self.window) && source.timer.is_none();
+            if self.window > 1 && could_send {
+                return Err(broken(
+                    &self.network.classes[self.network.flows[flow].class as usize],
+                    format!("flow {flow} does not send, although it could"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The packets between their source and their last hop at the end of the run, by flow, found
+    /// where they are: in a line, or on a channel to a switch. With [`Options::check`] the slots that
+    /// they take are compared, too.
+    fn in_flight(&mut self, options: &Options) -> Result<Vec<u64>, SimulationError> {
+        let mut by_flow = vec![0u64; self.network.flows.len()];
+        let mut slots: Vec<Vec<u32>> = std::iter::zip(&self.switches, &self.network.slots)
+            .map(|(switch, &slots)| {
+                (0..slots)
+                    .map(|slot| switch.slots_taken(slot as u8, self.free_at_head))
+                    .collect()
+            })
+            .collect();
+        let hosts = self.wires.iter().flat_map(|wire| &wire.line).copied();
+        let lines = self.switches.iter().flat_map(|switch| &switch.lines);
+        let waiting = lines.flatten().map(|waiting| waiting.packet);
+        for packet in hosts.chain(waiting) {
+            by_flow[self.packets[packet as usize].flow as usize] += 1;
+        }
+        while let Some(event) = self.agenda.pop() {
+            let Event::Arrive(packet) = event else {
+                continue;
+            };
+            let Packet { flow, hop, .. } = self.packets[packet as usize];
+            let channel = self.network.hops[hop as usize].channel as usize;
+            if let Some((switch, input)) = self.network.channels[channel].receiver {
+                by_flow[flow as usize] += 1;
+                slots[switch as usize][input as usize] += 1;
+            }
+        }
+        if options.check {
+            for ((switch, name), slots) in
+                (self.switches.iter().zip(&self.network.switches)).zip(slots)
+            {
+                if let Some(port) =
+                    (0..slots.len()).find(|&slot| switch.inputs[slot].taken != slots[slot])
+                {
+                    return Err(SimulationError::Invariant {
+                        at_ps: options.duration,
+                        at: name.clone(),
+                        what: format!(
+                            "port {port}: {} slots taken by {} packets",
+                            switch.inputs[port].taken, slots[port]
+                        ),
+                    });
                 }
             }
         }
-        Ok(self.record(&read, options, events))
+        Ok(by_flow)
     }
 
     /// Schedules all instants. Those of reading come before anything else at their time.
-    fn schedule(&mut self, model: &Model, options: &Options) -> Vec<(Time, Instant)> {
+    fn schedule(
+        &mut self,
+        model: &Model,
+        options: &Options,
+    ) -> Result<Vec<(Time, Instant)>, SimulationError> {
+        let most = 1u64 << INDEX;
+        let steps = options.duration.checked_div(options.series_step);
+        if steps.is_some_and(|steps| steps >= most) {
+            return Err(SimulationError::TooMany);
+        }
         let mut times: Vec<Time> = options
             .windows
             .iter()
@@ -259,12 +346,15 @@ impl<Q: Queue> Simulation<'_, Q> {
                 }
             }
         }
+        if instants.len() as u64 > most {
+            return Err(SimulationError::TooMany);
+        }
         for (number, (time, _)) in instants.iter().enumerate() {
             if *time <= options.duration {
                 self.agenda.at(*time, Event::Instant(number as u32));
             }
         }
-        instants
+        Ok(instants)
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -303,6 +393,9 @@ impl<Q: Queue> Simulation<'_, Q> {
             series,
             series_step: options.series_step,
             marked_packets: self.marked_packets.clone(),
+            sent_packets: self.sources.iter().map(|source| source.sent).collect(),
+            delivered_packets: self.flow_packets.clone(),
+            in_flight_packets: Vec::new(),
             ports: std::iter::zip(&self.switches, &self.network.slots)
                 .map(|(switch, &slots)| (0..slots).map(|slot| switch.totals(slot as u8)).collect())
                 .collect(),
@@ -311,47 +404,49 @@ impl<Q: Queue> Simulation<'_, Q> {
         }
     }
 
-    /// Sends as much as window and rate allow now.
+    /// Sends a packet, if window and rate allow it now.
     #[inline]
     fn send(&mut self, now: Time, flow: u32) -> Result<(), SimulationError> {
         let way = &self.network.flows[flow as usize];
         let first = way.hops.start;
         let channel = self.network.hops[first as usize].channel;
-        loop {
-            let source = &mut self.sources[flow as usize];
-            if !source.active || source.in_flight >= self.window {
-                return Ok(());
+        let source = &mut self.sources[flow as usize];
+        if !source.may_send(self.window) {
+            return Ok(());
+        }
+        if now < source.not_before {
+            self.set_timer(flow);
+            return Ok(());
+        }
+        source.send();
+        let packet = Packet {
+            flow,
+            hop: first,
+            marked: false,
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.packets[number as usize] = packet;
+                number
             }
-            if now < source.not_before {
-                let wake = source.not_before;
-                if source.timer.is_none_or(|timer| timer > wake) {
-                    source.timer = Some(wake);
-                    self.agenda.at(wake, Event::Source(flow));
-                }
-                return Ok(());
+            None if self.packets.len() < 1 << INDEX => {
+                self.packets.push(packet);
+                self.packets.len() as u32 - 1
             }
-            source.in_flight += 1;
-            source.sent += 1;
-            // Until it starts, nothing else of this flow may.
-            source.start(now);
-            let packet = Packet {
-                flow,
-                hop: first,
-                marked: false,
-            };
-            let number = match self.free.pop() {
-                Some(number) => {
-                    self.packets[number as usize] = packet;
-                    number
-                }
-                None if self.packets.len() < 1 << INDEX => {
-                    self.packets.push(packet);
-                    self.packets.len() as u32 - 1
-                }
-                None => return Err(SimulationError::TooMany),
-            };
-            self.wires[channel as usize].line.push_back(number);
-            self.dispatch_host(now, channel);
+            None => return Err(SimulationError::TooMany),
+        };
+        self.wires[channel as usize].line.push_back(number);
+        self.dispatch_host(now, channel);
+        Ok(())
+    }
+
+    /// Wakes a source that its rate alone holds back, when it may send again.
+    fn set_timer(&mut self, flow: u32) {
+        let source = &mut self.sources[flow as usize];
+        let wake = source.not_before;
+        if source.may_send(self.window) && source.timer.is_none_or(|timer| timer > wake) {
+            source.timer = Some(wake);
+            self.agenda.at(wake, Event::Source(flow));
         }
     }
 
@@ -374,6 +469,9 @@ impl<Q: Queue> Simulation<'_, Q> {
             let hop = self.network.hops[hop as usize];
             self.sources[flow as usize].start(now);
             self.start(now, packet, hop);
+            if self.window > 1 {
+                self.set_timer(flow);
+            }
             if !self.wires[channel as usize].line.is_empty() {
                 self.dispatch_host(now, channel);
             }

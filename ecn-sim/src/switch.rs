@@ -164,7 +164,8 @@ impl Switch {
     pub fn arrive(&mut self, packet: u32, input: u8, output: u8, can_start: bool) -> bool {
         let (i, o) = (input as usize, output as usize);
         self.inputs[i].present += 1;
-        let can_start = can_start && !self.busy[o] && self.lines[o].is_empty();
+        // Whatever is in the line of an idle output with a slot ahead is held up at its own input.
+        let can_start = can_start && !self.busy[o];
         if can_start && !self.rules.before_dispatch && self.may_go(input, u32::MAX) {
             if !self.rules.plain {
                 self.overtake(input, u32::MAX);
@@ -241,6 +242,26 @@ impl Switch {
             c.depart(&self.policy, chosen.input, output, 1, true, BACKLOG_UNKNOWN)
         });
         Some((chosen, mark != 0))
+    }
+
+    /// Is there a packet that an output could transmit now, if the next switch has a slot?
+    pub fn could_go(&self, output: u8) -> bool {
+        let o = output as usize;
+        let fit = || match self.rules.plain {
+            true => !self.lines[o].is_empty(),
+            false => self.choose(output).is_some(),
+        };
+        !self.busy[o] && fit()
+    }
+
+    /// Slots that the packets here take, without those on their way.
+    pub fn slots_taken(&self, input: u8, free_at_head: bool) -> u32 {
+        let input = &self.inputs[input as usize];
+        if free_at_head {
+            input.waiting
+        } else {
+            input.present
+        }
     }
 
     /// The place in line of the packet to go next.
