@@ -1,0 +1,248 @@
+//! The commands, run as users run them.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn sim(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ecn-sim"))
+        .args(words)
+        .output()
+        .expect("ecn-sim runs")
+}
+
+fn document(words: &[&str]) -> Value {
+    let output = sim(words);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {error}");
+    serde_json::from_slice(&output.stdout).expect("one JSON document")
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    let object = value.as_object().expect("an object");
+    object.keys().map(String::as_str).collect()
+}
+
+#[test]
+fn a_run_prints_the_contract() {
+    let run = document(&["run", "hp", "-j", "--seed", "7", "--window", "42ms..59ms"]);
+    let expected = [
+        "dropped_packets",
+        "events",
+        "input_triggers",
+        "marked_packets",
+        "output_triggers",
+        "packet_hops",
+        "parameters",
+        "scenario",
+        "seed",
+        "wall_s",
+        "windows",
+    ];
+    let mut found = keys(&run);
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    let window = &run["windows"][0];
+    let mut found = keys(window);
+    found.sort_unstable();
+    let expected = [
+        "from_ms",
+        "inter_switch",
+        "jain_local",
+        "jain_remote",
+        "local",
+        "remote",
+        "remote_local_ratio",
+        "root",
+        "to_ms",
+        "victim",
+    ];
+    assert_eq!(found, expected);
+    assert_eq!((&run["scenario"], &run["seed"]), (&"hp".into(), &7.into()));
+    assert_eq!(
+        (window["from_ms"].as_f64(), window["to_ms"].as_f64()),
+        (Some(42.0), Some(59.0))
+    );
+    assert_eq!(run["dropped_packets"], 0);
+    for class in ["local", "remote", "victim"] {
+        assert!(run["marked_packets"][class].is_u64(), "{class}");
+    }
+    let share = |key: &str| window[key].as_f64().expect("a number");
+    assert!((share("root") - share("local") - share("remote")).abs() < 1e-9);
+    assert!((share("inter_switch") - share("remote") - share("victim")).abs() < 0.002);
+}
+
+/// P1 and P2, by the command of the issue.
+#[test]
+fn without_control_the_victim_starves() {
+    let run = document(&[
+        "run",
+        "hp",
+        "--set",
+        "marking=none",
+        "--set",
+        "response=none",
+        "--window",
+        "42ms..59ms",
+        "-j",
+    ]);
+    let window = &run["windows"][0];
+    let victim = window["victim"].as_f64().unwrap_or_default();
+    let inter_switch = window["inter_switch"].as_f64().unwrap_or_default();
+    assert!((victim - 0.04).abs() <= 0.005, "{victim}");
+    assert!((inter_switch - 0.325).abs() <= 0.01, "{inter_switch}");
+}
+
+#[test]
+fn a_seed_gives_the_same_bytes_and_another_seed_others() {
+    let run = |seed: &str| {
+        let mut run = document(&["run", "--seed", seed, "-j"]);
+        run["wall_s"] = 0.into();
+        run.to_string()
+    };
+    assert_eq!(run("3"), run("3"));
+    assert_ne!(run("3"), run("4"));
+}
+
+#[test]
+fn results_are_written_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("a/b");
+    let named = out.to_string_lossy().into_owned();
+    let run = document(&["run", "--out", &named, "-j"]);
+    let mut names: Vec<_> = fs::read_dir(&out)
+        .expect("the folder is there")
+        .map(|file| {
+            file.expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("a name")
+        })
+        .collect();
+    names.sort();
+    assert_eq!(names, ["run.csv", "run.json", "run.svg"]);
+    let written = fs::read_to_string(out.join("run.json")).expect("the report");
+    assert_eq!(serde_json::from_str::<Value>(&written).expect("JSON"), run);
+    let csv = fs::read_to_string(out.join("run.csv")).expect("the series");
+    let mut lines = csv.lines();
+    assert_eq!(
+        lines.next(),
+        Some("time_ms,root,inter-switch,local,remote,victim")
+    );
+    assert!(lines.clone().count() > 500);
+    assert!(lines.all(|line| line.split(',').count() == 6));
+    let svg = fs::read_to_string(out.join("run.svg")).expect("the figure");
+    assert!(svg.trim_end().ends_with("</svg>"));
+}
+
+#[test]
+fn a_scenario_file_names_its_own_classes_and_links() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/parking-lot.toml");
+    let file = file.to_string_lossy();
+    let victim = |settings: &[&str]| {
+        let run = document(&[&["run", &file, "-j", "--set", "duration=50ms"], settings].concat());
+        assert_eq!(
+            keys(&run["windows"][0]["classes"]),
+            ["far", "middle", "near", "victim"]
+        );
+        assert!(run["windows"][0]["links"]["last"].as_f64() > Some(0.9));
+        run["windows"][0]["classes"]["victim"]["share"].as_f64()
+    };
+    let alone = victim(&["--set", "marking=none", "--set", "response=none"]);
+    assert!(alone < Some(0.05) && victim(&[]) > Some(0.4), "{alone:?}");
+}
+
+#[test]
+fn the_rig_is_simulated_where_it_cannot_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().to_string_lossy().into_owned();
+    let report = document(&[
+        "rig",
+        "--seconds",
+        "2",
+        "--warm-up",
+        "1",
+        "--out",
+        &out,
+        "-j",
+    ]);
+    let phases = report["phases"].as_array().expect("phases");
+    let names: Vec<_> = phases
+        .iter()
+        .filter_map(|phase| phase["name"].as_str())
+        .collect();
+    assert_eq!(names, ["uncontrolled", "controlled"]);
+    let victim = |phase: usize| phases[phase]["victim"].as_f64();
+    assert!(victim(0) < Some(0.1) && victim(1) > Some(0.4));
+    assert!(folder.path().join("rig-rates.svg").is_file());
+}
+
+/// Each is refused in one line that names the trouble, and nothing is written.
+#[test]
+fn bad_input_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("a scenario");
+        path.to_string_lossy().into_owned()
+    };
+    let network = |links: &str, flow: &str| {
+        format!(
+            "duration = \"1ms\"\nswitches = [\"s\"]\nhosts = [\"a\", \"b\", \"c\"]\nlinks = [{links}]\n\
+             flows = [{{class = \"x\", from = \"a\", to = \"{flow}\"}}]\n"
+        )
+    };
+    let link =
+        |from: &str, to: &str| format!("{{between = [\"{from}\", \"{to}\"], rate = \"1gbit\"}}");
+    let apart = file("apart", &network(&link("a", "s"), "b"));
+    let unknown = file("unknown", &network(&link("a", "t"), "b"));
+    let itself = file("itself", &network(&link("a", "s"), "a"));
+    let torn = file("torn", "duration = ");
+    let typo = file("typo", "durration = \"1ms\"");
+    for (words, needed) in [
+        (vec!["run", "--set", "bufer=4"], "`buffer`"),
+        (vec!["run", "--set", "buffer=0"], "buffer = 0"),
+        (vec!["run", "--set", "buffer=four"], "whole number"),
+        (vec!["run", "--set", "marking=naiv"], "`naive`"),
+        (vec!["run", "--set", "response=table:"], "table"),
+        (vec!["run", "--set", "rmin=0"], "rmin"),
+        (vec!["run", "--set", "rmin=1/999999"], "65536"),
+        (vec!["run", "--set", "duration=-1ms"], "negative"),
+        (vec!["run", "--set", "duration=9999h"], "duration"),
+        (
+            vec!["run", "--set", "victim=60ms..40ms"],
+            "before it begins",
+        ),
+        (vec!["run", "--set", "mark_in=C"], "mark_in = C"),
+        (vec!["run", "--set", "buffer"], "KEY=VALUE"),
+        (vec!["run", "--set", "flows=0"], "flows"),
+        (vec!["run", "--set", "link_rate=0bit"], "rate"),
+        (vec!["run", "--set", "initial_rate=2"], "initial_rate"),
+        (vec!["run", "--window", "50ms..500ms"], "ends at 100 ms"),
+        (vec!["run", "--window", "soon"], "FROM..TO"),
+        (vec!["run", "--out", "/proc/nowhere"], "/proc/nowhere"),
+        (vec!["run", "nowhere.toml"], "nowhere.toml"),
+        (vec!["run", &apart], "not connected"),
+        (vec!["run", &unknown], "`t`"),
+        (vec!["run", &itself], "another host"),
+        (vec!["run", &torn], "line 1"),
+        (vec!["run", &typo], "`duration`"),
+        (vec!["rig", "--ipv6"], "--ipv6"),
+    ] {
+        let mut words = words;
+        let out = folder.path().join("out").to_string_lossy().into_owned();
+        if !words.contains(&"--out") {
+            words.extend(["--out", &out]);
+        }
+        let output = sim(&words);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{words:?}: {error}");
+        assert!(error.contains(needed), "{words:?}: {error}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+        let written = fs::read_dir(&out).map_or(0, Iterator::count);
+        assert_eq!(written, 0, "{words:?}");
+    }
+}
