@@ -4,6 +4,7 @@
 //! programs call.
 
 pub mod cli;
+pub mod design;
 pub mod endpoint;
 pub mod engine;
 pub mod figure;

@@ -170,7 +170,7 @@ pub fn run(
         progress,
     };
     let start = Instant::now();
-    let record = simulation::run(&network, &scenario.model, None, &options)?;
+    let record = simulation::run(&network, &scenario.model, scenario.table()?, &options)?;
     Ok(Run {
         network,
         record,

@@ -4,13 +4,16 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::design;
+use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
 use crate::keyword::{nearest, suggestion};
-use crate::model::{LONGEST_DELAY, Model, ModelError};
+use crate::model::{LONGEST_DELAY, Model, ModelError, Response};
 use crate::network::{Description, Flow, Link, Network, NetworkError};
 use crate::serde_as_text;
 use crate::units::{DurationText, Rate};
@@ -378,6 +381,30 @@ impl Scenario {
             }
         }
         Ok(Network::new(described, &self.model)?)
+    }
+
+    /// The designed function, if the response is one.
+    ///
+    /// # Errors
+    ///
+    /// Its file cannot be read, or was made for another Rmin.
+    pub fn table(&self) -> Result<Option<Arc<dyn Designed>>, ScenarioError> {
+        let Response::Table(file) = &self.model.response else {
+            return Ok(None);
+        };
+        let error = |reason: String| ScenarioError::Value {
+            key: "response".to_owned(),
+            value: self.model.response.to_string(),
+            reason,
+        };
+        let table = design::Table::load(file).map_err(|e| error(e.to_string()))?;
+        if table.rmin() != self.model.rmin {
+            let (made, set) = (table.rmin(), self.model.rmin);
+            return Err(error(format!(
+                "it was made for rmin {made}, and rmin is {set}: set rmin={made}, or design it anew"
+            )));
+        }
+        Ok(Some(Arc::new(table)))
     }
 
     /// All keys with their values, as `--set` and sweep files know them.

@@ -108,6 +108,19 @@ fn bad_usage_is_2() {
             "allowed are none, naive, input, input-output",
         ),
         (
+            &["design", "--decrease", "2*r"],
+            "`2*r` is no decrease function: fdec(",
+        ),
+        (
+            &["design", "--decrease", "-x"],
+            "unknown name `x` at column 2; allowed are r, numbers",
+        ),
+        (&["design", "--rmin", "2"], "rmin = 2 is not usable"),
+        (
+            &["design", "--out", "/dev/null/x"],
+            "cannot write /dev/null/x",
+        ),
+        (
             &["run", "--config", "/nowhere/ecn.toml"],
             "cannot read the configuration file",
         ),

@@ -1,5 +1,6 @@
 //! The simulator's commands, for `ecn sim` and for `ecn-sim`, which needs no kernel: one file per verb.
 
+pub mod design;
 mod list;
 pub mod rig;
 mod run;

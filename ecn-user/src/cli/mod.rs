@@ -61,6 +61,8 @@ enum Command {
     /// Simulate lossless networks with the same marking and response
     #[command(subcommand)]
     Sim(ecn_sim::cli::Sim),
+    /// Find the increase function for a decrease function, with HP's design method
+    Design(ecn_sim::cli::design::DesignArgs),
     /// Send and receive the rig's traffic, as its parent says on the standard input
     #[command(hide = true)]
     Traffic,
@@ -94,6 +96,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Doctor(args) => doctor::run(args),
         Command::Clean(args) => clean::run(args),
         Command::Sim(sim) => Ok(ecn_sim::cli::run(sim)?),
+        Command::Design(args) => Ok(ecn_sim::cli::design::run(args)?),
         Command::Traffic => Ok(traffic::main_traffic()?),
     }
 }

@@ -1,0 +1,405 @@
+//! HP's design method: from a decrease function to its increase function.
+//!
+//! Rates are fractions of Rmax, times are packet times at Rmax. The method (INFOCOM 2003, slides 11
+//! to 13) takes fdec and asks for the curve Finc(t), the rate after time t without a mark:
+//!
+//! ```text
+//! Finc(0) = Rmin    Finc(t) = fdec(Finc(t + Trec))    Trec = 1/Rmin
+//! finc(r) = Finc(t_r + 1/r)    where Finc(t_r) = r
+//! ```
+//!
+//! # Which solution
+//!
+//! The equation leaves the shape of Finc on one interval of length Trec free: any increasing curve
+//! from fdec(r) to r will do, and fdec carries it to all others. With the level A(r) = t_r / Trec the
+//! equation is Abel's, A(fdec(r)) = A(r) - 1, and of its solutions we take the principal one, which
+//! has no ripples of period 1 towards r = 0: Koenigs' for fdec(r) ~ λr, Fatou's for fdec(r) ~ r (as
+//! LIPD), Böttcher's for fdec(r) ~ r^p. All are limits of one construction: the orbit
+//!
+//! ```text
+//! o_0 = 1    o_(j+1) = fdec(o_j)    A(o_j) = -j
+//! ```
+//!
+//! becomes ever smoother in j as it nears 0, so A far down is the polynomial through eight
+//! neighbouring points of the orbit, in ln r (or in ln(-ln r) if that is smoother), and anywhere
+//! above A(r) = A(fdec^n(r)) + n. How much that choice could be off is measured as the
+//! difference to the polynomial through six points: [`Design::shape_error`]. Where the orbit does
+//! not become smooth there is no principal solution; then the curve is still one of those that
+//! fulfil the equation, and [`Design::shape_error`] is large.
+
+pub mod expression;
+mod report;
+mod table;
+
+use crate::units::Fraction;
+use ecn_core::response::{Function, Policy, PolicyError, Ratio};
+use expression::{ALLOWED, Expression, ExpressionError};
+
+pub use report::{Condition, Curve, Recovery, Report, figure};
+pub use table::{Fit, Table, TableError};
+
+/// Why there is no increase function.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// The text is no expression.
+    #[error("`{text}` is no decrease function: {error}")]
+    Expression {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        error: ExpressionError,
+    },
+    /// The expression is not one that lowers every rate.
+    #[error(
+        "`{text}` is no decrease function: {reason}; allowed is what has 0 < fdec(r) < r and grows \
+         with r, for 0 < r <= 1, in {ALLOWED}"
+    )]
+    NotDecreasing {
+        /// The expression.
+        text: String,
+        /// Where it fails, and how.
+        reason: String,
+    },
+    /// Rmin is out of range.
+    #[error("rmin = {rmin} is not usable: {error}")]
+    Rmin {
+        /// The value.
+        rmin: Fraction,
+        /// What is wrong with it.
+        error: PolicyError,
+    },
+}
+
+/// Most marks from Rmax down to Rmin.
+const MOST_MARKS: usize = 1_000_000;
+/// The orbit ends here at the latest: below, powers of r are no longer precise.
+const SMALLEST: f64 = 1e-280;
+/// The orbit goes on below Rmin up to this length, for the principal solution is that near 0.
+const MARKS: usize = 400;
+/// So many marks from Rmax the curve is taken from the orbit, unless it is not smooth there yet.
+const ANCHOR: usize = 256;
+/// Of a level: as smooth as rounding lets us tell.
+const SMOOTH: f64 = 1e-10;
+/// Of a level: the orbit is not smooth, and only straight lines through it surely grow.
+const ROUGH: f64 = 1e-3;
+/// Points of a polynomial through the orbit.
+const NODES: usize = 8;
+
+/// A decrease function with the increase function that belongs to it.
+#[derive(Debug, Clone)]
+pub struct Design {
+    decrease: Expression,
+    rmin: Fraction,
+    /// Rates after 0, 1, 2, ... marks from Rmax on.
+    orbit: Vec<f64>,
+    /// At and below `orbit[anchor]` levels are interpolated in the orbit.
+    anchor: usize,
+    /// Whether in ln(-ln r) instead of ln r.
+    twice: bool,
+    /// Points of the orbit that a level is interpolated in.
+    nodes: usize,
+    shape_error: f64,
+    /// Level of Rmin.
+    floor: f64,
+}
+
+impl Design {
+    /// Finds the increase function for `decrease`, an expression in r, and the rate floor `rmin`.
+    ///
+    /// # Errors
+    ///
+    /// `decrease` is no decrease function, or so weak that more than a million marks lie between
+    /// Rmax and Rmin; `rmin` is not within 1/65536 <= rmin < 1.
+    pub fn new(decrease: &str, rmin: Fraction) -> Result<Self, Error> {
+        let ratio = Ratio::new(rmin.numerator().into(), rmin.denominator().into());
+        Policy::new(Function::Lipd, ratio, Policy::HP_M)
+            .map_err(|error| Error::Rmin { rmin, error })?;
+        // One line, and not a long one, for messages.
+        let decrease = decrease.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut text = decrease.chars().take(80).collect::<String>();
+        if text.len() < decrease.len() {
+            text.push('…');
+        }
+        let text = || text.clone();
+        let decrease = Expression::parse(&decrease).map_err(|error| Error::Expression {
+            text: text(),
+            error,
+        })?;
+        check(&decrease, rmin.as_f64())
+            .and_then(|()| orbit(&decrease, rmin.as_f64() / 2.0))
+            .map(|orbit| Self::on(decrease, rmin, orbit))
+            .map_err(|reason| Error::NotDecreasing {
+                text: text(),
+                reason,
+            })
+    }
+
+    /// Chooses where, and in which coordinate, the orbit tells the levels.
+    fn on(decrease: Expression, rmin: Fraction, orbit: Vec<f64>) -> Self {
+        let mut design = Self {
+            decrease,
+            rmin,
+            orbit,
+            anchor: 0,
+            twice: false,
+            nodes: NODES,
+            shape_error: f64::INFINITY,
+            floor: 0.0,
+        };
+        let last = design.orbit.len() - 2;
+        let early = (NODES / 2).min(last);
+        for twice in [false, true] {
+            if design.shape_error <= SMOOTH {
+                break;
+            }
+            let rough: Vec<f64> = (early..=last).map(|j| design.roughness(j, twice)).collect();
+            // The worst of four neighbours: one may look smooth by chance.
+            let errors = || {
+                let worst = |index| {
+                    rough
+                        .iter()
+                        .skip(index)
+                        .take(4)
+                        .copied()
+                        .fold(0.0, f64::max)
+                };
+                (0..rough.len()).map(move |index| (worst(index), early + index))
+            };
+            let best = errors()
+                .find(|(error, j)| {
+                    *error <= SMOOTH && (*j >= ANCHOR || design.orbit[*j] < rmin.as_f64())
+                })
+                .or_else(|| errors().min_by(|a, b| a.0.total_cmp(&b.0)));
+            if let Some((error, anchor)) = best.filter(|best| best.0 < design.shape_error) {
+                (design.shape_error, design.anchor, design.twice) = (error, anchor, twice);
+            }
+        }
+        if design.shape_error > ROUGH {
+            (design.nodes, design.twice) = (2, false);
+        }
+        design.floor = design.level(rmin.as_f64());
+        design
+    }
+
+    /// How far polynomials through eight and through six points of the orbit are apart between
+    /// its points j and j + 1, in levels.
+    fn roughness(&self, j: usize, twice: bool) -> f64 {
+        let r = (self.orbit[j] * self.orbit[j + 1]).sqrt();
+        let at = |nodes| self.interpolate(r, j, nodes, twice);
+        let error = (at(NODES) - at(NODES - 2)).abs();
+        if error.is_finite() {
+            error
+        } else {
+            f64::INFINITY
+        }
+    }
+
+    /// The level of r, between the points j and j + 1 of the orbit.
+    fn interpolate(&self, r: f64, j: usize, nodes: usize, twice: bool) -> f64 {
+        let middle = self.orbit[j];
+        // Relative to a neighbour, so that the short steps of slow orbits keep their precision.
+        let x = |r: f64| {
+            if twice {
+                (r.ln() / middle.ln()).ln()
+            } else {
+                (r / middle).ln()
+            }
+        };
+        let start = (j + 1)
+            .saturating_sub(nodes / 2)
+            .min(self.orbit.len().saturating_sub(nodes));
+        let mut xs = [0.0; NODES];
+        let near = self.orbit.iter().skip(start).take(nodes);
+        let count = near.len();
+        for (slot, o) in xs.iter_mut().zip(near) {
+            *slot = x(*o);
+        }
+        let (xs, x) = (&xs[..count], x(r));
+        let mut steps = 0.0;
+        for (i, xi) in xs.iter().enumerate() {
+            let mut term = (start + i) as f64 - j as f64;
+            for (k, xk) in xs.iter().enumerate() {
+                if k != i {
+                    term *= (x - xk) / (xi - xk);
+                }
+            }
+            steps += term;
+        }
+        -(j as f64) - steps
+    }
+
+    /// A(r) = (t_r - t_1) / Trec: 0 at Rmax, one less with every mark. For rates down to Rmin/2.
+    fn level(&self, r: f64) -> f64 {
+        let (mut r, mut marks) = (r, 0.0);
+        while r > self.orbit[self.anchor] {
+            r = self.decrease.at(r);
+            marks += 1.0;
+        }
+        let above = self.orbit.partition_point(|o| *o >= r).saturating_sub(1);
+        let j = above.min(self.orbit.len() - 2);
+        let level = self.interpolate(r, j, self.nodes, self.twice);
+        marks + level.clamp(-(j as f64) - 1.0, -(j as f64))
+    }
+
+    /// The rate at a level; Rmax from 0 on. Regula falsi (Illinois) in ln r.
+    fn rate(&self, level: f64) -> f64 {
+        if level >= 0.0 {
+            return 1.0;
+        }
+        let j = ((-level) as usize).min(self.orbit.len() - 2);
+        let (mut a, mut b) = (self.orbit[j + 1].ln(), self.orbit[j].ln());
+        let (mut fa, mut fb) = (-(j as f64) - 1.0 - level, -(j as f64) - level);
+        for _ in 0..200 {
+            if fb == 0.0 || (b - a).abs() <= 1e-15 {
+                break;
+            }
+            let secant = b - fb * (b - a) / (fb - fa);
+            let x = if secant.is_finite() {
+                secant
+            } else {
+                (a + b) / 2.0
+            };
+            let fx = self.level(x.exp()) - level;
+            if fx.signum() == fb.signum() {
+                fa /= 2.0;
+            } else {
+                (a, fa) = (b, fb);
+            }
+            let moved = (x - b).abs();
+            (b, fb) = (x, fx);
+            if moved < 1e-15 || (moved < 1e-9 && fx.abs() <= 1e-12 + 1e-15 * level.abs()) {
+                break;
+            }
+        }
+        b.exp().min(1.0)
+    }
+
+    /// As it was written.
+    pub fn decrease_text(&self) -> &str {
+        self.decrease.text()
+    }
+
+    /// The rate floor as a fraction of Rmax.
+    pub fn rmin(&self) -> Fraction {
+        self.rmin
+    }
+
+    /// Trec = 1/Rmin (slide 12), in packet times.
+    pub fn recovery_time(&self) -> f64 {
+        1.0 / self.rmin.as_f64()
+    }
+
+    /// How far the curve can be from the principal solution within one Trec, in units of Trec; see
+    /// the head of this module. The three conditions hold whatever it is. A relative error of a
+    /// rate is this times ln(r / fdec(r)).
+    pub fn shape_error(&self) -> f64 {
+        self.shape_error
+    }
+
+    /// fdec(r), not confined to Rmin.
+    pub fn decrease(&self, r: f64) -> f64 {
+        self.decrease.at(r)
+    }
+
+    /// finc(r) = Finc(t_r + 1/r), at most 1 (slide 13); for Rmin <= r <= 1.
+    pub fn increase(&self, r: f64) -> f64 {
+        self.rate(self.level(r) + self.rmin.as_f64() / r)
+    }
+
+    /// 1/finc(r), also where finc(r) would be above 1: there the curve goes on as a parabola
+    /// through its last points. For tables, which interpolate best without a bend.
+    fn increased_delay(&self, r: f64) -> f64 {
+        let level = self.level(r) + self.rmin.as_f64() / r;
+        let delay = |level| 1.0 / self.rate(level);
+        if level <= 0.0 {
+            return delay(level);
+        }
+        (3.0 - 3.0 * delay(-level) + delay(-2.0 * level)).clamp(0.0, 1.0)
+    }
+
+    /// Finc(t) for t >= 0 in packet times, at most 1.
+    pub fn rate_after(&self, time: f64) -> f64 {
+        self.rate(self.floor + time * self.rmin.as_f64())
+    }
+
+    /// t_r, the time from Rmin to r without a mark, in packet times; for Rmin <= r <= 1.
+    pub fn time_to(&self, r: f64) -> f64 {
+        (self.level(r) - self.floor) * self.recovery_time()
+    }
+}
+
+/// Checks that `f` is positive, below r and growing on a grid of Rmin/4..1, and above Rmin at 1.
+fn check(f: &Expression, rmin: f64) -> Result<(), String> {
+    const STEPS: i32 = 4_000;
+    let lowest = rmin / 4.0;
+    let most = lowered(f, 1.0)?;
+    if most < rmin {
+        return Err(format!(
+            "fdec(1) = {most:.6} is below rmin: one mark for all rates"
+        ));
+    }
+    let by_factors = (0..=STEPS).map(|i| lowest.powf(f64::from(STEPS - i) / f64::from(STEPS)));
+    let evenly = (1..=STEPS).map(|i| f64::from(i) / f64::from(STEPS));
+    let grids: [&mut dyn Iterator<Item = f64>; 2] = [
+        &mut by_factors.into_iter(),
+        &mut evenly.filter(|r| *r >= lowest),
+    ];
+    for grid in grids {
+        let mut before: Option<(f64, f64)> = None;
+        for r in grid {
+            let value = lowered(f, r)?;
+            if let Some((r0, v0)) = before.filter(|(_, v0)| *v0 >= value) {
+                return Err(format!(
+                    "it does not grow: fdec({r0:.6}) = {v0:.6}, but fdec({r:.6}) = {value:.6}"
+                ));
+            }
+            before = Some((r, value));
+        }
+    }
+    Ok(())
+}
+
+/// fdec(r), if that is a positive number below r.
+fn lowered(f: &Expression, r: f64) -> Result<f64, String> {
+    let value = f.at(r);
+    if !value.is_finite() {
+        Err(format!("fdec({r:.6}) is not a number"))
+    } else if value <= 0.0 {
+        Err(format!("fdec({r:.6}) = {value:.6} is not above 0"))
+    } else if value >= r {
+        Err(format!("fdec({r:.6}) = {value:.6} is not below r"))
+    } else {
+        Ok(value)
+    }
+}
+
+/// Rates after 0, 1, 2, ... marks: down to `lowest`, and below it as far as is useful.
+fn orbit(f: &Expression, lowest: f64) -> Result<Vec<f64>, String> {
+    let mut orbit = vec![1.0];
+    let (mut r, mut below) = (1.0, 0);
+    while below < NODES || orbit.len() < MARKS {
+        let next = match lowered(f, r) {
+            Ok(next) => next,
+            // Rounding near 0 says nothing against the function.
+            Err(_) if r < 1e-9 && r < lowest && orbit.len() > 2 => break,
+            Err(reason) => return Err(reason),
+        };
+        orbit.push(next);
+        if orbit.len() > MOST_MARKS {
+            return Err(format!(
+                "it is too weak: {MOST_MARKS} marks lower the rate from 1 to {next:.6} only"
+            ));
+        }
+        r = next;
+        if r < lowest {
+            below += 1;
+        }
+        if r < SMALLEST {
+            break;
+        }
+    }
+    Ok(orbit)
+}
+
+#[cfg(test)]
+mod tests;
