@@ -20,5 +20,6 @@ pub mod rig;
 pub mod scenario;
 mod scenario_file;
 pub mod simulation;
+pub mod sweep;
 pub mod switch;
 pub mod units;

@@ -50,18 +50,31 @@ impl Output {
     ///
     /// It cannot be written; what was there before is still there.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<PathBuf, OutputError> {
-        let path = self.path(name);
-        let part = self.path(&format!(".{name}.{}", std::process::id()));
-        fs::write(&part, text)
-            .and_then(|()| fs::rename(&part, &path))
-            .map_err(|error| {
+        self.write_all(&[(name, text.as_ref())])?;
+        Ok(self.path(name))
+    }
+
+    /// Writes files of these names: all of them, or none.
+    ///
+    /// # Errors
+    ///
+    /// One cannot be written; what was there before is still there.
+    pub fn write_all(&self, files: &[(&str, &[u8])]) -> Result<(), OutputError> {
+        let part = |name: &str| self.path(&format!(".{name}.{}", std::process::id()));
+        let clean = |name: &str, error| {
+            for (name, _) in files {
                 // Best effort: the error that matters is the first one.
-                let _ = fs::remove_file(&part);
-                OutputError {
-                    path: path.clone(),
-                    error,
-                }
-            })?;
-        Ok(path)
+                let _ = fs::remove_file(part(name));
+            }
+            let path = self.path(name);
+            OutputError { path, error }
+        };
+        for (name, text) in files {
+            fs::write(part(name), text).map_err(|error| clean(name, error))?;
+        }
+        for (name, _) in files {
+            fs::rename(part(name), self.path(name)).map_err(|error| clean(name, error))?;
+        }
+        Ok(())
     }
 }

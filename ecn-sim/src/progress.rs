@@ -25,6 +25,11 @@ impl Bar {
         Self::new(end, MS, template)
     }
 
+    /// Of so many runs.
+    pub fn of_runs(runs: u64) -> Self {
+        Self::new(runs, 1, "{wide_bar} {pos} of {len} runs, {eta} left")
+    }
+
     fn new(end: u64, unit: u64, template: &'static str) -> Self {
         let position = Arc::new(AtomicU64::new(0));
         let stop = Arc::new(AtomicU64::new(0));

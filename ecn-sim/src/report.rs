@@ -145,17 +145,8 @@ pub fn run(
     series_step: Time,
     progress: Option<Arc<AtomicU64>>,
 ) -> Result<Run, RunError> {
-    let network = scenario.network()?;
+    let network = check(scenario, windows)?;
     let duration = scenario.duration();
-    for &(from, to) in windows {
-        if to > duration || from >= to {
-            return Err(RunError::Window {
-                from_ms: from / MS,
-                to_ms: to / MS,
-                end_ms: duration / MS,
-            });
-        }
-    }
     let windows = if windows.is_empty() {
         default_windows(scenario)
     } else {
@@ -176,6 +167,24 @@ pub fn run(
         record,
         wall: start.elapsed(),
     })
+}
+
+/// Whether a scenario can be run, with windows in ps; its network.
+///
+/// # Errors
+///
+/// It cannot, or a window is not inside of the run.
+pub fn check(scenario: &Scenario, windows: &[(Time, Time)]) -> Result<Network, RunError> {
+    let network = scenario.network()?;
+    let end = scenario.duration();
+    match windows.iter().find(|(from, to)| *to > end || from >= to) {
+        None => Ok(network),
+        Some((from, to)) => Err(RunError::Window {
+            from_ms: from / MS,
+            to_ms: to / MS,
+            end_ms: end / MS,
+        }),
+    }
 }
 
 /// Before, while and after the victim is active, without the first ms of each; of a run in which that

@@ -2,8 +2,10 @@
 
 pub mod design;
 mod list;
+mod merge;
 pub mod rig;
 mod run;
+mod sweep;
 pub mod table;
 
 use std::fmt;
@@ -14,6 +16,7 @@ use crate::output::OutputError;
 use crate::report::RunError;
 use crate::scenario::ScenarioError;
 use crate::simulation::SimulationError;
+use crate::sweep::SweepError;
 
 /// It was tried and failed.
 pub const FAILED: u8 = 1;
@@ -70,6 +73,15 @@ impl From<RunError> for Error {
     }
 }
 
+impl From<SweepError> for Error {
+    fn from(error: SweepError) -> Self {
+        match error {
+            SweepError::Io { .. } | SweepError::Differ(_) => Self::failed(error),
+            _ => Self::usage(error),
+        }
+    }
+}
+
 /// The simulator.
 #[derive(Subcommand, Debug)]
 pub enum Sim {
@@ -77,6 +89,10 @@ pub enum Sim {
     Run(run::RunArgs),
     /// The built-in scenarios, and the keys that `--set` knows
     List(list::ListArgs),
+    /// Run a scenario for every combination of some values, over all cores
+    Sweep(sweep::SweepArgs),
+    /// Join the folders of a sweep's shards
+    Merge(merge::MergeArgs),
 }
 
 /// Runs a verb.
@@ -88,6 +104,8 @@ pub fn run(sim: &Sim) -> Result<(), Error> {
     match sim {
         Sim::Run(args) => run::run(args),
         Sim::List(args) => list::run(args),
+        Sim::Sweep(args) => sweep::run(args),
+        Sim::Merge(args) => merge::run(args),
     }
 }
 

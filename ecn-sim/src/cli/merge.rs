@@ -1,0 +1,63 @@
+//! `ecn sim merge`: joins the folders of a sweep's shards.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use super::{Error, json as to_json, print};
+use crate::sweep::Merged;
+
+/// What `merge` is told.
+#[derive(Args, Debug)]
+pub struct MergeArgs {
+    /// Folders that `sweep` wrote
+    #[arg(required = true, value_name = "DIR")]
+    folders: Vec<PathBuf>,
+    /// A folder, or a file *.jsonl; the table (CSV) and figure (SVG) stand beside it
+    #[arg(long, value_name = "FILE|DIR")]
+    out: PathBuf,
+    /// Write what there is although runs are missing
+    #[arg(long)]
+    partial: bool,
+    /// One JSON document
+    #[arg(long, short)]
+    json: bool,
+}
+
+pub(super) fn run(args: &MergeArgs) -> Result<(), Error> {
+    let merged = Merged::read(&args.folders)?;
+    let missing = merged.missing_runs();
+    let missing_text = merged.missing_text();
+    let written = if missing.is_empty() || args.partial {
+        Some(merged.write(&args.out)?)
+    } else {
+        None
+    };
+    if args.json {
+        print(&to_json(&json!({
+            "runs": merged.runs(),
+            "failed": merged.failed(),
+            "missing": missing,
+            "files": written,
+        }))?)?;
+    } else if let Some(files) = &written {
+        let failed = match merged.failed() {
+            0 => String::new(),
+            failed => format!(" ({failed} of them failed)"),
+        };
+        let runs = merged.runs() - missing.len();
+        let files: Vec<String> = files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
+        let files = files.join(", ");
+        let missing = missing_text.iter().map(|text| format!("\n{text}"));
+        let missing: String = missing.collect();
+        print(&format!("{runs} runs{failed}: {files}{missing}"))?;
+    }
+    match missing_text {
+        Some(text) if written.is_none() => Err(Error::failed(text)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,56 @@
+//! `ecn sim sweep`: a scenario for every combination of some values.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::thread::available_parallelism;
+
+use clap::Args;
+
+use super::{Error, json, print};
+use crate::progress::Bar;
+use crate::sweep::{Job, Shard, Sweep};
+
+/// What `sweep` is told.
+#[derive(Args, Debug)]
+pub struct SweepArgs {
+    /// The sweep (TOML)
+    file: PathBuf,
+    /// Folder for the records; a sweep that was stopped goes on in it
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Only every N-th run, from the K-th on
+    #[arg(long, value_name = "K/N", default_value_t = Shard::WHOLE, hide_default_value = true)]
+    shard: Shard,
+    /// How many runs at a time; without it, one per core
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// One JSON document
+    #[arg(long, short)]
+    json: bool,
+}
+
+pub(super) fn run(args: &SweepArgs) -> Result<(), Error> {
+    let sweep = Sweep::load(&args.file)?;
+    let job = Job::open(&sweep, &args.out, args.shard)?;
+    let threads = args.threads.or_else(|| available_parallelism().ok());
+    let bar = Bar::of_runs(job.left() as u64);
+    let summary = job.run(threads.map_or(1, NonZeroUsize::get), &bar.position())?;
+    bar.finish();
+    if args.json {
+        print(&json(&summary)?)?;
+    } else {
+        let there = match summary.resumed {
+            0 => String::new(),
+            runs => format!(", {runs} of them earlier"),
+        };
+        let (runs, seconds, file) = (summary.runs, summary.wall_s, summary.file.display());
+        print(&format!("{runs} runs{there}, in {seconds:.1} s: {file}"))?;
+    }
+    match summary.first_failure {
+        Some(first) => Err(Error::failed(format!(
+            "{} of {} runs failed, the first: {first}",
+            summary.failed, summary.runs
+        ))),
+        None => Ok(()),
+    }
+}

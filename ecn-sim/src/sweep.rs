@@ -1,0 +1,400 @@
+//! Sweeps: a scenario run for every combination of some values of its keys, with several seeds.
+//!
+//! A sweep is a TOML file. Its runs have a fixed order (keys by name, the last one fastest, seeds
+//! fastest of all) and a name each that says what is run, so that parts of a sweep, on this machine
+//! at another time or on other machines, fit together.
+
+mod execute;
+mod merge;
+mod overview;
+mod values;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+pub use execute::{Job, Summary};
+pub use merge::Merged;
+use values::{Axis, seeds, windows};
+
+use crate::engine::Time;
+use crate::keyword::suggestion;
+use crate::model::Response;
+use crate::output::OutputError;
+use crate::report;
+use crate::scenario::{BUILT_IN, Scenario, ScenarioError};
+
+/// Most runs of a sweep: of more, the plan alone would take a noticeable share of the memory.
+pub const MOST_RUNS: usize = 1_000_000;
+
+/// Tables and keys at the top of a sweep file.
+const KEYS: &[&str] = &["scenario", "seeds", "windows", "set", "sweep"];
+
+/// Name of the file that says which sweep a folder holds.
+const MANIFEST: &str = "sweep.json";
+
+/// Why a sweep or a merge does not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// The sweep file.
+    #[error("{}: {reason}", file.display())]
+    File {
+        /// Its path.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A folder that is not, or not only, of this sweep.
+    #[error("{}: {reason}", folder.display())]
+    Folder {
+        /// Its path.
+        folder: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Something that cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// A file that cannot be read, or could be written but no longer can.
+    #[error("{}: {error}", file.display())]
+    Io {
+        /// Its path.
+        file: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Records of the same run that say different things.
+    #[error("records of the same run differ: {0}")]
+    Differ(String),
+}
+
+/// A part of a sweep: every N-th run, from the K-th on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    number: usize,
+    of: usize,
+}
+
+impl Shard {
+    /// All runs.
+    pub const WHOLE: Self = Self { number: 1, of: 1 };
+
+    /// Whether the run of this index is part of it.
+    pub fn has(self, index: usize) -> bool {
+        index % self.of == self.number - 1
+    }
+
+    /// Name of the file with its records.
+    fn file_name(self) -> String {
+        match self {
+            Self::WHOLE => "runs.jsonl".to_owned(),
+            Self { number, of } => format!("runs-{number}-of-{of}.jsonl"),
+        }
+    }
+
+    /// The shard that a file holds the records of, if it holds any.
+    fn of_file(name: &str) -> Option<Self> {
+        let middle = name.strip_prefix("runs")?.strip_suffix(".jsonl")?;
+        if middle.is_empty() {
+            return Some(Self::WHOLE);
+        }
+        let (number, of) = middle.strip_prefix('-')?.split_once("-of-")?;
+        format!("{number}/{of}").parse().ok()
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/');
+        let parts = parts.and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+        match parts {
+            Some((number, of)) if 1 <= number && number <= of => Ok(Self { number, of }),
+            _ => Err("K/N is needed, with K from 1 to N, such as 3/8".to_owned()),
+        }
+    }
+}
+
+/// What [`MANIFEST`] holds: enough to name every run of the sweep without its files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Manifest {
+    /// Of this program: another one may give other results.
+    version: String,
+    /// Of all runs' names, and of what else decides the results.
+    digest: String,
+    /// How many runs the sweep has, over all shards.
+    runs: usize,
+    /// The sweep file.
+    sweep: String,
+    /// Name and text of the scenario file, if it is one.
+    scenario: Option<(String, String)>,
+}
+
+/// A sweep, read and checked.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    base: Scenario,
+    axes: Vec<Axis>,
+    seeds: Vec<u64>,
+    windows: Vec<(Time, Time)>,
+    ids: Vec<u64>,
+    manifest: Manifest,
+}
+
+impl Sweep {
+    /// Reads a sweep file, and its scenario file if it names one (relative to the sweep file).
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, has an unknown key or value, or a run of it could not start.
+    pub fn load(file: &Path) -> Result<Self, SweepError> {
+        let error = |reason: String| SweepError::File {
+            file: file.to_owned(),
+            reason,
+        };
+        let text = std::fs::read_to_string(file).map_err(|io| error(io.to_string()))?;
+        let folder = file.parent().unwrap_or(Path::new("."));
+        let sweep = Self::parse(&text, |name| scenario_of(name, folder)).map_err(error)?;
+        sweep.check().map_err(error)?;
+        Ok(sweep)
+    }
+
+    /// The sweep that a folder holds.
+    fn of_manifest(manifest: Manifest) -> Result<Self, String> {
+        let given = manifest.scenario.clone();
+        let sweep = Self::parse(&manifest.sweep, |name| match given {
+            Some((name, text)) => {
+                let scenario = crate::scenario_file::parse(&text, &name);
+                Ok((scenario.map_err(one_line)?, Some((name, text))))
+            }
+            None => Ok((Scenario::find(name).map_err(one_line)?, None)),
+        })?;
+        // Its digest may be of files that are elsewhere.
+        Ok(Self { manifest, ..sweep })
+    }
+
+    fn parse(
+        text: &str,
+        scenario: impl FnOnce(&str) -> Result<(Scenario, Option<(String, String)>), String>,
+    ) -> Result<Self, String> {
+        let file: Table = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(0, |span| {
+                text[..span.start.min(text.len())].matches('\n').count() + 1
+            });
+            format!(
+                "line {line}: {}",
+                error.message().lines().next().unwrap_or_default()
+            )
+        })?;
+        if let Some(key) = file.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(format!("unknown key `{key}`: {}", suggestion(key, KEYS)));
+        }
+        let table = |key: &str| match file.get(key) {
+            None => Ok(Table::new()),
+            Some(Value::Table(table)) => Ok(table.clone()),
+            Some(other) => Err(format!("{key} = {other}: a table [{key}] is needed")),
+        };
+        let name = match file.get("scenario") {
+            None => "hp",
+            Some(Value::String(name)) => name,
+            Some(other) => return Err(format!("scenario = {other}: a name or file is needed")),
+        };
+        let (mut base, scenario) = scenario(name)?;
+        let set = table("set")?;
+        for (key, value) in &set {
+            base.set(key, value).map_err(|e| format!("[set] {e}"))?;
+        }
+        let mut axes = Vec::new();
+        for (key, value) in BTreeMap::from_iter(table("sweep")?) {
+            if set.contains_key(&key) {
+                return Err(format!("`{key}` is both in [set] and in [sweep]"));
+            }
+            axes.push(Axis::new(key, &value, &base).map_err(|reason| format!("[sweep] {reason}"))?);
+        }
+        let seeds = match file.get("seeds") {
+            None => vec![1],
+            Some(value) => seeds(value)?,
+        };
+        let windows = match file.get("windows") {
+            None => Vec::new(),
+            Some(value) => windows(value)?,
+        };
+        let runs = axes.iter().try_fold(seeds.len(), |runs, axis| {
+            runs.checked_mul(axis.values.len())
+        });
+        if runs.is_none_or(|runs| runs > MOST_RUNS) {
+            return Err(format!(
+                "these are more than {MOST_RUNS} runs: split the sweep"
+            ));
+        }
+        let manifest = Manifest {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            digest: String::new(),
+            runs: runs.unwrap_or_default(),
+            sweep: text.to_owned(),
+            scenario,
+        };
+        let mut sweep = Self {
+            base,
+            axes,
+            seeds,
+            windows,
+            ids: Vec::new(),
+            manifest,
+        };
+        sweep.name_runs()?;
+        Ok(sweep)
+    }
+
+    /// Gives each run its name: a hash of everything that decides its result, so that it is the same
+    /// wherever the run takes place.
+    fn name_runs(&mut self) -> Result<(), String> {
+        let scenario = self.manifest.scenario.as_ref().map(|(_, text)| text);
+        let common = json(&(&self.base.name, scenario, &self.windows))?;
+        let common = fnv(FNV_START, common.as_bytes());
+        let mut parameters = self.base.parameters();
+        let mut digest = FNV_START;
+        for point in 0..self.manifest.runs / self.seeds.len() {
+            for (key, value) in self.values(point) {
+                parameters.insert(key.clone(), value.clone());
+            }
+            let here = fnv(common, json(&parameters)?.as_bytes());
+            for seed in &self.seeds {
+                let id = fnv(here, &seed.to_le_bytes());
+                digest = fnv(digest, &id.to_le_bytes());
+                self.ids.push(id);
+            }
+        }
+        let responses = self.axes.iter().filter(|axis| axis.key == "response");
+        let responses = responses.flat_map(|axis| &axis.values);
+        let responses = responses.filter_map(|value| value.as_str()?.parse().ok());
+        for response in responses.chain([self.base.model.response.clone()]) {
+            // One that cannot be read is found by the check.
+            if let Response::Table(file) = response
+                && let Ok(text) = std::fs::read(file)
+            {
+                digest = fnv(digest, &text);
+            }
+        }
+        self.manifest.digest = format!("{digest:016x}");
+        Ok(())
+    }
+
+    /// Whether every run can start.
+    fn check(&self) -> Result<(), String> {
+        for index in (0..self.runs()).step_by(self.seeds.len()) {
+            let check = || -> Result<(), report::RunError> {
+                report::check(&self.scenario(index)?, &self.windows).map(drop)
+            };
+            check().map_err(|error| match self.swept_text(index) {
+                swept if swept.is_empty() => one_line(error),
+                swept => format!("{} (with {swept})", one_line(error)),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// How many runs it has.
+    pub fn runs(&self) -> usize {
+        self.manifest.runs
+    }
+
+    /// The swept keys with their values at a point.
+    fn values(&self, point: usize) -> impl Iterator<Item = (&String, &Value)> {
+        let mut stride: usize = self.axes.iter().map(|axis| axis.values.len()).product();
+        self.axes.iter().map(move |axis| {
+            stride /= axis.values.len();
+            let at = point / stride % axis.values.len();
+            (&axis.key, &axis.values[at])
+        })
+    }
+
+    fn swept(&self, index: usize) -> impl Iterator<Item = (&String, &Value)> {
+        self.values(index / self.seeds.len())
+    }
+
+    fn seed(&self, index: usize) -> u64 {
+        self.seeds[index % self.seeds.len()]
+    }
+
+    fn id(&self, index: usize) -> String {
+        format!("{:016x}", self.ids[index])
+    }
+
+    fn scenario(&self, index: usize) -> Result<Scenario, ScenarioError> {
+        let mut scenario = self.base.clone();
+        for (key, value) in self.swept(index) {
+            scenario.set(key, value)?;
+        }
+        Ok(scenario)
+    }
+
+    fn swept_text(&self, index: usize) -> String {
+        let swept = self.swept(index);
+        let swept: Vec<String> = swept
+            .map(|(key, value)| format!("{key}={}", plain(value)))
+            .collect();
+        swept.join(" ")
+    }
+
+    /// A run in words: `buffer=4 threshold=8 seed=1`.
+    pub fn describe(&self, index: usize) -> String {
+        let text = format!("{} seed={}", self.swept_text(index), self.seed(index));
+        text.trim_start().to_owned()
+    }
+}
+
+/// A built-in scenario, or the one of a file with its name and text.
+fn scenario_of(name: &str, folder: &Path) -> Result<(Scenario, Option<(String, String)>), String> {
+    if BUILT_IN.iter().any(|(known, _)| *known == name) {
+        return Ok((Scenario::find(name).map_err(one_line)?, None));
+    }
+    let path = folder.join(name);
+    if !path.is_file() {
+        let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+        let hint = suggestion(name, &known);
+        return Err(format!(
+            "scenario = \"{name}\": neither built in ({hint}) nor a file beside the sweep"
+        ));
+    }
+    let scenario = Scenario::load(&path).map_err(one_line)?;
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    Ok((scenario, Some((stem.into_owned(), text))))
+}
+
+fn one_line(error: impl fmt::Display) -> String {
+    error.to_string().lines().collect::<Vec<_>>().join(" ")
+}
+
+fn json(value: &impl Serialize) -> Result<String, String> {
+    serde_json::to_string(value).map_err(one_line)
+}
+
+/// A value as `--set` takes it.
+fn plain(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Start of the 64-bit FNV-1a hash, which is the same on every machine and in every version.
+const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn fnv(start: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(start, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,310 @@
+//! Joins the folders of a sweep's shards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::execute::{lock, read_manifest, read_records, record_files};
+use super::overview::Row;
+use super::{MANIFEST, Shard, Sweep, SweepError, plain};
+use crate::output::Output;
+
+/// Most runs that differ or are missing which a message names.
+const NAMED: usize = 10;
+
+/// The records of a sweep, from one or more folders.
+#[derive(Debug)]
+pub struct Merged {
+    sweep: Sweep,
+    /// By index of the run.
+    records: Vec<Option<String>>,
+    failed: usize,
+    /// Into how many shards the sweep was cut, if all files agree in that.
+    shards: Option<usize>,
+}
+
+/// Columns of the table that come first, and those that come last.
+const FIRST: &[&str] = &["seed", "from_ms", "to_ms"];
+const LAST: &[&str] = &["error"];
+
+impl Merged {
+    /// Reads the folders.
+    ///
+    /// # Errors
+    ///
+    /// A folder holds no sweep or another one than the first, a file is no record of runs, or records
+    /// of the same run differ (in more than the time that it took).
+    pub fn read(folders: &[PathBuf]) -> Result<Self, SweepError> {
+        let bad = |folder: &Path, reason: String| SweepError::Folder {
+            folder: folder.to_owned(),
+            reason,
+        };
+        let first = folders.first().map_or(Path::new("."), PathBuf::as_path);
+        let mut sweep = None;
+        for folder in folders {
+            let Some(manifest) = read_manifest(folder)? else {
+                return Err(bad(folder, format!("holds no sweep: no {MANIFEST}")));
+            };
+            match &sweep {
+                None => {
+                    let reread =
+                        Sweep::of_manifest(manifest).map_err(|reason| bad(folder, reason))?;
+                    reread.expect_in(folder)?;
+                    sweep = Some(reread);
+                }
+                Some(sweep) => {
+                    Sweep::expect_in(sweep, folder)?;
+                }
+            }
+        }
+        let Some(sweep) = sweep else {
+            return Err(bad(first, "no folder".to_owned()));
+        };
+        let index_of = sweep.index_of();
+        let mut records: Vec<Option<String>> = vec![None; sweep.runs()];
+        let (mut differ, mut failed) = (BTreeSet::new(), BTreeSet::new());
+        let mut shards = BTreeSet::new();
+        for folder in folders {
+            for (file, shard) in record_files(folder)? {
+                shards.insert(shard.of);
+                for found in read_records(&file, &index_of)?.0 {
+                    if found.error.is_some() {
+                        failed.insert(found.index);
+                    }
+                    match &records[found.index] {
+                        Some(text) if !same(text, &found.text) => {
+                            differ.insert(found.index);
+                        }
+                        Some(_) => {}
+                        None => records[found.index] = Some(found.text),
+                    }
+                }
+            }
+        }
+        if !differ.is_empty() {
+            return Err(SweepError::Differ(sweep.name_some(&differ)));
+        }
+        Ok(Self {
+            sweep,
+            records,
+            failed: failed.len(),
+            shards: shards.first().copied().filter(|_| shards.len() == 1),
+        })
+    }
+
+    /// How many runs the sweep has.
+    pub fn runs(&self) -> usize {
+        self.sweep.runs()
+    }
+
+    /// How many of them failed.
+    pub fn failed(&self) -> usize {
+        self.failed
+    }
+
+    /// The runs of which there is no record.
+    pub fn missing(&self) -> BTreeSet<usize> {
+        let records = self.records.iter().enumerate();
+        let missing = records.filter(|(_, record)| record.is_none());
+        missing.map(|(index, _)| index).collect()
+    }
+
+    /// The missing runs in words, each.
+    pub fn missing_runs(&self) -> Vec<String> {
+        let missing = self.missing();
+        missing.iter().map(|i| self.sweep.describe(*i)).collect()
+    }
+
+    /// What is missing in one line: how many runs, of which shards, and the first ones by name. None if
+    /// nothing is.
+    pub fn missing_text(&self) -> Option<String> {
+        let missing = self.missing();
+        if missing.is_empty() {
+            return None;
+        }
+        let mut of_shard = BTreeMap::new();
+        if let Some(of) = self.shards.filter(|of| *of > 1) {
+            for index in &missing {
+                *of_shard.entry(index % of + 1).or_insert(0) += 1;
+            }
+        }
+        let shards: Vec<String> = of_shard
+            .into_iter()
+            .map(|(number, runs)| {
+                let of = self.shards.unwrap_or(1);
+                format!("{} lacks {runs}", Shard { number, of })
+            })
+            .collect();
+        let shards = match shards.is_empty() {
+            true => String::new(),
+            false => format!(" (shard {})", shards.join(", ")),
+        };
+        let (count, runs) = (missing.len(), self.runs());
+        let names = self.sweep.name_some(&missing);
+        Some(format!(
+            "{count} of {runs} runs are missing{shards}: {names}"
+        ))
+    }
+
+    /// Writes the records in the order of the sweep as JSON lines, as a table (CSV) with a row per run and
+    /// window, and, of a sweep over one number or two keys, as a figure (SVG). `out` is a file
+    /// (`*.jsonl`; the others stand beside it) or a folder. Returns the paths.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written, or is a folder of a different sweep.
+    pub fn write(&self, out: &Path) -> Result<Vec<PathBuf>, SweepError> {
+        let is_file = out
+            .extension()
+            .is_some_and(|extension| extension == "jsonl");
+        let (folder, stem) = match (is_file, out.parent(), out.file_stem()) {
+            (true, Some(parent), Some(stem)) if parent == Path::new("") => (Path::new("."), stem),
+            (true, Some(parent), Some(stem)) => (parent, stem),
+            _ => (out, "runs".as_ref()),
+        };
+        let name = |extension| format!("{}.{extension}", stem.to_string_lossy());
+        let lines = name("jsonl");
+        if !is_file {
+            self.sweep.expect_in(folder)?;
+        }
+        if let Ok(file) = File::open(folder.join(&lines)) {
+            lock(&file, &folder.join(&lines))?;
+        }
+        let mut text = String::new();
+        for record in self.records.iter().flatten() {
+            text.push_str(record);
+            text.push('\n');
+        }
+        let mut files = vec![(lines, text), (name("csv"), self.table())];
+        // A figure is an extra: the records are what counts.
+        if let Some(Ok(figure)) = self.sweep.overview(self.rows()) {
+            files.push((name("svg"), figure));
+        }
+        let output = Output::new(folder)?;
+        let all: Vec<(&str, &[u8])> = files
+            .iter()
+            .map(|(name, text)| (name.as_str(), text.as_bytes()))
+            .collect();
+        output.write_all(&all)?;
+        if !is_file {
+            self.sweep.write_manifest(&output)?;
+        }
+        Ok(files.iter().map(|(name, _)| output.path(name)).collect())
+    }
+
+    /// The rows of the table, with the index of the run.
+    fn rows(&self) -> impl Iterator<Item = (usize, Row)> {
+        let records = self.records.iter().enumerate();
+        records
+            .filter_map(|(index, record)| Some((index, record.as_deref()?)))
+            .flat_map(|(index, record)| rows(record).into_iter().map(move |row| (index, row)))
+    }
+
+    /// The table: name of the run, swept keys, seed and window first, then what was counted.
+    fn table(&self) -> String {
+        let mut names = BTreeSet::new();
+        for (_, row) in self.rows() {
+            names.extend(row.into_keys());
+        }
+        let fixed = [FIRST, LAST].concat();
+        let middle = names.iter().map(String::as_str);
+        let middle: Vec<&str> = middle.filter(|name| !fixed.contains(name)).collect();
+        let columns = [FIRST, &middle, LAST].concat();
+        let keys = self.sweep.axes.iter().map(|axis| axis.key.as_str());
+        let header = std::iter::once("run").chain(keys).chain(columns.clone());
+        let mut text = csv_line(header.map(str::to_owned));
+        for (index, mut row) in self.rows() {
+            let swept = self.sweep.swept(index).map(|(_, value)| plain(value));
+            let counted = columns
+                .iter()
+                .map(|name| row.remove(*name).unwrap_or_default());
+            let cells = std::iter::once(self.sweep.id(index));
+            text.push_str(&csv_line(cells.chain(swept).chain(counted)));
+        }
+        text
+    }
+}
+
+impl Sweep {
+    /// The first of some runs by name, and how many more there are.
+    fn name_some(&self, runs: &BTreeSet<usize>) -> String {
+        let names: Vec<String> = runs.iter().take(NAMED).map(|i| self.describe(*i)).collect();
+        let more = match runs.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        names.join("; ") + &more
+    }
+}
+
+/// Whether two records say the same, but for the time that the run took.
+fn same(one: &str, other: &str) -> bool {
+    let content = |text: &str| {
+        let mut value: Value = serde_json::from_str(text).unwrap_or_default();
+        if let Some(object) = value.as_object_mut() {
+            object.remove("wall_s");
+        }
+        value
+    };
+    one == other || content(one) == content(other)
+}
+
+/// A record's rows, one per window, by column.
+fn rows(record: &str) -> Vec<Row> {
+    let Ok(Value::Object(mut record)) = serde_json::from_str(record) else {
+        return Vec::new();
+    };
+    // What the columns of swept keys say already, or does not belong to the result.
+    for key in ["run", "swept", "parameters", "scenario", "wall_s"] {
+        record.remove(key);
+    }
+    let windows = match record.remove("windows") {
+        Some(Value::Array(windows)) if !windows.is_empty() => windows,
+        _ => vec![Value::Null],
+    };
+    let mut common = Row::new();
+    flatten("", &Value::Object(record), &mut common);
+    let row = |window: &Value| {
+        let mut row = common.clone();
+        flatten("", window, &mut row);
+        row
+    };
+    windows.iter().map(row).collect()
+}
+
+/// The values of nested objects, by their keys with dots between them.
+fn flatten(name: &str, value: &Value, into: &mut Row) {
+    let text = match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                let name = match name {
+                    "" => key.clone(),
+                    name => format!("{name}.{key}"),
+                };
+                flatten(&name, value, into);
+            }
+            return;
+        }
+        Value::Null => return,
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(number) => {
+                let text = format!("{number:.6}");
+                text.trim_end_matches('0').trim_end_matches('.').to_owned()
+            }
+            None => number.to_string(),
+        },
+        other => other.to_string(),
+    };
+    into.insert(name.to_owned(), text);
+}
+
+fn csv_line(cells: impl Iterator<Item = String>) -> String {
+    let quoted = |cell: String| match cell.contains([',', '"', '\n']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell,
+    };
+    cells.map(quoted).collect::<Vec<_>>().join(",") + "\n"
+}

@@ -1,0 +1,423 @@
+//! `sweep` and `merge` through the program: stopped, cut into shards, joined, and told nonsense.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// 32 runs of a few ms.
+const SWEEP: &str = r#"
+seeds = "1..=4"
+windows = ["2ms..4ms"]
+[set]
+duration = "5ms"
+victim = "off"
+[sweep]
+buffer = "2..=5"
+rmin = ["1/64", "1/256"]
+"#;
+
+fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_ecn-sim"))
+}
+
+fn ecn_sim(arguments: &[&str]) -> Output {
+    command().args(arguments).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        folder.write("f.toml", SWEEP);
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn sweep(&self, out: &str, more: &[&str]) -> Output {
+        let (file, out) = (self.text("f.toml"), self.text(out));
+        ecn_sim(&[&["sweep", &file, "--out", &out], more].concat())
+    }
+
+    fn merge(&self, from: &[&str], out: &str, more: &[&str]) -> Output {
+        let from: Vec<String> = from.iter().map(|name| self.text(name)).collect();
+        let out = self.text(out);
+        let mut arguments = vec!["merge"];
+        arguments.extend(from.iter().map(String::as_str));
+        arguments.extend(["--out", &out]);
+        arguments.extend(more);
+        ecn_sim(&arguments)
+    }
+}
+
+/// The records of a file without the time that they took.
+fn records(file: &Path) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap();
+    let record = |line: &str| {
+        let mut value: Value = serde_json::from_str(line).unwrap();
+        assert!(value.as_object_mut().unwrap().remove("wall_s").is_some());
+        value.to_string()
+    };
+    text.lines().map(record).collect()
+}
+
+fn sorted(mut records: Vec<String>) -> Vec<String> {
+    records.sort();
+    records
+}
+
+#[test]
+fn a_killed_sweep_goes_on_to_the_same_records() {
+    let folder = Folder::new();
+    assert_eq!(code(&folder.sweep("whole", &[])), 0);
+    let whole = sorted(records(&folder.path("whole/runs.jsonl")));
+    assert_eq!(whole.len(), 32);
+    let bytes = fs::read(folder.path("whole/runs.jsonl")).unwrap();
+
+    // Killed once some records are there, wherever it is then.
+    let file = folder.path("killed/runs.jsonl");
+    for least in [1_000, 4_000, 20_000] {
+        let mut child = command()
+            .args(["sweep", &folder.text("f.toml"), "--threads", "2"])
+            .args(["--out", &folder.text("killed")])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        while fs::metadata(&file).map_or(0, |meta| meta.len()) < least
+            && child.try_wait().unwrap().is_none()
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(code(&folder.sweep("killed", &[])), 0);
+    assert_eq!(sorted(records(&file)), whole);
+
+    // Cut off anywhere in a line, at its end, and before the first one's.
+    for cut in [0, 7, bytes.len() / 3, bytes.len() / 2, bytes.len() - 1] {
+        let out = format!("cut{cut}");
+        fs::create_dir(folder.path(&out)).unwrap();
+        for name in ["sweep.json", "runs.jsonl"] {
+            let text = fs::read(folder.path(&format!("whole/{name}"))).unwrap();
+            let length = if name == "runs.jsonl" {
+                cut
+            } else {
+                text.len()
+            };
+            fs::write(folder.path(&format!("{out}/{name}")), &text[..length]).unwrap();
+        }
+        let output = folder.sweep(&out, &["-j"]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let there = bytes[..cut].iter().filter(|byte| **byte == b'\n').count();
+        assert_eq!(summary["resumed"], there);
+        let file = folder.path(&format!("{out}/runs.jsonl"));
+        assert_eq!(sorted(records(&file)), whole, "{cut}");
+    }
+}
+
+#[test]
+fn shards_are_disjoint_and_merge_to_the_whole() {
+    let folder = Folder::new();
+    folder.sweep("whole", &[]);
+    let whole = records(&folder.path("whole/runs.jsonl"));
+    let mut all = Vec::new();
+    for shard in 1..=3 {
+        let (out, shard_text) = (format!("s{shard}"), format!("{shard}/3"));
+        assert_eq!(code(&folder.sweep(&out, &["--shard", &shard_text])), 0);
+        let file = format!("{out}/runs-{shard}-of-3.jsonl");
+        all.extend(records(&folder.path(&file)));
+    }
+    assert_eq!(sorted(all), sorted(whole.clone()));
+
+    for (from, out) in [(&["s3", "s1", "s2"][..], "m"), (&["whole"], "w")] {
+        let output = folder.merge(from, out, &[]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    let merged = records(&folder.path("m/runs.jsonl"));
+    assert_eq!(merged, records(&folder.path("w/runs.jsonl")));
+    assert_eq!(sorted(merged), sorted(whole));
+    let csv = |out: &str| fs::read_to_string(folder.path(&format!("{out}/runs.csv"))).unwrap();
+    assert_eq!(csv("m"), csv("w"));
+    assert!(csv("m").starts_with("run,buffer,rmin,seed,from_ms,to_ms,"));
+    assert_eq!(csv("m").lines().count(), 33);
+    let first = csv("m").lines().nth(1).unwrap().to_owned();
+    assert!(first.contains(",2,1/64,1,2,4,"), "{first}");
+
+    // What is merged can be merged again, into a file this time; all in one folder works, too.
+    assert_eq!(code(&folder.merge(&["m", "s2"], "all.jsonl", &[])), 0);
+    assert_eq!(
+        fs::read_to_string(folder.path("all.csv")).unwrap(),
+        csv("m")
+    );
+    folder.sweep("shared", &["--shard", "1/2"]);
+    folder.sweep("shared", &["--shard", "2/2"]);
+    assert_eq!(code(&folder.merge(&["shared"], "shared", &[])), 0);
+    assert_eq!(csv("shared"), csv("m"));
+}
+
+#[test]
+fn missing_runs_are_named() {
+    let folder = Folder::new();
+    folder.sweep("s1", &["--shard", "1/2"]);
+    let output = folder.merge(&["s1"], "m", &[]);
+    assert_eq!(code(&output), 1);
+    let text = stderr(&output);
+    assert!(text.contains("16 of 32 runs are missing (shard 2/2 lacks 16)"));
+    assert!(text.contains("buffer=2 rmin=1/64 seed=2;"), "{text}");
+    assert!(text.contains("; and 6 more"), "{text}");
+    assert_eq!(text.lines().count(), 1);
+    assert!(!folder.path("m").exists());
+
+    let output = folder.merge(&["s1"], "m", &["--partial", "-j"]);
+    assert_eq!(code(&output), 0);
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["missing"].as_array().unwrap().len(), 16);
+    assert_eq!(records(&folder.path("m/runs.jsonl")).len(), 16);
+}
+
+#[test]
+fn duplicates_that_differ_are_refused() {
+    let folder = Folder::new();
+    folder.sweep("a", &[]);
+    folder.sweep("b", &[]);
+    assert_eq!(code(&folder.merge(&["a", "b"], "same", &[])), 0);
+
+    let file = folder.path("b/runs.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    let line = text.lines().next().unwrap();
+    let record: Value = serde_json::from_str(line).unwrap();
+    let events = format!("\"events\":{}", record["events"]);
+    fs::write(&file, text.replacen(&events, "\"events\":1", 1)).unwrap();
+    let output = folder.merge(&["a", "b"], "m", &[]);
+    assert_eq!(code(&output), 1);
+    let swept = &record["swept"];
+    let rmin = swept["rmin"].as_str().unwrap();
+    let named = format!(
+        "records of the same run differ: buffer={} rmin={rmin} seed={}\n",
+        swept["buffer"], record["seed"]
+    );
+    assert!(stderr(&output).ends_with(&named), "{}", stderr(&output));
+    assert!(!folder.path("m").exists());
+}
+
+#[test]
+fn a_folder_of_another_sweep_is_refused() {
+    let folder = Folder::new();
+    folder.sweep("a", &[]);
+    let before = fs::read(folder.path("a/runs.jsonl")).unwrap();
+    // The same sweep in other words goes on.
+    let other_words = SWEEP
+        .replace("\"2..=5\"", "{ from = 2, to = 5 }")
+        .replace("\"1/64\"", "\"2/128\"");
+    folder.write("f.toml", &other_words);
+    let output = folder.sweep("a", &["-j"]);
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["resumed"], 32);
+
+    folder.write("f.toml", &SWEEP.replace("2..=5", "2..=6"));
+    let output = folder.sweep("a", &[]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("holds a different sweep, of 32 runs (this one has 40)"));
+    folder.sweep("b", &["--shard", "1/8"]);
+    let output = folder.merge(&["a", "b"], "m", &[]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("/b: holds a different sweep"));
+
+    // Records that nobody knows the sweep of.
+    fs::remove_file(folder.path("a/sweep.json")).unwrap();
+    let output = folder.sweep("a", &[]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("there is no sweep.json"));
+    assert_eq!(fs::read(folder.path("a/runs.jsonl")).unwrap(), before);
+
+    // A damaged line that is not the last.
+    fs::write(folder.path("b/runs.jsonl"), "{}\n{}\n").unwrap();
+    let output = folder.sweep("b", &[]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("line 1: "), "{}", stderr(&output));
+}
+
+#[test]
+fn a_scenario_file_stands_beside_the_sweep() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("net")).unwrap();
+    let network = r#"
+        duration = "1ms"
+        switches = ["S"]
+        hosts = ["h[1-3]"]
+        links = [{ between = ["h[1-3]", "S"], rate = "8gbit" }]
+        flows = [{ class = "in, cast", from = "h[1-2]", to = "h3" }]
+    "#;
+    folder.write("net/star.toml", network);
+    folder.write(
+        "f.toml",
+        "scenario = \"net/star.toml\"\n[sweep]\nbuffer = [2, 4]",
+    );
+    let output = folder.sweep("a", &[]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    // The file is not needed to merge, but decides whether it is the same sweep.
+    folder.write("net/star.toml", &network.replace("8gbit", "4gbit"));
+    assert_eq!(code(&folder.sweep("a", &[])), 2);
+    fs::remove_file(folder.path("net/star.toml")).unwrap();
+    let output = folder.merge(&["a"], "m", &[]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let csv = fs::read_to_string(folder.path("m/runs.csv")).unwrap();
+    assert!(csv.contains(",\"classes.in, cast.share\","), "{csv}");
+}
+
+#[test]
+fn bad_input_is_one_line_and_writes_nothing() {
+    let folder = Folder::new();
+    for (text, said) in [
+        (
+            "[sweep]\nbufer = [2]",
+            "[sweep] unknown key `bufer`: did you mean `buffer`?",
+        ),
+        ("[sweep]\nbufer = 2", "did you mean `buffer`?"),
+        (
+            "[set]\nmarkin = \"none\"",
+            "[set] unknown key `markin`: did you mean `mark",
+        ),
+        (
+            "[sweeps]\nbuffer = [2]",
+            "unknown key `sweeps`: did you mean `sweep`?",
+        ),
+        ("[sweep]\nbuffer = 2", "buffer = 2: a list such as"),
+        ("[sweep]\nbuffer = []", "buffer: the list is empty"),
+        ("[sweep]\nbuffer = \"4..=2\"", "nothing in this range"),
+        ("[sweep]\nbuffer = \"2..2\"", "nothing in this range"),
+        ("[sweep]\nbuffer = \"2-4\"", "a range such as"),
+        (
+            "[sweep]\nbuffer = { from = 1, to = 4, stop = 2 }",
+            "did you mean `step`?",
+        ),
+        (
+            "[sweep]\nbuffer = { from = 1, to = 4, step = 0 }",
+            "nothing in this range",
+        ),
+        (
+            "[sweep]\nbuffer = [0, 2]",
+            "buffer = 0: 1 to 1000000 packets are allowed (with buffer=0)",
+        ),
+        (
+            "[sweep]\nbuffer = \"0..=9223372036854775807\"",
+            "more than 1000000 values",
+        ),
+        (
+            "[sweep]\nbuffer = \"1..=2000\"\nthreshold = \"1..=2000\"",
+            "more than 1000000 runs",
+        ),
+        ("[sweep]\nbuffer = [2.5]", "a whole number is needed"),
+        (
+            "[sweep]\nrmin = [\"1/64\", \"2/128\"]",
+            "rmin: 1/64 is given twice",
+        ),
+        ("[sweep]\nmarking = [\"naiv\"]", "did you mean `naive`?"),
+        (
+            "[set]\nbuffer = 2\n[sweep]\nbuffer = [2]",
+            "`buffer` is both in [set] and in [sweep]",
+        ),
+        ("seeds = [1, 1]", "seeds: 1 is given twice"),
+        ("seeds = [-1]", "seeds: -1 is not a whole number"),
+        ("seeds = 3", "seeds = 3: a list such as"),
+        ("windows = [\"99ms..101ms\"]", "the run ends at 100 ms"),
+        (
+            "windows = \"1ms..2ms\"",
+            "a list such as [\"42ms..59ms\"] is needed",
+        ),
+        ("windows = [\"2ms..1ms\"]", "ends before it begins"),
+        ("scenario = \"hpp\"", "did you mean `hp`?"),
+        ("scenario = 3", "a name or file is needed"),
+        ("set = 3", "a table [set] is needed"),
+        ("seeds = [1\n\n[sweep", "line "),
+    ] {
+        folder.write("f.toml", text);
+        let output = folder.sweep("out", &[]);
+        let error = stderr(&output);
+        assert_eq!(code(&output), 2, "{text}: {error}");
+        assert!(error.contains(said), "{text}: {error}");
+        assert_eq!(error.lines().count(), 1, "{text}: {error}");
+        assert!(!folder.path("out").exists(), "{text}");
+    }
+    folder.write("f.toml", SWEEP);
+    for shard in ["0/2", "3/2", "1", "a/b", "1/0"] {
+        let output = folder.sweep("out", &["--shard", shard]);
+        assert_eq!(code(&output), 2, "{shard}");
+        assert!(!folder.path("out").exists());
+    }
+    assert_eq!(code(&folder.sweep("f.toml", &[])), 2);
+    let output = folder.merge(&["nowhere"], "m", &[]);
+    assert_eq!((code(&output), stderr(&output).lines().count()), (2, 1));
+}
+
+#[test]
+fn a_failed_run_is_a_record() {
+    let folder = Folder::new();
+    folder.sweep("a", &[]);
+    let file = folder.path("a/runs.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    let first = text.lines().next().unwrap();
+    let record: Value = serde_json::from_str(first).unwrap();
+    let failed = serde_json::json!({
+        "run": record["run"], "swept": record["swept"], "scenario": "hp", "seed": record["seed"],
+        "parameters": record["parameters"], "error": "at 5 ps in switch `A`: something, broken",
+    });
+    fs::write(&file, text.replacen(first, &failed.to_string(), 1)).unwrap();
+    // It is not tried again: it would fail again.
+    let output = folder.sweep("a", &[]);
+    assert_eq!(code(&output), 1);
+    let error = stderr(&output);
+    assert!(error.contains("1 of 32 runs failed, the first: buffer="));
+    assert!(error.ends_with(": at 5 ps in switch `A`: something, broken\n"));
+
+    let output = folder.merge(&["a"], "m", &[]);
+    assert_eq!(code(&output), 0);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("32 runs (1 of them failed)"), "{said}");
+    let csv = fs::read_to_string(folder.path("m/runs.csv")).unwrap();
+    assert!(csv.contains(",\"at 5 ps in switch `A`: something, broken\"\n"));
+    assert!(folder.path("m/runs.svg").exists());
+}
+
+#[test]
+fn only_one_sweep_writes_a_file() {
+    let folder = Folder::new();
+    folder.sweep("a", &["--shard", "1/32"]);
+    let path = folder.path("a/runs-1-of-32.jsonl");
+    let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
+    file.lock().unwrap();
+    let output = folder.sweep("a", &["--shard", "1/32"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("a sweep is writing it just now"));
+    // Of another's file, what is whole is taken and nothing is cut off.
+    file.write_all(b"{\"run").unwrap();
+    assert_eq!(code(&folder.sweep("a", &["--shard", "2/32"])), 0);
+    let text = fs::read_to_string(folder.path("a/runs-1-of-32.jsonl")).unwrap();
+    assert!(text.ends_with("{\"run"));
+}
