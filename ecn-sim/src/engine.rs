@@ -79,26 +79,45 @@ impl Queue for Heap {
     }
 }
 
-/// A calendar of days of 2^17 ps (131 ns), 512 to the year, with a heap for the years to come
+/// A calendar of days of 2^16 ps (66 ns), 2048 to the year, with a heap for the years to come
 /// (Brown, "Calendar queues", CACM 31(10), 1988, with a fixed width).
 ///
-/// Packet times of the links under study are some days long, so a day holds few events.
+/// Packet times of the links under study are many days long, so that a day has hardly more than one
+/// event; and a year is a good round trip, so that few events wait for the next one.
 #[derive(Debug)]
 pub struct Calendar {
-    /// Keys of one day each, largest first.
-    days: Vec<Vec<Key>>,
+    /// The first key of each day, as an index into `nodes`.
+    days: Box<[u32; Self::DAYS]>,
     /// A bit per day that has keys.
-    used: [u64; Self::DAYS / 64],
+    used: [u64; Self::WORDS],
+    /// A bit per word of `used` that is not 0.
+    words: u32,
+    nodes: Vec<Node>,
+    /// The first node of those that hold no key.
+    free: u32,
     /// The day up to which everything came out.
     today: u64,
     later: BinaryHeap<Reverse<Key>>,
 }
 
+/// A key, and the next one of its day.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    key: Key,
+    next: u32,
+}
+
+/// The end of a day's keys.
+const END: u32 = u32::MAX;
+
 impl Default for Calendar {
     fn default() -> Self {
         Self {
-            days: vec![Vec::new(); Self::DAYS],
-            used: [0; Self::DAYS / 64],
+            days: Box::new([END; Self::DAYS]),
+            used: [0; Self::WORDS],
+            words: 0,
+            nodes: Vec::new(),
+            free: END,
             today: 0,
             later: BinaryHeap::new(),
         }
@@ -106,75 +125,64 @@ impl Default for Calendar {
 }
 
 impl Calendar {
-    const WIDTH: u32 = 17;
-    const DAYS: usize = 512;
+    const WIDTH: u32 = 16;
+    const DAYS: usize = 2048;
+    const WORDS: usize = Self::DAYS / 64;
 
     const fn day(key: Key) -> u64 {
         (key >> (64 + Self::WIDTH)) as u64
     }
 
+    #[inline]
     fn enter(&mut self, key: Key) {
         let slot = Self::day(key) as usize % Self::DAYS;
-        let day = &mut self.days[slot];
-        // Few keys, most of them later than those that are there.
-        let at = day
-            .iter()
-            .position(|other| *other < key)
-            .unwrap_or(day.len());
-        day.insert(at, key);
-        self.used[slot / 64] |= 1 << (slot % 64);
+        let mut node = Node { key, next: END };
+        // After what is earlier, which is seldom anything.
+        let mut before = END;
+        let mut at = self.days[slot];
+        while at != END && self.nodes[at as usize].key < key {
+            before = at;
+            at = self.nodes[at as usize].next;
+        }
+        node.next = at;
+        let index = self.free;
+        let index = if index == END {
+            self.nodes.push(node);
+            self.nodes.len() as u32 - 1
+        } else {
+            self.free = self.nodes[index as usize].next;
+            self.nodes[index as usize] = node;
+            index
+        };
+        if before == END {
+            self.days[slot] = index;
+            self.used[slot / 64] |= 1 << (slot % 64);
+            self.words |= 1 << (slot / 64);
+        } else {
+            self.nodes[before as usize].next = index;
+        }
     }
 
     /// The next slot with keys, from today on.
+    #[inline]
     fn next_used(&self) -> Option<usize> {
         let start = self.today as usize % Self::DAYS;
-        let (word, bit) = (start / 64, start % 64);
-        let words = self.used.len();
-        let first = self.used[word] >> bit;
+        let word = start / 64;
+        let first = self.used[word] & (u64::MAX << (start % 64));
         if first != 0 {
-            return Some(start + first.trailing_zeros() as usize);
+            return Some(word * 64 + first.trailing_zeros() as usize);
         }
-        // Round once; of the first word, then, what lies before today.
-        (1..=words).find_map(|step| {
-            let word = (word + step) % words;
-            let bits = self.used[word];
-            (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)
-        })
-    }
-}
-
-impl Queue for Calendar {
-    fn push(&mut self, key: Key) {
-        if Self::day(key) - self.today < Self::DAYS as u64 {
-            self.enter(key);
-        } else {
-            self.later.push(Reverse(key));
+        if self.words == 0 {
+            return None;
         }
+        // Round, from the next word to this one, of which only what lies before today is left.
+        let steps = self.words.rotate_right(word as u32 + 1).trailing_zeros() as usize;
+        let word = (word + 1 + steps) % Self::WORDS;
+        Some(word * 64 + self.used[word].trailing_zeros() as usize)
     }
 
-    fn pop(&mut self) -> Option<Key> {
-        let Some(slot) = self.next_used() else {
-            let Reverse(key) = self.later.pop()?;
-            self.today = Self::day(key);
-            self.move_in();
-            return Some(key);
-        };
-        let day = &mut self.days[slot];
-        let key = day.pop()?;
-        if day.is_empty() {
-            self.used[slot / 64] &= !(1 << (slot % 64));
-        }
-        let today = Self::day(key);
-        if today != self.today {
-            self.today = today;
-            self.move_in();
-        }
-        Some(key)
-    }
-}
-
-impl Calendar {
     /// Enters what the year now reaches.
+    #[inline]
     fn move_in(&mut self) {
         while let Some(Reverse(key)) = self.later.peek()
             && Self::day(*key) - self.today < Self::DAYS as u64
@@ -183,6 +191,41 @@ impl Calendar {
             self.later.pop();
             self.enter(key);
         }
+    }
+}
+
+impl Queue for Calendar {
+    #[inline]
+    fn push(&mut self, key: Key) {
+        if Self::day(key) - self.today < Self::DAYS as u64 {
+            self.enter(key);
+        } else {
+            self.later.push(Reverse(key));
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Key> {
+        let Some(slot) = self.next_used() else {
+            let Reverse(key) = self.later.pop()?;
+            self.today = Self::day(key);
+            self.move_in();
+            return Some(key);
+        };
+        let index = self.days[slot];
+        let Node { key, next } = self.nodes[index as usize];
+        self.nodes[index as usize].next = self.free;
+        self.free = index;
+        self.days[slot] = next;
+        if next == END {
+            self.used[slot / 64] &= !(1 << (slot % 64));
+            if self.used[slot / 64] == 0 {
+                self.words &= !(1 << (slot / 64));
+            }
+        }
+        self.today = Self::day(key);
+        self.move_in();
+        Some(key)
     }
 }
 

@@ -513,7 +513,11 @@ impl<Q: Queue> Simulation<'_, Q> {
     /// Outputs whose packets the departure of one from `input` by `output` no longer holds up.
     #[inline]
     fn let_go(&mut self, now: Time, switch: u32, input: u8, output: u8) {
-        let held_up = self.switches[switch as usize].held_up(input, output);
+        let at = &self.switches[switch as usize];
+        if at.is_plain() {
+            return;
+        }
+        let held_up = at.held_up(input, output);
         for output in held_up {
             let other = self.network.sending[switch as usize][output as usize];
             self.dispatch(now, other);

@@ -321,20 +321,22 @@ impl Switch {
         input.reading = false;
     }
 
+    /// Whether a packet waits for its output and for nothing else, so that what leaves holds up no
+    /// other output's packets.
+    #[inline]
+    pub const fn is_plain(&self) -> bool {
+        self.rules.plain
+    }
+
     /// Outputs besides `output` with packets that the departure of one from `input` may let go.
-    pub fn held_up(&self, input: u8, output: u8) -> impl Iterator<Item = u8> + use<> {
-        let mut outputs: Vec<u8> = Vec::new();
-        if !self.rules.plain {
-            let order = &self.inputs[input as usize].order;
-            outputs.extend(
-                order
-                    .iter()
-                    .map(|waiting| waiting.output)
-                    .filter(|o| *o != output),
-            );
-            outputs.dedup();
-        }
-        outputs.into_iter()
+    pub fn held_up(&self, input: u8, output: u8) -> Vec<u8> {
+        let order = self.inputs[input as usize].order.iter();
+        let mut outputs: Vec<u8> = order
+            .map(|waiting| waiting.output)
+            .filter(|o| *o != output)
+            .collect();
+        outputs.dedup();
+        outputs
     }
 
     /// A port's totals.

@@ -298,7 +298,7 @@ proptest! {
 
 /// Delays around the lengths of a calendar's days and years; none for a time in the past.
 fn delay() -> impl Strategy<Value = Option<Time>> {
-    let (day, year) = (1u64 << 17, 1u64 << 26);
+    let (day, year) = (1u64 << 16, 1u64 << 27);
     prop_oneof![
         Just(Some(0)),
         (0..4 * day).prop_map(Some),

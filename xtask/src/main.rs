@@ -5,6 +5,7 @@
 //! the program that a verb runs. Exit codes: 0 done, 1 failed, 2 bad usage, 3 the machine lacks
 //! something that the message names.
 
+mod bench;
 mod build_ebpf;
 mod linker;
 mod machine;
@@ -36,6 +37,8 @@ enum Verb {
     Run(run::Args),
     /// Every check: format, lints, host tests, BPF build, real-kernel tests, documentation
     Test,
+    /// The benchmarks, and a table of medians and ratios
+    Bench,
     /// The programs for the kernel: target/bpf/ecn.bpf.o
     BuildEbpf(build_ebpf::Args),
     /// Install what building and testing need on this machine
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Run(args) => run::run(&args, permission),
         Verb::Test => test::test(permission),
+        Verb::Bench => bench::bench(),
         Verb::BuildEbpf(args) => build_ebpf::build_ebpf(args, permission),
         Verb::Setup(args) => setup::setup(args, permission),
     };

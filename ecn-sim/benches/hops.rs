@@ -1,0 +1,80 @@
+//! How fast the HP scenario runs: packet-hops (a data packet crossing a link) and events per second,
+//! with each queue.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use ecn_sim::engine::{Calendar, Heap, Queue};
+use ecn_sim::measure::Record;
+use ecn_sim::network::Network;
+use ecn_sim::scenario::Scenario;
+use ecn_sim::simulation::{Options, run_with};
+
+/// Fig. 1 over 100 ms, without control and with the papers' most demanding one.
+const MODELS: [(&str, [&str; 2]); 2] = [
+    ("none", ["marking=none", "response=none"]),
+    (
+        "input-output-lipd",
+        ["marking=input-output", "response=lipd"],
+    ),
+];
+
+struct Hp {
+    scenario: Scenario,
+    network: Network,
+    options: Options,
+}
+
+impl Hp {
+    fn new(settings: [&str; 2]) -> Self {
+        let mut scenario = Scenario::hp();
+        for setting in settings {
+            scenario.set_text(setting).expect("a setting");
+        }
+        Self {
+            network: scenario.network().expect("a network"),
+            options: Options {
+                seed: 1,
+                duration: scenario.duration(),
+                ..Options::default()
+            },
+            scenario,
+        }
+    }
+
+    fn run<Q: Queue>(&self) -> Record {
+        run_with::<Q>(&self.network, &self.scenario.model, None, &self.options).expect("a run")
+    }
+}
+
+fn bench(criterion: &mut Criterion) {
+    for (unit, count) in [
+        ("hops", (|record| record.packet_hops) as fn(&Record) -> u64),
+        ("events", |record| record.events),
+    ] {
+        let mut group = criterion.benchmark_group(unit);
+        for (name, settings) in MODELS {
+            let hp = Hp::new(settings);
+            group.throughput(Throughput::Elements(count(&hp.run::<Calendar>())));
+            group.bench_function(format!("{name}-heap"), |b| {
+                b.iter(|| black_box(hp.run::<Heap>()));
+            });
+            group.bench_function(format!("{name}-calendar"), |b| {
+                b.iter(|| black_box(hp.run::<Calendar>()));
+            });
+        }
+        group.finish();
+    }
+}
+
+fn config() -> Criterion {
+    let seconds = std::time::Duration::from_secs;
+    Criterion::default()
+        .sample_size(20)
+        .warm_up_time(seconds(1))
+        .measurement_time(seconds(3))
+        .without_plots()
+}
+
+criterion_group! { name = hops; config = config(); targets = bench }
+criterion_main!(hops);

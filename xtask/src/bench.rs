@@ -1,0 +1,137 @@
+//! `cargo xtask bench`: the benchmarks, and a table of medians and ratios.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::machine::{cargo, root};
+use crate::step;
+
+/// A benchmark: its group is the unit of its throughput, its name `MODEL-QUEUE`.
+struct Bench {
+    unit: String,
+    model: String,
+    queue: String,
+    /// Median time of a run, ns.
+    median_ns: f64,
+    /// Units in a run.
+    count: f64,
+}
+
+impl Bench {
+    /// Millions per second.
+    fn rate(&self) -> f64 {
+        self.count / self.median_ns * 1e3
+    }
+}
+
+/// Runs the verb.
+pub fn bench() -> Result<ExitCode> {
+    let results = root().join("target/criterion");
+    // Of a benchmark that no longer exists nothing may be left.
+    if results.exists() {
+        fs::remove_dir_all(&results).with_context(|| format!("removing {}", results.display()))?;
+    }
+    let mut command = cargo();
+    command
+        .args(["bench", "-p", "ecn-sim", "--bench", "hops"])
+        .env("CRITERION_HOME", &results);
+    step::run("the simulator's benchmarks", &mut command)?;
+    let benches = read(&results)?;
+    if benches.is_empty() {
+        bail!("no result in {}", results.display());
+    }
+    println!("median of a run of HP's Fig. 1 over 100 ms, one core\n");
+    println!(
+        "{:<8} {:<18} {:<9} {:>8} {:>12} {:>8}",
+        "unit", "model", "queue", "ms", "million/s", "ratio"
+    );
+    for bench in &benches {
+        // To the standard library's heap, measured beside it.
+        let reference = benches.iter().find(|other| {
+            (&other.unit, &other.model) == (&bench.unit, &bench.model) && other.queue == "heap"
+        });
+        let ratio = reference.map_or(1.0, |heap| heap.median_ns / bench.median_ns);
+        println!(
+            "{:<8} {:<18} {:<9} {:>8.2} {:>12.1} {ratio:>8.2}",
+            bench.unit,
+            bench.model,
+            bench.queue,
+            bench.median_ns / 1e6,
+            bench.rate(),
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Criterion's results: `GROUP/NAME/new/*.json`, by name.
+fn read(results: &Path) -> Result<Vec<Bench>> {
+    let mut benches = Vec::new();
+    for group in folders(results)? {
+        for bench in folders(&results.join(&group))? {
+            let file = |name: &str| {
+                let path = results.join(&group).join(&bench).join("new").join(name);
+                fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+            };
+            let median = number(&file("estimates.json")?, &["median", "point_estimate"]);
+            let count = number(&file("benchmark.json")?, &["throughput", "Elements"]);
+            let ((model, queue), median_ns, count) = bench
+                .rsplit_once('-')
+                .zip(median)
+                .zip(count)
+                .map(|((names, median), count)| (names, median, count))
+                .with_context(|| format!("{group}/{bench}: criterion's files have changed"))?;
+            benches.push(Bench {
+                unit: group.clone(),
+                model: model.to_owned(),
+                queue: queue.to_owned(),
+                median_ns,
+                count,
+            });
+        }
+    }
+    Ok(benches)
+}
+
+/// Names of the folders with results in a folder, in order.
+fn folders(folder: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    for entry in entries {
+        let entry = entry.with_context(|| format!("reading {}", folder.display()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_dir() && name != "report" {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The number behind these keys, one inside of the other. All that is needed of JSON here.
+fn number(json: &str, keys: &[&str]) -> Option<f64> {
+    let mut rest = json;
+    for key in keys {
+        let quoted = format!("\"{key}\":");
+        rest = &rest[rest.find(&quoted)? + quoted.len()..];
+    }
+    let rest = rest.trim_start();
+    let end = rest.find(|c: char| !(c.is_ascii_digit() || "+-.eE".contains(c)))?;
+    rest[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn a_number_is_found_by_its_keys() {
+        let json =
+            r#"{"mean":{"point_estimate":1.5},"median":{"lower":0,"point_estimate": 2.5e6}}"#;
+        assert_eq!(number(json, &["median", "point_estimate"]), Some(2.5e6));
+        assert_eq!(number(json, &["mean", "point_estimate"]), Some(1.5));
+        assert_eq!(number(json, &["slope", "point_estimate"]), None);
+    }
+}
