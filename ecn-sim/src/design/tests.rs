@@ -97,7 +97,7 @@ fn what_lowers_no_rate_is_refused() {
         ("-r", "is not above 0"),
         ("r - r^2", "fdec(1.000000) = 0.000000 is not above 0"),
         ("r - 0.9*r^2", "it does not grow: fdec("),
-        ("0.001*r/r", "is not below r"),
+        ("0.01*r/r", "is not below r"),
         ("min(r/2, 0.3)", "it does not grow: fdec("),
         ("sqrt(r - 0.5)", "is not a number"),
         ("r*0.999999999", "it is too weak: "),
