@@ -15,7 +15,7 @@ use rand_pcg::Pcg64Mcg;
 use crate::endpoint::{Control, Designed, Source};
 use crate::engine::{Agenda, Calendar, Event, INDEX, Queue, Time};
 use crate::measure::{Record, Snapshot, Window};
-use crate::model::{Model, ModelError, Phases, Response, SlotFreed};
+use crate::model::{Model, ModelError, Phases, Response, SlotFreed, Trigger};
 use crate::network::{Hop, Network};
 use crate::switch::Switch;
 
@@ -102,6 +102,7 @@ struct Simulation<'a, Q> {
     control: Control,
     window: u32,
     free_at_head: bool,
+    trigger_first: bool,
     flow_packets: Vec<u64>,
     marked_packets: Vec<u64>,
     packet_hops: u64,
@@ -163,6 +164,7 @@ pub fn run_with<Q: Queue>(
         control,
         window: model.window,
         free_at_head: model.slot_freed == SlotFreed::Head,
+        trigger_first: model.trigger == Trigger::BeforeDispatch,
         flow_packets: vec![0; network.flows.len()],
         marked_packets: vec![0; network.flows.len()],
         packet_hops: 0,
@@ -581,7 +583,8 @@ impl<Q: Queue> Simulation<'_, Q> {
         if self.switches[switch as usize].arrive(number, input, output, can_start) {
             self.wires[hop.channel as usize].leaving = input;
             self.start(now, number, hop);
-        } else {
+        } else if self.trigger_first {
+            // What had its chance already cannot go now either.
             self.dispatch(now, hop.channel);
         }
         Ok(())
