@@ -54,7 +54,11 @@ pub struct Record {
     pub events: u64,
 }
 
-/// Jain's fairness index of some rates: (Σx)² / (n Σx²), 1 for equal ones and where all are 0.
+/// Jain's fairness index of the rates `x_i` of `n` flows: `(sum x_i)^2 / (n sum x_i^2)`.
+///
+/// 1 if all are equal, `1/n` if one has all; 0 if there is no flow or no traffic. (Jain, Chiu,
+/// Hawe: A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
+/// Computer Systems, DEC-TR-301, 1984.)
 pub fn jain(rates: impl IntoIterator<Item = f64>) -> f64 {
     let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for x in rates {
@@ -62,10 +66,10 @@ pub fn jain(rates: impl IntoIterator<Item = f64>) -> f64 {
         sum += x;
         squares += x * x;
     }
-    if squares == 0.0 {
-        1.0
-    } else {
+    if squares > 0.0 {
         sum * sum / (n * squares)
+    } else {
+        0.0
     }
 }
 
@@ -139,5 +143,23 @@ impl Record {
                     end.since(start),
                 ))
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jain_has_its_known_values() {
+        assert_eq!(jain([3.0, 3.0, 3.0]), 1.0);
+        assert_eq!(jain([1.0, 0.0, 0.0, 0.0]), 0.25);
+        // The paper's example: 20 dollars each for 20 of 100 people is 20 % fair.
+        let mut dollars = [0.0; 100];
+        dollars[..20].fill(20.0);
+        assert!((jain(dollars) - 0.2).abs() < 1e-12);
+        assert!((jain([1.0, 2.0, 3.0]) - 36.0 / 42.0).abs() < 1e-12);
+        assert_eq!(jain([]), 0.0);
+        assert_eq!(jain([0.0, 0.0]), 0.0);
     }
 }

@@ -297,7 +297,7 @@ pub fn hp_shares(network: &Network, counts: &Snapshot, time: Time) -> HpWindow {
     let class = |name: &str| network.classes.iter().position(|class| class == name);
     let share =
         |name: &str| class(name).map_or(0.0, |class| counts.class_share(network, class, time));
-    let jain = |name: &str| class(name).map_or(1.0, |class| counts.class_jain(network, class));
+    let jain = |name: &str| class(name).map_or(0.0, |class| counts.class_jain(network, class));
     let link = |name: &str| {
         network
             .channel(name)

@@ -154,21 +154,6 @@ fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_f64(value)
 }
 
-/// Jain's fairness index of the rates `x_i` of `n` flows: `(sum x_i)^2 / (n sum x_i^2)`.
-///
-/// 1 if all are equal, `1/n` if one has all; 0 if there is no flow or no traffic. (Jain, Chiu,
-/// Hawe: A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
-/// Computer Systems, DEC-TR-301, 1984.)
-pub fn jain(rates: &[f64]) -> f64 {
-    let sum: f64 = rates.iter().sum();
-    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
-    if squares > 0.0 {
-        sum * sum / (rates.len() as f64 * squares)
-    } else {
-        0.0
-    }
-}
-
 /// What remote flows got in relation to local ones; 0 if local flows got nothing.
 pub fn remote_local_ratio(remote: f64, local: f64) -> f64 {
     if local > 0.0 { remote / local } else { 0.0 }
@@ -1272,19 +1257,6 @@ mod tests {
         let json = report.to_json().unwrap();
         assert!(json.contains("\n    \"window_packets\": 1\n"), "{json}");
         assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
-    }
-
-    #[test]
-    fn jain_has_its_known_values() {
-        assert_eq!(jain(&[3.0, 3.0, 3.0]), 1.0);
-        assert_eq!(jain(&[1.0, 0.0, 0.0, 0.0]), 0.25);
-        // The paper's example: 20 dollars each for 20 of 100 people is 20 % fair.
-        let mut dollars = [0.0; 100];
-        dollars[..20].fill(20.0);
-        assert!((jain(&dollars) - 0.2).abs() < 1e-12);
-        assert!((jain(&[1.0, 2.0, 3.0]) - 36.0 / 42.0).abs() < 1e-12);
-        assert_eq!(jain(&[]), 0.0);
-        assert_eq!(jain(&[0.0, 0.0]), 0.0);
     }
 
     #[test]

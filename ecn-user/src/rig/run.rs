@@ -17,10 +17,11 @@ use std::{
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::{
-    report::{Parameters, Phase, Report, Sample, jain, remote_local_ratio},
+    report::{Parameters, Phase, Report, Sample, remote_local_ratio},
     topology::{HOST_DEVICE, PortProbe, Rig, Role, Topology},
     traffic::{self, Traffic},
 };
+use ecn_sim::measure::jain;
 use ecn_sim::rig::PhasePlan;
 
 use crate::{
@@ -530,8 +531,8 @@ fn run_phase(
         remote: remote_sum,
         victim: meter.flows(Role::Victim, &from, &to).iter().sum(),
         remote_local_ratio: remote_local_ratio(remote_sum, local_sum),
-        jain_local: jain(&local),
-        jain_remote: jain(&remote),
+        jain_local: jain(local),
+        jain_remote: jain(remote),
         sent_packets: ended.sent - began.sent,
         dropped_packets: dropped(&to) - dropped(&from),
         marked_packets: ended.marked - began.marked,
