@@ -296,7 +296,9 @@ impl Sweep {
     fn check(&self) -> Result<(), String> {
         for index in (0..self.runs()).step_by(self.seeds.len()) {
             let check = || -> Result<(), report::RunError> {
-                report::check(&self.scenario(index)?, &self.windows).map(drop)
+                let scenario = self.scenario(index)?;
+                scenario.table()?;
+                report::check(&scenario, &self.windows).map(drop)
             };
             check().map_err(|error| match self.swept_text(index) {
                 swept if swept.is_empty() => one_line(error),

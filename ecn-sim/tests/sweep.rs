@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use ecn_sim::design::{Design, Table};
 use serde_json::Value;
 
 /// 32 runs of a few ms.
@@ -292,6 +293,34 @@ fn a_scenario_file_stands_beside_the_sweep() {
 }
 
 #[test]
+fn a_designed_response_is_part_of_the_sweep() {
+    let folder = Folder::new();
+    let table = |decrease: &str| {
+        let design = Design::new(decrease, "1/64".parse().unwrap()).unwrap();
+        folder.write("table.toml", &Table::of(&design).0.to_toml());
+    };
+    table("r/2");
+    let responses = format!(
+        "rmin = \"1/64\"\n[sweep]\nresponse = [\"lipd\", \"table:{}\"]",
+        folder.text("table.toml")
+    );
+    let sweep = SWEEP.split("[sweep]").next().unwrap().to_owned() + &responses;
+    folder.write("f.toml", &sweep);
+    let output = folder.sweep("a", &[]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(code(&folder.sweep("a", &[])), 0);
+    // The name of the file is the same, what is in it is not.
+    table("r/(1+r)");
+    let output = folder.sweep("a", &[]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("holds a different sweep"));
+    // Merging needs no table.
+    fs::remove_file(folder.path("table.toml")).unwrap();
+    let output = folder.merge(&["a"], "m", &[]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+}
+
+#[test]
 fn bad_input_is_one_line_and_writes_nothing() {
     let folder = Folder::new();
     for (text, said) in [
@@ -342,6 +371,10 @@ fn bad_input_is_one_line_and_writes_nothing() {
         (
             "[set]\nbuffer = 2\n[sweep]\nbuffer = [2]",
             "`buffer` is both in [set] and in [sweep]",
+        ),
+        (
+            "[sweep]\nresponse = [\"lipd\", \"table:/no/file\"]",
+            "(with response=table:/no/file)",
         ),
         ("seeds = [1, 1]", "seeds: 1 is given twice"),
         ("seeds = [-1]", "seeds: -1 is not a whole number"),
