@@ -288,6 +288,15 @@ impl<const N: usize> Switch<N> {
         }
     }
 
+    /// Output `o` is congested: every packet that waits for it is to be marked (mechanisms 2 and 3).
+    pub fn congest(&mut self, policy: &Policy, o: u8) {
+        if policy.marking == Marking::Input as u32 || policy.marking == Marking::InputOutput as u32
+        {
+            let output = self.port(o);
+            output.cnt2 = output.cnt1;
+        }
+    }
+
     /// Input trigger, mechanisms 2 and 3: every packet anywhere in the switch that waits for an
     /// output to which buffer `i` holds a packet.
     #[inline(always)]

@@ -305,9 +305,9 @@ pub struct Model {
     pub crossbar: Crossbar,
     /// When triggers are evaluated.
     pub trigger: Trigger,
-    /// What fills a buffer, for the input trigger. With `present`, a packet on its way out still holds
-    /// its slot: then buffers of 12 never fill, as the papers say, and the smallest ones cost
-    /// bandwidth (P13); with `waiting` it is 11, and they do not.
+    /// What fills a buffer, for the input trigger, and whose outputs are congested then. With
+    /// `present`, a packet on its way out still holds its slot: buffers of 12 never fill, as the papers
+    /// say, and the smallest ones cost much bandwidth (P13); with `waiting` it is 11, and they do not.
     pub full_counts: Counting,
     /// What is compared with the threshold.
     pub threshold_counts: Counting,

@@ -170,11 +170,12 @@ impl Switch {
             if !self.rules.plain {
                 self.overtake(input, u32::MAX);
                 self.inputs[i].reading = true;
-                self.last_served[o] = input;
             }
+            self.last_served[o] = input;
             self.busy[o] = true;
             if self.rules.full_present && self.inputs[i].present >= self.policy.buffer {
                 counters!(&mut self.counters, c => c.fill(&self.policy, input));
+                self.congest_leaving(input);
             }
             return true;
         }
@@ -188,8 +189,22 @@ impl Switch {
             });
         }
         let policy = self.policy_now(input, output);
-        counters!(&mut self.counters, c => c.wait(&policy, input, output, 1, true));
+        let Decision { input_trigger, .. } = counters!(&mut self.counters, c => {
+            c.wait(&policy, input, output, 1, true)
+        });
+        if input_trigger != 0 && self.rules.full_present {
+            self.congest_leaving(input);
+        }
         false
+    }
+
+    /// A full buffer also holds the packets that are leaving it: their outputs are congested too.
+    fn congest_leaving(&mut self, input: u8) {
+        for output in 1..self.busy.len() {
+            if self.busy[output] && self.last_served[output] == input {
+                counters!(&mut self.counters, c => c.congest(&self.policy, output as u8));
+            }
+        }
     }
 
     /// The policy with what the model counts differently worked into its numbers.
@@ -234,8 +249,8 @@ impl Switch {
                 .order
                 .retain(|waiting| waiting.packet != chosen.packet);
             self.inputs[i].reading = true;
-            self.last_served[o] = chosen.input;
         }
+        self.last_served[o] = chosen.input;
         self.inputs[i].waiting -= 1;
         self.busy[o] = true;
         let Decision { mark, .. } = counters!(&mut self.counters, c => {

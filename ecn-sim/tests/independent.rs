@@ -245,9 +245,9 @@ impl Fig1 {
                     .for_each(|packet| packet.chosen = true);
             } else {
                 for congested in [ROOT, SIDE, BETWEEN] {
-                    let waiting = self.waiting_for(congested);
-                    if waiting.iter().any(|(buffer, _)| *buffer == b) {
-                        self.choose(&waiting);
+                    let mut held = self.buffers[b].iter().filter(here);
+                    if held.any(|packet| self.output(b, packet) == congested) {
+                        self.choose(&self.waiting_for(congested));
                     }
                 }
             }
