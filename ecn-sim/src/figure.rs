@@ -54,8 +54,19 @@ pub struct LineFigure {
     pub x_label: String,
     /// Name and unit of the y axis.
     pub y_label: String,
+    /// The x axis begins here.
+    pub x_from: f64,
+    /// The x axis reaches at least to here.
+    pub x_at_least: f64,
+    /// Where the x axis has numbers, and what they say; round steps if there are none.
+    pub x_ticks: Vec<(f64, String)>,
+    /// The y axis begins here.
+    pub y_from: f64,
     /// The y axis reaches at least to here.
     pub y_at_least: f64,
+    /// A marker at each point, for few points that were measured at the same x (where some coincide,
+    /// they take turns); else some along each line.
+    pub every_point: bool,
     /// The panels, one above the other; in two columns if there are more than three.
     pub panels: Vec<Panel>,
 }
@@ -406,42 +417,45 @@ fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     thinned
 }
 
-/// An axis from zero with round steps.
+/// An axis with round steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Axis {
+    start: f64,
     end: f64,
     step: f64,
 }
 
 impl Axis {
-    /// An axis that reaches `max`, in about `steps` steps of 1, 2 or 5 times a power of ten. With
-    /// `whole` it ends on a step, and may fall short of `max` by a little: a link that is measured
-    /// to carry 1.01 of its rate needs no axis up to 1.2.
-    fn new(max: f64, steps: f64, whole: bool) -> Self {
-        let max = if max.is_finite() && max > 0.0 {
-            max
+    /// An axis from `start` that reaches `max`, in about `steps` steps of 1, 2 or 5 times a power of
+    /// ten. With `whole` it ends on a step, and may fall short of `max` by a little: a link that is
+    /// measured to carry 1.01 of its rate needs no axis up to 1.2.
+    fn new(start: f64, max: f64, steps: f64, whole: bool) -> Self {
+        let length = if max.is_finite() && max > start {
+            max - start
         } else {
             1.0
         };
-        let rough = max / steps;
+        let rough = length / steps;
         let power = 10_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0]
             .into_iter()
             .map(|factor| factor * power)
             .find(|step| *step >= rough * 0.8)
             .unwrap_or(10.0 * power);
-        let end = if whole {
-            (max / step - 0.15).ceil().max(1.0) * step
+        let length = if whole {
+            (length / step - 0.15).ceil().max(1.0) * step
         } else {
-            max
+            length
         };
-        Self { end, step }
+        let end = start + length;
+        Self { start, end, step }
     }
 
     fn ticks(self) -> impl Iterator<Item = (f64, String)> {
         let decimals = (-self.step.log10().floor()).max(0.0) as usize;
-        let count = (self.end / self.step + 1e-6).floor() as u32;
-        (0..=count).map(move |index| {
+        let first = (self.start / self.step - 1e-6).ceil() as u32;
+        let last = (self.end / self.step + 1e-6).floor() as u32;
+        (first..=last).map(move |index| {
             let value = f64::from(index) * self.step;
             (value, thousands(&format!("{value:.decimals$}")))
         })
@@ -495,36 +509,39 @@ fn spread(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
 }
 
 /// A rectangle of the figure with an axis on its left and below.
-struct Frame {
+struct Frame<'a> {
     left: f64,
     right: f64,
     top: f64,
     bottom: f64,
     x: Axis,
+    x_ticks: &'a [(f64, String)],
     y: Axis,
+    every_point: bool,
 }
 
-impl Frame {
+impl Frame<'_> {
     fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
+        let part = |value: f64, axis: Axis| (value - axis.start) / (axis.end - axis.start);
         (
-            self.left + x / self.x.end * (self.right - self.left),
-            self.bottom - y / self.y.end * (self.bottom - self.top),
+            self.left + part(x, self.x) * (self.right - self.left),
+            self.bottom - part(y, self.y) * (self.bottom - self.top),
         )
     }
 
     fn draw_axes(&self, canvas: &Canvas<'_>) -> Drawn {
         for (value, label) in self.y.ticks() {
-            let (_, y) = self.at((0.0, value));
-            if value > 0.0 {
+            let (_, y) = self.at((self.x.start, value));
+            if value > self.y.start {
                 canvas.path(&[(self.left, y), (self.right, y)], GRID, 1.0)?;
             }
             canvas.path(&[(self.left - 4.0, y), (self.left, y)], INK, 1.0)?;
             canvas.text(&label, (self.left - 8.0, y), HPos::Right, PLAIN)?;
         }
-        for (value, label) in self.x.ticks() {
-            let (x, _) = self.at((value, 0.0));
+        for (value, label) in self.x_ticks {
+            let (x, _) = self.at((*value, self.y.start));
             canvas.path(&[(x, self.bottom), (x, self.bottom + 4.0)], INK, 1.0)?;
-            canvas.text(&label, (x, self.bottom + 14.0), HPos::Center, PLAIN)?;
+            canvas.text(label, (x, self.bottom + 14.0), HPos::Center, PLAIN)?;
         }
         let corner = (self.left, self.bottom);
         canvas.path(
@@ -544,17 +561,44 @@ impl Frame {
                 .collect()
         };
         let parts: Vec<_> = panel.lines.iter().map(inside).collect();
-        for (line, parts) in panel.lines.iter().zip(&parts) {
+        // Broken lines over solid ones, thin over wide: what coincides can still be told apart.
+        let mut order: Vec<_> = panel.lines.iter().zip(&parts).collect();
+        order.sort_by(|(a, _), (b, _)| {
+            let (a, b) = (look(a), look(b));
+            (!a.dash.is_empty())
+                .cmp(&!b.dash.is_empty())
+                .then(b.width.total_cmp(&a.width))
+        });
+        for (line, parts) in order {
             for part in parts {
                 canvas.dashed(part, look(line))?;
             }
         }
-        // Markers of different lines stand at different x, about 110 pixels apart on each.
-        for (number, (line, parts)) in panel.lines.iter().zip(&parts).enumerate() {
+        let points = |number: usize| parts[number].iter().flatten().copied();
+        for (number, line) in panel.lines.iter().enumerate() {
+            if self.every_point {
+                for (at, (x, y)) in points(number).enumerate() {
+                    let mut here: Vec<(f64, usize)> = (0..parts.len())
+                        .flat_map(|other| points(other).map(move |point| (point, other)))
+                        .filter(|((other_x, _), _)| (other_x - x).abs() < 1.0)
+                        .map(|((_, other_y), other)| (other_y, other))
+                        .collect();
+                    here.sort_by(|a, b| a.0.total_cmp(&b.0));
+                    let group = here
+                        .chunk_by(|a, b| b.0 - a.0 < 6.0)
+                        .find(|group| group.iter().any(|(_, other)| *other == number));
+                    let turn = group.map(|group| group[at % group.len()].1);
+                    if turn == Some(number) {
+                        canvas.marker((x, y), look(line))?;
+                    }
+                }
+                continue;
+            }
+            // Markers of different lines stand at different x, about 110 pixels apart on each.
             let mut next = self.left + 24.0 + 22.0 * number as f64;
-            for (x, y) in parts.iter().flatten() {
-                if *x >= next && *x <= self.right - 4.0 {
-                    canvas.marker((*x, *y), look(line))?;
+            for (x, y) in points(number) {
+                if x >= next && x <= self.right - 4.0 {
+                    canvas.marker((x, y), look(line))?;
                     next = x + 110.0;
                 }
             }
@@ -611,10 +655,16 @@ impl LineFigure {
                 .flat_map(|line| &line.points)
                 .filter(|(x, y)| x.is_finite() && y.is_finite())
         };
-        let x_max = all().map(|point| point.0).fold(0.0, f64::max);
+        let x_max = all().map(|point| point.0).fold(self.x_at_least, f64::max);
         let y_max = all().map(|point| point.1).fold(self.y_at_least, f64::max);
-        let y = Axis::new(y_max, 5.0, true);
-        let x = Axis::new(x_max, if columns == 1 { 10.0 } else { 5.0 }, false);
+        let y = Axis::new(self.y_from, y_max, 5.0, true);
+        let x_steps = if columns == 1 { 10.0 } else { 5.0 };
+        let x = Axis::new(self.x_from, x_max, x_steps, false);
+        let x_ticks = if self.x_ticks.is_empty() {
+            x.ticks().collect()
+        } else {
+            self.x_ticks.clone()
+        };
 
         let tick_width = y
             .ticks()
@@ -650,7 +700,9 @@ impl LineFigure {
                     top: cell_top + 34.0,
                     bottom: cell_top + 34.0 + plot_height,
                     x,
+                    x_ticks: &x_ticks,
                     y,
+                    every_point: self.every_point,
                 };
                 let stop = cell_left + cell_width - 2.0;
                 let bold = Type {
@@ -738,7 +790,7 @@ impl DotFigure {
                     .flatten()
                     .copied()
                     .filter(|v| v.is_finite());
-                let axis = Axis::new(max.fold(1.0, f64::max), 2.0, true);
+                let axis = Axis::new(0.0, max.fold(1.0, f64::max), 2.0, true);
                 let at = |value: f64| plot_left + value / axis.end * (plot_right - plot_left);
                 let room = column_width - 8.0;
                 let title = fit(&column.title, TEXT * 1.12, room);
@@ -814,6 +866,7 @@ mod tests {
                 note: "note".to_owned(),
                 lines: (0..LOOKS.len()).map(line).collect(),
             }],
+            ..LineFigure::default()
         }
     }
 
@@ -865,18 +918,18 @@ mod tests {
             (0.0, 1.0, 0.2),
             (f64::NAN, 1.0, 0.2),
         ] {
-            let axis = Axis::new(max, 5.0, true);
+            let axis = Axis::new(0.0, max, 5.0, true);
             assert!(
                 (axis.end - end).abs() < 1e-9 && (axis.step - step).abs() < 1e-9,
                 "{max} {axis:?}"
             );
         }
-        let labels: Vec<_> = Axis::new(4000.0, 5.0, true)
+        let labels: Vec<_> = Axis::new(0.0, 4000.0, 5.0, true)
             .ticks()
             .map(|tick| tick.1)
             .collect();
         assert_eq!(labels, ["0", "1,000", "2,000", "3,000", "4,000"]);
-        let labels: Vec<_> = Axis::new(10.0, 10.0, false)
+        let labels: Vec<_> = Axis::new(0.0, 10.0, 10.0, false)
             .ticks()
             .map(|tick| tick.1)
             .collect();

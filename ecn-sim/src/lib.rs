@@ -16,6 +16,7 @@ pub mod output;
 pub mod policy;
 pub mod progress;
 pub mod report;
+pub mod reproduce;
 pub mod rig;
 pub mod scenario;
 mod scenario_file;

@@ -3,6 +3,7 @@
 pub mod design;
 mod list;
 mod merge;
+mod reproduce;
 pub mod rig;
 mod run;
 mod sweep;
@@ -87,6 +88,8 @@ impl From<SweepError> for Error {
 pub enum Sim {
     /// Run a scenario and say what each class of flows got
     Run(run::RunArgs),
+    /// Draw the figures of the HP papers, and judge their statements
+    Reproduce(reproduce::ReproduceArgs),
     /// The built-in scenarios, and the keys that `--set` knows
     List(list::ListArgs),
     /// Run a scenario for every combination of some values, over all cores
@@ -103,6 +106,7 @@ pub enum Sim {
 pub fn run(sim: &Sim) -> Result<(), Error> {
     match sim {
         Sim::Run(args) => run::run(args),
+        Sim::Reproduce(args) => reproduce::run(args),
         Sim::List(args) => list::run(args),
         Sim::Sweep(args) => sweep::run(args),
         Sim::Merge(args) => merge::run(args),

@@ -183,6 +183,7 @@ fn write(output: &Output, run: &Run, report: &RunReport) -> Result<(), Error> {
             note: String::new(),
             lines: lines.collect(),
         }],
+        ..LineFigure::default()
     };
     output.write("run.csv", csv)?;
     output.write("run.svg", figure.to_svg().map_err(Error::failed)?)?;

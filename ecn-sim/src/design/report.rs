@@ -325,6 +325,7 @@ pub fn figure(design: &Design) -> Result<String, FigureError> {
             note: format!("Rmin = {}; m = 2", design.rmin()),
             lines,
         }],
+        ..LineFigure::default()
     }
     .to_svg()
 }

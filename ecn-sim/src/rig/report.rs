@@ -364,6 +364,7 @@ impl Report {
             y_label: SHARE_LABEL.to_owned(),
             y_at_least: 1.0,
             panels: panels.collect(),
+            ..LineFigure::default()
         }
     }
 
@@ -396,6 +397,7 @@ impl Report {
             y_label: "packets".to_owned(),
             y_at_least: 10.0,
             panels,
+            ..LineFigure::default()
         }
     }
 

@@ -94,6 +94,7 @@ impl Sweep {
             y_label: "share of the link's rate, mean over the seeds".to_owned(),
             y_at_least: 1.0,
             panels: panels.collect(),
+            ..LineFigure::default()
         };
         Some(figure.to_svg())
     }

@@ -1,0 +1,82 @@
+//! `ecn sim reproduce`: the papers' figures and statements.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::table::{plain_table, table_text};
+use super::{Error, json, print};
+use crate::output::Output;
+use crate::reproduce::report::Report;
+use crate::reproduce::{Figure, Lengths, Options, ReproduceError, reproduce};
+
+/// What `reproduce` is told.
+#[derive(Args, Debug)]
+pub struct ReproduceArgs {
+    /// Only these figures, and the statements about them: fig2, fig3a to fig3d, fig4a, fig4b,
+    /// flows-root, flows-ratio, slide14, slide15
+    #[arg(value_name = "FIGURE")]
+    figures: Vec<Figure>,
+    /// Folder for the figures (SVG), their numbers (CSV) and the report (report.md, report.json)
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Runs of each setting; a standard deviation needs two
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=1000))]
+    seeds: u64,
+    /// Shorter runs than the papers'
+    #[arg(long)]
+    quick: bool,
+    /// The report as one JSON document
+    #[arg(long, short)]
+    json: bool,
+}
+
+impl From<ReproduceError> for Error {
+    fn from(error: ReproduceError) -> Self {
+        match error {
+            ReproduceError::Run(error) => error.into(),
+            ReproduceError::Output(error) => error.into(),
+            ReproduceError::Figure(_) | ReproduceError::Json(_) => Self::failed(error),
+        }
+    }
+}
+
+pub(super) fn run(args: &ReproduceArgs) -> Result<(), Error> {
+    let output = Output::new(&args.out)?;
+    let reproduction = reproduce(&Options {
+        figures: args.figures.clone(),
+        seeds: args.seeds,
+        lengths: if args.quick {
+            Lengths::QUICK
+        } else {
+            Lengths::PAPERS
+        },
+    })?;
+    reproduction.write(&output)?;
+    let report = &reproduction.report;
+    if args.json {
+        print(&json(report)?)?;
+    } else {
+        print(&shown(report))?;
+        print(&format!("figures and report: {}", args.out.display()))?;
+    }
+    let failed = report.failed();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let ids = failed.join(", ");
+    Err(Error::failed(format!("published but not measured: {ids}")))
+}
+
+/// Verdicts as a table for people.
+fn shown(report: &Report) -> String {
+    let mut table = plain_table(&["", "VERDICT", "PUBLISHED"], &[0, 1, 2]);
+    for statement in &report.statements {
+        table.add_row([
+            &statement.id,
+            statement.verdict.name(),
+            &statement.published,
+        ]);
+    }
+    format!("{}\n{}", table_text(&table), report.summary())
+}

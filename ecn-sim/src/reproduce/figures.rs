@@ -1,0 +1,371 @@
+//! The papers' figures, drawn from [`Runs`].
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::curves::{Curve, RMIN};
+use super::runs::{Case, Rates, Runs, Scheme};
+use super::{Figure, Lengths};
+use crate::figure::{FigureError, Line, LineFigure, Panel};
+use crate::model::Function;
+use crate::report::HpWindow;
+
+/// Buffer sizes of Fig. 4, packets.
+pub const BUFFERS: std::ops::RangeInclusive<u32> = 2..=16;
+/// Buffer sizes of slide 15, packets.
+pub const SLIDE_BUFFERS: std::ops::RangeInclusive<u32> = 4..=11;
+/// The lines of Fig. 4; input-triggered marking has no output threshold.
+pub const THRESHOLDS: [(&str, Scheme); 5] = [
+    ("none", Scheme::Input),
+    ("4", Scheme::Threshold(4)),
+    ("6", Scheme::Threshold(6)),
+    ("8", Scheme::Threshold(8)),
+    ("16", Scheme::Threshold(16)),
+];
+/// Flows of each class, in the papers' other sweep.
+pub const FLOWS: [u32; 4] = [5, 10, 15, 20];
+/// The responses of slide 15.
+pub const RESPONSES: [Function; 3] = [Function::Lipd, Function::Fimd, Function::Aimd];
+
+/// A figure before it is drawn, and its numbers.
+#[derive(Clone, Debug)]
+pub struct Drawing {
+    /// Which.
+    pub figure: Figure,
+    lines: LineFigure,
+    /// The numbers, as CSV.
+    pub csv: String,
+}
+
+/// The files of a figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Files {
+    /// Its name.
+    pub figure: Figure,
+    /// What it shows.
+    pub shows: String,
+    /// The drawing.
+    pub svg: String,
+    /// The numbers.
+    pub csv: String,
+}
+
+impl Drawing {
+    /// The text of an SVG file.
+    ///
+    /// # Errors
+    ///
+    /// See [`LineFigure::to_svg`].
+    pub fn to_svg(&self) -> Result<String, FigureError> {
+        self.lines.to_svg()
+    }
+
+    /// Names of its files.
+    pub fn files(&self) -> Files {
+        Files {
+            figure: self.figure,
+            shows: self.lines.title.clone(),
+            svg: format!("{}.svg", self.figure),
+            csv: format!("{}.csv", self.figure),
+        }
+    }
+}
+
+/// Remote over local rate.
+pub fn ratio(rates: &Rates) -> f64 {
+    rates.shares.remote_local_ratio.unwrap_or(f64::NAN)
+}
+
+/// Use of the root link.
+pub fn root(rates: &Rates) -> f64 {
+    rates.shares.root
+}
+
+/// A number in a CSV file; nothing where there is none.
+fn number(value: f64) -> String {
+    if value.is_finite() {
+        format!("{value:.6}")
+    } else {
+        String::new()
+    }
+}
+
+/// Draws a figure from the runs that there are, and asks for those that it needs.
+pub fn draw(figure: Figure, runs: &Runs, lengths: Lengths) -> Drawing {
+    let (lines, csv) = match figure {
+        Figure::Fig2 => over_time(runs, Scheme::Uncontrolled, "Fig. 2: no congestion control"),
+        Figure::Fig3a => over_time(runs, Scheme::Naive, "Fig. 3(a): naive marking"),
+        Figure::Fig3b => over_time(runs, Scheme::Input, "Fig. 3(b): input-triggered marking"),
+        Figure::Fig3c => {
+            let title = "Fig. 3(c): input-output-triggered marking, threshold 4";
+            over_time(runs, Scheme::Threshold(4), title)
+        }
+        Figure::Fig3d => {
+            let title = "Fig. 3(d): input-output-triggered marking, threshold 8";
+            over_time(runs, Scheme::Threshold(8), title)
+        }
+        Figure::Fig4a => {
+            let title = "Fig. 4(a): root link utilization";
+            fig4(runs, lengths, title, UTILIZATION, root)
+        }
+        Figure::Fig4b => {
+            let title = "Fig. 4(b): remote rate over local rate";
+            fig4(runs, lengths, title, RATIO, ratio)
+        }
+        Figure::FlowsRoot => {
+            let title = "5 to 20 flows of each class, threshold 6: root link utilization";
+            flows(runs, lengths, title, UTILIZATION, root)
+        }
+        Figure::FlowsRatio => {
+            let title = "5 to 20 flows of each class, threshold 6: remote rate over local rate";
+            flows(runs, lengths, title, RATIO, ratio)
+        }
+        Figure::Slide14 => slide14(),
+        Figure::Slide15 => slide15(runs, lengths),
+    };
+    Drawing { figure, lines, csv }
+}
+
+const UTILIZATION: &str = "utilization (fraction of the link rate)";
+const RATIO: &str = "remote rate / local rate";
+const BUFFER: &str = "input buffer (packets)";
+
+/// Fig. 2 and 3.
+fn over_time(runs: &Runs, scheme: Scheme, title: &str) -> (LineFigure, String) {
+    type Value = fn(&HpWindow) -> f64;
+    let values: [(&str, Value); 5] = [
+        ("root", |w| w.root),
+        ("inter-switch", |w| w.inter_switch),
+        ("local", |w| w.local),
+        ("remote", |w| w.remote),
+        ("victim", |w| w.victim),
+    ];
+    let outcomes = runs.of(&Case::fig3(scheme).series());
+    let series = outcomes.first().map_or(&[][..], |outcome| &outcome.series);
+    let lines = values
+        .iter()
+        .enumerate()
+        .map(|(look, (label, value))| Line {
+            label: (*label).to_owned(),
+            points: series.iter().map(|(at, w)| (*at, value(w))).collect(),
+            look,
+        });
+    let mut csv = "time_ms,root,inter_switch,local,remote,victim\n".to_owned();
+    for (at, window) in series {
+        let _ = write!(csv, "{at}");
+        for (_, value) in &values {
+            let _ = write!(csv, ",{}", number(value(window)));
+        }
+        csv.push('\n');
+    }
+    let figure = LineFigure {
+        title: title.to_owned(),
+        x_label: "time (ms)".to_owned(),
+        y_label: "rate (fraction of the link rate)".to_owned(),
+        x_at_least: 100.0,
+        y_at_least: 1.0,
+        panels: vec![Panel {
+            title: title.to_owned(),
+            note: "(2 ms sliding window)".to_owned(),
+            lines: lines.collect(),
+        }],
+        ..LineFigure::default()
+    };
+    (figure, csv)
+}
+
+/// A quantity of runs whose last window is judged.
+struct Quantity<'a> {
+    title: &'a str,
+    value: fn(&Rates) -> f64,
+}
+
+/// Panels over buffer sizes, a line per setting, means over the seeds.
+fn over_buffers(
+    runs: &Runs,
+    buffers: &[u32],
+    settings: &[(String, &dyn Fn(u32) -> Case)],
+    quantities: &[Quantity<'_>],
+) -> (Vec<Panel>, String) {
+    let mut csv = "buffer_packets".to_owned();
+    let mut rows: Vec<String> = buffers.iter().map(u32::to_string).collect();
+    let mut panels = Vec::new();
+    for Quantity { title, value } in quantities {
+        let mut lines = Vec::new();
+        for (look, (label, case)) in settings.iter().enumerate() {
+            let name = label.replace(' ', "_");
+            let name = if quantities.len() > 1 {
+                format!("{}_{name}", title.replace([' ', '-'], "_"))
+            } else {
+                name
+            };
+            let _ = write!(csv, ",{name}_mean,{name}_sd");
+            let mut points = Vec::new();
+            for (&buffer, row) in buffers.iter().zip(&mut rows) {
+                let sample = runs.last(&case(buffer), value);
+                let _ = write!(row, ",{},{}", number(sample.mean), number(sample.sd));
+                points.push((f64::from(buffer), sample.mean));
+            }
+            lines.push(Line {
+                label: label.clone(),
+                points,
+                look,
+            });
+        }
+        panels.push(Panel {
+            title: (*title).to_owned(),
+            note: String::new(),
+            lines,
+        });
+    }
+    csv.push('\n');
+    for row in rows {
+        csv.push_str(&row);
+        csv.push('\n');
+    }
+    (panels, csv)
+}
+
+/// A figure of [`over_buffers`].
+fn buffer_figure(title: &str, y_label: &str, buffers: &[u32], panels: Vec<Panel>) -> LineFigure {
+    LineFigure {
+        title: title.to_owned(),
+        x_label: BUFFER.to_owned(),
+        y_label: y_label.to_owned(),
+        x_from: buffers.first().copied().map_or(0.0, f64::from),
+        // The lines of the root link lie close together below 1.
+        y_from: if y_label == UTILIZATION { 0.7 } else { 0.0 },
+        y_at_least: 1.0,
+        every_point: true,
+        panels,
+        ..LineFigure::default()
+    }
+}
+
+fn fig4(
+    runs: &Runs,
+    lengths: Lengths,
+    title: &str,
+    y_label: &str,
+    value: fn(&Rates) -> f64,
+) -> (LineFigure, String) {
+    let cases =
+        THRESHOLDS.map(|(_, scheme)| move |buffer: u32| Case::fig4(scheme, buffer, lengths.long));
+    let settings: Vec<(String, &dyn Fn(u32) -> Case)> = THRESHOLDS
+        .iter()
+        .zip(&cases)
+        .map(|((name, _), case)| (format!("threshold {name}"), case as _))
+        .collect();
+    let quantity = Quantity { title, value };
+    let buffers: Vec<u32> = BUFFERS.collect();
+    let (panels, csv) = over_buffers(runs, &buffers, &settings, &[quantity]);
+    (buffer_figure(title, y_label, &buffers, panels), csv)
+}
+
+fn flows(
+    runs: &Runs,
+    lengths: Lengths,
+    title: &str,
+    y_label: &str,
+    value: fn(&Rates) -> f64,
+) -> (LineFigure, String) {
+    let cases = FLOWS.map(|flows| {
+        move |buffer: u32| Case::fig4(Scheme::Threshold(6), buffer, lengths.long).flows(flows)
+    });
+    let settings: Vec<(String, &dyn Fn(u32) -> Case)> = FLOWS
+        .iter()
+        .zip(&cases)
+        .map(|(flows, case)| (format!("{flows} + {flows} flows"), case as _))
+        .collect();
+    let quantity = Quantity { title, value };
+    let buffers: Vec<u32> = BUFFERS.collect();
+    let (panels, csv) = over_buffers(runs, &buffers, &settings, &[quantity]);
+    (buffer_figure(title, y_label, &buffers, panels), csv)
+}
+
+fn slide15(runs: &Runs, lengths: Lengths) -> (LineFigure, String) {
+    let cases = RESPONSES.map(|response| {
+        move |buffer: u32| Case::fig4(Scheme::Input, buffer, lengths.long).response(response)
+    });
+    let settings: Vec<(String, &dyn Fn(u32) -> Case)> = RESPONSES
+        .iter()
+        .zip(&cases)
+        .map(|(response, case)| (response.name().to_uppercase(), case as _))
+        .collect();
+    let buffers: Vec<u32> = SLIDE_BUFFERS.collect();
+    let quantities = [
+        Quantity {
+            title: "root link",
+            value: root,
+        },
+        Quantity {
+            title: "inter-switch link",
+            value: |r| r.shares.inter_switch,
+        },
+        Quantity {
+            title: "local flows",
+            value: |r| r.shares.local,
+        },
+        Quantity {
+            title: "remote flows",
+            value: |r| r.shares.remote,
+        },
+    ];
+    let (panels, csv) = over_buffers(runs, &buffers, &settings, &quantities);
+    let title = "Slide 15: rates over the buffer size, for LIPD, FIMD and AIMD";
+    let y_label = "rate (fraction of the link rate)";
+    let figure = buffer_figure(title, y_label, &buffers, panels);
+    (figure, csv)
+}
+
+/// Finc, from the fixed point of `ecn-core`.
+fn slide14() -> (LineFigure, String) {
+    let end = Curve::all().map(|curve| curve.time_of(1.0)).into_iter();
+    let end = end.fold(0.0, f64::max);
+    let mut lines = Vec::new();
+    let mut csv = "function,time_packet_times,rate\n".to_owned();
+    for (look, curve) in Curve::all().into_iter().enumerate() {
+        let name = curve.function.name().to_uppercase();
+        // An ACK each 16 packet times is enough to draw.
+        let mut next = 0.0;
+        let mut points: Vec<(f64, f64)> = curve
+            .walk(RMIN)
+            .filter(|(time, rate)| {
+                let keep = *time >= next || *rate >= 1.0;
+                if keep {
+                    next = time + 16.0;
+                }
+                keep
+            })
+            .collect();
+        points.push((end, 1.0));
+        for (time, rate) in &points {
+            let _ = writeln!(csv, "{name},{time:.3},{rate:.6}");
+        }
+        lines.push(Line {
+            label: name,
+            points,
+            look,
+        });
+    }
+    let thousands = |k: u32| match k {
+        0 => (0.0, "0".to_owned()),
+        k => (f64::from(k) * 1000.0, format!("{k}K")),
+    };
+    let title = "Slide 14: rate after time t without marks, from Rmin = Rmax/256";
+    let figure = LineFigure {
+        title: title.to_owned(),
+        x_label: "time t (packet transmission times)".to_owned(),
+        y_label: "rate (fraction of Rmax)".to_owned(),
+        x_ticks: [0, 2, 10, 20, 30, 40, 50, 60, 65].map(thousands).to_vec(),
+        y_at_least: 1.0,
+        panels: vec![Panel {
+            title: title.to_owned(),
+            note: "(m = 2)".to_owned(),
+            lines,
+        }],
+        ..LineFigure::default()
+    };
+    (figure, csv)
+}

@@ -1,0 +1,205 @@
+//! `report.json` and `report.md`.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::assertions::{Choice, Measured, Statement, Verdict};
+use super::figures::Files;
+use super::{ReproduceError, Reproduction};
+use crate::output::Output;
+
+/// What a reproduction came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Each run was made with seeds 1 to this.
+    pub seeds: u64,
+    /// Length of the runs of Fig. 4 and slide 15, ms; the last four fifths count.
+    pub long_run_ms: u64,
+    /// Length of those behind `local_4`, `local_8` and `root_2` of the choices, ms.
+    pub choice_run_ms: u64,
+    /// Statement by statement.
+    pub statements: Vec<Statement>,
+    /// What P12 and P14 depend on; empty unless everything was asked for.
+    pub choices: Vec<Choice>,
+    /// Files of the figures.
+    pub figures: Vec<Files>,
+    /// Number of runs, each seed's counted.
+    pub runs: usize,
+    /// Packets that crossed a link in them.
+    pub packet_hops: u64,
+    /// Time that it took, seconds.
+    pub wall_s: f64,
+}
+
+/// A number for people: three decimals, more where it is small.
+fn short(value: f64) -> String {
+    let size = value.abs();
+    if size == 0.0 || size >= 1000.0 && value.fract() == 0.0 {
+        format!("{value}")
+    } else if size < 1e-3 {
+        format!("{value:.1e}")
+    } else if size >= 1000.0 {
+        format!("{value:.1}")
+    } else if value.fract() == 0.0 {
+        format!("{value}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+impl Measured {
+    /// `quantity 0.123 ± 0.004`.
+    fn text(&self) -> String {
+        let mean = self.mean.map_or_else(|| "-".to_owned(), short);
+        match self.sd {
+            Some(sd) if sd > 0.0 => format!("{} {mean} ± {}", self.quantity, short(sd)),
+            _ => format!("{} {mean}", self.quantity),
+        }
+    }
+}
+
+impl Statement {
+    /// All that was measured, in one line.
+    pub fn measured_text(&self) -> String {
+        let all: Vec<String> = self.measured.iter().map(Measured::text).collect();
+        all.join("; ")
+    }
+}
+
+impl Report {
+    /// Ids of the hard statements that do not hold.
+    pub fn failed(&self) -> Vec<&str> {
+        self.statements
+            .iter()
+            .filter(|statement| statement.hard && statement.verdict != Verdict::Holds)
+            .map(|statement| statement.id.as_str())
+            .collect()
+    }
+
+    /// How many came to what, in one line.
+    pub fn summary(&self) -> String {
+        let count = |verdict| {
+            self.statements
+                .iter()
+                .filter(|statement| statement.verdict == verdict)
+                .count()
+        };
+        let counts: Vec<String> = Verdict::ALL
+            .iter()
+            .map(|&verdict| (count(verdict), verdict.name()))
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, name)| format!("{name}: {count}"))
+            .collect();
+        format!(
+            "{} of {} statements, {} runs in {:.1} s",
+            counts.join(", "),
+            self.statements.len(),
+            self.runs,
+            self.wall_s
+        )
+    }
+
+    /// `report.md`.
+    pub fn to_markdown(&self) -> String {
+        let cell = |text: &str| text.replace('|', "\\|");
+        let mut text = String::from("# The HP papers, reproduced\n\n");
+        let _ = writeln!(
+            text,
+            "{}. Means and standard deviations over {} seeds; runs of {} ms at the settings of Fig. 4 and \
+             slide 15. r/l is the rate of all remote flows over that of all local ones.\n",
+            self.summary(),
+            self.seeds,
+            self.long_run_ms
+        );
+        text.push_str(
+            "| | kind | published | band | measured | verdict |\n|---|---|---|---|---|---|\n",
+        );
+        for statement in &self.statements {
+            let verdict = statement.verdict.name();
+            let verdict = if statement.verdict == Verdict::Holds {
+                verdict.to_owned()
+            } else {
+                format!("**{verdict}**")
+            };
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} | {} | {verdict} |",
+                statement.id,
+                statement.kind,
+                cell(&statement.published),
+                cell(&statement.band),
+                cell(&statement.measured_text()),
+            );
+        }
+        text.push_str(
+            "\nKinds: P published; P? published but contested, reported only; D derived; published S in the \
+             slides; published B in public reading notes.\n",
+        );
+        for statement in self.statements.iter().filter(|s| !s.note.is_empty()) {
+            let _ = writeln!(text, "\n**{}.** {}", statement.id, statement.note);
+        }
+        if !self.choices.is_empty() {
+            self.choices_table(&mut text);
+        }
+        text.push_str("\n## Figures\n");
+        for files in &self.figures {
+            let _ = writeln!(
+                text,
+                "\n{} ([numbers]({})):\n\n![{}]({})",
+                files.shows, files.csv, files.shows, files.svg
+            );
+        }
+        text
+    }
+
+    fn choices_table(&self, text: &mut String) {
+        let _ = write!(
+            text,
+            "\n## What the modelling choices decide\n\n\
+             r/l with 4 slots (Fig. 3); local share with 16 slots, and root use with 2 slots and threshold 6, \
+             in runs of {} ms. One choice differs from the defaults in each row.\n\n\
+             | choice | r/l input | r/l thr. 4 | r/l thr. 8 | P12: G | P12: T | local thr. 4 | local thr. 8 | P14 \
+             | root, 2 slots (P13: < 0.9) |\n|---|---|---|---|---|---|---|---|---|---|\n",
+            self.choice_run_ms
+        );
+        let yes = |holds| if holds { "holds" } else { "no" };
+        for choice in &self.choices {
+            let _ = writeln!(
+                text,
+                "| `{}` | {:.2} | {:.2} | {:.2} | {} | {} | {:.3} | {:.3} | {} | {:.3} |",
+                choice.choice,
+                choice.ratio_input,
+                choice.ratio_4,
+                choice.ratio_8,
+                yes(choice.g_holds),
+                yes(choice.t_holds),
+                choice.local_4,
+                choice.local_8,
+                yes(choice.p14_holds),
+                choice.root_2,
+            );
+        }
+    }
+}
+
+impl Reproduction {
+    /// Writes figures and reports.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be written; those before it are there, whole.
+    pub fn write(&self, output: &Output) -> Result<(), ReproduceError> {
+        for drawing in &self.drawings {
+            let files = drawing.files();
+            output.write(&files.csv, &drawing.csv)?;
+            output.write(&files.svg, drawing.to_svg()?)?;
+        }
+        output.write("report.md", self.report.to_markdown())?;
+        output.write(
+            "report.json",
+            serde_json::to_string_pretty(&self.report)? + "\n",
+        )?;
+        Ok(())
+    }
+}
