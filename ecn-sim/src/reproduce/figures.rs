@@ -229,13 +229,28 @@ fn over_buffers(
 
 /// A figure of [`over_buffers`].
 fn buffer_figure(title: &str, y_label: &str, buffers: &[u32], panels: Vec<Panel>) -> LineFigure {
+    let points = || {
+        panels
+            .iter()
+            .flat_map(|panel| &panel.lines)
+            .flat_map(|line| &line.points)
+    };
+    let lowest = points()
+        .map(|(_, y)| *y)
+        .filter(|y| y.is_finite())
+        .fold(1.0, f64::min);
+    // The lines of the root link lie close together below 1.
+    let y_from = if y_label == UTILIZATION {
+        (lowest * 10.0).floor() / 10.0
+    } else {
+        0.0
+    };
     LineFigure {
         title: title.to_owned(),
         x_label: BUFFER.to_owned(),
         y_label: y_label.to_owned(),
         x_from: buffers.first().copied().map_or(0.0, f64::from),
-        // The lines of the root link lie close together below 1.
-        y_from: if y_label == UTILIZATION { 0.7 } else { 0.0 },
+        y_from,
         y_at_least: 1.0,
         every_point: true,
         panels,
