@@ -95,10 +95,10 @@ pub struct Phase {
     /// [`remote_local_ratio`] of the two above.
     #[serde(serialize_with = "rounded")]
     pub remote_local_ratio: f64,
-    /// [`jain`] over the local flows.
+    /// [`jain`](crate::measure::jain) over the local flows.
     #[serde(serialize_with = "rounded")]
     pub jain_local: f64,
-    /// [`jain`] over the remote flows.
+    /// [`jain`](crate::measure::jain) over the remote flows.
     #[serde(serialize_with = "rounded")]
     pub jain_remote: f64,
     /// Packets that the sources sent.
