@@ -1104,3 +1104,50 @@ fn names() {
     }
     assert_eq!((MarkAt::Arrival as u32, MarkAt::Departure as u32), (0, 1));
 }
+
+/// A packet that is known to wait fills the buffer even alone at its output; one that may yet cut
+/// through does not.
+#[test]
+fn waiting_alone_counts_where_it_is_known() {
+    let policy = policy(Marking::Input, MarkAt::Departure, 2, 100, 8);
+    let (mut known, mut unknown) = (Switch::<8>::default(), Switch::<8>::default());
+    for switch in [&mut known, &mut unknown] {
+        assert_eq!(switch.wait(&policy, 1, 2, 1, true).input_trigger, 0);
+    }
+    assert_eq!(known.wait(&policy, 1, 3, 1, true).input_trigger, 1);
+    assert_eq!(unknown.arrive(&policy, 1, 3, 1, true).input_trigger, 1);
+    assert_eq!([known.ports[2].cnt2, known.ports[3].cnt2], [1, 1]);
+    assert_eq!([unknown.ports[2].cnt2, unknown.ports[3].cnt2], [1, 0]);
+}
+
+/// A buffer that fills without a packet coming to wait, and outputs that are congested because of
+/// packets that are leaving it.
+#[test]
+fn a_buffer_fills_by_what_is_leaving_it() {
+    let queued = |marking| {
+        let mut switch = Switch::<8>::default();
+        let policy = policy(marking, MarkAt::Departure, 4, 100, 8);
+        for (input, output) in [(1, 2), (1, 2), (3, 2), (3, 4)] {
+            switch.wait(&policy, input, output, 1, true);
+        }
+        (switch, policy)
+    };
+    for (marking, fill, congest) in [
+        (Marking::None, [0, 0], [0, 0]),
+        (Marking::Naive, [0, 0], [0, 0]),
+        (Marking::Input, [3, 0], [0, 1]),
+        (Marking::InputOutput, [3, 0], [0, 1]),
+    ] {
+        let (mut switch, policy) = queued(marking);
+        switch.fill(&policy, 1);
+        assert_eq!([switch.ports[2].cnt2, switch.ports[4].cnt2], fill);
+        let triggers = u64::from(marking != Marking::None);
+        assert_eq!(switch.ports[1].input_triggers, triggers);
+        let own = if marking == Marking::Naive { 2 } else { 0 };
+        assert_eq!(switch.ports[1].to_mark_from, own);
+
+        let (mut switch, policy) = queued(marking);
+        switch.congest(&policy, 4);
+        assert_eq!([switch.ports[2].cnt2, switch.ports[4].cnt2], congest);
+    }
+}
