@@ -128,6 +128,13 @@ fn share(bytes: u64, network: &Network, channel: usize, time: Time) -> f64 {
 }
 
 impl Record {
+    /// Packets that left their sources and are neither delivered nor anywhere in the network.
+    pub fn dropped_packets(&self) -> u64 {
+        let sum = |packets: &[u64]| packets.iter().sum::<u64>();
+        let found = sum(&self.delivered_packets) + sum(&self.in_flight_packets);
+        sum(&self.sent_packets).saturating_sub(found)
+    }
+
     /// Over windows of `width` around each step of the series that one fits around: the middle, in
     /// ms, and what was counted.
     pub fn sliding(&self, width: Time) -> impl Iterator<Item = (f64, Snapshot)> + '_ {

@@ -30,7 +30,7 @@ pub struct RunReport {
     pub input_triggers: u64,
     /// Arrivals that found more than the threshold waiting for an output, over all switches.
     pub output_triggers: u64,
-    /// Packets lost: a lossless network has none, or the run fails.
+    /// Packets that were sent and are neither delivered nor in flight: a lossless network has none.
     pub dropped_packets: u64,
     /// Packets that crossed a link.
     pub packet_hops: u64,
@@ -280,7 +280,7 @@ impl Run {
             marked_packets,
             input_triggers: ports().map(|port| port.input_triggers).sum(),
             output_triggers: ports().map(|port| port.output_triggers).sum(),
-            dropped_packets: 0,
+            dropped_packets: record.dropped_packets(),
             packet_hops: record.packet_hops,
             events: record.events,
             wall_s: wall.as_secs_f64(),

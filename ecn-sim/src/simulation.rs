@@ -86,8 +86,6 @@ struct Wire {
     busy_until: Time,
     /// A tail is scheduled.
     tail: bool,
-    /// Input slot of the packet on it, at the switch that sends it.
-    leaving: u8,
     bytes: u64,
 }
 
@@ -507,7 +505,6 @@ impl<Q: Queue> Simulation<'_, Q> {
             self.marked_packets[packet.flow as usize] += 1;
         }
         let hop = self.network.hops[packet.hop as usize];
-        self.wires[channel as usize].leaving = next.input;
         self.start(now, next.packet, hop);
         self.let_go(now, switch, next.input, output);
     }
@@ -537,11 +534,12 @@ impl<Q: Queue> Simulation<'_, Q> {
         wire.busy_until = now + hop.transmission;
         self.packet_hops += 1;
         let ends = &self.network.channels[hop.channel as usize];
-        if let Some((switch, _)) = ends.sender {
+        if let Some((switch, output)) = ends.sender {
             self.agenda
                 .at(now + hop.transmission, Event::Tail(hop.channel));
             if self.free_at_head {
-                self.free_slot(now, switch, self.wires[hop.channel as usize].leaving);
+                let input = self.switches[switch as usize].feeding(output);
+                self.free_slot(now, switch, input);
             }
         }
         if let Some((switch, input)) = ends.receiver {
@@ -581,7 +579,6 @@ impl<Q: Queue> Simulation<'_, Q> {
         };
         let can_start = self.next_has_slot(hop.channel);
         if self.switches[switch as usize].arrive(number, input, output, can_start) {
-            self.wires[hop.channel as usize].leaving = input;
             self.start(now, number, hop);
         } else if self.trigger_first {
             // What had its chance already cannot go now either.
@@ -597,9 +594,7 @@ impl<Q: Queue> Simulation<'_, Q> {
             self.wires[channel as usize].tail = false;
             return self.dispatch_host(now, channel);
         };
-        let input = self.wires[channel as usize].leaving;
-        let at = &mut self.switches[switch as usize];
-        at.leave(input, output);
+        let input = self.switches[switch as usize].leave(output);
         self.dispatch(now, channel);
         self.let_go(now, switch, input, output);
         if !self.free_at_head {

@@ -326,14 +326,21 @@ impl Switch {
         }
     }
 
-    /// The tail of a packet from `input` has left by `output`. Outputs that this may have been
-    /// holding up are in [`Switch::held_up`].
+    /// The input whose packet an output transmits, or transmitted last.
+    pub fn feeding(&self, output: u8) -> u8 {
+        self.last_served[output as usize]
+    }
+
+    /// The tail of a packet has left by `output`; its input. Outputs that this may have been holding
+    /// up are in [`Switch::held_up`].
     #[inline]
-    pub fn leave(&mut self, input: u8, output: u8) {
+    pub fn leave(&mut self, output: u8) -> u8 {
         self.busy[output as usize] = false;
-        let input = &mut self.inputs[input as usize];
+        let slot = self.feeding(output);
+        let input = &mut self.inputs[slot as usize];
         input.present -= 1;
         input.reading = false;
+        slot
     }
 
     /// Whether a packet waits for its output and for nothing else, so that what leaves holds up no

@@ -200,7 +200,7 @@ fn phase(
         jain_local: shares.jain_local,
         jain_remote: shares.jain_remote,
         sent_packets: sent,
-        dropped_packets: 0,
+        dropped_packets: record.dropped_packets(),
         marked_packets: window.flow_marked.iter().sum(),
         root_queue_mean_packets: measured.iter().map(|&n| f64::from(n)).sum::<f64>()
             / measured.len().max(1) as f64,
