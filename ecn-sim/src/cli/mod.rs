@@ -19,10 +19,14 @@ use crate::scenario::ScenarioError;
 use crate::simulation::SimulationError;
 use crate::sweep::SweepError;
 
+/// Done.
+pub const DONE: u8 = 0;
 /// It was tried and failed.
 pub const FAILED: u8 = 1;
 /// Bad usage or configuration.
 pub const USAGE: u8 = 2;
+/// The machine lacks something, which the message names.
+pub const LACKING: u8 = 3;
 
 /// A failure that knows its exit code; its text is one line.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +50,14 @@ impl Error {
     pub fn usage(message: impl fmt::Display) -> Self {
         Self {
             code: USAGE,
+            message: message.to_string(),
+        }
+    }
+
+    /// The machine lacks something.
+    pub fn lacking(message: impl fmt::Display) -> Self {
+        Self {
+            code: LACKING,
             message: message.to_string(),
         }
     }

@@ -1,6 +1,5 @@
 //! How the command ends: exit codes, and one clear line for people.
 
-use std::fmt;
 use std::io::{self, Write as _};
 
 use nix::errno::Errno;
@@ -12,48 +11,7 @@ use crate::{agent, datapath, net, rig};
 use super::key::KeyError;
 use super::table::SelectError;
 
-/// Done.
-pub const DONE: u8 = 0;
-/// It was tried and failed.
-pub const FAILED: u8 = 1;
-/// Bad usage or configuration.
-pub const USAGE: u8 = 2;
-/// The machine lacks something, which the message names.
-pub const LACKING: u8 = 3;
-
-/// A failure that knows its exit code.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct Failure {
-    code: u8,
-    message: String,
-}
-
-impl Failure {
-    /// It was tried and failed.
-    pub fn failed(message: impl fmt::Display) -> Self {
-        Self {
-            code: FAILED,
-            message: message.to_string(),
-        }
-    }
-
-    /// Bad usage or configuration.
-    pub fn usage(message: impl fmt::Display) -> Self {
-        Self {
-            code: USAGE,
-            message: message.to_string(),
-        }
-    }
-
-    /// The machine lacks something.
-    pub fn lacking(message: impl fmt::Display) -> Self {
-        Self {
-            code: LACKING,
-            message: message.to_string(),
-        }
-    }
-}
+pub use ecn_sim::cli::{DONE, Error as Failure, FAILED, LACKING, USAGE};
 
 /// The exit code for an error: that of the first cause that has one.
 pub fn code(error: &anyhow::Error) -> u8 {
@@ -63,9 +21,6 @@ pub fn code(error: &anyhow::Error) -> u8 {
 fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(failure) = error.downcast_ref::<Failure>() {
         return Some(failure.code);
-    }
-    if let Some(error) = error.downcast_ref::<ecn_sim::cli::Error>() {
-        return Some(error.code);
     }
     if error.is::<ConfigError>()
         || error.is::<UnitError>()
