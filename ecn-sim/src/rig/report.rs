@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::cli::table::{plain_table, short_count, table_text};
 use crate::figure::{DotColumn, DotFigure, FigureError, Line, LineFigure, Panel};
 use crate::model::{Function, Marking};
+use crate::output::{Output, OutputError};
 use crate::policy::{Every, MarkAt, Round};
 use crate::units::Fraction;
 
@@ -171,13 +172,8 @@ pub fn quantile(values: &mut [u64], q: f64) -> Option<u64> {
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// A file could not be written.
-    #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] OutputError),
     /// The record has no JSON form.
     #[error("cannot write the report as JSON: {0}")]
     Json(#[from] serde_json::Error),
@@ -298,17 +294,13 @@ impl Report {
     }
 
     /// Writes the report, its samples and its figures into `dir`, which is made if needed, and
-    /// returns the files. Each appears whole or not at all.
+    /// returns the files: all of them appear whole, or none.
     ///
     /// # Errors
     ///
     /// When a file cannot be written.
     pub fn write(&self, dir: impl AsRef<Path>) -> Result<Vec<PathBuf>, ReportError> {
-        let dir = dir.as_ref();
-        std::fs::create_dir_all(dir).map_err(|source| ReportError::Write {
-            path: dir.to_owned(),
-            source,
-        })?;
+        let output = Output::new(dir.as_ref())?;
         let mut files = vec![
             ("rig-report.json".to_owned(), self.to_json()?),
             ("rig-samples.csv".to_owned(), self.samples_csv()),
@@ -331,10 +323,12 @@ impl Report {
                 self.compare_figure().to_svg()?,
             ));
         }
-        files
-            .into_iter()
-            .map(|(name, text)| replace(&dir.join(name), &text))
-            .collect()
+        let texts: Vec<_> = files
+            .iter()
+            .map(|(name, text)| (name.as_str(), text.as_bytes()))
+            .collect();
+        output.write_all(&texts)?;
+        Ok(files.iter().map(|(name, _)| output.path(name)).collect())
     }
 
     /// A name for the files of each phase, of letters, digits and dashes, no two alike.
@@ -1048,24 +1042,6 @@ fn csv_field(text: &str) -> String {
     } else {
         text.to_owned()
     }
-}
-
-/// Writes a file under another name first, so that no reader ever sees a part of it.
-fn replace(path: &Path, text: &str) -> Result<PathBuf, ReportError> {
-    let error = |source| ReportError::Write {
-        path: path.to_owned(),
-        source,
-    };
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let temporary = PathBuf::from(temporary);
-    let done = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
-    if done.is_err() {
-        // The first error is the one to report.
-        let _ = std::fs::remove_file(&temporary);
-    }
-    done.map_err(error)?;
-    Ok(path.to_owned())
 }
 
 #[cfg(test)]
