@@ -127,7 +127,8 @@ fn a_rig_comes_and_goes() {
             .expect("a sink");
         for to in [IpAddr::from(sink.ipv4), IpAddr::from(sink.ipv6)] {
             let at = rig.netns(sink).expect("sink");
-            let server = at.run(|| UdpSocket::bind((to, 5000))).expect("bind");
+            let server = at.run(|| UdpSocket::bind((to, 0))).expect("bind");
+            let address = server.local_addr().expect("address");
             server
                 .set_read_timeout(Some(Duration::from_secs(2)))
                 .expect("timeout");
@@ -142,7 +143,7 @@ fn a_rig_comes_and_goes() {
                 .run(|| UdpSocket::bind((from, 0)));
             client
                 .expect("bind")
-                .send_to(b"hello", (to, 5000))
+                .send_to(b"hello", address)
                 .expect("send");
             let mut buffer = [0; 16];
             let (len, peer) = server.recv_from(&mut buffer).expect("receive");
