@@ -78,6 +78,8 @@ pub fn cargo(bpf: &Bpf, verb: &str) -> Command {
         .args(["--target-dir", "../target/ebpf"])
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_ENCODED_RUSTFLAGS", flags)
+        // BTF is made of debug information, whatever the environment says for the host's crates.
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "2")
         .env_remove("RUSTFLAGS")
         .current_dir(root().join("ecn-ebpf"));
     command
