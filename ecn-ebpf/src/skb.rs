@@ -143,9 +143,13 @@ impl Packet {
         }
     }
 
-    /// Marks. The helper does nothing on clones (flooded frames): then the bytes are copied.
+    /// Marks. The helper does nothing on clones (flooded frames): then the bytes are copied. Behind
+    /// a tag in the bytes it would write into that tag, which the kernel takes for the network header.
     #[inline(always)]
     pub fn mark(&mut self) -> bool {
+        if self.l3 != ETHERNET as u32 {
+            return self.set_ecn(packet::CE);
+        }
         // SAFETY: takes the context only.
         let ret = unsafe { bpf_skb_ecn_set_ce(raw(&self.ctx).cast()) };
         ret == 1 || self.set_ecn(packet::CE)
