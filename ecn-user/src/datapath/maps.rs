@@ -12,7 +12,10 @@ use ecn_core::{
 };
 
 use super::{Error, Result, pin_dir};
-use crate::sys::pod::{self, BridgeBytes, Raw};
+use crate::sys::{
+    calls as sys,
+    pod::{self, Raw},
+};
 
 /// Copy the value under its spin lock (`BPF_F_LOCK`).
 const LOCKED: u64 = 4;
@@ -23,7 +26,7 @@ type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
 pub struct Maps {
     control: Array<MapData, Raw<abi::Control>>,
     device: Hash<abi::DeviceKey, abi::Device>,
-    bridge: Array<MapData, BridgeBytes>,
+    bridge: MapData,
     marking: Array<MapData, Raw<marking::Policy>>,
     endpoint: Array<MapData, Raw<abi::Endpoint>>,
     flow: Hash<flow::Key, abi::LockedFlow>,
@@ -37,14 +40,24 @@ pub struct Maps {
 }
 
 /// The counters of a bridge at one moment.
-pub struct BridgeView(Box<BridgeBytes>);
+pub struct BridgeView(Vec<u8>);
 
 impl BridgeView {
+    fn word(&self, at: usize) -> u32 {
+        let word = self.0.get(at..at + 4).and_then(|b| b.try_into().ok());
+        word.map_or(0, u32::from_ne_bytes)
+    }
+
+    /// Events so far, modulo 2^32.
+    pub fn sequence(&self) -> u32 {
+        self.word(std::mem::offset_of!(abi::Bridge, sequence))
+    }
+
     /// Counters of the port in a slot.
     pub fn port(&self, slot: u32) -> marking::Port {
         let at =
             std::mem::offset_of!(abi::Bridge, switch) + slot as usize * size_of::<marking::Port>();
-        self.0.0.get(at..).and_then(pod::read).unwrap_or_default()
+        self.0.get(at..).and_then(pod::read).unwrap_or_default()
     }
 
     /// Packets from input slot `i` that wait for output slot `o`.
@@ -52,12 +65,12 @@ impl BridgeView {
         let at = std::mem::offset_of!(abi::Bridge, switch)
             + abi::PORTS * size_of::<marking::Port>()
             + (i as usize * abi::PORTS + o as usize) * 4;
-        self.0
-            .0
-            .get(at..at + 4)
-            .and_then(|b| b.try_into().ok())
-            .map_or(0, u32::from_ne_bytes)
+        self.word(at)
     }
+}
+
+fn bridge_error(errno: nix::errno::Errno) -> Error {
+    Error::map(name::BRIDGE)(MapError::IoError(errno.into()))
 }
 
 fn open(dir: &Path, name: &str, key: u32, value: u32) -> Result<MapData> {
@@ -116,7 +129,7 @@ impl Maps {
                 size::<abi::DeviceKey>(),
                 size::<abi::Device>()
             ),
-            bridge: map!(Array, name::BRIDGE, 4, size::<abi::Bridge>()),
+            bridge: open(d, name::BRIDGE, 4, size::<abi::Bridge>())?,
             marking: map!(Array, name::MARKING, 4, size::<marking::Policy>()),
             endpoint: map!(Array, name::ENDPOINT, 4, size::<abi::Endpoint>()),
             flow: Map::HashMap(flow_data)
@@ -195,26 +208,20 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn bridge(&self, number: u32) -> Result<BridgeView> {
-        // The value passes through the stack several times, and is large for a thread's usual one.
-        let get = || {
-            self.bridge
-                .get(&number, 0)
-                .map(|bytes| BridgeView(Box::new(bytes)))
-        };
-        std::thread::scope(|scope| {
-            let reader = std::thread::Builder::new()
-                .stack_size(16 * size_of::<BridgeBytes>())
-                .spawn_scoped(scope, get)
-                .map_err(|error| Error::File {
-                    what: "start a thread for",
-                    path: name::BRIDGE.into(),
-                    error,
-                })?;
-            match reader.join() {
-                Ok(view) => view.map_err(Error::map(name::BRIDGE)),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        })
+        sys::map_value(self.bridge.fd().as_fd(), size_of::<abi::Bridge>(), number)
+            .map(BridgeView)
+            .map_err(bridge_error)
+    }
+
+    /// Sets a bridge's counters to zero. The programs' own [`name::PORT_RESET`] is what to use where
+    /// packets wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn clear_bridge(&mut self, number: u32) -> Result<()> {
+        sys::clear_map_value(self.bridge.fd().as_fd(), size_of::<abi::Bridge>(), number)
+            .map_err(bridge_error)
     }
 
     /// A bridge's marking policy.

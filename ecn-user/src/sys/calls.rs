@@ -1,4 +1,4 @@
-//! The only unsafe code of the network layer: one ioctl and one hook between fork and exec.
+//! The unsafe code of the system calls: an ioctl, operations on values of maps, and one hook between fork and exec.
 //!
 //! Each function is safe to call; what makes it so stands beside the block.
 
@@ -38,6 +38,67 @@ pub(crate) fn ethtool_ioctl<const WORDS: usize>(
     // this module-private function pass a structure as large as the command in its first word needs.
     Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) })
         .map(drop)
+}
+
+/// The part of `union bpf_attr` for operations on an element of a map.
+#[repr(C)]
+struct Element {
+    map_fd: u32,
+    _pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// One operation on a value of an array map, whose length must be the map's.
+fn map_element(
+    command: libc::c_int,
+    map: BorrowedFd<'_>,
+    index: u32,
+    value: *mut u8,
+) -> nix::Result<()> {
+    let mut attr = Element {
+        map_fd: map.as_raw_fd() as u32,
+        _pad: 0,
+        key: (&raw const index) as u64,
+        value: value as u64,
+        flags: 0,
+    };
+    // SAFETY: the descriptor is open for the length of the borrow; key and, by the contract of this
+    // private function's callers, value are as long as the map's and outlive the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            &raw mut attr,
+            size_of::<Element>() as libc::c_uint,
+        )
+    };
+    Errno::result(done).map(drop)
+}
+
+/// The value of an array map at an index; on the heap from the start, for values too large for a
+/// stack. `value_size` must be the map's: callers have compared it.
+pub(crate) fn map_value(
+    map: BorrowedFd<'_>,
+    value_size: usize,
+    index: u32,
+) -> nix::Result<Vec<u8>> {
+    const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
+    let mut value = vec![0; value_size];
+    map_element(BPF_MAP_LOOKUP_ELEM, map, index, value.as_mut_ptr())?;
+    Ok(value)
+}
+
+/// Sets the value of an array map at an index to zeros, but for a lock in it.
+pub(crate) fn clear_map_value(
+    map: BorrowedFd<'_>,
+    value_size: usize,
+    index: u32,
+) -> nix::Result<()> {
+    const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
+    let mut value = vec![0; value_size];
+    map_element(BPF_MAP_UPDATE_ELEM, map, index, value.as_mut_ptr())
 }
 
 /// Lets the kernel kill the command's process when the *thread* that starts it ends.

@@ -31,14 +31,6 @@ pod!(
     marking::Policy,
 );
 
-/// A bridge's counters: large, so it is handled as bytes and read port by port.
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-pub struct BridgeBytes(pub [u8; size_of::<abi::Bridge>()]);
-
-// SAFETY: bytes.
-unsafe impl aya::Pod for BridgeBytes {}
-
 /// The descriptor of an owner that only tells its number.
 pub fn borrow<T: AsRawFd>(owner: &T) -> BorrowedFd<'_> {
     // SAFETY: the owner keeps it open as long as it is borrowed.
