@@ -57,6 +57,19 @@ impl Ip {
         }
     }
 
+    /// ECT(0), between two addresses that no host has.
+    pub fn of(src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Self {
+        Self {
+            src: src.into(),
+            dst: dst.into(),
+            src_mac: [2, 0, 0, 0, 0, 1],
+            dst_mac: [2, 0, 0, 0, 0, 2],
+            ecn: packet::ECT_0,
+            more_fragments: false,
+            fragment_offset: 0,
+        }
+    }
+
     /// With this ECN field.
     pub fn ecn(mut self, ecn: u8) -> Self {
         self.ecn = ecn;

@@ -76,6 +76,8 @@ pub mod name {
     pub const DROP: &str = "ecn_drop";
     /// Run by the agent: removes a port, or forgets what waits for it.
     pub const PORT_RESET: &str = "ecn_port_reset";
+    /// Run by tests: what [`DEPART`] and [`DROP`] do, for a packet that is handed over.
+    pub const PORT_REPLAY: &str = "ecn_port_replay";
     /// tcx egress of an endpoint: says which endpoint, and goes on in [`FLOW_OUT`].
     pub const ENDPOINT_OUT: &str = "ecn_ep_out";
     /// tcx ingress of an endpoint: likewise, [`FLOW_IN`].
@@ -85,12 +87,13 @@ pub mod name {
     /// Receiver's side of an endpoint, loaded once.
     pub const FLOW_IN: &str = "ecn_flow_in";
     /// All programs.
-    pub const PROGRAMS: [&str; 9] = [
+    pub const PROGRAMS: [&str; 10] = [
         PORT_OUT,
         WIRE_END,
         DEPART,
         DROP,
         PORT_RESET,
+        PORT_REPLAY,
         ENDPOINT_OUT,
         ENDPOINT_IN,
         FLOW_OUT,

@@ -215,7 +215,7 @@ fn wire_end(ctx: TcContext) -> Option<()> {
     Some(())
 }
 
-/// A packet seen at a tracepoint.
+/// A packet that leaves a queue.
 struct Seen {
     device: Device,
     netns: u32,
@@ -316,12 +316,16 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
         };
         (iif, backlog)
     };
+    leave(flags, &s, iif, packet::markable(&window), backlog)
+}
+
+/// The packet came in at `iif`; `backlog` is the length of the device's queue without it.
+#[inline(always)]
+fn leave(flags: u32, s: &Seen, iif: u32, markable: bool, backlog: u32) -> Option<()> {
     let number = s.device.bridge;
     let policy = *ECN_MARKING.get(number)?;
     let i = input_slot(s.netns, iif, number);
-    let o = s.device.port as u8;
-    let markable = packet::markable(&window);
-    let n = s.n;
+    let (o, n) = (s.device.port as u8, s.n);
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
     let (sequence, decision) = locked!(bridge, b => {
         (b.sequence, b.switch.depart(&policy, i, o, n, markable, backlog))
@@ -374,10 +378,15 @@ fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
     counted(skb)?;
     // SAFETY: as above.
     let iif: u32 = unsafe { member(skb, constant(&OFFSETS.skb_iif)) };
+    lose(flags, &s, iif)
+}
+
+/// The packet came in at `iif`, and the queue has dropped it.
+#[inline(always)]
+fn lose(flags: u32, s: &Seen, iif: u32) -> Option<()> {
     let number = s.device.bridge;
     let i = input_slot(s.netns, iif, number);
-    let o = s.device.port as u8;
-    let n = s.n;
+    let (o, n) = (s.device.port as u8, s.n);
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
     let sequence = locked!(bridge, b => {
         b.switch.drop_queued(i, o, n);
@@ -426,4 +435,35 @@ fn reset(ctx: &TcContext) -> Option<i32> {
         }
     });
     Some(done)
+}
+
+/// Attached nowhere: a tracing program cannot be run on a packet of one's own, so tests run this.
+/// What [`ecn_depart`] and [`ecn_drop`] do once they know the packet; `cb` says which
+/// ([`PortEventKind`]), and the length of the device's queue at a departure.
+#[classifier]
+pub fn ecn_port_replay(ctx: TcContext) -> i32 {
+    let _ = replay(ctx);
+    NEXT
+}
+
+#[inline(always)]
+fn replay(ctx: TcContext) -> Option<()> {
+    let flags = control()?.flags;
+    let mut p = Packet::new(ctx);
+    if !p.read_ip() || p.is_control() {
+        return None;
+    }
+    let netns = netns();
+    let s = Seen {
+        device: device(netns, field!(&p.ctx, ifindex))?,
+        netns,
+        n: segments(&p.ctx),
+    };
+    let iif = field!(&p.ctx, ingress_ifindex);
+    let [kind, backlog, ..] = field!(&p.ctx, cb);
+    if kind == PortEventKind::Depart as u32 {
+        leave(flags, &s, iif, packet::markable(&p.window), backlog)
+    } else {
+        lose(flags, &s, iif)
+    }
 }

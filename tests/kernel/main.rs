@@ -1,6 +1,7 @@
 //! Tests on the real kernel, in namespaces of their own.
 
 mod counters;
+mod differential;
 mod echo;
 mod echo_faults;
 mod killed;

@@ -6,6 +6,7 @@
 
 mod maps;
 mod offsets;
+mod test_run;
 
 use std::{
     io,
@@ -26,6 +27,7 @@ use thiserror::Error;
 use crate::sys::pod::{self, Raw};
 pub use maps::{BridgeView, Maps, RateEvents, TraceEvents};
 pub use offsets::BTF;
+pub use test_run::{TestPacket, Verdict};
 
 use crate::net::{self, NetNs};
 

@@ -1,0 +1,675 @@
+//! The programs against the same core on the host, on random events: the same packets are marked, and
+//! every counter of the bridge is the same after every event.
+//!
+//! `ecn_port_out`, `ecn_wire_end` and `ecn_port_reset` are run as they are. Tracing programs cannot be run on a
+//! packet of one's own: departures and drops go through `ecn_port_replay`, which is `ecn_depart` and `ecn_drop`
+//! without what they read from kernel structures. That part is seen by [`super::replay`], with real
+//! packets.
+
+use std::{cell::RefCell, collections::VecDeque};
+
+use ecn_core::{
+    abi::{self, Count, Device, DeviceKey, PORTS, PortEvent, PortEventKind, name},
+    marking::{BACKLOG_UNKNOWN, Decision, HOST, MarkAt, Marking, Policy, Port, Switch},
+    packet,
+};
+use ecn_tests::{
+    frames::{Ip, tagged},
+    kernel_test,
+    lab::Lab,
+    note,
+    running::pin,
+};
+use ecn_user::datapath::{Copy, Datapath, Maps, Sizes, TestPacket, TraceEvents};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{Config, TestCaseError, TestRunner},
+};
+
+/// Random traces; `PROPTEST_CASES` asks for more.
+const TRACES: u32 = 500;
+/// Ports of the bridge at most.
+const MOST_PORTS: usize = 8;
+/// The bridge under test; another one has a port, too.
+const BRIDGE: u32 = 1;
+
+/// Where a packet comes from.
+#[derive(Clone, Copy, Debug)]
+enum Input {
+    /// A port of this bridge, by its place.
+    Port(usize),
+    /// The host itself.
+    Host,
+    /// A device that is no port of this bridge.
+    Elsewhere,
+}
+
+/// A packet.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    input: Input,
+    segments: u32,
+    ipv6: bool,
+    tag: bool,
+    ecn: u8,
+    fragment: bool,
+}
+
+/// What happens next. Ports by their place.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A packet comes; beyond the queue's limit it is dropped.
+    Arrive(Packet, usize),
+    /// A frame comes that is not counted.
+    Uncounted(usize),
+    /// The first packet of a queue leaves, by segments if the device cannot send super-packets.
+    Leave(usize),
+    /// The same, and the tracepoint's run goes missing.
+    Missed(usize),
+    /// A packet leaves that never came: it was there before the counting began.
+    Unknown(Packet, usize),
+    /// The queue drops a packet that waits.
+    Drop(usize, usize),
+    /// A packet arrives at the other end of the wire.
+    WireEnd(usize),
+    /// The agent's sweep finds a queue standing still; false: it has moved meanwhile.
+    Sweep(usize, bool),
+    /// A port is removed.
+    Remove(usize),
+    /// Another policy.
+    Policy(Marking, MarkAt, u32, u32),
+}
+
+/// A trace, and the bridge that it happens at.
+#[derive(Clone, Debug)]
+struct Trace {
+    /// Slots of the ports.
+    slots: Vec<u8>,
+    /// Packets that a queue holds.
+    limit: usize,
+    /// The queue's length can be read.
+    backlog: bool,
+    /// The devices send super-packets whole.
+    whole: bool,
+    policy: Step,
+    steps: Vec<Step>,
+}
+
+fn packet(ports: usize) -> impl Strategy<Value = Packet> {
+    let input = prop_oneof![
+        12 => (0..ports).prop_map(Input::Port),
+        1 => Just(Input::Host),
+        1 => Just(Input::Elsewhere),
+    ];
+    let segments = prop_oneof![4 => Just(0u32), 1 => 1..=45u32];
+    let ecn = prop_oneof![6 => Just(packet::ECT_0), 1 => Just(packet::ECT_1),
+        2 => Just(packet::NOT_ECT), 1 => Just(packet::CE)];
+    let rare = || proptest::bool::weighted(0.1);
+    (input, segments, proptest::bool::ANY, rare(), ecn, rare()).prop_map(
+        |(input, segments, ipv6, tag, ecn, fragment)| Packet {
+            input,
+            segments,
+            ipv6,
+            tag,
+            ecn,
+            fragment,
+        },
+    )
+}
+
+fn policy() -> impl Strategy<Value = Step> {
+    let marking = proptest::sample::select(&Marking::ALL[..]);
+    let mark_at = proptest::sample::select(&[MarkAt::Arrival, MarkAt::Departure][..]);
+    let size = || prop_oneof![6 => 1..=16u32, 1 => 1..=200u32];
+    (marking, mark_at, size(), size())
+        .prop_map(|(marking, at, buffer, threshold)| Step::Policy(marking, at, buffer, threshold))
+}
+
+fn step(ports: usize) -> impl Strategy<Value = Step> {
+    // One output is the congested one.
+    let port = move || prop_oneof![2 => Just(0), 3 => 0..ports];
+    prop_oneof![
+        100 => (packet(ports), port()).prop_map(|(p, o)| Step::Arrive(p, o)),
+        5 => port().prop_map(Step::Uncounted),
+        80 => port().prop_map(Step::Leave),
+        4 => port().prop_map(Step::Missed),
+        3 => (packet(ports), port()).prop_map(|(p, o)| Step::Unknown(p, o)),
+        4 => (port(), 0..64usize).prop_map(|(o, at)| Step::Drop(o, at)),
+        40 => port().prop_map(Step::WireEnd),
+        2 => (port(), proptest::bool::ANY).prop_map(|(o, idle)| Step::Sweep(o, idle)),
+        1 => port().prop_map(Step::Remove),
+        1 => policy(),
+    ]
+}
+
+fn trace() -> impl Strategy<Value = Trace> {
+    (2..=MOST_PORTS).prop_flat_map(|ports| {
+        let slots = prop_oneof![
+            Just((1..=ports as u8).collect::<Vec<_>>()),
+            proptest::sample::subsequence((1..=255u8).collect::<Vec<_>>(), ports),
+        ];
+        let flag = || proptest::bool::ANY;
+        let steps = vec(step(ports), 20..=200);
+        (slots, 4..=60usize, flag(), flag(), policy(), steps).prop_map(
+            |(slots, limit, backlog, whole, policy, steps)| Trace {
+                slots,
+                limit,
+                backlog,
+                whole,
+                policy,
+                steps,
+            },
+        )
+    })
+}
+
+/// A packet that is somewhere.
+#[derive(Clone, Copy)]
+struct Queued {
+    packet: Packet,
+    markable: bool,
+}
+
+/// What the traces contained.
+#[derive(Debug, Default)]
+struct Seen {
+    events: u64,
+    arrivals: u64,
+    departures: u64,
+    drops: u64,
+    wire_ends: u64,
+    resets: u64,
+    marked: u64,
+    unmarkable: u64,
+    input_triggers: u64,
+    output_triggers: u64,
+    repaired: u64,
+    super_packets: u64,
+}
+
+/// The loaded programs, and the devices that tell the ports apart.
+struct Kernel {
+    datapath: Datapath,
+    copy: Copy,
+    maps: Maps,
+    trace: TraceEvents,
+    netns: u32,
+    /// Devices of the ports, then one of another bridge.
+    devices: Vec<u32>,
+    seen: Seen,
+}
+
+type Outcome = Result<(), TestCaseError>;
+
+/// A trace on its way through both.
+struct Both<'a> {
+    kernel: &'a mut Kernel,
+    trace: &'a Trace,
+    policy: Policy,
+    host: Box<Switch<PORTS>>,
+    sequence: u32,
+    queues: Vec<VecDeque<Queued>>,
+    wires: Vec<VecDeque<Queued>>,
+}
+
+impl Kernel {
+    /// The devices are in the calling thread's namespace.
+    fn new(netns: u32, devices: Vec<u32>) -> Self {
+        let sizes = Sizes {
+            bridges: BRIDGE + 1,
+            flows: 16,
+        };
+        let datapath = Datapath::open(&pin(), sizes).expect("load");
+        let mut maps = datapath.maps().expect("maps");
+        let control = abi::Control {
+            abi: abi::ABI,
+            flags: abi::TRACE_PORTS,
+            valid_until_ns: 0,
+        };
+        maps.set_control(control).expect("control");
+        Self {
+            copy: datapath.copy(netns, 0).expect("a copy"),
+            trace: TraceEvents::open(&pin()).expect("trace ring"),
+            datapath,
+            maps,
+            netns,
+            devices,
+            seen: Seen::default(),
+        }
+    }
+
+    fn run(&mut self, trace: &Trace) -> Outcome {
+        let ports = trace.slots.len();
+        for (place, &ifindex) in self.devices.iter().enumerate() {
+            let key = DeviceKey {
+                netns: self.netns,
+                ifindex,
+            };
+            self.maps.remove_device(key);
+            let role = abi::ROLE_PORT | abi::ROLE_WIRE_END;
+            let device = match trace.slots.get(place) {
+                Some(&slot) => Device {
+                    role,
+                    bridge: BRIDGE,
+                    port: slot.into(),
+                    wire_bridge: BRIDGE,
+                    wire_port: slot.into(),
+                    ..Device::default()
+                },
+                // A port, but of bridge 0.
+                None if place == MOST_PORTS => Device {
+                    role,
+                    port: 1,
+                    ..Device::default()
+                },
+                None => continue,
+            };
+            self.maps.set_device(key, device).expect("a device");
+        }
+        self.maps.clear_bridge(BRIDGE).expect("clear");
+        // Of a trace that failed.
+        while self.trace.next().is_some() {}
+        let mut both = Both {
+            kernel: self,
+            trace,
+            policy: Policy {
+                marking: 0,
+                mark_at: 0,
+                buffer: 1,
+                threshold: 1,
+                ports: trace.slots.iter().copied().max().map_or(1, u32::from) + 1,
+                _pad: 0,
+            },
+            host: Box::default(),
+            sequence: 0,
+            queues: vec![VecDeque::new(); ports],
+            wires: vec![VecDeque::new(); ports],
+        };
+        both.step(&trace.policy)?;
+        for step in &trace.steps {
+            both.step(step)?;
+        }
+        both.compare(true)?;
+        let of = |count: fn(&Port) -> u64| both.host.ports.iter().map(count).sum::<u64>();
+        let (marked, unmarkable) = (of(|p| p.marked), of(|p| p.unmarkable));
+        let triggers = (of(|p| p.input_triggers), of(|p| p.output_triggers));
+        let repaired = of(|p| p.repaired);
+        let seen = &mut self.seen;
+        seen.marked += marked;
+        seen.unmarkable += unmarkable;
+        seen.input_triggers += triggers.0;
+        seen.output_triggers += triggers.1;
+        seen.repaired += repaired;
+        let other = self.maps.bridge(0).expect("counters");
+        prop_assert_eq!(other.sequence(), 0, "the other bridge");
+        Ok(())
+    }
+}
+
+impl Packet {
+    const fn segments(&self) -> u32 {
+        if self.segments == 0 { 1 } else { self.segments }
+    }
+
+    const fn markable(&self) -> bool {
+        self.ecn != packet::NOT_ECT && !self.fragment
+    }
+
+    /// The frame, with an ECN field.
+    fn frame(&self, ecn: u8) -> Vec<u8> {
+        let ip = if self.ipv6 {
+            Ip::of(
+                [0xfd77u16, 0, 0, 0, 0, 0, 0, 1],
+                [0xfd77u16, 0, 0, 0, 0, 0, 0, 2],
+            )
+        } else {
+            Ip::of([10, 77, 0, 1], [10, 77, 0, 2])
+        };
+        let ip = ip.ecn(ecn);
+        let ip = if self.fragment {
+            ip.fragment(0, true)
+        } else {
+            ip
+        };
+        let frame = ip.udp(1, 2, &[7; 100]);
+        if self.tag {
+            tagged(&frame, packet::ETHERTYPE_VLAN, 5)
+        } else {
+            frame
+        }
+    }
+}
+
+impl Both<'_> {
+    fn ifindex(&self, place: usize) -> u32 {
+        self.kernel.devices[place]
+    }
+
+    fn slot(&self, place: usize) -> u8 {
+        self.trace.slots[place]
+    }
+
+    /// Slot and device number of an input.
+    fn input(&self, input: Input) -> (u8, u32) {
+        match input {
+            Input::Port(place) => (self.slot(place), self.ifindex(place)),
+            Input::Host => (HOST, 0),
+            Input::Elsewhere => (HOST, self.ifindex(MOST_PORTS)),
+        }
+    }
+
+    fn step(&mut self, step: &Step) -> Outcome {
+        match step {
+            Step::Policy(marking, mark_at, buffer, threshold) => {
+                self.policy.marking = *marking as u32;
+                self.policy.mark_at = *mark_at as u32;
+                self.policy.buffer = *buffer;
+                self.policy.threshold = *threshold;
+                let set = self.kernel.maps.set_marking(BRIDGE, self.policy);
+                set.expect("policy");
+                Ok(())
+            }
+            Step::Arrive(packet, o) => self.arrive(*packet, *o),
+            Step::Uncounted(o) => self.uncounted(*o),
+            Step::Leave(o) => match self.queues[*o].pop_front() {
+                Some(queued) => self.leave(queued, *o),
+                None => Ok(()),
+            },
+            Step::Missed(o) => {
+                let gone = self.queues[*o].pop_front();
+                self.wires[*o].extend(gone);
+                Ok(())
+            }
+            Step::Unknown(packet, o) => {
+                let queued = Queued {
+                    packet: *packet,
+                    markable: packet.markable(),
+                };
+                self.leave(queued, *o)
+            }
+            Step::Drop(o, at) => {
+                let waiting = self.queues[*o].len();
+                match self.queues[*o].remove(at % waiting.max(1)) {
+                    Some(queued) => self.dropped(queued, *o),
+                    None => Ok(()),
+                }
+            }
+            Step::WireEnd(o) => match self.wires[*o].pop_front() {
+                Some(queued) => self.wire_end(queued, *o),
+                None => Ok(()),
+            },
+            Step::Sweep(o, idle) => self.sweep(*o, *idle),
+            Step::Remove(o) => self.remove(*o),
+        }
+    }
+
+    fn arrive(&mut self, packet: Packet, o: usize) -> Outcome {
+        let (n, markable) = (packet.segments(), packet.markable());
+        let (slot, _) = self.input(packet.input);
+        let output = self.slot(o);
+        let decision = self.host.arrive(&self.policy, slot, output, n, markable);
+        self.run(name::PORT_OUT, packet, n, o, [0; 2], decision.mark != 0)?;
+        self.kernel.seen.arrivals += 1;
+        self.kernel.seen.super_packets += u64::from(n > 1);
+        self.event(PortEventKind::Arrive, packet, n, o, 0, decision)?;
+        let queued = Queued { packet, markable };
+        if self.queues[o].len() >= self.trace.limit {
+            return self.dropped(queued, o);
+        }
+        self.queues[o].push_back(queued);
+        Ok(())
+    }
+
+    /// Neither a frame that is not IP nor one that keeps the network alive changes anything.
+    fn uncounted(&mut self, o: usize) -> Outcome {
+        let ip = Ip::of([10, 77, 0, 1], [10, 77, 0, 2]);
+        let local = Ip::of([169, 254, 0, 1], [10, 77, 0, 2]).udp(1, 2, &[7; 100]);
+        let mut strange = ip.udp(1, 2, &[7; 100]);
+        strange[12..14].copy_from_slice(&[0x88, 0xcc]);
+        for frame in [local, strange] {
+            for (program, cb) in [
+                (name::PORT_OUT, [0; 2]),
+                (name::PORT_REPLAY, [PortEventKind::Depart as u32, 0]),
+            ] {
+                let packet = TestPacket {
+                    frame: &frame,
+                    ifindex: self.ifindex(o),
+                    cb,
+                    ..TestPacket::default()
+                };
+                let verdict = self.kernel.copy.test_run(program, &packet, 1);
+                prop_assert_eq!(&verdict.expect("run").frame, &frame);
+            }
+        }
+        self.compare(false)
+    }
+
+    fn leave(&mut self, queued: Queued, o: usize) -> Outcome {
+        let Queued { packet, markable } = queued;
+        let all = packet.segments();
+        let (runs, n) = if self.trace.whole { (1, all) } else { (all, 1) };
+        let backlog = match self.trace.backlog {
+            true => self.queues[o].len() as u32,
+            false => BACKLOG_UNKNOWN,
+        };
+        for _ in 0..runs {
+            let (slot, _) = self.input(packet.input);
+            let output = self.slot(o);
+            let decision = self
+                .host
+                .depart(&self.policy, slot, output, n, markable, backlog);
+            let cb = [PortEventKind::Depart as u32, backlog];
+            self.run(name::PORT_REPLAY, packet, n, o, cb, false)?;
+            self.kernel.seen.departures += 1;
+            self.event(PortEventKind::Depart, packet, n, o, backlog, decision)?;
+        }
+        self.wires[o].push_back(queued);
+        Ok(())
+    }
+
+    fn dropped(&mut self, queued: Queued, o: usize) -> Outcome {
+        let Queued { packet, .. } = queued;
+        let n = packet.segments();
+        let (slot, _) = self.input(packet.input);
+        let output = self.slot(o);
+        self.host.drop_queued(slot, output, n);
+        let cb = [PortEventKind::Drop as u32, 0];
+        self.run(name::PORT_REPLAY, packet, n, o, cb, false)?;
+        self.kernel.seen.drops += 1;
+        self.event(PortEventKind::Drop, packet, n, o, 0, Decision::default())
+    }
+
+    fn wire_end(&mut self, queued: Queued, o: usize) -> Outcome {
+        let Queued { packet, markable } = queued;
+        let (n, output) = (packet.segments(), self.slot(o));
+        let mark = markable && self.host.wire_end(output, n);
+        self.run(name::WIRE_END, packet, n, o, [0; 2], mark)?;
+        if !markable {
+            return self.compare(false);
+        }
+        self.kernel.seen.wire_ends += 1;
+        let decision = Decision {
+            mark: mark.into(),
+            ..Decision::default()
+        };
+        self.event(PortEventKind::WireEnd, packet, n, o, 0, decision)
+    }
+
+    fn sweep(&mut self, o: usize, idle: bool) -> Outcome {
+        let slot = self.slot(o);
+        let arrived = self.host.ports[usize::from(slot)].arrived as u32;
+        let reset = abi::PortReset {
+            bridge: BRIDGE,
+            port: slot.into(),
+            remove: 0,
+            arrived: if idle { arrived } else { arrived ^ 1 },
+        };
+        if idle {
+            self.host.keep_waiting(slot, PORTS as u32, 0);
+        }
+        let done = self.kernel.datapath.reset_port(reset).expect("reset");
+        prop_assert_eq!(done, idle);
+        self.reset()
+    }
+
+    fn remove(&mut self, o: usize) -> Outcome {
+        let slot = self.slot(o);
+        let reset = abi::PortReset {
+            bridge: BRIDGE,
+            port: slot.into(),
+            remove: 1,
+            arrived: u32::MAX,
+        };
+        self.host.remove_port(slot, PORTS as u32);
+        let done = self.kernel.datapath.reset_port(reset).expect("reset");
+        prop_assert!(done);
+        self.queues[o].clear();
+        self.wires[o].clear();
+        self.reset()
+    }
+
+    /// A reset is an event of the bridge, but none at a port.
+    fn reset(&mut self) -> Outcome {
+        self.sequence += 1;
+        self.kernel.seen.resets += 1;
+        self.compare(false)
+    }
+
+    /// Runs a program on a packet: the frame is marked or as it was, and others' programs go on.
+    fn run(
+        &mut self,
+        program: &str,
+        packet: Packet,
+        n: u32,
+        o: usize,
+        cb: [u32; 2],
+        mark: bool,
+    ) -> Outcome {
+        let frame = packet.frame(packet.ecn);
+        let (_, ingress_ifindex) = self.input(packet.input);
+        let context = TestPacket {
+            frame: &frame,
+            ifindex: self.ifindex(o),
+            ingress_ifindex,
+            gso_segs: if n > 1 { n } else { packet.segments.min(1) },
+            cb,
+            ..TestPacket::default()
+        };
+        let verdict = self.kernel.copy.test_run(program, &context, 1);
+        let verdict = verdict.expect("run");
+        prop_assert_eq!(verdict.value, -1);
+        let expected = if mark {
+            packet.frame(packet::CE)
+        } else {
+            frame
+        };
+        prop_assert_eq!(verdict.frame, expected, "marked: {}", mark);
+        Ok(())
+    }
+
+    /// The program wrote down this event and no other, and left these counters.
+    fn event(
+        &mut self,
+        kind: PortEventKind,
+        packet: Packet,
+        n: u32,
+        o: usize,
+        backlog: u32,
+        decision: Decision,
+    ) -> Outcome {
+        self.sequence += 1;
+        let at_wire_end = matches!(kind, PortEventKind::WireEnd);
+        let (input, _) = self.input(packet.input);
+        let expected = PortEvent {
+            kind: kind as u32,
+            bridge: BRIDGE,
+            sequence: self.sequence,
+            input: if at_wire_end { 0 } else { input.into() },
+            output: self.slot(o).into(),
+            segments: n,
+            markable: match kind {
+                PortEventKind::Drop => 0,
+                _ => packet.markable().into(),
+            },
+            backlog,
+            decision,
+        };
+        prop_assert_eq!(self.kernel.trace.next(), Some(expected));
+        prop_assert_eq!(self.kernel.trace.next(), None);
+        self.compare(false)
+    }
+
+    /// Every port's counters, and what waits between the ports in use, or between `all`.
+    fn compare(&mut self, all: bool) -> Outcome {
+        self.kernel.seen.events += 1;
+        let view = self.kernel.maps.bridge(BRIDGE).expect("counters");
+        prop_assert_eq!(view.sequence(), self.sequence);
+        for (slot, port) in (0..).zip(&self.host.ports) {
+            prop_assert_eq!(&view.port(slot), port, "slot {}", slot);
+        }
+        let used: Vec<u8> = if all {
+            (0..=255).collect()
+        } else {
+            [&[HOST], &self.trace.slots[..]].concat()
+        };
+        for &i in &used {
+            for &o in &used {
+                let waits = self.host.waiting[usize::from(i)][usize::from(o)];
+                prop_assert_eq!(view.waiting(i.into(), o.into()), waits, "{} to {}", i, o);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn random_traces() {
+    kernel_test!();
+    let lab = Lab::new(0);
+    let devices: Vec<u32> = (0..=MOST_PORTS)
+        .map(|n| {
+            lab.nl
+                .add_bridge(&format!("port{n}"))
+                .expect("a device")
+                .index
+        })
+        .collect();
+    let cases = Config::default().cases.max(TRACES);
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let seen = lab.switch.run(|| {
+        let kernel = RefCell::new(Kernel::new(lab.switch.inum(), devices));
+        let each = |trace: Trace| kernel.borrow_mut().run(&trace);
+        let result = TestRunner::new(config).run(&trace(), each);
+        if let Err(difference) = result {
+            panic!("{difference}");
+        }
+        let kernel = kernel.into_inner();
+        let count = |what| kernel.maps.count(what).expect("a counter");
+        assert_eq!((count(Count::RingFull), count(Count::MarkFailed)), (0, 0));
+        kernel.seen
+    });
+    note(&format!("differential: {cases} traces, {seen:?}"));
+    // Not vacuous: each kind of event and of decision.
+    let traces = u64::from(cases);
+    assert!(seen.events > 50 * traces, "{seen:?}");
+    for (often, what) in [
+        (seen.arrivals, 30 * traces),
+        (seen.departures, 30 * traces),
+        (seen.drops, traces),
+        (seen.wire_ends, traces),
+        (seen.resets, traces),
+        (seen.marked, 5 * traces),
+        (seen.unmarkable, traces),
+        (seen.input_triggers, 5 * traces),
+        (seen.output_triggers, 2 * traces),
+        (seen.repaired, traces),
+        (seen.super_packets, traces),
+    ] {
+        assert!(often > what, "{seen:?}");
+    }
+}
