@@ -6,25 +6,23 @@
 //!   what was received, and sends a clone back where an echo is due.
 
 use aya_ebpf::{
-    bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
-    helpers::{
-        bpf_clone_redirect, bpf_ktime_get_ns, bpf_skb_change_tail, bpf_spin_lock, bpf_spin_unlock,
-    },
+    helpers::{bpf_clone_redirect, bpf_skb_change_tail},
     macros::classifier,
     programs::TcContext,
 };
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow, LockedReceiver},
-    echo::{self, Echo, Refusal},
+    echo::{self, Echo},
     flow::{self, Flow, Key},
     packet::{self, ETHERNET, IP_WINDOW, Ip, TRANSPORT_WINDOW, protocol},
 };
 
 use crate::{
     maps::{
-        ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE,
-        ECN_RECEIVER, ECN_TAIL, ENDPOINT, constant, control, count,
+        ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_RECEIVER, ECN_TAIL,
+        ENDPOINT, constant, control, count,
     },
+    response::{self, locked, now, reverse, tell},
     skb::{NEXT, Packet, SHOT, field, load, raw, segments, store},
 };
 
@@ -32,27 +30,6 @@ use crate::{
 const ECHO_MARK: u32 = 0xec0e_ec0e;
 /// Insert only if there is none yet.
 const BPF_NOEXIST: u64 = 1;
-
-#[inline(always)]
-fn now() -> u64 {
-    // SAFETY: takes nothing.
-    unsafe { bpf_ktime_get_ns() }
-}
-
-/// Runs `$body` with `$value` (a `&mut` to `$field`) locked; no call may be in it.
-macro_rules! locked {
-    ($pointer:expr, $field:ident as $value:ident => $body:expr) => {{
-        // SAFETY: the lock serialises all programs that touch the value.
-        unsafe {
-            let entry = $pointer;
-            bpf_spin_lock((&raw mut (*entry).lock).cast());
-            let $value = &mut (*entry).$field;
-            let result = $body;
-            bpf_spin_unlock((&raw mut (*entry).lock).cast());
-            result
-        }
-    }};
-}
 
 /// What a packet is to an endpoint.
 struct Classified {
@@ -94,13 +71,6 @@ fn classify(p: &Packet, key: &mut Key) -> Option<Classified> {
         key.dst_port = u16::from_be_bytes([b[2], b[3]]);
     }
     Some(Classified { ip, tcp, data })
-}
-
-/// The same flow seen from the other end.
-#[inline(always)]
-fn reverse(key: &mut Key) {
-    core::mem::swap(&mut key.src, &mut key.dst);
-    core::mem::swap(&mut key.src_port, &mut key.dst_port);
 }
 
 /// What a new flow begins with; in read-only data, since the stack is small.
@@ -306,20 +276,6 @@ fn take_class(f: *mut LockedFlow, endpoint: &Endpoint, number: u32) -> Option<u3
     Some(taken)
 }
 
-/// Tells the agent of a new rate (0: a class was taken). Decreases and new classes wake it; increases
-/// wait until it comes by.
-#[inline(always)]
-fn tell(event: abi::RateEvent) {
-    let flags = if event.rate_bytes_per_s == 0 || event.pending != 0 {
-        BPF_RB_FORCE_WAKEUP
-    } else {
-        BPF_RB_NO_WAKEUP
-    };
-    if ECN_RATE.output(event, u64::from(flags)).is_err() {
-        count(Count::RingFull, 1);
-    }
-}
-
 /// Turns a clone of a data packet into the echo for its flow.
 #[inline(always)]
 fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
@@ -459,7 +415,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
     }
 }
 
-/// Takes an echo: the response of the flow's source.
+/// Takes an echo. One that cannot be read is somebody else's experiment, perhaps.
 #[inline(always)]
 fn take_echo(
     p: &Packet,
@@ -471,95 +427,9 @@ fn take_echo(
     let parsed =
         load::<{ echo::LEN }>(&p.ctx, p.l3 + c.ip.header_len).and_then(|b| Echo::parse(&b));
     let Some(e) = parsed else {
-        // Somebody else's experiment, perhaps.
         count(Count::EchoMalformed, 1);
         return None;
     };
-    reverse(key);
-    key.src_port = e.src_port;
-    key.dst_port = e.dst_port;
-    key.protocol = e.protocol;
-    let Some(f) = ECN_FLOW.get_ptr_mut(&*key) else {
-        count(Count::EchoUnknown, 1);
-        return Some(SHOT);
-    };
-    // SAFETY: written once, when the flow got its class.
-    let class = unsafe { core::ptr::read_volatile(&raw const (*f).flow.class) };
-    let count_of = |counter: Option<&u64>| match counter {
-        // SAFETY: one word, written by others.
-        Some(word) => unsafe { core::ptr::read_volatile(word) },
-        None => 0,
-    };
-    let departed = count_of(ECN_DEPARTED.get(class & 0xffff)) as u32;
-    let in_force = count_of(ECN_IN_FORCE.get(class & 0xffff));
-    let mut marked_ns = 0;
-    if flags & abi::TRACE_LATENCY != 0 {
-        // A switch does not know the endpoints.
-        key.endpoint = 0;
-        // SAFETY: copied at once.
-        if let Some(at) = unsafe { ECN_MARKED.get(&*key) } {
-            marked_ns = *at;
-        }
-    }
-    let now = now();
-    let policy = &endpoint.response;
-    let rmax = endpoint.link_bytes_per_s;
-    // 0 - refused, 1 - accepted, 2 - and the agent must be told.
-    let (outcome, refusal, lost, rate, decreased, ce, decreases, pending) = locked!(f, flow as f => {
-        match f.echo.accept(&e, f.sent_packets as u32, departed, f.quiet()) {
-            Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32, 0u32),
-            Ok(news) => {
-                let (reaction, tell) = f.respond(policy, &news, in_force, departed, rmax, now);
-                (
-                    1 + tell as u32,
-                    0,
-                    news.lost_echoes,
-                    f.rate_bytes_per_s,
-                    reaction.decreased,
-                    news.ce,
-                    f.decreases as u32,
-                    f.pending,
-                )
-            }
-        }
-    });
-    if outcome == 0 {
-        count(
-            if refusal == Refusal::Duplicate as u32 {
-                Count::EchoDuplicate
-            } else {
-                Count::EchoImpossible
-            },
-            1,
-        );
-        return Some(SHOT);
-    }
-    count(Count::EchoAccepted, 1);
-    #[cfg(feature = "trace")]
-    if decreased != 0 {
-        aya_log_ebpf::debug!(
-            &p.ctx,
-            "class {}: {} decreases, {} B/s",
-            class,
-            decreased,
-            rate
-        );
-    }
-    if lost != 0 {
-        count(Count::EchoLost, lost as u64);
-    }
-    if ce != 0 && marked_ns != 0 {
-        let _ = ECN_MARKED.remove(&*key);
-    }
-    if outcome == 2 {
-        tell(abi::RateEvent {
-            endpoint: endpoint_number(&p.ctx),
-            class,
-            rate_bytes_per_s: rate,
-            marked_ns: if decreased != 0 { marked_ns } else { 0 },
-            decrease: decreases,
-            pending,
-        });
-    }
+    response::take(&p.ctx, &e, key, endpoint, endpoint_number(&p.ctx), flags);
     Some(SHOT)
 }

@@ -27,6 +27,7 @@
 
 mod endpoint;
 mod maps;
+mod response;
 mod skb;
 mod switch;
 

@@ -1,0 +1,159 @@
+//! The response of a flow's source to an echo: the same wherever the echo is taken, at tc or XDP.
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    helpers::bpf_ktime_get_ns,
+};
+use ecn_core::{
+    abi::{self, Count, Endpoint},
+    echo::{Echo, Refusal},
+    flow::Key,
+};
+
+use crate::maps::{ECN_DEPARTED, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE, count};
+
+#[inline(always)]
+pub fn now() -> u64 {
+    // SAFETY: takes nothing.
+    unsafe { bpf_ktime_get_ns() }
+}
+
+/// Runs `$body` with `$value` (a `&mut` to `$field`) locked; no call may be in it.
+macro_rules! locked {
+    ($pointer:expr, $field:ident as $value:ident => $body:expr) => {{
+        // SAFETY: the lock serialises all programs that touch the value.
+        unsafe {
+            let entry = $pointer;
+            aya_ebpf::helpers::bpf_spin_lock((&raw mut (*entry).lock).cast());
+            let $value = &mut (*entry).$field;
+            let result = $body;
+            aya_ebpf::helpers::bpf_spin_unlock((&raw mut (*entry).lock).cast());
+            result
+        }
+    }};
+}
+pub(crate) use locked;
+
+/// The same flow seen from the other end.
+#[inline(always)]
+pub fn reverse(key: &mut Key) {
+    core::mem::swap(&mut key.src, &mut key.dst);
+    core::mem::swap(&mut key.src_port, &mut key.dst_port);
+}
+
+/// Tells the agent of a new rate (0: a class was taken). Decreases and new classes wake it; increases
+/// wait until it comes by.
+#[inline(always)]
+pub fn tell(event: abi::RateEvent) {
+    let flags = if event.rate_bytes_per_s == 0 || event.pending != 0 {
+        BPF_RB_FORCE_WAKEUP
+    } else {
+        BPF_RB_NO_WAKEUP
+    };
+    if ECN_RATE.output(event, u64::from(flags)).is_err() {
+        count(Count::RingFull, 1);
+    }
+}
+
+/// Takes an echo that came for the flow which `key`, the echo's own, is the other end of.
+#[inline(always)]
+pub fn take<C: EbpfContext>(
+    #[cfg_attr(
+        not(feature = "trace"),
+        expect(unused_variables, reason = "only to log")
+    )]
+    ctx: &C,
+    e: &Echo,
+    key: &mut Key,
+    endpoint: &Endpoint,
+    number: u32,
+    flags: u32,
+) {
+    reverse(key);
+    key.src_port = e.src_port;
+    key.dst_port = e.dst_port;
+    key.protocol = e.protocol;
+    let Some(f) = ECN_FLOW.get_ptr_mut(&*key) else {
+        count(Count::EchoUnknown, 1);
+        return;
+    };
+    // SAFETY: written once, when the flow got its class.
+    let class = unsafe { core::ptr::read_volatile(&raw const (*f).flow.class) };
+    let count_of = |counter: Option<&u64>| match counter {
+        // SAFETY: one word, written by others.
+        Some(word) => unsafe { core::ptr::read_volatile(word) },
+        None => 0,
+    };
+    let departed = count_of(ECN_DEPARTED.get(class & 0xffff)) as u32;
+    let in_force = count_of(ECN_IN_FORCE.get(class & 0xffff));
+    let mut marked_ns = 0;
+    if flags & abi::TRACE_LATENCY != 0 {
+        // A switch does not know the endpoints.
+        key.endpoint = 0;
+        // SAFETY: copied at once.
+        if let Some(at) = unsafe { ECN_MARKED.get(&*key) } {
+            marked_ns = *at;
+        }
+    }
+    let now = now();
+    let policy = &endpoint.response;
+    let rmax = endpoint.link_bytes_per_s;
+    // 0 - refused, 1 - accepted, 2 - and the agent must be told.
+    let (outcome, refusal, lost, rate, decreased, ce, decreases, pending) = locked!(f, flow as f => {
+        match f.echo.accept(e, f.sent_packets as u32, departed, f.quiet()) {
+            Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32, 0u32),
+            Ok(news) => {
+                let (reaction, tell) = f.respond(policy, &news, in_force, departed, rmax, now);
+                (
+                    1 + tell as u32,
+                    0,
+                    news.lost_echoes,
+                    f.rate_bytes_per_s,
+                    reaction.decreased,
+                    news.ce,
+                    f.decreases as u32,
+                    f.pending,
+                )
+            }
+        }
+    });
+    if outcome == 0 {
+        count(
+            if refusal == Refusal::Duplicate as u32 {
+                Count::EchoDuplicate
+            } else {
+                Count::EchoImpossible
+            },
+            1,
+        );
+        return;
+    }
+    count(Count::EchoAccepted, 1);
+    #[cfg(feature = "trace")]
+    if decreased != 0 {
+        aya_log_ebpf::debug!(
+            ctx,
+            "class {}: {} decreases, {} B/s",
+            class,
+            decreased,
+            rate
+        );
+    }
+    if lost != 0 {
+        count(Count::EchoLost, lost as u64);
+    }
+    if ce != 0 && marked_ns != 0 {
+        let _ = ECN_MARKED.remove(&*key);
+    }
+    if outcome == 2 {
+        tell(abi::RateEvent {
+            endpoint: number,
+            class,
+            rate_bytes_per_s: rate,
+            marked_ns: if decreased != 0 { marked_ns } else { 0 },
+            decrease: decreases,
+            pending,
+        });
+    }
+}
