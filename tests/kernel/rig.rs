@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -54,20 +55,12 @@ impl Folder {
         fs::read_to_string(self.0.join("rig").with_extension(kind)).unwrap_or_default()
     }
 
-    fn start(&self, ecn: &Path, seconds: &str) -> Process {
+    fn start(&self, ecn: &Path, seconds: &str, options: &str) -> Process {
         let out = self.0.join("figures");
         let out = out.to_str().expect("a path");
-        let words = [
-            "rig",
-            "run",
-            "--seconds",
-            seconds,
-            "--warm-up",
-            "3",
-            "--out",
-            out,
-            "-j",
-        ];
+        let words = ["rig", "run", "--seconds", seconds, "--warm-up", "3"];
+        let words = words.into_iter().chain(options.split_whitespace());
+        let words: Vec<_> = words.chain(["--out", out, "-j"]).collect();
         Process::start(ecn, &words, &self.0.join("rig"))
     }
 }
@@ -89,7 +82,7 @@ fn keys(value: &Value, expected: &[&str]) {
     assert_eq!(found, expected.iter().copied().collect());
 }
 
-const PHASE: [&str; 20] = [
+const PHASE: [&str; 27] = [
     "name",
     "marking",
     "response",
@@ -110,6 +103,13 @@ const PHASE: [&str; 20] = [
     "control_latency_us_p50",
     "control_latency_us_p99",
     "cpu_share",
+    "victim_ping_us_p50",
+    "victim_ping_us_p99",
+    "victim_tcp_rtt_us_p50",
+    "victim_tcp_rtt_us_p99",
+    "tcp_retransmitted_segments",
+    "tcp_resets",
+    "checksum_errors",
 ];
 const PORT: [&str; 12] = [
     "bridge",
@@ -154,7 +154,7 @@ fn uncontrolled_and_controlled() {
     let ecn = ecn_or_skip!();
     let (_alone, folder) = (alone(), Folder::new());
     let before = Snapshot::take();
-    let mut rig = folder.start(&ecn, "4");
+    let mut rig = folder.start(&ecn, "4", "");
 
     // Meanwhile, in the controlled phase.
     let controlled = || folder.text("err").contains("\ncontrolled ");
@@ -162,6 +162,7 @@ fn uncontrolled_and_controlled() {
     let mut flows = Vec::new();
     let all = eventually(s(5), || {
         flows = rows(&ecn, "flow");
+        flows.retain(|flow| flow["protocol"] == "udp"); // not the pings beside the victim's
         flows.len() >= 21
     });
     assert!(all, "{} flows: {flows:?}", flows.len());
@@ -203,13 +204,84 @@ fn uncontrolled_and_controlled() {
     assert_eq!(left, Vec::<&String>::new());
 }
 
+/// What a busy machine cannot change: everything is controlled, and nothing breaks.
+#[test]
+fn tcp_alone_and_beside_udp() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (_alone, folder) = (alone(), Folder::new());
+    for (traffic, congestion_control, offload, tcp_flows) in [
+        ("tcp", "cubic", "off", 21),
+        ("mixed", "reno", "on", 11),
+        ("iperf3-mixed", "cubic", "off", 11),
+    ] {
+        if traffic.starts_with("iperf3") && Command::new("iperf3").arg("-v").output().is_err() {
+            ecn_tests::skipped(ecn_tests::name_of(|| {}), "no iperf3");
+            continue;
+        }
+        let options = format!(
+            "--traffic {traffic} --congestion-control {congestion_control} --offload {offload} \
+             --phases controlled"
+        );
+        let mut rig = folder.start(&ecn, "3", &options);
+        let controlled = || folder.text("err").contains("\ncontrolled ");
+        assert!(eventually(s(60), controlled), "{}", folder.text("err"));
+        let mut flows = Vec::new();
+        let of = |flows: &[Value], protocol: &str| {
+            flows.iter().filter(|f| f["protocol"] == protocol).count()
+        };
+        // iperf3's control connections are flows of their own, one for each.
+        let own = if traffic.starts_with("iperf3") { 21 } else { 0 };
+        let expected = (tcp_flows + own, 21 - tcp_flows);
+        let all = eventually(s(5), || {
+            flows = rows(&ecn, "flow");
+            (of(&flows, "tcp"), of(&flows, "udp")) == expected
+        });
+        assert!(all, "{options}: {expected:?} of {flows:?}");
+        let code = rig.ended(s(60));
+        assert_eq!(code, Some(Some(0)), "{options}: {}", folder.text("err"));
+        let report: Value = serde_json::from_str(&folder.text("out")).expect("one JSON document");
+        let parameters = &report["parameters"];
+        assert_eq!(parameters["congestion_control"], congestion_control);
+        assert_eq!(parameters["offload"], offload == "on");
+        let phase = &report["phases"][0];
+        note(&format!("rig, {options}: {phase:#}"));
+        let number = |key: &str| phase[key].as_f64().expect("a number");
+        for key in [
+            "marked_packets",
+            "victim_ping_us_p50",
+            "victim_tcp_rtt_us_p50",
+        ] {
+            assert!(number(key) > 0.0, "{options}: {key}");
+        }
+        assert_eq!(
+            (number("tcp_resets"), number("checksum_errors")),
+            (0.0, 0.0)
+        );
+        assert!(number("root") > 0.3, "{options}");
+        assert!(number("root_queue_mean_packets") < 60.0, "{options}");
+    }
+
+    // Whatever this kernel lacks: refused before anything is made.
+    for (options, code) in [
+        ("--traffic tcp --congestion-control nosuch", 3),
+        ("--congestion-control reno", 2),
+    ] {
+        let mut rig = folder.start(&ecn, "3", options);
+        assert_eq!(rig.ended(s(10)), Some(Some(code)), "{options}");
+        let said = folder.text("err");
+        assert_eq!(said.lines().count(), 1, "{options}: {said}");
+        assert!(said.contains("congestion"), "{said}");
+    }
+}
+
 #[test]
 fn killed_in_the_middle() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (_alone, folder) = (alone(), Folder::new());
     let before = Snapshot::take();
-    let mut rig = folder.start(&ecn, "30");
+    let mut rig = folder.start(&ecn, "30", "");
     let controlled = || folder.text("err").contains("\nuncontrolled ");
     assert!(eventually(s(60), controlled), "{}", folder.text("err"));
     std::thread::sleep(s(5));

@@ -23,6 +23,19 @@ pub struct HostArgs {
     /// Rate of all links
     #[arg(long, value_name = "RATE", default_value = "100mbit")]
     pub link_rate: Rate,
+    /// Super-packets: sources may send them, and ports put them together (TSO, GSO, GRO)
+    #[arg(long, value_enum, value_name = "on|off", default_value_t)]
+    pub offload: Offload,
+}
+
+/// Whether there may be super-packets.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Offload {
+    /// Segments of a flow may travel together
+    On,
+    /// Every packet is a frame of its own
+    #[default]
+    Off,
 }
 
 /// What traffic the sources send.
@@ -33,12 +46,17 @@ pub enum Traffic {
     Udp,
     /// Greedy TCP of our own
     Tcp,
+    /// Half of the sources of each class TCP, half UDP; the victim TCP
+    Mixed,
     /// UDP of iperf3
     #[value(name = "iperf3")]
     Iperf3,
     /// TCP of iperf3
     #[value(name = "iperf3-tcp")]
     Iperf3Tcp,
+    /// As mixed, of iperf3
+    #[value(name = "iperf3-mixed")]
+    Iperf3Mixed,
     /// None: somebody else sends
     None,
 }
@@ -52,6 +70,9 @@ pub enum Phases {
     #[default]
     Both,
 }
+
+/// What TCP sources use unless they are told otherwise.
+pub const CONGESTION_CONTROL: &str = "cubic";
 
 /// `ecn rig run`.
 #[derive(Args, Debug, Clone, PartialEq)]
@@ -95,6 +116,9 @@ pub struct RigArgs {
     /// What the sources send
     #[arg(long, value_enum, value_name = "KIND", default_value_t)]
     pub traffic: Traffic,
+    /// Congestion control of TCP sources, such as cubic, reno, bbr
+    #[arg(long, value_name = "NAME", default_value = CONGESTION_CONTROL)]
+    pub congestion_control: String,
     /// IPv6 instead of IPv4
     #[arg(long)]
     pub ipv6: bool,

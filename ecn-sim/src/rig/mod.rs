@@ -6,7 +6,7 @@ pub mod report;
 
 use std::collections::BTreeMap;
 
-use args::{Phases, RigArgs, Traffic};
+use args::{CONGESTION_CONTROL, Offload, Phases, RigArgs, Traffic};
 use report::{Parameters, Phase, Report, Sample};
 
 use crate::engine::{MS, Time};
@@ -64,6 +64,14 @@ impl PhasePlan {
 }
 
 impl RigArgs {
+    /// Whether any source sends TCP.
+    pub const fn has_tcp(&self) -> bool {
+        match self.traffic {
+            Traffic::Udp | Traffic::Iperf3 | Traffic::None => false,
+            Traffic::Tcp | Traffic::Mixed | Traffic::Iperf3Tcp | Traffic::Iperf3Mixed => true,
+        }
+    }
+
     /// The phases to run, in order.
     pub fn phases(&self) -> Vec<PhasePlan> {
         let mut phases = if self.compare {
@@ -82,6 +90,11 @@ impl RigArgs {
 fn only_on_a_kernel(args: &RigArgs) -> Option<&'static str> {
     [
         (args.traffic != Traffic::default(), "--traffic"),
+        (
+            args.congestion_control != CONGESTION_CONTROL,
+            "--congestion-control",
+        ),
+        (args.hosts.offload != Offload::default(), "--offload"),
         (args.ipv6, "--ipv6"),
         (args.mark_at != MarkAt::default(), "--mark-at"),
         (args.echo != Every::default(), "--echo"),
@@ -139,6 +152,8 @@ pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
             remote_flows: args.hosts.remote,
             victim: !args.hosts.no_victim,
             transport: "window of 1 packet".to_owned(),
+            congestion_control: None,
+            offload: false,
             buffer: args.buffer,
             threshold: args.threshold,
             mark_at: MarkAt::Departure,
@@ -208,6 +223,13 @@ fn phase(
         control_latency_us_p50: 0,
         control_latency_us_p99: 0,
         cpu_share: 0.0,
+        victim_ping_us_p50: 0,
+        victim_ping_us_p99: 0,
+        victim_tcp_rtt_us_p50: 0,
+        victim_tcp_rtt_us_p99: 0,
+        tcp_retransmitted_segments: 0,
+        tcp_resets: 0,
+        checksum_errors: 0,
         samples: samples(network, &record.series, step, root),
     })
 }

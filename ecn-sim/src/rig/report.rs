@@ -44,8 +44,12 @@ pub struct Parameters {
     pub remote_flows: u32,
     /// Whether there is a victim: a flow over the inter-switch link to an output of its own.
     pub victim: bool,
-    /// `udp` or `tcp`.
+    /// `udp`, `tcp`, `mixed`, ...
     pub transport: String,
+    /// Congestion control of TCP flows, where there are any.
+    pub congestion_control: Option<String>,
+    /// Whether there may be super-packets.
+    pub offload: bool,
     /// Packets per input buffer.
     pub buffer: u32,
     /// Packets waiting for one output, above which they are marked.
@@ -121,6 +125,28 @@ pub struct Phase {
     /// passed: the share of one core.
     #[serde(serialize_with = "rounded")]
     pub cpu_share: f64,
+    /// Median round-trip time of a ping beside the victim's flow; 0 if none came back.
+    #[serde(default)]
+    pub victim_ping_us_p50: u64,
+    /// The time that 99 % of these pings stay below.
+    #[serde(default)]
+    pub victim_ping_us_p99: u64,
+    /// Median of the round-trip time that the victim's TCP reckons with, its wait at the source included; 0
+    /// if the victim is not TCP.
+    #[serde(default)]
+    pub victim_tcp_rtt_us_p50: u64,
+    /// The time that 99 % of these stay below.
+    #[serde(default)]
+    pub victim_tcp_rtt_us_p99: u64,
+    /// Segments that TCP sent again.
+    #[serde(default)]
+    pub tcp_retransmitted_segments: u64,
+    /// TCP connections that a reset ended.
+    #[serde(default)]
+    pub tcp_resets: u64,
+    /// TCP segments that came with a wrong checksum.
+    #[serde(default)]
+    pub checksum_errors: u64,
     /// Rates over time, for figures and `rig-samples.csv`; not part of the JSON document.
     #[serde(skip)]
     pub samples: Vec<Sample>,
@@ -463,7 +489,15 @@ impl Report {
         type Row<'a> = (&'a str, &'a str, &'a dyn Fn(&Phase) -> String);
         let percent: fn(f64) -> String = |share| format!("{:.1}", share * 100.0);
         let victim = self.parameters.victim;
-        let rows: [Row<'_>; 19] = [
+        let has_tcp = self.parameters.congestion_control.is_some();
+        // Rows that say nothing for this traffic are left out.
+        let shown = |name: &str| match name {
+            "TCP, sent again" | "TCP, resets" | "TCP, bad checksum" => has_tcp,
+            "victim TCP, 50 %" | "victim TCP, 99 %" => victim && has_tcp,
+            "victim ping, 50 %" | "victim ping, 99 %" => victim,
+            _ => true,
+        };
+        let rows: [Row<'_>; 26] = [
             ("marking", "", &|p| p.marking.to_string()),
             ("response", "", &|p| p.response.to_string()),
             ("measured", "s", &|p| p.seconds.to_string()),
@@ -498,6 +532,25 @@ impl Report {
             ("root queue, most", "packets", &|p| {
                 count(p.root_queue_max_packets)
             }),
+            ("victim ping, 50 %", "us", &|p| {
+                or_dash(p.victim_ping_us_p50)
+            }),
+            ("victim ping, 99 %", "us", &|p| {
+                or_dash(p.victim_ping_us_p99)
+            }),
+            ("victim TCP, 50 %", "us", &|p| {
+                or_dash(p.victim_tcp_rtt_us_p50)
+            }),
+            ("victim TCP, 99 %", "us", &|p| {
+                or_dash(p.victim_tcp_rtt_us_p99)
+            }),
+            ("TCP, sent again", "packets", &|p| {
+                count(p.tcp_retransmitted_segments)
+            }),
+            ("TCP, resets", "", &|p| count(p.tcp_resets)),
+            ("TCP, bad checksum", "packets", &|p| {
+                count(p.checksum_errors)
+            }),
             ("mark to rate, 50 %", "us", &|p| {
                 or_dash(p.control_latency_us_p50)
             }),
@@ -509,7 +562,7 @@ impl Report {
         let mut header = vec!["", ""];
         header.extend(self.phases.iter().map(|phase| phase.name.as_str()));
         let mut table = plain_table(&header, &[0, 1]);
-        for (name, unit, value) in rows {
+        for (name, unit, value) in rows.into_iter().filter(|(name, ..)| shown(name)) {
             let mut cells = vec![name.to_owned(), unit.to_owned()];
             cells.extend(self.phases.iter().map(value));
             table.add_row(cells);
@@ -1057,6 +1110,8 @@ mod tests {
             remote_flows: 10,
             victim: true,
             transport: "udp".to_owned(),
+            congestion_control: None,
+            offload: false,
             buffer: 4,
             threshold: 8,
             mark_at: MarkAt::Arrival,
@@ -1091,6 +1146,13 @@ mod tests {
             control_latency_us_p50: 0,
             control_latency_us_p99: 0,
             cpu_share: 0.06,
+            victim_ping_us_p50: 16_900,
+            victim_ping_us_p99: 17_300,
+            victim_tcp_rtt_us_p50: 0,
+            victim_tcp_rtt_us_p99: 0,
+            tcp_retransmitted_segments: 0,
+            tcp_resets: 0,
+            checksum_errors: 0,
             samples: samples(0.88, 0.12, 0.09, 99.0, 0.01),
         }
     }
@@ -1117,6 +1179,13 @@ mod tests {
             control_latency_us_p50: 1_200,
             control_latency_us_p99: 2_900,
             cpu_share: 0.07,
+            victim_ping_us_p50: 1_200,
+            victim_ping_us_p99: 3_900,
+            victim_tcp_rtt_us_p50: 0,
+            victim_tcp_rtt_us_p99: 0,
+            tcp_retransmitted_segments: 0,
+            tcp_resets: 0,
+            checksum_errors: 0,
             samples: samples(0.58, 0.36, 0.49, 3.2, 0.05),
         }
     }
@@ -1205,9 +1274,12 @@ mod tests {
         let given = serde_json::to_string(&parameters()).unwrap();
         let contract = contract.replace("{...}", &given);
         let report: Report = serde_json::from_str(&contract).unwrap();
-        // Compared as text, so that order, names and kinds of numbers count.
+        // Compared as text, so that order, names and kinds of numbers count. What came later follows.
         let squeezed: String = contract.split_whitespace().collect();
-        assert_eq!(serde_json::to_string(&report).unwrap(), squeezed);
+        let json = serde_json::to_string(&report).unwrap();
+        let (theirs, ours) = json.split_once(",\"victim_ping_us_p50\":").unwrap();
+        assert_eq!(format!("{theirs}}}]}}"), squeezed);
+        assert!(ours.ends_with(",\"checksum_errors\":0}]}"), "{json}");
         assert!(report.to_json().unwrap().ends_with("}\n"));
     }
 
@@ -1270,11 +1342,27 @@ dropped             packets         588,000             0
 marked              packets               0        13,440
 root queue, mean    packets            99.2           3.2
 root queue, most    packets             116            39
+victim ping, 50 %   us               16,900         1,200
+victim ping, 99 %   us               17,300         3,900
 mark to rate, 50 %  us                    -         1,200
 mark to rate, 99 %  us                    -         2,900
 agent               % of core           6.0           7.0
 ";
-        assert_eq!(report(vec![uncontrolled(), controlled()]).table(), expected);
+        let mut record = report(vec![uncontrolled(), controlled()]);
+        assert_eq!(record.table(), expected);
+
+        record.parameters.congestion_control = Some("bbr".to_owned());
+        record.phases[1].tcp_retransmitted_segments = 1_234;
+        record.phases[1].victim_tcp_rtt_us_p99 = 4_321;
+        let table = record.table();
+        for row in [
+            "TCP, sent again packets 0 1,234",
+            "victim TCP, 99 % us - 4,321",
+            "TCP, bad checksum packets 0 0",
+        ] {
+            let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(table.lines().any(|line| words(line) == row), "{table}");
+        }
         let table = without_victim(report(vec![uncontrolled()])).table();
         assert!(
             table.contains("victim              % of link             -\n"),

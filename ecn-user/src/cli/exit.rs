@@ -46,6 +46,9 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
             rig::run::Error::Agent(error) => code_of_agent(error),
             rig::run::Error::Datapath(error) => code_of_datapath(error),
             rig::run::Error::Traffic(rig::traffic::Error::Net(error)) => code_of_net(error),
+            rig::run::Error::Traffic(rig::traffic::Error::CongestionControl { .. }) => {
+                Some(LACKING)
+            }
             _ => None,
         };
     }

@@ -13,6 +13,7 @@ use crate::rig;
 use crate::rig::args::{self, HostArgs, RigArgs};
 use crate::rig::run::{Plan, Progress};
 use crate::rig::topology::{self, Counters, DEFAULT_PREFIX, HOST_DEVICE, Host, Topology};
+use ecn_sim::rig::args::CONGESTION_CONTROL;
 use ecn_sim::rig::report;
 
 use super::exit::{Failure, print, print_json};
@@ -76,6 +77,11 @@ pub fn run(rig: &Rig) -> anyhow::Result<()> {
 /// Runs the phases, shows them while they run, and says what they gave.
 fn measure(args: &RigArgs) -> anyhow::Result<()> {
     args::check(args)?;
+    if args.congestion_control != CONGESTION_CONTROL && !args.has_tcp() {
+        let message = "--congestion-control is TCP's: it goes with --traffic tcp, mixed, iperf3-tcp \
+                       or iperf3-mixed";
+        return Err(Failure::usage(message).into());
+    }
     require_root("the rig")?;
     // Before minutes of measuring, not after.
     std::fs::create_dir_all(&args.out).map_err(|error| {

@@ -26,7 +26,7 @@ use super::queueing::show_classid;
 use super::wire::{self, u32_at, u64_at};
 use super::{HtbRate, NetNs, Result};
 use netlink_packet_core::{NLM_F_REQUEST, NLMSG_ERROR};
-use netlink_sys::Socket;
+use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use std::io;
@@ -158,7 +158,7 @@ impl ClassSocket {
     /// Opens it.
     pub fn open(ns: &NetNs) -> Result<Self> {
         Ok(Self {
-            socket: netlink::open_socket(ns)?,
+            socket: netlink::open_socket(ns, NETLINK_ROUTE)?,
             errors: vec![0; 8 << 10].into(),
         })
     }
@@ -348,12 +348,17 @@ pub fn install_port(
     frame_bytes: u32,
     queue_packets: u32,
 ) -> Result<()> {
-    let class = classid(PORT_MAJOR, TOP_MINOR);
+    let class = port_class();
     nl.replace_htb_root(ifindex, PORT_MAJOR, TOP_MINOR)?;
     let late = u32::try_from(bytes_per_s / 1_000_000 * TIMER_LATE_US).unwrap_or(u32::MAX);
     let rate = HtbRate::fixed(bytes_per_s, frame_bytes.max(late));
     nl.htb_class(ifindex, class, classid(PORT_MAJOR, 0), &rate)?;
     nl.pfifo_leaf(ifindex, class, 0, queue_packets)
+}
+
+/// The class that [`install_port`] makes.
+pub const fn port_class() -> u32 {
+    classid(PORT_MAJOR, TOP_MINOR)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use nix::errno::Errno;
 
+pub mod diag;
 pub mod ethtool;
 pub mod htb;
 pub mod netlink;

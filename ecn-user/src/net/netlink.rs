@@ -91,10 +91,10 @@ struct Connection {
     buffer: Vec<u8>,
 }
 
-/// Opens a route socket inside a namespace, with a large receive buffer.
-pub(super) fn open_socket(ns: &NetNs) -> Result<Socket> {
+/// Opens a socket of a netlink protocol inside a namespace, with a large receive buffer.
+pub(super) fn open_socket(ns: &NetNs, protocol: isize) -> Result<Socket> {
     let open = || -> std::io::Result<Socket> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        let mut socket = Socket::new(protocol)?;
         // Without CAP_NET_ADMIN the kernel's own maximum has to do.
         if sockopt::RcvBufForce.set(&socket, &RECEIVE_BUFFER).is_err() {
             sockopt::RcvBuf.set(&socket, &RECEIVE_BUFFER)?;
@@ -138,15 +138,20 @@ pub(super) fn refusal(message: &Received<'_>) -> Option<(Errno, Option<String>)>
 impl Netlink {
     /// Opens a socket inside `ns`; later calls work from any thread.
     pub fn open(ns: &NetNs) -> Result<Self> {
+        Ok(Self::over(open_socket(ns, NETLINK_ROUTE)?, ns))
+    }
+
+    /// Requests over a socket that is open inside `ns`.
+    pub(super) fn over(socket: Socket, ns: &NetNs) -> Self {
         let connection = Connection {
-            socket: open_socket(ns)?,
+            socket,
             sequence: 0,
             buffer: vec![0; DATAGRAM],
         };
-        Ok(Self {
+        Self {
             connection: Mutex::new(connection),
             netns: ns.name().to_owned(),
-        })
+        }
     }
 
     /// Name of the namespace that this socket speaks to.
@@ -535,7 +540,7 @@ pub struct LinkWatch {
 impl LinkWatch {
     /// Starts to follow. List the devices after this, not before, so that none is missed.
     pub fn open(ns: &NetNs) -> Result<Self> {
-        let mut socket = open_socket(ns)?;
+        let mut socket = open_socket(ns, NETLINK_ROUTE)?;
         let start = |socket: &mut Socket| {
             socket.add_membership(RTNLGRP_LINK)?;
             socket.set_non_blocking(true)

@@ -41,8 +41,8 @@ pub struct Qdisc {
     pub packets: u64,
     /// How often it had to hold a packet back.
     pub overlimits: u32,
-    /// Packets that fit, where it is a `pfifo`.
-    pub limit_packets: Option<u32>,
+    /// What fits, where it is a `pfifo` (packets) or `bfifo` (bytes).
+    pub limit: Option<u32>,
 }
 
 /// A class of an HTB and its counters.
@@ -163,13 +163,25 @@ impl Netlink {
         handle: u32,
         limit_packets: u32,
     ) -> Result<()> {
+        self.fifo_leaf("pfifo", ifindex, parent, handle, limit_packets)
+    }
+
+    /// Puts a queue under a class, of so many packets (`pfifo`) or bytes (`bfifo`).
+    pub fn fifo_leaf(
+        &self,
+        kind: &'static str,
+        ifindex: u32,
+        parent: u32,
+        handle: u32,
+        limit: u32,
+    ) -> Result<()> {
         let message = Message::request(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE)
             .tc(ifindex, handle, parent)
-            .attr_str(TCA_KIND, "pfifo")
-            .attr_u32(TCA_OPTIONS, limit_packets);
+            .attr_str(TCA_KIND, kind)
+            .attr_u32(TCA_OPTIONS, limit);
         self.request(message, || {
             format!(
-                "add a pfifo to class {} of interface {ifindex}",
+                "add a {kind} to class {} of interface {ifindex}",
                 show_classid(parent)
             )
         })
@@ -258,7 +270,9 @@ fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
     for (kind, value) in wire::attributes_after(payload, TCMSG) {
         match kind {
             TCA_KIND => qdisc.kind = text(value),
-            TCA_OPTIONS if qdisc.kind == "pfifo" => qdisc.limit_packets = u32_at(value, 0),
+            TCA_OPTIONS if matches!(qdisc.kind.as_str(), "pfifo" | "bfifo") => {
+                qdisc.limit = u32_at(value, 0);
+            }
             TCA_STATS2 => {
                 let counters = parse_counters(value)?;
                 qdisc.bytes = counters.bytes;

@@ -1,6 +1,6 @@
 //! What `ecn rig` is asked for, as plan and configuration.
 
-pub use ecn_sim::rig::args::{HostArgs, Phases, RigArgs, Traffic};
+pub use ecn_sim::rig::args::{HostArgs, Offload, Phases, RigArgs, Traffic};
 
 use crate::config::{Bridge, Config, ConfigError, Echo, Response};
 use crate::rig::run::Plan;
@@ -13,6 +13,7 @@ impl From<&HostArgs> for Topology {
             local: args.local,
             remote: args.remote,
             victim: !args.no_victim,
+            offload: args.offload == Offload::On,
             link_rate_bytes_per_s: args.link_rate.bytes_per_s(),
             ..Self::default()
         }
@@ -26,6 +27,8 @@ const fn kind(traffic: Traffic) -> Option<Kind> {
         Traffic::Tcp => Some(Kind::Tcp),
         Traffic::Iperf3 => Some(Kind::Iperf3Udp),
         Traffic::Iperf3Tcp => Some(Kind::Iperf3Tcp),
+        Traffic::Mixed => Some(Kind::Mixed),
+        Traffic::Iperf3Mixed => Some(Kind::Iperf3Mixed),
         Traffic::None => None,
     }
 }
@@ -36,6 +39,7 @@ impl From<&RigArgs> for Plan {
             topology: (&args.hosts).into(),
             phases: args.phases(),
             traffic: kind(args.traffic),
+            congestion_control: args.congestion_control.clone(),
             ipv6: args.ipv6,
             warm_up_s: args.warm_up,
             seconds: args.seconds,
@@ -121,7 +125,7 @@ mod tests {
         let args = parse(
             "--local 2 --remote 3 --no-victim --link-rate 1gbit --marking naive --mark-at departure \
              --response fimd --rmin 1/256 --m 4 --round 2ms --echo 5ms --traffic iperf3-tcp \
-             --phases controlled --seconds 3 --warm-up 0 -j",
+             --congestion-control bbr --offload on --phases controlled --seconds 3 --warm-up 0 -j",
         )
         .unwrap();
         assert_eq!(
@@ -129,6 +133,8 @@ mod tests {
             125_000_000
         );
         assert!(!Topology::from(&args.hosts).victim && args.json);
+        assert!(Topology::from(&args.hosts).offload);
+        assert_eq!(Plan::from(&args).congestion_control, "bbr");
         assert_eq!(
             (args.marking, args.response),
             (Marking::Naive, Function::Fimd)

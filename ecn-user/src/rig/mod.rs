@@ -3,6 +3,7 @@
 pub mod args;
 pub use ecn_sim::figure;
 pub use ecn_sim::rig::report;
+pub mod rtt;
 pub mod run;
 pub mod topology;
 pub mod traffic;

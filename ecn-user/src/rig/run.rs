@@ -18,9 +18,11 @@ use nix::sys::resource::{UsageWho, getrusage};
 
 use super::{
     report::{Parameters, Phase, Report, Sample, remote_local_ratio},
+    rtt::RttMeter,
     topology::{HOST_DEVICE, PortProbe, Rig, Role, Topology},
     traffic::{self, Traffic},
 };
+use ecn_core::packet::protocol;
 use ecn_sim::measure::jain;
 use ecn_sim::rig::PhasePlan;
 
@@ -28,7 +30,7 @@ use crate::{
     agent::{self, Agent, Options, enforce::lock, state::Lock},
     cli::table,
     config::{self, Config, Endpoint, Enforcement, Every, Function, MarkAt, Response, Round},
-    net::ClassStats,
+    net::{ClassStats, diag::TcpCounters},
     units::{Fraction, Rate},
 };
 
@@ -69,6 +71,8 @@ pub struct Plan {
     pub phases: Vec<PhasePlan>,
     /// Kind of traffic; `None`: somebody else makes it.
     pub traffic: Option<traffic::Kind>,
+    /// Congestion control of TCP sources.
+    pub congestion_control: String,
     /// IPv6 instead of IPv4.
     pub ipv6: bool,
     /// Seconds before a measurement.
@@ -138,6 +142,11 @@ impl Plan {
             remote_flows: self.topology.remote,
             victim: self.topology.victim,
             transport: self.traffic.map_or("none", traffic::Kind::name).to_owned(),
+            congestion_control: self
+                .traffic
+                .filter(|kind| kind.has_tcp())
+                .map(|_| self.congestion_control.clone()),
+            offload: self.topology.offload,
             buffer: self.buffer,
             threshold: self.threshold,
             mark_at: self.mark_at,
@@ -192,6 +201,7 @@ struct Snapshot {
 struct Totals {
     sent: u64,
     marked: u64,
+    tcp: TcpCounters,
     cpu: Duration,
 }
 
@@ -226,11 +236,19 @@ impl<'a> Meter<'a> {
         })
     }
 
+    fn victim(&self) -> Option<&String> {
+        let mut hosts = self.rig.hosts().iter();
+        let victim = hosts.find(|host| host.role == Role::Victim);
+        victim.map(|host| &host.name)
+    }
+
     fn received(&self) -> Result<HashMap<String, u64>> {
         let mut received: HashMap<String, u64> = HashMap::new();
         for (key, receiver) in self.maps.receivers()? {
             let source = table::address(&key.src);
-            if let Some((name, _)) = self.sources.get(&source) {
+            // The pings beside the victim's flow are not its own.
+            let ping = matches!(key.protocol, protocol::ICMP | protocol::ICMPV6);
+            if let Some((name, _)) = self.sources.get(&source).filter(|_| !ping) {
                 // The hook sees the Ethernet header too.
                 *received.entry(name.clone()).or_default() += receiver.bytes;
             }
@@ -268,9 +286,17 @@ impl<'a> Meter<'a> {
             .iter()
             .map(|(_, c)| c.packets)
             .sum();
+        let mut tcp = TcpCounters::default();
+        for host in self.rig.hosts() {
+            let counters = TcpCounters::read(&self.rig.netns(host)?);
+            // Both ends count a reset.
+            let resets = if host.is_source() { counters.resets } else { 0 };
+            tcp += TcpCounters { resets, ..counters };
+        }
         Ok(Totals {
             sent,
             marked,
+            tcp,
             cpu: agent_cpu(),
         })
     }
@@ -324,7 +350,8 @@ fn cpu(who: UsageWho) -> Duration {
     })
 }
 
-fn thread_cpu() -> Duration {
+/// Processor time of the calling thread.
+pub(super) fn thread_cpu() -> Duration {
     cpu(UsageWho::RUSAGE_THREAD)
 }
 
@@ -393,6 +420,9 @@ pub fn run(
     stop: &AtomicBool,
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Report> {
+    if plan.traffic.is_some_and(traffic::Kind::has_tcp) {
+        traffic::check_congestion_control(&plan.congestion_control)?;
+    }
     let process_lock = Lock::take()?;
     let rig = Rig::up(&plan.topology)?;
     let mut phases = Vec::new();
@@ -445,12 +475,16 @@ fn run_phase(
     };
     let agent = Agent::start(plan.config(phase, rig), options, process_lock)?;
     let meter = Meter::new(plan, rig, &agent)?;
-    let traffic = match plan.traffic {
-        Some(kind) => Some(Traffic::start(&traffic::Plan::new(
-            &plan.topology,
-            kind,
-            plan.ipv6,
-        ))?),
+    let traffic_plan = plan.traffic.map(|kind| traffic::Plan {
+        congestion_control: plan.congestion_control.clone(),
+        ..traffic::Plan::new(&plan.topology, kind, plan.ipv6)
+    });
+    let victim = traffic_plan
+        .iter()
+        .flat_map(|plan| &plan.flows)
+        .find(|flow| Some(&flow.name) == meter.victim());
+    let traffic = match &traffic_plan {
+        Some(plan) => Some(Traffic::start(plan)?),
         None => None,
     };
     let began = Instant::now();
@@ -460,6 +494,7 @@ fn run_phase(
     let mut last = meter.snapshot()?;
     let mut first: Option<(Snapshot, Totals)> = None;
     let mut queue: Option<QueueMeter> = None;
+    let mut round_trips: Option<RttMeter> = None;
     let mut tick = 0u32;
     while began.elapsed() < end {
         tick += 1;
@@ -483,6 +518,7 @@ fn run_phase(
         });
         if first.is_none() && began.elapsed() >= warm_up {
             queue = Some(QueueMeter::start(rig.probe("root")?));
+            round_trips = RttMeter::start(rig, plan.ipv6, victim)?;
             lock(&agent.enforcement().latency_us).reset();
             let totals = meter.totals()?;
             first = Some((meter.snapshot()?, totals));
@@ -495,6 +531,8 @@ fn run_phase(
         return Err(Error::Stopped);
     };
     let queue = queue.map(QueueMeter::stop).unwrap_or_default();
+    let mut trips = round_trips.map(RttMeter::stop).unwrap_or_default();
+    let tcp = ended.tcp - began.tcp;
     if let Some(traffic) = traffic {
         traffic.stop()?;
     }
@@ -502,7 +540,7 @@ fn run_phase(
     let cpu = ended
         .cpu
         .saturating_sub(began.cpu)
-        .saturating_sub(queue.cpu);
+        .saturating_sub(queue.cpu + trips.cpu);
     let local = meter.flows(Role::Local, &from, &to);
     let remote = meter.flows(Role::Remote, &from, &to);
     let (local_sum, remote_sum) = (local.iter().sum(), remote.iter().sum());
@@ -512,6 +550,7 @@ fn run_phase(
             .map(|(_, c)| u64::from(c.drops))
             .sum::<u64>()
     };
+    let ([ping_p50, ping_p99], [tcp_p50, tcp_p99]) = (trips.ping(), trips.tcp());
     let latency = lock(&agent.enforcement().latency_us).clone();
     let quantile = |q| {
         if latency.is_empty() {
@@ -541,6 +580,13 @@ fn run_phase(
         control_latency_us_p50: quantile(0.5),
         control_latency_us_p99: quantile(0.99),
         cpu_share: cpu.as_secs_f64() / time.as_secs_f64(),
+        victim_ping_us_p50: ping_p50,
+        victim_ping_us_p99: ping_p99,
+        victim_tcp_rtt_us_p50: tcp_p50,
+        victim_tcp_rtt_us_p99: tcp_p99,
+        tcp_retransmitted_segments: tcp.retransmitted_segments,
+        tcp_resets: tcp.resets,
+        checksum_errors: tcp.checksum_errors,
         samples,
     })
 }

@@ -12,7 +12,7 @@
 //! addresses and nothing is flooded: neighbours and bridge entries are there from the start, and
 //! what the hosts' IPv6 tells its multicast groups ends at the bridge.
 
-use crate::net::ethtool::Ethtool;
+use crate::net::ethtool::{Ethtool, Offload};
 use crate::net::htb::{self, EndpointHtb};
 use crate::net::{self, ClassStats, NetNs, Netlink, Qdisc, VethEnd};
 use serde::Serialize;
@@ -84,6 +84,9 @@ pub struct Topology {
     pub mtu: u32,
     /// Packets that fit into the queue of a port or of a flow.
     pub leaf_limit: u32,
+    /// Sources may send super-packets, and ports put them together (TSO, GSO, GRO). A port's queue then
+    /// has room for the bytes of `leaf_limit` packets, as a super-packet is many.
+    pub offload: bool,
     /// What the names of the namespaces begin with.
     pub name_prefix: String,
 }
@@ -97,13 +100,14 @@ impl Default for Topology {
             link_rate_bytes_per_s: 12_500_000,
             mtu: 2054,
             leaf_limit: 100,
+            offload: false,
             name_prefix: DEFAULT_PREFIX.to_owned(),
         }
     }
 }
 
 /// What a host is there for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Sends to the congested sink from its own switch.
@@ -383,6 +387,7 @@ impl Rig {
             netlink,
             ifindex,
             port: port.to_owned(),
+            frame_bytes: self.topology.frame_bytes(),
         })
     }
 
@@ -441,7 +446,7 @@ impl Rig {
         let tob = nl.add_veth(&end("tob"), &end("toa"), &self.switch, self.topology.mtu)?;
         let toa = nl.link("toa")?;
         for (name, index, bridge) in [("tob", tob.index, "bra"), ("toa", toa.index, "brb")] {
-            ethtool.all_off(name)?;
+            self.set_offloads(&ethtool, name)?;
             nl.set_master(index, bridge_index(bridge))?;
             nl.set_no_flood(index)?;
             nl.set_up(index)?;
@@ -467,19 +472,33 @@ impl Rig {
             let index = nl.link(port)?.index;
             let (rate, frame) = (topology.link_rate_bytes_per_s, topology.frame_bytes());
             htb::install_port(nl, index, rate, frame, topology.leaf_limit)?;
+            if topology.offload {
+                let class = htb::port_class();
+                nl.fifo_leaf("bfifo", index, class, 0, topology.leaf_limit * frame)?;
+            }
         }
         Ok(())
+    }
+
+    /// Every packet a frame of its own, or super-packets as far as the device can.
+    fn set_offloads(&self, ethtool: &Ethtool, device: &str) -> Result<()> {
+        if self.topology.offload {
+            // The others are on unless somebody switches them off; a veth's GRO is not.
+            Ok(ethtool.set(device, Offload::Gro, true)?)
+        } else {
+            Ok(ethtool.all_off(device)?)
+        }
     }
 
     /// Makes a host and its link; returns the number of the port.
     fn attach(&self, host: &Host, ports: &Ethtool) -> Result<u32> {
         let netns = NetNs::create(&host.netns)?;
         netns.run(quiet_host)?;
-        // TCP must not build super-packets: HTB would release each of them whole.
+        // `tso off gso off` does not keep TCP from building super-packets, which HTB releases whole.
         let eth0 = VethEnd {
             name: HOST_DEVICE,
             mac: Some(host.mac),
-            gso_max_segs: Some(1),
+            gso_max_segs: (!self.topology.offload).then_some(1),
         };
         let port = VethEnd {
             name: &host.port,
@@ -488,8 +507,8 @@ impl Rig {
         let port = self
             .switch_netlink
             .add_veth(&port, &eth0, &netns, self.topology.mtu)?;
-        ports.all_off(&host.port)?;
-        Ethtool::open(&netns)?.all_off(HOST_DEVICE)?;
+        self.set_offloads(ports, &host.port)?;
+        self.set_offloads(&Ethtool::open(&netns)?, HOST_DEVICE)?;
 
         let nl = Netlink::open(&netns)?;
         let index = nl.link(HOST_DEVICE)?.index;
@@ -534,10 +553,17 @@ impl Rig {
         let leaf = qdiscs
             .iter()
             .find(|q| q.ifindex == root.index && q.parent == class.classid);
-        let limit = leaf.and_then(|leaf| leaf.limit_packets);
-        self.topology.mtu = root.mtu;
-        self.topology.link_rate_bytes_per_s = class.rate_bytes_per_s;
-        self.topology.leaf_limit = limit.ok_or_else(|| missing("the queue of port \"root\""))?;
+        let (limit, in_bytes) = leaf
+            .and_then(|leaf| Some((leaf.limit?, leaf.kind == "bfifo")))
+            .ok_or_else(|| missing("the queue of port \"root\""))?;
+        let topology = &mut self.topology;
+        topology.mtu = root.mtu;
+        topology.link_rate_bytes_per_s = class.rate_bytes_per_s;
+        topology.offload = in_bytes;
+        topology.leaf_limit = match in_bytes {
+            true => limit / topology.frame_bytes(),
+            false => limit,
+        };
         Ok(())
     }
 }
@@ -556,14 +582,20 @@ pub struct PortProbe {
     netlink: Netlink,
     ifindex: u32,
     port: String,
+    frame_bytes: u32,
 }
 
 impl PortProbe {
-    /// The port's class: bytes, packets, drops and queue.
+    /// The port's class: bytes, packets, drops and queue, in packets as they are on the wire (of drops the
+    /// kernel does not tell).
     pub fn class(&self) -> Result<ClassStats> {
         let class = self.netlink.class_stats(self.ifindex)?.into_iter().next();
         let missing = || format!("the HTB of port {:?}", self.port);
-        class.ok_or_else(|| Error::Incomplete { missing: missing() })
+        let mut class = class.ok_or_else(|| Error::Incomplete { missing: missing() })?;
+        // The kernel counts a super-packet as one.
+        let full = class.backlog_bytes.div_ceil(self.frame_bytes);
+        class.qlen_packets = class.qlen_packets.max(full);
+        Ok(class)
     }
 }
 

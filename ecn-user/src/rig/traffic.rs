@@ -16,11 +16,11 @@ use crate::net::{self, NetNs, sys};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 
 mod iperf3;
 mod sockets;
+
+pub use sockets::check_congestion_control;
 
 /// Send buffer where packets under way count against it: 28 packets of 2068 bytes.
 const COVERING_BUFFER: usize = 64 << 10;
@@ -51,20 +53,22 @@ pub enum Error {
         /// The kernel's answer.
         errno: Errno,
     },
-    /// The kernel gave another congestion control than was asked for.
-    #[error("flow {flow}: asked for TCP congestion control {asked:?}, the socket has {got:?}")]
+    /// The kernel does not have the congestion control that was asked for.
+    #[error(
+        "this kernel does not take the TCP congestion control {asked:?} ({because}); it has {available}"
+    )]
     CongestionControl {
-        /// The flow.
-        flow: String,
         /// What was asked for.
         asked: String,
-        /// What the socket has.
-        got: String,
+        /// What it said.
+        because: String,
+        /// What it has.
+        available: String,
     },
     /// iperf3 could not be started.
     #[error(
         "cannot start iperf3: {source}; install it (apt-get install iperf3), or use the traffic \
-         \"udp\" or \"tcp\", which need nothing"
+         \"udp\", \"tcp\" or \"mixed\", which need nothing"
     )]
     NoIperf3 {
         /// Why.
@@ -106,44 +110,77 @@ pub enum Error {
 /// Result of the traffic.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of packets to send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+/// How a flow travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum Transport {
     /// Frames of the largest size, as fast as the socket takes them; its buffer is the window.
     #[default]
     Udp,
-    /// Bulk transfers.
+    /// A bulk transfer.
     Tcp,
+}
+
+/// What to send, and with what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// UDP of our own.
+    #[default]
+    Udp,
+    /// TCP of our own.
+    Tcp,
+    /// Every other source of a class by TCP, beginning with the first; so the victim, too.
+    Mixed,
     /// `iperf3 -u -b 0`.
     Iperf3Udp,
     /// `iperf3`.
     Iperf3Tcp,
+    /// As `Mixed`, by iperf3.
+    Iperf3Mixed,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Udp, Self::Tcp, Self::Iperf3Udp, Self::Iperf3Tcp];
+    pub const ALL: [Self; 6] = [
+        Self::Udp,
+        Self::Tcp,
+        Self::Mixed,
+        Self::Iperf3Udp,
+        Self::Iperf3Tcp,
+        Self::Iperf3Mixed,
+    ];
 
     /// As it is written.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
             Self::Tcp => "tcp",
+            Self::Mixed => "mixed",
             Self::Iperf3Udp => "iperf3-udp",
             Self::Iperf3Tcp => "iperf3-tcp",
+            Self::Iperf3Mixed => "iperf3-mixed",
         }
     }
-}
 
-impl FromStr for Kind {
-    type Err = String;
+    /// Whether iperf3 sends, instead of sockets of our own.
+    pub const fn is_iperf3(self) -> bool {
+        matches!(self, Self::Iperf3Udp | Self::Iperf3Tcp | Self::Iperf3Mixed)
+    }
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|kind| kind.name() == text);
-        known.ok_or_else(|| {
-            format!("traffic {text:?} is not known: udp, tcp, iperf3-udp or iperf3-tcp")
-        })
+    /// Whether any flow is TCP.
+    pub const fn has_tcp(self) -> bool {
+        !matches!(self, Self::Udp | Self::Iperf3Udp)
+    }
+
+    /// How the n-th flow of a class travels.
+    const fn transport(self, n: usize) -> Transport {
+        match self {
+            Self::Udp | Self::Iperf3Udp => Transport::Udp,
+            Self::Tcp | Self::Iperf3Tcp => Transport::Tcp,
+            Self::Mixed | Self::Iperf3Mixed if n.is_multiple_of(2) => Transport::Tcp,
+            Self::Mixed | Self::Iperf3Mixed => Transport::Udp,
+        }
     }
 }
 
@@ -152,6 +189,8 @@ impl FromStr for Kind {
 pub struct Flow {
     /// Name of the source's host.
     pub name: String,
+    /// How it travels.
+    pub transport: Transport,
     /// Namespace of the source.
     pub netns: String,
     /// Address and port that it sends from.
@@ -165,7 +204,7 @@ pub struct Flow {
 /// What the traffic process is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What kind of packets.
+    /// What to send.
     pub kind: Kind,
     /// The flows, in the order in which they start.
     pub flows: Vec<Flow>,
@@ -184,6 +223,7 @@ impl Plan {
     /// The flows of the rig: local sources first, then remote ones, the victim last.
     pub fn new(topology: &Topology, kind: Kind, ipv6: bool) -> Self {
         let hosts = topology.hosts();
+        let mut of_class = BTreeMap::new();
         let address = |host: &super::topology::Host| -> IpAddr {
             if ipv6 {
                 host.ipv6.into()
@@ -200,12 +240,17 @@ impl Plan {
             };
             let sink = hosts.iter().find(|host| host.role == role)?;
             // iperf3 serves one client at a port.
-            let port = match kind {
-                Kind::Udp | Kind::Tcp => 5000,
-                Kind::Iperf3Udp | Kind::Iperf3Tcp => 5201 + n as u16,
+            let port = if kind.is_iperf3() {
+                5201 + n as u16
+            } else {
+                5000
             };
+            let before = of_class.entry(host.role).or_insert(0);
+            let transport = kind.transport(*before);
+            *before += 1;
             Some(Flow {
                 name: host.name.clone(),
+                transport,
                 netns: host.netns.clone(),
                 source: SocketAddr::new(address(host), 20_000 + n as u16),
                 sink_netns: sink.netns.clone(),
@@ -301,16 +346,14 @@ impl Shared {
             .iter()
             .zip(&self.counts)
             .map(|(flow, count)| {
-                let kind = self.plan.kind;
+                let ours = !self.plan.kind.is_iperf3();
+                let udp = ours && flow.transport == Transport::Udp;
                 let read = |known: bool, counter: &AtomicU64| known.then(|| counter.load(Relaxed));
                 FlowCount {
                     name: flow.name.clone(),
-                    sent_packets: read(kind == Kind::Udp, &count.sent_packets),
-                    received_packets: read(kind == Kind::Udp, &count.received_packets),
-                    received_bytes: read(
-                        matches!(kind, Kind::Udp | Kind::Tcp),
-                        &count.received_bytes,
-                    ),
+                    sent_packets: read(udp, &count.sent_packets),
+                    received_packets: read(udp, &count.received_packets),
+                    received_bytes: read(ours, &count.received_bytes),
                 }
             });
         Report {
@@ -352,9 +395,10 @@ pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     std::thread::scope(|scope| {
         // Whatever happens, the threads end.
         let _stop = OnDrop(|| shared.stop.store(true, Relaxed));
-        let mut threads = match shared.plan.kind {
-            Kind::Udp | Kind::Tcp => sockets::start(scope, &shared)?,
-            Kind::Iperf3Udp | Kind::Iperf3Tcp => iperf3::start(scope, &shared)?,
+        let mut threads = if shared.plan.kind.is_iperf3() {
+            iperf3::start(scope, &shared)?
+        } else {
+            sockets::start(scope, &shared)?
         };
         shared.start_ns.store(now_ns(), Relaxed);
         let all = Duration::from_micros(shared.plan.stagger_us) * shared.plan.flows.len() as u32;

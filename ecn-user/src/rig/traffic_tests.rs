@@ -3,17 +3,25 @@ use super::*;
 use crate::net::testing::require_root;
 
 #[test]
-fn kinds_are_read_as_they_are_written() {
+fn kinds_have_the_names_of_the_plan() {
     for kind in Kind::ALL {
-        assert_eq!(kind.name().parse(), Ok(kind));
         assert_eq!(serde_json::to_value(kind).expect("json"), kind.name());
     }
-    assert!(
-        "upd"
-            .parse::<Kind>()
-            .expect_err("unknown")
-            .contains("iperf3-udp")
-    );
+}
+
+#[test]
+fn mixed_is_half_of_each_class() {
+    let plan = Plan::new(&Topology::default(), Kind::Mixed, false);
+    let tcp = |class: &str| {
+        let flows = plan
+            .flows
+            .iter()
+            .filter(|flow| flow.name.starts_with(class));
+        let (tcp, udp): (Vec<_>, Vec<_>) = flows.partition(|flow| flow.transport == Transport::Tcp);
+        (tcp.len(), udp.len())
+    };
+    assert_eq!((tcp("b"), tcp("av")), ((5, 5), (1, 0)));
+    assert_eq!(tcp("a"), (6, 5), "the victim among them");
 }
 
 #[test]
@@ -257,11 +265,17 @@ fn a_congestion_control_that_is_not_there_is_told() {
     let mut plan = Plan::new(&topology, Kind::Tcp, false);
     plan.congestion_control = "nosuch".to_owned();
     let plan = serde_json::to_string(&plan).expect("json");
-    let error = run(io::Cursor::new(plan), io::sink()).expect_err("no such algorithm");
-    assert!(
-        error.to_string().contains("choose the congestion control"),
-        "{error}"
-    );
+    for error in [
+        run(io::Cursor::new(plan), io::sink()).expect_err("no such algorithm"),
+        check_congestion_control("nosuch").expect_err("no such algorithm"),
+    ] {
+        let said = error.to_string();
+        assert!(
+            said.contains("\"nosuch\"") && said.contains("reno"),
+            "{said}"
+        );
+    }
+    check_congestion_control("reno").expect("every kernel has it");
     rig.down().expect("down");
 }
 

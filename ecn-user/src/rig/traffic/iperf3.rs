@@ -1,6 +1,6 @@
 //! The same flows by iperf3, for those who trust it more: one server and one client per flow.
 
-use super::{Ending, Error, Flow, FlowCount, Kind, LOOK, Result, Shared, enter};
+use super::{Ending, Error, Flow, FlowCount, LOOK, Result, Shared, Transport, enter};
 use crate::net::sys;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -69,7 +69,7 @@ fn server(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
     // It ends by itself once its client has.
     finish(&mut child, None);
     let text = reader.join().unwrap_or_default();
-    parse(&text, flow, shared.plan.kind).map(|count| Some((n, count)))
+    parse(&text, flow).map(|count| Some((n, count)))
 }
 
 fn client(shared: &Shared, n: usize) -> Ending {
@@ -93,8 +93,8 @@ fn client(shared: &Shared, n: usize) -> Ending {
         &port(flow.source),
     ]);
     command.args(["-t", "86400", "-i", "0"]);
-    match shared.plan.kind {
-        Kind::Iperf3Udp => {
+    match flow.transport {
+        Transport::Udp => {
             command.args([
                 "-u",
                 "-b",
@@ -103,7 +103,7 @@ fn client(shared: &Shared, n: usize) -> Ending {
                 &shared.plan.payload_bytes.to_string(),
             ]);
         }
-        _ => {
+        Transport::Tcp => {
             command.args(["-C", &shared.plan.congestion_control]);
         }
     }
@@ -169,7 +169,7 @@ fn finish(child: &mut Child, signal: Option<Signal>) {
 
 /// Reads the server's report. A server whose client was interrupted has no sum at the end, but its
 /// intervals are there.
-fn parse(text: &str, flow: &Flow, kind: Kind) -> Result<FlowCount> {
+fn parse(text: &str, flow: &Flow) -> Result<FlowCount> {
     let failed = |said: String| Error::Iperf3 {
         flow: flow.name.clone(),
         said,
@@ -183,7 +183,7 @@ fn parse(text: &str, flow: &Flow, kind: Kind) -> Result<FlowCount> {
         .map(|interval| &interval["sum"])
         .collect();
     let total = |key: &str| sums.iter().filter_map(|sum| sum[key].as_u64()).sum::<u64>();
-    let udp = kind == Kind::Iperf3Udp;
+    let udp = flow.transport == Transport::Udp;
     Ok(FlowCount {
         name: flow.name.clone(),
         sent_packets: None,

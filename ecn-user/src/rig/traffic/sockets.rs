@@ -1,6 +1,6 @@
 //! Senders and sinks of our own: UDP and TCP.
 
-use super::{Ending, Error, Flow, Kind, LOOK, Result, Shared, enter};
+use super::{Ending, Error, Flow, LOOK, Result, Shared, Transport, enter};
 use crate::net::errno_of;
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -26,9 +26,10 @@ pub(super) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     shared: &'scope Shared,
 ) -> Result<Vec<ScopedJoinHandle<'scope, Ending>>> {
-    let mut sinks: BTreeMap<SocketAddr, Vec<usize>> = BTreeMap::new();
+    let mut sinks: BTreeMap<(SocketAddr, Transport), Vec<usize>> = BTreeMap::new();
     for (n, flow) in shared.plan.flows.iter().enumerate() {
-        sinks.entry(flow.destination).or_default().push(n);
+        let sink = (flow.destination, flow.transport);
+        sinks.entry(sink).or_default().push(n);
     }
     let mut threads = Vec::new();
     // Every thread tells once whether it is ready.
@@ -37,11 +38,11 @@ pub(super) fn start<'scope>(
         threads.push(thread);
         all_ready.recv().unwrap_or(Err(Error::Silent))
     };
-    for flows in sinks.into_values() {
+    for ((_, transport), flows) in sinks {
         let ready = ready.clone();
-        wait(scope.spawn(move || match shared.plan.kind {
-            Kind::Tcp => tcp_sink(scope, shared, &flows, &ready),
-            _ => udp_sink(shared, &flows, &ready),
+        wait(scope.spawn(move || match transport {
+            Transport::Tcp => tcp_sink(scope, shared, &flows, &ready),
+            Transport::Udp => udp_sink(shared, &flows, &ready),
         }))?;
     }
     for n in 0..shared.plan.flows.len() {
@@ -73,13 +74,11 @@ fn sender(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
     if !shared.wait_for_start(n) {
         return Ok(None);
     }
-    if shared.plan.kind == Kind::Tcp {
-        connect(socket.as_raw_fd(), &SockaddrStorage::from(flow.destination)).map_err(failed(
-            flow,
-            &flow.netns,
-            "connect",
-        ))?;
-        send_tcp(shared, flow, TcpStream::from(socket))
+    if flow.transport == Transport::Tcp {
+        if connect_tcp(shared, flow, &socket)? {
+            return send_tcp(shared, flow, TcpStream::from(socket));
+        }
+        Ok(None)
     } else {
         send_udp(shared, n, UdpSocket::from(socket))
     }
@@ -88,9 +87,9 @@ fn sender(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
 fn open_sender(shared: &Shared, flow: &Flow) -> Result<OwnedFd> {
     let error = |what| failed(flow, &flow.netns, what);
     let (family, from) = (family(flow.source), SockaddrStorage::from(flow.source));
-    let kind = match shared.plan.kind {
-        Kind::Tcp => SockType::Stream,
-        _ => SockType::Datagram,
+    let kind = match flow.transport {
+        Transport::Tcp => SockType::Stream,
+        Transport::Udp => SockType::Datagram,
     };
     let socket =
         socket(family, kind, SockFlag::SOCK_CLOEXEC, None).map_err(error("open a socket"))?;
@@ -102,18 +101,8 @@ fn open_sender(shared: &Shared, flow: &Flow) -> Result<OwnedFd> {
         .set(&socket, &look)
         .map_err(error("set a time limit"))?;
     bind(socket.as_raw_fd(), &from).map_err(error("bind the source's address"))?;
-    if shared.plan.kind == Kind::Tcp {
-        let asked = shared.plan.congestion_control.as_str();
-        sockopt::TcpCongestion
-            .set(&socket, &asked.into())
-            .map_err(error("choose the congestion control"))?;
-        let got = getsockopt(&socket, sockopt::TcpCongestion)
-            .map_err(error("read the congestion control"))?;
-        let got = got.to_string_lossy().trim_end_matches('\0').to_owned();
-        if got != asked {
-            let (flow, asked) = (flow.name.clone(), asked.to_owned());
-            return Err(Error::CongestionControl { flow, asked, got });
-        }
+    if flow.transport == Transport::Tcp {
+        use_congestion_control(&socket, &shared.plan.congestion_control)?;
     } else {
         sockopt::SndBuf
             .set(&socket, &shared.plan.socket_buffer_bytes)
@@ -122,6 +111,50 @@ fn open_sender(shared: &Shared, flow: &Flow) -> Result<OwnedFd> {
             .map_err(error("connect"))?;
     }
     Ok(socket)
+}
+
+/// Lets a socket use this congestion control, and looks whether it does.
+fn use_congestion_control(socket: &OwnedFd, asked: &str) -> Result<()> {
+    let refused = |because: String| Error::CongestionControl {
+        asked: asked.to_owned(),
+        because,
+        available: available(),
+    };
+    sockopt::TcpCongestion
+        .set(socket, &asked.into())
+        .map_err(|errno| refused(errno.to_string()))?;
+    let got =
+        getsockopt(socket, sockopt::TcpCongestion).map_err(|errno| refused(errno.to_string()))?;
+    let got = got.to_string_lossy();
+    match got.trim_end_matches('\0') {
+        got if got == asked => Ok(()),
+        got => Err(refused(format!("the socket has {got}"))),
+    }
+}
+
+/// Whether this kernel has it.
+///
+/// # Errors
+///
+/// With those that it has.
+pub fn check_congestion_control(asked: &str) -> Result<()> {
+    let socket = socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    );
+    let socket = socket.map_err(|errno| Error::Process {
+        what: "open a socket for",
+        source: errno.into(),
+    })?;
+    use_congestion_control(&socket, asked)
+}
+
+fn available() -> String {
+    let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let names = std::fs::read_to_string(path).unwrap_or_default();
+    names.split_whitespace().collect::<Vec<_>>().join(", ")
 }
 
 fn send_udp(shared: &Shared, n: usize, socket: UdpSocket) -> Ending {
@@ -139,11 +172,27 @@ fn send_udp(shared: &Shared, n: usize, socket: UdpSocket) -> Ending {
     Ok(None)
 }
 
+/// Waits for the connection, however often its first packets are lost; false if all is to stop.
+fn connect_tcp(shared: &Shared, flow: &Flow, socket: &OwnedFd) -> Result<bool> {
+    let to = SockaddrStorage::from(flow.destination);
+    while !shared.stopped() {
+        match connect(socket.as_raw_fd(), &to) {
+            Ok(()) => return Ok(true),
+            // The socket's time limit has passed; the kernel goes on trying.
+            Err(Errno::EINPROGRESS | Errno::EALREADY | Errno::EINTR) => {}
+            Err(errno) => return Err(failed(flow, &flow.netns, "connect")(errno)),
+        }
+    }
+    Ok(false)
+}
+
 fn send_tcp(shared: &Shared, flow: &Flow, mut stream: TcpStream) -> Ending {
     let block = vec![0; 64 << 10];
     while !shared.stopped() {
         match stream.write(&block).map_err(|error| errno_of(&error)) {
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
+            // The sink has stopped a moment before.
+            Err(_) if shared.stopped() => break,
             Err(errno) => return Err(failed(flow, &flow.netns, "send")(errno)),
         }
     }
