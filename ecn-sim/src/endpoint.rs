@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ecn_core::fixed::{FRAC, ONE};
 use ecn_core::response::{self, Feedback, Policy, Round, State};
 
-use crate::engine::Time;
+use crate::engine::{NS, Time};
 use crate::model::Spacing;
 
 /// The response of all sources.
@@ -118,7 +118,7 @@ impl Source {
 
     /// An ACK is back.
     #[inline]
-    pub fn on_ack(&mut self, control: &Control, marked: bool) {
+    pub fn on_ack(&mut self, control: &Control, marked: bool, now: Time) {
         self.in_flight -= 1;
         self.received = self.received.wrapping_add(1);
         match control {
@@ -136,7 +136,7 @@ impl Source {
                     received: self.received,
                     outstanding: self.in_flight,
                 };
-                self.state.on_echo(policy, echo, 0);
+                self.state.on_echo(policy, echo, now / NS);
             }
             Control::Table(table) => {
                 self.state.ipd = if marked {

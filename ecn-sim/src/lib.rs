@@ -1,9 +1,11 @@
-//! Packet-level simulator of lossless networks.
+//! Packet-level simulator of lossless networks, and of Linux bridges.
 //!
 //! It needs no kernel: marking and response are the functions of `ecn-core` that the kernel
 //! programs call.
 
+mod bridged;
 pub mod cli;
+mod counters;
 pub mod design;
 pub mod endpoint;
 pub mod engine;

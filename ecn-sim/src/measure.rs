@@ -15,6 +15,12 @@ pub struct Snapshot {
     pub flow_marked: Vec<u64>,
     /// Packets that wait for a channel at that instant.
     pub line_packets: Vec<u32>,
+    /// Output queues: packets dropped so far, by channel.
+    pub dropped: Vec<u64>,
+    /// Output queues: time that packets have waited so far, packets x ns, by channel.
+    pub waited_ns: Vec<u64>,
+    /// Output queues: most packets that waited at once since the instant before, by channel.
+    pub line_peaks: Vec<u32>,
 }
 
 /// From the first to the second time, counted where `from <= t < to`.
@@ -26,6 +32,8 @@ pub struct Window {
     pub to: Time,
     /// What started in it.
     pub counts: Snapshot,
+    /// Output queues: most packets that waited at once, by channel.
+    pub line_peaks: Vec<u32>,
 }
 
 /// A run's record.
@@ -41,8 +49,8 @@ pub struct Record {
     pub marked_packets: Vec<u64>,
     /// Packets that sources sent, by flow: whatever left their hands by the end of the run.
     pub sent_packets: Vec<u64>,
-    /// Packets that started on their last hop, by flow: the others of the sent ones are in flight, for
-    /// none is ever lost.
+    /// Packets that started on their last hop, by flow: the others of the sent ones are in flight, or
+    /// were dropped.
     pub delivered_packets: Vec<u64>,
     /// Packets in flight at the end, by flow, found one by one.
     pub in_flight_packets: Vec<u64>,
@@ -52,6 +60,8 @@ pub struct Record {
     pub packet_hops: u64,
     /// Events handled.
     pub events: u64,
+    /// Output queues: when a decreased rate came into force, and how long after the mark behind it.
+    pub control_latencies: Vec<(Time, Time)>,
 }
 
 /// Jain's fairness index of the rates `x_i` of `n` flows: `(sum x_i)^2 / (n sum x_i^2)`.
@@ -82,6 +92,9 @@ impl Snapshot {
             flow_packets: less(&self.flow_packets, &earlier.flow_packets),
             flow_marked: less(&self.flow_marked, &earlier.flow_marked),
             line_packets: self.line_packets.clone(),
+            dropped: less(&self.dropped, &earlier.dropped),
+            waited_ns: less(&self.waited_ns, &earlier.waited_ns),
+            line_peaks: self.line_peaks.clone(),
         }
     }
 

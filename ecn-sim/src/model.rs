@@ -1,4 +1,5 @@
-//! What a run assumes: the mechanisms under study, and each choice that the papers leave open.
+//! What a run assumes: the mechanisms under study, each choice that the papers leave open, and what a
+//! Linux bridge and its agent take their time for.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -10,6 +11,7 @@ use ecn_core::{marking, response};
 use serde::{Deserialize, Serialize};
 
 use crate::keyword::KeywordError;
+use crate::policy::{Every, MarkAt, Round};
 use crate::units::{DurationText, Fraction};
 use crate::{keywords, serde_as_text};
 
@@ -154,14 +156,14 @@ keywords! {
 }
 
 keywords! {
-    /// How often a flow reacts to one event of congestion.
-    Reaction {
-        /// To each mark, as the papers do.
+    /// Where a switch keeps the packets that wait.
+    SwitchKind {
+        /// At its inputs; a full buffer stops the link before it: HP's switch.
         #[default]
-        EachMark = "each-mark",
-        /// Once per round: marks on packets sent before the last decrease are ignored. The same with
-        /// a window of one packet.
-        OncePerRound = "once-per-round",
+        Input = "input",
+        /// At its outputs; a full queue drops: a Linux bridge with HTB at its ports. Sources are
+        /// greedy then, HTB classes hold them to their rates, and an agent moves these.
+        Output = "output",
     }
 }
 
@@ -293,8 +295,9 @@ pub struct Model {
     pub m: Fraction,
     /// Packets that a flow may have in flight.
     pub window: u32,
-    /// How often a source reacts.
-    pub reaction: Reaction,
+    /// What counts as one round, within which a source decreases its rate at most once. HP's answer to
+    /// each mark, which a window of one packet makes the same as once per round.
+    pub round: Round,
     /// Order of an output's packets.
     pub arbitration: Arbitration,
     /// Limit on overtaking within an input buffer.
@@ -321,7 +324,7 @@ pub struct Model {
     pub forwarding: Forwarding,
     /// From the arrival of a header to its earliest departure.
     pub forwarding_delay: DurationText,
-    /// Added to the time that an ACK takes; ACKs do not contend with data.
+    /// Added to the time that an ACK (an echo) takes; ACKs do not contend with data.
     pub ack_delay: DurationText,
     /// Which rate spaces packets.
     pub spacing: Spacing,
@@ -329,7 +332,55 @@ pub struct Model {
     pub initial_rate: Fraction,
     /// Where in a packet time each flow begins.
     pub phases: Phases,
+    /// Where packets wait.
+    pub switch: SwitchKind,
+    /// Output queues: packets that fit in one. What comes then is dropped.
+    pub queue: u32,
+    /// Output queues: whether packets are marked as they come or as they leave.
+    pub mark_at: MarkAt,
+    /// Output queues: how often receivers send an echo.
+    pub echo: Every,
+    /// Output queues: what a port makes up for of the time that it was late or idle (HTB's burst); a
+    /// packet at least.
+    pub burst: DurationText,
+    /// Output queues: how late the timers of ports and sources are, on average; exponential. A
+    /// thread's own are 25 to 30 us late on four shared CPUs, its waking included. Without control
+    /// all devices send at one rate, and this alone moves them against each other: who comes just
+    /// after a slot is free gets it, for seconds.
+    pub timer_delay: DurationText,
+    /// Output queues: how often the agent moves rates that rise. It acts on decreases at once, but
+    /// pauses for 6 packet times after each time, a quarter to a half of this.
+    pub agent_period: DurationText,
+    /// Output queues: from the agent's waking until the rates that it found are in force: some twenty
+    /// class changes of 3 to 7 us each, and the waking.
+    pub enforcement_delay: DurationText,
 }
+
+/// Keys of [`Model`] that only switches with input buffers know.
+const INPUT_ONLY: &[&str] = &[
+    "window",
+    "arbitration",
+    "bypass",
+    "bypass_counts",
+    "crossbar",
+    "trigger",
+    "full_counts",
+    "threshold_counts",
+    "output_trigger",
+    "slot_freed",
+    "forwarding",
+    "spacing",
+];
+/// Keys of [`Model`] that only switches with output queues know.
+const OUTPUT_ONLY: &[&str] = &[
+    "queue",
+    "mark_at",
+    "echo",
+    "burst",
+    "timer_delay",
+    "agent_period",
+    "enforcement_delay",
+];
 
 /// A fraction that is valid by construction.
 const fn fraction(numerator: u32, denominator: u32) -> Fraction {
@@ -349,7 +400,7 @@ impl Default for Model {
             rmin: fraction(1, 256),
             m: fraction(2, 1),
             window: 1,
-            reaction: Reaction::default(),
+            round: Round::Off,
             arbitration: Arbitration::default(),
             bypass: Bypass(4),
             bypass_counts: BypassCounts::default(),
@@ -366,6 +417,14 @@ impl Default for Model {
             spacing: Spacing::default(),
             initial_rate: fraction(1, 1),
             phases: Phases::default(),
+            switch: SwitchKind::default(),
+            queue: 100,
+            mark_at: MarkAt::default(),
+            echo: Every::default(),
+            burst: DurationText::from_micros(130),
+            timer_delay: DurationText::from_micros(20),
+            agent_period: DurationText::from_millis(1),
+            enforcement_delay: DurationText::from_micros(150),
         }
     }
 }
@@ -409,6 +468,7 @@ impl Model {
             ("buffer", self.buffer),
             ("window", self.window),
             ("threshold", self.threshold),
+            ("queue", self.queue),
         ] {
             let least = u32::from(key != "threshold");
             if !(least..=MOST_PACKETS).contains(&value) {
@@ -419,14 +479,57 @@ impl Model {
         for (key, delay) in [
             ("forwarding_delay", self.forwarding_delay),
             ("ack_delay", self.ack_delay),
+            ("burst", self.burst),
+            ("timer_delay", self.timer_delay),
+            ("agent_period", self.agent_period),
+            ("enforcement_delay", self.enforcement_delay),
         ] {
             if delay.as_nanos() > LONGEST_DELAY.as_nanos() {
                 let reason = format!("at most {LONGEST_DELAY} is allowed");
                 return Err(ModelError::new(key, delay, reason));
             }
         }
+        if self.agent_period.as_nanos() == 0 {
+            let reason = "it has to be more than 0";
+            return Err(ModelError::new("agent_period", self.agent_period, reason));
+        }
+        self.check_kind()?;
         self.initial_ipd()?;
         self.policy(Function::Lipd).map(drop)
+    }
+
+    /// Keys that the kind of switch does not know are at their defaults.
+    fn check_kind(&self) -> Result<(), ModelError> {
+        if self.switch == SwitchKind::Output && matches!(self.response, Response::Table(_)) {
+            let reason = "bridges and endpoints know the functions of the papers only";
+            return Err(ModelError::new("response", &self.response, reason));
+        }
+        let (Ok(own), Ok(default)) = (
+            toml::Table::try_from(self),
+            toml::Table::try_from(Self::default()),
+        ) else {
+            return Ok(());
+        };
+        match self
+            .strange()
+            .iter()
+            .find(|key| own.get(**key) != default.get(**key))
+        {
+            None => Ok(()),
+            Some(key) => {
+                let value = own.get(*key).map(ToString::to_string).unwrap_or_default();
+                let reason = format!("it has no meaning with switch = {}", self.switch);
+                Err(ModelError::new(key, value.trim_matches('"'), reason))
+            }
+        }
+    }
+
+    /// Keys that the kind of switch does not know.
+    pub const fn strange(&self) -> &'static [&'static str] {
+        match self.switch {
+            SwitchKind::Input => OUTPUT_ONLY,
+            SwitchKind::Output => INPUT_ONLY,
+        }
     }
 
     /// A source's inter-packet delay at its start, in `ecn-core`'s fixed point.
@@ -461,29 +564,39 @@ impl Model {
             Function::Fimd => response::Function::Fimd,
             Function::Aimd => response::Function::Aimd,
         };
-        let round = match self.reaction {
-            Reaction::EachMark => response::Round::Off,
-            Reaction::OncePerRound => response::Round::Packets,
+        let (round, round_ns) = match self.round {
+            Round::Off => (response::Round::Off, 0),
+            Round::Packets => (response::Round::Packets, 0),
+            Round::Time(time) => (response::Round::Time, time.as_nanos()),
         };
         response::Policy::new(function, ratio(self.rmin), ratio(self.m))
-            .map(|policy| policy.with_round(round, 0))
+            .map(|policy| policy.with_round(round, round_ns))
             .map_err(|error| match error {
                 E::FactorTooSmall | E::FactorTooLarge => ModelError::new("m", self.m, error),
                 _ => ModelError::new("rmin", self.rmin, error),
             })
     }
 
-    /// The marking of `ecn-core`, for a switch with port slots below `ports`.
-    pub fn marking_policy(&self, ports: u32) -> marking::Policy {
+    /// The marking of `ecn-core`, for a switch with this name and port slots below `ports`.
+    pub fn marking_policy(&self, name: &str, ports: u32) -> marking::Policy {
+        let marks = match &self.mark_in {
+            MarkIn::All => true,
+            MarkIn::Named(names) => names.iter().any(|named| named == name),
+        };
         let marking = match self.marking {
+            _ if !marks => marking::Marking::None,
             Marking::None => marking::Marking::None,
             Marking::Naive => marking::Marking::Naive,
             Marking::Input => marking::Marking::Input,
             Marking::InputOutput => marking::Marking::InputOutput,
         };
+        let mark_at = match (self.switch, self.mark_at) {
+            (SwitchKind::Output, MarkAt::Arrival) => marking::MarkAt::Arrival,
+            _ => marking::MarkAt::Departure,
+        };
         marking::Policy {
             marking: marking as u32,
-            mark_at: marking::MarkAt::Departure as u32,
+            mark_at: mark_at as u32,
             buffer: self.buffer,
             threshold: self.threshold,
             ports,

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::engine::{NS, Time};
-use crate::model::{Forwarding, Model};
+use crate::model::{Forwarding, Model, SwitchKind};
 use crate::units::{DurationText, Rate};
 
 /// Bytes of an ACK.
@@ -291,6 +291,7 @@ impl Network {
 
     fn add_flow(&mut self, flow: &Flow, way: &[u32], model: &Model) -> Result<(), NetworkError> {
         const LONGEST: Time = 10_000_000_000_000;
+        let handed_over = model.switch == SwitchKind::Output;
         let first = self.hops.len() as u32;
         let forwarding = model.forwarding_delay.as_nanos() * NS;
         let mut back = model.ack_delay.as_nanos() * NS;
@@ -314,6 +315,8 @@ impl Network {
             }
             // A faster output may not run dry: it waits for the difference.
             let needed = match (model.forwarding, way.get(step + 1)) {
+                // A device hands a packet over whole, at once; HTB keeps its distance.
+                _ if handed_over => 0,
                 (Forwarding::StoreAndForward, _) => on_wire,
                 (Forwarding::CutThrough, Some(&next)) => {
                     on_wire.saturating_sub(transmission(flow.packet_bytes, of(next).rate))
@@ -333,10 +336,12 @@ impl Network {
             .iter()
             .map(|&channel| self.channels[channel as usize].rate)
             .min();
-        back += slowest.map_or(0, |rate| transmission(ACK_BYTES, rate));
-        let last = self.hops.len() - 1;
-        let arrival =
-            self.hops[last].transmission + self.channels[self.hops[last].channel as usize].delay;
+        let last = self.hops[self.hops.len() - 1];
+        let mut arrival = self.channels[last.channel as usize].delay;
+        if !handed_over {
+            back += slowest.map_or(0, |rate| transmission(ACK_BYTES, rate));
+            arrival += last.transmission;
+        }
         let class = match self.classes.iter().position(|class| *class == flow.class) {
             Some(class) => class,
             None => {

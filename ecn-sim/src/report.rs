@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{MS, Time};
+use crate::engine::{MS, NS, Time};
 use crate::measure::{Record, Snapshot, Window, flows_of};
 use crate::network::Network;
 use crate::scenario::{Scenario, ScenarioError, Topology, Victim};
@@ -30,7 +30,7 @@ pub struct RunReport {
     pub input_triggers: u64,
     /// Arrivals that found more than the threshold waiting for an output, over all switches.
     pub output_triggers: u64,
-    /// Packets that were sent and are neither delivered nor in flight: a lossless network has none.
+    /// Packets that were sent and are neither delivered nor in flight: with input buffers there are none.
     pub dropped_packets: u64,
     /// Packets that crossed a link.
     pub packet_hops: u64,
@@ -74,6 +74,12 @@ pub struct HpWindow {
     pub jain_local: f64,
     /// Jain's index over the remote flows.
     pub jain_remote: f64,
+    /// Output queues only: mean number of packets that waited for the root link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_queue_mean_packets: Option<f64>,
+    /// Output queues only: most packets that waited for the root link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_queue_max_packets: Option<u32>,
 }
 
 /// Shares in any network.
@@ -188,16 +194,16 @@ pub fn check(scenario: &Scenario, windows: &[(Time, Time)]) -> Result<Network, R
 }
 
 /// Before, while and after the victim is active, without the first ms of each; of a run in which that
-/// does not change, what follows its first fifth.
+/// does not change, what follows its first fifth; of the rig, what follows its warm-up.
 pub fn default_windows(scenario: &Scenario) -> Vec<(Time, Time)> {
     let end = scenario.duration();
+    if let Topology::Rig(rig) = &scenario.topology {
+        return vec![(rig.warm_up.as_nanos() * NS, end)];
+    }
     if let Topology::Hp(hp) = &scenario.topology
         && let Victim::During(from, to) = hp.victim
     {
-        let (from, to) = (
-            from.as_nanos() * crate::engine::NS,
-            to.as_nanos() * crate::engine::NS,
-        );
+        let (from, to) = (from.as_nanos() * NS, to.as_nanos() * NS);
         let parts = [
             (10 * MS, from.saturating_sub(MS)),
             (from + 2 * MS, to.saturating_sub(MS)),
@@ -249,7 +255,7 @@ impl Run {
             record,
             wall,
         } = self;
-        let hp = matches!(scenario.topology, Topology::Hp(_));
+        let hp = !matches!(scenario.topology, Topology::Described { .. });
         let windows = record.windows.iter().map(|window| {
             if hp {
                 WindowReport::Hp(hp_window(network, window))
@@ -315,6 +321,11 @@ pub fn hp_shares(network: &Network, counts: &Snapshot, time: Time) -> HpWindow {
         remote_local_ratio: (local > 0.0).then(|| remote / local),
         jain_local: jain("local"),
         jain_remote: jain("remote"),
+        root_queue_mean_packets: network
+            .channel("root")
+            .and_then(|root| counts.waited_ns.get(root))
+            .map(|&waited| waited as f64 / (time / NS).max(1) as f64),
+        root_queue_max_packets: None,
     }
 }
 
@@ -323,6 +334,9 @@ pub fn hp_window(network: &Network, window: &Window) -> HpWindow {
     HpWindow {
         from_ms: ms(window.from),
         to_ms: ms(window.to),
+        root_queue_max_packets: network
+            .channel("root")
+            .and_then(|root| window.line_peaks.get(root).copied()),
         ..hp_shares(network, &window.counts, window.to - window.from)
     }
 }

@@ -1,4 +1,4 @@
-//! What is simulated: HP's Fig. 1 (`hp`), or a network that a TOML file describes.
+//! What is simulated: HP's Fig. 1 (`hp`), the Linux rig (`rig`), or a network that a TOML file describes.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -13,10 +13,11 @@ use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
 use crate::keyword::{nearest, suggestion};
-use crate::model::{LONGEST_DELAY, Model, ModelError, Response};
+use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind};
 use crate::network::{Description, Flow, Link, Network, NetworkError};
+use crate::policy::Round;
 use crate::serde_as_text;
-use crate::units::{DurationText, Rate};
+use crate::units::{DurationText, Fraction, Rate};
 
 /// A scenario that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -190,9 +191,102 @@ fn check_duration(duration: DurationText) -> Result<(), ModelError> {
     Err(ModelError::new("duration", duration, reason))
 }
 
-/// Names in [`Hp::describe`].
+/// The Linux rig, `ecn rig run`: Fig. 1 as bridges. What can be chosen of it beside the [`Model`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rig {
+    /// Local flows.
+    pub local: u32,
+    /// Remote flows.
+    pub remote: u32,
+    /// The victim's time.
+    pub victim: Victim,
+    /// Time before the measurement.
+    pub warm_up: DurationText,
+    /// Length of the run, warm-up included.
+    pub duration: DurationText,
+    /// Rate of every link.
+    pub link_rate: Rate,
+    /// Propagation delay of every link.
+    pub link_delay: DurationText,
+    /// Size of a data packet, header included.
+    pub packet_bytes: u32,
+    /// Flows start this long after each other.
+    pub stagger: DurationText,
+}
+
+impl Default for Rig {
+    fn default() -> Self {
+        Self {
+            local: 10,
+            remote: 10,
+            victim: Victim::On,
+            warm_up: DurationText::from_secs(4),
+            duration: DurationText::from_secs(14),
+            link_rate: Rate::from_bytes_per_s(12_500_000).unwrap_or(Rate::MAX),
+            link_delay: DurationText::from_nanos(0),
+            packet_bytes: 2068,
+            stagger: DurationText::from_micros(100),
+        }
+    }
+}
+
+impl Rig {
+    /// How bridges and endpoints behave: the rig's defaults, and delays measured on it.
+    fn model() -> Model {
+        Model {
+            switch: SwitchKind::Output,
+            rmin: Fraction::new(1, 64).unwrap_or(Model::default().rmin),
+            round: Round::Packets,
+            // A ping through the idle rig is back after 25 us: two bridges, two hosts. What the echo's
+            // programs take is less than the rest. Ten times as much changes no share by 0.02.
+            forwarding_delay: DurationText::from_micros(3),
+            ack_delay: DurationText::from_micros(15),
+            ..Model::default()
+        }
+    }
+
+    /// Fig. 1, as [`Hp::describe`].
+    ///
+    /// # Errors
+    ///
+    /// A number out of its range.
+    pub fn describe(&self) -> Result<Description, ModelError> {
+        within("local", self.local, 0..=250)?;
+        within("remote", self.remote, 0..=250)?;
+        if self.warm_up.as_nanos() >= self.duration.as_nanos() {
+            let reason = format!("less than the duration, {}, is allowed", self.duration);
+            return Err(ModelError::new("warm_up", self.warm_up, reason));
+        }
+        Fig1 {
+            local: self.local,
+            remote: self.remote,
+            victim: self.victim,
+            duration: self.duration,
+            link_rate: self.link_rate,
+            link_delay: self.link_delay,
+            packet_bytes: self.packet_bytes,
+            stagger: self.stagger,
+        }
+        .describe()
+    }
+}
+
+/// Names in Fig. 1.
 const A: &str = "A";
 const B: &str = "B";
+
+/// What HP's Fig. 1 is made of, with whatever switches.
+struct Fig1 {
+    local: u32,
+    remote: u32,
+    victim: Victim,
+    duration: DurationText,
+    link_rate: Rate,
+    link_delay: DurationText,
+    packet_bytes: u32,
+    stagger: DurationText,
+}
 
 impl Hp {
     /// Fig. 1: remote sources A1.. and the victim's AV at switch A, local ones B1.. and the
@@ -203,6 +297,22 @@ impl Hp {
     /// A number out of its range.
     pub fn describe(&self) -> Result<Description, ModelError> {
         within("flows", self.flows, 1..=250)?;
+        Fig1 {
+            local: self.flows,
+            remote: self.flows,
+            victim: self.victim,
+            duration: self.duration,
+            link_rate: self.link_rate,
+            link_delay: self.link_delay,
+            packet_bytes: self.packet_bytes,
+            stagger: self.stagger,
+        }
+        .describe()
+    }
+}
+
+impl Fig1 {
+    fn describe(&self) -> Result<Description, ModelError> {
         within("packet_bytes", self.packet_bytes, 64..=1_000_000)?;
         check_duration(self.duration)?;
         for (key, delay) in [("link_delay", self.link_delay), ("stagger", self.stagger)] {
@@ -223,12 +333,10 @@ impl Hp {
                 delay: self.link_delay,
             });
         };
-        let numbered = |letter: &str| {
-            (1..=self.flows)
-                .map(move |n| format!("{letter}{n}"))
-                .collect()
+        let numbered = |letter: &str, count| -> Vec<String> {
+            (1..=count).map(|n| format!("{letter}{n}")).collect()
         };
-        let (remote, local): (Vec<String>, Vec<String>) = (numbered("A"), numbered("B"));
+        let (remote, local) = (numbered("A", self.remote), numbered("B", self.local));
         link("inter-switch", A, B);
         link("root", B, "BC");
         link("victim", B, "BV");
@@ -274,6 +382,8 @@ impl Hp {
 pub enum Topology {
     /// Fig. 1.
     Hp(Hp),
+    /// Fig. 1 as the Linux rig.
+    Rig(Rig),
     /// From a file.
     Described {
         /// The network.
@@ -295,10 +405,16 @@ pub struct Scenario {
 }
 
 /// Names of the built-in scenarios, and what they are.
-pub const BUILT_IN: &[(&str, &str)] = &[(
-    "hp",
-    "Fig. 1 of the HP papers: local and remote flows to one destination, and a victim",
-)];
+pub const BUILT_IN: &[(&str, &str)] = &[
+    (
+        "hp",
+        "Fig. 1 of the HP papers: local and remote flows to one destination, and a victim",
+    ),
+    (
+        "rig",
+        "the Linux rig of `ecn rig run`: Fig. 1 as bridges, with their delays",
+    ),
+];
 
 impl Scenario {
     /// HP's Fig. 1 with the papers' values.
@@ -310,14 +426,25 @@ impl Scenario {
         }
     }
 
+    /// The Linux rig with its default values.
+    pub fn rig() -> Self {
+        Self {
+            name: "rig".to_owned(),
+            topology: Topology::Rig(Rig::default()),
+            model: Rig::model(),
+        }
+    }
+
     /// A built-in scenario by name, or one from a file.
     ///
     /// # Errors
     ///
     /// It is neither, or the file is no scenario.
     pub fn find(name: &str) -> Result<Self, ScenarioError> {
-        if name == "hp" {
-            return Ok(Self::hp());
+        match name {
+            "hp" => return Ok(Self::hp()),
+            "rig" => return Ok(Self::rig()),
+            _ => {}
         }
         let path = Path::new(name);
         if path.is_file() {
@@ -351,6 +478,7 @@ impl Scenario {
     pub fn duration(&self) -> Time {
         let duration = match &self.topology {
             Topology::Hp(hp) => hp.duration,
+            Topology::Rig(rig) => rig.duration,
             Topology::Described { duration, .. } => *duration,
         };
         duration.as_nanos().saturating_mul(NS)
@@ -365,6 +493,7 @@ impl Scenario {
         self.model.check()?;
         let described = match &self.topology {
             Topology::Hp(hp) => &hp.describe()?,
+            Topology::Rig(rig) => &rig.describe()?,
             Topology::Described {
                 description,
                 duration,
@@ -407,11 +536,21 @@ impl Scenario {
         Ok(Some(Arc::new(table)))
     }
 
-    /// All keys with their values, as `--set` and sweep files know them.
+    /// The keys that matter with their values, as `--set` and sweep files know them.
     pub fn parameters(&self) -> Table {
+        let mut all = self.all_keys();
+        for key in self.model.strange() {
+            all.remove(*key);
+        }
+        all
+    }
+
+    /// Those that the kind of switch does not know, too.
+    fn all_keys(&self) -> Table {
         let mut all = table(&self.model);
         match &self.topology {
             Topology::Hp(hp) => all.extend(table(hp)),
+            Topology::Rig(rig) => all.extend(table(rig)),
             Topology::Described { duration, .. } => {
                 all.insert("duration".into(), Value::String(duration.to_string()));
             }
@@ -437,7 +576,7 @@ impl Scenario {
     ///
     /// As for [`Self::set_text`].
     pub fn set(&mut self, key: &str, value: &Value) -> Result<(), ScenarioError> {
-        let mut all = self.parameters();
+        let mut all = self.all_keys();
         let Some(current) = all.get(key) else {
             let keys: Vec<&str> = all.keys().map(String::as_str).collect();
             return Err(ScenarioError::UnknownKey {
@@ -473,6 +612,11 @@ impl Scenario {
         match &mut self.topology {
             Topology::Hp(hp) => {
                 *hp = all
+                    .try_into()
+                    .map_err(|e: toml::de::Error| reason(&e.message()))?;
+            }
+            Topology::Rig(rig) => {
+                *rig = all
                     .try_into()
                     .map_err(|e: toml::de::Error| reason(&e.message()))?;
             }

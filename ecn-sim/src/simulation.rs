@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
+use crate::bridged;
 use crate::endpoint::{Control, Designed, Source};
 use crate::engine::{Agenda, Calendar, Event, INDEX, Queue, Time};
 use crate::measure::{Record, Snapshot, Window};
-use crate::model::{Model, ModelError, Phases, Response, SlotFreed, Trigger};
+use crate::model::{Model, ModelError, Phases, Response, SlotFreed, SwitchKind, Trigger};
 use crate::network::{Hop, Network};
 use crate::switch::Switch;
 
@@ -137,6 +138,9 @@ pub fn run_with<Q: Queue>(
     if network.flows.len() >= most || network.channels.len() >= most {
         return Err(SimulationError::TooMany);
     }
+    if model.switch == SwitchKind::Output {
+        return bridged::run(network, model, options);
+    }
     let control = match (&model.response, table) {
         (_, Some(table)) => Control::Table(table),
         (Response::Function(function), None) => Control::Policy(model.policy(*function)?),
@@ -171,15 +175,102 @@ pub fn run_with<Q: Queue>(
 }
 
 /// What an instant is for.
-enum Instant {
+pub(crate) enum Instant {
     Start(u32),
     Stop(u32),
     Read,
 }
 
+/// Schedules all instants. Those of reading come before anything else at their time.
+pub(crate) fn schedule<Q: Queue>(
+    agenda: &mut Agenda<Q>,
+    network: &Network,
+    model: &Model,
+    options: &Options,
+) -> Result<Vec<(Time, Instant)>, SimulationError> {
+    let most = 1u64 << INDEX;
+    let steps = options.duration.checked_div(options.series_step);
+    if steps.is_some_and(|steps| steps >= most) {
+        return Err(SimulationError::TooMany);
+    }
+    let mut times: Vec<Time> = options
+        .windows
+        .iter()
+        .flat_map(|&(from, to)| [from, to])
+        .collect();
+    times.extend(options.steps());
+    times.sort_unstable();
+    times.dedup();
+    let mut instants: Vec<_> = times
+        .into_iter()
+        .map(|time| (time, Instant::Read))
+        .collect();
+    for (index, flow) in network.flows.iter().enumerate() {
+        let phase = match model.phases {
+            // A stream per flow: adding one does not change the others.
+            Phases::Random => Pcg64Mcg::seed_from_u64(options.seed ^ (index as u64) << 32)
+                .random_range(0..flow.packet_time.max(1)),
+            Phases::Aligned => 0,
+        };
+        let start = flow.active.start.saturating_add(phase);
+        if start < flow.active.end {
+            instants.push((start, Instant::Start(index as u32)));
+            if flow.active.end <= options.duration {
+                instants.push((flow.active.end, Instant::Stop(index as u32)));
+            }
+        }
+    }
+    if instants.len() as u64 > most {
+        return Err(SimulationError::TooMany);
+    }
+    for (number, (time, _)) in instants.iter().enumerate() {
+        if *time <= options.duration {
+            agenda.at(*time, Event::Instant(number as u32));
+        }
+    }
+    Ok(instants)
+}
+
+/// Windows and series from what was read at the instants, and at the end.
+pub(crate) fn counted(read: &[(Time, Snapshot)], last: &Snapshot, options: &Options) -> Record {
+    let at = |time: Time| match read.binary_search_by_key(&time, |(at, _)| *at) {
+        Ok(index) => &read[index].1,
+        Err(_) => last,
+    };
+    let windows = options.windows.iter().map(|&(from, to)| {
+        let within = |(at, snapshot): &(Time, Snapshot)| {
+            (from < *at && *at <= to).then(|| snapshot.line_peaks.clone())
+        };
+        Window {
+            from,
+            to,
+            counts: at(to).since(at(from)),
+            line_peaks: read
+                .iter()
+                .filter_map(within)
+                .reduce(higher)
+                .unwrap_or_default(),
+        }
+    });
+    Record {
+        windows: windows.collect(),
+        series: options.steps().map(|time| at(time).clone()).collect(),
+        series_step: options.series_step,
+        ..Record::default()
+    }
+}
+
+/// The higher of each two.
+fn higher(mut peaks: Vec<u32>, others: Vec<u32>) -> Vec<u32> {
+    for (peak, other) in peaks.iter_mut().zip(others) {
+        *peak = other.max(*peak);
+    }
+    peaks
+}
+
 impl<Q: Queue> Simulation<'_, Q> {
     fn run(&mut self, model: &Model, options: &Options) -> Result<Record, SimulationError> {
-        let instants = self.schedule(model, options)?;
+        let instants = schedule(&mut self.agenda, self.network, model, options)?;
         let mut read: Vec<(Time, Snapshot)> = Vec::new();
         let mut events = 0u64;
         while let Some(event) = self.agenda.pop() {
@@ -308,55 +399,6 @@ impl<Q: Queue> Simulation<'_, Q> {
         Ok(by_flow)
     }
 
-    /// Schedules all instants. Those of reading come before anything else at their time.
-    fn schedule(
-        &mut self,
-        model: &Model,
-        options: &Options,
-    ) -> Result<Vec<(Time, Instant)>, SimulationError> {
-        let most = 1u64 << INDEX;
-        let steps = options.duration.checked_div(options.series_step);
-        if steps.is_some_and(|steps| steps >= most) {
-            return Err(SimulationError::TooMany);
-        }
-        let mut times: Vec<Time> = options
-            .windows
-            .iter()
-            .flat_map(|&(from, to)| [from, to])
-            .collect();
-        times.extend(options.steps());
-        times.sort_unstable();
-        times.dedup();
-        let mut instants: Vec<_> = times
-            .into_iter()
-            .map(|time| (time, Instant::Read))
-            .collect();
-        for (index, flow) in self.network.flows.iter().enumerate() {
-            let phase = match model.phases {
-                // A stream per flow: adding one does not change the others.
-                Phases::Random => Pcg64Mcg::seed_from_u64(options.seed ^ (index as u64) << 32)
-                    .random_range(0..flow.packet_time.max(1)),
-                Phases::Aligned => 0,
-            };
-            let start = flow.active.start.saturating_add(phase);
-            if start < flow.active.end {
-                instants.push((start, Instant::Start(index as u32)));
-                if flow.active.end <= options.duration {
-                    instants.push((flow.active.end, Instant::Stop(index as u32)));
-                }
-            }
-        }
-        if instants.len() as u64 > most {
-            return Err(SimulationError::TooMany);
-        }
-        for (number, (time, _)) in instants.iter().enumerate() {
-            if *time <= options.duration {
-                self.agenda.at(*time, Event::Instant(number as u32));
-            }
-        }
-        Ok(instants)
-    }
-
     fn snapshot(&self) -> Snapshot {
         Snapshot {
             channel_bytes: self.wires.iter().map(|wire| wire.bytes).collect(),
@@ -370,28 +412,12 @@ impl<Q: Queue> Simulation<'_, Q> {
                     None => wire.line.len() as u32,
                 })
                 .collect(),
+            ..Snapshot::default()
         }
     }
 
     fn record(&self, read: &[(Time, Snapshot)], options: &Options, events: u64) -> Record {
-        let last = self.snapshot();
-        let at = |time: Time| match read.binary_search_by_key(&time, |(at, _)| *at) {
-            Ok(index) => &read[index].1,
-            Err(_) => &last,
-        };
-        let series = options.steps().map(|time| at(time).clone()).collect();
         Record {
-            windows: options
-                .windows
-                .iter()
-                .map(|&(from, to)| Window {
-                    from,
-                    to,
-                    counts: at(to).since(at(from)),
-                })
-                .collect(),
-            series,
-            series_step: options.series_step,
             marked_packets: self.marked_packets.clone(),
             sent_packets: self.sources.iter().map(|source| source.sent).collect(),
             delivered_packets: self.flow_packets.clone(),
@@ -401,6 +427,7 @@ impl<Q: Queue> Simulation<'_, Q> {
                 .collect(),
             packet_hops: self.packet_hops,
             events,
+            ..counted(read, &self.snapshot(), options)
         }
     }
 
@@ -551,7 +578,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         if self.window == 1 {
             self.free.push(number);
             let source = &mut self.sources[flow];
-            source.on_ack(&self.control, packet.marked);
+            source.on_ack(&self.control, packet.marked, now + way.to_ack);
             let back = (now + way.to_ack).max(source.not_before);
             source.timer = Some(back);
             self.agenda.at(back, Event::Source(packet.flow));
@@ -569,7 +596,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         let Some((switch, input)) = self.network.channels[here as usize].receiver else {
             let Packet { flow, marked, .. } = *packet;
             self.free.push(number);
-            self.sources[flow as usize].on_ack(&self.control, marked);
+            self.sources[flow as usize].on_ack(&self.control, marked, now);
             return self.send(now, flow);
         };
         packet.hop += 1;

@@ -8,28 +8,11 @@ use std::collections::VecDeque;
 
 use ecn_core::marking::{self, BACKLOG_UNKNOWN, Decision};
 
+pub use crate::counters::PortTotals;
+use crate::counters::{Counters, counters};
 use crate::model::{
-    Arbitration, BypassCounts, Counting, Crossbar, MarkIn, Marking, Model, OutputTrigger, Trigger,
+    Arbitration, BypassCounts, Counting, Crossbar, Marking, Model, OutputTrigger, Trigger,
 };
-
-/// The counters of a switch, as large as its number of ports asks for.
-#[derive(Debug)]
-enum Counters {
-    Small(Box<marking::Switch<16>>),
-    Medium(Box<marking::Switch<64>>),
-    Large(Box<marking::Switch<256>>),
-}
-
-/// Calls a method of the counters, whatever their size.
-macro_rules! counters {
-    ($counters:expr, $name:ident => $call:expr) => {
-        match $counters {
-            Counters::Small($name) => $call,
-            Counters::Medium($name) => $call,
-            Counters::Large($name) => $call,
-        }
-    };
-}
 
 /// An input buffer.
 #[derive(Debug, Default)]
@@ -93,34 +76,12 @@ struct Rules {
     crossing: bool,
 }
 
-/// Totals of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortTotals {
-    /// Arrivals that found the input buffer full.
-    pub input_triggers: u64,
-    /// Arrivals that found more than the threshold waiting for this output.
-    pub output_triggers: u64,
-    /// Packets that left marked.
-    pub marked: u64,
-}
-
 impl Switch {
     /// An empty switch with port slots below `slots`.
     pub fn new(name: &str, slots: u32, model: &Model) -> Self {
-        let mut policy = model.marking_policy(slots);
-        let marks = match &model.mark_in {
-            MarkIn::All => true,
-            MarkIn::Named(names) => names.iter().any(|named| named == name),
-        };
-        if !marks {
-            policy.marking = marking::Marking::None as u32;
-        }
+        let policy = model.marking_policy(name, slots);
         let slots = slots as usize;
-        let counters = match slots {
-            0..=16 => Counters::Small(Box::default()),
-            17..=64 => Counters::Medium(Box::default()),
-            _ => Counters::Large(Box::default()),
-        };
+        let counters = Counters::new(slots);
         let any_output = model.bypass_counts == BypassCounts::AnyOutput;
         let mut rules = Rules {
             plain: false,
@@ -363,14 +324,7 @@ impl Switch {
 
     /// A port's totals.
     pub fn totals(&self, slot: u8) -> PortTotals {
-        counters!(&self.counters, c => {
-            let port = &c.ports[slot as usize];
-            PortTotals {
-                input_triggers: port.input_triggers,
-                output_triggers: port.output_triggers,
-                marked: port.marked,
-            }
-        })
+        self.counters.totals(slot)
     }
 
     /// Compares the counters with what waits: `cnt1` of each output with its line, the occupancy of

@@ -106,6 +106,10 @@ fn shown(report: &RunReport) -> String {
                 put("remote / local", w.remote_local_ratio);
                 put("Jain's index, local", Some(w.jain_local));
                 put("Jain's index, remote", Some(w.jain_remote));
+                if let Some(mean) = w.root_queue_mean_packets {
+                    put("root queue, mean (packets)", Some(mean));
+                    put("root queue, most", w.root_queue_max_packets.map(f64::from));
+                }
             }
             WindowReport::Any(w) => {
                 columns.push(header(w.from_ms, w.to_ms));

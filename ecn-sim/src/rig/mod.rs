@@ -1,5 +1,5 @@
 //! The rig: HP's Fig. 1 in two phases, without control and with it. On a kernel (ecn-user) it is made of
-//! namespaces and bridges; where that cannot be, [`simulate`] runs it here.
+//! namespaces and bridges; where that cannot be, [`simulate`] runs its twin.
 
 pub mod args;
 pub mod report;
@@ -9,13 +9,12 @@ use std::collections::BTreeMap;
 use args::{CONGESTION_CONTROL, Offload, Phases, RigArgs, Traffic};
 use report::{Parameters, Phase, Report, Sample};
 
-use crate::engine::{MS, Time};
+use crate::engine::{MS, NS, Time};
 use crate::measure::Snapshot;
-use crate::model::{Function, Marking, Phases as FlowPhases, Response};
+use crate::model::{Function, Marking, Response};
 use crate::network::Network;
-use crate::policy::{Every, MarkAt, Round};
 use crate::report::{RunError, hp_shares, run};
-use crate::scenario::{Hp, Scenario, ScenarioError, Topology, Victim};
+use crate::scenario::{Rig, Scenario, ScenarioError, Topology, Victim};
 use crate::units::DurationText;
 
 /// One phase to run.
@@ -96,20 +95,43 @@ fn only_on_a_kernel(args: &RigArgs) -> Option<&'static str> {
         ),
         (args.hosts.offload != Offload::default(), "--offload"),
         (args.ipv6, "--ipv6"),
-        (args.mark_at != MarkAt::default(), "--mark-at"),
-        (args.echo != Every::default(), "--echo"),
-        (matches!(args.round, Round::Time(_)), "--round with a time"),
-        (
-            args.hosts.local != args.hosts.remote,
-            "--local other than --remote",
-        ),
     ]
     .into_iter()
     .find_map(|(set, name)| set.then_some(name))
 }
 
-/// Runs the rig's phases in the simulator: HP's switches instead of bridges, so that without control
-/// queues stop the links before them instead of dropping.
+/// The scenario of the rig's twin.
+///
+/// # Errors
+///
+/// A value out of its range.
+pub fn scenario(args: &RigArgs) -> Result<Scenario, ScenarioError> {
+    let mut scenario = Scenario::rig();
+    scenario.topology = Topology::Rig(Rig {
+        local: args.hosts.local,
+        remote: args.hosts.remote,
+        victim: if args.hosts.no_victim {
+            Victim::Off
+        } else {
+            Victim::On
+        },
+        warm_up: DurationText::from_secs(args.warm_up),
+        duration: DurationText::from_secs(args.warm_up + args.seconds),
+        link_rate: args.hosts.link_rate,
+        ..Rig::default()
+    });
+    let model = &mut scenario.model;
+    model.threshold = args.threshold;
+    model.buffer = args.buffer;
+    model.rmin = args.rmin;
+    model.mark_at = args.mark_at;
+    model.round = args.round;
+    model.echo = args.echo;
+    scenario.set_text(&format!("m={}", args.m))?;
+    Ok(scenario)
+}
+
+/// Runs the rig's phases in the simulator.
 ///
 /// # Errors
 ///
@@ -118,26 +140,8 @@ pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
     if let Some(name) = only_on_a_kernel(args) {
         return Err(ScenarioError::OnlyOnAKernel(name).into());
     }
-    let seconds = DurationText::from_secs(args.warm_up + args.seconds);
-    let m = args.m.to_string();
-    let mut scenario = Scenario::hp();
-    scenario.topology = Topology::Hp(Hp {
-        flows: args.hosts.local,
-        victim: if args.hosts.no_victim {
-            Victim::Off
-        } else {
-            Victim::On
-        },
-        duration: seconds,
-        link_rate: args.hosts.link_rate,
-        ..Hp::default()
-    });
-    scenario.model.threshold = args.threshold;
-    scenario.model.buffer = args.buffer;
-    scenario.model.rmin = args.rmin;
-    scenario.model.phases = FlowPhases::Random;
-    scenario.set_text(&format!("m={m}"))?;
-    let packet_bytes = Hp::default().packet_bytes;
+    let mut scenario = scenario(args)?;
+    let packet_bytes = Rig::default().packet_bytes;
     let phases: Result<Vec<Phase>, RunError> = args
         .phases()
         .into_iter()
@@ -151,12 +155,12 @@ pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
             local_flows: args.hosts.local,
             remote_flows: args.hosts.remote,
             victim: !args.hosts.no_victim,
-            transport: "window of 1 packet".to_owned(),
+            transport: "udp".to_owned(),
             congestion_control: None,
             offload: false,
             buffer: args.buffer,
             threshold: args.threshold,
-            mark_at: MarkAt::Departure,
+            mark_at: args.mark_at,
             rmin: args.rmin,
             m: args.m,
             round: args.round,
@@ -168,9 +172,10 @@ pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
     })
 }
 
-/// Steps of the rig's series, and how many of them make a sample of the figures.
-const STEPS: u64 = 20_000;
-const STEPS_PER_SAMPLE: usize = 100;
+/// How often the rig samples: its root queue, and of these its rates.
+const STEP: Time = 5 * MS;
+const US: Time = 1_000 * NS;
+const STEPS_PER_SAMPLE: usize = 20;
 
 fn phase(
     scenario: &mut Scenario,
@@ -181,26 +186,30 @@ fn phase(
     scenario.model.marking = plan.marking;
     scenario.model.response = Response::Function(plan.response);
     let end = scenario.duration();
-    let step = (end / STEPS).max(1);
     let start = args.warm_up * 1_000 * MS;
-    let run = run(scenario, 1, &[(start, end)], step, None)?;
+    let run = run(scenario, 1, &[(start, end)], STEP, None)?;
     let (network, record) = (&run.network, &run.record);
     let window = &record.windows[0].counts;
     let shares = hp_shares(network, window, end - start);
     let root = network.channel("root").unwrap_or_default();
-    let measured: Vec<u32> = record
-        .series
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| *at as Time * step >= start)
-        .map(|(_, counts)| counts.line_packets[root])
-        .collect();
+    let queue = record.series.iter().skip((start / STEP) as usize);
+    let most = queue.map(|counts| counts.line_packets[root]).max();
     let sent: u64 = network
         .flows
         .iter()
         .map(|flow| network.hops[flow.hops.start as usize].channel as usize)
         .map(|channel| window.channel_bytes[channel] / u64::from(packet_bytes))
         .sum();
+    let measured = record.control_latencies.iter();
+    let mut latencies: Vec<Time> = measured
+        .filter(|(at, _)| *at >= start)
+        .map(|(_, latency)| latency / US)
+        .collect();
+    latencies.sort_unstable();
+    let quantile = |percent: usize| {
+        let at = (latencies.len() * percent).div_ceil(100).saturating_sub(1);
+        latencies.get(at).copied().unwrap_or(0)
+    };
     Ok(Phase {
         name: plan.name,
         marking: plan.marking,
@@ -215,13 +224,12 @@ fn phase(
         jain_local: shares.jain_local,
         jain_remote: shares.jain_remote,
         sent_packets: sent,
-        dropped_packets: record.dropped_packets(),
+        dropped_packets: window.dropped.iter().sum(),
         marked_packets: window.flow_marked.iter().sum(),
-        root_queue_mean_packets: measured.iter().map(|&n| f64::from(n)).sum::<f64>()
-            / measured.len().max(1) as f64,
-        root_queue_max_packets: measured.iter().copied().max().unwrap_or(0).into(),
-        control_latency_us_p50: 0,
-        control_latency_us_p99: 0,
+        root_queue_mean_packets: shares.root_queue_mean_packets.unwrap_or(0.0),
+        root_queue_max_packets: most.unwrap_or(0).into(),
+        control_latency_us_p50: quantile(50),
+        control_latency_us_p99: quantile(99),
         cpu_share: 0.0,
         victim_ping_us_p50: 0,
         victim_ping_us_p99: 0,
@@ -230,13 +238,13 @@ fn phase(
         tcp_retransmitted_segments: 0,
         tcp_resets: 0,
         checksum_errors: 0,
-        samples: samples(network, &record.series, step, root),
+        samples: samples(network, &record.series, root),
     })
 }
 
-fn samples(network: &Network, series: &[Snapshot], step: Time, root: usize) -> Vec<Sample> {
+fn samples(network: &Network, series: &[Snapshot], root: usize) -> Vec<Sample> {
     let ends = series.iter().step_by(STEPS_PER_SAMPLE);
-    let time = step * STEPS_PER_SAMPLE as Time;
+    let time = STEP * STEPS_PER_SAMPLE as Time;
     ends.clone()
         .zip(ends.skip(1))
         .enumerate()

@@ -1,0 +1,504 @@
+//! A run over Linux bridges: queues at output ports, greedy senders behind HTB, echoes, an agent.
+//!
+//! It is the kernel datapath event by event, with the functions of `ecn-core` that the programs call, in
+//! their order:
+//!
+//! ```text
+//! HTB of the source ── bridge: arrive, queue or drop_queued, depart, wire_end ── ... ── receiver: count
+//!        ^                                                                                  |
+//!      agent <── ring ── respond, accept <───────────────────────────────────────────── echo
+//! ```
+//!
+//! A device hands a packet over at once; HTB keeps the distance to the next one. So a packet takes
+//! one event per port that it waits at, one per device that it comes in at, and one for its echo.
+
+pub mod agent;
+pub mod bridge;
+pub mod sender;
+
+use ecn_core::{echo, response};
+use rand::{Rng as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use self::agent::Agent;
+use self::bridge::{Arrival, Bridge};
+use self::sender::{Bucket, Sender};
+use crate::engine::{Agenda, Event, Heap, INDEX, NS, Time};
+use crate::measure::{Record, Snapshot};
+use crate::model::{Function, Model, Response};
+use crate::network::Network;
+use crate::policy::Every;
+use crate::simulation::{Instant, Options, SimulationError, counted, schedule};
+
+/// Events between two reports of progress.
+const PROGRESS_EVENTS: u64 = 1 << 18;
+/// The agent among [`Event::Source`]: no flow has events of its own.
+const AGENT: u32 = 0;
+
+/// A packet in flight.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    flow: u32,
+    /// Index of the hop that it is on, or waits for.
+    hop: u32,
+    marked: bool,
+}
+
+/// A device that sends at its link's rate: a bridge's port, or a source's.
+#[derive(Debug)]
+struct Device {
+    bucket: Bucket,
+    /// When its timer is set for, and when it comes, which is later.
+    timer: Option<(Time, Time)>,
+    late: Pcg64Mcg,
+    /// A source's flows.
+    flows: Vec<u32>,
+    /// The flow whose turn it is.
+    turn: usize,
+    bytes: u64,
+    dropped: u64,
+    waited_ns: u64,
+    /// When `waited_ns` was right.
+    looked: Time,
+    peak: u32,
+}
+
+struct Simulation<'a> {
+    network: &'a Network,
+    agenda: Agenda<Heap>,
+    packets: Vec<Packet>,
+    free: Vec<u32>,
+    devices: Vec<Device>,
+    bridges: Vec<Bridge>,
+    senders: Vec<Sender>,
+    agent: Agent,
+    response: response::Policy,
+    echo: echo::Policy,
+    /// Mean lateness of timers, and what ports make up for.
+    timer_delay: f64,
+    burst: Time,
+    flow_packets: Vec<u64>,
+    marked_packets: Vec<u64>,
+    packet_hops: u64,
+    latencies: Vec<(Time, Time)>,
+}
+
+fn ps(duration: crate::units::DurationText) -> Time {
+    duration.as_nanos() * NS
+}
+
+/// Runs a network of bridges.
+///
+/// # Errors
+///
+/// The model makes no sense, or an invariant is broken.
+pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record, SimulationError> {
+    let ipd = model.initial_ipd()?;
+    let function = match model.response {
+        Response::Function(function) => function,
+        Response::Table(_) => Function::None,
+    };
+    let device = |channel: usize| Device {
+        bucket: Bucket::default(),
+        timer: None,
+        // A stream per device, none of which a flow's phase takes.
+        late: Pcg64Mcg::seed_from_u64(!options.seed ^ (channel as u64) << 32),
+        flows: Vec::new(),
+        turn: 0,
+        bytes: 0,
+        dropped: 0,
+        waited_ns: 0,
+        looked: 0,
+        peak: 0,
+    };
+    let mut devices: Vec<Device> = (0..network.channels.len()).map(device).collect();
+    for (number, flow) in network.flows.iter().enumerate() {
+        let first = network.hops[flow.hops.start as usize].channel;
+        devices[first as usize].flows.push(number as u32);
+    }
+    let link = |flow: &crate::network::Way| {
+        let first = network.hops[flow.hops.start as usize].channel as usize;
+        network.channels[first].rate.bytes_per_s()
+    };
+    let shortest = network.flows.iter().map(|flow| flow.packet_time).min();
+    let mut simulation = Simulation {
+        network,
+        agenda: Agenda::default(),
+        packets: Vec::new(),
+        free: Vec::new(),
+        devices,
+        bridges: std::iter::zip(&network.switches, &network.slots)
+            .map(|(name, &slots)| Bridge::new(name, slots, model))
+            .collect(),
+        senders: network
+            .flows
+            .iter()
+            .map(|flow| Sender::new(ipd, link(flow), flow.packet_bytes))
+            .collect(),
+        agent: Agent::new(
+            ps(model.agent_period),
+            shortest.unwrap_or_default(),
+            ps(model.enforcement_delay),
+        ),
+        response: model.policy(function)?,
+        echo: echo::Policy {
+            every_ns: match model.echo {
+                Every::Packet => 0,
+                Every::Time(time) => time.as_nanos(),
+            },
+            protocol: echo::PROTOCOL.into(),
+            _pad: 0,
+        },
+        timer_delay: ps(model.timer_delay) as f64,
+        burst: ps(model.burst),
+        flow_packets: vec![0; network.flows.len()],
+        marked_packets: vec![0; network.flows.len()],
+        packet_hops: 0,
+        latencies: Vec::new(),
+    };
+    let controlled = function != Function::None;
+    simulation.run(model, options, controlled)
+}
+
+impl Simulation<'_> {
+    fn run(
+        &mut self,
+        model: &Model,
+        options: &Options,
+        controlled: bool,
+    ) -> Result<Record, SimulationError> {
+        use std::sync::atomic::Ordering;
+        let instants = schedule(&mut self.agenda, self.network, model, options)?;
+        if controlled {
+            self.agenda.at(self.agent.due, Event::Source(AGENT));
+        }
+        let mut read: Vec<(Time, Snapshot)> = Vec::new();
+        let mut events = 0u64;
+        while let Some(event) = self.agenda.pop() {
+            let now = self.agenda.now();
+            if now > options.duration {
+                self.agenda.at(now, event);
+                break;
+            }
+            match event {
+                Event::Arrive(packet) => self.arrive(now, packet, controlled)?,
+                Event::Tail(channel) => {
+                    let timer = &mut self.devices[channel as usize].timer;
+                    // One that was set anew has another time.
+                    if timer.is_some_and(|(_, comes)| comes == now) {
+                        *timer = None;
+                        self.dequeue(now, channel)?;
+                    }
+                }
+                Event::Source(_) => self.agent(now),
+                Event::Instant(number) => match instants[number as usize].1 {
+                    Instant::Start(flow) => {
+                        self.senders[flow as usize].active = true;
+                        let first = self.network.flows[flow as usize].hops.start;
+                        self.dequeue(now, self.network.hops[first as usize].channel)?;
+                    }
+                    Instant::Stop(flow) => self.senders[flow as usize].active = false,
+                    Instant::Read => {
+                        read.push((now, self.snapshot(now)));
+                        self.devices.iter_mut().for_each(|device| device.peak = 0);
+                    }
+                },
+            }
+            events += 1;
+            if events.is_multiple_of(PROGRESS_EVENTS)
+                && let Some(progress) = &options.progress
+            {
+                progress.store(now, Ordering::Relaxed);
+            }
+            if options.check {
+                self.check(now)?;
+            }
+        }
+        let record = self.record(&read, options, events);
+        Ok(Record {
+            in_flight_packets: self.in_flight(),
+            ..record
+        })
+    }
+
+    fn check(&self, now: Time) -> Result<(), SimulationError> {
+        for (bridge, name) in self.bridges.iter().zip(&self.network.switches) {
+            bridge.check().map_err(|what| SimulationError::Invariant {
+                at_ps: now,
+                at: name.clone(),
+                what,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The agent goes on, unless it did so already.
+    fn agent(&mut self, now: Time) {
+        if now != self.agent.due {
+            return;
+        }
+        for news in self.agent.go_on(now) {
+            // A changed class does not wake its device: that goes on at its time.
+            self.senders[news.flow as usize].enforce(&news);
+            if let Some(marked) = news.marked {
+                self.latencies.push((now, now - marked));
+            }
+        }
+        self.agenda.at(self.agent.due, Event::Source(AGENT));
+    }
+
+    /// A device sends what it may.
+    fn dequeue(&mut self, now: Time, channel: u32) -> Result<(), SimulationError> {
+        let at = channel as usize;
+        loop {
+            let ready = self.devices[at].bucket.ready;
+            let wait = match self.network.channels[at].sender {
+                Some((bridge, output)) => {
+                    if self.bridges[bridge as usize].queues[output as usize].is_empty() {
+                        return Ok(());
+                    }
+                    if ready <= now {
+                        self.forward(now, channel, bridge, output);
+                        continue;
+                    }
+                    ready
+                }
+                None => match self.next_flow(now, at) {
+                    None => return Ok(()),
+                    Some(Ok(flow)) if ready <= now => {
+                        self.send(now, channel, flow)?;
+                        continue;
+                    }
+                    Some(Ok(_)) => ready,
+                    Some(Err(class)) => class.max(ready),
+                },
+            };
+            self.set_timer(at, wait);
+            return Ok(());
+        }
+    }
+
+    /// The next flow in turn whose class may send; or when one may. None if none has anything to send.
+    fn next_flow(&mut self, now: Time, at: usize) -> Option<Result<u32, Time>> {
+        let device = &mut self.devices[at];
+        let count = device.flows.len();
+        let mut soonest: Option<Time> = None;
+        for step in 0..count {
+            let turn = (device.turn + step) % count;
+            let flow = device.flows[turn];
+            let sender = &self.senders[flow as usize];
+            if !sender.active {
+                continue;
+            }
+            let ready = sender.class.ready;
+            if ready <= now {
+                device.turn = turn;
+                return Some(Ok(flow));
+            }
+            soonest = Some(soonest.map_or(ready, |soonest| soonest.min(ready)));
+        }
+        soonest.map(Err)
+    }
+
+    /// Sets a device's timer, unless it is set for that time already. A timer is late now and then.
+    fn set_timer(&mut self, at: usize, wait: Time) {
+        let device = &mut self.devices[at];
+        if device.timer.is_some_and(|(set, _)| set == wait) {
+            return;
+        }
+        let late = -self.timer_delay * (1.0 - device.late.random::<f64>()).ln();
+        let comes = wait + late as Time;
+        device.timer = Some((wait, comes));
+        self.agenda.at(comes, Event::Tail(at as u32));
+    }
+
+    /// A source sends a packet of a flow.
+    fn send(&mut self, now: Time, channel: u32, flow: u32) -> Result<(), SimulationError> {
+        let first = self.network.flows[flow as usize].hops.start;
+        let packet = Packet {
+            flow,
+            hop: first,
+            marked: false,
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.packets[number as usize] = packet;
+                number
+            }
+            None if self.packets.len() < 1 << INDEX => {
+                self.packets.push(packet);
+                self.packets.len() as u32 - 1
+            }
+            None => return Err(SimulationError::TooMany),
+        };
+        let device = &mut self.devices[channel as usize];
+        device.turn = (device.turn + 1) % device.flows.len();
+        self.senders[flow as usize].send(now);
+        let transmission = self.network.hops[first as usize].transmission;
+        self.devices[channel as usize]
+            .bucket
+            .pay(now, transmission, transmission);
+        self.hand_over(now, number);
+        Ok(())
+    }
+
+    /// A port sends its next packet.
+    fn forward(&mut self, now: Time, channel: u32, bridge: u32, output: u8) {
+        self.look(now, channel, bridge, output);
+        let Some((number, mark)) = self.bridges[bridge as usize].depart(output) else {
+            return;
+        };
+        if mark {
+            self.mark(now, number);
+        }
+        let hop = self.packets[number as usize].hop;
+        let transmission = self.network.hops[hop as usize].transmission;
+        let burst = transmission.max(self.burst);
+        self.devices[channel as usize]
+            .bucket
+            .pay(now, transmission, burst);
+        self.hand_over(now, number);
+    }
+
+    fn mark(&mut self, now: Time, number: u32) {
+        let packet = &mut self.packets[number as usize];
+        if !packet.marked {
+            packet.marked = true;
+            let flow = packet.flow as usize;
+            self.marked_packets[flow] += 1;
+            self.senders[flow].marked.get_or_insert(now);
+        }
+    }
+
+    /// A packet is on its way to the end of its channel.
+    fn hand_over(&mut self, now: Time, number: u32) {
+        let Packet { flow, hop, .. } = self.packets[number as usize];
+        let way = &self.network.flows[flow as usize];
+        let hop = self.network.hops[hop as usize];
+        self.devices[hop.channel as usize].bytes += u64::from(way.packet_bytes);
+        self.packet_hops += 1;
+        let last = self.network.channels[hop.channel as usize]
+            .receiver
+            .is_none();
+        if last {
+            self.flow_packets[flow as usize] += 1;
+        }
+        let takes = if last { way.to_ack } else { hop.to_forward };
+        self.agenda.at(now + takes, Event::Arrive(number));
+    }
+
+    /// A packet is at the end of its channel; or, past its last hop, its echo is back.
+    fn arrive(&mut self, now: Time, number: u32, controlled: bool) -> Result<(), SimulationError> {
+        let packet = &mut self.packets[number as usize];
+        let here = self.network.hops[packet.hop as usize].channel;
+        let Some((bridge, input)) = self.network.channels[here as usize].receiver else {
+            let Packet { flow, marked, .. } = *packet;
+            self.free.push(number);
+            if controlled {
+                self.echo(now, flow, marked);
+            }
+            return Ok(());
+        };
+        packet.hop += 1;
+        let next = self.network.hops[packet.hop as usize].channel;
+        let Some((_, output)) = self.network.channels[next as usize].sender else {
+            return Ok(());
+        };
+        self.look(now, next, bridge, output);
+        match self.bridges[bridge as usize].arrive(number, input, output) {
+            Arrival::Queued { marked } => {
+                if marked {
+                    self.mark(now, number);
+                }
+                let queued = self.bridges[bridge as usize].queues[output as usize].len() as u32;
+                let device = &mut self.devices[next as usize];
+                device.peak = device.peak.max(queued);
+                self.dequeue(now, next)
+            }
+            Arrival::Dropped => {
+                self.devices[next as usize].dropped += 1;
+                self.free.push(number);
+                Ok(())
+            }
+        }
+    }
+
+    fn echo(&mut self, now: Time, flow: u32, marked: bool) {
+        let sender = &mut self.senders[flow as usize];
+        let news = sender.deliver(&self.response, &self.echo, flow, marked, now);
+        if let Some(news) = news
+            && self.agent.tell(now, news)
+        {
+            self.agenda.at(self.agent.due, Event::Source(AGENT));
+        }
+    }
+
+    /// Counts the time that packets waited, before their number changes.
+    fn look(&mut self, now: Time, channel: u32, bridge: u32, output: u8) {
+        let queued = self.bridges[bridge as usize].queues[output as usize].len() as u64;
+        let device = &mut self.devices[channel as usize];
+        device.waited_ns += queued * (now / NS - device.looked / NS);
+        device.looked = now;
+    }
+
+    fn queued(&self, channel: usize) -> u32 {
+        match self.network.channels[channel].sender {
+            Some((bridge, output)) => {
+                self.bridges[bridge as usize].queues[output as usize].len() as u32
+            }
+            None => 0,
+        }
+    }
+
+    fn snapshot(&self, now: Time) -> Snapshot {
+        let devices = || self.devices.iter().enumerate();
+        Snapshot {
+            channel_bytes: devices().map(|(_, device)| device.bytes).collect(),
+            flow_packets: self.flow_packets.clone(),
+            flow_marked: self.marked_packets.clone(),
+            line_packets: devices().map(|(channel, _)| self.queued(channel)).collect(),
+            dropped: devices().map(|(_, device)| device.dropped).collect(),
+            waited_ns: devices()
+                .map(|(channel, device)| {
+                    let since = now / NS - device.looked / NS;
+                    device.waited_ns + u64::from(self.queued(channel)) * since
+                })
+                .collect(),
+            line_peaks: devices().map(|(_, device)| device.peak).collect(),
+        }
+    }
+
+    fn record(&self, read: &[(Time, Snapshot)], options: &Options, events: u64) -> Record {
+        Record {
+            marked_packets: self.marked_packets.clone(),
+            sent_packets: self.senders.iter().map(|sender| sender.departed).collect(),
+            delivered_packets: self.flow_packets.clone(),
+            ports: std::iter::zip(&self.bridges, &self.network.slots)
+                .map(|(bridge, &slots)| (0..slots).map(|slot| bridge.totals(slot as u8)).collect())
+                .collect(),
+            packet_hops: self.packet_hops,
+            events,
+            control_latencies: self.latencies.clone(),
+            ..counted(read, &self.snapshot(options.duration), options)
+        }
+    }
+
+    /// The packets between their source and their last hop at the end of the run, by flow, found
+    /// where they are: in a queue, or on a channel to a bridge.
+    fn in_flight(&mut self) -> Vec<u64> {
+        let mut by_flow = vec![0u64; self.network.flows.len()];
+        let queues = self.bridges.iter().flat_map(|bridge| &bridge.queues);
+        for queued in queues.flatten() {
+            by_flow[self.packets[queued.packet as usize].flow as usize] += 1;
+        }
+        while let Some(event) = self.agenda.pop() {
+            let Event::Arrive(packet) = event else {
+                continue;
+            };
+            let Packet { flow, hop, .. } = self.packets[packet as usize];
+            let channel = self.network.hops[hop as usize].channel as usize;
+            by_flow[flow as usize] += u64::from(self.network.channels[channel].receiver.is_some());
+        }
+        by_flow
+    }
+}

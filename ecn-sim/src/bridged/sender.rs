@@ -1,0 +1,194 @@
+//! A flow between two kernel endpoints: `ecn-core`'s flow and receiver, and the HTB class that holds
+//! the flow to its rate.
+
+use ecn_core::echo::Receiver;
+use ecn_core::flow::Flow;
+use ecn_core::{abi, echo, response};
+
+use crate::engine::{NS, Time};
+
+/// A token bucket as HTB's: whoever is not in debt may send, and then pays for the packet. What was
+/// not used counts up to a burst.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bucket {
+    /// When the debt is paid.
+    pub ready: Time,
+}
+
+impl Bucket {
+    /// Pays `cost` for a packet, with `burst` at most in hand.
+    pub fn pay(&mut self, now: Time, cost: Time, burst: Time) {
+        self.ready = self.ready.max(now.saturating_sub(burst)) + cost;
+    }
+}
+
+/// A message to the agent: as [`abi::RateEvent`].
+#[derive(Clone, Copy, Debug)]
+pub struct News {
+    /// The flow.
+    pub flow: u32,
+    /// Its new rate.
+    pub rate_bytes_per_s: u64,
+    /// The number of its decrease, if the agent is to say when it is in force.
+    pub pending: Option<u32>,
+    /// When the packet was marked that this is the answer to.
+    pub marked: Option<Time>,
+}
+
+/// A flow.
+#[derive(Debug)]
+pub struct Sender {
+    flow: Flow,
+    receiver: Receiver,
+    /// Packets that left the source's device.
+    pub departed: u64,
+    in_force: u64,
+    /// Time that a packet takes at the rate in force.
+    pub packet_time: Time,
+    /// The flow's class.
+    pub class: Bucket,
+    /// It has something to send.
+    pub active: bool,
+    /// When its oldest packet was marked that no echo has answered.
+    pub marked: Option<Time>,
+    link_bytes_per_s: u64,
+    packet_bytes: u32,
+}
+
+impl Sender {
+    /// A flow at this inter-packet delay over a link.
+    pub fn new(ipd: u64, link_bytes_per_s: u64, packet_bytes: u32) -> Self {
+        let mut flow = Flow {
+            class: abi::FIRST_CLASS,
+            ..Flow::new()
+        };
+        flow.response.ipd = ipd;
+        let rate = response::rate(ipd, link_bytes_per_s);
+        (flow.rate_bytes_per_s, flow.told_bytes_per_s) = (rate, rate);
+        let mut sender = Self {
+            flow,
+            receiver: Receiver::new(),
+            departed: 0,
+            in_force: 0,
+            packet_time: 0,
+            class: Bucket::default(),
+            active: false,
+            marked: None,
+            link_bytes_per_s,
+            packet_bytes,
+        };
+        sender.set_rate(rate);
+        sender
+    }
+
+    fn set_rate(&mut self, bytes_per_s: u64) {
+        let ps = u128::from(self.packet_bytes) * 1_000_000_000_000;
+        let time = ps.div_ceil(u128::from(bytes_per_s.max(1)));
+        self.packet_time = Time::try_from(time).unwrap_or(Time::MAX);
+    }
+
+    /// A packet leaves the source.
+    pub fn send(&mut self, now: Time) {
+        self.departed += 1;
+        self.flow.sent_packets += 1;
+        self.class.pay(now, self.packet_time, self.packet_time);
+    }
+
+    /// The agent's change is made: what is sent from now on costs as the new rate says; a debt stays
+    /// as it is.
+    pub fn enforce(&mut self, news: &News) {
+        self.set_rate(news.rate_bytes_per_s);
+        if let Some(decrease) = news.pending {
+            // Two packets may be on their way between class and count, as the agent has it.
+            let departed = (self.departed as u32).wrapping_add(2);
+            self.in_force = abi::in_force(decrease, departed);
+        }
+    }
+
+    /// A packet reached the receiver, and its echo, if one was due, the source. What the agent is to
+    /// know.
+    pub fn deliver(
+        &mut self,
+        policy: &response::Policy,
+        echo: &echo::Policy,
+        number: u32,
+        marked: bool,
+        now: Time,
+    ) -> Option<News> {
+        let (bytes, now_ns) = (self.packet_bytes.into(), now / NS);
+        if !self.receiver.count(echo, 1, bytes, marked, now_ns) {
+            return None;
+        }
+        let echo = self.receiver.echo(0, 0, 0);
+        let (sent, departed) = (self.flow.sent_packets as u32, self.departed as u32);
+        let quiet = self.flow.quiet();
+        let news = self.flow.echo.accept(&echo, sent, departed, quiet).ok()?;
+        let was = self.marked;
+        if news.ce != 0 {
+            self.marked = None;
+        }
+        let link = self.link_bytes_per_s;
+        let (reaction, tell) =
+            self.flow
+                .respond(policy, &news, self.in_force, departed, link, now_ns);
+        tell.then_some(News {
+            flow: number,
+            rate_bytes_per_s: self.flow.rate_bytes_per_s,
+            pending: (self.flow.pending != 0).then_some(self.flow.decreases as u32),
+            marked: was.filter(|_| reaction.decreased != 0),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ecn_core::response::{Function, Policy, Ratio, Round};
+
+    const PACKET: Time = 165_440 * NS;
+
+    #[test]
+    fn a_bucket_makes_up_for_a_burst_and_no_more() {
+        let mut bucket = Bucket::default();
+        let mut sent = 0;
+        // Always late by half a packet time: not one packet is lost.
+        for n in 0..100 {
+            assert!(bucket.ready <= n * PACKET);
+            bucket.pay(n * PACKET + PACKET / 2, PACKET, PACKET);
+        }
+        // Idle for ten packet times: two at once, the one in hand and the one that makes the debt.
+        let now = 110 * PACKET;
+        while bucket.ready <= now {
+            bucket.pay(now, PACKET, PACKET);
+            sent += 1;
+        }
+        assert_eq!((sent, bucket.ready), (2, 111 * PACKET));
+    }
+
+    #[test]
+    fn a_mark_halves_the_rate_once_it_is_in_force() {
+        let policy = Policy::new(Function::Lipd, Ratio::new(1, 64), Ratio::new(2, 1))
+            .expect("a policy")
+            .with_round(Round::Packets, 0);
+        let echo = echo::Policy::default();
+        let mut sender = Sender::new(ecn_core::fixed::ONE, 12_500_000, 2068);
+        assert_eq!(sender.packet_time, PACKET);
+        for n in 0..3 {
+            sender.send(n * PACKET);
+        }
+        let news = sender.deliver(&policy, &echo, 7, true, 3 * PACKET);
+        let news = news.expect("a decrease");
+        assert_eq!((news.flow, news.pending), (7, Some(1)));
+        assert_eq!(news.rate_bytes_per_s, 6_250_000);
+        assert_eq!(sender.packet_time, PACKET, "not in force yet");
+        // Those that were on their way are not answered.
+        assert!(
+            sender
+                .deliver(&policy, &echo, 7, true, 4 * PACKET)
+                .is_none()
+        );
+        let owed = sender.class.ready;
+        sender.enforce(&news);
+        assert_eq!((sender.packet_time, sender.class.ready), (2 * PACKET, owed));
+    }
+}
