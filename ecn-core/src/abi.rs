@@ -49,6 +49,9 @@ pub mod name {
     /// `flow::Key` to a rate in bytes per second, written by people: it holds instead of the
     /// response's.
     pub const PIN: &str = "ECN_PIN";
+    /// Per class minor, the rate set by people in bytes per second, 0 for none: written by the agent
+    /// from [`PIN`], read where programs enforce rates.
+    pub const LIMIT: &str = "ECN_LIMIT";
     /// `RateEvent` ring.
     pub const RATE: &str = "ECN_RATE";
     /// `PortEvent` ring, filled when [`super::TRACE_PORTS`] is set.
@@ -61,9 +64,9 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps that are pinned and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 16] = [
+    pub const SHARED: [&str; 17] = [
         CONTROL, DEVICE, BRIDGE, MARKING, ENDPOINT, FLOW, RECEIVER, DEPARTED, IN_FORCE, CLASS, PIN,
-        RATE, TRACE, MARKED, TAIL, COUNT,
+        LIMIT, RATE, TRACE, MARKED, TAIL, COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -189,17 +192,21 @@ pub const CONTROL_FLOWS: u32 = 1;
 pub const OBSERVE: u32 = 2;
 /// [`Endpoint::flags`]: echo.
 pub const ECHO: u32 = 4;
+/// [`Endpoint::flags`]: rates are departure times, see [`crate::pacing`].
+pub const EDT: u32 = 8;
 
 /// Policy of an endpoint.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
-    /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`].
+    /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`], [`EDT`].
     pub flags: u32,
     /// Padding.
     pub _pad: u32,
     /// Rmax, bytes per second.
     pub link_bytes_per_s: u64,
+    /// Most that a flow may have waiting, with [`EDT`].
+    pub queue_bytes: u64,
     /// Response.
     pub response: response::Policy,
     /// Echo.
@@ -246,6 +253,8 @@ pub struct RateEvent {
     pub decrease: u32,
     /// 1: that decrease is not known to be in force yet.
     pub pending: u32,
+    /// When the limit is in force without the agent; 0: the agent has to see to it.
+    pub in_force_ns: u64,
 }
 
 /// Entry of [`name::IN_FORCE`]: decrease number `decrease` is in force since the class's packet
@@ -345,11 +354,13 @@ pub enum Count {
     MarkFailed,
     /// Packets marked.
     Marked,
+    /// Packets dropped at their source: more was waiting to depart than may.
+    SourceDropped,
 }
 
 impl Count {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::FlowsFull,
         Self::ClassesFull,
         Self::ReceiversFull,
@@ -366,6 +377,7 @@ impl Count {
         Self::EctFailed,
         Self::MarkFailed,
         Self::Marked,
+        Self::SourceDropped,
     ];
 }
 
@@ -420,7 +432,7 @@ const _: () = {
     assert!(size_of::<echo::Receiver>() == 48);
     assert!(size_of::<LockedReceiver>() == 56);
     assert!(offset_of!(LockedFlow, flow) == 8);
-    assert!(size_of::<RateEvent>() == 32);
+    assert!(size_of::<RateEvent>() == 40);
     assert!(size_of::<PortEvent>() == 48);
     assert!(size_of::<PortReset>() == 16);
     assert!(size_of::<Offsets>() == 72);

@@ -1,6 +1,6 @@
 //! A flow, as a source's device knows it.
 
-use crate::{echo, fixed, response};
+use crate::{abi, echo, fixed, response};
 
 /// Names a flow of one endpoint. Whole-key comparison: padding is part of it and always zero.
 #[repr(C)]
@@ -24,6 +24,7 @@ pub struct Key {
 
 /// [`Flow::flags`]: the TCP connection negotiated ECN; it keeps its own control.
 pub const NEGOTIATED: u32 = 1;
+
 /// State of a flow at its source. Everything under the flow's lock.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,10 @@ pub struct Flow {
     pub last_sent_ns: u64,
     /// Time of the last accepted echo.
     pub last_echo_ns: u64,
+    /// Departure time given to the last packet, see [`crate::pacing::departure`]; 0: none was.
+    pub last_departure_ns: u64,
+    /// The same at the last decrease: what departs later does so at the decreased rate.
+    pub decreased_ns: u64,
     /// Minor number of the flow's class; 0: none was free, no limit.
     pub class: u32,
     /// 1: the agent was told of the last decrease and has not yet said that it is in force.
@@ -126,11 +131,42 @@ impl Flow {
             created_ns: 0,
             last_sent_ns: 0,
             last_echo_ns: 0,
+            last_departure_ns: 0,
+            decreased_ns: 0,
             class: 0,
             pending: 0,
             flags: 0,
             _pad: 0,
         }
+    }
+
+    /// As [`Flow::respond`], for a flow paced by departure times: nobody has to be told.
+    ///
+    /// A decreased rate holds from the next packet that is stamped. Those stamped before leave at the
+    /// old one, the last of them at `decreased_ns`: until then the round goes on with what departs.
+    #[inline(always)]
+    pub fn respond_paced(
+        &mut self,
+        policy: &response::Policy,
+        news: &echo::News,
+        departed: u32,
+        link_bytes_per_s: u64,
+        now_ns: u64,
+    ) -> response::Reaction {
+        let pending = now_ns < self.decreased_ns;
+        let in_force = abi::in_force(
+            (self.decreases as u32).wrapping_sub(pending as u32),
+            departed,
+        );
+        let (reaction, _) =
+            self.respond(policy, news, in_force, departed, link_bytes_per_s, now_ns);
+        self.told_bytes_per_s = self.rate_bytes_per_s;
+        if reaction.decreased != 0 {
+            self.decreased_ns = self.last_departure_ns;
+            // Nothing waits: the round ends with what has departed.
+            self.pending = (now_ns < self.decreased_ns) as u32;
+        }
+        reaction
     }
 
     /// Packets that may be on their way at the flow's quietest moment, see

@@ -16,5 +16,6 @@ pub mod echo;
 pub mod fixed;
 pub mod flow;
 pub mod marking;
+pub mod pacing;
 pub mod packet;
 pub mod response;

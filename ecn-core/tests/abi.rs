@@ -42,6 +42,7 @@ fn lists_are_complete() {
         name::CLASS,
         name::IN_FORCE,
         name::PIN,
+        name::LIMIT,
         name::RATE,
         name::TRACE,
         name::MARKED,
@@ -66,7 +67,7 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<flow::Key>(), 16 + 16 + 2 + 2 + 2 + 1 + 1);
     assert_eq!(
         size_of::<flow::Flow>(),
-        size_of::<response::State>() + size_of::<echo::Sender>() + 11 * 8 + 4 * 4
+        size_of::<response::State>() + size_of::<echo::Sender>() + 13 * 8 + 4 * 4
     );
     assert_eq!(size_of::<echo::Receiver>(), 5 * 8 + 2 * 4);
     assert_eq!(size_of::<echo::Sender>(), 4 + 4 + 2 + 2 + 7 * 4);
@@ -78,7 +79,7 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<abi::Device>(), 6 * 4);
     assert_eq!(
         size_of::<abi::Endpoint>(),
-        2 * 4 + 8 + size_of::<response::Policy>() + size_of::<echo::Policy>()
+        2 * 4 + 2 * 8 + size_of::<response::Policy>() + size_of::<echo::Policy>()
     );
     assert_eq!(
         size_of::<abi::LockedFlow>(),
@@ -88,7 +89,7 @@ fn no_hidden_padding() {
         size_of::<abi::LockedReceiver>(),
         LOCK + 4 + size_of::<echo::Receiver>()
     );
-    assert_eq!(size_of::<abi::RateEvent>(), 2 * 4 + 2 * 8 + 2 * 4);
+    assert_eq!(size_of::<abi::RateEvent>(), 2 * 4 + 2 * 8 + 2 * 4 + 8);
     assert_eq!(
         size_of::<abi::PortEvent>(),
         8 * 4 + size_of::<marking::Decision>()
@@ -154,7 +155,7 @@ fn flags_are_single_bits_and_distinct() {
             abi::ROLE_WIRE_END,
             abi::ROLE_BACKLOG,
         ],
-        &[abi::CONTROL_FLOWS, abi::OBSERVE, abi::ECHO],
+        &[abi::CONTROL_FLOWS, abi::OBSERVE, abi::ECHO, abi::EDT],
     ] {
         let mut seen = 0;
         for flag in flags {

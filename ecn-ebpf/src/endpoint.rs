@@ -1,7 +1,7 @@
 //! Endpoint role: the flow's device at the source, and at the receiver.
 //!
 //! * `ecn_ep_out`, `ecn_flow_out`, tcx egress: before the queueing discipline. Classifies the flow, makes it
-//!   ECN-capable, puts it into its class; turns a receiver's clone into an echo.
+//!   ECN-capable, puts it into its class or gives it its departure time; turns a receiver's clone into an echo.
 //! * `ecn_ep_in`, `ecn_flow_in`, tcx ingress: before the IP stack. Takes echoes and moves the flow's rate; counts
 //!   what was received, and sends a clone back where an echo is due.
 
@@ -14,15 +14,17 @@ use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow, LockedReceiver},
     echo::{self, Echo},
     flow::{self, Flow, Key},
+    pacing::{DROPPED, departure, priority},
     packet::{self, ETHERNET, IP_WINDOW, Ip, TRANSPORT_WINDOW, protocol},
 };
 
 use crate::{
     maps::{
-        ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_RECEIVER, ECN_TAIL,
-        ENDPOINT, constant, control, count,
+        ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_RECEIVER,
+        ECN_TAIL, ENDPOINT, constant, control, count,
     },
-    response::{self, locked, now, reverse, tell},
+    pacing,
+    response::{self, class_of, locked, now, reverse, tell, word},
     skb::{NEXT, Packet, SHOT, field, load, raw, segments, store},
 };
 
@@ -204,18 +206,45 @@ fn out(ctx: TcContext) -> Option<i32> {
     };
     let n = segments(&p.ctx);
     let bytes = field!(&p.ctx, wire_len) as u64;
-    let (class, flags) = locked!(f, flow as f => {
+    let link = endpoint.link_bytes_per_s;
+    let queue = endpoint.queue_bytes;
+    let expired = now > control.valid_until_ns;
+    let paced = endpoint.flags & abi::EDT != 0 && !expired;
+    let (mut stamp, mut limit) = (0, 0);
+    if paced {
+        stamp = pacing::stamp(&p.ctx);
+        limit = word(ECN_LIMIT.get(class_of(f) & 0xffff));
+    }
+    let (class, flags, at) = locked!(f, flow as f => {
         f.flags |= flags;
-        f.sent_packets += n as u64;
-        f.sent_bytes += bytes;
         f.last_sent_ns = now;
         if f.created_ns == 0 {
             f.created_ns = now;
         }
-        (f.class, f.flags)
+        let mut at = 0;
+        if paced && f.flags & flow::NEGOTIATED == 0 {
+            let rate = match (limit, f.rate_bytes_per_s) {
+                (0, 0) => link,
+                (0, rate) => rate,
+                (limit, _) => limit,
+            };
+            at = departure(&mut f.last_departure_ns, now, stamp, bytes, rate, queue);
+        }
+        if at != DROPPED {
+            f.sent_packets += n as u64;
+            f.sent_bytes += bytes;
+        }
+        (f.class, f.flags, at)
     });
     if flags & flow::NEGOTIATED != 0 {
         return None;
+    }
+    if at == DROPPED {
+        count(Count::SourceDropped, n as u64);
+        return Some(SHOT);
+    }
+    if at != 0 {
+        pacing::set_stamp(&p.ctx, at);
     }
     if c.ip.ecn == packet::NOT_ECT && !p.set_ecn(packet::ECT_0) {
         count(Count::EctFailed, n as u64);
@@ -226,13 +255,18 @@ fn out(ctx: TcContext) -> Option<i32> {
     } else {
         take_class(f, endpoint, u32::from(key.endpoint))?
     };
-    if now > control.valid_until_ns {
+    if expired {
         count(Count::LimitExpired, n as u64);
         return None;
     }
     // HTB sends a packet to the class whose handle is its priority.
+    let priority = if paced {
+        priority(class, field!(&p.ctx, priority))
+    } else {
+        (abi::HTB_MAJOR as u32) << 16 | class
+    };
     // SAFETY: tc programs may write this field.
-    unsafe { (*raw(&p.ctx)).priority = (abi::HTB_MAJOR as u32) << 16 | class };
+    unsafe { (*raw(&p.ctx)).priority = priority };
     None
 }
 
@@ -244,10 +278,12 @@ fn take_class(f: *mut LockedFlow, endpoint: &Endpoint, number: u32) -> Option<u3
         count(Count::ClassesFull, 1);
         return None;
     };
-    // What left through this class before, and which decrease was in force, is another flow's.
+    // What left through this class before, which decrease was in force, and what it was held at is
+    // another flow's.
     for counter in [
         ECN_DEPARTED.get_ptr_mut(class & 0xffff),
         ECN_IN_FORCE.get_ptr_mut(class & 0xffff),
+        ECN_LIMIT.get_ptr_mut(class & 0xffff),
     ]
     .into_iter()
     .flatten()

@@ -5,8 +5,8 @@
 //! ```text
 //! source's device                     bridge port o                       receiver's device
 //!   ecn_flow_out (tcx egress)           ecn_port_out (tcx egress)           ecn_flow_in (tcx ingress)
-//!     flow, ECT(0), HTB class             arrival: cnt1, triggers, mark       counts packets and CE,
-//!   [HTB class of the flow]             [the port's queue]                    clones a packet back
+//!     flow, ECT(0), class or time         arrival: cnt1, triggers, mark       counts packets and CE,
+//!   [HTB, or fq]                        [the port's queue]                    clones a packet back
 //!   ecn_depart (tp_btf)                 ecn_depart (tp_btf): cnt1 down      ecn_flow_out (tcx egress)
 //!     counts what has left              ecn_drop (tp_btf): cnt1 down          turns it into an echo
 //!   ecn_flow_in (tcx ingress)           [wire]  ecn_wire_end (tcx ingress)
@@ -27,6 +27,7 @@
 
 mod endpoint;
 mod maps;
+mod pacing;
 mod response;
 mod skb;
 mod switch;

@@ -34,6 +34,9 @@ pub static ECN_DEPARTED: Array<u64, { abi::CLASSES as usize }> = Array::new();
 /// Which decrease is in force, per class.
 #[btf_map]
 pub static ECN_IN_FORCE: Array<u64, { abi::CLASSES as usize }> = Array::new();
+/// Rates set by people, per class, filled by the agent.
+#[btf_map]
+pub static ECN_LIMIT: Array<u64, { abi::CLASSES as usize }> = Array::new();
 /// Free classes, filled by the agent.
 #[btf_map]
 pub static ECN_CLASS: Queue<u32, 1024> = Queue::new();
@@ -62,6 +65,10 @@ static NETNS: u32 = 0;
 /// Endpoint number of this loaded copy's tcx programs.
 #[unsafe(no_mangle)]
 pub static ENDPOINT: u32 = 0;
+/// 1: the kernel has `bpf_skb_set_tstamp` and `__sk_buff.tstamp_type`; found out by the agent. Where they
+/// are missing the verifier never sees what needs them.
+#[unsafe(no_mangle)]
+pub static STAMP_TYPES: u32 = 0;
 /// Structure offsets of the running kernel.
 #[unsafe(no_mangle)]
 pub static OFFSETS: abi::Offsets = abi::Offsets {

@@ -6,7 +6,7 @@ use aya_ebpf::{
     helpers::bpf_ktime_get_ns,
 };
 use ecn_core::{
-    abi::{self, Count, Endpoint},
+    abi::{self, Count, Endpoint, LockedFlow},
     echo::{Echo, Refusal},
     flow::Key,
 };
@@ -56,6 +56,23 @@ pub fn tell(event: abi::RateEvent) {
     }
 }
 
+/// The flow's class.
+#[inline(always)]
+pub fn class_of(f: *mut LockedFlow) -> u32 {
+    // SAFETY: written once, when the flow got its class.
+    unsafe { core::ptr::read_volatile(&raw const (*f).flow.class) }
+}
+
+/// An entry of an array of numbers.
+#[inline(always)]
+pub fn word(entry: Option<&u64>) -> u64 {
+    match entry {
+        // SAFETY: one word, written by others.
+        Some(word) => unsafe { core::ptr::read_volatile(word) },
+        None => 0,
+    }
+}
+
 /// Takes an echo that came for the flow which `key`, the echo's own, is the other end of.
 #[inline(always)]
 pub fn take<C: EbpfContext>(
@@ -78,15 +95,10 @@ pub fn take<C: EbpfContext>(
         count(Count::EchoUnknown, 1);
         return;
     };
-    // SAFETY: written once, when the flow got its class.
-    let class = unsafe { core::ptr::read_volatile(&raw const (*f).flow.class) };
-    let count_of = |counter: Option<&u64>| match counter {
-        // SAFETY: one word, written by others.
-        Some(word) => unsafe { core::ptr::read_volatile(word) },
-        None => 0,
-    };
-    let departed = count_of(ECN_DEPARTED.get(class & 0xffff)) as u32;
-    let in_force = count_of(ECN_IN_FORCE.get(class & 0xffff));
+    let class = class_of(f);
+    let departed = word(ECN_DEPARTED.get(class & 0xffff)) as u32;
+    let in_force = word(ECN_IN_FORCE.get(class & 0xffff));
+    let paced = endpoint.flags & abi::EDT != 0;
     let mut marked_ns = 0;
     if flags & abi::TRACE_LATENCY != 0 {
         // A switch does not know the endpoints.
@@ -100,11 +112,19 @@ pub fn take<C: EbpfContext>(
     let policy = &endpoint.response;
     let rmax = endpoint.link_bytes_per_s;
     // 0 - refused, 1 - accepted, 2 - and the agent must be told.
-    let (outcome, refusal, lost, rate, decreased, ce, decreases, pending) = locked!(f, flow as f => {
+    let (outcome, refusal, lost, rate, decreased, ce, decreases, pending, since) = locked!(f, flow as f => {
         match f.echo.accept(e, f.sent_packets as u32, departed, f.quiet()) {
-            Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32, 0u32),
+            Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32, 0u32, 0u64),
             Ok(news) => {
-                let (reaction, tell) = f.respond(policy, &news, in_force, departed, rmax, now);
+                // Departure times are in force without the agent: it only measures how soon.
+                let (reaction, tell, since) = if paced {
+                    let reaction = f.respond_paced(policy, &news, departed, rmax, now);
+                    let measured = reaction.decreased != 0 && marked_ns != 0;
+                    (reaction, measured, now.max(f.decreased_ns))
+                } else {
+                    let (reaction, tell) = f.respond(policy, &news, in_force, departed, rmax, now);
+                    (reaction, tell, 0)
+                };
                 (
                     1 + tell as u32,
                     0,
@@ -114,6 +134,7 @@ pub fn take<C: EbpfContext>(
                     news.ce,
                     f.decreases as u32,
                     f.pending,
+                    since,
                 )
             }
         }
@@ -154,6 +175,7 @@ pub fn take<C: EbpfContext>(
             marked_ns: if decreased != 0 { marked_ns } else { 0 },
             decrease: decreases,
             pending,
+            in_force_ns: since,
         });
     }
 }

@@ -17,7 +17,7 @@ use ecn_core::{
     abi::{self, Bridge, Count, Device, DeviceKey, PortEvent, PortEventKind},
     flow,
     marking::{BACKLOG_UNKNOWN, Decision, HOST},
-    packet,
+    pacing, packet,
 };
 
 use crate::{
@@ -289,9 +289,9 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
     let s = seen(skb, dev)?;
     if s.device.role & abi::ROLE_ENDPOINT != 0 {
         // SAFETY: as in `seen`.
-        let class: u32 = unsafe { member(skb, constant(&OFFSETS.skb_priority)) };
-        if class >> 16 == abi::HTB_MAJOR as u32
-            && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff)
+        let class = pacing::class(unsafe { member(skb, constant(&OFFSETS.skb_priority)) });
+        if class != 0
+            && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class)
         {
             // SAFETY: one class belongs to one queue, whose transmission is serialised.
             unsafe { *departed += s.n as u64 };

@@ -29,8 +29,12 @@ pub const VERSION: u32 = 1;
 keywords! {
     /// How the rates of flows are enforced at an endpoint.
     Enforcement {
-        /// An HTB class per flow.
+        /// The first of these that the device and the kernel can do.
         #[default]
+        Auto = "auto",
+        /// A departure time per packet, kept by fq.
+        Edt = "edt",
+        /// An HTB class per flow.
         Htb = "htb",
         /// Rates are computed and shown, but not enforced.
         None = "none",
@@ -134,7 +138,7 @@ pub struct Endpoint {
     /// The highest rate of a flow, Rmax. Default: the device's speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_rate: Option<Rate>,
-    /// How rates are enforced. Default: [`Enforcement::Htb`].
+    /// How rates are enforced. Default: [`Enforcement::Auto`].
     #[serde(default)]
     pub enforcement: Enforcement,
 }

@@ -121,7 +121,7 @@ fn killed() {
     let left = Snapshot::take().beyond(&before);
     assert!(left.len() > 4, "what `ecn clean` has to do: {left:?}");
     let said = stdout(&process::run(&ecn, &["clean"]));
-    assert!(said.contains("removed HTB ec0e: of eth0"), "{said}");
+    assert!(said.contains("removed htb ec0e: of eth0"), "{said}");
     assert_eq!(Snapshot::take().beyond(&before), Vec::<String>::new());
     assert_eq!(before.beyond(&Snapshot::take()), Vec::<String>::new());
     objects.gone();

@@ -4,6 +4,7 @@ mod counters;
 mod differential;
 mod echo;
 mod echo_faults;
+mod edt;
 mod killed;
 mod rate;
 mod replay;

@@ -1,4 +1,4 @@
-//! Endpoints: the queueing discipline with a class per flow, and the flows' entries.
+//! Endpoints: how the rates of their flows are enforced, and the flows' entries.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,15 +7,16 @@ use ecn_core::abi::{self, DeviceKey, name};
 use super::{
     Error, Inner, Result, endpoint_policy,
     enforce::{self, Target, lock},
+    root::{Choice, Device, Root},
     state,
 };
 use crate::{
     config::{Config, Enforcement},
     datapath::{Attached, Copy},
     net::{
-        NetNs, Netlink,
+        NetNs, Netlink, QdiscWatch,
         ethtool::Ethtool,
-        htb::{self, ClassSocket, EndpointHtb},
+        htb::{ClassSocket, EndpointHtb},
         netlink::Link,
     },
 };
@@ -25,10 +26,12 @@ pub(super) struct Endpoint {
     number: u32,
     ns: NetNs,
     nl: Netlink,
-    ifindex: u32,
+    link: Link,
     htb: EndpointHtb,
-    enforced: bool,
-    installed: bool,
+    watch: QdiscWatch,
+    choice: Choice,
+    /// Its root qdisc could not be looked after when it was changed.
+    unsettled: bool,
     /// Classes that exist.
     made: HashSet<u32>,
     _attached: Vec<Attached>,
@@ -42,17 +45,28 @@ impl Endpoint {
             number: self.number,
             device: of.device.clone(),
             netns: of.netns.clone().unwrap_or_default(),
-            ifindex: self.ifindex,
+            ifindex: self.link.index,
             response: config.response.function,
-            enforcement: of.enforcement,
-            installed_qdisc: self.installed,
+            enforcement: self.choice.enforcement,
+            why: self.choice.why.clone(),
+            installed_qdisc: self.choice.installed,
         }
     }
 
     fn key(&self) -> DeviceKey {
         DeviceKey {
             netns: self.ns.inum(),
-            ifindex: self.ifindex,
+            ifindex: self.link.index,
+        }
+    }
+
+    fn device(&self, wanted: Enforcement) -> Device<'_> {
+        Device {
+            nl: &self.nl,
+            ns: &self.ns,
+            link: &self.link,
+            layout: &self.htb,
+            wanted,
         }
     }
 }
@@ -73,38 +87,38 @@ impl Inner {
             Some(rate) => rate.bytes_per_s(),
             None => speed(&ns, &config.device)?,
         };
-        let policy = endpoint_policy(&self.config, self.options, &config, rate)?;
-        self.maps.set_endpoint(number, policy)?;
-        let enforced = config.enforcement == Enforcement::Htb;
         let layout = EndpointHtb {
             ifindex: link.index,
             link_bytes_per_s: rate,
             frame_bytes: link.mtu + 14,
             leaf_packets: 100,
         };
-        let installed = enforced && install(&nl, &link, &layout, &ns)?;
+        let watch = QdiscWatch::open(&ns)?;
         let copy = self.datapath.copy(ns.inum(), number)?;
+        let device = Device {
+            nl: &nl,
+            ns: &ns,
+            link: &link,
+            layout: &layout,
+            wanted: config.enforcement,
+        };
+        let choice = device.choose()?;
         let mut endpoint = Endpoint {
             number,
             ns,
             nl,
-            ifindex: link.index,
+            link,
             htb: layout,
-            enforced,
-            installed,
+            watch,
+            choice,
+            unsettled: false,
             made: HashSet::new(),
             _attached: Vec::new(),
             _copy: copy,
         };
-        if enforced {
-            let socket = ClassSocket::open(&endpoint.ns)?;
-            lock(&self.shared.targets).insert(
-                number,
-                Target {
-                    htb: layout,
-                    socket,
-                },
-            );
+        if let Err(error) = self.enforce(&endpoint) {
+            self.endpoints.push(endpoint);
+            return Err(error);
         }
         let key = endpoint.key();
         let mut device = self.maps.device(key);
@@ -128,10 +142,96 @@ impl Inner {
     /// Gives every endpoint the policy of the configuration as it is now.
     pub(super) fn update_endpoints(&mut self) -> Result<()> {
         for endpoint in &self.endpoints {
-            let config = &self.config.endpoints[endpoint.number as usize - 1];
-            let rate = endpoint.htb.link_bytes_per_s;
-            let policy = endpoint_policy(&self.config, self.options, config, rate)?;
+            let policy = endpoint_policy(
+                &self.config,
+                self.options,
+                &endpoint.choice,
+                endpoint.htb.link_bytes_per_s,
+            )?;
             self.maps.set_endpoint(endpoint.number, policy)?;
+        }
+        Ok(())
+    }
+
+    /// Brings the choice of an endpoint into force.
+    fn enforce(&mut self, endpoint: &Endpoint) -> Result<()> {
+        let number = endpoint.number;
+        if endpoint.choice.enforcement == Enforcement::Htb {
+            let target = Target {
+                htb: endpoint.htb,
+                socket: ClassSocket::open(&endpoint.ns)?,
+            };
+            lock(&self.shared.targets).insert(number, target);
+        } else {
+            lock(&self.shared.targets).remove(&number);
+        }
+        let rate = endpoint.htb.link_bytes_per_s;
+        let policy = endpoint_policy(&self.config, self.options, &endpoint.choice, rate)?;
+        Ok(self.maps.set_endpoint(number, policy)?)
+    }
+
+    /// Looks after root qdiscs that somebody else has changed: what was deleted comes back, what was
+    /// replaced is respected. Returns whether anything is enforced in another way now.
+    pub(super) fn watch_roots(&mut self) -> Result<bool> {
+        let mut changed = false;
+        for at in 0..self.endpoints.len() {
+            match self.watch_root(at) {
+                Ok(switched) => {
+                    changed |= switched;
+                    self.endpoints[at].unsettled = false;
+                }
+                Err(error) => {
+                    // Again at the next tick; said once.
+                    if !std::mem::replace(&mut self.endpoints[at].unsettled, true) {
+                        tracing::warn!("{error}");
+                    }
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    fn watch_root(&mut self, at: usize) -> Result<bool> {
+        let endpoint = &self.endpoints[at];
+        let wanted = self.config.endpoints[at].enforcement;
+        let (index, before) = (endpoint.link.index, &endpoint.choice.root);
+        let heard = endpoint.watch.changed(index, before.major())?;
+        if (!heard && !endpoint.unsettled) || wanted == Enforcement::None {
+            return Ok(false);
+        }
+        match Root::look(&endpoint.nl, index)? {
+            Some(root) if root != *before => {}
+            // Nothing that matters; or the device itself went, and there is nothing to look after.
+            _ => return Ok(false),
+        }
+        let choice = endpoint.device(wanted).choose_again()?;
+        tracing::warn!(
+            "endpoint {} (namespace {}): its root qdisc was changed; rates are enforced by {} now ({})",
+            endpoint.link.name,
+            endpoint.ns.name(),
+            choice.enforcement,
+            choice.why
+        );
+        self.switch(at, choice)?;
+        Ok(true)
+    }
+
+    /// Another way of enforcement, while flows run.
+    fn switch(&mut self, at: usize, choice: Choice) -> Result<()> {
+        let mut endpoint = self.endpoints.remove(at);
+        endpoint.choice = choice;
+        endpoint.made.clear();
+        let result = self.enforce(&endpoint);
+        let number = endpoint.number;
+        self.endpoints.insert(at, endpoint);
+        result?;
+        for (key, flow) in self.maps.flows()? {
+            if u32::from(key.endpoint) != number || flow.class == 0 {
+                continue;
+            }
+            self.make_class(number, flow.class)?;
+            // Who was to say so before cannot any more.
+            self.maps.set_in_force(flow.class, flow.decreases as u32)?;
         }
         Ok(())
     }
@@ -146,7 +246,7 @@ impl Inner {
         let Some(endpoint) = self.endpoint(number) else {
             return Ok(());
         };
-        if !endpoint.enforced || !endpoint.made.insert(class) {
+        if endpoint.choice.enforcement != Enforcement::Htb || !endpoint.made.insert(class) {
             return Ok(());
         }
         let link = endpoint.htb.link_bytes_per_s;
@@ -205,12 +305,14 @@ impl Inner {
         *lock(&self.shared.pinned) = known.clone();
         for (&at, &rate) in &known {
             if before.get(&at) != Some(&rate) {
+                self.maps.set_limit(at.1, rate)?;
                 self.set_rate(at, rate)?;
             }
         }
         // Given back: the response's rate holds again.
         let flows = self.maps.flows()?;
         for &at in before.keys().filter(|at| !known.contains_key(at)) {
+            self.maps.set_limit(at.1, 0)?;
             let flow = flows
                 .iter()
                 .find(|(k, f)| (u32::from(k.endpoint), f.class) == at);
@@ -269,18 +371,24 @@ impl Inner {
             let Endpoint {
                 _attached: attached,
                 nl,
+                link,
                 htb,
-                installed,
+                choice,
                 made,
                 ..
             } = endpoint;
             drop(attached);
-            let result = if installed {
-                htb.uninstall(&nl)
-            } else {
+            let remove = || -> crate::net::Result<()> {
+                if choice.installed {
+                    return nl.delete_root_qdisc(link.index);
+                }
                 made.iter()
                     .try_for_each(|&class| htb.remove_flow_class(&nl, class as u16))
             };
+            // Unless somebody put another one there just now.
+            let ours = Root::look(&nl, link.index)
+                .is_ok_and(|root| root.is_some_and(|root| root == choice.root));
+            let result = if ours { remove() } else { Ok(()) };
             if let Err(error) = result {
                 // The device may be gone with its namespace.
                 tracing::debug!("{error}");
@@ -293,28 +401,6 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// Puts our layout onto the device. False: it was there already.
-fn install(nl: &Netlink, link: &Link, layout: &EndpointHtb, ns: &NetNs) -> Result<bool> {
-    match nl.root_qdisc(link.index)? {
-        Some(root) if root.handle >> 16 == u32::from(htb::ENDPOINT_MAJOR) => return Ok(false),
-        // Handle 0: the kernel's own choice, not the user's.
-        Some(root) if root.handle >> 16 != 0 => {
-            return Err(Error::Configuration(format!(
-                "device {} (namespace {}) has a {} root qdisc of its own ({:x}:): remove it (tc qdisc \
-                 del dev {} root), or use enforcement = \"none\"",
-                link.name,
-                ns.name(),
-                root.kind,
-                root.handle >> 16,
-                link.name
-            )));
-        }
-        _ => {}
-    }
-    layout.install(nl)?;
-    Ok(true)
 }
 
 /// The device's own rate, bytes per second.

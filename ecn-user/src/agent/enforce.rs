@@ -198,6 +198,12 @@ fn run(
                 let _ = taken.send((event.endpoint, event.class));
                 continue;
             }
+            if event.in_force_ns != 0 {
+                // The program has seen to it.
+                let latency = event.in_force_ns.saturating_sub(event.marked_ns);
+                lock(&shared.latency_us).saturating_record(latency / 1000);
+                continue;
+            }
             rates.insert((event.endpoint, event.class), event);
             if event.marked_ns != 0 {
                 marks.push(event.marked_ns);

@@ -6,6 +6,7 @@
 mod bridges;
 mod endpoints;
 pub mod enforce;
+pub mod root;
 pub mod state;
 
 use std::{
@@ -20,7 +21,7 @@ use ecn_core::{abi, echo, marking, response};
 use tokio::{signal::unix::SignalKind, sync::mpsc, task::JoinHandle};
 
 use crate::{
-    config::{self, Config},
+    config::{self, Config, Enforcement},
     datapath::{self, Copy, Datapath, Maps, RateEvents, Sizes},
     net,
 };
@@ -159,14 +160,16 @@ pub fn response_policy(config: &config::Response) -> Result<response::Policy> {
 fn endpoint_policy(
     config: &Config,
     options: Options,
-    endpoint: &config::Endpoint,
+    choice: &root::Choice,
     link_bytes_per_s: u64,
 ) -> Result<abi::Endpoint> {
-    let limited = endpoint.enforcement == config::Enforcement::Htb
-        && config.response.function != config::Function::None;
     let mut flags = 0;
-    if limited {
-        flags |= abi::CONTROL_FLOWS;
+    if config.response.function != config::Function::None {
+        flags |= match choice.enforcement {
+            Enforcement::Htb => abi::CONTROL_FLOWS,
+            Enforcement::Edt => abi::CONTROL_FLOWS | abi::EDT,
+            Enforcement::Auto | Enforcement::None => 0,
+        };
     }
     if config.response.function != config::Function::None {
         flags |= abi::ECHO;
@@ -178,6 +181,7 @@ fn endpoint_policy(
         flags,
         _pad: 0,
         link_bytes_per_s,
+        queue_bytes: choice.queue_bytes,
         response: response_policy(&config.response)?,
         echo: echo::Policy {
             every_ns: match config.echo.every {
@@ -254,6 +258,7 @@ impl Inner {
                 changed = true;
             }
         }
+        changed |= self.watch_roots()?;
         if changed {
             self.write_state()?;
         }
@@ -510,8 +515,9 @@ pub async fn run(
         };
         let (device, response) = (&endpoint.device, endpoint.response);
         tracing::info!(
-            "endpoint {device}{netns}: {response} by {}",
-            endpoint.enforcement
+            "endpoint {device}{netns}: {response} by {} ({})",
+            endpoint.enforcement,
+            endpoint.why
         );
     }
     tracing::info!("running");

@@ -67,8 +67,11 @@ pub struct EndpointState {
     pub ifindex: u32,
     /// Response.
     pub response: Function,
-    /// How rates are enforced.
+    /// How rates are enforced: what was chosen, where it was left to us.
     pub enforcement: Enforcement,
+    /// Why that.
+    #[serde(default)]
+    pub why: String,
     /// The root qdisc is ours to remove.
     pub installed_qdisc: bool,
 }

@@ -16,12 +16,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
 
+use crate::agent::root::FQ_MAJOR;
 use crate::agent::state::{DIR, Lock, State};
 use crate::config::Agent;
 use crate::datapath;
 use crate::net::htb::ENDPOINT_MAJOR;
 use crate::net::netns::DIRECTORY;
-use crate::net::{NetNs, Netlink, ROOT};
+use crate::net::{NetNs, Netlink, Qdisc, ROOT};
 use crate::rig::topology::{self, DEFAULT_PREFIX};
 
 use super::exit::{Failure, note, print, print_json};
@@ -50,8 +51,10 @@ const PATIENCE: Duration = Duration::from_secs(15);
 enum Leftover {
     /// A process that sends the rig's traffic.
     Process { pid: i32, command: String },
-    /// The HTB of an endpoint.
+    /// The root qdisc of an endpoint.
     Qdisc {
+        /// As tc shows it: `htb ec0e:`.
+        qdisc: String,
         device: String,
         /// Empty for this process's own.
         netns: String,
@@ -69,8 +72,13 @@ impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process { pid, command } => write!(f, "process {pid} ({command})"),
-            Self::Qdisc { device, netns, .. } => {
-                write!(f, "HTB {ENDPOINT_MAJOR:x}: of {device}")?;
+            Self::Qdisc {
+                qdisc,
+                device,
+                netns,
+                ..
+            } => {
+                write!(f, "{qdisc} of {device}")?;
                 match netns.as_str() {
                     "" => Ok(()),
                     netns => write!(f, " in namespace {netns}"),
@@ -260,7 +268,7 @@ fn processes(rig: &[String]) -> Vec<Leftover> {
     found
 }
 
-/// Our HTBs in the current and all named namespaces, and where the state has endpoints. Those of
+/// Our root qdiscs in the current and all named namespaces, and where the state has endpoints. Those of
 /// the rig go with its namespaces.
 fn qdiscs(rig: &[String], state: Option<&State>) -> Vec<Leftover> {
     let named = NetNs::list().unwrap_or_default();
@@ -293,28 +301,29 @@ fn open(netns: &str) -> crate::net::Result<NetNs> {
 
 fn qdiscs_in(netns: &NetNs, place: &str) -> crate::net::Result<Vec<Leftover>> {
     let netlink = Netlink::open(netns)?;
-    let handle = u32::from(ENDPOINT_MAJOR) << 16;
-    let ours: Vec<_> = netlink
-        .qdiscs()?
-        .into_iter()
-        .filter(|qdisc| qdisc.parent == ROOT && qdisc.handle == handle && qdisc.kind == "htb")
-        .collect();
+    let ours = |qdisc: &Qdisc| {
+        qdisc.parent == ROOT
+            && matches!(
+                (qdisc.major(), qdisc.kind.as_str()),
+                (ENDPOINT_MAJOR, "htb") | (FQ_MAJOR, "fq" | "mq")
+            )
+    };
+    let ours: Vec<_> = netlink.qdiscs()?.into_iter().filter(ours).collect();
     if ours.is_empty() {
         return Ok(Vec::new());
     }
     let links = netlink.links()?;
-    let leftover = |ifindex: u32| {
+    let leftover = |qdisc: Qdisc| {
+        let ifindex = qdisc.ifindex;
         let link = links.iter().find(|link| link.index == ifindex);
         Leftover::Qdisc {
+            qdisc: format!("{} {:x}:", qdisc.kind, qdisc.major()),
             device: link.map_or_else(|| ifindex.to_string(), |link| link.name.clone()),
             netns: place.to_owned(),
             ifindex,
         }
     };
-    Ok(ours
-        .into_iter()
-        .map(|qdisc| leftover(qdisc.ifindex))
-        .collect())
+    Ok(ours.into_iter().map(leftover).collect())
 }
 
 fn remove(leftover: &Leftover) -> anyhow::Result<()> {
@@ -377,14 +386,15 @@ mod tests {
     #[test]
     fn leftovers_have_one_line_and_one_object() {
         let leftover = Leftover::Qdisc {
+            qdisc: "htb ec0e:".to_owned(),
             device: "eth0".to_owned(),
             netns: "web".to_owned(),
             ifindex: 2,
         };
-        assert_eq!(leftover.to_string(), "HTB ec0e: of eth0 in namespace web");
+        assert_eq!(leftover.to_string(), "htb ec0e: of eth0 in namespace web");
         assert_eq!(
             serde_json::to_string(&leftover).unwrap(),
-            r#"{"kind":"qdisc","device":"eth0","netns":"web","ifindex":2}"#
+            r#"{"kind":"qdisc","qdisc":"htb ec0e:","device":"eth0","netns":"web","ifindex":2}"#
         );
     }
 }

@@ -17,11 +17,13 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use serde::Serialize;
 
-use crate::agent::state::Lock;
+use crate::agent::root::FQ_MAJOR;
+use crate::agent::state::{EndpointState, Lock, State};
+use crate::config::Enforcement;
 use crate::datapath::{self, BTF, Datapath, Sizes};
 use crate::net::htb::EndpointHtb;
 use crate::net::sys::BPFFS;
-use crate::net::{NetNs, Netlink, VethEnd};
+use crate::net::{NetNs, Netlink, ROOT, VethEnd};
 
 use super::exit::{Failure, message, print, print_json};
 use super::table::{plain_table, table_text};
@@ -55,13 +57,26 @@ struct Program {
     verified_instructions: u32,
 }
 
+/// An endpoint of the running agent.
+#[derive(Debug, Serialize)]
+struct Enforced {
+    device: String,
+    netns: String,
+    enforcement: Enforcement,
+    why: String,
+}
+
 #[derive(Debug, Default, Serialize)]
 struct Report {
     kernel: String,
     ready: bool,
     missing: Vec<&'static str>,
-    /// How the rates of flows would be enforced; nothing if it could not be tried.
+    /// How `enforcement = "auto"` would be; nothing if it could not be tried.
     enforcement: Option<&'static str>,
+    /// Why that.
+    enforcement_why: &'static str,
+    /// How it is at the endpoints of the running agent, and why.
+    endpoints: Vec<Enforced>,
     /// Process of a running agent or rig.
     agent_pid: Option<String>,
     checks: Vec<Check>,
@@ -139,6 +154,16 @@ fn examine() -> Report {
         agent_pid: Lock::holder(),
         ..Report::default()
     };
+    if report.agent_pid.is_some() {
+        let endpoints = State::read().unwrap_or_default().endpoints;
+        let enforced = |of: EndpointState| Enforced {
+            device: of.device,
+            netns: of.netns,
+            enforcement: of.enforcement,
+            why: of.why,
+        };
+        report.endpoints = endpoints.into_iter().map(enforced).collect();
+    }
     rights(&mut report);
     kernel_files(&mut report);
     std::thread::scope(|scope| {
@@ -281,7 +306,7 @@ fn try_all(report: &mut Report) {
     match &private {
         Ok(netns) => devices(report, netns, loaded),
         Err(_) => {
-            for (need, required, without) in [TCX, HTB, VETH, BRIDGE] {
+            for (need, required, without) in [TCX, FQ, HTB, VETH, BRIDGE] {
                 report.add(need, required, None, NOT_TRIED, without);
             }
         }
@@ -293,10 +318,15 @@ const TCX: (&str, bool, &str) = (
     false,
     "clsact filters are used, which can hide other programs and outlive the agent",
 );
+const FQ: (&str, bool, &str) = (
+    "fq",
+    false,
+    "no departure times (`enforcement = \"edt\"`), HTB classes instead",
+);
 const HTB: (&str, bool, &str) = (
     "HTB and pfifo",
     false,
-    "rates of flows are computed and shown, but not enforced; no rig",
+    "no classes (`enforcement = \"htb\"`), no rig",
 );
 const VETH: (&str, bool, &str) = ("veth", false, "no rig, no marking at departure");
 const BRIDGE: (&str, bool, &str) = ("bridge", true, "there is nothing to mark at");
@@ -447,15 +477,31 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
     let (need, required, without) = VETH;
     let veth = veth(netns);
     report.tried(need, required, &veth, without);
-    let (need, required, without) = HTB;
-    match veth {
+    // One device after the other: fq is for a root that is nobody's.
+    let (fq, htb) = match veth {
         Ok(ifindex) => {
+            let fq = fq(netns, ifindex);
             let htb = htb(netns, ifindex);
-            report.enforcement = Some(if htb.is_ok() { "htb" } else { "none" });
+            let (need, required, without) = FQ;
+            report.tried(need, required, &fq, without);
+            let (need, required, without) = HTB;
             report.tried(need, required, &htb, without);
+            (fq.is_ok(), htb.is_ok())
         }
-        Err(_) => report.add(need, required, None, "not tried: no device", without),
-    }
+        Err(_) => {
+            for (need, required, without) in [FQ, HTB] {
+                report.add(need, required, None, "not tried: no device", without);
+            }
+            return;
+        }
+    };
+    let (enforcement, why) = match (fq, htb) {
+        (true, _) => ("edt", "fq can be installed"),
+        (false, true) => ("htb", "there is no fq"),
+        (false, false) => ("none", "there is neither fq nor HTB"),
+    };
+    report.enforcement = Some(enforcement);
+    report.enforcement_why = why;
 }
 
 /// Attaches a program to `lo`: false if aya has fallen back to a clsact filter.
@@ -475,6 +521,13 @@ fn veth(netns: &NetNs) -> anyhow::Result<u32> {
     Ok(netlink.add_veth(&near, &far, netns, 1500)?.index)
 }
 
+/// Installs an fq and takes it away again.
+fn fq(netns: &NetNs, ifindex: u32) -> anyhow::Result<()> {
+    let netlink = Netlink::open(netns)?;
+    netlink.fq(ifindex, FQ_MAJOR, ROOT, 100, 1000)?;
+    Ok(netlink.delete_root_qdisc(ifindex)?)
+}
+
 fn htb(netns: &NetNs, ifindex: u32) -> anyhow::Result<()> {
     let htb = EndpointHtb {
         ifindex,
@@ -487,19 +540,6 @@ fn htb(netns: &NetNs, ifindex: u32) -> anyhow::Result<()> {
 
 /// What else decides how things go.
 fn machine(report: &mut Report) {
-    let fq = has_fq(&report.kernel);
-    let detail = if fq {
-        "there; pacing by departure time is not, htb is used"
-    } else {
-        "not there"
-    };
-    report.add(
-        "fq",
-        false,
-        fq,
-        detail,
-        "pacing by departure time is not available, htb is used",
-    );
     netfilter(report);
     let iperf3 = std::env::var_os("PATH").and_then(|path| {
         std::env::split_paths(&path)
@@ -545,18 +585,6 @@ fn netfilter(report: &mut Report) {
     report.add("br_netfilter", false, true, texts.join(", "), LOST);
 }
 
-/// Whether the kernel has fq, built in or as a module.
-fn has_fq(release: &str) -> bool {
-    let modules = Path::new("/lib/modules").join(release);
-    let listed = ["modules.builtin", "modules.dep"]
-        .iter()
-        .any(|file| read(modules.join(file)).contains("/sch_fq.ko"));
-    listed
-        || read("/proc/kallsyms")
-            .lines()
-            .any(|line| line.contains(" fq_qdisc_ops"))
-}
-
 fn text(report: &Report) -> String {
     let mut checks: Table = plain_table(&["", "need", "found"], &[0, 1, 2]);
     for check in &report.checks {
@@ -593,10 +621,22 @@ fn text(report: &Report) -> String {
     } else {
         "the datapath cannot run"
     };
-    text.push_str(&format!(
-        "\nenforcement of rates: {}\nrunning agent or rig: {agent}\n{verdict}\n",
-        report.enforcement.unwrap_or("not known")
-    ));
+    let enforcement = match report.enforcement {
+        Some(enforcement) => format!("{enforcement} ({})", report.enforcement_why),
+        None => "not known".to_owned(),
+    };
+    text.push_str(&format!("\nenforcement of rates: {enforcement}\n"));
+    for of in &report.endpoints {
+        let netns = match of.netns.as_str() {
+            "" => String::new(),
+            netns => format!(" in {netns}"),
+        };
+        text.push_str(&format!(
+            "endpoint {}{netns}: {} ({})\n",
+            of.device, of.enforcement, of.why
+        ));
+    }
+    text.push_str(&format!("running agent or rig: {agent}\n{verdict}\n"));
     text
 }
 

@@ -261,6 +261,7 @@ mod tests {
             ifindex: 2,
             response: Function::Lipd,
             enforcement,
+            why: String::new(),
             installed_qdisc: true,
         }
     }

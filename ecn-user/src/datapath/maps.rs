@@ -35,6 +35,7 @@ pub struct Maps {
     pin: HashMap<MapData, Raw<flow::Key>, u64>,
     departed: Array<MapData, u64>,
     in_force: Array<MapData, u64>,
+    limit: Array<MapData, u64>,
     class: Queue<MapData, u32>,
     flow_max: usize,
 }
@@ -140,6 +141,7 @@ impl Maps {
             pin: map!(HashMap, name::PIN, key, 8),
             departed: map!(Array, name::DEPARTED, 4, 8),
             in_force: map!(Array, name::IN_FORCE, 4, 8),
+            limit: map!(Array, name::LIMIT, 4, 8),
             class: map!(Queue, name::CLASS, 0, 4),
             flow_max,
         };
@@ -337,6 +339,17 @@ impl Maps {
         self.in_force
             .set(class, value, 0)
             .map_err(Error::map(name::IN_FORCE))
+    }
+
+    /// Holds a class at a rate where programs enforce it; 0: it follows its response.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn set_limit(&mut self, class: u32, rate_bytes_per_s: u64) -> Result<()> {
+        self.limit
+            .set(class, rate_bytes_per_s, 0)
+            .map_err(Error::map(name::LIMIT))
     }
 
     /// Rates set by people, bytes per second.

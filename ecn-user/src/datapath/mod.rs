@@ -17,9 +17,10 @@ use aya::{
     Ebpf, EbpfLoader,
     maps::{MapError, ProgramArray},
     programs::{
-        BtfTracePoint, ProgramError, SchedClassifier, TcAttachType, TestRun as _, TestRunOptions,
-        tc::SchedClassifierLink,
+        BtfTracePoint, ProgramError, ProgramType, SchedClassifier, TcAttachType, TestRun as _,
+        TestRunOptions, tc::SchedClassifierLink,
     },
+    sys::{BpfHelper, is_helper_supported},
 };
 use ecn_core::abi::{self, name};
 use thiserror::Error;
@@ -406,6 +407,10 @@ fn load(
     endpoint: u32,
 ) -> Result<Ebpf> {
     let offsets = Raw(*offsets);
+    // `tstamp_type` came with the helper that sets it.
+    let helper = BpfHelper::BPF_FUNC_skb_set_tstamp;
+    let stamp_types = is_helper_supported(ProgramType::SchedClassifier, helper).unwrap_or(false);
+    let stamp_types = u32::from(stamp_types);
     let mut loader = EbpfLoader::new();
     loader
         .map_max_entries(name::BRIDGE, sizes.bridges.max(1))
@@ -414,6 +419,7 @@ fn load(
         .map_max_entries(name::RECEIVER, sizes.flows)
         .override_global("NETNS", &netns, true)
         .override_global("ENDPOINT", &endpoint, true)
+        .override_global("STAMP_TYPES", &stamp_types, true)
         .override_global("OFFSETS", &offsets, true);
     for shared in name::SHARED {
         loader.map_pin_path(shared, maps.join(shared));

@@ -15,7 +15,7 @@ mod queueing;
 pub use crate::sys::calls as sys;
 mod wire;
 
-pub use netlink::{Link, LinkEvent, LinkWatch, Netlink, VethEnd};
+pub use netlink::{Link, LinkEvent, LinkWatch, Netlink, QdiscWatch, VethEnd};
 pub use netns::NetNs;
 pub use queueing::{ClassStats, HtbRate, Qdisc, ROOT};
 

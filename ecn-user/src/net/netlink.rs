@@ -24,6 +24,7 @@ const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const RTNLGRP_LINK: u32 = 1;
+const RTNLGRP_TC: u32 = 4;
 /// Leaves counters out of a link's description.
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFINFOMSG: usize = 16;
@@ -514,6 +515,81 @@ impl Connection {
     }
 }
 
+/// Follows the qdiscs of a namespace.
+#[derive(Debug)]
+pub struct QdiscWatch {
+    socket: Socket,
+    netns: String,
+}
+
+impl QdiscWatch {
+    /// Starts to follow. Look at the qdiscs after this, not before, so that no change is missed.
+    pub fn open(ns: &NetNs) -> Result<Self> {
+        Ok(Self {
+            socket: follow(ns, RTNLGRP_TC, "qdiscs")?,
+            netns: ns.name().to_owned(),
+        })
+    }
+
+    /// Whether qdiscs of a device came or went that hang from its root, or from `parent_major`; does
+    /// not block. Classes and their qdiscs are not told apart by anything else.
+    pub fn changed(&self, ifindex: u32, parent_major: u16) -> Result<bool> {
+        let mut changed = false;
+        let each = |message: Received<'_>| {
+            let at = |offset| u32_at(message.payload, offset);
+            let parent = at(12).unwrap_or(super::ROOT);
+            changed |= matches!(message.kind, libc::RTM_NEWQDISC | libc::RTM_DELQDISC)
+                && at(4) == Some(ifindex)
+                && (parent == super::ROOT || parent >> 16 == u32::from(parent_major));
+        };
+        let overrun = drain(&self.socket, &self.netns, "qdiscs", each)?;
+        Ok(changed || overrun)
+    }
+}
+
+/// Opens a socket that hears a group's news.
+fn follow(ns: &NetNs, group: u32, what: &str) -> Result<Socket> {
+    let mut socket = open_socket(ns, NETLINK_ROUTE)?;
+    let start = |socket: &mut Socket| {
+        socket.add_membership(group)?;
+        socket.set_non_blocking(true)
+    };
+    start(&mut socket).map_err(|io| Error::Netlink {
+        what: format!("follow the {what}"),
+        netns: ns.name().to_owned(),
+        errno: errno_of(&io),
+        kernel: None,
+    })?;
+    Ok(socket)
+}
+
+/// Hands out all that waits, oldest first; true: something was lost in between.
+fn drain(
+    socket: &Socket,
+    netns: &str,
+    what: &str,
+    mut each: impl FnMut(Received<'_>),
+) -> Result<bool> {
+    let mut overrun = false;
+    let mut buffer = vec![0; DATAGRAM];
+    loop {
+        match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            Ok(len) => wire::messages(&buffer[..len]).for_each(&mut each),
+            Err(Errno::EAGAIN) => return Ok(overrun),
+            Err(Errno::EINTR) => {}
+            Err(Errno::ENOBUFS) => overrun = true,
+            Err(errno) => {
+                return Err(Error::Netlink {
+                    what: format!("follow the {what}"),
+                    netns: netns.to_owned(),
+                    errno,
+                    kernel: None,
+                });
+            }
+        }
+    }
+}
+
 /// A device that came, changed or went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEvent {
@@ -540,19 +616,8 @@ pub struct LinkWatch {
 impl LinkWatch {
     /// Starts to follow. List the devices after this, not before, so that none is missed.
     pub fn open(ns: &NetNs) -> Result<Self> {
-        let mut socket = open_socket(ns, NETLINK_ROUTE)?;
-        let start = |socket: &mut Socket| {
-            socket.add_membership(RTNLGRP_LINK)?;
-            socket.set_non_blocking(true)
-        };
-        start(&mut socket).map_err(|io| Error::Netlink {
-            what: "follow the interfaces".to_owned(),
-            netns: ns.name().to_owned(),
-            errno: errno_of(&io),
-            kernel: None,
-        })?;
         Ok(Self {
-            socket,
+            socket: follow(ns, RTNLGRP_LINK, "interfaces")?,
             netns: ns.name().to_owned(),
         })
     }
@@ -560,23 +625,11 @@ impl LinkWatch {
     /// All events that wait, oldest first; does not block.
     pub fn drain(&self) -> Result<Vec<LinkEvent>> {
         let mut events = Vec::new();
-        let mut buffer = vec![0; DATAGRAM];
-        loop {
-            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-                Ok(len) => events.extend(wire::messages(&buffer[..len]).filter_map(link_event)),
-                Err(Errno::EAGAIN) => return Ok(events),
-                Err(Errno::EINTR) => {}
-                Err(Errno::ENOBUFS) => events.push(LinkEvent::Overrun),
-                Err(errno) => {
-                    return Err(Error::Netlink {
-                        what: "follow the interfaces".to_owned(),
-                        netns: self.netns.clone(),
-                        errno,
-                        kernel: None,
-                    });
-                }
-            }
+        let each = |message: Received<'_>| events.extend(link_event(message));
+        if drain(&self.socket, &self.netns, "interfaces", each)? {
+            events.push(LinkEvent::Overrun);
         }
+        Ok(events)
     }
 }
 

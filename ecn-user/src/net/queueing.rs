@@ -17,6 +17,8 @@ const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
 const TCA_STATS_PKT64: u16 = 8;
 const TCA_HTB_INIT: u16 = 2;
+const TCA_FQ_PLIMIT: u16 = 1;
+const TCA_FQ_FLOW_PLIMIT: u16 = 2;
 
 /// A queueing discipline and its counters.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,8 +43,24 @@ pub struct Qdisc {
     pub packets: u64,
     /// How often it had to hold a packet back.
     pub overlimits: u32,
-    /// What fits, where it is a `pfifo` (packets) or `bfifo` (bytes).
+    /// What fits, where it is a `pfifo` (packets) or `bfifo` (bytes); of one flow, where it is an `fq`
+    /// (packets).
     pub limit: Option<u32>,
+}
+
+impl Qdisc {
+    /// Its number as tc writes it: `ec0e:`; `0:` is the kernel's own choice.
+    pub const fn major(&self) -> u16 {
+        (self.handle >> 16) as u16
+    }
+
+    /// Whether it is a child of `parent`, another qdisc of the device.
+    pub const fn is_child_of(&self, parent: &Self) -> bool {
+        self.ifindex == parent.ifindex
+            && self.parent != ROOT
+            && self.parent >> 16 == parent.handle >> 16
+            && self.parent & 0xffff != 0
+    }
 }
 
 /// A class of an HTB and its counters.
@@ -142,6 +160,40 @@ impl Netlink {
             .attr_str(TCA_KIND, "htb")
             .nest_raw(TCA_OPTIONS, |options| options.attr(TCA_HTB_INIT, &glob));
         self.request(message, || format!("add an HTB to interface {ifindex}"))
+    }
+
+    /// Puts an fq at `parent` ([`ROOT`] or a class of an mq), instead of the kernel's default one, with
+    /// room for so many packets of a flow and of all; handle 0 lets the kernel choose.
+    pub fn fq(
+        &self,
+        ifindex: u32,
+        handle_major: u16,
+        parent: u32,
+        flow_packets: u32,
+        packets: u32,
+    ) -> Result<()> {
+        let flags = if parent == ROOT {
+            NLM_F_CREATE | NLM_F_EXCL
+        } else {
+            NLM_F_CREATE | NLM_F_REPLACE
+        };
+        let message = Message::request(libc::RTM_NEWQDISC, flags)
+            .tc(ifindex, u32::from(handle_major) << 16, parent)
+            .attr_str(TCA_KIND, "fq")
+            .nest_raw(TCA_OPTIONS, |options| {
+                options
+                    .attr_u32(TCA_FQ_PLIMIT, packets)
+                    .attr_u32(TCA_FQ_FLOW_PLIMIT, flow_packets)
+            });
+        self.request(message, || format!("add an fq to interface {ifindex}"))
+    }
+
+    /// Puts an mq at the root of a device: a qdisc per transmit queue.
+    pub fn mq_root(&self, ifindex: u32, handle_major: u16) -> Result<()> {
+        let message = Message::request(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL)
+            .tc(ifindex, u32::from(handle_major) << 16, ROOT)
+            .attr_str(TCA_KIND, "mq");
+        self.request(message, || format!("add an mq to interface {ifindex}"))
     }
 
     /// Makes or changes a class of an HTB.
@@ -272,6 +324,11 @@ fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
             TCA_KIND => qdisc.kind = text(value),
             TCA_OPTIONS if matches!(qdisc.kind.as_str(), "pfifo" | "bfifo") => {
                 qdisc.limit = u32_at(value, 0);
+            }
+            TCA_OPTIONS if qdisc.kind == "fq" => {
+                qdisc.limit = wire::attributes(value)
+                    .find(|(kind, _)| *kind == TCA_FQ_FLOW_PLIMIT)
+                    .and_then(|(_, packets)| u32_at(packets, 0));
             }
             TCA_STATS2 => {
                 let counters = parse_counters(value)?;

@@ -1,0 +1,107 @@
+//! When a packet departs: rates as departure times, one per packet (EDT, earliest departure time).
+//!
+//! The kernel's fq holds a packet until the time that stands in it. A flow's packets get
+//!
+//! ```text
+//! t = max(t_last + bytes/rate, now, TCP's own time)        t_last = t
+//! ```
+//!
+//! so the rate that counts is the one at the time of stamping: a new rate is in force with the next
+//! packet, and what was stamped before leaves at the old one. In any interval a flow sends at most
+//! rate x interval and one packet. Times are nanoseconds of the monotonic clock, fq's own.
+//!
+//! As in Linux's `samples/bpf/hbm_edt.c` and cilium's `bpf/lib/edt.h`.
+
+/// Most time that packets of a flow may be ahead of now: what comes then is dropped here, uncharged.
+pub const HORIZON_NS: u64 = 2_000_000_000;
+
+/// No packet is put off further than this, however low the rate: fq drops what is 10 s ahead.
+pub const FURTHEST_NS: u64 = 8_000_000_000;
+
+/// [`departure`] without a time: the packet is dropped.
+pub const DROPPED: u64 = u64::MAX;
+
+/// Time that `bytes` take at a rate, rounded up so that the rate is not exceeded. A rate of 0 counts
+/// as 1. Exact up to 18 GB, which no packet has.
+#[inline(always)]
+#[must_use]
+pub const fn duration_ns(bytes: u64, rate_bytes_per_s: u64) -> u64 {
+    let rate = if rate_bytes_per_s == 0 {
+        1
+    } else {
+        rate_bytes_per_s
+    };
+    (bytes * 1_000_000_000).wrapping_add(rate - 1) / rate
+}
+
+/// Departure time of a packet, and its flow's new `last_ns`; [`DROPPED`] if more than [`HORIZON_NS`] or
+/// `queue_bytes` is ahead of it already (then `last_ns` stays as it was). A flow with nothing ahead
+/// is never dropped.
+///
+/// `stamp_ns`: the time that the packet carries, 0 if it carries none or one of another clock.
+/// Anything beyond [`FURTHEST_NS`] is of another clock: a receive time is decades ahead.
+#[inline(always)]
+pub fn departure(
+    last_ns: &mut u64,
+    now_ns: u64,
+    stamp_ns: u64,
+    bytes: u64,
+    rate_bytes_per_s: u64,
+    queue_bytes: u64,
+) -> u64 {
+    let last = *last_ns;
+    let ahead = last.saturating_sub(now_ns);
+    if ahead > HORIZON_NS {
+        return DROPPED;
+    }
+    // ahead x rate is what waits, but for units of 1024 ns: fits 64 bits up to 9 TB/s.
+    const SHIFT: u32 = 10;
+    if (ahead >> SHIFT) * rate_bytes_per_s > queue_bytes * (1_000_000_000 >> SHIFT) {
+        return DROPPED;
+    }
+    let furthest = now_ns + FURTHEST_NS;
+    let mut at = last + duration_ns(bytes, rate_bytes_per_s);
+    if at < now_ns {
+        at = now_ns;
+    }
+    if stamp_ns > at && stamp_ns <= furthest {
+        at = stamp_ns;
+    }
+    if at > furthest {
+        at = furthest;
+    }
+    *last_ns = at;
+    at
+}
+
+/// Top byte of `skb->priority` of a packet whose flow's class is in the next two.
+const PRIORITY: u32 = 0xed << 24;
+/// `TC_PRIO_MAX`: the part of the priority by which fq and pfifo_fast choose.
+const TC_PRIO_MAX: u32 = 15;
+/// `TC_PRIO_CONTROL`: fq before Linux 6.7 sends this at once, whatever its departure time is.
+const TC_PRIO_CONTROL: u32 = 7;
+
+/// The priority that names a packet's class where there is no HTB to choose one: the low byte, by
+/// which qdiscs sort, stays the application's.
+#[inline(always)]
+#[must_use]
+pub const fn priority(class: u32, old: u32) -> u32 {
+    let mut low = old & 0xff;
+    if low & TC_PRIO_MAX == TC_PRIO_CONTROL {
+        low -= 1;
+    }
+    PRIORITY | (class & 0xffff) << 8 | low
+}
+
+/// The class that a departing packet's priority names, HTB's or [`priority`]'s; 0 for none.
+#[inline(always)]
+#[must_use]
+pub const fn class(priority: u32) -> u32 {
+    if priority >> 16 == crate::abi::HTB_MAJOR as u32 {
+        priority & 0xffff
+    } else if priority & 0xff00_0000 == PRIORITY {
+        priority >> 8 & 0xffff
+    } else {
+        0
+    }
+}

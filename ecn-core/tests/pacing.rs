@@ -1,0 +1,241 @@
+//! Departure times: never above the rate, nothing charged for what is dropped, no clock but the monotonic.
+
+use ecn_core::abi::HTB_MAJOR;
+use ecn_core::echo::News;
+use ecn_core::flow::Flow;
+use ecn_core::pacing::{DROPPED, FURTHEST_NS, HORIZON_NS, class, departure, duration_ns, priority};
+use ecn_core::response::{Function, Policy};
+use proptest::prelude::*;
+
+const NOW: u64 = 1_000_000_000_000;
+const MBIT: u64 = 125_000;
+/// So much may wait that only the horizon counts.
+const ENDLESS: u64 = 1 << 40;
+
+#[test]
+fn durations_round_up() {
+    assert_eq!(duration_ns(1514, 125_000_000), 12_112);
+    assert_eq!(duration_ns(1, 3), 333_333_334);
+    assert_eq!(duration_ns(0, 3), 0);
+    assert_eq!(duration_ns(1, 0), 1_000_000_000);
+    // A packet of 16 MB at any rate.
+    assert_eq!(duration_ns(1 << 24, 1), (1 << 24) * 1_000_000_000);
+}
+
+#[test]
+fn the_first_leaves_at_once_and_the_next_a_packet_time_later() {
+    let mut last = 0;
+    let mut send = |now| departure(&mut last, now, 0, 1250, MBIT, ENDLESS);
+    assert_eq!(send(NOW), NOW);
+    assert_eq!(send(NOW), NOW + 10_000_000);
+    assert_eq!(send(NOW + 15_000_000), NOW + 20_000_000);
+    // Idle: what was not sent is not made up for.
+    assert_eq!(send(NOW + 90_000_000), NOW + 90_000_000);
+    assert_eq!(send(NOW + 90_000_000), NOW + 100_000_000);
+}
+
+#[test]
+fn a_new_rate_holds_from_the_next_packet() {
+    let mut last = 0;
+    for k in 0..3 {
+        let at = departure(&mut last, NOW, 0, 1250, 10 * MBIT, ENDLESS);
+        assert_eq!(at, NOW + k * 1_000_000);
+    }
+    assert_eq!(
+        departure(&mut last, NOW, 0, 1250, MBIT, ENDLESS),
+        NOW + 12_000_000
+    );
+}
+
+#[test]
+fn a_later_stamp_is_kept_and_one_of_another_clock_is_not() {
+    for (stamp, at) in [
+        (NOW - 5, NOW),
+        (NOW + 5, NOW + 5),
+        (NOW + FURTHEST_NS, NOW + FURTHEST_NS),
+        // CLOCK_REALTIME in 2026; CLOCK_TAI is beside it.
+        (1_790_000_000_000_000_000, NOW),
+        (u64::MAX, NOW),
+    ] {
+        let mut last = 0;
+        assert_eq!(departure(&mut last, NOW, stamp, 100, MBIT, ENDLESS), at);
+        assert_eq!(last, at);
+    }
+}
+
+#[test]
+fn what_is_dropped_is_not_charged() {
+    let mut last = 0;
+    let mut sent = 0;
+    // 1 s at this rate is 100 packets.
+    while departure(&mut last, NOW, 0, 1250, MBIT, 100 * 1250) != DROPPED {
+        sent += 1;
+    }
+    assert!((100..=102).contains(&sent), "{sent}");
+    let before = last;
+    for _ in 0..1000 {
+        assert_eq!(
+            departure(&mut last, NOW, 0, 1250, MBIT, 100 * 1250),
+            DROPPED
+        );
+    }
+    assert_eq!(last, before);
+    // As soon as one has left there is room for one.
+    let later = NOW + 30_000_000;
+    assert_ne!(
+        departure(&mut last, later, 0, 1250, MBIT, 100 * 1250),
+        DROPPED
+    );
+}
+
+#[test]
+fn the_horizon_holds_where_the_queue_would_take_more() {
+    let mut last = 0;
+    while departure(&mut last, NOW, 0, 1250, MBIT, ENDLESS) != DROPPED {}
+    assert!(last > NOW + HORIZON_NS && last <= NOW + HORIZON_NS + 10_000_000);
+}
+
+#[test]
+fn the_lowest_rates_still_let_packets_go() {
+    let mut last = 0;
+    let mut now = NOW;
+    for _ in 0..10 {
+        let at = departure(&mut last, now, 0, 65_536, 1, 1);
+        assert_ne!(at, DROPPED);
+        assert!(at <= now + FURTHEST_NS);
+        now = at;
+    }
+}
+
+#[test]
+fn classes_go_through_priorities() {
+    for number in [0x10, 0x17, 0x1234, 0xffff] {
+        assert_eq!(class(u32::from(HTB_MAJOR) << 16 | number), number);
+        for old in [0, 1, 6, 0x37, u32::MAX] {
+            assert_eq!(class(priority(number, old)), number);
+        }
+    }
+    // What applications and other HTBs choose.
+    for other in [0, 6, 7, 0x0001_0010, u32::from(HTB_MAJOR - 1) << 16 | 0x10] {
+        assert_eq!(class(other), 0, "{other:x}");
+    }
+    // Qdiscs sort by the low four bits, and fq does not pace 7.
+    assert_eq!(priority(0x17, 4) & 15, 4);
+    assert_eq!(priority(0x17, 7) & 15, 6);
+}
+
+fn news(packets: u32, ce: u32, position: u32, outstanding: u32) -> News {
+    News {
+        packets,
+        ce,
+        lost_echoes: 0,
+        position,
+        outstanding,
+    }
+}
+
+/// Ten packets are stamped when the first mark comes; the last of them leaves 9 ms later. Marks on
+/// these ten say nothing of the decreased rate, the next one does.
+#[test]
+fn the_round_lasts_until_what_was_stamped_has_left() {
+    let policy = Policy::hp(Function::Fimd);
+    let link = 10 * MBIT;
+    let mut f = Flow::new();
+    for _ in 0..10 {
+        departure(&mut f.last_departure_ns, NOW, 0, 1250, link, ENDLESS);
+    }
+    let ms = |k: u64| NOW + k * 1_000_000;
+    let reaction = f.respond_paced(&policy, &news(1, 1, 1, 1), 2, link, ms(1));
+    assert_eq!((reaction.decreased, f.pending), (1, 1));
+    assert_eq!((f.decreased_ns, f.rate_bytes_per_s), (ms(9), link / 2));
+    // One more, at the new rate: 2 ms after the last.
+    assert_eq!(
+        departure(
+            &mut f.last_departure_ns,
+            ms(1),
+            0,
+            1250,
+            f.rate_bytes_per_s,
+            ENDLESS
+        ),
+        ms(11)
+    );
+    for k in 2..=9u32 {
+        let reaction = f.respond_paced(&policy, &news(1, 1, k, 1), k + 1, link, ms(k.into()));
+        assert_eq!((reaction.decreased, reaction.ignored), (0, 1), "packet {k}");
+    }
+    let reaction = f.respond_paced(&policy, &news(1, 1, 10, 0), 10, link, ms(10));
+    assert_eq!((reaction.decreased, f.pending), (0, 0), "the last old one");
+    let reaction = f.respond_paced(&policy, &news(1, 1, 11, 0), 11, link, ms(12));
+    assert_eq!((reaction.decreased, f.pending), (1, 0), "the first new one");
+}
+
+/// Nothing waits: the decrease is in force at once, and the next packet's mark counts.
+#[test]
+fn a_decrease_with_nothing_waiting_is_in_force_at_once() {
+    let policy = Policy::hp(Function::Fimd);
+    let mut f = Flow::new();
+    for k in 1..=3u32 {
+        let now = NOW + u64::from(k) * 1_000_000_000;
+        departure(&mut f.last_departure_ns, now, 0, 1250, MBIT, ENDLESS);
+        let reaction = f.respond_paced(&policy, &news(1, 1, k, 0), k, MBIT, now + 1_000_000);
+        assert_eq!((reaction.decreased, f.pending), (1, 0), "packet {k}");
+    }
+}
+
+proptest! {
+    /// The contract: in any interval at most rate x interval and one packet, at any sizes and pauses.
+    #[test]
+    fn never_above_the_rate(
+        rate in 1_000u64..20_000_000_000,
+        packets in prop::collection::vec((60u64..65_536, 0u64..50_000_000, any::<bool>()), 2..200),
+    ) {
+        let (mut last, mut now) = (0, NOW);
+        let mut departures: Vec<(u64, u64)> = Vec::new();
+        for (bytes, pause, stamped) in packets {
+            now += pause;
+            let stamp = if stamped { now + pause / 2 } else { 0 };
+            let at = departure(&mut last, now, stamp, bytes, rate, 256 << 10);
+            if at == DROPPED {
+                continue;
+            }
+            prop_assert!(at >= now);
+            // Only below this is the furthest time in the way.
+            if bytes * 1_000_000_000 / rate < FURTHEST_NS - HORIZON_NS {
+                departures.push((at, bytes));
+            } else {
+                departures.clear();
+            }
+        }
+        for (first, &(from, _)) in departures.iter().enumerate() {
+            let mut sent = 0u128;
+            for &(at, bytes) in &departures[first + 1..] {
+                sent += u128::from(bytes);
+                let allowed = u128::from(at - from) * u128::from(rate) / 1_000_000_000;
+                prop_assert!(sent <= allowed, "{sent} in {} ns at {rate}", at - from);
+            }
+        }
+    }
+
+    /// A sender that always has something to send gets the whole rate, to within the rounding.
+    #[test]
+    fn a_greedy_sender_gets_its_rate(
+        rate in 10_000u64..20_000_000_000,
+        sizes in prop::collection::vec(60u64..9_000, 10..300),
+    ) {
+        let (mut last, mut now) = (0, NOW);
+        let mut sent = 0u64;
+        for (k, &bytes) in sizes.iter().enumerate() {
+            let at = departure(&mut last, now, 0, bytes, rate, ENDLESS);
+            prop_assert_ne!(at, DROPPED);
+            if k > 0 {
+                sent += bytes;
+            }
+            // Greedy, and held back by its socket.
+            now = now.max(at.saturating_sub(HORIZON_NS / 2));
+        }
+        let least = u128::from(sent) * 1_000_000_000 / u128::from(rate);
+        let took = u128::from(last - NOW);
+        prop_assert!(took >= least && took <= least + sizes.len() as u128 + 1);
+    }
+}

@@ -1,0 +1,275 @@
+//! Departure times under fq: the rate that was asked for, and what becomes of the qdisc.
+
+use std::{
+    net::{SocketAddr, TcpListener, TcpStream},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use ecn_core::{abi::Count, packet::protocol};
+use ecn_tests::{
+    eventually, kernel_test,
+    lab::{DEVICE, Lab},
+    name_of, note,
+    running::{self, Running},
+    s, skipped,
+    traffic::Stream,
+};
+use ecn_user::{
+    agent::{Options, root::FQ_MAJOR},
+    config::{Enforcement, Marking},
+    net::{Netlink, Qdisc, VethEnd},
+};
+
+const MBIT: u64 = 125_000;
+const LINK: u64 = 2_000 * MBIT;
+/// How far off a rate may be.
+const WITHIN: f64 = 0.02;
+
+/// Leaves the test where the kernel has no fq.
+macro_rules! needs_fq {
+    ($lab:expr) => {
+        if !has_fq($lab) {
+            skipped(name_of(|| {}), "this kernel has no fq");
+            return;
+        }
+    };
+}
+
+fn has_fq(lab: &Lab) -> bool {
+    let nl = Netlink::open(&lab.switch).expect("netlink");
+    let [near, far] = ["fq-near", "fq-far"].map(|name| VethEnd {
+        name,
+        ..VethEnd::default()
+    });
+    let link = nl.add_veth(&near, &far, &lab.switch, 1500).expect("veth");
+    let found = nl.fq(link.index, FQ_MAJOR, ecn_user::net::ROOT, 100, 1000);
+    nl.delete_link(link.index).expect("delete the veth");
+    found.is_ok()
+}
+
+fn start(lab: &Lab, enforcement: Enforcement) -> Running {
+    let config = running::config(lab, Marking::None);
+    let mut config = running::with_endpoints(config, lab, &[0, 1], LINK);
+    for endpoint in &mut config.endpoints {
+        endpoint.enforcement = enforcement;
+    }
+    Running::start(config, Options::default())
+}
+
+fn root(lab: &Lab) -> Qdisc {
+    let host = &lab.hosts[0];
+    let found = host.nl.root_qdisc(host.ifindex).expect("qdiscs");
+    found.expect("a root qdisc")
+}
+
+fn enforcement(running: &Running) -> Enforcement {
+    running.agent().state().endpoints[0].enforcement
+}
+
+/// `tc` in the namespace of the first host. False: there is none.
+fn tc(lab: &Lab, words: &str) -> bool {
+    let run = || Command::new("tc").args(words.split_whitespace()).status();
+    match lab.hosts[0].ns.run(run) {
+        Ok(status) => {
+            assert!(status.success(), "tc {words}");
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// Bytes of frames per second that left the sender's fq over some time: super-packets count as what
+/// they become on the wire.
+fn left(lab: &Lab, over: Duration) -> f64 {
+    let (start, before) = (Instant::now(), root(lab).bytes);
+    std::thread::sleep(over);
+    (root(lab).bytes - before) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Holds the one flow of a protocol at each of these rates that the machine carries, and compares.
+fn hold(lab: &Lab, running: &mut Running, protocol: u8, mbits: &[u64]) {
+    let is_there = || {
+        let flows = running.maps.flows().expect("flows");
+        flows
+            .iter()
+            .any(|(key, flow)| key.protocol == protocol && flow.class != 0)
+    };
+    assert!(eventually(s(10), is_there), "no flow");
+    let carried = left(lab, s(2));
+    let (key, _) = running.flow(|key| key.endpoint == 1 && key.protocol == protocol);
+    let mut held = 0;
+    for &mbit in mbits {
+        let wanted = (mbit * MBIT) as f64;
+        if carried < wanted * 1.3 {
+            let most = carried / MBIT as f64;
+            note(&format!(
+                "edt: {mbit} mbit left out, this machine carries {most:.0} mbit"
+            ));
+            continue;
+        }
+        running.maps.set_pin(&key, mbit * MBIT).expect("pin");
+        // The agent looks every 100 ms; what was stamped before leaves at the old rate.
+        std::thread::sleep(Duration::from_millis(800));
+        // A machine that is busy elsewhere can only make it less.
+        let mut windows = Vec::new();
+        let reached = (0..4).any(|_| {
+            let ratio = left(lab, Duration::from_millis(2500)) / wanted;
+            windows.push(ratio);
+            ratio >= 1.0 - WITHIN
+        });
+        note(&format!(
+            "edt: protocol {protocol} at {mbit} mbit: {windows:.4?}"
+        ));
+        assert!(
+            reached && windows.iter().all(|ratio| *ratio <= 1.0 + WITHIN),
+            "{mbit} mbit: {windows:?}"
+        );
+        held += 1;
+    }
+    assert!(held > 0, "no rate was low enough: {carried} bytes/s");
+    assert!(running.maps.remove_pin(&key));
+}
+
+/// A TCP connection that sends as fast as it may.
+struct Tcp {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Tcp {
+    fn start(lab: &Lab, port: u16) -> Self {
+        let at = SocketAddr::new(lab.hosts[1].v4.into(), port);
+        let listen = || TcpListener::bind(at);
+        let listener = lab.hosts[1].ns.run(listen).expect("listen");
+        let receiving = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accept");
+            std::io::copy(&mut stream, &mut std::io::sink()).expect("receive");
+        });
+        let connect = || TcpStream::connect(at);
+        let mut stream = lab.hosts[0].ns.run(connect).expect("connect");
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let sending = std::thread::spawn(move || {
+            use std::io::Write as _;
+            let data = vec![7; 64 << 10];
+            while !stopped.load(Ordering::Relaxed) && stream.write_all(&data).is_ok() {}
+        });
+        Self {
+            stop,
+            threads: vec![sending, receiving],
+        }
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[test]
+fn udp() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    needs_fq!(&lab);
+    let mut running = start(&lab, Enforcement::Auto);
+    assert_eq!(enforcement(&running), Enforcement::Edt);
+    assert_eq!(
+        (root(&lab).kind.as_str(), root(&lab).major()),
+        ("fq", FQ_MAJOR)
+    );
+    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 500);
+    hold(&lab, &mut running, protocol::UDP, &[1, 10]);
+    drop(stream);
+    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1458);
+    hold(&lab, &mut running, protocol::UDP, &[100, 300, 1000, 10]);
+    drop(stream);
+    assert_eq!(root(&lab).drops, 0, "in fq");
+    assert_eq!(running.count(Count::SourceDropped), 0);
+    drop(running);
+    assert_eq!(root(&lab).major(), 0, "the default is back");
+}
+
+#[test]
+fn tcp() {
+    kernel_test!();
+    let lab = Lab::with_super_packets(2);
+    needs_fq!(&lab);
+    let mut running = start(&lab, Enforcement::Edt);
+    let stream = Tcp::start(&lab, 5001);
+    hold(&lab, &mut running, protocol::TCP, &[10, 100, 1000]);
+    assert_eq!(root(&lab).drops, 0, "in fq");
+    drop(stream);
+}
+
+/// A sender that does not wait is cut off by us, before fq and uncharged: its rate stays the same.
+#[test]
+fn what_is_too_much_is_dropped_before_fq() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    needs_fq!(&lab);
+    let mut running = start(&lab, Enforcement::Edt);
+    let stream = Stream::flood(&lab.hosts[0], &lab.hosts[1], 7001, 500);
+    hold(&lab, &mut running, protocol::UDP, &[1, 10]);
+    assert!(running.count(Count::SourceDropped) > 100);
+    assert_eq!(root(&lab).drops, 0, "in fq");
+    drop(stream);
+}
+
+/// The root qdisc is deleted, replaced, and given back while traffic runs.
+#[test]
+fn a_changed_root_is_noticed() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    if !tc(&lab, "qdisc show") {
+        skipped(name_of(|| {}), "there is no tc");
+        return;
+    }
+    let running = start(&lab, Enforcement::Auto);
+    let first = enforcement(&running);
+    let kind = root(&lab).kind;
+    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1400);
+    let flows = || stream.rate(Duration::from_millis(300)) > 0.0;
+    assert!(eventually(s(5), flows), "nothing flows");
+    let becomes = |wanted: Enforcement| {
+        let now = eventually(s(5), || enforcement(&running) == wanted);
+        assert!(now, "{} instead of {wanted}", enforcement(&running));
+        assert!(eventually(s(5), flows), "{wanted}: nothing flows");
+    };
+    // Deleted: ours comes back.
+    assert!(tc(&lab, &format!("qdisc del dev {DEVICE} root")));
+    let back = || root(&lab).kind == kind && root(&lab).major() != 0;
+    assert!(eventually(s(5), back), "{:?}", root(&lab));
+    becomes(first);
+    // Replaced by one that cannot pace: it stays.
+    assert!(tc(
+        &lab,
+        &format!("qdisc replace dev {DEVICE} root handle 77: pfifo limit 50")
+    ));
+    becomes(Enforcement::None);
+    assert_eq!(root(&lab).kind, "pfifo");
+    // And when it goes, ours is there again.
+    assert!(tc(&lab, &format!("qdisc del dev {DEVICE} root")));
+    becomes(first);
+    assert!(eventually(s(5), back), "{:?}", root(&lab));
+    if first == Enforcement::Edt {
+        assert!(tc(
+            &lab,
+            &format!("qdisc replace dev {DEVICE} root handle 78: fq")
+        ));
+        assert!(eventually(s(5), || root(&lab).major() == 0x78));
+        becomes(Enforcement::Edt);
+        drop(stream);
+        drop(running);
+        assert_eq!(root(&lab).major(), 0x78, "it was not ours to remove");
+    }
+}
