@@ -356,11 +356,13 @@ pub enum Count {
     Marked,
     /// Packets dropped at their source: more was waiting to depart than may.
     SourceDropped,
+    /// A packet's headers end too early or contradict each other: it passed untouched.
+    Unparsed,
 }
 
 impl Count {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::FlowsFull,
         Self::ClassesFull,
         Self::ReceiversFull,
@@ -378,6 +380,7 @@ impl Count {
         Self::MarkFailed,
         Self::Marked,
         Self::SourceDropped,
+        Self::Unparsed,
     ];
 }
 
@@ -389,8 +392,10 @@ pub struct Offsets {
     pub skb_dev: u32,
     /// `sk_buff.skb_iif`
     pub skb_iif: u32,
-    /// `sk_buff.protocol`
-    pub skb_protocol: u32,
+    /// `sk_buff.len`
+    pub skb_len: u32,
+    /// `sk_buff.data_len`
+    pub skb_data_len: u32,
     /// `sk_buff.priority`
     pub skb_priority: u32,
     /// `sk_buff.mac_header`
@@ -399,8 +404,8 @@ pub struct Offsets {
     pub skb_head: u32,
     /// `sk_buff.end`
     pub skb_end: u32,
-    /// `skb_shared_info.gso_segs`
-    pub shinfo_gso_segs: u32,
+    /// `skb_shared_info.gso_size`; `gso_segs` follows it
+    pub shinfo_gso_size: u32,
     /// `net_device.ifindex`
     pub dev_ifindex: u32,
     /// `net_device.nd_net.net`
@@ -411,8 +416,6 @@ pub struct Offsets {
     pub dev_qdisc: u32,
     /// `Qdisc.q.qlen`
     pub qdisc_qlen: u32,
-    /// Padding.
-    pub _pad: u32,
     /// Bit r: `skb_drop_reason` r is a queueing discipline's.
     pub drop_reasons: [u64; 2],
 }

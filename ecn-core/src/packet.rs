@@ -1,14 +1,27 @@
 //! What the mechanisms need to know of a packet, read from its headers.
 //!
-//! Hosts hand over fixed windows of bytes, so that the same code passes the BPF verifier and runs
-//! in tests. Fields are in network byte order until they are read here.
+//! One cursor, [`parse`], for every place where packets are looked at: hosts hand over a [`Read`], so
+//! that the same code passes the BPF verifier, runs at the kernel's tracepoints, and is fuzzed in
+//! tests. It follows Ethernet, up to [`TAGS`] VLAN tags in the bytes, IPv4 with options, IPv6 with
+//! up to [`EXTENSIONS`] extension headers, and stops at the first header that is not theirs: of
+//! tunnels it reads the outer headers only. [`transport`] goes on from there.
+
+mod cursor;
+
+pub use cursor::{Pass, Read, Transport, addresses, parse, transport};
 
 /// Ethernet header, bytes.
 pub const ETHERNET: usize = 14;
-/// Longest network header that is parsed: IPv6, RFC 8200 section 3. IPv4 needs the first 20.
-pub const IP_WINDOW: usize = 40;
+/// IPv6 header without extensions, bytes, RFC 8200 section 3.
+pub const IPV6: usize = 40;
 /// First bytes of the transport header: enough for ports and for TCP's flags and data offset.
 pub const TRANSPORT_WINDOW: usize = 14;
+
+/// Most VLAN tags that are followed in the bytes of a frame (802.1Q in 802.1ad); others, in metadata,
+/// are not counted.
+pub const TAGS: u32 = 2;
+/// Most extension headers that are followed: as many as RFC 8200 section 4.1 lists.
+pub const EXTENSIONS: u32 = 6;
 
 /// EtherType of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -30,40 +43,56 @@ pub const CE: u8 = 0b11;
 
 /// IP protocol numbers.
 pub mod protocol {
+    /// IPv6 hop-by-hop options.
+    pub const HOP_BY_HOP: u8 = 0;
     /// ICMP.
     pub const ICMP: u8 = 1;
+    /// IGMP.
+    pub const IGMP: u8 = 2;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
     /// DCCP.
     pub const DCCP: u8 = 33;
+    /// IPv6 routing header.
+    pub const ROUTING: u8 = 43;
     /// IPv6 fragment header.
     pub const FRAGMENT: u8 = 44;
+    /// Authentication header.
+    pub const AUTHENTICATION: u8 = 51;
     /// ICMPv6.
     pub const ICMPV6: u8 = 58;
+    /// IPv6 destination options.
+    pub const DESTINATION: u8 = 60;
     /// SCTP.
     pub const SCTP: u8 = 132;
     /// UDP-Lite.
     pub const UDPLITE: u8 = 136;
 }
 
-/// A network header, without its addresses (see [`source`], [`destination`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An IP packet in a frame, without its [`addresses`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ip {
-    /// Upper-layer protocol (IPv6: the first header after the fixed one).
+    /// Offset of the IP header in the frame, bytes.
+    pub l3: u32,
+    /// Upper-layer protocol, behind extension headers and AH. Of a fragment: what its own header names.
     pub protocol: u8,
-    /// ECN field.
-    pub ecn: u8,
+    /// The first two bytes of its header, which hold the ECN field.
+    pub start: [u8; 2],
     /// 4 or 6.
     pub version: u8,
     /// Any fragment, the first included: it has no ports that one could rely on.
     pub fragment: bool,
+    /// Covered by an authentication header (RFC 4302): nothing but the mutable fields of the IP
+    /// header, the ECN field among them, may change.
+    pub authenticated: bool,
     /// To one receiver, which can echo.
     pub unicast: bool,
-    /// Bytes to the upper-layer header.
+    /// Bytes to the upper-layer header, extension headers included.
     pub header_len: u32,
-    /// Bytes of header and payload, as the header states (0: longer than it can state).
+    /// Bytes of headers and payload, as the header states; where it states none (BIG TCP, and
+    /// senders that leave that to segmentation), to the end of the frame.
     pub total_len: u32,
 }
 
@@ -72,115 +101,90 @@ const fn be16(hi: u8, lo: u8) -> u16 {
     (hi as u16) << 8 | lo as u16
 }
 
-/// IPv4 (RFC 791 section 3.1) or IPv6 (RFC 8200 section 3), by the version nibble.
+/// Whether an IPv4 header's addresses are the network's own: link-local scope (RFC 3927, RFC 5771
+/// section 4).
 #[inline(always)]
-#[must_use]
-pub fn ip(b: &[u8; IP_WINDOW]) -> Option<Ip> {
-    match b[0] >> 4 {
-        4 if b[0] & 0xf >= 5 => Some(Ip {
-            protocol: b[9],
-            ecn: b[1] & 3,
-            version: 4,
-            // More fragments, or an offset.
-            fragment: be16(b[6], b[7]) & 0x3fff != 0,
-            unicast: b[16] < 224 && b[16] != 0,
-            header_len: ((b[0] & 0xf) as u32) * 4,
-            total_len: be16(b[2], b[3]) as u32,
-        }),
-        6 => {
-            let payload = be16(b[4], b[5]) as u32;
-            Some(Ip {
-                protocol: b[6],
-                ecn: b[1] >> 4 & 3,
-                version: 6,
-                fragment: b[6] == protocol::FRAGMENT,
-                unicast: b[24] != 0xff,
-                header_len: 40,
-                total_len: if payload == 0 { 0 } else { payload + 40 },
-            })
-        }
-        _ => None,
-    }
+fn is_link_local4(b: &[u8; 20]) -> bool {
+    (b[12] == 169 && b[13] == 254)
+        || (b[16] == 169 && b[17] == 254)
+        || (b[16] == 224 && b[17] == 0 && b[18] == 0)
 }
 
-/// Writes the source address; IPv4 as `::ffff:a.b.c.d`.
+/// The same of an IPv6 header: RFC 4291 section 2.4.
 #[inline(always)]
-pub fn source(b: &[u8; IP_WINDOW], to: &mut [u8; 16]) {
-    if b[0] >> 4 == 4 {
-        to[10] = 0xff;
-        to[11] = 0xff;
-        to[12..16].copy_from_slice(&b[12..16]);
-    } else {
-        to.copy_from_slice(&b[8..24]);
-    }
+fn is_link_local6(b: &[u8; IPV6]) -> bool {
+    (b[8] == 0xfe && b[9] & 0xc0 == 0x80)
+        || (b[24] == 0xfe && b[25] & 0xc0 == 0x80)
+        || (b[24] == 0xff && b[25] & 0x0f <= 2)
 }
 
-/// Writes the destination address, likewise.
+/// ICMPv6 types that keep the network alive: multicast listeners (RFC 2710, RFC 3810) and neighbour
+/// discovery (RFC 4861).
 #[inline(always)]
-pub fn destination(b: &[u8; IP_WINDOW], to: &mut [u8; 16]) {
-    if b[0] >> 4 == 4 {
-        to[10] = 0xff;
-        to[11] = 0xff;
-        to[12..16].copy_from_slice(&b[16..20]);
-    } else {
-        to.copy_from_slice(&b[24..40]);
-    }
-}
-
-/// Frames that keep the network itself alive: link-local scope (RFC 3927, RFC 4291 section 2.4,
-/// RFC 5771 section 4) and neighbour discovery (RFC 4861, ICMPv6 types 133-137, recognised by
-/// `upper`, the first byte behind an IPv6 header). They are neither counted nor controlled.
-///
-/// Takes the bytes, not an [`Ip`]: this runs at every arrival and departure of a port.
-#[inline(always)]
-#[must_use]
-pub fn is_control(b: &[u8; IP_WINDOW], upper: u8) -> bool {
-    if b[0] >> 4 == 4 {
-        (b[12] == 169 && b[13] == 254)
-            || (b[16] == 169 && b[17] == 254)
-            || (b[16] == 224 && b[17] == 0 && b[18] == 0)
-    } else {
-        (b[8] == 0xfe && b[9] & 0xc0 == 0x80)
-            || (b[24] == 0xfe && b[25] & 0xc0 == 0x80)
-            || (b[24] == 0xff && b[25] & 0x0f <= 2)
-            || (b[6] == protocol::ICMPV6 && (133..=137).contains(&upper))
-    }
-}
-
-/// ECN field of an IP header window of either family.
-#[inline(always)]
-#[must_use]
-pub fn ecn(b: &[u8; IP_WINDOW]) -> u8 {
-    if b[0] >> 4 == 4 {
-        b[1] & 3
-    } else {
-        b[1] >> 4 & 3
-    }
-}
-
-/// Whether a marking point may set CE: ECN-capable and no fragment (a fragment has no flow that an
-/// echo could name).
-#[inline(always)]
-#[must_use]
-pub fn markable(b: &[u8; IP_WINDOW]) -> bool {
-    let fragment = if b[0] >> 4 == 4 {
-        be16(b[6], b[7]) & 0x3fff != 0
-    } else {
-        b[6] == protocol::FRAGMENT
-    };
-    ecn(b) != NOT_ECT && !fragment
+const fn is_control_icmpv6(kind: u8) -> bool {
+    matches!(kind, 130..=137 | 143)
 }
 
 impl Ip {
-    /// Whether the transport header begins with a source and a destination port.
+    /// ECN field.
     #[inline(always)]
     #[must_use]
-    pub const fn has_ports(&self) -> bool {
-        matches!(
-            self.protocol,
-            protocol::TCP | protocol::UDP | protocol::SCTP | protocol::DCCP | protocol::UDPLITE
-        )
+    pub const fn ecn(&self) -> u8 {
+        let shift = if self.version == 4 { 0 } else { 4 };
+        self.start[1] >> shift & 3
     }
+
+    /// The second byte of the header with another ECN field.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_ecn(&self, codepoint: u8) -> u8 {
+        let shift = if self.version == 4 { 0 } else { 4 };
+        self.start[1] & !(3 << shift) | codepoint << shift
+    }
+
+    /// Whether a marking point may set CE.
+    #[inline(always)]
+    #[must_use]
+    pub const fn markable(&self) -> bool {
+        self.ecn() != NOT_ECT
+    }
+
+    /// Offset of the upper-layer header in the frame, bytes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn upper(&self) -> u32 {
+        self.l3 + self.header_len
+    }
+
+    /// Bytes behind the IP headers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn upper_len(&self) -> u32 {
+        self.total_len.saturating_sub(self.header_len)
+    }
+}
+
+/// Segments of a super-packet: as many as the kernel counted. It has not yet counted those that came
+/// from a guest's network card or a packet socket, of which only the size of a segment is stated;
+/// `payload` is what they carry behind the transport header. An ordinary packet states neither: 1.
+#[inline(always)]
+#[must_use]
+pub const fn segments(counted: u32, size: u32, payload: u32) -> u32 {
+    if counted != 0 {
+        counted
+    } else if size == 0 || payload <= size {
+        1
+    } else {
+        payload.div_ceil(size)
+    }
+}
+
+/// Bytes of a super-packet on the wire, where each segment has headers of its own (`headers` bytes
+/// from the Ethernet header to the payload); `len` counts them once.
+#[inline(always)]
+#[must_use]
+pub const fn wire_bytes(len: u32, segments: u32, headers: u32) -> u64 {
+    len as u64 + segments.saturating_sub(1) as u64 * headers as u64
 }
 
 /// What decides how a TCP segment is treated, RFC 9293 section 3.1.

@@ -15,7 +15,7 @@ use ecn_core::{
     echo::{self, Echo},
     flow::{self, Flow, Key},
     pacing::{DROPPED, departure, priority},
-    packet::{self, ETHERNET, IP_WINDOW, Ip, TRANSPORT_WINDOW, protocol},
+    packet::{self, ETHERNET, IPV6, Ip},
 };
 
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
     },
     pacing,
     response::{self, class_of, locked, now, reverse, tell, word},
-    skb::{NEXT, Packet, SHOT, field, load, raw, segments, store},
+    skb::{NEXT, Packet, SHOT, field, load, raw, store},
 };
 
 /// `skb->mark` of a clone on its way from the ingress to the egress hook of one device.
@@ -40,39 +40,32 @@ struct Classified {
     tcp: Option<packet::Tcp>,
     /// Has payload to be limited by: everything but TCP's pure control segments.
     data: bool,
+    /// Bytes of all headers.
+    headers: u32,
 }
 
-/// Writes the flow's key. `None`: fragments, control frames, multicast. They pass untouched.
+/// Writes the flow's key; of fragments the addresses and the protocol only. `None`: control frames,
+/// multicast, what cannot be parsed. They pass untouched.
 #[inline(always)]
 fn classify(p: &Packet, key: &mut Key) -> Option<Classified> {
-    if p.is_control() {
+    let ip = p.parse()?;
+    if !ip.unicast {
         return None;
     }
-    let ip = packet::ip(&p.window)?;
-    if ip.fragment || !ip.unicast {
+    let t = p.transport(&ip)?;
+    if !p.addresses(&ip, key) {
         return None;
     }
     key.protocol = ip.protocol;
     key.endpoint = endpoint_number(&p.ctx) as u16;
-    packet::source(&p.window, &mut key.src);
-    packet::destination(&p.window, &mut key.dst);
-    let mut tcp = None;
-    let mut data = true;
-    let at = p.l3 + ip.header_len;
-    if ip.protocol == protocol::TCP {
-        let b = load::<TRANSPORT_WINDOW>(&p.ctx, at)?;
-        key.src_port = u16::from_be_bytes([b[0], b[1]]);
-        key.dst_port = u16::from_be_bytes([b[2], b[3]]);
-        let t = packet::tcp(&b);
-        // Super-packets beyond 64 KiB state no length; they have payload.
-        data = ip.total_len == 0 || ip.total_len > ip.header_len + t.header_len;
-        tcp = Some(t);
-    } else if ip.has_ports() {
-        let b = load::<4>(&p.ctx, at)?;
-        key.src_port = u16::from_be_bytes([b[0], b[1]]);
-        key.dst_port = u16::from_be_bytes([b[2], b[3]]);
-    }
-    Some(Classified { ip, tcp, data })
+    key.src_port = t.src_port;
+    key.dst_port = t.dst_port;
+    Some(Classified {
+        ip,
+        tcp: t.tcp,
+        data: t.tcp.is_none() || ip.upper_len() > t.header_len,
+        headers: ip.upper() + t.header_len,
+    })
 }
 
 /// What a new flow begins with; in read-only data, since the stack is small.
@@ -166,11 +159,8 @@ fn out(ctx: TcContext) -> Option<i32> {
     if !echo && (control.flags & abi::BYPASS != 0 || endpoint.flags & abi::CONTROL_FLOWS == 0) {
         return None;
     }
-    let mut p = Packet::new(ctx);
+    let p = Packet::new(ctx);
     let mut key = Key::default();
-    if !p.read_ip() {
-        return None;
-    }
     let c = classify(&p, &mut key)?;
     if echo {
         // A clone that could not become an echo must not go back as it is.
@@ -198,13 +188,13 @@ fn out(ctx: TcContext) -> Option<i32> {
         }
     }
     // TCP data that its own stack made ECN-capable: the connection was there before we were.
-    let own_ecn = c.tcp.is_some() && c.ip.ecn != packet::NOT_ECT;
+    let own_ecn = c.tcp.is_some() && c.ip.ecn() != packet::NOT_ECT;
     let flags = if own_ecn { flow::NEGOTIATED } else { 0 };
     let Some(f) = flow_entry(&key) else {
         count(Count::FlowsFull, 1);
         return None;
     };
-    let n = segments(&p.ctx);
+    let n = p.segments(&c.ip);
     let bytes = field!(&p.ctx, wire_len) as u64;
     let link = endpoint.link_bytes_per_s;
     let queue = endpoint.queue_bytes;
@@ -246,7 +236,7 @@ fn out(ctx: TcContext) -> Option<i32> {
     if at != 0 {
         pacing::set_stamp(&p.ctx, at);
     }
-    if c.ip.ecn == packet::NOT_ECT && !p.set_ecn(packet::ECT_0) {
+    if c.ip.ecn() == packet::NOT_ECT && !p.set_ecn(&c.ip, packet::ECT_0) {
         count(Count::EctFailed, n as u64);
         return None;
     }
@@ -324,15 +314,14 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
     let mut swapped = [0u8; 12];
     swapped[..6].copy_from_slice(&macs[6..12]);
     swapped[6..].copy_from_slice(&macs[..6]);
-    let l3 = p.l3;
+    let l3 = c.ip.l3;
     let version4 = c.ip.version == 4;
-    let header = if version4 { 20 } else { IP_WINDOW as u32 };
+    let header = if version4 { 20 } else { IPV6 as u32 };
     // SAFETY: takes the context; packet pointers are not held.
     let ret = unsafe { bpf_skb_change_tail(raw(&p.ctx).cast(), l3 + header + echo::LEN as u32, 0) };
     if ret != 0 || !store(&p.ctx, 0, &swapped, 0) {
         return None;
     }
-    let w = &p.window;
     let written = if version4 {
         let mut b = [0u8; 20];
         // RFC 791: version and length; not ECN-capable; 40 bytes; do not fragment; 64 hops.
@@ -341,20 +330,20 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
         b[6] = 0x40;
         b[8] = 64;
         b[9] = number;
-        b[12..16].copy_from_slice(&w[16..20]);
-        b[16..20].copy_from_slice(&w[12..16]);
+        b[12..16].copy_from_slice(&key.dst[12..]);
+        b[16..20].copy_from_slice(&key.src[12..]);
         let sum = checksum(&b);
         b[10..12].copy_from_slice(&sum.to_be_bytes());
         store(&p.ctx, l3, &b, 0)
     } else {
-        let mut b = [0u8; IP_WINDOW];
+        let mut b = [0u8; IPV6];
         // RFC 8200: version; payload length; next header; 64 hops.
         b[0] = 0x60;
         b[5] = echo::LEN as u8;
         b[6] = number;
         b[7] = 64;
-        b[8..24].copy_from_slice(&w[24..40]);
-        b[24..40].copy_from_slice(&w[8..24]);
+        b[8..24].copy_from_slice(&key.dst);
+        b[24..40].copy_from_slice(&key.src);
         store(&p.ctx, l3, &b, 0)
     };
     (written && store(&p.ctx, l3 + header, &e.to_bytes(), 0)).then_some(())
@@ -389,11 +378,8 @@ fn come_in(ctx: TcContext) -> Option<i32> {
         return None;
     }
     let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
-    let mut p = Packet::new(ctx);
+    let p = Packet::new(ctx);
     let mut key = Key::default();
-    if !p.read_ip() {
-        return None;
-    }
     let c = classify(&p, &mut key)?;
     if c.ip.protocol as u32 == endpoint.echo.protocol {
         if endpoint.flags & abi::CONTROL_FLOWS == 0 {
@@ -419,7 +405,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
         leave_alone(key);
         reverse(key);
     }
-    let echoed = endpoint.flags & abi::ECHO != 0 && c.ip.ecn != packet::NOT_ECT;
+    let echoed = endpoint.flags & abi::ECHO != 0 && c.ip.ecn() != packet::NOT_ECT;
     if !c.data || (!echoed && endpoint.flags & abi::OBSERVE == 0) {
         return;
     }
@@ -427,10 +413,10 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
         count(Count::ReceiversFull, 1);
         return;
     };
-    let n = segments(&p.ctx);
-    let bytes = field!(&p.ctx, len) as u64;
+    let n = p.segments(&c.ip);
+    let bytes = packet::wire_bytes(field!(&p.ctx, len), n, c.headers);
     let policy = endpoint.echo;
-    let ce = c.ip.ecn == packet::CE;
+    let ce = c.ip.ecn() == packet::CE;
     let due = locked!(r, receiver as r => {
         r.count(&policy, n, bytes, ce, now) && r.flags & echo::NEGOTIATED == 0
     });
@@ -460,8 +446,7 @@ fn take_echo(
     endpoint: &Endpoint,
     flags: u32,
 ) -> Option<i32> {
-    let parsed =
-        load::<{ echo::LEN }>(&p.ctx, p.l3 + c.ip.header_len).and_then(|b| Echo::parse(&b));
+    let parsed = load::<{ echo::LEN }>(&p.ctx, c.ip.upper()).and_then(|b| Echo::parse(&b));
     let Some(e) = parsed else {
         count(Count::EchoMalformed, 1);
         return None;

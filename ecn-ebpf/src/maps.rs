@@ -74,18 +74,18 @@ pub static STAMP_TYPES: u32 = 0;
 pub static OFFSETS: abi::Offsets = abi::Offsets {
     skb_dev: 0,
     skb_iif: 0,
-    skb_protocol: 0,
+    skb_len: 0,
+    skb_data_len: 0,
     skb_priority: 0,
     skb_mac_header: 0,
     skb_head: 0,
     skb_end: 0,
-    shinfo_gso_segs: 0,
+    shinfo_gso_size: 0,
     dev_ifindex: 0,
     dev_net: 0,
     net_inum: 0,
     dev_qdisc: 0,
     qdisc_qlen: 0,
-    _pad: 0,
     drop_reasons: [0; 2],
 };
 

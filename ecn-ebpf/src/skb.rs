@@ -5,24 +5,29 @@ use aya_ebpf::{
     bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM},
     helpers::{
         bpf_l3_csum_replace, bpf_probe_read_kernel_buf, bpf_skb_ecn_set_ce, bpf_skb_load_bytes,
-        bpf_skb_store_bytes,
+        bpf_skb_pull_data, bpf_skb_store_bytes,
     },
     programs::TcContext,
 };
-use ecn_core::packet::{self, ETHERNET, IP_WINDOW};
+use ecn_core::{
+    abi::Count,
+    flow::Key,
+    packet::{self, ETHERNET, IPV6, Ip, Pass, Read, Transport},
+};
+
+use crate::maps::count;
 
 /// "No opinion": later programs on the hook run too (tcx and clsact alike).
 pub const NEXT: i32 = -1;
 /// Drop the packet: it was ours alone.
 pub const SHOT: i32 = 2;
 
-/// A packet with its network header.
+/// Longest transport header: TCP's with all options.
+const LONGEST_TRANSPORT: u32 = 60;
+
+/// A packet.
 pub struct Packet {
     pub ctx: TcContext,
-    /// Offset of the network header.
-    pub l3: u32,
-    /// The network header.
-    pub window: [u8; IP_WINDOW],
 }
 
 #[inline(always)]
@@ -39,13 +44,6 @@ macro_rules! field {
 }
 pub(crate) use field;
 
-/// Segments of a super-packet; 1 for an ordinary one.
-#[inline(always)]
-pub fn segments(ctx: &TcContext) -> u32 {
-    let n = field!(ctx, gso_segs);
-    if n == 0 { 1 } else { n }
-}
-
 #[inline(always)]
 pub fn load<const N: usize>(ctx: &TcContext, offset: u32) -> Option<[u8; N]> {
     let mut b = [0u8; N];
@@ -61,98 +59,138 @@ pub fn store<const N: usize>(ctx: &TcContext, offset: u32, b: &[u8; N], flags: u
     unsafe { bpf_skb_store_bytes(raw(ctx).cast(), offset, b.as_ptr().cast(), N as u32, flags) == 0 }
 }
 
+/// The bytes of a packet that a tc program was given.
+#[derive(Clone, Copy)]
+struct Bytes(*mut __sk_buff);
+
+impl Read for Bytes {
+    #[inline(always)]
+    fn frame_len(&self) -> u32 {
+        // SAFETY: the context outlives the program; tc programs may read this field.
+        unsafe { (*self.0).len }
+    }
+
+    #[inline(always)]
+    fn read(&self, at: u32, to: &mut [u8]) -> bool {
+        // SAFETY: writes as many bytes as there is room for.
+        unsafe {
+            bpf_skb_load_bytes(self.0.cast(), at, to.as_mut_ptr().cast(), to.len() as u32) == 0
+        }
+    }
+
+    #[inline(always)]
+    fn opaque(&self, word: u64) -> u64 {
+        // SAFETY: as above. Two reads of one field: zero, which neither compiler nor verifier knows.
+        let zero = unsafe {
+            let mark = &raw const (*self.0).mark;
+            core::ptr::read_volatile(mark) ^ core::ptr::read_volatile(mark)
+        };
+        unknown(word, zero)
+    }
+}
+
+/// The same word, if `zero` is: of all its bits the verifier thinks that they may have changed.
+#[inline(always)]
+fn unknown(word: u64, zero: u32) -> u64 {
+    word ^ (zero as u64 | (zero as u64) << 32)
+}
+
+/// Counts what could not be parsed.
+#[inline(always)]
+fn parsed<T>(result: Result<T, Pass>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(pass) => {
+            if pass == Pass::Malformed {
+                count(Count::Unparsed, 1);
+            }
+            None
+        }
+    }
+}
+
 impl Packet {
     #[inline(always)]
     pub fn new(ctx: TcContext) -> Self {
-        Self {
-            ctx,
-            l3: ETHERNET as u32,
-            window: [0; IP_WINDOW],
-        }
+        Self { ctx }
     }
 
-    /// Reads an IPv4 or IPv6 header behind an Ethernet header and up to one tag in the frame (others
-    /// are in metadata). False: anything else. In place, because the stack is small.
+    /// Reads the headers, see [`packet::parse`]. `None`: it passes untouched.
     #[inline(always)]
-    pub fn read_ip(&mut self) -> bool {
-        let mut ethertype = u16::from_be(field!(&self.ctx, protocol) as u16);
-        if ethertype == packet::ETHERTYPE_VLAN || ethertype == packet::ETHERTYPE_QINQ {
-            let Some(inner) = load::<2>(&self.ctx, self.l3 + 2) else {
-                return false;
-            };
-            ethertype = u16::from_be_bytes(inner);
-            self.l3 += 4;
-        }
-        if ethertype == packet::ETHERTYPE_IPV4 {
-            // A packet may be shorter than an IPv6 header.
-            (self.read(IP_WINDOW as u32) || self.read(20)) && self.window[0] >> 4 == 4
-        } else if ethertype == packet::ETHERTYPE_IPV6 {
-            self.read(IP_WINDOW as u32) && self.window[0] >> 4 == 6
-        } else {
-            false
-        }
+    pub fn parse(&self) -> Option<Ip> {
+        parsed(packet::parse(&self.bytes()))
     }
 
     #[inline(always)]
-    fn read(&mut self, len: u32) -> bool {
-        // SAFETY: len is at most the window's length.
-        unsafe {
-            bpf_skb_load_bytes(
-                raw(&self.ctx).cast(),
-                self.l3,
-                self.window.as_mut_ptr().cast(),
-                len,
-            ) == 0
-        }
+    fn bytes(&self) -> Bytes {
+        Bytes(raw(&self.ctx))
     }
 
-    /// Whether it belongs to the network itself, see [`packet::is_control`].
+    /// Writes the addresses, see [`packet::addresses`].
     #[inline(always)]
-    pub fn is_control(&self) -> bool {
-        let mut upper = 0;
-        if self.window[0] >> 4 == 6
-            && self.window[6] == packet::protocol::ICMPV6
-            && let Some(b) = load::<1>(&self.ctx, self.l3 + IP_WINDOW as u32)
-        {
-            upper = b[0];
+    pub fn addresses(&self, ip: &Ip, key: &mut Key) -> bool {
+        packet::addresses(&self.bytes(), ip, &mut key.src, &mut key.dst)
+    }
+
+    /// Reads the transport header, see [`packet::transport`].
+    #[inline(always)]
+    pub fn transport(&self, ip: &Ip) -> Option<Transport> {
+        parsed(packet::transport(&self.bytes(), ip))
+    }
+
+    /// Segments of a super-packet; 1 for an ordinary one.
+    #[inline(always)]
+    pub fn segments(&self, ip: &Ip) -> u32 {
+        let (counted, size) = (field!(&self.ctx, gso_segs), field!(&self.ctx, gso_size));
+        if counted != 0 || size == 0 {
+            return packet::segments(counted, size, 0);
         }
-        packet::is_control(&self.window, upper)
+        let header = match packet::transport(&self.bytes(), ip) {
+            Ok(t) => t.header_len,
+            Err(_) => 0,
+        };
+        packet::segments(counted, size, ip.upper_len().saturating_sub(header))
+    }
+
+    /// Puts the headers into one piece, where the programs at tracepoints can read them.
+    #[inline(always)]
+    pub fn gather(&self, ip: &Ip) {
+        let ordinary = ETHERNET + IPV6;
+        if self.ctx.data() + ordinary > self.ctx.data_end() || ip.upper() > ordinary as u32 {
+            let (all, headers) = (field!(&self.ctx, len), ip.upper() + LONGEST_TRANSPORT);
+            let len = if all < headers { all } else { headers };
+            // SAFETY: takes the context; packet pointers are not held.
+            unsafe { bpf_skb_pull_data(raw(&self.ctx).cast(), len) };
+        }
     }
 
     /// Sets the ECN field and mends the IPv4 header checksum.
     #[inline(always)]
-    pub fn set_ecn(&mut self, codepoint: u8) -> bool {
-        let (first, old) = (self.window[0], self.window[1]);
-        let v4 = first >> 4 == 4;
-        let new = if v4 {
-            old & !3 | codepoint
-        } else {
-            old & !0x30 | codepoint << 4
-        };
-        self.window[1] = new;
-        if v4 {
-            let from = u16::from_ne_bytes([first, old]) as u64;
-            let to = u16::from_ne_bytes([first, new]) as u64;
+    pub fn set_ecn(&self, ip: &Ip, codepoint: u8) -> bool {
+        let (from, to) = (ip.start, [ip.start[0], ip.with_ecn(codepoint)]);
+        if ip.version == 4 {
+            let (from, to) = (u16::from_ne_bytes(from), u16::from_ne_bytes(to));
             // SAFETY: offsets within the header that was read.
-            let ret =
-                unsafe { bpf_l3_csum_replace(raw(&self.ctx).cast(), self.l3 + 10, from, to, 2) };
-            ret == 0 && store(&self.ctx, self.l3 + 1, &[new], 0)
+            let ret = unsafe {
+                bpf_l3_csum_replace(raw(&self.ctx).cast(), ip.l3 + 10, from as u64, to as u64, 2)
+            };
+            ret == 0 && store(&self.ctx, ip.l3, &to.to_ne_bytes(), 0)
         } else {
             // No header checksum; a receive checksum over the packet must follow the change.
-            store(&self.ctx, self.l3 + 1, &[new], BPF_F_RECOMPUTE_CSUM as u64)
+            store(&self.ctx, ip.l3, &to, BPF_F_RECOMPUTE_CSUM as u64)
         }
     }
 
     /// Marks. The helper does nothing on clones (flooded frames): then the bytes are copied. Behind
     /// a tag in the bytes it would write into that tag, which the kernel takes for the network header.
     #[inline(always)]
-    pub fn mark(&mut self) -> bool {
-        if self.l3 != ETHERNET as u32 {
-            return self.set_ecn(packet::CE);
+    pub fn mark(&self, ip: &Ip) -> bool {
+        if ip.l3 != ETHERNET as u32 {
+            return self.set_ecn(ip, packet::CE);
         }
         // SAFETY: takes the context only.
         let ret = unsafe { bpf_skb_ecn_set_ce(raw(&self.ctx).cast()) };
-        ret == 1 || self.set_ecn(packet::CE)
+        ret == 1 || self.set_ecn(ip, packet::CE)
     }
 }
 
@@ -166,6 +204,39 @@ impl Packet {
 pub unsafe fn member<T: Copy>(base: *const u8, offset: u32) -> T {
     // SAFETY: by contract.
     unsafe { core::ptr::read_volatile(base.add(offset as usize).cast::<T>()) }
+}
+
+/// The bytes of a packet at a tracepoint: the linear ones, among which arrivals put the headers.
+pub struct Linear {
+    /// Address of the Ethernet header.
+    pub start: u64,
+    /// Length of the frame.
+    pub len: u32,
+    /// Of these, in one piece.
+    pub linear: u32,
+    /// Zero, which the verifier does not know.
+    pub zero: u32,
+}
+
+impl Read for Linear {
+    #[inline(always)]
+    fn frame_len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline(always)]
+    fn read(&self, at: u32, to: &mut [u8]) -> bool {
+        if at + to.len() as u32 > self.linear {
+            return false;
+        }
+        // SAFETY: the helper checks the address.
+        unsafe { bpf_probe_read_kernel_buf((self.start + at as u64) as *const u8, to).is_ok() }
+    }
+
+    #[inline(always)]
+    fn opaque(&self, word: u64) -> u64 {
+        unknown(word, self.zero)
+    }
 }
 
 /// Reads kernel memory that has no BTF type.

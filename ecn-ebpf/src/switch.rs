@@ -17,7 +17,8 @@ use ecn_core::{
     abi::{self, Bridge, Count, Device, DeviceKey, PortEvent, PortEventKind},
     flow,
     marking::{BACKLOG_UNKNOWN, Decision, HOST},
-    pacing, packet,
+    pacing,
+    packet::{self, Ip},
 };
 
 use crate::{
@@ -25,7 +26,7 @@ use crate::{
         ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_TRACE, OFFSETS,
         constant, control, count, netns,
     },
-    skb::{NEXT, Packet, field, kernel, load, member, raw, segments},
+    skb::{Linear, NEXT, Packet, field, kernel, load, member, raw},
 };
 
 #[inline(always)]
@@ -80,10 +81,7 @@ fn port_out(ctx: TcContext) -> Option<()> {
     if flags & abi::BYPASS != 0 {
         return None;
     }
-    let mut p = Packet::new(ctx);
-    if !p.read_ip() {
-        return None;
-    }
+    let p = Packet::new(ctx);
     let netns = netns();
     let d = device(netns, field!(&p.ctx, ifindex))?;
     if d.role & abi::ROLE_PORT == 0 {
@@ -95,19 +93,18 @@ fn port_out(ctx: TcContext) -> Option<()> {
         // SAFETY: tc programs may write this field.
         unsafe { (*raw(&p.ctx)).priority = 0 };
     }
-    if p.is_control() {
-        return None;
-    }
+    let ip = p.parse()?;
     let policy = *ECN_MARKING.get(d.bridge)?;
     let i = input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge);
-    let (o, n) = (d.port as u8, segments(&p.ctx));
-    let markable = packet::markable(&p.window);
+    let (o, n) = (d.port as u8, p.segments(&ip));
+    let markable = ip.markable();
+    p.gather(&ip);
     let bridge = ECN_BRIDGE.get_ptr_mut(d.bridge)?;
     let (sequence, decision) = locked!(bridge, b => {
         (b.sequence, b.switch.arrive(&policy, i, o, n, markable))
     });
     if decision.mark != 0 {
-        mark(&mut p, flags, n);
+        mark(&p, &ip, flags, n);
         #[cfg(feature = "trace")]
         aya_log_ebpf::debug!(
             &p.ctx,
@@ -136,14 +133,14 @@ fn port_out(ctx: TcContext) -> Option<()> {
 }
 
 #[inline(always)]
-fn mark(p: &mut Packet, flags: u32, n: u32) {
-    if !p.mark() {
+fn mark(p: &Packet, ip: &Ip, flags: u32, n: u32) {
+    if !p.mark(ip) {
         count(Count::MarkFailed, n as u64);
         return;
     }
     count(Count::Marked, n as u64);
     if flags & abi::TRACE_LATENCY != 0
-        && let Some(key) = key(p)
+        && let Some(key) = key(p, ip)
     {
         // SAFETY: takes nothing.
         let now = unsafe { bpf_ktime_get_ns() };
@@ -154,20 +151,15 @@ fn mark(p: &mut Packet, flags: u32, n: u32) {
 
 /// The packet's flow, of no particular endpoint.
 #[inline(always)]
-fn key(p: &Packet) -> Option<flow::Key> {
-    let ip = packet::ip(&p.window)?;
+fn key(p: &Packet, ip: &Ip) -> Option<flow::Key> {
+    let t = p.transport(ip)?;
     let mut key = flow::Key {
         protocol: ip.protocol,
+        src_port: t.src_port,
+        dst_port: t.dst_port,
         ..flow::Key::default()
     };
-    packet::source(&p.window, &mut key.src);
-    packet::destination(&p.window, &mut key.dst);
-    if ip.has_ports() {
-        let b = load::<4>(&p.ctx, p.l3 + ip.header_len)?;
-        key.src_port = u16::from_be_bytes([b[0], b[1]]);
-        key.dst_port = u16::from_be_bytes([b[2], b[3]]);
-    }
-    Some(key)
+    p.addresses(ip, &mut key).then_some(key)
 }
 
 #[classifier]
@@ -182,19 +174,20 @@ fn wire_end(ctx: TcContext) -> Option<()> {
     if flags & abi::BYPASS != 0 {
         return None;
     }
-    let mut p = Packet::new(ctx);
-    if !p.read_ip() {
-        return None;
-    }
+    let p = Packet::new(ctx);
     let d = device(netns(), field!(&p.ctx, ifindex))?;
-    if d.role & abi::ROLE_WIRE_END == 0 || !packet::markable(&p.window) {
+    if d.role & abi::ROLE_WIRE_END == 0 {
         return None;
     }
-    let (o, n) = (d.wire_port as u8, segments(&p.ctx));
+    let ip = p.parse()?;
+    if !ip.markable() {
+        return None;
+    }
+    let (o, n) = (d.wire_port as u8, p.segments(&ip));
     let bridge = ECN_BRIDGE.get_ptr_mut(d.wire_bridge)?;
     let (sequence, marked) = locked!(bridge, b => (b.sequence, b.switch.wire_end(o, n)));
     if marked {
-        mark(&mut p, flags, n);
+        mark(&p, &ip, flags, n);
     }
     trace(
         flags,
@@ -219,8 +212,9 @@ fn wire_end(ctx: TcContext) -> Option<()> {
 struct Seen {
     device: Device,
     netns: u32,
-    /// Segments.
-    n: u32,
+    /// As the kernel counted them, and the size of each.
+    gso_segs: u32,
+    gso_size: u32,
 }
 
 /// Finds the device; `None` for all that are not ours.
@@ -234,46 +228,50 @@ fn seen(skb: *const u8, dev: *const u8) -> Option<Seen> {
         let device = device(netns, ifindex)?;
         let head: u64 = member(skb, constant(&OFFSETS.skb_head));
         let end: u32 = member(skb, constant(&OFFSETS.skb_end));
-        let segments = u16::from_ne_bytes(kernel::<2>(
-            head + end as u64 + constant(&OFFSETS.shinfo_gso_segs) as u64,
-        )?);
-        let n = if segments == 0 { 1 } else { segments as u32 };
-        Some(Seen { device, netns, n })
+        let [s0, s1, n0, n1] =
+            kernel::<4>(head + end as u64 + constant(&OFFSETS.shinfo_gso_size) as u64)?;
+        Some(Seen {
+            device,
+            netns,
+            gso_segs: u16::from_ne_bytes([n0, n1]) as u32,
+            gso_size: u16::from_ne_bytes([s0, s1]) as u32,
+        })
     }
 }
 
-/// The network header of a counted packet; `None` for what arrivals do not count either.
+/// A packet that its arrival counted too.
+struct Counted {
+    ip: Ip,
+    /// Segments.
+    n: u32,
+}
+
 #[inline(always)]
-fn counted(skb: *const u8) -> Option<[u8; packet::IP_WINDOW]> {
+fn counted(skb: *const u8, s: &Seen) -> Option<Counted> {
     // SAFETY: a BTF pointer; offsets are this kernel's.
-    let (protocol, header, head): (u16, u16, u64) = unsafe {
-        (
-            member(skb, constant(&OFFSETS.skb_protocol)),
-            member(skb, constant(&OFFSETS.skb_mac_header)),
-            member(skb, constant(&OFFSETS.skb_head)),
-        )
+    let frame = unsafe {
+        let header: u16 = member(skb, constant(&OFFSETS.skb_mac_header));
+        let head: u64 = member(skb, constant(&OFFSETS.skb_head));
+        let len: u32 = member(skb, constant(&OFFSETS.skb_len));
+        let paged: u32 = member(skb, constant(&OFFSETS.skb_data_len));
+        Linear {
+            start: head + header as u64,
+            len,
+            linear: len.saturating_sub(paged),
+            zero: len ^ member::<u32>(skb, constant(&OFFSETS.skb_len)),
+        }
     };
-    // By the link header, as arrivals do: the network header of a packet with a tag left in the frame
-    // is the tag.
-    let mut at = head + header as u64 + packet::ETHERNET as u64;
-    let mut ethertype = u16::from_be(protocol);
-    if ethertype == packet::ETHERTYPE_VLAN || ethertype == packet::ETHERTYPE_QINQ {
-        ethertype = u16::from_be_bytes(kernel::<2>(at + 2)?);
-        at += 4;
+    let ip = packet::parse(&frame).ok()?;
+    let mut payload = 0;
+    if s.gso_segs == 0 && s.gso_size != 0 {
+        let header = match packet::transport(&frame, &ip) {
+            Ok(t) => t.header_len,
+            Err(_) => 0,
+        };
+        payload = ip.upper_len().saturating_sub(header);
     }
-    if ethertype != packet::ETHERTYPE_IPV4 && ethertype != packet::ETHERTYPE_IPV6 {
-        return None;
-    }
-    let window = kernel::<{ packet::IP_WINDOW }>(at)?;
-    let mut upper = 0;
-    if window[0] >> 4 == 6 && window[6] == packet::protocol::ICMPV6 {
-        upper = kernel::<1>(at + packet::IP_WINDOW as u64)?[0];
-    }
-    let version = window[0] >> 4;
-    if (version != 4 && version != 6) || packet::is_control(&window, upper) {
-        return None;
-    }
-    Some(window)
+    let n = packet::segments(s.gso_segs, s.gso_size, payload);
+    Some(Counted { ip, n })
 }
 
 #[btf_tracepoint(function = "net_dev_start_xmit")]
@@ -294,7 +292,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
             && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class)
         {
             // SAFETY: one class belongs to one queue, whose transmission is serialised.
-            unsafe { *departed += s.n as u64 };
+            unsafe { *departed += packet::segments(s.gso_segs, s.gso_size, 0) as u64 };
         }
     }
     if s.device.role & abi::ROLE_PORT == 0 {
@@ -304,7 +302,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
     if flags & abi::BYPASS != 0 {
         return None;
     }
-    let window = counted(skb)?;
+    let c = counted(skb, &s)?;
     // SAFETY: as in `seen`.
     let (iif, backlog) = unsafe {
         let iif: u32 = member(skb, constant(&OFFSETS.skb_iif));
@@ -316,16 +314,17 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
         };
         (iif, backlog)
     };
-    leave(flags, &s, iif, packet::markable(&window), backlog)
+    leave(flags, &s, &c, iif, backlog)
 }
 
 /// The packet came in at `iif`; `backlog` is the length of the device's queue without it.
 #[inline(always)]
-fn leave(flags: u32, s: &Seen, iif: u32, markable: bool, backlog: u32) -> Option<()> {
+fn leave(flags: u32, s: &Seen, c: &Counted, iif: u32, backlog: u32) -> Option<()> {
     let number = s.device.bridge;
     let policy = *ECN_MARKING.get(number)?;
     let i = input_slot(s.netns, iif, number);
-    let (o, n) = (s.device.port as u8, s.n);
+    let (o, n) = (s.device.port as u8, c.n);
+    let markable = c.ip.markable();
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
     let (sequence, decision) = locked!(bridge, b => {
         (b.sequence, b.switch.depart(&policy, i, o, n, markable, backlog))
@@ -375,18 +374,18 @@ fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
     if flags & abi::BYPASS != 0 {
         return None;
     }
-    counted(skb)?;
+    let c = counted(skb, &s)?;
     // SAFETY: as above.
     let iif: u32 = unsafe { member(skb, constant(&OFFSETS.skb_iif)) };
-    lose(flags, &s, iif)
+    lose(flags, &s, &c, iif)
 }
 
 /// The packet came in at `iif`, and the queue has dropped it.
 #[inline(always)]
-fn lose(flags: u32, s: &Seen, iif: u32) -> Option<()> {
+fn lose(flags: u32, s: &Seen, c: &Counted, iif: u32) -> Option<()> {
     let number = s.device.bridge;
     let i = input_slot(s.netns, iif, number);
-    let (o, n) = (s.device.port as u8, s.n);
+    let (o, n) = (s.device.port as u8, c.n);
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
     let sequence = locked!(bridge, b => {
         b.switch.drop_queued(i, o, n);
@@ -449,21 +448,24 @@ pub fn ecn_port_replay(ctx: TcContext) -> i32 {
 #[inline(always)]
 fn replay(ctx: TcContext) -> Option<()> {
     let flags = control()?.flags;
-    let mut p = Packet::new(ctx);
-    if !p.read_ip() || p.is_control() {
-        return None;
-    }
+    let p = Packet::new(ctx);
+    let ip = p.parse()?;
     let netns = netns();
     let s = Seen {
         device: device(netns, field!(&p.ctx, ifindex))?,
         netns,
-        n: segments(&p.ctx),
+        gso_segs: field!(&p.ctx, gso_segs),
+        gso_size: field!(&p.ctx, gso_size),
+    };
+    let c = Counted {
+        n: p.segments(&ip),
+        ip,
     };
     let iif = field!(&p.ctx, ingress_ifindex);
     let [kind, backlog, ..] = field!(&p.ctx, cb);
     if kind == PortEventKind::Depart as u32 {
-        leave(flags, &s, iif, packet::markable(&p.window), backlog)
+        leave(flags, &s, &c, iif, backlog)
     } else {
-        lose(flags, &s, iif)
+        lose(flags, &s, &c, iif)
     }
 }

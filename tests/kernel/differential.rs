@@ -313,7 +313,7 @@ impl Packet {
     }
 
     const fn markable(&self) -> bool {
-        self.ecn != packet::NOT_ECT && !self.fragment
+        self.ecn != packet::NOT_ECT
     }
 
     /// The frame, with an ECN field.

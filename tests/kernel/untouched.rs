@@ -1,6 +1,10 @@
 //! What must pass untouched, although everything that can be marked is.
 
-use ecn_core::packet::{self, protocol};
+use ecn_core::{
+    abi::Count,
+    flow::Key,
+    packet::{self, protocol},
+};
 use ecn_tests::{
     eventually,
     frames::{BRIDGE_GROUP, ETHERTYPE_ARP, ETHERTYPE_LLDP, Ip, ecn_of, ethernet, llc, tagged},
@@ -75,7 +79,7 @@ pub fn control_frames(from: &Host, to: &Host) -> [(&'static str, Vec<u8>); 11] {
     ]
 }
 
-/// Fragments, first and later, all ECT(0).
+/// Fragments, first and later, all ECT(0): a flow of their addresses and protocol.
 fn fragments(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
     let (v4, v6) = (Ip::between(from, to, false), Ip::between(from, to, true));
     vec![
@@ -134,7 +138,27 @@ fn markable(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
             "ECT(0) IPv6, one tag",
             tagged(&v6.udp(1, 2, &[6; 100]), packet::ETHERTYPE_VLAN, 0x6005),
         ),
+        // Of two tags one stays in the bytes, of three two.
+        ("ECT(0), QinQ", stacked(&v4.udp(1, 2, &[6; 100]), 1)),
+        ("ECT(0) IPv6, QinQ", stacked(&v6.udp(1, 2, &[6; 100]), 1)),
+        ("ECT(0), three tags", stacked(&v4.udp(1, 2, &[6; 100]), 2)),
+        ("ECT(0), ESP", v4.with(50, &[0x77; 60])),
+        (
+            "ECT(0) IPv6, options before UDP",
+            v6.with(protocol::HOP_BY_HOP, &OPTIONS_AND_UDP),
+        ),
     ]
+}
+
+/// Eight bytes of padding options (RFC 8200 section 4.2), and a UDP header.
+const OPTIONS_AND_UDP: [u8; 16] = [protocol::UDP, 0, 1, 4, 0, 0, 0, 0, 0, 1, 0, 2, 0, 8, 0, 0];
+
+/// A customer's tags in a provider's.
+fn stacked(frame: &[u8], inner: u16) -> Vec<u8> {
+    let customers = (0..inner).fold(frame.to_vec(), |frame, number| {
+        tagged(&frame, packet::ETHERTYPE_VLAN, 0x2007 + number)
+    });
+    tagged(&customers, packet::ETHERTYPE_QINQ, 5)
 }
 
 /// Whose frames are looked at: the sender's own kernel has news of its own under its address.
@@ -213,7 +237,7 @@ fn at_ports() {
     assert!((50..60).contains(&port.marked), "{port:?}");
     let marked_before = port.marked;
 
-    let others = [not_ect(from, to), fragments(from, to)].concat();
+    let others = not_ect(from, to);
     identical(&others, &through(&lab, &others));
     let port = running.port(&to.port);
     assert_eq!(port.unmarkable, others.len() as u64);
@@ -224,7 +248,7 @@ fn at_ports() {
     );
 
     // The same place does mark: all that can be, and nothing but the ECN field and its checksum.
-    let markable = markable(from, to);
+    let markable = [markable(from, to), fragments(from, to)].concat();
     let arrived = through(&lab, &markable);
     assert_eq!(arrived.len(), markable.len());
     for ((name, sent), arrived) in markable.iter().zip(&arrived) {
@@ -238,9 +262,13 @@ fn at_ports() {
             sent.len() == arrived.len() && (1..=3).contains(&differ),
             "{name}: {arrived:02x?}"
         );
-        let ethertype = u16::from_be_bytes([arrived[12], arrived[13]]);
-        if ethertype == packet::ETHERTYPE_IPV4 {
-            let (header, _) = etherparse::Ipv4Header::from_slice(&arrived[14..]).expect(name);
+        // Tags in metadata are in these bytes, so there may be one more than programs see.
+        let l3 = (14..)
+            .step_by(4)
+            .find(|at| matches!(arrived[*at] >> 4, 4 | 6));
+        let header = &arrived[l3.expect("an IP header")..];
+        if header[0] >> 4 == 4 {
+            let (header, _) = etherparse::Ipv4Header::from_slice(header).expect(name);
             assert_eq!(
                 header.header_checksum,
                 header.calc_header_checksum(),
@@ -268,13 +296,13 @@ fn at_endpoints() {
         .addresses(from.v4.octets(), [239, 1, 2, 3])
         .to_mac([1, 0, 0x5e, 1, 2, 3]);
     let mut frames = control_frames(from, to).to_vec();
-    frames.extend(fragments(from, to));
     frames.push(("to a group", group.udp(1, 2, b"hello")));
     identical(&frames, &through(&lab, &frames));
     // The filling is a flow, and the only one from there.
     let (_, flow) = running.flow(|key| key.endpoint == 1);
     assert_eq!(flow.sent_packets, 60);
     assert_eq!(running.receiver(|key| key.endpoint == 2).packets, 60);
+    assert_eq!(running.count(Count::Unparsed), 0);
     // What is not ECN-capable by itself is made so.
     let plain = [(
         "UDP",
@@ -284,4 +312,26 @@ fn at_endpoints() {
     )];
     let arrived = through(&lab, &plain);
     assert_eq!(ecn_of(&arrived[0]), Some(packet::CE));
+    // Fragments are flows without ports, one of each family.
+    let arrived = through(&lab, &fragments(from, to));
+    assert_eq!(arrived.len(), 5);
+    for (family, packets) in [(false, 3), (true, 2)] {
+        let of_family = |key: &Key| {
+            (key.src_port, key.dst_port, key.protocol) == (0, 0, protocol::UDP)
+                && (key.src[..10] != [0; 10]) == family
+        };
+        let (_, flow) = running.flow(|key| key.endpoint == 1 && of_family(key));
+        assert_eq!(flow.sent_packets, packets);
+        let received = running.receiver(|key| key.endpoint == 2 && of_family(key));
+        assert_eq!(received.packets, packets);
+        assert!(
+            eventually(s(2), || running
+                .flow(|key| key.endpoint == 1 && of_family(key))
+                .1
+                .acked_packets
+                == packets),
+            "{}",
+            running.counts()
+        );
+    }
 }

@@ -21,21 +21,27 @@ pub fn resolve() -> Result<Offsets, Error> {
     }
     let btf = Btf::from_file(BTF).map_err(|error| Error::Btf(error.to_string()))?;
     let at = |root: &str, path: &[&str]| offset(&btf, root, path);
+    let gso_size = at("skb_shared_info", &["gso_size"])?;
+    if at("skb_shared_info", &["gso_segs"])? != gso_size + 2 {
+        return Err(Error::NoMember(
+            "skb_shared_info.gso_segs behind gso_size".to_owned(),
+        ));
+    }
     Ok(Offsets {
         skb_dev: at("sk_buff", &["dev"])?,
         skb_iif: at("sk_buff", &["skb_iif"])?,
-        skb_protocol: at("sk_buff", &["protocol"])?,
+        skb_len: at("sk_buff", &["len"])?,
+        skb_data_len: at("sk_buff", &["data_len"])?,
         skb_priority: at("sk_buff", &["priority"])?,
         skb_mac_header: at("sk_buff", &["mac_header"])?,
         skb_head: at("sk_buff", &["head"])?,
         skb_end: at("sk_buff", &["end"])?,
-        shinfo_gso_segs: at("skb_shared_info", &["gso_segs"])?,
+        shinfo_gso_size: gso_size,
         dev_ifindex: at("net_device", &["ifindex"])?,
         dev_net: at("net_device", &["nd_net", "net"])?,
         net_inum: at("net", &["ns", "inum"])?,
         dev_qdisc: at("net_device", &["qdisc"])?,
         qdisc_qlen: at("Qdisc", &["q", "qlen"])?,
-        _pad: 0,
         drop_reasons: drop_reasons(&btf)?,
     })
 }
