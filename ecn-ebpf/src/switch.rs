@@ -326,8 +326,9 @@ fn leave(flags: u32, s: &Seen, c: &Counted, iif: u32, backlog: u32) -> Option<()
     let (o, n) = (s.device.port as u8, c.n);
     let markable = c.ip.markable();
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
-    let (sequence, decision) = locked!(bridge, b => {
-        (b.sequence, b.switch.depart(&policy, i, o, n, markable, backlog))
+    let (sequence, decision, surplus) = locked!(bridge, b => {
+        let decision = b.switch.leave(&policy, i, o, n, markable);
+        (b.sequence, decision, b.switch.is_surplus(o, backlog))
     });
     trace(
         flags,
@@ -343,6 +344,14 @@ fn leave(flags: u32, s: &Seen, c: &Counted, iif: u32, backlog: u32) -> Option<()
             decision,
         },
     );
+    if surplus {
+        // Last, where all ways have met and little is live: see `Switch::repair`.
+        locked!(bridge, b => {
+            // Of the same event.
+            b.sequence = b.sequence.wrapping_sub(1);
+            b.switch.repair(o, policy.ports);
+        });
+    }
     Some(())
 }
 

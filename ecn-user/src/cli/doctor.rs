@@ -387,7 +387,7 @@ fn load(report: &mut Report) -> Option<Datapath> {
     let failed = opened.as_ref().err().or(verified.as_ref().err());
     // Opening attaches these two; what it fails at before says nothing about them.
     let (tracing, detail) = match &opened {
-        Ok(_) => (Some(true), "net_dev_start_xmit, kfree_skb"),
+        Ok(_) => (Some(true), "attached"),
         Err(datapath::Error::Program { program, .. })
             if matches!(program.as_str(), name::DEPART | name::DROP) =>
         {
@@ -402,6 +402,21 @@ fn load(report: &mut Report) -> Option<Datapath> {
         detail,
         "departures and drops are not seen",
     );
+    if let Ok(datapath) = &opened {
+        let sees = datapath.sees_drops();
+        let detail = if sees {
+            "kfree_skb says why"
+        } else {
+            "kfree_skb does not say why (5.17 and later do)"
+        };
+        report.add(
+            "drops of queues",
+            false,
+            sees,
+            detail,
+            "drops are not counted; counters are put right by the queue's length",
+        );
+    }
     match failed {
         None => {
             let detail = "loaded and verified, spin locks included";

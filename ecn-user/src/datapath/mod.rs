@@ -209,6 +209,9 @@ impl Datapath {
                 (name::DEPART, "net_dev_start_xmit"),
                 (name::DROP, "kfree_skb"),
             ] {
+                if program == name::DROP && !knows_drops(&offsets) {
+                    continue;
+                }
                 let tracing: &mut BtfTracePoint = get(&mut common, program)?;
                 tracing.load(hook, &btf).map_err(Error::program(program))?;
                 tracing.attach().map_err(Error::program(program))?;
@@ -243,6 +246,12 @@ impl Datapath {
         open().inspect_err(|_| {
             let _ = remove_pins(pin);
         })
+    }
+
+    /// Whether packets that queues drop are seen: `kfree_skb` is told why since 5.17. Where it is not, the
+    /// counters get back from the queue's length what a drop left on them.
+    pub fn sees_drops(&self) -> bool {
+        knows_drops(&self.offsets)
     }
 
     /// The shared maps.
@@ -292,7 +301,8 @@ impl Datapath {
         Ok(result.return_value == 1)
     }
 
-    /// Loads every program and says how many instructions the verifier looked at.
+    /// Loads every program that this kernel can use, and says how many instructions the verifier looked at (0:
+    /// this kernel does not tell).
     ///
     /// # Errors
     ///
@@ -300,7 +310,11 @@ impl Datapath {
     pub fn verify(&mut self) -> Result<Vec<Verified>> {
         let mut verified = Vec::new();
         let mut copy = self.copy(0, 0)?;
+        let sees_drops = self.sees_drops();
         for program in name::PROGRAMS {
+            if program == name::DROP && !sees_drops {
+                continue;
+            }
             let info = match program {
                 name::DEPART | name::DROP => {
                     let p: &mut BtfTracePoint = get(&mut self.common, program)?;
@@ -383,6 +397,10 @@ impl Copy {
         })?;
         Ok(Attached { _link: link })
     }
+}
+
+fn knows_drops(offsets: &abi::Offsets) -> bool {
+    offsets.drop_reasons != [0; 2]
 }
 
 fn get<'a, P>(ebpf: &'a mut Ebpf, program: &str) -> Result<&'a mut P>

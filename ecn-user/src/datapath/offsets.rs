@@ -42,7 +42,7 @@ pub fn resolve() -> Result<Offsets, Error> {
         net_inum: at("net", &["ns", "inum"])?,
         dev_qdisc: at("net_device", &["qdisc"])?,
         qdisc_qlen: at("Qdisc", &["q", "qlen"])?,
-        drop_reasons: drop_reasons(&btf)?,
+        drop_reasons: drop_reasons(&btf).unwrap_or_default(),
     })
 }
 
@@ -105,19 +105,17 @@ fn bare(btf: &Btf, mut t: Type) -> Option<Type> {
 }
 
 /// Reasons with which queueing disciplines drop: their names differ between kernels, and fq and
-/// cake have their own.
-fn drop_reasons(btf: &Btf) -> Result<[u64; 2], Error> {
-    let missing = || Error::NoMember("enum skb_drop_reason".to_owned());
-    let reasons = btf
-        .resolve_types_by_name("skb_drop_reason")
-        .ok()
-        .and_then(|types| {
-            types.into_iter().find_map(|t| match t {
-                Type::Enum(e) => Some(e),
-                _ => None,
-            })
-        })
-        .ok_or_else(missing)?;
+/// cake have their own. `None` where `kfree_skb` is not told one.
+fn drop_reasons(btf: &Btf) -> Option<[u64; 2]> {
+    // `__data`, then what the tracepoint is called with: packet, place, reason.
+    if arguments(btf, "btf_trace_kfree_skb")? < 4 {
+        return None;
+    }
+    let types = btf.resolve_types_by_name("skb_drop_reason").ok()?;
+    let reasons = types.into_iter().find_map(|t| match t {
+        Type::Enum(e) => Some(e),
+        _ => None,
+    })?;
     let mut bits = [0u64; 2];
     for member in &reasons.members {
         let name = btf.resolve_name(member).unwrap_or_default();
@@ -129,10 +127,22 @@ fn drop_reasons(btf: &Btf) -> Result<[u64; 2], Error> {
             *word |= 1 << (member.val() % 64);
         }
     }
-    if bits == [0; 2] {
-        Err(missing())
-    } else {
-        Ok(bits)
+    Some(bits)
+}
+
+/// How many arguments the function has that a type's name points to.
+fn arguments(btf: &Btf, name: &str) -> Option<usize> {
+    let types = btf.resolve_types_by_name(name).ok()?;
+    let function = types.into_iter().find_map(|t| match t {
+        Type::Typedef(typedef) => match btf.resolve_chained_type(&typedef).ok()? {
+            Type::Ptr(pointer) => Some(btf.resolve_chained_type(&pointer).ok()?),
+            _ => None,
+        },
+        _ => None,
+    });
+    match function? {
+        Type::FuncProto(prototype) => Some(prototype.parameters.len()),
+        _ => None,
     }
 }
 
