@@ -7,6 +7,7 @@
 
 mod bench;
 mod build_ebpf;
+mod kernels;
 mod linker;
 mod machine;
 mod run;
@@ -35,8 +36,8 @@ struct Cli {
 enum Verb {
     /// HP's Fig. 1 on this machine's kernel, before and after congestion control
     Run(run::Args),
-    /// Every check: format, lints, host tests, BPF build, real-kernel tests, documentation
-    Test,
+    /// Every check: format, lints, host tests, BPF build, real-kernel tests here and on other kernels, documentation
+    Test(test::Args),
     /// The benchmarks, and a table of medians and ratios
     Bench,
     /// The programs for the kernel: target/bpf/ecn.bpf.o
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
     let permission = machine::Permission::find(cli.yes);
     let done = match cli.verb {
         Verb::Run(args) => run::run(&args, permission),
-        Verb::Test => test::test(permission),
+        Verb::Test(args) => test::test(&args, permission),
         Verb::Bench => bench::bench(),
         Verb::BuildEbpf(args) => build_ebpf::build_ebpf(args, permission),
         Verb::Setup(args) => setup::setup(args, permission),

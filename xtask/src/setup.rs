@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::machine::{Apt, Lacks, Permission, is_root, program};
 use crate::toolchain::Toolchain;
-use crate::{linker, step, toolchain};
+use crate::{kernels, linker, step, toolchain};
 
 /// What `setup` is told.
 #[derive(clap::Args)]
@@ -37,6 +37,7 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
         bpf.linker.display()
     ));
     tools(permission)?;
+    emulator(permission)?;
     step::say("everything is here");
     Ok(ExitCode::SUCCESS)
 }
@@ -95,8 +96,8 @@ const TOOLS: [(&str, &str); 6] = [
 ];
 
 /// The packages of the tools that are missing, each once.
-fn tool_packages_missing() -> Vec<&'static str> {
-    let missing = TOOLS.iter().filter(|(tool, _)| program(tool).is_none());
+fn packages_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
+    let missing = tools.iter().filter(|(tool, _)| program(tool).is_none());
     let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();
     packages.dedup();
     packages
@@ -104,21 +105,30 @@ fn tool_packages_missing() -> Vec<&'static str> {
 
 /// The tools of the real-kernel tests: found, or installed.
 pub fn tools(permission: Permission) -> Result<()> {
-    let packages = tool_packages_missing();
+    ensure("the real-kernel tests call", &TOOLS, permission)
+}
+
+/// What emulates other kernels: found, or installed.
+pub fn emulator(permission: Permission) -> Result<()> {
+    ensure("other kernels need", &kernels::TOOLS, permission)
+}
+
+fn ensure(why: &str, tools: &[(&str, &'static str)], permission: Permission) -> Result<()> {
+    let packages = packages_missing(tools);
     if packages.is_empty() {
         return Ok(());
     }
     let names = packages.join(" ");
     match Apt::find() {
         Some(apt) if permission != Permission::No => {
-            apt.install("what the real-kernel tests call", &packages, permission)
+            apt.install(&format!("{why} them"), &packages, permission)
         }
         Some(_) => Err(Lacks(format!(
-            "the real-kernel tests call tools that are not here: sudo apt-get install -y {names}"
+            "{why} tools that are not here: sudo apt-get install -y {names}"
         ))
         .into()),
         None => Err(Lacks(format!(
-            "the real-kernel tests call tools that are not here: install {names} (Debian's names)"
+            "{why} tools that are not here: install {names} (Debian's names)"
         ))
         .into()),
     }
@@ -156,7 +166,7 @@ fn check() -> ExitCode {
             &otherwise,
         );
     }
-    for (tool, package) in TOOLS {
+    for (tool, package) in TOOLS.into_iter().chain(kernels::TOOLS) {
         let found = program(tool).map(|path| path.display().to_string());
         line(tool, found, &format!("package {package}"));
     }

@@ -11,7 +11,18 @@ use anyhow::{Context as _, Result};
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::run::KERNEL_TYPES;
 use crate::setup::Bpf;
-use crate::{build_ebpf, setup, step, toolchain};
+use crate::{build_ebpf, kernels, setup, step, toolchain};
+
+/// What `test` is told.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only the real-kernel tests, on these kernels of Debian (`5.10,6.1`), emulated by qemu
+    #[arg(long, value_delimiter = ',', value_parser = kernels::series, value_name = "SERIES")]
+    kernels: Vec<String>,
+    /// With --kernels: only tests whose names contain one of these
+    #[arg(requires = "kernels", value_name = "NAME")]
+    names: Vec<String>,
+}
 
 /// How a check ended.
 enum Outcome {
@@ -83,7 +94,12 @@ fn first_line(text: &str) -> &str {
 }
 
 /// Runs the verb.
-pub fn test(permission: Permission) -> Result<ExitCode> {
+pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
+    if !args.kernels.is_empty() {
+        build_ebpf::build(&setup::bpf(permission)?, false)?;
+        kernels::test(&args.kernels, &args.names, permission)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut checks = Checks::default();
     let mut bpf = None;
     let mut tools = None;
@@ -167,6 +183,12 @@ pub fn test(permission: Permission) -> Result<ExitCode> {
             .map(str::to_owned)
             .collect();
         Ok(())
+    });
+    checks.check("other kernels", || {
+        if built.is_none() {
+            return Err(Lacks("the programs were not built".into()).into());
+        }
+        kernels::test(&kernels::DEFAULT.map(str::to_owned), &[], permission)
     });
     checks.check("documentation", || {
         let mut doc = cargo();

@@ -1,0 +1,328 @@
+//! Debian's cloud kernels, downloaded and unpacked, not installed: `target/kernels/SERIES`.
+//!
+//! apt does the downloading, on lists of its own, from the mirrors that this machine uses; it compares what it gets
+//! with Debian's signatures. A kernel's folder gets its name when all of it is there.
+
+use std::cmp::Ordering;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::machine::{Lacks, program, root};
+use crate::step;
+
+/// Where Debian signs.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// Where Debian is, if this machine's own lists name no mirror.
+const DEBIAN: &str = "http://deb.debian.org";
+/// Suites with a series, and all others, in which a new one is looked for.
+const SUITES: [(&str, &[&str]); 4] = [
+    ("5.10", &["bullseye-security"]),
+    ("6.1", &["bookworm-security", "bookworm"]),
+    ("6.12", &["trixie-security", "trixie"]),
+    ("", &["trixie-backports", "sid"]),
+];
+
+/// A kernel on disk.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// As it was asked for: `6.1`.
+    pub series: String,
+    /// As it calls itself.
+    pub version: String,
+    folder: PathBuf,
+}
+
+impl Kernel {
+    /// One that was unpacked before.
+    fn found(series: &str, folder: PathBuf) -> Option<Self> {
+        let version = fs::read_to_string(folder.join("version")).ok()?;
+        let kernel = Self {
+            series: series.to_owned(),
+            version: version.trim().to_owned(),
+            folder,
+        };
+        let whole = kernel.image().is_file() && kernel.modules().join("kernel").is_dir();
+        whole.then_some(kernel)
+    }
+
+    /// What qemu boots.
+    pub fn image(&self) -> PathBuf {
+        self.folder.join("vmlinuz")
+    }
+
+    /// Its modules.
+    pub fn modules(&self) -> PathBuf {
+        self.folder.join("modules")
+    }
+}
+
+/// Where they are kept; `ECN_KERNELS` names a place that several checkouts share.
+fn kept() -> PathBuf {
+    std::env::var_os("ECN_KERNELS").map_or_else(|| root().join("target/kernels"), PathBuf::from)
+}
+
+/// The newest kernel of each series, or why there is none. Those that are here are not fetched again.
+pub fn kernels(series: &[String]) -> Result<Vec<Result<Kernel>>> {
+    let kept = kept();
+    fs::create_dir_all(&kept).with_context(|| format!("making {}", kept.display()))?;
+    let lock = File::create(kept.join("lock")).context("the lock of the kernels")?;
+    lock.lock().context("locking the kernels")?;
+    let here = |series: &str| Kernel::found(series, kept.join(series));
+    let missing: Vec<_> = series.iter().filter(|s| here(s).is_none()).collect();
+    let mut apt = None;
+    if !missing.is_empty() {
+        apt = Some(Lists::get(&kept, &missing));
+    }
+    let kernels = series.iter().map(|series| match (here(series), &apt) {
+        (Some(kernel), _) => Ok(kernel),
+        (None, Some(Ok(lists))) => lists.fetch(&kept, series),
+        (None, Some(Err(error))) => Err(Lacks(format!("{error:#}")).into()),
+        (None, None) => bail!("{series} has gone"),
+    });
+    Ok(kernels.collect())
+}
+
+/// Package lists of the suites that have kernels.
+struct Lists {
+    config: PathBuf,
+    names: Vec<String>,
+}
+
+impl Lists {
+    /// Fetches them.
+    fn get(kept: &Path, series: &[&String]) -> Result<Self> {
+        if !cfg!(target_arch = "x86_64") {
+            bail!("kernels are fetched and emulated for x86-64 only");
+        }
+        if program("apt-get").is_none() || program("dpkg-deb").is_none() {
+            bail!("kernels come from Debian's packages, and there is no apt-get here");
+        }
+        if !Path::new(KEYS).is_file() {
+            bail!("no {KEYS}: install debian-archive-keyring");
+        }
+        let apt = kept.join("apt");
+        for folder in ["lists/partial", "cache/archives/partial", "parts"] {
+            let folder = apt.join(folder);
+            fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        }
+        let config = apt.join("apt.conf");
+        let at = apt.display();
+        let write = |name: &str, text: &str| {
+            fs::write(apt.join(name), text).with_context(|| format!("writing {name} in {at}"))
+        };
+        write("status", "")?;
+        write("sources.list", &sources(&mirror(), series))?;
+        write(
+            "apt.conf",
+            &format!(
+                "Dir::State \"{at}\"; Dir::State::Lists \"{at}/lists\"; Dir::State::status \"{at}/status\";\n\
+                 Dir::Cache \"{at}/cache\"; Dir::Etc::sourcelist \"{at}/sources.list\";\n\
+                 Dir::Etc::sourceparts \"{at}/parts\"; Dir::Etc::preferencesparts \"{at}/parts\";\n\
+                 APT::Sandbox::User \"root\"; APT::Architectures {{ \"amd64\"; }};\n\
+                 Acquire::Languages \"none\"; Acquire::Retries \"3\";\n\
+                 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n"
+            ),
+        )?;
+        let lists = Self {
+            config,
+            names: Vec::new(),
+        };
+        let mut update = lists.apt("apt-get");
+        // An error, not a warning, when a list cannot be got.
+        update.args(["update", "-q", "-o", "APT::Update::Error-Mode=any"]);
+        step::logged("where kernels are", "kernel-lists", &mut update)?;
+        let names = step::asked(lists.apt("apt-cache").args(["pkgnames", "linux-"]));
+        let names = names.unwrap_or_default();
+        Ok(Self {
+            names: names.lines().map(str::to_owned).collect(),
+            ..lists
+        })
+    }
+
+    fn apt(&self, tool: &str) -> Command {
+        let mut command = Command::new(tool);
+        command.env("APT_CONFIG", &self.config);
+        command
+    }
+
+    /// The packages of the newest kernel of a series, and its version.
+    fn packages(&self, series: &str) -> Option<(String, Vec<String>)> {
+        // Up to 6.18 one linux-image; then linux-binary, with modules and what they share apart.
+        let images = ["linux-image-", "linux-binary-unsigned-", "linux-binary-"];
+        let version = |name: &String| {
+            let version = images.iter().find_map(|image| name.strip_prefix(image))?;
+            let of_series = version.strip_prefix(series)?.starts_with('.');
+            (of_series && version.ends_with("-cloud-amd64")).then(|| version.to_owned())
+        };
+        let newest = self.names.iter().filter_map(version);
+        let newest = newest.max_by(|a, b| by_number(a, b))?;
+        let has = |kind: &str| {
+            let name = format!("{kind}{newest}");
+            self.names.contains(&name).then_some(name)
+        };
+        let mut packages: Vec<_> = ["linux-image-", "linux-modules-", "linux-base-"]
+            .into_iter()
+            .filter_map(has)
+            .collect();
+        packages.extend(has("linux-binary-").or_else(|| has("linux-binary-unsigned-")));
+        Some((newest, packages))
+    }
+
+    /// Downloads and unpacks the newest kernel of a series.
+    fn fetch(&self, kept: &Path, series: &str) -> Result<Kernel> {
+        let Some((version, packages)) = self.packages(series) else {
+            return Err(Lacks(format!("Debian has no kernel {series}")).into());
+        };
+        let part = kept.join(format!("{series}.part"));
+        let _ = fs::remove_dir_all(&part);
+        let packed = part.join("packed");
+        fs::create_dir_all(&packed).with_context(|| format!("making {}", packed.display()))?;
+        let mut download = self.apt("apt-get");
+        download
+            .args(["download", "-q"])
+            .args(packages)
+            .current_dir(&packed);
+        step::logged(
+            &format!("kernel {version}"),
+            "kernel-download",
+            &mut download,
+        )
+        .map_err(|error| Lacks(format!("{error:#}")))?;
+        let root = part.join("root");
+        for package in fs::read_dir(&packed).context("the downloads")? {
+            let mut unpack = Command::new("dpkg-deb");
+            unpack.arg("-x").arg(package?.path()).arg(&root);
+            step::logged("unpacking", "kernel-unpack", &mut unpack)?;
+        }
+        let image = [
+            format!("boot/vmlinuz-{version}"),
+            format!("usr/lib/modules/{version}/vmlinuz"),
+            format!("lib/modules/{version}/vmlinuz"),
+        ]
+        .map(|path| root.join(path))
+        .into_iter()
+        .find(|path| path.is_file());
+        let image = image.with_context(|| format!("no image in the packages of {version}"))?;
+        fs::rename(image, part.join("vmlinuz")).context("the image")?;
+        let modules = ["usr/lib/modules", "lib/modules"]
+            .map(|path| root.join(path).join(&version))
+            .into_iter()
+            .find(|path| path.join("kernel").is_dir());
+        let modules =
+            modules.with_context(|| format!("no modules in the packages of {version}"))?;
+        fs::rename(modules, part.join("modules")).context("the modules")?;
+        for done in [packed, root] {
+            fs::remove_dir_all(&done).with_context(|| format!("removing {}", done.display()))?;
+        }
+        fs::write(part.join("version"), &version).context("the version")?;
+        let folder = kept.join(series);
+        let _ = fs::remove_dir_all(&folder);
+        fs::rename(&part, &folder).with_context(|| format!("making {}", folder.display()))?;
+        Kernel::found(series, folder).with_context(|| format!("kernel {version} is not whole"))
+    }
+}
+
+/// The mirror of Debian that this machine's own lists name.
+fn mirror() -> String {
+    let mut targets = Command::new("apt-get");
+    targets.args([
+        "indextargets",
+        "--format",
+        "$(REPO_URI)",
+        "Created-By: Packages",
+    ]);
+    let targets = step::asked(&mut targets).unwrap_or_default();
+    let mirror = targets
+        .lines()
+        .find_map(|uri| uri.trim_end_matches('/').strip_suffix("/debian"));
+    mirror.unwrap_or(DEBIAN).to_owned()
+}
+
+/// What apt is to read: the suites of these series, or all of them for one that is not known.
+fn sources(mirror: &str, series: &[&String]) -> String {
+    let known = |name: &str| SUITES.iter().any(|(series, _)| *series == name);
+    let mut text = String::new();
+    for (of, suites) in SUITES {
+        let wanted = if of.is_empty() {
+            series.iter().any(|series| !known(series))
+        } else {
+            series.iter().any(|series| series.as_str() == of)
+        };
+        for suite in suites.iter().filter(|_| wanted) {
+            let archive = if suite.ends_with("-security") {
+                "debian-security"
+            } else {
+                "debian"
+            };
+            text.push_str(&format!(
+                "deb [signed-by={KEYS}] {mirror}/{archive} {suite} main\n"
+            ));
+        }
+    }
+    text
+}
+
+/// Compares versions number by number, as people read them.
+fn by_number(a: &str, b: &str) -> Ordering {
+    let numbers = |text: &str| {
+        text.split(|c: char| !c.is_ascii_digit())
+            .filter_map(|digits| digits.parse().ok())
+            .collect::<Vec<u64>>()
+    };
+    numbers(a).cmp(&numbers(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lists(names: &[&str]) -> Lists {
+        Lists {
+            config: PathBuf::new(),
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn the_newest_of_a_series_with_all_its_packages() {
+        let lists = lists(&[
+            "linux-image-6.1.0-9-cloud-amd64",
+            "linux-image-6.1.0-56-cloud-amd64",
+            "linux-image-6.1.0-56-amd64",
+            "linux-image-6.12.117+deb13-cloud-amd64",
+            "linux-binary-7.3.4+deb13-cloud-amd64",
+            "linux-binary-unsigned-7.3.4+deb13-cloud-amd64",
+            "linux-modules-7.3.4+deb13-cloud-amd64",
+            "linux-base-7.3.4+deb13-cloud-amd64",
+        ]);
+        let (version, packages) = lists.packages("6.1").expect("6.1");
+        assert_eq!(version, "6.1.0-56-cloud-amd64");
+        assert_eq!(packages, ["linux-image-6.1.0-56-cloud-amd64"]);
+        let (_, packages) = lists.packages("7.3").expect("7.3");
+        assert_eq!(
+            packages,
+            [
+                "linux-modules-7.3.4+deb13-cloud-amd64",
+                "linux-base-7.3.4+deb13-cloud-amd64",
+                "linux-binary-7.3.4+deb13-cloud-amd64",
+            ]
+        );
+        assert!(lists.packages("7").is_some());
+        assert!(lists.packages("5.10").is_none());
+    }
+
+    #[test]
+    fn only_the_suites_that_are_needed_are_read() {
+        let series = ["5.10", "6.12"].map(str::to_owned);
+        let text = sources("http://m", &series.iter().collect::<Vec<_>>());
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains(" http://m/debian-security bullseye-security main\n"));
+        let series = ["7.3".to_owned()];
+        let text = sources("http://m", &series.iter().collect::<Vec<_>>());
+        assert!(text.contains(" http://m/debian sid main\n"), "{text}");
+        assert!(!text.contains("bookworm"), "{text}");
+    }
+}
