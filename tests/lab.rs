@@ -192,6 +192,25 @@ impl Lab {
             .expect("bridge entry");
     }
 
+    /// Deletes the bridge; its ports stay, alone.
+    pub fn delete_bridge(&self) {
+        self.nl.delete_link(self.bridge).expect("delete the bridge");
+    }
+
+    /// Makes it again, with all ports.
+    pub fn make_bridge(&mut self) {
+        self.bridge = self.nl.add_bridge(BRIDGE).expect("bridge").index;
+        quiet(&self.switch, BRIDGE);
+        self.nl.set_up(self.bridge).expect("bridge up");
+        let mut entries = Vec::new();
+        for host in &self.hosts {
+            let port = host.port_index;
+            self.nl.set_master(port, self.bridge).expect("a port");
+            entries.push((port, host.mac));
+        }
+        self.nl.add_fdb(&entries).expect("bridge entries");
+    }
+
     /// Deletes the wire.
     pub fn unplug(&self, number: usize) {
         self.nl

@@ -22,6 +22,8 @@ pub(super) struct Bridge {
     watch: LinkWatch,
     ifindex: u32,
     ports: BTreeMap<u32, Port>,
+    /// Its ports could not be brought up to date.
+    unsettled: bool,
     /// Per slot, what had arrived and left at the last sweep.
     seen: BTreeMap<u32, (u64, u64)>,
 }
@@ -62,6 +64,7 @@ impl Bridge {
             watch,
             ifindex: link.index,
             ports: BTreeMap::new(),
+            unsettled: false,
             seen: BTreeMap::new(),
         })
     }
@@ -118,9 +121,54 @@ impl Bridge {
 }
 
 impl Inner {
+    /// Follows what has become of the bridges' devices. Returns whether anything has changed. What fails
+    /// is tried again at the next tick, and said once: a device may have gone between two calls.
+    pub(super) fn follow_bridges(&mut self) -> bool {
+        let mut changed = false;
+        for number in 0..self.bridges.len() {
+            match self.follow_bridge(number) {
+                Ok(followed) => {
+                    changed |= followed;
+                    self.bridges[number].unsettled = false;
+                }
+                Err(error) => {
+                    changed = true;
+                    if !std::mem::replace(&mut self.bridges[number].unsettled, true) {
+                        tracing::warn!("{error}");
+                    }
+                }
+            }
+        }
+        changed
+    }
+
+    fn follow_bridge(&mut self, number: usize) -> Result<bool> {
+        let Some(gone) = self.bridges[number].links_changed()? else {
+            if self.bridges[number].unsettled {
+                self.sync_bridge(number)?;
+            }
+            return Ok(self.bridges[number].unsettled);
+        };
+        // By now another device may have the number, and even the name.
+        for ifindex in gone {
+            self.remove_port(number, ifindex)?;
+        }
+        self.sync_bridge(number)?;
+        Ok(true)
+    }
+
     /// Brings ports and policy of a bridge up to date with the kernel and the configuration.
     pub(super) fn sync_bridge(&mut self, number: usize) -> Result<()> {
         let config = self.config.bridges[number].clone();
+        let bridge = &mut self.bridges[number];
+        let all = bridge.nl.links()?;
+        // It may have been deleted and made again. 0 is no device's number, and no port's master.
+        let is_it = |l: &&Link| l.name == config.name && l.kind.as_deref() == Some("bridge");
+        let found = all.iter().find(is_it).map_or(0, |link| link.index);
+        if std::mem::replace(&mut bridge.ifindex, found) != found {
+            let what = if found == 0 { "gone" } else { "there again" };
+            tracing::warn!("bridge {} is {what}", config.name);
+        }
         let bridge = &self.bridges[number];
         let wanted = |link: &&Link| {
             link.master == Some(bridge.ifindex)
@@ -129,7 +177,6 @@ impl Inner {
                     .as_ref()
                     .is_none_or(|names| names.contains(&link.name))
         };
-        let all = bridge.nl.links()?;
         let links: Vec<&Link> = all.iter().filter(wanted).collect();
         let gone: Vec<u32> = bridge
             .ports

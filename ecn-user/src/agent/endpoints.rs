@@ -17,7 +17,7 @@ use crate::{
         NetNs, Netlink, QdiscWatch,
         ethtool::Ethtool,
         htb::{ClassSocket, EndpointHtb},
-        netlink::Link,
+        netlink::{Link, LinkEvent, LinkWatch},
     },
 };
 
@@ -32,6 +32,11 @@ pub(super) struct Endpoint {
     choice: Choice,
     /// Its root qdisc could not be looked after when it was changed.
     unsettled: bool,
+    links: LinkWatch,
+    /// Its device was deleted and has not come back, or could not be taken back.
+    away: bool,
+    /// That was said.
+    said: bool,
     /// Classes that exist.
     made: HashSet<u32>,
     _attached: Vec<Attached>,
@@ -69,6 +74,48 @@ impl Endpoint {
             wanted,
         }
     }
+
+    /// For people.
+    fn name(&self) -> String {
+        format!("{} (namespace {})", self.link.name, self.ns.name())
+    }
+
+    /// Whether the device was deleted; by now another one may have its name and number.
+    fn has_gone(&self) -> bool {
+        let gone = |event: &LinkEvent| match event {
+            LinkEvent::Gone { index, .. } => *index == self.link.index,
+            LinkEvent::Changed(_) => false,
+            LinkEvent::Overrun => {
+                let link = self.nl.link(&self.link.name);
+                link.is_ok_and(|link| link.index != self.link.index)
+            }
+        };
+        self.links
+            .drain()
+            .is_ok_and(|events| events.iter().any(gone))
+    }
+
+    /// Takes everything off its device.
+    fn take_off(self) {
+        // Programs first: no packet may choose a class that is going.
+        drop(self._attached);
+        let remove = || -> crate::net::Result<()> {
+            if self.choice.installed {
+                return self.nl.delete_root_qdisc(self.link.index);
+            }
+            let remove = |&class| self.htb.remove_flow_class(&self.nl, class as u16);
+            self.made.iter().try_for_each(remove)
+        };
+        // Unless somebody put another one there just now, or the device is another one.
+        let ours = !self.away
+            && Root::look(&self.nl, self.link.index)
+                .is_ok_and(|root| root.is_some_and(|root| root == self.choice.root));
+        let result = if ours { remove() } else { Ok(()) };
+        if let Err(error) = result {
+            // The device may be gone with its namespace.
+            tracing::debug!("{error}");
+        }
+    }
 }
 
 impl Inner {
@@ -81,6 +128,8 @@ impl Inner {
             )));
         }
         let ns = NetNs::open(config.netns.as_deref())?;
+        // Before the first look, so that nothing is missed.
+        let links = LinkWatch::open(&ns)?;
         let nl = Netlink::open(&ns)?;
         let link = nl.link(&config.device)?;
         let rate = match config.link_rate {
@@ -112,6 +161,9 @@ impl Inner {
             watch,
             choice,
             unsettled: false,
+            links,
+            away: false,
+            said: false,
             made: HashSet::new(),
             _attached: Vec::new(),
             _copy: copy,
@@ -137,6 +189,65 @@ impl Inner {
         }
         self.endpoints.push(endpoint);
         Ok(())
+    }
+
+    /// Devices that were deleted and made again get programs, queueing and their flows' classes again.
+    /// Returns whether anything has changed. What fails is tried again at the next tick.
+    pub(super) fn follow_endpoints(&mut self) -> bool {
+        let mut changed = false;
+        for at in 0..self.endpoints.len() {
+            if !self.endpoints[at].away {
+                if !self.endpoints[at].has_gone() {
+                    continue;
+                }
+                self.release_endpoint(at);
+            }
+            let device = &self.config.endpoints[at].device;
+            if self.endpoints[at].nl.link(device).is_err() {
+                continue;
+            }
+            match self.remake_endpoint(at) {
+                Ok(()) => {
+                    changed = true;
+                    tracing::warn!("endpoint {} is there again", self.endpoints[at].name());
+                }
+                Err(error) => {
+                    let endpoint = &mut self.endpoints[at];
+                    if !std::mem::replace(&mut endpoint.said, true) {
+                        tracing::warn!("endpoint {}: {error}", endpoint.name());
+                    }
+                }
+            }
+        }
+        changed
+    }
+
+    /// What holds on to a device that is gone.
+    fn release_endpoint(&mut self, at: usize) {
+        let endpoint = &mut self.endpoints[at];
+        tracing::warn!("endpoint {}: its device is gone", endpoint.name());
+        endpoint.away = true;
+        endpoint.made.clear();
+        endpoint._attached.clear();
+        let (key, number) = (endpoint.key(), endpoint.number);
+        lock(&self.shared.targets).remove(&number);
+        self.forget_role(key, abi::ROLE_ENDPOINT);
+    }
+
+    fn remake_endpoint(&mut self, at: usize) -> Result<()> {
+        let others = self.endpoints.len();
+        let added = self.add_endpoint(self.endpoints[at].number);
+        let new = self.endpoints.drain(others..).next();
+        match (added, new) {
+            (Ok(()), Some(new)) => {
+                self.endpoints[at] = new;
+                Ok(())
+            }
+            (added, half) => {
+                half.into_iter().for_each(Endpoint::take_off);
+                added
+            }
+        }
     }
 
     /// Gives every endpoint the policy of the configuration as it is now.
@@ -196,7 +307,7 @@ impl Inner {
         let wanted = self.config.endpoints[at].enforcement;
         let (index, before) = (endpoint.link.index, &endpoint.choice.root);
         let heard = endpoint.watch.changed(index, before.major())?;
-        if (!heard && !endpoint.unsettled) || wanted == Enforcement::None {
+        if (!heard && !endpoint.unsettled) || endpoint.away || wanted == Enforcement::None {
             return Ok(false);
         }
         match Root::look(&endpoint.nl, index)? {
@@ -246,13 +357,17 @@ impl Inner {
         let Some(endpoint) = self.endpoint(number) else {
             return Ok(());
         };
-        if endpoint.choice.enforcement != Enforcement::Htb || !endpoint.made.insert(class) {
+        if endpoint.away
+            || endpoint.choice.enforcement != Enforcement::Htb
+            || endpoint.made.contains(&class)
+        {
             return Ok(());
         }
         let link = endpoint.htb.link_bytes_per_s;
         endpoint
             .htb
             .add_flow_class(&endpoint.nl, class as u16, link)?;
+        endpoint.made.insert(class);
         // Set by hand before there was a class to set.
         let pinned = lock(&self.shared.pinned).get(&(number, class)).copied();
         if let Some(rate) = pinned {
@@ -328,9 +443,12 @@ impl Inner {
         let now = enforce::now_ns();
         let idle = self.config.flow.idle.as_nanos();
         for (key, flow) in self.maps.flows()? {
-            // The ring was full when it took its class.
-            if flow.class != 0 {
-                self.make_class(key.endpoint.into(), flow.class)?;
+            // The ring was full when it took its class, or its device was made again. One device's
+            // trouble must not keep the others waiting.
+            if flow.class != 0
+                && let Err(error) = self.make_class(key.endpoint.into(), flow.class)
+            {
+                tracing::debug!("{error}");
             }
             let last = flow.last_sent_ns.max(flow.created_ns);
             if now.saturating_sub(last) < idle {
@@ -366,34 +484,7 @@ impl Inner {
     pub(super) fn close(&mut self) {
         self.bridges.clear();
         lock(&self.shared.targets).clear();
-        for endpoint in self.endpoints.drain(..) {
-            // Programs first: no packet may choose a class that is going.
-            let Endpoint {
-                _attached: attached,
-                nl,
-                link,
-                htb,
-                choice,
-                made,
-                ..
-            } = endpoint;
-            drop(attached);
-            let remove = || -> crate::net::Result<()> {
-                if choice.installed {
-                    return nl.delete_root_qdisc(link.index);
-                }
-                made.iter()
-                    .try_for_each(|&class| htb.remove_flow_class(&nl, class as u16))
-            };
-            // Unless somebody put another one there just now.
-            let ours = Root::look(&nl, link.index)
-                .is_ok_and(|root| root.is_some_and(|root| root == choice.root));
-            let result = if ours { remove() } else { Ok(()) };
-            if let Err(error) = result {
-                // The device may be gone with its namespace.
-                tracing::debug!("{error}");
-            }
-        }
+        self.endpoints.drain(..).for_each(Endpoint::take_off);
     }
 }
 

@@ -247,17 +247,8 @@ impl Inner {
 
     /// Ports that came and went, rates set by people.
     fn tick(&mut self) -> Result<()> {
-        let mut changed = false;
-        for number in 0..self.bridges.len() {
-            if let Some(gone) = self.bridges[number].links_changed()? {
-                // By now another device may have the number, and even the name.
-                for ifindex in gone {
-                    self.remove_port(number, ifindex)?;
-                }
-                self.sync_bridge(number)?;
-                changed = true;
-            }
-        }
+        let mut changed = self.follow_bridges();
+        changed |= self.follow_endpoints();
         changed |= self.watch_roots()?;
         if changed {
             self.write_state()?;
