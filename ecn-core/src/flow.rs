@@ -190,6 +190,24 @@ impl Flow {
     }
 }
 
+/// How long an agent waits after it moved rates, so that decreases come together; any unit of time.
+///
+/// A loop's delay counts in packets of the link, and so does this; faster links get more of the
+/// processor, within bounds of the agent's period.
+#[must_use]
+pub const fn pause(period: u64, packet_time: u64) -> u64 {
+    const PACKETS: u64 = 6;
+    let (least, most) = (period / 4, period / 2);
+    let pause = packet_time.saturating_mul(PACKETS);
+    if pause < least {
+        least
+    } else if pause > most {
+        most
+    } else {
+        pause
+    }
+}
+
 impl Default for Flow {
     fn default() -> Self {
         Self::new()

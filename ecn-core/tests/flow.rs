@@ -7,7 +7,7 @@ use std::mem::{offset_of, size_of};
 use ecn_core::abi::in_force;
 use ecn_core::echo::{Echo, News};
 use ecn_core::fixed::ONE;
-use ecn_core::flow::{Flow, Key};
+use ecn_core::flow::{Flow, Key, pause};
 use ecn_core::response::{Function, Policy, Ratio, Reaction, Round};
 use proptest::prelude::*;
 
@@ -351,4 +351,14 @@ proptest! {
             );
         }
     }
+}
+
+#[test]
+fn the_pause_follows_the_link_within_the_period() {
+    // 2068 bytes at 1 Gbit/s, 600 and 100 Mbit/s; 1 ms.
+    assert_eq!(pause(1_000_000, 16_544), 250_000);
+    assert_eq!(pause(1_000_000, 27_573), 250_000);
+    assert_eq!(pause(1_000_000, 60_000), 360_000);
+    assert_eq!(pause(1_000_000, 165_440), 500_000);
+    assert_eq!(pause(1_000_000, u64::MAX), 500_000);
 }

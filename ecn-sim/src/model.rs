@@ -349,7 +349,7 @@ pub struct Model {
     /// after a slot is free gets it, for seconds.
     pub timer_delay: DurationText,
     /// Output queues: how often the agent moves rates that rise. It acts on decreases at once, but
-    /// pauses for 6 packet times after each time, a quarter to a half of this.
+    /// pauses after each time, see [`ecn_core::flow::pause`].
     pub agent_period: DurationText,
     /// Output queues: from the agent's waking until the rates that it found are in force: some twenty
     /// class changes of 3 to 7 us each, and the waking.

@@ -11,6 +11,7 @@ mod rate;
 mod replay;
 mod rig;
 mod tcp;
+mod twin;
 mod untouched;
 mod verifier;
 mod zero;

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 /// The machine's own lock, so that no other rig shares the CPUs, and `ecn clean` does not end
 /// the traffic of one: processes are not private to a test.
-fn alone() -> Option<Flock<File>> {
+pub fn alone() -> Option<Flock<File>> {
     let path = Path::new("/proc/1/root/run/ecn");
     fs::create_dir_all(path).ok()?;
     let open = || {

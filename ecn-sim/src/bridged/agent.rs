@@ -1,6 +1,8 @@
 //! The agent's part of the loop: it takes new rates from a ring and moves classes, all that wait at
 //! once.
 
+use ecn_core::flow;
+
 use crate::bridged::sender::News;
 use crate::engine::Time;
 
@@ -39,8 +41,7 @@ impl Agent {
             ring: Vec::new(),
             batch: Vec::new(),
             period,
-            // As `agent::enforce::pause`.
-            pause: packet_time.saturating_mul(6).clamp(period / 4, period / 2),
+            pause: flow::pause(period, packet_time),
             delay,
             due: period,
         }

@@ -15,7 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ecn_core::abi::{self, RateEvent};
+use ecn_core::{
+    abi::{self, RateEvent},
+    flow,
+};
 use hdrhistogram::Histogram;
 use nix::{
     poll::{PollFd, PollFlags, ppoll},
@@ -230,11 +233,7 @@ fn run(
 }
 
 /// How long decreases wait for each other: however many come, this bounds how often they are acted on.
-///
-/// A loop's delay counts in packets of the link, and so does this; faster links get more of the
-/// processor, within bounds.
 fn pause(shared: &Shared, period: Duration) -> Duration {
-    const PACKETS: u64 = 6;
     let packet_ns = |htb: &EndpointHtb| {
         u64::from(htb.frame_bytes) * 1_000_000_000 / htb.link_bytes_per_s.max(1)
     };
@@ -242,9 +241,8 @@ fn pause(shared: &Shared, period: Duration) -> Duration {
         .values()
         .map(|target| packet_ns(&target.htb))
         .min();
-    shortest.map_or(period / 2, |ns| {
-        Duration::from_nanos(ns.saturating_mul(PACKETS)).clamp(period / 4, period / 2)
-    })
+    let period_ns = period.as_nanos() as u64;
+    Duration::from_nanos(flow::pause(period_ns, shortest.unwrap_or(u64::MAX)))
 }
 
 fn enforce(shared: &Shared, rates: &HashMap<(u32, u32), RateEvent>, batch: &mut ClassBatch) {
