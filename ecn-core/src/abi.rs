@@ -422,9 +422,9 @@ pub struct Offsets {
 
 const _: () = {
     use core::mem::{align_of, offset_of, size_of};
-    assert!(size_of::<marking::Port>() == 96);
+    assert!(size_of::<marking::Port>() == 104);
     assert!(size_of::<marking::Policy>() == 24);
-    assert!(size_of::<Bridge>() == 8 + PORTS * 96 + PORTS * PORTS * 4);
+    assert!(size_of::<Bridge>() == 8 + PORTS * 104 + PORTS * PORTS * 4);
     assert!(offset_of!(Bridge, switch) == 8);
     assert!(size_of::<Control>() == 16);
     assert!(size_of::<DeviceKey>() == 8);

@@ -15,6 +15,9 @@
 //!     if cnt2[o] > 0: mark the packet, cnt2[o] -= n
 //! ```
 //!
+//! A super-packet is marked as a whole; what is marked too much of one is spared of the next
+//! ([`Port::debt`]).
+//!
 //! A second trigger overwrites `cnt2`, it never adds. Naive marking marks what is in the full input
 //! buffer instead, so its count belongs to the input ([`Port::to_mark_from`]).
 
@@ -109,6 +112,11 @@ pub struct Port {
     pub surplus_samples: u32,
     /// Segments of the largest super-packet that came.
     pub largest: u32,
+    /// Segments marked beyond what was to be marked, because a super-packet is marked as a whole; those
+    /// behind it are spared. Of an output; with naive marking, of an input.
+    pub debt: u32,
+    /// Padding.
+    pub _pad: u32,
     /// Packets that entered the queue.
     pub arrived: u64,
     /// Packets that left the device.
@@ -228,8 +236,10 @@ impl<const N: usize> Switch<N> {
             if input.to_mark_from > held_before {
                 input.to_mark_from = held_before;
             }
-            turn = input.to_mark_from > 0;
+            let renewed = held_before >= policy.buffer;
+            let due = due(input.to_mark_from, n, renewed);
             input.to_mark_from = input.to_mark_from.saturating_sub(n);
+            turn = input.is_turn(n, due);
         }
         if full {
             input.input_triggers += 1;
@@ -251,8 +261,11 @@ impl<const N: usize> Switch<N> {
             if output.cnt2 > ahead {
                 output.cnt2 = ahead;
             }
-            turn = output.cnt2 > 0;
+            let renewed = (i != HOST && held_before >= policy.buffer)
+                || (policy.marking == Marking::InputOutput as u32 && ahead > policy.threshold);
+            let due = due(output.cnt2, n, renewed);
             output.cnt2 = output.cnt2.saturating_sub(n);
+            turn = output.is_turn(n, due);
         }
         if turn {
             output.take_turn(n, markable, &mut decision);
@@ -341,14 +354,16 @@ impl<const N: usize> Switch<N> {
         let mut turn = false;
         if policy.mark_at == MarkAt::Departure as u32 && policy.marking == Marking::Naive as u32 {
             let input = self.port(i);
-            turn = input.to_mark_from > 0;
+            let due = due(input.to_mark_from, n, false);
             input.to_mark_from = input.to_mark_from.saturating_sub(n);
+            turn = input.is_turn(n, due);
         }
         let output = self.port(o);
         output.departed += n as u64;
         if policy.mark_at == MarkAt::Departure as u32 && policy.marking != Marking::Naive as u32 {
-            turn = output.cnt2 > 0;
+            let due = due(output.cnt2, n, false);
             output.cnt2 = output.cnt2.saturating_sub(n);
+            turn = output.is_turn(n, due);
         }
         if turn {
             output.take_turn(n, markable, &mut decision);
@@ -493,7 +508,32 @@ impl<const N: usize> Switch<N> {
     }
 }
 
+/// Of a packet of `n` segments, those that are to be marked when so many still are. Where the trigger
+/// holds without this packet (`renewed`), each segment by itself would find it renewed.
+#[inline(always)]
+const fn due(to_mark: u32, n: u32, renewed: bool) -> u32 {
+    if to_mark > 0 && (renewed || to_mark > n) {
+        n
+    } else {
+        to_mark
+    }
+}
+
 impl Port {
+    /// Whether a packet of `n` segments, of which `due` are to be marked, is marked as a whole: what is
+    /// too much is charged to those behind it, so that over time as many segments are marked as are
+    /// due. An ordinary packet is marked if it is due.
+    #[inline(always)]
+    fn is_turn(&mut self, n: u32, due: u32) -> bool {
+        let turn = due > self.debt;
+        self.debt = if turn {
+            self.debt + (n - due)
+        } else {
+            self.debt - due
+        };
+        turn
+    }
+
     /// Naive marking: no more marks than packets that can take them.
     #[inline(always)]
     fn clip_marks_from(&mut self) {

@@ -72,7 +72,7 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<echo::Receiver>(), 5 * 8 + 2 * 4);
     assert_eq!(size_of::<echo::Sender>(), 4 + 4 + 2 + 2 + 7 * 4);
     assert_eq!(size_of::<echo::Policy>(), 8 + 2 * 4);
-    assert_eq!(size_of::<marking::Port>(), 8 * 4 + 8 * 8);
+    assert_eq!(size_of::<marking::Port>(), 10 * 4 + 8 * 8);
     assert_eq!(size_of::<marking::Policy>(), 6 * 4);
     assert_eq!(size_of::<marking::Decision>(), 4 * 4);
     assert_eq!(size_of::<abi::Control>(), 2 * 4 + 8);

@@ -38,6 +38,9 @@ struct Model {
     buffers: Vec<Vec<Waiting>>,
     cnt2: [u32; 256],
     to_mark_from: [u32; 256],
+    /// Segments due and not marked (less than 0: marked and not due), per output; of inputs with naive
+    /// marking.
+    credit: [i64; 256],
     /// Outputs that a full buffer ever held a packet for, that ever had too many waiting, and
     /// inputs whose buffer was ever full.
     congested: BTreeSet<u8>,
@@ -51,6 +54,7 @@ impl Model {
             buffers: vec![Vec::new(); 256],
             cnt2: [0; 256],
             to_mark_from: [0; 256],
+            credit: [0; 256],
             congested: BTreeSet::new(),
             full: BTreeSet::new(),
         }
@@ -90,21 +94,30 @@ impl Model {
         self.policy.marking == marking as u32 && self.policy.mark_at == place as u32
     }
 
-    /// Whether a packet of input `i` and output `o` takes a mark now.
-    fn turn(&mut self, i: u8, o: u8, n: u32, place: MarkAt) -> bool {
-        if self.is(Marking::Naive, place) {
-            let count = &mut self.to_mark_from[i as usize];
-            let turn = *count > 0;
-            *count = count.saturating_sub(n);
-            turn
+    /// Whether a packet of input `i` and output `o` takes a mark now. `renewed`: segment by segment, each
+    /// would find the trigger fired again.
+    fn turn(&mut self, i: u8, o: u8, n: u32, place: MarkAt, renewed: bool) -> bool {
+        let (count, credit) = if self.is(Marking::Naive, place) {
+            let i = i as usize;
+            (&mut self.to_mark_from[i], &mut self.credit[i])
         } else if self.policy.mark_at == place as u32 && self.policy.marking >= 2 {
-            let count = &mut self.cnt2[o as usize];
-            let turn = *count > 0;
-            *count = count.saturating_sub(n);
-            turn
+            let o = o as usize;
+            (&mut self.cnt2[o], &mut self.credit[o])
         } else {
-            false
+            return false;
+        };
+        let due = if *count > 0 && renewed {
+            n
+        } else {
+            n.min(*count)
+        };
+        *count = count.saturating_sub(n);
+        *credit += i64::from(due);
+        let turn = *credit > 0;
+        if turn {
+            *credit -= i64::from(n);
         }
+        turn
     }
 
     fn arrive(&mut self, id: usize, i: u8, o: u8, n: u32, markable: bool) -> Decision {
@@ -114,7 +127,11 @@ impl Model {
             self.to_mark_from[i as usize] = self.to_mark_from[i as usize].min(self.occupancy(i));
             self.cnt2[o as usize] = self.cnt2[o as usize].min(self.cnt1(o));
         }
-        let turn = self.turn(i, o, n, MarkAt::Arrival);
+        let full = i != HOST && self.occupancy(i) >= self.policy.buffer;
+        let long = self.policy.marking == Marking::InputOutput as u32
+            && self.cnt1(o) > self.policy.threshold;
+        let renewed = full || (long && self.policy.marking != Marking::Naive as u32);
+        let turn = self.turn(i, o, n, MarkAt::Arrival, renewed);
         let alone = self.cnt1(o) == 0;
         self.buffers[i as usize].push(Waiting {
             id,
@@ -171,7 +188,7 @@ impl Model {
 
     fn depart(&mut self, i: u8, id: usize, o: u8, n: u32, markable: bool) -> Decision {
         self.take(i, id, n);
-        let turn = self.turn(i, o, n, MarkAt::Departure);
+        let turn = self.turn(i, o, n, MarkAt::Departure, false);
         Decision {
             mark: (turn && markable) as u32,
             unmarkable: (turn && !markable) as u32,
@@ -867,6 +884,31 @@ fn super_packets_count_their_segments() {
     );
     assert!(s.wire_end(ROOT, 7));
     assert_eq!(s.ports[10].owed, 0);
+}
+
+/// A queue that is nearly empty when a super-packet comes has few marks left: of 45 segments 3 are due,
+/// so one super-packet in 15 is marked.
+#[test]
+fn super_packets_are_charged_whole() {
+    const N: u32 = 45;
+    let p = policy(Marking::InputOutput, MarkAt::Arrival, 1000, 44, 16);
+    let mut s = Switch::<16>::default();
+    s.arrive(&p, REMOTE, ROOT, N, true);
+    let mut marked = 0;
+    for _ in 0..150 {
+        // The trigger fired for all of the last one, and only its tail is left.
+        s.depart(&p, REMOTE, ROOT, N - 3, true, BACKLOG_UNKNOWN);
+        marked += s.arrive(&p, REMOTE, ROOT, N, true).mark;
+        s.depart(&p, REMOTE, ROOT, 3, true, BACKLOG_UNKNOWN);
+    }
+    assert_eq!(marked, 10);
+    assert_eq!(s.ports[10].marked, 10 * u64::from(N));
+    // Where the queue stays too long, all are, as all single packets would be.
+    s.arrive(&p, REMOTE, ROOT, N, true);
+    for _ in 0..20 {
+        assert_eq!(s.arrive(&p, REMOTE, ROOT, N, true).mark, 1);
+        s.depart(&p, REMOTE, ROOT, N, true, BACKLOG_UNKNOWN);
+    }
 }
 
 #[test]
