@@ -41,6 +41,14 @@ impl Wire {
         self
     }
 
+    /// Every frame sent begins with a `virtio_net_hdr` from now on: packets that the device is to
+    /// segment, as guests send them.
+    pub fn with_offload(self) -> Self {
+        const PACKET_VNET_HDR: libc::c_int = 15;
+        option(&self.0, PACKET_VNET_HDR, 1).expect("offload");
+        self
+    }
+
     /// The next frame that arrives.
     pub fn next(&self, patience: Duration) -> Option<Vec<u8>> {
         let until = Instant::now() + patience;

@@ -446,7 +446,13 @@ fn take_echo(
     endpoint: &Endpoint,
     flags: u32,
 ) -> Option<i32> {
-    let parsed = load::<{ echo::LEN }>(&p.ctx, c.ip.upper()).and_then(|b| Echo::parse(&b));
+    let whole = !c.ip.fragment && c.ip.upper_len() >= echo::LEN as u32;
+    let bytes = if whole {
+        load::<{ echo::LEN }>(&p.ctx, c.ip.upper())
+    } else {
+        None
+    };
+    let parsed = bytes.and_then(|b| Echo::parse(&b));
     let Some(e) = parsed else {
         count(Count::EchoMalformed, 1);
         return None;

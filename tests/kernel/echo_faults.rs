@@ -189,10 +189,16 @@ fn doubled_and_forged_echoes_change_nothing() {
     other[0] = 2;
     attacker.send(&back.with(echo::PROTOCOL, &other));
     attacker.send(&back.with(echo::PROTOCOL, &other[..12]));
-    let refused = || running.count(Count::EchoMalformed) == 2;
+    // Not all of an echo: what the frame is filled up with looks like the rest; a fragment.
+    let mut filled = back.with(echo::PROTOCOL, &last.to_bytes()[..12]);
+    filled.extend(&last.to_bytes()[12..]);
+    attacker.send(&filled);
+    let fragment = back.clone().fragment(0, true);
+    attacker.send(&fragment.with(echo::PROTOCOL, &[&last.to_bytes()[..], &[0; 4]].concat()));
+    let refused = || running.count(Count::EchoMalformed) == 4;
     assert!(eventually(s(2), refused), "{}", running.counts());
     let mut buffer = [std::mem::MaybeUninit::uninit(); 1000];
-    for len in [20 + echo::LEN, 20 + 12] {
+    for len in [20 + echo::LEN, 20 + 12, 20 + 12] {
         assert_eq!(
             application.recv(&mut buffer).expect("another's packet"),
             len

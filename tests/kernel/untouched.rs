@@ -164,13 +164,13 @@ fn stacked(frame: &[u8], inner: u16) -> Vec<u8> {
 /// Whose frames are looked at: the sender's own kernel has news of its own under its address.
 const SENDER: [u8; 6] = [0x06, 0x77, 0, 0, 0, 0x99];
 
-fn ours(frame: &[u8]) -> Vec<u8> {
+pub fn ours(frame: &[u8]) -> Vec<u8> {
     [&frame[..6], &SENDER, &frame[12..]].concat()
 }
 
 /// Sends frames one after the other into a queue that never empties meanwhile, under a policy that
 /// marks whatever is behind another packet; returns what arrived, the filling left out.
-fn through(lab: &Lab, frames: &[(&'static str, Vec<u8>)]) -> Vec<Vec<u8>> {
+pub fn through(lab: &Lab, frames: &[(&'static str, Vec<u8>)]) -> Vec<Vec<u8>> {
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let arriving = Wire::open(&to.ns, to.ifindex);
     let sending = Wire::open(&from.ns, from.ifindex);
@@ -200,8 +200,9 @@ fn named(frames: &[(&'static str, Vec<u8>)], frame: &[u8]) -> String {
     )
 }
 
+/// These arrived, in this order, byte by byte.
 #[track_caller]
-fn identical(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
+pub fn identical(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
     let is: Vec<_> = arrived.iter().map(|frame| named(sent, frame)).collect();
     let expected: Vec<_> = sent.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(is, expected);
@@ -211,7 +212,7 @@ fn identical(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
 }
 
 /// Marks everything behind another packet: every arrival finds its input buffer full.
-fn start(lab: &Lab, endpoints: &[usize]) -> Running {
+pub fn start(lab: &Lab, endpoints: &[usize]) -> Running {
     lab.limit(1, 250_000, 1000);
     let mut config = running::config(lab, Marking::InputOutput);
     config.bridges[0].buffer = 1;

@@ -1,0 +1,191 @@
+//! Frames that no stack would send: they pass as they are, and are counted.
+
+use std::process::Command;
+
+use ecn_core::{
+    abi::Count,
+    packet::{self, protocol},
+};
+use ecn_tests::{
+    eventually,
+    frames::{Ip, ecn_of, tagged},
+    kernel_test,
+    lab::{BRIDGE, Host, Lab},
+    s,
+    traffic::udp,
+};
+
+use super::untouched::{identical, ours, start, through};
+
+/// Two hosts and a bridge that looks at nothing but Ethernet: one that snoops, or lets the IP filters see
+/// what it forwards, drops wrong IP headers before any program sees them.
+fn lab() -> Lab {
+    let lab = Lab::new(2);
+    let words = format!("link set {BRIDGE} type bridge mcast_snooping 0");
+    let ip = || Command::new("ip").args(words.split_whitespace()).status();
+    let done = lab.switch.run(ip);
+    assert!(done.is_ok_and(|status| status.success()), "ip {words}");
+    for filter in ["iptables", "ip6tables"] {
+        let path = format!("/proc/sys/net/bridge/bridge-nf-call-{filter}");
+        // Not there: no br_netfilter.
+        let _ = lab.switch.run(|| std::fs::write(path, "0"));
+    }
+    lab
+}
+
+/// Cut to a length.
+fn cut(frame: &[u8], len: usize) -> Vec<u8> {
+    frame[..len].to_vec()
+}
+
+/// With other bytes at some place.
+fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame[at..at + bytes.len()].copy_from_slice(bytes);
+    frame
+}
+
+/// IP headers that end too early or contradict each other; all would be ECT(0).
+fn malformed(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
+    let v4 = Ip::between(from, to, false).udp(1, 2, &[8; 100]);
+    let ip6 = Ip::between(from, to, true);
+    let v6 = ip6.udp(1, 2, &[8; 100]);
+    // Behind the fixed header: options that are longer than the packet.
+    let options = ip6.with(protocol::DESTINATION, &[protocol::UDP, 9, 1, 4, 0, 0, 0, 0]);
+    let qinq = tagged(
+        &tagged(&v4, packet::ETHERTYPE_VLAN, 0x2007),
+        packet::ETHERTYPE_QINQ,
+        5,
+    );
+    vec![
+        ("nothing behind IPv4's EtherType", cut(&v4, 14)),
+        ("half an IPv4 header", cut(&v4, 24)),
+        ("IPv4 without its last byte", cut(&v4, v4.len() - 1)),
+        ("IPv4 header of 16 bytes", with(&v4, 14, &[0x44])),
+        (
+            "IPv4 header beyond its packet",
+            with(&v4, 14, &[0x4f, 2, 0, 40]),
+        ),
+        ("IPv4 packet beyond its frame", with(&v4, 16, &[0xff, 0xff])),
+        (
+            "IPv4 packet shorter than its header",
+            with(&v4, 16, &[0, 19]),
+        ),
+        ("version 6 for IPv4", with(&v4, 14, &[0x65])),
+        ("half an IPv6 header", cut(&v6, 40)),
+        ("IPv6 without its last byte", cut(&v6, v6.len() - 1)),
+        ("IPv6 packet beyond its frame", with(&v6, 18, &[0xff, 0xff])),
+        ("version 4 for IPv6", with(&v6, 14, &[0x40])),
+        ("options beyond their packet", options),
+        (
+            "no options behind their number",
+            ip6.with(protocol::HOP_BY_HOP, &[]),
+        ),
+        (
+            "half an authentication header",
+            ip6.with(protocol::AUTHENTICATION, &[6, 4, 0, 0]),
+        ),
+        ("ICMPv6 without a type", ip6.with(protocol::ICMPV6, &[])),
+        ("half an IPv4 header behind two tags", cut(&qinq, 32)),
+        (
+            "IPv4 behind two tags, beyond its frame",
+            with(&qinq, 24, &[0xff, 0xff]),
+        ),
+    ]
+}
+
+/// Right IP headers, and transport headers that are not.
+fn without_ports(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
+    let frames = [false, true].map(|ipv6| {
+        let ip = Ip::between(from, to, ipv6).ecn(packet::NOT_ECT);
+        let mut tcp = [0x50; 40];
+        tcp[12] = 0x40;
+        let mut long = tcp;
+        long[12] = 0xb0;
+        [
+            ("UDP of 7 bytes", ip.with(protocol::UDP, &[7; 7])),
+            ("TCP of 19 bytes", ip.with(protocol::TCP, &[0x50; 19])),
+            ("TCP header of 16 bytes", ip.with(protocol::TCP, &tcp)),
+            (
+                "TCP header beyond its packet",
+                ip.with(protocol::TCP, &long),
+            ),
+            ("SCTP of 11 bytes", ip.with(protocol::SCTP, &[7; 11])),
+        ]
+    });
+    frames.into_iter().flatten().collect()
+}
+
+#[test]
+fn malformed_frames_at_ports() {
+    kernel_test!();
+    let lab = lab();
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let running = start(&lab, &[]);
+    let _listening = [false, true].map(|ipv6| udp(to, ipv6, 2));
+    let frames = malformed(from, to);
+    identical(&frames, &through(&lab, &frames));
+    assert_eq!(running.count(Count::Unparsed), frames.len() as u64);
+    let port = running.port(&to.port);
+    assert_eq!((port.arrived, port.departed), (60, 60), "{port:?}");
+    assert_eq!((port.unmarkable, port.repaired), (0, 0), "{port:?}");
+    assert_eq!(running.waiting(), Vec::<String>::new());
+    assert_eq!(running.count(Count::MarkFailed), 0);
+}
+
+#[test]
+fn malformed_frames_at_endpoints() {
+    kernel_test!();
+    let lab = lab();
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let running = start(&lab, &[0, 1]);
+    let _listening = [false, true].map(|ipv6| udp(to, ipv6, 2));
+    let (ip, transport) = (malformed(from, to), without_ports(from, to));
+    let all = [ip.clone(), transport.clone()].concat();
+    identical(&all, &through(&lab, &all));
+    // Where it is sent, at the port and where it is received; what the port sees of the others is an
+    // IP packet like any other.
+    let expected = 3 * ip.len() + 2 * transport.len();
+    assert_eq!(running.count(Count::Unparsed), expected as u64);
+    // The filling is a flow, and nothing else from there.
+    let (_, filling) = running.flow(|key| key.endpoint == 1);
+    assert_eq!(filling.sent_packets, 60);
+}
+
+/// Of frames above a page a packet socket puts hardly more than the Ethernet header in one piece.
+#[test]
+fn giant_frames() {
+    const MTU: u32 = 9000;
+    kernel_test!();
+    let lab = lab();
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    for host in [from, to] {
+        host.nl.set_mtu(host.ifindex, MTU).expect("MTU of a host");
+        lab.nl.set_mtu(host.port_index, MTU).expect("MTU of a port");
+    }
+    let running = start(&lab, &[]);
+    let _listening = [false, true].map(|ipv6| udp(to, ipv6, 2));
+    let giants = [false, true].map(|ipv6| {
+        let name = if ipv6 { "giant IPv6" } else { "giant IPv4" };
+        (name, Ip::between(from, to, ipv6).udp(1, 2, &[8; 8900]))
+    });
+    let arrived = through(&lab, &giants);
+    assert_eq!(arrived.len(), giants.len());
+    for ((name, sent), arrived) in giants.iter().zip(&arrived) {
+        assert_eq!(ecn_of(arrived), Some(packet::CE), "{name}");
+        let differ = ours(sent)
+            .iter()
+            .zip(arrived)
+            .filter(|(a, b)| a != b)
+            .count();
+        assert!((1..=3).contains(&differ), "{name}: {differ} bytes differ");
+    }
+    assert!(
+        eventually(s(2), || running.waiting().is_empty()),
+        "{:?}",
+        running.waiting()
+    );
+    let port = running.port(&to.port);
+    assert_eq!((port.arrived, port.departed), (62, 62), "{port:?}");
+    assert_eq!(port.repaired, 0, "{port:?}");
+}

@@ -1,0 +1,181 @@
+//! The same transfer with and without super-packets: the same counters.
+
+use std::net::SocketAddr;
+
+use ecn_core::{
+    flow::Key,
+    packet::{self, protocol},
+};
+use ecn_tests::{
+    eventually,
+    frames::Ip,
+    kernel_test,
+    lab::Lab,
+    note,
+    running::{self, Running},
+    s,
+    traffic::udp,
+    wire::Wire,
+};
+use ecn_user::{agent::Options, config::Marking};
+use nix::sys::socket::{setsockopt, sockopt};
+
+/// 1 Gbit/s.
+const LINK: u64 = 125_000_000;
+
+/// What was counted of one flow, at its source, on its way and at its receiver.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Counted {
+    sent_packets: u64,
+    sent_bytes: u64,
+    port_packets: u64,
+    received_packets: u64,
+    received_bytes: u64,
+    ce: u64,
+}
+
+impl Counted {
+    fn all(self) -> [u64; 6] {
+        [
+            self.sent_packets,
+            self.sent_bytes,
+            self.port_packets,
+            self.received_packets,
+            self.received_bytes,
+            self.ce,
+        ]
+    }
+}
+
+fn run(super_packets: bool, number: u8, send: impl Fn(&Lab)) -> Counted {
+    let lab = if super_packets {
+        Lab::with_super_packets(2)
+    } else {
+        Lab::new(2)
+    };
+    let config = running::config(&lab, Marking::None);
+    let config = running::with_endpoints(config, &lab, &[0, 1], LINK);
+    let running = Running::start(config, Options::default());
+    send(&lab);
+    let of = |key: &Key, endpoint: u16| {
+        (key.endpoint, key.protocol, key.dst_port) == (endpoint, number, 5001)
+    };
+    let source = || running.flow(|key| of(key, 1)).1;
+    let receiver = || running.receiver(|key| of(key, 2));
+    let same = || source().sent_packets == receiver().packets;
+    assert!(eventually(s(5), same), "{:?} {:?}", source(), receiver());
+    let port = running.port(&lab.hosts[1].port);
+    assert_eq!(port.largest > 1, super_packets, "{port:?}");
+    let (source, receiver) = (source(), receiver());
+    Counted {
+        sent_packets: source.sent_packets,
+        sent_bytes: source.sent_bytes,
+        port_packets: port.arrived,
+        received_packets: receiver.packets,
+        received_bytes: receiver.bytes,
+        ce: receiver.ce,
+    }
+}
+
+#[test]
+fn udp_segments_are_counted_one_by_one() {
+    const SENDS: u64 = 200;
+    const SEGMENTS: u64 = 40;
+    const PAYLOAD: u64 = 1200;
+    kernel_test!();
+    let send = |lab: &Lab| {
+        let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+        let _receiving = udp(to, false, 5001);
+        let sending = udp(from, false, 5000);
+        setsockopt(&sending, sockopt::SndBuf, &(100 << 10)).expect("send buffer");
+        setsockopt(&sending, sockopt::UdpGsoSegment, &(PAYLOAD as i32)).expect("segments");
+        setsockopt(&sending, sockopt::Ipv4Tos, &i32::from(packet::CE)).expect("TOS");
+        let target = SocketAddr::new(to.v4.into(), 5001);
+        for _ in 0..SENDS {
+            let sent = sending.send_to(&[5; (SEGMENTS * PAYLOAD) as usize], target);
+            assert_eq!(sent.expect("send") as u64, SEGMENTS * PAYLOAD);
+        }
+    };
+    let with = run(true, protocol::UDP, send);
+    let without = run(false, protocol::UDP, send);
+    let packets = SENDS * SEGMENTS;
+    let bytes = packets * (14 + 20 + 8 + PAYLOAD);
+    let expected = Counted {
+        sent_packets: packets,
+        sent_bytes: bytes,
+        port_packets: packets,
+        received_packets: packets,
+        received_bytes: bytes,
+        ce: packets,
+    };
+    for counted in [with, without] {
+        // The host says other things too.
+        let port = counted.port_packets;
+        assert!((packets..packets + packets / 100).contains(&port), "{port}");
+        let counted = Counted {
+            port_packets: packets,
+            ..counted
+        };
+        assert_eq!(counted, expected);
+    }
+}
+
+#[test]
+fn tcp_counters_agree() {
+    kernel_test!();
+    let send = |lab: &Lab| {
+        let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+        let (sent, received) = super::tcp::transfer(from, to, 16 << 20);
+        assert_eq!(sent, received);
+    };
+    let with = run(true, protocol::TCP, send);
+    let without = run(false, protocol::TCP, send);
+    note(&format!("super-packets: {with:?}, without: {without:?}"));
+    for (a, b) in with.all().into_iter().zip(without.all()) {
+        assert!(a.abs_diff(b) * 100 <= a.max(b), "{with:?} {without:?}");
+    }
+}
+
+/// A guest's network card says how long a segment is, and not how many there are.
+#[test]
+fn segments_that_the_kernel_has_not_counted() {
+    const SENDS: u64 = 100;
+    const SEGMENTS: u64 = 11;
+    const SIZE: usize = 1000;
+    kernel_test!();
+    for super_packets in [true, false] {
+        let lab = if super_packets {
+            Lab::with_super_packets(2)
+        } else {
+            Lab::new(2)
+        };
+        let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+        let config = running::config(&lab, Marking::None);
+        let config = running::with_endpoints(config, &lab, &[0], LINK);
+        let running = Running::start(config, Options::default());
+        let mut segment = vec![0; 20 + (SEGMENTS as usize - 1) * SIZE + 1];
+        segment[..4].copy_from_slice(&[0x13, 0x88, 0x13, 0x89]);
+        segment[12..14].copy_from_slice(&[0x50, 0x10]);
+        let frame = Ip::between(from, to, false).with(protocol::TCP, &segment);
+        // struct virtio_net_hdr: checksum needed; TCP over IPv4; lengths; where the checksum is.
+        let mut header = vec![1, 1];
+        for word in [54u16, SIZE as u16, 34, 16] {
+            header.extend(word.to_ne_bytes());
+        }
+        let wire = Wire::open(&from.ns, from.ifindex).with_offload();
+        for _ in 0..SENDS {
+            wire.send(&[&header[..], &frame].concat());
+        }
+        let all = || running.port(&to.port).departed == SENDS * SEGMENTS;
+        assert!(eventually(s(3), all), "{:?}", running.port(&to.port));
+        let port = running.port(&to.port);
+        assert_eq!(
+            (port.arrived, port.repaired),
+            (SENDS * SEGMENTS, 0),
+            "{port:?}"
+        );
+        assert_eq!(running.waiting(), Vec::<String>::new());
+        let (_, flow) = running.flow(|key| key.dst_port == 5001);
+        assert_eq!(flow.sent_packets, SENDS * SEGMENTS);
+    }
+}
