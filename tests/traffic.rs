@@ -1,8 +1,8 @@
 //! Senders and receivers that are programs like any other: sockets.
 
 use std::{
-    io::ErrorKind,
-    net::{SocketAddr, UdpSocket},
+    io::{ErrorKind, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -14,7 +14,7 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::lab::Host;
+use crate::lab::{Host, Lab};
 
 /// A UDP socket of a host on a port of its own; sending waits for the queue instead of
 /// overflowing it.
@@ -58,6 +58,13 @@ impl Stream {
     /// Starts both, with payloads of this length.
     pub fn start(from: &Host, to: &Host, port: u16, payload: usize) -> Self {
         let sender = udp(from, false, port);
+        Self::between(sender, from, to, port, payload)
+    }
+
+    /// As [`Stream::start`], with a hundred packets waiting: the sender may be late without a gap.
+    pub fn deep(from: &Host, to: &Host, port: u16, payload: usize) -> Self {
+        let sender = udp(from, false, port);
+        setsockopt(&sender, sockopt::SndBufForce, &(128 << 10)).expect("send buffer");
         Self::between(sender, from, to, port, payload)
     }
 
@@ -141,5 +148,59 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// A TCP connection from the first host to the second, that sends as fast as it may.
+pub struct Tcp {
+    stop: Arc<AtomicBool>,
+    received: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Tcp {
+    /// Connects and starts to send.
+    pub fn start(lab: &Lab, port: u16) -> Self {
+        let at = SocketAddr::new(lab.hosts[1].v4.into(), port);
+        let listen = || TcpListener::bind(at);
+        let listener = lab.hosts[1].ns.run(listen).expect("listen");
+        let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let counted: Arc<AtomicU64> = Arc::clone(&received);
+        let receiving = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accept");
+            let mut buffer = vec![0; 64 << 10];
+            while let Ok(len @ 1..) = stream.read(&mut buffer) {
+                counted.fetch_add(len as u64, Ordering::Relaxed);
+            }
+        });
+        let connect = || TcpStream::connect(at);
+        let mut stream = lab.hosts[0].ns.run(connect).expect("connect");
+        let stopped = Arc::clone(&stop);
+        let sending = std::thread::spawn(move || {
+            let data = vec![7; 64 << 10];
+            while !stopped.load(Ordering::Relaxed) && stream.write_all(&data).is_ok() {}
+        });
+        Self {
+            stop,
+            received,
+            threads: vec![sending, receiving],
+        }
+    }
+
+    /// Payload bytes per second over some time from now.
+    pub fn rate(&self, over: Duration) -> f64 {
+        let bytes = || self.received.load(Ordering::Relaxed);
+        let (start, before) = (std::time::Instant::now(), bytes());
+        std::thread::sleep(over);
+        (bytes() - before) as f64 / start.elapsed().as_secs_f64()
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
     }
 }

@@ -52,6 +52,9 @@ pub mod name {
     /// Per class minor, the rate set by people in bytes per second, 0 for none: written by the agent
     /// from [`PIN`], read where programs enforce rates.
     pub const LIMIT: &str = "ECN_LIMIT";
+    /// Cookie of a TCP socket of this machine to the `flow::Key` of what it sends, with
+    /// [`super::PACE`].
+    pub const SOCKET: &str = "ECN_SOCKET";
     /// `RateEvent` ring.
     pub const RATE: &str = "ECN_RATE";
     /// `PortEvent` ring, filled when [`super::TRACE_PORTS`] is set.
@@ -64,9 +67,9 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps that are pinned and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 17] = [
+    pub const SHARED: [&str; 18] = [
         CONTROL, DEVICE, BRIDGE, MARKING, ENDPOINT, FLOW, RECEIVER, DEPARTED, IN_FORCE, CLASS, PIN,
-        LIMIT, RATE, TRACE, MARKED, TAIL, COUNT,
+        LIMIT, SOCKET, RATE, TRACE, MARKED, TAIL, COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -89,8 +92,11 @@ pub mod name {
     pub const FLOW_OUT: &str = "ecn_flow_out";
     /// Receiver's side of an endpoint, loaded once.
     pub const FLOW_IN: &str = "ecn_flow_in";
+    /// sock_ops of a cgroup: rates of TCP sockets.
+    pub const SOCK: &str = "ecn_sock";
     /// All programs.
-    pub const PROGRAMS: [&str; 10] = [
+    pub const PROGRAMS: [&str; 11] = [
+        SOCK,
         PORT_OUT,
         WIRE_END,
         DEPART,
@@ -194,12 +200,14 @@ pub const OBSERVE: u32 = 2;
 pub const ECHO: u32 = 4;
 /// [`Endpoint::flags`]: rates are departure times, see [`crate::pacing`].
 pub const EDT: u32 = 8;
+/// [`Endpoint::flags`]: rates are those of TCP's own sockets, see [`name::SOCK`].
+pub const PACE: u32 = 16;
 
 /// Policy of an endpoint.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
-    /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`], [`EDT`].
+    /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`], [`EDT`], [`PACE`].
     pub flags: u32,
     /// Padding.
     pub _pad: u32,
@@ -358,11 +366,13 @@ pub enum Count {
     SourceDropped,
     /// A packet's headers end too early or contradict each other: it passed untouched.
     Unparsed,
+    /// Packets that nothing limits, with [`PACE`]: of no TCP socket of this machine.
+    Unpaced,
 }
 
 impl Count {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::FlowsFull,
         Self::ClassesFull,
         Self::ReceiversFull,
@@ -381,6 +391,7 @@ impl Count {
         Self::Marked,
         Self::SourceDropped,
         Self::Unparsed,
+        Self::Unpaced,
     ];
 }
 

@@ -59,14 +59,16 @@ pub struct Flow {
     pub last_departure_ns: u64,
     /// The same at the last decrease: what departs later does so at the decreased rate.
     pub decreased_ns: u64,
+    /// Cookie of the TCP socket that sends it, with [`abi::PACE`]; 0: none is known.
+    pub socket: u64,
     /// Minor number of the flow's class; 0: none was free, no limit.
     pub class: u32,
     /// 1: the agent was told of the last decrease and has not yet said that it is in force.
     pub pending: u32,
     /// [`NEGOTIATED`].
     pub flags: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// Rate that the socket was last given, payload bytes per second; 0: none.
+    pub socket_bytes_per_s: u32,
 }
 
 impl Flow {
@@ -133,10 +135,11 @@ impl Flow {
             last_echo_ns: 0,
             last_departure_ns: 0,
             decreased_ns: 0,
+            socket: 0,
             class: 0,
             pending: 0,
             flags: 0,
-            _pad: 0,
+            socket_bytes_per_s: 0,
         }
     }
 

@@ -105,3 +105,29 @@ pub const fn class(priority: u32) -> u32 {
         0
     }
 }
+
+/// `SO_MAX_PACING_RATE` that is no limit.
+pub const UNLIMITED: u32 = u32::MAX;
+
+/// Rate of payload at which frames of `mss` bytes of it and `headers` bytes of headers leave at a rate,
+/// for `SO_MAX_PACING_RATE`: TCP paces what it puts into packets. Never [`UNLIMITED`], never 0.
+#[inline(always)]
+#[must_use]
+pub const fn socket_rate(rate_bytes_per_s: u64, mss: u32, headers: u32) -> u32 {
+    // A connection without an MSS yet has no data under way either.
+    let mss = if mss == 0 { 536 } else { mss as u64 };
+    const MOST: u64 = UNLIMITED as u64 - 1;
+    let rate = if rate_bytes_per_s > MOST * 2 {
+        MOST * 2
+    } else {
+        rate_bytes_per_s
+    };
+    let payload = rate * mss / (mss + headers as u64);
+    if payload > MOST {
+        MOST as u32
+    } else if payload == 0 {
+        1
+    } else {
+        payload as u32
+    }
+}

@@ -43,6 +43,7 @@ fn lists_are_complete() {
         name::IN_FORCE,
         name::PIN,
         name::LIMIT,
+        name::SOCKET,
         name::RATE,
         name::TRACE,
         name::MARKED,
@@ -67,7 +68,7 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<flow::Key>(), 16 + 16 + 2 + 2 + 2 + 1 + 1);
     assert_eq!(
         size_of::<flow::Flow>(),
-        size_of::<response::State>() + size_of::<echo::Sender>() + 13 * 8 + 4 * 4
+        size_of::<response::State>() + size_of::<echo::Sender>() + 14 * 8 + 4 * 4
     );
     assert_eq!(size_of::<echo::Receiver>(), 5 * 8 + 2 * 4);
     assert_eq!(size_of::<echo::Sender>(), 4 + 4 + 2 + 2 + 7 * 4);
@@ -155,7 +156,13 @@ fn flags_are_single_bits_and_distinct() {
             abi::ROLE_WIRE_END,
             abi::ROLE_BACKLOG,
         ],
-        &[abi::CONTROL_FLOWS, abi::OBSERVE, abi::ECHO, abi::EDT],
+        &[
+            abi::CONTROL_FLOWS,
+            abi::OBSERVE,
+            abi::ECHO,
+            abi::EDT,
+            abi::PACE,
+        ],
     ] {
         let mut seen = 0;
         for flag in flags {

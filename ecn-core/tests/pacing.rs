@@ -3,7 +3,10 @@
 use ecn_core::abi::HTB_MAJOR;
 use ecn_core::echo::News;
 use ecn_core::flow::Flow;
-use ecn_core::pacing::{DROPPED, FURTHEST_NS, HORIZON_NS, class, departure, duration_ns, priority};
+use ecn_core::pacing::{
+    DROPPED, FURTHEST_NS, HORIZON_NS, UNLIMITED, class, departure, duration_ns, priority,
+    socket_rate,
+};
 use ecn_core::response::{Function, Policy};
 use proptest::prelude::*;
 
@@ -122,6 +125,15 @@ fn classes_go_through_priorities() {
     // Qdiscs sort by the low four bits, and fq does not pace 7.
     assert_eq!(priority(0x17, 4) & 15, 4);
     assert_eq!(priority(0x17, 7) & 15, 6);
+}
+
+#[test]
+fn sockets_count_payload() {
+    assert_eq!(socket_rate(1514, 1448, 66), 1448);
+    assert_eq!(socket_rate(12_500_000, 1448, 66), 11_955_085);
+    assert_eq!(socket_rate(0, 1448, 66), 1);
+    assert_eq!(socket_rate(u64::MAX, 1448, 66), UNLIMITED - 1);
+    assert_eq!(socket_rate(602, 0, 66), 536);
 }
 
 fn news(packets: u32, ce: u32, position: u32, outstanding: u32) -> News {

@@ -26,6 +26,7 @@ use crate::{
     pacing,
     response::{self, class_of, locked, now, reverse, tell, word},
     skb::{NEXT, Packet, SHOT, field, load, raw, store},
+    socket,
 };
 
 /// `skb->mark` of a clone on its way from the ingress to the egress hook of one device.
@@ -195,6 +196,18 @@ fn out(ctx: TcContext) -> Option<i32> {
         return None;
     };
     let n = p.segments(&c.ip);
+    let by_socket = endpoint.flags & abi::PACE != 0;
+    if by_socket && !(c.tcp.is_some() && socket::remember(&p.ctx, f, &key)) {
+        // Seen, and said to be unlimited: without a class it shows as that.
+        locked!(f, flow as f => {
+            f.last_sent_ns = now;
+            if f.created_ns == 0 {
+                f.created_ns = now;
+            }
+        });
+        count(Count::Unpaced, n as u64);
+        return None;
+    }
     let bytes = field!(&p.ctx, wire_len) as u64;
     let link = endpoint.link_bytes_per_s;
     let queue = endpoint.queue_bytes;
@@ -250,7 +263,7 @@ fn out(ctx: TcContext) -> Option<i32> {
         return None;
     }
     // HTB sends a packet to the class whose handle is its priority.
-    let priority = if paced {
+    let priority = if paced || by_socket {
         priority(class, field!(&p.ctx, priority))
     } else {
         (abi::HTB_MAJOR as u32) << 16 | class

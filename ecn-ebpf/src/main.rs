@@ -30,6 +30,7 @@ mod maps;
 mod pacing;
 mod response;
 mod skb;
+mod socket;
 mod switch;
 
 #[cfg(not(test))]

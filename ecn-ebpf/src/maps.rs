@@ -37,6 +37,9 @@ pub static ECN_IN_FORCE: Array<u64, { abi::CLASSES as usize }> = Array::new();
 /// Rates set by people, per class, filled by the agent.
 #[btf_map]
 pub static ECN_LIMIT: Array<u64, { abi::CLASSES as usize }> = Array::new();
+/// Which flow a TCP socket sends.
+#[btf_map]
+pub static ECN_SOCKET: HashMap<u64, flow::Key, { abi::FLOWS as usize }> = HashMap::new();
 /// Free classes, filled by the agent.
 #[btf_map]
 pub static ECN_CLASS: Queue<u32, 1024> = Queue::new();

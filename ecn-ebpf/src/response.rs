@@ -99,6 +99,7 @@ pub fn take<C: EbpfContext>(
     let departed = word(ECN_DEPARTED.get(class & 0xffff)) as u32;
     let in_force = word(ECN_IN_FORCE.get(class & 0xffff));
     let paced = endpoint.flags & abi::EDT != 0;
+    let by_socket = endpoint.flags & abi::PACE != 0;
     let mut marked_ns = 0;
     if flags & abi::TRACE_LATENCY != 0 {
         // A switch does not know the endpoints.
@@ -123,7 +124,7 @@ pub fn take<C: EbpfContext>(
                     (reaction, measured, now.max(f.decreased_ns))
                 } else {
                     let (reaction, tell) = f.respond(policy, &news, in_force, departed, rmax, now);
-                    (reaction, tell, 0)
+                    (reaction, tell && !by_socket, 0)
                 };
                 (
                     1 + tell as u32,

@@ -36,6 +36,8 @@ keywords! {
         Edt = "edt",
         /// An HTB class per flow.
         Htb = "htb",
+        /// TCP's own pacing of sockets on this machine; nothing else is limited.
+        Pacing = "pacing",
         /// Rates are computed and shown, but not enforced.
         None = "none",
     }
@@ -239,6 +241,9 @@ pub struct Agent {
     pub heartbeat: DurationText,
     /// Directory of pinned maps, below a BPF file system. Default: `/sys/fs/bpf/ecn`.
     pub pin: PathBuf,
+    /// The cgroup whose sockets [`Enforcement::Pacing`] is for. Default: the root of cgroup v2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
 }
 
 impl Default for Agent {
@@ -247,6 +252,7 @@ impl Default for Agent {
             period: DurationText::from_millis(1),
             heartbeat: DurationText::from_secs(1),
             pin: PathBuf::from("/sys/fs/bpf/ecn"),
+            cgroup: None,
         }
     }
 }
@@ -368,7 +374,7 @@ const SECTIONS: [Section; 6] = [
         name: "agent",
         is_list: false,
         required: &[],
-        keys: &["period", "heartbeat", "pin"],
+        keys: &["period", "heartbeat", "pin", "cgroup"],
     },
 ];
 
@@ -740,6 +746,7 @@ impl Config {
             period,
             heartbeat,
             pin,
+            cgroup,
         } = &self.agent;
         check.not_zero(at("period"), *period);
         check.not_zero(at("heartbeat"), *heartbeat);
@@ -755,6 +762,15 @@ impl Config {
                 format!(
                     "`{}` is not an absolute path such as /sys/fs/bpf/ecn",
                     pin.display()
+                ),
+            );
+        }
+        if let Some(cgroup) = cgroup.as_ref().filter(|path| !path.is_absolute()) {
+            check.fail(
+                at("cgroup"),
+                format!(
+                    "`{}` is not an absolute path such as /sys/fs/cgroup/system.slice",
+                    cgroup.display()
                 ),
             );
         }
@@ -996,6 +1012,7 @@ mod tests {
             period = "200us"
             heartbeat = "3s"
             pin = "/run/bpf/ecn"
+            cgroup = "/sys/fs/cgroup/web"
         "#;
         let config = Config::parse(text, "ecn.toml").unwrap();
         let expected = Config {
@@ -1036,6 +1053,7 @@ mod tests {
                 period: DurationText::from_micros(200),
                 heartbeat: DurationText::from_secs(3),
                 pin: "/run/bpf/ecn".into(),
+                cgroup: Some("/sys/fs/cgroup/web".into()),
             },
         };
         assert_eq!(config, expected);

@@ -1,13 +1,7 @@
 //! Departure times under fq: the rate that was asked for, and what becomes of the qdisc.
 
 use std::{
-    net::{SocketAddr, TcpListener, TcpStream},
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -18,11 +12,12 @@ use ecn_tests::{
     name_of, note,
     running::{self, Running},
     s, skipped,
-    traffic::Stream,
+    traffic::{Stream, Tcp},
 };
 use ecn_user::{
     agent::{Options, root::FQ_MAJOR},
     config::{Enforcement, Marking},
+    datapath,
     net::{Netlink, Qdisc, VethEnd},
 };
 
@@ -30,6 +25,8 @@ const MBIT: u64 = 125_000;
 const LINK: u64 = 2_000 * MBIT;
 /// How far off a rate may be.
 const WITHIN: f64 = 0.02;
+/// How far below with TCP, which keeps two packets below it at most (TSQ): a busy machine is late.
+const WITHIN_TCP: f64 = 0.1;
 
 /// Leaves the test where the kernel has no fq.
 macro_rules! needs_fq {
@@ -93,7 +90,7 @@ fn left(lab: &Lab, over: Duration) -> f64 {
 }
 
 /// Holds the one flow of a protocol at each of these rates that the machine carries, and compares.
-fn hold(lab: &Lab, running: &mut Running, protocol: u8, mbits: &[u64]) {
+fn hold(lab: &Lab, running: &mut Running, protocol: u8, below: f64, mbits: &[u64]) {
     let is_there = || {
         let flows = running.maps.flows().expect("flows");
         flows
@@ -115,13 +112,13 @@ fn hold(lab: &Lab, running: &mut Running, protocol: u8, mbits: &[u64]) {
         }
         running.maps.set_pin(&key, mbit * MBIT).expect("pin");
         // The agent looks every 100 ms; what was stamped before leaves at the old rate.
-        std::thread::sleep(Duration::from_millis(800));
+        std::thread::sleep(Duration::from_millis(1500));
         // A machine that is busy elsewhere can only make it less.
         let mut windows = Vec::new();
         let reached = (0..4).any(|_| {
             let ratio = left(lab, Duration::from_millis(2500)) / wanted;
             windows.push(ratio);
-            ratio >= 1.0 - WITHIN
+            ratio >= 1.0 - below
         });
         note(&format!(
             "edt: protocol {protocol} at {mbit} mbit: {windows:.4?}"
@@ -136,46 +133,6 @@ fn hold(lab: &Lab, running: &mut Running, protocol: u8, mbits: &[u64]) {
     assert!(running.maps.remove_pin(&key));
 }
 
-/// A TCP connection that sends as fast as it may.
-struct Tcp {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Tcp {
-    fn start(lab: &Lab, port: u16) -> Self {
-        let at = SocketAddr::new(lab.hosts[1].v4.into(), port);
-        let listen = || TcpListener::bind(at);
-        let listener = lab.hosts[1].ns.run(listen).expect("listen");
-        let receiving = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().expect("accept");
-            std::io::copy(&mut stream, &mut std::io::sink()).expect("receive");
-        });
-        let connect = || TcpStream::connect(at);
-        let mut stream = lab.hosts[0].ns.run(connect).expect("connect");
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let sending = std::thread::spawn(move || {
-            use std::io::Write as _;
-            let data = vec![7; 64 << 10];
-            while !stopped.load(Ordering::Relaxed) && stream.write_all(&data).is_ok() {}
-        });
-        Self {
-            stop,
-            threads: vec![sending, receiving],
-        }
-    }
-}
-
-impl Drop for Tcp {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
 #[test]
 fn udp() {
     kernel_test!();
@@ -187,13 +144,19 @@ fn udp() {
         (root(&lab).kind.as_str(), root(&lab).major()),
         ("fq", FQ_MAJOR)
     );
-    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 500);
-    hold(&lab, &mut running, protocol::UDP, &[1, 10]);
+    let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 500);
+    hold(&lab, &mut running, protocol::UDP, WITHIN, &[1, 10]);
     drop(stream);
-    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1458);
-    hold(&lab, &mut running, protocol::UDP, &[100, 300, 1000, 10]);
+    let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 1458);
+    hold(
+        &lab,
+        &mut running,
+        protocol::UDP,
+        WITHIN,
+        &[100, 300, 1000, 10],
+    );
     drop(stream);
-    assert_eq!(root(&lab).drops, 0, "in fq");
+    assert_eq!(root(&lab).drops, 0, "in fq: {}", running.counts());
     assert_eq!(running.count(Count::SourceDropped), 0);
     drop(running);
     assert_eq!(root(&lab).major(), 0, "the default is back");
@@ -206,7 +169,13 @@ fn tcp() {
     needs_fq!(&lab);
     let mut running = start(&lab, Enforcement::Edt);
     let stream = Tcp::start(&lab, 5001);
-    hold(&lab, &mut running, protocol::TCP, &[10, 100, 1000]);
+    hold(
+        &lab,
+        &mut running,
+        protocol::TCP,
+        WITHIN_TCP,
+        &[10, 100, 1000],
+    );
     assert_eq!(root(&lab).drops, 0, "in fq");
     drop(stream);
 }
@@ -219,7 +188,7 @@ fn what_is_too_much_is_dropped_before_fq() {
     needs_fq!(&lab);
     let mut running = start(&lab, Enforcement::Edt);
     let stream = Stream::flood(&lab.hosts[0], &lab.hosts[1], 7001, 500);
-    hold(&lab, &mut running, protocol::UDP, &[1, 10]);
+    hold(&lab, &mut running, protocol::UDP, WITHIN, &[1, 10]);
     assert!(running.count(Count::SourceDropped) > 100);
     assert_eq!(root(&lab).drops, 0, "in fq");
     drop(stream);
@@ -250,12 +219,16 @@ fn a_changed_root_is_noticed() {
     let back = || root(&lab).kind == kind && root(&lab).major() != 0;
     assert!(eventually(s(5), back), "{:?}", root(&lab));
     becomes(first);
-    // Replaced by one that cannot pace: it stays.
+    // Replaced by one that cannot pace: it stays, and sockets are paced where they can be.
+    let without = match datapath::cgroup(None) {
+        Ok(_) => Enforcement::Pacing,
+        Err(_) => Enforcement::None,
+    };
     assert!(tc(
         &lab,
         &format!("qdisc replace dev {DEVICE} root handle 77: pfifo limit 50")
     ));
-    becomes(Enforcement::None);
+    becomes(without);
     assert_eq!(root(&lab).kind, "pfifo");
     // And when it goes, ours is there again.
     assert!(tc(&lab, &format!("qdisc del dev {DEVICE} root")));

@@ -8,6 +8,7 @@ mod echo_faults;
 mod edt;
 mod forged;
 mod killed;
+mod pacing;
 mod rate;
 mod replay;
 mod rig;

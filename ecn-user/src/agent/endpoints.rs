@@ -1,6 +1,10 @@
 //! Endpoints: how the rates of their flows are enforced, and the flows' entries.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use ecn_core::abi::{self, DeviceKey, name};
 
@@ -12,7 +16,7 @@ use super::{
 };
 use crate::{
     config::{Config, Enforcement},
-    datapath::{Attached, Copy},
+    datapath::{self, Attached, Copy},
     net::{
         NetNs, Netlink, QdiscWatch,
         ethtool::Ethtool,
@@ -65,13 +69,14 @@ impl Endpoint {
         }
     }
 
-    fn device(&self, wanted: Enforcement) -> Device<'_> {
+    fn device(&self, config: &Config, wanted: Enforcement) -> Device<'_> {
         Device {
             nl: &self.nl,
             ns: &self.ns,
             link: &self.link,
             layout: &self.htb,
             wanted,
+            sockets: datapath::cgroup(config.agent.cgroup.as_deref()).map(drop),
         }
     }
 
@@ -150,6 +155,7 @@ impl Inner {
             link: &link,
             layout: &layout,
             wanted: config.enforcement,
+            sockets: datapath::cgroup(self.config.agent.cgroup.as_deref()).map(drop),
         };
         let choice = device.choose()?;
         let mut endpoint = Endpoint {
@@ -276,6 +282,11 @@ impl Inner {
         } else {
             lock(&self.shared.targets).remove(&number);
         }
+        if endpoint.choice.enforcement == Enforcement::Pacing {
+            let cgroup = datapath::cgroup(self.config.agent.cgroup.as_deref());
+            let cgroup = cgroup.map_err(|missing| Error::Configuration(missing.to_owned()))?;
+            self.datapath.pace_sockets(&cgroup)?;
+        }
         let rate = endpoint.htb.link_bytes_per_s;
         let policy = endpoint_policy(&self.config, self.options, &endpoint.choice, rate)?;
         Ok(self.maps.set_endpoint(number, policy)?)
@@ -315,7 +326,7 @@ impl Inner {
             // Nothing that matters; or the device itself went, and there is nothing to look after.
             _ => return Ok(false),
         }
-        let choice = endpoint.device(wanted).choose_again()?;
+        let choice = endpoint.device(&self.config, wanted).choose_again()?;
         tracing::warn!(
             "endpoint {} (namespace {}): its root qdisc was changed; rates are enforced by {} now ({})",
             endpoint.link.name,
@@ -454,7 +465,7 @@ impl Inner {
             if now.saturating_sub(last) < idle {
                 continue;
             }
-            self.maps.remove_flow(&key);
+            self.maps.remove_flow(&key, &flow);
             self.maps.remove_pin(&key);
             let at = (u32::from(key.endpoint), flow.class);
             if flow.class == 0 {
@@ -480,8 +491,35 @@ impl Inner {
         self.sweep_bridges()
     }
 
+    /// Sockets keep the rate that they were given: their next round-trip time takes it off.
+    fn free_sockets(&mut self) {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let paces = |endpoint: &Endpoint| endpoint.choice.enforcement == Enforcement::Pacing;
+        if !self.endpoints.iter().any(paces) {
+            return;
+        }
+        let until = Instant::now() + PATIENCE;
+        let flags = self.shared.flags.load(Ordering::Relaxed) | abi::BYPASS;
+        loop {
+            // Each time: a heartbeat may just have been under way.
+            let _ = enforce::beat(&mut self.maps, flags, PATIENCE);
+            let held = self.maps.flows().unwrap_or_default();
+            let held = held.iter().filter(|(_, f)| f.socket_bytes_per_s != 0);
+            match held.count() {
+                0 => return,
+                left if Instant::now() >= until => {
+                    return tracing::warn!(
+                        "{left} idle TCP connections keep their last rate: nothing came from the other end"
+                    );
+                }
+                _ => std::thread::sleep(PATIENCE / 20),
+            }
+        }
+    }
+
     /// Takes everything off again. Also when the start failed in the middle.
     pub(super) fn close(&mut self) {
+        self.free_sockets();
         self.bridges.clear();
         lock(&self.shared.targets).clear();
         self.endpoints.drain(..).for_each(Endpoint::take_off);

@@ -168,6 +168,7 @@ fn endpoint_policy(
         flags |= match choice.enforcement {
             Enforcement::Htb => abi::CONTROL_FLOWS,
             Enforcement::Edt => abi::CONTROL_FLOWS | abi::EDT,
+            Enforcement::Pacing => abi::CONTROL_FLOWS | abi::PACE,
             Enforcement::Auto | Enforcement::None => 0,
         };
     }

@@ -116,6 +116,8 @@ pub(super) struct Device<'a> {
     pub(super) link: &'a Link,
     pub(super) layout: &'a EndpointHtb,
     pub(super) wanted: Enforcement,
+    /// Whether TCP sockets can be paced, or what is missing.
+    pub(super) sockets: std::result::Result<(), &'a str>,
 }
 
 impl Device<'_> {
@@ -129,6 +131,10 @@ impl Device<'_> {
         let root = Root::look(self.nl, self.link.index)?;
         let root = root.unwrap_or(Root::Default { multi_queue: false });
         match (self.wanted, &root) {
+            (Enforcement::Pacing, _) => match self.sockets {
+                Ok(()) => Ok(self.choice(Enforcement::Pacing, "as configured", root)),
+                Err(missing) => Err(self.impossible(missing)),
+            },
             (Enforcement::None, _) => Ok(self.choice(Enforcement::None, "as configured", root)),
             (Enforcement::Edt | Enforcement::Auto, Root::Fq { major, .. }) => {
                 let why = match *major {
@@ -156,8 +162,14 @@ impl Device<'_> {
             Err(Error::Configuration(why)) => {
                 let root = Root::look(self.nl, self.link.index)?;
                 let root = root.unwrap_or(Root::Default { multi_queue: false });
+                let because = "another root qdisc took our place";
+                // What paces in sockets needs no qdisc.
+                if self.wanted == Enforcement::Auto && self.sockets.is_ok() {
+                    tracing::warn!("{why}; until then only TCP sockets here are limited");
+                    return Ok(self.choice(Enforcement::Pacing, because, root));
+                }
                 tracing::warn!("{why}; until then its flows are not limited");
-                Ok(self.choice(Enforcement::None, "another root qdisc took our place", root))
+                Ok(self.choice(Enforcement::None, because, root))
             }
             other => other,
         }
@@ -191,14 +203,19 @@ impl Device<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let (device, netns) = (&self.link.name, self.ns.name());
         if self.wanted != Enforcement::Auto {
-            return Err(Error::Configuration(format!(
-                "device {device} (namespace {netns}): enforcement = \"{}\" is not possible, {lacking}: use \
-                 \"auto\"",
-                self.wanted
-            )));
+            return Err(self.impossible(&lacking));
         }
+        match self.sockets {
+            Ok(()) => {
+                return Ok(Choice {
+                    installed: false,
+                    ..self.installed(Enforcement::Pacing, &lacking)?
+                });
+            }
+            Err(missing) => lacking = format!("{lacking}, and {missing}"),
+        }
+        let (device, netns) = (&self.link.name, self.ns.name());
         tracing::warn!(
             "device {device} (namespace {netns}): {lacking}: rates are computed and shown, not enforced"
         );
@@ -266,6 +283,15 @@ impl Device<'_> {
             root,
             queue_bytes,
         }
+    }
+
+    fn impossible(&self, missing: &str) -> Error {
+        let (device, netns) = (&self.link.name, self.ns.name());
+        Error::Configuration(format!(
+            "device {device} (namespace {netns}): enforcement = \"{}\" is not possible, {missing}: use \
+             \"auto\"",
+            self.wanted
+        ))
     }
 
     fn refusal(&self, kind: &str, major: u16) -> Error {

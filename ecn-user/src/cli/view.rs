@@ -225,6 +225,8 @@ fn flow_row(
     let own_control = flow.flags & flow::NEGOTIATED != 0;
     let enforcement = match endpoint.map_or(Enforcement::Htb, |endpoint| endpoint.enforcement) {
         _ if flow.class == 0 || own_control => Enforcement::None,
+        // No socket of this machine, or one that was connected before the agent came.
+        Enforcement::Pacing if flow.socket_bytes_per_s == 0 => Enforcement::None,
         enforcement => enforcement,
     };
     FlowRow {

@@ -36,6 +36,7 @@ pub struct Maps {
     departed: Array<MapData, u64>,
     in_force: Array<MapData, u64>,
     limit: Array<MapData, u64>,
+    socket: HashMap<MapData, u64, Raw<flow::Key>>,
     class: Queue<MapData, u32>,
     flow_max: usize,
 }
@@ -142,6 +143,7 @@ impl Maps {
             departed: map!(Array, name::DEPARTED, 4, 8),
             in_force: map!(Array, name::IN_FORCE, 4, 8),
             limit: map!(Array, name::LIMIT, 4, 8),
+            socket: map!(HashMap, name::SOCKET, 8, key),
             class: map!(Queue, name::CLASS, 0, 4),
             flow_max,
         };
@@ -308,9 +310,12 @@ impl Maps {
             .map(|value| value.0.flow)
     }
 
-    /// Forgets a flow; its next packet begins a new one.
-    pub fn remove_flow(&mut self, key: &flow::Key) {
+    /// Forgets a flow and its socket; its next packet begins a new one.
+    pub fn remove_flow(&mut self, key: &flow::Key, flow: &flow::Flow) {
         let _ = self.flow.remove(&Raw(*key));
+        if flow.socket != 0 {
+            let _ = self.socket.remove(&flow.socket);
+        }
     }
 
     /// Forgets a received flow.

@@ -6,6 +6,7 @@
 
 mod maps;
 mod offsets;
+mod sockets;
 mod test_run;
 
 use std::{
@@ -17,8 +18,8 @@ use aya::{
     Ebpf, EbpfLoader,
     maps::{MapError, ProgramArray},
     programs::{
-        BtfTracePoint, ProgramError, ProgramType, SchedClassifier, TcAttachType, TestRun as _,
-        TestRunOptions, tc::SchedClassifierLink,
+        BtfTracePoint, ProgramError, ProgramType, SchedClassifier, SockOps, TcAttachType,
+        TestRun as _, TestRunOptions, tc::SchedClassifierLink,
     },
     sys::{BpfHelper, is_helper_supported},
 };
@@ -28,6 +29,7 @@ use thiserror::Error;
 use crate::sys::pod::{self, Raw};
 pub use maps::{BridgeView, Maps, RateEvents, TraceEvents};
 pub use offsets::BTF;
+pub use sockets::cgroup;
 pub use test_run::{TestPacket, Verdict};
 
 use crate::net::{self, NetNs};
@@ -167,6 +169,7 @@ pub struct Datapath {
     offsets: abi::Offsets,
     /// Holds the tracing programs' links, and the program that resets ports.
     common: Ebpf,
+    sockets: sockets::Sockets,
     #[cfg(feature = "trace")]
     log: Log,
 }
@@ -241,6 +244,7 @@ impl Datapath {
                 #[cfg(feature = "trace")]
                 log: start_log(&mut common)?,
                 common,
+                sockets: None,
             })
         };
         open().inspect_err(|_| {
@@ -318,6 +322,11 @@ impl Datapath {
             let info = match program {
                 name::DEPART | name::DROP => {
                     let p: &mut BtfTracePoint = get(&mut self.common, program)?;
+                    p.info()
+                }
+                name::SOCK => {
+                    let p: &mut SockOps = get(&mut copy.ebpf, program)?;
+                    p.load().map_err(Error::program(program))?;
                     p.info()
                 }
                 name::PORT_RESET | name::FLOW_OUT | name::FLOW_IN => {
@@ -435,6 +444,7 @@ fn load(
         .map_max_entries(name::MARKING, sizes.bridges.max(1))
         .map_max_entries(name::FLOW, sizes.flows)
         .map_max_entries(name::RECEIVER, sizes.flows)
+        .map_max_entries(name::SOCKET, sizes.flows)
         .override_global("NETNS", &netns, true)
         .override_global("ENDPOINT", &endpoint, true)
         .override_global("STAMP_TYPES", &stamp_types, true)

@@ -1,0 +1,130 @@
+//! `ecn_sock`, sock_ops of a cgroup: where nothing behind TCP can pace, TCP does it itself.
+//!
+//! The egress program says which socket a flow is sent by ([`remember`]). TCP calls this program with
+//! every round-trip time that it measures, that is at nearly every ACK: then the socket gets its flow's
+//! rate (`SO_MAX_PACING_RATE`). So a new rate is in force one ACK later; the echo that caused it comes
+//! before the ACK of the same packet.
+//!
+//! Sockets keep what they were given: when limits expire, or the agent ends, the next call takes the
+//! rate off again.
+
+use aya_ebpf::{
+    bindings::{
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB,
+        BPF_SOCK_OPS_RTT_CB, BPF_SOCK_OPS_RTT_CB_FLAG, SO_MAX_PACING_RATE, SOL_SOCKET,
+    },
+    helpers::{bpf_get_socket_cookie, bpf_setsockopt},
+    macros::sock_ops,
+    programs::{SockOpsContext, TcContext},
+};
+use ecn_core::{
+    abi::{self, LockedFlow},
+    flow::Key,
+    pacing::{UNLIMITED, socket_rate},
+};
+
+use crate::{
+    maps::{ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_SOCKET, control},
+    response::{class_of, locked, now, word},
+    skb::raw,
+};
+
+/// Ethernet, IPv6 and TCP with time stamps; IPv4 has 20 bytes less.
+const HEADERS: u32 = 14 + 40 + 32;
+const AF_INET6: u32 = 10;
+
+/// Notes which socket sends a flow. False: none of this machine's.
+#[inline(always)]
+pub fn remember(ctx: &TcContext, f: *mut LockedFlow, key: &Key) -> bool {
+    // SAFETY: takes the context only.
+    let cookie = unsafe { bpf_get_socket_cookie(raw(ctx).cast()) };
+    // SAFETY: one word, written by this program under the lock.
+    let before = unsafe { core::ptr::read_volatile(&raw const (*f).flow.socket) };
+    if cookie == 0 || cookie == before {
+        return cookie != 0;
+    }
+    let _ = ECN_SOCKET.insert(&cookie, key, 0);
+    if before != 0 {
+        let _ = ECN_SOCKET.remove(&before);
+    }
+    locked!(f, flow as f => {
+        f.socket = cookie;
+        f.socket_bytes_per_s = 0;
+    });
+    true
+}
+
+#[sock_ops]
+pub fn ecn_sock(ctx: SockOpsContext) -> u32 {
+    match ctx.op() {
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB | BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => {
+            let flags = ctx.cb_flags() | BPF_SOCK_OPS_RTT_CB_FLAG;
+            let _ = ctx.set_cb_flags(flags as i32);
+        }
+        BPF_SOCK_OPS_RTT_CB => {
+            let _ = pace(&ctx);
+        }
+        _ => {}
+    }
+    1
+}
+
+#[inline(always)]
+fn pace(ctx: &SockOpsContext) -> Option<()> {
+    // SAFETY: takes the context only.
+    let cookie = unsafe { bpf_get_socket_cookie(ctx.ops.cast()) };
+    // SAFETY: copied at once.
+    let key = unsafe { ECN_SOCKET.get(&cookie) }.copied()?;
+    let f = ECN_FLOW.get_ptr_mut(&key)?;
+    let control = control()?;
+    let endpoint = ECN_ENDPOINT.get(u32::from(key.endpoint))?;
+    let class = class_of(f) & 0xffff;
+    let limit = word(ECN_LIMIT.get(class));
+    let departed = word(ECN_DEPARTED.get(class)) as u32;
+    let free = control.flags & abi::BYPASS != 0
+        || endpoint.flags & abi::PACE == 0
+        || now() > control.valid_until_ns;
+    let (rate, decreases, before, owner) = locked!(f, flow as f => {
+        (f.rate_bytes_per_s, f.decreases as u32, f.socket_bytes_per_s, f.socket)
+    });
+    if owner != cookie || rate == 0 {
+        return None;
+    }
+    let wanted = if free {
+        UNLIMITED
+    } else {
+        // SAFETY: sock_ops programs may read these fields.
+        let (mss, family) = unsafe { ((*ctx.ops).mss_cache, (*ctx.ops).family) };
+        let headers = if family == AF_INET6 {
+            HEADERS
+        } else {
+            HEADERS - 20
+        };
+        socket_rate(if limit != 0 { limit } else { rate }, mss, headers)
+    };
+    let now_set = if wanted == UNLIMITED { 0 } else { wanted };
+    if now_set == before {
+        return None;
+    }
+    let mut value = wanted;
+    // SAFETY: reads the value's four bytes; in this callback the socket is locked.
+    let ret = unsafe {
+        bpf_setsockopt(
+            ctx.ops.cast(),
+            SOL_SOCKET as i32,
+            SO_MAX_PACING_RATE as i32,
+            (&raw mut value).cast(),
+            size_of::<u32>() as i32,
+        )
+    };
+    if ret != 0 {
+        return None;
+    }
+    locked!(f, flow as f => f.socket_bytes_per_s = now_set);
+    if let Some(in_force) = ECN_IN_FORCE.get_ptr_mut(class) {
+        // As with classes: the next packet is already on its time.
+        // SAFETY: one word; one socket's callbacks come one after the other.
+        unsafe { *in_force = abi::in_force(decreases, departed.wrapping_add(2)) };
+    }
+    Some(())
+}
