@@ -9,6 +9,7 @@ mod edt;
 mod forged;
 mod killed;
 mod pacing;
+mod parsed;
 mod rate;
 mod replay;
 mod rig;
