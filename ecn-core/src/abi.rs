@@ -84,6 +84,8 @@ pub mod name {
     pub const PORT_RESET: &str = "ecn_port_reset";
     /// Run by tests: what [`DEPART`] and [`DROP`] do, for a packet that is handed over.
     pub const PORT_REPLAY: &str = "ecn_port_replay";
+    /// Run by benchmarks: what a program costs that does nothing.
+    pub const EMPTY: &str = "ecn_empty";
     /// tcx egress of an endpoint: says which endpoint, and goes on in [`FLOW_OUT`].
     pub const ENDPOINT_OUT: &str = "ecn_ep_out";
     /// tcx ingress of an endpoint: likewise, [`FLOW_IN`].
@@ -95,7 +97,7 @@ pub mod name {
     /// sock_ops of a cgroup: rates of TCP sockets.
     pub const SOCK: &str = "ecn_sock";
     /// All programs.
-    pub const PROGRAMS: [&str; 11] = [
+    pub const PROGRAMS: [&str; 12] = [
         SOCK,
         PORT_OUT,
         WIRE_END,
@@ -103,6 +105,7 @@ pub mod name {
         DROP,
         PORT_RESET,
         PORT_REPLAY,
+        EMPTY,
         ENDPOINT_OUT,
         ENDPOINT_IN,
         FLOW_OUT,

@@ -6,8 +6,23 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::machine::{cargo, root};
-use crate::step;
+use crate::build_ebpf;
+use crate::machine::{Lacks, Permission, cargo, is_root, root};
+use crate::{setup, step};
+
+/// What `bench` is told.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What is measured: the simulator, or the programs in this kernel (root)
+    #[arg(value_enum, default_value = "simulator")]
+    what: What,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum What {
+    Simulator,
+    Datapath,
+}
 
 /// A benchmark: its group is the unit of its throughput, its name `MODEL-QUEUE`.
 struct Bench {
@@ -28,7 +43,28 @@ impl Bench {
 }
 
 /// Runs the verb.
-pub fn bench() -> Result<ExitCode> {
+pub fn bench(args: Args, permission: Permission) -> Result<ExitCode> {
+    match args.what {
+        What::Simulator => simulator(),
+        What::Datapath => datapath(permission),
+    }
+}
+
+/// The programs, in namespaces of their own: its tables, and JSON and SVG in `target/bench`.
+fn datapath(permission: Permission) -> Result<ExitCode> {
+    if !is_root() {
+        return Err(Lacks("the programs run only for root".into()).into());
+    }
+    build_ebpf::build(&setup::bpf(permission)?, false)?;
+    let mut command = cargo();
+    command
+        .args(["bench", "-p", "ecn-tests", "--bench", "datapath"])
+        .env("ECN_BENCH_OUT", root().join("target/bench"));
+    step::run("the datapath's benchmarks", &mut command)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn simulator() -> Result<ExitCode> {
     let results = root().join("target/criterion");
     // Of a benchmark that no longer exists nothing may be left.
     if results.exists() {

@@ -38,8 +38,8 @@ enum Verb {
     Run(run::Args),
     /// Every check: format, lints, host tests, BPF build, real-kernel tests here and on other kernels, documentation
     Test(test::Args),
-    /// The benchmarks, and a table of medians and ratios
-    Bench,
+    /// The benchmarks of the simulator or of the datapath: medians and ratios
+    Bench(bench::Args),
     /// The programs for the kernel: target/bpf/ecn.bpf.o
     BuildEbpf(build_ebpf::Args),
     /// Install what building and testing need on this machine
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Run(args) => run::run(&args, permission),
         Verb::Test(args) => test::test(&args, permission),
-        Verb::Bench => bench::bench(),
+        Verb::Bench(args) => bench::bench(args, permission),
         Verb::BuildEbpf(args) => build_ebpf::build_ebpf(args, permission),
         Verb::Setup(args) => setup::setup(args, permission),
     };

@@ -1,0 +1,336 @@
+//! Programs by `BPF_PROG_TEST_RUN`, in turns with an empty one.
+
+use ecn_core::{
+    abi::{self, Device, DeviceKey, PortEventKind, name},
+    echo::{self, Echo},
+    marking::{MarkAt, Marking, Policy},
+    packet::{self, protocol},
+    response::{self, Function},
+};
+use ecn_tests::{frames::Ip, lab::Lab, running::pin};
+use ecn_user::datapath::{Copy, Datapath, Maps, Sizes, TestPacket};
+use serde_json::{Value, json};
+
+use super::{median, tenth};
+
+/// What all others are compared with.
+pub const EMPTY: &str = name::EMPTY;
+/// Turns, and runs in each.
+const TURNS: usize = 21;
+const REPEAT: u32 = 20_000;
+/// Runs one by one, of what changes with each packet.
+const SINGLE: usize = 4_000;
+/// The endpoint.
+const ENDPOINT: u32 = 1;
+/// 10 Gbit/s.
+const LINK: u64 = 1_250_000_000;
+
+/// A program on some packet.
+pub struct Row {
+    pub program: &'static str,
+    pub case: &'static str,
+    pub ns: f64,
+    pub over_ns: f64,
+    pub instructions: u32,
+}
+
+impl Row {
+    pub fn json(&self) -> Value {
+        json!({
+            "program": self.program, "packet": self.case, "ns": tenth(self.ns),
+            "over_empty_ns": tenth(self.over_ns), "instructions": self.instructions,
+        })
+    }
+}
+
+/// A packet that a program is run on.
+struct Case {
+    program: &'static str,
+    case: &'static str,
+    ifindex: u32,
+    frame: Vec<u8>,
+    cb: [u32; 2],
+    /// Runs change what they read: each by itself, with a frame of its own.
+    single: Option<fn(u32) -> Vec<u8>>,
+}
+
+/// Programs loaded once, on devices of the calling thread's namespace.
+pub struct Loaded {
+    pub datapath: Datapath,
+    pub copy: Copy,
+    pub maps: Maps,
+    netns: u32,
+}
+
+impl Loaded {
+    pub fn new(netns: u32, sizes: Sizes) -> Self {
+        let datapath = Datapath::open(&pin(), sizes).expect("load");
+        let mut maps = datapath.maps().expect("maps");
+        let control = abi::Control {
+            abi: abi::ABI,
+            flags: 0,
+            valid_until_ns: u64::MAX,
+        };
+        maps.set_control(control).expect("control");
+        let endpoint = abi::Endpoint {
+            flags: abi::CONTROL_FLOWS | abi::OBSERVE | abi::ECHO,
+            link_bytes_per_s: LINK,
+            response: response::Policy::hp(Function::Lipd),
+            echo: echo::Policy {
+                // No echo is due while the receiver is measured: it is a packet of its own.
+                every_ns: u64::MAX >> 1,
+                protocol: echo::PROTOCOL.into(),
+                _pad: 0,
+            },
+            ..abi::Endpoint::default()
+        };
+        maps.set_endpoint(ENDPOINT, endpoint).expect("an endpoint");
+        Self {
+            copy: datapath.copy(netns, ENDPOINT).expect("a copy"),
+            datapath,
+            maps,
+            netns,
+        }
+    }
+
+    pub fn device(&mut self, ifindex: u32, device: Device) {
+        let key = DeviceKey {
+            netns: self.netns,
+            ifindex,
+        };
+        self.maps.set_device(key, device).expect("a device");
+    }
+
+    fn port(&mut self, ifindex: u32, bridge: u32, port: u32) {
+        let device = Device {
+            role: abi::ROLE_PORT | abi::ROLE_WIRE_END,
+            bridge,
+            port,
+            wire_bridge: bridge,
+            wire_port: port,
+            ..Device::default()
+        };
+        self.device(ifindex, device);
+    }
+
+    fn policy(&mut self, bridge: u32, mark_at: MarkAt, buffer: u32, threshold: u32) {
+        let policy = Policy {
+            marking: Marking::InputOutput as u32,
+            mark_at: mark_at as u32,
+            buffer,
+            threshold,
+            ports: 9,
+            _pad: 0,
+        };
+        self.maps.set_marking(bridge, policy).expect("a policy");
+    }
+
+    /// Nanoseconds of a run.
+    pub fn run(&mut self, program: &str, packet: &TestPacket<'_>, repeat: u32) -> f64 {
+        let verdict = self.copy.test_run(program, packet, repeat).expect("run");
+        verdict.time.as_nanos() as f64
+    }
+}
+
+fn data() -> Ip {
+    Ip::of([10, 77, 0, 1], [10, 77, 0, 2])
+}
+
+fn udp(ip: &Ip) -> Vec<u8> {
+    ip.udp(1, 2, &[7; 1400])
+}
+
+/// A data segment; nobody looks at its checksum.
+fn tcp(ip: &Ip) -> Vec<u8> {
+    let mut segment = vec![0; 20 + 1400];
+    segment[..4].copy_from_slice(&[0, 1, 0, 2]);
+    (segment[12], segment[13]) = (0x50, 0x10);
+    ip.with(protocol::TCP, &segment)
+}
+
+fn fresh_udp(_: u32) -> Vec<u8> {
+    udp(&data().ecn(packet::NOT_ECT))
+}
+
+fn fresh_tcp(_: u32) -> Vec<u8> {
+    tcp(&data().ecn(packet::NOT_ECT))
+}
+
+fn next_echo(number: u32) -> Vec<u8> {
+    let echo = Echo {
+        protocol: protocol::UDP,
+        src_port: 1,
+        dst_port: 2,
+        packets: number + 1,
+        // Every tenth packet was marked.
+        ce: number / 10,
+        sequence: number as u16 + 1,
+    };
+    Ip::of([10, 77, 0, 2], [10, 77, 0, 1]).echo(&echo)
+}
+
+/// The cases; devices are three pairs of ports on bridges of different policies, and an endpoint.
+fn cases(devices: &[u32]) -> Vec<Case> {
+    let v4 = udp(&data());
+    let v6 = udp(&Ip::of(
+        [0xfd77u16, 0, 0, 0, 0, 0, 0, 1],
+        [0xfd77u16, 0, 0, 0, 0, 0, 0, 2],
+    ));
+    let depart = [PortEventKind::Depart as u32, 1];
+    let lost = [PortEventKind::Drop as u32, 0];
+    let none = [0; 2];
+    let case = |program, case, device: usize, frame: &Vec<u8>, cb| Case {
+        program,
+        case,
+        ifindex: devices[device],
+        frame: frame.clone(),
+        cb,
+        single: None,
+    };
+    let single = |program, name, frame| Case {
+        single: Some(frame),
+        ..case(program, name, 4, &v4, none)
+    };
+    vec![
+        case(name::EMPTY, "", 0, &v4, none),
+        case(name::PORT_OUT, "counted", 0, &v4, none),
+        case(name::PORT_OUT, "counted, IPv6", 0, &v6, none),
+        case(name::PORT_OUT, "marked, output trigger", 1, &v4, none),
+        case(name::PORT_OUT, "marked, full buffer, 8 ports", 2, &v4, none),
+        case(name::WIRE_END, "not its turn", 0, &v4, none),
+        case(name::WIRE_END, "marked", 3, &v4, none),
+        case(
+            name::PORT_REPLAY,
+            "departure, behind the skb",
+            0,
+            &v4,
+            depart,
+        ),
+        case(name::PORT_REPLAY, "drop, behind the skb", 0, &v4, lost),
+        case(name::ENDPOINT_OUT, "UDP, flow-table hit", 4, &v4, none),
+        case(name::ENDPOINT_IN, "UDP, flow-table hit", 4, &v4, none),
+        case(name::ENDPOINT_IN, "UDP IPv6, flow-table hit", 4, &v6, none),
+        single(name::ENDPOINT_OUT, "UDP made ECT, one by one", fresh_udp),
+        single(name::ENDPOINT_OUT, "TCP made ECT, one by one", fresh_tcp),
+        single(name::ENDPOINT_IN, "echo, response, one by one", next_echo),
+    ]
+}
+
+/// All programs on all packets.
+pub fn runs() -> Vec<Row> {
+    let lab = Lab::new(0);
+    let add = |n| {
+        lab.nl
+            .add_bridge(&format!("port{n}"))
+            .expect("a device")
+            .index
+    };
+    let devices: Vec<u32> = (0..5).map(add).collect();
+    lab.switch.run(|| measure(lab.switch.inum(), &devices))
+}
+
+fn measure(netns: u32, devices: &[u32]) -> Vec<Row> {
+    let sizes = Sizes {
+        bridges: 4,
+        flows: abi::FLOWS,
+    };
+    let mut loaded = Loaded::new(netns, sizes);
+    for (bridge, &ifindex) in (0..4).zip(devices) {
+        loaded.port(ifindex, bridge, 1);
+    }
+    loaded.policy(0, MarkAt::Arrival, u32::MAX, u32::MAX);
+    loaded.policy(1, MarkAt::Arrival, u32::MAX, 1);
+    loaded.policy(2, MarkAt::Arrival, 1, 1);
+    loaded.policy(3, MarkAt::Departure, u32::MAX, 1);
+    for class in abi::FIRST_CLASS..abi::FIRST_CLASS + 16 {
+        loaded.maps.offer_class(class);
+    }
+    let cases = cases(devices);
+    // What leaves marked is owed a mark at the wire's end: more than all turns take.
+    let frame = udp(&data());
+    let at = |cb| TestPacket {
+        frame: &frame,
+        ifindex: devices[3],
+        cb,
+        ..TestPacket::default()
+    };
+    let owed = REPEAT * (TURNS as u32 + 2);
+    loaded.run(name::PORT_OUT, &at([0; 2]), owed);
+    let depart = [PortEventKind::Depart as u32, u32::MAX];
+    loaded.run(name::PORT_REPLAY, &at(depart), owed);
+
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];
+    for turn in 0..=TURNS {
+        for (case, times) in cases.iter().zip(&mut times) {
+            if case.single.is_some() {
+                continue;
+            }
+            let packet = TestPacket {
+                frame: &case.frame,
+                ifindex: case.ifindex,
+                ingress_ifindex: devices[0],
+                cb: case.cb,
+                ..TestPacket::default()
+            };
+            let ns = loaded.run(case.program, &packet, REPEAT);
+            // The first warms up.
+            if turn > 0 {
+                times.push(ns);
+            }
+        }
+    }
+    let mut empty_singly = Vec::new();
+    for number in 0..SINGLE as u32 {
+        for (case, times) in cases.iter().zip(&mut times) {
+            let Some(frame) = case.single else { continue };
+            let mut one = |program, frame: &[u8]| {
+                let packet = TestPacket {
+                    frame,
+                    ifindex: case.ifindex,
+                    ..TestPacket::default()
+                };
+                loaded.run(program, &packet, 1)
+            };
+            let frame = frame(number);
+            empty_singly.push(one(name::EMPTY, &frame));
+            times.push(one(case.program, &frame));
+        }
+    }
+    let empty = median(times[0].clone());
+    let empty_singly = median(empty_singly);
+    let verified = loaded.datapath.verify().expect("verify");
+    let instructions = |program: &str| {
+        let behind = match program {
+            name::ENDPOINT_OUT => name::FLOW_OUT,
+            name::ENDPOINT_IN => name::FLOW_IN,
+            other => other,
+        };
+        let of = |name: &str| {
+            verified
+                .iter()
+                .find(|v| v.program == name)
+                .map_or(0, |v| v.instructions)
+        };
+        if behind == program {
+            of(program)
+        } else {
+            of(program) + of(behind)
+        }
+    };
+    let row = |(case, times): (&Case, Vec<f64>)| {
+        let ns = median(times);
+        Row {
+            program: case.program,
+            case: case.case,
+            ns,
+            over_ns: ns
+                - if case.single.is_some() {
+                    empty_singly
+                } else {
+                    empty
+                },
+            instructions: instructions(case.program),
+        }
+    };
+    cases.iter().zip(times).map(row).collect()
+}
