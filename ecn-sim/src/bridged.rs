@@ -128,7 +128,7 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
         free: Vec::new(),
         devices,
         bridges: std::iter::zip(&network.switches, &network.slots)
-            .map(|(name, &slots)| Bridge::new(name, slots, model))
+            .map(|(name, &slots)| Bridge::new(name, slots, model, options.trace))
             .collect(),
         senders: network
             .flows
@@ -217,6 +217,11 @@ impl Simulation<'_> {
         let record = self.record(&read, options, events);
         Ok(Record {
             in_flight_packets: self.in_flight(),
+            traces: self
+                .bridges
+                .iter_mut()
+                .filter_map(Bridge::take_trace)
+                .collect(),
             ..record
         })
     }

@@ -25,4 +25,5 @@ mod scenario_file;
 pub mod simulation;
 pub mod sweep;
 pub mod switch;
+pub mod trace;
 pub mod units;

@@ -3,6 +3,7 @@
 use crate::engine::{MS, Time};
 use crate::network::Network;
 use crate::switch::PortTotals;
+use crate::trace::Trace;
 
 /// Counters at one instant. A packet counts when its transmission starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub struct Record {
     pub events: u64,
     /// Output queues: when a decreased rate came into force, and how long after the mark behind it.
     pub control_latencies: Vec<(Time, Time)>,
+    /// What was recorded of each bridge, if that was asked for.
+    pub traces: Vec<Trace>,
 }
 
 /// Jain's fairness index of the rates `x_i` of `n` flows: `(sum x_i)^2 / (n sum x_i^2)`.

@@ -164,6 +164,7 @@ pub fn run(
         windows,
         series_step,
         check: false,
+        trace: 0,
         progress,
     };
     let start = Instant::now();

@@ -36,6 +36,8 @@ pub struct Options {
     pub series_step: Time,
     /// Compare all counters with a scan after each event.
     pub check: bool,
+    /// Record so many events of each bridge with queues at its outputs.
+    pub trace: usize,
     /// Gets the simulated time now and then.
     pub progress: Option<Arc<AtomicU64>>,
 }

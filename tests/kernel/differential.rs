@@ -1,4 +1,4 @@
-//! The programs against the same core on the host, on random events: the same packets are marked, and
+//! The programs against the same core on the host, on random events and on those of the simulator: the same packets are marked, and
 //! every counter of the bridge is the same after every event.
 //!
 //! `ecn_port_out`, `ecn_wire_end` and `ecn_port_reset` are run as they are. Tracing programs cannot be run on a
@@ -13,6 +13,7 @@ use ecn_core::{
     marking::{BACKLOG_UNKNOWN, Decision, HOST, MarkAt, Marking, Policy, Port, Switch},
     packet,
 };
+use ecn_sim::{scenario::Scenario, simulation};
 use ecn_tests::{
     frames::{Ip, tagged},
     kernel_test,
@@ -29,8 +30,12 @@ use proptest::{
 
 /// Random traces; `PROPTEST_CASES` asks for more.
 const TRACES: u32 = 500;
-/// Ports of the bridge at most.
+/// Ports of a random bridge at most.
 const MOST_PORTS: usize = 8;
+/// Devices that can be ports; one more is of another bridge.
+const DEVICES: usize = 32;
+/// Events of each simulated bridge.
+const SIMULATED: usize = 3_000;
 /// The bridge under test; another one has a port, too.
 const BRIDGE: u32 = 1;
 
@@ -208,6 +213,8 @@ struct Both<'a> {
     trace: &'a Trace,
     policy: Policy,
     host: Box<Switch<PORTS>>,
+    /// By the last event.
+    decided: Decision,
     sequence: u32,
     queues: Vec<VecDeque<Queued>>,
     wires: Vec<VecDeque<Queued>>,
@@ -240,6 +247,37 @@ impl Kernel {
     }
 
     fn run(&mut self, trace: &Trace) -> Outcome {
+        let mut both = self.begin(trace);
+        both.step(&trace.policy)?;
+        for step in &trace.steps {
+            both.step(step)?;
+        }
+        both.end()
+    }
+
+    /// Events that the simulator recorded, with its counters after each.
+    fn replay(&mut self, simulated: &ecn_sim::trace::Trace) -> Outcome {
+        let ports = simulated.policy.ports as u8;
+        let trace = Trace {
+            slots: (1..ports).collect(),
+            limit: usize::MAX,
+            backlog: true,
+            whole: true,
+            policy: Step::Policy(Marking::None, MarkAt::Arrival, 1, 1),
+            steps: Vec::new(),
+        };
+        let mut both = self.begin(&trace);
+        both.policy = simulated.policy;
+        let set = both.kernel.maps.set_marking(BRIDGE, both.policy);
+        set.expect("policy");
+        for event in &simulated.events {
+            both.simulated(event)?;
+        }
+        both.end()
+    }
+
+    /// An empty bridge with the ports of a trace.
+    fn begin<'a>(&'a mut self, trace: &'a Trace) -> Both<'a> {
         let ports = trace.slots.len();
         for (place, &ifindex) in self.devices.iter().enumerate() {
             let key = DeviceKey {
@@ -258,7 +296,7 @@ impl Kernel {
                     ..Device::default()
                 },
                 // A port, but of bridge 0.
-                None if place == MOST_PORTS => Device {
+                None if place == DEVICES => Device {
                     role,
                     port: 1,
                     ..Device::default()
@@ -270,7 +308,7 @@ impl Kernel {
         self.maps.clear_bridge(BRIDGE).expect("clear");
         // Of a trace that failed.
         while self.trace.next().is_some() {}
-        let mut both = Both {
+        Both {
             kernel: self,
             trace,
             policy: Policy {
@@ -282,28 +320,11 @@ impl Kernel {
                 _pad: 0,
             },
             host: Box::default(),
+            decided: Decision::default(),
             sequence: 0,
             queues: vec![VecDeque::new(); ports],
             wires: vec![VecDeque::new(); ports],
-        };
-        both.step(&trace.policy)?;
-        for step in &trace.steps {
-            both.step(step)?;
         }
-        both.compare(true)?;
-        let of = |count: fn(&Port) -> u64| both.host.ports.iter().map(count).sum::<u64>();
-        let (marked, unmarkable) = (of(|p| p.marked), of(|p| p.unmarkable));
-        let triggers = (of(|p| p.input_triggers), of(|p| p.output_triggers));
-        let repaired = of(|p| p.repaired);
-        let seen = &mut self.seen;
-        seen.marked += marked;
-        seen.unmarkable += unmarkable;
-        seen.input_triggers += triggers.0;
-        seen.output_triggers += triggers.1;
-        seen.repaired += repaired;
-        let other = self.maps.bridge(0).expect("counters");
-        prop_assert_eq!(other.sequence(), 0, "the other bridge");
-        Ok(())
     }
 }
 
@@ -355,8 +376,54 @@ impl Both<'_> {
         match input {
             Input::Port(place) => (self.slot(place), self.ifindex(place)),
             Input::Host => (HOST, 0),
-            Input::Elsewhere => (HOST, self.ifindex(MOST_PORTS)),
+            Input::Elsewhere => (HOST, self.ifindex(DEVICES)),
         }
+    }
+
+    /// The last comparison, of everything, and what there was.
+    fn end(mut self) -> Outcome {
+        self.compare(true)?;
+        let of = |count: fn(&Port) -> u64| self.host.ports.iter().map(count).sum::<u64>();
+        let seen = &mut self.kernel.seen;
+        seen.marked += of(|p| p.marked);
+        seen.unmarkable += of(|p| p.unmarkable);
+        seen.input_triggers += of(|p| p.input_triggers);
+        seen.output_triggers += of(|p| p.output_triggers);
+        seen.repaired += of(|p| p.repaired);
+        let other = self.kernel.maps.bridge(0).expect("counters");
+        prop_assert_eq!(other.sequence(), 0, "the other bridge");
+        Ok(())
+    }
+
+    /// The simulator, the core on the host and the kernel do the same.
+    fn simulated(&mut self, event: &ecn_sim::trace::Event) -> Outcome {
+        let place = |slot: u8| usize::from(slot) - 1;
+        let queued = Queued {
+            packet: Packet {
+                input: Input::Port(place(event.input)),
+                segments: 0,
+                ipv6: false,
+                tag: false,
+                ecn: packet::ECT_0,
+                fragment: false,
+            },
+            markable: true,
+        };
+        let o = place(event.output);
+        match event.kind {
+            PortEventKind::Arrive => self.enter(queued.packet, o)?,
+            PortEventKind::Depart => self.left(queued, 1, o, event.backlog)?,
+            PortEventKind::Drop => self.dropped(queued, o)?,
+            PortEventKind::WireEnd => self.wire_end(queued, o)?,
+        }
+        prop_assert_eq!(self.decided, event.decision, "{:?}", event);
+        prop_assert_eq!(
+            &self.host.ports[..event.ports.len()],
+            &event.ports[..],
+            "{:?}",
+            event
+        );
+        Ok(())
     }
 
     fn step(&mut self, step: &Step) -> Outcome {
@@ -405,6 +472,19 @@ impl Both<'_> {
     }
 
     fn arrive(&mut self, packet: Packet, o: usize) -> Outcome {
+        self.enter(packet, o)?;
+        let queued = Queued {
+            packet,
+            markable: packet.markable(),
+        };
+        if self.queues[o].len() >= self.trace.limit {
+            return self.dropped(queued, o);
+        }
+        self.queues[o].push_back(queued);
+        Ok(())
+    }
+
+    fn enter(&mut self, packet: Packet, o: usize) -> Outcome {
         let (n, markable) = (packet.segments(), packet.markable());
         let (slot, _) = self.input(packet.input);
         let output = self.slot(o);
@@ -412,13 +492,7 @@ impl Both<'_> {
         self.run(name::PORT_OUT, packet, n, o, [0; 2], decision.mark != 0)?;
         self.kernel.seen.arrivals += 1;
         self.kernel.seen.super_packets += u64::from(n > 1);
-        self.event(PortEventKind::Arrive, packet, n, o, 0, decision)?;
-        let queued = Queued { packet, markable };
-        if self.queues[o].len() >= self.trace.limit {
-            return self.dropped(queued, o);
-        }
-        self.queues[o].push_back(queued);
-        Ok(())
+        self.event(PortEventKind::Arrive, packet, n, o, 0, decision)
     }
 
     /// Neither a frame that is not IP nor one that keeps the network alive changes anything.
@@ -446,26 +520,30 @@ impl Both<'_> {
     }
 
     fn leave(&mut self, queued: Queued, o: usize) -> Outcome {
-        let Queued { packet, markable } = queued;
-        let all = packet.segments();
+        let all = queued.packet.segments();
         let (runs, n) = if self.trace.whole { (1, all) } else { (all, 1) };
         let backlog = match self.trace.backlog {
             true => self.queues[o].len() as u32,
             false => BACKLOG_UNKNOWN,
         };
         for _ in 0..runs {
-            let (slot, _) = self.input(packet.input);
-            let output = self.slot(o);
-            let decision = self
-                .host
-                .depart(&self.policy, slot, output, n, markable, backlog);
-            let cb = [PortEventKind::Depart as u32, backlog];
-            self.run(name::PORT_REPLAY, packet, n, o, cb, false)?;
-            self.kernel.seen.departures += 1;
-            self.event(PortEventKind::Depart, packet, n, o, backlog, decision)?;
+            self.left(queued, n, o, backlog)?;
         }
         self.wires[o].push_back(queued);
         Ok(())
+    }
+
+    fn left(&mut self, queued: Queued, n: u32, o: usize, backlog: u32) -> Outcome {
+        let Queued { packet, markable } = queued;
+        let (slot, _) = self.input(packet.input);
+        let output = self.slot(o);
+        let decision = self
+            .host
+            .depart(&self.policy, slot, output, n, markable, backlog);
+        let cb = [PortEventKind::Depart as u32, backlog];
+        self.run(name::PORT_REPLAY, packet, n, o, cb, false)?;
+        self.kernel.seen.departures += 1;
+        self.event(PortEventKind::Depart, packet, n, o, backlog, decision)
     }
 
     fn dropped(&mut self, queued: Queued, o: usize) -> Outcome {
@@ -579,6 +657,7 @@ impl Both<'_> {
         decision: Decision,
     ) -> Outcome {
         self.sequence += 1;
+        self.decided = decision;
         let at_wire_end = matches!(kind, PortEventKind::WireEnd);
         let (input, _) = self.input(packet.input);
         let expected = PortEvent {
@@ -623,35 +702,85 @@ impl Both<'_> {
     }
 }
 
+/// Loads the programs beside devices, and says what was seen.
+fn in_kernel(test: impl FnOnce(&mut Kernel) + Send) -> Seen {
+    let lab = Lab::new(0);
+    let device = |n| {
+        let made = lab.nl.add_bridge(&format!("port{n}"));
+        made.expect("a device").index
+    };
+    let devices: Vec<u32> = (0..=DEVICES).map(device).collect();
+    lab.switch.run(|| {
+        let mut kernel = Kernel::new(lab.switch.inum(), devices);
+        test(&mut kernel);
+        let count = |what| kernel.maps.count(what).expect("a counter");
+        assert_eq!((count(Count::RingFull), count(Count::MarkFailed)), (0, 0));
+        kernel.seen
+    })
+}
+
+/// The rig as it is simulated, with every policy: simulator, core and kernel agree after each event.
+#[test]
+fn the_simulated_rig() {
+    kernel_test!();
+    let mut traces = Vec::new();
+    for marking in ["naive", "input", "input-output"] {
+        for mark_at in ["arrival", "departure"] {
+            let mut scenario = Scenario::rig();
+            let settings = [format!("marking={marking}"), format!("mark_at={mark_at}")];
+            for setting in settings {
+                scenario.set_text(&setting).expect("a setting");
+            }
+            let options = simulation::Options {
+                seed: 1,
+                duration: scenario.duration() / 20,
+                trace: SIMULATED,
+                ..simulation::Options::default()
+            };
+            let network = scenario.network().expect("a network");
+            let record = simulation::run(&network, &scenario.model, None, &options);
+            traces.extend(record.expect("a run").traces);
+        }
+    }
+    let seen = in_kernel(|kernel| {
+        for trace in &traces {
+            if let Err(difference) = kernel.replay(trace) {
+                panic!("{difference}");
+            }
+        }
+    });
+    let bridges = traces.len();
+    note(&format!(
+        "differential: {bridges} simulated bridges, {seen:?}"
+    ));
+    assert_eq!(bridges, 12);
+    let full = traces
+        .iter()
+        .filter(|trace| trace.events.len() == SIMULATED);
+    assert!(full.count() > 6, "{seen:?}");
+    assert!(seen.marked > 500 && seen.wire_ends > 500, "{seen:?}");
+    assert!(
+        seen.input_triggers > 500 && seen.output_triggers > 100,
+        "{seen:?}"
+    );
+}
+
 #[test]
 fn random_traces() {
     kernel_test!();
-    let lab = Lab::new(0);
-    let devices: Vec<u32> = (0..=MOST_PORTS)
-        .map(|n| {
-            lab.nl
-                .add_bridge(&format!("port{n}"))
-                .expect("a device")
-                .index
-        })
-        .collect();
     let cases = Config::default().cases.max(TRACES);
     let config = Config {
         cases,
         failure_persistence: None,
         ..Config::default()
     };
-    let seen = lab.switch.run(|| {
-        let kernel = RefCell::new(Kernel::new(lab.switch.inum(), devices));
+    let seen = in_kernel(|kernel| {
+        let kernel = RefCell::new(kernel);
         let each = |trace: Trace| kernel.borrow_mut().run(&trace);
         let result = TestRunner::new(config).run(&trace(), each);
         if let Err(difference) = result {
             panic!("{difference}");
         }
-        let kernel = kernel.into_inner();
-        let count = |what| kernel.maps.count(what).expect("a counter");
-        assert_eq!((count(Count::RingFull), count(Count::MarkFailed)), (0, 0));
-        kernel.seen
     });
     note(&format!("differential: {cases} traces, {seen:?}"));
     // Not vacuous: each kind of event and of decision.

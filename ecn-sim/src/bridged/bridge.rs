@@ -3,10 +3,12 @@
 
 use std::collections::VecDeque;
 
-use ecn_core::marking::{self, MarkAt};
+use ecn_core::abi::PortEventKind;
+use ecn_core::marking::{self, BACKLOG_UNKNOWN, Decision, MarkAt};
 
 use crate::counters::{Counters, PortTotals, counters};
 use crate::model::Model;
+use crate::trace::{Event, Trace};
 
 /// A packet in a queue.
 #[derive(Clone, Copy, Debug)]
@@ -35,16 +37,21 @@ pub struct Bridge {
     counters: Counters,
     policy: marking::Policy,
     limit: usize,
+    trace: Option<Box<Trace>>,
     /// The queues, by slot of the output port.
     pub queues: Vec<VecDeque<Queued>>,
 }
 
 impl Bridge {
     /// An idle bridge with port slots below `slots`.
-    pub fn new(name: &str, slots: u32, model: &Model) -> Self {
+    ///
+    /// Its first `traced` events are recorded.
+    pub fn new(name: &str, slots: u32, model: &Model, traced: usize) -> Self {
+        let policy = model.marking_policy(name, slots);
         Self {
             counters: Counters::new(slots as usize),
-            policy: model.marking_policy(name, slots),
+            policy,
+            trace: (traced > 0).then(|| Box::new(Trace::new(policy, traced))),
             limit: model.queue as usize,
             queues: vec![VecDeque::new(); slots as usize],
         }
@@ -55,9 +62,11 @@ impl Bridge {
         let policy = self.policy;
         let decision =
             counters!(&mut self.counters, c => c.arrive(&policy, input, output, 1, true));
+        self.record(PortEventKind::Arrive, input, output, decision);
         let queue = &mut self.queues[output as usize];
         if queue.len() >= self.limit {
             counters!(&mut self.counters, c => c.drop_queued(input, output, 1));
+            self.record(PortEventKind::Drop, input, output, Decision::default());
             return Arrival::Dropped;
         }
         queue.push_back(Queued { packet, input });
@@ -72,11 +81,45 @@ impl Bridge {
         let queue = &mut self.queues[output as usize];
         let Queued { packet, input } = queue.pop_front()?;
         let (policy, backlog) = (self.policy, queue.len() as u32);
-        let marked = counters!(&mut self.counters, c => {
-            c.depart(&policy, input, output, 1, true, backlog);
-            policy.mark_at == MarkAt::Departure as u32 && c.wire_end(output, 1)
+        let decision = counters!(&mut self.counters, c => {
+            c.depart(&policy, input, output, 1, true, backlog)
         });
+        self.record(PortEventKind::Depart, input, output, decision);
+        let marked = policy.mark_at == MarkAt::Departure as u32 && {
+            let marked = counters!(&mut self.counters, c => c.wire_end(output, 1));
+            let decision = Decision {
+                mark: marked.into(),
+                ..Decision::default()
+            };
+            self.record(PortEventKind::WireEnd, input, output, decision);
+            marked
+        };
         Some((packet, marked))
+    }
+
+    /// Adds an event that is over to the trace, if there is one.
+    #[inline]
+    fn record(&mut self, kind: PortEventKind, input: u8, output: u8, decision: Decision) {
+        let Some(trace) = self.trace.as_mut().filter(|trace| !trace.is_full()) else {
+            return;
+        };
+        let slots = self.queues.len();
+        trace.events.push(Event {
+            kind,
+            input,
+            output,
+            backlog: match kind {
+                PortEventKind::Depart => self.queues[output as usize].len() as u32,
+                _ => BACKLOG_UNKNOWN,
+            },
+            decision,
+            ports: counters!(&self.counters, c => c.ports[..slots].to_vec()),
+        });
+    }
+
+    /// What was recorded.
+    pub fn take_trace(&mut self) -> Option<Trace> {
+        self.trace.take().map(|trace| *trace)
     }
 
     /// A port's totals.

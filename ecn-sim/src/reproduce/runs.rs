@@ -185,7 +185,7 @@ impl Case {
             windows,
             series_step: if with_series { STEP } else { 0 },
             check: self.what == What::Check,
-            progress: None,
+            ..Options::default()
         };
         let record = match simulation::run(&network, &self.model, None, &options) {
             Ok(record) => record,
