@@ -9,7 +9,7 @@ use std::{
 use ecn_core::{abi::Count, flow::Key};
 use ecn_tests::{
     ecn_or_skip, eventually, kernel_test,
-    lab::Lab,
+    lab::{DEVICE, Lab},
     process::{self, Process, Snapshot, stdout},
     running::{self, pin},
     s,
@@ -201,4 +201,31 @@ fn a_second_agent_is_refused() {
     drop(stream);
     agent.signal(Signal::SIGTERM);
     assert_eq!(agent.ended(s(10)), Some(Some(0)));
+}
+
+/// Super-packets are limited while an agent runs, and as they were when it has gone.
+#[test]
+fn super_packets_are_given_back() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (lab, folder) = (Lab::with_super_packets(2), Folder::new());
+    let most = || {
+        let host = &lab.hosts[0];
+        host.nl.link(DEVICE).expect("the device").gso_max_segs
+    };
+    let before = most();
+    assert!(before > Some(1), "{before:?}");
+    let mut agent = start(&ecn, &lab, &folder);
+    assert_eq!(most(), Some(1), "at 40 Mbit/s");
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.ended(s(20)), Some(Some(0)));
+    assert_eq!(most(), before);
+
+    // A killed one cannot; the clean-up can.
+    let mut agent = start(&ecn, &lab, &folder);
+    agent.signal(Signal::SIGKILL);
+    assert_eq!(agent.ended(s(5)), Some(None));
+    assert_eq!(most(), Some(1));
+    let said = stdout(&process::run(&ecn, &["clean"]));
+    assert_eq!(most(), before, "{said}");
 }

@@ -12,7 +12,7 @@ use super::{
     Error, Inner, Result, endpoint_policy,
     enforce::{self, Target, lock},
     root::{Choice, Device, Root},
-    state,
+    state::{self, State},
 };
 use crate::{
     config::{Config, Enforcement},
@@ -37,6 +37,8 @@ pub(super) struct Endpoint {
     /// Its root qdisc could not be looked after when it was changed.
     unsettled: bool,
     links: LinkWatch,
+    /// Segments of a super-packet at most before we came, where that was more.
+    gso_max_segs: Option<u32>,
     /// Its device was deleted and has not come back, or could not be taken back.
     away: bool,
     /// That was said.
@@ -59,6 +61,7 @@ impl Endpoint {
             enforcement: self.choice.enforcement,
             why: self.choice.why.clone(),
             installed_qdisc: self.choice.installed,
+            gso_max_segs: self.gso_max_segs,
         }
     }
 
@@ -100,10 +103,31 @@ impl Endpoint {
             .is_ok_and(|events| events.iter().any(gone))
     }
 
+    /// Keeps super-packets short: see [`EndpointHtb::super_packet_segments`].
+    fn limit_super_packets(&mut self, netns: &str) {
+        let most = self.htb.super_packet_segments();
+        // A killed agent may have left its limit there.
+        let left = State::read().and_then(|state| state.gso_max_segs(netns, self.link.index));
+        let before = left.or(self.link.gso_max_segs).filter(|n| *n > most);
+        if before.is_none() || self.choice.enforcement == Enforcement::None {
+            return;
+        }
+        match self.nl.set_gso_max_segs(self.link.index, most) {
+            Ok(()) => self.gso_max_segs = before,
+            // Old kernels: it works, with longer bursts.
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+
     /// Takes everything off its device.
     fn take_off(self) {
         // Programs first: no packet may choose a class that is going.
         drop(self._attached);
+        if let (Some(segments), false) = (self.gso_max_segs, self.away)
+            && let Err(error) = self.nl.set_gso_max_segs(self.link.index, segments)
+        {
+            tracing::debug!("{error}");
+        }
         let remove = || -> crate::net::Result<()> {
             if self.choice.installed {
                 return self.nl.delete_root_qdisc(self.link.index);
@@ -168,6 +192,7 @@ impl Inner {
             choice,
             unsettled: false,
             links,
+            gso_max_segs: None,
             away: false,
             said: false,
             made: HashSet::new(),
@@ -178,6 +203,7 @@ impl Inner {
             self.endpoints.push(endpoint);
             return Err(error);
         }
+        endpoint.limit_super_packets(config.netns.as_deref().unwrap_or_default());
         let key = endpoint.key();
         let mut device = self.maps.device(key);
         device.role |= abi::ROLE_ENDPOINT;

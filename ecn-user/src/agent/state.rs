@@ -74,9 +74,19 @@ pub struct EndpointState {
     pub why: String,
     /// The root qdisc is ours to remove.
     pub installed_qdisc: bool,
+    /// Segments of a super-packet at most, to be given back; nothing if the agent changed nothing.
+    #[serde(default)]
+    pub gso_max_segs: Option<u32>,
 }
 
 impl State {
+    /// What a device's super-packets are to be given back, by a running or killed agent.
+    pub fn gso_max_segs(&self, netns: &str, ifindex: u32) -> Option<u32> {
+        let endpoints = &mut self.endpoints.iter();
+        let endpoint = endpoints.find(|e| e.netns == netns && e.ifindex == ifindex);
+        endpoint.and_then(|endpoint| endpoint.gso_max_segs)
+    }
+
     fn path() -> PathBuf {
         Path::new(DIR).join("state.json")
     }

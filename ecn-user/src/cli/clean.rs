@@ -330,7 +330,12 @@ fn remove(leftover: &Leftover) -> anyhow::Result<()> {
     match leftover {
         Leftover::Process { pid, .. } => end(*pid)?,
         Leftover::Qdisc { netns, ifindex, .. } => {
-            Netlink::open(&open(netns)?)?.delete_root_qdisc(*ifindex)?;
+            let netlink = Netlink::open(&open(netns)?)?;
+            netlink.delete_root_qdisc(*ifindex)?;
+            let before = State::read().and_then(|state| state.gso_max_segs(netns, *ifindex));
+            if let Some(segments) = before {
+                netlink.set_gso_max_segs(*ifindex, segments)?;
+            }
         }
         Leftover::Pins { path } => datapath::remove_pins(path)?,
         Leftover::Netns { name } => NetNs::delete(name)?,

@@ -265,6 +265,7 @@ mod tests {
             enforcement,
             why: String::new(),
             installed_qdisc: true,
+            gso_max_segs: None,
         }
     }
 

@@ -311,3 +311,20 @@ fn the_cost_of_a_change() {
         assert!(each < Duration::from_millis(1), "{each:?}");
     }
 }
+
+#[test]
+fn super_packets_are_as_long_as_the_link_is_fast() {
+    let segments = |link_bytes_per_s, frame_bytes| {
+        let layout = EndpointHtb {
+            ifindex: 1,
+            link_bytes_per_s,
+            frame_bytes,
+            leaf_packets: 100,
+        };
+        layout.super_packet_segments()
+    };
+    assert_eq!(segments(125_000, 1514), 1); // 1 Mbit/s
+    assert_eq!(segments(12_500_000, 2068), 2);
+    assert_eq!(segments(125_000_000, 1514), 40);
+    assert!(segments(1_250_000_000, 1514) > 64);
+}

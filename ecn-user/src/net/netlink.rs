@@ -64,6 +64,8 @@ pub struct Link {
     pub peer_nsid: Option<i32>,
     /// Administratively up.
     pub up: bool,
+    /// Segments of a super-packet at most, where the kernel tells.
+    pub gso_max_segs: Option<u32>,
 }
 
 /// One end of a veth pair to be made.
@@ -299,6 +301,16 @@ impl Netlink {
             .attr_u32(libc::IFLA_MTU, mtu);
         self.request(message, || {
             format!("set the MTU of interface {index} to {mtu}")
+        })
+    }
+
+    /// Limits the segments of super-packets that are sent through a device.
+    pub fn set_gso_max_segs(&self, index: u32, segments: u32) -> Result<()> {
+        let message = Message::request(libc::RTM_SETLINK, 0)
+            .ifinfo(index, 0, 0)
+            .attr_u32(IFLA_GSO_MAX_SEGS, segments);
+        self.request(message, || {
+            format!("limit the super-packets of interface {index} to {segments} segments")
         })
     }
 
@@ -667,10 +679,12 @@ fn parse_link(payload: &[u8]) -> Option<Link> {
         peer: None,
         peer_nsid: None,
         up: u32_at(payload, 8)? & UP != 0,
+        gso_max_segs: None,
     };
     for (kind, value) in wire::attributes_after(payload, IFINFOMSG) {
         match kind {
             libc::IFLA_IFNAME => link.name = text(value),
+            IFLA_GSO_MAX_SEGS => link.gso_max_segs = u32_at(value, 0),
             libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
             libc::IFLA_ADDRESS => link.mac = value.try_into().ok(),
             libc::IFLA_MASTER => link.master = u32_at(value, 0),
