@@ -1,6 +1,6 @@
 //! A flow, as a source's device knows it.
 
-use crate::{abi, echo, fixed, response};
+use crate::{abi, echo, fixed, pacing, response};
 
 /// Names a flow of one endpoint. Whole-key comparison: padding is part of it and always zero.
 #[repr(C)]
@@ -55,9 +55,9 @@ pub struct Flow {
     pub last_sent_ns: u64,
     /// Time of the last accepted echo.
     pub last_echo_ns: u64,
-    /// Departure time given to the last packet, see [`crate::pacing::departure`]; 0: none was.
-    pub last_departure_ns: u64,
-    /// The same at the last decrease: what departs later does so at the decreased rate.
+    /// Departure times of its packets.
+    pub pacer: pacing::Pacer,
+    /// Departure time of the last packet at the last decrease: what departs later does so at the decreased rate.
     pub decreased_ns: u64,
     /// Cookie of the TCP socket that sends it, with [`abi::PACE`]; 0: none is known.
     pub socket: u64,
@@ -133,7 +133,7 @@ impl Flow {
             created_ns: 0,
             last_sent_ns: 0,
             last_echo_ns: 0,
-            last_departure_ns: 0,
+            pacer: pacing::Pacer::new(),
             decreased_ns: 0,
             socket: 0,
             class: 0,
@@ -165,7 +165,7 @@ impl Flow {
             self.respond(policy, news, in_force, departed, link_bytes_per_s, now_ns);
         self.told_bytes_per_s = self.rate_bytes_per_s;
         if reaction.decreased != 0 {
-            self.decreased_ns = self.last_departure_ns;
+            self.decreased_ns = self.pacer.last_ns;
             // Nothing waits: the round ends with what has departed.
             self.pending = (now_ns < self.decreased_ns) as u32;
         }

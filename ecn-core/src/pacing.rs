@@ -18,7 +18,7 @@ pub const HORIZON_NS: u64 = 2_000_000_000;
 /// No packet is put off further than this, however low the rate: fq drops what is 10 s ahead.
 pub const FURTHEST_NS: u64 = 8_000_000_000;
 
-/// [`departure`] without a time: the packet is dropped.
+/// [`Pacer::departure`] without a time: the packet is dropped.
 pub const DROPPED: u64 = u64::MAX;
 
 /// Time that `bytes` take at a rate, rounded up so that the rate is not exceeded. A rate of 0 counts
@@ -34,44 +34,81 @@ pub const fn duration_ns(bytes: u64, rate_bytes_per_s: u64) -> u64 {
     (bytes * 1_000_000_000).wrapping_add(rate - 1) / rate
 }
 
-/// Departure time of a packet, and its flow's new `last_ns`; [`DROPPED`] if more than [`HORIZON_NS`] or
-/// `queue_bytes` is ahead of it already (then `last_ns` stays as it was). A flow with nothing ahead
-/// is never dropped.
-///
-/// `stamp_ns`: the time that the packet carries, 0 if it carries none or one of another clock.
-/// Anything beyond [`FURTHEST_NS`] is of another clock: a receive time is decades ahead.
-#[inline(always)]
-pub fn departure(
-    last_ns: &mut u64,
-    now_ns: u64,
-    stamp_ns: u64,
-    bytes: u64,
-    rate_bytes_per_s: u64,
-    queue_bytes: u64,
-) -> u64 {
-    let last = *last_ns;
-    let ahead = last.saturating_sub(now_ns);
-    if ahead > HORIZON_NS {
-        return DROPPED;
+/// What is kept of a flow's departure times.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pacer {
+    /// Departure time of the last packet; 0: there was none.
+    pub last_ns: u64,
+    /// The same when the rate last rose to twice `base_bytes_per_s`: until then the queue leaves at
+    /// lower rates, and says nothing of how much may wait at this one.
+    pub slower_until_ns: u64,
+    /// The lowest rate since then.
+    pub base_bytes_per_s: u64,
+}
+
+impl Pacer {
+    /// No packet yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            last_ns: 0,
+            slower_until_ns: 0,
+            base_bytes_per_s: 0,
+        }
     }
-    // ahead x rate is what waits, but for units of 1024 ns: fits 64 bits up to 9 TB/s.
-    const SHIFT: u32 = 10;
-    if (ahead >> SHIFT) * rate_bytes_per_s > queue_bytes * (1_000_000_000 >> SHIFT) {
-        return DROPPED;
+
+    /// Departure time of a packet; [`DROPPED`] if more than [`HORIZON_NS`] or `queue_bytes` (twice that
+    /// while the rate rises) is ahead of it already, and then nothing is charged. A flow with nothing
+    /// ahead is never dropped.
+    ///
+    /// `stamp_ns`: the time that the packet carries, 0 if it carries none or one of another clock.
+    /// Anything beyond [`FURTHEST_NS`] is of another clock: a receive time is decades ahead.
+    #[inline(always)]
+    pub fn departure(
+        &mut self,
+        now_ns: u64,
+        stamp_ns: u64,
+        bytes: u64,
+        rate_bytes_per_s: u64,
+        queue_bytes: u64,
+    ) -> u64 {
+        let last = self.last_ns;
+        if last.saturating_sub(now_ns) > HORIZON_NS {
+            return DROPPED;
+        }
+        if rate_bytes_per_s >> 1 >= self.base_bytes_per_s {
+            self.slower_until_ns = last;
+            self.base_bytes_per_s = rate_bytes_per_s;
+        } else if rate_bytes_per_s < self.base_bytes_per_s {
+            self.base_bytes_per_s = rate_bytes_per_s;
+        }
+        let from = if self.slower_until_ns > now_ns {
+            self.slower_until_ns
+        } else {
+            now_ns
+        };
+        let ahead = last.saturating_sub(from);
+        // ahead x rate is what waits, but for units of 1024 ns: fits 64 bits up to 9 TB/s.
+        const SHIFT: u32 = 10;
+        let most = queue_bytes * (1_000_000_000 >> SHIFT);
+        if (ahead >> SHIFT) * self.base_bytes_per_s > most {
+            return DROPPED;
+        }
+        let furthest = now_ns + FURTHEST_NS;
+        let mut at = last + duration_ns(bytes, rate_bytes_per_s);
+        if at < now_ns {
+            at = now_ns;
+        }
+        if stamp_ns > at && stamp_ns <= furthest {
+            at = stamp_ns;
+        }
+        if at > furthest {
+            at = furthest;
+        }
+        self.last_ns = at;
+        at
     }
-    let furthest = now_ns + FURTHEST_NS;
-    let mut at = last + duration_ns(bytes, rate_bytes_per_s);
-    if at < now_ns {
-        at = now_ns;
-    }
-    if stamp_ns > at && stamp_ns <= furthest {
-        at = stamp_ns;
-    }
-    if at > furthest {
-        at = furthest;
-    }
-    *last_ns = at;
-    at
 }
 
 /// Top byte of `skb->priority` of a packet whose flow's class is in the next two.

@@ -68,7 +68,7 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<flow::Key>(), 16 + 16 + 2 + 2 + 2 + 1 + 1);
     assert_eq!(
         size_of::<flow::Flow>(),
-        size_of::<response::State>() + size_of::<echo::Sender>() + 14 * 8 + 4 * 4
+        size_of::<response::State>() + size_of::<echo::Sender>() + 16 * 8 + 4 * 4
     );
     assert_eq!(size_of::<echo::Receiver>(), 5 * 8 + 2 * 4);
     assert_eq!(size_of::<echo::Sender>(), 4 + 4 + 2 + 2 + 7 * 4);

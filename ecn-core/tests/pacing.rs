@@ -4,8 +4,7 @@ use ecn_core::abi::HTB_MAJOR;
 use ecn_core::echo::News;
 use ecn_core::flow::Flow;
 use ecn_core::pacing::{
-    DROPPED, FURTHEST_NS, HORIZON_NS, UNLIMITED, class, departure, duration_ns, priority,
-    socket_rate,
+    DROPPED, FURTHEST_NS, HORIZON_NS, Pacer, UNLIMITED, class, duration_ns, priority, socket_rate,
 };
 use ecn_core::response::{Function, Policy};
 use proptest::prelude::*;
@@ -27,8 +26,8 @@ fn durations_round_up() {
 
 #[test]
 fn the_first_leaves_at_once_and_the_next_a_packet_time_later() {
-    let mut last = 0;
-    let mut send = |now| departure(&mut last, now, 0, 1250, MBIT, ENDLESS);
+    let mut pacer = Pacer::new();
+    let mut send = |now| pacer.departure(now, 0, 1250, MBIT, ENDLESS);
     assert_eq!(send(NOW), NOW);
     assert_eq!(send(NOW), NOW + 10_000_000);
     assert_eq!(send(NOW + 15_000_000), NOW + 20_000_000);
@@ -39,13 +38,13 @@ fn the_first_leaves_at_once_and_the_next_a_packet_time_later() {
 
 #[test]
 fn a_new_rate_holds_from_the_next_packet() {
-    let mut last = 0;
+    let mut pacer = Pacer::new();
     for k in 0..3 {
-        let at = departure(&mut last, NOW, 0, 1250, 10 * MBIT, ENDLESS);
+        let at = pacer.departure(NOW, 0, 1250, 10 * MBIT, ENDLESS);
         assert_eq!(at, NOW + k * 1_000_000);
     }
     assert_eq!(
-        departure(&mut last, NOW, 0, 1250, MBIT, ENDLESS),
+        pacer.departure(NOW, 0, 1250, MBIT, ENDLESS),
         NOW + 12_000_000
     );
 }
@@ -60,50 +59,66 @@ fn a_later_stamp_is_kept_and_one_of_another_clock_is_not() {
         (1_790_000_000_000_000_000, NOW),
         (u64::MAX, NOW),
     ] {
-        let mut last = 0;
-        assert_eq!(departure(&mut last, NOW, stamp, 100, MBIT, ENDLESS), at);
-        assert_eq!(last, at);
+        let mut pacer = Pacer::new();
+        assert_eq!(pacer.departure(NOW, stamp, 100, MBIT, ENDLESS), at);
+        assert_eq!(pacer.last_ns, at);
     }
 }
 
 #[test]
 fn what_is_dropped_is_not_charged() {
-    let mut last = 0;
+    let mut pacer = Pacer::new();
     let mut sent = 0;
     // 1 s at this rate is 100 packets.
-    while departure(&mut last, NOW, 0, 1250, MBIT, 100 * 1250) != DROPPED {
+    while pacer.departure(NOW, 0, 1250, MBIT, 100 * 1250) != DROPPED {
         sent += 1;
     }
     assert!((100..=102).contains(&sent), "{sent}");
-    let before = last;
+    let before = pacer;
     for _ in 0..1000 {
-        assert_eq!(
-            departure(&mut last, NOW, 0, 1250, MBIT, 100 * 1250),
-            DROPPED
-        );
+        assert_eq!(pacer.departure(NOW, 0, 1250, MBIT, 100 * 1250), DROPPED);
     }
-    assert_eq!(last, before);
+    assert_eq!(pacer, before);
     // As soon as one has left there is room for one.
     let later = NOW + 30_000_000;
-    assert_ne!(
-        departure(&mut last, later, 0, 1250, MBIT, 100 * 1250),
-        DROPPED
-    );
+    assert_ne!(pacer.departure(later, 0, 1250, MBIT, 100 * 1250), DROPPED);
+}
+
+/// What waits at a low rate fills no queue at a high one: nothing is dropped when the rate rises.
+#[test]
+fn a_rate_that_rises_finds_room() {
+    let mut pacer = Pacer::new();
+    // 0.5 s of packets.
+    while pacer.last_ns < NOW + 500_000_000 {
+        pacer.departure(NOW, 0, 1250, MBIT, 256 << 10);
+    }
+    let mut sent = 0;
+    while pacer.departure(NOW, 0, 1250, 1_000 * MBIT, 256 << 10) != DROPPED {
+        sent += 1250;
+    }
+    assert!((256 << 10..258 << 10).contains(&sent), "{sent}");
+    // Slowly, a bit with each packet: there is an end to it too.
+    let (mut pacer, mut rate, mut sent) = (Pacer::new(), MBIT, 0u64);
+    while pacer.departure(NOW, 0, 1250, rate, 64 << 10) != DROPPED {
+        rate = (rate + rate / 64).min(1_000 * MBIT);
+        sent += 1250;
+    }
+    assert!(sent < 1 << 20, "{sent}");
 }
 
 #[test]
 fn the_horizon_holds_where_the_queue_would_take_more() {
-    let mut last = 0;
-    while departure(&mut last, NOW, 0, 1250, MBIT, ENDLESS) != DROPPED {}
-    assert!(last > NOW + HORIZON_NS && last <= NOW + HORIZON_NS + 10_000_000);
+    let mut pacer = Pacer::new();
+    while pacer.departure(NOW, 0, 1250, MBIT, ENDLESS) != DROPPED {}
+    assert!(pacer.last_ns > NOW + HORIZON_NS && pacer.last_ns <= NOW + HORIZON_NS + 10_000_000);
 }
 
 #[test]
 fn the_lowest_rates_still_let_packets_go() {
-    let mut last = 0;
+    let mut pacer = Pacer::new();
     let mut now = NOW;
     for _ in 0..10 {
-        let at = departure(&mut last, now, 0, 65_536, 1, 1);
+        let at = pacer.departure(now, 0, 65_536, 1, 1);
         assert_ne!(at, DROPPED);
         assert!(at <= now + FURTHEST_NS);
         now = at;
@@ -154,7 +169,7 @@ fn the_round_lasts_until_what_was_stamped_has_left() {
     let link = 10 * MBIT;
     let mut f = Flow::new();
     for _ in 0..10 {
-        departure(&mut f.last_departure_ns, NOW, 0, 1250, link, ENDLESS);
+        f.pacer.departure(NOW, 0, 1250, link, ENDLESS);
     }
     let ms = |k: u64| NOW + k * 1_000_000;
     let reaction = f.respond_paced(&policy, &news(1, 1, 1, 1), 2, link, ms(1));
@@ -162,14 +177,8 @@ fn the_round_lasts_until_what_was_stamped_has_left() {
     assert_eq!((f.decreased_ns, f.rate_bytes_per_s), (ms(9), link / 2));
     // One more, at the new rate: 2 ms after the last.
     assert_eq!(
-        departure(
-            &mut f.last_departure_ns,
-            ms(1),
-            0,
-            1250,
-            f.rate_bytes_per_s,
-            ENDLESS
-        ),
+        f.pacer
+            .departure(ms(1), 0, 1250, f.rate_bytes_per_s, ENDLESS),
         ms(11)
     );
     for k in 2..=9u32 {
@@ -189,7 +198,7 @@ fn a_decrease_with_nothing_waiting_is_in_force_at_once() {
     let mut f = Flow::new();
     for k in 1..=3u32 {
         let now = NOW + u64::from(k) * 1_000_000_000;
-        departure(&mut f.last_departure_ns, now, 0, 1250, MBIT, ENDLESS);
+        f.pacer.departure(now, 0, 1250, MBIT, ENDLESS);
         let reaction = f.respond_paced(&policy, &news(1, 1, k, 0), k, MBIT, now + 1_000_000);
         assert_eq!((reaction.decreased, f.pending), (1, 0), "packet {k}");
     }
@@ -202,12 +211,12 @@ proptest! {
         rate in 1_000u64..20_000_000_000,
         packets in prop::collection::vec((60u64..65_536, 0u64..50_000_000, any::<bool>()), 2..200),
     ) {
-        let (mut last, mut now) = (0, NOW);
+        let (mut pacer, mut now) = (Pacer::new(), NOW);
         let mut departures: Vec<(u64, u64)> = Vec::new();
         for (bytes, pause, stamped) in packets {
             now += pause;
             let stamp = if stamped { now + pause / 2 } else { 0 };
-            let at = departure(&mut last, now, stamp, bytes, rate, 256 << 10);
+            let at = pacer.departure(now, stamp, bytes, rate, 256 << 10);
             if at == DROPPED {
                 continue;
             }
@@ -235,10 +244,10 @@ proptest! {
         rate in 10_000u64..20_000_000_000,
         sizes in prop::collection::vec(60u64..9_000, 10..300),
     ) {
-        let (mut last, mut now) = (0, NOW);
+        let (mut pacer, mut now) = (Pacer::new(), NOW);
         let mut sent = 0u64;
         for (k, &bytes) in sizes.iter().enumerate() {
-            let at = departure(&mut last, now, 0, bytes, rate, ENDLESS);
+            let at = pacer.departure(now, 0, bytes, rate, ENDLESS);
             prop_assert_ne!(at, DROPPED);
             if k > 0 {
                 sent += bytes;
@@ -247,7 +256,7 @@ proptest! {
             now = now.max(at.saturating_sub(HORIZON_NS / 2));
         }
         let least = u128::from(sent) * 1_000_000_000 / u128::from(rate);
-        let took = u128::from(last - NOW);
+        let took = u128::from(pacer.last_ns - NOW);
         prop_assert!(took >= least && took <= least + sizes.len() as u128 + 1);
     }
 }

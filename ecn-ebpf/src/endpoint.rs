@@ -14,7 +14,7 @@ use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow, LockedReceiver},
     echo::{self, Echo},
     flow::{self, Flow, Key},
-    pacing::{DROPPED, departure, priority},
+    pacing::{DROPPED, priority},
     packet::{self, ETHERNET, IPV6, Ip},
 };
 
@@ -231,7 +231,7 @@ fn out(ctx: TcContext) -> Option<i32> {
                 (0, rate) => rate,
                 (limit, _) => limit,
             };
-            at = departure(&mut f.last_departure_ns, now, stamp, bytes, rate, queue);
+            at = f.pacer.departure(now, stamp, bytes, rate, queue);
         }
         if at != DROPPED {
             f.sent_packets += n as u64;
