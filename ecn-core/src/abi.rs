@@ -3,7 +3,7 @@
 //! Map values are `#[repr(C)]`, integers only, padding spelled out; sizes and offsets are asserted
 //! here. [`ABI`] stands in the pin path, in the control map, and changes with any of them.
 
-use crate::{echo, flow, marking, response};
+use crate::{echo, flow, marking, response, vqueue};
 
 /// Number of this agreement.
 pub const ABI: u32 = 1;
@@ -33,6 +33,8 @@ pub mod name {
     pub const BRIDGE: &str = "ECN_BRIDGE";
     /// `marking::Policy` per bridge number.
     pub const MARKING: &str = "ECN_MARKING";
+    /// [`super::Virtual`] per bridge number.
+    pub const VIRTUAL: &str = "ECN_VIRTUAL";
     /// `Endpoint` per endpoint number.
     pub const ENDPOINT: &str = "ECN_ENDPOINT";
     /// `flow::Key` to `LockedFlow`.
@@ -67,9 +69,9 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps that are pinned and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 18] = [
-        CONTROL, DEVICE, BRIDGE, MARKING, ENDPOINT, FLOW, RECEIVER, DEPARTED, IN_FORCE, CLASS, PIN,
-        LIMIT, SOCKET, RATE, TRACE, MARKED, TAIL, COUNT,
+    pub const SHARED: [&str; 19] = [
+        CONTROL, DEVICE, BRIDGE, MARKING, VIRTUAL, ENDPOINT, FLOW, RECEIVER, DEPARTED, IN_FORCE,
+        CLASS, PIN, LIMIT, SOCKET, RATE, TRACE, MARKED, TAIL, COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -181,6 +183,9 @@ pub struct Device {
     pub wire_bridge: u32,
     /// Slot of the port at the other end of the wire.
     pub wire_port: u32,
+    /// What the port's virtual queue takes for a byte, see [`vqueue::ns_per_byte`]; 0: the device's
+    /// own queue is watched.
+    pub virtual_ns_per_byte: u64,
 }
 
 /// A bridge's counters.
@@ -194,6 +199,9 @@ pub struct Bridge {
     /// Counters.
     pub switch: marking::Switch<PORTS>,
 }
+
+/// The virtual queues of a bridge, under the lock of its [`Bridge`].
+pub type Virtual = vqueue::Queues<PORTS>;
 
 /// [`Endpoint::flags`]: limit flows.
 pub const CONTROL_FLOWS: u32 = 1;
@@ -280,7 +288,8 @@ pub const fn in_force(decrease: u32, departed: u32) -> u64 {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEventKind {
-    /// [`marking::Switch::arrive`].
+    /// [`marking::Switch::arrive`]; with [`PortEvent::virtual_ns_per_byte`] instead
+    /// [`vqueue::Queues::arrive`].
     Arrive = 1,
     /// [`marking::Switch::depart`].
     Depart = 2,
@@ -312,6 +321,14 @@ pub struct PortEvent {
     pub backlog: u32,
     /// What was decided.
     pub decision: marking::Decision,
+    /// Arrival at a virtual queue: when.
+    pub now_ns: u64,
+    /// Arrival at a virtual queue: [`Device::virtual_ns_per_byte`]; 0 at all others.
+    pub virtual_ns_per_byte: u64,
+    /// Arrival at a virtual queue: its bytes.
+    pub bytes: u32,
+    /// Padding.
+    pub _pad: u32,
 }
 
 /// Argument of the program [`name::PORT_RESET`], in the packet that it is run on.
@@ -322,11 +339,25 @@ pub struct PortReset {
     pub bridge: u32,
     /// Slot of the port.
     pub port: u32,
-    /// 1: the port is gone; 0: only what waits for it.
-    pub remove: u32,
-    /// Do it only if this many packets ever arrived for it (low 32 bits) and none since; u32::MAX
-    /// with `remove`: always.
+    /// A [`PortAction`].
+    pub action: u32,
+    /// [`PortAction::Forget`]: only if this many packets ever arrived for it (low 32 bits) and none
+    /// since.
     pub arrived: u32,
+}
+
+/// What [`name::PORT_RESET`] does ([`PortReset::action`]).
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortAction {
+    /// [`marking::Switch::keep_waiting`]: nothing waits for it.
+    Forget = 0,
+    /// [`marking::Switch::remove_port`]
+    Remove = 1,
+    /// [`vqueue::Queues::remove_port`]
+    RemoveVirtual = 2,
+    /// [`vqueue::Queues::catch_up`]: what its virtual queue has sent by now departs.
+    CatchUp = 3,
 }
 
 /// Counters of [`name::COUNT`]: things that went another way.
@@ -442,7 +473,9 @@ const _: () = {
     assert!(offset_of!(Bridge, switch) == 8);
     assert!(size_of::<Control>() == 16);
     assert!(size_of::<DeviceKey>() == 8);
-    assert!(size_of::<Device>() == 24);
+    assert!(size_of::<Device>() == 32);
+    assert!(size_of::<vqueue::Queue>() == 32 + vqueue::DEPTH * 16);
+    assert!(size_of::<Virtual>() == 8 + PORTS * size_of::<vqueue::Queue>());
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
@@ -450,7 +483,7 @@ const _: () = {
     assert!(size_of::<LockedReceiver>() == 56);
     assert!(offset_of!(LockedFlow, flow) == 8);
     assert!(size_of::<RateEvent>() == 40);
-    assert!(size_of::<PortEvent>() == 48);
+    assert!(size_of::<PortEvent>() == 72);
     assert!(size_of::<PortReset>() == 16);
     assert!(size_of::<Offsets>() == 72);
 };

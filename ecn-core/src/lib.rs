@@ -19,3 +19,4 @@ pub mod marking;
 pub mod pacing;
 pub mod packet;
 pub mod response;
+pub mod vqueue;

@@ -212,7 +212,7 @@ impl<const N: usize> Switch<N> {
     }
 
     #[inline(always)]
-    fn enter(
+    pub(crate) fn enter(
         &mut self,
         policy: &Policy,
         i: u8,
@@ -394,6 +394,47 @@ impl<const N: usize> Switch<N> {
             output.cnt2 = output.cnt1;
         }
         self.port(i).clip_marks_from();
+    }
+
+    /// Whether `n` packets more may fill the buffer of input `i`, or some from it are to be marked: what
+    /// it holds must be known exactly then.
+    #[inline(always)]
+    pub(crate) fn may_fill(&mut self, policy: &Policy, i: u8, n: u32) -> bool {
+        let input = self.port(i);
+        let fills = input.occupancy.wrapping_add(n) >= policy.buffer || input.to_mark_from > 0;
+        i != HOST && policy.marking != Marking::None as u32 && fills
+    }
+
+    /// Whether input `i` holds a packet for output `o`.
+    #[inline(always)]
+    pub(crate) fn holds(&mut self, i: u8, o: u8) -> bool {
+        *self.waiting(i, o) > 0
+    }
+
+    /// A packet of `n` segments leaves the virtual queue of `o`. What waits there is what was put into
+    /// the queue, so nothing goes below zero; the BPF verifier, which meets this in a loop, has no
+    /// branch to follow.
+    #[inline(always)]
+    pub(crate) fn leave_virtual(&mut self, i: u8, o: u8, n: u32) {
+        let waiting = self.waiting(i, o);
+        *waiting = waiting.wrapping_sub(n);
+        let input = self.port(i);
+        input.occupancy = input.occupancy.wrapping_sub(n);
+        let output = self.port(o);
+        output.cnt1 = output.cnt1.wrapping_sub(n);
+        output.departed += n as u64;
+    }
+
+    /// As [`Switch::remove_port`], where queues are virtual: what the port sent in goes on waiting as
+    /// its own, and leaves its row in time, whoever has the slot by then.
+    #[inline(always)]
+    pub(crate) fn remove_output(&mut self, p: u8, ports: u32) {
+        self.keep_waiting(p, ports, 0);
+        let port = self.port(p);
+        *port = Port {
+            occupancy: port.occupancy,
+            ..Port::default()
+        };
     }
 
     /// Takes a packet off the counters, and only what was put on them: a packet that was queued

@@ -77,7 +77,7 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<marking::Policy>(), 6 * 4);
     assert_eq!(size_of::<marking::Decision>(), 4 * 4);
     assert_eq!(size_of::<abi::Control>(), 2 * 4 + 8);
-    assert_eq!(size_of::<abi::Device>(), 6 * 4);
+    assert_eq!(size_of::<abi::Device>(), 6 * 4 + 8);
     assert_eq!(
         size_of::<abi::Endpoint>(),
         2 * 4 + 2 * 8 + size_of::<response::Policy>() + size_of::<echo::Policy>()
@@ -93,7 +93,7 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<abi::RateEvent>(), 2 * 4 + 2 * 8 + 2 * 4 + 8);
     assert_eq!(
         size_of::<abi::PortEvent>(),
-        8 * 4 + size_of::<marking::Decision>()
+        8 * 4 + size_of::<marking::Decision>() + 2 * 8 + 2 * 4
     );
     assert_eq!(size_of::<abi::Offsets>(), 14 * 4 + 2 * 8);
     assert_eq!(
@@ -125,7 +125,7 @@ fn port_reset_is_four_words() {
     assert_eq!(size_of::<abi::PortReset>(), 16);
     assert_eq!(offset_of!(abi::PortReset, bridge), 0);
     assert_eq!(offset_of!(abi::PortReset, port), 4);
-    assert_eq!(offset_of!(abi::PortReset, remove), 8);
+    assert_eq!(offset_of!(abi::PortReset, action), 8);
     assert_eq!(offset_of!(abi::PortReset, arrived), 12);
 }
 

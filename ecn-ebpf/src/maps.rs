@@ -18,6 +18,9 @@ pub static ECN_BRIDGE: Array<abi::Bridge, 1> = Array::new();
 /// Marking policy per bridge; the agent sets the number of entries.
 #[btf_map]
 pub static ECN_MARKING: Array<marking::Policy, 1> = Array::new();
+/// Virtual queues per bridge; the agent sets the number of entries.
+#[btf_map]
+pub static ECN_VIRTUAL: Array<abi::Virtual, 1> = Array::new();
 /// Policy per endpoint.
 #[btf_map]
 pub static ECN_ENDPOINT: Array<abi::Endpoint, { abi::ENDPOINTS as usize }> = Array::new();

@@ -4,28 +4,31 @@
 //!   input port is `ingress_ifindex` (0: sent by the host).
 //! * `ecn_depart`, `tp_btf/net_dev_start_xmit`: the packet has left the queue. Runs for every device
 //!   of the machine, so the first thing it does is to look the device up.
-//! * `ecn_drop`, `tp_btf/kfree_skb`: the queue dropped it.
+//! * `ecn_drop`, `tp_btf/kfree_skb`: the queue dropped it. Both pass by ports with a virtual queue,
+//!   whose departures are computed at the next arrival.
 //! * `ecn_wire_end`, tcx ingress of a port's veth peer: the first place where a packet that left
 //!   marked can be written to.
 
 use aya_ebpf::{
-    helpers::{bpf_ktime_get_ns, bpf_spin_lock, bpf_spin_unlock},
+    helpers::{bpf_spin_lock, bpf_spin_unlock},
     macros::{btf_tracepoint, classifier},
     programs::{BtfTracePointContext, TcContext},
 };
 use ecn_core::{
-    abi::{self, Bridge, Count, Device, DeviceKey, PortEvent, PortEventKind},
+    abi::{self, Bridge, Count, Device, DeviceKey, PortAction, PortEvent, PortEventKind},
     flow,
     marking::{BACKLOG_UNKNOWN, Decision, HOST},
     pacing,
     packet::{self, Ip},
+    vqueue::{self, Arrival},
 };
 
 use crate::{
     maps::{
-        ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_TRACE, OFFSETS,
-        constant, control, count, netns,
+        ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_TRACE, ECN_VIRTUAL,
+        OFFSETS, constant, control, count, netns,
     },
+    response::now,
     skb::{Linear, NEXT, Packet, field, kernel, load, member, raw},
 };
 
@@ -100,8 +103,27 @@ fn port_out(ctx: TcContext) -> Option<()> {
     let markable = ip.markable();
     p.gather(&ip);
     let bridge = ECN_BRIDGE.get_ptr_mut(d.bridge)?;
+    let mut arrival = Arrival {
+        input: i,
+        output: o,
+        markable,
+        packets: n,
+        ns_per_byte: d.virtual_ns_per_byte,
+        ..Arrival::default()
+    };
+    let mut queues = None;
+    if arrival.ns_per_byte != 0 {
+        arrival.bytes = field!(&p.ctx, wire_len);
+        arrival.now_ns = now();
+        queues = Some(ECN_VIRTUAL.get_ptr_mut(d.bridge)?);
+    }
     let (sequence, decision) = locked!(bridge, b => {
-        (b.sequence, b.switch.arrive(&policy, i, o, n, markable))
+        // The bridge's lock is that of its virtual queues too.
+        let queues = match queues {
+            Some(queues) => Some(&mut *queues),
+            None => None,
+        };
+        (b.sequence, vqueue::arrive(queues, &mut b.switch, &policy, &arrival))
     });
     if decision.mark != 0 {
         mark(&p, &ip, flags, n);
@@ -127,6 +149,10 @@ fn port_out(ctx: TcContext) -> Option<()> {
             markable: markable as u32,
             backlog: 0,
             decision,
+            now_ns: arrival.now_ns,
+            virtual_ns_per_byte: arrival.ns_per_byte,
+            bytes: arrival.bytes,
+            _pad: 0,
         },
     );
     Some(())
@@ -142,10 +168,8 @@ fn mark(p: &Packet, ip: &Ip, flags: u32, n: u32) {
     if flags & abi::TRACE_LATENCY != 0
         && let Some(key) = key(p, ip)
     {
-        // SAFETY: takes nothing.
-        let now = unsafe { bpf_ktime_get_ns() };
         // The oldest mark that was not answered yet stays.
-        let _ = ECN_MARKED.insert(key, now, 1 /* BPF_NOEXIST */);
+        let _ = ECN_MARKED.insert(key, now(), 1 /* BPF_NOEXIST */);
     }
 }
 
@@ -215,6 +239,14 @@ struct Seen {
     /// As the kernel counted them, and the size of each.
     gso_segs: u32,
     gso_size: u32,
+}
+
+impl Seen {
+    /// A port whose own queue counts.
+    #[inline(always)]
+    fn is_watched(&self) -> bool {
+        self.device.role & abi::ROLE_PORT != 0 && self.device.virtual_ns_per_byte == 0
+    }
 }
 
 /// Finds the device; `None` for all that are not ours.
@@ -295,7 +327,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
             unsafe { *departed += packet::segments(s.gso_segs, s.gso_size, 0) as u64 };
         }
     }
-    if s.device.role & abi::ROLE_PORT == 0 {
+    if !s.is_watched() {
         return None;
     }
     let flags = control()?.flags;
@@ -342,6 +374,7 @@ fn leave(flags: u32, s: &Seen, c: &Counted, iif: u32, backlog: u32) -> Option<()
             markable: markable as u32,
             backlog,
             decision,
+            ..PortEvent::default()
         },
     );
     if surplus {
@@ -376,7 +409,7 @@ fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
     // SAFETY: a BTF pointer; offsets are this kernel's.
     let dev: *const u8 = unsafe { member(skb, constant(&OFFSETS.skb_dev)) };
     let s = seen(skb, dev)?;
-    if s.device.role & abi::ROLE_PORT == 0 {
+    if !s.is_watched() {
         return None;
     }
     let flags = control()?.flags;
@@ -426,14 +459,26 @@ pub fn ecn_port_reset(ctx: TcContext) -> i32 {
 fn reset(ctx: &TcContext) -> Option<i32> {
     let b = load::<16>(ctx, 0)?;
     let word = |at: usize| u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
-    let (number, port, remove, arrived) = (word(0), word(4) as u8, word(8), word(12));
+    let (number, port, action, arrived) = (word(0), word(4) as u8, word(8), word(12));
     ECN_MARKING.get(number)?;
     let ports = abi::PORTS as u32;
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
+    let queues = ECN_VIRTUAL.get_ptr_mut(number);
+    let now = now();
     let done = locked!(bridge, b => {
         let idle = b.switch.ports[port as usize].arrived as u32 == arrived;
-        if remove != 0 {
+        if action == PortAction::Remove as u32 {
             b.switch.remove_port(port, ports);
+            1
+        } else if let Some(queues) = queues
+            && action == PortAction::RemoveVirtual as u32
+        {
+            (*queues).remove_port(&mut b.switch, port, ports);
+            1
+        } else if let Some(queues) = queues
+            && action == PortAction::CatchUp as u32
+        {
+            (*queues).catch_up(&mut b.switch, port, now);
             1
         } else if idle {
             b.switch.keep_waiting(port, ports, 0);

@@ -5,7 +5,7 @@
 //! values are refused with the nearest valid one, values out of range with what is allowed, each
 //! with its line. A [`Config`] built by code is checked by [`Config::validate`].
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, DeValue};
 
+use ecn_core::vqueue::DEPTH;
 pub use ecn_sim::keyword::{KeywordError, nearest, suggestion};
 use ecn_sim::keywords;
 pub use ecn_sim::model::{Function, Marking};
@@ -40,6 +41,17 @@ keywords! {
         Pacing = "pacing",
         /// Rates are computed and shown, but not enforced.
         None = "none",
+    }
+}
+
+keywords! {
+    /// Which queue of a port is watched.
+    Queue {
+        /// That of the device: its queueing discipline.
+        #[default]
+        Device = "device",
+        /// What would wait if the port sent at `queue_rate`: for ports without a queue of their own.
+        Virtual = "virtual",
     }
 }
 
@@ -111,6 +123,16 @@ pub struct Bridge {
     /// Only these ports. Default: all, also those that join later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<Vec<String>>,
+    /// Which queues are watched. Default: [`Queue::Device`].
+    #[serde(default)]
+    pub queue: Queue,
+    /// Rate of the ports' virtual queues, frames with Ethernet headers as tc counts them. Needed with
+    /// [`Queue::Virtual`], and only there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_rate: Option<Rate>,
+    /// Rates of single ports that have another than `queue_rate`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub queue_rates: BTreeMap<String, Rate>,
 }
 
 impl Bridge {
@@ -124,6 +146,17 @@ impl Bridge {
             threshold: default_threshold(),
             mark_at: MarkAt::default(),
             ports: None,
+            queue: Queue::default(),
+            queue_rate: None,
+            queue_rates: BTreeMap::new(),
+        }
+    }
+
+    /// The rate of a port's virtual queue, if it has one.
+    pub fn virtual_rate(&self, port: &str) -> Option<Rate> {
+        match self.queue {
+            Queue::Device => None,
+            Queue::Virtual => self.queue_rates.get(port).copied().or(self.queue_rate),
         }
     }
 }
@@ -344,6 +377,9 @@ const SECTIONS: [Section; 6] = [
             "threshold",
             "mark_at",
             "ports",
+            "queue",
+            "queue_rate",
+            "queue_rates",
         ],
     },
     Section {
@@ -666,8 +702,14 @@ impl Config {
             if !seen.insert((&bridge.name, bridge.netns.as_deref().map(netns_path))) {
                 check.duplicate(at("name"), &bridge.name, bridge.netns.as_deref());
             }
-            check.range(at("buffer"), bridge.buffer, 1..=65535);
-            check.range(at("threshold"), bridge.threshold, 1..=65535);
+            // A virtual queue holds so many, and no more.
+            let (buffer, threshold) = match bridge.queue {
+                Queue::Device => (65535, 65535),
+                Queue::Virtual => (DEPTH as u32, DEPTH as u32 - 1),
+            };
+            check.range(at("buffer"), bridge.buffer, 1..=buffer);
+            check.range(at("threshold"), bridge.threshold, 1..=threshold);
+            check.queue(at, bridge);
             if let Some(ports) = &bridge.ports {
                 if ports.is_empty() {
                     check.fail(at("ports"), "the list is empty: leave it out for all ports");
@@ -811,6 +853,47 @@ impl Check {
         }
     }
 
+    /// What goes with which kind of queue.
+    fn queue(&mut self, at: impl Fn(&'static str) -> Place, bridge: &Bridge) {
+        match bridge.queue {
+            Queue::Virtual => {
+                if bridge.queue_rate.is_none() {
+                    self.fail(
+                        at("queue"),
+                        "\"virtual\" needs `queue_rate`, such as queue_rate = \"1gbit\"",
+                    );
+                }
+                if bridge.mark_at == MarkAt::Departure {
+                    self.fail(
+                        at("mark_at"),
+                        "nothing departs from a virtual queue: allowed with it is \"arrival\"",
+                    );
+                }
+            }
+            Queue::Device => {
+                for (key, given) in [
+                    ("queue_rate", bridge.queue_rate.is_some()),
+                    ("queue_rates", !bridge.queue_rates.is_empty()),
+                ] {
+                    if given {
+                        self.fail(
+                            at(key),
+                            "only for queue = \"virtual\": a device's own queue has its own rate",
+                        );
+                    }
+                }
+            }
+        }
+        for port in bridge.queue_rates.keys() {
+            self.device(at("queue_rates"), port);
+            if let Some(ports) = &bridge.ports
+                && !ports.contains(port)
+            {
+                self.fail(at("queue_rates"), format!("`{port}` is not among `ports`"));
+            }
+        }
+    }
+
     /// Names that the kernel takes: `dev_valid_name()` in net/core/dev.c.
     fn device(&mut self, place: Place, name: &str) {
         let reason = if name.is_empty() {
@@ -951,6 +1034,9 @@ mod tests {
         let bridge = Bridge {
             netns: Some("web".into()),
             ports: Some(vec!["p".into()]),
+            queue: Queue::Virtual,
+            queue_rate: "1gbit".parse().ok(),
+            queue_rates: BTreeMap::from([("p".to_owned(), "1mbit".parse().unwrap())]),
             ..Bridge::new("br0")
         };
         let endpoint = Endpoint {
@@ -1026,6 +1112,7 @@ mod tests {
                     threshold: 16,
                     mark_at: MarkAt::Departure,
                     ports: Some(vec!["veth1".into(), "veth2".into()]),
+                    ..Bridge::new("br0")
                 },
                 Bridge::new("br0"),
             ],
@@ -1218,6 +1305,26 @@ mod tests {
                 "",
                 "buffer = 65536",
                 "`buffer` in [[bridge]]: 65536 is out of range: allowed are 1 to 65535",
+            ),
+            (
+                "",
+                "queue = \"virtual\"",
+                "`queue` in [[bridge]]: \"virtual\" needs `queue_rate`, such as queue_rate = \"1gbit\"",
+            ),
+            (
+                "",
+                "queue_rate = \"1gbit\"",
+                "`queue_rate` in [[bridge]]: only for queue = \"virtual\": a device's own queue has its own rate",
+            ),
+            (
+                "",
+                "mark_at = \"departure\"\nqueue = \"virtual\"\nqueue_rate = \"1gbit\"",
+                "`mark_at` in [[bridge]]: nothing departs from a virtual queue: allowed with it is \"arrival\"",
+            ),
+            (
+                "",
+                "threshold = 64\nqueue = \"virtual\"\nqueue_rate = \"1gbit\"",
+                "`threshold` in [[bridge]]: 64 is out of range: allowed are 1 to 63",
             ),
             (
                 "",

@@ -580,7 +580,7 @@ impl Both<'_> {
         let reset = abi::PortReset {
             bridge: BRIDGE,
             port: slot.into(),
-            remove: 0,
+            action: abi::PortAction::Forget as u32,
             arrived: if idle { arrived } else { arrived ^ 1 },
         };
         if idle {
@@ -596,8 +596,8 @@ impl Both<'_> {
         let reset = abi::PortReset {
             bridge: BRIDGE,
             port: slot.into(),
-            remove: 1,
-            arrived: u32::MAX,
+            action: abi::PortAction::Remove as u32,
+            arrived: 0,
         };
         self.host.remove_port(slot, PORTS as u32);
         let done = self.kernel.datapath.reset_port(reset).expect("reset");
@@ -673,6 +673,7 @@ impl Both<'_> {
             },
             backlog,
             decision,
+            ..PortEvent::default()
         };
         prop_assert_eq!(self.kernel.trace.next(), Some(expected));
         prop_assert_eq!(self.kernel.trace.next(), None);

@@ -18,4 +18,5 @@ mod tcp;
 mod twin;
 mod untouched;
 mod verifier;
+mod virtual_queue;
 mod zero;

@@ -6,6 +6,7 @@ use ecn_core::{
     abi::{Count, PORTS, PortEvent, PortEventKind},
     marking::{Decision, Switch},
     packet,
+    vqueue::{self, Arrival, Queues},
 };
 use ecn_tests::{
     eventually,
@@ -20,7 +21,7 @@ use ecn_tests::{
 };
 use ecn_user::{
     agent::Options,
-    config::{MarkAt, Marking},
+    config::{self, MarkAt, Marking},
     datapath::TraceEvents,
 };
 
@@ -70,6 +71,7 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
     events.sort_by_key(|event| event.sequence);
     let policy = running.maps.marking(0).expect("policy");
     let mut switch = Box::new(Switch::<PORTS>::default());
+    let mut queues = Box::new(Queues::<PORTS>::default());
     let mut seen = Seen {
         kinds: BTreeMap::new(),
         decided: Decision::default(),
@@ -83,7 +85,17 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
         let (i, o, n) = (event.input as u8, event.output as u8, event.segments);
         let markable = event.markable != 0;
         let decision = if event.kind == PortEventKind::Arrive as u32 {
-            switch.arrive(&policy, i, o, n, markable)
+            let arrival = Arrival {
+                input: i,
+                output: o,
+                markable,
+                packets: n,
+                bytes: event.bytes,
+                now_ns: event.now_ns,
+                ns_per_byte: event.virtual_ns_per_byte,
+            };
+            let queues = (arrival.ns_per_byte != 0).then_some(&mut *queues);
+            vqueue::arrive(queues, &mut switch, &policy, &arrival)
         } else if event.kind == PortEventKind::Depart as u32 {
             switch.depart(&policy, i, o, n, markable, event.backlog)
         } else if event.kind == PortEventKind::Drop as u32 {
@@ -102,6 +114,9 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
         seen.decided.unmarkable += decision.unmarkable;
         seen.decided.input_trigger += decision.input_trigger;
         seen.decided.output_trigger += decision.output_trigger;
+    }
+    for slot in 0..8 {
+        queues.catch_up(&mut switch, slot, u64::MAX);
     }
     // Departures whose tracepoint run the kernel missed: the agent's sweep forgot them at the end,
     // which is no event.
@@ -177,6 +192,76 @@ fn check(marking: Marking, mark_at: MarkAt) {
     );
     let output = decided.output_trigger;
     assert_eq!(output > 0, marking == Marking::InputOutput, "{decided:?}");
+}
+
+/// Ports without a queue: each decision follows from the arrivals and their times alone.
+fn check_virtual(marking: Marking) {
+    let lab = Lab::new(5);
+    for number in 0..5 {
+        lab.no_flood(number);
+    }
+    let mut config = running::config(&lab, marking);
+    let bridge = &mut config.bridges[0];
+    bridge.queue = config::Queue::Virtual;
+    bridge.queue_rate = Some(running::rate(SLOW));
+    let slower = lab.hosts[4].port.clone();
+    bridge.queue_rates.insert(slower, running::rate(SLOW / 4));
+    let options = Options {
+        trace_ports: true,
+        ..Options::default()
+    };
+    let running = Running::start(config, options);
+    let mut trace = running.trace();
+    let mut events = Vec::new();
+    traffic(&lab, || drain(&mut trace, &mut events));
+    let empty = eventually(s(5), || running.waiting().is_empty());
+    assert!(empty, "{:?}", running.waiting());
+    drain(&mut trace, &mut events);
+    assert_eq!(running.count(Count::RingFull), 0);
+    // The agent's sweep is an event of the bridge, but none of the trace.
+    for (number, event) in events.iter_mut().enumerate() {
+        event.sequence = number as u32 + 1;
+    }
+    let seen = replay(&running, &mut events);
+    let arrivals = events.len() as u32;
+    note(&format!(
+        "replay: {marking} with virtual queues: {arrivals} arrivals, {:?}",
+        seen.decided
+    ));
+    let arrive = PortEventKind::Arrive as u32;
+    assert!(
+        seen.kinds.keys().all(|kind| *kind == arrive),
+        "{:?}",
+        seen.kinds
+    );
+    let decided = seen.decided;
+    assert!(arrivals > 1_000, "{arrivals}");
+    assert!(decided.mark > 100 && decided.mark < arrivals, "{decided:?}");
+    assert!(decided.unmarkable > 20, "{decided:?}");
+    assert!(
+        (100..arrivals).contains(&decided.input_trigger),
+        "{decided:?}"
+    );
+    let output = decided.output_trigger;
+    assert_eq!(output > 0, marking == Marking::InputOutput, "{decided:?}");
+}
+
+#[test]
+fn naive_with_virtual_queues() {
+    kernel_test!();
+    check_virtual(Marking::Naive);
+}
+
+#[test]
+fn input_with_virtual_queues() {
+    kernel_test!();
+    check_virtual(Marking::Input);
+}
+
+#[test]
+fn input_output_with_virtual_queues() {
+    kernel_test!();
+    check_virtual(Marking::InputOutput);
 }
 
 #[test]

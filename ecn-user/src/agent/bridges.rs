@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ecn_core::abi::{self, DeviceKey, name};
+use ecn_core::{
+    abi::{self, DeviceKey, PortAction, name},
+    vqueue,
+};
 
 use super::{Error, Inner, Result, marking_policy, state};
 use crate::{
@@ -31,8 +34,18 @@ pub(super) struct Bridge {
 struct Port {
     slot: u32,
     name: String,
+    /// Its queue is virtual.
+    is_virtual: bool,
     _out: Attached,
     wire_end: Option<WireEnd>,
+}
+
+/// What there is to watch at a port.
+#[derive(PartialEq, Eq)]
+enum Watched {
+    Queue,
+    /// The device has no queue, and it is not to have a virtual one.
+    Nothing,
 }
 
 struct WireEnd {
@@ -99,6 +112,7 @@ impl Bridge {
             name: of.name.clone(),
             netns: of.netns.clone().unwrap_or_default(),
             marking: of.marking,
+            queue: of.queue,
             ports,
         }
     }
@@ -192,10 +206,21 @@ impl Inner {
         for ifindex in gone {
             self.remove_port(number, ifindex)?;
         }
+        let mut without_queue = Vec::new();
         for link in links {
-            if !self.bridges[number].ports.contains_key(&link.index) {
-                self.add_port(number, link)?;
+            if !self.bridges[number].ports.contains_key(&link.index)
+                && self.add_port(number, link)? == Watched::Nothing
+            {
+                without_queue.push(link.name.as_str());
             }
+        }
+        if !without_queue.is_empty() {
+            tracing::info!(
+                "bridge {}: no queue at {} (noqueue), so nothing waits or is marked there; \
+                 a queueing discipline or queue = \"virtual\" gives one",
+                config.name,
+                without_queue.join(" ")
+            );
         }
         let slots = self.bridges[number].slots();
         self.maps
@@ -220,7 +245,7 @@ impl Inner {
         Ok(())
     }
 
-    fn add_port(&mut self, number: usize, link: &Link) -> Result<()> {
+    fn add_port(&mut self, number: usize, link: &Link) -> Result<Watched> {
         let bridge = &self.bridges[number];
         let Some(slot) = bridge.free_slot() else {
             tracing::warn!(
@@ -229,14 +254,21 @@ impl Inner {
                 self.config.bridges[number].name,
                 abi::PORTS - 1
             );
-            return Ok(());
+            return Ok(Watched::Queue);
         };
         let netns = bridge.ns.inum();
         let key = bridge.key(link.index);
         let root = bridge.nl.root_qdisc(link.index)?;
-        let has_backlog = root.is_none_or(|q| !WITHOUT_BACKLOG.contains(&q.kind.as_str()));
+        let kind = root.as_ref().map_or("", |q| q.kind.as_str());
+        let has_backlog = !WITHOUT_BACKLOG.contains(&kind);
+        let rate = self.config.bridges[number].virtual_rate(&link.name);
         let mut device = self.maps.device(key);
-        device.role |= abi::ROLE_PORT | if has_backlog { abi::ROLE_BACKLOG } else { 0 };
+        device.role |= abi::ROLE_PORT;
+        if let Some(rate) = rate {
+            device.virtual_ns_per_byte = vqueue::ns_per_byte(rate.bytes_per_s()).unwrap_or(0);
+        } else if has_backlog {
+            device.role |= abi::ROLE_BACKLOG;
+        }
         device.bridge = number as u32;
         device.port = slot;
         self.maps.set_device(key, device)?;
@@ -257,11 +289,16 @@ impl Inner {
         let port = Port {
             slot,
             name: link.name.clone(),
+            is_virtual: rate.is_some(),
             _out: out,
             wire_end: None,
         };
         self.bridges[number].ports.insert(link.index, port);
-        Ok(())
+        Ok(if rate.is_none() && kind == "noqueue" {
+            Watched::Nothing
+        } else {
+            Watched::Queue
+        })
     }
 
     /// Attaches to the other end of a port's veth pair.
@@ -347,8 +384,12 @@ impl Inner {
         self.datapath.reset_port(abi::PortReset {
             bridge: number as u32,
             port: port.slot,
-            remove: 1,
-            arrived: u32::MAX,
+            action: if port.is_virtual {
+                PortAction::RemoveVirtual
+            } else {
+                PortAction::Remove
+            } as u32,
+            arrived: 0,
         })?;
         Ok(())
     }
@@ -356,6 +397,9 @@ impl Inner {
     pub(super) fn forget_role(&mut self, key: DeviceKey, role: u32) {
         let mut device = self.maps.device(key);
         device.role &= !role;
+        if role & abi::ROLE_PORT != 0 {
+            device.virtual_ns_per_byte = 0;
+        }
         if device.role == 0 {
             self.maps.remove_device(key);
         } else if let Err(error) = self.maps.set_device(key, device) {
@@ -372,6 +416,18 @@ impl Inner {
             let mut stuck = Vec::new();
             for (&ifindex, port) in &bridge.ports {
                 let p = view.port(port.slot);
+                if port.is_virtual {
+                    // Its departures are computed when something comes; nothing did for a while, perhaps.
+                    if p.cnt1 > 0 {
+                        self.datapath.reset_port(abi::PortReset {
+                            bridge: number as u32,
+                            port: port.slot,
+                            action: PortAction::CatchUp as u32,
+                            arrived: 0,
+                        })?;
+                    }
+                    continue;
+                }
                 let now = (p.arrived, p.departed + p.dropped);
                 let before = bridge.seen.insert(port.slot, now);
                 if p.cnt1 > 0 && before == Some(now) {
@@ -390,7 +446,7 @@ impl Inner {
                     self.datapath.reset_port(abi::PortReset {
                         bridge: number as u32,
                         port: slot,
-                        remove: 0,
+                        action: PortAction::Forget as u32,
                         arrived: arrived as u32,
                     })?;
                 }

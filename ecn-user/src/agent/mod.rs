@@ -393,7 +393,10 @@ impl Agent {
             let bridges: Vec<_> = config
                 .bridges
                 .iter()
-                .map(|b| (b.name.clone(), b.netns.clone(), b.ports.clone()))
+                .map(|b| {
+                    let queue = (b.queue, b.queue_rate, b.queue_rates.clone());
+                    (b.name.clone(), b.netns.clone(), b.ports.clone(), queue)
+                })
                 .collect();
             (
                 bridges,
@@ -493,8 +496,12 @@ pub async fn run(
     let state = agent.state();
     for bridge in &state.bridges {
         let ports: Vec<&str> = bridge.ports.iter().map(|p| p.name.as_str()).collect();
+        let queues = match bridge.queue {
+            config::Queue::Device => "",
+            config::Queue::Virtual => ", by virtual queues",
+        };
         tracing::info!(
-            "bridge {}: {} marking at {}",
+            "bridge {}: {} marking at {}{queues}",
             bridge.name,
             bridge.marking,
             ports.join(" ")

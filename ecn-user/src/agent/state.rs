@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::config::{Enforcement, Function, Marking};
+use crate::config::{Enforcement, Function, Marking, Queue};
 
 /// Directory of lock and state.
 pub const DIR: &str = "/run/ecn";
@@ -39,6 +39,9 @@ pub struct BridgeState {
     pub netns: String,
     /// Policy.
     pub marking: Marking,
+    /// Which queues are watched.
+    #[serde(default)]
+    pub queue: Queue,
     /// Ports.
     pub ports: Vec<PortState>,
 }

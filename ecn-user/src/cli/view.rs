@@ -72,7 +72,7 @@ impl View {
     pub fn ports(&self) -> anyhow::Result<Vec<PortRow>> {
         let mut rows = Vec::new();
         for bridge in &self.state.bridges {
-            let counters = self.maps.bridge(bridge.number)?;
+            let counters = self.maps.bridge_at(bridge.number, now_ns())?;
             let marking = marking_of(&self.maps, bridge);
             for port in bridge
                 .ports

@@ -8,7 +8,7 @@ use std::{
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, Queue, RingBuf};
 use ecn_core::{
     abi::{self, Count, name},
-    flow, marking,
+    flow, marking, vqueue,
 };
 
 use super::{Error, Result, pin_dir};
@@ -27,6 +27,7 @@ pub struct Maps {
     control: Array<MapData, Raw<abi::Control>>,
     device: Hash<abi::DeviceKey, abi::Device>,
     bridge: MapData,
+    virtual_queues: MapData,
     marking: Array<MapData, Raw<marking::Policy>>,
     endpoint: Array<MapData, Raw<abi::Endpoint>>,
     flow: Hash<flow::Key, abi::LockedFlow>,
@@ -55,11 +56,46 @@ impl BridgeView {
         self.word(std::mem::offset_of!(abi::Bridge, sequence))
     }
 
+    fn port_at(slot: u32) -> usize {
+        std::mem::offset_of!(abi::Bridge, switch) + slot as usize * size_of::<marking::Port>()
+    }
+
     /// Counters of the port in a slot.
     pub fn port(&self, slot: u32) -> marking::Port {
-        let at =
-            std::mem::offset_of!(abi::Bridge, switch) + slot as usize * size_of::<marking::Port>();
+        let at = Self::port_at(slot);
         self.0.get(at..).and_then(pod::read).unwrap_or_default()
+    }
+
+    fn change_port(&mut self, slot: u32, change: impl FnOnce(&mut marking::Port)) {
+        let mut port = self.port(slot);
+        change(&mut port);
+        let at = Self::port_at(slot);
+        if let Some(place) = self.0.get_mut(at..at + size_of::<marking::Port>()) {
+            place.copy_from_slice(pod::bytes(&port));
+        }
+    }
+
+    /// Takes off what has left the virtual queues by now: the counters say so at the next arrival only.
+    /// Bridge and queues are read one after the other, so that this may be off by what came between.
+    fn catch_up(&mut self, queues: &[u8], now_ns: u64) {
+        let at = std::mem::offset_of!(abi::Virtual, of);
+        let queues = queues.get(at..).unwrap_or_default();
+        for (o, queue) in queues.chunks_exact(size_of::<vqueue::Queue>()).enumerate() {
+            let Some(queue) = pod::read::<vqueue::Queue>(queue) else {
+                continue;
+            };
+            for packet in queue.begun(now_ns) {
+                let n = packet.packets;
+                self.change_port(packet.input, |p| {
+                    p.occupancy = p.occupancy.saturating_sub(n)
+                });
+                self.change_port(o as u32, |p| {
+                    p.cnt1 = p.cnt1.saturating_sub(n);
+                    p.cnt2 = p.cnt2.min(p.cnt1);
+                    p.departed += u64::from(n);
+                });
+            }
+        }
     }
 
     /// Packets from input slot `i` that wait for output slot `o`.
@@ -123,7 +159,9 @@ impl Maps {
             .info()
             .map_err(Error::map(name::FLOW))?
             .max_entries() as usize;
+        let virtual_queues = open(d, name::VIRTUAL, 4, size::<abi::Virtual>())?;
         let maps = Self {
+            virtual_queues,
             control: map!(Array, name::CONTROL, 4, size::<abi::Control>()),
             device: map!(
                 HashMap,
@@ -215,6 +253,21 @@ impl Maps {
         sys::map_value(self.bridge.fd().as_fd(), size_of::<abi::Bridge>(), number)
             .map(BridgeView)
             .map_err(bridge_error)
+    }
+
+    /// A bridge's counters as they are at a time (monotonic clock): without what has left its virtual
+    /// queues by then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn bridge_at(&self, number: u32, now_ns: u64) -> Result<BridgeView> {
+        let mut view = self.bridge(number)?;
+        let map = self.virtual_queues.fd().as_fd();
+        let queues = sys::map_value(map, size_of::<abi::Virtual>(), number)
+            .map_err(|errno| Error::map(name::VIRTUAL)(MapError::IoError(errno.into())))?;
+        view.catch_up(&queues, now_ns);
+        Ok(view)
     }
 
     /// Sets a bridge's counters to zero. The programs' own [`name::PORT_RESET`] is what to use where

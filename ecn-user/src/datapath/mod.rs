@@ -442,6 +442,7 @@ fn load(
     loader
         .map_max_entries(name::BRIDGE, sizes.bridges.max(1))
         .map_max_entries(name::MARKING, sizes.bridges.max(1))
+        .map_max_entries(name::VIRTUAL, sizes.bridges.max(1))
         .map_max_entries(name::FLOW, sizes.flows)
         .map_max_entries(name::RECEIVER, sizes.flows)
         .map_max_entries(name::SOCKET, sizes.flows)

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use ecn_core::{abi, flow, marking};
+use ecn_core::{abi, flow, marking, vqueue};
 
 /// A value that is read from and written to maps byte by byte.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,3 +68,5 @@ unsafe impl Plain for abi::PortEvent {}
 unsafe impl Plain for abi::PortReset {}
 // SAFETY: as above.
 unsafe impl Plain for marking::Port {}
+// SAFETY: as above.
+unsafe impl Plain for vqueue::Queue {}

@@ -1,0 +1,153 @@
+//! Virtual queues: ports without a queue of their own are held below a rate.
+
+use std::time::Duration;
+
+use ecn_core::vqueue::DEPTH;
+use ecn_tests::{
+    eventually, kernel_test,
+    lab::Lab,
+    note,
+    running::{self, Running},
+    s,
+    traffic::Stream,
+};
+use ecn_user::{
+    agent::{Options, enforce::now_ns},
+    config::{self, Marking},
+};
+
+const MBIT: u64 = 125_000;
+/// Of the ports.
+const RATE: u64 = 50 * MBIT;
+/// Of the senders.
+const LINK: u64 = 100 * MBIT;
+
+/// Hosts 0 and 1 send to host 2; no port has a queue.
+fn start(lab: &Lab, marking: Marking) -> Running {
+    let mut config = running::config(lab, marking);
+    let bridge = &mut config.bridges[0];
+    bridge.queue = config::Queue::Virtual;
+    bridge.queue_rate = Some(running::rate(RATE));
+    Running::start(
+        running::with_endpoints(config, lab, &[0, 1, 2], LINK),
+        Options::default(),
+    )
+}
+
+fn streams(lab: &Lab) -> Vec<Stream> {
+    let streams = (0..10).map(|number| {
+        let from = &lab.hosts[number % 2];
+        Stream::start(from, &lab.hosts[2], 7001 + number as u16, 1400)
+    });
+    streams.collect()
+}
+
+/// Frame bytes per second over some time, of all streams.
+fn rate(running: &Running, lab: &Lab, over: Duration) -> f64 {
+    let port = || running.port(&lab.hosts[2].port).arrived;
+    let (start, before) = (std::time::Instant::now(), port());
+    std::thread::sleep(over);
+    // Echoes go the other way: here come only these.
+    (port() - before) as f64 * 1442.0 / start.elapsed().as_secs_f64()
+}
+
+#[test]
+fn senders_come_down_to_its_rate() {
+    kernel_test!();
+    let lab = Lab::new(3);
+    let running = start(&lab, Marking::InputOutput);
+    let port = lab.hosts[2].port.clone();
+    let streams = streams(&lab);
+    let marked = || running.port(&port).marked > 100;
+    assert!(eventually(s(10), marked), "{:?}", running.port(&port));
+    std::thread::sleep(s(2));
+    let mut waits = Vec::new();
+    let mut rates = Vec::new();
+    for _ in 0..6 {
+        rates.push(rate(&running, &lab, Duration::from_millis(500)) / RATE as f64);
+        waits.push(running.maps.bridge_at(0, now_ns()).expect("counters"));
+    }
+    let slot = running.slot(&port);
+    let waits: Vec<u32> = waits.iter().map(|view| view.port(slot).cnt1).collect();
+    let share = rates.iter().sum::<f64>() / rates.len() as f64;
+    note(&format!(
+        "virtual queue: {share:.3} of its rate ({rates:.2?}), waiting {waits:?}, {:?}",
+        running.port(&port)
+    ));
+    // Twice as much would come without control.
+    assert!((0.6..=1.1).contains(&share), "{rates:?}");
+    assert!(waits.iter().all(|n| *n < DEPTH as u32), "{waits:?}");
+    assert_eq!(running.port(&port).dropped, 0);
+    drop(streams);
+    idle(&running);
+}
+
+/// Nothing waits, and that shows at once, not at the next packet.
+#[track_caller]
+fn idle(running: &Running) {
+    // What a queue of this length takes at most.
+    std::thread::sleep(Duration::from_millis(100));
+    let view = running.maps.bridge_at(0, now_ns()).expect("counters");
+    for slot in 0..8 {
+        let p = view.port(slot);
+        assert_eq!(
+            (p.cnt1, p.cnt2, p.occupancy),
+            (0, 0, 0),
+            "slot {slot}: {p:?}"
+        );
+    }
+    // In the kernel too, soon.
+    let zero = eventually(s(3), || running.waiting().is_empty());
+    assert!(zero, "{:?}", running.waiting());
+}
+
+/// Only watched: as many wait as can, and are all gone after.
+#[test]
+fn overload_does_not_pile_up() {
+    kernel_test!();
+    let lab = Lab::new(3);
+    let running = start(&lab, Marking::None);
+    let port = lab.hosts[2].port.clone();
+    let streams = streams(&lab);
+    let full = || running.port(&port).cnt1 == DEPTH as u32;
+    assert!(eventually(s(10), full), "{:?}", running.port(&port));
+    let before = running.port(&port).arrived;
+    let more = || running.port(&port).arrived > before + 10_000;
+    assert!(eventually(s(10), more), "{:?}", running.port(&port));
+    assert!(running.port(&port).cnt1 <= DEPTH as u32);
+    drop(streams);
+    idle(&running);
+    let p = running.port(&port);
+    assert_eq!(
+        (p.arrived, p.marked, p.dropped),
+        (p.departed, 0, 0),
+        "{p:?}"
+    );
+}
+
+/// A port with packets of its own in others' queues goes, and its slot is given away.
+#[test]
+fn a_port_goes_and_comes() {
+    kernel_test!();
+    let mut lab = Lab::new(3);
+    let mut config = running::config(&lab, Marking::InputOutput);
+    config.bridges[0].queue = config::Queue::Virtual;
+    config.bridges[0].queue_rate = Some(running::rate(RATE / 50));
+    let running = Running::start(config, Options::default());
+    for _ in 0..3 {
+        let streams = streams(&lab);
+        let port = lab.hosts[2].port.clone();
+        let waits = || running.port(&port).cnt1 > 20;
+        assert!(eventually(s(5), waits), "{:?}", running.port(&port));
+        lab.unplug(0);
+        drop(streams);
+        lab.plug_in(0);
+        let back = || {
+            let state = running.agent().state();
+            state.bridges[0].ports.len() == 3
+        };
+        assert!(eventually(s(5), back), "{:?}", running.agent().state());
+    }
+    let zero = eventually(s(10), || running.waiting().is_empty());
+    assert!(zero, "{:?}", running.waiting());
+}
