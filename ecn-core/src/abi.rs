@@ -92,6 +92,10 @@ pub mod name {
     pub const ENDPOINT_OUT: &str = "ecn_ep_out";
     /// tcx ingress of an endpoint: likewise, [`FLOW_IN`].
     pub const ENDPOINT_IN: &str = "ecn_ep_in";
+    /// XDP of an endpoint: takes echoes.
+    pub const ENDPOINT_XDP: &str = "ecn_ep_xdp";
+    /// The same for frames in several pieces (kernel 5.18).
+    pub const ENDPOINT_XDP_FRAGS: &str = "ecn_ep_xdp_f";
     /// Sender's side of an endpoint, loaded once.
     pub const FLOW_OUT: &str = "ecn_flow_out";
     /// Receiver's side of an endpoint, loaded once.
@@ -99,7 +103,7 @@ pub mod name {
     /// sock_ops of a cgroup: rates of TCP sockets.
     pub const SOCK: &str = "ecn_sock";
     /// All programs.
-    pub const PROGRAMS: [&str; 12] = [
+    pub const PROGRAMS: [&str; 13] = [
         SOCK,
         PORT_OUT,
         WIRE_END,
@@ -110,6 +114,7 @@ pub mod name {
         EMPTY,
         ENDPOINT_OUT,
         ENDPOINT_IN,
+        ENDPOINT_XDP,
         FLOW_OUT,
         FLOW_IN,
     ];
@@ -402,11 +407,13 @@ pub enum Count {
     Unparsed,
     /// Packets that nothing limits, with [`PACE`]: of no TCP socket of this machine.
     Unpaced,
+    /// Of the echoes, those that came at an XDP program.
+    EchoXdp,
 }
 
 impl Count {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::FlowsFull,
         Self::ClassesFull,
         Self::ReceiversFull,
@@ -426,6 +433,7 @@ impl Count {
         Self::SourceDropped,
         Self::Unparsed,
         Self::Unpaced,
+        Self::EchoXdp,
     ];
 }
 

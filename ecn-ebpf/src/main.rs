@@ -32,6 +32,7 @@ mod response;
 mod skb;
 mod socket;
 mod switch;
+mod xdp;
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -91,7 +91,7 @@ impl Read for Bytes {
 
 /// The same word, if `zero` is: of all its bits the verifier thinks that they may have changed.
 #[inline(always)]
-fn unknown(word: u64, zero: u32) -> u64 {
+pub fn unknown(word: u64, zero: u32) -> u64 {
     word ^ (zero as u64 | (zero as u64) << 32)
 }
 

@@ -45,6 +45,20 @@ keywords! {
 }
 
 keywords! {
+    /// Where an endpoint takes the echoes that come.
+    Hook {
+        /// `xdp` where it costs nothing: the driver takes XDP programs and is not veth, whose peer
+        /// would lose its segmentation offload. Else `tc`.
+        #[default]
+        Auto = "auto",
+        /// At tc ingress.
+        Tc = "tc",
+        /// In the driver.
+        Xdp = "xdp",
+    }
+}
+
+keywords! {
     /// Which queue of a port is watched.
     Queue {
         /// That of the device: its queueing discipline.
@@ -176,6 +190,9 @@ pub struct Endpoint {
     /// How rates are enforced. Default: [`Enforcement::Auto`].
     #[serde(default)]
     pub enforcement: Enforcement,
+    /// Where echoes are taken. Default: [`Hook::Auto`].
+    #[serde(default)]
+    pub hook: Hook,
 }
 
 impl Endpoint {
@@ -186,6 +203,7 @@ impl Endpoint {
             netns: None,
             link_rate: None,
             enforcement: Enforcement::default(),
+            hook: Hook::default(),
         }
     }
 }
@@ -386,7 +404,7 @@ const SECTIONS: [Section; 6] = [
         name: "endpoint",
         is_list: true,
         required: &["device"],
-        keys: &["device", "netns", "link_rate", "enforcement"],
+        keys: &["device", "netns", "link_rate", "enforcement", "hook"],
     },
     Section {
         name: "response",
@@ -1083,6 +1101,7 @@ mod tests {
             netns = "/proc/1/ns/net"
             link_rate = "100mbit"
             enforcement = "none"
+            hook = "xdp"
             [response]
             function = "aimd"
             rmin = "1/256"
@@ -1121,6 +1140,7 @@ mod tests {
                 netns: Some("/proc/1/ns/net".into()),
                 link_rate: Rate::from_bytes_per_s(12_500_000),
                 enforcement: Enforcement::None,
+                hook: Hook::Xdp,
             }],
             response: Response {
                 function: Function::Aimd,

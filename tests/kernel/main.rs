@@ -19,4 +19,5 @@ mod twin;
 mod untouched;
 mod verifier;
 mod virtual_queue;
+mod xdp;
 mod zero;

@@ -15,7 +15,7 @@ use super::{
     state::{self, State},
 };
 use crate::{
-    config::{Config, Enforcement},
+    config::{Config, Enforcement, Hook},
     datapath::{self, Attached, Copy},
     net::{
         NetNs, Netlink, QdiscWatch,
@@ -45,6 +45,8 @@ pub(super) struct Endpoint {
     said: bool,
     /// Classes that exist.
     made: HashSet<u32>,
+    /// Where echoes are taken.
+    hook: Hook,
     _attached: Vec<Attached>,
     _copy: Copy,
 }
@@ -60,6 +62,7 @@ impl Endpoint {
             response: config.response.function,
             enforcement: self.choice.enforcement,
             why: self.choice.why.clone(),
+            hook: self.hook,
             installed_qdisc: self.choice.installed,
             gso_max_segs: self.gso_max_segs,
         }
@@ -196,6 +199,7 @@ impl Inner {
             away: false,
             said: false,
             made: HashSet::new(),
+            hook: Hook::Tc,
             _attached: Vec::new(),
             _copy: copy,
         };
@@ -216,6 +220,22 @@ impl Inner {
                 Err(error) => {
                     self.endpoints.push(endpoint);
                     return Err(error.into());
+                }
+            }
+        }
+        // tc stays behind it: there data is counted, and echoes too where XDP lets them pass.
+        if config.hook == Hook::Xdp
+            || config.hook == Hook::Auto && endpoint.link.kind.as_deref() != Some("veth")
+        {
+            match endpoint._copy.attach_xdp(&endpoint.ns, &config.device) {
+                Ok(attached) => {
+                    endpoint._attached.push(attached);
+                    endpoint.hook = Hook::Xdp;
+                }
+                Err(error) if config.hook == Hook::Auto => tracing::debug!("{error}"),
+                Err(error) => {
+                    self.endpoints.push(endpoint);
+                    return Err(Error::Configuration(error.to_string()));
                 }
             }
         }

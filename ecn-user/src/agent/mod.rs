@@ -513,8 +513,12 @@ pub async fn run(
             netns => format!(" in {netns}"),
         };
         let (device, response) = (&endpoint.device, endpoint.response);
+        let hook = match endpoint.hook {
+            config::Hook::Xdp => ", echoes at XDP",
+            config::Hook::Tc | config::Hook::Auto => "",
+        };
         tracing::info!(
-            "endpoint {device}{netns}: {response} by {} ({})",
+            "endpoint {device}{netns}: {response} by {} ({}){hook}",
             endpoint.enforcement,
             endpoint.why
         );

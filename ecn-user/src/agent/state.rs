@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::config::{Enforcement, Function, Marking, Queue};
+use crate::config::{Enforcement, Function, Hook, Marking, Queue};
 
 /// Directory of lock and state.
 pub const DIR: &str = "/run/ecn";
@@ -75,6 +75,9 @@ pub struct EndpointState {
     /// Why that.
     #[serde(default)]
     pub why: String,
+    /// Where echoes are taken: what was chosen, where it was left to us.
+    #[serde(default)]
+    pub hook: Hook,
     /// The root qdisc is ours to remove.
     pub installed_qdisc: bool,
     /// Segments of a super-packet at most, to be given back; nothing if the agent changed nothing.

@@ -74,6 +74,9 @@ pub struct FlowRow {
     pub acked_packets: u64,
     /// How the rate is enforced.
     pub enforcement: String,
+    /// Where its echoes are taken: tc or xdp.
+    #[serde(default)]
+    pub hook: String,
     /// Whether the rate was set by hand and stays.
     pub pinned: bool,
     /// Time since its last packet, in milliseconds.

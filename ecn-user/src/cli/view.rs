@@ -246,6 +246,9 @@ fn flow_row(
         marked_packets: flow.marked_packets,
         acked_packets: flow.acked_packets,
         enforcement: enforcement.name().to_owned(),
+        hook: endpoint
+            .map_or("", |endpoint| endpoint.hook.name())
+            .to_owned(),
         pinned: pinned.is_some(),
         idle_ms: now_ns.saturating_sub(flow.last_sent_ns) / 1_000_000,
     }
@@ -264,6 +267,7 @@ mod tests {
             response: Function::Lipd,
             enforcement,
             why: String::new(),
+            hook: crate::config::Hook::Tc,
             installed_qdisc: true,
             gso_max_segs: None,
         }

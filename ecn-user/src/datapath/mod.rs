@@ -11,6 +11,7 @@ mod test_run;
 
 use std::{
     io,
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
 };
 
@@ -19,7 +20,7 @@ use aya::{
     maps::{MapError, ProgramArray},
     programs::{
         BtfTracePoint, ProgramError, ProgramType, SchedClassifier, SockOps, TcAttachType,
-        TestRun as _, TestRunOptions, tc::SchedClassifierLink,
+        TestRun as _, TestRunOptions, Xdp, XdpMode, tc::SchedClassifierLink, xdp::XdpLink,
     },
     sys::{BpfHelper, is_helper_supported},
 };
@@ -79,6 +80,19 @@ pub enum Error {
         netns: String,
         /// Why.
         error: Box<ProgramError>,
+    },
+    /// The driver does not take XDP programs.
+    #[error(
+        "device {device} (namespace {netns}) does not take an XDP program in its driver: {why}; \
+         use hook = \"tc\" or \"auto\""
+    )]
+    Xdp {
+        /// Device.
+        device: String,
+        /// Namespace.
+        netns: String,
+        /// What the driver said.
+        why: String,
     },
     /// A map operation failed.
     #[error("map {name}: {error}")]
@@ -176,7 +190,13 @@ pub struct Datapath {
 
 /// An attached program; dropping it detaches.
 pub struct Attached {
-    _link: SchedClassifierLink,
+    _link: AttachedLink,
+}
+
+/// Held only.
+enum AttachedLink {
+    Tc { _link: SchedClassifierLink },
+    Xdp { _link: XdpLink },
 }
 
 /// A loaded copy of the tcx programs.
@@ -332,6 +352,11 @@ impl Datapath {
                 name::PORT_RESET | name::FLOW_OUT | name::FLOW_IN => {
                     classifier(&mut self.common, program)?.info()
                 }
+                name::ENDPOINT_XDP => {
+                    let p = xdp(&mut copy.ebpf, program)?;
+                    p.load().map_err(Error::program(program))?;
+                    p.info()
+                }
                 _ => {
                     let p = classifier(&mut copy.ebpf, program)?;
                     p.load().map_err(Error::program(program))?;
@@ -404,7 +429,50 @@ impl Copy {
             netns: ns.name().to_owned(),
             error: Box::new(error),
         })?;
-        Ok(Attached { _link: link })
+        Ok(Attached {
+            _link: AttachedLink::Tc { _link: link },
+        })
+    }
+
+    /// Attaches the XDP program to a device, in its driver: by a link, or by netlink where the kernel
+    /// has none. Where frames may come in several pieces the driver is told that this one can.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Xdp`], with the driver's own words.
+    pub fn attach_xdp(&mut self, ns: &NetNs, device: &str) -> Result<Attached> {
+        let refuse = |error: &dyn std::error::Error, said: Option<String>| Error::Xdp {
+            device: device.to_owned(),
+            netns: ns.name().to_owned(),
+            why: said.unwrap_or_else(|| chain_of(error)),
+        };
+        let mut name = name::ENDPOINT_XDP_FRAGS;
+        if xdp(&mut self.ebpf, name)?.load().is_err() {
+            name = name::ENDPOINT_XDP;
+            let plain = xdp(&mut self.ebpf, name)?;
+            if plain.fd().is_err() {
+                plain.load().map_err(Error::program(name))?;
+            }
+        }
+        let program = xdp(&mut self.ebpf, name)?;
+        let attach = || {
+            let id = program.attach(device, XdpMode::Driver)?;
+            program.take_link(id)
+        };
+        match ns.run(attach) {
+            Ok(link) => Ok(Attached {
+                _link: AttachedLink::Xdp { _link: link },
+            }),
+            Err(error) => {
+                // A link's refusal is a number; netlink's comes with a reason.
+                let program = xdp(&mut self.ebpf, name)?;
+                let nl = net::Netlink::open(ns)?;
+                let fd = program.fd().map_err(Error::program(name))?;
+                let said = nl.link(device).ok();
+                let said = said.and_then(|link| nl.xdp_refusal(link.index, fd.as_fd()));
+                Err(refuse(&error, said))
+            }
+        }
     }
 }
 
@@ -420,6 +488,21 @@ where
         .ok_or(Error::NoObject)?
         .try_into()
         .map_err(Error::program(program))
+}
+
+/// What an error says, down to its cause.
+fn chain_of(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn xdp<'a>(ebpf: &'a mut Ebpf, program: &str) -> Result<&'a mut Xdp> {
+    get(ebpf, program)
 }
 
 fn classifier<'a>(ebpf: &'a mut Ebpf, program: &str) -> Result<&'a mut SchedClassifier> {

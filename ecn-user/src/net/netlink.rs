@@ -268,6 +268,27 @@ impl Netlink {
         })
     }
 
+    /// Tries to attach an XDP program to a device's driver, and tells why that is refused. `None`: it is
+    /// not, and the program is off again.
+    pub(crate) fn xdp_refusal(&self, index: u32, program: BorrowedFd<'_>) -> Option<String> {
+        // linux/if_link.h: IFLA_XDP_FD, IFLA_XDP_FLAGS; XDP_FLAGS_UPDATE_IF_NOEXIST, XDP_FLAGS_DRV_MODE.
+        let set = |fd: i32, flags: u32| {
+            let message = Message::request(libc::RTM_SETLINK, 0)
+                .ifinfo(index, 0, 0)
+                .nest(libc::IFLA_XDP, |xdp| {
+                    xdp.attr(1, &fd.to_ne_bytes()).attr_u32(3, flags)
+                });
+            self.request(message, || format!("attach XDP to interface {index}"))
+        };
+        match set(program.as_raw_fd(), 1 | 1 << 2) {
+            Err(error) => Some(error.to_string()),
+            Ok(()) => {
+                let _ = set(-1, 1 << 2);
+                None
+            }
+        }
+    }
+
     /// Keeps a bridge from flooding to a port: only frames whose address it knows go there.
     pub fn set_no_flood(&self, port: u32) -> Result<()> {
         let message = Message::request(libc::RTM_SETLINK, 0)

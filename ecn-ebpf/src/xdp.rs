@@ -1,0 +1,121 @@
+//! XDP at a sender's device: echoes are taken before the kernel makes socket buffers of them.
+//!
+//! The first program on a packet's way in. An echo goes no further; everything else passes untouched,
+//! also what cannot be parsed: that is the tc program's to count.
+
+use aya_ebpf::{
+    bindings::{xdp_action, xdp_md},
+    macros::xdp,
+    programs::XdpContext,
+};
+use ecn_core::{
+    abi::{self, Count},
+    echo::{self, Echo},
+    flow::Key,
+    packet::{self, Read},
+};
+
+use crate::{
+    maps::{ECN_ENDPOINT, ENDPOINT, constant, control, count},
+    response,
+    skb::unknown,
+};
+
+/// Headers lie within the first bytes; the verifier wants a bound.
+const LAST_OFFSET: u32 = 0x7ff;
+
+/// The bytes of a frame as the driver has them.
+struct Frame(*mut xdp_md);
+
+impl Read for Frame {
+    #[inline(always)]
+    fn frame_len(&self) -> u32 {
+        // SAFETY: the context outlives the program; the verifier knows both fields.
+        unsafe { (*self.0).data_end.wrapping_sub((*self.0).data) }
+    }
+
+    #[inline(always)]
+    fn read(&self, at: u32, to: &mut [u8]) -> bool {
+        if at > LAST_OFFSET {
+            return false;
+        }
+        // SAFETY: within the frame, by the comparison.
+        unsafe {
+            let from = (*self.0).data as usize + at as usize;
+            // One byte alone would be compared as `from < data_end`, of which the verifier learns nothing.
+            let len = if to.len() < 2 { 2 } else { to.len() };
+            if from + len > (*self.0).data_end as usize {
+                return false;
+            }
+            let from = from as *const u8;
+            let mut i = 0;
+            while i < to.len() {
+                to[i] = from.add(i).read_volatile();
+                i += 1;
+            }
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn opaque(&self, word: u64) -> u64 {
+        // SAFETY: as above. Two reads of one field: zero, which neither compiler nor verifier knows.
+        let zero = unsafe {
+            let queue = &raw const (*self.0).rx_queue_index;
+            core::ptr::read_volatile(queue) ^ core::ptr::read_volatile(queue)
+        };
+        unknown(word, zero)
+    }
+}
+
+/// For drivers that hand over a frame in several pieces (kernel 5.18); an echo fits the first.
+#[xdp(frags)]
+pub fn ecn_ep_xdp_f(ctx: XdpContext) -> u32 {
+    verdict(&ctx)
+}
+
+#[xdp]
+pub fn ecn_ep_xdp(ctx: XdpContext) -> u32 {
+    verdict(&ctx)
+}
+
+#[inline(always)]
+fn verdict(ctx: &XdpContext) -> u32 {
+    match take_echo(ctx) {
+        Some(()) => xdp_action::XDP_DROP,
+        None => xdp_action::XDP_PASS,
+    }
+}
+
+#[inline(always)]
+fn take_echo(ctx: &XdpContext) -> Option<()> {
+    let control = control()?;
+    if control.flags & abi::BYPASS != 0 {
+        return None;
+    }
+    let number = constant(&ENDPOINT);
+    let endpoint = ECN_ENDPOINT.get(number)?;
+    if endpoint.flags & abi::CONTROL_FLOWS == 0 {
+        return None;
+    }
+    let frame = Frame(ctx.ctx);
+    let ip = packet::parse(&frame).ok()?;
+    if ip.protocol as u32 != endpoint.echo.protocol || !ip.unicast || ip.fragment {
+        return None;
+    }
+    let mut key = Key {
+        endpoint: number as u16,
+        ..Key::default()
+    };
+    if !packet::addresses(&frame, &ip, &mut key.src, &mut key.dst) {
+        return None;
+    }
+    let mut b = [0; echo::LEN];
+    if !frame.read(ip.upper(), &mut b) {
+        return None;
+    }
+    let e = Echo::parse(&b)?;
+    response::take(ctx, &e, &mut key, endpoint, number, control.flags);
+    count(Count::EchoXdp, 1);
+    Some(())
+}
