@@ -200,7 +200,7 @@ fn everything_changes_under_load() {
     let words = ["run", "--config", path.to_str().expect("a path")];
     let mut agent = Process::start(&ecn, &words, &folder.0.join("agent"));
     let runs = || folder.log().contains("running") && Maps::open(&pin()).is_ok();
-    assert!(eventually(s(20), runs), "{}", folder.log());
+    assert!(eventually(s(60), runs), "{}", folder.log());
     let objects = agent.objects();
 
     let load = |lab: &Lab| -> Vec<Stream> {
@@ -241,7 +241,7 @@ fn everything_changes_under_load() {
     // And all of it works: marks come at the port, echoes at the sources, rates follow.
     let streams = load(&lab);
     let mut flows = Vec::new();
-    let controlled = eventually(s(10), || {
+    let controlled = eventually(s(30), || {
         flows = rows(&ecn, "flow");
         let limited = |flow: &&Value| {
             flow["marked_packets"].as_u64() > Some(100)
