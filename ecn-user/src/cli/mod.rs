@@ -13,6 +13,7 @@ mod port;
 mod rig;
 mod run;
 pub mod table;
+mod top;
 pub mod view;
 mod watch;
 
@@ -54,6 +55,8 @@ enum Command {
     /// Look at flows, and set their rates by hand
     #[command(subcommand)]
     Flow(flow::Flow),
+    /// Watch the busiest ports and flows
+    Top(top::TopArgs),
     /// Say what this machine has and lacks
     Doctor(doctor::DoctorArgs),
     /// Remove what a killed agent or rig left behind
@@ -93,6 +96,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Rig(rig) => rig::run(rig),
         Command::Port(port) => port::run(port),
         Command::Flow(flow) => flow::run(flow),
+        Command::Top(args) => top::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Clean(args) => clean::run(args),
         Command::Sim(sim) => Ok(ecn_sim::cli::run(sim)?),

@@ -21,7 +21,12 @@ pub struct Show {
     pub json: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A period, for clap.
+///
+/// # Errors
+///
+/// What is allowed.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_| "not a number of seconds".to_owned())?;
