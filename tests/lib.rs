@@ -77,6 +77,11 @@ fn unfit() -> Option<&'static str> {
     }
 }
 
+/// Whether this kernel is emulated, several times slower: rates that a test asks for have to be low then.
+pub fn emulated() -> bool {
+    std::env::var_os("ECN_EMULATED").is_some()
+}
+
 /// Gives the calling thread, and those that it starts, `/run` and `/sys/fs/bpf` of their own.
 fn isolate() {
     thread_local!(static DONE: Cell<bool> = const { Cell::new(false) });

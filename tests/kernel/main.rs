@@ -1,5 +1,6 @@
 //! Tests on the real kernel, in namespaces of their own.
 
+mod attach;
 mod chaos;
 mod counters;
 mod differential;

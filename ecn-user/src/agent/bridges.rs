@@ -36,7 +36,7 @@ struct Port {
     name: String,
     /// Its queue is virtual.
     is_virtual: bool,
-    _out: Attached,
+    out: Attached,
     wire_end: Option<WireEnd>,
 }
 
@@ -104,6 +104,7 @@ impl Bridge {
                 slot: port.slot,
                 name: port.name.clone(),
                 ifindex,
+                attached: port.out.hook(),
             })
             .collect();
         ports.sort_by_key(|port| port.slot);
@@ -290,7 +291,7 @@ impl Inner {
             slot,
             name: link.name.clone(),
             is_virtual: rate.is_some(),
-            _out: out,
+            out,
             wire_end: None,
         };
         self.bridges[number].ports.insert(link.index, port);

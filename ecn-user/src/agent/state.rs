@@ -10,7 +10,10 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::config::{Enforcement, Function, Hook, Marking, Queue};
+use crate::{
+    config::{Enforcement, Function, Hook, Marking, Queue},
+    datapath::AttachedBy,
+};
 
 /// Directory of lock and state.
 pub const DIR: &str = "/run/ecn";
@@ -55,6 +58,9 @@ pub struct PortState {
     pub name: String,
     /// Interface number.
     pub ifindex: u32,
+    /// What the program hangs from.
+    #[serde(default)]
+    pub attached: AttachedBy,
 }
 
 /// An endpoint.

@@ -1,6 +1,7 @@
 //! `ecn clean`: removes what a killed agent or rig left behind.
 //!
-//! Attached programs are not on the list: their links are descriptors, which go with the process.
+//! Attached programs are on the list where they hang from clsact; links of tcx are descriptors, which go with the
+//! process.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,6 +21,7 @@ use crate::agent::root::FQ_MAJOR;
 use crate::agent::state::{DIR, Lock, State};
 use crate::config::Agent;
 use crate::datapath;
+use crate::net::filter::Filter;
 use crate::net::htb::ENDPOINT_MAJOR;
 use crate::net::netns::DIRECTORY;
 use crate::net::{NetNs, Netlink, Qdisc, ROOT};
@@ -60,6 +62,15 @@ enum Leftover {
         netns: String,
         ifindex: u32,
     },
+    /// A program on clsact.
+    Filter {
+        program: String,
+        device: String,
+        /// Empty for this process's own.
+        netns: String,
+        #[serde(skip)]
+        filter: Filter,
+    },
     /// A directory of pinned maps.
     Pins { path: PathBuf },
     /// A namespace of the rig.
@@ -79,6 +90,18 @@ impl fmt::Display for Leftover {
                 ..
             } => {
                 write!(f, "{qdisc} of {device}")?;
+                match netns.as_str() {
+                    "" => Ok(()),
+                    netns => write!(f, " in namespace {netns}"),
+                }
+            }
+            Self::Filter {
+                program,
+                device,
+                netns,
+                ..
+            } => {
+                write!(f, "program {program} of {device}")?;
                 match netns.as_str() {
                     "" => Ok(()),
                     netns => write!(f, " in namespace {netns}"),
@@ -268,12 +291,15 @@ fn processes(rig: &[String]) -> Vec<Leftover> {
     found
 }
 
-/// Our root qdiscs in the current and all named namespaces, and where the state has endpoints. Those of
-/// the rig go with its namespaces.
+/// Our root qdiscs and filters in the current and all named namespaces, and where the state has endpoints or
+/// bridges. Those of the rig go with its namespaces.
 fn qdiscs(rig: &[String], state: Option<&State>) -> Vec<Leftover> {
     let named = NetNs::list().unwrap_or_default();
     let endpoints = state.iter().flat_map(|state| &state.endpoints);
-    let configured = endpoints.map(|endpoint| endpoint.netns.clone());
+    let bridges = state.iter().flat_map(|state| &state.bridges);
+    let configured = endpoints
+        .map(|endpoint| endpoint.netns.clone())
+        .chain(bridges.map(|bridge| bridge.netns.clone()));
     let places: BTreeSet<_> = named
         .into_iter()
         .chain(configured)
@@ -308,22 +334,34 @@ fn qdiscs_in(netns: &NetNs, place: &str) -> crate::net::Result<Vec<Leftover>> {
                 (ENDPOINT_MAJOR, "htb") | (FQ_MAJOR, "fq" | "mq")
             )
     };
-    let ours: Vec<_> = netlink.qdiscs()?.into_iter().filter(ours).collect();
-    if ours.is_empty() {
+    let qdiscs = netlink.qdiscs()?;
+    let with_clsact = qdiscs.iter().filter(|qdisc| qdisc.kind == "clsact");
+    let mut filters = Vec::new();
+    for qdisc in with_clsact {
+        filters.extend(datapath::leftovers(&netlink, qdisc.ifindex)?);
+    }
+    let ours: Vec<_> = qdiscs.into_iter().filter(ours).collect();
+    if ours.is_empty() && filters.is_empty() {
         return Ok(Vec::new());
     }
     let links = netlink.links()?;
-    let leftover = |qdisc: Qdisc| {
-        let ifindex = qdisc.ifindex;
+    let device = |ifindex: u32| {
         let link = links.iter().find(|link| link.index == ifindex);
-        Leftover::Qdisc {
-            qdisc: format!("{} {:x}:", qdisc.kind, qdisc.major()),
-            device: link.map_or_else(|| ifindex.to_string(), |link| link.name.clone()),
-            netns: place.to_owned(),
-            ifindex,
-        }
+        link.map_or_else(|| ifindex.to_string(), |link| link.name.clone())
     };
-    Ok(ours.into_iter().map(leftover).collect())
+    let filters = filters.into_iter().map(|filter| Leftover::Filter {
+        program: filter.name.clone(),
+        device: device(filter.ifindex),
+        netns: place.to_owned(),
+        filter,
+    });
+    let qdiscs = ours.into_iter().map(|qdisc| Leftover::Qdisc {
+        qdisc: format!("{} {:x}:", qdisc.kind, qdisc.major()),
+        device: device(qdisc.ifindex),
+        netns: place.to_owned(),
+        ifindex: qdisc.ifindex,
+    });
+    Ok(filters.chain(qdiscs).collect())
 }
 
 fn remove(leftover: &Leftover) -> anyhow::Result<()> {
@@ -336,6 +374,9 @@ fn remove(leftover: &Leftover) -> anyhow::Result<()> {
             if let Some(segments) = before {
                 netlink.set_gso_max_segs(*ifindex, segments)?;
             }
+        }
+        Leftover::Filter { netns, filter, .. } => {
+            datapath::remove_leftover(&Netlink::open(&open(netns)?)?, filter)?;
         }
         Leftover::Pins { path } => datapath::remove_pins(path)?,
         Leftover::Netns { name } => NetNs::delete(name)?,

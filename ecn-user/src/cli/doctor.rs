@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::agent::root::FQ_MAJOR;
 use crate::agent::state::{EndpointState, Lock, State};
 use crate::config::Enforcement;
-use crate::datapath::{self, BTF, Datapath, Sizes};
+use crate::datapath::{self, AttachedBy, BTF, Datapath, Sizes};
 use crate::net::htb::EndpointHtb;
 use crate::net::sys::BPFFS;
 use crate::net::{NetNs, Netlink, ROOT, VethEnd};
@@ -316,7 +316,7 @@ fn try_all(report: &mut Report) {
 const TCX: (&str, bool, &str) = (
     "tcx",
     false,
-    "clsact filters are used, which can hide other programs and outlive the agent",
+    "clsact is used: `ecn clean` removes what a killed agent leaves there",
 );
 const FQ: (&str, bool, &str) = (
     "fq",
@@ -388,6 +388,7 @@ fn load(report: &mut Report) -> Option<Datapath> {
     // Opening attaches these two; what it fails at before says nothing about them.
     let (tracing, detail) = match &opened {
         Ok(_) => (Some(true), "attached"),
+        Err(datapath::Error::NoTracingLock) => (Some(false), "get no spin lock"),
         Err(datapath::Error::Program { program, .. })
             if matches!(program.as_str(), name::DEPART | name::DROP) =>
         {
@@ -471,7 +472,7 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
                 let detail = if found {
                     "works"
                 } else {
-                    "not in this kernel (6.6 and later)"
+                    "not in this kernel, clsact works"
                 };
                 report.add(need, required, found, detail, without);
             }
@@ -519,12 +520,11 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
     report.enforcement_why = why;
 }
 
-/// Attaches a program to `lo`: false if aya has fallen back to a clsact filter.
+/// Attaches a program to `lo`: false if only clsact takes it.
 fn tcx(netns: &NetNs, datapath: &Datapath) -> anyhow::Result<bool> {
     let mut copy = datapath.copy(netns.inum(), 1)?;
-    let _attached = copy.attach(netns, "lo", name::ENDPOINT_IN)?;
-    let qdiscs = Netlink::open(netns)?.qdiscs()?;
-    Ok(!qdiscs.iter().any(|qdisc| qdisc.kind == "clsact"))
+    let attached = copy.attach(netns, "lo", name::ENDPOINT_IN)?;
+    Ok(attached.hook() == AttachedBy::Tcx)
 }
 
 fn veth(netns: &NetNs) -> anyhow::Result<u32> {

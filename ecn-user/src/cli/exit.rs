@@ -86,7 +86,12 @@ fn code_of_rig(error: &rig::topology::Error) -> Option<u8> {
 fn code_of_datapath(error: &datapath::Error) -> Option<u8> {
     use datapath::Error as E;
     match error {
-        E::NoObject | E::NoBtf | E::Btf(_) | E::NoMember(_) | E::NotRunning(_) => Some(LACKING),
+        E::NoObject
+        | E::NoBtf
+        | E::Btf(_)
+        | E::NoMember(_)
+        | E::NoTracingLock
+        | E::NotRunning(_) => Some(LACKING),
         E::Net(error) => code_of_net(error),
         E::File { error, .. } if denied(error) => Some(LACKING),
         _ => None,

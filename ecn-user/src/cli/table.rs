@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::key::{FlowName, protocol_number};
 use crate::config::{Function, Marking, suggestion};
+use crate::datapath::AttachedBy;
 use crate::units::Rate;
 
 /// A port of a bridge, as in `ecn port show -j`.
@@ -43,6 +44,9 @@ pub struct PortRow {
     pub output_triggers: u64,
     /// Packets dropped in the output queue.
     pub dropped_packets: u64,
+    /// What the program at this port hangs from.
+    #[serde(default)]
+    pub attached: AttachedBy,
 }
 
 /// A controlled flow, as in `ecn flow show -j`.
@@ -482,7 +486,11 @@ pub fn ports_table(rows: &[PortRow]) -> String {
             short_count(row.dropped_packets),
         ]);
     }
-    table_text(&table)
+    let mut text = table_text(&table);
+    if rows.iter().any(|row| row.attached == AttachedBy::Clsact) {
+        text.push_str("attached by clsact: this kernel has no tcx\n");
+    }
+    text
 }
 
 impl FlowRow {
@@ -788,6 +796,7 @@ mod tests {
             input_triggers: 1_234_567,
             output_triggers: 1_234_567,
             dropped_packets: 588_123,
+            attached: AttachedBy::Tcx,
             ..ports().remove(0)
         };
         let text = ports_table(&[row]);

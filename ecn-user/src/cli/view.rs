@@ -93,6 +93,7 @@ impl View {
                     input_triggers: p.input_triggers,
                     output_triggers: p.output_triggers,
                     dropped_packets: p.dropped,
+                    attached: port.attached,
                 });
             }
         }

@@ -4,6 +4,7 @@
 //! copy is loaded per namespace (switch role) and per endpoint with that number as a constant. All
 //! copies share their maps through pins, `<pin>/v<ABI>/maps/NAME`.
 
+mod attach;
 mod maps;
 mod offsets;
 mod sockets;
@@ -19,8 +20,8 @@ use aya::{
     Ebpf, EbpfLoader,
     maps::{MapError, ProgramArray},
     programs::{
-        BtfTracePoint, ProgramError, ProgramType, SchedClassifier, SockOps, TcAttachType,
-        TestRun as _, TestRunOptions, Xdp, XdpMode, tc::SchedClassifierLink, xdp::XdpLink,
+        BtfTracePoint, ProgramError, ProgramType, SchedClassifier, SockOps, TestRun as _,
+        TestRunOptions, Xdp, XdpMode,
     },
     sys::{BpfHelper, is_helper_supported},
 };
@@ -28,6 +29,7 @@ use ecn_core::abi::{self, name};
 use thiserror::Error;
 
 use crate::sys::pod::{self, Raw};
+pub use attach::{Attached, AttachedBy, leftovers, remove_leftover};
 pub use maps::{BridgeView, Maps, RateEvents, TraceEvents};
 pub use offsets::BTF;
 pub use sockets::cgroup;
@@ -58,6 +60,12 @@ pub enum Error {
     /// A structure changed.
     #[error("this kernel's type information has no {0}: please report it with `uname -r`")]
     NoMember(String),
+    /// Tracing programs get no spin lock.
+    #[error(
+        "this kernel gives tracing programs no spin lock (bpf_spin_lock), so departures cannot be counted: \
+         6.1 does, 5.10 does not"
+    )]
+    NoTracingLock,
     /// aya could not load the object.
     #[error("cannot load the kernel programs: {0}")]
     Load(#[from] aya::EbpfError),
@@ -188,17 +196,6 @@ pub struct Datapath {
     log: Log,
 }
 
-/// An attached program; dropping it detaches.
-pub struct Attached {
-    _link: AttachedLink,
-}
-
-/// Held only.
-enum AttachedLink {
-    Tc { _link: SchedClassifierLink },
-    Xdp { _link: XdpLink },
-}
-
 /// A loaded copy of the tcx programs.
 pub struct Copy {
     ebpf: Ebpf,
@@ -236,7 +233,7 @@ impl Datapath {
                     continue;
                 }
                 let tracing: &mut BtfTracePoint = get(&mut common, program)?;
-                tracing.load(hook, &btf).map_err(Error::program(program))?;
+                tracing.load(hook, &btf).map_err(tracing_error(program))?;
                 tracing.attach().map_err(Error::program(program))?;
             }
             classifier(&mut common, name::PORT_RESET)?
@@ -405,33 +402,33 @@ impl Drop for Datapath {
 }
 
 impl Copy {
-    /// Attaches a program to a device, behind those that are there.
+    /// Attaches a program to a device, behind those that are there: by tcx, or to clsact where there is
+    /// none.
     ///
     /// # Errors
     ///
     /// See [`enum@Error`].
     pub fn attach(&mut self, ns: &NetNs, device: &str, program: &str) -> Result<Attached> {
-        let direction = match program {
-            name::PORT_OUT | name::ENDPOINT_OUT => TcAttachType::Egress,
-            _ => TcAttachType::Ingress,
-        };
+        self.attach_by(None, ns, device, program)
+    }
+
+    /// [`Copy::attach`] by this hook only.
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn attach_by(
+        &mut self,
+        hook: Option<AttachedBy>,
+        ns: &NetNs,
+        device: &str,
+        program: &str,
+    ) -> Result<Attached> {
         let classifier = classifier(&mut self.ebpf, program)?;
         if classifier.fd().is_err() {
             classifier.load().map_err(Error::program(program))?;
         }
-        let attach = || {
-            let id = classifier.attach(device, direction)?;
-            classifier.take_link(id)
-        };
-        let link = ns.run(attach).map_err(|error| Error::Attach {
-            program: program.to_owned(),
-            device: device.to_owned(),
-            netns: ns.name().to_owned(),
-            error: Box::new(error),
-        })?;
-        Ok(Attached {
-            _link: AttachedLink::Tc { _link: link },
-        })
+        attach::attach(classifier, ns, device, program, hook)
     }
 
     /// Attaches the XDP program to a device, in its driver: by a link, or by netlink where the kernel
@@ -460,9 +457,7 @@ impl Copy {
             program.take_link(id)
         };
         match ns.run(attach) {
-            Ok(link) => Ok(Attached {
-                _link: AttachedLink::Xdp { _link: link },
-            }),
+            Ok(link) => Ok(link.into()),
             Err(error) => {
                 // A link's refusal is a number; netlink's comes with a reason.
                 let program = xdp(&mut self.ebpf, name)?;
@@ -473,6 +468,20 @@ impl Copy {
                 Err(refuse(&error, said))
             }
         }
+    }
+}
+
+/// What a refusal by the verifier means, where that is known.
+fn tracing_error(program: &str) -> impl FnOnce(ProgramError) -> Error {
+    move |error| match &error {
+        ProgramError::LoadError { verifier_log, .. }
+            if verifier_log
+                .to_string()
+                .contains("unknown func bpf_spin_lock") =>
+        {
+            Error::NoTracingLock
+        }
+        _ => Error::program(program)(error),
     }
 }
 

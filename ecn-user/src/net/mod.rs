@@ -8,6 +8,7 @@ use nix::errno::Errno;
 
 pub mod diag;
 pub mod ethtool;
+pub mod filter;
 pub mod htb;
 pub mod netlink;
 pub mod netns;

@@ -197,14 +197,14 @@ impl Lists {
             unpack.arg("-x").arg(package?.path()).arg(&root);
             step::logged("unpacking", "kernel-unpack", &mut unpack)?;
         }
-        let image = [
-            format!("boot/vmlinuz-{version}"),
-            format!("usr/lib/modules/{version}/vmlinuz"),
-            format!("lib/modules/{version}/vmlinuz"),
-        ]
-        .map(|path| root.join(path))
-        .into_iter()
-        .find(|path| path.is_file());
+        // Beside the modules it may be called vmlinuz.unsigned.
+        let image = ["boot", "usr/lib/modules", "lib/modules"]
+            .into_iter()
+            .flat_map(|path| [root.join(path), root.join(path).join(&version)])
+            .filter_map(|folder| fs::read_dir(folder).ok())
+            .flat_map(|entries| entries.flatten())
+            .find(|entry| entry.file_name().to_string_lossy().starts_with("vmlinuz"))
+            .map(|entry| entry.path());
         let image = image.with_context(|| format!("no image in the packages of {version}"))?;
         fs::rename(image, part.join("vmlinuz")).context("the image")?;
         let modules = ["usr/lib/modules", "lib/modules"]

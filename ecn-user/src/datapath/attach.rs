@@ -1,0 +1,277 @@
+//! Attaching to a device: by tcx, or where the kernel has none, to clsact.
+//!
+//! Found out by trying it: aya goes by the kernel's version, which is wrong both for kernels built without tcx and
+//! for those into which it was ported back.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    os::fd::AsFd as _,
+    sync::{Mutex, PoisonError},
+};
+
+use aya::programs::{
+    LinkOrder, ProgramError, SchedClassifier, TcAttachType,
+    tc::{SchedClassifierLink, TcAttachOptions},
+    xdp::XdpLink,
+};
+use ecn_core::abi::name;
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Result};
+use crate::net::{
+    self, NetNs, Netlink,
+    filter::{Filter, PRIORITY},
+};
+
+/// What a program hangs from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttachedBy {
+    /// A link, which goes with the process.
+    #[default]
+    Tcx,
+    /// A filter, which outlives it.
+    Clsact,
+    /// The driver.
+    Xdp,
+}
+
+impl fmt::Display for AttachedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcx => "tcx",
+            Self::Clsact => "clsact",
+            Self::Xdp => "xdp",
+        })
+    }
+}
+
+/// An attached program; dropping it detaches.
+pub struct Attached(Held);
+
+#[expect(dead_code, reason = "dropping them detaches")]
+enum Held {
+    Link(SchedClassifierLink),
+    Filter(OnClsact),
+    Xdp(XdpLink),
+}
+
+impl Attached {
+    /// What it hangs from.
+    pub fn hook(&self) -> AttachedBy {
+        match self.0 {
+            Held::Link(_) => AttachedBy::Tcx,
+            Held::Filter(_) => AttachedBy::Clsact,
+            Held::Xdp(_) => AttachedBy::Xdp,
+        }
+    }
+}
+
+impl From<XdpLink> for Attached {
+    fn from(link: XdpLink) -> Self {
+        Self(Held::Xdp(link))
+    }
+}
+
+/// Devices, by namespace and number, whose clsact is ours.
+static OURS: Mutex<BTreeSet<(u32, u32)>> = Mutex::new(BTreeSet::new());
+
+struct OnClsact {
+    nl: Netlink,
+    netns: u32,
+    filter: Filter,
+}
+
+impl OnClsact {
+    fn add(
+        ns: &NetNs,
+        device: &str,
+        program: &str,
+        classifier: &SchedClassifier,
+    ) -> std::result::Result<Self, AddError> {
+        let nl = Netlink::open(ns)?;
+        let ifindex = nl.link(device)?.index;
+        // Held until the filter is there: another one that goes meanwhile must not take the clsact along.
+        let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = (ns.inum(), ifindex);
+        if nl.add_clsact(ifindex)? {
+            ours.insert(place);
+        }
+        let filter = filter(program, ifindex);
+        let set = classifier
+            .fd()
+            .map_err(AddError::Program)
+            .and_then(|fd| Ok(nl.set_filter(&filter, fd.as_fd())?));
+        let added = Self {
+            nl,
+            netns: ns.inum(),
+            filter,
+        };
+        match set {
+            Ok(()) => Ok(added),
+            Err(error) => {
+                // Dropping it takes what there is away.
+                drop(ours);
+                drop(added);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the clsact away if it is ours and nobody uses it.
+    fn remove_clsact(&self, ours: &mut BTreeSet<(u32, u32)>) {
+        let place = (self.netns, self.filter.ifindex);
+        let unused =
+            |filters: net::Result<Vec<Filter>>| filters.is_ok_and(|found| found.is_empty());
+        if ours.contains(&place) && unused(self.nl.filters(self.filter.ifindex)) {
+            let _ = self.nl.delete_clsact(self.filter.ifindex);
+            ours.remove(&place);
+        }
+    }
+}
+
+impl Drop for OnClsact {
+    fn drop(&mut self) {
+        // The device may be gone, with everything on it.
+        let _ = self.nl.delete_filter(&self.filter);
+        let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+        self.remove_clsact(&mut ours);
+    }
+}
+
+enum AddError {
+    Net(net::Error),
+    Program(ProgramError),
+}
+
+impl From<net::Error> for AddError {
+    fn from(error: net::Error) -> Self {
+        Self::Net(error)
+    }
+}
+
+/// Where a program of ours is on clsact: one place, a number each.
+fn filter(program: &str, ifindex: u32) -> Filter {
+    let number = name::PROGRAMS.iter().position(|name| *name == program);
+    Filter {
+        ifindex,
+        egress: direction(program) == TcAttachType::Egress,
+        priority: PRIORITY,
+        handle: number.unwrap_or_default() as u32 + 1,
+        name: program.to_owned(),
+    }
+}
+
+fn direction(program: &str) -> TcAttachType {
+    match program {
+        name::PORT_OUT | name::ENDPOINT_OUT => TcAttachType::Egress,
+        _ => TcAttachType::Ingress,
+    }
+}
+
+/// Whether a kernel says by this that it has no tcx.
+fn no_tcx(error: &ProgramError) -> bool {
+    let ProgramError::SyscallError(error) = error else {
+        return false;
+    };
+    // E2BIG: it knows no such long attributes. ENOTSUPP is the kernel's own, 524.
+    const ENOTSUPP: i32 = 524;
+    let errno = error.io_error.raw_os_error().unwrap_or_default();
+    errno == ENOTSUPP
+        || matches!(
+            Errno::from_raw(errno),
+            Errno::EINVAL | Errno::EOPNOTSUPP | Errno::E2BIG | Errno::ENOSYS
+        )
+}
+
+/// Attaches a loaded program behind those that are there: by `only`, or by what the kernel has.
+pub(super) fn attach(
+    classifier: &mut SchedClassifier,
+    ns: &NetNs,
+    device: &str,
+    program: &str,
+    only: Option<AttachedBy>,
+) -> Result<Attached> {
+    let failed = |error: ProgramError| Error::Attach {
+        program: program.to_owned(),
+        device: device.to_owned(),
+        netns: ns.name().to_owned(),
+        error: Box::new(error),
+    };
+    if only != Some(AttachedBy::Clsact) {
+        let tcx = ns.run(|| {
+            let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+            let id = classifier.attach_with_options(device, direction(program), options)?;
+            classifier.take_link(id)
+        });
+        match tcx {
+            Ok(link) => return Ok(Attached(Held::Link(link))),
+            Err(error) if only.is_none() && no_tcx(&error) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    match OnClsact::add(ns, device, program, classifier) {
+        Ok(filter) => Ok(Attached(Held::Filter(filter))),
+        Err(AddError::Net(error)) => Err(error.into()),
+        Err(AddError::Program(error)) => Err(failed(error)),
+    }
+}
+
+/// Programs of ours on a device's clsact: without an agent, what a killed one left.
+///
+/// # Errors
+///
+/// The filters cannot be listed.
+pub fn leftovers(nl: &Netlink, ifindex: u32) -> net::Result<Vec<Filter>> {
+    let mut filters = nl.filters(ifindex)?;
+    filters.retain(|filter| {
+        filter.priority == PRIORITY && name::PROGRAMS.contains(&filter.name.as_str())
+    });
+    Ok(filters)
+}
+
+/// Removes one, and the clsact with it that nobody uses any more: who made it is not known then.
+///
+/// # Errors
+///
+/// It cannot be removed.
+pub fn remove_leftover(nl: &Netlink, filter: &Filter) -> net::Result<()> {
+    nl.delete_filter(filter)?;
+    if nl.filters(filter.ifindex)?.is_empty() {
+        nl.delete_clsact(filter.ifindex)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aya::sys::SyscallError;
+    use std::io;
+
+    #[test]
+    fn what_means_that_there_is_no_tcx() {
+        for (errno, none) in [
+            (libc::EINVAL, true),
+            (libc::E2BIG, true),
+            (524, true),
+            (libc::EPERM, false),
+            (libc::ENODEV, false),
+        ] {
+            let error = ProgramError::SyscallError(SyscallError {
+                call: "bpf_mprog_attach",
+                io_error: io::Error::from_raw_os_error(errno),
+            });
+            assert_eq!(no_tcx(&error), none, "{errno}");
+        }
+    }
+
+    #[test]
+    fn programs_of_one_hook_do_not_take_each_others_place() {
+        let [a, b] = [name::PORT_OUT, name::ENDPOINT_OUT].map(|name| filter(name, 2));
+        assert!(a.egress && b.egress && a.handle != b.handle);
+        assert!(!filter(name::WIRE_END, 2).egress);
+    }
+}

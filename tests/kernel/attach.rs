@@ -1,0 +1,105 @@
+//! What programs hang from: tcx, or clsact where the kernel has none.
+
+use ecn_core::abi::name;
+use ecn_tests::{ecn_or_skip, kernel_test, lab::Lab, process, process::stdout, running::pin};
+use ecn_user::datapath::{self, Attached, AttachedBy, Datapath, Sizes};
+
+const SIZES: Sizes = Sizes {
+    bridges: 1,
+    flows: 64,
+};
+
+fn has_clsact(lab: &Lab) -> bool {
+    let port = lab.hosts[0].port_index;
+    let qdiscs = lab.nl.qdiscs().expect("qdiscs");
+    qdiscs
+        .iter()
+        .any(|qdisc| qdisc.ifindex == port && qdisc.kind == "clsact")
+}
+
+fn programs(lab: &Lab) -> Vec<String> {
+    let filters = lab.nl.filters(lab.hosts[0].port_index).expect("filters");
+    let shown = |egress| if egress { "out" } else { "in" };
+    filters
+        .iter()
+        .map(|filter| format!("{} {}", filter.name, shown(filter.egress)))
+        .collect()
+}
+
+fn on_clsact(lab: &Lab, datapath: &Datapath, program: &str) -> Attached {
+    let mut copy = datapath.copy(lab.switch.inum(), 1).expect("a copy");
+    let port = &lab.hosts[0].port;
+    let attached = copy.attach_by(Some(AttachedBy::Clsact), &lab.switch, port, program);
+    let attached = attached.expect("attach");
+    assert_eq!(attached.hook(), AttachedBy::Clsact);
+    attached
+}
+
+#[test]
+fn clsact_goes_with_the_last_program() {
+    kernel_test!();
+    let lab = Lab::new(1);
+    let datapath = Datapath::open(&pin(), SIZES).expect("load");
+    let out = on_clsact(&lab, &datapath, name::PORT_OUT);
+    let inward = on_clsact(&lab, &datapath, name::ENDPOINT_IN);
+    let also_out = on_clsact(&lab, &datapath, name::ENDPOINT_OUT);
+    let mut found = programs(&lab);
+    found.sort();
+    assert_eq!(
+        found,
+        ["ecn_ep_in in", "ecn_ep_out out", "ecn_port_out out"]
+    );
+    drop(out);
+    drop(also_out);
+    assert_eq!(programs(&lab), ["ecn_ep_in in"]);
+    drop(inward);
+    assert!(!has_clsact(&lab), "our clsact stays");
+}
+
+#[test]
+fn clsact_of_others_stays() {
+    kernel_test!();
+    let lab = Lab::new(1);
+    let port = lab.hosts[0].port_index;
+    assert!(lab.nl.add_clsact(port).expect("clsact"));
+    let datapath = Datapath::open(&pin(), SIZES).expect("load");
+    drop(on_clsact(&lab, &datapath, name::PORT_OUT));
+    assert_eq!(programs(&lab), Vec::<String>::new());
+    assert!(has_clsact(&lab), "another's clsact is gone");
+}
+
+#[test]
+fn what_a_killed_agent_leaves_on_clsact_is_cleaned() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let lab = Lab::new(1);
+    let datapath = Datapath::open(&pin(), SIZES).expect("load");
+    let port = &lab.hosts[0].port;
+    // Nobody detaches it, as after SIGKILL.
+    std::mem::forget(on_clsact(&lab, &datapath, name::PORT_OUT));
+    // The next agent takes its place.
+    drop(on_clsact(&lab, &datapath, name::PORT_OUT));
+    std::mem::forget(on_clsact(&lab, &datapath, name::PORT_OUT));
+    drop(datapath);
+    let left = datapath::leftovers(&lab.nl, lab.hosts[0].port_index).expect("leftovers");
+    assert_eq!(left.len(), 1, "{left:?}");
+    let said = stdout(&process::run(&ecn, &["clean"]));
+    let line = format!("removed program ecn_port_out of {port} in namespace ");
+    assert!(said.contains(&line), "{said}");
+    assert!(programs(&lab).is_empty() && !has_clsact(&lab), "{said}");
+}
+
+#[test]
+fn tcx_where_there_is_tcx() {
+    kernel_test!();
+    let lab = Lab::new(1);
+    let datapath = Datapath::open(&pin(), SIZES).expect("load");
+    let mut copy = datapath.copy(lab.switch.inum(), 0).expect("a copy");
+    let port = &lab.hosts[0].port;
+    let attached = copy.attach(&lab.switch, port, name::PORT_OUT);
+    let hook = attached.expect("attach").hook();
+    let only = copy.attach_by(Some(AttachedBy::Tcx), &lab.switch, port, name::PORT_OUT);
+    assert_eq!(hook == AttachedBy::Tcx, only.is_ok(), "{hook}");
+    drop(only);
+    assert!(!has_clsact(&lab));
+}
