@@ -53,10 +53,16 @@ pub fn name_of<T>(_: T) -> &'static str {
     name.split_once("::").map_or(name, |(_, name)| name)
 }
 
+/// Tests that an emulated kernel is too slow for.
+const NOT_EMULATED: [(&str, &str); 2] = [("rig::", TOO_SLOW), ("twin::", TOO_SLOW)];
+const TOO_SLOW: &str = "twenty senders are slower than their links when emulated";
+
 /// See [`kernel_test!`].
 pub fn begin(name: &str) -> Option<Turn> {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(reason) = unfit() {
+    let too_slow = || NOT_EMULATED.iter().find(|(test, _)| name.contains(test));
+    let too_slow = emulated().then(too_slow).flatten();
+    if let Some(reason) = unfit().or(too_slow.map(|(_, reason)| *reason)) {
         skipped(name, reason);
         return None;
     }

@@ -15,6 +15,7 @@ use ecn_core::{
 };
 use ecn_sim::{scenario::Scenario, simulation};
 use ecn_tests::{
+    emulated,
     frames::{Ip, tagged},
     kernel_test,
     lab::Lab,
@@ -769,7 +770,11 @@ fn the_simulated_rig() {
 #[test]
 fn random_traces() {
     kernel_test!();
-    let cases = Config::default().cases.max(TRACES);
+    let cases = if emulated() {
+        TRACES / 5
+    } else {
+        Config::default().cases.max(TRACES)
+    };
     let config = Config {
         cases,
         failure_persistence: None,
