@@ -50,7 +50,7 @@ const PROGRAMS: [&str; 11] = [
 ];
 
 /// Processors of a guest.
-pub const PROCESSORS: usize = 2;
+const PROCESSORS: usize = 2;
 
 /// How a guest ended.
 pub struct Ended {

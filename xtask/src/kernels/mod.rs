@@ -20,7 +20,7 @@ use crate::machine::{Permission, cargo, root};
 use crate::{setup, step};
 use fetch::Kernel;
 pub use guest::TOOLS;
-use guest::{Ended, Guest, PROCESSORS};
+use guest::{Ended, Guest};
 
 /// What `cargo xtask test` runs: one without tcx, the commonest with it, and the newest.
 pub const DEFAULT: [&str; 3] = ["6.1", "6.12", "7.3"];
@@ -146,10 +146,9 @@ fn executable(messages: &str) -> Option<PathBuf> {
     path.map(PathBuf::from)
 }
 
-/// All kernels, as many at a time as there are processors for.
+/// All kernels, one per processor at a time: guests wait more than they compute.
 fn run_all(kernels: &[Kernel], binaries: &Binaries, filter: &[String], log: &Path) -> Vec<Column> {
-    let processors = thread::available_parallelism().map_or(PROCESSORS, usize::from);
-    let at_once = processors.div_ceil(PROCESSORS).max(1);
+    let at_once = thread::available_parallelism().map_or(1, usize::from);
     let next = Mutex::new(kernels.iter().enumerate());
     let done = Mutex::new(BTreeMap::new());
     let worker = || {
