@@ -1065,6 +1065,10 @@ mod tests {
         let config = Config {
             bridges: vec![bridge],
             endpoints: vec![endpoint],
+            agent: Agent {
+                cgroup: Some("/sys/fs/cgroup/web".into()),
+                ..Agent::default()
+            },
             ..Config::default()
         };
         let table = toml::Table::try_from(&config).unwrap();

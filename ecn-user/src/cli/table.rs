@@ -78,8 +78,8 @@ pub struct FlowRow {
     pub acked_packets: u64,
     /// How the rate is enforced.
     pub enforcement: String,
-    /// Where its echoes are taken: tc or xdp.
-    #[serde(default)]
+    /// Where its echoes are taken: tc or xdp. Left out if the endpoint is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hook: String,
     /// Whether the rate was set by hand and stays.
     pub pinned: bool,
