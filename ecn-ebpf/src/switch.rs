@@ -119,10 +119,7 @@ fn port_out(ctx: TcContext) -> Option<()> {
     }
     let (sequence, decision) = locked!(bridge, b => {
         // The bridge's lock is that of its virtual queues too.
-        let queues = match queues {
-            Some(queues) => Some(&mut *queues),
-            None => None,
-        };
+        let queues = queues.map(|queues| &mut *queues);
         (b.sequence, vqueue::arrive(queues, &mut b.switch, &policy, &arrival))
     });
     if decision.mark != 0 {
