@@ -22,9 +22,6 @@ use fetch::Kernel;
 pub use guest::TOOLS;
 use guest::{Ended, Guest};
 
-/// What `cargo xtask test` runs: one without tcx, the commonest with it, and the newest.
-pub const DEFAULT: [&str; 3] = ["6.1", "6.12", "7.3"];
-
 /// A kernel that takes longer for all tests hangs.
 const LIMIT: Duration = Duration::from_secs(1200);
 
