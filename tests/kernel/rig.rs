@@ -111,7 +111,7 @@ const PHASE: [&str; 27] = [
     "tcp_resets",
     "checksum_errors",
 ];
-const PORT: [&str; 12] = [
+const PORT: [&str; 13] = [
     "bridge",
     "port",
     "ifindex",
@@ -124,8 +124,9 @@ const PORT: [&str; 12] = [
     "input_triggers",
     "output_triggers",
     "dropped_packets",
+    "attached",
 ];
-const FLOW: [&str; 15] = [
+const FLOW: [&str; 16] = [
     "src",
     "dst",
     "protocol",
@@ -139,6 +140,7 @@ const FLOW: [&str; 15] = [
     "marked_packets",
     "acked_packets",
     "enforcement",
+    "hook",
     "pinned",
     "idle_ms",
 ];
