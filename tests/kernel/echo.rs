@@ -18,6 +18,7 @@ use ecn_user::{
     config::{Every, Marking},
     units::DurationText,
 };
+use socket2::SockRef;
 
 /// Link of both endpoints.
 const LINK: u64 = 12_500_000;
@@ -121,6 +122,9 @@ fn udp_round_trip(ipv6: bool, marked: bool) {
     let running = start(&lab, marked, Every::Packet);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sending, receiving) = (udp(from, ipv6, 7001), udp(to, ipv6, 7002));
+    // Sending waits before the source's queue of 100 packets is full.
+    let buffer = SockRef::from(&sending).set_send_buffer_size(32 << 10);
+    buffer.expect("a small buffer");
     let target = SocketAddr::new(to.address(ipv6), 7002);
     for _ in 0..N {
         sending.send_to(&[5; 600], target).expect("send");
