@@ -174,6 +174,9 @@ fn files(folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
+/// `BPF_MAP_TYPE_PROG_ARRAY` in a descriptor's text.
+const PROGRAM_ARRAY: &str = "\nmap_type:\t3\n";
+
 /// What the kernel holds for a process: programs, maps, links, by kind and number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Objects(BTreeSet<(&'static str, u32)>);
@@ -185,6 +188,11 @@ impl Objects {
         let folder = format!("/proc/{pid}/fdinfo");
         for entry in fs::read_dir(folder).expect("descriptors").flatten() {
             let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            // [`Objects::left`] opens every map for a moment. An array of programs that is opened and closed
+            // while the kernel clears it keeps a reference for ever (`prog_array_map_clear`, Linux 6.18).
+            if text.contains(PROGRAM_ARRAY) {
+                continue;
+            }
             for (kind, word) in [
                 ("program", "prog_id:"),
                 ("map", "map_id:"),

@@ -45,8 +45,8 @@ pub mod name {
     pub const DEPARTED: &str = "ECN_DEPARTED";
     /// Free class minors.
     pub const CLASS: &str = "ECN_CLASS";
-    /// Per class minor, which decrease is in force and since which departed packet: written by the
-    /// agent, see [`super::in_force`].
+    /// Per class minor, which decrease is in force and since which departed packet; 0 as long as there is
+    /// no such class. Written by the agent, see [`super::in_force`].
     pub const IN_FORCE: &str = "ECN_IN_FORCE";
     /// `flow::Key` to a rate in bytes per second, written by people: it holds instead of the
     /// response's.

@@ -31,6 +31,8 @@ use crate::{
 
 /// `skb->mark` of a clone on its way from the ingress to the egress hook of one device.
 const ECHO_MARK: u32 = 0xec0e_ec0e;
+/// `skb->pkt_type` of a frame for another host, `PACKET_OTHERHOST` of linux/if_packet.h.
+const OTHER_HOST: u32 = 3;
 /// Insert only if there is none yet.
 const BPF_NOEXIST: u64 = 1;
 
@@ -213,10 +215,12 @@ fn out(ctx: TcContext) -> Option<i32> {
     let queue = endpoint.queue_bytes;
     let expired = now > control.valid_until_ns;
     let paced = endpoint.flags & abi::EDT != 0 && !expired;
-    let (mut stamp, mut limit) = (0, 0);
+    let (mut stamp, mut limit, mut has_class) = (0, 0, false);
     if paced {
         stamp = pacing::stamp(&p.ctx);
         limit = word(ECN_LIMIT.get(class_of(f) & 0xffff));
+    } else if !by_socket {
+        has_class = word(ECN_IN_FORCE.get(class_of(f) & 0xffff)) != 0;
     }
     let (class, flags, at) = locked!(f, flow as f => {
         f.flags |= flags;
@@ -262,19 +266,20 @@ fn out(ctx: TcContext) -> Option<i32> {
         count(Count::LimitExpired, n as u64);
         return None;
     }
-    // HTB sends a packet to the class whose handle is its priority.
-    let priority = if paced || by_socket {
-        priority(class, field!(&p.ctx, priority))
-    } else {
+    // HTB sends a packet to the class whose handle is its priority. Before the agent says that the class
+    // is there with its queue, what it takes would be lost with the queue that it is born with.
+    let priority = if has_class {
         (abi::HTB_MAJOR as u32) << 16 | class
+    } else {
+        priority(class, field!(&p.ctx, priority))
     };
     // SAFETY: tc programs may write this field.
     unsafe { (*raw(&p.ctx)).priority = priority };
     None
 }
 
-/// Gives a new flow a class of its own. The agent makes it when it is told; until then HTB finds no
-/// such class and takes the default one.
+/// Gives a new flow a class of its own. The agent makes it when it is told; until then packets go to
+/// the default one.
 #[inline(always)]
 fn take_class(f: *mut LockedFlow, endpoint: &Endpoint, number: u32) -> Option<u32> {
     let Ok(Some(class)) = ECN_CLASS.pop() else {
@@ -390,6 +395,11 @@ fn come_in(ctx: TcContext) -> Option<i32> {
     if control.flags & abi::BYPASS != 0 {
         return None;
     }
+    // A bridge floods what it has not learnt. An echo from here would carry the receiver's address,
+    // and the bridge would learn that the receiver is here: its frames would go nowhere.
+    if field!(&ctx, pkt_type) == OTHER_HOST {
+        return None;
+    }
     let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
     let p = Packet::new(ctx);
     let mut key = Key::default();
@@ -470,6 +480,9 @@ fn take_echo(
         count(Count::EchoMalformed, 1);
         return None;
     };
-    response::take(&p.ctx, &e, key, endpoint, endpoint_number(&p.ctx), flags);
+    match response::source(&e, key) {
+        Some(f) => response::take(&p.ctx, &e, f, key, endpoint, endpoint_number(&p.ctx), flags),
+        None => count(Count::EchoUnknown, 1),
+    }
     Some(SHOT)
 }

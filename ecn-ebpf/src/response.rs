@@ -73,7 +73,17 @@ pub fn word(entry: Option<&u64>) -> u64 {
     }
 }
 
-/// Takes an echo that came for the flow which `key`, the echo's own, is the other end of.
+/// The flow that an echo is for; `key`, the echo's own, becomes that flow's.
+#[inline(always)]
+pub fn source(e: &Echo, key: &mut Key) -> Option<*mut LockedFlow> {
+    reverse(key);
+    key.src_port = e.src_port;
+    key.dst_port = e.dst_port;
+    key.protocol = e.protocol;
+    ECN_FLOW.get_ptr_mut(&*key)
+}
+
+/// Takes an echo that came for this flow.
 #[inline(always)]
 pub fn take<C: EbpfContext>(
     #[cfg_attr(
@@ -82,19 +92,12 @@ pub fn take<C: EbpfContext>(
     )]
     ctx: &C,
     e: &Echo,
+    f: *mut LockedFlow,
     key: &mut Key,
     endpoint: &Endpoint,
     number: u32,
     flags: u32,
 ) {
-    reverse(key);
-    key.src_port = e.src_port;
-    key.dst_port = e.dst_port;
-    key.protocol = e.protocol;
-    let Some(f) = ECN_FLOW.get_ptr_mut(&*key) else {
-        count(Count::EchoUnknown, 1);
-        return;
-    };
     let class = class_of(f);
     let departed = word(ECN_DEPARTED.get(class & 0xffff)) as u32;
     let in_force = word(ECN_IN_FORCE.get(class & 0xffff));

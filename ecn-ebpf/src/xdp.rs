@@ -115,7 +115,9 @@ fn take_echo(ctx: &XdpContext) -> Option<()> {
         return None;
     }
     let e = Echo::parse(&b)?;
-    response::take(ctx, &e, &mut key, endpoint, number, control.flags);
+    // Of a flow that is not ours: perhaps only flooded to here. The tc program knows.
+    let f = response::source(&e, &mut key)?;
+    response::take(ctx, &e, f, &mut key, endpoint, number, control.flags);
     count(Count::EchoXdp, 1);
     Some(())
 }

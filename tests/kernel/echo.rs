@@ -356,3 +356,27 @@ fn exact_tcp(lab: &Lab, running: &Running, sent: u64) {
     assert_eq!(flow.marked_packets, running.port(&lab.hosts[1].port).marked);
     assert!(flow.marked_packets > 0 && flow.decreases > 0, "{flow:?}");
 }
+
+/// Frames that a bridge floods reach hosts that they are not for: an echo from there would teach the
+/// bridge a wrong place for the receiver.
+#[test]
+fn a_bystander_answers_nothing() {
+    kernel_test!();
+    const N: u64 = 100;
+    let lab = Lab::new(2);
+    let running = start(&lab, false, Every::Packet);
+    let sending = udp(&lab.hosts[0], false, 7001);
+    let flooded = || running.port(&lab.hosts[1].port).arrived;
+    let before = flooded();
+    // Hosts know the addresses of hosts that are not there.
+    for _ in 0..N {
+        let sent = sending.send_to(b"hello", ("10.77.0.9", 7002));
+        sent.expect("send");
+    }
+    assert!(eventually(s(5), || flooded() >= before + N));
+    assert!(eventually(s(5), || running.waiting().is_empty()));
+    let (_, flow) = running.flow(|key| is_sent(key, protocol::UDP));
+    assert_eq!((flow.sent_packets, flow.acked_packets), (N, 0));
+    assert_eq!(running.count(Count::EchoSent), 0);
+    assert_eq!(running.maps.receivers().expect("receivers"), []);
+}

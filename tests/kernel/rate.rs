@@ -9,16 +9,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ecn_core::packet::protocol;
+use ecn_core::{flow::Flow, packet::protocol};
 use ecn_tests::{
     eventually, kernel_test,
     lab::Lab,
     note,
     running::{self, Running},
     s,
-    traffic::Stream,
+    traffic::{self, Stream},
 };
 use ecn_user::{agent::Options, config::Marking};
+use socket2::SockRef;
 
 const MBIT: u64 = 125_000;
 const LINK: u64 = 200 * MBIT;
@@ -167,4 +168,36 @@ fn given_back() {
     assert!(running.maps.remove_pin(&key));
     let free = || stream.rate(Duration::from_millis(500)) > (50 * MBIT) as f64;
     assert!(eventually(s(5), free), "still held");
+}
+
+/// A flow's class comes into being while its first packets wait.
+#[test]
+fn new_flows_lose_nothing() {
+    kernel_test!();
+    const PACKETS: u64 = 60;
+    let lab = Lab::new(2);
+    let mut config = running::config(&lab, Marking::None);
+    // Slow, so that they do wait.
+    config = running::with_endpoints(config, &lab, &[0, 1], 10 * MBIT);
+    let running = Running::start(config, Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    for flow in 0..20 {
+        let (sending, receiving) = (
+            traffic::udp(from, false, 7001 + flow),
+            traffic::udp(to, false, 8001 + flow),
+        );
+        SockRef::from(&sending)
+            .set_send_buffer_size(1 << 20)
+            .expect("a buffer for all");
+        let target = SocketAddr::new(to.address(false), 8001 + flow);
+        for _ in 0..PACKETS {
+            sending.send_to(&[5; 1000], target).expect("send");
+        }
+        let mut buffer = [0; 1000];
+        let received = (0..PACKETS).filter(|_| receiving.recv(&mut buffer).is_ok());
+        assert_eq!(received.count() as u64, PACKETS, "flow {flow}");
+    }
+    let flows = running.maps.flows().expect("flows");
+    let in_class = |flow: &&(_, Flow)| flow.1.class != 0 && flow.1.sent_packets == PACKETS;
+    assert_eq!(flows.iter().filter(in_class).count(), 20);
 }

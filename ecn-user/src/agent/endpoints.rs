@@ -425,28 +425,20 @@ impl Inner {
             .htb
             .add_flow_class(&endpoint.nl, class as u16, link)?;
         endpoint.made.insert(class);
-        // Set by hand before there was a class to set.
-        let pinned = lock(&self.shared.pinned).get(&(number, class)).copied();
-        if let Some(rate) = pinned {
-            return self.set_rate((number, class), rate);
-        }
         let flows = self.maps.flows()?;
-        let Some((_, flow)) = flows.iter().find(|(_, flow)| flow.class == class) else {
+        let Some((key, _)) = flows.iter().find(|(_, flow)| flow.class == class) else {
             return Ok(());
         };
-        if flow.rate_bytes_per_s != link {
-            self.set_rate((number, class), flow.rate_bytes_per_s)?;
-        }
-        Ok(())
+        // Set by hand before there was a class to set.
+        let pinned = lock(&self.shared.pinned).get(&(number, class)).copied();
+        let opened = self.shared.open_class(&mut self.maps, key, pinned);
+        opened.map_err(not_changed)
     }
 
     fn set_rate(&self, at: (u32, u32), rate_bytes_per_s: u64) -> Result<()> {
         self.shared
             .set_rate(at.0, at.1, rate_bytes_per_s)
-            .map_err(|error| Error::Io {
-                what: "change a class rate",
-                error,
-            })
+            .map_err(not_changed)
     }
 
     /// Offers free classes to new flows, as many as the queue takes.
@@ -575,6 +567,13 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+fn not_changed(error: std::io::Error) -> Error {
+    Error::Io {
+        what: "change a class rate",
+        error,
     }
 }
 

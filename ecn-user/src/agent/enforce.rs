@@ -29,7 +29,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::{
     datapath::{self, Maps, RateEvents},
     net::{
-        htb::{ClassBatch, ClassSocket, EndpointHtb},
+        htb::{ClassBatch, ClassFailure, ClassSocket, EndpointHtb},
         sys,
     },
 };
@@ -47,6 +47,15 @@ pub struct Target {
     pub htb: EndpointHtb,
     /// Socket in its namespace.
     pub socket: ClassSocket,
+}
+
+impl Target {
+    fn set_rate(&mut self, class: u32, rate_bytes_per_s: u64) -> std::io::Result<()> {
+        let mut batch = ClassBatch::new();
+        self.htb
+            .set_flow_rate(&mut batch, class as u16, rate_bytes_per_s);
+        batch.send(&mut self.socket).map(drop)
+    }
 }
 
 /// What the thread and the agent share.
@@ -102,15 +111,34 @@ impl Shared {
         class: u32,
         rate_bytes_per_s: u64,
     ) -> std::io::Result<()> {
+        match lock(&self.targets).get_mut(&endpoint) {
+            Some(target) => target.set_rate(class, rate_bytes_per_s),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a flow's class, just made, the flow's rate of now (`pinned` if people hold it at one), and
+    /// the flow its class.
+    ///
+    /// # Errors
+    ///
+    /// The kernel did not take it.
+    pub fn open_class(
+        &self,
+        maps: &mut Maps,
+        key: &flow::Key,
+        pinned: Option<u64>,
+    ) -> std::io::Result<()> {
+        // Held to the end: what the thread says of a later decrease must stand.
         let mut targets = lock(&self.targets);
-        let Some(target) = targets.get_mut(&endpoint) else {
+        let Some(flow) = maps.flow(key) else {
             return Ok(());
         };
-        let mut batch = ClassBatch::new();
-        target
-            .htb
-            .set_flow_rate(&mut batch, class as u16, rate_bytes_per_s);
-        batch.send(&mut target.socket).map(drop)
+        if let Some(target) = targets.get_mut(&u32::from(key.endpoint)) {
+            target.set_rate(flow.class, pinned.unwrap_or(flow.rate_bytes_per_s))?;
+        }
+        let in_force = maps.set_in_force(flow.class, flow.decreases as u32);
+        in_force.map_err(std::io::Error::other)
     }
 }
 
@@ -215,12 +243,8 @@ fn run(
         if rates.is_empty() {
             continue;
         }
-        enforce(shared, &rates, &mut batch);
-        for ((_, class), event) in rates.drain().filter(|(_, event)| event.pending != 0) {
-            if let Err(error) = maps.set_in_force(class, event.decrease) {
-                tracing::error!("{error}");
-            }
-        }
+        enforce(shared, maps, &rates, &mut batch);
+        rates.clear();
         if !marks.is_empty() {
             let now = now_ns();
             let mut latency = lock(&shared.latency_us);
@@ -245,20 +269,20 @@ fn pause(shared: &Shared, period: Duration) -> Duration {
     Duration::from_nanos(flow::pause(period_ns, shortest.unwrap_or(u64::MAX)))
 }
 
-fn enforce(shared: &Shared, rates: &HashMap<(u32, u32), RateEvent>, batch: &mut ClassBatch) {
+fn enforce(
+    shared: &Shared,
+    maps: &mut Maps,
+    rates: &HashMap<(u32, u32), RateEvent>,
+    batch: &mut ClassBatch,
+) {
     let pinned = lock(&shared.pinned);
     let mut targets = lock(&shared.targets);
     for (&endpoint, target) in targets.iter_mut() {
-        for (&(_, class), event) in rates
-            .iter()
-            .filter(|((of, class), _)| *of == endpoint && !pinned.contains_key(&(endpoint, *class)))
-        {
+        let of_endpoint = || rates.iter().filter(move |((of, _), _)| *of == endpoint);
+        for (&(_, class), event) in of_endpoint().filter(|(at, _)| !pinned.contains_key(at)) {
             target
                 .htb
                 .set_flow_rate(batch, class as u16, event.rate_bytes_per_s);
-        }
-        if batch.is_empty() {
-            continue;
         }
         match batch.send(&mut target.socket) {
             Ok(changed) => {
@@ -272,6 +296,15 @@ fn enforce(shared: &Shared, rates: &HashMap<(u32, u32), RateEvent>, batch: &mut 
                 }
             }
             Err(error) => tracing::warn!("cannot change class rates: {error}"),
+        }
+        for (&(_, class), event) in of_endpoint().filter(|(_, event)| event.pending != 0) {
+            // No such class yet: who makes it says so.
+            let refused = |f: &ClassFailure| f.classid == EndpointHtb::flow_classid(class as u16);
+            if !batch.failures().iter().any(refused)
+                && let Err(error) = maps.set_in_force(class, event.decrease)
+            {
+                tracing::error!("{error}");
+            }
         }
     }
 }
