@@ -23,7 +23,7 @@ use rand_pcg::Pcg64Mcg;
 use self::agent::Agent;
 use self::bridge::{Arrival, Bridge};
 use self::sender::{Bucket, Sender};
-use crate::engine::{Agenda, Event, Heap, INDEX, NS, Time};
+use crate::engine::{Agenda, Event, Heap, NS, Slab, Time};
 use crate::measure::{Record, Snapshot};
 use crate::model::{Function, Model, Response};
 use crate::network::Network;
@@ -66,8 +66,7 @@ struct Device {
 struct Simulation<'a> {
     network: &'a Network,
     agenda: Agenda<Heap>,
-    packets: Vec<Packet>,
-    free: Vec<u32>,
+    packets: Slab<Packet>,
     devices: Vec<Device>,
     bridges: Vec<Bridge>,
     senders: Vec<Sender>,
@@ -124,8 +123,7 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
     let mut simulation = Simulation {
         network,
         agenda: Agenda::default(),
-        packets: Vec::new(),
-        free: Vec::new(),
+        packets: Slab::default(),
         devices,
         bridges: std::iter::zip(&network.switches, &network.slots)
             .map(|(name, &slots)| Bridge::new(name, slots, model, options.trace))
@@ -325,17 +323,8 @@ impl Simulation<'_> {
             hop: first,
             marked: false,
         };
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.packets[number as usize] = packet;
-                number
-            }
-            None if self.packets.len() < 1 << INDEX => {
-                self.packets.push(packet);
-                self.packets.len() as u32 - 1
-            }
-            None => return Err(SimulationError::TooMany),
-        };
+        let number = self.packets.insert(packet);
+        let number = number.ok_or(SimulationError::TooMany)?;
         let device = &mut self.devices[channel as usize];
         device.turn = (device.turn + 1) % device.flows.len();
         self.senders[flow as usize].send(now);
@@ -356,7 +345,7 @@ impl Simulation<'_> {
         if mark {
             self.mark(now, number);
         }
-        let hop = self.packets[number as usize].hop;
+        let hop = self.packets[number].hop;
         let transmission = self.network.hops[hop as usize].transmission;
         let burst = transmission.max(self.burst);
         self.devices[channel as usize]
@@ -366,7 +355,7 @@ impl Simulation<'_> {
     }
 
     fn mark(&mut self, now: Time, number: u32) {
-        let packet = &mut self.packets[number as usize];
+        let packet = &mut self.packets[number];
         if !packet.marked {
             packet.marked = true;
             let flow = packet.flow as usize;
@@ -377,7 +366,7 @@ impl Simulation<'_> {
 
     /// A packet is on its way to the end of its channel.
     fn hand_over(&mut self, now: Time, number: u32) {
-        let Packet { flow, hop, .. } = self.packets[number as usize];
+        let Packet { flow, hop, .. } = self.packets[number];
         let way = &self.network.flows[flow as usize];
         let hop = self.network.hops[hop as usize];
         self.devices[hop.channel as usize].bytes += u64::from(way.packet_bytes);
@@ -394,11 +383,11 @@ impl Simulation<'_> {
 
     /// A packet is at the end of its channel; or, past its last hop, its echo is back.
     fn arrive(&mut self, now: Time, number: u32, controlled: bool) -> Result<(), SimulationError> {
-        let packet = &mut self.packets[number as usize];
+        let packet = &mut self.packets[number];
         let here = self.network.hops[packet.hop as usize].channel;
         let Some((bridge, input)) = self.network.channels[here as usize].receiver else {
             let Packet { flow, marked, .. } = *packet;
-            self.free.push(number);
+            self.packets.remove(number);
             if controlled {
                 self.echo(now, flow, marked);
             }
@@ -422,7 +411,7 @@ impl Simulation<'_> {
             }
             Arrival::Dropped => {
                 self.devices[next as usize].dropped += 1;
-                self.free.push(number);
+                self.packets.remove(number);
                 Ok(())
             }
         }
@@ -494,13 +483,13 @@ impl Simulation<'_> {
         let mut by_flow = vec![0u64; self.network.flows.len()];
         let queues = self.bridges.iter().flat_map(|bridge| &bridge.queues);
         for queued in queues.flatten() {
-            by_flow[self.packets[queued.packet as usize].flow as usize] += 1;
+            by_flow[self.packets[queued.packet].flow as usize] += 1;
         }
         while let Some(event) = self.agenda.pop() {
             let Event::Arrive(packet) = event else {
                 continue;
             };
-            let Packet { flow, hop, .. } = self.packets[packet as usize];
+            let Packet { flow, hop, .. } = self.packets[packet];
             let channel = self.network.hops[hop as usize].channel as usize;
             by_flow[flow as usize] += u64::from(self.network.channels[channel].receiver.is_some());
         }

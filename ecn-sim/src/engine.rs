@@ -54,6 +54,60 @@ impl Event {
     }
 }
 
+/// What is under way, each under a number that an [`Event`] can carry. Numbers are used again.
+#[derive(Debug)]
+pub struct Slab<T> {
+    values: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Takes a value in; `None`: there are as many already as an event can tell apart.
+    #[inline]
+    pub fn insert(&mut self, value: T) -> Option<u32> {
+        if let Some(number) = self.free.pop() {
+            self.values[number as usize] = value;
+            return Some(number);
+        }
+        if self.values.len() >= 1 << INDEX {
+            return None;
+        }
+        self.values.push(value);
+        Some(self.values.len() as u32 - 1)
+    }
+
+    /// Gives a number back.
+    #[inline]
+    pub fn remove(&mut self, number: u32) {
+        self.free.push(number);
+    }
+}
+
+impl<T> std::ops::Index<u32> for Slab<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, number: u32) -> &T {
+        &self.values[number as usize]
+    }
+}
+
+impl<T> std::ops::IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, number: u32) -> &mut T {
+        &mut self.values[number as usize]
+    }
+}
+
 /// Time above, then sequence number, then payload: the order of events is that of the numbers.
 type Key = u128;
 

@@ -14,7 +14,7 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::bridged;
 use crate::endpoint::{Control, Designed, Source};
-use crate::engine::{Agenda, Calendar, Event, INDEX, Queue, Time};
+use crate::engine::{Agenda, Calendar, Event, INDEX, Queue, Slab, Time};
 use crate::measure::{Record, Snapshot, Window};
 use crate::model::{Model, ModelError, Phases, Response, SlotFreed, SwitchKind, Trigger};
 use crate::network::{Hop, Network};
@@ -95,8 +95,7 @@ struct Wire {
 struct Simulation<'a, Q> {
     network: &'a Network,
     agenda: Agenda<Q>,
-    packets: Vec<Packet>,
-    free: Vec<u32>,
+    packets: Slab<Packet>,
     wires: Vec<Wire>,
     switches: Vec<Switch>,
     sources: Vec<Source>,
@@ -154,8 +153,7 @@ pub fn run_with<Q: Queue>(
     let mut simulation = Simulation::<Q> {
         network,
         agenda: Agenda::default(),
-        packets: Vec::new(),
-        free: Vec::new(),
+        packets: Slab::default(),
         wires: vec![Wire::default(); network.channels.len()],
         switches: std::iter::zip(&network.switches, &network.slots)
             .map(|(name, &slots)| Switch::new(name, slots, model))
@@ -367,13 +365,13 @@ impl<Q: Queue> Simulation<'_, Q> {
         let lines = self.switches.iter().flat_map(|switch| &switch.lines);
         let waiting = lines.flatten().map(|waiting| waiting.packet);
         for packet in hosts.chain(waiting) {
-            by_flow[self.packets[packet as usize].flow as usize] += 1;
+            by_flow[self.packets[packet].flow as usize] += 1;
         }
         while let Some(event) = self.agenda.pop() {
             let Event::Arrive(packet) = event else {
                 continue;
             };
-            let Packet { flow, hop, .. } = self.packets[packet as usize];
+            let Packet { flow, hop, .. } = self.packets[packet];
             let channel = self.network.hops[hop as usize].channel as usize;
             if let Some((switch, input)) = self.network.channels[channel].receiver {
                 by_flow[flow as usize] += 1;
@@ -453,17 +451,8 @@ impl<Q: Queue> Simulation<'_, Q> {
             hop: first,
             marked: false,
         };
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.packets[number as usize] = packet;
-                number
-            }
-            None if self.packets.len() < 1 << INDEX => {
-                self.packets.push(packet);
-                self.packets.len() as u32 - 1
-            }
-            None => return Err(SimulationError::TooMany),
-        };
+        let number = self.packets.insert(packet);
+        let number = number.ok_or(SimulationError::TooMany)?;
         self.wires[channel as usize].line.push_back(number);
         self.dispatch_host(now, channel);
         Ok(())
@@ -494,7 +483,7 @@ impl<Q: Queue> Simulation<'_, Q> {
             return;
         }
         if let Some(packet) = self.wires[channel as usize].line.pop_front() {
-            let Packet { flow, hop, .. } = self.packets[packet as usize];
+            let Packet { flow, hop, .. } = self.packets[packet];
             let hop = self.network.hops[hop as usize];
             self.sources[flow as usize].start(now);
             self.start(now, packet, hop);
@@ -528,7 +517,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         let Some((next, mark)) = self.switches[switch as usize].next(output) else {
             return;
         };
-        let packet = &mut self.packets[next.packet as usize];
+        let packet = &mut self.packets[next.packet];
         if mark && !packet.marked {
             packet.marked = true;
             self.marked_packets[packet.flow as usize] += 1;
@@ -555,7 +544,7 @@ impl<Q: Queue> Simulation<'_, Q> {
     /// The transmission of a packet starts.
     #[inline]
     fn start(&mut self, now: Time, number: u32, hop: Hop) {
-        let packet = self.packets[number as usize];
+        let packet = self.packets[number];
         let flow = packet.flow as usize;
         let way = &self.network.flows[flow];
         let wire = &mut self.wires[hop.channel as usize];
@@ -578,7 +567,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         }
         self.flow_packets[flow] += 1;
         if self.window == 1 {
-            self.free.push(number);
+            self.packets.remove(number);
             let source = &mut self.sources[flow];
             source.on_ack(&self.control, packet.marked, now + way.to_ack);
             let back = (now + way.to_ack).max(source.not_before);
@@ -593,11 +582,11 @@ impl<Q: Queue> Simulation<'_, Q> {
     /// A packet's header can be forwarded; or, past its last hop, its ACK is back.
     #[inline]
     fn arrive(&mut self, now: Time, number: u32) -> Result<(), SimulationError> {
-        let packet = &mut self.packets[number as usize];
+        let packet = &mut self.packets[number];
         let here = self.network.hops[packet.hop as usize].channel;
         let Some((switch, input)) = self.network.channels[here as usize].receiver else {
             let Packet { flow, marked, .. } = *packet;
-            self.free.push(number);
+            self.packets.remove(number);
             self.sources[flow as usize].on_ack(&self.control, marked, now);
             return self.send(now, flow);
         };
