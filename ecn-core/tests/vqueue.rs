@@ -126,6 +126,20 @@ struct Step {
     markable: bool,
 }
 
+impl Step {
+    fn arrival(&self, now_ns: u64, bytes_per_s: u64) -> Arrival {
+        Arrival {
+            input: self.input,
+            output: self.output,
+            markable: self.markable,
+            packets: self.packets,
+            bytes: self.bytes,
+            now_ns,
+            ns_per_byte: ns_per_byte(bytes_per_s).expect("a rate"),
+        }
+    }
+}
+
 /// Bursts at one time, steps of about a packet, and long silences.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let after = prop_oneof![
@@ -177,15 +191,7 @@ proptest! {
         let mut now_ns = 1_000_000_000;
         for step in &steps {
             now_ns += step.after_ns;
-            let a = Arrival {
-                input: step.input,
-                output: step.output,
-                markable: step.markable,
-                packets: step.packets,
-                bytes: step.bytes,
-                now_ns,
-                ns_per_byte: ns_per_byte(rates[step.output as usize]).expect("a rate"),
-            };
+            let a = step.arrival(now_ns, rates[step.output as usize]);
             let expected = real.arrive(&policy, &a);
             prop_assert_eq!(queues.arrive(&mut switch, &policy, &a), expected, "{:?}", a);
             check_sums(&switch);
@@ -229,15 +235,7 @@ proptest! {
                 queues.remove_port(&mut switch, *port, N as u32);
                 prop_assert_eq!(switch.ports[*port as usize].arrived, 0);
             }
-            let a = Arrival {
-                input: step.input,
-                output: step.output,
-                markable: step.markable,
-                packets: step.packets,
-                bytes: step.bytes,
-                now_ns: now_ns - back[number],
-                ns_per_byte: ns_per_byte(6_250_000).expect("a rate"),
-            };
+            let a = step.arrival(now_ns - back[number], 6_250_000);
             queues.arrive(&mut switch, &policy, &a);
             for p in 0..N {
                 let column: u32 = switch.waiting.iter().map(|row| row[p]).sum();

@@ -211,6 +211,21 @@ pub fn identical(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
     }
 }
 
+/// These arrived, in this order, marked: nothing but the ECN field and its checksum changed.
+#[track_caller]
+pub fn only_marked(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
+    assert_eq!(arrived.len(), sent.len());
+    for ((name, sent), arrived) in sent.iter().zip(arrived) {
+        assert_eq!(ecn_of(arrived), Some(packet::CE), "{name}");
+        let sent = ours(sent);
+        let differ = sent.iter().zip(arrived).filter(|(a, b)| a != b).count();
+        assert!(
+            sent.len() == arrived.len() && (1..=3).contains(&differ),
+            "{name}: {arrived:02x?}"
+        );
+    }
+}
+
 /// Marks everything behind another packet: every arrival finds its input buffer full.
 pub fn start(lab: &Lab, endpoints: &[usize]) -> Running {
     lab.limit(1, 250_000, 1000);
@@ -251,18 +266,8 @@ fn at_ports() {
     // The same place does mark: all that can be, and nothing but the ECN field and its checksum.
     let markable = [markable(from, to), fragments(from, to)].concat();
     let arrived = through(&lab, &markable);
-    assert_eq!(arrived.len(), markable.len());
-    for ((name, sent), arrived) in markable.iter().zip(&arrived) {
-        assert_eq!(ecn_of(arrived), Some(packet::CE), "{name}");
-        let differ = ours(sent)
-            .iter()
-            .zip(arrived)
-            .filter(|(a, b)| a != b)
-            .count();
-        assert!(
-            sent.len() == arrived.len() && (1..=3).contains(&differ),
-            "{name}: {arrived:02x?}"
-        );
+    only_marked(&markable, &arrived);
+    for ((name, _), arrived) in markable.iter().zip(&arrived) {
         // Tags in metadata are in these bytes, so there may be one more than programs see.
         let l3 = (14..)
             .step_by(4)
