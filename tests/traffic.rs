@@ -204,3 +204,8 @@ impl Drop for Tcp {
         }
     }
 }
+
+/// Gives a TCP socket another congestion control.
+pub fn congestion_control(socket: &TcpStream, name: &str) -> nix::Result<()> {
+    setsockopt(socket, sockopt::TcpCongestion, &name.into())
+}

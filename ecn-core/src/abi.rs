@@ -3,7 +3,7 @@
 //! Map values are `#[repr(C)]`, integers only, padding spelled out; sizes and offsets are asserted
 //! here. [`ABI`] stands in the pin path, in the control map, and changes with any of them.
 
-use crate::{echo, flow, marking, response, vqueue};
+use crate::{ace, echo, flow, marking, response, vqueue};
 
 /// Number of this agreement.
 pub const ABI: u32 = 2;
@@ -63,15 +63,17 @@ pub mod name {
     pub const TRACE: &str = "ECN_TRACE";
     /// `flow::Key` to the time of its oldest unanswered mark, with [`super::TRACE_LATENCY`].
     pub const MARKED: &str = "ECN_MARKED";
-    /// Programs that endpoints go on in: [`super::TAIL_OUT`], [`super::TAIL_IN`].
+    /// Programs that endpoints go on in: [`super::TAIL_OUT`], [`super::TAIL_IN`], [`super::TAIL_ACK`].
     pub const TAIL: &str = "ECN_TAIL";
+    /// `Work` per CPU, one entry.
+    pub const WORK: &str = "ECN_WORK";
     /// Per-CPU counters, see [`super::Count`].
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps that are pinned and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 19] = [
+    pub const SHARED: [&str; 20] = [
         CONTROL, DEVICE, BRIDGE, MARKING, VIRTUAL, ENDPOINT, FLOW, RECEIVER, DEPARTED, IN_FORCE,
-        CLASS, PIN, LIMIT, SOCKET, RATE, TRACE, MARKED, TAIL, COUNT,
+        CLASS, PIN, LIMIT, SOCKET, RATE, TRACE, MARKED, TAIL, WORK, COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -100,10 +102,12 @@ pub mod name {
     pub const FLOW_OUT: &str = "ecn_flow_out";
     /// Receiver's side of an endpoint, loaded once.
     pub const FLOW_IN: &str = "ecn_flow_in";
+    /// What a source makes of TCP's ACKs, loaded once.
+    pub const TCP_ACK: &str = "ecn_tcp_ack";
     /// sock_ops of a cgroup: rates of TCP sockets.
     pub const SOCK: &str = "ecn_sock";
     /// All programs.
-    pub const PROGRAMS: [&str; 13] = [
+    pub const PROGRAMS: [&str; 14] = [
         SOCK,
         PORT_OUT,
         WIRE_END,
@@ -117,6 +121,7 @@ pub mod name {
         ENDPOINT_XDP,
         FLOW_OUT,
         FLOW_IN,
+        TCP_ACK,
     ];
 }
 
@@ -124,6 +129,10 @@ pub mod name {
 pub const TAIL_OUT: u32 = 0;
 /// Place of [`name::FLOW_IN`] in [`name::TAIL`].
 pub const TAIL_IN: u32 = 1;
+/// Place of [`name::TCP_ACK`] in [`name::TAIL`].
+pub const TAIL_ACK: u32 = 2;
+/// Places in [`name::TAIL`].
+pub const TAILS: u32 = 3;
 
 /// The kernel's spin lock, by the name under which it finds one in a map value's BTF.
 #[repr(C)]
@@ -218,12 +227,14 @@ pub const ECHO: u32 = 4;
 pub const EDT: u32 = 8;
 /// [`Endpoint::flags`]: rates are those of TCP's own sockets, see [`name::SOCK`].
 pub const PACE: u32 = 16;
+/// [`Endpoint::flags`]: keep TCP from negotiating ECN, so that it is controlled.
+pub const CONTROL_TCP: u32 = 32;
 
 /// Policy of an endpoint.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
-    /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`], [`EDT`], [`PACE`].
+    /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`], [`EDT`], [`PACE`], [`CONTROL_TCP`].
     pub flags: u32,
     /// Padding.
     pub _pad: u32,
@@ -279,6 +290,38 @@ pub struct RateEvent {
     pub pending: u32,
     /// When the limit is in force without the agent; 0: the agent has to see to it.
     pub in_force_ns: u64,
+}
+
+/// What a CPU is at: a TCP segment on its way from one program to the next, and what a source learned from it or
+/// from an echo. Written and read back ([`crate::fixed::forgotten`]), so that the verifier, which cannot know what
+/// memory holds, follows the response once and not once per way there.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// The flow that the segment may be about.
+    pub key: flow::Key,
+    /// What it says.
+    pub ack: ace::Ack,
+    /// Offset of its TCP header.
+    pub at: u32,
+    /// What the response is given.
+    pub given: Given,
+}
+
+/// What a source's response is given.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// What was learned.
+    pub news: echo::News,
+    /// Entry of [`name::IN_FORCE`].
+    pub in_force: u64,
+    /// Time of the mark that is answered; 0: not known.
+    pub marked_ns: u64,
+    /// The endpoint's [`EDT`] and [`PACE`].
+    pub flags: u32,
+    /// Packets of the class that have departed, modulo 2^32.
+    pub departed: u32,
 }
 
 /// Entry of [`name::IN_FORCE`]: decrease number `decrease` is in force since the class's packet
@@ -409,11 +452,15 @@ pub enum Count {
     Unpaced,
     /// Of the echoes, those that came at an XDP program.
     EchoXdp,
+    /// Echoes sent for TCP, because no ACK could say the marks.
+    AceBlocked,
+    /// The ECN flags of a TCP segment could not be written.
+    AceFailed,
 }
 
 impl Count {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::FlowsFull,
         Self::ClassesFull,
         Self::ReceiversFull,
@@ -434,6 +481,8 @@ impl Count {
         Self::Unparsed,
         Self::Unpaced,
         Self::EchoXdp,
+        Self::AceBlocked,
+        Self::AceFailed,
     ];
 }
 
@@ -487,8 +536,11 @@ const _: () = {
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
-    assert!(size_of::<echo::Receiver>() == 48);
-    assert!(size_of::<LockedReceiver>() == 56);
+    assert!(size_of::<Work>() == 104 && size_of::<Given>() == 48);
+    assert!(size_of::<ace::Sender>() == 32);
+    assert!(size_of::<ace::Receiver>() == 40);
+    assert!(size_of::<echo::Receiver>() == 88);
+    assert!(size_of::<LockedReceiver>() == 96);
     assert!(offset_of!(LockedFlow, flow) == 8);
     assert!(size_of::<RateEvent>() == 40);
     assert!(size_of::<PortEvent>() == 72);

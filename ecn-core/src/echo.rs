@@ -13,6 +13,8 @@
 //! is made of a clone of the data packet, whose transport checksum may still be left to a device:
 //! the two zeros lie where UDP and TCP have it, and are ignored.
 
+use crate::ace;
+
 /// Version of the format.
 pub const VERSION: u8 = 1;
 /// Length, bytes.
@@ -86,6 +88,18 @@ pub struct Policy {
 
 /// [`Receiver::flags`]: a TCP connection that negotiated ECN; it is not echoed.
 pub const NEGOTIATED: u32 = 1;
+/// [`Receiver::flags`]: a TCP connection that did not; its ACKs say what was marked, see [`ace`].
+pub const PLAIN: u32 = 2;
+/// [`Receiver::flags`]: a TCP connection whose handshake was not seen. Its TCP was let see a mark:
+/// the ACK of that packet has ECE if ECN was negotiated, RFC 3168 section 6.1.3.
+pub const PROBING: u32 = 4;
+/// [`Receiver::flags`]: its handshake was seen, and nothing sent since.
+pub const FRESH: u32 = 8;
+
+/// [`Receiver::count_tcp`]: take the mark off before TCP sees it.
+pub const HIDE: u32 = 1;
+/// [`Receiver::count_tcp`]: an echo must say what ACKs cannot.
+pub const SAY: u32 = 2;
 
 /// What a receiver keeps per flow.
 #[repr(C)]
@@ -103,8 +117,10 @@ pub struct Receiver {
     pub last_echo_ns: u64,
     /// Echoes made.
     pub echoes: u32,
-    /// [`NEGOTIATED`].
+    /// [`NEGOTIATED`], [`PLAIN`], [`PROBING`], [`FRESH`].
     pub flags: u32,
+    /// TCP's.
+    pub ace: ace::Receiver,
 }
 
 impl Receiver {
@@ -119,6 +135,7 @@ impl Receiver {
             last_echo_ns: 0,
             echoes: 0,
             flags: 0,
+            ace: ace::Receiver::new(),
         }
     }
 
@@ -138,6 +155,66 @@ impl Receiver {
         due
     }
 
+    /// A TCP connection begins; `next` is the number of the first byte to come.
+    #[inline(always)]
+    pub fn begin(&mut self, negotiated: bool, next: u32, now_ns: u64) {
+        self.flags = FRESH | if negotiated { NEGOTIATED } else { PLAIN };
+        self.ace.begin(next);
+        self.last_packet_ns = now_ns;
+    }
+
+    /// Counts a TCP super-packet of `n` segments of `segment` bytes, which ends before sequence number
+    /// `end`. Returns [`HIDE`] and [`SAY`], or-ed.
+    #[inline(always)]
+    pub fn count_tcp(
+        &mut self,
+        n: u32,
+        bytes: u64,
+        ce: bool,
+        segment: u32,
+        end: u32,
+        now_ns: u64,
+    ) -> u32 {
+        let always = Policy {
+            every_ns: 0,
+            protocol: 0,
+            _pad: 0,
+        };
+        self.count(&always, n, bytes, ce, now_ns);
+        if self.flags & NEGOTIATED != 0 {
+            return 0;
+        }
+        let say = self.ace.count(segment, if ce { n } else { 0 }, now_ns);
+        if self.flags & PLAIN != 0 {
+            return if ce { HIDE } else { 0 } | if say { SAY } else { 0 };
+        }
+        if ce && self.flags & PROBING == 0 {
+            self.flags |= PROBING;
+            self.ace.probe_end = end;
+        }
+        0
+    }
+
+    /// The ACE of a TCP segment towards the source, which acknowledges up to `ack`; 0: its flags stay as
+    /// they are. `own`: its TCP has set some itself. Also returns what is known of the connection.
+    #[inline(always)]
+    pub fn say(&mut self, carrier: ace::Carrier, ack: u32, own: bool, now_ns: u64) -> (u8, u32) {
+        let known = self.flags;
+        if own {
+            self.flags = NEGOTIATED;
+        } else if known & PROBING != 0 && ack.wrapping_sub(self.ace.probe_end) as i32 > -1 {
+            self.flags = PLAIN;
+            // What was counted meanwhile is old.
+            self.ace.begin(ack);
+        } else if carrier != ace::Carrier::Ack {
+            self.flags &= !FRESH;
+        }
+        if known & PLAIN == 0 || own {
+            return (0, known);
+        }
+        (self.ace.say(carrier, ack, now_ns), known)
+    }
+
     /// The echo to send now; each has its own number.
     #[inline(always)]
     pub fn echo(&mut self, protocol: u8, src_port: u16, dst_port: u16) -> Echo {
@@ -147,7 +224,11 @@ impl Receiver {
             src_port,
             dst_port,
             packets: self.packets as u32,
-            ce: self.ce as u32,
+            ce: if self.flags & PLAIN != 0 {
+                self.ace.say_all()
+            } else {
+                self.ce as u32
+            },
             sequence: self.echoes as u16,
         }
     }
@@ -166,10 +247,13 @@ pub enum Refusal {
 }
 
 /// News of an accepted echo.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
     /// Packets that the receiver counted since the last accepted echo.
     pub packets: u32,
+    /// Of these, counted before, without their marks.
+    pub late: u32,
     /// Of these, marked CE.
     pub ce: u32,
     /// Echoes that were sent in between and did not come.
@@ -279,6 +363,7 @@ impl Sender {
         let position = self.position;
         Ok(News {
             packets,
+            late: 0,
             ce,
             lost_echoes: step as u32 - 1,
             position,

@@ -124,6 +124,16 @@ pub const fn mul(a: u64, b: u64) -> u64 {
     mul_shift(a, b, FRAC)
 }
 
+/// The same number, of which the kernel's verifier knows nothing: it does not follow what memory holds. Else it
+/// goes from each branch before this through all the rest of a program. `place` is in a map.
+#[inline(always)]
+pub fn forgotten<T: Copy>(place: &mut T) -> T {
+    #[cfg(target_arch = "bpf")]
+    return *core::hint::black_box(place);
+    #[cfg(not(target_arch = "bpf"))]
+    *place
+}
+
 /// value · 2^-log for a value below 2^63 and a logarithm of [`LOG_FRAC`] fractional bits.
 ///
 /// Table of 64 powers, then 1 - 2^-f for f < 1/64 as a polynomial of degree 4. The difference from

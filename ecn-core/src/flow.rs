@@ -1,6 +1,6 @@
 //! A flow, as a source's device knows it.
 
-use crate::{abi, echo, fixed, pacing, response};
+use crate::{abi, ace, echo, fixed, pacing, response};
 
 /// Names a flow of one endpoint. Whole-key comparison: padding is part of it and always zero.
 #[repr(C)]
@@ -24,6 +24,8 @@ pub struct Key {
 
 /// [`Flow::flags`]: the TCP connection negotiated ECN; it keeps its own control.
 pub const NEGOTIATED: u32 = 1;
+/// [`Flow::flags`]: the TCP connection did not; the receiver's ACKs say what was marked.
+pub const PLAIN: u32 = 2;
 
 /// State of a flow at its source. Everything under the flow's lock.
 #[repr(C)]
@@ -33,6 +35,8 @@ pub struct Flow {
     pub response: response::State,
     /// Echoes seen.
     pub echo: echo::Sender,
+    /// TCP's ACKs seen.
+    pub ace: ace::Sender,
     /// Packets handed to the device.
     pub sent_packets: u64,
     /// Bytes handed to the device, with link headers.
@@ -65,13 +69,56 @@ pub struct Flow {
     pub class: u32,
     /// 1: the agent was told of the last decrease and has not yet said that it is in force.
     pub pending: u32,
-    /// [`NEGOTIATED`].
+    /// [`NEGOTIATED`], [`PLAIN`].
     pub flags: u32,
     /// Rate that the socket was last given, payload bytes per second; 0: none.
     pub socket_bytes_per_s: u32,
 }
 
 impl Flow {
+    /// TCP data leaves: `bytes` from number `sequence` on, in segments of `segment` bytes. `known`: flags of
+    /// the connection's [`echo::Receiver`]; `own_ecn`: its TCP made it ECN-capable, or set flags of ECN.
+    /// Before [`Flow::sent_packets`] is counted on.
+    #[inline(always)]
+    pub fn send_tcp(&mut self, known: u32, own_ecn: bool, sequence: u32, bytes: u32, segment: u32) {
+        if known & echo::FRESH != 0 {
+            self.flags = 0;
+            self.ace.begin(sequence, self.sent_packets as u32);
+        }
+        let new = self.ace.send(sequence, bytes, segment);
+        if own_ecn || known & echo::NEGOTIATED != 0 {
+            self.flags = NEGOTIATED;
+        } else if self.flags == 0 && (new || known & echo::PLAIN != 0) {
+            // TCP that negotiated ECN makes all new data ECN-capable; only what it sends again is not,
+            // RFC 3168 section 6.1.5.
+            self.flags = PLAIN;
+        }
+    }
+
+    /// Takes an echo.
+    ///
+    /// # Errors
+    ///
+    /// As [`echo::Sender::accept`].
+    #[inline(always)]
+    pub fn hear_echo(
+        &mut self,
+        echo: &echo::Echo,
+        departed: u32,
+    ) -> Result<echo::News, echo::Refusal> {
+        let sent = self.sent_packets as u32;
+        if self.flags & PLAIN == 0 {
+            return self.echo.accept(echo, sent, departed, self.quiet());
+        }
+        let step = echo.sequence.wrapping_sub(self.echo.sequence);
+        if self.echo.synced != 0 && (step == 0 || step > i16::MAX as u16) {
+            return Err(echo::Refusal::Duplicate);
+        }
+        self.echo.synced = 1;
+        self.echo.sequence = echo.sequence;
+        Ok(self.ace.take_echo(echo.ce, sent, departed))
+    }
+
     /// Takes an accepted echo: the response, with a round that lasts until the decreased rate is in
     /// force. `in_force`: see [`crate::abi::in_force`]; `departed`: packets that left the device.
     /// Returns whether the rate is worth a message to the agent.
@@ -98,7 +145,7 @@ impl Flow {
             outstanding: news.outstanding,
         };
         let reaction = self.response.on_echo(policy, feedback, now_ns);
-        self.acked_packets += news.packets as u64;
+        self.acked_packets += (news.packets - news.late) as u64;
         self.marked_packets += news.ce as u64;
         self.ignored_marks += reaction.ignored as u64;
         self.decreases += reaction.decreased as u64;
@@ -122,6 +169,7 @@ impl Flow {
         Self {
             response: response::State::new(),
             echo: echo::Sender::new(),
+            ace: ace::Sender::new(),
             sent_packets: 0,
             sent_bytes: 0,
             acked_packets: 0,
@@ -156,20 +204,33 @@ impl Flow {
         link_bytes_per_s: u64,
         now_ns: u64,
     ) -> response::Reaction {
-        let pending = now_ns < self.decreased_ns;
-        let in_force = abi::in_force(
-            (self.decreases as u32).wrapping_sub(pending as u32),
-            departed,
-        );
+        let in_force = self.in_force_paced(departed, now_ns);
         let (reaction, _) =
             self.respond(policy, news, in_force, departed, link_bytes_per_s, now_ns);
+        self.paced(&reaction, now_ns);
+        reaction
+    }
+
+    /// What [`Flow::respond`] is to take for in force, for a flow paced by departure times.
+    #[inline(always)]
+    #[must_use]
+    pub fn in_force_paced(&self, departed: u32, now_ns: u64) -> u64 {
+        let pending = now_ns < self.decreased_ns;
+        abi::in_force(
+            (self.decreases as u32).wrapping_sub(pending as u32),
+            departed,
+        )
+    }
+
+    /// What is left to do after [`Flow::respond`], for a flow paced by departure times.
+    #[inline(always)]
+    pub fn paced(&mut self, reaction: &response::Reaction, now_ns: u64) {
         self.told_bytes_per_s = self.rate_bytes_per_s;
         if reaction.decreased != 0 {
             self.decreased_ns = self.pacer.last_ns;
             // Nothing waits: the round ends with what has departed.
             self.pending = (now_ns < self.decreased_ns) as u32;
         }
-        reaction
     }
 
     /// Packets that may be on their way at the flow's quietest moment, see

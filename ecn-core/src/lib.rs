@@ -1,6 +1,6 @@
 //! The mechanisms of HP's congestion control for lossless networks, written once.
 //!
-//! Switches mark packets ([`marking`]), receivers echo exact counts ([`echo`]), sources move a rate
+//! Switches mark packets ([`marking`]), receivers echo exact counts ([`echo`], [`ace`]), sources move a rate
 //! ([`response`]). The kernel programs, the agent and the simulator call the same functions, so a
 //! simulated figure is evidence about the kernel code. Nothing here allocates, reads a clock or
 //! makes randomness: time and random bits are arguments.
@@ -12,6 +12,7 @@
 #![no_std]
 
 pub mod abi;
+pub mod ace;
 pub mod echo;
 pub mod fixed;
 pub mod flow;

@@ -192,13 +192,21 @@ pub const fn wire_bytes(len: u32, segments: u32, headers: u32) -> u64 {
 pub struct Tcp {
     /// SYN set.
     pub syn: bool,
+    /// RST set.
+    pub rst: bool,
     /// ACK set.
     pub ack: bool,
     /// Any of ECE, CWR (RFC 3168 section 6.1) and AE (RFC 9768 section 3.1): on a SYN, ECN is
     /// asked for; on a SYN-ACK, it is granted.
     pub ecn: bool,
+    /// The same flags as a number, AE CWR ECE: ACE of RFC 9768 section 3.2.2.
+    pub ace: u8,
     /// Header length, bytes.
     pub header_len: u32,
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgement number.
+    pub ack_number: u32,
 }
 
 /// TCP flags from the first bytes of its header.
@@ -207,8 +215,12 @@ pub struct Tcp {
 pub fn tcp(b: &[u8; TRANSPORT_WINDOW]) -> Tcp {
     Tcp {
         syn: b[13] & 0x02 != 0,
+        rst: b[13] & 0x04 != 0,
         ack: b[13] & 0x10 != 0,
         ecn: b[13] & 0xc0 != 0 || b[12] & 0x01 != 0,
+        ace: (b[12] & 1) << 2 | b[13] >> 6,
         header_len: ((b[12] >> 4) as u32) * 4,
+        sequence: u32::from_be_bytes([b[4], b[5], b[6], b[7]]),
+        ack_number: u32::from_be_bytes([b[8], b[9], b[10], b[11]]),
     }
 }

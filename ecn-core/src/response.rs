@@ -511,18 +511,27 @@ fn power_digit(factor: u64, digits: u64) -> u64 {
 /// 1e-5 for AIMD, and far better at higher rates. The leading term is Finc over time once more:
 /// r'² = r² + 2 n (m - 1) Rmin² for AIMD.
 #[inline(always)]
-pub fn unmarked(policy: &Policy, ipd: u64, acks: u32) -> u64 {
+pub fn unmarked(policy: &Policy, mut ipd: u64, acks: u32) -> u64 {
+    increase(policy, &mut ipd, acks);
+    ipd
+}
+
+/// [`unmarked`], in place.
+#[inline(always)]
+fn increase(policy: &Policy, place: &mut u64, acks: u32) {
     if policy.function == NONE || policy.function > AIMD {
-        return ipd;
+        return;
     }
-    let ipd = policy.clamp(ipd);
+    *place = policy.clamp(*place);
+    let mut ipd = fixed::forgotten(place);
     if acks == 0 {
-        return ipd;
+        return;
     }
     if policy.function == LIPD && acks == 1 {
-        return policy.clamp(ipd - mul_hi(ipd, policy.rmin));
+        *place = policy.clamp(ipd - mul_hi(ipd, policy.rmin));
+        return;
     }
-    let (mut ipd, mut left, mut step) = (ipd, acks, 0);
+    let (mut left, mut step) = (acks, 0);
     while step < 3 {
         let load = policy.load(ipd);
         let single = step < 2;
@@ -551,16 +560,13 @@ pub fn unmarked(policy: &Policy, ipd: u64, acks: u32) -> u64 {
             left = if single { left - 1 } else { 0 };
         }
         // One unit at least: the step of AIMD with a low floor and m near 1 can be less than that.
-        ipd = fixed::shrink(ipd, log).min(ipd - 1);
-        if ipd <= ONE {
-            return ONE;
-        }
-        if left == 0 {
+        *place = fixed::shrink(ipd, log).min(ipd - 1).max(ONE);
+        ipd = fixed::forgotten(place);
+        if left == 0 || ipd == ONE {
             break;
         }
         step += 1;
     }
-    ipd
 }
 
 // Coefficients of the expansions, 32 fractional bits.
@@ -747,7 +753,8 @@ impl State {
             return none;
         }
         let ce = echo.ce.min(echo.packets);
-        let mut ipd = unmarked(policy, self.ipd, echo.packets - ce);
+        increase(policy, &mut self.ipd, echo.packets - ce);
+        let ipd = fixed::forgotten(&mut self.ipd);
 
         let wanted = if policy.round == Round::Packets as u32 {
             let mut new = ce;
@@ -775,12 +782,11 @@ impl State {
         };
 
         if wanted != 0 {
-            ipd = marked_times(policy, ipd, wanted);
+            self.ipd = marked_times(policy, ipd, wanted);
             self.round_end = echo.received.wrapping_add(echo.outstanding);
             self.round_packets = echo.outstanding;
             self.round_until_ns = now_ns.saturating_add(policy.round_ns);
         }
-        self.ipd = ipd;
         Reaction {
             decreased: wanted,
             ignored: ce - wanted,

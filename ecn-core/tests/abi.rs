@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::mem::{align_of, offset_of, size_of};
 
 use ecn_core::abi::{self, Count, name};
-use ecn_core::{echo, flow, marking, response};
+use ecn_core::{ace, echo, flow, marking, response};
 
 /// BPF_OBJ_NAME_LEN is 16 with the terminating zero, and the kernel takes letters, digits, `_`, `.`.
 #[test]
@@ -48,6 +48,7 @@ fn lists_are_complete() {
         name::TRACE,
         name::MARKED,
         name::TAIL,
+        name::WORK,
         name::COUNT,
     ] {
         assert!(shared.contains(map), "{map}");
@@ -72,9 +73,26 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<flow::Key>(), 16 + 16 + 2 + 2 + 2 + 1 + 1);
     assert_eq!(
         size_of::<flow::Flow>(),
-        size_of::<response::State>() + size_of::<echo::Sender>() + 16 * 8 + 4 * 4
+        size_of::<response::State>()
+            + size_of::<echo::Sender>()
+            + size_of::<ace::Sender>()
+            + 16 * 8
+            + 4 * 4
     );
-    assert_eq!(size_of::<echo::Receiver>(), 5 * 8 + 2 * 4);
+    assert_eq!(
+        size_of::<abi::Work>(),
+        size_of::<flow::Key>() + 3 * 4 + 4 + size_of::<abi::Given>()
+    );
+    assert_eq!(
+        size_of::<abi::Given>(),
+        size_of::<echo::News>() + 2 * 8 + 2 * 4
+    );
+    assert_eq!(size_of::<ace::Sender>(), 8 * 4);
+    assert_eq!(size_of::<ace::Receiver>(), 8 + 8 * 4);
+    assert_eq!(
+        size_of::<echo::Receiver>(),
+        5 * 8 + 2 * 4 + size_of::<ace::Receiver>()
+    );
     assert_eq!(size_of::<echo::Sender>(), 4 + 4 + 2 + 2 + 7 * 4);
     assert_eq!(size_of::<echo::Policy>(), 8 + 2 * 4);
     assert_eq!(size_of::<marking::Port>(), 10 * 4 + 8 * 8);
@@ -166,6 +184,7 @@ fn flags_are_single_bits_and_distinct() {
             abi::ECHO,
             abi::EDT,
             abi::PACE,
+            abi::CONTROL_TCP,
         ],
     ] {
         let mut seen = 0;
@@ -185,6 +204,8 @@ fn bounds() {
     const { assert!(abi::ENDPOINTS <= 1 << 16) };
     assert_eq!(abi::CLASSES, 1 << 16);
     const { assert!(abi::FIRST_CLASS > 2 && abi::FIRST_CLASS < abi::CLASSES) };
-    assert_ne!(abi::TAIL_OUT, abi::TAIL_IN);
+    let tails = [abi::TAIL_OUT, abi::TAIL_IN, abi::TAIL_ACK];
+    assert_eq!(tails, [0, 1, 2]);
+    assert_eq!(tails.len(), abi::TAILS as usize);
     assert_ne!(abi::HTB_MAJOR, 0);
 }

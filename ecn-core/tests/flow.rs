@@ -30,6 +30,7 @@ fn flow() -> Flow {
 fn news(packets: u32, ce: u32, position: u32, outstanding: u32) -> News {
     News {
         packets,
+        late: 0,
         ce,
         lost_echoes: 0,
         position,

@@ -220,9 +220,13 @@ fn upper() -> impl Strategy<Value = (u8, Vec<u8>, Transport)> {
                 let header_len = u32::from(words) * 4;
                 let tcp = packet::Tcp {
                     syn: flags & 2 != 0,
+                    rst: flags & 4 != 0,
                     ack: flags & 16 != 0,
                     ecn: flags & 0xc0 != 0 || ae & 1 != 0,
+                    ace: (ae & 1) << 2 | flags >> 6,
                     header_len,
+                    sequence: u32::from_be_bytes([rest; 4]),
+                    ack_number: u32::from_be_bytes([rest; 4]),
                 };
                 let t = Transport {
                     src_port: src,

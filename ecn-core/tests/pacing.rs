@@ -154,6 +154,7 @@ fn sockets_count_payload() {
 fn news(packets: u32, ce: u32, position: u32, outstanding: u32) -> News {
     News {
         packets,
+        late: 0,
         ce,
         lost_echoes: 0,
         position,

@@ -2,8 +2,9 @@
 //!
 //! * `ecn_ep_out`, `ecn_flow_out`, tcx egress: before the queueing discipline. Classifies the flow, makes it
 //!   ECN-capable, puts it into its class or gives it its departure time; turns a receiver's clone into an echo.
+//!   What TCP sends says what was marked ([`tcp`]).
 //! * `ecn_ep_in`, `ecn_flow_in`, tcx ingress: before the IP stack. Takes echoes and moves the flow's rate; counts
-//!   what was received, and sends a clone back where an echo is due.
+//!   what was received, takes marks off that TCP must not see, and sends a clone back where an echo is due.
 
 use aya_ebpf::{
     helpers::{bpf_clone_redirect, bpf_skb_change_tail},
@@ -24,9 +25,9 @@ use crate::{
         ECN_TAIL, ENDPOINT, constant, control, count,
     },
     pacing,
-    response::{self, class_of, locked, now, reverse, tell, word},
+    response::{self, class_of, locked, now, tell, word},
     skb::{NEXT, Packet, SHOT, field, load, raw, store},
-    socket,
+    socket, tcp,
 };
 
 /// `skb->mark` of a clone on its way from the ingress to the egress hook of one device.
@@ -45,6 +46,17 @@ struct Classified {
     data: bool,
     /// Bytes of all headers.
     headers: u32,
+}
+
+impl Classified {
+    /// TCP whose header may be changed: an authentication header would tell.
+    #[inline(always)]
+    fn tcp(&self) -> Option<&packet::Tcp> {
+        match &self.tcp {
+            Some(t) if !self.ip.authenticated => Some(t),
+            _ => None,
+        }
+    }
 }
 
 /// Writes the flow's key; of fragments the addresses and the protocol only. `None`: control frames,
@@ -96,25 +108,12 @@ fn flow_entry(key: &Key) -> Option<*mut LockedFlow> {
 }
 
 #[inline(always)]
-fn receiver_entry(key: &Key) -> Option<*mut LockedReceiver> {
+pub fn receiver_entry(key: &Key) -> Option<*mut LockedReceiver> {
     if let Some(r) = ECN_RECEIVER.get_ptr_mut(key) {
         return Some(r);
     }
     let _ = ECN_RECEIVER.insert(key, &FRESH_RECEIVER, BPF_NOEXIST);
     ECN_RECEIVER.get_ptr_mut(key)
-}
-
-/// A SYN-ACK grants ECN: the connection keeps its own control, in both directions.
-#[inline(always)]
-fn leave_alone(key: &mut Key) {
-    if let Some(f) = flow_entry(key) {
-        locked!(f, flow as f => f.flags |= flow::NEGOTIATED);
-    }
-    reverse(key);
-    if let Some(r) = receiver_entry(key) {
-        locked!(r, receiver as r => r.flags |= echo::NEGOTIATED);
-    }
-    reverse(key);
 }
 
 /// Goes on in a program that is verified once for all endpoints: only this small one is loaded per
@@ -159,7 +158,8 @@ fn out(ctx: TcContext) -> Option<i32> {
     let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
     let echo =
         field!(&ctx, mark) == ECHO_MARK && field!(&ctx, ingress_ifindex) == field!(&ctx, ifindex);
-    if !echo && (control.flags & abi::BYPASS != 0 || endpoint.flags & abi::CONTROL_FLOWS == 0) {
+    let does = endpoint.flags & (abi::CONTROL_FLOWS | abi::ECHO) != 0;
+    if !echo && (control.flags & abi::BYPASS != 0 || !does) {
         return None;
     }
     let p = Packet::new(ctx);
@@ -181,25 +181,29 @@ fn out(ctx: TcContext) -> Option<i32> {
     if c.ip.protocol as u32 == endpoint.echo.protocol {
         return None;
     }
-    let now = now();
-    if let Some(t) = c.tcp {
-        if t.syn && t.ack && t.ecn {
-            leave_alone(&mut key);
+    let mut known = 0;
+    if let Some(t) = c.tcp()
+        && endpoint.flags & abi::ECHO != 0
+    {
+        if t.syn {
+            tcp::handshake(&p, &c.ip, t, &mut key, endpoint, false);
         }
-        if !c.data {
+        if t.syn || t.rst {
             return None;
         }
+        known = tcp::say(&p, &c.ip, t, c.data, &mut key);
     }
-    // TCP data that its own stack made ECN-capable: the connection was there before we were.
-    let own_ecn = c.tcp.is_some() && c.ip.ecn() != packet::NOT_ECT;
-    let flags = if own_ecn { flow::NEGOTIATED } else { 0 };
+    if !c.data || endpoint.flags & abi::CONTROL_FLOWS == 0 {
+        return None;
+    }
+    let now = now();
     let Some(f) = flow_entry(&key) else {
         count(Count::FlowsFull, 1);
         return None;
     };
     let n = p.segments(&c.ip);
     let by_socket = endpoint.flags & abi::PACE != 0;
-    if by_socket && !(c.tcp.is_some() && socket::remember(&p.ctx, f, &key)) {
+    if by_socket && !(c.tcp().is_some() && socket::remember(&p.ctx, f, &key)) {
         // Seen, and said to be unlimited: without a class it shows as that.
         locked!(f, flow as f => {
             f.last_sent_ns = now;
@@ -211,6 +215,12 @@ fn out(ctx: TcContext) -> Option<i32> {
         return None;
     }
     let bytes = field!(&p.ctx, wire_len) as u64;
+    let (mut sequence, mut len, mut segment, mut own_ecn) = (0, 0, 0, false);
+    if let Some(t) = c.tcp() {
+        (len, segment) = tcp::lengths(&p, &c.ip, t);
+        sequence = t.sequence;
+        own_ecn = t.ecn || c.ip.ecn() != packet::NOT_ECT;
+    }
     let link = endpoint.link_bytes_per_s;
     let queue = endpoint.queue_bytes;
     let expired = now > control.valid_until_ns;
@@ -223,7 +233,9 @@ fn out(ctx: TcContext) -> Option<i32> {
         has_class = word(ECN_IN_FORCE.get(class_of(f) & 0xffff)) != 0;
     }
     let (class, flags, at) = locked!(f, flow as f => {
-        f.flags |= flags;
+        if len != 0 {
+            f.send_tcp(known, own_ecn, sequence, len, segment);
+        }
         f.last_sent_ns = now;
         if f.created_ns == 0 {
             f.created_ns = now;
@@ -404,30 +416,35 @@ fn come_in(ctx: TcContext) -> Option<i32> {
     let p = Packet::new(ctx);
     let mut key = Key::default();
     let c = classify(&p, &mut key)?;
+    let limited = endpoint.flags & abi::CONTROL_FLOWS != 0;
     if c.ip.protocol as u32 == endpoint.echo.protocol {
-        if endpoint.flags & abi::CONTROL_FLOWS == 0 {
+        if !limited {
             return None;
         }
         return take_echo(&p, &c, &mut key, endpoint, control.flags);
+    }
+    if let Some(t) = c.tcp()
+        && endpoint.flags & abi::ECHO != 0
+    {
+        if t.syn {
+            tcp::handshake(&p, &c.ip, t, &mut key, endpoint, true);
+        }
+        if t.syn || t.rst {
+            return None;
+        }
+        receive(&p, &c, &mut key, endpoint);
+        if limited && t.ack {
+            tcp::ack(&p, &c.ip, t, c.data, &mut key);
+        }
+        return None;
     }
     receive(&p, &c, &mut key, endpoint);
     None
 }
 
-/// Counts a packet at its receiver and echoes.
+/// Counts a packet at its receiver, and echoes; TCP's echo is in its ACKs ([`tcp::say`]).
 #[inline(always)]
 fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
-    let now = now();
-    if let Some(t) = c.tcp
-        && t.syn
-        && t.ack
-        && t.ecn
-        && endpoint.flags & abi::CONTROL_FLOWS != 0
-    {
-        reverse(key);
-        leave_alone(key);
-        reverse(key);
-    }
     let echoed = endpoint.flags & abi::ECHO != 0 && c.ip.ecn() != packet::NOT_ECT;
     if !c.data || (!echoed && endpoint.flags & abi::OBSERVE == 0) {
         return;
@@ -436,15 +453,29 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
         count(Count::ReceiversFull, 1);
         return;
     };
+    let now = now();
     let n = p.segments(&c.ip);
     let bytes = packet::wire_bytes(field!(&p.ctx, len), n, c.headers);
     let policy = endpoint.echo;
     let ce = c.ip.ecn() == packet::CE;
-    let due = locked!(r, receiver as r => {
-        r.count(&policy, n, bytes, ce, now) && r.flags & echo::NEGOTIATED == 0
-    });
+    let due = if let Some(t) = c.tcp() {
+        let (len, segment) = tcp::lengths(p, &c.ip, t);
+        let end = t.sequence.wrapping_add(len);
+        let verdict = locked!(r, receiver as r => {
+            r.count_tcp(n, bytes, ce && echoed, segment, end, now)
+        });
+        if verdict & echo::HIDE != 0 && !p.set_ecn(&c.ip, packet::ECT_0) {
+            count(Count::EctFailed, n as u64);
+        }
+        verdict & echo::SAY != 0
+    } else {
+        locked!(r, receiver as r => r.count(&policy, n, bytes, ce, now))
+    };
     if !(due && echoed) {
         return;
+    }
+    if c.tcp().is_some() {
+        count(Count::AceBlocked, 1);
     }
     let context = raw(&p.ctx);
     // SAFETY: tc programs may write this field; the packet itself gets its mark back.

@@ -13,6 +13,9 @@
 //!     echo: response, new rate            departure marking writes CE
 //! ```
 //!
+//! TCP's echo is in the flags of its ACKs: `ecn_flow_out` writes it at the receiver, `ecn_flow_in` reads it
+//! at the source and takes it off again.
+//!
 //! Every program lets pass what it does not know, and returns "no opinion" so that others' programs
 //! on the same hook run too.
 
@@ -32,6 +35,7 @@ mod response;
 mod skb;
 mod socket;
 mod switch;
+mod tcp;
 mod xdp;
 
 #[cfg(not(test))]

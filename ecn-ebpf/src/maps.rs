@@ -57,7 +57,10 @@ pub static ECN_RATE: RingBuf<abi::RateEvent, 1_048_576> = RingBuf::new();
 pub static ECN_TRACE: RingBuf<abi::PortEvent, 8_388_608> = RingBuf::new();
 /// Programs that are loaded once for all endpoints.
 #[btf_map]
-pub static ECN_TAIL: ProgramArray<2> = ProgramArray::new();
+pub static ECN_TAIL: ProgramArray<{ abi::TAILS as usize }> = ProgramArray::new();
+/// What this CPU is at.
+#[btf_map]
+pub static ECN_WORK: PerCpuArray<abi::Work, 1> = PerCpuArray::new();
 /// Times of marks, when latency is traced.
 #[btf_map]
 pub static ECN_MARKED: LruHashMap<flow::Key, u64, 4096> = LruHashMap::new();

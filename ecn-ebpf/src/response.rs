@@ -7,11 +7,12 @@ use aya_ebpf::{
 };
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow},
-    echo::{Echo, Refusal},
-    flow::Key,
+    echo::{Echo, News, Refusal},
+    fixed::forgotten,
+    flow::{Flow, Key},
 };
 
-use crate::maps::{ECN_DEPARTED, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE, count};
+use crate::maps::{ECN_DEPARTED, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE, ECN_WORK, count};
 
 #[inline(always)]
 pub fn now() -> u64 {
@@ -86,10 +87,6 @@ pub fn source(e: &Echo, key: &mut Key) -> Option<*mut LockedFlow> {
 /// Takes an echo that came for this flow.
 #[inline(always)]
 pub fn take<C: EbpfContext>(
-    #[cfg_attr(
-        not(feature = "trace"),
-        expect(unused_variables, reason = "only to log")
-    )]
     ctx: &C,
     e: &Echo,
     f: *mut LockedFlow,
@@ -98,11 +95,52 @@ pub fn take<C: EbpfContext>(
     number: u32,
     flags: u32,
 ) {
+    let Some(work) = ECN_WORK.get_ptr_mut(0) else {
+        return;
+    };
+    // SAFETY: this CPU's own, and nothing else runs here meanwhile.
+    let given = unsafe { &mut (*work).given };
+    match answer(
+        ctx,
+        f,
+        key,
+        given,
+        endpoint,
+        number,
+        flags,
+        |f, departed| f.hear_echo(e, departed),
+    ) {
+        REFUSED_DUPLICATE => count(Count::EchoDuplicate, 1),
+        REFUSED_IMPOSSIBLE => count(Count::EchoImpossible, 1),
+        _ => count(Count::EchoAccepted, 1),
+    }
+}
+
+/// [`answer`]: [`Refusal::Duplicate`].
+const REFUSED_DUPLICATE: u32 = Refusal::Duplicate as u32;
+/// [`answer`]: [`Refusal::Impossible`].
+const REFUSED_IMPOSSIBLE: u32 = Refusal::Impossible as u32;
+
+/// The response of a flow to what `hear` makes of an echo, given the packets that have departed. Returns
+/// why it was refused, or 0.
+#[inline(always)]
+pub fn answer<C: EbpfContext>(
+    #[cfg_attr(
+        not(feature = "trace"),
+        expect(unused_variables, reason = "only to log")
+    )]
+    ctx: &C,
+    f: *mut LockedFlow,
+    key: &mut Key,
+    given: &mut abi::Given,
+    endpoint: &Endpoint,
+    number: u32,
+    flags: u32,
+    hear: impl FnOnce(&mut Flow, u32) -> Result<News, Refusal>,
+) -> u32 {
     let class = class_of(f);
     let departed = word(ECN_DEPARTED.get(class & 0xffff)) as u32;
     let in_force = word(ECN_IN_FORCE.get(class & 0xffff));
-    let paced = endpoint.flags & abi::EDT != 0;
-    let by_socket = endpoint.flags & abi::PACE != 0;
     let mut marked_ns = 0;
     if flags & abi::TRACE_LATENCY != 0 {
         // A switch does not know the endpoints.
@@ -117,17 +155,30 @@ pub fn take<C: EbpfContext>(
     let rmax = endpoint.link_bytes_per_s;
     // 0 - refused, 1 - accepted, 2 - and the agent must be told.
     let (outcome, refusal, lost, rate, decreased, ce, decreases, pending, since) = locked!(f, flow as f => {
-        match f.echo.accept(e, f.sent_packets as u32, departed, f.quiet()) {
+        match hear(f, departed) {
             Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32, 0u32, 0u64),
             Ok(news) => {
                 // Departure times are in force without the agent: it only measures how soon.
-                let (reaction, tell, since) = if paced {
-                    let reaction = f.respond_paced(policy, &news, departed, rmax, now);
-                    let measured = reaction.decreased != 0 && marked_ns != 0;
-                    (reaction, measured, now.max(f.decreased_ns))
+                *given = abi::Given {
+                    news,
+                    in_force: if endpoint.flags & abi::EDT != 0 {
+                        f.in_force_paced(departed, now)
+                    } else {
+                        in_force
+                    },
+                    marked_ns,
+                    flags: endpoint.flags,
+                    departed,
+                };
+                let abi::Given { news, in_force, marked_ns, flags, departed } = forgotten(given);
+                let paced = flags & abi::EDT != 0;
+                let by_socket = flags & abi::PACE != 0;
+                let (reaction, told) = f.respond(policy, &news, in_force, departed, rmax, now);
+                let (tell, since) = if paced {
+                    f.paced(&reaction, now);
+                    (reaction.decreased != 0 && marked_ns != 0, now.max(f.decreased_ns))
                 } else {
-                    let (reaction, tell) = f.respond(policy, &news, in_force, departed, rmax, now);
-                    (reaction, tell && !by_socket, 0)
+                    (told && !by_socket, 0)
                 };
                 (
                     1 + tell as u32,
@@ -144,17 +195,8 @@ pub fn take<C: EbpfContext>(
         }
     });
     if outcome == 0 {
-        count(
-            if refusal == Refusal::Duplicate as u32 {
-                Count::EchoDuplicate
-            } else {
-                Count::EchoImpossible
-            },
-            1,
-        );
-        return;
+        return refusal;
     }
-    count(Count::EchoAccepted, 1);
     #[cfg(feature = "trace")]
     if decreased != 0 {
         aya_log_ebpf::debug!(
@@ -168,6 +210,7 @@ pub fn take<C: EbpfContext>(
     if lost != 0 {
         count(Count::EchoLost, lost as u64);
     }
+    let marked_ns = given.marked_ns;
     if ce != 0 && marked_ns != 0 {
         let _ = ECN_MARKED.remove(&*key);
     }
@@ -182,4 +225,5 @@ pub fn take<C: EbpfContext>(
             in_force_ns: since,
         });
     }
+    0
 }

@@ -69,6 +69,17 @@ keywords! {
     }
 }
 
+keywords! {
+    /// What happens to TCP connections that would negotiate ECN.
+    Tcp {
+        /// They do, and control themselves.
+        #[default]
+        Leave = "leave",
+        /// They are kept from it, and controlled as others are.
+        Control = "control",
+    }
+}
+
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -193,6 +204,9 @@ pub struct Endpoint {
     /// Where echoes are taken. Default: [`Hook::Auto`].
     #[serde(default)]
     pub hook: Hook,
+    /// What happens to TCP connections that would negotiate ECN. Default: [`Tcp::Leave`].
+    #[serde(default)]
+    pub tcp: Tcp,
 }
 
 impl Endpoint {
@@ -204,6 +218,7 @@ impl Endpoint {
             link_rate: None,
             enforcement: Enforcement::default(),
             hook: Hook::default(),
+            tcp: Tcp::default(),
         }
     }
 }
@@ -404,7 +419,7 @@ const SECTIONS: [Section; 6] = [
         name: "endpoint",
         is_list: true,
         required: &["device"],
-        keys: &["device", "netns", "link_rate", "enforcement", "hook"],
+        keys: &["device", "netns", "link_rate", "enforcement", "hook", "tcp"],
     },
     Section {
         name: "response",
@@ -1106,6 +1121,7 @@ mod tests {
             link_rate = "100mbit"
             enforcement = "none"
             hook = "xdp"
+            tcp = "control"
             [response]
             function = "aimd"
             rmin = "1/256"
@@ -1145,6 +1161,7 @@ mod tests {
                 link_rate: Rate::from_bytes_per_s(12_500_000),
                 enforcement: Enforcement::None,
                 hook: Hook::Xdp,
+                tcp: Tcp::Control,
             }],
             response: Response {
                 function: Function::Aimd,

@@ -319,44 +319,6 @@ fn coalesced() {
     assert!(echoes > marked, "{echoes} echoes, {marked} marked");
 }
 
-/// TCP that has not negotiated ECN is echoed like anything else, by segments.
-#[test]
-fn tcp() {
-    kernel_test!();
-    let lab = Lab::new(2);
-    let running = start(&lab, true, Every::Packet);
-    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-    let bytes = 1 << 20;
-    assert_eq!(super::tcp::transfer(from, to, bytes), (bytes, bytes));
-    let (_, flow) = running.flow(|key| is_sent(key, protocol::TCP));
-    assert!(flow.sent_packets as usize >= bytes / 1448, "{flow:?}");
-    // Pure acknowledgements are no data.
-    let flows = running.maps.flows().expect("flows");
-    assert!(flows.iter().all(|(key, _)| key.endpoint == 1), "{flows:?}");
-    exact_tcp(&lab, &running, flow.sent_packets);
-}
-
-fn exact_tcp(lab: &Lab, running: &Running, sent: u64) {
-    let acked = || {
-        running
-            .flow(|key| is_sent(key, protocol::TCP))
-            .1
-            .acked_packets
-    };
-    assert!(
-        eventually(s(5), || acked() == sent),
-        "{} of {sent}: {}",
-        acked(),
-        running.counts()
-    );
-    let (_, flow) = running.flow(|key| is_sent(key, protocol::TCP));
-    let receiver = running.receiver(|key| key.endpoint == 2 && key.protocol == protocol::TCP);
-    assert_eq!((flow.sent_packets, receiver.packets), (sent, sent));
-    assert_eq!(flow.marked_packets, receiver.ce);
-    assert_eq!(flow.marked_packets, running.port(&lab.hosts[1].port).marked);
-    assert!(flow.marked_packets > 0 && flow.decreases > 0, "{flow:?}");
-}
-
 /// Frames that a bridge floods reach hosts that they are not for: an echo from there would teach the
 /// bridge a wrong place for the receiver.
 #[test]

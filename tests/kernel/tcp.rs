@@ -1,36 +1,424 @@
-//! TCP between two hosts.
+//! TCP: what was marked comes back in the ACKs that TCP sends anyway, and TCP knows nothing of it.
 
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
+    time::Duration,
 };
 
-use ecn_tests::lab::Host;
+use ecn_core::{
+    abi::Count,
+    ace::MOST_KEPT,
+    echo, flow,
+    packet::{self, protocol},
+};
+use ecn_tests::{
+    eventually, kernel_test,
+    lab::{Host, Lab},
+    note,
+    running::{self, Running},
+    s, skipped,
+    traffic::congestion_control,
+    wire::Wire,
+};
+use ecn_user::{
+    agent::Options,
+    config::{Marking, Tcp},
+};
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
-/// Moves so many bytes; returns how many were sent and received.
-pub fn transfer(from: &Host, to: &Host, bytes: usize) -> (usize, usize) {
-    let at = SocketAddr::new(to.v4.into(), 5001);
+/// Port of the end that is opened.
+pub const PORT: u16 = 5001;
+
+/// Link of both endpoints.
+const LINK: u64 = 12_500_000;
+
+/// A connection of one host to another: the one that opens it, and the one that is opened.
+pub fn connect(
+    from: &Host,
+    to: &Host,
+    ipv6: bool,
+    algorithm: Option<&str>,
+) -> (TcpStream, TcpStream) {
+    let at = SocketAddr::new(to.address(ipv6), PORT);
     let listener = to.ns.run(|| TcpListener::bind(at)).expect("listen");
+    let at = listener.local_addr().expect("an address");
+    let stream = from.ns.run(|| TcpStream::connect(at)).expect("connect");
+    if let Some(name) = algorithm {
+        congestion_control(&stream, name).expect("an algorithm that the kernel has");
+    }
+    (stream, listener.accept().expect("accept").0)
+}
+
+/// Sends so many bytes and closes; the other end reads them all.
+pub fn send(mut from: TcpStream, mut to: TcpStream, bytes: usize) {
     let receiving = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("accept");
-        let mut received = 0;
         let mut buffer = vec![0; 1 << 16];
+        let mut received = 0;
         loop {
-            match stream.read(&mut buffer).expect("receive") {
+            match to.read(&mut buffer).expect("receive") {
                 0 => return received,
                 len => received += len,
             }
         }
     });
-    let mut stream = from.ns.run(|| TcpStream::connect(at)).expect("connect");
     // Whole segments: else it is up to the moment how many a transfer takes.
     let chunk = vec![0x5a; 45 * 1448];
     let mut sent = 0;
     while sent < bytes {
         let len = chunk.len().min(bytes - sent);
-        stream.write_all(&chunk[..len]).expect("send");
+        from.write_all(&chunk[..len]).expect("send");
         sent += len;
     }
-    drop(stream);
-    (sent, receiving.join().expect("the receiver"))
+    drop(from);
+    assert_eq!(receiving.join().expect("the receiver"), bytes);
+}
+
+/// Moves so many bytes; returns how many were sent and received.
+pub fn transfer(from: &Host, to: &Host, bytes: usize) -> (usize, usize) {
+    let (sending, receiving) = connect(from, to, false, None);
+    send(sending, receiving, bytes);
+    (bytes, bytes)
+}
+
+/// Hosts 0 and 1 are endpoints, and the port to host 1 has a queue that marks.
+fn start(lab: &Lab, tcp: Tcp) -> Running {
+    lab.limit(1, LINK / 5, 1000);
+    let mut config = running::config(lab, Marking::InputOutput);
+    config.bridges[0].buffer = 2;
+    config.response.rmin = "1/16".parse().expect("a fraction");
+    let mut config = running::with_endpoints(config, lab, &[0, 1], LINK);
+    for endpoint in &mut config.endpoints {
+        endpoint.tcp = tcp;
+    }
+    Running::start(config, Options::default())
+}
+
+fn sent(running: &Running) -> flow::Flow {
+    let is = |key: &flow::Key| key.endpoint == 1 && key.protocol == protocol::TCP;
+    running.flow(is).1
+}
+
+fn received(running: &Running) -> echo::Receiver {
+    running.receiver(|key| key.endpoint == 2 && key.protocol == protocol::TCP)
+}
+
+/// Counters of a host's stack, by name; those that are not there count 0.
+fn nstat(host: &Host, name: &str) -> u64 {
+    let read = |file: &str| host.ns.run(|| std::fs::read_to_string(file)).expect(file);
+    for file in [
+        "/proc/thread-self/net/snmp",
+        "/proc/thread-self/net/netstat",
+    ] {
+        let text = read(file);
+        let mut lines = text.lines();
+        while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
+            let (kind, names) = names.split_once(':').expect("a kind");
+            let (_, values) = values.split_once(':').expect("a kind");
+            let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+            if let Some((_, value)) = pairs.find(|(n, _)| format!("{kind}{n}") == name) {
+                return value.parse().unwrap_or(0);
+            }
+        }
+    }
+    0
+}
+
+/// Neither stack has seen anything: no mark, no flag, no bad checksum, no reset.
+#[track_caller]
+fn nothing_seen(lab: &Lab) {
+    for host in &lab.hosts {
+        for name in [
+            "IpExtInCEPkts",
+            "TcpExtTCPDeliveredCE",
+            "TcpInCsumErrors",
+            "IpExtInCsumErrors",
+            "TcpOutRsts",
+            "TcpEstabResets",
+        ] {
+            assert_eq!(nstat(host, name), 0, "{name} at {}", host.ns.name());
+        }
+    }
+}
+
+/// What the receiver counted is what the source knows, but for what the last ACK had no room to say, and
+/// with `super_packets` one or two of each.
+#[track_caller]
+fn exact(lab: &Lab, running: &Running, super_packets: bool) {
+    let acked = || sent(running).acked_packets == sent(running).sent_packets;
+    assert!(
+        eventually(s(5), acked),
+        "{:#?}\n{}",
+        sent(running),
+        running.counts()
+    );
+    let (flow, receiver) = (sent(running), received(running));
+    assert_eq!(flow.flags, flow::PLAIN);
+    assert_eq!(
+        receiver.flags & (echo::PLAIN | echo::NEGOTIATED),
+        echo::PLAIN
+    );
+    assert_eq!(receiver.ce, running.port(&lab.hosts[1].port).marked);
+    assert!(receiver.ce > 0 && flow.decreases > 0, "{flow:#?}");
+    assert_eq!(flow.marked_packets, u64::from(receiver.ace.said));
+    let kept = u64::from(receiver.ace.unsaid + receiver.ace.forgotten);
+    assert_eq!(receiver.ce, flow.marked_packets + kept, "{receiver:#?}");
+    assert!(receiver.ace.unsaid <= MOST_KEPT, "{receiver:#?}");
+    if super_packets {
+        assert!(kept <= receiver.ce / 5, "{receiver:#?}");
+    } else {
+        assert_eq!(receiver.ace.forgotten, 0, "{receiver:#?}");
+    }
+    for what in [
+        Count::EchoSent,
+        Count::EchoAccepted,
+        Count::AceBlocked,
+        Count::AceFailed,
+        Count::EctFailed,
+        Count::MarkFailed,
+        Count::RingFull,
+        Count::ReceiversFull,
+    ] {
+        assert_eq!(running.count(what), 0, "{what:?}");
+    }
+    nothing_seen(lab);
+}
+
+/// What arrives at each device between two hosts, before any program sees it.
+struct Taps(Vec<Wire>);
+
+/// What was found in frames with payload and without.
+#[derive(Debug, Default)]
+struct Captured {
+    frames: u64,
+    marked: u64,
+    telling_acks: u64,
+}
+
+impl Taps {
+    fn open(lab: &Lab) -> Self {
+        let ends = |host: &Host| {
+            [
+                Wire::open(&host.ns, host.ifindex),
+                Wire::open(&lab.switch, host.port_index),
+            ]
+        };
+        Self(lab.hosts.iter().flat_map(ends).collect())
+    }
+
+    /// Every IP and TCP checksum is right, data is ECN-capable, and handshakes are as TCP made them.
+    #[track_caller]
+    fn check(self) -> Captured {
+        let mut found = Captured::default();
+        for frame in self.0.iter().flat_map(|w| w.all(Duration::from_millis(50))) {
+            let sliced = SlicedPacket::from_ethernet(&frame).expect("a frame");
+            let Some(TransportSlice::Tcp(tcp)) = sliced.transport else {
+                // The hosts' own: neighbours, groups.
+                continue;
+            };
+            let (sum, ecn) = match sliced.net.expect("a network header") {
+                NetSlice::Ipv4(ip) => {
+                    let ip = ip.header();
+                    let header = ip.to_header();
+                    assert_eq!(ip.header_checksum(), header.calc_header_checksum());
+                    let sum = tcp.calc_checksum_ipv4(ip.source(), ip.destination());
+                    (sum, ip.ecn().value())
+                }
+                NetSlice::Ipv6(ip) => {
+                    let ip = ip.header();
+                    let sum = tcp.calc_checksum_ipv6(ip.source(), ip.destination());
+                    (sum, ip.ecn().value())
+                }
+                NetSlice::Arp(_) => continue,
+            };
+            assert_eq!(Ok(tcp.checksum()), sum.map_err(|_| ()), "{frame:?}");
+            let data = !tcp.payload().is_empty();
+            let flags = tcp.ns() || tcp.cwr() || tcp.ece();
+            assert_eq!(data, ecn != packet::NOT_ECT, "{frame:?}");
+            assert!(!flags || !data && !tcp.syn(), "{frame:?}");
+            found.frames += 1;
+            found.marked += u64::from(ecn == packet::CE);
+            found.telling_acks += u64::from(flags);
+        }
+        found
+    }
+}
+
+fn one_way(super_packets: bool, ipv6: bool, algorithms: &[&str]) {
+    let name = ecn_tests::name_of(|| {});
+    for algorithm in algorithms {
+        let lab = if super_packets {
+            Lab::with_super_packets(2)
+        } else {
+            Lab::new(2)
+        };
+        let running = start(&lab, Tcp::Leave);
+        let available = lab.hosts[0]
+            .ns
+            .run(|| std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control"));
+        if !available.expect("algorithms").contains(algorithm) {
+            skipped(name, &format!("no congestion control {algorithm}"));
+            continue;
+        }
+        let taps = (!super_packets).then(|| Taps::open(&lab));
+        let (from, to) = connect(&lab.hosts[0], &lab.hosts[1], ipv6, Some(algorithm));
+        send(from, to, 4 << 20);
+        exact(&lab, &running, super_packets);
+        if let Some(taps) = taps {
+            let found = taps.check();
+            // Marked behind the bridge, and seen once; an ACK passes two devices.
+            assert_eq!(found.marked, received(&running).ce, "{found:?}");
+            assert!(
+                found.telling_acks > 100 && found.frames > 2 * 2900,
+                "{found:?}"
+            );
+            note(&format!("{algorithm}: {found:?}"));
+        }
+        let (flow, receiver) = (sent(&running), received(&running));
+        note(&format!(
+            "{algorithm}, super-packets {super_packets}: {} packets, {} marked, {} said, {} decreases",
+            flow.sent_packets, receiver.ce, flow.marked_packets, flow.decreases
+        ));
+    }
+}
+
+#[test]
+fn packets() {
+    kernel_test!();
+    one_way(false, false, &["cubic", "reno", "bbr"]);
+}
+
+#[test]
+fn packets_of_ipv6() {
+    kernel_test!();
+    one_way(false, true, &["cubic"]);
+}
+
+#[test]
+fn super_packets() {
+    kernel_test!();
+    one_way(true, false, &["cubic", "reno", "bbr"]);
+}
+
+#[test]
+fn super_packets_of_ipv6() {
+    kernel_test!();
+    one_way(true, true, &["cubic"]);
+}
+
+fn ask_for_ecn(lab: &Lab) {
+    for host in &lab.hosts {
+        let write = || std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1");
+        host.ns.run(write).expect("tcp_ecn");
+    }
+}
+
+/// A connection that negotiated ECN keeps its own control: its marks reach TCP, which answers them.
+#[test]
+fn negotiated() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    ask_for_ecn(&lab);
+    let running = start(&lab, Tcp::Leave);
+    let (from, to) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("reno"));
+    send(from, to, 4 << 20);
+    let (flow, receiver) = (sent(&running), received(&running));
+    assert_eq!(flow.flags, flow::NEGOTIATED);
+    assert_eq!(
+        receiver.flags & (echo::PLAIN | echo::NEGOTIATED),
+        echo::NEGOTIATED
+    );
+    let marked = running.port(&lab.hosts[1].port).marked;
+    assert!(marked > 0);
+    assert_eq!(nstat(&lab.hosts[1], "IpExtInCEPkts"), marked);
+    assert!(nstat(&lab.hosts[0], "TcpExtTCPDeliveredCE") > 0);
+    assert_eq!((flow.marked_packets, flow.decreases, flow.class), (0, 0, 0));
+    assert_eq!(running.count(Count::EchoSent), 0);
+}
+
+/// Under "control" there is no such connection.
+#[test]
+fn kept_from_negotiating() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    ask_for_ecn(&lab);
+    let running = start(&lab, Tcp::Control);
+    let (from, to) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("cubic"));
+    send(from, to, 4 << 20);
+    exact(&lab, &running, false);
+}
+
+/// Connections from before the agent are told apart by what they do.
+#[test]
+fn older_than_the_agent() {
+    kernel_test!();
+    for ecn in [false, true] {
+        let lab = Lab::new(2);
+        if ecn {
+            ask_for_ecn(&lab);
+        }
+        let (mut from, mut to) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("reno"));
+        from.write_all(&[1; 1000]).expect("send");
+        to.read_exact(&mut [0; 1000]).expect("receive");
+        let running = start(&lab, Tcp::Leave);
+        send(from, to, 4 << 20);
+        let (flow, receiver) = (sent(&running), received(&running));
+        let (ours, its) = (
+            flow.flags,
+            receiver.flags & (echo::PLAIN | echo::NEGOTIATED),
+        );
+        if ecn {
+            assert_eq!((ours, its), (flow::NEGOTIATED, echo::NEGOTIATED));
+            assert_eq!((flow.marked_packets, flow.decreases), (0, 0));
+            let marked = running.port(&lab.hosts[1].port).marked;
+            assert_eq!(nstat(&lab.hosts[1], "IpExtInCEPkts"), marked);
+            continue;
+        }
+        assert_eq!((ours, its), (flow::PLAIN, echo::PLAIN));
+        assert!(flow.marked_packets > 0 && flow.decreases > 0, "{flow:#?}");
+        // One mark reached TCP, and those that came before it was answered.
+        let seen = nstat(&lab.hosts[1], "IpExtInCEPkts");
+        assert!((1..20).contains(&seen), "{seen}");
+        assert!(
+            flow.marked_packets + 20 > receiver.ce,
+            "{flow:#?} {receiver:#?}"
+        );
+        assert_eq!(running.count(Count::EchoSent), 0);
+    }
+}
+
+/// Both ways at once: super-packets cannot say marks, then echoes do.
+#[test]
+fn both_ways() {
+    kernel_test!();
+    let lab = Lab::with_super_packets(2);
+    let running = start(&lab, Tcp::Leave);
+    let (a, b) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("cubic"));
+    let clone = |stream: &TcpStream| stream.try_clone().expect("a clone");
+    let work = [(clone(&a), clone(&b)), (clone(&b), clone(&a))].map(|(mut from, mut to)| {
+        const BYTES: usize = 4 << 20;
+        let sending = std::thread::spawn(move || from.write_all(&vec![3; BYTES]).expect("send"));
+        let receiving = std::thread::spawn(move || {
+            to.read_exact(&mut vec![0; BYTES]).expect("receive");
+        });
+        [sending, receiving]
+    });
+    for thread in work.into_iter().flatten() {
+        thread.join().expect("a transfer");
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let (flow, receiver) = (sent(&running), received(&running));
+    note(&format!(
+        "both ways: {} marked, {} known, {} echoes",
+        receiver.ce,
+        flow.marked_packets,
+        running.count(Count::EchoSent)
+    ));
+    assert!(receiver.ce > 0 && flow.decreases > 0, "{flow:#?}");
+    assert_eq!(flow.ace.said, receiver.ace.said);
+    assert_eq!(flow.marked_packets, u64::from(flow.ace.said));
+    let echoes = running.count(Count::EchoSent);
+    assert_eq!(echoes, running.count(Count::AceBlocked));
+    assert_eq!(echoes, running.count(Count::EchoAccepted));
+    nothing_seen(&lab);
 }

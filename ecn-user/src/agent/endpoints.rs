@@ -308,6 +308,7 @@ impl Inner {
             let policy = endpoint_policy(
                 &self.config,
                 self.options,
+                &self.config.endpoints[endpoint.number as usize - 1],
                 &endpoint.choice,
                 endpoint.htb.link_bytes_per_s,
             )?;
@@ -334,7 +335,8 @@ impl Inner {
             self.datapath.pace_sockets(&cgroup)?;
         }
         let rate = endpoint.htb.link_bytes_per_s;
-        let policy = endpoint_policy(&self.config, self.options, &endpoint.choice, rate)?;
+        let config = &self.config.endpoints[number as usize - 1];
+        let policy = endpoint_policy(&self.config, self.options, config, &endpoint.choice, rate)?;
         Ok(self.maps.set_endpoint(number, policy)?)
     }
 

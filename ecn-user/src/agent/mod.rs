@@ -160,6 +160,7 @@ pub fn response_policy(config: &config::Response) -> Result<response::Policy> {
 fn endpoint_policy(
     config: &Config,
     options: Options,
+    endpoint: &config::Endpoint,
     choice: &root::Choice,
     link_bytes_per_s: u64,
 ) -> Result<abi::Endpoint> {
@@ -177,6 +178,9 @@ fn endpoint_policy(
     }
     if options.observe {
         flags |= abi::OBSERVE;
+    }
+    if endpoint.tcp == config::Tcp::Control {
+        flags |= abi::CONTROL_TCP;
     }
     Ok(abi::Endpoint {
         flags,

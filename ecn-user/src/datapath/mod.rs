@@ -242,6 +242,7 @@ impl Datapath {
             let tails = [
                 (abi::TAIL_OUT, name::FLOW_OUT),
                 (abi::TAIL_IN, name::FLOW_IN),
+                (abi::TAIL_ACK, name::TCP_ACK),
             ];
             for (place, program) in tails {
                 let tail = classifier(&mut common, program)?;
@@ -346,7 +347,7 @@ impl Datapath {
                     p.load().map_err(Error::program(program))?;
                     p.info()
                 }
-                name::PORT_RESET | name::FLOW_OUT | name::FLOW_IN => {
+                name::PORT_RESET | name::FLOW_OUT | name::FLOW_IN | name::TCP_ACK => {
                     classifier(&mut self.common, program)?.info()
                 }
                 name::ENDPOINT_XDP => {

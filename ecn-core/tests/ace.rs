@@ -1,0 +1,375 @@
+//! TCP's echo: what the receiver says in three bits, the source understands.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use ecn_core::ace::{
+    Ack, Carrier, MOST_UNSAID, Receiver, Sender, WAIT_NS, meaning, sayable, with_ace,
+};
+use ecn_core::packet::{TRANSPORT_WINDOW, tcp};
+use ecn_core::{echo, flow};
+use proptest::prelude::*;
+
+const SEGMENT: u32 = 1448;
+
+/// A connection between the two ends, without a network.
+struct Connection {
+    source: Sender,
+    receiver: Receiver,
+    sent: u32,
+    end: u32,
+    marked: u32,
+    /// As a source's flow counts.
+    acked: u32,
+    acked_marks: u32,
+}
+
+impl Connection {
+    fn new(first: u32) -> Self {
+        let (mut source, mut receiver) = (Sender::new(), Receiver::new());
+        source.begin(first, 0);
+        receiver.begin(first);
+        Self {
+            source,
+            receiver,
+            sent: 0,
+            end: first,
+            marked: 0,
+            acked: 0,
+            acked_marks: 0,
+        }
+    }
+
+    /// So many segments, of which some are marked.
+    fn data(&mut self, n: u32, ce: u32, now_ns: u64) -> bool {
+        self.source.send(self.end, n * SEGMENT, SEGMENT);
+        self.end = self.end.wrapping_add(n * SEGMENT);
+        self.sent += n;
+        self.marked += ce;
+        self.receiver.count(SEGMENT, ce, now_ns)
+    }
+
+    /// The segment that acknowledges all.
+    fn say(&mut self, carrier: Carrier) -> Ack {
+        Ack {
+            ack: self.end,
+            ace: self.receiver.say(carrier, self.end, 1).into(),
+            payload: (carrier != Carrier::Ack).into(),
+        }
+    }
+
+    fn take(&mut self, ack: Ack) {
+        let news = self.source.take(ack, self.sent, self.sent);
+        assert!(news.ce <= news.packets && news.late <= news.packets);
+        self.acked += news.packets - news.late;
+        self.acked_marks += news.ce;
+    }
+
+    fn ack(&mut self) {
+        let ack = self.say(Carrier::Ack);
+        self.take(ack);
+    }
+}
+
+#[test]
+fn flags_of_a_header() {
+    for ace in 0..8 {
+        for (reserved, flags) in [(0x50, 0x10), (0xaf, 0xff)] {
+            let mut b = [0; TRANSPORT_WINDOW];
+            (b[12], b[13]) = (reserved, flags);
+            let written = with_ace([b[12], b[13]], ace);
+            assert_eq!(written[0] & !1, reserved & !1);
+            assert_eq!(written[1] & 0x3f, flags & 0x3f);
+            (b[12], b[13]) = (written[0], written[1]);
+            assert_eq!(tcp(&b).ace, ace);
+            assert_eq!(tcp(&b).ecn, ace != 0);
+        }
+    }
+}
+
+#[test]
+fn what_is_said_is_meant() {
+    for n in 0..200 {
+        for unsaid in 0..=MOST_UNSAID {
+            let said = sayable(unsaid, n);
+            assert!(said <= unsaid);
+            assert_eq!(meaning(said & 7, n), Some(said), "{unsaid} of {n}");
+            // Something is always said, and of a super-packet nearly all.
+            assert!(unsaid == 0 || said > 0);
+            assert!(unsaid < n || said + 2 >= n, "{said} of {n}");
+        }
+    }
+}
+
+#[test]
+fn a_whole_super_packet() {
+    let mut c = Connection::new(0xffff_fff0);
+    for _ in 0..100 {
+        c.data(45, 45, 1);
+        c.ack();
+    }
+    assert_eq!((c.acked, c.acked_marks), (4500, 4500));
+    assert_eq!(c.receiver.unsaid, 0);
+}
+
+/// With an ACK for every second packet, two lost in a row lose no mark; more may.
+#[test]
+fn lost_acks() {
+    let mut c = Connection::new(7);
+    for i in 0..300 {
+        c.data(2, 2, 1);
+        let ack = c.say(Carrier::Ack);
+        if i % 3 == 2 {
+            c.take(ack);
+        }
+    }
+    assert_eq!((c.acked, c.acked_marks), (600, 600));
+}
+
+#[test]
+fn old_acks_say_nothing() {
+    let mut c = Connection::new(0);
+    c.data(2, 1, 1);
+    let old = c.say(Carrier::Ack);
+    c.data(2, 1, 1);
+    c.ack();
+    let before = c.source;
+    c.take(old);
+    assert_eq!(c.source, before);
+    // Neither does one of bytes that were never sent; a FIN's number is one more.
+    let ahead = Ack {
+        ack: c.end.wrapping_add(2),
+        ..old
+    };
+    c.take(ahead);
+    assert_eq!(c.source, before);
+    let fin = Ack {
+        ack: c.end.wrapping_add(1),
+        ace: 3,
+        payload: 0,
+    };
+    c.take(fin);
+    assert_eq!(c.acked_marks, 3);
+    assert_eq!(c.acked, 4);
+}
+
+/// The first ACK of a connection that was there before says where counts are, no more.
+#[test]
+fn connections_from_before() {
+    let mut source = Sender::new();
+    let ack = |ack, ace| Ack {
+        ack,
+        ace,
+        payload: 0,
+    };
+    assert_eq!(source.take(ack(5, 3), 0, 0).packets, 0);
+    assert!(!source.send(1_000_000, SEGMENT, SEGMENT));
+    assert!(source.send(1_000_000 + SEGMENT, SEGMENT, SEGMENT));
+    // Not: the same once more.
+    assert!(!source.send(1_000_000, SEGMENT, SEGMENT));
+    // 20 older packets are acknowledged, with marks of old.
+    assert_eq!(source.take(ack(1_000_000, 5), 3, 3).ce, 0);
+    let news = source.take(ack(1_000_000 + SEGMENT, 6), 3, 3);
+    assert_eq!((news.packets, news.ce), (1, 1));
+}
+
+/// Super-packets of the reverse path cannot say marks: after a while an echo does.
+#[test]
+fn blocked() {
+    let mut c = Connection::new(0);
+    assert!(!c.data(10, 4, 100));
+    let ack = Ack {
+        ack: c.end,
+        ace: c.receiver.say(Carrier::Super, c.end, 100).into(),
+        payload: 1,
+    };
+    assert_eq!(ack.ace, 0);
+    c.take(ack);
+    // All acknowledged, no mark known.
+    assert_eq!((c.acked, c.acked_marks), (10, 0));
+    assert!(!c.data(1, 0, 100 + WAIT_NS - 1));
+    assert!(c.data(1, 0, 100 + WAIT_NS));
+    let said = c.receiver.say_all();
+    let news = c.source.take_echo(said, c.sent, c.sent);
+    assert_eq!((news.packets, news.late, news.ce), (4, 2, 4));
+    c.acked += news.packets - news.late;
+    assert!(!c.data(1, 0, 1 << 40));
+    // And the next ACK goes on from there.
+    c.data(2, 2, 1 << 40);
+    c.ack();
+    c.ack();
+    assert_eq!((c.source.said, c.acked_marks), (6, 2));
+    assert_eq!(c.acked, c.sent);
+    // An echo of another count is taken as where counts are.
+    assert_eq!(c.source.take_echo(100_000, c.sent, c.sent).packets, 0);
+    assert_eq!(c.source.said, 100_000);
+}
+
+#[test]
+fn a_receiver_forgets_old_marks() {
+    let mut r = Receiver::new();
+    for _ in 0..100 {
+        r.count(SEGMENT, 10, 1);
+    }
+    assert_eq!((r.unsaid, r.forgotten), (MOST_UNSAID, 1000 - MOST_UNSAID));
+}
+
+proptest! {
+    /// Whatever comes in one segment: what is said is understood, and nothing else is lost.
+    #[test]
+    fn in_order(
+        first in any::<u32>(),
+        // Packets, how many of them marked, and what carries the ACK.
+        steps in prop::collection::vec((0u32..90, 0u32..90, 0usize..4), 1..300),
+    ) {
+        let mut c = Connection::new(first);
+        for (n, ce, carrier) in steps {
+            c.data(n, ce.min(n), 1);
+            let carrier = [Carrier::Ack, Carrier::Ack, Carrier::Payload, Carrier::Super][carrier];
+            let ack = c.say(carrier);
+            c.take(ack);
+            prop_assert!(c.acked <= c.sent);
+            if carrier == Carrier::Ack {
+                prop_assert_eq!(c.source.said, c.receiver.said);
+            }
+        }
+        while c.receiver.unsaid != 0 {
+            c.ack();
+        }
+        c.ack();
+        prop_assert_eq!(c.acked, c.sent);
+        prop_assert_eq!(c.source.said, c.receiver.said);
+        prop_assert_eq!(c.acked_marks, c.receiver.said);
+        prop_assert_eq!(c.marked, c.receiver.said + c.receiver.forgotten);
+    }
+
+    /// ACKs of one or two packets, of which any two in a row may be lost.
+    #[test]
+    fn with_losses(
+        steps in prop::collection::vec((1u32..=2, 0u32..=2, any::<bool>()), 1..300),
+    ) {
+        let mut c = Connection::new(0);
+        let mut lost = 0;
+        for (n, ce, lose) in steps {
+            c.data(n, ce.min(n), 1);
+            let ack = c.say(Carrier::Ack);
+            if lose && lost < 2 {
+                lost += 1;
+            } else {
+                lost = 0;
+                c.take(ack);
+                prop_assert_eq!(c.source.said, c.receiver.said);
+                prop_assert_eq!(c.acked_marks, c.marked);
+            }
+        }
+    }
+
+    /// Whatever comes, nothing overflows and no more is acknowledged than was sent.
+    #[test]
+    fn garbage(
+        acks in prop::collection::vec((any::<u32>(), 0u32..8, 0u32..2, any::<u32>()), 1..100),
+        segment in any::<u32>(), departed in any::<u32>(),
+    ) {
+        let mut source = Sender::new();
+        let (mut sent, mut acked) = (0u32, 0u64);
+        for (ack, ace, payload, bytes) in acks {
+            source.send(ack.wrapping_add(bytes), bytes, segment);
+            sent += 1;
+            let news = source.take(Ack { ack, ace, payload }, sent, departed);
+            prop_assert!(news.ce <= news.packets && news.late <= news.packets);
+            acked += u64::from(news.packets - news.late);
+            prop_assert!(acked <= u64::from(sent));
+        }
+    }
+}
+
+// What a connection is.
+
+const DATA: Carrier = Carrier::Payload;
+
+#[test]
+fn known_by_its_handshake() {
+    for (negotiated, hides) in [(false, echo::HIDE), (true, 0)] {
+        let mut r = echo::Receiver::new();
+        r.begin(negotiated, 1000, 5);
+        assert_eq!((r.last_packet_ns, r.ace.ack), (5, 1000));
+        let known = r.say(DATA, 1000, false, 6).1;
+        // Its own data is the first: the flow begins with it, and once only.
+        let mut f = flow::Flow::new();
+        f.sent_packets = 10;
+        f.send_tcp(known, false, 77, 100, 100);
+        assert_eq!((f.ace.end, f.ace.received), (177, 10));
+        assert_eq!(f.flags == flow::NEGOTIATED, negotiated);
+        assert_eq!(f.flags == flow::PLAIN, !negotiated);
+        assert_eq!(r.say(DATA, 1000, false, 6).1 & echo::FRESH, 0);
+        assert_eq!(r.count_tcp(2, 3000, true, 1448, 3896, 7), hides);
+        assert_eq!((r.packets, r.ce), (2, 2));
+        // The first mark is said by the first ACK.
+        let ace = r.say(Carrier::Ack, 3896, false, 8).0;
+        assert_eq!(ace, if negotiated { 0 } else { 2 });
+    }
+}
+
+/// A receiver that did not see the handshake lets TCP see one mark, and looks at what it answers.
+#[test]
+fn known_by_its_answer() {
+    for native in [false, true] {
+        let mut r = echo::Receiver::new();
+        assert_eq!(r.count_tcp(1, 1500, false, 1448, 1448, 1), 0);
+        assert_eq!(r.say(Carrier::Ack, 1448, false, 1).0, 0);
+        assert_eq!(r.count_tcp(1, 1500, true, 1448, 2896, 2), 0, "seen");
+        // An ACK that was on its way already tells nothing.
+        assert_eq!(r.say(Carrier::Ack, 1448, false, 3), (0, echo::PROBING));
+        assert_eq!(r.flags, echo::PROBING);
+        assert_eq!(r.say(Carrier::Ack, 2896, native, 4).0, 0);
+        let hidden = r.count_tcp(1, 1500, true, 1448, 4344, 5);
+        let ace = r.say(Carrier::Ack, 4344, native, 6).0;
+        if native {
+            assert_eq!((r.flags, hidden, ace), (echo::NEGOTIATED, 0, 0));
+        } else {
+            assert_eq!((r.flags, hidden, ace), (echo::PLAIN, echo::HIDE, 1));
+        }
+    }
+}
+
+/// Flags that TCP sets itself are its own, whatever its handshake was.
+#[test]
+fn known_by_its_flags() {
+    let mut r = echo::Receiver::new();
+    r.begin(false, 0, 1);
+    assert_eq!(r.say(Carrier::Ack, 0, true, 2).0, 0);
+    assert_eq!(r.flags, echo::NEGOTIATED);
+    let mut f = flow::Flow::new();
+    f.send_tcp(echo::PLAIN, false, 0, 100, 100);
+    assert_eq!(f.flags, flow::PLAIN);
+    f.send_tcp(echo::PLAIN, true, 100, 100, 100);
+    assert_eq!(f.flags, flow::NEGOTIATED);
+}
+
+/// A source that did not see it looks at new data: what is sent again is never ECN-capable.
+#[test]
+fn known_by_its_data() {
+    let mut f = flow::Flow::new();
+    f.send_tcp(0, false, 5000, 1000, 1000);
+    assert_eq!(f.flags, 0, "perhaps sent again");
+    f.send_tcp(0, false, 5000, 1000, 1000);
+    assert_eq!(f.flags, 0, "sent again");
+    f.send_tcp(0, false, 6000, 1000, 1000);
+    assert_eq!(f.flags, flow::PLAIN);
+}
+
+/// An echo tells the connection's own count, and each is heard once.
+#[test]
+fn echoes_of_tcp() {
+    let mut r = echo::Receiver::new();
+    r.begin(false, 0, 1);
+    let mut f = flow::Flow::new();
+    f.send_tcp(r.flags, false, 0, 14_480, 1448);
+    f.sent_packets = 10;
+    r.ce = 1 << 40;
+    r.count_tcp(10, 15_000, true, 1448, 14_480, 2);
+    let echo = r.echo(6, 1, 2);
+    assert_eq!((echo.ce, r.ace.unsaid), (10, 0));
+    let news = f.hear_echo(&echo, 10).unwrap();
+    assert_eq!((news.packets, news.ce), (10, 10));
+    assert_eq!(f.hear_echo(&echo, 10), Err(echo::Refusal::Duplicate));
+}

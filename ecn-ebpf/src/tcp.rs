@@ -1,0 +1,171 @@
+//! TCP at an endpoint: which connections are controlled, and the three flags of ACKs that tell of marks.
+//!
+//! * `say`, egress: the receiver's running count of marks goes into AE, CWR, ECE of what its TCP sends.
+//! * `ack`, ingress, and `ecn_tcp_ack`, where it goes on: the source reads it, answers, and takes it off
+//!   again, before TCP sees it.
+//! * `handshake`, both: a connection that negotiates ECN is left alone, or kept from it (`tcp = "control"`).
+//!
+//! A connection whose handshake was not seen shows itself: by what its TCP sends (data that is not
+//! ECN-capable, or flags of its own), and at the receiver by what it answers to one mark.
+
+use aya_ebpf::{helpers::bpf_l4_csum_replace, macros::classifier, programs::TcContext};
+use ecn_core::{
+    abi::{self, Count, Endpoint},
+    ace::{self, Ack, Carrier},
+    flow::{self, Key},
+    packet::{Ip, Tcp},
+};
+
+use crate::{
+    endpoint::receiver_entry,
+    maps::{ECN_ENDPOINT, ECN_FLOW, ECN_RECEIVER, ECN_TAIL, ECN_WORK, control, count},
+    response::{self, locked, now, reverse},
+    skb::{NEXT, Packet, field, load, raw, store},
+};
+
+/// Offset of the flags and the byte before them in a TCP header.
+const FLAGS: u32 = 12;
+/// Offset of the checksum.
+const CHECKSUM: u32 = 16;
+
+/// Payload of a segment or super-packet, and of each segment in it.
+#[inline(always)]
+pub fn lengths(p: &Packet, ip: &Ip, t: &Tcp) -> (u32, u32) {
+    let bytes = ip.upper_len().saturating_sub(t.header_len);
+    let segment = field!(&p.ctx, gso_size);
+    if segment == 0 || segment > bytes {
+        (bytes, bytes)
+    } else {
+        (bytes, segment)
+    }
+}
+
+/// Writes the flags of the header at `at`. The checksum follows; where it holds the pseudo-header only, it
+/// has none of them.
+#[inline(always)]
+fn write(ctx: &TcContext, at: u32, ace: u8) {
+    let written = load::<2>(ctx, at + FLAGS).is_some_and(|old| {
+        let new = ace::with_ace(old, ace);
+        if new == old {
+            return true;
+        }
+        let (from, to) = (u16::from_ne_bytes(old), u16::from_ne_bytes(new));
+        // SAFETY: offsets within the header that was read.
+        let ret = unsafe {
+            bpf_l4_csum_replace(raw(ctx).cast(), at + CHECKSUM, from.into(), to.into(), 2)
+        };
+        ret == 0 && store(ctx, at + FLAGS, &new, 0)
+    });
+    if !written {
+        count(Count::AceFailed, 1);
+    }
+}
+
+/// A SYN or SYN-ACK. A SYN that asks for ECN can be kept from it; a SYN-ACK says how it was answered.
+/// `arriving`: at ingress.
+#[inline(always)]
+pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoint, arriving: bool) {
+    if !t.ack {
+        if t.ecn && endpoint.flags & abi::CONTROL_TCP != 0 {
+            write(&p.ctx, ip.upper(), 0);
+        }
+        return;
+    }
+    // What the connection is stands with the flow that is received here.
+    let next = if arriving {
+        t.sequence.wrapping_add(1)
+    } else {
+        reverse(key);
+        t.ack_number
+    };
+    let Some(r) = receiver_entry(key) else {
+        count(Count::ReceiversFull, 1);
+        return;
+    };
+    let (negotiated, now) = (t.ecn, now());
+    locked!(r, receiver as r => r.begin(negotiated, next, now));
+}
+
+/// Says what was marked, in a segment towards the source. Returns what is known of the connection, as
+/// flags of [`ecn_core::echo::Receiver`].
+#[inline(always)]
+pub fn say(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) -> u32 {
+    reverse(key);
+    let found = ECN_RECEIVER.get_ptr_mut(&*key);
+    reverse(key);
+    let Some(r) = found else {
+        return 0;
+    };
+    let (bytes, segment) = lengths(p, ip, t);
+    let carrier = if !data {
+        Carrier::Ack
+    } else if bytes > segment {
+        Carrier::Super
+    } else {
+        Carrier::Payload
+    };
+    let (own, ack, now) = (t.ecn, t.ack_number, now());
+    let (ace, known) = locked!(r, receiver as r => r.say(carrier, ack, own, now));
+    if ace != 0 {
+        write(&p.ctx, ip.upper(), ace);
+    }
+    known
+}
+
+/// Hands a segment from the receiver to [`ecn_tcp_ack`], if there is a flow that it could be about. Only
+/// returns if not.
+#[inline(always)]
+pub fn ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
+    let Some(a) = ECN_WORK.get_ptr_mut(0) else {
+        return;
+    };
+    reverse(key);
+    // SAFETY: this CPU's own, and nothing runs here before the other program has read it.
+    unsafe {
+        (*a).key = *key;
+        (*a).ack = Ack {
+            ack: t.ack_number,
+            ace: t.ace.into(),
+            payload: data.into(),
+        };
+        (*a).at = ip.upper();
+        ECN_TAIL.tail_call(&p.ctx, abi::TAIL_ACK);
+    }
+}
+
+/// The response of the flow's source; verified by itself, since it is long.
+#[classifier]
+pub fn ecn_tcp_ack(ctx: TcContext) -> i32 {
+    let _ = answer(&ctx);
+    NEXT
+}
+
+#[inline(always)]
+fn answer(ctx: &TcContext) -> Option<()> {
+    let flags = control()?.flags;
+    let number = field!(ctx, cb)[0];
+    let endpoint = ECN_ENDPOINT.get(number)?;
+    let work = ECN_WORK.get_ptr_mut(0)?;
+    // SAFETY: as in `ack`.
+    let work = unsafe { &mut *work };
+    let (key, a, at) = (&mut work.key, work.ack, work.at);
+    let f = ECN_FLOW.get_ptr_mut(&*key)?;
+    // SAFETY: one word.
+    if unsafe { core::ptr::read_volatile(&raw const (*f).flow.flags) } & flow::PLAIN == 0 {
+        return None;
+    }
+    response::answer(
+        ctx,
+        f,
+        key,
+        &mut work.given,
+        endpoint,
+        number,
+        flags,
+        |f, departed| Ok(f.ace.take(a, f.sent_packets as u32, departed)),
+    );
+    if a.ace != 0 {
+        write(ctx, at, 0);
+    }
+    Some(())
+}
