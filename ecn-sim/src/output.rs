@@ -78,3 +78,19 @@ impl Output {
         Ok(())
     }
 }
+
+/// A table as CSV (RFC 4180, but lines end in a line feed only).
+pub fn csv<R>(rows: impl IntoIterator<Item = R>) -> String
+where
+    R: IntoIterator<Item: AsRef<[u8]>>,
+{
+    let mut writer = csv::WriterBuilder::new()
+        .flexible(true)
+        .from_writer(Vec::new());
+    for row in rows {
+        // Into memory nothing fails.
+        let _ = writer.write_record(row);
+    }
+    let bytes = writer.into_inner().unwrap_or_default();
+    String::from_utf8(bytes).unwrap_or_default()
+}

@@ -9,7 +9,7 @@ use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::engine::{MS, NS, Time};
 use crate::figure::{Line, LineFigure, Panel};
-use crate::output::Output;
+use crate::output::{Output, csv};
 use crate::progress;
 use crate::report::{self, Run, RunReport, WindowReport};
 use crate::scenario::{Scenario, span};
@@ -155,19 +155,17 @@ fn shown(report: &RunReport) -> String {
 /// Writes series, figure and report.
 fn write(output: &Output, run: &Run, report: &RunReport) -> Result<(), Error> {
     let series = run.series(SLIDING);
-    let mut csv = "time_ms".to_owned();
-    for (name, _) in &series {
-        let _ = write!(csv, ",{}", name.replace(',', " "));
-    }
-    csv.push('\n');
+    let names = series.iter().map(|(name, _)| name.clone());
+    let header: Vec<_> = std::iter::once("time_ms".to_owned()).chain(names).collect();
     let points = series.first().map_or(0, |(_, points)| points.len());
-    for at in 0..points {
-        let _ = write!(csv, "{}", series[0].1[at].0);
-        for (_, points) in &series {
-            let _ = write!(csv, ",{:.6}", points[at].1);
-        }
-        csv.push('\n');
-    }
+    let rows = (0..points).map(|at| {
+        let values = series
+            .iter()
+            .map(|(_, points)| format!("{:.6}", points[at].1));
+        let time = std::iter::once(series[0].1[at].0.to_string());
+        time.chain(values).collect()
+    });
+    let csv = csv(std::iter::once(header).chain(rows));
     let title = report.scenario.clone();
     let lines = series
         .into_iter()

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::execute::{lock, read_manifest, read_records, record_files};
 use super::overview::Row;
 use super::{MANIFEST, Shard, Sweep, SweepError, plain};
-use crate::output::Output;
+use crate::output::{Output, csv};
 
 /// Most runs that differ or are missing which a message names.
 const NAMED: usize = 10;
@@ -214,16 +214,16 @@ impl Merged {
         let columns = [FIRST, &middle, LAST].concat();
         let keys = self.sweep.axes.iter().map(|axis| axis.key.as_str());
         let header = std::iter::once("run").chain(keys).chain(columns.clone());
-        let mut text = csv_line(header.map(str::to_owned));
-        for (index, mut row) in self.rows() {
+        let header: Vec<String> = header.map(str::to_owned).collect();
+        let rows = self.rows().map(|(index, mut row)| {
             let swept = self.sweep.swept(index).map(|(_, value)| plain(value));
             let counted = columns
                 .iter()
                 .map(|name| row.remove(*name).unwrap_or_default());
-            let cells = std::iter::once(self.sweep.id(index));
-            text.push_str(&csv_line(cells.chain(swept).chain(counted)));
-        }
-        text
+            let id = std::iter::once(self.sweep.id(index));
+            id.chain(swept).chain(counted).collect()
+        });
+        csv(std::iter::once(header).chain(rows))
     }
 }
 
@@ -299,12 +299,4 @@ fn flatten(name: &str, value: &Value, into: &mut Row) {
         other => other.to_string(),
     };
     into.insert(name.to_owned(), text);
-}
-
-fn csv_line(cells: impl Iterator<Item = String>) -> String {
-    let quoted = |cell: String| match cell.contains([',', '"', '\n']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell,
-    };
-    cells.map(quoted).collect::<Vec<_>>().join(",") + "\n"
 }

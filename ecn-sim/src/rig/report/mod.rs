@@ -1,0 +1,350 @@
+//! What a run of the rig measured: JSON, table, verdict, samples and figures from one record.
+//!
+//! [`Report`] is the JSON contract of `ecn rig run -j`. Everything else is derived from it: the
+//! table sets the phases side by side, the verdict says in words what the numbers say (also when
+//! control did not help), and the figures have the axes of Fig. 2 and 3 of the HP papers.
+//!
+//! All shares are fractions of the link rate. Numbers that a run could not measure are 0, as the
+//! contract has no other value for them: `victim` without a victim, latencies without marks.
+
+mod figures;
+mod live;
+mod table;
+mod verdict;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::figure::FigureError;
+use crate::model::{Function, Marking};
+use crate::output::{Output, OutputError, csv};
+use crate::policy::{Every, MarkAt, Round};
+use crate::units::Fraction;
+
+pub use live::{live_header, live_row, live_view};
+
+/// A whole run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Release of the kernel, as `uname -r` prints it.
+    pub kernel: String,
+    /// What the phases have in common.
+    pub parameters: Parameters,
+    /// The phases in the order in which they ran.
+    pub phases: Vec<Phase>,
+}
+
+/// What all phases of a run have in common.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// Rate of every link of the rig.
+    pub link_rate_bytes_per_s: u64,
+    /// Size of a data packet on the link.
+    pub packet_bytes: u32,
+    /// Flows whose sources are at the congested switch.
+    pub local_flows: u32,
+    /// Flows that come over the inter-switch link.
+    pub remote_flows: u32,
+    /// Whether there is a victim: a flow over the inter-switch link to an output of its own.
+    pub victim: bool,
+    /// `udp`, `tcp`, `mixed`, ...
+    pub transport: String,
+    /// Congestion control of TCP flows, where there are any.
+    pub congestion_control: Option<String>,
+    /// Whether there may be super-packets.
+    pub offload: bool,
+    /// Packets per input buffer.
+    pub buffer: u32,
+    /// Packets waiting for one output, above which they are marked.
+    pub threshold: u32,
+    /// Where packets are marked.
+    pub mark_at: MarkAt,
+    /// The lowest rate of a flow as a fraction of the link rate.
+    pub rmin: Fraction,
+    /// The factor of multiplicative decrease.
+    pub m: f64,
+    /// Within what a flow decreases its rate at most once.
+    pub round: Round,
+    /// How often receivers send an echo.
+    pub echo: Every,
+    /// Seconds of each phase before the measurement.
+    pub warm_up_s: u64,
+    /// Further parameters, by their names.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, serde_json::Value>,
+}
+
+/// The measured part of one phase, its keys in the order of the contract.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Name of the phase, such as `uncontrolled`.
+    pub name: String,
+    /// Which packets the bridges marked.
+    pub marking: Marking,
+    /// How sources answered to marks.
+    pub response: Function,
+    /// Length of the measurement.
+    pub seconds: u64,
+    /// Share carried by the root link, which all local and remote flows want.
+    #[serde(serialize_with = "rounded")]
+    pub root: f64,
+    /// Share carried by the inter-switch link, which all remote flows and the victim want.
+    #[serde(serialize_with = "rounded")]
+    pub inter_switch: f64,
+    /// What the local flows got of the root link together.
+    #[serde(serialize_with = "rounded")]
+    pub local: f64,
+    /// What the remote flows got of the root link together.
+    #[serde(serialize_with = "rounded")]
+    pub remote: f64,
+    /// What the victim got; 0 without a victim.
+    #[serde(serialize_with = "rounded")]
+    pub victim: f64,
+    /// [`remote_local_ratio`] of the two above.
+    #[serde(serialize_with = "rounded")]
+    pub remote_local_ratio: f64,
+    /// [`jain`](crate::measure::jain) over the local flows.
+    #[serde(serialize_with = "rounded")]
+    pub jain_local: f64,
+    /// [`jain`](crate::measure::jain) over the remote flows.
+    #[serde(serialize_with = "rounded")]
+    pub jain_remote: f64,
+    /// Packets that the sources sent.
+    pub sent_packets: u64,
+    /// Packets that were dropped on their way.
+    pub dropped_packets: u64,
+    /// Packets that were marked.
+    pub marked_packets: u64,
+    /// Mean number of packets in the queue of the root port.
+    #[serde(serialize_with = "rounded")]
+    pub root_queue_mean_packets: f64,
+    /// Most packets in that queue.
+    pub root_queue_max_packets: u64,
+    /// Median time from a mark to the changed rate; 0 if none was seen.
+    pub control_latency_us_p50: u64,
+    /// The time that 99 % of the marks stay below; 0 if none was seen.
+    pub control_latency_us_p99: u64,
+    /// Processor time of the agent (its threads, without measurement and traffic) over the time that
+    /// passed: the share of one core.
+    #[serde(serialize_with = "rounded")]
+    pub cpu_share: f64,
+    /// Median round-trip time of a ping beside the victim's flow; 0 if none came back.
+    #[serde(default)]
+    pub victim_ping_us_p50: u64,
+    /// The time that 99 % of these pings stay below.
+    #[serde(default)]
+    pub victim_ping_us_p99: u64,
+    /// Median of the round-trip time that the victim's TCP reckons with, its wait at the source included; 0
+    /// if the victim is not TCP.
+    #[serde(default)]
+    pub victim_tcp_rtt_us_p50: u64,
+    /// The time that 99 % of these stay below.
+    #[serde(default)]
+    pub victim_tcp_rtt_us_p99: u64,
+    /// Segments that TCP sent again.
+    #[serde(default)]
+    pub tcp_retransmitted_segments: u64,
+    /// TCP connections that a reset ended.
+    #[serde(default)]
+    pub tcp_resets: u64,
+    /// TCP segments that came with a wrong checksum.
+    #[serde(default)]
+    pub checksum_errors: u64,
+    /// Rates over time, for figures and `rig-samples.csv`; not part of the JSON document.
+    #[serde(skip)]
+    pub samples: Vec<Sample>,
+}
+
+/// Rates over the last interval, as fractions of the link rate.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sample {
+    /// End of the interval, in seconds since the phase began.
+    pub t_s: f64,
+    /// Share carried by the root link.
+    pub root: f64,
+    /// Share carried by the inter-switch link.
+    pub inter_switch: f64,
+    /// What the local flows got together.
+    pub local: f64,
+    /// What the remote flows got together.
+    pub remote: f64,
+    /// What the victim got; 0 without a victim.
+    pub victim: f64,
+    /// Packets in the queue of the root port at the end of the interval.
+    pub root_queue_packets: u32,
+}
+
+/// Six decimals are more than any measurement here is worth.
+fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    let value = if value.is_finite() {
+        (value * 1e6).round() / 1e6
+    } else {
+        0.0
+    };
+    serializer.serialize_f64(value)
+}
+
+/// What remote flows got in relation to local ones; 0 if local flows got nothing.
+pub fn remote_local_ratio(remote: f64, local: f64) -> f64 {
+    if local > 0.0 { remote / local } else { 0.0 }
+}
+
+/// The smallest of `values` that at least a fraction `q` of them does not exceed; `None` if there
+/// are no values. Sorts them.
+pub fn quantile(values: &mut [u64], q: f64) -> Option<u64> {
+    values.sort_unstable();
+    let rank = (q.clamp(0.0, 1.0) * values.len() as f64).ceil().max(1.0) as usize;
+    values.get(rank - 1).copied()
+}
+
+/// A report could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// A file could not be written.
+    #[error(transparent)]
+    Write(#[from] OutputError),
+    /// The record has no JSON form.
+    #[error("cannot write the report as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A figure could not be drawn.
+    #[error(transparent)]
+    Figure(#[from] FigureError),
+}
+
+impl Phase {
+    /// Whether sources could answer to marks in this phase.
+    pub fn is_controlled(&self) -> bool {
+        self.marking != Marking::None && self.response != Function::None
+    }
+
+    /// What the phase tried, in brackets or beside its name: `input-output, lipd`.
+    fn setting(&self) -> String {
+        match (self.marking, self.response) {
+            (Marking::None, Function::None) => "no control".to_owned(),
+            (marking, response) => format!("{marking}, {response}"),
+        }
+    }
+
+    /// Whether the name says what the phase tried, as `naive-lipd` does.
+    fn is_named_by_setting(&self) -> bool {
+        [self.marking.name(), self.response.name()]
+            .iter()
+            .all(|word| self.name.contains(word))
+    }
+}
+
+impl Report {
+    /// The JSON document of `ecn rig run -j`.
+    ///
+    /// # Errors
+    ///
+    /// Only if a further parameter has no JSON form.
+    pub fn to_json(&self) -> Result<String, ReportError> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// All samples of all phases, with a header.
+    pub fn samples_csv(&self) -> String {
+        const HEADER: [&str; 8] = [
+            "phase",
+            "t_s",
+            "root",
+            "inter_switch",
+            "local",
+            "remote",
+            "victim",
+            "root_queue_packets",
+        ];
+        let rows = self.phases.iter().flat_map(|phase| {
+            let row = |s: &Sample| {
+                let share = |share: f64| format!("{share:.6}");
+                [
+                    phase.name.clone(),
+                    format!("{:.3}", s.t_s),
+                    share(s.root),
+                    share(s.inter_switch),
+                    share(s.local),
+                    share(s.remote),
+                    share(s.victim),
+                    s.root_queue_packets.to_string(),
+                ]
+            };
+            phase.samples.iter().map(row)
+        });
+        csv(std::iter::once(HEADER.map(str::to_owned)).chain(rows))
+    }
+
+    /// Writes the report, its samples and its figures into `dir`, which is made if needed, and
+    /// returns the files: all of them appear whole, or none.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be written.
+    pub fn write(&self, dir: impl AsRef<Path>) -> Result<Vec<PathBuf>, ReportError> {
+        let output = Output::new(dir.as_ref())?;
+        let mut files = vec![
+            ("rig-report.json".to_owned(), self.to_json()?),
+            ("rig-samples.csv".to_owned(), self.samples_csv()),
+        ];
+        for (phase, name) in self.phases.iter().zip(self.file_names()) {
+            let figure = self.rates_figure(std::slice::from_ref(phase));
+            files.push((format!("rig-rates-{name}.svg"), figure.to_svg()?));
+        }
+        files.push((
+            "rig-rates.svg".to_owned(),
+            self.rates_figure(&self.phases).to_svg()?,
+        ));
+        files.push((
+            "rig-root-queue.svg".to_owned(),
+            self.queue_figure().to_svg()?,
+        ));
+        if self.phases.len() > 2 {
+            files.push((
+                "rig-compare.svg".to_owned(),
+                self.compare_figure().to_svg()?,
+            ));
+        }
+        let texts: Vec<_> = files
+            .iter()
+            .map(|(name, text)| (name.as_str(), text.as_bytes()))
+            .collect();
+        output.write_all(&texts)?;
+        Ok(files.iter().map(|(name, _)| output.path(name)).collect())
+    }
+
+    /// A name for the files of each phase, of letters, digits and dashes, no two alike.
+    fn file_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for phase in &self.phases {
+            let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+            let name: String = phase.name.to_lowercase().chars().map(safe).collect();
+            let mut unique = name.clone();
+            let mut number = 2;
+            while names.contains(&unique) {
+                unique = format!("{name}-{number}");
+                number += 1;
+            }
+            names.push(unique);
+        }
+        names
+    }
+}
+
+/// A number with its thousands apart.
+fn count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;

@@ -1,0 +1,145 @@
+//! The phases as a table.
+
+use super::{Phase, Report, count};
+use crate::cli::table::{plain_table, short_count, table_text};
+
+impl Report {
+    /// The phases side by side; a phase per row if there are more than four.
+    pub fn table(&self) -> String {
+        if self.phases.len() > 4 {
+            self.table_of_many()
+        } else {
+            self.table_side_by_side()
+        }
+    }
+
+    fn table_side_by_side(&self) -> String {
+        /// Name, unit, and value of a phase.
+        type Row<'a> = (&'a str, &'a str, &'a dyn Fn(&Phase) -> String);
+        let percent: fn(f64) -> String = |share| format!("{:.1}", share * 100.0);
+        let victim = self.parameters.victim;
+        let has_tcp = self.parameters.congestion_control.is_some();
+        // Rows that say nothing for this traffic are left out.
+        let shown = |name: &str| match name {
+            "TCP, sent again" | "TCP, resets" | "TCP, bad checksum" => has_tcp,
+            "victim TCP, 50 %" | "victim TCP, 99 %" => victim && has_tcp,
+            "victim ping, 50 %" | "victim ping, 99 %" => victim,
+            _ => true,
+        };
+        let rows: [Row<'_>; 26] = [
+            ("marking", "", &|p| p.marking.to_string()),
+            ("response", "", &|p| p.response.to_string()),
+            ("measured", "s", &|p| p.seconds.to_string()),
+            ("root link", "% of link", &|p| percent(p.root)),
+            ("inter-switch link", "% of link", &|p| {
+                percent(p.inter_switch)
+            }),
+            ("local flows", "% of link", &|p| percent(p.local)),
+            ("remote flows", "% of link", &|p| percent(p.remote)),
+            ("victim", "% of link", &|p| {
+                if victim {
+                    percent(p.victim)
+                } else {
+                    "-".to_owned()
+                }
+            }),
+            ("remote / local", "ratio", &|p| {
+                format!("{:.2}", p.remote_local_ratio)
+            }),
+            ("fairness, local", "Jain", &|p| {
+                format!("{:.3}", p.jain_local)
+            }),
+            ("fairness, remote", "Jain", &|p| {
+                format!("{:.3}", p.jain_remote)
+            }),
+            ("sent", "packets", &|p| count(p.sent_packets)),
+            ("dropped", "packets", &|p| count(p.dropped_packets)),
+            ("marked", "packets", &|p| count(p.marked_packets)),
+            ("root queue, mean", "packets", &|p| {
+                format!("{:.1}", p.root_queue_mean_packets)
+            }),
+            ("root queue, most", "packets", &|p| {
+                count(p.root_queue_max_packets)
+            }),
+            ("victim ping, 50 %", "us", &|p| {
+                or_dash(p.victim_ping_us_p50)
+            }),
+            ("victim ping, 99 %", "us", &|p| {
+                or_dash(p.victim_ping_us_p99)
+            }),
+            ("victim TCP, 50 %", "us", &|p| {
+                or_dash(p.victim_tcp_rtt_us_p50)
+            }),
+            ("victim TCP, 99 %", "us", &|p| {
+                or_dash(p.victim_tcp_rtt_us_p99)
+            }),
+            ("TCP, sent again", "packets", &|p| {
+                count(p.tcp_retransmitted_segments)
+            }),
+            ("TCP, resets", "", &|p| count(p.tcp_resets)),
+            ("TCP, bad checksum", "packets", &|p| {
+                count(p.checksum_errors)
+            }),
+            ("mark to rate, 50 %", "us", &|p| {
+                or_dash(p.control_latency_us_p50)
+            }),
+            ("mark to rate, 99 %", "us", &|p| {
+                or_dash(p.control_latency_us_p99)
+            }),
+            ("agent", "% of core", &|p| percent(p.cpu_share)),
+        ];
+        let mut header = vec!["", ""];
+        header.extend(self.phases.iter().map(|phase| phase.name.as_str()));
+        let mut table = plain_table(&header, &[0, 1]);
+        for (name, unit, value) in rows.into_iter().filter(|(name, ..)| shown(name)) {
+            let mut cells = vec![name.to_owned(), unit.to_owned()];
+            cells.extend(self.phases.iter().map(value));
+            table.add_row(cells);
+        }
+        table_text(&table)
+    }
+
+    fn table_of_many(&self) -> String {
+        let header = [
+            "marking",
+            "response",
+            "root",
+            "inter\nswitch",
+            "local",
+            "remote",
+            "victim",
+            "rem/\nloc.",
+            "queue\nmean",
+            "drops",
+        ];
+        let mut table = plain_table(&header, &[0, 1]);
+        for phase in &self.phases {
+            let share = |share: f64| format!("{share:.3}");
+            table.add_row([
+                phase.marking.to_string(),
+                phase.response.to_string(),
+                share(phase.root),
+                share(phase.inter_switch),
+                share(phase.local),
+                share(phase.remote),
+                if self.parameters.victim {
+                    share(phase.victim)
+                } else {
+                    "-".to_owned()
+                },
+                format!("{:.2}", phase.remote_local_ratio),
+                format!("{:.1}", phase.root_queue_mean_packets),
+                short_count(phase.dropped_packets),
+            ]);
+        }
+        table_text(&table)
+    }
+}
+
+fn or_dash(number: u64) -> String {
+    if number == 0 {
+        "-".to_owned()
+    } else {
+        count(number)
+    }
+}

@@ -1,0 +1,710 @@
+use super::figures::{SHARE_LABEL, TIME_LABEL};
+use super::*;
+
+fn parameters() -> Parameters {
+    Parameters {
+        link_rate_bytes_per_s: 12_500_000,
+        packet_bytes: 2068,
+        local_flows: 10,
+        remote_flows: 10,
+        victim: true,
+        transport: "udp".to_owned(),
+        congestion_control: None,
+        offload: false,
+        buffer: 4,
+        threshold: 8,
+        mark_at: MarkAt::Arrival,
+        rmin: Fraction::new(1, 64).unwrap(),
+        m: 2.0,
+        round: Round::Packets,
+        echo: Every::Packet,
+        warm_up_s: 4,
+        other: BTreeMap::new(),
+    }
+}
+
+fn uncontrolled() -> Phase {
+    Phase {
+        name: "uncontrolled".to_owned(),
+        marking: Marking::None,
+        response: Function::None,
+        seconds: 10,
+        root: 0.998,
+        inter_switch: 0.99,
+        local: 0.88,
+        remote: 0.12,
+        victim: 0.09,
+        remote_local_ratio: 0.12 / 0.88,
+        jain_local: 0.999,
+        jain_remote: 0.998,
+        sent_packets: 1_176_000,
+        dropped_packets: 588_000,
+        marked_packets: 0,
+        root_queue_mean_packets: 99.2,
+        root_queue_max_packets: 116,
+        control_latency_us_p50: 0,
+        control_latency_us_p99: 0,
+        cpu_share: 0.06,
+        victim_ping_us_p50: 16_900,
+        victim_ping_us_p99: 17_300,
+        victim_tcp_rtt_us_p50: 0,
+        victim_tcp_rtt_us_p99: 0,
+        tcp_retransmitted_segments: 0,
+        tcp_resets: 0,
+        checksum_errors: 0,
+        samples: samples(0.88, 0.12, 0.09, 99.0, 0.01),
+    }
+}
+
+fn controlled() -> Phase {
+    Phase {
+        name: "controlled".to_owned(),
+        marking: Marking::InputOutput,
+        response: Function::Lipd,
+        seconds: 10,
+        root: 0.945,
+        inter_switch: 0.85,
+        local: 0.58,
+        remote: 0.36,
+        victim: 0.49,
+        remote_local_ratio: 0.36 / 0.58,
+        jain_local: 0.999,
+        jain_remote: 0.999,
+        sent_packets: 64_000,
+        dropped_packets: 0,
+        marked_packets: 13_440,
+        root_queue_mean_packets: 3.2,
+        root_queue_max_packets: 39,
+        control_latency_us_p50: 1_200,
+        control_latency_us_p99: 2_900,
+        cpu_share: 0.07,
+        victim_ping_us_p50: 1_200,
+        victim_ping_us_p99: 3_900,
+        victim_tcp_rtt_us_p50: 0,
+        victim_tcp_rtt_us_p99: 0,
+        tcp_retransmitted_segments: 0,
+        tcp_resets: 0,
+        checksum_errors: 0,
+        samples: samples(0.58, 0.36, 0.49, 3.2, 0.05),
+    }
+}
+
+/// Made-up series around given means.
+fn samples(local: f64, remote: f64, victim: f64, queue: f64, noise: f64) -> Vec<Sample> {
+    let wave = |index: u32, speed: f64| (f64::from(index) * speed).sin();
+    (1..=100_u32)
+        .map(|index| {
+            let local = local + noise * wave(index, 0.9) * wave(index, 0.37);
+            let remote = remote + noise * wave(index, 1.3) * wave(index, 0.21);
+            let victim = victim + noise * wave(index, 1.1) * wave(index, 0.33);
+            Sample {
+                t_s: f64::from(index) / 10.0,
+                root: (local + remote).min(1.0),
+                inter_switch: (remote + victim).min(1.0),
+                local,
+                remote,
+                victim,
+                root_queue_packets: (queue * (1.0 + noise * 8.0 * wave(index, 2.3))).max(0.0)
+                    as u32,
+            }
+        })
+        .collect()
+}
+
+fn report(phases: Vec<Phase>) -> Report {
+    Report {
+        kernel: "6.18.0".to_owned(),
+        parameters: parameters(),
+        phases,
+    }
+}
+
+fn without_victim(mut report: Report) -> Report {
+    report.parameters.victim = false;
+    report
+        .phases
+        .iter_mut()
+        .for_each(|phase| phase.victim = 0.0);
+    report
+}
+
+fn many() -> Report {
+    let mut phases = vec![uncontrolled()];
+    for (index, marking) in [Marking::Naive, Marking::Input, Marking::InputOutput]
+        .into_iter()
+        .enumerate()
+    {
+        for (step, response) in [Function::Lipd, Function::Fimd, Function::Aimd]
+            .into_iter()
+            .enumerate()
+        {
+            let (index, step) = (index as f64, step as f64);
+            let (local, remote) = (0.6 - 0.12 * step, 0.26 + 0.06 * index);
+            let victim = 0.3 + 0.1 * index - 0.12 * step;
+            phases.push(Phase {
+                name: format!("{marking}-{response}"),
+                marking,
+                response,
+                root: local + remote,
+                inter_switch: remote + victim,
+                local,
+                remote,
+                victim,
+                remote_local_ratio: remote_local_ratio(remote, local),
+                samples: samples(local, remote, victim, 3.0 + step, 0.05),
+                ..controlled()
+            });
+        }
+    }
+    phases[3].victim = 0.08;
+    report(phases)
+}
+
+#[test]
+fn json_is_that_of_the_contract() {
+    // Section 7 of the design, word for word but for the parameters.
+    let contract = r#"{"kernel": "...", "parameters": {...},
+ "phases": [{"name": "uncontrolled", "marking": "none", "response": "none", "seconds": 10,
+             "root": 0.98, "inter_switch": 0.97, "local": 0.9, "remote": 0.08, "victim": 0.09,
+             "remote_local_ratio": 0.09, "jain_local": 0.99, "jain_remote": 0.99,
+             "sent_packets": 0, "dropped_packets": 0, "marked_packets": 0,
+             "root_queue_mean_packets": 0.0, "root_queue_max_packets": 0,
+             "control_latency_us_p50": 0, "control_latency_us_p99": 0, "cpu_share": 0.0}]}"#;
+    let given = serde_json::to_string(&parameters()).unwrap();
+    let contract = contract.replace("{...}", &given);
+    let report: Report = serde_json::from_str(&contract).unwrap();
+    // Compared as text, so that order, names and kinds of numbers count. What came later follows.
+    let squeezed: String = contract.split_whitespace().collect();
+    let json = serde_json::to_string(&report).unwrap();
+    let (theirs, ours) = json.split_once(",\"victim_ping_us_p50\":").unwrap();
+    assert_eq!(format!("{theirs}}}]}}"), squeezed);
+    assert!(ours.ends_with(",\"checksum_errors\":0}]}"), "{json}");
+    assert!(report.to_json().unwrap().ends_with("}\n"));
+}
+
+#[test]
+fn json_keeps_no_noise_and_only_numbers() {
+    let mut phase = uncontrolled();
+    phase.root = 0.1 + 0.2;
+    phase.jain_remote = f64::NAN;
+    let json = serde_json::to_string(&phase).unwrap();
+    assert!(json.contains("\"root\":0.3,"), "{json}");
+    assert!(json.contains("\"jain_remote\":0.0,"), "{json}");
+    assert!(
+        !json.contains("samples") && !json.contains("null"),
+        "{json}"
+    );
+}
+
+#[test]
+fn further_parameters_stand_beside_the_others() {
+    let mut report = report(vec![]);
+    report
+        .parameters
+        .other
+        .insert("window_packets".to_owned(), 1.into());
+    let json = report.to_json().unwrap();
+    assert!(json.contains("\n    \"window_packets\": 1\n"), "{json}");
+    assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+}
+
+#[test]
+fn ratios_and_quantiles_have_their_known_values() {
+    assert_eq!(remote_local_ratio(0.3, 0.6), 0.5);
+    assert_eq!(remote_local_ratio(0.3, 0.0), 0.0);
+    let mut values = [5, 1, 4, 2, 3];
+    assert_eq!(quantile(&mut values, 0.5), Some(3));
+    assert_eq!(quantile(&mut values, 0.0), Some(1));
+    assert_eq!(quantile(&mut values, 0.2), Some(1));
+    assert_eq!(quantile(&mut values, 0.21), Some(2));
+    assert_eq!(quantile(&mut values, 0.99), Some(5));
+    assert_eq!(quantile(&mut values, 1.0), Some(5));
+    assert_eq!(quantile(&mut [], 0.5), None);
+}
+
+#[test]
+fn the_table_sets_phases_side_by_side() {
+    let expected = "                               uncontrolled    controlled
+marking                                none  input-output
+response                               none          lipd
+measured            s                    10            10
+root link           % of link          99.8          94.5
+inter-switch link   % of link          99.0          85.0
+local flows         % of link          88.0          58.0
+remote flows        % of link          12.0          36.0
+victim              % of link           9.0          49.0
+remote / local      ratio              0.14          0.62
+fairness, local     Jain              0.999         0.999
+fairness, remote    Jain              0.998         0.999
+sent                packets       1,176,000        64,000
+dropped             packets         588,000             0
+marked              packets               0        13,440
+root queue, mean    packets            99.2           3.2
+root queue, most    packets             116            39
+victim ping, 50 %   us               16,900         1,200
+victim ping, 99 %   us               17,300         3,900
+mark to rate, 50 %  us                    -         1,200
+mark to rate, 99 %  us                    -         2,900
+agent               % of core           6.0           7.0
+";
+    let mut record = report(vec![uncontrolled(), controlled()]);
+    assert_eq!(record.table(), expected);
+
+    record.parameters.congestion_control = Some("bbr".to_owned());
+    record.phases[1].tcp_retransmitted_segments = 1_234;
+    record.phases[1].victim_tcp_rtt_us_p99 = 4_321;
+    let table = record.table();
+    for row in [
+        "TCP, sent again packets 0 1,234",
+        "victim TCP, 99 % us - 4,321",
+        "TCP, bad checksum packets 0 0",
+    ] {
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(table.lines().any(|line| words(line) == row), "{table}");
+    }
+    let table = without_victim(report(vec![uncontrolled()])).table();
+    assert!(
+        table.contains("victim              % of link             -\n"),
+        "{table}"
+    );
+}
+
+#[test]
+fn many_phases_are_rows_that_fit_80_columns() {
+    let table = many().table();
+    assert_eq!(table.lines().count(), 2 + 10, "{table}");
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 80),
+        "{table}"
+    );
+    assert!(table.contains("588k"), "{table}");
+}
+
+fn unwrapped(report: &Report) -> String {
+    let verdict = report.verdict();
+    assert!(
+        verdict.lines().all(|line| line.chars().count() <= 80),
+        "{verdict}"
+    );
+    report.paragraphs().join("\n")
+}
+
+const BEFORE: &str = "Uncontrolled, the victim got 9 % of the link rate. Nobody shares its \
+    output port, and with fair shares the inter-switch link has room for 50 %: the congestion \
+    of the root port has spread to it. 588,000 of 1,176,000 packets were dropped; 99 packets \
+    waited at the root port on average. The root link was used to 100 %; remote flows got \
+    14 % of what local flows got.";
+
+#[test]
+fn the_verdict_says_that_control_helped() {
+    assert_eq!(
+        unwrapped(&report(vec![uncontrolled(), controlled()])),
+        format!(
+            "{BEFORE}\n\
+             Controlled (input-output, lipd), the victim got 49 % of the link rate, 5.4 times \
+             as much. No packet was dropped; 3.2 packets waited at the root port on average, \
+             99 packets before. The root link was used to 94 % (100 % before); remote flows \
+             got 62 % of what local flows got (14 % before).\n\
+             Control helped, at a price. Better: victim 49 % instead of 9 %, 0 drops instead \
+             of 588,000, root queue 3.2 packets instead of 99 packets, remote/local 0.62 \
+             instead of 0.14. Worse: root link 94 % instead of 100 %."
+        )
+    );
+}
+
+#[test]
+fn the_verdict_says_that_control_did_not_help() {
+    let useless = Phase {
+        name: "controlled".into(),
+        marking: Marking::Naive,
+        response: Function::Aimd,
+        ..uncontrolled()
+    };
+    let text = unwrapped(&report(vec![uncontrolled(), useless.clone()]));
+    assert!(
+        text.contains("got 9 % of the link rate, about as much as without."),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("\nControl changed next to nothing."),
+        "{text}"
+    );
+
+    let slow = Phase {
+        root: 0.7,
+        local: 0.6,
+        remote: 0.1,
+        ..useless.clone()
+    };
+    let text = unwrapped(&report(vec![uncontrolled(), slow]));
+    assert!(
+        text.ends_with("\nControl did not help. Worse: root link 70 % instead of 100 %."),
+        "{text}"
+    );
+
+    let harm = Phase {
+        victim: 0.03,
+        dropped_packets: 0,
+        ..useless.clone()
+    };
+    let text = unwrapped(&report(vec![uncontrolled(), harm]));
+    assert!(
+        text.contains("got 3 % of the link rate, down from 9 %."),
+        "{text}"
+    );
+    assert!(
+        text.ends_with(
+            "\nControl did harm: the victim got less than without it. \
+             Better: 0 drops instead of 588,000. Worse: victim 3 % instead of 9 %."
+        ),
+        "{text}"
+    );
+
+    let elsewhere = Phase {
+        dropped_packets: 10,
+        ..useless
+    };
+    let text = unwrapped(&report(vec![uncontrolled(), elsewhere]));
+    assert!(
+        text.ends_with(
+            "\nControl did not help the victim, though something else improved. \
+             Better: 10 drops instead of 588,000."
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_verdict_does_without_a_victim() {
+    let report = without_victim(report(vec![uncontrolled(), controlled()]));
+    let text = unwrapped(&report);
+    assert!(!text.contains("victim"), "{text}");
+    assert!(
+        text.starts_with(
+            "Uncontrolled, the root link was used to 100 %. 588,000 of 1,176,000 packets were \
+             dropped; 99 packets waited at the root port on average. Remote flows got 14 % of \
+             what local flows got.\n"
+        ),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nControl helped, at a price. Better: 0 drops"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_verdict_says_when_there_was_nothing_to_stop() {
+    let text = unwrapped(&report(vec![Phase {
+        victim: 0.5,
+        ..uncontrolled()
+    }]));
+    assert!(
+        text.starts_with(
+            "Uncontrolled, the victim got 50 % of the link rate, and with fair shares the \
+             inter-switch link has room for 50 %: hardly any congestion spread to it."
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_victim_with_its_share_is_no_measure_of_control() {
+    let before = Phase {
+        victim: 0.49,
+        ..uncontrolled()
+    };
+    let text = unwrapped(&report(vec![before, controlled()]));
+    assert!(
+        text.contains("\nControl helped, at a price. Better: 0 drops instead"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_verdict_has_no_baseline_in_a_comparison_without_one() {
+    let mut report = many();
+    report.phases.remove(0);
+    report.phases[4].dropped_packets = 1_234;
+    let text = unwrapped(&report);
+    assert!(
+        text.starts_with("Most for the victim: input-output with lipd (50 %). "),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("Fewest drops: input-output with aimd (0; the most were 1,234)."),
+        "{text}"
+    );
+}
+
+#[test]
+fn marks_that_nobody_answers_are_no_control() {
+    let text = unwrapped(&report(vec![Phase {
+        marking: Marking::Input,
+        ..uncontrolled()
+    }]));
+    assert!(
+        text.starts_with("Marked (input) but not controlled, the victim got 9 %"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_verdict_needs_no_baseline() {
+    let text = unwrapped(&report(vec![controlled()]));
+    assert!(
+        text.starts_with(
+            "Controlled (input-output, lipd), the victim got 49 % of the link rate. No"
+        ),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("There is no phase without control to compare it with."),
+        "{text}"
+    );
+    assert_eq!(unwrapped(&report(vec![])), "Nothing was measured.");
+}
+
+#[test]
+fn the_verdict_ranks_many_phases() {
+    let text = unwrapped(&many());
+    assert_eq!(
+        text,
+        format!(
+            "{BEFORE}\n\
+             8 of 9 other settings gave the victim more. Not so: naive with aimd (8 %).\n\
+             Most for the victim: input-output with lipd (50 %). Busiest root link: \
+             input-output with lipd (98 %). Most even shares: input-output with aimd \
+             (remote/local 1.06). None of them dropped a packet."
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_phase_without_traffic_is_no_evidence() {
+    let silent = Phase {
+        root: 0.0,
+        inter_switch: 0.0,
+        victim: 0.0,
+        ..controlled()
+    };
+    let text = unwrapped(&report(vec![uncontrolled(), silent]));
+    assert_eq!(
+        text,
+        format!(
+            "Phase controlled: next to no traffic arrived. Its numbers say nothing about \
+             control.\n{BEFORE}"
+        )
+    );
+}
+
+#[test]
+fn live_lines_fit_80_columns() {
+    let sample = uncontrolled().samples[99];
+    let row = live_row("uncontrolled", &sample, true);
+    assert_eq!(
+        format!("{}\n{row}\n", live_header()),
+        "\
+phase                        s    root   inter   local  remote  victim   queue
+uncontrolled                10    99 %    20 %    87 %    11 %     9 %      94
+"
+    );
+    let view = live_view("controlled", 10.0, &sample, Some(&uncontrolled()), true);
+    assert!(
+        view.lines().all(|line| line.chars().count() <= 80),
+        "{view}"
+    );
+    assert_eq!(view.lines().count(), 8, "{view}");
+    let view = live_view("controlled", 10.0, &sample, None, false);
+    assert!(
+        !view.contains("victim") && !view.contains("before"),
+        "{view}"
+    );
+}
+
+/// Checks that tags close in turn, attributes are quoted and all else is escaped.
+fn assert_well_formed(xml: &str) {
+    let body = xml
+        .strip_prefix("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n")
+        .unwrap();
+    let mut open = Vec::new();
+    let mut rest = body;
+    while let Some(start) = rest.find('<') {
+        let text = &rest[..start];
+        assert!(!text.contains('>'), "{text}");
+        for entity in text.split('&').skip(1) {
+            let name = entity.split_once(';').unwrap().0;
+            assert!(
+                ["amp", "lt", "gt", "quot", "apos"].contains(&name),
+                "{text}"
+            );
+        }
+        let end = start + rest[start..].find('>').unwrap();
+        let tag = &rest[start + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name));
+            continue;
+        }
+        let (tag, is_closed) = tag
+            .strip_suffix('/')
+            .map_or((tag, false), |tag| (tag, true));
+        assert!(tag.matches('"').count().is_multiple_of(2), "{tag}");
+        assert_eq!(
+            tag.matches('=').count(),
+            tag.matches('"').count() / 2,
+            "{tag}"
+        );
+        if !is_closed {
+            open.push(tag.split_whitespace().next().unwrap());
+        }
+    }
+    assert!(open.is_empty() && rest.trim().is_empty(), "{open:?} {rest}");
+}
+
+/// Writes a report to a directory; with `ECN_FIGURES=dir`, there, to be looked at.
+fn written(report: &Report, name: &str) -> (tempfile::TempDir, BTreeMap<String, String>) {
+    let temporary = tempfile::tempdir().unwrap();
+    let dir = match std::env::var_os("ECN_FIGURES") {
+        Some(dir) => Path::new(&dir).join(name),
+        None => temporary.path().join("made"),
+    };
+    let paths = report.write(&dir).unwrap();
+    let files: BTreeMap<_, _> = paths
+        .iter()
+        .map(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            (name, std::fs::read_to_string(path).unwrap())
+        })
+        .collect();
+    assert_eq!(files.len(), paths.len());
+    assert_eq!(
+        std::fs::read_dir(&dir).unwrap().count(),
+        paths.len(),
+        "no temporary file stays"
+    );
+    for (name, text) in &files {
+        if name.ends_with(".svg") {
+            assert_well_formed(text);
+        }
+    }
+    (temporary, files)
+}
+
+fn texts(svg: &str) -> Vec<&str> {
+    let mut texts = Vec::new();
+    for part in svg.split("<text ").skip(1) {
+        let (_, rest) = part.split_once('>').unwrap();
+        texts.push(rest.split_once('<').unwrap().0.trim());
+    }
+    texts
+}
+
+#[test]
+fn two_phases_are_written_as_files() {
+    let report = report(vec![uncontrolled(), controlled()]);
+    let (_dir, files) = written(&report, "two");
+    assert_eq!(
+        files.keys().map(String::as_str).collect::<Vec<_>>(),
+        [
+            "rig-rates-controlled.svg",
+            "rig-rates-uncontrolled.svg",
+            "rig-rates.svg",
+            "rig-report.json",
+            "rig-root-queue.svg",
+            "rig-samples.csv"
+        ]
+    );
+    assert_eq!(files["rig-report.json"], report.to_json().unwrap());
+    let csv = &files["rig-samples.csv"];
+    assert_eq!(csv.lines().count(), 1 + 200);
+    assert!(csv.lines().all(|line| line.split(',').count() == 8));
+
+    let labels = texts(&files["rig-rates.svg"]);
+    for series in ["root", "inter-switch", "local", "remote", "victim"] {
+        assert_eq!(
+            labels.iter().filter(|text| **text == series).count(),
+            2,
+            "{series}"
+        );
+    }
+    for text in ["uncontrolled", "controlled", TIME_LABEL, SHARE_LABEL] {
+        assert!(labels.contains(&text), "{text}: {labels:?}");
+    }
+    let labels = texts(&files["rig-root-queue.svg"]);
+    for text in ["uncontrolled", "controlled", TIME_LABEL, "packets"] {
+        assert!(labels.contains(&text), "{text}: {labels:?}");
+    }
+}
+
+#[test]
+fn without_a_victim_no_figure_shows_one() {
+    let (_dir, files) = written(&without_victim(report(vec![uncontrolled()])), "no-victim");
+    assert!(!texts(&files["rig-rates.svg"]).contains(&"victim"));
+}
+
+#[test]
+fn many_phases_are_compared() {
+    let report = many();
+    let (_dir, files) = written(&report, "many");
+    let labels = texts(&files["rig-compare.svg"]);
+    for text in [
+        "root",
+        "inter-switch",
+        "victim",
+        "remote / local",
+        "input-output",
+        "aimd",
+    ] {
+        assert!(labels.contains(&text), "{text}: {labels:?}");
+    }
+    for phase in &report.phases {
+        let number = format!("{:.2}", phase.inter_switch);
+        assert!(labels.contains(&number.as_str()), "{number}: {labels:?}");
+    }
+}
+
+#[test]
+fn odd_names_stay_inside_the_directory_and_the_markup() {
+    let odd = "../a<b> & \"c\",d";
+    let phase = |name: &str| Phase {
+        name: name.to_owned(),
+        ..uncontrolled()
+    };
+    let report = report(vec![phase(odd), phase(odd)]);
+    let (_dir, files) = written(&report, "odd");
+    assert!(
+        files.contains_key("rig-rates----a-b-----c--d.svg"),
+        "{:?}",
+        files.keys()
+    );
+    assert!(
+        files.contains_key("rig-rates----a-b-----c--d-2.svg"),
+        "{:?}",
+        files.keys()
+    );
+    assert!(files["rig-samples.csv"].contains("\n\"../a<b> & \"\"c\"\",d\",0.100,"));
+}
+
+#[test]
+fn phases_without_samples_are_drawn_too() {
+    let phase = Phase {
+        samples: Vec::new(),
+        ..uncontrolled()
+    };
+    written(&report(vec![phase]), "empty");
+    written(&report(Vec::new()), "none");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    std::fs::write(&path, "").unwrap();
+    let error = report(Vec::new()).write(&path).unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!("cannot write {}: ", path.display())),
+        "{error}"
+    );
+}

@@ -1,0 +1,391 @@
+//! What the numbers say, in words.
+
+use super::{Parameters, Phase, Report, count};
+use crate::model::Marking;
+
+impl Phase {
+    fn drop_share(&self) -> f64 {
+        if self.sent_packets == 0 {
+            return 0.0;
+        }
+        self.dropped_packets as f64 / self.sent_packets as f64
+    }
+}
+
+impl Report {
+    /// What the numbers say, in a few sentences of at most 80 columns.
+    ///
+    /// The phase without control, if there is one, is what the others are compared with.
+    pub fn verdict(&self) -> String {
+        let paragraphs = self.paragraphs();
+        paragraphs
+            .iter()
+            .map(|paragraph| wrap(paragraph, 80))
+            .collect()
+    }
+
+    pub(super) fn paragraphs(&self) -> Vec<String> {
+        if self.phases.is_empty() {
+            return vec!["Nothing was measured.".to_owned()];
+        }
+        let mut paragraphs = Vec::new();
+        let idle = |phase: &&Phase| phase.root < 0.005 && phase.inter_switch < 0.005;
+        for phase in self.phases.iter().filter(idle) {
+            paragraphs.push(format!(
+                "Phase {}: next to no traffic arrived. Its numbers say nothing about control.",
+                phase.name
+            ));
+        }
+        let phases: Vec<_> = self.phases.iter().filter(|phase| !idle(phase)).collect();
+        let baseline = phases.iter().find(|phase| !phase.is_controlled()).copied();
+        let others: Vec<_> = phases
+            .iter()
+            .copied()
+            .filter(|phase| !baseline.is_some_and(|baseline| std::ptr::eq(baseline, *phase)))
+            .collect();
+        if let Some(baseline) = baseline {
+            paragraphs.push(self.describe(baseline, None));
+        }
+        match (baseline, &others[..]) {
+            (None, []) | (Some(_), []) => {}
+            (None, [phase]) => paragraphs.push(format!(
+                "{} There is no phase without control to compare it with.",
+                self.describe(phase, None)
+            )),
+            (Some(baseline), [phase]) => {
+                paragraphs.push(self.describe(phase, Some(baseline)));
+                paragraphs.push(self.conclusion(baseline, phase));
+            }
+            (baseline, phases) => paragraphs.extend(self.compare(baseline, phases)),
+        }
+        paragraphs
+    }
+
+    /// What the inter-switch link has left for the victim if each flow to the root link gets the
+    /// same share of it.
+    fn fair_room(&self) -> f64 {
+        let Parameters {
+            local_flows,
+            remote_flows,
+            ..
+        } = self.parameters;
+        let flows = f64::from(local_flows) + f64::from(remote_flows);
+        if flows > 0.0 {
+            1.0 - f64::from(remote_flows) / flows
+        } else {
+            1.0
+        }
+    }
+
+    fn describe(&self, phase: &Phase, before: Option<&Phase>) -> String {
+        let mut text = if phase.is_controlled() {
+            format!("Controlled ({})", phase.setting())
+        } else if phase.marking == Marking::None {
+            "Uncontrolled".to_owned()
+        } else {
+            format!("Marked ({}) but not controlled", phase.marking)
+        };
+        if self.parameters.victim {
+            text += &format!(
+                ", the victim got {} of the link rate",
+                percent(phase.victim)
+            );
+            if let Some(before) = before {
+                text += &format!(", {}", times(before.victim, phase.victim));
+            } else if !phase.is_controlled() {
+                let room = self.fair_room();
+                text += &if phase.victim < 0.8 * room {
+                    format!(
+                        ". Nobody shares its output port, and with fair shares the inter-switch \
+                         link has room for {}: the congestion of the root port has spread to it",
+                        percent(room)
+                    )
+                } else {
+                    format!(
+                        ", and with fair shares the inter-switch link has room for {}: hardly any \
+                         congestion spread to it",
+                        percent(room)
+                    )
+                };
+            }
+            text += ".";
+        } else {
+            text += &format!(", the root link was used to {}.", percent(phase.root));
+        }
+
+        let queue = phase.root_queue_mean_packets;
+        text += &match (phase.dropped_packets, phase.sent_packets) {
+            (0, _) => " No packet was dropped".to_owned(),
+            (1, sent) => format!(" 1 of {} packets was dropped", count(sent)),
+            (dropped, sent) => {
+                format!(
+                    " {} of {} packets were dropped",
+                    count(dropped),
+                    count(sent)
+                )
+            }
+        };
+        text += &format!("; {} waited at the root port on average", packets(queue));
+        if let Some(before) = before {
+            text += &format!(", {} before", packets(before.root_queue_mean_packets));
+        }
+        text += ".";
+
+        let ratio = percent(phase.remote_local_ratio);
+        let ratio_before = before.map_or(String::new(), |p| {
+            format!(" ({} before)", percent(p.remote_local_ratio))
+        });
+        let has_both = self.parameters.local_flows > 0 && self.parameters.remote_flows > 0;
+        if self.parameters.victim {
+            text += &format!(" The root link was used to {}", percent(phase.root));
+            if let Some(before) = before {
+                text += &format!(" ({} before)", percent(before.root));
+            }
+            text += if has_both { "; remote" } else { "." };
+        } else if has_both {
+            text += " Remote";
+        }
+        if has_both {
+            text += &format!(" flows got {ratio} of what local flows got{ratio_before}.");
+        }
+        text
+    }
+
+    /// What changed between two phases by more than a measurement may by chance.
+    fn changes(&self, before: &Phase, after: &Phase) -> Changes {
+        let mut changes = Changes::default();
+        let by_percent =
+            |name: &str, a: f64, b: f64| format!("{name} {} instead of {}", percent(b), percent(a));
+        if self.parameters.victim {
+            let (a, b) = (before.victim, after.victim);
+            changes.victim = change(a, b, 0.02, 0.1);
+            changes.add(changes.victim, || by_percent("victim", a, b));
+        }
+        let (a, b) = (before.drop_share(), after.drop_share());
+        changes.add(change(b, a, 0.001, 0.1), || {
+            let (a, b) = (before.dropped_packets, after.dropped_packets);
+            format!("{} drops instead of {}", count(b), count(a))
+        });
+        let (a, b) = (
+            before.root_queue_mean_packets,
+            after.root_queue_mean_packets,
+        );
+        changes.add(change(b, a, 1.0, 0.1), || {
+            format!("root queue {} instead of {}", packets(b), packets(a))
+        });
+        let (a, b) = (before.remote_local_ratio, after.remote_local_ratio);
+        if a > 0.0 || b > 0.0 {
+            changes.add(change(evenness(a), evenness(b), 0.05, 0.1), || {
+                format!("remote/local {b:.2} instead of {a:.2}")
+            });
+        }
+        let (a, b) = (before.root, after.root);
+        changes.add(change(a, b, 0.02, 0.0), || by_percent("root link", a, b));
+        changes
+    }
+
+    fn conclusion(&self, before: &Phase, after: &Phase) -> String {
+        let changes = self.changes(before, after);
+        let Changes {
+            victim,
+            better,
+            worse,
+        } = &changes;
+        // A victim that had its share already cannot show whether control helps.
+        let had_its_share = before.victim >= 0.8 * self.fair_room();
+        let victim = match victim {
+            Change::Same if had_its_share => None,
+            change => Some(*change).filter(|_| self.parameters.victim),
+        };
+        let mut text = match victim {
+            Some(Change::Better) if worse.is_empty() => "Control helped.",
+            Some(Change::Better) => "Control helped, at a price.",
+            Some(Change::Worse) => "Control did harm: the victim got less than without it.",
+            _ if better.is_empty() && worse.is_empty() => "Control changed next to nothing.",
+            Some(Change::Same) if better.is_empty() => "Control did not help.",
+            Some(Change::Same) => {
+                "Control did not help the victim, though something else improved."
+            }
+            None if worse.is_empty() => "Control helped.",
+            None if better.is_empty() => "Control did harm.",
+            None if better.len() > worse.len() => "Control helped, at a price.",
+            None => "Control helped in one way and did harm in another.",
+        }
+        .to_owned();
+        if !better.is_empty() {
+            text += &format!(" Better: {}.", better.join(", "));
+        }
+        if !worse.is_empty() {
+            text += &format!(" Worse: {}.", worse.join(", "));
+        }
+        text
+    }
+
+    fn compare(&self, baseline: Option<&Phase>, phases: &[&Phase]) -> Vec<String> {
+        let mut paragraphs = Vec::new();
+        let name = |phase: &Phase| match phase.is_controlled() {
+            true => format!("{} with {}", phase.marking, phase.response),
+            false => phase.setting(),
+        };
+        let top = |get: &dyn Fn(&Phase) -> f64| {
+            phases
+                .iter()
+                .copied()
+                .max_by(|a, b| get(a).total_cmp(&get(b)))
+        };
+        if let (Some(baseline), true) = (baseline, self.parameters.victim) {
+            let helped = |phase: &&&Phase| self.changes(baseline, phase).victim == Change::Better;
+            let count_helped = phases.iter().filter(helped).count();
+            let mut text = match count_helped {
+                0 => format!(
+                    "None of the {} other settings gave the victim more.",
+                    phases.len()
+                ),
+                n if n == phases.len() => {
+                    format!("All {n} other settings gave the victim more.")
+                }
+                n => format!(
+                    "{n} of {} other settings gave the victim more.",
+                    phases.len()
+                ),
+            };
+            let not: Vec<_> = phases
+                .iter()
+                .filter(|phase| !helped(phase))
+                .map(|phase| format!("{} ({})", name(phase), percent(phase.victim)))
+                .collect();
+            if count_helped > 0 && !not.is_empty() {
+                text += &format!(" Not so: {}.", not.join(", "));
+            }
+            paragraphs.push(text);
+        }
+        let mut best = Vec::new();
+        if self.parameters.victim
+            && let Some(phase) = top(&|phase| phase.victim)
+        {
+            best.push(format!(
+                "Most for the victim: {} ({}).",
+                name(phase),
+                percent(phase.victim)
+            ));
+        }
+        if let Some(phase) = top(&|phase| phase.root) {
+            best.push(format!(
+                "Busiest root link: {} ({}).",
+                name(phase),
+                percent(phase.root)
+            ));
+        }
+        if let Some(phase) = top(&|phase| evenness(phase.remote_local_ratio))
+            .filter(|phase| phase.remote_local_ratio > 0.0)
+        {
+            best.push(format!(
+                "Most even shares: {} (remote/local {:.2}).",
+                name(phase),
+                phase.remote_local_ratio
+            ));
+        }
+        let most_drops = phases.iter().map(|phase| phase.dropped_packets).max();
+        if most_drops == Some(0) {
+            best.push("None of them dropped a packet.".to_owned());
+        } else if let (Some(phase), Some(most)) = (top(&|phase| -phase.drop_share()), most_drops) {
+            best.push(format!(
+                "Fewest drops: {} ({}; the most were {}).",
+                name(phase),
+                count(phase.dropped_packets),
+                count(most)
+            ));
+        }
+        paragraphs.push(best.join(" "));
+        paragraphs
+    }
+}
+
+/// 1 for equal shares; twice as much and half as much are equally far from it.
+fn evenness(ratio: f64) -> f64 {
+    if ratio > 1.0 { 1.0 / ratio } else { ratio }
+}
+
+/// How a number changed, in the direction that is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Change {
+    Better,
+    #[default]
+    Same,
+    Worse,
+}
+
+/// Whether `after` is more than `before` by more than `least` and the fraction `part` of it.
+fn change(before: f64, after: f64, least: f64, part: f64) -> Change {
+    let tolerance = least.max(part * before.max(after));
+    match after - before {
+        difference if difference > tolerance => Change::Better,
+        difference if difference < -tolerance => Change::Worse,
+        _ => Change::Same,
+    }
+}
+
+/// What improved and what did not, in words.
+#[derive(Debug, Default)]
+struct Changes {
+    victim: Change,
+    better: Vec<String>,
+    worse: Vec<String>,
+}
+
+impl Changes {
+    fn add(&mut self, change: Change, words: impl FnOnce() -> String) {
+        match change {
+            Change::Better => self.better.push(words()),
+            Change::Worse => self.worse.push(words()),
+            Change::Same => {}
+        }
+    }
+}
+
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent > 0.0 && percent < 0.95 {
+        format!("{percent:.1} %")
+    } else {
+        format!("{percent:.0} %")
+    }
+}
+
+/// How much more or less than before, as a clause.
+fn times(before: f64, after: f64) -> String {
+    if before < 0.001 {
+        return if after < 0.001 {
+            "as before"
+        } else {
+            "after next to nothing"
+        }
+        .to_owned();
+    }
+    match after / before {
+        ratio if ratio >= 1.1 => format!("{ratio:.1} times as much"),
+        ratio if ratio > 0.9 => "about as much as without".to_owned(),
+        _ => format!("down from {}", percent(before)),
+    }
+}
+
+/// A number of packets that need not be whole.
+fn packets(number: f64) -> String {
+    let text = if number < 9.95 {
+        format!("{number:.1}")
+    } else {
+        format!("{number:.0}")
+    };
+    match text.as_str() {
+        "0.0" => "no packet".to_owned(),
+        "1.0" => "1 packet".to_owned(),
+        _ => format!("{} packets", text.trim_end_matches(".0")),
+    }
+}
+
+/// Breaks a text into lines; a number stays on one line with its per cent sign.
+fn wrap(text: &str, width: usize) -> String {
+    let text = text.replace(" %", "\u{a0}%");
+    let options = textwrap::Options::new(width).wrap_algorithm(textwrap::WrapAlgorithm::FirstFit);
+    textwrap::fill(&text, options).replace('\u{a0}', " ") + "\n"
+}
