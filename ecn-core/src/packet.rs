@@ -125,6 +125,22 @@ const fn is_control_icmpv6(kind: u8) -> bool {
     matches!(kind, 130..=137 | 143)
 }
 
+/// Whether packets of a protocol, to a UDP port, hold others whose ECN field says whether these may be marked: at the
+/// tunnel's end a packet that is marked outside and not ECN-capable inside is dropped (RFC 6040 section 4.2), so
+/// that nobody but the tunnel's beginning may make it ECN-capable. ESP's and WireGuard's ends only ignore the mark.
+///
+/// IPv4 and IPv6 in IP, GRE, EtherIP, MPLS in IP; GUE, Geneve, MPLS in UDP, VXLAN and VXLAN-GPE (also at the port that
+/// Linux took before there was one), by the ports that IANA gave them.
+#[inline(always)]
+#[must_use]
+pub const fn is_tunnel(protocol: u8, dst_port: u16) -> bool {
+    match protocol {
+        4 | 41 | 47 | 97 | 137 => true,
+        protocol::UDP => matches!(dst_port, 4789 | 4790 | 6080 | 6081 | 6635 | 8472),
+        _ => false,
+    }
+}
+
 impl Ip {
     /// ECN field.
     #[inline(always)]

@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ecn_core::packet::{
     CE, ECT_0, ECT_1, ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN,
-    EXTENSIONS, IPV6, Ip, NOT_ECT, Pass, TRANSPORT_WINDOW, Transport, addresses, parse, protocol,
-    segments, tcp, transport, wire_bytes,
+    EXTENSIONS, IPV6, Ip, NOT_ECT, Pass, TRANSPORT_WINDOW, Transport, addresses, is_tunnel, parse,
+    protocol, segments, tcp, transport, wire_bytes,
 };
 use etherparse::{TcpHeader, TcpOptionElement};
 use proptest::prelude::*;
@@ -593,6 +593,16 @@ fn ipv6_control() {
     ] {
         assert_eq!(is_control(&v6(here, group, 17)), control, "to {group}");
     }
+}
+
+#[test]
+fn tunnels() {
+    let protocols = (0..=255).filter(|protocol| is_tunnel(*protocol, 0));
+    assert_eq!(protocols.collect::<Vec<u8>>(), [4, 41, 47, 97, 137]);
+    let ports = (0..=u16::MAX).filter(|port| is_tunnel(protocol::UDP, *port));
+    let expected = [4789, 4790, 6080, 6081, 6635, 8472];
+    assert_eq!(ports.collect::<Vec<u16>>(), expected);
+    assert!(!is_tunnel(protocol::TCP, 4789));
 }
 
 #[test]

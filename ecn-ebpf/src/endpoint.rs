@@ -265,7 +265,10 @@ fn out(ctx: TcContext) -> Option<i32> {
     if at != 0 {
         pacing::set_stamp(&p.ctx, at);
     }
-    if c.ip.ecn() == packet::NOT_ECT && !p.set_ecn(&c.ip, packet::ECT_0) {
+    if c.ip.ecn() == packet::NOT_ECT
+        && !packet::is_tunnel(c.ip.protocol, key.dst_port)
+        && !p.set_ecn(&c.ip, packet::ECT_0)
+    {
         count(Count::EctFailed, n as u64);
         return None;
     }
@@ -349,7 +352,10 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
     let header = if version4 { 20 } else { IPV6 as u32 };
     // SAFETY: takes the context; packet pointers are not held.
     let ret = unsafe { bpf_skb_change_tail(raw(&p.ctx).cast(), l3 + header + echo::LEN as u32, 0) };
-    if ret != 0 || !store(&p.ctx, 0, &swapped, 0) {
+    // What comes through a tunnel from a device on this machine the kernel does not cut: what is behind the echo is
+    // padding then. Of a super-packet every segment would have a piece of it.
+    let whole = ret != 0 && field!(&p.ctx, gso_size) != 0;
+    if whole || !store(&p.ctx, 0, &swapped, 0) {
         return None;
     }
     let written = if version4 {

@@ -289,6 +289,46 @@ fn at_ports() {
     );
 }
 
+/// What a bridge floods are clones, which the kernel's helper does not mark: they are copied first.
+#[test]
+fn flooded_frames_are_marked() {
+    kernel_test!();
+    const SENT: u64 = 60;
+    let lab = Lab::new(3);
+    lab.limit(2, 250_000, 1000);
+    let running = start(&lab, &[]);
+    let from = &lab.hosts[0];
+    let nobody = [0x06, 0x77, 0, 0, 0, 0x98];
+    for ipv6 in [false, true] {
+        let ip = Ip::between(from, &lab.hosts[1], ipv6).to_mac(nobody);
+        let frame = ours(&ip.udp(1, 2, &[0xf1; 958]));
+        let receivers = &lab.hosts[1..];
+        let marked = || receivers.iter().map(|to| running.port(&to.port).marked);
+        let before: Vec<_> = marked().collect();
+        let wires: Vec<_> = receivers
+            .iter()
+            .map(|to| Wire::open(&to.ns, to.ifindex))
+            .collect();
+        let sending = Wire::open(&from.ns, from.ifindex);
+        (0..SENT).for_each(|_| sending.send(&frame));
+        for ((wire, before), now) in wires.iter().zip(before).zip(marked()) {
+            let mut arrived = wire.all(s(1));
+            arrived.retain(|frame| frame[6..12] == SENDER);
+            assert_eq!(arrived.len() as u64, SENT);
+            arrived.retain(|frame| ecn_of(frame) == Some(packet::CE));
+            // Not the first ones, which found nobody waiting.
+            assert!(
+                arrived.len() >= 50,
+                "IPv6 {ipv6}: {} are marked",
+                arrived.len()
+            );
+            assert_eq!(now - before, arrived.len() as u64);
+            only_marked(&vec![("flooded", frame.clone()); arrived.len()], &arrived);
+        }
+    }
+    assert_eq!(running.count(Count::MarkFailed), 0);
+}
+
 /// Devices with control on them change the packets of flows, and nothing else.
 #[test]
 fn at_endpoints() {

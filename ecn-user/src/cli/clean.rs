@@ -237,13 +237,7 @@ fn is_ours(pin: &Path) -> bool {
     let Ok(mut entries) = fs::read_dir(pin) else {
         return false;
     };
-    entries.all(|entry| {
-        entry.is_ok_and(|entry| {
-            let name = entry.file_name();
-            let version = name.to_str().and_then(|name| name.strip_prefix('v'));
-            version.is_some_and(|version| version.parse::<u32>().is_ok())
-        })
-    })
+    entries.all(|entry| entry.is_ok_and(|entry| datapath::is_version(&entry.file_name())))
 }
 
 /// The rig's senders and receivers that outlived it: `ecn traffic`, and iperf3 in its namespaces.

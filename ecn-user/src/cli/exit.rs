@@ -86,6 +86,7 @@ fn code_of_rig(error: &rig::topology::Error) -> Option<u8> {
 fn code_of_datapath(error: &datapath::Error) -> Option<u8> {
     use datapath::Error as E;
     match error {
+        E::NotBpffs(_) => Some(USAGE),
         E::NoObject
         | E::NoBtf
         | E::Btf(_)

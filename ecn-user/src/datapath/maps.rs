@@ -1,11 +1,13 @@
 //! The pinned maps, typed.
 
 use std::{
+    collections::HashSet,
+    hash::Hash,
     os::fd::{AsFd, BorrowedFd},
     path::Path,
 };
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, Queue, RingBuf};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, MapType, PerCpuArray, Queue, RingBuf};
 use ecn_core::{
     abi::{self, Count, name},
     flow, marking, vqueue,
@@ -20,18 +22,18 @@ use crate::sys::{
 /// Copy the value under its spin lock (`BPF_F_LOCK`).
 const LOCKED: u64 = 4;
 
-type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
+type Entries<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
 
 /// All shared maps of a running datapath.
 pub struct Maps {
     control: Array<MapData, Raw<abi::Control>>,
-    device: Hash<abi::DeviceKey, abi::Device>,
+    device: Entries<abi::DeviceKey, abi::Device>,
     bridge: MapData,
     virtual_queues: MapData,
     marking: Array<MapData, Raw<marking::Policy>>,
     endpoint: Array<MapData, Raw<abi::Endpoint>>,
-    flow: Hash<flow::Key, abi::LockedFlow>,
-    receiver: Hash<flow::Key, abi::LockedReceiver>,
+    flow: Entries<flow::Key, abi::LockedFlow>,
+    receiver: Entries<flow::Key, abi::LockedReceiver>,
     count: PerCpuArray<MapData, u64>,
     pin: HashMap<MapData, Raw<flow::Key>, u64>,
     departed: Array<MapData, u64>,
@@ -111,21 +113,22 @@ fn bridge_error(errno: nix::errno::Errno) -> Error {
     Error::map(name::BRIDGE)(MapError::IoError(errno.into()))
 }
 
-fn open(dir: &Path, name: &str, key: u32, value: u32) -> Result<MapData> {
+fn open(dir: &Path, name: &str, kind: MapType, key: u32, value: u32) -> Result<MapData> {
     let path = dir.join(name);
     if !dir.exists() {
         return Err(Error::NotRunning(dir.to_owned()));
     }
     let data = MapData::from_pin(&path).map_err(Error::map(name))?;
     let info = data.info().map_err(Error::map(name))?;
-    if info.key_size() != key || info.value_size() != value {
+    let found = info.map_type().map_err(Error::map(name))?;
+    let (found_key, found_value) = (info.key_size(), info.value_size());
+    if (found, found_key, found_value) != (kind, key, value) {
         return Err(Error::Layout {
             name: name.to_owned(),
             path,
             what: format!(
-                "keys of {} and values of {} bytes, expected {key} and {value}",
-                info.key_size(),
-                info.value_size()
+                "{found:?} with keys of {found_key} and values of {found_value} bytes, \
+                 expected {kind:?} with {key} and {value}"
             ),
         });
     }
@@ -148,40 +151,50 @@ impl Maps {
         let d = &dir;
         macro_rules! map {
             ($kind:ident, $name:expr, $key:expr, $value:expr) => {
-                Map::$kind(open(d, $name, $key, $value)?)
+                map!($kind, $kind, $name, $key, $value)
+            };
+            ($kind:ident, $type:ident, $name:expr, $key:expr, $value:expr) => {
+                Map::$kind(open(d, $name, MapType::$type, $key, $value)?)
                     .try_into()
                     .map_err(Error::map($name))?
             };
         }
         let key = size::<flow::Key>();
-        let flow_data = open(d, name::FLOW, key, size::<abi::LockedFlow>())?;
+        let flow_data = open(d, name::FLOW, MapType::Hash, key, size::<abi::LockedFlow>())?;
         let flow_max = flow_data
             .info()
             .map_err(Error::map(name::FLOW))?
             .max_entries() as usize;
-        let virtual_queues = open(d, name::VIRTUAL, 4, size::<abi::Virtual>())?;
+        let virtual_queues = open(d, name::VIRTUAL, MapType::Array, 4, size::<abi::Virtual>())?;
         let maps = Self {
             virtual_queues,
             control: map!(Array, name::CONTROL, 4, size::<abi::Control>()),
             device: map!(
                 HashMap,
+                Hash,
                 name::DEVICE,
                 size::<abi::DeviceKey>(),
                 size::<abi::Device>()
             ),
-            bridge: open(d, name::BRIDGE, 4, size::<abi::Bridge>())?,
+            bridge: open(d, name::BRIDGE, MapType::Array, 4, size::<abi::Bridge>())?,
             marking: map!(Array, name::MARKING, 4, size::<marking::Policy>()),
             endpoint: map!(Array, name::ENDPOINT, 4, size::<abi::Endpoint>()),
             flow: Map::HashMap(flow_data)
                 .try_into()
                 .map_err(Error::map(name::FLOW))?,
-            receiver: map!(HashMap, name::RECEIVER, key, size::<abi::LockedReceiver>()),
+            receiver: map!(
+                HashMap,
+                Hash,
+                name::RECEIVER,
+                key,
+                size::<abi::LockedReceiver>()
+            ),
             count: map!(PerCpuArray, name::COUNT, 4, 8),
-            pin: map!(HashMap, name::PIN, key, 8),
+            pin: map!(HashMap, Hash, name::PIN, key, 8),
             departed: map!(Array, name::DEPARTED, 4, 8),
             in_force: map!(Array, name::IN_FORCE, 4, 8),
             limit: map!(Array, name::LIMIT, 4, 8),
-            socket: map!(HashMap, name::SOCKET, 8, key),
+            socket: map!(HashMap, Hash, name::SOCKET, 8, key),
             class: map!(Queue, name::CLASS, 0, 4),
             flow_max,
         };
@@ -458,15 +471,23 @@ impl Maps {
 }
 
 /// Walks a map that changes meanwhile: at most as many steps as it has places, and an entry that
-/// went in between is left out.
-fn entries<K: Copy, V: Copy>(map: &Hash<K, V>, max: usize, name: &str) -> Result<Vec<(K, V)>>
+/// went in between is left out. Where the current key went, the kernel begins again: what was seen is not seen twice.
+fn entries<K: Copy + Eq + Hash, V: Copy>(
+    map: &Entries<K, V>,
+    max: usize,
+    name: &str,
+) -> Result<Vec<(K, V)>>
 where
     Raw<K>: aya::Pod,
     Raw<V>: aya::Pod,
 {
     let mut found = Vec::new();
+    let mut seen = HashSet::new();
     for key in map.keys().take(max) {
         let key = key.map_err(Error::map(name))?;
+        if !seen.insert(key.0) {
+            continue;
+        }
         match map.get(&key, LOCKED) {
             Ok(value) => found.push((key.0, value.0)),
             Err(MapError::KeyNotFound) => {}

@@ -11,6 +11,7 @@ mod sockets;
 mod test_run;
 
 use std::{
+    ffi::OsStr,
     io,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -43,6 +44,11 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ec
 /// Whether this build holds the programs.
 pub fn built() -> bool {
     !OBJECT.is_empty()
+}
+
+/// The programs as they were built; empty if they were not.
+pub fn object() -> &'static [u8] {
+    OBJECT
 }
 
 /// What can go wrong here.
@@ -120,6 +126,11 @@ pub enum Error {
         /// Difference.
         what: String,
     },
+    /// Maps cannot be pinned there.
+    #[error(
+        "cannot pin maps below {0}: it is not on a BPF file system: set `pin` in [agent] to a directory below /sys/fs/bpf"
+    )]
+    NotBpffs(PathBuf),
     /// Nothing is running.
     #[error("no datapath at {0}: start `ecn run` or `ecn rig run` first")]
     NotRunning(PathBuf),
@@ -215,6 +226,9 @@ impl Datapath {
         }
         let offsets = offsets::resolve()?;
         net::sys::mount_bpffs()?;
+        if !net::sys::is_bpffs(pin) {
+            return Err(Error::NotBpffs(pin.to_owned()));
+        }
         remove_pins(pin)?;
         let maps = pin_dir(pin).join("maps");
         std::fs::create_dir_all(&maps).map_err(|error| Error::File {
@@ -549,18 +563,35 @@ fn load(
     Ok(loader.load(OBJECT)?)
 }
 
-/// Removes our directory under bpffs: this ABI's and those of other versions.
+/// Removes what agents have pinned below a directory, of any version. Of others' pins there it knows nothing: they
+/// stay, and the directory with them.
 ///
 /// # Errors
 ///
-/// A file could not be removed.
+/// See [`Error::File`].
 pub fn remove_pins(pin: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(pin) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::File {
-            what: "remove",
-            path: pin.to_owned(),
-            error,
-        }),
-        _ => Ok(()),
+    let failed = |error| Error::File {
+        what: "remove pins below",
+        path: pin.to_owned(),
+        error,
+    };
+    let entries = match std::fs::read_dir(pin) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if is_version(&entry.file_name()) {
+            std::fs::remove_dir_all(entry.path()).map_err(failed)?;
+        }
     }
+    // Not while it holds something.
+    let _ = std::fs::remove_dir(pin);
+    Ok(())
+}
+
+/// Whether [`pin_dir`] gives such a name, in any version.
+pub fn is_version(name: &OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_prefix('v'));
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
 }

@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Where bpffs belongs.
@@ -139,6 +140,12 @@ pub fn keep_mounts_private() -> nix::Result<()> {
         Err(Errno::EINVAL) => ["/run", "/sys"].into_iter().try_for_each(private),
         done => done,
     }
+}
+
+/// Whether a path is on a BPF file system, or would be if it were there.
+pub fn is_bpffs(path: &Path) -> bool {
+    let there = path.ancestors().find_map(|path| statfs(path).ok());
+    there.is_some_and(|at| at.filesystem_type() == BPF_FS_MAGIC)
 }
 
 /// Mounts bpffs on `/sys/fs/bpf` unless it is there; true if this call mounted it.
