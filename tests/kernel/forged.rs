@@ -11,7 +11,9 @@ use ecn_tests::{
     frames::{Ip, tagged},
     kernel_test,
     lab::{BRIDGE, Host, Lab},
-    s,
+    process::{self, stdout},
+    running::Running,
+    s, skipped,
     traffic::udp,
 };
 
@@ -131,6 +133,26 @@ fn malformed_frames_at_ports() {
     assert_eq!((port.unmarkable, port.repaired), (0, 0), "{port:?}");
     assert_eq!(running.waiting(), Vec::<String>::new());
     assert_eq!(running.count(Count::MarkFailed), 0);
+    shown(&running);
+}
+
+/// `ecn doctor` says what was counted: all as JSON, what there is as text.
+fn shown(running: &Running) {
+    let Some(ecn) = process::ecn() else {
+        return skipped("forged::shown", "no ecn command, set ECN_BIN");
+    };
+    let unparsed = running.count(Count::Unparsed);
+    let json = stdout(&process::run(&ecn, &["doctor", "-j"]));
+    let report: serde_json::Value = serde_json::from_str(&json).expect("one document");
+    assert_eq!(report["counters"]["unparsed_packets"], unparsed);
+    assert_eq!(report["counters"]["mark_failed_packets"], 0);
+    let text = stdout(&process::run(&ecn, &["doctor"]));
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("unparsed_packets"));
+    let line = line.unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains(&format!(" {unparsed} ")), "{line}");
+    assert!(!text.contains("mark_failed_packets"), "{text}");
 }
 
 #[test]

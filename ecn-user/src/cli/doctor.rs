@@ -14,7 +14,6 @@ use comfy_table::Table;
 use ecn_core::abi::name;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use serde::Serialize;
 
 use crate::agent::root::FQ_MAJOR;
@@ -22,11 +21,13 @@ use crate::agent::state::{EndpointState, Lock, State};
 use crate::config::Enforcement;
 use crate::datapath::{self, AttachedBy, BTF, Datapath, Sizes};
 use crate::net::htb::EndpointHtb;
-use crate::net::sys::BPFFS;
-use crate::net::{NetNs, Netlink, ROOT, VethEnd};
+use crate::net::sys::{BPFFS, is_bpffs};
+use crate::net::{FqDrops, NetNs, Netlink, Qdisc, ROOT, VethEnd};
 
+use super::counters::Counters;
 use super::exit::{Failure, message, print, print_json};
 use super::table::{plain_table, table_text};
+use super::view::View;
 
 /// `ecn doctor`.
 #[derive(Args, Debug)]
@@ -64,6 +65,47 @@ struct Enforced {
     netns: String,
     enforcement: Enforcement,
     why: String,
+    /// Packets that its root qdisc dropped. Nothing if it could not be asked.
+    qdisc_dropped_packets: Option<u32>,
+    /// Of these, with fq, those whose departure time was too far ahead.
+    fq_horizon_dropped_packets: Option<u64>,
+    /// Of these, with fq, those of flows with too many waiting.
+    fq_flow_limit_dropped_packets: Option<u64>,
+}
+
+impl Enforced {
+    fn new(of: EndpointState) -> Self {
+        let qdiscs = queues(&of).unwrap_or_default();
+        let fq = qdiscs.iter().filter_map(|qdisc| qdisc.fq);
+        // Of an mq the root says nothing, its children do.
+        let fq = fq.reduce(|a, b| FqDrops {
+            horizon: a.horizon + b.horizon,
+            flow_limit: a.flow_limit + b.flow_limit,
+        });
+        Self {
+            device: of.device,
+            netns: of.netns,
+            enforcement: of.enforcement,
+            why: of.why,
+            qdisc_dropped_packets: qdiscs.first().map(|root| root.drops),
+            fq_horizon_dropped_packets: fq.map(|fq| fq.horizon),
+            fq_flow_limit_dropped_packets: fq.map(|fq| fq.flow_limit),
+        }
+    }
+}
+
+/// The root qdisc of an endpoint, and those of its transmit queues.
+fn queues(of: &EndpointState) -> crate::net::Result<Vec<Qdisc>> {
+    let named = Some(of.netns.as_str()).filter(|netns| !netns.is_empty());
+    let mut all = Netlink::open(&NetNs::open(named)?)?.qdiscs()?;
+    all.retain(|qdisc| qdisc.ifindex == of.ifindex);
+    let root = all.iter().find(|qdisc| qdisc.parent == ROOT).cloned();
+    let Some(root) = root else {
+        return Ok(Vec::new());
+    };
+    all.retain(|qdisc| qdisc.is_child_of(&root) && qdisc.kind == "fq");
+    all.insert(0, root);
+    Ok(all)
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -79,6 +121,8 @@ struct Report {
     endpoints: Vec<Enforced>,
     /// Process of a running agent or rig.
     agent_pid: Option<String>,
+    /// What its programs counted.
+    counters: Counters,
     checks: Vec<Check>,
     programs: Vec<Program>,
 }
@@ -156,15 +200,11 @@ fn examine() -> Report {
     };
     if report.agent_pid.is_some() {
         let endpoints = State::read().unwrap_or_default().endpoints;
-        let enforced = |of: EndpointState| Enforced {
-            device: of.device,
-            netns: of.netns,
-            enforcement: of.enforcement,
-            why: of.why,
-        };
-        report.endpoints = endpoints.into_iter().map(enforced).collect();
+        report.endpoints = endpoints.into_iter().map(Enforced::new).collect();
+        let counters = View::open(None).and_then(|view| Ok(Counters::read(&view.maps)?));
+        report.counters = counters.unwrap_or_default();
     }
-    rights(&mut report);
+    rights(&mut report, effective_rights());
     kernel_files(&mut report);
     std::thread::scope(|scope| {
         // A thread of its own: it leaves the namespaces of this process.
@@ -185,18 +225,19 @@ fn read(path: impl AsRef<Path>) -> String {
         .to_owned()
 }
 
-/// Capabilities, by their numbers in linux/capability.h.
-fn rights(report: &mut Report) {
+/// Bit n: capability number n of linux/capability.h.
+fn effective_rights() -> u64 {
+    let status = read("/proc/thread-self/status");
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+fn rights(report: &mut Report, effective: u64) {
     const NET_ADMIN: u32 = 12;
     const SYS_ADMIN: u32 = 21;
     const PERFMON: u32 = 38;
     const BPF: u32 = 39;
-    let status = read("/proc/thread-self/status");
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0);
     let has = |capability: u32| effective >> capability & 1 == 1;
     // The newer two are parts of the old one.
     let or_admin = |capability| has(capability) || has(SYS_ADMIN);
@@ -243,7 +284,7 @@ fn kernel_files(report: &mut Report) {
         detail,
         "offsets of kernel structures are not known",
     );
-    let mounted = is_bpffs();
+    let mounted = is_bpffs(Path::new(BPFFS));
     let detail = if mounted {
         format!("mounted on {BPFFS}")
     } else {
@@ -269,10 +310,6 @@ fn kernel_files(report: &mut Report) {
         detail,
         "programs are interpreted, several times slower",
     );
-}
-
-fn is_bpffs() -> bool {
-    statfs(BPFFS).is_ok_and(|at| at.filesystem_type() == BPF_FS_MAGIC)
 }
 
 const NOT_TRIED: &str = "not tried: no namespace to try it in";
@@ -555,7 +592,9 @@ fn htb(netns: &NetNs, ifindex: u32) -> anyhow::Result<()> {
 
 /// What else decides how things go.
 fn machine(report: &mut Report) {
-    netfilter(report);
+    let families = ["iptables", "ip6tables", "arptables"];
+    let value = |family| read(format!("/proc/sys/net/bridge/bridge-nf-call-{family}"));
+    netfilter(report, &families.map(|family| (family, value(family))));
     let iperf3 = std::env::var_os("PATH").and_then(|path| {
         std::env::split_paths(&path)
             .map(|folder| folder.join("iperf3"))
@@ -577,11 +616,8 @@ fn machine(report: &mut Report) {
 
 /// With br_netfilter, bridged packets pass the IP layer's filters; and their sockets let go of them,
 /// which the rig wants.
-fn netfilter(report: &mut Report) {
+fn netfilter(report: &mut Report, values: &[(&str, String)]) {
     const LOST: &str = "packets under way count against a rig's sockets: less congestion there";
-    let families = ["iptables", "ip6tables", "arptables"];
-    let value = |family| read(format!("/proc/sys/net/bridge/bridge-nf-call-{family}"));
-    let values = families.map(|family| (family, value(family)));
     let values: Vec<_> = values
         .iter()
         .filter(|(_, value)| !value.is_empty())
@@ -647,17 +683,113 @@ fn text(report: &Report) -> String {
             netns => format!(" in {netns}"),
         };
         text.push_str(&format!(
-            "endpoint {}{netns}: {} ({})\n",
-            of.device, of.enforcement, of.why
+            "endpoint {}{netns}: {} ({}){}\n",
+            of.device,
+            of.enforcement,
+            of.why,
+            dropped(of)
         ));
+    }
+    let mut counters = plain_table(&["counted", "", ""], &[0, 2]);
+    for (key, n, meaning) in report.counters.rows() {
+        counters.add_row([key, &n.to_string(), meaning]);
+    }
+    if counters.row_count() > 0 {
+        text.push_str(&format!("\n{}\n", table_text(&counters)));
     }
     text.push_str(&format!("running agent or rig: {agent}\n{verdict}\n"));
     text
 }
 
+/// What its queue dropped, if it did.
+fn dropped(of: &Enforced) -> String {
+    let Some(all @ 1..) = of.qdisc_dropped_packets else {
+        return String::new();
+    };
+    let part = |n: Option<u64>, why| match n {
+        Some(n @ 1..) => format!(", {n} {why}"),
+        _ => String::new(),
+    };
+    format!(
+        "; its queue dropped {all} packets{}{}",
+        part(of.fq_horizon_dropped_packets, "too far ahead"),
+        part(
+            of.fq_flow_limit_dropped_packets,
+            "of flows with too many waiting"
+        ),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An ordinary user needs these three for one machine's own devices, and no more.
+    #[test]
+    fn a_missing_right_is_named() {
+        const NEEDED: u64 = 1 << 12 | 1 << 38 | 1 << 39;
+        for (held, missing) in [
+            (u64::MAX, &[][..]),
+            (NEEDED, &[]),
+            // The old one for all of BPF.
+            (1 << 12 | 1 << 21, &[]),
+            (NEEDED & !(1 << 39), &["CAP_BPF"]),
+            (NEEDED & !(1 << 38), &["CAP_PERFMON"]),
+            (NEEDED & !(1 << 12), &["CAP_NET_ADMIN"]),
+            (0, &["CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN"]),
+        ] {
+            let mut report = Report::default();
+            rights(&mut report, held);
+            report.conclude();
+            assert_eq!(report.missing, missing, "{held:x}");
+        }
+        let mut report = Report::default();
+        rights(&mut report, NEEDED);
+        let said = text(&report);
+        assert!(said.contains("CAP_SYS_ADMIN  not held"), "{said}");
+    }
+
+    #[test]
+    fn all_three_switches_of_br_netfilter_are_shown() {
+        let values = |of: [&str; 3]| {
+            let names = ["iptables", "ip6tables", "arptables"];
+            std::array::from_fn::<_, 3, _>(|i| (names[i], of[i].to_owned()))
+        };
+        let said = |of| {
+            let mut report = Report::default();
+            netfilter(&mut report, &values(of));
+            report.checks.remove(0)
+        };
+        let check = said(["0", "1", "0"]);
+        assert_eq!(check.found, Some(true));
+        assert_eq!(
+            check.detail,
+            "bridge-nf-call-iptables=0, bridge-nf-call-ip6tables=1, bridge-nf-call-arptables=0, \
+             bridged packets pass the IP filters, fragments are put together"
+        );
+        assert!(!said(["0", "0", "0"]).detail.contains("pass the IP filters"));
+        assert_eq!(said(["", "", ""]).found, Some(false));
+    }
+
+    #[test]
+    fn what_a_queue_dropped_is_said() {
+        let mut of = Enforced {
+            device: "eth0".to_owned(),
+            netns: String::new(),
+            enforcement: Enforcement::Edt,
+            why: "as configured".to_owned(),
+            qdisc_dropped_packets: Some(0),
+            fq_horizon_dropped_packets: Some(0),
+            fq_flow_limit_dropped_packets: Some(0),
+        };
+        assert_eq!(dropped(&of), "");
+        of.qdisc_dropped_packets = Some(9);
+        of.fq_horizon_dropped_packets = Some(7);
+        assert_eq!(
+            dropped(&of),
+            "; its queue dropped 9 packets, 7 too far ahead"
+        );
+    }
 
     fn report(found: Option<bool>, required: bool) -> Report {
         let mut report = Report::default();

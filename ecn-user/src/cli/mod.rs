@@ -5,6 +5,7 @@
 //! lacks something.
 
 mod clean;
+mod counters;
 mod doctor;
 mod exit;
 mod flow;

@@ -18,7 +18,7 @@ mod wire;
 
 pub use netlink::{Link, LinkEvent, LinkWatch, Netlink, QdiscWatch, VethEnd};
 pub use netns::NetNs;
-pub use queueing::{ClassStats, HtbRate, Qdisc, ROOT};
+pub use queueing::{ClassStats, FqDrops, HtbRate, Qdisc, ROOT};
 
 /// What went wrong in the network layer.
 #[derive(Debug, thiserror::Error)]

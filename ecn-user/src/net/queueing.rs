@@ -15,6 +15,7 @@ const TCA_OPTIONS: u16 = 2;
 const TCA_STATS2: u16 = 7;
 const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
+const TCA_STATS_APP: u16 = 4;
 const TCA_STATS_PKT64: u16 = 8;
 const TCA_HTB_INIT: u16 = 2;
 const TCA_FQ_PLIMIT: u16 = 1;
@@ -46,6 +47,25 @@ pub struct Qdisc {
     /// What fits, where it is a `pfifo` (packets) or `bfifo` (bytes); of one flow, where it is an `fq`
     /// (packets).
     pub limit: Option<u32>,
+    /// Why it dropped, where it is an `fq`.
+    pub fq: Option<FqDrops>,
+}
+
+/// Of what an fq dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FqDrops {
+    /// Packets whose departure time was further ahead than its horizon; 0 before Linux 5.8, which has none.
+    pub horizon: u64,
+    /// Packets of flows that had its limit waiting.
+    pub flow_limit: u64,
+}
+
+/// From `struct tc_fq_qd_stats` of linux/pkt_sched.h.
+fn parse_fq(stats: &[u8]) -> Option<FqDrops> {
+    Some(FqDrops {
+        flow_limit: u64_at(stats, 32)?,
+        horizon: u64_at(stats, 88).unwrap_or(0),
+    })
 }
 
 impl Qdisc {
@@ -338,6 +358,10 @@ fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
                 qdisc.backlog_bytes = counters.backlog;
                 qdisc.drops = counters.drops;
                 qdisc.overlimits = counters.overlimits;
+                if qdisc.kind == "fq" {
+                    let own = wire::attributes(value).find(|(kind, _)| *kind == TCA_STATS_APP);
+                    qdisc.fq = own.and_then(|(_, own)| parse_fq(own));
+                }
             }
             _ => {}
         }

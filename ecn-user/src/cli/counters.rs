@@ -1,0 +1,153 @@
+//! What the programs counted: things that went another way, above all.
+
+use ecn_core::abi::Count;
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+
+use crate::datapath::{self, Maps};
+
+/// The counters of a running datapath, summed over all CPUs. As JSON an object with all of them.
+#[derive(Debug, Default)]
+pub struct Counters(Vec<(Count, u64)>);
+
+impl Counters {
+    /// Reads them.
+    ///
+    /// # Errors
+    ///
+    /// [`datapath::Error::Map`]
+    pub fn read(maps: &Maps) -> datapath::Result<Self> {
+        let read = |what| Ok((what, maps.count(what)?));
+        Count::ALL
+            .into_iter()
+            .map(read)
+            .collect::<datapath::Result<_>>()
+            .map(Self)
+    }
+
+    /// Those that are not zero: key, count, and what it means.
+    pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+        let counted = self.0.iter().filter(|(_, n)| *n > 0);
+        counted.map(|(what, n)| (key(*what), *n, meaning(*what)))
+    }
+}
+
+impl Serialize for Counters {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (what, n) in &self.0 {
+            map.serialize_entry(key(*what), n)?;
+        }
+        map.end()
+    }
+}
+
+const fn key(what: Count) -> &'static str {
+    about(what).0
+}
+
+const fn meaning(what: Count) -> &'static str {
+    about(what).1
+}
+
+/// Key, and meaning for people.
+const fn about(what: Count) -> (&'static str, &'static str) {
+    match what {
+        Count::FlowsFull => (
+            "flows_full_packets",
+            "of flows for which there was no room ([flow] max): not limited",
+        ),
+        Count::ClassesFull => (
+            "classes_full_packets",
+            "of flows for which no class was free: not limited",
+        ),
+        Count::ReceiversFull => (
+            "receivers_full_packets",
+            "received of flows for which there was no room ([flow] max): not echoed",
+        ),
+        Count::LimitExpired => (
+            "limit_expired_packets",
+            "not limited, since the agent was silent for [agent] heartbeat",
+        ),
+        Count::EchoSent => ("echo_sent", "echoes sent"),
+        Count::EchoFailed => ("echo_failed", "echoes that could not be sent"),
+        Count::EchoAccepted => ("echo_accepted", "echoes taken"),
+        Count::EchoLost => (
+            "echo_lost",
+            "echoes that never came; the next one says what they said",
+        ),
+        Count::EchoMalformed => (
+            "echo_malformed",
+            "echoes of another version or too short: passed on",
+        ),
+        Count::EchoUnknown => (
+            "echo_unknown",
+            "echoes of flows that are not sent from here: dropped",
+        ),
+        Count::EchoDuplicate => (
+            "echo_duplicate",
+            "echoes that came twice, or too late: dropped",
+        ),
+        Count::EchoImpossible => (
+            "echo_impossible",
+            "echoes of more than was sent: dropped; a forger, or a receiver of long ago",
+        ),
+        Count::RingFull => ("ring_full", "new rates that the agent was not told at once"),
+        Count::EctFailed => (
+            "ect_failed_packets",
+            "whose ECN field could not be written at an endpoint",
+        ),
+        Count::MarkFailed => (
+            "mark_failed_packets",
+            "to be marked whose ECN field could not be written",
+        ),
+        Count::Marked => ("marked_packets", "marked at ports"),
+        Count::SourceDropped => (
+            "source_dropped_packets",
+            "dropped at their source: more was waiting to depart than may",
+        ),
+        Count::Unparsed => (
+            "unparsed_packets",
+            "whose headers end too early or contradict each other: passed on untouched",
+        ),
+        Count::Unpaced => (
+            "unpaced_packets",
+            "not limited by enforcement = \"pacing\": of no TCP socket of this machine",
+        ),
+        Count::EchoXdp => ("echo_xdp", "echoes taken in the driver"),
+        Count::AceBlocked => (
+            "ace_blocked",
+            "echoes sent for TCP, since no ACK could say the marks",
+        ),
+        Count::AceFailed => (
+            "ace_failed",
+            "TCP segments whose ECN flags could not be written",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn all_in_json_and_what_happened_in_text() {
+        let keys: BTreeSet<_> = Count::ALL.into_iter().map(key).collect();
+        assert_eq!(
+            keys.len(),
+            Count::ALL.len(),
+            "a key stands for two counters"
+        );
+        let counted = |what| (what, u64::from(what == Count::Unparsed) * 3);
+        let counters = Counters(Count::ALL.map(counted).to_vec());
+        let json = serde_json::to_value(&counters).expect("JSON");
+        assert_eq!(json["unparsed_packets"], 3);
+        assert_eq!(json["marked_packets"], 0);
+        assert_eq!(
+            json.as_object().map(serde_json::Map::len),
+            Some(Count::ALL.len())
+        );
+        let rows: Vec<_> = counters.rows().collect();
+        assert_eq!(rows, [("unparsed_packets", 3, meaning(Count::Unparsed))]);
+    }
+}
