@@ -18,8 +18,9 @@ use ecn_user::{
     agent::{Options, root::FQ_MAJOR},
     config::{Enforcement, Marking},
     datapath,
-    net::{Netlink, Qdisc, VethEnd},
+    net::{FqDrops, Netlink, Qdisc, VethEnd},
 };
+use nix::sys::socket::{setsockopt, sockopt};
 
 const MBIT: u64 = 125_000;
 const LINK: u64 = 2_000 * MBIT;
@@ -197,6 +198,46 @@ fn what_is_too_much_is_dropped_before_fq() {
     assert!(running.count(Count::SourceDropped) > 100);
     assert_eq!(root(&lab).drops, 0, "in fq");
     drop(stream);
+}
+
+/// Receive times are of another clock, decades ahead: whoever asks for them (ping does) must not have fq drop what is
+/// forwarded, or echoed, with one.
+#[test]
+fn receive_times_are_no_departure_times() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    needs_fq!(&lab);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let _asking = [from, to].map(|host| {
+        let socket = ecn_tests::traffic::udp(host, false, 7009);
+        setsockopt(&socket, sockopt::ReceiveTimestamp, &true).expect("receive times");
+        socket
+    });
+    let port = lab
+        .nl
+        .fq(to.port_index, 0x77, ecn_user::net::ROOT, 1000, 10_000);
+    port.expect("fq at a port");
+    let mut running = start(&lab, Enforcement::Edt);
+    let stream = Stream::deep(from, to, 7001, 500);
+    assert!(hold(&lab, &mut running, protocol::UDP, WITHIN, &[1, 10]) > 0);
+    drop(stream);
+    let flow = running
+        .flow(|key| key.endpoint == 1 && key.dst_port == 7001)
+        .1;
+    assert!(flow.acked_packets > 1000, "{flow:?}");
+    for (nl, ifindex) in [
+        (&from.nl, from.ifindex),
+        (&to.nl, to.ifindex),
+        (&lab.nl, to.port_index),
+    ] {
+        let root = nl
+            .root_qdisc(ifindex)
+            .expect("qdiscs")
+            .expect("a root qdisc");
+        assert_eq!((root.kind.as_str(), root.drops), ("fq", 0), "{root:?}");
+        assert!(root.packets > 1000, "{root:?}");
+        assert_eq!(root.fq, Some(FqDrops::default()));
+    }
 }
 
 /// The root qdisc is deleted, replaced, and given back while traffic runs.

@@ -142,3 +142,29 @@ fn a_device_without() {
     let running = Running::start(config, Options::default());
     assert_eq!(running.agent().state().endpoints[0].hook, Hook::Tc);
 }
+
+/// Where the peer sends frames longer than a page, a program has to take them in pieces.
+#[test]
+fn long_frames() {
+    const MTU: u32 = 9000;
+    kernel_test!();
+    let lab = Lab::with_super_packets(2);
+    for host in &lab.hosts {
+        host.nl.set_mtu(host.ifindex, MTU).expect("MTU of a host");
+        lab.nl.set_mtu(host.port_index, MTU).expect("MTU of a port");
+    }
+    let running = Running::start(config(&lab, Hook::Xdp), Options::default());
+    assert_eq!(running.agent().state().endpoints[0].hook, Hook::Xdp);
+    echoed(&lab, &running);
+    assert!(running.count(Count::EchoXdp) > 0, "{}", running.counts());
+    // Towards the device with the program.
+    let (from, to) = (&lab.hosts[1], &lab.hosts[0]);
+    let (sender, receiver) = (udp(from, false, 40002), udp(to, false, 7002));
+    let long = vec![9; 8900];
+    let mut buffer = vec![0; 10_000];
+    for _ in 0..10 {
+        sender.send_to(&long, (to.v4, 7002)).expect("send");
+        let len = receiver.recv(&mut buffer).expect("a long packet");
+        assert_eq!(buffer[..len], long);
+    }
+}
