@@ -1,7 +1,10 @@
 //! What programs hang from: tcx, or clsact where the kernel has none.
 
-use ecn_core::abi::name;
-use ecn_tests::{ecn_or_skip, kernel_test, lab::Lab, process, process::stdout, running::pin};
+use ecn_core::abi::{self, name};
+use ecn_tests::{
+    ecn_or_skip, eventually, frames::Ip, kernel_test, lab::Lab, process, process::stdout,
+    running::pin, s, skipped, wire::Wire,
+};
 use ecn_user::datapath::{self, Attached, AttachedBy, Datapath, Sizes};
 
 const SIZES: Sizes = Sizes {
@@ -102,4 +105,49 @@ fn tcx_where_there_is_tcx() {
     assert_eq!(hook == AttachedBy::Tcx, only.is_ok(), "{hook}");
     drop(only);
     assert!(!has_clsact(&lab));
+}
+
+/// Ours have no opinion: programs behind them on the hook run, and filters on clsact.
+#[test]
+fn what_is_behind_ours_runs_too() {
+    const SENT: u64 = 100;
+    kernel_test!();
+    let lab = Lab::new(2);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let datapath = Datapath::open(&pin(), SIZES).expect("load");
+    let mut maps = datapath.maps().expect("maps");
+    let control = abi::Control {
+        abi: abi::ABI,
+        ..abi::Control::default()
+    };
+    maps.set_control(control).expect("control");
+    let device = abi::Device {
+        role: abi::ROLE_PORT,
+        port: 1,
+        ..abi::Device::default()
+    };
+    let key = abi::DeviceKey {
+        netns: lab.switch.inum(),
+        ifindex: to.port_index,
+    };
+    maps.set_device(key, device).expect("a port");
+    // Each of three copies of one program counts each packet.
+    let mut copies = [(); 3].map(|()| datapath.copy(lab.switch.inum(), 0).expect("a copy"));
+    let hooks = [None, None, Some(AttachedBy::Clsact)];
+    let attached = copies.iter_mut().zip(hooks).map(|(copy, hook)| {
+        let attached = copy.attach_by(hook, &lab.switch, &to.port, name::PORT_OUT);
+        attached.expect("attach")
+    });
+    let attached: Vec<_> = attached.collect();
+    if attached[0].hook() != AttachedBy::Tcx {
+        return skipped(
+            "attach::what_is_behind_ours_runs_too",
+            "this kernel has no tcx",
+        );
+    }
+    let wire = Wire::open(&from.ns, from.ifindex);
+    let frame = Ip::between(from, to, false).udp(1, 2, b"hello");
+    (0..SENT).for_each(|_| wire.send(&frame));
+    let arrived = || maps.bridge(0).expect("counters").port(1).arrived;
+    assert!(eventually(s(3), || arrived() >= 3 * SENT), "{}", arrived());
 }
