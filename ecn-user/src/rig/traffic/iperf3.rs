@@ -128,6 +128,10 @@ fn spawn(command: &mut Command) -> Result<Child> {
 fn wait_for_stop(shared: &Shared, child: &mut Child, flow: &Flow, which: &str) -> Result<()> {
     while !shared.stopped() {
         if let Ok(Some(status)) = child.try_wait() {
+            // Its other end may just have been told to stop.
+            if shared.stopped() {
+                break;
+            }
             // The report goes through standard output with -J, the rest through standard error.
             let mut said = format!("{which} ended with {status}");
             for pipe in [
