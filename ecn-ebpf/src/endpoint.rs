@@ -470,8 +470,11 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
         let verdict = locked!(r, receiver as r => {
             r.count_tcp(n, bytes, ce && echoed, segment, end, now)
         });
-        if verdict & echo::HIDE != 0 && !p.set_ecn(&c.ip, packet::ECT_0) {
-            count(Count::EctFailed, n as u64);
+        if verdict & echo::HIDE != 0 {
+            if !p.set_ecn(&c.ip, packet::ECT_0) {
+                count(Count::EctFailed, n as u64);
+            }
+            tcp::hurry(p, &c.ip);
         }
         verdict & echo::SAY != 0
     } else {

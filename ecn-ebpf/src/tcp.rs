@@ -25,6 +25,8 @@ use crate::{
 
 /// Offset of the flags and the byte before them in a TCP header.
 const FLAGS: u32 = 12;
+/// RFC 9293 section 3.1.
+const PSH: u8 = 0x08;
 /// Offset of the checksum.
 const CHECKSUM: u32 = 16;
 
@@ -40,12 +42,25 @@ pub fn lengths(p: &Packet, ip: &Ip, t: &Tcp) -> (u32, u32) {
     }
 }
 
-/// Writes the flags of the header at `at`. The checksum follows; where it holds the pseudo-header only, it
-/// has none of them.
+/// Writes the flags of the header at `at`.
 #[inline(always)]
 fn write(ctx: &TcContext, at: u32, ace: u8) {
+    rewrite(ctx, at, |old| ace::with_ace(old, ace));
+}
+
+/// Lets TCP acknowledge a marked segment as soon as it is read, not with the next one: sets PSH. Kernels before
+/// 6.6 heed it with short segments only.
+#[inline(always)]
+pub fn hurry(p: &Packet, ip: &Ip) {
+    rewrite(&p.ctx, ip.upper(), |[offset, flags]| [offset, flags | PSH]);
+}
+
+/// Changes the flags of the header at `at`. The checksum follows; where it holds the pseudo-header only, it
+/// has none of them.
+#[inline(always)]
+fn rewrite(ctx: &TcContext, at: u32, change: impl FnOnce([u8; 2]) -> [u8; 2]) {
     let written = load::<2>(ctx, at + FLAGS).is_some_and(|old| {
-        let new = ace::with_ace(old, ace);
+        let new = change(old);
         if new == old {
             return true;
         }
