@@ -1,8 +1,9 @@
 //! TCP: what was marked comes back in the ACKs that TCP sends anyway, and TCP knows nothing of it.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -14,7 +15,7 @@ use ecn_core::{
 };
 use ecn_tests::{
     eventually, kernel_test,
-    lab::{Host, Lab},
+    lab::{DEVICE, Host, Lab},
     note,
     running::{self, Running},
     s, skipped,
@@ -23,13 +24,16 @@ use ecn_tests::{
 };
 use ecn_user::{
     agent::Options,
-    config::{Marking, Tcp},
+    config::{Config, Marking, Tcp},
+    net::ethtool::{Ethtool, Offload},
 };
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
 /// Port of the end that is opened.
 pub const PORT: u16 = 5001;
 
+/// What is moved.
+const BYTES: usize = 4 << 20;
 /// Link of both endpoints.
 const LINK: u64 = 12_500_000;
 
@@ -83,6 +87,10 @@ pub fn transfer(from: &Host, to: &Host, bytes: usize) -> (usize, usize) {
 
 /// Hosts 0 and 1 are endpoints, and the port to host 1 has a queue that marks.
 fn start(lab: &Lab, tcp: Tcp) -> Running {
+    Running::start(config(lab, tcp), Options::default())
+}
+
+fn config(lab: &Lab, tcp: Tcp) -> Config {
     lab.limit(1, LINK / 5, 1000);
     let mut config = running::config(lab, Marking::InputOutput);
     config.bridges[0].buffer = 2;
@@ -91,7 +99,7 @@ fn start(lab: &Lab, tcp: Tcp) -> Running {
     for endpoint in &mut config.endpoints {
         endpoint.tcp = tcp;
     }
-    Running::start(config, Options::default())
+    config
 }
 
 fn sent(running: &Running) -> flow::Flow {
@@ -262,7 +270,7 @@ fn one_way(super_packets: bool, ipv6: bool, algorithms: &[&str]) {
         }
         let taps = (!super_packets).then(|| Taps::open(&lab));
         let (from, to) = connect(&lab.hosts[0], &lab.hosts[1], ipv6, Some(algorithm));
-        send(from, to, 4 << 20);
+        send(from, to, BYTES);
         exact(&lab, &running, super_packets);
         if let Some(taps) = taps {
             let found = taps.check();
@@ -321,7 +329,7 @@ fn negotiated() {
     ask_for_ecn(&lab);
     let running = start(&lab, Tcp::Leave);
     let (from, to) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("reno"));
-    send(from, to, 4 << 20);
+    send(from, to, BYTES);
     let (flow, receiver) = (sent(&running), received(&running));
     assert_eq!(flow.flags, flow::NEGOTIATED);
     assert_eq!(
@@ -344,7 +352,7 @@ fn kept_from_negotiating() {
     ask_for_ecn(&lab);
     let running = start(&lab, Tcp::Control);
     let (from, to) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("cubic"));
-    send(from, to, 4 << 20);
+    send(from, to, BYTES);
     exact(&lab, &running, false);
 }
 
@@ -361,7 +369,7 @@ fn older_than_the_agent() {
         from.write_all(&[1; 1000]).expect("send");
         to.read_exact(&mut [0; 1000]).expect("receive");
         let running = start(&lab, Tcp::Leave);
-        send(from, to, 4 << 20);
+        send(from, to, BYTES);
         let (flow, receiver) = (sent(&running), received(&running));
         let (ours, its) = (
             flow.flags,
@@ -387,19 +395,16 @@ fn older_than_the_agent() {
     }
 }
 
-/// Both ways at once: super-packets cannot say marks, then echoes do.
-#[test]
-fn both_ways() {
-    kernel_test!();
-    let lab = Lab::with_super_packets(2);
-    let running = start(&lab, Tcp::Leave);
+/// Data both ways at once; every mark is told, in one way or another.
+#[track_caller]
+fn exchange(lab: &Lab, running: &Running, back: usize) {
     let (a, b) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("cubic"));
     let clone = |stream: &TcpStream| stream.try_clone().expect("a clone");
-    let work = [(clone(&a), clone(&b)), (clone(&b), clone(&a))].map(|(mut from, mut to)| {
-        const BYTES: usize = 4 << 20;
-        let sending = std::thread::spawn(move || from.write_all(&vec![3; BYTES]).expect("send"));
+    let ways = [(clone(&a), clone(&b), BYTES), (clone(&b), clone(&a), back)];
+    let work = ways.map(|(mut from, mut to, bytes)| {
+        let sending = std::thread::spawn(move || from.write_all(&vec![3; bytes]).expect("send"));
         let receiving = std::thread::spawn(move || {
-            to.read_exact(&mut vec![0; BYTES]).expect("receive");
+            to.read_exact(&mut vec![0; bytes]).expect("receive");
         });
         [sending, receiving]
     });
@@ -407,7 +412,7 @@ fn both_ways() {
         thread.join().expect("a transfer");
     }
     std::thread::sleep(Duration::from_millis(100));
-    let (flow, receiver) = (sent(&running), received(&running));
+    let (flow, receiver) = (sent(running), received(running));
     note(&format!(
         "both ways: {} marked, {} known, {} echoes",
         receiver.ce,
@@ -420,5 +425,136 @@ fn both_ways() {
     let echoes = running.count(Count::EchoSent);
     assert_eq!(echoes, running.count(Count::AceBlocked));
     assert_eq!(echoes, running.count(Count::EchoAccepted));
-    nothing_seen(&lab);
+    nothing_seen(lab);
+}
+
+/// Super-packets cannot say marks, then echoes do.
+#[test]
+fn both_ways() {
+    kernel_test!();
+    let lab = Lab::with_super_packets(2);
+    let running = start(&lab, Tcp::Leave);
+    exchange(&lab, &running, BYTES);
+}
+
+/// Single segments of the reverse path's data say them; the source's device puts segments together (GRO), and
+/// none whose flags differ.
+#[test]
+fn put_together() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let ethtool = Ethtool::open(&lab.hosts[0].ns).expect("ethtool");
+    ethtool.set(DEVICE, Offload::Gro, true).expect("GRO");
+    let mut config = config(&lab, Tcp::Leave);
+    // Bursts, of which there is something to put together.
+    config.endpoints[1].link_rate = Some(running::rate(10 * LINK));
+    let running = Running::start(config, Options::default());
+    let tap = Wire::open(&lab.hosts[0].ns, lab.hosts[0].ifindex);
+    exchange(&lab, &running, 16 * BYTES);
+    let (mut together, mut telling) = (0, 0);
+    for frame in tap.all(Duration::from_millis(50)) {
+        let sliced = SlicedPacket::from_ethernet(&frame).expect("a frame");
+        if let Some(TransportSlice::Tcp(tcp)) = sliced.transport {
+            let flags = tcp.ns() || tcp.cwr() || tcp.ece();
+            together += u32::from(tcp.payload().len() > 1448);
+            telling += u32::from(flags && !tcp.payload().is_empty());
+        }
+    }
+    note(&format!(
+        "{together} super-packets came, {telling} packets with payload told"
+    ));
+    assert!(together > 0 && telling > 0);
+}
+
+/// A program in a host's namespace; gone when dropped.
+struct Program(Child);
+
+impl Program {
+    /// `None`: it is not there.
+    fn start(host: &Host, words: &[&str]) -> Option<Self> {
+        let mut command = Command::new(words[0]);
+        command
+            .args(&words[1..])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        match host.ns.run(|| command.spawn()) {
+            Ok(child) => Some(Self(child)),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => panic!("{words:?}: {error}"),
+        }
+    }
+
+    /// What it printed, if all went well.
+    fn end(mut self) -> Option<String> {
+        let mut text = String::new();
+        let out = self.0.stdout.as_mut().expect("a pipe");
+        out.read_to_string(&mut text).expect("text");
+        self.0.wait().expect("an end").success().then_some(text)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Programs that know nothing of it: what each moves is controlled, and arrives.
+#[test]
+fn applications() {
+    kernel_test!();
+    const SERVE: &str = "import http.server as h
+class H(h.BaseHTTPRequestHandler):
+    def do_GET(s): s.send_response(200); s.end_headers(); s.wfile.write(bytes(4<<20))
+h.HTTPServer(('', 5001), H).serve_forever()";
+    const FETCH: &str = "import urllib.request as u, sys
+print(len(u.urlopen(sys.argv[1]).read()), end='')";
+    let iperf3 = |lab: &Lab| {
+        let to = lab.hosts[1].v4.to_string();
+        let _server = Program::start(&lab.hosts[1], &["iperf3", "-s", "-p", "5001"])?;
+        let client = ["iperf3", "-c", &to, "-p", "5001", "-n", "4M", "-C", "cubic"];
+        let run = || Program::start(&lab.hosts[0], &client).and_then(Program::end);
+        assert!(eventually(s(20), || run().is_some()), "iperf3");
+        Some(())
+    };
+    let http = |lab: &Lab| {
+        let _server = Program::start(&lab.hosts[0], &["python3", "-c", SERVE])?;
+        let from = format!("http://{}:5001/", lab.hosts[0].v4);
+        let client = ["python3", "-c", FETCH, &from];
+        let fetch = || Program::start(&lab.hosts[1], &client).and_then(Program::end);
+        let whole = || fetch() == Some(BYTES.to_string());
+        assert!(eventually(s(20), whole), "HTTP");
+        Some(())
+    };
+    move_unaware("iperf3", iperf3);
+    move_unaware("python3", http);
+}
+
+/// `run`: `None` if the program is not there.
+fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
+    let lab = Lab::with_super_packets(2);
+    let running = start(&lab, Tcp::Leave);
+    if run(&lab).is_none() {
+        skipped("tcp::applications", &format!("no {name}"));
+        return;
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let flows = running.maps.flows().expect("flows");
+    let receivers = running.maps.receivers().expect("receivers");
+    let known: u64 = flows.iter().map(|(_, f)| f.marked_packets).sum();
+    let marked: u64 = receivers.iter().map(|(_, r)| r.ce).sum();
+    let decreases: u64 = flows.iter().map(|(_, f)| f.decreases).sum();
+    note(&format!(
+        "{name}: {marked} marked, {known} known, {decreases} decreases"
+    ));
+    assert!(marked > 100 && decreases > 0);
+    assert!(known <= marked && known + marked / 20 >= marked);
+    for host in &lab.hosts {
+        for name in ["IpExtInCEPkts", "TcpInCsumErrors", "IpExtInCsumErrors"] {
+            assert_eq!(nstat(host, name), 0, "{name} at {}", host.ns.name());
+        }
+    }
+    assert_eq!(running.count(Count::EchoSent), 0);
+    assert_eq!(running.count(Count::AceFailed), 0);
 }
