@@ -63,7 +63,8 @@ pub mod name {
     pub const TRACE: &str = "ECN_TRACE";
     /// `flow::Key` to the time of its oldest unanswered mark, with [`super::TRACE_LATENCY`].
     pub const MARKED: &str = "ECN_MARKED";
-    /// Programs that endpoints go on in: [`super::TAIL_OUT`], [`super::TAIL_IN`], [`super::TAIL_ACK`].
+    /// Programs that others go on in: [`super::TAIL_OUT`], [`super::TAIL_IN`], [`super::TAIL_ACK`],
+    /// [`super::TAIL_VIRTUAL`].
     pub const TAIL: &str = "ECN_TAIL";
     /// `Work` per CPU, one entry.
     pub const WORK: &str = "ECN_WORK";
@@ -78,6 +79,8 @@ pub mod name {
 
     /// tcx egress of a bridge port.
     pub const PORT_OUT: &str = "ecn_port_out";
+    /// Where [`PORT_OUT`] goes on at a port with a virtual queue, loaded once.
+    pub const PORT_VIRTUAL: &str = "ecn_port_virt";
     /// tcx ingress of the veth peer of a bridge port.
     pub const WIRE_END: &str = "ecn_wire_end";
     /// `tp_btf/net_dev_start_xmit`.
@@ -107,7 +110,7 @@ pub mod name {
     /// sock_ops of a cgroup: rates of TCP sockets.
     pub const SOCK: &str = "ecn_sock";
     /// All programs.
-    pub const PROGRAMS: [&str; 14] = [
+    pub const PROGRAMS: [&str; 15] = [
         SOCK,
         PORT_OUT,
         WIRE_END,
@@ -122,6 +125,7 @@ pub mod name {
         FLOW_OUT,
         FLOW_IN,
         TCP_ACK,
+        PORT_VIRTUAL,
     ];
 }
 
@@ -131,8 +135,10 @@ pub const TAIL_OUT: u32 = 0;
 pub const TAIL_IN: u32 = 1;
 /// Place of [`name::TCP_ACK`] in [`name::TAIL`].
 pub const TAIL_ACK: u32 = 2;
+/// Place of [`name::PORT_VIRTUAL`] in [`name::TAIL`].
+pub const TAIL_VIRTUAL: u32 = 3;
 /// Places in [`name::TAIL`].
-pub const TAILS: u32 = 3;
+pub const TAILS: u32 = 4;
 
 /// The kernel's spin lock, by the name under which it finds one in a map value's BTF.
 #[repr(C)]

@@ -22,11 +22,11 @@ use ecn_core::{
 use crate::{
     maps::{
         ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_RECEIVER,
-        ECN_TAIL, ENDPOINT, constant, control, count,
+        ENDPOINT, constant, control, count,
     },
     pacing,
     response::{self, class_of, locked, now, tell, word},
-    skb::{NEXT, Packet, SHOT, field, load, raw, store},
+    skb::{NEXT, Packet, SHOT, field, go_on, load, raw, store},
     socket, tcp,
 };
 
@@ -116,19 +116,7 @@ pub fn receiver_entry(key: &Key) -> Option<*mut LockedReceiver> {
     ECN_RECEIVER.get_ptr_mut(key)
 }
 
-/// Goes on in a program that is verified once for all endpoints: only this small one is loaded per
-/// endpoint, with its number. `cb` is ours within one hook.
-#[inline(always)]
-fn go_on(ctx: &TcContext, program: u32) -> i32 {
-    // SAFETY: tc programs may write this field; nothing here needs to be dropped.
-    unsafe {
-        (*raw(ctx)).cb[0] = constant(&ENDPOINT);
-        ECN_TAIL.tail_call(ctx, program);
-    }
-    NEXT
-}
-
-/// Which endpoint this packet is at.
+/// Which endpoint this packet is at: see [`go_on`].
 #[inline(always)]
 fn endpoint_number(ctx: &TcContext) -> u32 {
     field!(ctx, cb)[0]
@@ -136,12 +124,12 @@ fn endpoint_number(ctx: &TcContext) -> u32 {
 
 #[classifier]
 pub fn ecn_ep_out(ctx: TcContext) -> i32 {
-    go_on(&ctx, abi::TAIL_OUT)
+    go_on(&ctx, abi::TAIL_OUT, constant(&ENDPOINT))
 }
 
 #[classifier]
 pub fn ecn_ep_in(ctx: TcContext) -> i32 {
-    go_on(&ctx, abi::TAIL_IN)
+    go_on(&ctx, abi::TAIL_IN, constant(&ENDPOINT))
 }
 
 #[classifier]

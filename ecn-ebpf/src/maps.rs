@@ -55,7 +55,7 @@ pub static ECN_RATE: RingBuf<abi::RateEvent, 1_048_576> = RingBuf::new();
 /// Events at ports, when traced.
 #[btf_map]
 pub static ECN_TRACE: RingBuf<abi::PortEvent, 8_388_608> = RingBuf::new();
-/// Programs that are loaded once for all endpoints.
+/// Programs that are loaded once, for all namespaces and endpoints.
 #[btf_map]
 pub static ECN_TAIL: ProgramArray<{ abi::TAILS as usize }> = ProgramArray::new();
 /// What this CPU is at.

@@ -15,7 +15,7 @@ use ecn_core::{
     packet::{self, ETHERNET, IPV6, Ip, Pass, Read, Transport},
 };
 
-use crate::maps::count;
+use crate::maps::{ECN_TAIL, count};
 
 /// "No opinion": later programs on the hook run too (tcx and clsact alike).
 pub const NEXT: i32 = -1;
@@ -57,6 +57,18 @@ pub fn load<const N: usize>(ctx: &TcContext, offset: u32) -> Option<[u8; N]> {
 pub fn store<const N: usize>(ctx: &TcContext, offset: u32, b: &[u8; N], flags: u64) -> bool {
     // SAFETY: reads N bytes of b.
     unsafe { bpf_skb_store_bytes(raw(ctx).cast(), offset, b.as_ptr().cast(), N as u32, flags) == 0 }
+}
+
+/// Goes on in a program that is verified and loaded once, with the constant of this loaded copy in `cb[0]`,
+/// which is ours within one hook.
+#[inline(always)]
+pub fn go_on(ctx: &TcContext, program: u32, word: u32) -> i32 {
+    // SAFETY: tc programs may write this field; nothing here needs to be dropped.
+    unsafe {
+        (*raw(ctx)).cb[0] = word;
+        ECN_TAIL.tail_call(ctx, program);
+    }
+    NEXT
 }
 
 /// The bytes of a packet that a tc program was given.

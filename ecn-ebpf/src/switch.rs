@@ -1,7 +1,8 @@
 //! Switch role: counting and marking at bridge ports.
 //!
 //! * `ecn_port_out`, tcx egress of a port: the bridge has chosen the output, the queue is next. The
-//!   input port is `ingress_ifindex` (0: sent by the host).
+//!   input port is `ingress_ifindex` (0: sent by the host). Goes on in `ecn_port_virt` at a port with a
+//!   virtual queue.
 //! * `ecn_depart`, `tp_btf/net_dev_start_xmit`: the packet has left the queue. Runs for every device
 //!   of the machine, so the first thing it does is to look the device up.
 //! * `ecn_drop`, `tp_btf/kfree_skb`: the queue dropped it. Both pass by ports with a virtual queue,
@@ -20,7 +21,7 @@ use ecn_core::{
     marking::{BACKLOG_UNKNOWN, Decision, HOST},
     pacing,
     packet::{self, Ip},
-    vqueue::{self, Arrival},
+    vqueue::Arrival,
 };
 
 use crate::{
@@ -29,7 +30,7 @@ use crate::{
         OFFSETS, constant, control, count, netns,
     },
     response::now,
-    skb::{Linear, NEXT, Packet, field, kernel, load, member, raw},
+    skb::{Linear, NEXT, Packet, field, go_on, kernel, load, member, raw},
 };
 
 #[inline(always)]
@@ -96,42 +97,83 @@ fn port_out(ctx: TcContext) -> Option<()> {
         // SAFETY: tc programs may write this field.
         unsafe { (*raw(&p.ctx)).priority = 0 };
     }
+    if d.virtual_ns_per_byte != 0 {
+        go_on(&p.ctx, abi::TAIL_VIRTUAL, netns);
+        return None;
+    }
     let ip = p.parse()?;
     let policy = *ECN_MARKING.get(d.bridge)?;
-    let i = input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge);
-    let (o, n) = (d.port as u8, p.segments(&ip));
-    let markable = ip.markable();
-    p.gather(&ip);
+    let a = arrival(&p, &ip, netns, &d);
     let bridge = ECN_BRIDGE.get_ptr_mut(d.bridge)?;
-    let mut arrival = Arrival {
-        input: i,
-        output: o,
-        markable,
-        packets: n,
-        ns_per_byte: d.virtual_ns_per_byte,
-        ..Arrival::default()
-    };
-    let mut queues = None;
-    if arrival.ns_per_byte != 0 {
-        arrival.bytes = field!(&p.ctx, wire_len);
-        arrival.now_ns = now();
-        queues = Some(ECN_VIRTUAL.get_ptr_mut(d.bridge)?);
-    }
+    let (sequence, decision) = locked!(bridge, b => {
+        (b.sequence, b.switch.arrive(&policy, a.input, a.output, a.packets, a.markable))
+    });
+    arrived(&p, &ip, &d, flags, &a, sequence, decision)
+}
+
+/// At a port with a virtual queue, a program of its own: what looks after other queues is long, and
+/// ports without pay nothing for it.
+#[classifier]
+pub fn ecn_port_virt(ctx: TcContext) -> i32 {
+    let _ = port_virtual(ctx);
+    NEXT
+}
+
+#[inline(always)]
+fn port_virtual(ctx: TcContext) -> Option<()> {
+    let flags = control()?.flags;
+    let p = Packet::new(ctx);
+    let [netns, ..] = field!(&p.ctx, cb);
+    let d = device(netns, field!(&p.ctx, ifindex))?;
+    let ip = p.parse()?;
+    let policy = *ECN_MARKING.get(d.bridge)?;
+    let mut a = arrival(&p, &ip, netns, &d);
+    a.ns_per_byte = d.virtual_ns_per_byte;
+    a.bytes = field!(&p.ctx, wire_len);
+    a.now_ns = now();
+    let bridge = ECN_BRIDGE.get_ptr_mut(d.bridge)?;
+    let queues = ECN_VIRTUAL.get_ptr_mut(d.bridge)?;
     let (sequence, decision) = locked!(bridge, b => {
         // The bridge's lock is that of its virtual queues too.
-        let queues = queues.map(|queues| &mut *queues);
-        (b.sequence, vqueue::arrive(queues, &mut b.switch, &policy, &arrival))
+        (b.sequence, (*queues).arrive(&mut b.switch, &policy, &a))
     });
+    arrived(&p, &ip, &d, flags, &a, sequence, decision)
+}
+
+#[inline(always)]
+fn arrival(p: &Packet, ip: &Ip, netns: u32, d: &Device) -> Arrival {
+    let a = Arrival {
+        input: input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge),
+        output: d.port as u8,
+        markable: ip.markable(),
+        packets: p.segments(ip),
+        ..Arrival::default()
+    };
+    p.gather(ip);
+    a
+}
+
+/// What follows a decision.
+#[inline(always)]
+fn arrived(
+    p: &Packet,
+    ip: &Ip,
+    d: &Device,
+    flags: u32,
+    a: &Arrival,
+    sequence: u32,
+    decision: Decision,
+) -> Option<()> {
     if decision.mark != 0 {
-        mark(&p, &ip, flags, n);
+        mark(p, ip, flags, a.packets);
         #[cfg(feature = "trace")]
         aya_log_ebpf::debug!(
             &p.ctx,
             "bridge {} port {} -> {}: marked {} packets",
             d.bridge,
-            i,
-            o,
-            n
+            a.input,
+            a.output,
+            a.packets
         );
     }
     trace(
@@ -140,15 +182,15 @@ fn port_out(ctx: TcContext) -> Option<()> {
             kind: PortEventKind::Arrive as u32,
             bridge: d.bridge,
             sequence,
-            input: i as u32,
-            output: o as u32,
-            segments: n,
-            markable: markable as u32,
+            input: a.input as u32,
+            output: a.output as u32,
+            segments: a.packets,
+            markable: a.markable as u32,
             backlog: 0,
             decision,
-            now_ns: arrival.now_ns,
-            virtual_ns_per_byte: arrival.ns_per_byte,
-            bytes: arrival.bytes,
+            now_ns: a.now_ns,
+            virtual_ns_per_byte: a.ns_per_byte,
+            bytes: a.bytes,
             _pad: 0,
         },
     );

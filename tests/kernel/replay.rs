@@ -6,7 +6,7 @@ use ecn_core::{
     abi::{Count, PORTS, PortEvent, PortEventKind},
     marking::{Decision, Switch},
     packet,
-    vqueue::{self, Arrival, Queues},
+    vqueue::{Arrival, Queues},
 };
 use ecn_tests::{
     eventually,
@@ -94,8 +94,11 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
                 now_ns: event.now_ns,
                 ns_per_byte: event.virtual_ns_per_byte,
             };
-            let queues = (arrival.ns_per_byte != 0).then_some(&mut *queues);
-            vqueue::arrive(queues, &mut switch, &policy, &arrival)
+            if arrival.ns_per_byte == 0 {
+                switch.arrive(&policy, i, o, n, markable)
+            } else {
+                queues.arrive(&mut switch, &policy, &arrival)
+            }
         } else if event.kind == PortEventKind::Depart as u32 {
             switch.depart(&policy, i, o, n, markable, event.backlog)
         } else if event.kind == PortEventKind::Drop as u32 {

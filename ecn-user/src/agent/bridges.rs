@@ -266,6 +266,7 @@ impl Inner {
         let mut device = self.maps.device(key);
         device.role |= abi::ROLE_PORT;
         if let Some(rate) = rate {
+            self.datapath.virtual_queues()?;
             device.virtual_ns_per_byte = vqueue::ns_per_byte(rate.bytes_per_s()).unwrap_or(0);
         } else if has_backlog {
             device.role |= abi::ROLE_BACKLOG;

@@ -259,15 +259,7 @@ impl Datapath {
                 (abi::TAIL_ACK, name::TCP_ACK),
             ];
             for (place, program) in tails {
-                let tail = classifier(&mut common, program)?;
-                tail.load().map_err(Error::program(program))?;
-                let fd = tail
-                    .fd()
-                    .and_then(|fd| Ok(fd.try_clone()?))
-                    .map_err(Error::program(program))?;
-                let map = common.map_mut(name::TAIL).ok_or(Error::NoObject)?;
-                let mut array: ProgramArray<_> = map.try_into().map_err(Error::map(name::TAIL))?;
-                array.set(place, &fd, 0).map_err(Error::map(name::TAIL))?;
+                tail(&mut common, place, program)?;
             }
             Ok(Self {
                 pin: pin.to_owned(),
@@ -318,6 +310,16 @@ impl Datapath {
         })
     }
 
+    /// What ports with virtual queues go on in: not loaded before there are any, since old verifiers take
+    /// long over it.
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn virtual_queues(&mut self) -> Result<()> {
+        tail(&mut self.common, abi::TAIL_VIRTUAL, name::PORT_VIRTUAL)
+    }
+
     /// Runs the reset of a port, see [`abi::PortReset`]. Returns whether it did anything.
     ///
     /// # Errors
@@ -345,6 +347,7 @@ impl Datapath {
     /// See [`enum@Error`].
     pub fn verify(&mut self) -> Result<Vec<Verified>> {
         let mut verified = Vec::new();
+        self.virtual_queues()?;
         let mut copy = self.copy(0, 0)?;
         let sees_drops = self.sees_drops();
         for program in name::PROGRAMS {
@@ -361,9 +364,11 @@ impl Datapath {
                     p.load().map_err(Error::program(program))?;
                     p.info()
                 }
-                name::PORT_RESET | name::FLOW_OUT | name::FLOW_IN | name::TCP_ACK => {
-                    classifier(&mut self.common, program)?.info()
-                }
+                name::PORT_RESET
+                | name::PORT_VIRTUAL
+                | name::FLOW_OUT
+                | name::FLOW_IN
+                | name::TCP_ACK => classifier(&mut self.common, program)?.info(),
                 name::ENDPOINT_XDP => {
                     let p = xdp(&mut copy.ebpf, program)?;
                     p.load().map_err(Error::program(program))?;
@@ -531,6 +536,22 @@ fn xdp<'a>(ebpf: &'a mut Ebpf, program: &str) -> Result<&'a mut Xdp> {
 
 fn classifier<'a>(ebpf: &'a mut Ebpf, program: &str) -> Result<&'a mut SchedClassifier> {
     get(ebpf, program)
+}
+
+/// Loads a program that others go on in, if it was not yet, and puts it into its place.
+fn tail(common: &mut Ebpf, place: u32, program: &str) -> Result<()> {
+    let tail = classifier(common, program)?;
+    if tail.fd().is_ok() {
+        return Ok(());
+    }
+    tail.load().map_err(Error::program(program))?;
+    let fd = tail
+        .fd()
+        .and_then(|fd| Ok(fd.try_clone()?))
+        .map_err(Error::program(program))?;
+    let map = common.map_mut(name::TAIL).ok_or(Error::NoObject)?;
+    let mut array: ProgramArray<_> = map.try_into().map_err(Error::map(name::TAIL))?;
+    array.set(place, &fd, 0).map_err(Error::map(name::TAIL))
 }
 
 fn load(
