@@ -204,8 +204,13 @@ fn bounds() {
     const { assert!(abi::ENDPOINTS <= 1 << 16) };
     assert_eq!(abi::CLASSES, 1 << 16);
     const { assert!(abi::FIRST_CLASS > 2 && abi::FIRST_CLASS < abi::CLASSES) };
-    let tails = [abi::TAIL_OUT, abi::TAIL_IN, abi::TAIL_ACK];
-    assert_eq!(tails, [0, 1, 2]);
+    let tails = [
+        abi::TAIL_OUT,
+        abi::TAIL_IN,
+        abi::TAIL_ACK,
+        abi::TAIL_VIRTUAL,
+    ];
+    assert_eq!(tails, [0, 1, 2, 3]);
     assert_eq!(tails.len(), abi::TAILS as usize);
     assert_ne!(abi::HTB_MAJOR, 0);
 }

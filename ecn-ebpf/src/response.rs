@@ -100,16 +100,7 @@ pub fn take<C: EbpfContext>(
     };
     // SAFETY: this CPU's own, and nothing else runs here meanwhile.
     let given = unsafe { &mut (*work).given };
-    match answer(
-        ctx,
-        f,
-        key,
-        given,
-        endpoint,
-        number,
-        flags,
-        |f, departed| f.hear_echo(e, departed),
-    ) {
+    match answer(ctx, f, key, given, endpoint, number, flags, e) {
         REFUSED_DUPLICATE => count(Count::EchoDuplicate, 1),
         REFUSED_IMPOSSIBLE => count(Count::EchoImpossible, 1),
         _ => count(Count::EchoAccepted, 1),
@@ -121,8 +112,21 @@ const REFUSED_DUPLICATE: u32 = Refusal::Duplicate as u32;
 /// [`answer`]: [`Refusal::Impossible`].
 const REFUSED_IMPOSSIBLE: u32 = Refusal::Impossible as u32;
 
-/// The response of a flow to what `hear` makes of an echo, given the packets that have departed. Returns
-/// why it was refused, or 0.
+/// What a flow hears. Not a closure: one that two programs share is a function of its own to the compiler,
+/// and old kernels let nothing be called under a lock (6.1 does not, 6.12 does).
+pub trait Heard {
+    /// Takes it, given the packets that have departed.
+    fn hear(self, flow: &mut Flow, departed: u32) -> Result<News, Refusal>;
+}
+
+impl Heard for &Echo {
+    #[inline(always)]
+    fn hear(self, flow: &mut Flow, departed: u32) -> Result<News, Refusal> {
+        flow.hear_echo(self, departed)
+    }
+}
+
+/// The response of a flow to what it hears. Returns why that was refused, or 0.
 #[inline(always)]
 pub fn answer<C: EbpfContext>(
     #[cfg_attr(
@@ -136,7 +140,7 @@ pub fn answer<C: EbpfContext>(
     endpoint: &Endpoint,
     number: u32,
     flags: u32,
-    hear: impl FnOnce(&mut Flow, u32) -> Result<News, Refusal>,
+    heard: impl Heard,
 ) -> u32 {
     let class = class_of(f);
     let departed = word(ECN_DEPARTED.get(class & 0xffff)) as u32;
@@ -155,7 +159,7 @@ pub fn answer<C: EbpfContext>(
     let rmax = endpoint.link_bytes_per_s;
     // 0 - refused, 1 - accepted, 2 - and the agent must be told.
     let (outcome, refusal, lost, rate, decreased, ce, decreases, pending, since) = locked!(f, flow as f => {
-        match hear(f, departed) {
+        match heard.hear(f, departed) {
             Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32, 0u32, 0u64),
             Ok(news) => {
                 // Departure times are in force without the agent: it only measures how soon.

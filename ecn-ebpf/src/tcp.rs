@@ -12,14 +12,15 @@ use aya_ebpf::{helpers::bpf_l4_csum_replace, macros::classifier, programs::TcCon
 use ecn_core::{
     abi::{self, Count, Endpoint},
     ace::{self, Ack, Carrier},
-    flow::{self, Key},
+    echo::{News, Refusal},
+    flow::{self, Flow, Key},
     packet::{Ip, Tcp},
 };
 
 use crate::{
     endpoint::receiver_entry,
     maps::{ECN_ENDPOINT, ECN_FLOW, ECN_RECEIVER, ECN_TAIL, ECN_WORK, control, count},
-    response::{self, locked, now, reverse},
+    response::{self, Heard, locked, now, reverse},
     skb::{NEXT, Packet, field, load, raw, store},
 };
 
@@ -29,6 +30,13 @@ const FLAGS: u32 = 12;
 const PSH: u8 = 0x08;
 /// Offset of the checksum.
 const CHECKSUM: u32 = 16;
+
+impl Heard for Ack {
+    #[inline(always)]
+    fn hear(self, flow: &mut Flow, departed: u32) -> Result<News, Refusal> {
+        Ok(flow.ace.take(self, flow.sent_packets as u32, departed))
+    }
+}
 
 /// Payload of a segment or super-packet, and of each segment in it.
 #[inline(always)]
@@ -169,16 +177,7 @@ fn answer(ctx: &TcContext) -> Option<()> {
     if unsafe { core::ptr::read_volatile(&raw const (*f).flow.flags) } & flow::PLAIN == 0 {
         return None;
     }
-    response::answer(
-        ctx,
-        f,
-        key,
-        &mut work.given,
-        endpoint,
-        number,
-        flags,
-        |f, departed| Ok(f.ace.take(a, f.sent_packets as u32, departed)),
-    );
+    response::answer(ctx, f, key, &mut work.given, endpoint, number, flags, a);
     if a.ace != 0 {
         write(ctx, at, 0);
     }
