@@ -365,8 +365,16 @@ const HTB: (&str, bool, &str) = (
     false,
     "no classes (`enforcement = \"htb\"`), no rig",
 );
+const XDP: (&str, bool, &str) = (
+    "XDP in the driver",
+    false,
+    "echoes are taken at tc: `hook = \"xdp\"` is refused",
+);
 const VETH: (&str, bool, &str) = ("veth", false, "no rig, no marking at departure");
 const BRIDGE: (&str, bool, &str) = ("bridge", true, "there is nothing to mark at");
+
+/// A device to try things on.
+const NEAR: &str = "ecn-near";
 
 const SIZES: Sizes = Sizes {
     bridges: 1,
@@ -539,10 +547,21 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
             report.tried(need, required, &fq, without);
             let (need, required, without) = HTB;
             report.tried(need, required, &htb, without);
+            let (need, required, without) = XDP;
+            match &loaded {
+                Some(datapath) => report.tried(need, required, &xdp(netns, datapath), without),
+                None => report.add(
+                    need,
+                    required,
+                    None,
+                    "not tried: no program to attach",
+                    without,
+                ),
+            }
             (fq.is_ok(), htb.is_ok())
         }
         Err(_) => {
-            for (need, required, without) in [FQ, HTB] {
+            for (need, required, without) in [FQ, HTB, XDP] {
                 report.add(need, required, None, "not tried: no device", without);
             }
             return;
@@ -564,8 +583,14 @@ fn tcx(netns: &NetNs, datapath: &Datapath) -> anyhow::Result<bool> {
     Ok(attached.hook() == AttachedBy::Tcx)
 }
 
+/// Attaches the XDP program to a veth: other drivers decide for themselves.
+fn xdp(netns: &NetNs, datapath: &Datapath) -> anyhow::Result<()> {
+    datapath.copy(netns.inum(), 1)?.attach_xdp(netns, NEAR)?;
+    Ok(())
+}
+
 fn veth(netns: &NetNs) -> anyhow::Result<u32> {
-    let [near, far] = ["ecn-near", "ecn-far"].map(|name| VethEnd {
+    let [near, far] = [NEAR, "ecn-far"].map(|name| VethEnd {
         name,
         ..VethEnd::default()
     });
