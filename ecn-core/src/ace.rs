@@ -125,8 +125,8 @@ pub struct Receiver {
     /// Sequence number behind a marked segment that TCP saw the mark of, see
     /// [`crate::echo::PROBING`].
     pub probe_end: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// Marked packets that echoes said, modulo 2^32. Counted apart: an echo may overtake an ACK.
+    pub echoed: u32,
 }
 
 impl Receiver {
@@ -142,7 +142,7 @@ impl Receiver {
             segment: 0,
             repeats: 0,
             probe_end: 0,
-            _pad: 0,
+            echoed: 0,
         }
     }
 
@@ -224,13 +224,13 @@ impl Receiver {
         ace
     }
 
-    /// Says all at once, in an echo; returns the running count.
+    /// Says all at once, in an echo; returns the running count of echoes.
     #[inline(always)]
     pub fn say_all(&mut self) -> u32 {
-        self.said = self.said.wrapping_add(self.unsaid);
+        self.echoed = self.echoed.wrapping_add(self.unsaid);
         self.unsaid = 0;
         self.blocked_ns = 0;
-        self.said
+        self.echoed
     }
 }
 
@@ -240,6 +240,8 @@ const SENT: u32 = 1;
 const ACKED: u32 = 2;
 /// [`Sender::state`]: [`Sender::said`] is the receiver's.
 const SYNCED: u32 = 4;
+/// [`Sender::state`]: the receiver's count of echoes is known.
+const HEARD: u32 = 8;
 
 /// A segment from the receiver.
 #[repr(C)]
@@ -299,7 +301,7 @@ impl Sender {
         (self.ack, self.acked, self.end) = (next, next, next);
         self.received = sent;
         self.floor = floor;
-        self.state = SENT | ACKED | SYNCED;
+        self.state = SENT | ACKED | SYNCED | HEARD;
     }
 
     /// Data leaves: `bytes` from number `sequence` on, in segments of `segment` bytes. Returns whether
@@ -355,16 +357,15 @@ impl Sender {
         self.news(received, ce, sent, departed)
     }
 
-    /// Takes an echo, which the receiver sends when segments cannot say it.
+    /// Takes an echo, which the receiver sends when segments cannot say it, with `ce` marks more than the
+    /// last one.
     #[inline(always)]
-    pub fn take_echo(&mut self, said: u32, sent: u32, departed: u32) -> News {
-        let mut ce = said.wrapping_sub(self.said);
-        if self.state & SYNCED == 0 || ce > MOST_UNSAID {
+    pub fn take_echo(&mut self, mut ce: u32, sent: u32, departed: u32) -> News {
+        if self.state & HEARD == 0 || ce > MOST_UNSAID {
             // Another count than the one followed so far.
             ce = 0;
         }
-        self.said = said;
-        self.state |= SYNCED;
+        self.state |= HEARD;
         self.news(self.received, ce, sent, departed)
     }
 

@@ -84,6 +84,7 @@ impl Flow {
         if known & echo::FRESH != 0 {
             self.flags = 0;
             self.ace.begin(sequence, self.sent_packets as u32);
+            self.echo.ce = 0;
         }
         let new = self.ace.send(sequence, bytes, segment);
         if own_ecn || known & echo::NEGOTIATED != 0 {
@@ -116,7 +117,9 @@ impl Flow {
         }
         self.echo.synced = 1;
         self.echo.sequence = echo.sequence;
-        Ok(self.ace.take_echo(echo.ce, sent, departed))
+        let ce = echo.ce.wrapping_sub(self.echo.ce);
+        self.echo.ce = echo.ce;
+        Ok(self.ace.take_echo(ce, sent, departed))
     }
 
     /// Takes an accepted echo: the response, with a round that lasts until the decreased rate is in
