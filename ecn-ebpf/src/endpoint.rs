@@ -509,7 +509,7 @@ fn take_echo(
         return None;
     };
     match response::source(&e, key) {
-        Some(f) => response::take(&p.ctx, &e, f, key, endpoint, endpoint_number(&p.ctx), flags),
+        Some(f) => response::take(&p.ctx, &e, f, key, endpoint, flags),
         None => count(Count::EchoUnknown, 1),
     }
     Some(SHOT)

@@ -92,7 +92,6 @@ pub fn take<C: EbpfContext>(
     f: *mut LockedFlow,
     key: &mut Key,
     endpoint: &Endpoint,
-    number: u32,
     flags: u32,
 ) {
     let Some(work) = ECN_WORK.get_ptr_mut(0) else {
@@ -100,7 +99,7 @@ pub fn take<C: EbpfContext>(
     };
     // SAFETY: this CPU's own, and nothing else runs here meanwhile.
     let given = unsafe { &mut (*work).given };
-    match answer(ctx, f, key, given, endpoint, number, flags, e) {
+    match answer(ctx, f, key, given, endpoint, flags, e) {
         REFUSED_DUPLICATE => count(Count::EchoDuplicate, 1),
         REFUSED_IMPOSSIBLE => count(Count::EchoImpossible, 1),
         _ => count(Count::EchoAccepted, 1),
@@ -138,11 +137,10 @@ pub fn answer<C: EbpfContext>(
     key: &mut Key,
     given: &mut abi::Given,
     endpoint: &Endpoint,
-    number: u32,
     flags: u32,
     heard: impl Heard,
 ) -> u32 {
-    let class = class_of(f);
+    let (class, number) = (class_of(f), u32::from(key.endpoint));
     let departed = word(ECN_DEPARTED.get(class & 0xffff)) as u32;
     let in_force = word(ECN_IN_FORCE.get(class & 0xffff));
     let mut marked_ns = 0;

@@ -166,8 +166,7 @@ pub fn ecn_tcp_ack(ctx: TcContext) -> i32 {
 #[inline(always)]
 fn answer(ctx: &TcContext) -> Option<()> {
     let flags = control()?.flags;
-    let number = field!(ctx, cb)[0];
-    let endpoint = ECN_ENDPOINT.get(number)?;
+    let endpoint = ECN_ENDPOINT.get(field!(ctx, cb)[0])?;
     let work = ECN_WORK.get_ptr_mut(0)?;
     // SAFETY: as in `ack`.
     let work = unsafe { &mut *work };
@@ -177,7 +176,7 @@ fn answer(ctx: &TcContext) -> Option<()> {
     if unsafe { core::ptr::read_volatile(&raw const (*f).flow.flags) } & flow::PLAIN == 0 {
         return None;
     }
-    response::answer(ctx, f, key, &mut work.given, endpoint, number, flags, a);
+    response::answer(ctx, f, key, &mut work.given, endpoint, flags, a);
     if a.ace != 0 {
         write(ctx, at, 0);
     }

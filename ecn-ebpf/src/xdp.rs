@@ -117,7 +117,7 @@ fn take_echo(ctx: &XdpContext) -> Option<()> {
     let e = Echo::parse(&b)?;
     // Of a flow that is not ours: perhaps only flooded to here. The tc program knows.
     let f = response::source(&e, &mut key)?;
-    response::take(ctx, &e, f, &mut key, endpoint, number, control.flags);
+    response::take(ctx, &e, f, &mut key, endpoint, control.flags);
     count(Count::EchoXdp, 1);
     Some(())
 }
