@@ -86,13 +86,14 @@ fn bpf_missing() -> Vec<String> {
 }
 
 /// What the real-kernel tests call, and the Debian package of each.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 7] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("bridge", "iproute2"),
     ("ping", "iputils-ping"),
     ("iperf3", "iperf3"),
     ("bpftool", "bpftool"),
+    ("python3", "python3"),
 ];
 
 /// The packages of the tools that are missing, each once.
