@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ecn_core::abi::{self, DeviceKey, name};
+use ecn_core::{
+    abi::{self, DeviceKey, name},
+    flow,
+};
 
 use super::{
     Error, Inner, Result, endpoint_policy,
@@ -47,8 +50,8 @@ pub(super) struct Endpoint {
     made: HashSet<u32>,
     /// Where echoes are taken.
     hook: Hook,
-    _attached: Vec<Attached>,
-    _copy: Copy,
+    attached: Vec<Attached>,
+    copy: Copy,
 }
 
 impl Endpoint {
@@ -125,7 +128,7 @@ impl Endpoint {
     /// Takes everything off its device.
     fn take_off(self) {
         // Programs first: no packet may choose a class that is going.
-        drop(self._attached);
+        drop(self.attached);
         if let (Some(segments), false) = (self.gso_max_segs, self.away)
             && let Err(error) = self.nl.set_gso_max_segs(self.link.index, segments)
         {
@@ -200,8 +203,8 @@ impl Inner {
             said: false,
             made: HashSet::new(),
             hook: Hook::Tc,
-            _attached: Vec::new(),
-            _copy: copy,
+            attached: Vec::new(),
+            copy,
         };
         if let Err(error) = self.enforce(&endpoint) {
             self.endpoints.push(endpoint);
@@ -214,9 +217,9 @@ impl Inner {
         device.endpoint = number;
         self.maps.set_device(key, device)?;
         for program in [name::ENDPOINT_IN, name::ENDPOINT_OUT] {
-            let attached = endpoint._copy.attach(&endpoint.ns, &config.device, program);
+            let attached = endpoint.copy.attach(&endpoint.ns, &config.device, program);
             match attached {
-                Ok(attached) => endpoint._attached.push(attached),
+                Ok(attached) => endpoint.attached.push(attached),
                 Err(error) => {
                     self.endpoints.push(endpoint);
                     return Err(error.into());
@@ -227,9 +230,9 @@ impl Inner {
         if config.hook == Hook::Xdp
             || config.hook == Hook::Auto && endpoint.link.kind.as_deref() != Some("veth")
         {
-            match endpoint._copy.attach_xdp(&endpoint.ns, &config.device) {
+            match endpoint.copy.attach_xdp(&endpoint.ns, &config.device) {
                 Ok(attached) => {
-                    endpoint._attached.push(attached);
+                    endpoint.attached.push(attached);
                     endpoint.hook = Hook::Xdp;
                 }
                 Err(error) if config.hook == Hook::Auto => tracing::debug!("{error}"),
@@ -280,7 +283,7 @@ impl Inner {
         tracing::warn!("endpoint {}: its device is gone", endpoint.name());
         endpoint.away = true;
         endpoint.made.clear();
-        endpoint._attached.clear();
+        endpoint.attached.clear();
         let (key, number) = (endpoint.key(), endpoint.number);
         lock(&self.shared.targets).remove(&number);
         self.forget_role(key, abi::ROLE_ENDPOINT);
@@ -399,7 +402,7 @@ impl Inner {
             if u32::from(key.endpoint) != number || flow.class == 0 {
                 continue;
             }
-            self.make_class(number, flow.class)?;
+            self.make_class(&key, flow.class)?;
             // Who was to say so before cannot any more.
             self.maps.set_in_force(flow.class, flow.decreases as u32)?;
         }
@@ -410,9 +413,23 @@ impl Inner {
         self.endpoints.get_mut((number as usize).wrapping_sub(1))
     }
 
-    /// A new flow took a class: it comes into being, with the rate that the flow has by now.
-    pub(super) fn make_class(&mut self, number: u32, class: u32) -> Result<()> {
+    /// A new flow took a class.
+    pub(super) fn class_taken(&mut self, number: u32, class: u32) -> Result<()> {
         self.offer_classes();
+        let flows = self.maps.flows()?;
+        let of_class = |(key, flow): &&(flow::Key, flow::Flow)| {
+            u32::from(key.endpoint) == number && flow.class == class
+        };
+        // Not found: it is gone, or the walk has missed it and the sweep will not.
+        match flows.iter().find(of_class) {
+            Some((key, _)) => self.make_class(key, class),
+            None => Ok(()),
+        }
+    }
+
+    /// A flow's class comes into being, if it has not, with the rate that the flow has by now.
+    fn make_class(&mut self, key: &flow::Key, class: u32) -> Result<()> {
+        let number = u32::from(key.endpoint);
         let Some(endpoint) = self.endpoint(number) else {
             return Ok(());
         };
@@ -426,15 +443,15 @@ impl Inner {
         endpoint
             .htb
             .add_flow_class(&endpoint.nl, class as u16, link)?;
-        endpoint.made.insert(class);
-        let flows = self.maps.flows()?;
-        let Some((key, _)) = flows.iter().find(|(_, flow)| flow.class == class) else {
-            return Ok(());
-        };
         // Set by hand before there was a class to set.
         let pinned = lock(&self.shared.pinned).get(&(number, class)).copied();
         let opened = self.shared.open_class(&mut self.maps, key, pinned);
-        opened.map_err(not_changed)
+        opened.map_err(not_changed)?;
+        // Only now: what went wrong above is tried again at the next sweep.
+        if let Some(endpoint) = self.endpoint(number) {
+            endpoint.made.insert(class);
+        }
+        Ok(())
     }
 
     fn set_rate(&self, at: (u32, u32), rate_bytes_per_s: u64) -> Result<()> {
@@ -497,7 +514,7 @@ impl Inner {
             // The ring was full when it took its class, or its device was made again. One device's
             // trouble must not keep the others waiting.
             if flow.class != 0
-                && let Err(error) = self.make_class(key.endpoint.into(), flow.class)
+                && let Err(error) = self.make_class(&key, flow.class)
             {
                 tracing::debug!("{error}");
             }

@@ -314,7 +314,7 @@ impl Agent {
         let refill = Arc::clone(&inner);
         tasks.push(tokio::spawn(async move {
             while let Some((endpoint, class)) = takers.recv().await {
-                on_inner(&refill, move |inner| inner.make_class(endpoint, class)).await;
+                on_inner(&refill, move |inner| inner.class_taken(endpoint, class)).await;
             }
         }));
         tasks.push(tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)));
