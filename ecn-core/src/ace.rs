@@ -17,18 +17,15 @@
 //! row when all packets are marked.
 //!
 //! n is (bytes acknowledged since the last segment that said something) / (longest segment), rounded
-//! up; both ends see both. What says something: every segment without payload, and one with payload
-//! whose ACE is not 0. Super-packets are not written, because their segmentation does not repeat CWR.
+//! up; both ends see both. Only segments without payload say something. The others are the reverse path's
+//! data: they wait for its rate limit while later ACKs overtake them, and both ends must agree which segment
+//! was the last. Where all ACKs come with data, an echo says what was marked ([`WAIT_NS`]).
 
 use crate::echo::News;
 
 /// Steps below this mean themselves.
 const LITERAL: u32 = 2;
-/// Payload segments that repeat what one has said. They are the reverse path's data, and flags that
-/// change keep the source from merging them.
-const REPEATS: u32 = 3;
-/// How long super-packets of the reverse path may keep marks from being said, before an echo of the
-/// ordinary kind says them.
+/// How long marks may wait while only data goes back, before an echo of the ordinary kind says them.
 pub const WAIT_NS: u64 = 2_000_000;
 /// Marks that wait for the next ACK, at most.
 pub const MOST_UNSAID: u32 = 256;
@@ -93,22 +90,11 @@ pub const fn sayable(unsaid: u32, n: u32) -> u32 {
     }
 }
 
-/// What a segment towards the source is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
-    /// Without payload.
-    Ack,
-    /// One segment with payload.
-    Payload,
-    /// Several segments in one, with payload.
-    Super,
-}
-
 /// What a receiver keeps of a TCP connection.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receiver {
-    /// Since when marks could not be said; 0: they can.
+    /// Since when marks wait, while only data goes back; 0: they do not.
     pub blocked_ns: u64,
     /// Marked packets that were said, modulo 2^32; ACE is its last three bits.
     pub said: u32,
@@ -120,13 +106,13 @@ pub struct Receiver {
     pub ack: u32,
     /// Longest segment seen, bytes of payload.
     pub segment: u32,
-    /// Payload segments that are to repeat it.
-    pub repeats: u32,
     /// Sequence number behind a marked segment that TCP saw the mark of, see
     /// [`crate::echo::PROBING`].
     pub probe_end: u32,
     /// Marked packets that echoes said, modulo 2^32. Counted apart: an echo may overtake an ACK.
     pub echoed: u32,
+    /// Padding.
+    pub _pad: u32,
 }
 
 impl Receiver {
@@ -140,9 +126,9 @@ impl Receiver {
             forgotten: 0,
             ack: 0,
             segment: 0,
-            repeats: 0,
             probe_end: 0,
             echoed: 0,
+            _pad: 0,
         }
     }
 
@@ -154,7 +140,7 @@ impl Receiver {
     }
 
     /// Counts data: segments of `segment` bytes, of which `ce` are marked. Returns whether an echo
-    /// must say it, because the reverse path's super-packets cannot.
+    /// must say it, because only data went back for a while.
     #[inline(always)]
     pub fn count(&mut self, segment: u32, ce: u32, now_ns: u64) -> bool {
         if segment > self.segment {
@@ -174,54 +160,28 @@ impl Receiver {
         }
     }
 
-    /// The ACE of a segment that acknowledges up to `ack`; 0: the flags stay as they are.
+    /// The ACE of a segment without payload that acknowledges up to `ack`.
     #[inline(always)]
-    pub fn say(&mut self, carrier: Carrier, ack: u32, now_ns: u64) -> u8 {
+    pub fn say(&mut self, ack: u32) -> u8 {
         let newly = ack.wrapping_sub(self.ack);
-        // An acknowledgement that a later one overtook on another CPU says nothing new.
-        let overtaken = newly as i32 <= -1;
-        let mut step = 0;
-        if carrier == Carrier::Ack {
-            if overtaken {
-                return self.said as u8 & 7;
-            }
-            step = sayable(self.unsaid, packets(newly, self.segment));
-        } else if carrier == Carrier::Payload && !overtaken {
-            step = if self.unsaid < LITERAL {
-                self.unsaid
-            } else {
-                LITERAL - 1
-            };
-            // 0 would not be read.
-            if step != 0 && self.said.wrapping_add(step) & 7 == 0 {
-                step -= 1;
-            }
-        }
-        if step != 0 {
+        // One that a later one overtook on another CPU says nothing new.
+        if newly as i32 > -1 {
+            let step = sayable(self.unsaid, packets(newly, self.segment));
             self.said = self.said.wrapping_add(step);
             self.unsaid -= step;
-            self.blocked_ns = 0;
-            self.repeats = REPEATS;
-        } else if self.unsaid != 0 && self.blocked_ns == 0 {
-            self.blocked_ns = now_ns;
-        }
-        if carrier == Carrier::Payload {
-            if self.repeats == 0 {
-                return 0;
-            }
-            self.repeats -= 1;
-        }
-        if carrier == Carrier::Super {
-            return 0;
-        }
-        if carrier == Carrier::Ack {
             self.forget(MOST_KEPT);
-        }
-        let ace = self.said as u8 & 7;
-        if !overtaken && (carrier == Carrier::Ack || ace != 0) {
+            self.blocked_ns = 0;
             self.ack = ack;
         }
-        ace
+        self.said as u8 & 7
+    }
+
+    /// Data goes back, and no ACK of its own.
+    #[inline(always)]
+    pub fn wait(&mut self, now_ns: u64) {
+        if self.unsaid != 0 && self.blocked_ns == 0 {
+            self.blocked_ns = now_ns;
+        }
     }
 
     /// Says all at once, in an echo; returns the running count of echoes.
@@ -327,33 +287,32 @@ impl Sender {
     pub fn take(&mut self, a: Ack, sent: u32, departed: u32) -> News {
         let on_way = self.end.wrapping_sub(a.ack) as i32;
         // A FIN has a number too. More than that was never sent here.
-        let unsent = self.state & SENT == 0 || on_way < -1;
-        let old = self.state & ACKED != 0 && a.ack.wrapping_sub(self.acked) as i32 <= -1;
-        if unsent || old {
+        if self.state & SENT == 0 || on_way < -1 {
             return self.news(self.received, 0, sent, departed);
         }
-        self.acked = a.ack;
-        self.state |= ACKED;
+        let mut received = self.received;
+        if self.state & ACKED == 0 || a.ack.wrapping_sub(self.acked) as i32 > -1 {
+            self.acked = a.ack;
+            self.state |= ACKED;
+            let on_way = if on_way > 0 { on_way as u32 } else { 0 };
+            received = sent.wrapping_sub(packets(on_way, self.segment));
+        }
+        // Data may have overtaken it, and says nothing; a later one that does may not.
+        let newly = a.ack.wrapping_sub(self.ack);
         let mut ce = 0;
-        if a.ace != 0 || a.payload == 0 {
+        if a.payload == 0 && self.state & SYNCED == 0 {
+            // Counts from before we looked are no news.
+            self.said = a.ace;
+            self.ack = a.ack;
+            self.state |= SYNCED;
+        } else if a.payload == 0 && newly as i32 > -1 {
             let step = a.ace.wrapping_sub(self.said) & 7;
-            let n = packets(a.ack.wrapping_sub(self.ack), self.segment);
-            let meant = if self.state & SYNCED != 0 {
-                meaning(step, n)
-            } else {
-                // Counts from before we looked are no news.
-                self.said = a.ace;
-                self.state |= SYNCED;
-                Some(0)
-            };
-            if let Some(meant) = meant {
+            if let Some(meant) = meaning(step, packets(newly, self.segment)) {
                 ce = meant;
                 self.said = self.said.wrapping_add(meant);
                 self.ack = a.ack;
             }
         }
-        let on_way = if on_way > 0 { on_way as u32 } else { 0 };
-        let received = sent.wrapping_sub(packets(on_way, self.segment));
         self.news(received, ce, sent, departed)
     }
 

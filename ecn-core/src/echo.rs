@@ -196,9 +196,10 @@ impl Receiver {
     }
 
     /// The ACE of a TCP segment towards the source, which acknowledges up to `ack`; 0: its flags stay as
-    /// they are. `own`: its TCP has set some itself. Also returns what is known of the connection.
+    /// they are. `data`: it has payload; `own`: its TCP has set flags itself. Also returns what is known of
+    /// the connection.
     #[inline(always)]
-    pub fn say(&mut self, carrier: ace::Carrier, ack: u32, own: bool, now_ns: u64) -> (u8, u32) {
+    pub fn say(&mut self, data: bool, ack: u32, own: bool, now_ns: u64) -> (u8, u32) {
         let known = self.flags;
         if own {
             self.flags = NEGOTIATED;
@@ -206,13 +207,17 @@ impl Receiver {
             self.flags = PLAIN;
             // What was counted meanwhile is old.
             self.ace.begin(ack);
-        } else if carrier != ace::Carrier::Ack {
+        } else if data {
             self.flags &= !FRESH;
         }
         if known & PLAIN == 0 || own {
             return (0, known);
         }
-        (self.ace.say(carrier, ack, now_ns), known)
+        if data {
+            self.ace.wait(now_ns);
+            return (0, known);
+        }
+        (self.ace.say(ack), known)
     }
 
     /// The echo to send now; each has its own number.

@@ -96,6 +96,15 @@ impl Flow {
         }
     }
 
+    /// A packet of the flow comes by at its source.
+    #[inline(always)]
+    pub fn seen(&mut self, now_ns: u64) {
+        self.last_sent_ns = now_ns;
+        if self.created_ns == 0 {
+            self.created_ns = now_ns;
+        }
+    }
+
     /// Takes an echo.
     ///
     /// # Errors

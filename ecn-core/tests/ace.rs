@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use ecn_core::ace::{
-    Ack, Carrier, MOST_UNSAID, Receiver, Sender, WAIT_NS, meaning, sayable, with_ace,
-};
+use ecn_core::ace::{Ack, MOST_UNSAID, Receiver, Sender, WAIT_NS, meaning, sayable, with_ace};
 use ecn_core::packet::{TRANSPORT_WINDOW, tcp};
 use ecn_core::{echo, flow};
 use proptest::prelude::*;
@@ -49,11 +47,21 @@ impl Connection {
     }
 
     /// The segment that acknowledges all.
-    fn say(&mut self, carrier: Carrier) -> Ack {
+    fn say(&mut self) -> Ack {
         Ack {
             ack: self.end,
-            ace: self.receiver.say(carrier, self.end, 1).into(),
-            payload: (carrier != Carrier::Ack).into(),
+            ace: self.receiver.say(self.end).into(),
+            payload: 0,
+        }
+    }
+
+    /// Data of the reverse path that acknowledges all.
+    fn say_with_data(&mut self, now_ns: u64) -> Ack {
+        self.receiver.wait(now_ns);
+        Ack {
+            ack: self.end,
+            ace: 0,
+            payload: 1,
         }
     }
 
@@ -65,7 +73,7 @@ impl Connection {
     }
 
     fn ack(&mut self) {
-        let ack = self.say(Carrier::Ack);
+        let ack = self.say();
         self.take(ack);
     }
 }
@@ -117,7 +125,7 @@ fn lost_acks() {
     let mut c = Connection::new(7);
     for i in 0..300 {
         c.data(2, 2, 1);
-        let ack = c.say(Carrier::Ack);
+        let ack = c.say();
         if i % 3 == 2 {
             c.take(ack);
         }
@@ -129,7 +137,7 @@ fn lost_acks() {
 fn old_acks_say_nothing() {
     let mut c = Connection::new(0);
     c.data(2, 1, 1);
-    let old = c.say(Carrier::Ack);
+    let old = c.say();
     c.data(2, 1, 1);
     c.ack();
     let before = c.source;
@@ -172,17 +180,12 @@ fn connections_from_before() {
     assert_eq!((news.packets, news.ce), (1, 1));
 }
 
-/// Super-packets of the reverse path cannot say marks: after a while an echo does.
+/// Data of the reverse path says no marks: after a while an echo does.
 #[test]
 fn blocked() {
     let mut c = Connection::new(0);
     assert!(!c.data(10, 4, 100));
-    let ack = Ack {
-        ack: c.end,
-        ace: c.receiver.say(Carrier::Super, c.end, 100).into(),
-        payload: 1,
-    };
-    assert_eq!(ack.ace, 0);
+    let ack = c.say_with_data(100);
     c.take(ack);
     // All acknowledged, no mark known.
     assert_eq!((c.acked, c.acked_marks), (10, 0));
@@ -208,7 +211,7 @@ fn blocked() {
 fn an_echo_overtakes_an_ack() {
     let mut c = Connection::new(0);
     c.data(2, 2, 100);
-    let ace = c.receiver.say(Carrier::Ack, c.end, 100).into();
+    let ace = c.receiver.say(c.end).into();
     let ack = Ack {
         ack: c.end,
         ace,
@@ -236,19 +239,23 @@ proptest! {
     #[test]
     fn in_order(
         first in any::<u32>(),
-        // Packets, how many of them marked, and what carries the ACK.
-        steps in prop::collection::vec((0u32..90, 0u32..90, 0usize..4), 1..300),
+        // Packets, how many of them marked, and whether data carries the ACK and waits for so many others.
+        steps in prop::collection::vec((0u32..90, 0u32..90, prop::option::of(0usize..4)), 1..300),
     ) {
         let mut c = Connection::new(first);
-        for (n, ce, carrier) in steps {
+        let mut waiting = Vec::new();
+        for (i, &(n, ce, data)) in steps.iter().enumerate() {
             c.data(n, ce.min(n), 1);
-            let carrier = [Carrier::Ack, Carrier::Ack, Carrier::Payload, Carrier::Super][carrier];
-            let ack = c.say(carrier);
-            c.take(ack);
-            prop_assert!(c.acked <= c.sent);
-            if carrier == Carrier::Ack || ack.ace != 0 {
-                prop_assert_eq!(c.source.said, c.receiver.said);
+            if let Some(after) = data {
+                waiting.push((i + after, c.say_with_data(1)));
+            } else {
+                c.ack();
             }
+            for (_, ack) in waiting.extract_if(.., |(until, _)| *until <= i) {
+                c.take(ack);
+            }
+            prop_assert!(c.acked <= c.sent);
+            prop_assert_eq!(c.source.said, c.receiver.said);
         }
         while c.receiver.unsaid != 0 {
             c.ack();
@@ -269,7 +276,7 @@ proptest! {
         let mut lost = 0;
         for (n, ce, lose) in steps {
             c.data(n, ce.min(n), 1);
-            let ack = c.say(Carrier::Ack);
+            let ack = c.say();
             if lose && lost < 2 {
                 lost += 1;
             } else {
@@ -302,15 +309,13 @@ proptest! {
 
 // What a connection is.
 
-const DATA: Carrier = Carrier::Payload;
-
 #[test]
 fn known_by_its_handshake() {
     for (negotiated, hides) in [(false, echo::HIDE), (true, 0)] {
         let mut r = echo::Receiver::new();
         r.begin(negotiated, 1000, 5);
         assert_eq!((r.last_packet_ns, r.ace.ack), (5, 1000));
-        let known = r.say(DATA, 1000, false, 6).1;
+        let known = r.say(true, 1000, false, 6).1;
         // Its own data is the first: the flow begins with it, and once only.
         let mut f = flow::Flow::new();
         f.sent_packets = 10;
@@ -318,11 +323,11 @@ fn known_by_its_handshake() {
         assert_eq!((f.ace.end, f.ace.received), (177, 10));
         assert_eq!(f.flags == flow::NEGOTIATED, negotiated);
         assert_eq!(f.flags == flow::PLAIN, !negotiated);
-        assert_eq!(r.say(DATA, 1000, false, 6).1 & echo::FRESH, 0);
+        assert_eq!(r.say(true, 1000, false, 6).1 & echo::FRESH, 0);
         assert_eq!(r.count_tcp(2, 3000, true, 1448, 3896, 7), hides);
         assert_eq!((r.packets, r.ce), (2, 2));
         // The first mark is said by the first ACK.
-        let ace = r.say(Carrier::Ack, 3896, false, 8).0;
+        let ace = r.say(false, 3896, false, 8).0;
         assert_eq!(ace, if negotiated { 0 } else { 2 });
     }
 }
@@ -333,14 +338,14 @@ fn known_by_its_answer() {
     for native in [false, true] {
         let mut r = echo::Receiver::new();
         assert_eq!(r.count_tcp(1, 1500, false, 1448, 1448, 1), 0);
-        assert_eq!(r.say(Carrier::Ack, 1448, false, 1).0, 0);
+        assert_eq!(r.say(false, 1448, false, 1).0, 0);
         assert_eq!(r.count_tcp(1, 1500, true, 1448, 2896, 2), 0, "seen");
         // An ACK that was on its way already tells nothing.
-        assert_eq!(r.say(Carrier::Ack, 1448, false, 3), (0, echo::PROBING));
+        assert_eq!(r.say(false, 1448, false, 3), (0, echo::PROBING));
         assert_eq!(r.flags, echo::PROBING);
-        assert_eq!(r.say(Carrier::Ack, 2896, native, 4).0, 0);
+        assert_eq!(r.say(false, 2896, native, 4).0, 0);
         let hidden = r.count_tcp(1, 1500, true, 1448, 4344, 5);
-        let ace = r.say(Carrier::Ack, 4344, native, 6).0;
+        let ace = r.say(false, 4344, native, 6).0;
         if native {
             assert_eq!((r.flags, hidden, ace), (echo::NEGOTIATED, 0, 0));
         } else {
@@ -354,7 +359,7 @@ fn known_by_its_answer() {
 fn known_by_its_flags() {
     let mut r = echo::Receiver::new();
     r.begin(false, 0, 1);
-    assert_eq!(r.say(Carrier::Ack, 0, true, 2).0, 0);
+    assert_eq!(r.say(false, 0, true, 2).0, 0);
     assert_eq!(r.flags, echo::NEGOTIATED);
     let mut f = flow::Flow::new();
     f.send_tcp(echo::PLAIN, false, 0, 100, 100);

@@ -169,6 +169,7 @@ fn out(ctx: TcContext) -> Option<i32> {
     if c.ip.protocol as u32 == endpoint.echo.protocol {
         return None;
     }
+    let now = now();
     let mut known = 0;
     if let Some(t) = c.tcp()
         && endpoint.flags & abi::ECHO != 0
@@ -179,12 +180,11 @@ fn out(ctx: TcContext) -> Option<i32> {
         if t.syn || t.rst {
             return None;
         }
-        known = tcp::say(&p, &c.ip, t, c.data, &mut key);
+        known = tcp::say(&p, &c.ip, t, c.data, &mut key, now);
     }
     if !c.data || endpoint.flags & abi::CONTROL_FLOWS == 0 {
         return None;
     }
-    let now = now();
     let Some(f) = flow_entry(&key) else {
         count(Count::FlowsFull, 1);
         return None;
@@ -193,12 +193,7 @@ fn out(ctx: TcContext) -> Option<i32> {
     let by_socket = endpoint.flags & abi::PACE != 0;
     if by_socket && !(c.tcp().is_some() && socket::remember(&p.ctx, f, &key)) {
         // Seen, and said to be unlimited: without a class it shows as that.
-        locked!(f, flow as f => {
-            f.last_sent_ns = now;
-            if f.created_ns == 0 {
-                f.created_ns = now;
-            }
-        });
+        locked!(f, flow as f => f.seen(now));
         count(Count::Unpaced, n as u64);
         return None;
     }
@@ -224,10 +219,7 @@ fn out(ctx: TcContext) -> Option<i32> {
         if len != 0 {
             f.send_tcp(known, own_ecn, sequence, len, segment);
         }
-        f.last_sent_ns = now;
-        if f.created_ns == 0 {
-            f.created_ns = now;
-        }
+        f.seen(now);
         let mut at = 0;
         if paced && f.flags & flow::NEGOTIATED == 0 {
             let rate = match (limit, f.rate_bytes_per_s) {

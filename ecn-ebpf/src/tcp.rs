@@ -11,7 +11,7 @@
 use aya_ebpf::{helpers::bpf_l4_csum_replace, macros::classifier, programs::TcContext};
 use ecn_core::{
     abi::{self, Count, Endpoint},
-    ace::{self, Ack, Carrier},
+    ace::{self, Ack},
     echo::{News, Refusal},
     flow::{self, Flow, Key},
     packet::{Ip, Tcp},
@@ -112,23 +112,15 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
 /// Says what was marked, in a segment towards the source. Returns what is known of the connection, as
 /// flags of [`ecn_core::echo::Receiver`].
 #[inline(always)]
-pub fn say(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) -> u32 {
+pub fn say(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key, now: u64) -> u32 {
     reverse(key);
     let found = ECN_RECEIVER.get_ptr_mut(&*key);
     reverse(key);
     let Some(r) = found else {
         return 0;
     };
-    let (bytes, segment) = lengths(p, ip, t);
-    let carrier = if !data {
-        Carrier::Ack
-    } else if bytes > segment {
-        Carrier::Super
-    } else {
-        Carrier::Payload
-    };
-    let (own, ack, now) = (t.ecn, t.ack_number, now());
-    let (ace, known) = locked!(r, receiver as r => r.say(carrier, ack, own, now));
+    let (own, ack) = (t.ecn, t.ack_number);
+    let (ace, known) = locked!(r, receiver as r => r.say(data, ack, own, now));
     if ace != 0 {
         write(&p.ctx, ip.upper(), ace);
     }
@@ -177,7 +169,7 @@ fn answer(ctx: &TcContext) -> Option<()> {
         return None;
     }
     response::answer(ctx, f, key, &mut work.given, endpoint, flags, a);
-    if a.ace != 0 {
+    if a.ace != 0 && a.payload == 0 {
         write(ctx, at, 0);
     }
     Some(())

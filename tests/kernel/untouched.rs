@@ -259,7 +259,7 @@ fn at_ports() {
     assert_eq!(port.unmarkable, others.len() as u64);
     assert_eq!(port.arrived, 120 + others.len() as u64);
     assert!(
-        (50..60).contains(&(port.marked - marked_before)),
+        (50..=60).contains(&(port.marked - marked_before)),
         "{port:?}"
     );
 
