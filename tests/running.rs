@@ -1,6 +1,6 @@
 //! The agent, in this process.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use ecn_core::{abi::Count, echo, flow, marking};
 use ecn_user::{
@@ -11,7 +11,10 @@ use ecn_user::{
 };
 use tokio::runtime::Runtime;
 
-use crate::lab::{BRIDGE, DEVICE, Lab};
+use crate::{
+    eventually,
+    lab::{BRIDGE, DEVICE, Lab},
+};
 
 /// Where tests pin.
 pub fn pin() -> PathBuf {
@@ -100,6 +103,23 @@ impl Running {
     /// Counters of a port.
     pub fn port(&self, port: &str) -> marking::Port {
         self.view().port(self.slot(port))
+    }
+
+    /// `n` packets came to a port, and all are counted off. Under load the kernel leaves out runs of the
+    /// tracepoint, seen where another process's softirq transmits; the agent repairs those.
+    #[track_caller]
+    pub fn all_left(&self, port: &str, n: u64) -> marking::Port {
+        let left = || {
+            let port = self.port(port);
+            port.departed + port.repaired == n
+        };
+        let all = eventually(Duration::from_secs(3), left);
+        let port = self.port(port);
+        assert!(
+            all && port.arrived == n && port.repaired * 10 <= n,
+            "{port:?}"
+        );
+        port
     }
 
     /// Whether nothing waits anywhere, by any counter; else what does.

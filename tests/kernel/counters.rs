@@ -140,18 +140,8 @@ fn tagged_packets_leave_as_they_came() {
     let two = ecn_tests::frames::tagged(&one, packet::ETHERTYPE_QINQ, 6);
     send(&lab, std::slice::from_ref(&one));
     settled(&running);
-    let port = running.port(&to.port);
-    assert_eq!(
-        (port.arrived, port.departed, port.repaired),
-        (N, N, 0),
-        "one tag"
-    );
+    running.all_left(&to.port, N);
     send(&lab, &[two]);
     settled(&running);
-    let port = running.port(&to.port);
-    assert_eq!(
-        (port.arrived, port.departed, port.repaired),
-        (2 * N, 2 * N, 0),
-        "two tags"
-    );
+    running.all_left(&to.port, 2 * N);
 }

@@ -166,14 +166,7 @@ fn segments_that_the_kernel_has_not_counted() {
         for _ in 0..SENDS {
             wire.send(&[&header[..], &frame].concat());
         }
-        let all = || running.port(&to.port).departed == SENDS * SEGMENTS;
-        assert!(eventually(s(3), all), "{:?}", running.port(&to.port));
-        let port = running.port(&to.port);
-        assert_eq!(
-            (port.arrived, port.repaired),
-            (SENDS * SEGMENTS, 0),
-            "{port:?}"
-        );
+        running.all_left(&to.port, SENDS * SEGMENTS);
         assert_eq!(running.waiting(), Vec::<String>::new());
         let (_, flow) = running.flow(|key| key.dst_port == 5001);
         assert_eq!(flow.sent_packets, SENDS * SEGMENTS);
