@@ -1,0 +1,283 @@
+//! What values are allowed.
+
+use std::{collections::HashSet, fmt, ops::RangeInclusive};
+
+use ecn_core::vqueue::DEPTH;
+
+use super::{
+    Agent, Bridge, Config, Every, Fraction, MarkAt, Queue, Response, Round, VERSION,
+    file::{Place, SECTIONS, Section},
+    fraction, netns_path,
+};
+use crate::units::DurationText;
+
+const RMIN_LOWEST: Fraction = fraction(1, 65536);
+const ONE: Fraction = fraction(1, 1);
+
+impl Config {
+    pub(super) fn check(&self) -> Vec<(Option<Place>, String)> {
+        let mut check = Check {
+            problems: Vec::new(),
+        };
+        if self.version != VERSION {
+            check.problems.push((
+                Some(Place {
+                    section: "",
+                    index: 0,
+                    key: "version",
+                }),
+                format!(
+                    "`version`: {} is not supported: allowed is {VERSION}",
+                    self.version
+                ),
+            ));
+        }
+        if self.bridges.is_empty() && self.endpoints.is_empty() {
+            check.problems.push((
+                None,
+                "nothing to do: at least one [[bridge]] or [[endpoint]] is needed".to_owned(),
+            ));
+        }
+
+        let mut seen = HashSet::new();
+        for (index, bridge) in self.bridges.iter().enumerate() {
+            let at = |key| Place {
+                section: "bridge",
+                index,
+                key,
+            };
+            check.device(at("name"), &bridge.name);
+            check.netns(at("netns"), bridge.netns.as_deref());
+            if !seen.insert((&bridge.name, bridge.netns.as_deref().map(netns_path))) {
+                check.duplicate(at("name"), &bridge.name, bridge.netns.as_deref());
+            }
+            // A virtual queue holds so many, and no more.
+            let (buffer, threshold) = match bridge.queue {
+                Queue::Device => (65535, 65535),
+                Queue::Virtual => (DEPTH as u32, DEPTH as u32 - 1),
+            };
+            check.range(at("buffer"), bridge.buffer, 1..=buffer);
+            check.range(at("threshold"), bridge.threshold, 1..=threshold);
+            check.queue(at, bridge);
+            if let Some(ports) = &bridge.ports {
+                if ports.is_empty() {
+                    check.fail(at("ports"), "the list is empty: leave it out for all ports");
+                }
+                let mut seen = HashSet::new();
+                for port in ports {
+                    check.device(at("ports"), port);
+                    if !seen.insert(port) {
+                        check.fail(at("ports"), format!("`{port}` is there twice"));
+                    }
+                }
+            }
+        }
+
+        let mut seen = HashSet::new();
+        for (index, endpoint) in self.endpoints.iter().enumerate() {
+            let at = |key| Place {
+                section: "endpoint",
+                index,
+                key,
+            };
+            check.device(at("device"), &endpoint.device);
+            check.netns(at("netns"), endpoint.netns.as_deref());
+            if !seen.insert((&endpoint.device, endpoint.netns.as_deref().map(netns_path))) {
+                check.duplicate(at("device"), &endpoint.device, endpoint.netns.as_deref());
+            }
+        }
+
+        let at = |key| Place {
+            section: "response",
+            index: 0,
+            key,
+        };
+        let Response { rmin, m, round, .. } = self.response;
+        if rmin < RMIN_LOWEST || rmin >= ONE {
+            check.fail(
+                at("rmin"),
+                format!("{rmin} is out of range: allowed are 1/65536 to below 1"),
+            );
+        }
+        if !(m > 1.0 && m <= 16.0) {
+            check.fail(
+                at("m"),
+                format!("{m} is out of range: allowed are above 1 to 16"),
+            );
+        }
+        if let Round::Time(duration) = round {
+            check.not_zero(at("round"), duration);
+        }
+
+        let at = |key| Place {
+            section: "echo",
+            index: 0,
+            key,
+        };
+        // Below 148, protocols are assigned (IANA); 255 is reserved.
+        check.range(at("protocol"), u32::from(self.echo.protocol), 148..=254);
+        if let Every::Time(duration) = self.echo.every {
+            check.not_zero(at("every"), duration);
+        }
+
+        let at = |key| Place {
+            section: "flow",
+            index: 0,
+            key,
+        };
+        check.not_zero(at("idle"), self.flow.idle);
+        check.range(at("max"), self.flow.max, 1..=1 << 24);
+
+        let at = |key| Place {
+            section: "agent",
+            index: 0,
+            key,
+        };
+        let Agent {
+            period,
+            heartbeat,
+            pin,
+            cgroup,
+        } = &self.agent;
+        check.not_zero(at("period"), *period);
+        check.not_zero(at("heartbeat"), *heartbeat);
+        if !heartbeat.is_zero() && heartbeat <= period {
+            check.fail(
+                at("heartbeat"),
+                format!("{heartbeat} is not longer than `period`, {period}: limits would expire"),
+            );
+        }
+        if !pin.is_absolute() {
+            check.fail(
+                at("pin"),
+                format!(
+                    "`{}` is not an absolute path such as /sys/fs/bpf/ecn",
+                    pin.display()
+                ),
+            );
+        }
+        if let Some(cgroup) = cgroup.as_ref().filter(|path| !path.is_absolute()) {
+            check.fail(
+                at("cgroup"),
+                format!(
+                    "`{}` is not an absolute path such as /sys/fs/cgroup/system.slice",
+                    cgroup.display()
+                ),
+            );
+        }
+        check.problems
+    }
+}
+
+/// Collects what is wrong with values.
+struct Check {
+    problems: Vec<(Option<Place>, String)>,
+}
+
+impl Check {
+    fn fail(&mut self, place: Place, message: impl fmt::Display) {
+        let header = SECTIONS
+            .iter()
+            .find(|section| section.name == place.section)
+            .map_or_else(String::new, Section::header);
+        self.problems.push((
+            Some(place),
+            format!("`{}` in {header}: {message}", place.key),
+        ));
+    }
+
+    fn range(&mut self, place: Place, value: u32, allowed: RangeInclusive<u32>) {
+        if !allowed.contains(&value) {
+            let (low, high) = (allowed.start(), allowed.end());
+            self.fail(
+                place,
+                format!("{value} is out of range: allowed are {low} to {high}"),
+            );
+        }
+    }
+
+    fn not_zero(&mut self, place: Place, duration: DurationText) {
+        if duration.is_zero() {
+            self.fail(place, "0s is out of range: allowed is any longer time");
+        }
+    }
+
+    /// What goes with which kind of queue.
+    fn queue(&mut self, at: impl Fn(&'static str) -> Place, bridge: &Bridge) {
+        match bridge.queue {
+            Queue::Virtual => {
+                if bridge.queue_rate.is_none() {
+                    self.fail(
+                        at("queue"),
+                        "\"virtual\" needs `queue_rate`, such as queue_rate = \"1gbit\"",
+                    );
+                }
+                if bridge.mark_at == MarkAt::Departure {
+                    self.fail(
+                        at("mark_at"),
+                        "nothing departs from a virtual queue: allowed with it is \"arrival\"",
+                    );
+                }
+            }
+            Queue::Device => {
+                for (key, given) in [
+                    ("queue_rate", bridge.queue_rate.is_some()),
+                    ("queue_rates", !bridge.queue_rates.is_empty()),
+                ] {
+                    if given {
+                        self.fail(
+                            at(key),
+                            "only for queue = \"virtual\": a device's own queue has its own rate",
+                        );
+                    }
+                }
+            }
+        }
+        for port in bridge.queue_rates.keys() {
+            self.device(at("queue_rates"), port);
+            if let Some(ports) = &bridge.ports
+                && !ports.contains(port)
+            {
+                self.fail(at("queue_rates"), format!("`{port}` is not among `ports`"));
+            }
+        }
+    }
+
+    /// Names that the kernel takes: `dev_valid_name()` in net/core/dev.c.
+    fn device(&mut self, place: Place, name: &str) {
+        let reason = if name.is_empty() {
+            "it is empty"
+        } else if name.len() > 15 {
+            "it is longer than 15 bytes"
+        } else if name == "." || name == ".." {
+            "it names a directory"
+        } else if name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
+            "it contains a space, `/` or `:`"
+        } else {
+            return;
+        };
+        self.fail(
+            place,
+            format!("`{name}` cannot be the name of a device: {reason}"),
+        );
+    }
+
+    fn netns(&mut self, place: Place, netns: Option<&str>) {
+        let Some(netns) = netns else { return };
+        let is_name = !netns.is_empty() && netns != "." && netns != ".." && !netns.contains('/');
+        if !is_name && !netns.starts_with('/') {
+            self.fail(
+                place,
+                format!("`{netns}` is neither a name in /run/netns nor an absolute path"),
+            );
+        }
+    }
+
+    fn duplicate(&mut self, place: Place, name: &str, netns: Option<&str>) {
+        let whose = match netns {
+            Some(netns) => format!("in netns `{netns}`"),
+            None => "in the agent's own netns".to_owned(),
+        };
+        self.fail(place, format!("`{name}` {whose} is there twice"));
+    }
+}

@@ -1,0 +1,478 @@
+//! The agent's configuration file, `ecn.toml`.
+//!
+//! Every key has a documented default except the two that name a device; `ecn.example.toml`
+//! ([`EXAMPLE`]) shows them all. A file is checked as a whole when it is loaded: unknown keys and
+//! values are refused with the nearest valid one, values out of range with what is allowed, each
+//! with its line. A [`Config`] built by code is checked by [`Config::validate`].
+
+mod check;
+mod file;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use toml::de::DeTable;
+
+pub use ecn_sim::keyword::{KeywordError, nearest, suggestion};
+use ecn_sim::keywords;
+pub use ecn_sim::model::{Function, Marking};
+pub use ecn_sim::policy::{Every, MarkAt, Round};
+
+use crate::units::{DurationText, Fraction, Rate};
+use file::{Source, plain, syntax};
+
+/// The commented example, whose every key is its default.
+pub const EXAMPLE: &str = include_str!("../../ecn.example.toml");
+
+/// The version of the file format that this program reads.
+pub const VERSION: u32 = 1;
+
+keywords! {
+    /// How the rates of flows are enforced at an endpoint.
+    Enforcement {
+        /// The first of these that the device and the kernel can do.
+        #[default]
+        Auto = "auto",
+        /// A departure time per packet, kept by fq.
+        Edt = "edt",
+        /// An HTB class per flow.
+        Htb = "htb",
+        /// TCP's own pacing of sockets on this machine; nothing else is limited.
+        Pacing = "pacing",
+        /// Rates are computed and shown, but not enforced.
+        None = "none",
+    }
+}
+
+keywords! {
+    /// Where an endpoint takes the echoes that come.
+    Hook {
+        /// `xdp` where it costs nothing: the driver takes XDP programs and is not veth, whose peer
+        /// would lose its segmentation offload. Else `tc`.
+        #[default]
+        Auto = "auto",
+        /// At tc ingress.
+        Tc = "tc",
+        /// In the driver.
+        Xdp = "xdp",
+    }
+}
+
+keywords! {
+    /// Which queue of a port is watched.
+    Queue {
+        /// That of the device: its queueing discipline.
+        #[default]
+        Device = "device",
+        /// What would wait if the port sent at `queue_rate`: for ports without a queue of their own.
+        Virtual = "virtual",
+    }
+}
+
+keywords! {
+    /// What happens to TCP connections that would negotiate ECN.
+    Tcp {
+        /// They do, and control themselves.
+        #[default]
+        Leave = "leave",
+        /// They are kept from it, and controlled as others are.
+        Control = "control",
+    }
+}
+
+/// The whole file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Version of the format; [`VERSION`].
+    pub version: u32,
+    /// The bridges whose ports mark.
+    #[serde(rename = "bridge", skip_serializing_if = "Vec::is_empty")]
+    pub bridges: Vec<Bridge>,
+    /// The devices through which controlled flows leave and arrive.
+    #[serde(rename = "endpoint", skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<Endpoint>,
+    /// How flows of all endpoints answer to marks.
+    pub response: Response,
+    /// How receivers report marks to senders.
+    pub echo: Echo,
+    /// Limits of the flow table.
+    pub flow: Flow,
+    /// The agent itself.
+    pub agent: Agent,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            bridges: Vec::new(),
+            endpoints: Vec::new(),
+            response: Response::default(),
+            echo: Echo::default(),
+            flow: Flow::default(),
+            agent: Agent::default(),
+        }
+    }
+}
+
+fn default_buffer() -> u32 {
+    4
+}
+
+fn default_threshold() -> u32 {
+    8
+}
+
+/// A bridge whose ports mark.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bridge {
+    /// Name of the bridge device.
+    pub name: String,
+    /// Its network namespace: a name in `/run/netns`, or a path. Default: the agent's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
+    /// Which packets are marked. Default: [`Marking::InputOutput`].
+    #[serde(default)]
+    pub marking: Marking,
+    /// Packets per input buffer, 1 to 65535. Default: 4.
+    #[serde(default = "default_buffer")]
+    pub buffer: u32,
+    /// Packets waiting for one output, above which they are marked, 1 to 65535. Default: 8.
+    #[serde(default = "default_threshold")]
+    pub threshold: u32,
+    /// Where packets are marked. Default: [`MarkAt::Arrival`].
+    #[serde(default)]
+    pub mark_at: MarkAt,
+    /// Only these ports. Default: all, also those that join later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Vec<String>>,
+    /// Which queues are watched. Default: [`Queue::Device`].
+    #[serde(default)]
+    pub queue: Queue,
+    /// Rate of the ports' virtual queues, frames with Ethernet headers as tc counts them. Needed with
+    /// [`Queue::Virtual`], and only there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_rate: Option<Rate>,
+    /// Rates of single ports that have another than `queue_rate`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub queue_rates: BTreeMap<String, Rate>,
+}
+
+impl Bridge {
+    /// The bridge `name` in the agent's own namespace with all defaults.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            netns: None,
+            marking: Marking::default(),
+            buffer: default_buffer(),
+            threshold: default_threshold(),
+            mark_at: MarkAt::default(),
+            ports: None,
+            queue: Queue::default(),
+            queue_rate: None,
+            queue_rates: BTreeMap::new(),
+        }
+    }
+
+    /// The rate of a port's virtual queue, if it has one.
+    pub fn virtual_rate(&self, port: &str) -> Option<Rate> {
+        match self.queue {
+            Queue::Device => None,
+            Queue::Virtual => self.queue_rates.get(port).copied().or(self.queue_rate),
+        }
+    }
+}
+
+/// A device through which controlled flows leave and arrive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoint {
+    /// Name of the device.
+    pub device: String,
+    /// Its network namespace: a name in `/run/netns`, or a path. Default: the agent's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
+    /// The highest rate of a flow, Rmax. Default: the device's speed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_rate: Option<Rate>,
+    /// How rates are enforced. Default: [`Enforcement::Auto`].
+    #[serde(default)]
+    pub enforcement: Enforcement,
+    /// Where echoes are taken. Default: [`Hook::Auto`].
+    #[serde(default)]
+    pub hook: Hook,
+    /// What happens to TCP connections that would negotiate ECN. Default: [`Tcp::Leave`].
+    #[serde(default)]
+    pub tcp: Tcp,
+}
+
+impl Endpoint {
+    /// The device `device` in the agent's own namespace with all defaults.
+    pub fn new(device: impl Into<String>) -> Self {
+        Self {
+            device: device.into(),
+            netns: None,
+            link_rate: None,
+            enforcement: Enforcement::default(),
+            hook: Hook::default(),
+            tcp: Tcp::default(),
+        }
+    }
+}
+
+/// How flows answer to marks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Response {
+    /// The response function. Default: [`Function::Lipd`].
+    pub function: Function,
+    /// The lowest rate as a fraction of the link rate, 1/65536 to below 1. Default: 1/64.
+    pub rmin: Fraction,
+    /// The factor of FIMD's and AIMD's multiplicative decrease, above 1 to 16. Default: 2.
+    pub m: f64,
+    /// Within what a flow decreases its rate at most once. Default: [`Round::Packets`].
+    pub round: Round,
+}
+
+impl Default for Response {
+    fn default() -> Self {
+        Self {
+            function: Function::default(),
+            rmin: RMIN,
+            m: 2.0,
+            round: Round::default(),
+        }
+    }
+}
+
+const fn fraction(numerator: u32, denominator: u32) -> Fraction {
+    match Fraction::new(numerator, denominator) {
+        Some(fraction) => fraction,
+        None => panic!("the denominator is zero"),
+    }
+}
+
+const RMIN: Fraction = fraction(1, 64);
+
+/// How receivers report marks to senders.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Echo {
+    /// IP protocol number of echo ACKs, 148 to 254. Default: 253, for experiments (RFC 3692).
+    pub protocol: u8,
+    /// How often. Default: [`Every::Packet`].
+    pub every: Every,
+}
+
+impl Default for Echo {
+    fn default() -> Self {
+        Self {
+            protocol: 253,
+            every: Every::default(),
+        }
+    }
+}
+
+/// Limits of the flow table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Flow {
+    /// The state of a flow that was idle this long is removed. Default: 30 s.
+    pub idle: DurationText,
+    /// Most flows at a time, 1 to 16777216. Default: 65536.
+    pub max: u32,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self {
+            idle: DurationText::from_secs(30),
+            max: 65536,
+        }
+    }
+}
+
+/// The agent itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Agent {
+    /// How often class rates are moved. Default: 1 ms.
+    pub period: DurationText,
+    /// Limits expire this long after the agent's last sign of life. Default: 1 s.
+    pub heartbeat: DurationText,
+    /// Directory of pinned maps, below a BPF file system. Default: `/sys/fs/bpf/ecn`.
+    pub pin: PathBuf,
+    /// The cgroup whose sockets [`Enforcement::Pacing`] is for. Default: the root of cgroup v2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        Self {
+            period: DurationText::from_millis(1),
+            heartbeat: DurationText::from_secs(1),
+            pin: PathBuf::from("/sys/fs/bpf/ecn"),
+            cgroup: None,
+        }
+    }
+}
+
+/// The file of a network namespace: a bare name is one in `/run/netns`, anything else a path.
+pub fn netns_path(netns: &str) -> PathBuf {
+    // `ip netns` writes to /run/netns; /var/run is a link to /run.
+    match netns.strip_prefix("/var/run/netns/") {
+        Some(name) => Path::new("/run/netns").join(name),
+        None => Path::new("/run/netns").join(netns),
+    }
+}
+
+/// Why a configuration is not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read the configuration file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The configuration does not say what it should; one line for each problem.
+    #[error("{}", lines(.0))]
+    Invalid(Vec<Problem>),
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems
+        .iter()
+        .map(Problem::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// One thing that is wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// What is wrong, and what is allowed.
+    pub message: String,
+    /// The file, if the configuration came from one.
+    pub path: Option<PathBuf>,
+    /// The line in it, counted from 1, if one line is to blame.
+    pub line: Option<usize>,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match (&self.path, self.line) {
+            (Some(path), Some(line)) => write!(f, " ({}:{line})", path.display()),
+            (Some(path), None) => write!(f, " ({})", path.display()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read, or with everything that is wrong in it.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// Checks the text of a file; `path` is only for the messages.
+    ///
+    /// # Errors
+    ///
+    /// With everything that is wrong in the text.
+    pub fn parse(text: &str, path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let table = DeTable::parse(text).map_err(|error| {
+            let source = Source {
+                path,
+                text,
+                table: DeTable::new(),
+            };
+            let offset = error.span().map(|span| span.start);
+            ConfigError::Invalid(vec![source.problem(offset, syntax(error.message()))])
+        })?;
+        let source = Source {
+            path,
+            text,
+            table: table.into_inner(),
+        };
+
+        let problems = source.unknown_and_missing();
+        if !problems.is_empty() {
+            return Err(ConfigError::Invalid(problems));
+        }
+
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let offset = error.span().map(|span| span.start);
+            let message = plain(error.message());
+            let message = match offset.and_then(|offset| source.name_at(offset)) {
+                Some(name) => format!("{name}: {message}"),
+                None => message,
+            };
+            ConfigError::Invalid(vec![source.problem(offset, message)])
+        })?;
+
+        let problems: Vec<_> = config
+            .check()
+            .into_iter()
+            .map(|(place, message)| source.problem(place.and_then(|p| source.locate(p)), message))
+            .collect();
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Invalid(problems))
+        }
+    }
+
+    /// Checks a configuration that code has built.
+    ///
+    /// # Errors
+    ///
+    /// With everything that is out of range or contradicts itself.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let problems: Vec<_> = self
+            .check()
+            .into_iter()
+            .map(|(_, message)| Problem {
+                message,
+                path: None,
+                line: None,
+            })
+            .collect();
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(ConfigError::Invalid(problems))
+        }
+    }
+
+    /// The configuration as the text of a file; reading it gives the same configuration.
+    ///
+    /// # Errors
+    ///
+    /// When a value has no TOML form, such as a path that is not UTF-8.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;
