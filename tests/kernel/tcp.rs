@@ -153,7 +153,10 @@ fn nothing_seen(lab: &Lab) {
 #[track_caller]
 fn same_count(known: u64, said: u64) {
     let difference = known.abs_diff(said);
-    assert!(difference <= 24 && difference % 8 == 0, "{known} of {said}");
+    assert!(
+        difference <= 24 && difference.is_multiple_of(8),
+        "{known} of {said}"
+    );
 }
 
 /// What the receiver counted is what the source knows, but for what the last ACK had no room to say, and
