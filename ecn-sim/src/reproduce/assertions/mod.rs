@@ -1,0 +1,196 @@
+//! What the papers say (P1 to P24 on marking, R1 to R9 on the response), as bands, and whether it holds.
+
+mod choices;
+mod marking;
+mod response;
+
+use serde::{Deserialize, Serialize};
+
+use super::runs::{Case, Outcome, Rates, Runs, Sample, Scheme};
+use super::{Figure, Lengths};
+use crate::keywords;
+pub use choices::{Choice, choices};
+
+keywords! {
+    /// Where a statement comes from. All but `P?` are hard: the reproduction fails with them.
+    Kind {
+        /// Published.
+        #[default]
+        Published = "P",
+        /// Published, but contradicted by another version of the paper or by other models.
+        Open = "P?",
+        /// Derived from what is published.
+        Derived = "D",
+        /// Published in the slides.
+        Slides = "published S",
+        /// In public reading notes.
+        Notes = "published B",
+    }
+}
+
+keywords! {
+    /// What a comparison came to.
+    Verdict {
+        /// The measured value is in the band.
+        #[default]
+        Holds = "holds",
+        /// It is not.
+        DoesNotHold = "does not hold",
+        /// The versions of the paper contradict each other.
+        SourcesDisagree = "sources disagree",
+    }
+}
+
+/// A measured quantity.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// What it is.
+    pub quantity: String,
+    /// Mean over the seeds; none if it was not measured.
+    pub mean: Option<f64>,
+    /// Standard deviation over the seeds; none where there is no chance in it, or one seed.
+    pub sd: Option<f64>,
+}
+
+/// A statement, judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Statement {
+    /// P1 to P24, R1 to R9.
+    pub id: String,
+    /// Where it comes from.
+    pub kind: Kind,
+    /// Whether the reproduction fails with it.
+    pub hard: bool,
+    /// What is published.
+    pub published: String,
+    /// When that is taken to hold.
+    pub band: String,
+    /// What was measured.
+    pub measured: Vec<Measured>,
+    /// Whether it holds.
+    pub verdict: Verdict,
+    /// What decides it, if it is contested.
+    pub note: String,
+}
+
+/// What a judge has at hand.
+struct Bench<'a> {
+    runs: &'a Runs,
+    lengths: Lengths,
+    choices: &'a [Choice],
+}
+
+/// What a judge finds.
+struct Found {
+    measured: Vec<Measured>,
+    verdict: Verdict,
+    note: String,
+}
+
+fn found(holds: bool, measured: impl Into<Vec<Measured>>) -> Found {
+    Found {
+        measured: measured.into(),
+        verdict: if holds {
+            Verdict::Holds
+        } else {
+            Verdict::DoesNotHold
+        },
+        note: String::new(),
+    }
+}
+
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+fn named(quantity: impl Into<String>, sample: &Sample) -> Measured {
+    Measured {
+        quantity: quantity.into(),
+        mean: finite(sample.mean),
+        sd: finite(sample.sd),
+    }
+}
+
+/// A number without chance in it.
+fn exact(quantity: impl Into<String>, value: f64) -> Measured {
+    Measured {
+        quantity: quantity.into(),
+        mean: finite(value),
+        sd: None,
+    }
+}
+
+const NAIVE: Setting = Setting("naive", Scheme::Naive);
+const INPUT: Setting = Setting("input-triggered", Scheme::Input);
+const FOUR: Setting = Setting("threshold 4", Scheme::Threshold(4));
+const EIGHT: Setting = Setting("threshold 8", Scheme::Threshold(8));
+
+/// A setting of Fig. 3, with its name.
+#[derive(Clone, Copy)]
+struct Setting(&'static str, Scheme);
+
+impl Bench<'_> {
+    /// While the victim is active, Fig. 2 and 3.
+    fn with_victim(&self, scheme: Scheme, value: fn(&Rates) -> f64) -> Sample {
+        self.runs.last(&Case::fig3(scheme), value)
+    }
+
+    /// Fig. 4.
+    fn long(&self, scheme: Scheme, buffer: u32, value: fn(&Rates) -> f64) -> Sample {
+        let case = Case::fig4(scheme, buffer, self.lengths.long);
+        self.runs.last(&case, value)
+    }
+
+    fn outcomes(&self, scheme: Scheme, buffer: u32) -> &[Outcome] {
+        let case = Case::fig4(scheme, buffer, self.lengths.long);
+        self.runs.of(&case)
+    }
+}
+
+/// One sample in a band.
+fn in_band(sample: &Sample, band: std::ops::RangeInclusive<f64>) -> bool {
+    band.contains(&sample.mean)
+}
+
+/// A statement before it is judged.
+struct Claim {
+    id: &'static str,
+    kind: Kind,
+    /// The figures that it is about; none for what holds everywhere.
+    about: &'static [Figure],
+    published: &'static str,
+    band: &'static str,
+    judge: fn(&Bench<'_>) -> Found,
+}
+
+/// Judges the statements about figures that are `wanted`.
+pub fn judge_all(
+    runs: &Runs,
+    lengths: Lengths,
+    choices: &[Choice],
+    wanted: impl Fn(&[Figure]) -> bool,
+) -> Vec<Statement> {
+    let bench = Bench {
+        runs,
+        lengths,
+        choices,
+    };
+    [marking::CLAIMS, response::CLAIMS]
+        .into_iter()
+        .flatten()
+        .filter(|claim| wanted(claim.about))
+        .map(|claim| {
+            let found = (claim.judge)(&bench);
+            Statement {
+                id: claim.id.to_owned(),
+                kind: claim.kind,
+                hard: claim.kind != Kind::Open,
+                published: claim.published.to_owned(),
+                band: claim.band.to_owned(),
+                measured: found.measured,
+                verdict: found.verdict,
+                note: found.note,
+            }
+        })
+        .collect()
+}
