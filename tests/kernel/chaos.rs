@@ -12,7 +12,7 @@ use std::{
 
 use ecn_tests::{
     ecn_or_skip, eventually, kernel_test,
-    lab::{DEVICE, Lab, MTU},
+    lab::{DEVICE, Host, Lab, MTU},
     note,
     process::{self, Process, Snapshot},
     running::{self, pin},
@@ -229,13 +229,10 @@ fn everything_changes_under_load() {
     let at_rest = eventually(s(8), || {
         ports = rows(&ecn, "port");
         let rest = |port: &Value| port["waiting_packets"] == 0 && port["occupancy_packets"] == 0;
-        ports.len() == HOSTS && ports.iter().all(rest)
+        let is_there = |host: &Host| ports.iter().any(|port| port["ifindex"] == host.port_index);
+        ports.len() == HOSTS && ports.iter().all(rest) && lab.hosts.iter().all(is_there)
     });
     assert!(at_rest, "{ports:#?}\n{}", folder.log());
-    for host in &lab.hosts {
-        let here = |port: &Value| port["ifindex"] == host.port_index;
-        assert!(ports.iter().any(here), "{}: {ports:?}", host.port);
-    }
     assert_eq!(blocked(&lab), [], "nothing passes\n{}", folder.log());
 
     // And all of it works: marks come at the port, echoes at the sources, rates follow.

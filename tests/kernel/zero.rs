@@ -95,7 +95,8 @@ fn after_the_queue_was_replaced() {
     let streams = overload(&lab);
     overloaded(&running, &lab);
     for _ in 0..5 {
-        assert!(lab.qdisc(3).qlen_packets > 0, "nothing is queued");
+        let queued = || lab.qdisc(3).qlen_packets > 0;
+        assert!(eventually(s(5), queued), "nothing is queued");
         lab.limit(3, 6_250_000, 100);
         std::thread::sleep(Duration::from_millis(200));
     }
