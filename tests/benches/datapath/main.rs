@@ -24,6 +24,12 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
+/// The slowest of the quickest tenth; 0 of nothing.
+fn quick(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 10).copied().unwrap_or(0.0)
+}
+
 /// Rounded for people and machines: one decimal place.
 fn tenth(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
@@ -39,6 +45,9 @@ fn main() -> ExitCode {
     };
     let runs = micro::runs();
     print_runs(&runs);
+    if std::env::args().any(|word| word == "--runs") {
+        return ExitCode::SUCCESS;
+    }
     let load = hop::under_load();
     println!(
         "\nwith the kernel's own statistics, {} rounds of traffic over a bridge:\n",
@@ -113,15 +122,17 @@ fn main() -> ExitCode {
 }
 
 fn print_runs(runs: &[micro::Row]) {
-    println!("BPF_PROG_TEST_RUN, medians; an empty program is taken off:\n");
     println!(
-        "{:<16} {:<34} {:>8} {:>8} {:>13}",
-        "program", "packet", "ns", "- empty", "instructions"
+        "BPF_PROG_TEST_RUN, the quickest tenth of the turns; an empty program is taken off:\n"
+    );
+    println!(
+        "{:<16} {:<34} {:>8} {:>8} {:>8} {:>13}",
+        "program", "packet", "ns", "- empty", "median", "instructions"
     );
     for row in runs {
         println!(
-            "{:<16} {:<34} {:>8.1} {:>8.1} {:>13}",
-            row.program, row.case, row.ns, row.over_ns, row.instructions
+            "{:<16} {:<34} {:>8.1} {:>8.1} {:>8.1} {:>13}",
+            row.program, row.case, row.ns, row.over_ns, row.median_over_ns, row.instructions
         );
     }
 }
