@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use ecn_core::{abi::Count, echo, flow, packet::protocol};
 use ecn_tests::{
-    eventually,
+    emulated, eventually,
     frames::Ip,
     kernel_test,
     lab::Lab,
@@ -20,8 +20,10 @@ use ecn_user::{
 };
 use socket2::SockRef;
 
-/// Link of both endpoints.
-const LINK: u64 = 12_500_000;
+/// Link of both endpoints: less than what senders can send, also when emulated.
+fn link() -> u64 {
+    if emulated() { 1_250_000 } else { 12_500_000 }
+}
 
 /// Hosts 0 and 1 are endpoints; with `marked`, the port to host 1 has a queue that marks.
 fn start(lab: &Lab, marked: bool, every: Every) -> Running {
@@ -35,13 +37,13 @@ fn start(lab: &Lab, marked: bool, every: Every) -> Running {
     );
     if marked {
         // Room for all: on a busy machine the first mark may be answered after the last packet.
-        lab.limit(1, LINK / 5, 5000);
+        lab.limit(1, link() / 5, 5000);
         config.bridges[0].buffer = 2;
     }
     config.response.rmin = "1/4".parse().expect("a fraction");
     config.echo.every = every;
     Running::start(
-        running::with_endpoints(config, lab, &[0, 1], LINK),
+        running::with_endpoints(config, lab, &[0, 1], link()),
         Options::default(),
     )
 }
@@ -287,7 +289,7 @@ fn coalesced() {
     let every: DurationText = "5ms".parse().expect("a duration");
     let running = start(&lab, true, Every::Time(every));
     // More than Rmin, so that not everything is marked.
-    lab.limit(1, LINK / 2, 1000);
+    lab.limit(1, link() / 2, 1000);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sending, _receiving) = (udp(from, false, 7001), udp(to, false, 7002));
     let target = SocketAddr::new(to.v4.into(), 7002);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ecn_core::vqueue::DEPTH;
 use ecn_tests::{
-    eventually, kernel_test,
+    emulated, eventually, kernel_test,
     lab::Lab,
     note,
     running::{self, Running},
@@ -23,11 +23,11 @@ const RATE: u64 = 50 * MBIT;
 const LINK: u64 = 100 * MBIT;
 
 /// Hosts 0 and 1 send to host 2; no port has a queue.
-fn start(lab: &Lab, marking: Marking) -> Running {
+fn start(lab: &Lab, marking: Marking, queue_rate: u64) -> Running {
     let mut config = running::config(lab, marking);
     let bridge = &mut config.bridges[0];
     bridge.queue = config::Queue::Virtual;
-    bridge.queue_rate = Some(running::rate(RATE));
+    bridge.queue_rate = Some(running::rate(queue_rate));
     Running::start(
         running::with_endpoints(config, lab, &[0, 1, 2], LINK),
         Options::default(),
@@ -55,7 +55,7 @@ fn rate(running: &Running, lab: &Lab, over: Duration) -> f64 {
 fn senders_come_down_to_its_rate() {
     kernel_test!();
     let lab = Lab::new(3);
-    let running = start(&lab, Marking::InputOutput);
+    let running = start(&lab, Marking::InputOutput, RATE);
     let port = lab.hosts[2].port.clone();
     let streams = streams(&lab);
     let marked = || running.port(&port).marked > 100;
@@ -79,14 +79,15 @@ fn senders_come_down_to_its_rate() {
     assert!(waits.iter().all(|n| *n < DEPTH as u32), "{waits:?}");
     assert_eq!(running.port(&port).dropped, 0);
     drop(streams);
-    idle(&running);
+    idle(&running, RATE);
 }
 
 /// Nothing waits, and that shows at once, not at the next packet.
 #[track_caller]
-fn idle(running: &Running) {
-    // What a queue of this length takes at most.
-    std::thread::sleep(Duration::from_millis(100));
+fn idle(running: &Running, queue_rate: u64) {
+    // What a queue of this length takes at most, in frames of 1442 bytes, and then some.
+    let longest = DEPTH as f64 * 1442.0 / queue_rate as f64;
+    std::thread::sleep(Duration::from_secs_f64(longest * 2.0));
     let view = running.maps.bridge_at(0, now_ns()).expect("counters");
     for slot in 0..8 {
         let p = view.port(slot);
@@ -106,17 +107,23 @@ fn idle(running: &Running) {
 fn overload_does_not_pile_up() {
     kernel_test!();
     let lab = Lab::new(3);
-    let running = start(&lab, Marking::None);
+    // Emulated, senders are slower than the others.
+    let (queue_rate, packets) = if emulated() {
+        (RATE / 50, 1_000)
+    } else {
+        (RATE, 10_000)
+    };
+    let running = start(&lab, Marking::None, queue_rate);
     let port = lab.hosts[2].port.clone();
     let streams = streams(&lab);
     let full = || running.port(&port).cnt1 == DEPTH as u32;
     assert!(eventually(s(10), full), "{:?}", running.port(&port));
     let before = running.port(&port).arrived;
-    let more = || running.port(&port).arrived > before + 10_000;
+    let more = || running.port(&port).arrived > before + packets;
     assert!(eventually(s(10), more), "{:?}", running.port(&port));
     assert!(running.port(&port).cnt1 <= DEPTH as u32);
     drop(streams);
-    idle(&running);
+    idle(&running, queue_rate);
     let p = running.port(&port);
     assert_eq!(
         (p.arrived, p.marked, p.dropped),
