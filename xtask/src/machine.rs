@@ -46,6 +46,11 @@ pub fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
+/// Nobody looks on: continuous integration sets `CI`.
+pub fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
+}
+
 /// Whether, and how, packages may be installed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Permission {

@@ -16,7 +16,7 @@ use crate::{build_ebpf, kernels, setup, step, toolchain};
 /// What `test` is told.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only the real-kernel tests, on these kernels of Debian (`5.10,6.1`), emulated by qemu
+    /// Only the real-kernel tests, all of them, on these kernels of Debian (`6.1,7.3`), emulated by qemu
     #[arg(long, value_delimiter = ',', value_parser = kernels::series, value_name = "SERIES")]
     kernels: Vec<String>,
     /// With --kernels: only tests whose names contain one of these
@@ -183,6 +183,10 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
             .map(str::to_owned)
             .collect();
         Ok(())
+    });
+    checks.check("other kernels", || match &built {
+        Some(_) => kernels::every_run(permission),
+        None => Err(Lacks("the programs were not built".into()).into()),
     });
     checks.check("documentation", || {
         let mut doc = cargo();

@@ -64,8 +64,17 @@ fn kept() -> PathBuf {
     std::env::var_os("ECN_KERNELS").map_or_else(|| root().join("target/kernels"), PathBuf::from)
 }
 
+/// What is fetched when Debian has gone on from a series: its newer releases have one kernel each, for some weeks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Gone {
+    /// Nothing.
+    Lacks,
+    /// The newest kernel, if it is later.
+    Newest,
+}
+
 /// The newest kernel of each series, or why there is none. Those that are here are not fetched again.
-pub fn kernels(series: &[String]) -> Result<Vec<Result<Kernel>>> {
+pub fn kernels(series: &[String], gone: Gone) -> Result<Vec<Result<Kernel>>> {
     let kept = kept();
     fs::create_dir_all(&kept).with_context(|| format!("making {}", kept.display()))?;
     let lock = File::create(kept.join("lock")).context("the lock of the kernels")?;
@@ -78,8 +87,8 @@ pub fn kernels(series: &[String]) -> Result<Vec<Result<Kernel>>> {
     }
     let kernels = series.iter().map(|series| match (here(series), &apt) {
         (Some(kernel), _) => Ok(kernel),
-        (None, Some(Ok(lists))) => lists.fetch(&kept, series),
-        (None, Some(Err(error))) => Err(Lacks(format!("{error:#}")).into()),
+        (None, Some(Ok(lists))) => lists.fetch(&kept, series, gone),
+        (None, Some(Err(error))) => Err(Lacks(format!("none could be fetched: {error:#}")).into()),
         (None, None) => bail!("{series} has gone"),
     });
     Ok(kernels.collect())
@@ -148,17 +157,24 @@ impl Lists {
         command
     }
 
-    /// The packages of the newest kernel of a series, and its version.
-    fn packages(&self, series: &str) -> Option<(String, Vec<String>)> {
+    /// Versions of the cloud kernels.
+    fn versions(&self) -> impl Iterator<Item = &str> {
         // Up to 6.18 one linux-image; then linux-binary, with modules and what they share apart.
         let images = ["linux-image-", "linux-binary-unsigned-", "linux-binary-"];
-        let version = |name: &String| {
+        self.names.iter().filter_map(move |name| {
             let version = images.iter().find_map(|image| name.strip_prefix(image))?;
-            let of_series = version.strip_prefix(series)?.starts_with('.');
-            (of_series && version.ends_with("-cloud-amd64")).then(|| version.to_owned())
+            version.ends_with("-cloud-amd64").then_some(version)
+        })
+    }
+
+    /// The packages of the newest kernel of a series, and its version.
+    fn packages(&self, series: &str) -> Option<(String, Vec<String>)> {
+        let of_series = |version: &&str| {
+            let rest = version.strip_prefix(series);
+            rest.is_some_and(|rest| rest.starts_with('.'))
         };
-        let newest = self.names.iter().filter_map(version);
-        let newest = newest.max_by(|a, b| by_number(a, b))?;
+        let newest = self.versions().filter(of_series);
+        let newest = newest.max_by(|a, b| by_number(a, b))?.to_owned();
         let has = |kind: &str| {
             let name = format!("{kind}{newest}");
             self.names.contains(&name).then_some(name)
@@ -171,9 +187,27 @@ impl Lists {
         Some((newest, packages))
     }
 
+    /// The newest series, if it is later than this one.
+    fn later(&self, series: &str) -> Option<String> {
+        let newest = self.versions().max_by(|a, b| by_number(a, b))?;
+        let mut numbers = newest.split('.');
+        let newest = format!("{}.{}", numbers.next()?, numbers.next()?);
+        by_number(&newest, series).is_gt().then_some(newest)
+    }
+
     /// Downloads and unpacks the newest kernel of a series.
-    fn fetch(&self, kept: &Path, series: &str) -> Result<Kernel> {
-        let Some((version, packages)) = self.packages(series) else {
+    fn fetch(&self, kept: &Path, series: &str, gone: Gone) -> Result<Kernel> {
+        let mut found = self.packages(series);
+        if found.is_none()
+            && gone == Gone::Newest
+            && let Some(later) = self.later(series)
+        {
+            step::say(&format!(
+                "Debian has no kernel {series} any more, but {later}"
+            ));
+            found = self.packages(&later);
+        }
+        let Some((version, packages)) = found else {
             return Err(Lacks(format!("Debian has no kernel {series}")).into());
         };
         let part = kept.join(format!("{series}.part"));
@@ -190,7 +224,7 @@ impl Lists {
             "kernel-download",
             &mut download,
         )
-        .map_err(|error| Lacks(format!("{error:#}")))?;
+        .map_err(|error| Lacks(format!("it could not be fetched: {error:#}")))?;
         let root = part.join("root");
         for package in fs::read_dir(&packed).context("the downloads")? {
             let mut unpack = Command::new("dpkg-deb");
@@ -311,6 +345,9 @@ mod tests {
             ]
         );
         assert!(lists.packages("7").is_some());
+        assert!(lists.packages("7.2").is_none());
+        assert_eq!(lists.later("7.2").as_deref(), Some("7.3"));
+        assert_eq!(lists.later("7.3"), None);
         assert!(lists.packages("5.10").is_none());
     }
 

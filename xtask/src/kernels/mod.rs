@@ -16,11 +16,40 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::machine::{Permission, cargo, root};
+use crate::machine::{Lacks, Permission, cargo, is_ci, root};
 use crate::{setup, step};
-use fetch::Kernel;
+use fetch::{Gone, Kernel};
 pub use guest::TOOLS;
 use guest::{Ended, Guest};
+
+/// Kernels that every `cargo xtask test` tests on: the oldest that the programs load on, the newest, and one between.
+const EVERY_RUN: [&str; 3] = ["6.1", "6.12", "7.3"];
+
+/// What a kernel decides, and what comes out the same however late an emulated kernel is: what its verifier takes,
+/// which hooks, offsets and drop reasons it has, what becomes of frames, echoes and flags. Rates are left to
+/// `--kernels`, which runs all tests.
+const DECIDED_BY_KERNEL: [&str; 20] = [
+    "attach::clsact_goes_with_the_last_program",
+    "attach::tcx_where_there_is_tcx",
+    "attach::what_a_killed_agent_leaves_on_clsact_is_cleaned",
+    "attach::what_is_behind_ours_runs_too",
+    "counters::a_counted_number_of_packets",
+    "counters::drops_are_the_kernels",
+    "counters::super_packets_count_their_segments",
+    "counters::tagged_packets_leave_as_they_came",
+    "echo::udp_over_ipv4_marked",
+    "echo::udp_over_ipv6_marked",
+    "edt::udp",
+    "forged::giant_frames",
+    "forged::malformed_frames_at_endpoints",
+    "parsed::changed_frames",
+    "tcp::negotiated",
+    "untouched::at_endpoints",
+    "untouched::at_ports",
+    "verifier::every_program_passes",
+    "virtual_queue::overload_does_not_pile_up",
+    "xdp::echoes_are_taken",
+];
 
 /// A kernel that takes longer for all tests hangs.
 const LIMIT: Duration = Duration::from_secs(1200);
@@ -64,26 +93,71 @@ pub fn series(text: &str) -> Result<String, String> {
     }
 }
 
-/// Runs the tests whose names contain `filter` on each kernel, and prints a table.
-pub fn test(series: &[String], filter: &[String], permission: Permission) -> Result<()> {
-    setup::emulator(permission)?;
-    let kernels = fetch::kernels(series)?;
+/// What is asked for.
+struct Wanted {
+    series: Vec<String>,
+    gone: Gone,
+    /// Names of tests, or parts of them; if there are none, all tests.
+    tests: Vec<String>,
+    /// They are whole names.
+    exact: bool,
+}
+
+/// What every `cargo xtask test` runs on other kernels. Qemu needs no rights, so it is for everybody.
+pub fn every_run(permission: Permission) -> Result<()> {
+    let wanted = Wanted {
+        series: EVERY_RUN.map(str::to_owned).to_vec(),
+        gone: Gone::Newest,
+        tests: DECIDED_BY_KERNEL.map(str::to_owned).to_vec(),
+        exact: true,
+    };
+    seen(run_on(&wanted, permission), is_ci())
+}
+
+/// Where nobody looks, a kernel that is not tested is a fault.
+fn seen(result: Result<()>, ci: bool) -> Result<()> {
+    match result {
+        Err(error) if error.is::<Lacks>() && ci => bail!("{error:#}"),
+        result => result,
+    }
+}
+
+/// Runs the tests whose names contain one of `names`, or all, on each kernel.
+pub fn test(series: &[String], names: &[String], permission: Permission) -> Result<()> {
+    let wanted = Wanted {
+        series: series.to_vec(),
+        gone: Gone::Lacks,
+        tests: names.to_vec(),
+        exact: false,
+    };
+    run_on(&wanted, permission)
+}
+
+/// Gets what is missing, runs the tests, and prints a table.
+fn run_on(wanted: &Wanted, permission: Permission) -> Result<()> {
+    // Without a mirror, say, nothing was tested, and nothing failed.
+    setup::emulator(permission)
+        .map_err(|error| Lacks(format!("no qemu to emulate kernels: {error:#}")))?;
+    let kernels = fetch::kernels(&wanted.series, wanted.gone)?;
     let binaries = Binaries::build()?;
     let log = root().join("target/log");
     fs::create_dir_all(&log).with_context(|| format!("making {}", log.display()))?;
     let mut lacking = None;
     let mut found = Vec::new();
-    for (series, kernel) in series.iter().zip(kernels) {
+    for (series, kernel) in wanted.series.iter().zip(kernels) {
         match kernel {
             Ok(kernel) => found.push(kernel),
             Err(error) => {
-                step::say(&format!("kernel {series}: {error:#}"));
+                let error = error.context(format!("kernel {series}"));
+                step::say(&format!("{error:#}"));
                 lacking = Some(error);
             }
         }
     }
-    let columns = run_all(&found, &binaries, filter, &log);
-    println!("{}", table(&columns));
+    let columns = run_all(&found, &binaries, wanted, &log);
+    if !columns.is_empty() {
+        println!("{}", table(&columns));
+    }
     let failed: Vec<_> = columns
         .iter()
         .filter(|column| !column.is_good())
@@ -96,12 +170,17 @@ pub fn test(series: &[String], filter: &[String], permission: Permission) -> Res
             log.join("kernel-*.out").display()
         );
     }
-    match lacking {
-        // Where nobody looks, a kernel that is not tested is a fault.
-        Some(error) if std::env::var_os("CI").is_some() => bail!("{error:#}"),
-        Some(error) => Err(error),
-        None => Ok(()),
+    let unknown = |name: &&String| !matches(name, &columns);
+    if let Some(name) = wanted.tests.iter().find(unknown) {
+        bail!("no test's name contains {name}");
     }
+    lacking.map_or(Ok(()), Err)
+}
+
+/// Whether the name is of a test that ran, or nothing ran.
+fn matches(name: &str, columns: &[Column]) -> bool {
+    let mut tests = columns.iter().flat_map(|column| column.tests.keys());
+    columns.is_empty() || tests.any(|test| test.contains(name))
 }
 
 /// What runs in the guest.
@@ -143,9 +222,10 @@ fn executable(messages: &str) -> Option<PathBuf> {
     path.map(PathBuf::from)
 }
 
-/// All kernels, one per processor at a time: guests wait more than they compute.
-fn run_all(kernels: &[Kernel], binaries: &Binaries, filter: &[String], log: &Path) -> Vec<Column> {
-    let at_once = thread::available_parallelism().map_or(1, usize::from);
+/// All kernels, three per two processors at a time: a guest waits for a third of its time.
+fn run_all(kernels: &[Kernel], binaries: &Binaries, wanted: &Wanted, log: &Path) -> Vec<Column> {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let at_once = (processors * 3 / 2).min(kernels.len());
     let next = Mutex::new(kernels.iter().enumerate());
     let done = Mutex::new(BTreeMap::new());
     let worker = || {
@@ -154,14 +234,14 @@ fn run_all(kernels: &[Kernel], binaries: &Binaries, filter: &[String], log: &Pat
             let Some((number, kernel)) = kernel else {
                 break;
             };
-            let column = run(kernel, binaries, filter, log);
+            let column = run(kernel, binaries, wanted, log);
             if let Ok(mut done) = done.lock() {
                 done.insert(number, column);
             }
         }
     };
     thread::scope(|scope| {
-        for _ in 0..at_once.min(kernels.len()) {
+        for _ in 0..at_once {
             scope.spawn(worker);
         }
     });
@@ -170,12 +250,13 @@ fn run_all(kernels: &[Kernel], binaries: &Binaries, filter: &[String], log: &Pat
         .map_or_else(|_| Vec::new(), Iterator::collect)
 }
 
-fn run(kernel: &Kernel, binaries: &Binaries, filter: &[String], log: &Path) -> Column {
+fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Column {
     step::say(&format!("kernel {}: booting", kernel.version));
+    let exact = if wanted.exact { "--exact" } else { "" };
     let command = format!(
         "export ECN_BIN=/test/ecn ECN_EMULATED=1 RUST_BACKTRACE=0\n\
-         exec ./kernel --test-threads=1 {}\n",
-        filter.join(" ")
+         exec ./kernel --test-threads=1 {exact} {}\n",
+        wanted.tests.join(" ")
     );
     let log = log.join(format!("kernel-{}.log", kernel.series));
     let ended = Guest::new(kernel).and_then(|mut guest| {
@@ -408,6 +489,25 @@ mod tests {
         assert!(!Column::read("6.1", &Ended { exit, output, took }).is_good());
         let output = "test b ... ok\n".to_owned();
         assert!(Column::read("6.1", &Ended { exit, output, took }).is_good());
+    }
+
+    #[test]
+    fn without_kernels_only_ci_fails() {
+        let lacks = || Err(anyhow::Error::from(Lacks("no mirror".into())).context("kernel 6.1"));
+        let skipped = seen(lacks(), false).expect_err("nothing was tested");
+        assert!(skipped.is::<Lacks>());
+        let failed = seen(lacks(), true).expect_err("nothing was tested");
+        assert!(!failed.is::<Lacks>());
+        assert_eq!(failed.to_string(), "kernel 6.1: no mirror");
+        assert!(seen(Ok(()), true).is_ok());
+    }
+
+    #[test]
+    fn a_name_that_no_test_has_is_noticed() {
+        let columns = [Column::read("6.1", &ended(Some(101)))];
+        assert!(matches("a::passes", &columns));
+        assert!(!matches("a::renamed", &columns));
+        assert!(matches("a::renamed", &[]));
     }
 
     #[test]
