@@ -105,8 +105,8 @@ impl Running {
         self.view().port(self.slot(port))
     }
 
-    /// `n` packets came to a port, and all are counted off. Under load the kernel leaves out runs of the
-    /// tracepoint, seen where another process's softirq transmits; the agent repairs those.
+    /// `n` packets came to a port, and all are counted off. Under load some runs of the tracepoint's program are
+    /// missing, and it is not known why; those are repaired.
     #[track_caller]
     pub fn all_left(&self, port: &str, n: u64) -> marking::Port {
         let left = || {

@@ -440,7 +440,8 @@ fn exchange(lab: &Lab, running: &Running, back: usize) {
     nothing_seen(lab);
 }
 
-/// The reverse path's data waits for its own rate limit, and ACKs overtake it: what is said stays exact.
+/// The reverse path's data waits for its own rate limit, and ACKs overtake it. That none of it has flags is what
+/// `put_together` sees: a fault there is often within what [`same_count`] allows.
 #[test]
 fn both_ways() {
     kernel_test!();
