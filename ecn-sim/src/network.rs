@@ -133,6 +133,21 @@ pub struct Hop {
     pub transmission: Time,
     /// From the start of the transmission until the next switch can forward it.
     pub to_forward: Time,
+    /// Size of the flow's packets, bytes.
+    pub packet_bytes: u32,
+    /// How a packet gets here through the switch that sends on the channel; none from a host.
+    pub through: Option<Crossing>,
+}
+
+/// A packet's way through a switch.
+#[derive(Clone, Copy, Debug)]
+pub struct Crossing {
+    /// Index of the switch.
+    pub switch: u32,
+    /// Port slot at which it comes in.
+    pub input: u8,
+    /// Port slot at which it goes out.
+    pub output: u8,
 }
 
 /// A flow's way and times.
@@ -324,10 +339,18 @@ impl Network {
                 (Forwarding::CutThrough, None) => 0,
             };
             back += here.delay + if step > 0 { forwarding } else { 0 };
+            let before = step.checked_sub(1).and_then(|step| of(way[step]).receiver);
+            let through = here.sender.zip(before);
             let hop = Hop {
                 channel,
                 transmission: on_wire,
                 to_forward: here.delay + forwarding + needed,
+                packet_bytes: flow.packet_bytes,
+                through: through.map(|((switch, output), (_, input))| Crossing {
+                    switch,
+                    input,
+                    output,
+                }),
             };
             self.hops.push(hop);
         }

@@ -18,7 +18,7 @@ use crate::engine::{Agenda, Calendar, Event, INDEX, Queue, Slab, Time};
 use crate::measure::{Record, Snapshot, Window};
 use crate::model::{Model, ModelError, Phases, Response, SlotFreed, SwitchKind, Trigger};
 use crate::network::{Hop, Network};
-use crate::switch::Switch;
+use crate::switch::{Port, Switch};
 
 /// Events between two reports of progress.
 const PROGRESS_EVENTS: u64 = 1 << 18;
@@ -72,6 +72,15 @@ pub enum SimulationError {
     TooMany,
 }
 
+/// No number is left for a packet.
+struct TooMany;
+
+impl From<TooMany> for SimulationError {
+    fn from(_: TooMany) -> Self {
+        Self::TooMany
+    }
+}
+
 /// A packet in flight.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
@@ -81,9 +90,14 @@ struct Packet {
     marked: bool,
 }
 
-/// What changes of a channel.
+/// A channel under way: its ends, as in [`Network::channels`], and what changes of it.
 #[derive(Clone, Debug, Default)]
 struct Wire {
+    sender: Option<(u32, u8)>,
+    /// It leads to a switch, where its packets take slots.
+    to_switch: bool,
+    /// Free slots there; a host always has room.
+    credits: u32,
     /// A host's packets that wait for it.
     line: VecDeque<u32>,
     busy_until: Time,
@@ -101,6 +115,7 @@ struct Simulation<'a, Q> {
     sources: Vec<Source>,
     control: Control,
     window: u32,
+    buffer: u32,
     free_at_head: bool,
     trigger_first: bool,
     flow_packets: Vec<u64>,
@@ -154,9 +169,18 @@ pub fn run_with<Q: Queue>(
         network,
         agenda: Agenda::default(),
         packets: Slab::default(),
-        wires: vec![Wire::default(); network.channels.len()],
-        switches: std::iter::zip(&network.switches, &network.slots)
-            .map(|(name, &slots)| Switch::new(name, slots, model))
+        wires: network
+            .channels
+            .iter()
+            .map(|channel| Wire {
+                sender: channel.sender,
+                to_switch: channel.receiver.is_some(),
+                credits: model.buffer,
+                ..Wire::default()
+            })
+            .collect(),
+        switches: std::iter::zip(&network.switches, &network.receiving)
+            .map(|(name, receiving)| Switch::new(name, receiving, model))
             .collect(),
         sources: network
             .flows
@@ -165,6 +189,7 @@ pub fn run_with<Q: Queue>(
             .collect(),
         control,
         window: model.window,
+        buffer: model.buffer,
         free_at_head: model.slot_freed == SlotFreed::Head,
         trigger_first: model.trigger == Trigger::BeforeDispatch,
         flow_packets: vec![0; network.flows.len()],
@@ -323,16 +348,22 @@ impl<Q: Queue> Simulation<'_, Q> {
         for (switch, name) in self.switches.iter().zip(&self.network.switches) {
             switch.check().map_err(|what| broken(name, what))?;
         }
-        let ends = self.network.channels.iter().zip(&self.wires);
-        for (number, (channel, wire)) in ends.enumerate() {
+        for (channel, wire) in self.network.channels.iter().zip(&self.wires) {
             let could_go = match channel.sender {
                 Some((switch, output)) => self.switches[switch as usize].could_go(output),
                 None => !wire.line.is_empty() && now >= wire.busy_until && !wire.tail,
             };
-            if could_go && self.next_has_slot(number as u32) {
+            let credits = wire.credits;
+            if could_go && credits > 0 {
                 return Err(broken(
                     &channel.name,
                     "a packet waits that could go".to_owned(),
+                ));
+            }
+            if credits > self.buffer {
+                return Err(broken(
+                    &channel.name,
+                    format!("{credits} credits for {} slots", self.buffer),
                 ));
             }
         }
@@ -362,8 +393,10 @@ impl<Q: Queue> Simulation<'_, Q> {
             })
             .collect();
         let hosts = self.wires.iter().flat_map(|wire| &wire.line).copied();
-        let lines = self.switches.iter().flat_map(|switch| &switch.lines);
-        let waiting = lines.flatten().map(|waiting| waiting.packet);
+        let ports = self.switches.iter().flat_map(|switch| &switch.ports);
+        let waiting = ports
+            .flat_map(|port| &port.line)
+            .map(|waiting| waiting.packet);
         for packet in hosts.chain(waiting) {
             by_flow[self.packets[packet].flow as usize] += 1;
         }
@@ -382,15 +415,16 @@ impl<Q: Queue> Simulation<'_, Q> {
             for ((switch, name), slots) in
                 (self.switches.iter().zip(&self.network.switches)).zip(slots)
             {
-                if let Some(port) =
-                    (0..slots.len()).find(|&slot| switch.inputs[slot].taken != slots[slot])
-                {
+                let taken = |port: &Port| self.buffer - self.wires[port.upstream as usize].credits;
+                let differs = |slot: &usize| taken(&switch.ports[*slot]) != slots[*slot];
+                if let Some(port) = (1..slots.len()).find(differs) {
                     return Err(SimulationError::Invariant {
                         at_ps: options.duration,
                         at: name.clone(),
                         what: format!(
                             "port {port}: {} slots taken by {} packets",
-                            switch.inputs[port].taken, slots[port]
+                            taken(&switch.ports[port]),
+                            slots[port]
                         ),
                     });
                 }
@@ -404,10 +438,13 @@ impl<Q: Queue> Simulation<'_, Q> {
             channel_bytes: self.wires.iter().map(|wire| wire.bytes).collect(),
             flow_packets: self.flow_packets.clone(),
             flow_marked: self.marked_packets.clone(),
-            line_packets: std::iter::zip(&self.network.channels, &self.wires)
-                .map(|(channel, wire)| match channel.sender {
+            line_packets: self
+                .wires
+                .iter()
+                .map(|wire| match wire.sender {
                     Some((switch, output)) => {
-                        self.switches[switch as usize].lines[output as usize].len() as u32
+                        let port = &self.switches[switch as usize].ports[output as usize];
+                        port.line.len() as u32
                     }
                     None => wire.line.len() as u32,
                 })
@@ -433,10 +470,7 @@ impl<Q: Queue> Simulation<'_, Q> {
 
     /// Sends a packet, if window and rate allow it now.
     #[inline]
-    fn send(&mut self, now: Time, flow: u32) -> Result<(), SimulationError> {
-        let way = &self.network.flows[flow as usize];
-        let first = way.hops.start;
-        let channel = self.network.hops[first as usize].channel;
+    fn send(&mut self, now: Time, flow: u32) -> Result<(), TooMany> {
         let source = &mut self.sources[flow as usize];
         if !source.may_send(self.window) {
             return Ok(());
@@ -446,15 +480,21 @@ impl<Q: Queue> Simulation<'_, Q> {
             return Ok(());
         }
         source.send();
+        let first = self.network.flows[flow as usize].hops.start;
         let packet = Packet {
             flow,
             hop: first,
             marked: false,
         };
-        let number = self.packets.insert(packet);
-        let number = number.ok_or(SimulationError::TooMany)?;
-        self.wires[channel as usize].line.push_back(number);
-        self.dispatch_host(now, channel);
+        let number = self.packets.insert(packet).ok_or(TooMany)?;
+        let hop = &self.network.hops[first as usize];
+        let wire = &mut self.wires[hop.channel as usize];
+        if wire.line.is_empty() && !wire.tail && now >= wire.busy_until && wire.credits > 0 {
+            self.start_host(now, number, packet, hop);
+        } else {
+            wire.line.push_back(number);
+            self.dispatch_host(now, hop.channel);
+        }
         Ok(())
     }
 
@@ -470,48 +510,49 @@ impl<Q: Queue> Simulation<'_, Q> {
 
     /// A host's channel takes its next packet, if it can.
     fn dispatch_host(&mut self, now: Time, channel: u32) {
-        let wire = &mut self.wires[channel as usize];
-        if wire.line.is_empty() || wire.tail {
-            return;
-        }
-        if now < wire.busy_until {
-            wire.tail = true;
-            self.agenda.at(wire.busy_until, Event::Tail(channel));
-            return;
-        }
-        if !self.next_has_slot(channel) {
-            return;
-        }
-        if let Some(packet) = self.wires[channel as usize].line.pop_front() {
-            let Packet { flow, hop, .. } = self.packets[packet];
-            let hop = self.network.hops[hop as usize];
-            self.sources[flow as usize].start(now);
-            self.start(now, packet, hop);
-            if self.window > 1 {
-                self.set_timer(flow);
+        loop {
+            let wire = &mut self.wires[channel as usize];
+            if wire.line.is_empty() || wire.tail {
+                return;
             }
-            if !self.wires[channel as usize].line.is_empty() {
-                self.dispatch_host(now, channel);
+            if now < wire.busy_until {
+                wire.tail = true;
+                self.agenda.at(wire.busy_until, Event::Tail(channel));
+                return;
             }
+            if wire.credits == 0 {
+                return;
+            }
+            let Some(packet) = wire.line.pop_front() else {
+                return;
+            };
+            let of = self.packets[packet];
+            self.start_host(now, packet, of, &self.network.hops[of.hop as usize]);
         }
     }
 
-    /// Whether the input at the end of a channel has a slot; hosts always have.
+    /// A host's packet starts.
     #[inline]
-    fn next_has_slot(&self, channel: u32) -> bool {
-        match self.network.channels[channel as usize].receiver {
-            Some((switch, input)) => self.switches[switch as usize].has_slot(input),
-            None => true,
+    fn start_host(&mut self, now: Time, number: u32, packet: Packet, hop: &Hop) {
+        self.sources[packet.flow as usize].start(now);
+        self.start(now, number, hop);
+        if self.window > 1 {
+            self.set_timer(packet.flow);
+        }
+    }
+
+    /// A channel takes its next packet, if it can.
+    #[inline]
+    fn dispatch(&mut self, now: Time, channel: u32) {
+        match self.wires[channel as usize].sender {
+            Some((switch, output)) => self.dispatch_output(now, channel, switch, output),
+            None => self.dispatch_host(now, channel),
         }
     }
 
     /// A switch's output takes its next packet, if it can.
-    #[inline]
-    fn dispatch(&mut self, now: Time, channel: u32) {
-        let Some((switch, output)) = self.network.channels[channel as usize].sender else {
-            return self.dispatch_host(now, channel);
-        };
-        if !self.next_has_slot(channel) {
+    fn dispatch_output(&mut self, now: Time, channel: u32, switch: u32, output: u8) {
+        if self.wires[channel as usize].credits == 0 {
             return;
         }
         let Some((next, mark)) = self.switches[switch as usize].next(output) else {
@@ -522,81 +563,83 @@ impl<Q: Queue> Simulation<'_, Q> {
             packet.marked = true;
             self.marked_packets[packet.flow as usize] += 1;
         }
-        let hop = self.network.hops[packet.hop as usize];
+        let hop = &self.network.hops[packet.hop as usize];
         self.start(now, next.packet, hop);
         self.let_go(now, switch, next.input, output);
     }
 
     /// Outputs whose packets the departure of one from `input` by `output` no longer holds up.
-    #[inline]
+    #[inline(always)]
     fn let_go(&mut self, now: Time, switch: u32, input: u8, output: u8) {
-        let at = &self.switches[switch as usize];
-        if at.is_plain() {
-            return;
+        if !self.switches[switch as usize].is_plain() {
+            self.let_go_held_up(now, switch, input, output);
         }
-        let held_up = at.held_up(input, output);
-        for output in held_up {
+    }
+
+    #[cold]
+    fn let_go_held_up(&mut self, now: Time, switch: u32, input: u8, output: u8) {
+        for output in self.switches[switch as usize].held_up(input, output) {
             let other = self.network.sending[switch as usize][output as usize];
             self.dispatch(now, other);
         }
     }
 
     /// The transmission of a packet starts.
-    #[inline]
-    fn start(&mut self, now: Time, number: u32, hop: Hop) {
-        let packet = self.packets[number];
-        let flow = packet.flow as usize;
-        let way = &self.network.flows[flow];
+    #[inline(always)]
+    fn start(&mut self, now: Time, number: u32, hop: &Hop) {
         let wire = &mut self.wires[hop.channel as usize];
-        wire.bytes += u64::from(way.packet_bytes);
+        wire.bytes += u64::from(hop.packet_bytes);
         wire.busy_until = now + hop.transmission;
+        wire.credits -= u32::from(wire.to_switch);
+        let to_switch = wire.to_switch;
         self.packet_hops += 1;
-        let ends = &self.network.channels[hop.channel as usize];
-        if let Some((switch, output)) = ends.sender {
+        if let Some(through) = hop.through {
             self.agenda
                 .at(now + hop.transmission, Event::Tail(hop.channel));
             if self.free_at_head {
-                let input = self.switches[switch as usize].feeding(output);
-                self.free_slot(now, switch, input);
+                self.free_slot(now, through.switch, through.input);
             }
         }
-        if let Some((switch, input)) = ends.receiver {
-            self.switches[switch as usize].inputs[input as usize].taken += 1;
+        if to_switch {
             self.agenda.at(now + hop.to_forward, Event::Arrive(number));
             return;
         }
+        let packet = self.packets[number];
+        let flow = packet.flow as usize;
+        let to_ack = self.network.flows[flow].to_ack;
         self.flow_packets[flow] += 1;
         if self.window == 1 {
             self.packets.remove(number);
             let source = &mut self.sources[flow];
-            source.on_ack(&self.control, packet.marked, now + way.to_ack);
-            let back = (now + way.to_ack).max(source.not_before);
+            source.on_ack(&self.control, packet.marked, now + to_ack);
+            let back = (now + to_ack).max(source.not_before);
             source.timer = Some(back);
             self.agenda.at(back, Event::Source(packet.flow));
         } else {
             // The ACK carries the mark: the packet's number stands for it on the way back.
-            self.agenda.at(now + way.to_ack, Event::Arrive(number));
+            self.agenda.at(now + to_ack, Event::Arrive(number));
         }
     }
 
     /// A packet's header can be forwarded; or, past its last hop, its ACK is back.
     #[inline]
-    fn arrive(&mut self, now: Time, number: u32) -> Result<(), SimulationError> {
+    fn arrive(&mut self, now: Time, number: u32) -> Result<(), TooMany> {
         let packet = &mut self.packets[number];
-        let here = self.network.hops[packet.hop as usize].channel;
-        let Some((switch, input)) = self.network.channels[here as usize].receiver else {
-            let Packet { flow, marked, .. } = *packet;
+        let flow = packet.flow as usize;
+        if self.window > 1 && packet.hop + 1 == self.network.flows[flow].hops.end {
+            let marked = packet.marked;
             self.packets.remove(number);
-            self.sources[flow as usize].on_ack(&self.control, marked, now);
-            return self.send(now, flow);
-        };
+            self.sources[flow].on_ack(&self.control, marked, now);
+            return self.send(now, flow as u32);
+        }
         packet.hop += 1;
-        let hop = self.network.hops[packet.hop as usize];
-        let Some((_, output)) = self.network.channels[hop.channel as usize].sender else {
+        let hop = &self.network.hops[packet.hop as usize];
+        let Some(through) = hop.through else {
             return Ok(());
         };
-        let can_start = self.next_has_slot(hop.channel);
-        if self.switches[switch as usize].arrive(number, input, output, can_start) {
+        let can_start = self.wires[hop.channel as usize].credits > 0;
+        let switch = &mut self.switches[through.switch as usize];
+        if switch.arrive(number, through.input, through.output, can_start) {
             self.start(now, number, hop);
         } else if self.trigger_first {
             // What had its chance already cannot go now either.
@@ -608,12 +651,13 @@ impl<Q: Queue> Simulation<'_, Q> {
     /// A channel is idle again.
     #[inline]
     fn tail(&mut self, now: Time, channel: u32) {
-        let Some((switch, output)) = self.network.channels[channel as usize].sender else {
-            self.wires[channel as usize].tail = false;
+        let wire = &mut self.wires[channel as usize];
+        let Some((switch, output)) = wire.sender else {
+            wire.tail = false;
             return self.dispatch_host(now, channel);
         };
         let input = self.switches[switch as usize].leave(output);
-        self.dispatch(now, channel);
+        self.dispatch_output(now, channel, switch, output);
         self.let_go(now, switch, input, output);
         if !self.free_at_head {
             self.free_slot(now, switch, input);
@@ -623,8 +667,8 @@ impl<Q: Queue> Simulation<'_, Q> {
     /// A slot is free: its credit lets the channel upstream go on.
     #[inline]
     fn free_slot(&mut self, now: Time, switch: u32, input: u8) {
-        self.switches[switch as usize].inputs[input as usize].taken -= 1;
-        let upstream = self.network.receiving[switch as usize][input as usize];
+        let upstream = self.switches[switch as usize].ports[input as usize].upstream;
+        self.wires[upstream as usize].credits += 1;
         self.dispatch(now, upstream);
     }
 }

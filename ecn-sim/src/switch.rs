@@ -14,18 +14,24 @@ use crate::model::{
     Arbitration, BypassCounts, Counting, Crossbar, Marking, Model, OutputTrigger, Trigger,
 };
 
-/// An input buffer.
+/// A port: the input buffer behind it, and the output before it.
 #[derive(Debug, Default)]
-pub struct Input {
-    /// Slots taken: by packets on their way here, waiting, and leaving.
-    pub taken: u32,
-    /// Packets whose header is here and whose tail has not left.
+pub struct Port {
+    /// The packets that wait for the output, oldest first.
+    pub line: VecDeque<InLine>,
+    /// The output transmits.
+    pub busy: bool,
+    /// The input that the output served last.
+    last_served: u8,
+    /// The channel that leads to the input: what leaves gives a credit back to it.
+    pub upstream: u32,
+    /// Packets at the input whose header is here and whose tail has not left.
     pub present: u32,
-    /// Packets that wait.
+    /// Packets at the input that wait.
     pub waiting: u32,
-    /// A packet is being read, which matters to a crossbar with single read ports.
+    /// A packet is being read at the input, which matters to a crossbar with single read ports.
     pub reading: bool,
-    /// Packets that wait, oldest first: kept only where overtaking is limited.
+    /// Packets at the input that wait, oldest first: kept only where overtaking is limited.
     order: VecDeque<Waiting>,
 }
 
@@ -53,13 +59,7 @@ pub struct Switch {
     policy: marking::Policy,
     rules: Rules,
     /// By slot.
-    pub inputs: Vec<Input>,
-    /// The lines, by slot.
-    pub lines: Vec<VecDeque<InLine>>,
-    /// Whether an output transmits, by slot.
-    pub busy: Vec<bool>,
-    /// The input that was served last, by output slot.
-    last_served: Vec<u8>,
+    pub ports: Vec<Port>,
 }
 
 /// What of the model a switch asks about.
@@ -77,11 +77,10 @@ struct Rules {
 }
 
 impl Switch {
-    /// An empty switch with port slots below `slots`.
-    pub fn new(name: &str, slots: u32, model: &Model) -> Self {
-        let policy = model.marking_policy(name, slots);
-        let slots = slots as usize;
-        let counters = Counters::new(slots);
+    /// An empty switch: by port slot, the channel that leads to it.
+    pub fn new(name: &str, receiving: &[u32], model: &Model) -> Self {
+        let policy = model.marking_policy(name, receiving.len() as u32);
+        let counters = Counters::new(receiving.len());
         let any_output = model.bypass_counts == BypassCounts::AnyOutput;
         let mut rules = Rules {
             plain: false,
@@ -102,21 +101,14 @@ impl Switch {
             counters,
             policy,
             rules,
-            inputs: std::iter::repeat_with(Input::default).take(slots).collect(),
-            lines: vec![VecDeque::new(); slots],
-            busy: vec![false; slots],
-            last_served: vec![0; slots],
+            ports: receiving
+                .iter()
+                .map(|&upstream| Port {
+                    upstream,
+                    ..Port::default()
+                })
+                .collect(),
         }
-    }
-
-    /// Slots of an input buffer.
-    pub const fn buffer(&self) -> u32 {
-        self.policy.buffer
-    }
-
-    /// Is there a slot for a packet from upstream?
-    pub fn has_slot(&self, input: u8) -> bool {
-        self.inputs[input as usize].taken < self.policy.buffer
     }
 
     /// A packet's header is here. True if it cuts through now: `can_start` says whether its output's
@@ -124,26 +116,26 @@ impl Switch {
     #[inline]
     pub fn arrive(&mut self, packet: u32, input: u8, output: u8, can_start: bool) -> bool {
         let (i, o) = (input as usize, output as usize);
-        self.inputs[i].present += 1;
+        self.ports[i].present += 1;
         // Whatever is in the line of an idle output with a slot ahead is held up at its own input.
-        let can_start = can_start && !self.busy[o];
-        if can_start && !self.rules.before_dispatch && self.may_go(input, u32::MAX) {
+        let can_start = can_start && !self.ports[o].busy && !self.rules.before_dispatch;
+        if can_start && (self.rules.plain || self.may_go(input, u32::MAX)) {
             if !self.rules.plain {
                 self.overtake(input, u32::MAX);
-                self.inputs[i].reading = true;
+                self.ports[i].reading = true;
             }
-            self.last_served[o] = input;
-            self.busy[o] = true;
-            if self.rules.full_present && self.inputs[i].present >= self.policy.buffer {
+            let out = &mut self.ports[o];
+            (out.busy, out.last_served) = (true, input);
+            if self.rules.full_present && self.ports[i].present >= self.policy.buffer {
                 counters!(&mut self.counters, c => c.fill(&self.policy, input));
                 self.congest_leaving(input);
             }
             return true;
         }
-        self.inputs[i].waiting += 1;
-        self.lines[o].push_back(InLine { packet, input });
+        self.ports[i].waiting += 1;
+        self.ports[o].line.push_back(InLine { packet, input });
         if !self.rules.plain {
-            self.inputs[i].order.push_back(Waiting {
+            self.ports[i].order.push_back(Waiting {
                 packet,
                 output,
                 overtaken: 0,
@@ -161,8 +153,8 @@ impl Switch {
 
     /// A full buffer also holds the packets that are leaving it: their outputs are congested too.
     fn congest_leaving(&mut self, input: u8) {
-        for output in 1..self.busy.len() {
-            if self.busy[output] && self.last_served[output] == input {
+        for (output, port) in self.ports.iter().enumerate().skip(1) {
+            if port.busy && port.last_served == input {
                 counters!(&mut self.counters, c => c.congest(&self.policy, output as u8));
             }
         }
@@ -173,14 +165,14 @@ impl Switch {
     fn policy_now(&self, input: u8, output: u8) -> marking::Policy {
         let mut policy = self.policy;
         if self.rules.full_present {
-            let input = &self.inputs[input as usize];
+            let input = &self.ports[input as usize];
             policy.buffer = policy.buffer.saturating_sub(input.present - input.waiting);
         }
-        let o = output as usize;
-        if self.rules.threshold_present && self.busy[o] {
+        let output = &self.ports[output as usize];
+        if self.rules.threshold_present && output.busy {
             policy.threshold = policy.threshold.saturating_sub(1);
         }
-        if self.rules.crossing && self.lines[o].len() as u64 > u64::from(policy.threshold) + 1 {
+        if self.rules.crossing && output.line.len() as u64 > u64::from(policy.threshold) + 1 {
             policy.threshold = u32::MAX;
         }
         policy
@@ -189,8 +181,7 @@ impl Switch {
     /// Takes the packet that output `output` transmits next off its line; whether it is marked.
     #[inline]
     pub fn next(&mut self, output: u8) -> Option<(InLine, bool)> {
-        let o = output as usize;
-        if self.busy[o] {
+        if self.ports[output as usize].busy {
             return None;
         }
         let at = if self.rules.plain {
@@ -198,22 +189,22 @@ impl Switch {
         } else {
             self.choose(output)?
         };
+        let out = &mut self.ports[output as usize];
         let chosen = if at == 0 {
-            self.lines[o].pop_front()?
+            out.line.pop_front()?
         } else {
-            self.lines[o].remove(at)?
+            out.line.remove(at)?
         };
-        let i = chosen.input as usize;
+        (out.busy, out.last_served) = (true, chosen.input);
         if !self.rules.plain {
             self.overtake(chosen.input, chosen.packet);
-            self.inputs[i]
+            let input = &mut self.ports[chosen.input as usize];
+            input
                 .order
                 .retain(|waiting| waiting.packet != chosen.packet);
-            self.inputs[i].reading = true;
+            input.reading = true;
         }
-        self.last_served[o] = chosen.input;
-        self.inputs[i].waiting -= 1;
-        self.busy[o] = true;
+        self.ports[chosen.input as usize].waiting -= 1;
         let Decision { mark, .. } = counters!(&mut self.counters, c => {
             c.depart(&self.policy, chosen.input, output, 1, true, BACKLOG_UNKNOWN)
         });
@@ -222,17 +213,17 @@ impl Switch {
 
     /// Is there a packet that an output could transmit now, if the next switch has a slot?
     pub fn could_go(&self, output: u8) -> bool {
-        let o = output as usize;
+        let out = &self.ports[output as usize];
         let fit = || match self.rules.plain {
-            true => !self.lines[o].is_empty(),
+            true => !out.line.is_empty(),
             false => self.choose(output).is_some(),
         };
-        !self.busy[o] && fit()
+        !out.busy && fit()
     }
 
     /// Slots that the packets here take, without those on their way.
     pub fn slots_taken(&self, input: u8, free_at_head: bool) -> u32 {
-        let input = &self.inputs[input as usize];
+        let input = &self.ports[input as usize];
         if free_at_head {
             input.waiting
         } else {
@@ -242,8 +233,9 @@ impl Switch {
 
     /// The place in line of the packet to go next.
     fn choose(&self, output: u8) -> Option<usize> {
-        let o = output as usize;
-        let line = &self.lines[o];
+        let Port {
+            line, last_served, ..
+        } = &self.ports[output as usize];
         let allowed = |at: &usize| {
             let InLine { packet, input } = line[*at];
             self.may_go(input, packet)
@@ -252,15 +244,19 @@ impl Switch {
         if !self.rules.round_robin {
             return fit.next();
         }
-        let last = self.last_served[o];
         // After the last one served, by slot; of one input the oldest.
-        fit.min_by_key(|&at| (line[at].input.wrapping_sub(last).wrapping_sub(1), at))
+        fit.min_by_key(|&at| {
+            (
+                line[at].input.wrapping_sub(*last_served).wrapping_sub(1),
+                at,
+            )
+        })
     }
 
     /// May a packet at `input` go past the older ones there? A number that none has stands for the
     /// newest.
     fn may_go(&self, input: u8, packet: u32) -> bool {
-        let input = &self.inputs[input as usize];
+        let input = &self.ports[input as usize];
         if self.rules.single_read && input.reading {
             return false;
         }
@@ -278,7 +274,7 @@ impl Switch {
 
     /// Counts the overtaking of what waits before `packet` at its input.
     fn overtake(&mut self, input: u8, packet: u32) {
-        let order = &mut self.inputs[input as usize].order;
+        let order = &mut self.ports[input as usize].order;
         for waiting in order
             .iter_mut()
             .take_while(|waiting| waiting.packet != packet)
@@ -289,16 +285,17 @@ impl Switch {
 
     /// The input whose packet an output transmits, or transmitted last.
     pub fn feeding(&self, output: u8) -> u8 {
-        self.last_served[output as usize]
+        self.ports[output as usize].last_served
     }
 
     /// The tail of a packet has left by `output`; its input. Outputs that this may have been holding
     /// up are in [`Switch::held_up`].
     #[inline]
     pub fn leave(&mut self, output: u8) -> u8 {
-        self.busy[output as usize] = false;
-        let slot = self.feeding(output);
-        let input = &mut self.inputs[slot as usize];
+        let out = &mut self.ports[output as usize];
+        out.busy = false;
+        let slot = out.last_served;
+        let input = &mut self.ports[slot as usize];
         input.present -= 1;
         input.reading = false;
         slot
@@ -306,14 +303,14 @@ impl Switch {
 
     /// Whether a packet waits for its output and for nothing else, so that what leaves holds up no
     /// other output's packets.
-    #[inline]
+    #[inline(always)]
     pub const fn is_plain(&self) -> bool {
         self.rules.plain
     }
 
     /// Outputs besides `output` with packets that the departure of one from `input` may let go.
     pub fn held_up(&self, input: u8, output: u8) -> Vec<u8> {
-        let order = self.inputs[input as usize].order.iter();
+        let order = self.ports[input as usize].order.iter();
         let mut outputs: Vec<u8> = order
             .map(|waiting| waiting.output)
             .filter(|o| *o != output)
@@ -334,32 +331,30 @@ impl Switch {
     ///
     /// Says which differs.
     pub fn check(&self) -> Result<(), String> {
-        for slot in 0..self.inputs.len() {
-            let input = &self.inputs[slot];
+        for (slot, input) in self.ports.iter().enumerate() {
             let (cnt1, cnt2, occupancy, from) = counters!(&self.counters, c => {
                 let port = &c.ports[slot];
                 (port.cnt1, port.cnt2, port.occupancy, port.to_mark_from)
             });
-            let scan = self.lines[slot].len();
-            let held = |line: &VecDeque<InLine>| {
-                line.iter()
+            let scan = input.line.len();
+            let held = |port: &Port| {
+                port.line
+                    .iter()
                     .filter(|waiting| waiting.input as usize == slot)
                     .count()
             };
-            let waiting: usize = self.lines.iter().map(held).sum();
+            let waiting: usize = self.ports.iter().map(held).sum();
             let naive = self.policy.marking == Marking::Naive as u32;
             let sound = cnt1 as usize == scan
                 && cnt2 <= cnt1
                 && occupancy as usize == waiting
                 && input.waiting as usize == waiting
                 && input.waiting <= input.present
-                && input.taken <= self.policy.buffer
                 && (!naive || from <= occupancy);
             if !sound {
                 return Err(format!(
                     "port {slot}: cnt1 {cnt1} of {scan} in line, cnt2 {cnt2}, occupancy \
-                     {occupancy} of {waiting}, {} slots of {} taken, {from} to mark from here",
-                    input.taken, self.policy.buffer
+                     {occupancy} of {waiting}, {from} to mark from here"
                 ));
             }
         }
