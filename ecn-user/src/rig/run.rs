@@ -477,7 +477,7 @@ fn run_phase(
     let meter = Meter::new(plan, rig, &agent)?;
     let traffic_plan = plan.traffic.map(|kind| traffic::Plan {
         congestion_control: plan.congestion_control.clone(),
-        ..traffic::Plan::new(&plan.topology, kind, plan.ipv6)
+        ..traffic::Plan::new(&plan.topology, kind, plan.ipv6).of_phase(done.len())
     });
     let victim = traffic_plan
         .iter()

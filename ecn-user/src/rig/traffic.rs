@@ -267,6 +267,15 @@ impl Plan {
             congestion_control: "cubic".to_owned(),
         }
     }
+
+    /// The n-th such plan of a rig has source ports of its own: the connections of the one before may
+    /// not be closed yet, which iperf3 takes for an error.
+    pub fn of_phase(mut self, n: usize) -> Self {
+        for flow in &mut self.flows {
+            flow.source.set_port(flow.source.port() + 1000 * n as u16);
+        }
+        self
+    }
 }
 
 /// Some four packets of a flow wait at its source. Where the buffer covers the whole way, the flows

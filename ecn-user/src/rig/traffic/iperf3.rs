@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// How long a client or server may take to end once it is told to.
 const ENDING: Duration = Duration::from_secs(3);
 
+/// How long a server waits for word from its client, which drops may hold up for seconds.
+const WORD: Duration = Duration::from_secs(1);
+
 /// Starts the servers; the clients wait for the start.
 pub(super) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
@@ -66,8 +69,9 @@ fn server(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
         text
     });
     wait_for_stop(shared, &mut child, flow, "server")?;
-    // It ends by itself once its client has.
-    finish(&mut child, None);
+    // It ends by itself once its client tells it; and reports when interrupted, too.
+    wait_for_end(&mut child, WORD);
+    finish(&mut child);
     let text = reader.join().unwrap_or_default();
     parse(&text, flow).map(|count| Some((n, count)))
 }
@@ -109,7 +113,7 @@ fn client(shared: &Shared, n: usize) -> Ending {
     }
     let mut child = spawn(&mut command)?;
     wait_for_stop(shared, &mut child, flow, "client")?;
-    finish(&mut child, Some(Signal::SIGINT));
+    finish(&mut child);
     Ok(None)
 }
 
@@ -158,28 +162,33 @@ fn wait_for_stop(shared: &Shared, child: &mut Child, flow: &Flow, which: &str) -
     Ok(())
 }
 
-/// Waits for its end, asking for it with a signal, then without asking.
-fn finish(child: &mut Child, signal: Option<Signal>) {
-    if let Some(signal) = signal {
-        let _ = kill(Pid::from_raw(child.id() as i32), signal);
+/// Ends it with a signal, or without asking where that does nothing.
+fn finish(child: &mut Child) {
+    if matches!(child.try_wait(), Ok(None)) {
+        let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGINT);
     }
-    let deadline = Instant::now() + ENDING;
-    while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_for_end(child, ENDING);
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// Reads the server's report. A server whose client was interrupted has no sum at the end, but its
-/// intervals are there.
+fn wait_for_end(child: &mut Child, at_most: Duration) {
+    let deadline = Instant::now() + at_most;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Reads the server's report, before which it may warn. A server whose client was interrupted has no
+/// sum at the end, but its intervals are there.
 fn parse(text: &str, flow: &Flow) -> Result<FlowCount> {
     let failed = |said: String| Error::Iperf3 {
         flow: flow.name.clone(),
         said,
     };
+    let json = text.find('{').map_or(text, |start| &text[start..]);
     let report: serde_json::Value =
-        serde_json::from_str(text).map_err(|error| failed(format!("{error} in {text:?}")))?;
+        serde_json::from_str(json).map_err(|error| failed(format!("{error} in {text:?}")))?;
     let sums: Vec<_> = report["intervals"]
         .as_array()
         .into_iter()
