@@ -7,7 +7,7 @@ use ecn_tests::{
     emulated, eventually,
     frames::Ip,
     kernel_test,
-    lab::Lab,
+    lab::{DEVICE, Lab},
     running::{self, Running},
     s,
     traffic::{raw, udp},
@@ -16,6 +16,7 @@ use ecn_tests::{
 use ecn_user::{
     agent::Options,
     config::{Every, Marking},
+    net::ethtool::{Ethtool, Offload},
     units::DurationText,
 };
 use socket2::SockRef;
@@ -120,9 +121,12 @@ fn exact(lab: &Lab, running: &Running, protocol: u8, sent: u64, marked: bool) {
 }
 
 fn udp_round_trip(ipv6: bool, marked: bool) {
+    round_trip_in(&Lab::new(2), ipv6, marked);
+}
+
+fn round_trip_in(lab: &Lab, ipv6: bool, marked: bool) {
     const N: u64 = 2_000;
-    let lab = Lab::new(2);
-    let running = start(&lab, marked, Every::Packet);
+    let running = start(lab, marked, Every::Packet);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sending, receiving) = (udp(from, ipv6, 7001), udp(to, ipv6, 7002));
     // Sending waits before the source's queue of 100 packets is full.
@@ -132,7 +136,7 @@ fn udp_round_trip(ipv6: bool, marked: bool) {
     for _ in 0..N {
         sending.send_to(&[5; 600], target).expect("send");
     }
-    exact(&lab, &running, protocol::UDP, N, marked);
+    exact(lab, &running, protocol::UDP, N, marked);
     assert_eq!(running.count(Count::EchoSent), N, "an echo per packet");
     // The receiver got the packets themselves, the sender no echo.
     let mut buffer = [0; 1000];
@@ -166,6 +170,21 @@ fn udp_over_ipv4_marked() {
 fn udp_over_ipv6_marked() {
     kernel_test!();
     udp_round_trip(true, true);
+}
+
+/// Data comes with a checksum that a device was to finish. Its echo goes out by a device that finishes
+/// none: the kernel then writes one where the data had it, which must not be a field of the echo.
+#[test]
+fn unfinished_checksums() {
+    kernel_test!();
+    for ipv6 in [false, true] {
+        let lab = Lab::new(2);
+        let ethtool = Ethtool::open(&lab.hosts[0].ns).expect("ethtool");
+        let offload = Offload::TxChecksum;
+        ethtool.set(DEVICE, offload, true).expect("set");
+        assert!(ethtool.is_on(DEVICE, offload).expect("is on"));
+        round_trip_in(&lab, ipv6, true);
+    }
 }
 
 /// A protocol without ports that nobody knows, from an application, marked on its way.
