@@ -8,6 +8,7 @@ mod echo;
 mod echo_faults;
 mod edt;
 mod forged;
+mod full;
 mod killed;
 mod pacing;
 mod parsed;
