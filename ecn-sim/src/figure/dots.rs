@@ -1,0 +1,145 @@
+//! Points per setting.
+
+use plotters::style::WHITE;
+use plotters::style::text_anchor::HPos;
+
+use super::FigureError;
+use super::axis::Axis;
+use super::canvas::{
+    Canvas, GREY, GRID, INK, LOOKS, Look, Marker, PLAIN, TEXT, Type, WIDTH, fit, text_width,
+};
+
+/// One column of a [`DotFigure`]: a quantity with its value in each row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DotColumn {
+    /// Name of the quantity.
+    pub title: String,
+    /// Its unit, or what it is a fraction of.
+    pub unit: String,
+    /// A value per row; `None` where there is none.
+    pub values: Vec<Option<f64>>,
+    /// A value that deserves a line, such as 1 for equal shares.
+    pub reference: Option<f64>,
+}
+
+/// Settings as rows, quantities as columns, values as points with their number beside them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DotFigure {
+    /// Title of the document, for readers that show or speak it; not drawn.
+    pub title: String,
+    /// Group and name of each row; rows of one group stand together.
+    pub rows: Vec<(String, String)>,
+    /// The quantities.
+    pub columns: Vec<DotColumn>,
+}
+
+impl DotFigure {
+    /// The figure as the text of an SVG file, 800 pixels wide.
+    ///
+    /// # Errors
+    ///
+    /// Only if plotters fails, which it does not when it writes into memory.
+    pub fn to_svg(&self) -> Result<String, FigureError> {
+        let row_height = 24.0;
+        let top = 56.0;
+        let bottom = top + self.rows.len() as f64 * row_height + 8.0;
+        let height = bottom + 28.0;
+        let widest = |text: fn(&(String, String)) -> &String, size: f64| {
+            self.rows
+                .iter()
+                .map(|row| text_width(text(row), size))
+                .fold(0.0, f64::max)
+        };
+        let group_width = widest(|row| &row.0, TEXT * 1.12).min(140.0);
+        let name_width = widest(|row| &row.1, TEXT).min(140.0);
+        let left = 12.0 + group_width + 14.0 + name_width + 14.0;
+        let column_width = (WIDTH - left - 6.0) / self.columns.len().max(1) as f64;
+
+        Canvas::draw(height, &self.title, |canvas| {
+            let bold = Type {
+                bold: true,
+                ..PLAIN
+            };
+            let grey = Type {
+                color: GREY,
+                ..PLAIN
+            };
+            let row_y = |row: usize| top + (row as f64 + 0.5) * row_height + 4.0;
+            let mut before = None;
+            for (number, (group, name)) in self.rows.iter().enumerate() {
+                let y = row_y(number);
+                if before != Some(group) {
+                    if number > 0 {
+                        let line_y = y - row_height / 2.0;
+                        canvas.path(&[(12.0, line_y), (WIDTH - 12.0, line_y)], GRID, 1.0)?;
+                    }
+                    let text = fit(group, TEXT * 1.12, group_width);
+                    canvas.text(&text, (12.0, y), HPos::Left, bold)?;
+                }
+                before = Some(group);
+                let at = (12.0 + group_width + 14.0, y);
+                canvas.text(&fit(name, TEXT, name_width), at, HPos::Left, PLAIN)?;
+            }
+            for (number, column) in self.columns.iter().enumerate() {
+                let cell = left + number as f64 * column_width;
+                // The number stands right of its point, also of a point at the right end.
+                let (plot_left, plot_right) = (cell + 8.0, cell + column_width - 42.0);
+                let max = column
+                    .values
+                    .iter()
+                    .flatten()
+                    .copied()
+                    .filter(|v| v.is_finite());
+                let axis = Axis::new(0.0, max.fold(1.0, f64::max), 2.0, true);
+                let at = |value: f64| plot_left + value / axis.end * (plot_right - plot_left);
+                let room = column_width - 8.0;
+                let title = fit(&column.title, TEXT * 1.12, room);
+                canvas.text(&title, (plot_left, 18.0), HPos::Left, bold)?;
+                let unit = fit(&column.unit, TEXT, room);
+                canvas.text(&unit, (plot_left, 36.0), HPos::Left, grey)?;
+                for (value, label) in axis.ticks() {
+                    let x = at(value);
+                    canvas.path(&[(x, top), (x, bottom)], GRID, 1.0)?;
+                    canvas.path(&[(x, bottom), (x, bottom + 4.0)], INK, 1.0)?;
+                    canvas.text(&label, (x, bottom + 15.0), HPos::Center, PLAIN)?;
+                }
+                canvas.path(&[(plot_left, bottom), (plot_right, bottom)], INK, 1.0)?;
+                if let Some(reference) = column.reference.filter(|value| *value <= axis.end) {
+                    let x = at(reference);
+                    canvas.path(&[(x, top), (x, bottom)], GREY, 1.2)?;
+                }
+                let look = &LOOKS[1];
+                for (row, value) in column.values.iter().enumerate().take(self.rows.len()) {
+                    let y = row_y(row);
+                    let Some(value) = value.filter(|value| value.is_finite()) else {
+                        canvas.text("–", (plot_left + 2.0, y), HPos::Left, grey)?;
+                        continue;
+                    };
+                    let x = at(value);
+                    canvas.path(&[(plot_left, y), (x, y)], look.color, 1.4)?;
+                    canvas.marker(
+                        (x, y),
+                        &Look {
+                            marker: Marker::Circle,
+                            ..*look
+                        },
+                    )?;
+                    let number = format!("{value:.2}");
+                    // A white ground keeps grid lines out of the number.
+                    let width = text_width(&number, TEXT) + 2.0;
+                    canvas.polygon(
+                        &[
+                            (x + 6.0, y - 8.0),
+                            (x + 6.0 + width, y - 8.0),
+                            (x + 6.0 + width, y + 8.0),
+                            (x + 6.0, y + 8.0),
+                        ],
+                        WHITE,
+                    )?;
+                    canvas.text(&number, (x + 8.0, y), HPos::Left, PLAIN)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}

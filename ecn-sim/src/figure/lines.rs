@@ -1,0 +1,282 @@
+//! Lines in panels.
+
+use plotters::style::text_anchor::HPos;
+
+use super::FigureError;
+use super::axis::{Axis, spread};
+use super::canvas::{
+    Canvas, Drawn, GREY, GRID, INK, LOOKS, PLAIN, TEXT, Type, WIDTH, fit, text_width, thin,
+};
+
+/// A line of a panel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// The label at its right end.
+    pub label: String,
+    /// Points in the order of x; points that are not finite leave a gap.
+    pub points: Vec<(f64, f64)>,
+    /// Which of the [`LOOKS`] it has; the same number looks the same in every figure.
+    pub look: usize,
+}
+
+/// One panel of a figure.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Panel {
+    /// What is shown, above the panel.
+    pub title: String,
+    /// A remark beside the title, in grey.
+    pub note: String,
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+/// Panels with lines and the same axes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LineFigure {
+    /// Title of the document, for readers that show or speak it; not drawn.
+    pub title: String,
+    /// Name and unit of the x axis.
+    pub x_label: String,
+    /// Name and unit of the y axis.
+    pub y_label: String,
+    /// The x axis begins here.
+    pub x_from: f64,
+    /// The x axis reaches at least to here.
+    pub x_at_least: f64,
+    /// Where the x axis has numbers, and what they say; round steps if there are none.
+    pub x_ticks: Vec<(f64, String)>,
+    /// The y axis begins here.
+    pub y_from: f64,
+    /// The y axis reaches at least to here.
+    pub y_at_least: f64,
+    /// A marker at each point, for few points that were measured at the same x (where some coincide,
+    /// they take turns); else some along each line.
+    pub every_point: bool,
+    /// The panels, one above the other; in two columns if there are more than three.
+    pub panels: Vec<Panel>,
+}
+
+/// A rectangle of the figure with an axis on its left and below.
+struct Frame<'a> {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    x: Axis,
+    x_ticks: &'a [(f64, String)],
+    y: Axis,
+    every_point: bool,
+}
+
+impl Frame<'_> {
+    fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
+        let part = |value: f64, axis: Axis| (value - axis.start) / (axis.end - axis.start);
+        (
+            self.left + part(x, self.x) * (self.right - self.left),
+            self.bottom - part(y, self.y) * (self.bottom - self.top),
+        )
+    }
+
+    fn draw_axes(&self, canvas: &Canvas<'_>) -> Drawn {
+        for (value, label) in self.y.ticks() {
+            let (_, y) = self.at((self.x.start, value));
+            if value > self.y.start {
+                canvas.path(&[(self.left, y), (self.right, y)], GRID, 1.0)?;
+            }
+            canvas.path(&[(self.left - 4.0, y), (self.left, y)], INK, 1.0)?;
+            canvas.text(&label, (self.left - 8.0, y), HPos::Right, PLAIN)?;
+        }
+        for (value, label) in self.x_ticks {
+            let (x, _) = self.at((*value, self.y.start));
+            canvas.path(&[(x, self.bottom), (x, self.bottom + 4.0)], INK, 1.0)?;
+            canvas.text(label, (x, self.bottom + 14.0), HPos::Center, PLAIN)?;
+        }
+        let corner = (self.left, self.bottom);
+        canvas.path(
+            &[(self.left, self.top), corner, (self.right, self.bottom)],
+            INK,
+            1.0,
+        )
+    }
+
+    fn draw_lines(&self, canvas: &Canvas<'_>, panel: &Panel, x_stop: f64) -> Drawn {
+        let look = |line: &Line| &LOOKS[line.look % LOOKS.len()];
+        let inside = |line: &Line| -> Vec<Vec<(f64, f64)>> {
+            line.points
+                .chunk_by(|a, b| a.1.is_finite() == b.1.is_finite())
+                .filter(|part| part.iter().all(|(x, y)| x.is_finite() && y.is_finite()))
+                .map(|part| thin(&part.iter().map(|point| self.at(*point)).collect::<Vec<_>>()))
+                .collect()
+        };
+        let parts: Vec<_> = panel.lines.iter().map(inside).collect();
+        // Broken lines over solid ones, thin over wide: what coincides can still be told apart.
+        let mut order: Vec<_> = panel.lines.iter().zip(&parts).collect();
+        order.sort_by(|(a, _), (b, _)| {
+            let (a, b) = (look(a), look(b));
+            (!a.dash.is_empty())
+                .cmp(&!b.dash.is_empty())
+                .then(b.width.total_cmp(&a.width))
+        });
+        for (line, parts) in order {
+            for part in parts {
+                canvas.dashed(part, look(line))?;
+            }
+        }
+        let points = |number: usize| parts[number].iter().flatten().copied();
+        for (number, line) in panel.lines.iter().enumerate() {
+            if self.every_point {
+                for (at, (x, y)) in points(number).enumerate() {
+                    let mut here: Vec<(f64, usize)> = (0..parts.len())
+                        .flat_map(|other| points(other).map(move |point| (point, other)))
+                        .filter(|((other_x, _), _)| (other_x - x).abs() < 1.0)
+                        .map(|((_, other_y), other)| (other_y, other))
+                        .collect();
+                    here.sort_by(|a, b| a.0.total_cmp(&b.0));
+                    let group = here
+                        .chunk_by(|a, b| b.0 - a.0 < 6.0)
+                        .find(|group| group.iter().any(|(_, other)| *other == number));
+                    let turn = group.map(|group| group[at % group.len()].1);
+                    if turn == Some(number) {
+                        canvas.marker((x, y), look(line))?;
+                    }
+                }
+                continue;
+            }
+            // Markers of different lines stand at different x, about 110 pixels apart on each.
+            let mut next = self.left + 24.0 + 22.0 * number as f64;
+            for (x, y) in points(number) {
+                if x >= next && x <= self.right - 4.0 {
+                    canvas.marker((x, y), look(line))?;
+                    next = x + 110.0;
+                }
+            }
+        }
+        self.draw_labels(canvas, panel, x_stop)
+    }
+
+    /// Labels at the right, at the height where the lines end, moved apart where they would touch.
+    fn draw_labels(&self, canvas: &Canvas<'_>, panel: &Panel, x_stop: f64) -> Drawn {
+        let ends: Vec<_> = panel
+            .lines
+            .iter()
+            .filter_map(|line| {
+                // A mean over the end of the line, for its last point may be far off.
+                let points: Vec<_> = line
+                    .points
+                    .iter()
+                    .filter(|(x, y)| x.is_finite() && y.is_finite())
+                    .collect();
+                let last = &points[points.len() - points.len().div_ceil(8).min(points.len())..];
+                let mean = last.iter().map(|(_, y)| y).sum::<f64>() / last.len() as f64;
+                let end = last.last()?;
+                Some((line, self.at((end.0, mean))))
+            })
+            .collect();
+        let wanted: Vec<f64> = ends.iter().map(|(_, (_, y))| *y).collect();
+        let placed = spread(&wanted, 18.0, self.top + 4.0, self.bottom - 6.0);
+        for ((line, (x, y)), label_y) in ends.into_iter().zip(placed) {
+            let look = &LOOKS[line.look % LOOKS.len()];
+            let start = self.right + 14.0;
+            canvas.path(&[(x + 3.0, y), (start - 2.0, label_y)], GRID, 1.0)?;
+            canvas.dashed(&[(start, label_y), (start + 26.0, label_y)], look)?;
+            canvas.marker((start + 13.0, label_y), look)?;
+            let room = x_stop - (start + 32.0);
+            let text = fit(&line.label, TEXT, room);
+            canvas.text(&text, (start + 32.0, label_y), HPos::Left, PLAIN)?;
+        }
+        Ok(())
+    }
+}
+
+impl LineFigure {
+    /// The figure as the text of an SVG file, 800 pixels wide.
+    ///
+    /// # Errors
+    ///
+    /// Only if plotters fails, which it does not when it writes into memory.
+    pub fn to_svg(&self) -> Result<String, FigureError> {
+        let columns = if self.panels.len() > 3 { 2 } else { 1 };
+        let rows = self.panels.len().div_ceil(columns).max(1);
+        let all = || {
+            let lines = self.panels.iter().flat_map(|panel| &panel.lines);
+            lines
+                .flat_map(|line| &line.points)
+                .filter(|(x, y)| x.is_finite() && y.is_finite())
+        };
+        let x_max = all().map(|point| point.0).fold(self.x_at_least, f64::max);
+        let y_max = all().map(|point| point.1).fold(self.y_at_least, f64::max);
+        let y = Axis::new(self.y_from, y_max, 5.0, true);
+        let x_steps = if columns == 1 { 10.0 } else { 5.0 };
+        let x = Axis::new(self.x_from, x_max, x_steps, false);
+        let x_ticks = if self.x_ticks.is_empty() {
+            x.ticks().collect()
+        } else {
+            self.x_ticks.clone()
+        };
+
+        let tick_width = y
+            .ticks()
+            .map(|(_, label)| text_width(&label, TEXT))
+            .fold(0.0, f64::max);
+        let label_width = self
+            .panels
+            .iter()
+            .flat_map(|panel| &panel.lines)
+            .map(|line| text_width(&line.label, TEXT))
+            .fold(0.0, f64::max)
+            .min(if columns == 1 { 200.0 } else { 90.0 });
+        let (left_margin, right_margin) = (tick_width + 12.0, label_width + 50.0);
+        let (outer_left, outer_bottom) = (30.0, 18.0);
+        let cell_width = (WIDTH - outer_left) / columns as f64;
+        let plot_height = if columns == 1 { 230.0 } else { 150.0 };
+        let cell_height = 34.0 + plot_height + 30.0;
+        let height = (rows as f64 * cell_height + outer_bottom).round();
+
+        Canvas::draw(height, &self.title, |canvas| {
+            let upwards = Type {
+                upwards: true,
+                ..PLAIN
+            };
+            let middle = (height - outer_bottom) / 2.0;
+            canvas.text(&self.y_label, (15.0, middle), HPos::Center, upwards)?;
+            for (number, panel) in self.panels.iter().enumerate() {
+                let cell_left = outer_left + (number % columns) as f64 * cell_width;
+                let cell_top = (number / columns) as f64 * cell_height;
+                let frame = Frame {
+                    left: cell_left + left_margin,
+                    right: cell_left + cell_width - right_margin,
+                    top: cell_top + 34.0,
+                    bottom: cell_top + 34.0 + plot_height,
+                    x,
+                    x_ticks: &x_ticks,
+                    y,
+                    every_point: self.every_point,
+                };
+                let stop = cell_left + cell_width - 2.0;
+                let bold = Type {
+                    bold: true,
+                    ..PLAIN
+                };
+                // Bold text is wider.
+                let title = fit(&panel.title, TEXT * 1.12, stop - frame.left);
+                canvas.text(&title, (frame.left, cell_top + 16.0), HPos::Left, bold)?;
+                let note_left = frame.left + text_width(&title, TEXT * 1.12) + 8.0;
+                if stop - note_left >= text_width(&panel.note, TEXT) {
+                    let grey = Type {
+                        color: GREY,
+                        ..PLAIN
+                    };
+                    canvas.text(&panel.note, (note_left, cell_top + 16.0), HPos::Left, grey)?;
+                }
+                frame.draw_axes(canvas)?;
+                frame.draw_lines(canvas, panel, stop)?;
+                let is_lowest = number + columns >= self.panels.len();
+                if is_lowest {
+                    let at = ((frame.left + frame.right) / 2.0, frame.bottom + 36.0);
+                    canvas.text(&self.x_label, at, HPos::Center, PLAIN)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
