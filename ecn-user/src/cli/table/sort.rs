@@ -1,0 +1,159 @@
+//! Rows in the order that is asked for.
+
+use std::cmp::{Ordering, Reverse};
+
+use super::{FlowRow, PortRow, SelectError};
+use crate::config::suggestion;
+
+type Order<T> = fn(&T, &T) -> Ordering;
+
+/// Text and numbers that name something ascend, counts descend.
+pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 12] = [
+    ("bridge", |a, b| natural(&a.bridge, &b.bridge)),
+    ("port", |a, b| natural(&a.port, &b.port)),
+    ("ifindex", |a, b| a.ifindex.cmp(&b.ifindex)),
+    ("marking", |a, b| a.marking.name().cmp(b.marking.name())),
+    ("waiting_packets", |a, b| {
+        b.waiting_packets.cmp(&a.waiting_packets)
+    }),
+    ("to_mark_packets", |a, b| {
+        b.to_mark_packets.cmp(&a.to_mark_packets)
+    }),
+    ("occupancy_packets", |a, b| {
+        b.occupancy_packets.cmp(&a.occupancy_packets)
+    }),
+    ("marked_packets", |a, b| {
+        b.marked_packets.cmp(&a.marked_packets)
+    }),
+    ("unmarkable_packets", |a, b| {
+        b.unmarkable_packets.cmp(&a.unmarkable_packets)
+    }),
+    ("input_triggers", |a, b| {
+        b.input_triggers.cmp(&a.input_triggers)
+    }),
+    ("output_triggers", |a, b| {
+        b.output_triggers.cmp(&a.output_triggers)
+    }),
+    ("dropped_packets", |a, b| {
+        b.dropped_packets.cmp(&a.dropped_packets)
+    }),
+];
+
+pub(super) const FLOW_KEYS: [(&str, Order<FlowRow>); 15] = [
+    ("src", |a, b| a.src.cmp(&b.src)),
+    ("dst", |a, b| a.dst.cmp(&b.dst)),
+    ("protocol", |a, b| natural(&a.protocol, &b.protocol)),
+    ("src_port", |a, b| a.src_port.cmp(&b.src_port)),
+    ("dst_port", |a, b| a.dst_port.cmp(&b.dst_port)),
+    ("device", |a, b| natural(&a.device, &b.device)),
+    ("netns", |a, b| natural(&a.netns, &b.netns)),
+    ("response", |a, b| a.response.name().cmp(b.response.name())),
+    // A flow without a limit may be the fastest of all.
+    ("rate_bytes_per_s", |a, b| {
+        let rate = |row: &FlowRow| (row.rate_bytes_per_s != 0, Reverse(row.rate_bytes_per_s));
+        rate(a).cmp(&rate(b))
+    }),
+    ("ipd_packet_times", |a, b| {
+        b.ipd_packet_times.total_cmp(&a.ipd_packet_times)
+    }),
+    ("marked_packets", |a, b| {
+        b.marked_packets.cmp(&a.marked_packets)
+    }),
+    ("acked_packets", |a, b| {
+        b.acked_packets.cmp(&a.acked_packets)
+    }),
+    ("enforcement", |a, b| {
+        natural(&a.enforcement, &b.enforcement)
+    }),
+    ("pinned", |a, b| b.pinned.cmp(&a.pinned)),
+    ("idle_ms", |a, b| a.idle_ms.cmp(&b.idle_ms)),
+];
+
+/// Ends of keys that say a unit; a key may be given without.
+const UNITS: [&str; 4] = ["_packets", "_bytes_per_s", "_packet_times", "_ms"];
+
+fn find_key<T>(key: &str, keys: &[(&str, Order<T>)]) -> Result<Order<T>, SelectError> {
+    let without_unit = |name: &str| {
+        UNITS
+            .iter()
+            .any(|unit| name.strip_suffix(unit).is_some_and(|short| short == key))
+    };
+    keys.iter()
+        .find(|(name, _)| *name == key || without_unit(name))
+        .map(|(_, order)| *order)
+        .ok_or_else(|| {
+            let names: Vec<_> = keys.iter().map(|(name, _)| *name).collect();
+            SelectError(format!(
+                "cannot sort by `{key}`: {}",
+                suggestion(key, &names)
+            ))
+        })
+}
+
+/// Compares names as people count: `a2` before `a10`.
+pub(super) fn natural(a: &str, b: &str) -> Ordering {
+    let (mut a_rest, mut b_rest) = (a, b);
+    loop {
+        let ((a_text, a_number), (b_text, b_number)) = (head(&mut a_rest), head(&mut b_rest));
+        let by_part = a_text.cmp(b_text).then_with(|| {
+            let (a, b) = (
+                a_number.trim_start_matches('0'),
+                b_number.trim_start_matches('0'),
+            );
+            a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+        });
+        if by_part != Ordering::Equal {
+            return by_part;
+        }
+        if a_rest.is_empty() || b_rest.is_empty() {
+            return a_rest.len().cmp(&b_rest.len()).then_with(|| a.cmp(b));
+        }
+    }
+}
+
+/// Takes the leading text without digits and the digits that follow it.
+fn head<'a>(rest: &mut &'a str) -> (&'a str, &'a str) {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let (text, tail) = rest.split_at(rest.find(is_digit).unwrap_or(rest.len()));
+    let end = tail.find(|c| !is_digit(c)).unwrap_or(tail.len());
+    let (number, tail) = tail.split_at(end);
+    *rest = tail;
+    (text, number)
+}
+
+/// Puts ports in order: by bridge and port, or first by `key`, a key of the JSON form with or
+/// without its unit. Names ascend, counts descend.
+///
+/// # Errors
+///
+/// When there is no such key; the message names the nearest, or all.
+pub fn sort_ports(rows: &mut [PortRow], key: Option<&str>) -> Result<(), SelectError> {
+    let first = key.map(|key| find_key(key, &PORT_KEYS)).transpose()?;
+    rows.sort_by(|a, b| {
+        first
+            .map_or(Ordering::Equal, |order| order(a, b))
+            .then_with(|| natural(&a.bridge, &b.bridge))
+            .then_with(|| natural(&a.port, &b.port))
+    });
+    Ok(())
+}
+
+/// Puts flows in order: by namespace, source and destination, or first by `key`, a key of the JSON
+/// form with or without its unit. Names ascend, counts descend; flows that are not limited count
+/// as the fastest, flows that were active last come first.
+///
+/// # Errors
+///
+/// When there is no such key; the message names the nearest, or all.
+pub fn sort_flows(rows: &mut [FlowRow], key: Option<&str>) -> Result<(), SelectError> {
+    let first = key.map(|key| find_key(key, &FLOW_KEYS)).transpose()?;
+    rows.sort_by(|a, b| {
+        first
+            .map_or(Ordering::Equal, |order| order(a, b))
+            .then_with(|| natural(&a.netns, &b.netns))
+            .then_with(|| {
+                (a.src, a.src_port, a.dst, a.dst_port).cmp(&(b.src, b.src_port, b.dst, b.dst_port))
+            })
+    });
+    Ok(())
+}
