@@ -5,13 +5,17 @@ use crate::net::sys;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a client or server may take to end once it is told to.
-const ENDING: Duration = Duration::from_secs(3);
+/// How long a client or server may take to end once it is told to; with [`WORD`] less than [`super::ANSWER`].
+const ENDING: Duration = Duration::from_secs(8);
+
+/// How long a server may take until it listens.
+const LISTENING: Duration = Duration::from_secs(10);
 
 /// How long a server waits for word from its client, which drops may hold up for seconds.
 const WORD: Duration = Duration::from_secs(1);
@@ -32,8 +36,6 @@ pub(super) fn start<'scope>(
     for _ in 0..shared.plan.flows.len() {
         all_ready.recv().unwrap_or(Err(Error::Silent))?;
     }
-    // A server listens a moment after it starts.
-    std::thread::sleep(Duration::from_millis(300));
     for n in 0..shared.plan.flows.len() {
         threads.push(scope.spawn(move || client(shared, n)));
     }
@@ -51,7 +53,15 @@ fn server(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
         spawn(&mut command)
     };
     let mut child = match spawn() {
-        Ok(child) => {
+        Ok(mut child) => {
+            // A client that comes earlier is refused, and ends.
+            let until = Instant::now() + LISTENING;
+            while !listens(flow.destination)
+                && matches!(child.try_wait(), Ok(None))
+                && Instant::now() < until
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             let _ = ready.send(Ok(()));
             child
         }
@@ -71,9 +81,31 @@ fn server(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
     wait_for_stop(shared, &mut child, flow, "server")?;
     // It ends by itself once its client tells it; and reports when interrupted, too.
     wait_for_end(&mut child, WORD);
-    finish(&mut child);
+    let ended = finish(&mut child);
     let text = reader.join().unwrap_or_default();
-    parse(&text, flow).map(|count| Some((n, count)))
+    // One that no client came to has nothing to say.
+    let text = if ended && !text.contains('{') {
+        "{}"
+    } else {
+        &text
+    };
+    parse(text, flow).map(|count| Some((n, count)))
+}
+
+/// Whether TCP listens at a port of the calling thread's namespace, by the kernel's table of its family.
+fn listens(at: SocketAddr) -> bool {
+    let family = if at.is_ipv4() { "tcp" } else { "tcp6" };
+    let table = std::fs::read_to_string(format!("/proc/thread-self/net/{family}"));
+    is_listed(&table.unwrap_or_default(), at.port())
+}
+
+/// Lines are number, local address and port, remote ones, state (0A: listens), and more.
+fn is_listed(table: &str, port: u16) -> bool {
+    let local = format!(":{port:04X}");
+    table.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().is_some_and(|word| word.ends_with(&local)) && words.nth(1) == Some("0A")
+    })
 }
 
 fn client(shared: &Shared, n: usize) -> Ending {
@@ -82,7 +114,7 @@ fn client(shared: &Shared, n: usize) -> Ending {
     if !shared.wait_for_start(n) {
         return Ok(None);
     }
-    let port = |address: std::net::SocketAddr| address.port().to_string();
+    let port = |address: SocketAddr| address.port().to_string();
     let mut command = Command::new("iperf3");
     command.args([
         "-c",
@@ -162,14 +194,16 @@ fn wait_for_stop(shared: &Shared, child: &mut Child, flow: &Flow, which: &str) -
     Ok(())
 }
 
-/// Ends it with a signal, or without asking where that does nothing.
-fn finish(child: &mut Child) {
+/// Ends it with a signal, or without asking where that does nothing: false then.
+fn finish(child: &mut Child) -> bool {
     if matches!(child.try_wait(), Ok(None)) {
         let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGINT);
     }
     wait_for_end(child, ENDING);
+    let ended = !matches!(child.try_wait(), Ok(None));
     let _ = child.kill();
     let _ = child.wait();
+    ended
 }
 
 fn wait_for_end(child: &mut Child, at_most: Duration) {
@@ -203,4 +237,26 @@ fn parse(text: &str, flow: &Flow) -> Result<FlowCount> {
         received_packets: udp.then(|| total("packets").saturating_sub(total("lost_packets"))),
         received_bytes: Some(total("bytes")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_port_is_listened_at_once_somebody_does() {
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(at) else {
+                continue; // no IPv6
+            };
+            let at = listener.local_addr().expect("an address");
+            assert!(listens(at), "{at}");
+            let stream = TcpStream::connect(at).expect("connect");
+            drop(listener);
+            // The connection's other end has the same port.
+            assert!(!listens(at), "{at}");
+            drop(stream);
+        }
+    }
 }
