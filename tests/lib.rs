@@ -8,6 +8,7 @@
 pub mod frames;
 pub mod lab;
 pub mod process;
+pub mod quiet;
 pub mod running;
 pub mod traffic;
 pub mod wire;

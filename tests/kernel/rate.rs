@@ -13,7 +13,7 @@ use ecn_core::{flow::Flow, packet::protocol};
 use ecn_tests::{
     eventually, kernel_test,
     lab::Lab,
-    note,
+    quiet::reach,
     running::{self, Running},
     s,
     traffic::{self, Stream},
@@ -47,25 +47,6 @@ fn measured(running: &Running, protocol: u8, over: Duration) -> f64 {
     (bytes() - before) as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Begins to watch the CPUs; then tells which share of their time was idle since.
-fn idle_share() -> impl Fn() -> f64 {
-    let read = || -> (f64, f64) {
-        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let first = text.lines().next().unwrap_or_default();
-        let times: Vec<f64> = first
-            .split_whitespace()
-            .skip(1)
-            .filter_map(|word| word.parse().ok())
-            .collect();
-        (times.get(3).copied().unwrap_or(0.0), times.iter().sum())
-    };
-    let (idle, all) = read();
-    move || {
-        let (idle_now, all_now) = read();
-        (idle_now - idle) / (all_now - all).max(1.0)
-    }
-}
-
 /// Pins the one flow of a protocol to rates, one after the other.
 fn hold(running: &mut Running, protocol: u8, mbits: &[u64]) {
     let is_there = || {
@@ -81,26 +62,12 @@ fn hold(running: &mut Running, protocol: u8, mbits: &[u64]) {
         running.maps.set_pin(&key, mbit * MBIT).expect("pin");
         // The agent looks every 100 ms; what was in the queue then leaves at the new rate too.
         std::thread::sleep(Duration::from_millis(500));
-        let mut windows = Vec::new();
-        // A machine that is busy elsewhere can only make it less.
-        let mut busy = true;
-        let held = (0..6).any(|_| {
-            let idle = idle_share();
-            let ratio = measured(running, protocol, Duration::from_millis(2500)) / wanted;
-            windows.push(ratio);
-            busy &= idle() < 0.3;
-            ratio >= 1.0 - WITHIN
+        // Of 100 mbit more is lost: a frame takes less time than a timer is late.
+        let floor = if mbit < 100 { 0.5 } else { 0.33 };
+        let what = format!("rate: protocol {protocol} at {mbit} mbit");
+        let windows = reach(&what, 6, 1.0 - WITHIN, floor, || {
+            measured(running, protocol, Duration::from_millis(2500)) / wanted
         });
-        if !held && busy && windows.iter().all(|ratio| *ratio >= 0.7) {
-            note(&format!(
-                "skipped the lower bound at {mbit} mbit, the machine is busy: {windows:.3?}"
-            ));
-            continue;
-        }
-        note(&format!(
-            "rate: protocol {protocol} at {mbit} mbit: {windows:.4?}"
-        ));
-        assert!(held, "{mbit} mbit: {windows:?}");
         assert!(
             windows.iter().all(|ratio| *ratio <= 1.0 + WITHIN),
             "{mbit} mbit: {windows:?}"
@@ -115,10 +82,10 @@ fn udp() {
     let mut running = start(&lab);
     // Small ones at 1 Mbit/s, where a window holds few; large ones at 100, where a burst of one frame
     // soon is too short for a busy machine.
-    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 500);
+    let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 500);
     hold(&mut running, protocol::UDP, &[1, 10]);
     drop(stream);
-    let _stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1458);
+    let _stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 1458);
     hold(&mut running, protocol::UDP, &[100, 10]);
 }
 
@@ -162,11 +129,11 @@ fn given_back() {
     kernel_test!();
     let lab = Lab::new(2);
     let mut running = start(&lab);
-    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1400);
+    let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 1400);
     hold(&mut running, protocol::UDP, &[10]);
     let (key, _) = running.flow(|key| key.endpoint == 1);
     assert!(running.maps.remove_pin(&key));
-    let free = || stream.rate(Duration::from_millis(500)) > (50 * MBIT) as f64;
+    let free = || stream.rate(Duration::from_millis(500)) > (20 * MBIT) as f64;
     assert!(eventually(s(5), free), "still held");
 }
 

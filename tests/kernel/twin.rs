@@ -5,25 +5,18 @@ use std::{fmt::Write as _, path::Path};
 use ecn_tests::{
     ecn_or_skip, kernel_test, note,
     process::{self, stdout},
+    quiet::DISTURBED,
     skipped,
 };
 use serde_json::Value;
 
-use crate::rig::alone;
+use crate::rig::{RUNS, alone, disturbed_us};
 
 const SHARES: [&str; 5] = ["root", "inter_switch", "local", "remote", "victim"];
 const WARM_UP: u64 = 2;
 const SECONDS: u64 = 4;
 /// How far the twin may be from the rig, of the link's rate.
 const NEAR: f64 = 0.1;
-/// A mark moves a rate within 3 ms, with the long queues of naive marking 8 ms. Where a hundredth of
-/// them took longer than this, something else had the processors.
-const fn disturbed_us(naive: bool) -> u64 {
-    if naive { 12_000 } else { 4_500 }
-}
-/// Runs until one was not disturbed.
-const RUNS: usize = 5;
-
 type Shares = [f64; SHARES.len()];
 
 fn shares(value: &Value) -> Shares {
@@ -122,7 +115,7 @@ fn shares_are_the_rigs() {
                 if slowest > disturbed {
                     skipped(
                         "twin::shares_are_the_rigs",
-                        &format!("{case}: no run without disturbance"),
+                        &format!("{DISTURBED} in each run of {case}"),
                     );
                 } else {
                     far.push(case);
