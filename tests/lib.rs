@@ -124,9 +124,12 @@ pub fn note(line: &str) {
     let _ = writeln!(std::io::stdout(), "\n{line}");
 }
 
-/// Waits until something holds; false if it never does.
+/// How much longer than a quiet machine one may take that others use too.
+const BUSY: u32 = 4;
+
+/// Waits until something holds; false if it never does. `patience` is for a quiet machine.
 pub fn eventually(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + patience;
+    let until = Instant::now() + patience * BUSY;
     loop {
         if holds() {
             return true;

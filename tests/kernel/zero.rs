@@ -201,8 +201,12 @@ fn after_an_input_was_deleted_under_load() {
             .all(|port| port.name != name)
     };
     assert!(eventually(s(3), gone));
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(running.view().port(slot), Port::default());
+    let forgotten = || running.view().port(slot) == Port::default();
+    assert!(
+        eventually(s(3), forgotten),
+        "{:?}",
+        running.view().port(slot)
+    );
     drop(streams);
     all_zero(&running);
 }
