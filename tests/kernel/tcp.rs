@@ -187,7 +187,7 @@ fn exact(lab: &Lab, running: &Running, super_packets: bool) {
     assert_eq!(receiver.ce, said + kept, "{receiver:#?}");
     assert!(receiver.ace.unsaid <= MOST_KEPT, "{receiver:#?}");
     // On a busy machine an ACK comes late, and covers more than it can say.
-    let most = receiver.ce / if super_packets { 5 } else { 50 };
+    let most = receiver.ce / if super_packets { 5 } else { 10 };
     assert!(kept <= most.max(MOST_KEPT.into()), "{receiver:#?}");
     for what in [
         Count::EchoSent,
@@ -567,19 +567,26 @@ fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
         skipped("tcp::applications", &format!("no {name}"));
         return;
     }
-    let (mut known, mut marked, mut decreases) = (0, 0, 0);
+    let (mut known, mut said, mut marked, mut decreases) = (0, 0, 0, 0);
     let told = eventually(s(5), || {
         let flows = running.maps.flows().expect("flows");
         let receivers = running.maps.receivers().expect("receivers");
         known = flows.iter().map(|(_, f)| f.marked_packets).sum::<u64>();
         marked = receivers.iter().map(|(_, r)| r.ce).sum::<u64>();
         decreases = flows.iter().map(|(_, f)| f.decreases).sum::<u64>();
-        known.abs_diff(marked) <= marked / 20
+        let of = |r: &echo::Receiver| u64::from(r.ace.said + r.ace.echoed);
+        said = receivers.iter().map(|(_, r)| of(r)).sum::<u64>();
+        known.abs_diff(said) <= MOST_MISCOUNTED
     });
     note(&format!(
-        "{name}: {marked} marked, {known} known, {decreases} decreases"
+        "{name}: {marked} marked, {said} said, {known} known, {decreases} decreases"
     ));
     assert!(told && marked > 100 && decreases > 0);
+    // On a busy machine an ACK comes late, and covers more than it can say.
+    assert!(
+        said <= marked && marked - said <= marked / 5,
+        "{said} of {marked}"
+    );
     for host in &lab.hosts {
         for name in ["IpExtInCEPkts", "TcpInCsumErrors", "IpExtInCsumErrors"] {
             assert_eq!(nstat(host, name), 0, "{name} at {}", host.ns.name());
