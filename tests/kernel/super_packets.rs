@@ -79,8 +79,8 @@ fn run(super_packets: bool, number: u8, send: impl Fn(&Lab)) -> Counted {
 
 #[test]
 fn udp_segments_are_counted_one_by_one() {
-    const SENDS: u64 = 200;
-    const SEGMENTS: u64 = 40;
+    const SENDS: u64 = 400;
+    const SEGMENTS: u64 = 20;
     const PAYLOAD: u64 = 1200;
     kernel_test!();
     let send = |lab: &Lab| {
