@@ -108,8 +108,11 @@ fn drops_are_the_kernels() {
         "the queue hardly overflowed: {kernel:?}"
     );
     assert_eq!(u64::from(kernel.drops), port.dropped);
-    assert_eq!(kernel.packets - before.packets, port.departed);
-    assert_eq!(port.arrived, port.departed + port.dropped);
+    // A run of the tracepoint's program may be missing, see [`Running::all_left`].
+    assert!(port.repaired * 100 <= port.departed, "{port:?}");
+    let left = port.departed + port.repaired;
+    assert_eq!(kernel.packets - before.packets, left);
+    assert_eq!(port.arrived, left + port.dropped);
 }
 
 #[test]
@@ -123,7 +126,7 @@ fn super_packets_count_their_segments() {
     settled(&running);
     let port = running.port(&to.port);
     assert!(port.largest > 1, "no super-packet came: {port:?}");
-    assert_eq!(port.arrived, port.departed, "{port:?}");
+    running.all_left(&to.port, port.arrived);
     // 4 MB in segments of at most 1448 bytes.
     assert!(port.arrived >= (4 << 20) / 1448, "{port:?}");
 }
