@@ -247,7 +247,7 @@ fn the_port_table_fits_80_columns() {
     let text = ports_table(&[row]);
     let expected = "\
 bridge  port  marking       wait    to    in  marked    not   trig   trig  drops
-                              mark   buf            ECT     in    out
+                                  mark   buf            ECT     in    out
 brb     root  input-output   128   100  1000   1.23M  1.23M  1.23M  1.23M   588k
 ";
     assert_eq!(text, expected);
