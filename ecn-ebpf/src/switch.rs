@@ -68,8 +68,15 @@ macro_rules! locked {
 
 #[inline(always)]
 fn trace(flags: u32, event: PortEvent) {
-    if flags & abi::TRACE_PORTS != 0 && ECN_TRACE.output(event, 0).is_err() {
-        count(Count::RingFull, 1);
+    if flags & abi::TRACE_PORTS == 0 {
+        return;
+    }
+    match ECN_TRACE.reserve(0) {
+        Some(mut entry) => {
+            entry.write(event);
+            entry.submit(0);
+        }
+        None => count(Count::RingFull, 1),
     }
 }
 
@@ -102,13 +109,23 @@ fn port_out(ctx: TcContext) -> Option<()> {
         return None;
     }
     let ip = p.parse()?;
-    let policy = *ECN_MARKING.get(d.bridge)?;
     let a = arrival(&p, &ip, netns, &d);
-    let bridge = ECN_BRIDGE.get_ptr_mut(d.bridge)?;
-    let (sequence, decision) = locked!(bridge, b => {
-        (b.sequence, b.switch.arrive(&policy, a.input, a.output, a.packets, a.markable))
-    });
-    arrived(&p, &ip, &d, flags, &a, sequence, decision)
+    if ecn_arrive(places(&d, &a), a.packets, flags) != 0 {
+        mark_arrival(&p, &ip, flags, &d, &a);
+    }
+    Some(())
+}
+
+/// The arrival of a packet at its queue; 1: mark it. Global, so that the verifier goes through it once, with
+/// arguments of which it knows nothing, and not for each way to come here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn ecn_arrive(places: u64, packets: u32, flags: u32) -> u32 {
+    let a = Arrival {
+        packets,
+        ..placed(places)
+    };
+    decision(places as u32, flags, &a, false)
 }
 
 /// At a port with a virtual queue, a program of its own: what looks after other queues is long, and
@@ -126,18 +143,91 @@ fn port_virtual(ctx: TcContext) -> Option<()> {
     let [netns, ..] = field!(&p.ctx, cb);
     let d = device(netns, field!(&p.ctx, ifindex))?;
     let ip = p.parse()?;
-    let policy = *ECN_MARKING.get(d.bridge)?;
-    let mut a = arrival(&p, &ip, netns, &d);
-    a.ns_per_byte = d.virtual_ns_per_byte;
-    a.bytes = field!(&p.ctx, wire_len);
-    a.now_ns = now();
-    let bridge = ECN_BRIDGE.get_ptr_mut(d.bridge)?;
-    let queues = ECN_VIRTUAL.get_ptr_mut(d.bridge)?;
-    let (sequence, decision) = locked!(bridge, b => {
-        // The bridge's lock is that of its virtual queues too.
-        (b.sequence, (*queues).arrive(&mut b.switch, &policy, &a))
-    });
-    arrived(&p, &ip, &d, flags, &a, sequence, decision)
+    let a = arrival(&p, &ip, netns, &d);
+    let (bytes, per_byte) = (field!(&p.ctx, wire_len), d.virtual_ns_per_byte);
+    if ecn_arrive_virt(places(&d, &a), a.packets, flags, bytes, per_byte) != 0 {
+        mark_arrival(&p, &ip, flags, &d, &a);
+    }
+    Some(())
+}
+
+/// [`ecn_arrive`] at a virtual queue.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn ecn_arrive_virt(
+    places: u64,
+    packets: u32,
+    flags: u32,
+    bytes: u32,
+    ns_per_byte: u64,
+) -> u32 {
+    let a = Arrival {
+        packets,
+        bytes,
+        ns_per_byte,
+        now_ns: now(),
+        ..placed(places)
+    };
+    decision(places as u32, flags, &a, true)
+}
+
+/// Bridge, slots, and whether the packet can be marked: functions of their own take five words at most.
+#[inline(always)]
+fn places(d: &Device, a: &Arrival) -> u64 {
+    d.bridge as u64 | (a.input as u64) << 32 | (a.output as u64) << 40 | (a.markable as u64) << 48
+}
+
+/// What [`places`] says of the arrival.
+#[inline(always)]
+fn placed(places: u64) -> Arrival {
+    Arrival {
+        input: (places >> 32) as u8,
+        output: (places >> 40) as u8,
+        markable: places >> 48 & 1 != 0,
+        ..Arrival::default()
+    }
+}
+
+#[inline(always)]
+fn decision(number: u32, flags: u32, a: &Arrival, at_virtual_queue: bool) -> u32 {
+    decide(number, flags, a, at_virtual_queue).map_or(0, |decision| decision.mark)
+}
+
+/// Decides, and says so where it is traced.
+#[inline(always)]
+fn decide(number: u32, flags: u32, a: &Arrival, at_virtual_queue: bool) -> Option<Decision> {
+    let policy = *ECN_MARKING.get(number)?;
+    let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
+    let (sequence, decision) = if at_virtual_queue {
+        let queues = ECN_VIRTUAL.get_ptr_mut(number)?;
+        locked!(bridge, b => {
+            // The bridge's lock is that of its virtual queues too.
+            (b.sequence, (*queues).arrive(&mut b.switch, &policy, a))
+        })
+    } else {
+        locked!(bridge, b => {
+            (b.sequence, b.switch.arrive(&policy, a.input, a.output, a.packets, a.markable))
+        })
+    };
+    trace(
+        flags,
+        PortEvent {
+            kind: PortEventKind::Arrive as u32,
+            bridge: number,
+            sequence,
+            input: a.input as u32,
+            output: a.output as u32,
+            segments: a.packets,
+            markable: a.markable as u32,
+            backlog: 0,
+            decision,
+            now_ns: a.now_ns,
+            virtual_ns_per_byte: a.ns_per_byte,
+            bytes: a.bytes,
+            _pad: 0,
+        },
+    );
+    Some(decision)
 }
 
 #[inline(always)]
@@ -153,48 +243,29 @@ fn arrival(p: &Packet, ip: &Ip, netns: u32, d: &Device) -> Arrival {
     a
 }
 
-/// What follows a decision.
+/// What follows the decision to mark.
 #[inline(always)]
-fn arrived(
+fn mark_arrival(
     p: &Packet,
     ip: &Ip,
-    d: &Device,
     flags: u32,
+    #[cfg_attr(
+        not(feature = "trace"),
+        expect(unused_variables, reason = "only to log")
+    )]
+    d: &Device,
     a: &Arrival,
-    sequence: u32,
-    decision: Decision,
-) -> Option<()> {
-    if decision.mark != 0 {
-        mark(p, ip, flags, a.packets);
-        #[cfg(feature = "trace")]
-        aya_log_ebpf::debug!(
-            &p.ctx,
-            "bridge {} port {} -> {}: marked {} packets",
-            d.bridge,
-            a.input,
-            a.output,
-            a.packets
-        );
-    }
-    trace(
-        flags,
-        PortEvent {
-            kind: PortEventKind::Arrive as u32,
-            bridge: d.bridge,
-            sequence,
-            input: a.input as u32,
-            output: a.output as u32,
-            segments: a.packets,
-            markable: a.markable as u32,
-            backlog: 0,
-            decision,
-            now_ns: a.now_ns,
-            virtual_ns_per_byte: a.ns_per_byte,
-            bytes: a.bytes,
-            _pad: 0,
-        },
+) {
+    mark(p, ip, flags, a.packets);
+    #[cfg(feature = "trace")]
+    aya_log_ebpf::debug!(
+        &p.ctx,
+        "bridge {} port {} -> {}: marked {} packets",
+        d.bridge,
+        a.input,
+        a.output,
+        a.packets
     );
-    Some(())
 }
 
 #[inline(always)]
