@@ -29,6 +29,8 @@ pub mod name {
     pub const CONTROL: &str = "ECN_CONTROL";
     /// `DeviceKey` to `Device`.
     pub const DEVICE: &str = "ECN_DEVICE";
+    /// [`super::Near`] by [`super::DeviceKey::near`]: a device is found here in a tenth of the time.
+    pub const NEAR: &str = "ECN_NEAR";
     /// `Bridge` per bridge number.
     pub const BRIDGE: &str = "ECN_BRIDGE";
     /// `marking::Policy` per bridge number.
@@ -72,9 +74,9 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps that are pinned and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 20] = [
-        CONTROL, DEVICE, BRIDGE, MARKING, VIRTUAL, ENDPOINT, FLOW, RECEIVER, DEPARTED, IN_FORCE,
-        CLASS, PIN, LIMIT, SOCKET, RATE, TRACE, MARKED, TAIL, WORK, COUNT,
+    pub const SHARED: [&str; 21] = [
+        CONTROL, DEVICE, NEAR, BRIDGE, MARKING, VIRTUAL, ENDPOINT, FLOW, RECEIVER, DEPARTED,
+        IN_FORCE, CLASS, PIN, LIMIT, SOCKET, RATE, TRACE, MARKED, TAIL, WORK, COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -177,6 +179,19 @@ pub struct DeviceKey {
     pub ifindex: u32,
 }
 
+impl DeviceKey {
+    /// Its place in [`name::NEAR`]: neighbouring numbers of one namespace do not meet.
+    #[inline(always)]
+    #[must_use]
+    pub const fn near(self) -> u32 {
+        let namespace = self.netns.wrapping_mul(0x9e37_79b1) >> 16;
+        (self.ifindex ^ namespace) % NEAR
+    }
+}
+
+/// Places in [`name::NEAR`].
+pub const NEAR: u32 = 4096;
+
 /// [`Device::role`]: port `b` of bridge `a`.
 pub const ROLE_PORT: u32 = 1;
 /// [`Device::role`]: endpoint `a`.
@@ -206,6 +221,22 @@ pub struct Device {
     /// What the port's virtual queue takes for a byte, see [`vqueue::ns_per_byte`]; 0: the device's
     /// own queue is watched.
     pub virtual_ns_per_byte: u64,
+}
+
+/// The first device of those that have this place; the others are in [`name::DEVICE`] only. Nobody's,
+/// with an interface number of 0, if none has.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Near {
+    /// Times that it was written; odd while it is. Who reads something else before than after has read
+    /// nothing.
+    pub writes: u32,
+    /// Padding.
+    pub _pad: u32,
+    /// Which device.
+    pub key: DeviceKey,
+    /// What [`name::DEVICE`] says of it.
+    pub device: Device,
 }
 
 /// A bridge's counters.
@@ -536,6 +567,7 @@ const _: () = {
     assert!(offset_of!(Bridge, switch) == 8);
     assert!(size_of::<Control>() == 16);
     assert!(size_of::<DeviceKey>() == 8);
+    assert!(size_of::<Near>() == 48);
     assert!(size_of::<Device>() == 32);
     assert!(size_of::<vqueue::Queue>() == 32 + vqueue::DEPTH * 16);
     assert!(size_of::<Virtual>() == 8 + PORTS * size_of::<vqueue::Queue>());

@@ -33,6 +33,7 @@ fn lists_are_complete() {
     for map in [
         name::CONTROL,
         name::DEVICE,
+        name::NEAR,
         name::BRIDGE,
         name::MARKING,
         name::ENDPOINT,

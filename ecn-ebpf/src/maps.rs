@@ -12,6 +12,9 @@ pub static ECN_CONTROL: Array<abi::Control, 1> = Array::new();
 /// What each device is to us.
 #[btf_map]
 pub static ECN_DEVICE: HashMap<abi::DeviceKey, abi::Device, 4096> = HashMap::new();
+/// The same of most of them, without a hash to follow.
+#[btf_map]
+pub static ECN_NEAR: Array<abi::Near, { abi::NEAR as usize }> = Array::new();
 /// Counters per bridge; the agent sets the number of entries.
 #[btf_map]
 pub static ECN_BRIDGE: Array<abi::Bridge, 1> = Array::new();

@@ -92,12 +92,19 @@ impl Read for Bytes {
 
     #[inline(always)]
     fn opaque(&self, word: u64) -> u64 {
-        // SAFETY: as above. Two reads of one field: zero, which neither compiler nor verifier knows.
-        let zero = unsafe {
+        unknown(word, self.zero())
+    }
+}
+
+impl Bytes {
+    /// Zero, which neither compiler nor verifier knows: two reads of one field.
+    #[inline(always)]
+    fn zero(&self) -> u32 {
+        // SAFETY: the context outlives the program; tc programs may read this field.
+        unsafe {
             let mark = &raw const (*self.0).mark;
             core::ptr::read_volatile(mark) ^ core::ptr::read_volatile(mark)
-        };
-        unknown(word, zero)
+        }
     }
 }
 
@@ -136,6 +143,12 @@ impl Packet {
     #[inline(always)]
     fn bytes(&self) -> Bytes {
         Bytes(raw(&self.ctx))
+    }
+
+    /// See [`unknown`].
+    #[inline(always)]
+    pub fn zero(&self) -> u32 {
+        self.bytes().zero()
     }
 
     /// Writes the addresses, see [`packet::addresses`].

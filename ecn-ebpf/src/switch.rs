@@ -10,6 +10,8 @@
 //! * `ecn_wire_end`, tcx ingress of a port's veth peer: the first place where a packet that left
 //!   marked can be written to.
 
+use core::ptr::read_volatile;
+
 use aya_ebpf::{
     helpers::{bpf_spin_lock, bpf_spin_unlock},
     macros::{btf_tracepoint, classifier},
@@ -26,29 +28,49 @@ use ecn_core::{
 
 use crate::{
     maps::{
-        ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_TRACE, ECN_VIRTUAL,
-        OFFSETS, constant, control, count, netns,
+        ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_NEAR, ECN_TRACE,
+        ECN_VIRTUAL, OFFSETS, constant, control, count, netns,
     },
     response::now,
-    skb::{Linear, NEXT, Packet, field, go_on, kernel, load, member, raw},
+    skb::{Linear, NEXT, Packet, field, go_on, kernel, load, member, raw, unknown},
 };
 
+/// What a device is to us. `None`: nothing.
 #[inline(always)]
 fn device(netns: u32, ifindex: u32) -> Option<Device> {
+    let key = DeviceKey { netns, ifindex };
+    let near = ECN_NEAR.get_ptr(key.near())?;
+    // SAFETY: a map value; the agent writes while this reads, hence volatile, in this order.
+    unsafe {
+        let writes = read_volatile(&raw const (*near).writes);
+        let holder = read_volatile(&raw const (*near).key);
+        let device = read_volatile(&raw const (*near).device);
+        if writes & 1 == 0 && writes == read_volatile(&raw const (*near).writes) {
+            if holder == key {
+                return Some(device);
+            }
+            if holder.ifindex == 0 {
+                return None;
+            }
+        }
+    }
     // SAFETY: written by the agent only, as a whole.
-    unsafe { ECN_DEVICE.get(DeviceKey { netns, ifindex }).copied() }
+    unsafe { ECN_DEVICE.get(key).copied() }
 }
 
-/// Slot of the input port, if it is one of this bridge.
+/// Slot of the input port, if it is one of this bridge; as the verifier sees it, any slot: what follows
+/// is verified once and not for each way to come here.
 #[inline(always)]
-fn input_slot(netns: u32, ifindex: u32, bridge: u32) -> u8 {
-    if ifindex == 0 {
-        return HOST;
+fn input_slot(netns: u32, ifindex: u32, bridge: u32, zero: u32) -> u8 {
+    let mut slot = HOST;
+    if ifindex != 0
+        && let Some(d) = device(netns, ifindex)
+        && d.role & abi::ROLE_PORT != 0
+        && d.bridge == bridge
+    {
+        slot = d.port as u8;
     }
-    match device(netns, ifindex) {
-        Some(d) if d.role & abi::ROLE_PORT != 0 && d.bridge == bridge => d.port as u8,
-        _ => HOST,
-    }
+    unknown(slot.into(), zero) as u8
 }
 
 /// Runs `$body` with `$bridge` (a `&mut Bridge`) locked; no call may be in it.
@@ -232,8 +254,9 @@ fn decide(number: u32, flags: u32, a: &Arrival, at_virtual_queue: bool) -> Optio
 
 #[inline(always)]
 fn arrival(p: &Packet, ip: &Ip, netns: u32, d: &Device) -> Arrival {
+    let iif = field!(&p.ctx, ingress_ifindex);
     let a = Arrival {
-        input: input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge),
+        input: input_slot(netns, iif, d.bridge, p.zero()),
         output: d.port as u8,
         markable: ip.markable(),
         packets: p.segments(ip),
@@ -349,6 +372,8 @@ struct Seen {
     /// As the kernel counted them, and the size of each.
     gso_segs: u32,
     gso_size: u32,
+    /// Zero, which the verifier does not know.
+    zero: u32,
 }
 
 impl Seen {
@@ -377,6 +402,8 @@ fn seen(skb: *const u8, dev: *const u8) -> Option<Seen> {
             netns,
             gso_segs: u16::from_ne_bytes([n0, n1]) as u32,
             gso_size: u16::from_ne_bytes([s0, s1]) as u32,
+            zero: member::<u32>(skb, constant(&OFFSETS.skb_len))
+                ^ member::<u32>(skb, constant(&OFFSETS.skb_len)),
         })
     }
 }
@@ -400,7 +427,7 @@ fn counted(skb: *const u8, s: &Seen) -> Option<Counted> {
             start: head + header as u64,
             len,
             linear: len.saturating_sub(paged),
-            zero: len ^ member::<u32>(skb, constant(&OFFSETS.skb_len)),
+            zero: s.zero,
         }
     };
     let ip = packet::parse(&frame).ok()?;
@@ -464,7 +491,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
 fn leave(flags: u32, s: &Seen, c: &Counted, iif: u32, backlog: u32) -> Option<()> {
     let number = s.device.bridge;
     let policy = *ECN_MARKING.get(number)?;
-    let i = input_slot(s.netns, iif, number);
+    let i = input_slot(s.netns, iif, number, s.zero);
     let (o, n) = (s.device.port as u8, c.n);
     let markable = c.ip.markable();
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
@@ -536,7 +563,7 @@ fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
 #[inline(always)]
 fn lose(flags: u32, s: &Seen, c: &Counted, iif: u32) -> Option<()> {
     let number = s.device.bridge;
-    let i = input_slot(s.netns, iif, number);
+    let i = input_slot(s.netns, iif, number, s.zero);
     let (o, n) = (s.device.port as u8, c.n);
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
     let sequence = locked!(bridge, b => {
@@ -620,6 +647,7 @@ fn replay(ctx: TcContext) -> Option<()> {
         netns,
         gso_segs: field!(&p.ctx, gso_segs),
         gso_size: field!(&p.ctx, gso_size),
+        zero: p.zero(),
     };
     let c = Counted {
         n: p.segments(&ip),

@@ -3,6 +3,7 @@
 mod attach;
 mod chaos;
 mod counters;
+mod devices;
 mod differential;
 mod echo;
 mod echo_faults;

@@ -28,6 +28,7 @@ type Entries<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
 pub struct Maps {
     control: Array<MapData, Raw<abi::Control>>,
     device: Entries<abi::DeviceKey, abi::Device>,
+    near: Array<MapData, Raw<abi::Near>>,
     bridge: MapData,
     virtual_queues: MapData,
     marking: Array<MapData, Raw<marking::Policy>>,
@@ -176,6 +177,7 @@ impl Maps {
                 size::<abi::DeviceKey>(),
                 size::<abi::Device>()
             ),
+            near: map!(Array, name::NEAR, 4, size::<abi::Near>()),
             bridge: open(d, name::BRIDGE, MapType::Array, 4, size::<abi::Bridge>())?,
             marking: map!(Array, name::MARKING, 4, size::<marking::Policy>()),
             endpoint: map!(Array, name::ENDPOINT, 4, size::<abi::Endpoint>()),
@@ -241,7 +243,41 @@ impl Maps {
     pub fn set_device(&mut self, key: abi::DeviceKey, device: abi::Device) -> Result<()> {
         self.device
             .insert(Raw(key), Raw(device), 0)
-            .map_err(Error::map(name::DEVICE))
+            .map_err(Error::map(name::DEVICE))?;
+        let holder = self.near(key)?.key;
+        if holder == key || holder.ifindex == 0 {
+            self.set_near(key.near(), key, device)?;
+        }
+        Ok(())
+    }
+
+    fn near(&self, key: abi::DeviceKey) -> Result<abi::Near> {
+        let near = self.near.get(&key.near(), 0);
+        near.map(|near| near.0).map_err(Error::map(name::NEAR))
+    }
+
+    /// Programs read while this writes: it is marked first and unmarked last.
+    fn set_near(&mut self, at: u32, key: abi::DeviceKey, device: abi::Device) -> Result<()> {
+        let failed = Error::map(name::NEAR);
+        let old = self.near.get(&at, 0);
+        let old = old.map_err(Error::map(name::NEAR))?.0;
+        let marked = abi::Near {
+            writes: old.writes.wrapping_add(1) | 1,
+            ..old
+        };
+        let new = abi::Near {
+            key,
+            device,
+            ..marked
+        };
+        let done = abi::Near {
+            writes: marked.writes.wrapping_add(1),
+            ..new
+        };
+        [marked, new, done]
+            .into_iter()
+            .try_for_each(|near| self.near.set(at, Raw(near), 0))
+            .map_err(failed)
     }
 
     /// What a device is to us.
@@ -255,6 +291,20 @@ impl Maps {
     /// Forgets a device.
     pub fn remove_device(&mut self, key: abi::DeviceKey) {
         let _ = self.device.remove(&Raw(key));
+        let Ok(near) = self.near(key) else { return };
+        if near.key != key {
+            return;
+        }
+        // An empty place says that no device has it.
+        let heir = self
+            .device
+            .keys()
+            .flatten()
+            .take(abi::NEAR as usize)
+            .map(|other| other.0)
+            .find(|other| other.near() == key.near());
+        let heir = heir.unwrap_or_default();
+        let _ = self.set_near(key.near(), heir, self.device(heir));
     }
 
     /// A bridge's counters.

@@ -26,6 +26,7 @@ pod!(
     abi::Endpoint,
     abi::LockedFlow,
     abi::LockedReceiver,
+    abi::Near,
     abi::Offsets,
     flow::Key,
     marking::Policy,
