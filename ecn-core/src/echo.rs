@@ -86,6 +86,16 @@ pub struct Policy {
     pub _pad: u32,
 }
 
+impl Policy {
+    /// Whether echoes wait for a time that a clock of 10 ms would miss.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_timed(&self) -> bool {
+        const LONG_NS: u64 = 1_000_000_000;
+        self.every_ns != 0 && self.every_ns < LONG_NS
+    }
+}
+
 /// [`Receiver::flags`]: a TCP connection that negotiated ECN; it is not echoed.
 pub const NEGOTIATED: u32 = 1;
 /// [`Receiver::flags`]: a TCP connection that did not; its ACKs say what was marked, see [`ace`].

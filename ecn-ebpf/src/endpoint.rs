@@ -25,7 +25,7 @@ use crate::{
         ENDPOINT, constant, control, count,
     },
     pacing,
-    response::{self, class_of, locked, now, tell, word},
+    response::{self, class_of, locked, now, tell, tick, word},
     skb::{NEXT, Packet, SHOT, field, go_on, load, raw, store},
     socket, tcp,
 };
@@ -169,7 +169,12 @@ fn out(ctx: TcContext) -> Option<i32> {
     if c.ip.protocol as u32 == endpoint.echo.protocol {
         return None;
     }
-    let now = now();
+    // Only TCP's answers and departure times are to the microsecond.
+    let now = if c.tcp().is_some() || endpoint.flags & abi::EDT != 0 {
+        now()
+    } else {
+        tick()
+    };
     let mut known = 0;
     if let Some(t) = c.tcp()
         && endpoint.flags & abi::ECHO != 0
@@ -439,7 +444,11 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
         count(Count::ReceiversFull, 1);
         return;
     };
-    let now = now();
+    let now = if c.tcp().is_some() || endpoint.echo.is_timed() {
+        now()
+    } else {
+        tick()
+    };
     let n = p.segments(&c.ip);
     let bytes = packet::wire_bytes(field!(&p.ctx, len), n, c.headers);
     let policy = endpoint.echo;

@@ -81,6 +81,9 @@ pub static ENDPOINT: u32 = 0;
 /// are missing the verifier never sees what needs them.
 #[unsafe(no_mangle)]
 pub static STAMP_TYPES: u32 = 0;
+/// 1: the kernel has `bpf_ktime_get_coarse_ns` (5.11); found out by the agent.
+#[unsafe(no_mangle)]
+pub static COARSE_TIME: u32 = 0;
 /// Structure offsets of the running kernel.
 #[unsafe(no_mangle)]
 pub static OFFSETS: abi::Offsets = abi::Offsets {

@@ -3,7 +3,7 @@
 use aya_ebpf::{
     EbpfContext,
     bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
-    helpers::bpf_ktime_get_ns,
+    helpers::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns},
 };
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow},
@@ -12,12 +12,25 @@ use ecn_core::{
     flow::{Flow, Key},
 };
 
-use crate::maps::{ECN_DEPARTED, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE, ECN_WORK, count};
+use crate::maps::{
+    COARSE_TIME, ECN_DEPARTED, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE, ECN_WORK, constant,
+    count,
+};
 
 #[inline(always)]
 pub fn now() -> u64 {
     // SAFETY: takes nothing.
     unsafe { bpf_ktime_get_ns() }
+}
+
+/// The time of the last tick, 1 to 10 ms old, for what only has to be known to a second: quicker by 25 ns.
+#[inline(always)]
+pub fn tick() -> u64 {
+    if constant(&COARSE_TIME) == 0 {
+        return now();
+    }
+    // SAFETY: takes nothing.
+    unsafe { bpf_ktime_get_coarse_ns() }
 }
 
 /// Runs `$body` with `$value` (a `&mut` to `$field`) locked; no call may be in it.

@@ -24,6 +24,8 @@ pub const SHOT: i32 = 2;
 
 /// Longest transport header: TCP's with all options.
 const LONGEST_TRANSPORT: u32 = 60;
+/// Headers that begin farther into a packet are read by the helper.
+const FARTHEST: u32 = 1023;
 
 /// A packet.
 pub struct Packet {
@@ -84,6 +86,9 @@ impl Read for Bytes {
 
     #[inline(always)]
     fn read(&self, at: u32, to: &mut [u8]) -> bool {
+        if self.read_linear(at, to) {
+            return true;
+        }
         // SAFETY: writes as many bytes as there is room for.
         unsafe {
             bpf_skb_load_bytes(self.0.cast(), at, to.as_mut_ptr().cast(), to.len() as u32) == 0
@@ -97,6 +102,39 @@ impl Read for Bytes {
 }
 
 impl Bytes {
+    /// Headers are nearly always in the linear part of a packet, which is read as it is: the helper
+    /// takes 15 ns.
+    #[inline(always)]
+    fn read_linear(&self, at: u32, to: &mut [u8]) -> bool {
+        // What the verifier learns here it must not remember of `at`: where both ways meet it would see
+        // two states.
+        let at = unknown(at.into(), self.zero()) as u32;
+        if at > FARTHEST {
+            return false;
+        }
+        // A bound on the very register that is added to the packet's pointer: 6.1 knows nothing of a
+        // 32-bit xor. Volatile, else the compiler knows that the mask changes nothing.
+        // SAFETY: a local variable.
+        let at = unsafe { core::ptr::read_volatile(&raw const at) } & FARTHEST;
+        // SAFETY: the context outlives the program; tc programs may read these fields.
+        let (data, end) = unsafe { ((*self.0).data as usize, (*self.0).data_end as usize) };
+        let from = data + at as usize;
+        // A byte more than needed: of `>` with one byte the compiler makes a `>=` of which the verifier
+        // learns nothing.
+        if from + to.len() >= end {
+            return false;
+        }
+        let mut i = 0;
+        while i < to.len() {
+            // Volatile: now, and not where the byte is used. Else the compiler keeps the pointer till
+            // then, in a register that holds a number on the way without one.
+            // SAFETY: within the packet, as the verifier has seen.
+            to[i] = unsafe { core::ptr::read_volatile((from + i) as *const u8) };
+            i += 1;
+        }
+        true
+    }
+
     /// Zero, which neither compiler nor verifier knows: two reads of one field.
     #[inline(always)]
     fn zero(&self) -> u32 {

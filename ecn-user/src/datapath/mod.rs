@@ -566,6 +566,9 @@ fn load(
     let helper = BpfHelper::BPF_FUNC_skb_set_tstamp;
     let stamp_types = is_helper_supported(ProgramType::SchedClassifier, helper).unwrap_or(false);
     let stamp_types = u32::from(stamp_types);
+    let helper = BpfHelper::BPF_FUNC_ktime_get_coarse_ns;
+    let coarse_time = is_helper_supported(ProgramType::SchedClassifier, helper).unwrap_or(false);
+    let coarse_time = u32::from(coarse_time);
     let mut loader = EbpfLoader::new();
     loader
         .map_max_entries(name::BRIDGE, sizes.bridges.max(1))
@@ -577,6 +580,7 @@ fn load(
         .override_global("NETNS", &netns, true)
         .override_global("ENDPOINT", &endpoint, true)
         .override_global("STAMP_TYPES", &stamp_types, true)
+        .override_global("COARSE_TIME", &coarse_time, true)
         .override_global("OFFSETS", &offsets, true);
     for shared in name::SHARED {
         loader.map_pin_path(shared, maps.join(shared));
