@@ -148,7 +148,9 @@ impl Receiver {
         }
         self.unsaid = self.unsaid.wrapping_add(ce);
         self.forget(MOST_UNSAID);
-        self.unsaid != 0 && self.blocked_ns != 0 && now_ns.wrapping_sub(self.blocked_ns) >= WAIT_NS
+        self.unsaid != 0
+            && self.blocked_ns != 0
+            && now_ns.saturating_sub(self.blocked_ns) >= WAIT_NS
     }
 
     /// Keeps so many marks at most.

@@ -205,6 +205,13 @@ impl Receiver {
         0
     }
 
+    /// Whether [`Receiver::say`] would change nothing for a segment with payload, whose TCP has set no flags.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_settled(flags: u32, unsaid: u32) -> bool {
+        flags & (FRESH | PROBING) == 0 && unsaid == 0
+    }
+
     /// The ACE of a TCP segment towards the source, which acknowledges up to `ack`; 0: its flags stay as
     /// they are. `data`: it has payload; `own`: its TCP has set flags itself. Also returns what is known of
     /// the connection.

@@ -396,3 +396,22 @@ fn echoes_of_tcp() {
     assert_eq!((news.packets, news.ce), (10, 10));
     assert_eq!(f.hear_echo(&echo, 10), Err(echo::Refusal::Duplicate));
 }
+
+/// What a program does not lock for, it need not.
+#[test]
+fn settled_connections_stay_as_they_are() {
+    for flags in 0..16 {
+        for unsaid in 0..2 {
+            let mut r = echo::Receiver {
+                flags,
+                ..echo::Receiver::new()
+            };
+            r.ace.unsaid = unsaid;
+            let before = r;
+            let said = r.say(true, 9, false, 7);
+            if echo::Receiver::is_settled(flags, unsaid) {
+                assert_eq!((r, said), (before, (0, flags)));
+            }
+        }
+    }
+}

@@ -25,7 +25,7 @@ use crate::{
         ENDPOINT, constant, control, count,
     },
     pacing,
-    response::{self, class_of, locked, now, tell, tick, word},
+    response::{self, class_of, locked, now, peek, tell, tick, word},
     skb::{NEXT, Packet, SHOT, field, go_on, load, raw, store},
     socket, tcp,
 };
@@ -169,8 +169,8 @@ fn out(ctx: TcContext) -> Option<i32> {
     if c.ip.protocol as u32 == endpoint.echo.protocol {
         return None;
     }
-    // Only TCP's answers and departure times are to the microsecond.
-    let now = if c.tcp().is_some() || endpoint.flags & abi::EDT != 0 {
+    // Only departure times are to the microsecond.
+    let now = if endpoint.flags & abi::EDT != 0 {
         now()
     } else {
         tick()
@@ -423,8 +423,7 @@ fn come_in(ctx: TcContext) -> Option<i32> {
         if t.syn || t.rst {
             return None;
         }
-        receive(&p, &c, &mut key, endpoint);
-        if limited && t.ack {
+        if receive(&p, &c, &mut key, endpoint) && limited && t.ack {
             tcp::ack(&p, &c.ip, t, c.data, &mut key);
         }
         return None;
@@ -433,22 +432,24 @@ fn come_in(ctx: TcContext) -> Option<i32> {
     None
 }
 
-/// Counts a packet at its receiver, and echoes; TCP's echo is in its ACKs ([`tcp::say`]).
+/// Counts a packet at its receiver, and echoes; TCP's echo is in its ACKs ([`tcp::say`]). Returns whether there
+/// may be a flow that it acknowledges: not while TCP has sent nothing since the handshake.
 #[inline(always)]
-fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
+fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bool {
     let echoed = endpoint.flags & abi::ECHO != 0 && c.ip.ecn() != packet::NOT_ECT;
     if !c.data || (!echoed && endpoint.flags & abi::OBSERVE == 0) {
-        return;
+        return true;
     }
     let Some(r) = receiver_entry(key) else {
         count(Count::ReceiversFull, 1);
-        return;
+        return true;
     };
-    let now = if c.tcp().is_some() || endpoint.echo.is_timed() {
-        now()
-    } else {
-        tick()
+    let answered = peek!(r, receiver.flags) & echo::FRESH == 0;
+    let exact = match c.tcp() {
+        Some(_) => peek!(r, receiver.ace.blocked_ns) != 0,
+        None => endpoint.echo.is_timed(),
     };
+    let now = if exact { now() } else { tick() };
     let n = p.segments(&c.ip);
     let bytes = packet::wire_bytes(field!(&p.ctx, len), n, c.headers);
     let policy = endpoint.echo;
@@ -470,7 +471,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
         locked!(r, receiver as r => r.count(&policy, n, bytes, ce, now))
     };
     if !(due && echoed) {
-        return;
+        return answered;
     }
     if c.tcp().is_some() {
         count(Count::AceBlocked, 1);
@@ -487,6 +488,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) {
     if ret != 0 {
         count(Count::EchoFailed, 1);
     }
+    answered
 }
 
 /// Takes an echo. One that cannot be read is somebody else's experiment, perhaps.

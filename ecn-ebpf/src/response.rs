@@ -49,6 +49,15 @@ macro_rules! locked {
 }
 pub(crate) use locked;
 
+/// A word of a value that others write, read without its lock.
+macro_rules! peek {
+    ($pointer:expr, $($field:ident).+) => {
+        // SAFETY: a map value; one word.
+        unsafe { core::ptr::read_volatile(&raw const (*$pointer).$($field).+) }
+    };
+}
+pub(crate) use peek;
+
 /// The same flow seen from the other end.
 #[inline(always)]
 pub fn reverse(key: &mut Key) {
@@ -70,11 +79,10 @@ pub fn tell(event: abi::RateEvent) {
     }
 }
 
-/// The flow's class.
+/// The flow's class: written once, when it got it.
 #[inline(always)]
 pub fn class_of(f: *mut LockedFlow) -> u32 {
-    // SAFETY: written once, when the flow got its class.
-    unsafe { core::ptr::read_volatile(&raw const (*f).flow.class) }
+    peek!(f, flow.class)
 }
 
 /// An entry of an array of numbers.

@@ -25,7 +25,7 @@ use ecn_core::{
 
 use crate::{
     maps::{ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_SOCKET, control},
-    response::{class_of, locked, now, word},
+    response::{class_of, locked, now, peek, word},
     skb::raw,
 };
 
@@ -38,8 +38,7 @@ const AF_INET6: u32 = 10;
 pub fn remember(ctx: &TcContext, f: *mut LockedFlow, key: &Key) -> bool {
     // SAFETY: takes the context only.
     let cookie = unsafe { bpf_get_socket_cookie(raw(ctx).cast()) };
-    // SAFETY: one word, written by this program under the lock.
-    let before = unsafe { core::ptr::read_volatile(&raw const (*f).flow.socket) };
+    let before = peek!(f, flow.socket);
     if cookie == 0 || cookie == before {
         return cookie != 0;
     }

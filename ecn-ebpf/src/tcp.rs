@@ -12,7 +12,7 @@ use aya_ebpf::{helpers::bpf_l4_csum_replace, macros::classifier, programs::TcCon
 use ecn_core::{
     abi::{self, Count, Endpoint},
     ace::{self, Ack},
-    echo::{News, Refusal},
+    echo::{News, Receiver, Refusal},
     flow::{self, Flow, Key},
     packet::{Ip, Tcp},
 };
@@ -20,7 +20,7 @@ use ecn_core::{
 use crate::{
     endpoint::receiver_entry,
     maps::{ECN_ENDPOINT, ECN_FLOW, ECN_RECEIVER, ECN_TAIL, ECN_WORK, control, count},
-    response::{self, Heard, locked, now, reverse},
+    response::{self, Heard, locked, now, peek, reverse},
     skb::{NEXT, Packet, field, load, raw, store},
 };
 
@@ -120,6 +120,12 @@ pub fn say(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key, now: u64) ->
         return 0;
     };
     let (own, ack) = (t.ecn, t.ack_number);
+    let (known, unsaid) = (peek!(r, receiver.flags), peek!(r, receiver.ace.unsaid));
+    if data && !own && Receiver::is_settled(known, unsaid) {
+        return known;
+    }
+    // How long marks wait behind data is to the microsecond.
+    let now = if data { response::now() } else { now };
     let (ace, known) = locked!(r, receiver as r => r.say(data, ack, own, now));
     if ace != 0 {
         write(&p.ctx, ip.upper(), ace);
@@ -164,8 +170,7 @@ fn answer(ctx: &TcContext) -> Option<()> {
     let work = unsafe { &mut *work };
     let (key, a, at) = (&mut work.key, work.ack, work.at);
     let f = ECN_FLOW.get_ptr_mut(&*key)?;
-    // SAFETY: one word.
-    if unsafe { core::ptr::read_volatile(&raw const (*f).flow.flags) } & flow::PLAIN == 0 {
+    if peek!(f, flow.flags) & flow::PLAIN == 0 {
         return None;
     }
     response::answer(ctx, f, key, &mut work.given, endpoint, flags, a);
