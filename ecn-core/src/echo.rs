@@ -94,6 +94,13 @@ impl Policy {
         const LONG_NS: u64 = 1_000_000_000;
         self.every_ns != 0 && self.every_ns < LONG_NS
     }
+
+    /// Whether a packet is to be echoed, of a receiver whose last echo became due at `last_echo_ns`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_due(&self, last_echo_ns: u64, ce: bool, now_ns: u64) -> bool {
+        ce || now_ns.wrapping_sub(last_echo_ns) >= self.every_ns
+    }
 }
 
 /// [`Receiver::flags`]: a TCP connection that negotiated ECN; it is not echoed.
@@ -152,13 +159,25 @@ impl Receiver {
     /// Counts a packet of `n` segments. Returns whether to echo now.
     #[inline(always)]
     pub fn count(&mut self, policy: &Policy, n: u32, bytes: u64, ce: bool, now_ns: u64) -> bool {
+        self.tally(n, bytes, ce, now_ns);
+        self.due(policy, ce, now_ns)
+    }
+
+    /// The totals of [`Receiver::count`]: the programs add to them without a lock.
+    #[inline(always)]
+    fn tally(&mut self, n: u32, bytes: u64, ce: bool, now_ns: u64) {
         self.packets = self.packets.wrapping_add(n as u64);
         self.bytes = self.bytes.wrapping_add(bytes);
         self.last_packet_ns = now_ns;
         if ce {
             self.ce = self.ce.wrapping_add(n as u64);
         }
-        let due = ce || now_ns.wrapping_sub(self.last_echo_ns) >= policy.every_ns;
+    }
+
+    /// The rest of [`Receiver::count`].
+    #[inline(always)]
+    pub fn due(&mut self, policy: &Policy, ce: bool, now_ns: u64) -> bool {
+        let due = policy.is_due(self.last_echo_ns, ce, now_ns);
         if due {
             self.last_echo_ns = now_ns;
         }
@@ -185,12 +204,13 @@ impl Receiver {
         end: u32,
         now_ns: u64,
     ) -> u32 {
-        let always = Policy {
-            every_ns: 0,
-            protocol: 0,
-            _pad: 0,
-        };
-        self.count(&always, n, bytes, ce, now_ns);
+        self.tally(n, bytes, ce, now_ns);
+        self.take_tcp(n, ce, segment, end, now_ns)
+    }
+
+    /// What [`Receiver::count_tcp`] does beside its totals.
+    #[inline(always)]
+    pub fn take_tcp(&mut self, n: u32, ce: bool, segment: u32, end: u32, now_ns: u64) -> u32 {
         if self.flags & NEGOTIATED != 0 {
             return 0;
         }
@@ -203,6 +223,13 @@ impl Receiver {
             self.ace.probe_end = end;
         }
         0
+    }
+
+    /// Whether [`Receiver::take_tcp`] would change nothing for a super-packet that is not marked.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_quiet(unsaid: u32, longest: u32, segment: u32) -> bool {
+        unsaid == 0 && segment <= longest
     }
 
     /// Whether [`Receiver::say`] would change nothing for a segment with payload, whose TCP has set no flags.

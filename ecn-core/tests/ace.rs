@@ -415,3 +415,28 @@ fn settled_connections_stay_as_they_are() {
         }
     }
 }
+
+/// The same at the receiver of data: only totals change.
+#[test]
+fn quiet_receivers_stay_as_they_are() {
+    for (flags, unsaid, segment) in (0..16)
+        .flat_map(|flags| (0..2).map(move |unsaid| (flags, unsaid)))
+        .flat_map(|(flags, unsaid)| [1447, 1448, 1449].map(|segment| (flags, unsaid, segment)))
+    {
+        let mut r = echo::Receiver {
+            flags,
+            ..echo::Receiver::new()
+        };
+        (r.ace.segment, r.ace.unsaid, r.ace.blocked_ns) = (1448, unsaid, 1);
+        let before = r;
+        let verdict = r.take_tcp(2, false, segment, 9, u64::MAX);
+        if echo::Receiver::is_quiet(unsaid, 1448, segment) {
+            assert_eq!((r, verdict), (before, 0));
+        } else if unsaid == 0 {
+            assert_eq!(r.ace.segment == segment, flags & echo::NEGOTIATED == 0);
+        } else {
+            let said = flags & (echo::NEGOTIATED | echo::PLAIN) == echo::PLAIN;
+            assert_eq!(verdict & echo::SAY != 0, said);
+        }
+    }
+}

@@ -13,7 +13,7 @@ use aya_ebpf::{
 };
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow, LockedReceiver},
-    echo::{self, Echo},
+    echo::{self, Echo, Receiver},
     flow::{self, Flow, Key},
     pacing::{DROPPED, priority},
     packet::{self, ETHERNET, IPV6, Ip},
@@ -25,7 +25,7 @@ use crate::{
         ENDPOINT, constant, control, count,
     },
     pacing,
-    response::{self, class_of, locked, now, peek, tell, tick, word},
+    response::{self, add, class_of, locked, now, peek, tell, tick, word},
     skb::{NEXT, Packet, SHOT, field, go_on, load, raw, store},
     socket, tcp,
 };
@@ -93,7 +93,7 @@ static FRESH_FLOW: LockedFlow = LockedFlow {
 static FRESH_RECEIVER: LockedReceiver = LockedReceiver {
     lock: abi::bpf_spin_lock { val: 0 },
     _pad: 0,
-    receiver: echo::Receiver::new(),
+    receiver: Receiver::new(),
 };
 
 /// The flow's entry, made if there is none.
@@ -169,12 +169,6 @@ fn out(ctx: TcContext) -> Option<i32> {
     if c.ip.protocol as u32 == endpoint.echo.protocol {
         return None;
     }
-    // Only departure times are to the microsecond.
-    let now = if endpoint.flags & abi::EDT != 0 {
-        now()
-    } else {
-        tick()
-    };
     let mut known = 0;
     if let Some(t) = c.tcp()
         && endpoint.flags & abi::ECHO != 0
@@ -185,11 +179,17 @@ fn out(ctx: TcContext) -> Option<i32> {
         if t.syn || t.rst {
             return None;
         }
-        known = tcp::say(&p, &c.ip, t, c.data, &mut key, now);
+        known = tcp::say(&p, &c.ip, t, c.data, &mut key);
     }
     if !c.data || endpoint.flags & abi::CONTROL_FLOWS == 0 {
         return None;
     }
+    // Only departure times are to the microsecond.
+    let now = if endpoint.flags & abi::EDT != 0 {
+        now()
+    } else {
+        tick()
+    };
     let Some(f) = flow_entry(&key) else {
         count(Count::FlowsFull, 1);
         return None;
@@ -220,26 +220,40 @@ fn out(ctx: TcContext) -> Option<i32> {
     } else if !by_socket {
         has_class = word(ECN_IN_FORCE.get(class_of(f) & 0xffff)) != 0;
     }
-    let (class, flags, at) = locked!(f, flow as f => {
-        if len != 0 {
-            f.send_tcp(known, own_ecn, sequence, len, segment);
+    let (class, flags, at) = if len == 0 && !paced {
+        // Only totals change: without the lock.
+        if peek!(f, flow.created_ns) == 0 {
+            locked!(f, flow as f => f.seen(now));
         }
-        f.seen(now);
-        let mut at = 0;
-        if paced && f.flags & flow::NEGOTIATED == 0 {
-            let rate = match (limit, f.rate_bytes_per_s) {
-                (0, 0) => link,
-                (0, rate) => rate,
-                (limit, _) => limit,
-            };
-            at = f.pacer.departure(now, stamp, bytes, rate, queue);
+        // SAFETY: places in the value.
+        unsafe {
+            core::ptr::write_volatile(&raw mut (*f).flow.last_sent_ns, now);
+            add(&raw mut (*f).flow.sent_packets, n as u64);
+            add(&raw mut (*f).flow.sent_bytes, bytes);
         }
-        if at != DROPPED {
-            f.sent_packets += n as u64;
-            f.sent_bytes += bytes;
-        }
-        (f.class, f.flags, at)
-    });
+        (class_of(f), peek!(f, flow.flags), 0)
+    } else {
+        locked!(f, flow as f => {
+            if len != 0 {
+                f.send_tcp(known, own_ecn, sequence, len, segment);
+            }
+            f.seen(now);
+            let mut at = 0;
+            if paced && f.flags & flow::NEGOTIATED == 0 {
+                let rate = match (limit, f.rate_bytes_per_s) {
+                    (0, 0) => link,
+                    (0, rate) => rate,
+                    (limit, _) => limit,
+                };
+                at = f.pacer.departure(now, stamp, bytes, rate, queue);
+            }
+            if at != DROPPED {
+                f.sent_packets += n as u64;
+                f.sent_bytes += bytes;
+            }
+            (f.class, f.flags, at)
+        })
+    };
     if flags & flow::NEGOTIATED != 0 {
         return None;
     }
@@ -455,10 +469,21 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
     let policy = endpoint.echo;
     let ce = c.ip.ecn() == packet::CE;
     let due = if let Some(t) = c.tcp() {
+        let ce = ce && echoed;
         let (len, segment) = tcp::lengths(p, &c.ip, t);
+        let (unsaid, longest) = (
+            peek!(r, receiver.ace.unsaid),
+            peek!(r, receiver.ace.segment),
+        );
+        if !ce && Receiver::is_quiet(unsaid, longest, segment) {
+            // SAFETY: a place in the value.
+            tally(unsafe { &raw mut (*r).receiver }, n, bytes, ce, now);
+            return answered;
+        }
         let end = t.sequence.wrapping_add(len);
         let verdict = locked!(r, receiver as r => {
-            r.count_tcp(n, bytes, ce && echoed, segment, end, now)
+            tally(&raw mut *r, n, bytes, ce, now);
+            r.take_tcp(n, ce, segment, end, now)
         });
         if verdict & echo::HIDE != 0 {
             if !p.set_ecn(&c.ip, packet::ECT_0) {
@@ -468,7 +493,17 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
         }
         verdict & echo::SAY != 0
     } else {
-        locked!(r, receiver as r => r.count(&policy, n, bytes, ce, now))
+        let echoed_ns = peek!(r, receiver.last_echo_ns);
+        if policy.is_due(echoed_ns, ce, now) {
+            locked!(r, receiver as r => {
+                tally(&raw mut *r, n, bytes, ce, now);
+                r.due(&policy, ce, now)
+            })
+        } else {
+            // SAFETY: a place in the value.
+            tally(unsafe { &raw mut (*r).receiver }, n, bytes, ce, now);
+            false
+        }
     };
     if !(due && echoed) {
         return answered;
@@ -489,6 +524,21 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
         count(Count::EchoFailed, 1);
     }
     answered
+}
+
+/// The totals of [`Receiver::count`] and [`Receiver::count_tcp`]. Of a marked packet under the lock: an echo that
+/// another CPU makes meanwhile has all of it, or nothing.
+#[inline(always)]
+fn tally(r: *mut Receiver, n: u32, bytes: u64, ce: bool, now: u64) {
+    // SAFETY: places in a map value.
+    unsafe {
+        add(&raw mut (*r).packets, n as u64);
+        add(&raw mut (*r).bytes, bytes);
+        if ce {
+            add(&raw mut (*r).ce, n as u64);
+        }
+        core::ptr::write_volatile(&raw mut (*r).last_packet_ns, now);
+    }
 }
 
 /// Takes an echo. One that cannot be read is somebody else's experiment, perhaps.

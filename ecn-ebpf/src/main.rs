@@ -21,6 +21,7 @@
 
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
 #![expect(
     clippy::needless_borrows_for_generic_args,
     reason = "without the borrow a copy is made on the stack, which is small"

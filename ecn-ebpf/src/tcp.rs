@@ -112,7 +112,7 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
 /// Says what was marked, in a segment towards the source. Returns what is known of the connection, as
 /// flags of [`ecn_core::echo::Receiver`].
 #[inline(always)]
-pub fn say(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key, now: u64) -> u32 {
+pub fn say(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) -> u32 {
     reverse(key);
     let found = ECN_RECEIVER.get_ptr_mut(&*key);
     reverse(key);
@@ -124,8 +124,8 @@ pub fn say(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key, now: u64) ->
     if data && !own && Receiver::is_settled(known, unsaid) {
         return known;
     }
-    // How long marks wait behind data is to the microsecond.
-    let now = if data { response::now() } else { now };
+    // How long marks wait behind data.
+    let now = if data { now() } else { 0 };
     let (ace, known) = locked!(r, receiver as r => r.say(data, ack, own, now));
     if ace != 0 {
         write(&p.ctx, ip.upper(), ace);
