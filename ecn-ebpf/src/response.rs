@@ -68,9 +68,9 @@ pub fn add(total: *mut u64, n: u64) {
     // SAFETY: a word of a map value, aligned.
     unsafe {
         asm!(
-            "{n} = atomic_fetch_add((u64 *)({total} + 0), {n})",
+            "lock *(u64 *)({total} + 0) += {n}",
             total = in(reg) total,
-            n = inout(reg) n => _,
+            n = in(reg) n,
         );
     }
 }
