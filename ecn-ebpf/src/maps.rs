@@ -84,6 +84,9 @@ pub static STAMP_TYPES: u32 = 0;
 /// 1: the kernel has `bpf_ktime_get_coarse_ns` (5.11); found out by the agent.
 #[unsafe(no_mangle)]
 pub static COARSE_TIME: u32 = 0;
+/// 1: tracing programs may lock; found out by the agent. Where they may not the verifier never sees that they do.
+#[unsafe(no_mangle)]
+pub static TRACING_LOCKS: u32 = 1;
 /// Structure offsets of the running kernel.
 #[unsafe(no_mangle)]
 pub static OFFSETS: abi::Offsets = abi::Offsets {

@@ -4,7 +4,8 @@
 //!   input port is `ingress_ifindex` (0: sent by the host). Goes on in `ecn_port_virt` at a port with a
 //!   virtual queue.
 //! * `ecn_depart`, `tp_btf/net_dev_start_xmit`: the packet has left the queue. Runs for every device
-//!   of the machine, so the first thing it does is to look the device up.
+//!   of the machine, so the first thing it does is to look the device up. Where the kernel gives it no lock
+//!   (5.10), it counts what leaves flows' classes, and no port's queue.
 //! * `ecn_drop`, `tp_btf/kfree_skb`: the queue dropped it. Both pass by ports with a virtual queue,
 //!   whose departures are computed at the next arrival.
 //! * `ecn_wire_end`, tcx ingress of a port's veth peer: the first place where a packet that left
@@ -29,7 +30,7 @@ use ecn_core::{
 use crate::{
     maps::{
         ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_NEAR, ECN_TRACE,
-        ECN_VIRTUAL, OFFSETS, constant, control, count, netns,
+        ECN_VIRTUAL, OFFSETS, TRACING_LOCKS, constant, control, count, netns,
     },
     response::now,
     skb::{Linear, NEXT, Packet, field, go_on, kernel, load, member, raw, unknown},
@@ -464,7 +465,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
             unsafe { *departed += packet::segments(s.gso_segs, s.gso_size, 0) as u64 };
         }
     }
-    if !s.is_watched() {
+    if constant(&TRACING_LOCKS) == 0 || !s.is_watched() {
         return None;
     }
     let flags = control()?.flags;

@@ -206,6 +206,10 @@ impl Inner {
             flows: config.flow.max,
         };
         let datapath = Datapath::open(&config.agent.pin, sizes)?;
+        let watched = |bridge: &config::Bridge| bridge.queue == config::Queue::Device;
+        if config.bridges.iter().any(watched) && !datapath.watches_queues() {
+            return Err(datapath::Error::NoTracingLock.into());
+        }
         let mut maps = datapath.maps()?;
         enforce::beat(
             &mut maps,

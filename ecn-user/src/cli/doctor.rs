@@ -433,7 +433,6 @@ fn load(report: &mut Report) -> Option<Datapath> {
     // Opening attaches these two; what it fails at before says nothing about them.
     let (tracing, detail) = match &opened {
         Ok(_) => (Some(true), "attached"),
-        Err(datapath::Error::NoTracingLock) => (Some(false), "get no spin lock"),
         Err(datapath::Error::Program { program, .. })
             if matches!(program.as_str(), name::DEPART | name::DROP) =>
         {
@@ -449,6 +448,19 @@ fn load(report: &mut Report) -> Option<Datapath> {
         "departures and drops are not seen",
     );
     if let Ok(datapath) = &opened {
+        let watches = datapath.watches_queues();
+        let detail = if watches {
+            "tracing programs may lock"
+        } else {
+            "tracing programs get no spin lock (on 6.1 they do)"
+        };
+        report.add(
+            "ports' own queues",
+            false,
+            watches,
+            detail,
+            "`queue = \"device\"` is refused, and the rig: `queue = \"virtual\"` works",
+        );
         let sees = datapath.sees_drops();
         let detail = if sees {
             "kfree_skb says why"

@@ -452,14 +452,22 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn set_in_force(&mut self, class: u32, decrease: u32) -> Result<()> {
-        let departed = self
-            .departed
-            .get(&class, 0)
-            .map_err(Error::map(name::DEPARTED))?;
+        let departed = self.departed(class)?;
         let value = abi::in_force(decrease, (departed as u32).wrapping_add(2));
         self.in_force
             .set(class, value, 0)
             .map_err(Error::map(name::IN_FORCE))
+    }
+
+    /// Packets that have left through a class since a flow took it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn departed(&self, class: u32) -> Result<u64> {
+        self.departed
+            .get(&class, 0)
+            .map_err(Error::map(name::DEPARTED))
     }
 
     /// Holds a class at a rate where programs enforce it; 0: it follows its response.

@@ -68,8 +68,8 @@ pub enum Error {
     NoMember(String),
     /// Tracing programs get no spin lock.
     #[error(
-        "this kernel gives tracing programs no spin lock (bpf_spin_lock), so departures cannot be counted: \
-         6.1 does, 5.10 does not"
+        "this kernel gives tracing programs no spin lock (bpf_spin_lock), so what leaves the ports' own queues cannot \
+         be counted (6.1 does, 5.10 does not): use queue = \"virtual\" with a queue_rate"
     )]
     NoTracingLock,
     /// aya could not load the object.
@@ -200,6 +200,7 @@ pub struct Datapath {
     pin: PathBuf,
     sizes: Sizes,
     offsets: abi::Offsets,
+    watches_queues: bool,
     /// Holds the tracing programs' links, and the program that resets ports.
     common: Ebpf,
     sockets: sockets::Sockets,
@@ -238,18 +239,15 @@ impl Datapath {
         })?;
         let open = || {
             let btf = aya::Btf::from_sys_fs().map_err(|error| Error::Btf(error.to_string()))?;
-            let mut common = load(&maps, sizes, &offsets, 0, 0)?;
-            for (program, hook) in [
-                (name::DEPART, "net_dev_start_xmit"),
-                (name::DROP, "kfree_skb"),
-            ] {
-                if program == name::DROP && !knows_drops(&offsets) {
-                    continue;
+            let mut watches_queues = true;
+            let mut common = match watch(&maps, sizes, &offsets, &btf, true) {
+                // Old: then the programs are told not to lock, and count what leaves flows' classes only.
+                Err(Error::NoTracingLock) => {
+                    watches_queues = false;
+                    watch(&maps, sizes, &offsets, &btf, false)?
                 }
-                let tracing: &mut BtfTracePoint = get(&mut common, program)?;
-                tracing.load(hook, &btf).map_err(tracing_error(program))?;
-                tracing.attach().map_err(Error::program(program))?;
-            }
+                watching => watching?,
+            };
             classifier(&mut common, name::PORT_RESET)?
                 .load()
                 .map_err(Error::program(name::PORT_RESET))?;
@@ -265,6 +263,7 @@ impl Datapath {
                 pin: pin.to_owned(),
                 sizes,
                 offsets,
+                watches_queues,
                 #[cfg(feature = "trace")]
                 log: start_log(&mut common)?,
                 common,
@@ -279,7 +278,13 @@ impl Datapath {
     /// Whether packets that queues drop are seen: `kfree_skb` is told why since 5.17. Where it is not, the
     /// counters get back from the queue's length what a drop left on them.
     pub fn sees_drops(&self) -> bool {
-        knows_drops(&self.offsets)
+        self.watches_queues && knows_drops(&self.offsets)
+    }
+
+    /// Whether what leaves the ports' own queues is counted: tracing programs have a spin lock on 6.1, and none on
+    /// 5.10. Where they have none, only virtual queues say what waits.
+    pub fn watches_queues(&self) -> bool {
+        self.watches_queues
     }
 
     /// The shared maps.
@@ -302,7 +307,7 @@ impl Datapath {
             not(feature = "trace"),
             expect(unused_mut, reason = "the log takes a map")
         )]
-        let mut ebpf = load(&maps, self.sizes, &self.offsets, netns, endpoint)?;
+        let mut ebpf = load(&maps, self.sizes, &self.offsets, true, netns, endpoint)?;
         Ok(Copy {
             #[cfg(feature = "trace")]
             log: start_log(&mut ebpf)?,
@@ -554,10 +559,38 @@ fn tail(common: &mut Ebpf, place: u32, program: &str) -> Result<()> {
     array.set(place, &fd, 0).map_err(Error::map(name::TAIL))
 }
 
+/// Loads the programs that are loaded once, and attaches those at tracepoints.
+///
+/// # Errors
+///
+/// [`Error::NoTracingLock`] if they are to lock and cannot.
+fn watch(
+    maps: &Path,
+    sizes: Sizes,
+    offsets: &abi::Offsets,
+    btf: &aya::Btf,
+    locks: bool,
+) -> Result<Ebpf> {
+    let mut common = load(maps, sizes, offsets, locks, 0, 0)?;
+    for (program, hook) in [
+        (name::DEPART, "net_dev_start_xmit"),
+        (name::DROP, "kfree_skb"),
+    ] {
+        if program == name::DROP && !(locks && knows_drops(offsets)) {
+            continue;
+        }
+        let tracing: &mut BtfTracePoint = get(&mut common, program)?;
+        tracing.load(hook, btf).map_err(tracing_error(program))?;
+        tracing.attach().map_err(Error::program(program))?;
+    }
+    Ok(common)
+}
+
 fn load(
     maps: &Path,
     sizes: Sizes,
     offsets: &abi::Offsets,
+    tracing_locks: bool,
     netns: u32,
     endpoint: u32,
 ) -> Result<Ebpf> {
@@ -569,6 +602,7 @@ fn load(
     let helper = BpfHelper::BPF_FUNC_ktime_get_coarse_ns;
     let coarse_time = is_helper_supported(ProgramType::SchedClassifier, helper).unwrap_or(false);
     let coarse_time = u32::from(coarse_time);
+    let tracing_locks = u32::from(tracing_locks);
     let mut loader = EbpfLoader::new();
     loader
         .map_max_entries(name::BRIDGE, sizes.bridges.max(1))
@@ -581,6 +615,7 @@ fn load(
         .override_global("ENDPOINT", &endpoint, true)
         .override_global("STAMP_TYPES", &stamp_types, true)
         .override_global("COARSE_TIME", &coarse_time, true)
+        .override_global("TRACING_LOCKS", &tracing_locks, true)
         .override_global("OFFSETS", &offsets, true);
     for shared in name::SHARED {
         loader.map_pin_path(shared, maps.join(shared));
