@@ -1,6 +1,8 @@
 //! One bridge in a namespace of its own, and hosts around it.
 
 use std::{
+    cell::RefCell,
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
@@ -27,6 +29,8 @@ pub struct Lab {
     pub bridge: u32,
     /// The hosts.
     pub hosts: Vec<Host>,
+    /// Rates of the ports whose queues are limited, bytes per second.
+    pub limits: RefCell<BTreeMap<String, u64>>,
     super_packets: bool,
 }
 
@@ -93,6 +97,7 @@ impl Lab {
             nl,
             bridge,
             hosts: Vec::new(),
+            limits: RefCell::default(),
             super_packets,
         };
         for number in 0..hosts {
@@ -222,6 +227,8 @@ impl Lab {
     pub fn limit(&self, number: usize, bytes_per_s: u64, queue_packets: u32) {
         let port = self.hosts[number].port_index;
         htb::install_port(&self.nl, port, bytes_per_s, FRAME, queue_packets).expect("HTB");
+        let port = self.hosts[number].port.clone();
+        self.limits.borrow_mut().insert(port, bytes_per_s);
     }
 
     /// Sends nothing to the port of a host but what is for it: no multicast group's news.

@@ -1,12 +1,12 @@
 //! The agent, in this process.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::OnceLock, time::Duration};
 
 use ecn_core::{abi::Count, echo, flow, marking};
 use ecn_user::{
     agent::{Agent, Options, state::Lock},
     config::{self, Config, Marking},
-    datapath::{BridgeView, Maps, TraceEvents},
+    datapath::{BridgeView, Datapath, Maps, Sizes, TraceEvents},
     units::Rate,
 };
 use tokio::runtime::Runtime;
@@ -21,11 +21,35 @@ pub fn pin() -> PathBuf {
     PathBuf::from(format!("/sys/fs/bpf/ecn-t-{}", std::process::id()))
 }
 
-/// A configuration with the lab's bridge.
+/// Of virtual queues at ports without a limit: more than is ever sent.
+const UNLIMITED: u64 = 1_250_000_000;
+
+/// Whether this kernel can count what leaves ports' own queues.
+pub(crate) fn watches_queues() -> bool {
+    static WATCHES: OnceLock<bool> = OnceLock::new();
+    let sizes = Sizes {
+        bridges: 1,
+        flows: 64,
+    };
+    // Not where a test has pinned something already.
+    let folder = || PathBuf::from(format!("{}-probe", pin().display()));
+    let open = || Datapath::open(&folder(), sizes).expect("load");
+    *WATCHES.get_or_init(|| open().watches_queues())
+}
+
+/// A configuration with the lab's bridge. Where ports' own queues cannot be watched it has virtual ones, with the
+/// limits that were set until then.
 pub fn config(lab: &Lab, marking: Marking) -> Config {
     let mut bridge = config::Bridge::new(BRIDGE);
     bridge.netns = Some(lab.switch.name().to_owned());
     bridge.marking = marking;
+    if !watches_queues() {
+        bridge.queue = config::Queue::Virtual;
+        bridge.queue_rate = Some(rate(UNLIMITED));
+        let limits = lab.limits.borrow();
+        let limits = limits.iter().map(|(port, of)| (port.clone(), rate(*of)));
+        bridge.queue_rates = limits.collect();
+    }
     let mut config = Config {
         bridges: vec![bridge],
         ..Config::default()

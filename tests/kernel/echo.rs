@@ -28,19 +28,14 @@ fn link() -> u64 {
 
 /// Hosts 0 and 1 are endpoints; with `marked`, the port to host 1 has a queue that marks.
 fn start(lab: &Lab, marked: bool, every: Every) -> Running {
-    let mut config = running::config(
-        lab,
-        if marked {
-            Marking::InputOutput
-        } else {
-            Marking::None
-        },
-    );
+    let mut marking = Marking::None;
     if marked {
         // Room for all: on a busy machine the first mark may be answered after the last packet.
         lab.limit(1, link() / 5, 5000);
-        config.bridges[0].buffer = 2;
+        marking = Marking::InputOutput;
     }
+    let mut config = running::config(lab, marking);
+    config.bridges[0].buffer = 2;
     config.response.rmin = "1/4".parse().expect("a fraction");
     config.echo.every = every;
     Running::start(
@@ -90,6 +85,12 @@ fn exact(lab: &Lab, running: &Running, protocol: u8, sent: u64, marked: bool) {
     assert_eq!(flow.marked_packets > 0, marked, "{port:?}");
     assert_eq!(flow.decreases > 0, marked, "{flow:?}");
     assert!(flow.ignored_marks < flow.marked_packets.max(1));
+    // Rounds are counted in what has left the flow's class; under load some runs of the tracepoint are missing.
+    let departed = running.maps.departed(flow.class & 0xffff).expect("a class");
+    assert!(
+        departed <= sent && departed * 10 >= sent * 9,
+        "{departed} of {sent} left"
+    );
     // The echoes went through the port to the sender: each of them counted, none marked.
     let back = running.port(&lab.hosts[0].port);
     assert_eq!((back.marked, back.dropped), (0, 0));

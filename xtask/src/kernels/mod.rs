@@ -22,7 +22,8 @@ use fetch::{Gone, Kernel};
 pub use guest::TOOLS;
 use guest::{Ended, Guest};
 
-/// Kernels that every `cargo xtask test` tests on: the oldest that the programs load on, the newest, and one between.
+/// Kernels that every `cargo xtask test` tests on: the oldest on which ports' own queues are watched, the newest, and
+/// one between.
 const EVERY_RUN: [&str; 3] = ["6.1", "6.12", "7.3"];
 
 /// What a kernel decides, and what comes out the same however late an emulated kernel is: what its verifier takes,
