@@ -23,6 +23,11 @@ const RATE: u64 = 50 * MBIT;
 /// Of the senders.
 const LINK: u64 = 100 * MBIT;
 
+/// Emulated, rates are by so much lower.
+fn slower() -> u64 {
+    if emulated() { 20 } else { 1 }
+}
+
 /// Hosts 0 and 1 send to host 2; no port has a queue.
 fn start(lab: &Lab, marking: Marking, queue_rate: u64) -> Running {
     let mut config = running::config(lab, marking);
@@ -30,7 +35,7 @@ fn start(lab: &Lab, marking: Marking, queue_rate: u64) -> Running {
     bridge.queue = config::Queue::Virtual;
     bridge.queue_rate = Some(running::rate(queue_rate));
     Running::start(
-        running::with_endpoints(config, lab, &[0, 1, 2], LINK),
+        running::with_endpoints(config, lab, &[0, 1, 2], LINK / slower()),
         Options::default(),
     )
 }
@@ -56,7 +61,8 @@ fn rate(running: &Running, lab: &Lab, over: Duration) -> f64 {
 fn senders_come_down_to_its_rate() {
     kernel_test!();
     let lab = Lab::new(3);
-    let running = start(&lab, Marking::InputOutput, RATE);
+    let queue_rate = RATE / slower();
+    let running = start(&lab, Marking::InputOutput, queue_rate);
     let port = lab.hosts[2].port.clone();
     let streams = streams(&lab);
     let marked = || running.port(&port).marked > 100;
@@ -67,7 +73,7 @@ fn senders_come_down_to_its_rate() {
     reach("virtual queue", 3, 0.6, 0.2, || {
         rates.clear();
         for _ in 0..6 {
-            rates.push(rate(&running, &lab, Duration::from_millis(500)) / RATE as f64);
+            rates.push(rate(&running, &lab, Duration::from_millis(500)) / queue_rate as f64);
             waits.push(running.maps.bridge_at(0, now_ns()).expect("counters"));
         }
         rates.iter().sum::<f64>() / rates.len() as f64
@@ -84,7 +90,7 @@ fn senders_come_down_to_its_rate() {
     assert!(waits.iter().all(|n| *n < DEPTH as u32), "{waits:?}");
     assert_eq!(running.port(&port).dropped, 0);
     drop(streams);
-    idle(&running, RATE);
+    idle(&running, queue_rate);
 }
 
 /// Nothing waits, and that shows at once, not at the next packet.
