@@ -90,6 +90,21 @@ impl<T> Slab<T> {
     pub fn remove(&mut self, number: u32) {
         self.free.push(number);
     }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.values.len() - self.free.len()
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many there were at most.
+    pub fn most(&self) -> usize {
+        self.values.len()
+    }
 }
 
 impl<T> std::ops::Index<u32> for Slab<T> {
@@ -412,5 +427,73 @@ impl<Q: Queue> Agenda<Q> {
         };
         self.now = (key >> 64) as Time;
         Some(event)
+    }
+}
+
+/// Bits of what an event in [`Lanes`] carries.
+pub const WORD: u32 = 28;
+
+/// Events of which most come in order on one of `N` lines, and the rest in a queue: nobody sorts what
+/// takes the same time each time. What an event means, and its line, is the caller's.
+#[derive(Debug)]
+pub struct Lanes<Q, const N: usize> {
+    lines: [InOrder; N],
+    queue: Q,
+    now: Time,
+    next: u64,
+}
+
+impl<Q: Queue, const N: usize> Default for Lanes<Q, N> {
+    fn default() -> Self {
+        Self {
+            lines: std::array::from_fn(|_| InOrder::default()),
+            queue: Q::default(),
+            now: 0,
+            next: 0,
+        }
+    }
+}
+
+impl<Q: Queue, const N: usize> Lanes<Q, N> {
+    /// The time of the event that came last.
+    #[inline]
+    pub const fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Events that came so far, or are still to come.
+    pub const fn scheduled(&self) -> u64 {
+        self.next
+    }
+
+    /// Schedules an event, whose word is below `1 << WORD`, on a line if it comes in order there; a
+    /// `line` of `N` or more is none. A time in the past counts as now.
+    #[inline]
+    pub fn at(&mut self, line: usize, time: Time, word: u32) {
+        let low = self.next << WORD | u64::from(word);
+        self.next += 1;
+        let key = Key::from(time.max(self.now)) << 64 | Key::from(low);
+        match self.lines.get_mut(line) {
+            Some(line) if line.takes(key) => line.push(key),
+            _ => self.queue.push(key),
+        }
+    }
+
+    /// The word of the next event; the clock moves to it.
+    #[inline(always)]
+    pub fn pop(&mut self) -> Option<u32> {
+        let (mut first, mut from) = (self.queue.first(), N);
+        for (index, line) in self.lines.iter().enumerate() {
+            if line.first < first {
+                (first, from) = (line.first, index);
+            }
+        }
+        if from < N {
+            self.lines[from].pop();
+        } else {
+            self.queue.pop()?;
+        }
+        self.now = (first >> 64) as Time;
+        Some(first as u32 & ((1 << WORD) - 1))
     }
 }

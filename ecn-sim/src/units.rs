@@ -520,6 +520,88 @@ impl FromStr for DurationText {
 
 serde_as_text!(DurationText, "a duration in quotes, such as \"1500us\"");
 
+/// A number of bytes.
+///
+/// Read as a number and one of `B`, `kB`, `MB`, `GB`, `KiB`, `MiB`, `GiB`, upper and lower case alike;
+/// without a unit it counts bytes. Printed in the largest decimal unit in which it is a whole number.
+///
+/// ```
+/// use ecn_sim::units::Size;
+/// let size: Size = "0.625MB".parse()?;
+/// assert_eq!((size.bytes(), size.to_string()), (625_000, "625kB".to_owned()));
+/// # Ok::<(), ecn_sim::units::UnitError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Size(u64);
+
+/// Unit names and the bytes they stand for.
+const SIZE_UNITS: [(&str, u64); 7] = [
+    ("B", 1),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+];
+
+impl Size {
+    const ACCEPTED: &'static str = "a number and B, kB, MB, GB, KiB, MiB or GiB, such as 20MB";
+
+    /// So many bytes.
+    pub const fn from_bytes(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// The number of bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, unit) = SIZE_UNITS[..4]
+            .iter()
+            .rev()
+            .find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit))
+            .unwrap_or(&SIZE_UNITS[0]);
+        f.pad(&format!("{}{name}", self.0 / unit))
+    }
+}
+
+impl FromStr for Size {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let error = |reason| UnitError {
+            text: text.to_owned(),
+            what: "a size",
+            reason,
+            accepted: Self::ACCEPTED,
+        };
+        if text.starts_with('-') {
+            return Err(error("it is negative"));
+        }
+        let (number, unit) = split_unit(text);
+        let number = Decimal::parse(number).map_err(error)?;
+        let bytes = SIZE_UNITS
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(unit) || unit.is_empty())
+            .map(|(_, bytes)| u128::from(*bytes))
+            .ok_or_else(|| error("the unit is not known"))?;
+        if !number.is_whole(bytes) {
+            return Err(error("it is not a whole number of bytes"));
+        }
+        number
+            .scale(bytes, 1)
+            .map(Self)
+            .ok_or_else(|| error("the number is too large"))
+    }
+}
+
+serde_as_text!(Size, "a size in quotes, such as \"20MB\"");
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
@@ -789,6 +871,25 @@ mod tests {
             let _ = text.parse::<Rate>();
             let _ = text.parse::<Fraction>();
             let _ = text.parse::<DurationText>();
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_and_printed() {
+        for (text, bytes, shown) in [
+            ("20MB", 20_000_000, "20MB"),
+            ("625kb", 625_000, "625kB"),
+            ("1500", 1_500, "1500B"),
+            ("1.5kB", 1_500, "1500B"),
+            ("2KiB", 2_048, "2048B"),
+            ("0", 0, "0B"),
+        ] {
+            let size: Size = text.parse().unwrap();
+            assert_eq!((size.bytes(), size.to_string().as_str()), (bytes, shown));
+            assert_eq!(shown.parse::<Size>().unwrap(), size);
+        }
+        for text in ["", "MB", "-1B", "1.5B", "1mbit", "99999999999999GB"] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
         }
     }
 }

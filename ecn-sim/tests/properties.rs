@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use ecn_sim::engine::{Agenda, Calendar, Event, Heap, Queue, Time};
+use ecn_sim::engine::{Agenda, Calendar, Event, Heap, Lanes, Queue, Time};
 use ecn_sim::measure::Record;
 use ecn_sim::model::{
     Arbitration, Bypass, BypassCounts, Counting, Crossbar, Forwarding, Function, MarkIn, Marking,
@@ -354,6 +354,31 @@ proptest! {
     ) {
         in_order::<Heap>(&steps)?;
         in_order::<Calendar>(&steps)?;
+    }
+
+    /// Whatever line an event is sent to, or none.
+    #[test]
+    fn lanes_keep_the_same_order(
+        steps in prop::collection::vec((delay(), 0usize..4, 0u8..3), 1..300)
+    ) {
+        let mut lanes = Lanes::<Calendar, 3>::default();
+        let mut expected = Vec::new();
+        for (number, (delay, line, takes)) in steps.into_iter().enumerate() {
+            let now = lanes.now();
+            let time = delay.map_or(now / 2, |delay| now + delay);
+            lanes.at(line, time, number as u32);
+            expected.push((time.max(now), number as u32));
+            expected.sort_unstable();
+            for _ in 0..takes {
+                let next = (!expected.is_empty()).then(|| expected.remove(0));
+                prop_assert_eq!(lanes.pop(), next.map(|(_, number)| number));
+                prop_assert_eq!(lanes.now(), next.map_or(lanes.now(), |(time, _)| time));
+            }
+        }
+        for (_, number) in expected {
+            prop_assert_eq!(lanes.pop(), Some(number));
+        }
+        prop_assert_eq!(lanes.pop(), None);
     }
 }
 
