@@ -9,6 +9,7 @@ mod counters;
 pub mod design;
 pub mod endpoint;
 pub mod engine;
+pub mod fabric;
 pub mod figure;
 pub mod keyword;
 pub mod measure;

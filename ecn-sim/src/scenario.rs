@@ -12,12 +12,13 @@ use toml::{Table, Value};
 use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
+use crate::fabric;
 use crate::keyword::{nearest, suggestion};
 use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind};
 use crate::network::{Description, Flow, Link, Network, NetworkError};
 use crate::policy::Round;
 use crate::serde_as_text;
-use crate::units::{DurationText, Fraction, Rate};
+use crate::units::{DurationText, Fraction, Rate, UnitError};
 
 /// A scenario that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -450,7 +451,12 @@ impl Scenario {
         if path.is_file() {
             return Self::load(path);
         }
+        if fabric::Kind::NAMES.contains(&name) {
+            let reason = format!("{name} is run by `ecn sim run` only, not by sweeps");
+            return Err(ScenarioError::Text(reason));
+        }
         let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+        let names = [&names, fabric::Kind::NAMES].concat();
         Err(ScenarioError::NoScenario {
             name: name.to_owned(),
             hint: suggestion(name, &names),
@@ -576,59 +582,79 @@ impl Scenario {
     ///
     /// As for [`Self::set_text`].
     pub fn set(&mut self, key: &str, value: &Value) -> Result<(), ScenarioError> {
-        let mut all = self.all_keys();
-        let Some(current) = all.get(key) else {
-            let keys: Vec<&str> = all.keys().map(String::as_str).collect();
-            return Err(ScenarioError::UnknownKey {
-                key: key.to_owned(),
-                hint: suggestion(key, &keys),
-            });
-        };
-        let shown = match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        let error = |reason: String| ScenarioError::Value {
-            key: key.to_owned(),
-            value: shown.clone(),
-            reason,
-        };
-        let value = if current.is_integer() {
-            let whole = |_| error("a whole number is needed".to_owned());
-            Value::Integer(shown.parse().map_err(whole)?)
-        } else {
-            Value::String(shown.clone())
-        };
-        all.insert(key.to_owned(), value);
-        let reason = |text: &dyn fmt::Display| {
-            let text = text.to_string();
-            // serde adds where it was in a document that nobody wrote.
-            error(text.lines().next().unwrap_or_default().to_owned())
-        };
+        let (all, reason) = with_key(self.all_keys(), key, value)?;
         let model: Model = all
             .clone()
             .try_into()
-            .map_err(|e: toml::de::Error| reason(&e.message()))?;
+            .map_err(|e: toml::de::Error| reason(e.message()))?;
         match &mut self.topology {
             Topology::Hp(hp) => {
                 *hp = all
                     .try_into()
-                    .map_err(|e: toml::de::Error| reason(&e.message()))?;
+                    .map_err(|e: toml::de::Error| reason(e.message()))?;
             }
             Topology::Rig(rig) => {
                 *rig = all
                     .try_into()
-                    .map_err(|e: toml::de::Error| reason(&e.message()))?;
+                    .map_err(|e: toml::de::Error| reason(e.message()))?;
             }
             Topology::Described { duration, .. } => {
                 if key == "duration" {
-                    *duration = shown.parse().map_err(|e| reason(&e))?;
+                    *duration = shown(value)
+                        .parse()
+                        .map_err(|e: UnitError| reason(&e.to_string()))?;
                 }
             }
         }
         self.model = model;
         Ok(())
     }
+}
+
+/// A value as it is written on the command line.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// `all` with one key set, which may come as a number or as a text, and what to say if the value
+/// turns out to be none of that key.
+///
+/// # Errors
+///
+/// There is no such key, or it takes whole numbers only.
+pub(crate) fn with_key(
+    mut all: Table,
+    key: &str,
+    value: &Value,
+) -> Result<(Table, impl Fn(&str) -> ScenarioError), ScenarioError> {
+    let Some(current) = all.get(key) else {
+        let keys: Vec<&str> = all.keys().map(String::as_str).collect();
+        return Err(ScenarioError::UnknownKey {
+            key: key.to_owned(),
+            hint: suggestion(key, &keys),
+        });
+    };
+    let (key, value) = (key.to_owned(), shown(value));
+    let error = {
+        let (key, value) = (key.clone(), value.clone());
+        // serde adds where it was in a document that nobody wrote.
+        move |reason: &str| ScenarioError::Value {
+            key: key.clone(),
+            value: value.clone(),
+            reason: reason.lines().next().unwrap_or_default().to_owned(),
+        }
+    };
+    let value = if current.is_integer() {
+        let whole = |_| error("a whole number is needed");
+        Value::Integer(value.parse().map_err(whole)?)
+    } else {
+        Value::String(value)
+    };
+    all.insert(key, value);
+    Ok((all, error))
 }
 
 /// A structure as a table of its fields.

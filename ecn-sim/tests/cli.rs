@@ -182,6 +182,94 @@ fn the_rig_is_simulated_where_it_cannot_run() {
     assert!(folder.path().join("rig-rates.svg").is_file());
 }
 
+/// Issue 5's command, smaller.
+#[test]
+fn a_data_centre_prints_the_contract() {
+    let words = "run fat-tree --set hosts=128 --set workload=incast --set senders=20 --set flow_size=100kB \
+                 --set payload=1000 --set link_rate=100gbit --set link_delay=1us --set flow_control=pfc \
+                 --set scheme=none -j --seed 3";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let run = document(&words);
+    let expected = [
+        "data_packet_hops",
+        "dropped_packets",
+        "events",
+        "fct_slowdown",
+        "flows_finished",
+        "flows_started",
+        "goodput_bytes_per_s",
+        "jain",
+        "last_flow_end_ms",
+        "marked_packets",
+        "packet_hops",
+        "parameters",
+        "pause_frames",
+        "scenario",
+        "seed",
+        "setup_s",
+        "wall_s",
+    ];
+    let mut found = keys(&run);
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    let mut found = keys(&run["fct_slowdown"]);
+    found.sort_unstable();
+    assert_eq!(found, ["by_size", "p50", "p95", "p99"]);
+    assert_eq!(
+        (&run["scenario"], &run["seed"]),
+        (&"fat-tree".into(), &3.into())
+    );
+    assert_eq!(
+        (&run["flows_started"], &run["flows_finished"]),
+        (&20.into(), &20.into())
+    );
+    assert_eq!(run["dropped_packets"], 0);
+    assert_eq!(
+        run["parameters"]["k"], "8",
+        "the ports that were taken are said"
+    );
+    // 2,000 packets over 2, 4 or 6 links, and an ACK for each.
+    let hops = run["data_packet_hops"].as_u64().expect("a number");
+    assert!((4_000..=12_000).contains(&hops), "{hops}");
+    assert!(run["packet_hops"].as_u64() >= Some(2 * hops));
+    let mut again = document(&words);
+    for time in ["wall_s", "setup_s"] {
+        again[time] = run[time].clone();
+    }
+    assert_eq!(run, again);
+}
+
+/// Each workload and scheme by name, as a table.
+#[test]
+fn a_data_centre_runs_every_workload() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("flows.csv");
+    fs::write(&file, "start_ns,from,to,bytes\n0,0,1,5000\n1000,1,0,7000\n").expect("flows");
+    let file = format!("workload=file:{}", file.display());
+    for workload in ["permutation", "all-to-all", "poisson", &file] {
+        let workload = if workload == file {
+            file.clone()
+        } else {
+            format!("workload={workload}")
+        };
+        for (scheme, control) in [("none", "none"), ("dcqcn", "pfc")] {
+            let (scheme, control) = (
+                format!("scheme={scheme}"),
+                format!("flow_control={control}"),
+            );
+            for name in ["fat-tree", "leaf-spine", "dumbbell"] {
+                let words = ["run", name, "--set", "hosts=8", "--set", &workload];
+                let words = [&words, &["--set", &scheme, "--set", &control][..]].concat();
+                let output = sim(&words);
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                let error = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{words:?}: {error}");
+                assert!(text.contains(" flows finished, the last at "), "{text}");
+            }
+        }
+    }
+}
+
 /// Each is refused in one line that names the trouble, and nothing is written.
 #[test]
 fn bad_input_is_refused() {
@@ -248,6 +336,7 @@ fn bad_input_is_refused() {
             "the papers only",
         ),
         (vec!["rig", "--ipv6"], "--ipv6"),
+        (vec!["run", "fat-treee"], "`fat-tree`"),
     ] {
         let mut words = words;
         let out = folder.path().join("out").to_string_lossy().into_owned();
@@ -262,5 +351,64 @@ fn bad_input_is_refused() {
         assert!(output.stdout.is_empty(), "{words:?}");
         let written = fs::read_dir(&out).map_or(0, Iterator::count);
         assert_eq!(written, 0, "{words:?}");
+    }
+}
+
+/// The same of a data centre.
+#[test]
+fn bad_input_of_a_data_centre_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("cdf.csv");
+    fs::write(&file, "bytes,percent\n1000,50\n2000,40\n").expect("a file");
+    let falling = format!("cdf=file:{}", file.display());
+    for (settings, needed) in [
+        (&["sender=3"][..], "`senders`"),
+        (&["leaves=3"], "unknown key `leaves`"),
+        (&["workload=incats"], "`incast`"),
+        (&["workload=file:/nowhere"], "nowhere"),
+        (&["workload=poisson", "cdf=websearch"], "`web-search`"),
+        (&["workload=poisson", &falling], "not monotone"),
+        (&["workload=poisson", "load=2"], "load = 2"),
+        (&["scheme=dqcn"], "`dcqcn`"),
+        (&["flow_control=pcf"], "`pfc`"),
+        (&["hosts=1"], "hosts = 1"),
+        (&["hosts=128", "k=6"], "an even number from 8"),
+        (&["k=9"], "even"),
+        (&["hosts=4000", "workload=all-to-all"], "up to 2048"),
+        (
+            &["workload=poisson", "duration=1s", "limit=1ms"],
+            "duration = 1s",
+        ),
+        (&["senders=128"], "1 to 127"),
+        (&["flow_size=0"], "flow_size"),
+        (&["flow_size=20MBit"], "not known"),
+        (&["payload=10"], "payload = 10"),
+        (&["link_rate=10"], "link_rate"),
+        (&["link_delay=-1us"], "negative"),
+        (&["headroom=10kB"], "28250 bytes are needed"),
+        (&["buffer=30kB"], "30374 bytes"),
+        (&["window=10B"], "window"),
+        (&["alpha=0"], "alpha = 0"),
+        (&["xoff=50kB"], "thresholds=dynamic"),
+        (&["kmin=5kB"], "scheme=none"),
+        (&["scheme=dcqcn", "kmin=5kB", "kmax=4kB"], "kmax = 4kB"),
+        (&["scheme=dcqcn", "rate_timer=0s"], "rate_timer"),
+        (&["scheme=dcqcn", "min_rate=1tbit"], "min_rate"),
+        (&["scheme"], "KEY=VALUE"),
+    ] {
+        let mut words = vec!["run", "fat-tree"];
+        settings
+            .iter()
+            .for_each(|setting| words.extend(["--set", setting]));
+        let output = sim(&words);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{words:?}: {error}");
+        assert!(error.contains(needed), "{words:?}: {error}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+    for more in [["--window", "1ms..2ms"], ["--out", "out"]] {
+        let output = sim(&["run", "fat-tree", more[0], more[1]]);
+        assert_eq!(output.status.code(), Some(2), "{more:?}");
     }
 }

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::table::{plain_table, table_text};
 use super::{Error, json as to_json, print};
+use crate::fabric;
 use crate::scenario::{BUILT_IN, Scenario};
 
 /// What `list` is told.
@@ -19,7 +20,12 @@ pub(super) fn run(args: &ListArgs) -> Result<(), Error> {
     let mut scenarios = Vec::new();
     for (name, about) in BUILT_IN {
         let parameters = Scenario::find(name)?.parameters();
-        scenarios.push((name, about, parameters));
+        scenarios.push((*name, *about, parameters));
+    }
+    for kind in fabric::Kind::ALL {
+        let (name, about) = (kind.name(), kind.about());
+        let keys = fabric::Scenario::find(name).map(|scenario| scenario.keys());
+        scenarios.push((name, about, keys.unwrap_or_default()));
     }
     if args.json {
         let list: Vec<_> = scenarios

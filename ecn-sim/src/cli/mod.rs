@@ -1,6 +1,7 @@
 //! The simulator's commands, for `ecn sim` and for `ecn-sim`, which needs no kernel: one file per verb.
 
 pub mod design;
+mod fabric;
 mod list;
 mod merge;
 mod reproduce;
@@ -82,6 +83,15 @@ impl From<RunError> for Error {
                 Self::failed(error)
             }
             _ => Self::usage(error),
+        }
+    }
+}
+
+impl From<crate::fabric::RunError> for Error {
+    fn from(error: crate::fabric::RunError) -> Self {
+        match error {
+            crate::fabric::RunError::Value(_) => Self::usage(error),
+            _ => Self::failed(error),
         }
     }
 }

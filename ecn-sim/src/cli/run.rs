@@ -8,6 +8,7 @@ use clap::Args;
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::engine::{MS, NS, Time};
+use crate::fabric;
 use crate::figure::{Line, LineFigure, Panel};
 use crate::output::{Output, csv};
 use crate::progress;
@@ -22,19 +23,19 @@ pub struct RunArgs {
     scenario: String,
     /// Set a key (see `list`), for example buffer=8; can be given again
     #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    pub(super) set: Vec<String>,
     /// All randomness comes from it
     #[arg(long, default_value_t = 1)]
-    seed: u64,
+    pub(super) seed: u64,
     /// Count from..to, for example 42ms..59ms; can be given again
     #[arg(long, value_name = "FROM..TO")]
-    window: Vec<String>,
+    pub(super) window: Vec<String>,
     /// Folder for the time series (CSV), its figure (SVG) and the report (JSON)
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
     /// One JSON document
     #[arg(long, short)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Width of the sliding window of the papers' figures.
@@ -43,6 +44,9 @@ const SLIDING: Time = 2 * MS;
 const POINTS: Time = 1_000;
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
+    if let Some(fabric) = fabric::Scenario::find(&args.scenario) {
+        return super::fabric::run(fabric, args);
+    }
     let mut scenario = Scenario::find(&args.scenario)?;
     for setting in &args.set {
         scenario.set_text(setting)?;

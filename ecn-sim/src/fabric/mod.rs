@@ -1,0 +1,109 @@
+//! A data centre: hosts, shared-memory switches, PFC or tail drop, and congestion control, packet by
+//! packet.
+
+pub mod host;
+pub mod measure;
+pub mod packet;
+pub mod parameters;
+pub mod run;
+pub mod scheme;
+pub mod switch;
+pub mod topology;
+pub mod workload;
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::MS;
+use measure::Slowdowns;
+pub use parameters::{Kind, Scenario};
+pub use run::{Counts, Run, RunError};
+
+/// One run, as `ecn sim run -j` prints it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// The run's seed.
+    pub seed: u64,
+    /// Every key that matters with its value.
+    pub parameters: toml::Table,
+    /// Flows that started.
+    pub flows_started: u64,
+    /// Flows whose last ACK was back at the end.
+    pub flows_finished: u64,
+    /// When the last of these was, ms.
+    pub last_flow_end_ms: f64,
+    /// Completion times over those in an idle network.
+    pub fct_slowdown: Slowdowns,
+    /// Payload of the finished flows, over the time until the last one was.
+    pub goodput_bytes_per_s: u64,
+    /// Jain's index of the finished flows' payload per completion time.
+    pub jain: f64,
+    /// Data packets that did not fit: none with PFC.
+    pub dropped_packets: u64,
+    /// PFC frames that asked for a pause.
+    pub pause_frames: u64,
+    /// Data packets that were marked.
+    pub marked_packets: u64,
+    /// Links that data packets crossed.
+    pub data_packet_hops: u64,
+    /// Links that packets crossed, ACKs and control included.
+    pub packet_hops: u64,
+    /// Events handled.
+    pub events: u64,
+    /// Time that the run took, seconds.
+    pub wall_s: f64,
+    /// Time that it took to build the network before, seconds.
+    pub setup_s: f64,
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+///
+/// A value that makes no sense, or a broken invariant.
+pub fn run(scenario: &Scenario, seed: u64) -> Result<Report, RunError> {
+    let begin = Instant::now();
+    let topology = scenario.topology()?;
+    let run = Run::new(scenario, &topology, seed)?;
+    let setup_s = begin.elapsed().as_secs_f64();
+    let begin = Instant::now();
+    let counts = run.run()?;
+    let wall_s = begin.elapsed().as_secs_f64();
+    Ok(report(scenario, seed, counts, wall_s, setup_s))
+}
+
+fn report(scenario: &Scenario, seed: u64, mut counts: Counts, wall_s: f64, setup_s: f64) -> Report {
+    let fct_slowdown = measure::slowdowns(&mut counts.finished);
+    let bytes: u64 = counts.finished.iter().map(|flow| flow.bytes).sum();
+    let rates = counts
+        .finished
+        .iter()
+        .map(|flow| flow.bytes as f64 / flow.time.max(1) as f64);
+    let end_s = counts.last_end as f64 / (1e3 * MS as f64);
+    Report {
+        scenario: scenario.kind.name().to_owned(),
+        seed,
+        parameters: scenario.parameters(),
+        flows_started: counts.flows_started,
+        flows_finished: counts.finished.len() as u64,
+        last_flow_end_ms: counts.last_end as f64 / MS as f64,
+        fct_slowdown,
+        goodput_bytes_per_s: if end_s > 0.0 {
+            (bytes as f64 / end_s) as u64
+        } else {
+            0
+        },
+        jain: crate::measure::jain(rates),
+        dropped_packets: counts.dropped_packets,
+        pause_frames: counts.pause_frames,
+        marked_packets: counts.marked_packets,
+        data_packet_hops: counts.data_packet_hops,
+        packet_hops: counts.packet_hops,
+        events: counts.events,
+        wall_s,
+        setup_s,
+    }
+}

@@ -1,0 +1,494 @@
+//! What can be chosen of a fabric, by `--set KEY=VALUE`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use super::scheme::{self, dcqcn};
+use super::switch::headroom_needed;
+use super::topology::{Plan, Topology, dumbbell, fat_tree, fat_tree_ports, leaf_spine};
+use super::workload::{Cdf, Workload};
+use crate::engine::{NS, Time};
+use crate::keywords;
+use crate::model::ModelError;
+use crate::scenario::{ScenarioError, with_key};
+use crate::units::{DurationText, Fraction, Rate, Size};
+
+/// A value, or `auto`: what follows from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auto<T> {
+    /// Follows from others.
+    Auto,
+    /// This.
+    Is(T),
+}
+
+impl<T> Auto<T> {
+    /// The value, or this one.
+    pub fn or(self, value: T) -> T {
+        match self {
+            Self::Auto => value,
+            Self::Is(own) => own,
+        }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Auto<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Is(value) => value.fmt(f),
+        }
+    }
+}
+
+impl<T: FromStr<Err: fmt::Display>> FromStr for Auto<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let reason = |error| format!("{error}; or auto");
+        text.parse().map(Self::Is).map_err(reason)
+    }
+}
+
+impl<T: fmt::Display> Serialize for Auto<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Auto<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+keywords! {
+    /// What keeps switches from overflowing.
+    FlowControl {
+        /// Priority flow control (IEEE 802.1Qbb): a port that holds too much pauses the one before it.
+        #[default]
+        Pfc = "pfc",
+        /// Nothing: what does not fit is dropped, and sent again from there on (go-back-N).
+        None = "none",
+    }
+}
+
+keywords! {
+    /// How much of a switch's shared memory a port may use.
+    Thresholds {
+        /// `alpha` times what is free.
+        #[default]
+        Dynamic = "dynamic",
+        /// `xoff`.
+        Static = "static",
+    }
+}
+
+/// Everything but the scheme.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Parameters {
+    /// Number of hosts.
+    pub hosts: u32,
+    /// Fat tree: ports per switch, even. `auto`: the fewest with `k^3 / 4 >= hosts`; reports say which.
+    pub k: Auto<u32>,
+    /// Leaf-spine: number of leaves.
+    pub leaves: u32,
+    /// Leaf-spine: number of spines.
+    pub spines: u32,
+    /// Who sends what to whom.
+    pub workload: Workload,
+    /// Incast: how many send to one.
+    pub senders: u32,
+    /// Incast, permutation and all-to-all: payload of each flow.
+    pub flow_size: Size,
+    /// Poisson: payload that is offered, as a share of the hosts' links.
+    pub load: Fraction,
+    /// Poisson: the distribution of the flows' sizes.
+    pub cdf: Cdf,
+    /// Poisson: flows start for so long; all of them are finished.
+    pub duration: DurationText,
+    /// The run ends here, with whatever is finished then.
+    pub limit: DurationText,
+    /// Payload of a packet, bytes.
+    pub payload: u32,
+    /// Header bytes of a data packet. RoCEv2: Ethernet 14, IPv4 20, UDP 8, BTH 12, ICRC 4, FCS 4. An
+    /// ACK has an AETH of 4 instead of payload, a CNP 16 reserved bytes. Preamble and gap, 20 bytes, are
+    /// not in it, as in the simulators that this is compared with; 82 has them.
+    pub header: u32,
+    /// Rate of every link.
+    pub link_rate: Rate,
+    /// Propagation delay of every link.
+    pub link_delay: DurationText,
+    /// What keeps switches from overflowing.
+    pub flow_control: FlowControl,
+    /// Memory of a switch, per port (V2 has 32 MB for 32 ports).
+    pub buffer: Size,
+    /// How much of it a port may use before it pauses the one before it (`pfc`: counted where packets
+    /// came in) or drops (`none`: counted where they go out).
+    pub thresholds: Thresholds,
+    /// Factor of the dynamic threshold (V2: a shift of 3).
+    pub alpha: Fraction,
+    /// The static threshold.
+    pub xoff: Size,
+    /// A paused port goes on this far below the threshold. `auto`: two packets (V1).
+    pub xon_gap: Auto<Size>,
+    /// Memory of each port for what still arrives after it asked for a pause. `auto`: as much as can.
+    pub headroom: Auto<Size>,
+    /// Bytes that a flow may have in flight. `auto`: no limit.
+    pub window: Auto<Size>,
+    /// Tail drop: a flow that got no ACK for so long sends again what is not acknowledged;
+    /// the time doubles up to 64 times as long while there is no progress.
+    pub retransmit_after: DurationText,
+    /// Congestion control.
+    pub scheme: scheme::Name,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            hosts: 128,
+            k: Auto::Auto,
+            leaves: 8,
+            spines: 8,
+            workload: Workload::Incast,
+            senders: 20,
+            flow_size: Size::from_bytes(1_000_000),
+            load: Fraction::new(1, 2).unwrap_or(dcqcn::Parameters::default().pmax),
+            cdf: Cdf::WebSearch,
+            duration: DurationText::from_millis(1),
+            limit: DurationText::from_secs(10),
+            payload: 1_000,
+            header: 62,
+            link_rate: Rate::from_bits_per_s(100_000_000_000).unwrap_or(Rate::MAX),
+            link_delay: DurationText::from_micros(1),
+            flow_control: FlowControl::Pfc,
+            buffer: Size::from_bytes(1_000_000),
+            thresholds: Thresholds::Dynamic,
+            alpha: Fraction::new(1, 8).unwrap_or(dcqcn::Parameters::default().pmax),
+            xoff: Size::from_bytes(100_000),
+            xon_gap: Auto::Auto,
+            headroom: Auto::Auto,
+            window: Auto::Auto,
+            retransmit_after: DurationText::from_millis(1),
+            scheme: scheme::Name::None,
+        }
+    }
+}
+
+keywords! {
+    /// The built-in fabrics.
+    Kind {
+        /// Three tiers of switches with as many ports each.
+        #[default]
+        FatTree = "fat-tree",
+        /// Two tiers.
+        LeafSpine = "leaf-spine",
+        /// Two switches, one link.
+        Dumbbell = "dumbbell",
+    }
+}
+
+impl Kind {
+    /// What it is, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::FatTree => "a data centre: k-ary fat tree, PFC or tail drop, DCQCN or none",
+            Self::LeafSpine => "the same with leaves and spines",
+            Self::Dumbbell => "the same with two switches and one link between them",
+        }
+    }
+}
+
+/// A fabric that can be run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Its topology.
+    pub kind: Kind,
+    /// What was chosen.
+    pub parameters: Parameters,
+    /// And of DCQCN.
+    pub dcqcn: dcqcn::Parameters,
+}
+
+/// Bytes of a PFC frame: the shortest that Ethernet has.
+pub const PAUSE_BYTES: u32 = 64;
+/// What an ACK has beyond a data packet's header.
+pub const ACK_EXTRA: u32 = 4;
+/// What a CNP has beyond it.
+pub const CNP_EXTRA: u32 = 16;
+
+fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ModelError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    let reason = format!("{least} to {most} is allowed");
+    Err(ModelError::new(key, value, reason))
+}
+
+impl Scenario {
+    /// A built-in fabric by name.
+    pub fn find(name: &str) -> Option<Self> {
+        let kind = name.parse().ok()?;
+        Some(Self {
+            kind,
+            parameters: Parameters::default(),
+            dcqcn: dcqcn::Parameters::default(),
+        })
+    }
+
+    /// Keys that mean nothing for what was chosen.
+    fn strange(&self) -> Vec<&'static str> {
+        let own = &self.parameters;
+        let mut strange = self.of_other_topologies().to_vec();
+        let mut only = |holds: bool, keys: &[&'static str]| {
+            if !holds {
+                strange.extend(keys);
+            }
+        };
+        only(own.workload == Workload::Incast, &["senders"]);
+        let poisson = own.workload == Workload::Poisson;
+        only(poisson, &["load", "cdf", "duration"]);
+        let is_file = matches!(own.workload, Workload::File(_));
+        only(!poisson && !is_file, &["flow_size"]);
+        let pfc = own.flow_control == FlowControl::Pfc;
+        only(pfc, &["headroom", "xon_gap"]);
+        only(!pfc, &["retransmit_after"]);
+        let dynamic = own.thresholds == Thresholds::Dynamic;
+        only(dynamic, &["alpha"]);
+        only(!dynamic, &["xoff"]);
+        if own.scheme != scheme::Name::Dcqcn {
+            strange.extend(dcqcn::KEYS);
+        }
+        strange
+    }
+
+    fn all_keys(&self) -> Table {
+        let mut all = Table::try_from(&self.parameters).unwrap_or_default();
+        all.extend(Table::try_from(&self.dcqcn).unwrap_or_default());
+        all
+    }
+
+    /// The keys that matter with their values; `k` as it is taken.
+    pub fn parameters(&self) -> Table {
+        let mut all = self.all_keys();
+        for key in self.strange() {
+            all.remove(key);
+        }
+        if let Some(k) = all.get_mut("k") {
+            *k = Value::String(self.ports_of_a_switch().to_string());
+        }
+        all
+    }
+
+    /// Every key of this topology, whatever else is chosen.
+    pub fn keys(&self) -> Table {
+        let mut all = self.all_keys();
+        for key in self.of_other_topologies() {
+            all.remove(*key);
+        }
+        all
+    }
+
+    const fn of_other_topologies(&self) -> &'static [&'static str] {
+        match self.kind {
+            Kind::FatTree => &["leaves", "spines"],
+            Kind::LeafSpine => &["k"],
+            Kind::Dumbbell => &["k", "leaves", "spines"],
+        }
+    }
+
+    fn ports_of_a_switch(&self) -> u32 {
+        let own = &self.parameters;
+        own.k.or(fat_tree_ports(own.hosts))
+    }
+
+    /// Sets one key from `KEY=VALUE`.
+    ///
+    /// # Errors
+    ///
+    /// There is no such key, or it does not take the value; nothing has changed then.
+    pub fn set_text(&mut self, setting: &str) -> Result<(), ScenarioError> {
+        let (key, value) = setting
+            .split_once('=')
+            .ok_or_else(|| ScenarioError::NotASetting(setting.to_owned()))?;
+        let value = Value::String(value.trim().to_owned());
+        let (all, error) = with_key(self.keys(), key.trim(), &value)?;
+        let reason = |e: toml::de::Error| error(e.message());
+        let parameters = all.clone().try_into().map_err(reason)?;
+        self.dcqcn = all.try_into().map_err(reason)?;
+        self.parameters = parameters;
+        Ok(())
+    }
+
+    /// Bytes of a full data packet.
+    pub fn frame(&self) -> u32 {
+        self.parameters.payload + self.parameters.header
+    }
+
+    /// Delay of a link.
+    pub fn delay(&self) -> Time {
+        self.parameters.link_delay.as_nanos() * NS
+    }
+
+    /// Headroom of a port, bytes; none without PFC.
+    pub fn headroom(&self) -> u64 {
+        let own = &self.parameters;
+        let needed = headroom_needed(
+            own.link_rate.bytes_per_s(),
+            self.delay(),
+            self.frame().into(),
+            PAUSE_BYTES.into(),
+        );
+        match own.flow_control {
+            FlowControl::Pfc => own.headroom.or(Size::from_bytes(needed)).bytes(),
+            FlowControl::None => 0,
+        }
+    }
+
+    /// Checks what the types leave open.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range, or one that means nothing for what was chosen, by name.
+    pub fn check(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
+        let (all, defaults) = (
+            self.all_keys(),
+            Scenario::find(self.kind.name())
+                .map_or_else(Table::new, |scenario| scenario.all_keys()),
+        );
+        for key in self.strange() {
+            if all.get(key) != defaults.get(key) {
+                let value = all.get(key).map(ToString::to_string).unwrap_or_default();
+                let reason = format!(
+                    "it has no meaning with {}, workload={}, flow_control={}, thresholds={}, scheme={}",
+                    self.kind, own.workload, own.flow_control, own.thresholds, own.scheme
+                );
+                return Err(ModelError::new(key, value.trim_matches('"'), reason));
+            }
+        }
+        within("hosts", own.hosts.into(), 2, 16_384)?;
+        if self.kind == Kind::FatTree {
+            let k = self.ports_of_a_switch();
+            let least = fat_tree_ports(own.hosts);
+            if k < least || k > 42 || !k.is_multiple_of(2) {
+                let reason = format!(
+                    "an even number from {least} (the fewest ports for {} hosts) to 42 is allowed",
+                    own.hosts
+                );
+                return Err(ModelError::new("k", k, reason));
+            }
+        }
+        within("leaves", own.leaves.into(), 1, 512)?;
+        within("spines", own.spines.into(), 1, 256)?;
+        if own.workload == Workload::AllToAll && own.hosts > 2_048 {
+            let reason =
+                "up to 2048 is allowed with workload=all-to-all: all flows are there at once";
+            return Err(ModelError::new("hosts", own.hosts, reason));
+        }
+        within("payload", own.payload.into(), 64, 9_216)?;
+        within("header", own.header.into(), 0, 256)?;
+        let (slow, fast) = (125_000, 1_250_000_000_000);
+        if !(slow..=fast).contains(&own.link_rate.bytes_per_s()) {
+            let reason = "1mbit to 10tbit is allowed";
+            return Err(ModelError::new("link_rate", own.link_rate, reason));
+        }
+        for (key, value, most) in [
+            ("link_delay", own.link_delay, DurationText::from_millis(100)),
+            ("limit", own.limit, DurationText::from_secs(3_600)),
+            ("duration", own.duration, own.limit),
+        ] {
+            if value > most && !self.strange().contains(&key) {
+                return Err(ModelError::new(
+                    key,
+                    value,
+                    format!("at most {most} is allowed"),
+                ));
+            }
+        }
+        if !(1_000..=1_000_000_000).contains(&own.retransmit_after.as_nanos()) {
+            let (value, reason) = (own.retransmit_after, "1us to 1s is allowed");
+            return Err(ModelError::new("retransmit_after", value, reason));
+        }
+        self.check_memory()?;
+        if own.workload == Workload::Incast {
+            within("senders", own.senders.into(), 1, u64::from(own.hosts) - 1)?;
+        }
+        let most = u64::from(own.payload) * u64::from(u32::MAX / 2);
+        if !(1..=most).contains(&own.flow_size.bytes()) {
+            let reason = format!("1 byte to {most} bytes is allowed");
+            return Err(ModelError::new("flow_size", own.flow_size, reason));
+        }
+        let (load, reason) = (own.load.as_f64(), "more than 0 up to 1 is allowed");
+        if !(load > 0.0 && load <= 1.0) {
+            return Err(ModelError::new("load", own.load, reason));
+        }
+        if own.window.or(Size::from_bytes(u64::MAX)).bytes() < u64::from(own.payload) {
+            let reason = format!("at least a packet's payload, {}, is allowed", own.payload);
+            return Err(ModelError::new("window", own.window, reason));
+        }
+        self.dcqcn.rules(own.link_rate).map(drop)
+    }
+
+    fn check_memory(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
+        let frame = u64::from(self.frame());
+        let headroom = self.headroom();
+        if own.flow_control == FlowControl::Pfc {
+            let auto = Self {
+                parameters: Parameters {
+                    headroom: Auto::Auto,
+                    ..own.clone()
+                },
+                ..self.clone()
+            };
+            let needed = auto.headroom();
+            if headroom < needed {
+                let reason = format!(
+                    "too little to be lossless: {needed} bytes are needed, for what is in flight when a pause is asked for"
+                );
+                return Err(ModelError::new("headroom", own.headroom, reason));
+            }
+        }
+        let (least, most) = (headroom.saturating_add(2 * frame), 64_000_000);
+        if !(least..=most).contains(&own.buffer.bytes()) {
+            let reason = format!(
+                "{least} bytes per port (headroom {headroom} and two packets) to 64MB is allowed"
+            );
+            return Err(ModelError::new("buffer", own.buffer, reason));
+        }
+        if own.alpha.numerator() == 0 || own.alpha.as_f64() > 64.0 {
+            let reason = "more than 0 up to 64 is allowed";
+            return Err(ModelError::new("alpha", own.alpha, reason));
+        }
+        if own.xoff.bytes() < frame {
+            let reason = format!("at least a packet, {frame} bytes, is allowed");
+            return Err(ModelError::new("xoff", own.xoff, reason));
+        }
+        Ok(())
+    }
+
+    /// The network.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::check`].
+    pub fn topology(&self) -> Result<Topology, ModelError> {
+        self.check()?;
+        let own = &self.parameters;
+        let plan: Plan = match self.kind {
+            Kind::FatTree => fat_tree(own.hosts, self.ports_of_a_switch()),
+            Kind::LeafSpine => leaf_spine(own.hosts, own.leaves, own.spines),
+            Kind::Dumbbell => dumbbell(own.hosts),
+        };
+        Topology::new(plan).map_err(|reason| ModelError::new("hosts", own.hosts, reason))
+    }
+}

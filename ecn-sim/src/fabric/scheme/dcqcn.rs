@@ -1,0 +1,447 @@
+//! DCQCN's notification point and reaction point; its congestion point is [`super::super::switch::Red`].
+//!
+//! Timers are not events: what they do matters when the next packet is sent, and is worked out then.
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{NS, Time};
+use crate::fabric::parameters::Auto;
+use crate::keywords;
+use crate::model::ModelError;
+use crate::units::{DurationText, Fraction, Rate, Size};
+
+keywords! {
+    /// Whether a notification lowers the target rate RT to the current rate RC.
+    ClampTarget {
+        /// Only if the rate was increased since the last decrease, as QCN does (V1, V2).
+        #[default]
+        Off = "off",
+        /// Always (V3).
+        On = "on",
+    }
+}
+
+/// DCQCN's parameters, with the source of each default in `dcqcn-timely.md`.
+///
+/// They are those of V2's runs, which scale with the link's rate, and not the paper's, which are for
+/// 40 Gb/s (V3, V7: `rate_timer` and `alpha_timer` 55us, `byte_counter` 10MB, `fast_steps` 5, `rai` 40mbit,
+/// `rhai` 400mbit): with these the first burst of a 20-to-1 incast of 20 MB flows at 100 Gb/s has them cut for
+/// 4 ms, their link is full again after 10 ms, and the last ends at 39 to 40 ms instead of 34.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Parameters {
+    /// Queue up to which nothing is marked. `auto`: 32 us at the link's rate, 400 kB at 100 Gb/s (V2,
+    /// 100 kB x rate / 25 Gb/s).
+    pub kmin: Auto<Size>,
+    /// Queue above which everything is marked. `auto`: 128 us at the link's rate, 1.6 MB at 100 Gb/s (V2).
+    pub kmax: Auto<Size>,
+    /// Probability of a mark at `kmax` (V2).
+    pub pmax: Fraction,
+    /// Weight of a notification in alpha (V1, V2, V7).
+    pub g: Fraction,
+    /// Shortest time between two notifications of a flow, N (V1, V3).
+    pub cnp_gap: DurationText,
+    /// Alpha decays when so long no notification came (V2, V4).
+    pub alpha_timer: DurationText,
+    /// Period of the increases by time (V2, V4).
+    pub rate_timer: DurationText,
+    /// Bytes between the increases by volume, B: hardly ever (V1; V2 has none).
+    pub byte_counter: Size,
+    /// Increases of each kind that recover the rate before the last decrease, F (V2, V4). The last of them
+    /// is still one (`<= F`, V3): so there are as many as F says (D3).
+    pub fast_steps: u32,
+    /// Additive increase. `auto`: 1/5000 of the link's rate (V2, 5 Mb/s x rate / 25 Gb/s).
+    pub rai: Auto<Rate>,
+    /// Hyper increase. `auto`: 1/500 (V2).
+    pub rhai: Auto<Rate>,
+    /// Lowest rate. `auto`: 1/100 (V2, 1 Gb/s at 100 Gb/s).
+    pub min_rate: Auto<Rate>,
+    /// What becomes of the target. With `on`, what a burst of notifications took is recovered by additive
+    /// increase only.
+    pub clamp_target: ClampTarget,
+}
+
+/// The keys of [`Parameters`].
+pub const KEYS: &[&str] = &[
+    "kmin",
+    "kmax",
+    "pmax",
+    "g",
+    "cnp_gap",
+    "alpha_timer",
+    "rate_timer",
+    "byte_counter",
+    "fast_steps",
+    "rai",
+    "rhai",
+    "min_rate",
+    "clamp_target",
+];
+
+const fn fraction(numerator: u32, denominator: u32) -> Fraction {
+    match Fraction::new(numerator, denominator) {
+        Some(fraction) => fraction,
+        None => panic!("a denominator of 0"),
+    }
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            kmin: Auto::Auto,
+            kmax: Auto::Auto,
+            pmax: fraction(1, 5),
+            g: fraction(1, 256),
+            cnp_gap: DurationText::from_micros(50),
+            alpha_timer: DurationText::from_micros(1),
+            rate_timer: DurationText::from_micros(300),
+            byte_counter: Size::from_bytes(300_000_000),
+            fast_steps: 1,
+            rai: Auto::Auto,
+            rhai: Auto::Auto,
+            min_rate: Auto::Auto,
+            clamp_target: ClampTarget::Off,
+        }
+    }
+}
+
+/// Alpha of 1.
+const ONE: u64 = 1 << 30;
+
+/// A timer that does not run.
+const NEVER: Time = Time::MAX;
+
+/// The parameters as they are computed with: bytes per second, bytes and picoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    line: u64,
+    g: (u64, u64),
+    cnp_gap: Time,
+    alpha_timer: Time,
+    rate_timer: Time,
+    byte_counter: u64,
+    fast_steps: u32,
+    rai: u64,
+    rhai: u64,
+    min_rate: u64,
+    clamp_target: bool,
+}
+
+impl Parameters {
+    /// The marking thresholds for links of this rate, bytes.
+    pub fn thresholds(&self, line: Rate) -> (u64, u64) {
+        let at = |us: u128| (u128::from(line.bytes_per_s()) * us / 1_000_000) as u64;
+        (
+            self.kmin.or(Size::from_bytes(at(32))).bytes(),
+            self.kmax.or(Size::from_bytes(at(128))).bytes(),
+        )
+    }
+
+    /// Checks what the types leave open.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range, by name.
+    pub fn rules(&self, line: Rate) -> Result<Rules, ModelError> {
+        let one = fraction(1, 1);
+        for (key, value) in [("pmax", self.pmax), ("g", self.g)] {
+            if value > one {
+                return Err(ModelError::new(key, value, "0 to 1 is allowed"));
+            }
+        }
+        for (key, value) in [
+            ("alpha_timer", self.alpha_timer),
+            ("rate_timer", self.rate_timer),
+        ] {
+            if !(1_000..=1_000_000_000).contains(&value.as_nanos()) {
+                return Err(ModelError::new(key, value, "1us to 1s is allowed"));
+            }
+        }
+        if self.cnp_gap.as_nanos() > 1_000_000_000 {
+            let reason = "at most 1s is allowed";
+            return Err(ModelError::new("cnp_gap", self.cnp_gap, reason));
+        }
+        if self.byte_counter.bytes() < 10_000 {
+            let reason = "10kB and more is allowed";
+            return Err(ModelError::new("byte_counter", self.byte_counter, reason));
+        }
+        if self.fast_steps > 1_000 {
+            let reason = "0 to 1000 is allowed";
+            return Err(ModelError::new("fast_steps", self.fast_steps, reason));
+        }
+        let share = |rate: Auto<Rate>, of: u64| match rate {
+            Auto::Auto => (line.bytes_per_s() / of).max(1),
+            Auto::Is(rate) => rate.bytes_per_s(),
+        };
+        let min_rate = share(self.min_rate, 100);
+        if min_rate > line.bytes_per_s() {
+            let reason = format!("at most the links' rate, {line}, is allowed");
+            return Err(ModelError::new("min_rate", self.min_rate, reason));
+        }
+        let (kmin, kmax) = self.thresholds(line);
+        if kmin > kmax || kmax > u64::from(u32::MAX) {
+            let (kmin, kmax) = (Size::from_bytes(kmin), Size::from_bytes(kmax));
+            let reason = format!("kmin, {kmin}, up to 4294967295B is allowed");
+            return Err(ModelError::new("kmax", kmax, reason));
+        }
+        Ok(Rules {
+            line: line.bytes_per_s(),
+            g: (self.g.numerator().into(), self.g.denominator().into()),
+            cnp_gap: self.cnp_gap.as_nanos() * NS,
+            alpha_timer: self.alpha_timer.as_nanos() * NS,
+            rate_timer: self.rate_timer.as_nanos() * NS,
+            byte_counter: self.byte_counter.bytes(),
+            fast_steps: self.fast_steps,
+            // No more than a link has: sums stay far from overflow.
+            rai: share(self.rai, 5_000).min(line.bytes_per_s()),
+            rhai: share(self.rhai, 500).min(line.bytes_per_s()),
+            min_rate,
+            clamp_target: self.clamp_target == ClampTarget::On,
+        })
+    }
+}
+
+/// What both ends know of a flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// Current rate RC, bytes per second.
+    rate: u64,
+    /// Target rate RT.
+    target: u64,
+    /// In 2^-30.
+    alpha: u64,
+    /// Bytes since the last increase by volume.
+    bytes: u64,
+    alpha_due: Time,
+    rate_due: Time,
+    /// Receiver: when it may notify again.
+    quiet_until: Time,
+    /// BC: increases by volume since the last decrease.
+    by_volume: u32,
+    /// T: increases by time.
+    by_time: u32,
+}
+
+impl Flow {
+    /// At the link's rate; alpha is 1, and no timer runs before the first notification: there is
+    /// nothing to recover.
+    pub const fn new(rules: &Rules) -> Self {
+        Self {
+            rate: rules.line,
+            target: rules.line,
+            alpha: ONE,
+            bytes: 0,
+            alpha_due: NEVER,
+            rate_due: NEVER,
+            quiet_until: 0,
+            by_volume: 0,
+            by_time: 0,
+        }
+    }
+
+    /// Receiver (NP): the first marked packet is answered at once, later ones `cnp_gap` after the
+    /// last answer at the earliest.
+    pub const fn notifies(&mut self, rules: &Rules, now: Time) -> bool {
+        let answers = now >= self.quiet_until;
+        if answers {
+            self.quiet_until = now + rules.cnp_gap;
+        }
+        answers
+    }
+
+    /// Sender (RP): decreases by the alpha that there was, then raises that (V3's order).
+    pub fn notified(&mut self, rules: &Rules, now: Time) {
+        self.advance(rules, now);
+        if rules.clamp_target || self.by_time > 0 || self.by_volume > 0 {
+            self.target = self.rate;
+        }
+        let cut = u128::from(self.rate) * u128::from(self.alpha) / u128::from(2 * ONE);
+        self.rate = (self.rate - cut as u64).max(rules.min_rate);
+        self.alpha += (ONE - self.alpha) * rules.g.0 / rules.g.1;
+        (self.by_volume, self.by_time, self.bytes) = (0, 0, 0);
+        self.alpha_due = now + rules.alpha_timer;
+        self.rate_due = now + rules.rate_timer;
+    }
+
+    /// Sender: its rate for the packet after this one, if it is below the link's.
+    pub fn sends(&mut self, rules: &Rules, now: Time, bytes: u32) -> Option<u64> {
+        if self.rate_due == NEVER {
+            return None;
+        }
+        self.advance(rules, now);
+        self.bytes += u64::from(bytes);
+        while self.bytes >= rules.byte_counter {
+            self.bytes -= rules.byte_counter;
+            self.by_volume = self.by_volume.saturating_add(1);
+            self.increase(rules);
+        }
+        (self.rate < rules.line).then_some(self.rate)
+    }
+
+    /// What the timers have done by now.
+    fn advance(&mut self, rules: &Rules, now: Time) {
+        loop {
+            if self.alpha_due.min(self.rate_due) > now {
+                return;
+            }
+            if self.alpha_due <= self.rate_due {
+                self.alpha -= self.alpha * rules.g.0 / rules.g.1;
+                self.alpha_due += rules.alpha_timer;
+            } else {
+                self.by_time = self.by_time.saturating_add(1);
+                self.rate_due += rules.rate_timer;
+                self.increase(rules);
+            }
+        }
+    }
+
+    fn increase(&mut self, rules: &Rules) {
+        let fewest = self.by_volume.min(self.by_time);
+        if self.by_volume.max(self.by_time) > rules.fast_steps {
+            let step = match fewest.saturating_sub(rules.fast_steps) {
+                0 => rules.rai,
+                hyper => rules.rhai.saturating_mul(hyper.into()),
+            };
+            self.target = self.target.saturating_add(step).min(rules.line);
+        }
+        // Half-way, rounded up: it arrives.
+        self.rate = (self.target + self.rate).div_ceil(2);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const US: Time = 1_000 * NS;
+
+    /// The paper's, for 40 Gb/s.
+    fn rules(line: &str) -> Rules {
+        let mbit = |mbit: u64| Auto::Is(Rate::from_bits_per_s(mbit * 1_000_000).unwrap());
+        let paper = Parameters {
+            alpha_timer: DurationText::from_micros(55),
+            rate_timer: DurationText::from_micros(55),
+            byte_counter: Size::from_bytes(10_000_000),
+            fast_steps: 5,
+            rai: mbit(40),
+            rhai: mbit(400),
+            min_rate: mbit(100),
+            ..Parameters::default()
+        };
+        paper.rules(line.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_keys_are_those_of_the_parameters() {
+        let table = toml::Table::try_from(Parameters::default()).unwrap();
+        let mut keys: Vec<&str> = KEYS.to_vec();
+        keys.sort_unstable();
+        assert!(table.keys().eq(keys));
+    }
+
+    /// D2: at most one notification in 50 us, whatever arrives.
+    #[test]
+    fn notifications_keep_their_distance() {
+        let rules = rules("40gbit");
+        let mut flow = Flow::new(&rules);
+        let sent: Vec<Time> = (0..100_000)
+            .map(|n| n * 217 * NS)
+            .filter(|now| flow.notifies(&rules, *now))
+            .collect();
+        assert_eq!(sent[0], 0);
+        assert!(sent.windows(2).all(|pair| pair[1] - pair[0] >= 50 * US));
+        // And hardly less: a packet's time later at most.
+        assert!(
+            sent.windows(2)
+                .all(|pair| pair[1] - pair[0] < 50 * US + 217 * NS)
+        );
+    }
+
+    /// D3: half of 40 Gb/s, then the five steps of fast recovery.
+    #[test]
+    fn fast_recovery_is_exact() {
+        let rules = rules("40gbit");
+        let mut flow = Flow::new(&rules);
+        flow.notified(&rules, 0);
+        assert_eq!(flow.rate * 8, 20_000_000_000);
+        for (step, mbit) in [30_000, 35_000, 37_500, 38_750, 39_375].iter().enumerate() {
+            let now = (step as Time + 1) * 55 * US;
+            assert_eq!(flow.sends(&rules, now, 0), Some(mbit * 125_000));
+        }
+        // Towards half the rate, the sixth step adds RAI to the target.
+        let rules = Rules {
+            clamp_target: true,
+            ..rules
+        };
+        flow.notified(&rules, 1_000 * US);
+        flow.notified(&rules, 1_000 * US);
+        let target = flow.target;
+        flow.advance(&rules, 1_000 * US + 5 * 55 * US);
+        assert_eq!(flow.target, target);
+        flow.advance(&rules, 1_000 * US + 6 * 55 * US);
+        assert_eq!(flow.target, target + 5_000_000);
+    }
+
+    /// Only when both counters are beyond F does it hurry.
+    #[test]
+    fn hyper_increase_needs_time_and_volume() {
+        let rules = Rules {
+            clamp_target: true,
+            ..rules("100gbit")
+        };
+        let mut flow = Flow::new(&rules);
+        flow.notified(&rules, 0);
+        flow.notified(&rules, 0);
+        let target = flow.target;
+        // Six by volume, at time 0: the sixth is additive.
+        flow.sends(&rules, 0, 60_000_000);
+        assert_eq!(flow.target, target + 5_000_000);
+        // Six by time: five additive ones, as volume is beyond F, and a hyper one.
+        flow.sends(&rules, 6 * 55 * US, 0);
+        assert_eq!(flow.target, target + 6 * 5_000_000 + 50_000_000);
+    }
+
+    /// D4: alpha after n periods without notification is (255/256)^n.
+    #[test]
+    fn alpha_decays() {
+        let rules = rules("40gbit");
+        let mut flow = Flow::new(&rules);
+        flow.notified(&rules, 0);
+        for n in 1..=2_000 {
+            flow.advance(&rules, n * 55 * US);
+            let expected = (255.0_f64 / 256.0).powi(n as i32);
+            let alpha = flow.alpha as f64 / ONE as f64;
+            assert!((alpha - expected).abs() < 1e-6, "{n}: {alpha} {expected}");
+        }
+        // And rises back to 1 with a notification at a time.
+        (0..10_000).for_each(|_| flow.notified(&rules, 2_000 * 55 * US));
+        assert!(ONE - flow.alpha < 256);
+        assert_eq!(flow.rate, rules.min_rate);
+    }
+
+    proptest! {
+        /// D5: without a notification RC never decreases; RC <= RT <= line rate at all times.
+        #[test]
+        fn rates_rise_in_their_bounds(
+            steps in prop::collection::vec((0u64..200, 0u32..5_000_000, prop::bool::weighted(0.1)), 1..500)
+        ) {
+            let rules = rules("40gbit");
+            let mut flow = Flow::new(&rules);
+            let mut now = 0;
+            for (us, bytes, marked) in steps {
+                now += us * US;
+                let before = flow.rate;
+                if marked {
+                    flow.notified(&rules, now);
+                } else {
+                    flow.sends(&rules, now, bytes);
+                    prop_assert!(flow.rate >= before);
+                }
+                prop_assert!(flow.rate <= flow.target && flow.target <= rules.line);
+                prop_assert!(flow.rate >= rules.min_rate && flow.alpha <= ONE);
+            }
+        }
+    }
+}

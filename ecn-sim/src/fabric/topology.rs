@@ -1,0 +1,402 @@
+//! Who is connected to whom, and by which ports a switch reaches a host.
+//!
+//! A topology is a function that names switches and lists links ([`Plan`]). Routes follow from the
+//! links: all ports on shortest paths, per switch and *edge* switch (one that has hosts), so that
+//! memory grows with switches, not with pairs of hosts.
+
+use std::collections::HashMap;
+
+/// One end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A host, which has one link.
+    Host(u32),
+    /// A switch.
+    Switch(u32),
+}
+
+/// Hosts, switches and links.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Number of hosts.
+    pub hosts: u32,
+    /// Names of the switches.
+    pub switches: Vec<String>,
+    /// Links, each in both directions.
+    pub links: Vec<(End, End)>,
+}
+
+/// Smallest even number of ports with which a fat tree has so many hosts, `k^3 / 4`.
+pub fn fat_tree_ports(hosts: u32) -> u32 {
+    let fits = |k: u64| k * k * k / 4 >= u64::from(hosts);
+    (2..).step_by(2).find(|k| fits(u64::from(*k))).unwrap_or(2)
+}
+
+/// The k-ary fat tree (Al-Fares et al., SIGCOMM 2008): `k` pods of `k/2` edge and `k/2` aggregation
+/// switches, `k^2/4` cores. Hosts fill it from the first pod on.
+pub fn fat_tree(hosts: u32, k: u32) -> Plan {
+    let half = k / 2;
+    let (edges, aggregations) = (k * half, k * half);
+    let mut plan = Plan {
+        hosts,
+        ..Plan::default()
+    };
+    for (kind, count) in [("edge", edges), ("agg", edges), ("core", half * half)] {
+        let names = (0..count).map(|index| format!("{kind}{index}"));
+        plan.switches.extend(names);
+    }
+    for host in 0..hosts {
+        let edge = End::Switch(host / half);
+        plan.links.push((End::Host(host), edge));
+    }
+    for edge in 0..edges {
+        let pod = edge / half;
+        for up in 0..half {
+            let aggregation = End::Switch(edges + pod * half + up);
+            plan.links.push((End::Switch(edge), aggregation));
+        }
+    }
+    for aggregation in 0..aggregations {
+        for up in 0..half {
+            let core = edges + aggregations + aggregation % half * half + up;
+            let aggregation = End::Switch(edges + aggregation);
+            plan.links.push((aggregation, End::Switch(core)));
+        }
+    }
+    plan
+}
+
+/// Leaves with as many hosts each, as far as that goes, and a link from each leaf to each spine.
+pub fn leaf_spine(hosts: u32, leaves: u32, spines: u32) -> Plan {
+    let mut plan = Plan {
+        hosts,
+        ..Plan::default()
+    };
+    plan.switches = (0..leaves).map(|index| format!("leaf{index}")).collect();
+    plan.switches
+        .extend((0..spines).map(|index| format!("spine{index}")));
+    let per_leaf = hosts.div_ceil(leaves);
+    for host in 0..hosts {
+        plan.links
+            .push((End::Host(host), End::Switch(host / per_leaf)));
+    }
+    for leaf in 0..leaves {
+        for spine in 0..spines {
+            plan.links
+                .push((End::Switch(leaf), End::Switch(leaves + spine)));
+        }
+    }
+    plan
+}
+
+/// Two switches with one link between them; the first half of the hosts on the left.
+pub fn dumbbell(hosts: u32) -> Plan {
+    let left = hosts.div_ceil(2);
+    let mut links: Vec<_> = (0..hosts)
+        .map(|host| (End::Host(host), End::Switch(u32::from(host >= left))))
+        .collect();
+    links.push((End::Switch(0), End::Switch(1)));
+    Plan {
+        hosts,
+        switches: vec!["left".to_owned(), "right".to_owned()],
+        links,
+    }
+}
+
+/// How a switch reaches an edge switch.
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    /// The first of its ports in `sets`.
+    first: u32,
+    /// How many there are.
+    ports: u16,
+    /// Links up to the edge switch.
+    distance: u16,
+}
+
+/// A network that can be run. Ports are numbered through: that of host `h` is `h`, those of a switch
+/// follow each other.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// Number of hosts.
+    pub hosts: u32,
+    /// Names of the switches.
+    pub names: Vec<String>,
+    /// First port of each switch, and the end of the last.
+    first_port: Vec<u32>,
+    /// The port at the other end.
+    pub peer: Vec<u32>,
+    /// The switch of each port; the host of a host's.
+    pub node: Vec<u32>,
+    /// The edge of each host, as an index into the routes of a switch.
+    edge_of: Vec<u32>,
+    /// Number of edges.
+    edges: u32,
+    routes: Vec<Route>,
+    sets: Vec<u32>,
+}
+
+/// Multiplier of Fibonacci hashing, 2^64 over the golden ratio.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Topology {
+    /// Numbers the ports and finds the routes.
+    ///
+    /// # Errors
+    ///
+    /// A host without a link, or a switch that cannot reach one; by name.
+    pub fn new(plan: Plan) -> Result<Self, String> {
+        let (hosts, switches) = (plan.hosts, plan.switches.len() as u32);
+        let mut first_port = vec![0; switches as usize + 1];
+        for end in plan.links.iter().flat_map(|(a, b)| [a, b]) {
+            if let End::Switch(switch) = *end {
+                first_port[switch as usize + 1] += 1;
+            }
+        }
+        first_port[0] = hosts;
+        for index in 1..first_port.len() {
+            first_port[index] += first_port[index - 1];
+        }
+        let ports = first_port.last().copied().unwrap_or(hosts) as usize;
+        let (mut peer, mut node) = (vec![u32::MAX; ports], vec![0; ports]);
+        let mut next = first_port.clone();
+        let mut port_of = |end: End| match end {
+            End::Host(host) => (host, host),
+            End::Switch(switch) => {
+                let port = next[switch as usize];
+                next[switch as usize] += 1;
+                (port, switch)
+            }
+        };
+        for (a, b) in plan.links {
+            let ((a, node_a), (b, node_b)) = (port_of(a), port_of(b));
+            (peer[a as usize], peer[b as usize]) = (b, a);
+            (node[a as usize], node[b as usize]) = (node_a, node_b);
+        }
+        let mut topology = Self {
+            hosts,
+            names: plan.switches,
+            first_port,
+            peer,
+            node,
+            edge_of: Vec::new(),
+            edges: 0,
+            routes: Vec::new(),
+            sets: Vec::new(),
+        };
+        topology.find_routes()?;
+        Ok(topology)
+    }
+
+    fn find_routes(&mut self) -> Result<(), String> {
+        let mut edges: Vec<u32> = Vec::new();
+        let mut number = HashMap::new();
+        for host in 0..self.hosts {
+            let Some(&switch) = self.node.get(self.peer[host as usize] as usize) else {
+                return Err(format!("host {host} has no link"));
+            };
+            let edge = *number.entry(switch).or_insert_with(|| {
+                edges.push(switch);
+                edges.len() as u32 - 1
+            });
+            self.edge_of.push(edge);
+        }
+        self.edges = edges.len() as u32;
+        let none = Route {
+            first: 0,
+            ports: 0,
+            distance: 0,
+        };
+        self.routes = vec![none; self.names.len() * edges.len()];
+        let mut known: HashMap<Vec<u32>, u32> = HashMap::new();
+        for (edge, &target) in edges.iter().enumerate() {
+            let distance = self.distances(target);
+            for switch in 0..self.names.len() as u32 {
+                let here = distance[switch as usize];
+                if here == u16::MAX {
+                    let (from, to) = (&self.names[switch as usize], &self.names[target as usize]);
+                    return Err(format!("{from} cannot reach {to}"));
+                }
+                let nearer = |port: &u32| {
+                    self.neighbour(*port)
+                        .is_some_and(|there| distance[there as usize] < here)
+                };
+                let set: Vec<u32> = self.ports(switch).filter(nearer).collect();
+                let ports = set.len() as u16;
+                let first = *known.entry(set).or_insert_with_key(|set| {
+                    self.sets.extend(set);
+                    (self.sets.len() - set.len()) as u32
+                });
+                self.routes[switch as usize * edges.len() + edge] = Route {
+                    first,
+                    ports,
+                    distance: here,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Links from each switch to this one.
+    fn distances(&self, target: u32) -> Vec<u16> {
+        let mut distance = vec![u16::MAX; self.names.len()];
+        distance[target as usize] = 0;
+        let mut reached = vec![target];
+        let mut at = 0;
+        while let Some(&switch) = reached.get(at) {
+            at += 1;
+            for port in self.ports(switch) {
+                if let Some(there) = self.neighbour(port)
+                    && distance[there as usize] == u16::MAX
+                {
+                    distance[there as usize] = distance[switch as usize] + 1;
+                    reached.push(there);
+                }
+            }
+        }
+        distance
+    }
+
+    /// The switch behind a port, if there is one.
+    fn neighbour(&self, port: u32) -> Option<u32> {
+        let peer = self.peer[port as usize];
+        (peer >= self.hosts).then(|| self.node[peer as usize])
+    }
+
+    /// The ports of a switch.
+    pub fn ports(&self, switch: u32) -> std::ops::Range<u32> {
+        self.first_port[switch as usize]..self.first_port[switch as usize + 1]
+    }
+
+    /// The port by which a switch sends to a host what has this hash: always the same one, and at each
+    /// switch another one of several, as each mixes its own number in.
+    #[inline]
+    pub fn route(&self, switch: u32, host: u32, hash: u32) -> u32 {
+        let edge = self.edge_of[host as usize];
+        let route = self.routes[(switch * self.edges + edge) as usize];
+        match route.ports {
+            // The host is here.
+            0 => self.peer[host as usize],
+            1 => self.sets[route.first as usize],
+            ports => {
+                let mixed = (u64::from(hash) << 32 | u64::from(switch)).wrapping_mul(GOLDEN);
+                let mixed = (mixed ^ mixed >> 32).wrapping_mul(GOLDEN);
+                let choice = ((mixed >> 32) * u64::from(ports)) >> 32;
+                self.sets[route.first as usize + choice as usize]
+            }
+        }
+    }
+
+    /// Links between two hosts.
+    pub fn hops(&self, from: u32, to: u32) -> u32 {
+        let switch = self.node[self.peer[from as usize] as usize];
+        let edge = self.edge_of[to as usize];
+        2 + u32::from(self.routes[(switch * self.edges + edge) as usize].distance)
+    }
+
+    /// A port as people say it.
+    pub fn port_name(&self, port: u32) -> String {
+        let node = self.node[port as usize];
+        if port < self.hosts {
+            return format!("host {node}");
+        }
+        let own = port - self.first_port[node as usize];
+        format!("{} port {own}", self.names[node as usize])
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// Follows a packet; the links that it crosses.
+    fn walk(topology: &Topology, from: u32, to: u32, hash: u32) -> Vec<u32> {
+        let mut port = from;
+        let mut crossed = vec![port];
+        loop {
+            let peer = topology.peer[port as usize];
+            if peer < topology.hosts {
+                assert_eq!(peer, to);
+                return crossed;
+            }
+            port = topology.route(topology.node[peer as usize], to, hash);
+            crossed.push(port);
+        }
+    }
+
+    #[test]
+    fn a_fat_tree_has_its_numbers() {
+        for (hosts, k) in [
+            (2, 2),
+            (3, 4),
+            (16, 4),
+            (17, 6),
+            (128, 8),
+            (129, 10),
+            (1024, 16),
+        ] {
+            assert_eq!(fat_tree_ports(hosts), k);
+        }
+        let topology = Topology::new(fat_tree(128, 8)).unwrap();
+        assert_eq!(topology.names.len(), 80);
+        // Each switch uses all its ports: 80 * 8 + 128 host ports.
+        assert_eq!(topology.peer.len(), 768);
+        assert_eq!(topology.hops(0, 3), 2);
+        assert_eq!(topology.hops(0, 4), 4);
+        assert_eq!(topology.hops(0, 16), 6);
+    }
+
+    #[test]
+    fn packets_arrive_on_shortest_paths() {
+        for plan in [
+            fat_tree(54, 6),
+            fat_tree(20, 6),
+            leaf_spine(21, 4, 3),
+            dumbbell(5),
+        ] {
+            let topology = Topology::new(plan).unwrap();
+            for from in 0..topology.hosts {
+                for to in (0..topology.hosts).filter(|to| *to != from) {
+                    let crossed = walk(&topology, from, to, from * 977 + to);
+                    assert_eq!(crossed.len() as u32, topology.hops(from, to));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn flows_spread_over_all_paths() {
+        let topology = Topology::new(fat_tree(128, 8)).unwrap();
+        let mut uses: HashMap<u32, u32> = HashMap::new();
+        // Flows are numbered through.
+        for hash in 0..16_000u32 {
+            let core = walk(&topology, 0, 127, hash)[2];
+            *uses.entry(core).or_default() += 1;
+        }
+        // 16 ways over the cores, each with a sixteenth; a deviation of 5 sigma is 15 %.
+        assert_eq!(uses.len(), 16);
+        assert!(uses.values().all(|n| (850..=1150).contains(n)), "{uses:?}");
+        let first: HashSet<u32> = (0..100).map(|_| walk(&topology, 0, 127, 42)[1]).collect();
+        assert_eq!(first.len(), 1);
+    }
+
+    #[test]
+    fn what_is_not_connected_is_named() {
+        let mut plan = dumbbell(4);
+        plan.links.pop();
+        let error = Topology::new(plan).unwrap_err();
+        assert!(error.contains("right cannot reach left"), "{error}");
+        let mut plan = dumbbell(4);
+        plan.hosts = 5;
+        plan.links.remove(4);
+        assert!(
+            Topology::new(Plan {
+                hosts: 1,
+                ..Plan::default()
+            })
+            .is_err()
+        );
+    }
+}

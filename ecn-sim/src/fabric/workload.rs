@@ -1,0 +1,461 @@
+//! Who sends what to whom, and when.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rand::{Rng as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use super::parameters::Parameters;
+use crate::engine::{NS, Time};
+use crate::keyword::KeywordError;
+use crate::model::ModelError;
+use crate::serde_as_text;
+
+/// A pattern of flows, or `file:F`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// `senders` hosts, all to one; who, the seed says.
+    Incast,
+    /// Each host to another one, each from another one; a random cycle through all of them.
+    Permutation,
+    /// Each host to each other.
+    AllToAll,
+    /// At random times between random hosts, with sizes from a distribution.
+    Poisson,
+    /// From a CSV file: a line `start_ns,from,to,bytes`, then such numbers; hosts count from 0.
+    File(PathBuf),
+}
+
+const WORKLOADS: &[&str] = &[
+    "incast",
+    "permutation",
+    "all-to-all",
+    "poisson",
+    "file:FILE",
+];
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Incast => f.write_str("incast"),
+            Self::Permutation => f.write_str("permutation"),
+            Self::AllToAll => f.write_str("all-to-all"),
+            Self::Poisson => f.write_str("poisson"),
+            Self::File(file) => write!(f, "file:{}", file.display()),
+        }
+    }
+}
+
+/// The file of `file:FILE`.
+fn file_of(text: &str) -> Option<PathBuf> {
+    let file = text.strip_prefix("file:").filter(|file| !file.is_empty());
+    file.map(PathBuf::from)
+}
+
+impl FromStr for Workload {
+    type Err = KeywordError;
+
+    fn from_str(text: &str) -> Result<Self, KeywordError> {
+        Ok(match text {
+            "incast" => Self::Incast,
+            "permutation" => Self::Permutation,
+            "all-to-all" => Self::AllToAll,
+            "poisson" => Self::Poisson,
+            _ => Self::File(file_of(text).ok_or_else(|| KeywordError::new(text, WORKLOADS))?),
+        })
+    }
+}
+
+serde_as_text!(Workload);
+
+/// A distribution of flow sizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cdf {
+    /// Web search (DCTCP, SIGCOMM 2010).
+    WebSearch,
+    /// Hadoop (Roy et al., SIGCOMM 2015).
+    Hadoop,
+    /// From a CSV file: a line `bytes,percent`, then points, both rising, up to 100 percent.
+    File(PathBuf),
+}
+
+const CDFS: &[&str] = &["web-search", "hadoop", "file:FILE"];
+
+impl fmt::Display for Cdf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WebSearch => f.write_str("web-search"),
+            Self::Hadoop => f.write_str("hadoop"),
+            Self::File(file) => write!(f, "file:{}", file.display()),
+        }
+    }
+}
+
+impl FromStr for Cdf {
+    type Err = KeywordError;
+
+    fn from_str(text: &str) -> Result<Self, KeywordError> {
+        Ok(match text {
+            "web-search" => Self::WebSearch,
+            "hadoop" => Self::Hadoop,
+            _ => Self::File(file_of(text).ok_or_else(|| KeywordError::new(text, CDFS))?),
+        })
+    }
+}
+
+serde_as_text!(Cdf);
+
+/// Points of a distribution, bytes and percent, as in `workloads.md`; straight lines between them.
+const WEB_SEARCH: &[(f64, f64)] = &[
+    (0.0, 0.0),
+    (10_000.0, 15.0),
+    (20_000.0, 20.0),
+    (30_000.0, 30.0),
+    (50_000.0, 40.0),
+    (80_000.0, 53.0),
+    (200_000.0, 60.0),
+    (1_000_000.0, 70.0),
+    (2_000_000.0, 80.0),
+    (5_000_000.0, 90.0),
+    (10_000_000.0, 97.0),
+    (30_000_000.0, 100.0),
+];
+
+const HADOOP: &[(f64, f64)] = &[
+    (0.0, 0.0),
+    (100.0, 1.0),
+    (200.0, 2.0),
+    (300.0, 5.0),
+    (350.0, 15.0),
+    (400.0, 20.0),
+    (500.0, 30.0),
+    (600.0, 40.0),
+    (700.0, 50.0),
+    (1_000.0, 60.0),
+    (2_000.0, 67.0),
+    (7_000.0, 70.0),
+    (30_000.0, 72.0),
+    (50_000.0, 82.0),
+    (80_000.0, 87.0),
+    (120_000.0, 90.0),
+    (300_000.0, 95.0),
+    (1_000_000.0, 97.5),
+    (2_000_000.0, 99.0),
+    (10_000_000.0, 100.0),
+];
+
+/// Reads a CSV file of numbers with this first line.
+fn numbers<const N: usize>(file: &Path, header: [&str; N]) -> Result<Vec<[f64; N]>, String> {
+    let at = |line: u64, what: &str| format!("line {line}: {what}");
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .comment(Some(b'#'))
+        .from_path(file)
+        .map_err(|error| error.to_string())?;
+    let found = reader.headers().map_err(|error| error.to_string())?;
+    if found.iter().ne(header) {
+        return Err(format!("the first line has to be {}", header.join(",")));
+    }
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(|error| error.to_string())?;
+        let line = record.position().map_or(0, csv::Position::line);
+        let mut row = [0.0; N];
+        for (value, text) in row.iter_mut().zip(&record) {
+            let number = text.parse::<f64>().ok();
+            *value = number
+                .filter(|number| (0.0..=9e15).contains(number))
+                .ok_or_else(|| at(line, &format!("`{text}` is not a number from 0 up")))?;
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// The points of a distribution, checked.
+fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
+    let Cdf::File(file) = cdf else {
+        let built_in = match cdf {
+            Cdf::Hadoop => HADOOP,
+            _ => WEB_SEARCH,
+        };
+        return Ok(built_in.to_vec());
+    };
+    let mut points = vec![(0.0, 0.0)];
+    for [bytes, percent] in numbers(file, ["bytes", "percent"])? {
+        let last = points[points.len() - 1];
+        if points.len() == 1 && percent == 0.0 {
+            points[0].0 = bytes;
+        } else if bytes < last.0 || percent < last.1 {
+            return Err(format!(
+                "not monotone: {bytes} bytes, {percent} percent comes after {} bytes, {} percent",
+                last.0, last.1
+            ));
+        } else {
+            points.push((bytes, percent));
+        }
+    }
+    match points.last() {
+        Some((bytes, 100.0)) if *bytes <= 1e12 => Ok(points),
+        _ => Err("the last point has to be 100 percent, at 1e12 bytes or less".to_owned()),
+    }
+}
+
+/// Size at a percentage.
+fn size_at(points: &[(f64, f64)], percent: f64) -> f64 {
+    let after = points.partition_point(|(_, p)| *p < percent).max(1);
+    let ((x0, p0), (x1, p1)) = (points[after - 1], points[after.min(points.len() - 1)]);
+    if p1 > p0 {
+        x0 + (x1 - x0) * (percent - p0) / (p1 - p0)
+    } else {
+        x1
+    }
+}
+
+/// Mean size.
+fn mean(points: &[(f64, f64)]) -> f64 {
+    let part =
+        |pair: &[(f64, f64)]| (pair[0].0 + pair[1].0) / 2.0 * (pair[1].1 - pair[0].1) / 100.0;
+    points.windows(2).map(part).sum()
+}
+
+/// A flow to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When.
+    pub start: Time,
+    /// From this host.
+    pub from: u32,
+    /// To this one.
+    pub to: u32,
+    /// Its payload.
+    pub bytes: u64,
+}
+
+/// Flows in the order of their starts, made as they are needed.
+pub type Arrivals = Box<dyn Iterator<Item = Arrival>>;
+
+/// The flows of a run.
+///
+/// # Errors
+///
+/// A file that cannot be read, or is none of flows or sizes; flows of hosts that there are not.
+pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelError> {
+    let hosts = parameters.hosts;
+    let bytes = parameters.flow_size.bytes();
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let at_once = move |(from, to)| Arrival {
+        start: 0,
+        from,
+        to,
+        bytes,
+    };
+    Ok(match &parameters.workload {
+        Workload::Incast => {
+            let some = shuffled(hosts, &mut random);
+            let to = some[0];
+            let senders = some.into_iter().skip(1).take(parameters.senders as usize);
+            Box::new(senders.map(move |from| at_once((from, to))))
+        }
+        Workload::Permutation => {
+            let cycle = shuffled(hosts, &mut random);
+            let next =
+                (0..hosts as usize).map(move |at| (cycle[at], cycle[(at + 1) % cycle.len()]));
+            Box::new(next.map(at_once))
+        }
+        Workload::AllToAll => {
+            let shifts = 1..hosts;
+            let pairs = shifts.flat_map(move |by| (0..hosts).map(move |h| (h, (h + by) % hosts)));
+            Box::new(pairs.map(at_once))
+        }
+        Workload::Poisson => {
+            let error = |reason| ModelError::new("cdf", &parameters.cdf, reason);
+            let points = points(&parameters.cdf).map_err(error)?;
+            let mean = mean(&points);
+            if mean < 1.0 {
+                return Err(error("flows of less than a byte on average".to_owned()));
+            }
+            let rate = parameters.link_rate.bytes_per_s() as f64 * f64::from(hosts);
+            let gap_ps = mean / (rate * parameters.load.as_f64()) * 1e12;
+            let end = (parameters.duration.as_nanos() * NS) as f64;
+            let mut now = 0.0;
+            Box::new(std::iter::from_fn(move || {
+                now -= gap_ps * (1.0 - random.random::<f64>()).ln();
+                let from = random.random_range(0..hosts);
+                let to = (from + random.random_range(1..hosts)) % hosts;
+                let bytes = size_at(&points, random.random::<f64>() * 100.0);
+                (now < end).then_some(Arrival {
+                    start: now as Time,
+                    from,
+                    to,
+                    bytes: (bytes as u64).max(1),
+                })
+            }))
+        }
+        Workload::File(file) => {
+            let error = |reason| ModelError::new("workload", &parameters.workload, reason);
+            Box::new(
+                listed(file, hosts, parameters.payload)
+                    .map_err(error)?
+                    .into_iter(),
+            )
+        }
+    })
+}
+
+/// The flows of a file, by their starts.
+fn listed(file: &Path, hosts: u32, payload: u32) -> Result<Vec<Arrival>, String> {
+    let rows = numbers(file, ["start_ns", "from", "to", "bytes"])?;
+    let most = f64::from(payload) * f64::from(u32::MAX / 2);
+    let mut flows = Vec::with_capacity(rows.len());
+    for (index, [start, from, to, bytes]) in rows.into_iter().enumerate() {
+        let whole = [start, from, to, bytes].iter().all(|n| n.fract() == 0.0);
+        let there = |host: f64| host < f64::from(hosts);
+        if !whole || !there(from) || !there(to) || from == to {
+            return Err(format!(
+                "flow {}: two different hosts from 0 to {} and whole numbers are needed",
+                index + 1,
+                hosts - 1
+            ));
+        }
+        if !(1.0..=most).contains(&bytes) {
+            return Err(format!("flow {}: 1 to {most} bytes are allowed", index + 1));
+        }
+        flows.push(Arrival {
+            start: start as Time * NS,
+            from: from as u32,
+            to: to as u32,
+            bytes: bytes as u64,
+        });
+    }
+    flows.sort_by_key(|flow| flow.start);
+    Ok(flows)
+}
+
+/// All hosts in a random order (Fisher and Yates).
+fn shuffled(hosts: u32, random: &mut Pcg64Mcg) -> Vec<u32> {
+    let mut all: Vec<u32> = (0..hosts).collect();
+    for at in (1..all.len()).rev() {
+        all.swap(at, random.random_range(0..=at));
+    }
+    all
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::fs;
+
+    fn of(workload: Workload, hosts: u32, seed: u64) -> Vec<Arrival> {
+        let parameters = Parameters {
+            workload,
+            hosts,
+            ..Parameters::default()
+        };
+        arrivals(&parameters, seed).unwrap().collect()
+    }
+
+    #[test]
+    fn patterns_are_what_they_are_called() {
+        let incast = of(Workload::Incast, 128, 3);
+        let senders: HashSet<u32> = incast.iter().map(|flow| flow.from).collect();
+        assert_eq!((incast.len(), senders.len()), (20, 20));
+        assert!(
+            incast
+                .iter()
+                .all(|flow| flow.to == incast[0].to && flow.from != flow.to)
+        );
+        assert_ne!(incast, of(Workload::Incast, 128, 4));
+
+        let permutation = of(Workload::Permutation, 100, 3);
+        let from: HashSet<u32> = permutation.iter().map(|flow| flow.from).collect();
+        let to: HashSet<u32> = permutation.iter().map(|flow| flow.to).collect();
+        assert_eq!((from.len(), to.len(), permutation.len()), (100, 100, 100));
+        assert!(permutation.iter().all(|flow| flow.from != flow.to));
+
+        let all = of(Workload::AllToAll, 9, 1);
+        let pairs: HashSet<_> = all.iter().map(|flow| (flow.from, flow.to)).collect();
+        assert_eq!((all.len(), pairs.len()), (72, 72));
+        assert!(all.iter().all(|flow| flow.from != flow.to));
+    }
+
+    #[test]
+    fn poisson_offers_its_load() {
+        for cdf in [Cdf::WebSearch, Cdf::Hadoop] {
+            let parameters = Parameters {
+                workload: Workload::Poisson,
+                duration: crate::units::DurationText::from_millis(100),
+                cdf,
+                ..Parameters::default()
+            };
+            let (mut bytes, mut last, mut flows) = (0, 0, 0);
+            for flow in arrivals(&parameters, 1).unwrap() {
+                assert!(flow.start >= last && flow.from != flow.to && flow.bytes > 0);
+                (last, bytes, flows) = (flow.start, bytes + flow.bytes, flows + 1);
+            }
+            // Half of 128 links of 12.5 GB/s for 0.1 s.
+            let load = bytes as f64 / (128.0 * 12.5e9 * 0.1);
+            assert!((load - 0.5).abs() < 0.02, "{load} by {flows} flows");
+        }
+    }
+
+    #[test]
+    fn sizes_follow_the_points() {
+        assert_eq!(size_at(WEB_SEARCH, 53.0), 80_000.0);
+        assert_eq!(size_at(WEB_SEARCH, 100.0), 30_000_000.0);
+        assert_eq!(size_at(WEB_SEARCH, 0.0), 0.0);
+        assert!((size_at(HADOOP, 63.5) - 1_500.0).abs() < 1e-6);
+        // By hand, from the points: 1.7 MB and 120 kB.
+        assert!(
+            (mean(WEB_SEARCH) - 1_711_250.0).abs() < 1.0,
+            "{}",
+            mean(WEB_SEARCH)
+        );
+        assert!((mean(HADOOP) - 120_420.75).abs() < 1.0, "{}", mean(HADOOP));
+    }
+
+    #[test]
+    fn files_are_read_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let flows = file(
+            "flows",
+            "start_ns,from,to,bytes\n# later\n500,1,0,7\n0, 0, 1, 1000\n",
+        );
+        let found = of(Workload::File(flows), 2, 1);
+        assert_eq!(found.len(), 2);
+        assert_eq!(
+            (found[1].start, found[1].from, found[1].bytes),
+            (500_000, 1, 7)
+        );
+        let cdf = file("cdf", "bytes,percent\n1000,50\n3000,100\n");
+        assert_eq!(mean(&points(&Cdf::File(cdf)).unwrap()), 1_250.0);
+        for (text, needed) in [
+            ("bytes,percent\n10,50\n5,100\n", "not monotone"),
+            ("bytes,percent\n10,50\n20,40\n", "not monotone"),
+            ("bytes,percent\n10,50\n", "100 percent"),
+            ("bytes,percent\nten,50\n", "line 2: `ten`"),
+            ("size,p\n10,50\n", "bytes,percent"),
+        ] {
+            let error = points(&Cdf::File(file("bad", text))).unwrap_err();
+            assert!(error.contains(needed), "{error}");
+        }
+        for (text, needed) in [
+            ("start_ns,from,to,bytes\n0,0,2,5\n", "0 to 1"),
+            ("start_ns,from,to,bytes\n0,1,1,5\n", "flow 1"),
+            ("start_ns,from,to,bytes\n0,0,1,0\n", "1 to"),
+            ("from,to\n0,1\n", "start_ns"),
+        ] {
+            let error = listed(&file("bad", text), 2, 1_000).unwrap_err();
+            assert!(error.contains(needed), "{error}");
+        }
+    }
+}
