@@ -108,11 +108,11 @@ fn drops_are_the_kernels() {
         "the queue hardly overflowed: {kernel:?}"
     );
     assert_eq!(u64::from(kernel.drops), port.dropped);
-    // A run of the tracepoint's program may be missing, see [`Running::all_left`].
-    assert!(port.repaired * 100 <= port.departed, "{port:?}");
-    let left = port.departed + port.repaired;
-    assert_eq!(kernel.packets - before.packets, left);
+    let left = kernel.packets - before.packets;
     assert_eq!(port.arrived, left + port.dropped);
+    // See [`Running::all_left`].
+    assert!(port.repaired * 100 <= port.departed, "{port:?}");
+    assert!((port.departed..=port.departed + port.repaired).contains(&left));
 }
 
 #[test]
