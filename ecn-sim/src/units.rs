@@ -90,6 +90,27 @@ fn split_unit(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
+/// A number and what its unit stands for; `bare` if there is none.
+fn with_unit<U: Copy>(
+    text: &str,
+    units: &[(&str, U)],
+    bare: Option<U>,
+    same: fn(&str, &str) -> bool,
+) -> Result<(Decimal, U), &'static str> {
+    if text.starts_with('-') {
+        return Err("it is negative");
+    }
+    let (number, unit) = split_unit(text);
+    let number = Decimal::parse(number)?;
+    let found = if unit.is_empty() {
+        bare.ok_or("the unit is missing")?
+    } else {
+        let known = units.iter().find(|(name, _)| same(name, unit));
+        known.ok_or("the unit is not known")?.1
+    };
+    Ok((number, found))
+}
+
 /// Prints `value / 10^decimals` without trailing zeros.
 fn write_decimal(f: &mut fmt::Formatter<'_>, value: u128, decimals: u32) -> fmt::Result {
     let base = 10_u128.pow(decimals);
@@ -276,20 +297,8 @@ impl FromStr for Rate {
             reason,
             accepted: Self::ACCEPTED,
         };
-        if text.starts_with('-') {
-            return Err(error("it is negative"));
-        }
-        let (number, unit) = split_unit(text);
-        let number = Decimal::parse(number).map_err(error)?;
-        let bits = if unit.is_empty() {
-            1
-        } else {
-            RATE_UNITS
-                .iter()
-                .find(|(name, _)| name.eq_ignore_ascii_case(unit))
-                .map(|(_, bits)| *bits)
-                .ok_or_else(|| error("the unit is not known"))?
-        };
+        let (number, bits) =
+            with_unit(text, &RATE_UNITS, Some(1), str::eq_ignore_ascii_case).map_err(error)?;
         let too_large = || error("the number is too large");
         match number.scale(bits, 8).ok_or_else(too_large)? {
             0 => Err(error("it is less than one byte per second")),
@@ -496,23 +505,13 @@ impl FromStr for DurationText {
             reason,
             accepted: Self::ACCEPTED,
         };
-        if text.starts_with('-') {
-            return Err(error("it is negative"));
-        }
-        let (number, unit) = split_unit(text);
-        let number = Decimal::parse(number).map_err(error)?;
-        if unit.is_empty() {
-            return Err(error("the unit is missing"));
-        }
-        let (_, ns) = DURATION_UNITS
-            .iter()
-            .find(|(name, _)| *name == unit)
-            .ok_or_else(|| error("the unit is not known"))?;
-        if !number.is_whole(u128::from(*ns)) {
+        let same = |name: &str, unit: &str| name == unit;
+        let (number, ns) = with_unit(text, &DURATION_UNITS, None, same).map_err(error)?;
+        if !number.is_whole(u128::from(ns)) {
             return Err(error("it is not a whole number of nanoseconds"));
         }
         number
-            .scale(u128::from(*ns), 1)
+            .scale(u128::from(ns), 1)
             .map(Self)
             .ok_or_else(|| error("the number is too large"))
     }
@@ -580,21 +579,13 @@ impl FromStr for Size {
             reason,
             accepted: Self::ACCEPTED,
         };
-        if text.starts_with('-') {
-            return Err(error("it is negative"));
-        }
-        let (number, unit) = split_unit(text);
-        let number = Decimal::parse(number).map_err(error)?;
-        let bytes = SIZE_UNITS
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(unit) || unit.is_empty())
-            .map(|(_, bytes)| u128::from(*bytes))
-            .ok_or_else(|| error("the unit is not known"))?;
-        if !number.is_whole(bytes) {
+        let (number, bytes) =
+            with_unit(text, &SIZE_UNITS, Some(1), str::eq_ignore_ascii_case).map_err(error)?;
+        if !number.is_whole(u128::from(bytes)) {
             return Err(error("it is not a whole number of bytes"));
         }
         number
-            .scale(bytes, 1)
+            .scale(u128::from(bytes), 1)
             .map(Self)
             .ok_or_else(|| error("the number is too large"))
     }

@@ -64,7 +64,7 @@ impl Run<'_> {
     pub(super) fn start(&mut self, arrival: Arrival) {
         let now = self.now();
         let packets = arrival.bytes.div_ceil(self.payload.into()) as u32;
-        self.flows_started += 1;
+        self.counts.flows_started += 1;
         let flow = self.flows.insert(Flow {
             bytes: arrival.bytes,
             start: now,
@@ -79,7 +79,7 @@ impl Run<'_> {
             references: 0,
             link: NONE,
             // Well mixed where it is used.
-            hash: self.flows_started as u32,
+            hash: self.counts.flows_started as u32,
             state: State::Waits,
             backoff: 0,
             asked: false,
@@ -283,8 +283,8 @@ impl Run<'_> {
             let (bytes, start, from, to) = (flow.bytes, flow.start, flow.from, flow.to);
             let ideal = self.ideal(bytes, from, to);
             let time = now - start;
-            self.last_end = now;
-            self.finished.push(Finished {
+            self.counts.last_end = now;
+            self.counts.finished.push(Finished {
                 bytes,
                 time,
                 slowdown: time as f64 / ideal as f64,

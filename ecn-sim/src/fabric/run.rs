@@ -146,17 +146,10 @@ pub struct Run<'a> {
     byte_time: u64,
     data_time: Time,
     ack_time: Time,
-    pub(super) flows_started: u64,
-    pub(super) finished: Vec<Finished>,
-    pub(super) last_end: Time,
+    pub(super) counts: Counts,
     pub(super) data_sent: u64,
     pub(super) data_delivered: u64,
     data_on_links: u64,
-    dropped: u64,
-    pauses: u64,
-    marked: u64,
-    data_hops: u64,
-    hops: u64,
     error: Option<RunError>,
 }
 
@@ -238,17 +231,10 @@ impl<'a> Run<'a> {
             data_time: 0,
             ack_time: 0,
             topology,
-            flows_started: 0,
-            finished: Vec::new(),
-            last_end: 0,
+            counts: Counts::default(),
             data_sent: 0,
             data_delivered: 0,
             data_on_links: 0,
-            dropped: 0,
-            pauses: 0,
-            marked: 0,
-            data_hops: 0,
-            hops: 0,
             error: None,
         };
         (run.data_time, run.ack_time) = (run.wire_time(frame), run.wire_time(run.ack_bytes));
@@ -266,12 +252,11 @@ impl<'a> Run<'a> {
             self.at(first.start, Event::Start, 0);
         }
         let mut until_check = CHECK_EVENTS;
-        let mut events = 0;
         while let Some(word) = self.agenda.pop() {
             if self.now() > self.limit {
                 break;
             }
-            events += 1;
+            self.counts.events += 1;
             let number = word & ((1 << INDEX) - 1);
             match word >> INDEX {
                 0 => self.arrive(number),
@@ -293,7 +278,7 @@ impl<'a> Run<'a> {
             }
         }
         self.check();
-        let unfinished = self.flows_started - self.finished.len() as u64;
+        let unfinished = self.counts.flows_started - self.counts.finished.len() as u64;
         if self.error.is_none() && self.now() <= self.limit {
             if unfinished > 0 {
                 self.deadlock();
@@ -301,20 +286,10 @@ impl<'a> Run<'a> {
                 self.broken("packets or flows are left when all is finished", 0);
             }
         }
+        self.counts.most_packets = self.packets.most() as u64;
         match self.error {
             Some(error) => Err(error),
-            None => Ok(Counts {
-                flows_started: self.flows_started,
-                finished: self.finished,
-                last_end: self.last_end,
-                dropped_packets: self.dropped,
-                pause_frames: self.pauses,
-                marked_packets: self.marked,
-                data_packet_hops: self.data_hops,
-                packet_hops: self.hops,
-                events,
-                most_packets: self.packets.most() as u64,
-            }),
+            None => Ok(self.counts),
         }
     }
 
@@ -349,22 +324,21 @@ impl<'a> Run<'a> {
     #[inline]
     pub(super) fn transmit(&mut self, number: u32, id: u32) {
         let now = self.now();
+        let bytes = u32::from(self.packets[id].bytes);
+        let other_time = self.wire_time(bytes);
         let packet = &mut self.packets[id];
         let port = &mut self.ports[number as usize];
         packet.port = port.peer;
         let (time, arrives, ends) = match packet.kind {
             Kind::Ack | Kind::Nak => (self.ack_time, Line::ACKS, Line::ACK_ENDS),
-            Kind::Data if u32::from(packet.bytes) == self.payload + self.header => {
+            Kind::Data if bytes == self.payload + self.header => {
                 (self.data_time, Line::DATA, Line::DATA_ENDS)
             }
-            _ => {
-                let bytes = u64::from(packet.bytes);
-                ((bytes * self.byte_time) >> 20, Line::OTHERS, Line::OTHERS)
-            }
+            _ => (other_time, Line::OTHERS, Line::OTHERS),
         };
-        self.hops += 1;
+        self.counts.packet_hops += 1;
         let is_data = u64::from(packet.kind == Kind::Data);
-        self.data_hops += is_data;
+        self.counts.data_packet_hops += is_data;
         self.data_on_links += is_data;
         let end = now + time;
         port.busy_until = end;
@@ -436,7 +410,7 @@ impl<'a> Run<'a> {
         let port = &mut self.ports[number as usize];
         port.pause_sent = port.pause_wanted;
         let kind = if port.pause_sent {
-            self.pauses += 1;
+            self.counts.pause_frames += 1;
             Kind::Pause
         } else {
             Kind::Resume
@@ -509,7 +483,7 @@ impl<'a> Run<'a> {
             && red.marks(port.queued, || self.random.random())
         {
             packet.marked = true;
-            self.marked += 1;
+            self.counts.marked_packets += 1;
         }
         let memory = &mut self.memories[switch as usize];
         if self.lossless {
@@ -522,7 +496,7 @@ impl<'a> Run<'a> {
                 self.wake(ingress);
             }
         } else if !self.limits.take_tail(memory, port, bytes) {
-            self.dropped += 1;
+            self.counts.dropped_packets += 1;
             return self.forget(id);
         }
         let port = &mut self.ports[out as usize];

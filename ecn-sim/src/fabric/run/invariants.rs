@@ -62,7 +62,8 @@ impl Run<'_> {
                 return self.broken("a memory does not hold what its ports do", port);
             }
         }
-        let known = self.data_delivered + self.dropped + self.data_on_links + waiting;
+        let known =
+            self.data_delivered + self.counts.dropped_packets + self.data_on_links + waiting;
         if self.data_sent != known {
             let what = format!(
                 "{} data packets sent, {known} accounted for",
