@@ -435,6 +435,8 @@ pub const WORD: u32 = 28;
 
 /// Events of which most come in order on one of `N` lines, and the rest in a queue: nobody sorts what
 /// takes the same time each time. What an event means, and its line, is the caller's.
+///
+/// [`Agenda`] knows its two lines by name: made of this it took 49 ns for an event instead of 35.
 #[derive(Debug)]
 pub struct Lanes<Q, const N: usize> {
     lines: [InOrder; N],
