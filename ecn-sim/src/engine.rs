@@ -463,11 +463,6 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
         self.now
     }
 
-    /// Events that came so far, or are still to come.
-    pub const fn scheduled(&self) -> u64 {
-        self.next
-    }
-
     /// Schedules an event, whose word is below `1 << WORD`, on a line if it comes in order there; a
     /// `line` of `N` or more is none. A time in the past counts as now.
     #[inline]
@@ -481,21 +476,33 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
         }
     }
 
-    /// The word of the next event; the clock moves to it.
+    /// The time of the next event; `Time::MAX` if there is none.
+    pub fn next_time(&self) -> Time {
+        let first = |first: Key, line: &InOrder| first.min(line.first);
+        (self.lines.iter().fold(self.queue.first(), first) >> 64) as Time
+    }
+
+    /// Takes all events of the next time out, if that is before `until`; the clock moves to it. Each is
+    /// its word below its number: sorted, they are in the order in which they were scheduled.
     #[inline(always)]
-    pub fn pop(&mut self) -> Option<u32> {
-        let (mut first, mut from) = (self.queue.first(), N);
-        for (index, line) in self.lines.iter().enumerate() {
-            if line.first < first {
-                (first, from) = (line.first, index);
+    pub fn pop_all(&mut self, until: Time, into: &mut Vec<u64>) -> bool {
+        let time = self.next_time();
+        if time >= until {
+            return false;
+        }
+        self.now = time;
+        let same = |key: Key| (key >> 64) as Time == time;
+        for line in &mut self.lines {
+            while same(line.first) {
+                into.push(line.first as u64);
+                line.pop();
             }
         }
-        if from < N {
-            self.lines[from].pop();
-        } else {
-            self.queue.pop()?;
+        while same(self.queue.first())
+            && let Some(key) = self.queue.pop()
+        {
+            into.push(key as u64);
         }
-        self.now = (first >> 64) as Time;
-        Some(first as u32 & ((1 << WORD) - 1))
+        true
     }
 }

@@ -382,14 +382,6 @@ const OUTPUT_ONLY: &[&str] = &[
     "enforcement_delay",
 ];
 
-/// A fraction that is valid by construction.
-const fn fraction(numerator: u32, denominator: u32) -> Fraction {
-    match Fraction::new(numerator, denominator) {
-        Some(fraction) => fraction,
-        None => panic!("a denominator of 0"),
-    }
-}
-
 impl Default for Model {
     fn default() -> Self {
         Self {
@@ -397,8 +389,8 @@ impl Default for Model {
             threshold: 8,
             buffer: 4,
             response: Response::default(),
-            rmin: fraction(1, 256),
-            m: fraction(2, 1),
+            rmin: Fraction::ratio(1, 256),
+            m: Fraction::ratio(2, 1),
             window: 1,
             round: Round::Off,
             arbitration: Arbitration::default(),
@@ -415,7 +407,7 @@ impl Default for Model {
             forwarding_delay: DurationText::from_nanos(40),
             ack_delay: DurationText::from_nanos(0),
             spacing: Spacing::default(),
-            initial_rate: fraction(1, 1),
+            initial_rate: Fraction::ratio(1, 1),
             phases: Phases::default(),
             switch: SwitchKind::default(),
             queue: 100,
@@ -434,7 +426,7 @@ impl Default for Model {
 #[error("{key} = {value}: {reason}")]
 pub struct ModelError {
     /// The key.
-    pub key: &'static str,
+    pub key: String,
     /// Its value.
     pub value: String,
     /// What is wrong with it, and what is allowed.
@@ -443,11 +435,23 @@ pub struct ModelError {
 
 impl ModelError {
     /// `value` of `key` is refused.
-    pub fn new(key: &'static str, value: impl fmt::Display, reason: impl fmt::Display) -> Self {
+    pub fn new(
+        key: impl Into<String>,
+        value: impl fmt::Display,
+        reason: impl fmt::Display,
+    ) -> Self {
         Self {
-            key,
+            key: key.into(),
             value: value.to_string(),
             reason: reason.to_string(),
+        }
+    }
+
+    /// The same of a key in this table.
+    pub fn within(self, table: &str) -> Self {
+        Self {
+            key: format!("{table}.{}", self.key),
+            ..self
         }
     }
 }
@@ -519,7 +523,7 @@ impl Model {
             Some(key) => {
                 let value = own.get(*key).map(ToString::to_string).unwrap_or_default();
                 let reason = format!("it has no meaning with switch = {}", self.switch);
-                Err(ModelError::new(key, value.trim_matches('"'), reason))
+                Err(ModelError::new(*key, value.trim_matches('"'), reason))
             }
         }
     }

@@ -337,6 +337,18 @@ impl Fraction {
         })
     }
 
+    /// `numerator / denominator`, for constants.
+    ///
+    /// # Panics
+    ///
+    /// If the denominator is zero.
+    pub const fn ratio(numerator: u32, denominator: u32) -> Self {
+        match Self::new(numerator, denominator) {
+            Some(fraction) => fraction,
+            None => panic!("a denominator of 0"),
+        }
+    }
+
     /// The upper number, in lowest terms.
     pub const fn numerator(self) -> u32 {
         self.numerator

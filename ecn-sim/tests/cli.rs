@@ -390,10 +390,16 @@ fn bad_input_of_a_data_centre_is_refused() {
         (&["window=10B"], "window"),
         (&["alpha=0"], "alpha = 0"),
         (&["xoff=50kB"], "thresholds=dynamic"),
-        (&["kmin=5kB"], "scheme=none"),
-        (&["scheme=dcqcn", "kmin=5kB", "kmax=4kB"], "kmax = 4kB"),
-        (&["scheme=dcqcn", "rate_timer=0s"], "rate_timer"),
-        (&["scheme=dcqcn", "min_rate=1tbit"], "min_rate"),
+        (&["dcqcn.kmin=5kB"], "scheme=none"),
+        (&["kmin=5kB"], "unknown key `kmin`"),
+        (
+            &["scheme=dcqcn", "dcqcn.kmin=5kB", "dcqcn.kmax=4kB"],
+            "dcqcn.kmax = 4kB",
+        ),
+        (&["scheme=dcqcn", "dcqcn.rate_timer=0s"], "dcqcn.rate_timer"),
+        (&["scheme=dcqcn", "dcqcn.min_rate=1tbit"], "dcqcn.min_rate"),
+        (&["scheme=lipd/naive", "hp.rmin=2"], "hp.rmin = 2"),
+        (&["scheme=lipd/naive", "hp.buffer=0"], "hp.buffer = 0"),
         (&["scheme"], "KEY=VALUE"),
     ] {
         let mut words = vec!["run", "fat-tree"];

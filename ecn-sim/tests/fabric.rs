@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
+use ecn_sim::fabric::scheme;
 use ecn_sim::fabric::workload::arrivals;
-use ecn_sim::fabric::{self, Counts, Kind, Run, Scenario};
+use ecn_sim::fabric::{self, Counts, Kind, Scenario, parts};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -16,9 +17,12 @@ fn scenario(kind: Kind, settings: &[String]) -> Scenario {
 }
 
 fn counts(scenario: &Scenario, seed: u64) -> Counts {
+    counts_by(scenario, seed, 1)
+}
+
+fn counts_by(scenario: &Scenario, seed: u64, threads: u16) -> Counts {
     let topology = scenario.topology().expect("a topology");
-    let run = Run::new(scenario, &topology, seed).expect("a run");
-    run.run().expect("a run without a broken invariant")
+    parts::run(scenario, &topology, seed, threads).expect("a run without a broken invariant")
 }
 
 /// A small data centre, with memories from the smallest that is allowed on.
@@ -29,11 +33,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
         0u64..5_000,
     );
     let workload = select(vec!["incast", "permutation", "all-to-all", "poisson"]);
-    let choices = (
-        workload,
-        select(vec!["pfc", "none"]),
-        select(vec!["none", "dcqcn"]),
-    );
+    let choices = (workload, select(vec!["pfc", "none"]), select(scheme::NAMES));
     let memory = (
         0u64..60_000,
         select(vec!["1/64", "1/8", "1", "8"]),
@@ -69,7 +69,9 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
                 settings.push(format!("senders={}", hosts - 1));
             }
             if scheme == "dcqcn" {
-                settings.extend(["kmin=5kB".to_owned(), "kmax=20kB".to_owned()]);
+                settings.extend(["dcqcn.kmin=5kB".to_owned(), "dcqcn.kmax=20kB".to_owned()]);
+            } else if scheme.contains('/') {
+                settings.extend(["hp.buffer=5".to_owned(), "hp.threshold=3".to_owned()]);
             }
             settings.push(if dynamic {
                 format!("alpha={alpha}")
@@ -94,12 +96,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     /// Everything arrives, nothing is dropped with PFC, each packet crosses as many links as its path
-    /// has, no flow is faster than alone, and a run is the same each time. The run itself checks that
-    /// packets and memory are accounted for.
+    /// has, no flow is faster than alone, and a run is the same each time, by any number of threads.
+    /// The run itself checks that packets and memory are accounted for.
     #[test]
-    fn all_that_is_sent_arrives(scenario in any_scenario(), seed in 0u64..1_000) {
+    fn all_that_is_sent_arrives(scenario in any_scenario(), seed in 0u64..1_000, threads in 1u16..6) {
         let counts = counts(&scenario, seed);
-        prop_assert_eq!(&counts, &self::counts(&scenario, seed));
+        let again = counts_by(&scenario, seed, threads);
+        prop_assert_eq!(&Counts { most_packets: counts.most_packets, ..again }, &counts);
         let topology = scenario.topology().expect("a topology");
         let payload = u64::from(scenario.parameters.payload);
         let (mut flows, mut bytes, mut hops) = (0, 0, 0);
@@ -150,7 +153,7 @@ fn incast_ends_when_it_should() {
         for seed in seeds {
             let scheme = format!("scheme={scheme}");
             let settings = set(&["senders=20", "flow_size=20MB", &scheme]);
-            let report = fabric::run(&scenario(Kind::FatTree, &settings), seed).expect("a run");
+            let report = fabric::run(&scenario(Kind::FatTree, &settings), seed, 1).expect("a run");
             let end = report.last_flow_end_ms;
             assert!((end / 34.1 - 1.0).abs() < 0.02, "{scheme} {seed}: {end}");
             assert_eq!((report.flows_finished, report.dropped_packets), (20, 0));
@@ -169,16 +172,16 @@ fn dcqcn_shares_a_link() {
         "link_rate=40gbit",
         "flow_size=300MB",
         "scheme=dcqcn",
-        "kmin=5kB",
-        "kmax=200kB",
-        "pmax=1/100",
-        "alpha_timer=55us",
-        "rate_timer=55us",
-        "byte_counter=10MB",
-        "fast_steps=5",
-        "rai=40mbit",
-        "rhai=400mbit",
-        "clamp_target=on",
+        "dcqcn.kmin=5kB",
+        "dcqcn.kmax=200kB",
+        "dcqcn.pmax=1/100",
+        "dcqcn.alpha_timer=55us",
+        "dcqcn.rate_timer=55us",
+        "dcqcn.byte_counter=10MB",
+        "dcqcn.fast_steps=5",
+        "dcqcn.rai=40mbit",
+        "dcqcn.rhai=400mbit",
+        "dcqcn.clamp_target=on",
     ]);
     let scenario = scenario(Kind::LeafSpine, &settings);
     let counts = counts(&scenario, 1);
@@ -194,7 +197,7 @@ fn dcqcn_shares_a_link() {
 #[test]
 fn tail_drop_loses_and_repeats() {
     let settings = set(&["hosts=16", "senders=15", "flow_control=none", "buffer=50kB"]);
-    let report = fabric::run(&scenario(Kind::FatTree, &settings), 1).expect("a run");
+    let report = fabric::run(&scenario(Kind::FatTree, &settings), 1, 1).expect("a run");
     assert!(report.dropped_packets > 0);
     assert_eq!(report.flows_finished, 15);
     assert_eq!(report.pause_frames, 0);

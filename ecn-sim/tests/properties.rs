@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use ecn_sim::engine::{Agenda, Calendar, Event, Heap, Lanes, Queue, Time};
+use ecn_sim::engine::{Agenda, Calendar, Event, Heap, Lanes, Queue, Time, WORD};
 use ecn_sim::measure::Record;
 use ecn_sim::model::{
     Arbitration, Bypass, BypassCounts, Counting, Crossbar, Forwarding, Function, MarkIn, Marking,
@@ -362,7 +362,8 @@ proptest! {
         steps in prop::collection::vec((delay(), 0usize..4, 0u8..3), 1..300)
     ) {
         let mut lanes = Lanes::<Calendar, 3>::default();
-        let mut expected = Vec::new();
+        let mut expected: Vec<(Time, u32)> = Vec::new();
+        let mut due = Vec::new();
         for (number, (delay, line, takes)) in steps.into_iter().enumerate() {
             let now = lanes.now();
             let time = delay.map_or(now / 2, |delay| now + delay);
@@ -370,15 +371,21 @@ proptest! {
             expected.push((time.max(now), number as u32));
             expected.sort_unstable();
             for _ in 0..takes {
-                let next = (!expected.is_empty()).then(|| expected.remove(0));
-                prop_assert_eq!(lanes.pop(), next.map(|(_, number)| number));
-                prop_assert_eq!(lanes.now(), next.map_or(lanes.now(), |(time, _)| time));
+                let next = expected.first().map(|(time, _)| *time);
+                prop_assert_eq!(lanes.next_time(), next.unwrap_or(Time::MAX));
+                let until = lanes.next_time();
+                prop_assert!(!lanes.pop_all(until, &mut due));
+                prop_assert_eq!(lanes.pop_all(Time::MAX, &mut due), next.is_some());
+                due.sort_unstable();
+                for event in due.drain(..) {
+                    let (time, number) = expected.remove(0);
+                    prop_assert_eq!(event as u32 & ((1 << WORD) - 1), number);
+                    prop_assert_eq!(lanes.now(), time);
+                }
+                // All of that time.
+                prop_assert!(expected.first().is_none_or(|(time, _)| *time > lanes.now()));
             }
         }
-        for (_, number) in expected {
-            prop_assert_eq!(lanes.pop(), Some(number));
-        }
-        prop_assert_eq!(lanes.pop(), None);
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
         let reason = format!("{name} has no time series: --out and --window are for the others");
         return Err(Error::usage(reason));
     }
-    let report = fabric::run(&scenario, args.seed)?;
+    let report = fabric::run(&scenario, args.seed, args.threads)?;
     if args.json {
         return print(&json(&report)?);
     }

@@ -33,6 +33,9 @@ pub struct RunArgs {
     /// Folder for the time series (CSV), its figure (SVG) and the report (JSON)
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
+    /// Cores for one run of a data centre, by which its results do not change
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(super) threads: u16,
     /// One JSON document
     #[arg(long, short)]
     pub(super) json: bool,
@@ -46,6 +49,10 @@ const POINTS: Time = 1_000;
 pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
     if let Some(fabric) = fabric::Scenario::find(&args.scenario) {
         return super::fabric::run(fabric, args);
+    }
+    if args.threads > 1 {
+        let reason = "--threads splits runs of data centres; this one is run by one";
+        return Err(Error::usage(reason));
     }
     let mut scenario = Scenario::find(&args.scenario)?;
     for setting in &args.set {

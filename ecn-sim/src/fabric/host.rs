@@ -1,11 +1,16 @@
 //! Hosts: a NIC that sends one packet at a time, in turn for each flow that is ready, and answers each
 //! data packet with an ACK.
+//!
+//! A sender and a receiver share nothing but packets: they may be in different parts of the network.
+
+use std::collections::hash_map::Entry;
 
 use super::measure::Finished;
 use super::packet::{Kind, Linked, NONE, Packet};
 use super::run::{Event, Run};
+use super::scheme::{Acknowledged, Mark, Sender};
 use super::workload::Arrival;
-use crate::engine::Time;
+use crate::engine::{NS, Time};
 
 /// Where a flow is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +23,7 @@ pub enum State {
     Paced,
 }
 
-/// A flow, both ends.
+/// A flow at its sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
     bytes: u64,
@@ -27,26 +32,35 @@ pub struct Flow {
     next_time: Time,
     /// When it last made progress.
     progress: Time,
-    pub(super) from: u32,
+    /// Its number, by the order of the starts.
+    id: u32,
+    from: u32,
     to: u32,
     packets: u32,
     /// Number of the packet to send next.
     next: u32,
     /// All before this one are acknowledged.
     acked: u32,
-    /// Receiver: the one that comes next.
-    expected: u32,
-    /// Packets and events under way that name it.
-    references: u32,
     /// Behind it in its host's line.
     link: u32,
-    hash: u32,
     state: State,
     /// Its timer is so many times doubled: as often as it ran out since there was progress.
     backoff: u8,
-    /// Receiver: it asked for `expected`.
-    asked: bool,
+    /// Its timer is to come.
+    timed: bool,
     finished: bool,
+    scheme: Sender,
+}
+
+/// A flow at its receiver.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Receiver {
+    /// Number of the packet that comes next.
+    expected: u32,
+    /// It asked for that one.
+    asked: bool,
+    /// From when on it may notify the sender again.
+    quiet: Time,
 }
 
 impl Linked for Flow {
@@ -61,36 +75,33 @@ const MOST_BACKOFF: u8 = 6;
 
 impl Run<'_> {
     /// A flow starts.
-    pub(super) fn start(&mut self, arrival: Arrival) {
+    pub(super) fn start(&mut self, id: u32, arrival: Arrival) {
         let now = self.now();
         let packets = arrival.bytes.div_ceil(self.payload.into()) as u32;
         self.counts.flows_started += 1;
+        let timed = !self.lossless;
         let flow = self.flows.insert(Flow {
             bytes: arrival.bytes,
             start: now,
             next_time: now,
             progress: now,
+            id,
             from: arrival.from,
             to: arrival.to,
             packets,
             next: 0,
             acked: 0,
-            expected: 0,
-            references: 0,
             link: NONE,
-            // Well mixed where it is used.
-            hash: self.counts.flows_started as u32,
             state: State::Waits,
             backoff: 0,
-            asked: false,
+            timed,
             finished: false,
+            scheme: self.rules.sender(),
         });
         let Some(flow) = flow else {
             return self.too_many("flows");
         };
-        self.scheme.start(flow);
-        if !self.lossless {
-            self.flows[flow].references += 1;
+        if timed {
             self.at(now + self.retransmit_after, Event::Timer, flow);
         }
         self.go_on(flow);
@@ -108,7 +119,6 @@ impl Run<'_> {
         }
         if flow.next_time > now {
             flow.state = State::Paced;
-            flow.references += 1;
             let time = flow.next_time;
             return self.at(time, Event::Paced, number);
         }
@@ -120,9 +130,7 @@ impl Run<'_> {
 
     /// The time that its rate gave a flow has come.
     pub(super) fn paced(&mut self, number: u32) {
-        let flow = &mut self.flows[number];
-        flow.references -= 1;
-        flow.state = State::Waits;
+        self.flows[number].state = State::Waits;
         self.go_on(number);
         self.retire(number);
     }
@@ -150,43 +158,45 @@ impl Run<'_> {
                 self.payload.into()
             };
             let bytes = payload as u32 + self.header;
+            let wire = self.wire_time(bytes);
+            let end = now + wire;
+            let flow = &mut self.flows[number];
+            let gap = self.rules.sends(&mut flow.scheme, now, bytes, wire);
+            flow.next_time = gap.map_or(end, |gap| now + gap);
+            // In line again at once, if it will be ready when the port is.
+            let more = flow.next < flow.packets && flow.next - flow.acked < self.window;
+            if more {
+                flow.state = if flow.next_time <= end {
+                    State::Ready
+                } else {
+                    State::Paced
+                };
+            }
+            let (state, time) = (flow.state, flow.next_time);
             let id = self.packets.insert(Packet {
                 flow: number,
+                id: flow.id,
                 number: packet,
-                next: NONE,
-                port,
-                ingress: NONE,
-                destination: flow.to,
-                hash: flow.hash,
+                link: NONE,
+                sent_ns: (now / NS) as u32,
+                source: flow.from as u16,
+                destination: flow.to as u16,
+                ingress: 0,
                 bytes: bytes as u16,
                 kind: Kind::Data,
-                marked: false,
+                mark: Mark::None,
+                last: packet + 1 == flow.packets,
             });
+            match state {
+                State::Ready => self.ports[port as usize].data.push(&mut self.flows, number),
+                State::Paced => self.at(time, Event::Paced, number),
+                State::Waits => {}
+            }
             let Some(id) = id else {
                 self.too_many("packets");
                 return false;
             };
             self.data_sent += 1;
-            let end = now + self.wire_time(bytes);
-            let flow = &mut self.flows[number];
-            flow.references += 1;
-            flow.next_time = match self.scheme.sends(number, now, bytes) {
-                // Less than 2^64: a packet has less than 2^14 bytes.
-                Some(rate) => now + u64::from(bytes) * 1_000_000_000_000 / rate,
-                None => end,
-            };
-            // In line again at once, if it will be ready when the port is.
-            if flow.next < flow.packets && flow.next - flow.acked < self.window {
-                if flow.next_time <= end {
-                    flow.state = State::Ready;
-                    self.ports[port as usize].data.push(&mut self.flows, number);
-                } else {
-                    flow.state = State::Paced;
-                    flow.references += 1;
-                    let time = flow.next_time;
-                    self.at(time, Event::Paced, number);
-                }
-            }
             self.transmit(port, id);
             return true;
         }
@@ -194,56 +204,68 @@ impl Run<'_> {
 
     /// A packet is at its host.
     #[inline]
-    pub(super) fn receive(&mut self, id: u32) {
-        let packet = self.packets[id];
-        let flow = packet.flow;
+    pub(super) fn receive(&mut self, number: u32) {
+        let packet = self.packets[number];
         match packet.kind {
-            Kind::Data => self.receive_data(id),
-            Kind::Ack | Kind::Nak => {
-                self.acknowledge(packet);
-                self.forget(id);
-            }
+            Kind::Data => return self.receive_data(number),
+            Kind::Ack | Kind::Nak => self.acknowledge(packet),
             Kind::Cnp => {
                 let now = self.now();
-                self.scheme.notified(flow, now);
-                self.forget(id);
+                let flow = &mut self.flows[packet.flow];
+                if flow.id == packet.id {
+                    self.rules.notified(&mut flow.scheme, now, packet.mark);
+                }
             }
             Kind::Pause | Kind::Resume => {
-                self.broken("a PFC frame went beyond its link", packet.port)
+                return self.broken("a PFC frame went beyond its link", packet.link);
             }
         }
+        self.packets.remove(number);
     }
 
-    fn receive_data(&mut self, id: u32) {
-        let packet = self.packets[id];
+    fn receive_data(&mut self, number: u32) {
+        let now = self.now();
+        let packet = self.packets[number];
+        let to = u32::from(packet.destination);
         self.data_delivered += 1;
-        let flow = &mut self.flows[packet.flow];
-        let (from, to, hash) = (flow.from, flow.to, !flow.hash);
+        let mut entry = match self.receivers.entry(packet.id) {
+            Entry::Occupied(entry) => entry,
+            Entry::Vacant(entry) => entry.insert_entry(Receiver::default()),
+        };
+        let receiver = entry.get_mut();
         let mut kind = Kind::Ack;
         let mut answers = true;
-        if packet.number == flow.expected {
-            flow.expected += 1;
-            flow.asked = false;
-        } else if packet.number > flow.expected {
+        let mut complete = false;
+        if packet.number == receiver.expected {
+            receiver.expected += 1;
+            receiver.asked = false;
+            complete = packet.last;
+        } else if packet.number > receiver.expected {
             if self.lossless {
                 return self.broken("a packet is missing in a lossless run", to);
             }
             kind = Kind::Nak;
-            answers = !flow.asked;
-            flow.asked = true;
+            answers = !receiver.asked;
+            receiver.asked = true;
         }
-        let expected = flow.expected;
         let answer = Packet {
-            number: expected,
-            destination: from,
-            hash,
+            number: receiver.expected,
+            source: packet.destination,
+            destination: packet.source,
             bytes: self.ack_bytes as u16,
             kind,
-            marked: false,
             ..packet
         };
-        if packet.marked && self.scheme.notifies(packet.flow, self.now()) {
-            self.flows[packet.flow].references += 1;
+        let notifies = match packet.mark {
+            Mark::None => None,
+            _ => self.rules.notifies(receiver.quiet, now),
+        };
+        receiver.quiet = notifies.unwrap_or(receiver.quiet);
+        // Where packets get lost, late copies of others may follow.
+        if complete && self.lossless {
+            entry.remove();
+        }
+        if notifies.is_some() {
             let cnp = Packet {
                 bytes: self.cnp_bytes as u16,
                 kind: Kind::Cnp,
@@ -256,17 +278,18 @@ impl Run<'_> {
         }
         if answers {
             // The packet goes back as its ACK.
-            self.packets[id] = answer;
-            self.send_control(to, id);
+            self.packets[number] = answer;
+            self.send_control(to, number);
         } else {
-            self.forget(id);
+            self.packets.remove(number);
         }
     }
 
     fn acknowledge(&mut self, ack: Packet) {
         let now = self.now();
         let flow = &mut self.flows[ack.flow];
-        if flow.finished {
+        // A finished flow's place may be another's.
+        if flow.finished || flow.id != ack.id {
             return;
         }
         if ack.number > flow.acked {
@@ -278,17 +301,32 @@ impl Run<'_> {
         if ack.kind == Kind::Nak && ack.number >= flow.acked {
             flow.next = ack.number;
         }
+        let in_flight = flow.next - flow.acked;
+        let ack_ns = (now / NS) as u32;
+        let acknowledged = Acknowledged {
+            now,
+            rtt: Time::from(ack_ns.wrapping_sub(ack.sent_ns)) * NS,
+            mark: ack.mark,
+            in_flight,
+        };
+        self.rules.acknowledged(&mut flow.scheme, &acknowledged);
         if flow.acked == flow.packets {
             flow.finished = true;
-            let (bytes, start, from, to) = (flow.bytes, flow.start, flow.from, flow.to);
+            let (id, bytes, start, from, to) =
+                (flow.id, flow.bytes, flow.start, flow.from, flow.to);
             let ideal = self.ideal(bytes, from, to);
             let time = now - start;
             self.counts.last_end = now;
             self.counts.finished.push(Finished {
+                id,
+                from,
+                to,
                 bytes,
+                start,
                 time,
                 slowdown: time as f64 / ideal as f64,
             });
+            self.retire(ack.flow);
         } else if flow.state == State::Waits {
             self.go_on(ack.flow);
         }
@@ -301,7 +339,7 @@ impl Run<'_> {
         let now = self.now();
         let flow = &mut self.flows[number];
         if flow.finished {
-            flow.references -= 1;
+            flow.timed = false;
             return self.retire(number);
         }
         if now - flow.progress >= self.retransmit_after << flow.backoff {
@@ -314,20 +352,11 @@ impl Run<'_> {
         self.go_on(number);
     }
 
-    /// A packet is gone.
-    #[inline]
-    pub(super) fn forget(&mut self, id: u32) {
-        let flow = self.packets[id].flow;
-        self.packets.remove(id);
-        self.flows[flow].references -= 1;
-        self.retire(flow);
-    }
-
-    /// The number of a flow that is finished and named nowhere is free again.
+    /// The place of a flow that is finished and that no event names is free again.
     #[inline]
     fn retire(&mut self, number: u32) {
         let flow = &self.flows[number];
-        if flow.finished && flow.references == 0 && flow.state == State::Waits {
+        if flow.finished && !flow.timed && flow.state == State::Waits {
             self.flows.remove(number);
         }
     }

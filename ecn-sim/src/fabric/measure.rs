@@ -7,8 +7,16 @@ use crate::engine::Time;
 /// A flow that is finished.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Finished {
+    /// Its number, by the order of the starts.
+    pub id: u32,
+    /// From this host.
+    pub from: u32,
+    /// To this one.
+    pub to: u32,
     /// Its payload.
     pub bytes: u64,
+    /// When it started.
+    pub start: Time,
     /// From its start until its last ACK was back.
     pub time: Time,
     /// That over what it takes in an idle network.
@@ -96,7 +104,11 @@ mod tests {
 
     fn flow(bytes: u64, slowdown: f64) -> Finished {
         Finished {
+            id: 0,
+            from: 0,
+            to: 1,
             bytes,
+            start: 0,
             time: 1,
             slowdown,
         }

@@ -1,10 +1,12 @@
 //! A data centre: hosts, shared-memory switches, PFC or tail drop, and congestion control, packet by
 //! packet.
 
+pub mod congestion;
 pub mod host;
 pub mod measure;
 pub mod packet;
 pub mod parameters;
+pub mod parts;
 pub mod run;
 pub mod scheme;
 pub mod switch;
@@ -18,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::MS;
 use measure::Slowdowns;
 pub use parameters::{Kind, Scenario};
-pub use run::{Counts, Run, RunError};
+pub use run::{Counts, RunError};
 
 /// One run, as `ecn sim run -j` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,18 +61,17 @@ pub struct Report {
     pub setup_s: f64,
 }
 
-/// Runs a scenario.
+/// Runs a scenario with so many threads; what it reports but for the times does not depend on that.
 ///
 /// # Errors
 ///
 /// A value that makes no sense, or a broken invariant.
-pub fn run(scenario: &Scenario, seed: u64) -> Result<Report, RunError> {
+pub fn run(scenario: &Scenario, seed: u64, threads: u16) -> Result<Report, RunError> {
     let begin = Instant::now();
     let topology = scenario.topology()?;
-    let run = Run::new(scenario, &topology, seed)?;
     let setup_s = begin.elapsed().as_secs_f64();
     let begin = Instant::now();
-    let counts = run.run()?;
+    let counts = parts::run(scenario, &topology, seed, threads)?;
     let wall_s = begin.elapsed().as_secs_f64();
     Ok(report(scenario, seed, counts, wall_s, setup_s))
 }

@@ -1,5 +1,7 @@
 //! Packets, and the queues that they wait in.
 
+use super::scheme::Mark;
+
 use crate::engine::Slab;
 
 /// No packet, flow or port.
@@ -14,7 +16,7 @@ pub enum Kind {
     Ack,
     /// The same, and a later one came instead: send again from this number on.
     Nak,
-    /// DCQCN's congestion notification.
+    /// A receiver's notification of marks.
     Cnp,
     /// PFC: no more data.
     Pause,
@@ -25,29 +27,62 @@ pub enum Kind {
 /// A packet, on a link or in a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// The flow, [`NONE`] for PFC frames.
+    /// The place of its flow at the sender, [`NONE`] for what does not leave its link.
     pub flow: u32,
+    /// Its flow, by the order of the starts.
+    pub id: u32,
     /// Number of a data packet in its flow; of an ACK: the number of the packet expected next.
     pub number: u32,
-    /// Behind it in its queue.
-    pub next: u32,
-    /// The port that it arrives at.
-    pub port: u32,
-    /// While it waits in a switch: the port that it came by.
-    pub ingress: u32,
+    /// On a link: the port that it arrives at. In a queue: the one behind it.
+    pub link: u32,
+    /// When the sender began to send the data, ns, modulo 2^32; an ACK says it again.
+    pub sent_ns: u32,
+    /// The host that it is from; of answers, the one that they are for.
+    pub source: u16,
     /// The host that it is for.
-    pub destination: u32,
-    /// Chooses among equal paths.
-    pub hash: u32,
+    pub destination: u16,
+    /// While it waits in a switch: which of the switch's ports it came by.
+    pub ingress: u16,
     /// Length on the wire.
     pub bytes: u16,
     /// What it is.
     pub kind: Kind,
-    /// Congestion experienced.
-    pub marked: bool,
+    /// Congestion experienced, or not to be judged; of answers, what the data said.
+    pub mark: Mark,
+    /// The last one of its flow.
+    pub last: bool,
 }
 
 const _: () = assert!(size_of::<Packet>() == 32);
+
+impl Packet {
+    /// Chooses among equal paths; what goes back takes ways of its own.
+    #[inline]
+    pub const fn hash(&self) -> u32 {
+        match self.kind {
+            Kind::Data => self.id,
+            _ => !self.id,
+        }
+    }
+
+    /// What a port tells the one at the other end.
+    pub const fn of_link(kind: Kind, bytes: u16) -> Self {
+        Self {
+            flow: NONE,
+            id: 0,
+            number: 0,
+            link: NONE,
+            sent_ns: 0,
+            source: 0,
+            destination: 0,
+            ingress: 0,
+            bytes,
+            kind,
+            mark: Mark::None,
+            last: false,
+        }
+    }
+}
 
 /// What can be in a [`List`].
 pub trait Linked {
@@ -58,7 +93,7 @@ pub trait Linked {
 impl Linked for Packet {
     #[inline]
     fn next(&mut self) -> &mut u32 {
-        &mut self.next
+        &mut self.link
     }
 }
 

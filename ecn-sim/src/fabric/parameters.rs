@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::scheme::{self, dcqcn};
+use super::scheme;
 use super::switch::headroom_needed;
 use super::topology::{Plan, Topology, dumbbell, fat_tree, fat_tree_ports, leaf_spine};
 use super::workload::{Cdf, Workload};
@@ -161,7 +161,7 @@ impl Default for Parameters {
             workload: Workload::Incast,
             senders: 20,
             flow_size: Size::from_bytes(1_000_000),
-            load: Fraction::new(1, 2).unwrap_or(dcqcn::Parameters::default().pmax),
+            load: Fraction::ratio(1, 2),
             cdf: Cdf::WebSearch,
             duration: DurationText::from_millis(1),
             limit: DurationText::from_secs(10),
@@ -172,7 +172,7 @@ impl Default for Parameters {
             flow_control: FlowControl::Pfc,
             buffer: Size::from_bytes(1_000_000),
             thresholds: Thresholds::Dynamic,
-            alpha: Fraction::new(1, 8).unwrap_or(dcqcn::Parameters::default().pmax),
+            alpha: Fraction::ratio(1, 8),
             xoff: Size::from_bytes(100_000),
             xon_gap: Auto::Auto,
             headroom: Auto::Auto,
@@ -214,8 +214,8 @@ pub struct Scenario {
     pub kind: Kind,
     /// What was chosen.
     pub parameters: Parameters,
-    /// And of DCQCN.
-    pub dcqcn: dcqcn::Parameters,
+    /// And of the schemes.
+    pub schemes: scheme::Parameters,
 }
 
 /// Bytes of a PFC frame: the shortest that Ethernet has.
@@ -240,7 +240,7 @@ impl Scenario {
         Some(Self {
             kind,
             parameters: Parameters::default(),
-            dcqcn: dcqcn::Parameters::default(),
+            schemes: scheme::Parameters::default(),
         })
     }
 
@@ -264,23 +264,33 @@ impl Scenario {
         let dynamic = own.thresholds == Thresholds::Dynamic;
         only(dynamic, &["alpha"]);
         only(!dynamic, &["xoff"]);
-        if own.scheme != scheme::Name::Dcqcn {
-            strange.extend(dcqcn::KEYS);
-        }
         strange
     }
 
     fn all_keys(&self) -> Table {
         let mut all = Table::try_from(&self.parameters).unwrap_or_default();
-        all.extend(Table::try_from(&self.dcqcn).unwrap_or_default());
+        for (scheme, table) in self.tables() {
+            let Value::Table(table) = table else { continue };
+            let dotted = |(key, value)| (format!("{scheme}.{key}"), value);
+            all.extend(table.into_iter().map(dotted));
+        }
         all
     }
 
-    /// The keys that matter with their values; `k` as it is taken.
+    /// The parameters of the schemes, by scheme.
+    fn tables(&self) -> Table {
+        Table::try_from(&self.schemes).unwrap_or_default()
+    }
+
+    /// The keys that matter with their values; `k` as it is taken, the scheme's own in a table.
     pub fn parameters(&self) -> Table {
-        let mut all = self.all_keys();
+        let mut all = Table::try_from(&self.parameters).unwrap_or_default();
         for key in self.strange() {
             all.remove(key);
+        }
+        let scheme = self.parameters.scheme.table();
+        if let Some(table) = self.tables().remove(scheme) {
+            all.insert(scheme.to_owned(), table);
         }
         if let Some(k) = all.get_mut("k") {
             *k = Value::String(self.ports_of_a_switch().to_string());
@@ -322,8 +332,18 @@ impl Scenario {
         let value = Value::String(value.trim().to_owned());
         let (all, error) = with_key(self.keys(), key.trim(), &value)?;
         let reason = |e: toml::de::Error| error(e.message());
-        let parameters = all.clone().try_into().map_err(reason)?;
-        self.dcqcn = all.try_into().map_err(reason)?;
+        let (mut own, mut schemes) = (Table::new(), self.tables());
+        for (key, value) in all {
+            let Some((scheme, key)) = key.split_once('.') else {
+                own.insert(key, value);
+                continue;
+            };
+            if let Some(Value::Table(table)) = schemes.get_mut(scheme) {
+                table.insert(key.to_owned(), value);
+            }
+        }
+        let parameters = own.try_into().map_err(reason)?;
+        self.schemes = schemes.try_into().map_err(reason)?;
         self.parameters = parameters;
         Ok(())
     }
@@ -365,14 +385,24 @@ impl Scenario {
             Scenario::find(self.kind.name())
                 .map_or_else(Table::new, |scenario| scenario.all_keys()),
         );
-        for key in self.strange() {
+        let scheme = own.scheme.table();
+        let of_others = |key: &&str| {
+            key.split_once('.')
+                .is_some_and(|(table, _)| table != scheme)
+        };
+        let of_others = all.keys().map(String::as_str).filter(of_others);
+        for key in self.strange().into_iter().chain(of_others) {
             if all.get(key) != defaults.get(key) {
                 let value = all.get(key).map(ToString::to_string).unwrap_or_default();
                 let reason = format!(
                     "it has no meaning with {}, workload={}, flow_control={}, thresholds={}, scheme={}",
                     self.kind, own.workload, own.flow_control, own.thresholds, own.scheme
                 );
-                return Err(ModelError::new(key, value.trim_matches('"'), reason));
+                return Err(ModelError::new(
+                    key.to_owned(),
+                    value.trim_matches('"'),
+                    reason,
+                ));
             }
         }
         within("hosts", own.hosts.into(), 2, 16_384)?;
@@ -435,7 +465,7 @@ impl Scenario {
             let reason = format!("at least a packet's payload, {}, is allowed", own.payload);
             return Err(ModelError::new("window", own.window, reason));
         }
-        self.dcqcn.rules(own.link_rate).map(drop)
+        self.schemes.rules(own.scheme, own.link_rate).map(drop)
     }
 
     fn check_memory(&self) -> Result<(), ModelError> {

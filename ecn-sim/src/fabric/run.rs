@@ -3,18 +3,27 @@
 //! A packet takes one event per link, its arrival at the other end, and one more where something waits
 //! for the port that it leaves by. Links are alike, so arrivals of packets of one size come in the
 //! order in which they were sent, and are not sorted.
+//!
+//! Events at the same time have an order that does not depend on who else is in the same part of the
+//! network: arrivals by port, then flows that start, then what a node scheduled for itself. So a run is
+//! the same however it is [split](super::parts).
 
 mod invariants;
 
-use rand::{Rng as _, SeedableRng as _};
-use rand_pcg::Pcg64Mcg;
+pub use invariants::finish;
 
-use super::host::Flow;
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use super::congestion::{Detection, Place};
+use super::host::{Flow, Receiver};
 use super::measure::Finished;
-use super::packet::{Kind, NONE, Packet};
+use super::packet::{Kind, Packet};
 use super::parameters::{ACK_EXTRA, CNP_EXTRA, FlowControl, PAUSE_BYTES, Scenario, Thresholds};
-use super::scheme::{self, Scheme};
-use super::switch::{Limits, Memory, Port, Red, Threshold};
+use super::parts::Part;
+use super::scheme::{Mark, Rules};
+use super::switch::{Limits, Memory, Port, Threshold};
 use super::topology::Topology;
 use super::workload::{Arrival, Arrivals, arrivals};
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD};
@@ -112,26 +121,31 @@ pub struct Counts {
     pub data_packet_hops: u64,
     /// Links that packets crossed.
     pub packet_hops: u64,
-    /// Events.
+    /// Events, without the starts of flows.
     pub events: u64,
     /// Most packets at once.
     pub most_packets: u64,
 }
 
-/// A run that goes on.
+/// A part of a run that goes on: all of the network, or some of its nodes.
 pub struct Run<'a> {
     pub(super) topology: &'a Topology,
+    part: Part<'a>,
     agenda: Lanes<Calendar, { Line::COUNT }>,
     pub(super) ports: Vec<Port>,
     memories: Vec<Memory>,
     pub(super) packets: Slab<Packet>,
     pub(super) flows: Slab<Flow>,
-    pub(super) scheme: Scheme,
+    pub(super) receivers: HashMap<u32, Receiver, FixedState>,
+    pub(super) rules: Rules,
+    detection: Detection,
     arrivals: Arrivals,
     upcoming: Option<Arrival>,
-    random: Pcg64Mcg,
+    /// Number of that one.
+    upcoming_id: u32,
+    /// By part, what has left for there, and when it arrives.
+    pub(super) leaving: Vec<Vec<(Time, Packet)>>,
     limits: Limits,
-    red: Option<Red>,
     pub(super) lossless: bool,
     pub(super) payload: u32,
     pub(super) header: u32,
@@ -141,7 +155,7 @@ pub struct Run<'a> {
     pub(super) window: u32,
     pub(super) retransmit_after: Time,
     pub(super) delay: Time,
-    limit: Time,
+    pub(super) limit: Time,
     /// Picoseconds per byte, in 2^-20.
     byte_time: u64,
     data_time: Time,
@@ -149,27 +163,35 @@ pub struct Run<'a> {
     pub(super) counts: Counts,
     pub(super) data_sent: u64,
     pub(super) data_delivered: u64,
-    data_on_links: u64,
-    error: Option<RunError>,
+    /// Less than none, where more came from other parts than left for them.
+    pub(super) data_on_links: i64,
+    until_check: u64,
+    pub(super) error: Option<RunError>,
 }
 
 impl<'a> Run<'a> {
-    /// A run of a scenario on its topology.
+    /// A run of a scenario on its topology, of this part of it.
     ///
     /// # Errors
     ///
     /// A value that makes no sense, or a file that cannot be read.
-    pub fn new(scenario: &Scenario, topology: &'a Topology, seed: u64) -> Result<Self, ModelError> {
+    pub fn new(
+        scenario: &Scenario,
+        topology: &'a Topology,
+        part: Part<'a>,
+        seed: u64,
+    ) -> Result<Self, ModelError> {
         scenario.check()?;
         let own = &scenario.parameters;
-        let rules = scenario.dcqcn.rules(own.link_rate)?;
         let lossless = own.flow_control == FlowControl::Pfc;
         let frame = scenario.frame();
         let headroom = scenario.headroom();
-        let ports = topology.peer.iter().zip(&topology.node);
-        let ports = ports.map(|(&peer, &node)| Port {
+        let ports = (0..).zip(topology.peer.iter().zip(&topology.node));
+        let ports = ports.map(|(number, (&peer, &node))| Port {
             peer,
             node,
+            own: topology.own(number),
+            part: part.of(topology, peer),
             ..Port::default()
         });
         let shared = own.buffer.bytes() - headroom;
@@ -178,27 +200,22 @@ impl<'a> Run<'a> {
             pool: shared * topology.ports(switch).len() as u64,
             used: 0,
         });
-        let dcqcn = own.scheme == scheme::Name::Dcqcn;
-        let (kmin, kmax) = scenario.dcqcn.thresholds(own.link_rate);
-        let pmax = scenario.dcqcn.pmax;
         let rate = u128::from(own.link_rate.bytes_per_s());
         let window = own.window.or(Size::from_bytes(u64::MAX)).bytes() / u64::from(own.payload);
-        let mut arrivals = arrivals(own, seed)?;
+        let gap = Size::from_bytes(2 * u64::from(frame));
         let mut run = Self {
             agenda: Lanes::default(),
             ports: ports.collect(),
             memories: memories.collect(),
             packets: Slab::default(),
             flows: Slab::default(),
-            scheme: if dcqcn {
-                Scheme::Dcqcn(rules, Vec::new())
-            } else {
-                Scheme::None
-            },
-            upcoming: arrivals.next(),
-            arrivals,
-            // Not the workload's stream.
-            random: Pcg64Mcg::seed_from_u64(seed ^ 1 << 63),
+            receivers: HashMap::default(),
+            rules: scenario.schemes.rules(own.scheme, own.link_rate)?,
+            detection: Detection::new(scenario, topology, seed)?,
+            arrivals: arrivals(own, seed)?,
+            upcoming: None,
+            upcoming_id: 0,
+            leaving: vec![Vec::new(); part.count()],
             limits: Limits {
                 threshold: match own.thresholds {
                     Thresholds::Dynamic => {
@@ -207,17 +224,9 @@ impl<'a> Run<'a> {
                     }
                     Thresholds::Static => Threshold::Static(own.xoff.bytes()),
                 },
-                gap: own
-                    .xon_gap
-                    .or(Size::from_bytes(2 * u64::from(frame)))
-                    .bytes(),
+                gap: own.xon_gap.or(gap).bytes(),
                 headroom: headroom as u32,
             },
-            red: dcqcn.then(|| Red {
-                kmin: kmin as u32,
-                kmax: kmax as u32,
-                pmax: (u64::from(pmax.numerator()) << 32) / u64::from(pmax.denominator()),
-            }),
             lossless,
             payload: own.payload,
             header: own.header,
@@ -231,66 +240,83 @@ impl<'a> Run<'a> {
             data_time: 0,
             ack_time: 0,
             topology,
+            part,
             counts: Counts::default(),
             data_sent: 0,
             data_delivered: 0,
             data_on_links: 0,
+            until_check: CHECK_EVENTS,
             error: None,
         };
         (run.data_time, run.ack_time) = (run.wire_time(frame), run.wire_time(run.ack_bytes));
+        run.find_upcoming();
         Ok(run)
     }
 
-    /// Runs to the end: all flows are finished, or time is up.
-    ///
-    /// # Errors
-    ///
-    /// What always holds does not: nothing is dropped with PFC, nothing gets lost otherwise, and
-    /// something moves as long as packets wait.
-    pub fn run(mut self) -> Result<Counts, RunError> {
-        if let Some(first) = self.upcoming {
-            self.at(first.start, Event::Start, 0);
-        }
-        let mut until_check = CHECK_EVENTS;
-        while let Some(word) = self.agenda.pop() {
-            if self.now() > self.limit {
-                break;
-            }
-            self.counts.events += 1;
-            let number = word & ((1 << INDEX) - 1);
-            match word >> INDEX {
-                0 => self.arrive(number),
-                1 => {
-                    self.ports[number as usize].wakes = false;
-                    self.serve(number);
+    /// What happens before `until`. Stops at an error.
+    pub(super) fn advance(&mut self, until: Time) {
+        let mut due = Vec::new();
+        while self.agenda.pop_all(until, &mut due) {
+            if due.len() > 1 {
+                for event in &mut due {
+                    *event = self.ranked(*event);
                 }
-                2 => self.paced(number),
-                3 => self.timer(number),
-                _ => self.start_due(),
+                due.sort_unstable();
             }
-            until_check -= 1;
-            if until_check == 0 {
-                until_check = CHECK_EVENTS;
+            for event in due.drain(..) {
+                self.happens(event as u32 & ((1 << WORD) - 1));
+            }
+            if self.until_check <= self.counts.events {
+                self.until_check = self.counts.events + CHECK_EVENTS;
                 self.check();
             }
-            if let Some(error) = self.error.take() {
-                return Err(error);
+            if self.error.is_some() {
+                return;
             }
         }
-        self.check();
-        let unfinished = self.counts.flows_started - self.counts.finished.len() as u64;
-        if self.error.is_none() && self.now() <= self.limit {
-            if unfinished > 0 {
-                self.deadlock();
-            } else if !(self.packets.is_empty() && self.flows.is_empty()) {
-                self.broken("packets or flows are left when all is finished", 0);
+    }
+
+    /// An event with its place among those of the same time before its word, instead of its number:
+    /// arrivals by port, then flows that start, then the others as they were scheduled.
+    #[inline]
+    fn ranked(&self, event: u64) -> u64 {
+        let word = event & ((1 << WORD) - 1);
+        let number = word as u32 & ((1 << INDEX) - 1);
+        match word >> INDEX {
+            0 => u64::from(self.packets[number].link) << WORD | word,
+            4 => 1 << 62 | word,
+            _ => 1 << 63 | event,
+        }
+    }
+
+    #[inline(always)]
+    fn happens(&mut self, word: u32) {
+        self.counts.events += 1;
+        let number = word & ((1 << INDEX) - 1);
+        match word >> INDEX {
+            0 => self.arrive(number),
+            1 => {
+                self.ports[number as usize].wakes = false;
+                self.serve(number);
             }
+            2 => self.paced(number),
+            3 => self.timer(number),
+            _ => self.start_due(),
         }
-        self.counts.most_packets = self.packets.most() as u64;
-        match self.error {
-            Some(error) => Err(error),
-            None => Ok(self.counts),
+    }
+
+    /// Takes in what comes from another part.
+    pub(super) fn take_in(&mut self, time: Time, packet: Packet) {
+        self.data_on_links += i64::from(packet.kind == Kind::Data);
+        match self.packets.insert(packet) {
+            Some(id) => self.at(time, Event::Arrive, id),
+            None => self.too_many("packets"),
         }
+    }
+
+    /// When something happens next; `Time::MAX`: nothing is to come.
+    pub(super) fn next_time(&self) -> Time {
+        self.agenda.next_time()
     }
 
     /// The time.
@@ -304,13 +330,25 @@ impl<'a> Run<'a> {
         self.agenda.at(Line::OTHERS, time, event.word(number));
     }
 
-    fn start_due(&mut self) {
-        while let Some(arrival) = self.upcoming {
-            if arrival.start > self.now() {
+    /// The next flow that starts here.
+    fn find_upcoming(&mut self) {
+        loop {
+            self.upcoming = self.arrivals.next();
+            self.upcoming_id = self.upcoming_id.wrapping_add(1);
+            let Some(arrival) = self.upcoming else {
+                return;
+            };
+            if self.part.has(self.topology, arrival.from) {
                 return self.at(arrival.start, Event::Start, 0);
             }
-            self.upcoming = self.arrivals.next();
-            self.start(arrival);
+        }
+    }
+
+    fn start_due(&mut self) {
+        self.counts.events -= 1;
+        if let Some(arrival) = self.upcoming {
+            self.start(self.upcoming_id, arrival);
+            self.find_upcoming();
         }
     }
 
@@ -328,7 +366,7 @@ impl<'a> Run<'a> {
         let other_time = self.wire_time(bytes);
         let packet = &mut self.packets[id];
         let port = &mut self.ports[number as usize];
-        packet.port = port.peer;
+        packet.link = port.peer;
         let (time, arrives, ends) = match packet.kind {
             Kind::Ack | Kind::Nak => (self.ack_time, Line::ACKS, Line::ACK_ENDS),
             Kind::Data if bytes == self.payload + self.header => {
@@ -337,16 +375,22 @@ impl<'a> Run<'a> {
             _ => (other_time, Line::OTHERS, Line::OTHERS),
         };
         self.counts.packet_hops += 1;
-        let is_data = u64::from(packet.kind == Kind::Data);
-        self.counts.data_packet_hops += is_data;
-        self.data_on_links += is_data;
+        let is_data = packet.kind == Kind::Data;
+        self.counts.data_packet_hops += u64::from(is_data);
         let end = now + time;
         port.busy_until = end;
-        self.agenda
-            .at(arrives, end + self.delay, Event::Arrive.word(id));
         if port.has_work() {
             port.wakes = true;
             self.agenda.at(ends, end, Event::Free.word(number));
+        }
+        let (part, arrival) = (port.part, end + self.delay);
+        if part == self.part.number() {
+            self.data_on_links += i64::from(is_data);
+            self.agenda.at(arrives, arrival, Event::Arrive.word(id));
+        } else {
+            let packet = self.packets[id];
+            self.packets.remove(id);
+            self.leaving[usize::from(part)].push((arrival, packet));
         }
     }
 
@@ -377,7 +421,7 @@ impl<'a> Run<'a> {
         if let Some(id) = port.control.pop(&mut self.packets) {
             return self.transmit(number, id);
         }
-        if port.paused {
+        if port.off {
             return;
         }
         if number < self.topology.hosts {
@@ -387,14 +431,23 @@ impl<'a> Run<'a> {
         let Some(id) = port.data.pop(&mut self.packets) else {
             return;
         };
-        let packet = &self.packets[id];
+        let packet = &mut self.packets[id];
         let bytes = u32::from(packet.bytes);
-        let ingress = packet.ingress;
         port.queued -= bytes;
-        let switch = port.node as usize;
+        let switch = port.node;
+        let place = Place {
+            switch,
+            ingress: packet.ingress,
+            egress: port.own,
+            queued: port.queued,
+        };
+        let mark = packet.mark;
+        self.detection.leaves(place, packet);
+        self.counts.marked_packets += u64::from(mark == Mark::None && packet.mark != mark);
         self.transmit(number, id);
-        let memory = &mut self.memories[switch];
+        let memory = &mut self.memories[switch as usize];
         if self.lossless {
+            let ingress = self.topology.ports(switch).start + u32::from(place.ingress);
             let port = &mut self.ports[ingress as usize];
             self.limits.give(memory, port, bytes);
             if port.pause_wanted != port.pause_sent {
@@ -415,18 +468,7 @@ impl<'a> Run<'a> {
         } else {
             Kind::Resume
         };
-        let frame = Packet {
-            flow: NONE,
-            number: 0,
-            next: NONE,
-            port: NONE,
-            ingress: NONE,
-            destination: NONE,
-            hash: 0,
-            bytes: PAUSE_BYTES as u16,
-            kind,
-            marked: false,
-        };
+        let frame = Packet::of_link(kind, PAUSE_BYTES as u16);
         match self.packets.insert(frame) {
             Some(id) => self.transmit(number, id),
             None => self.too_many("packets"),
@@ -449,12 +491,12 @@ impl<'a> Run<'a> {
     #[inline]
     fn arrive(&mut self, id: u32) {
         let packet = &self.packets[id];
-        let (number, kind) = (packet.port, packet.kind);
-        self.data_on_links -= u64::from(kind == Kind::Data);
+        let (number, kind) = (packet.link, packet.kind);
+        self.data_on_links -= i64::from(kind == Kind::Data);
         match kind {
             Kind::Pause | Kind::Resume => {
                 self.packets.remove(id);
-                self.ports[number as usize].paused = kind == Kind::Pause;
+                self.ports[number as usize].off = kind == Kind::Pause;
                 self.wake(number);
             }
             _ if number < self.topology.hosts => self.receive(id),
@@ -467,27 +509,31 @@ impl<'a> Run<'a> {
     fn forward(&mut self, id: u32, ingress: u32) {
         let now = self.now();
         let packet = &mut self.packets[id];
-        let switch = self.ports[ingress as usize].node;
-        let out = self.topology.route(switch, packet.destination, packet.hash);
+        let came_by = &self.ports[ingress as usize];
+        let (switch, own) = (came_by.node, came_by.own);
+        let to = u32::from(packet.destination);
+        let out = self.topology.route(switch, to, packet.hash());
         let port = &mut self.ports[out as usize];
         if packet.kind != Kind::Data {
             return self.send_control(out, id);
         }
-        if !port.wakes && port.busy_until <= now && !port.paused && port.data.is_empty() {
+        if !port.wakes && port.busy_until <= now && !port.off && port.data.is_empty() {
             // It does not wait: it takes no memory.
             return self.transmit(out, id);
         }
         let bytes = u32::from(packet.bytes);
-        if let Some(red) = &self.red
-            && !packet.marked
-            && red.marks(port.queued, || self.random.random())
-        {
-            packet.marked = true;
-            self.counts.marked_packets += 1;
-        }
+        let place = Place {
+            switch,
+            ingress: own,
+            egress: port.own,
+            queued: port.queued,
+        };
+        let mark = packet.mark;
+        self.detection.waits(place, packet);
+        self.counts.marked_packets += u64::from(mark == Mark::None && packet.mark != mark);
         let memory = &mut self.memories[switch as usize];
         if self.lossless {
-            packet.ingress = ingress;
+            packet.ingress = own;
             let came_by = &mut self.ports[ingress as usize];
             if !self.limits.take(memory, came_by, bytes) {
                 return self.broken("a drop in a lossless run", ingress);
@@ -497,7 +543,9 @@ impl<'a> Run<'a> {
             }
         } else if !self.limits.take_tail(memory, port, bytes) {
             self.counts.dropped_packets += 1;
-            return self.forget(id);
+            self.detection.dropped(place);
+            self.packets.remove(id);
+            return;
         }
         let port = &mut self.ports[out as usize];
         port.queued += bytes;

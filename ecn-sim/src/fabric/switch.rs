@@ -1,5 +1,4 @@
-//! A shared-memory, output-queued switch: its ports, what they may hold, when they pause others, and
-//! which packets they mark.
+//! A shared-memory, output-queued switch: its ports, what they may hold, and when they pause others.
 
 use super::packet::List;
 use crate::engine::Time;
@@ -23,10 +22,14 @@ pub struct Port {
     pub peer: u32,
     /// Its switch, or host.
     pub node: u32,
+    /// Which of its switch's ports it is.
+    pub own: u16,
+    /// The part of the network that has the other end.
+    pub part: u16,
     /// An event is to come when its transmission ends.
     pub wakes: bool,
     /// The other end may not be sent data.
-    pub paused: bool,
+    pub off: bool,
     /// The other end is to be paused.
     pub pause_wanted: bool,
     /// The other end was told to pause, last.
@@ -39,7 +42,7 @@ impl Port {
     pub const fn has_work(&self) -> bool {
         self.pause_wanted != self.pause_sent
             || !self.control.is_empty()
-            || !(self.paused || self.data.is_empty())
+            || !(self.off || self.data.is_empty())
     }
 }
 
@@ -136,66 +139,9 @@ pub fn headroom_needed(bytes_per_s: u64, delay_ps: Time, frame: u64, pause: u64)
     in_flight.div_ceil(1_000_000_000_000) as u64 + 3 * frame + pause
 }
 
-/// Random early detection of DCQCN's congestion point, on the instantaneous queue (dcqcn-timely.md,
-/// section 1, CP): no mark up to `kmin`, with a probability that rises to `pmax` up to `kmax`, all
-/// above.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Red {
-    /// Bytes.
-    pub kmin: u32,
-    /// Bytes.
-    pub kmax: u32,
-    /// Probability at `kmax`, in 2^-32.
-    pub pmax: u64,
-}
-
-impl Red {
-    /// Whether a packet that finds so many bytes waiting is marked, by 32 random bits.
-    #[inline]
-    pub fn marks(&self, queued: u32, random: impl FnOnce() -> u32) -> bool {
-        if queued <= self.kmin {
-            return false;
-        }
-        if queued > self.kmax {
-            return true;
-        }
-        let (above, range) = (queued - self.kmin, self.kmax - self.kmin);
-        let probability = u128::from(self.pmax) * u128::from(above) / u128::from(range.max(1));
-        u128::from(random()) < probability
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{Rng as _, SeedableRng as _};
-
-    /// D1: nothing, then a line up to Pmax, then everything; within 2 %.
-    #[test]
-    fn red_marks_along_its_curve() {
-        let red = Red {
-            kmin: 100_000,
-            kmax: 400_000,
-            pmax: (1 << 32) / 5,
-        };
-        let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(1);
-        for queued in (0..600_000).step_by(20_000) {
-            let trials = 200_000;
-            let marked = (0..trials).filter(|_| red.marks(queued, || random.random()));
-            let found = marked.count() as f64 / f64::from(trials);
-            let expected = match queued {
-                0..=100_000 => 0.0,
-                400_001.. => 1.0,
-                _ => 0.2 * f64::from(queued - 100_000) / 300_000.0,
-            };
-            // 2 % of the value; at small ones the 4 sigma of so many trials.
-            let sigma = (expected * (1.0 - expected) / f64::from(trials)).sqrt();
-            let tolerance = (0.02 * expected).max(4.0 * sigma);
-            assert!((found - expected).abs() <= tolerance, "{queued}: {found}");
-        }
-        assert!(red.marks(400_001, || u32::MAX));
-        assert!(!red.marks(100_000, || 0));
-    }
 
     #[test]
     fn memory_is_shared_up_to_the_threshold_then_headroom_then_full() {

@@ -257,6 +257,34 @@ impl Topology {
         distance
     }
 
+    /// The switches by their distance from the nearest host, those that have one first.
+    pub fn tiers(&self) -> Vec<Vec<u32>> {
+        let mut tier: Vec<Option<usize>> = vec![None; self.names.len()];
+        for host in 0..self.hosts {
+            tier[self.edge(host) as usize] = Some(0);
+        }
+        let of_tier = |tier: &[Option<usize>], wanted| {
+            let found = (0..self.names.len() as u32).filter(|s| tier[*s as usize] == Some(wanted));
+            found.collect::<Vec<_>>()
+        };
+        let mut tiers = vec![of_tier(&tier, 0)];
+        loop {
+            let next = tiers.len();
+            for switch in &tiers[next - 1] {
+                for port in self.ports(*switch) {
+                    if let Some(there) = self.neighbour(port) {
+                        tier[there as usize].get_or_insert(next);
+                    }
+                }
+            }
+            let found = of_tier(&tier, next);
+            if found.is_empty() {
+                return tiers;
+            }
+            tiers.push(found);
+        }
+    }
+
     /// The switch behind a port, if there is one.
     fn neighbour(&self, port: u32) -> Option<u32> {
         let peer = self.peer[port as usize];
@@ -266,6 +294,19 @@ impl Topology {
     /// The ports of a switch.
     pub fn ports(&self, switch: u32) -> std::ops::Range<u32> {
         self.first_port[switch as usize]..self.first_port[switch as usize + 1]
+    }
+
+    /// Which of its switch's ports a port is; 0 of a host's.
+    pub fn own(&self, port: u32) -> u16 {
+        if port < self.hosts {
+            return 0;
+        }
+        (port - self.ports(self.node[port as usize]).start) as u16
+    }
+
+    /// The switch that a host is at.
+    pub fn edge(&self, host: u32) -> u32 {
+        self.node[self.peer[host as usize] as usize]
     }
 
     /// The port by which a switch sends to a host what has this hash: always the same one, and at each
@@ -289,7 +330,7 @@ impl Topology {
 
     /// Links between two hosts.
     pub fn hops(&self, from: u32, to: u32) -> u32 {
-        let switch = self.node[self.peer[from as usize] as usize];
+        let switch = self.edge(from);
         let edge = self.edge_of[to as usize];
         2 + u32::from(self.routes[(switch * self.edges + edge) as usize].distance)
     }
@@ -300,7 +341,7 @@ impl Topology {
         if port < self.hosts {
             return format!("host {node}");
         }
-        let own = port - self.first_port[node as usize];
+        let own = self.own(port);
         format!("{} port {own}", self.names[node as usize])
     }
 }

@@ -235,7 +235,7 @@ pub struct Arrival {
 }
 
 /// Flows in the order of their starts, made as they are needed.
-pub type Arrivals = Box<dyn Iterator<Item = Arrival>>;
+pub type Arrivals = Box<dyn Iterator<Item = Arrival> + Send>;
 
 /// The flows of a run.
 ///

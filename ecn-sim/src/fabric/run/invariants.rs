@@ -1,7 +1,7 @@
 //! What always holds in a run, and what is said when it does not.
 
-use super::{Run, RunError};
-use crate::engine::NS;
+use super::{Counts, Run, RunError};
+use crate::engine::{NS, Time};
 use crate::fabric::packet::NONE;
 
 impl Run<'_> {
@@ -22,23 +22,24 @@ impl Run<'_> {
         self.error.get_or_insert(error);
     }
 
-    /// Looks at everything that waits: no packet is lost, and memory is what the queues hold.
+    /// Looks at everything that waits: memory is what the queues hold.
     #[cold]
     pub(super) fn check(&mut self) {
-        let mut waiting = 0;
         let mut came_by = vec![0_u64; self.ports.len()];
         for number in self.topology.hosts..self.ports.len() as u32 {
-            let (mut id, mut queued) = (self.ports[number as usize].data.head, 0);
+            let port = &self.ports[number as usize];
+            let (mut id, mut queued) = (port.data.head, 0);
+            let first = self.topology.ports(port.node).start;
             while id != NONE {
                 let packet = &self.packets[id];
                 queued += u64::from(packet.bytes);
                 if self.lossless {
-                    came_by[packet.ingress as usize] += u64::from(packet.bytes);
+                    let ingress = first + u32::from(packet.ingress);
+                    came_by[ingress as usize] += u64::from(packet.bytes);
                 }
-                waiting += 1;
-                id = packet.next;
+                id = packet.link;
             }
-            if queued != u64::from(self.ports[number as usize].queued) {
+            if queued != u64::from(port.queued) {
                 return self.broken("a queue does not hold the bytes that it counts", number);
             }
         }
@@ -62,37 +63,105 @@ impl Run<'_> {
                 return self.broken("a memory does not hold what its ports do", port);
             }
         }
-        let known =
-            self.data_delivered + self.counts.dropped_packets + self.data_on_links + waiting;
-        if self.data_sent != known {
-            let what = format!(
-                "{} data packets sent, {known} accounted for",
-                self.data_sent
-            );
-            self.broken(what, 0);
-        }
     }
 
-    /// Nothing is to come, and flows are not finished.
-    #[cold]
-    pub(super) fn deadlock(&mut self) {
-        let stuck = (0..self.ports.len() as u32).find(|port| {
+    /// Data packets that wait in switches.
+    fn waiting(&self) -> u64 {
+        let mut waiting = 0;
+        for port in &self.ports[self.topology.hosts as usize..] {
+            let mut id = port.data.head;
+            while id != NONE {
+                waiting += 1;
+                id = self.packets[id].link;
+            }
+        }
+        waiting
+    }
+
+    /// Something that waits while nothing is to come.
+    fn deadlock(&self) -> Option<u32> {
+        (0..self.ports.len() as u32).find(|port| {
             let port = &self.ports[*port as usize];
             !port.data.is_empty() || !port.control.is_empty()
-        });
-        self.error = Some(RunError::Deadlock {
-            waiting: self.packets.len() as u64,
-            place: stuck.map_or("no port".to_owned(), |port| self.topology.port_name(port)),
-            ns: self.now() / NS,
+        })
+    }
+}
+
+/// What all parts of a run counted, if all that always holds did.
+///
+/// # Errors
+///
+/// The first thing that did not.
+pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
+    for part in parts.iter_mut().filter(|part| part.error.is_none()) {
+        part.check();
+    }
+    let errors = parts.iter_mut().filter_map(|part| part.error.take());
+    let first = errors.min_by_key(|error| match error {
+        RunError::Invariant { ns, .. } => *ns,
+        _ => 0,
+    });
+    if let Some(error) = first {
+        return Err(error);
+    }
+    let sum = |of: fn(&Run) -> u64| parts.iter().map(of).sum::<u64>();
+    let waiting = sum(|part| part.waiting());
+    let on_links: i64 = parts.iter().map(|part| part.data_on_links).sum();
+    let (sent, delivered) = (sum(|part| part.data_sent), sum(|part| part.data_delivered));
+    let dropped = sum(|part| part.counts.dropped_packets);
+    let ns = parts
+        .iter()
+        .map(|part| part.now())
+        .max()
+        .unwrap_or_default()
+        / NS;
+    let known = delivered + dropped + waiting;
+    if Some(sent) != known.checked_add_signed(on_links) {
+        return Err(RunError::Invariant {
+            what: format!(
+                "{sent} data packets sent, {delivered} delivered, {dropped} dropped, \
+                 {waiting} wait, {on_links} on links"
+            ),
+            place: "the end".to_owned(),
+            ns,
         });
     }
+    let over = parts.iter().all(|part| part.next_time() == Time::MAX);
+    let flows = sum(|part| part.flows.len() as u64);
+    let packets = sum(|part| part.packets.len() as u64);
+    if over && (flows > 0 || packets > 0) {
+        let stuck = parts
+            .iter()
+            .find_map(|part| Some(part.topology.port_name(part.deadlock()?)));
+        return Err(RunError::Deadlock {
+            waiting: packets,
+            place: stuck.unwrap_or_else(|| "no port".to_owned()),
+            ns,
+        });
+    }
+    let mut counts = Counts::default();
+    for part in parts {
+        let own = part.counts;
+        counts.flows_started += own.flows_started;
+        counts.finished.extend(own.finished);
+        counts.last_end = counts.last_end.max(own.last_end);
+        counts.dropped_packets += own.dropped_packets;
+        counts.pause_frames += own.pause_frames;
+        counts.marked_packets += own.marked_packets;
+        counts.data_packet_hops += own.data_packet_hops;
+        counts.packet_hops += own.packet_hops;
+        counts.events += own.events;
+        counts.most_packets += part.packets.most() as u64;
+    }
+    counts.finished.sort_unstable_by_key(|flow| flow.id);
+    Ok(counts)
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::fabric::Scenario;
+    use crate::fabric::{Scenario, parts::Part};
 
     fn scenario(settings: &[&str]) -> Scenario {
         let mut scenario = Scenario::find("fat-tree").unwrap();
@@ -109,9 +178,10 @@ mod tests {
     fn spoilt(settings: &[&str], spoil: impl Fn(&mut Run)) -> RunError {
         let scenario = scenario(settings);
         let topology = scenario.topology().unwrap();
-        let mut run = Run::new(&scenario, &topology, 1).unwrap();
+        let mut run = Run::new(&scenario, &topology, Part::ALL, 1).unwrap();
         spoil(&mut run);
-        run.run().unwrap_err()
+        run.advance(Time::MAX);
+        finish(vec![run]).unwrap_err()
     }
 
     #[test]
@@ -143,7 +213,7 @@ mod tests {
         let error = spoilt(&[], |run| {
             let to = run.upcoming.unwrap().to;
             let last = run.topology.peer[to as usize];
-            run.ports[last as usize].paused = true;
+            run.ports[last as usize].off = true;
         });
         assert!(
             matches!(error, RunError::Deadlock { waiting: 1.., .. }),
@@ -158,9 +228,10 @@ mod tests {
         let topology = scenario.topology().unwrap();
         let needed = scenario.headroom();
         for (missing, lossless) in [(0, true), (4 * 1_062, false)] {
-            let mut run = Run::new(&scenario, &topology, 1).unwrap();
+            let mut run = Run::new(&scenario, &topology, Part::ALL, 1).unwrap();
             run.limits.headroom = (needed - missing) as u32;
-            assert_eq!(run.run().is_ok(), lossless, "{missing}");
+            run.advance(Time::MAX);
+            assert_eq!(finish(vec![run]).is_ok(), lossless, "{missing}");
         }
     }
 }

@@ -1,0 +1,225 @@
+//! A run in parts, one thread each.
+//!
+//! What a node does is felt by others a link's delay later at the earliest. So all parts of a network
+//! can run for that long without hearing of each other (conservative synchronisation: Chandy and Misra,
+//! CACM 24(4), 1981; here with windows), and then exchange what has left for another part.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{hint, thread};
+
+use super::packet::Packet;
+use super::run::{Counts, Run, RunError, finish};
+use super::topology::Topology;
+use super::{Scenario, parameters::PAUSE_BYTES};
+use crate::engine::Time;
+use crate::model::ModelError;
+
+/// One of the parts of a network.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    number: u16,
+    count: u16,
+    /// By switch; a host is where its switch is.
+    of_switch: &'a [u16],
+}
+
+impl<'a> Part<'a> {
+    /// All of it.
+    pub const ALL: Part<'static> = Part {
+        number: 0,
+        count: 1,
+        of_switch: &[],
+    };
+
+    /// Its number.
+    #[inline]
+    pub const fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count.into()
+    }
+
+    /// The part that has a port.
+    pub fn of(&self, topology: &Topology, port: u32) -> u16 {
+        if self.count == 1 {
+            return 0;
+        }
+        let switch = if port < topology.hosts {
+            topology.edge(port)
+        } else {
+            topology.node[port as usize]
+        };
+        self.of_switch[switch as usize]
+    }
+
+    /// Is a port in this part? That of a host has its number.
+    #[inline]
+    pub fn has(&self, topology: &Topology, port: u32) -> bool {
+        self.count == 1 || self.of(topology, port) == self.number
+    }
+}
+
+/// Which part each switch belongs to: neighbours by number together, each tier in as many pieces as
+/// there are parts, so that all have about as much of each.
+fn split(topology: &Topology, parts: u16) -> Vec<u16> {
+    let mut of_switch = vec![0; topology.names.len()];
+    for tier in topology.tiers() {
+        let all: usize = tier
+            .iter()
+            .map(|switch| topology.ports(*switch).len())
+            .sum();
+        let mut before = 0;
+        for switch in tier {
+            let ports = topology.ports(switch).len();
+            // Where its middle lies.
+            let part = (2 * before + ports) * usize::from(parts) / (2 * all).max(1);
+            of_switch[switch as usize] = part as u16;
+            before += ports;
+        }
+    }
+    of_switch
+}
+
+/// Runs a scenario with so many threads. What it counts does not depend on how many these are.
+///
+/// # Errors
+///
+/// A value that makes no sense; or what always holds does not: nothing is dropped in a lossless run,
+/// nothing gets lost otherwise, and something moves as long as packets wait.
+pub fn run(
+    scenario: &Scenario,
+    topology: &Topology,
+    seed: u64,
+    threads: u16,
+) -> Result<Counts, RunError> {
+    let parts = threads.clamp(1, topology.names.len().min(64) as u16);
+    if parts == 1 {
+        let mut run = Run::new(scenario, topology, Part::ALL, seed)?;
+        run.advance(run.limit + 1);
+        return finish(vec![run]);
+    }
+    let of_switch = split(topology, parts);
+    let part = |number| Part {
+        number,
+        count: parts,
+        of_switch: &of_switch,
+    };
+    let runs = (0..parts).map(|number| Run::new(scenario, topology, part(number), seed));
+    let runs: Vec<Run> = runs.collect::<Result<_, ModelError>>()?;
+    finish(together(runs))
+}
+
+/// What has left for another part, and when it arrives.
+type Mail = Mutex<Vec<(Time, Packet)>>;
+
+/// What threads tell each other.
+struct Shared {
+    /// To each part, from each.
+    mail: Vec<Vec<Mail>>,
+    /// When something happens next, by part.
+    next: Vec<AtomicU64>,
+    /// There is an error somewhere.
+    failed: AtomicBool,
+    barrier: Barrier,
+}
+
+/// Runs all parts to their end.
+fn together(runs: Vec<Run>) -> Vec<Run> {
+    let count = runs.len();
+    let row = || (0..count).map(|_| Mutex::default()).collect();
+    let shared = Shared {
+        mail: (0..count).map(|_| row()).collect(),
+        next: runs.iter().map(|_| AtomicU64::new(0)).collect(),
+        failed: AtomicBool::new(false),
+        barrier: Barrier::new(count),
+    };
+    thread::scope(|scope| {
+        let shared = &shared;
+        let start = |(part, run)| scope.spawn(move || windows(part, run, shared));
+        let threads: Vec<_> = runs.into_iter().enumerate().map(start).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| match thread.join() {
+            Ok(run) => run,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// One part, window by window.
+fn windows<'a>(part: usize, mut run: Run<'a>, shared: &Shared) -> Run<'a> {
+    // The shortest packet, and its link.
+    let ahead = run.delay + run.wire_time(PAUSE_BYTES.min(run.ack_bytes));
+    loop {
+        shared.next[part].store(run.next_time(), Ordering::Relaxed);
+        if run.error.is_some() {
+            shared.failed.store(true, Ordering::Relaxed);
+        }
+        shared.barrier.wait();
+        let times = shared.next.iter().map(|next| next.load(Ordering::Relaxed));
+        let first = times.min().unwrap_or(Time::MAX);
+        if first > run.limit || shared.failed.load(Ordering::Relaxed) {
+            return run;
+        }
+        run.advance((first + ahead).min(run.limit + 1));
+        for (to, leaving) in run.leaving.iter_mut().enumerate() {
+            if !leaving.is_empty() {
+                mem::swap(&mut *lock(&shared.mail[to][part]), leaving);
+            }
+        }
+        shared.barrier.wait();
+        for mail in &shared.mail[part] {
+            let mut mail = lock(mail);
+            for (time, packet) in mail.drain(..) {
+                run.take_in(time, packet);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where threads wait for each other. Windows are short, so they look again before they let others have
+/// the core; that of the standard library sleeps, which takes longer than many a window.
+struct Barrier {
+    count: usize,
+    arrived: AtomicUsize,
+    round: AtomicUsize,
+}
+
+impl Barrier {
+    /// Looks before the core is given away.
+    const LOOKS: u32 = 200;
+
+    const fn new(count: usize) -> Self {
+        Self {
+            count,
+            arrived: AtomicUsize::new(0),
+            round: AtomicUsize::new(0),
+        }
+    }
+
+    fn wait(&self) {
+        let round = self.round.load(Ordering::Acquire);
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.count {
+            self.arrived.store(0, Ordering::Relaxed);
+            self.round.store(round.wrapping_add(1), Ordering::Release);
+            return;
+        }
+        let mut looks = 0;
+        while self.round.load(Ordering::Acquire) == round {
+            if looks < Self::LOOKS {
+                looks += 1;
+                hint::spin_loop();
+            } else {
+                thread::yield_now();
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! HP's response (Santos, Turner, Janakiraman, INFOCOM 2003): each ACK moves the inter-packet delay, by
+//! the code that runs in the kernel. Marking is in [`crate::fabric::congestion`].
+
+use ecn_core::fixed::{FRAC, ONE};
+use ecn_core::marking;
+use ecn_core::response::{Feedback, Policy, State};
+use serde::{Deserialize, Serialize};
+
+use super::Acknowledged;
+use crate::engine::{NS, Time};
+use crate::fabric::parameters::Auto;
+use crate::model::{Function, Marking, Model, ModelError};
+use crate::policy::Round;
+use crate::units::{Fraction, Rate};
+
+/// Parameters of response and marking.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Parameters {
+    /// Lowest rate, as a share of the link's (slide 14).
+    pub rmin: Fraction,
+    /// Decrease factor of FIMD and AIMD (slide 14).
+    pub m: Fraction,
+    /// What counts as one round, within which a source decreases its rate at most once. The papers
+    /// decrease at each mark, and have a window of one packet; where more are in flight, all those of
+    /// one queue would.
+    pub round: Round,
+    /// Packets from one input that fill its buffer. `auto`: 32 us at the link's rate, as DCQCN's Kmin: the
+    /// papers' buffers hold a round trip too.
+    pub buffer: Auto<u32>,
+    /// Input-output: more packets than this for one output. `auto`: the same.
+    pub threshold: Auto<u32>,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        let papers = Model::default();
+        Self {
+            rmin: papers.rmin,
+            m: papers.m,
+            round: Round::Packets,
+            buffer: Auto::Auto,
+            threshold: Auto::Auto,
+        }
+    }
+}
+
+/// The response, computed with.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules(Policy);
+
+impl Parameters {
+    /// Checks what the types leave open.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range, by name.
+    pub fn rules(&self, function: Function) -> Result<Rules, ModelError> {
+        let model = Model {
+            rmin: self.rmin,
+            m: self.m,
+            round: self.round,
+            ..Model::default()
+        };
+        model.policy(function).map(Rules)
+    }
+
+    /// The marking of a switch with so many ports, for frames of this length.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range, by name.
+    pub fn marking(
+        &self,
+        marking: Marking,
+        ports: u32,
+        line: Rate,
+        frame: u32,
+    ) -> Result<marking::Policy, ModelError> {
+        let auto = line.bytes_per_s() * 32 / 1_000_000 / u64::from(frame);
+        let auto = (auto as u32).max(2);
+        let model = Model {
+            marking,
+            buffer: self.buffer.or(auto),
+            threshold: self.threshold.or(auto),
+            ..Model::default()
+        };
+        if model.buffer == 0 {
+            return Err(ModelError::new("buffer", 0, "1 and more is allowed"));
+        }
+        if ports > 255 {
+            let reason = "HP's marking counts for switches with up to 255 ports";
+            return Err(ModelError::new("scheme", marking, reason));
+        }
+        Ok(model.marking_policy("", ports + 1))
+    }
+}
+
+/// What a source knows of a flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    state: State,
+    received: u32,
+}
+
+impl Flow {
+    /// At the link's rate.
+    pub const fn at_full_rate() -> Self {
+        Self {
+            state: State::new(),
+            received: 0,
+        }
+    }
+
+    /// From the start of a packet to that of the next one, if that is longer than its time on the wire.
+    #[inline]
+    pub fn sends(&self, wire: Time) -> Option<Time> {
+        (self.state.ipd > ONE)
+            .then(|| ((u128::from(self.state.ipd) * u128::from(wire)) >> FRAC) as Time)
+    }
+
+    /// An ACK is back.
+    #[inline]
+    pub fn acknowledged(&mut self, rules: &Rules, ack: &Acknowledged) {
+        self.received = self.received.wrapping_add(1);
+        let echo = Feedback {
+            packets: 1,
+            ce: u32::from(ack.mark == super::Mark::Congestion),
+            received: self.received,
+            outstanding: ack.in_flight,
+        };
+        self.state.on_echo(&rules.0, echo, ack.now / NS);
+    }
+}
