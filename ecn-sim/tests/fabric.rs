@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use ecn_sim::fabric::parameters::FlowControl;
 use ecn_sim::fabric::scheme;
 use ecn_sim::fabric::workload::arrivals;
 use ecn_sim::fabric::{self, Counts, Kind, Scenario, parts};
@@ -33,7 +34,11 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
         0u64..5_000,
     );
     let workload = select(vec!["incast", "permutation", "all-to-all", "poisson"]);
-    let choices = (workload, select(vec!["pfc", "none"]), select(scheme::NAMES));
+    let choices = (
+        workload,
+        select(vec!["pfc", "cbfc", "none"]),
+        select(scheme::NAMES),
+    );
     let memory = (
         0u64..60_000,
         select(vec!["1/64", "1/8", "1", "8"]),
@@ -73,17 +78,19 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
             } else if scheme.contains('/') {
                 settings.extend(["hp.buffer=5".to_owned(), "hp.threshold=3".to_owned()]);
             }
-            settings.push(if dynamic {
-                format!("alpha={alpha}")
-            } else {
-                "thresholds=static".to_owned()
-            });
+            if control != "cbfc" {
+                settings.push(if dynamic {
+                    format!("alpha={alpha}")
+                } else {
+                    "thresholds=static".to_owned()
+                });
+            }
             let mut scenario = scenario(kind, &settings);
-            if !dynamic {
+            if control != "cbfc" && !dynamic {
                 let xoff = u64::from(scenario.frame()) + extra / 4;
                 scenario.set_text(&format!("xoff={xoff}")).expect("xoff");
             }
-            let least = scenario.headroom() + 2 * u64::from(scenario.frame());
+            let least = scenario.least_buffer();
             scenario
                 .set_text(&format!("buffer={}", least + extra))
                 .expect("a buffer");
@@ -117,13 +124,14 @@ proptest! {
         for flow in &counts.finished {
             prop_assert!(flow.slowdown > 1.0 - 1e-12, "{:?}", flow);
         }
-        if scenario.parameters.flow_control == fabric::parameters::FlowControl::Pfc {
+        let control = scenario.parameters.flow_control;
+        if control == FlowControl::None {
+            prop_assert!(counts.data_packet_hops >= hops);
+        } else {
             prop_assert_eq!(counts.dropped_packets, 0);
             prop_assert_eq!(counts.data_packet_hops, hops);
-        } else {
-            prop_assert!(counts.data_packet_hops >= hops);
-            prop_assert_eq!(counts.pause_frames, 0);
         }
+        prop_assert!(control == FlowControl::Pfc || counts.pause_frames == 0);
     }
 }
 

@@ -216,8 +216,8 @@ impl Run<'_> {
                     self.rules.notified(&mut flow.scheme, now, packet.mark);
                 }
             }
-            Kind::Pause | Kind::Resume => {
-                return self.broken("a PFC frame went beyond its link", packet.link);
+            Kind::Pause | Kind::Resume | Kind::Credit => {
+                return self.broken("a port's message went beyond its link", packet.link);
             }
         }
         self.packets.remove(number);
@@ -228,6 +228,7 @@ impl Run<'_> {
         let packet = self.packets[number];
         let to = u32::from(packet.destination);
         self.data_delivered += 1;
+        self.takes(to, packet.bytes.into());
         let mut entry = match self.receivers.entry(packet.id) {
             Entry::Occupied(entry) => entry,
             Entry::Vacant(entry) => entry.insert_entry(Receiver::default()),

@@ -2,6 +2,7 @@
 //! packet.
 
 pub mod congestion;
+pub mod credit;
 pub mod host;
 pub mod measure;
 pub mod packet;

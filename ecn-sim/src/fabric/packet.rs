@@ -7,6 +7,9 @@ use crate::engine::Slab;
 /// No packet, flow or port.
 pub const NONE: u32 = u32::MAX;
 
+/// Bytes of what a port tells the other end: the shortest frame that Ethernet has.
+pub const LINK_BYTES: u32 = 64;
+
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -22,6 +25,8 @@ pub enum Kind {
     Pause,
     /// PFC: go on.
     Resume,
+    /// CBFC: so many blocks may have been sent in all (FCCL).
+    Credit,
 }
 
 /// A packet, on a link or in a queue.
@@ -66,17 +71,17 @@ impl Packet {
     }
 
     /// What a port tells the one at the other end.
-    pub const fn of_link(kind: Kind, bytes: u16) -> Self {
+    pub const fn of_link(kind: Kind, number: u32) -> Self {
         Self {
             flow: NONE,
             id: 0,
-            number: 0,
+            number,
             link: NONE,
             sent_ns: 0,
             source: 0,
             destination: 0,
             ingress: 0,
-            bytes,
+            bytes: LINK_BYTES as u16,
             kind,
             mark: Mark::None,
             last: false,

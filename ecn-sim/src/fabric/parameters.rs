@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use super::credit;
+use super::packet::LINK_BYTES;
 use super::scheme;
 use super::switch::headroom_needed;
 use super::topology::{Plan, Topology, dumbbell, fat_tree, fat_tree_ports, leaf_spine};
@@ -75,6 +77,9 @@ keywords! {
         /// Priority flow control (IEEE 802.1Qbb): a port that holds too much pauses the one before it.
         #[default]
         Pfc = "pfc",
+        /// Credit-based flow control (InfiniBand): each port has a buffer of its own, and the one before
+        /// it sends what that has told it of.
+        Cbfc = "cbfc",
         /// Nothing: what does not fit is dropped, and sent again from there on (go-back-N).
         None = "none",
     }
@@ -129,8 +134,10 @@ pub struct Parameters {
     pub link_delay: DurationText,
     /// What keeps switches from overflowing.
     pub flow_control: FlowControl,
-    /// Memory of a switch, per port (V2 has 32 MB for 32 ports).
+    /// Memory of a switch, per port (V2 has 32 MB for 32 ports). `cbfc`: the buffer of each port.
     pub buffer: Size,
+    /// `cbfc`: a port tells of its buffer so often, where there is something new to tell.
+    pub credit_period: DurationText,
     /// How much of it a port may use before it pauses the one before it (`pfc`: counted where packets
     /// came in) or drops (`none`: counted where they go out).
     pub thresholds: Thresholds,
@@ -171,6 +178,7 @@ impl Default for Parameters {
             link_delay: DurationText::from_micros(1),
             flow_control: FlowControl::Pfc,
             buffer: Size::from_bytes(1_000_000),
+            credit_period: DurationText::from_micros(4),
             thresholds: Thresholds::Dynamic,
             alpha: Fraction::ratio(1, 8),
             xoff: Size::from_bytes(100_000),
@@ -218,8 +226,6 @@ pub struct Scenario {
     pub schemes: scheme::Parameters,
 }
 
-/// Bytes of a PFC frame: the shortest that Ethernet has.
-pub const PAUSE_BYTES: u32 = 64;
 /// What an ACK has beyond a data packet's header.
 pub const ACK_EXTRA: u32 = 4;
 /// What a CNP has beyond it.
@@ -260,10 +266,13 @@ impl Scenario {
         only(!poisson && !is_file, &["flow_size"]);
         let pfc = own.flow_control == FlowControl::Pfc;
         only(pfc, &["headroom", "xon_gap"]);
-        only(!pfc, &["retransmit_after"]);
+        let cbfc = own.flow_control == FlowControl::Cbfc;
+        only(cbfc, &["credit_period"]);
+        only(!pfc && !cbfc, &["retransmit_after"]);
+        only(!cbfc, &["thresholds"]);
         let dynamic = own.thresholds == Thresholds::Dynamic;
-        only(dynamic, &["alpha"]);
-        only(!dynamic, &["xoff"]);
+        only(!cbfc && dynamic, &["alpha"]);
+        only(!cbfc && !dynamic, &["xoff"]);
         strange
     }
 
@@ -365,11 +374,19 @@ impl Scenario {
             own.link_rate.bytes_per_s(),
             self.delay(),
             self.frame().into(),
-            PAUSE_BYTES.into(),
+            LINK_BYTES.into(),
         );
         match own.flow_control {
             FlowControl::Pfc => own.headroom.or(Size::from_bytes(needed)).bytes(),
-            FlowControl::None => 0,
+            FlowControl::Cbfc | FlowControl::None => 0,
+        }
+    }
+
+    /// The smallest memory of a port, bytes: its headroom, or whole blocks, and two packets.
+    pub fn least_buffer(&self) -> u64 {
+        match self.parameters.flow_control {
+            FlowControl::Cbfc => 2 * u64::from(credit::blocks(self.frame())) * credit::BLOCK,
+            _ => self.headroom().saturating_add(2 * u64::from(self.frame())),
         }
     }
 
@@ -448,6 +465,10 @@ impl Scenario {
             let (value, reason) = (own.retransmit_after, "1us to 1s is allowed");
             return Err(ModelError::new("retransmit_after", value, reason));
         }
+        if !(100..=1_000_000).contains(&own.credit_period.as_nanos()) {
+            let (value, reason) = (own.credit_period, "100ns to 1ms is allowed");
+            return Err(ModelError::new("credit_period", value, reason));
+        }
         self.check_memory()?;
         if own.workload == Workload::Incast {
             within("senders", own.senders.into(), 1, u64::from(own.hosts) - 1)?;
@@ -488,7 +509,7 @@ impl Scenario {
                 return Err(ModelError::new("headroom", own.headroom, reason));
             }
         }
-        let (least, most) = (headroom.saturating_add(2 * frame), 64_000_000);
+        let (least, most) = (self.least_buffer(), 64_000_000);
         if !(least..=most).contains(&own.buffer.bytes()) {
             let reason = format!(
                 "{least} bytes per port (headroom {headroom} and two packets) to 64MB is allowed"

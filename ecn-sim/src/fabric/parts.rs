@@ -12,7 +12,7 @@ use std::{hint, thread};
 use super::packet::Packet;
 use super::run::{Counts, Run, RunError, finish};
 use super::topology::Topology;
-use super::{Scenario, parameters::PAUSE_BYTES};
+use super::{Scenario, packet::LINK_BYTES};
 use crate::engine::Time;
 use crate::model::ModelError;
 
@@ -153,7 +153,7 @@ fn together(runs: Vec<Run>) -> Vec<Run> {
 /// One part, window by window.
 fn windows<'a>(part: usize, mut run: Run<'a>, shared: &Shared) -> Run<'a> {
     // The shortest packet, and its link.
-    let ahead = run.delay + run.wire_time(PAUSE_BYTES.min(run.ack_bytes));
+    let ahead = run.delay + run.wire_time(LINK_BYTES.min(run.ack_bytes));
     loop {
         shared.next[part].store(run.next_time(), Ordering::Relaxed);
         if run.error.is_some() {

@@ -17,10 +17,11 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 
 use super::congestion::{Detection, Place};
+use super::credit::Credits;
 use super::host::{Flow, Receiver};
 use super::measure::Finished;
 use super::packet::{Kind, Packet};
-use super::parameters::{ACK_EXTRA, CNP_EXTRA, FlowControl, PAUSE_BYTES, Scenario, Thresholds};
+use super::parameters::{ACK_EXTRA, CNP_EXTRA, FlowControl, Scenario, Thresholds};
 use super::parts::Part;
 use super::scheme::{Mark, Rules};
 use super::switch::{Limits, Memory, Port, Threshold};
@@ -43,6 +44,8 @@ pub(super) enum Event {
     Timer,
     /// The next flow starts.
     Start,
+    /// A port is to tell of its credits.
+    Credit,
 }
 
 /// Bits of an event's number.
@@ -146,6 +149,8 @@ pub struct Run<'a> {
     /// By part, what has left for there, and when it arrives.
     pub(super) leaving: Vec<Vec<(Time, Packet)>>,
     limits: Limits,
+    /// With credit-based flow control.
+    credits: Option<Credits>,
     pub(super) lossless: bool,
     pub(super) payload: u32,
     pub(super) header: u32,
@@ -183,7 +188,7 @@ impl<'a> Run<'a> {
     ) -> Result<Self, ModelError> {
         scenario.check()?;
         let own = &scenario.parameters;
-        let lossless = own.flow_control == FlowControl::Pfc;
+        let lossless = own.flow_control != FlowControl::None;
         let frame = scenario.frame();
         let headroom = scenario.headroom();
         let ports = (0..).zip(topology.peer.iter().zip(&topology.node));
@@ -227,6 +232,10 @@ impl<'a> Run<'a> {
                 gap: own.xon_gap.or(gap).bytes(),
                 headroom: headroom as u32,
             },
+            credits: (own.flow_control == FlowControl::Cbfc).then(|| {
+                let period = own.credit_period.as_nanos() * NS;
+                Credits::new(topology.peer.len(), own.buffer.bytes(), frame, period)
+            }),
             lossless,
             payload: own.payload,
             header: own.header,
@@ -301,7 +310,11 @@ impl<'a> Run<'a> {
             }
             2 => self.paced(number),
             3 => self.timer(number),
-            _ => self.start_due(),
+            4 => self.start_due(),
+            _ => {
+                self.ports[number as usize].credit = true;
+                self.wake(number);
+            }
         }
     }
 
@@ -377,6 +390,9 @@ impl<'a> Run<'a> {
         self.counts.packet_hops += 1;
         let is_data = packet.kind == Kind::Data;
         self.counts.data_packet_hops += u64::from(is_data);
+        if is_data && let Some(credits) = &mut self.credits {
+            port.off = !credits.send(number, bytes);
+        }
         let end = now + time;
         port.busy_until = end;
         if port.has_work() {
@@ -415,8 +431,8 @@ impl<'a> Run<'a> {
     #[inline]
     fn serve(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
-        if port.pause_wanted != port.pause_sent {
-            return self.send_pause(number);
+        if port.has_to_tell() {
+            return self.tell(number);
         }
         if let Some(id) = port.control.pop(&mut self.packets) {
             return self.transmit(number, id);
@@ -446,7 +462,11 @@ impl<'a> Run<'a> {
         self.counts.marked_packets += u64::from(mark == Mark::None && packet.mark != mark);
         self.transmit(number, id);
         let memory = &mut self.memories[switch as usize];
-        if self.lossless {
+        if let Some(credits) = &mut self.credits {
+            let ingress = self.topology.ports(switch).start + u32::from(place.ingress);
+            credits.give(ingress, bytes);
+            self.has_credits(ingress);
+        } else if self.lossless {
             let ingress = self.topology.ports(switch).start + u32::from(place.ingress);
             let port = &mut self.ports[ingress as usize];
             self.limits.give(memory, port, bytes);
@@ -458,20 +478,43 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// A port tells the other end to pause, to go on, or of its credits.
     #[cold]
-    fn send_pause(&mut self, number: u32) {
+    fn tell(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
-        port.pause_sent = port.pause_wanted;
-        let kind = if port.pause_sent {
+        let message = if let Some(credits) = &mut self.credits {
+            port.credit = false;
+            Packet::of_link(Kind::Credit, credits.tell(number))
+        } else if port.pause_wanted {
             self.counts.pause_frames += 1;
-            Kind::Pause
+            Packet::of_link(Kind::Pause, 0)
         } else {
-            Kind::Resume
+            Packet::of_link(Kind::Resume, 0)
         };
-        let frame = Packet::of_link(kind, PAUSE_BYTES as u16);
-        match self.packets.insert(frame) {
+        port.pause_sent = port.pause_wanted;
+        match self.packets.insert(message) {
             Some(id) => self.transmit(number, id),
             None => self.too_many("packets"),
+        }
+    }
+
+    /// A host takes data off its link: with credits, it has them again at once.
+    #[inline]
+    pub(super) fn takes(&mut self, number: u32, bytes: u32) {
+        if let Some(credits) = &mut self.credits {
+            credits.take(number, bytes, false);
+            self.has_credits(number);
+        }
+    }
+
+    /// A port has credits to tell of, perhaps.
+    #[inline]
+    fn has_credits(&mut self, number: u32) {
+        let now = self.agenda.now();
+        if let Some(credits) = &mut self.credits
+            && let Some(due) = credits.due(number, now)
+        {
+            self.at(due, Event::Credit, number);
         }
     }
 
@@ -480,7 +523,7 @@ impl<'a> Run<'a> {
     pub(super) fn send_control(&mut self, number: u32, id: u32) {
         let now = self.now();
         let port = &mut self.ports[number as usize];
-        if !port.wakes && port.busy_until <= now && port.pause_wanted == port.pause_sent {
+        if !port.wakes && port.busy_until <= now && !port.has_to_tell() {
             return self.transmit(number, id);
         }
         port.control.push(&mut self.packets, id);
@@ -497,6 +540,14 @@ impl<'a> Run<'a> {
             Kind::Pause | Kind::Resume => {
                 self.packets.remove(id);
                 self.ports[number as usize].off = kind == Kind::Pause;
+                self.wake(number);
+            }
+            Kind::Credit => {
+                let limit = packet.number;
+                self.packets.remove(id);
+                if let Some(credits) = &mut self.credits {
+                    self.ports[number as usize].off = !credits.hear(number, limit);
+                }
                 self.wake(number);
             }
             _ if number < self.topology.hosts => self.receive(id),
@@ -519,6 +570,10 @@ impl<'a> Run<'a> {
         }
         if !port.wakes && port.busy_until <= now && !port.off && port.data.is_empty() {
             // It does not wait: it takes no memory.
+            if let Some(credits) = &mut self.credits {
+                credits.take(ingress, packet.bytes.into(), false);
+                self.has_credits(ingress);
+            }
             return self.transmit(out, id);
         }
         let bytes = u32::from(packet.bytes);
@@ -532,8 +587,12 @@ impl<'a> Run<'a> {
         self.detection.waits(place, packet);
         self.counts.marked_packets += u64::from(mark == Mark::None && packet.mark != mark);
         let memory = &mut self.memories[switch as usize];
-        if self.lossless {
-            packet.ingress = own;
+        packet.ingress = own;
+        if let Some(credits) = &mut self.credits {
+            if !credits.take(ingress, bytes, true) {
+                return self.broken("more than the credits allow", ingress);
+            }
+        } else if self.lossless {
             let came_by = &mut self.ports[ingress as usize];
             if !self.limits.take(memory, came_by, bytes) {
                 return self.broken("a drop in a lossless run", ingress);

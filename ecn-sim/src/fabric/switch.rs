@@ -30,6 +30,8 @@ pub struct Port {
     pub wakes: bool,
     /// The other end may not be sent data.
     pub off: bool,
+    /// The other end is to be told of its credits.
+    pub credit: bool,
     /// The other end is to be paused.
     pub pause_wanted: bool,
     /// The other end was told to pause, last.
@@ -37,12 +39,16 @@ pub struct Port {
 }
 
 impl Port {
+    /// Has it to tell the other end something, before all else?
+    #[inline]
+    pub const fn has_to_tell(&self) -> bool {
+        self.credit || self.pause_wanted != self.pause_sent
+    }
+
     /// Has it something that it may send?
     #[inline]
     pub const fn has_work(&self) -> bool {
-        self.pause_wanted != self.pause_sent
-            || !self.control.is_empty()
-            || !(self.off || self.data.is_empty())
+        self.has_to_tell() || !self.control.is_empty() || !(self.off || self.data.is_empty())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Counts, Run, RunError};
 use crate::engine::{NS, Time};
+use crate::fabric::credit::blocks;
 use crate::fabric::packet::NONE;
 
 impl Run<'_> {
@@ -35,7 +36,11 @@ impl Run<'_> {
                 queued += u64::from(packet.bytes);
                 if self.lossless {
                     let ingress = first + u32::from(packet.ingress);
-                    came_by[ingress as usize] += u64::from(packet.bytes);
+                    let bytes = u32::from(packet.bytes);
+                    came_by[ingress as usize] += u64::from(match self.credits {
+                        None => bytes,
+                        Some(_) => blocks(bytes),
+                    });
                 }
                 id = packet.link;
             }
@@ -47,7 +52,10 @@ impl Run<'_> {
         let mut used = vec![0_u64; self.memories.len()];
         for number in ports {
             let port = &self.ports[number as usize];
-            let held = u64::from(port.shared) + u64::from(port.headroom);
+            let held = match &self.credits {
+                None => u64::from(port.shared) + u64::from(port.headroom),
+                Some(credits) => u64::from(credits.held(number)),
+            };
             if held != came_by[number as usize] {
                 return self.broken("a port does not hold the bytes that came by it", number);
             }

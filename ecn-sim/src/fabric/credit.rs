@@ -1,0 +1,171 @@
+//! Credit-based flow control of InfiniBand (tcd.md, section 6, CBFC): each port has a buffer for what
+//! comes by it, and tells the other end of the link how much that may send, in blocks.
+//!
+//! Control has a virtual lane of its own, whose credits are never short. What a message says is told again
+//! only when it has changed, which makes no difference where none gets lost; nor do counters need to be as
+//! narrow as on the wire (12 bits).
+
+use crate::engine::Time;
+
+/// Bytes of a block.
+pub const BLOCK: u64 = 64;
+
+/// Blocks that a packet takes.
+#[inline]
+pub const fn blocks(bytes: u32) -> u32 {
+    bytes.div_ceil(BLOCK as u32)
+}
+
+/// Both ends of a port's link.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    /// Blocks sent (FCTBS).
+    sent: u32,
+    /// Up to which that may go (FCCL).
+    limit: u32,
+    /// Blocks received (ABR).
+    received: u32,
+    /// Of those that are here still.
+    held: u32,
+    /// What the other end was told.
+    told: u32,
+    /// A message is to come.
+    due: bool,
+}
+
+/// The credits of all ports.
+#[derive(Clone, Debug)]
+pub struct Credits {
+    links: Vec<Link>,
+    /// Blocks of a buffer.
+    buffer: u32,
+    /// Blocks of the longest packet.
+    longest: u32,
+    period: Time,
+}
+
+impl Credits {
+    /// Of so many ports, with buffers of `buffer` bytes, for packets of up to `longest`, that tell of them
+    /// every `period`.
+    pub fn new(ports: usize, buffer: u64, longest: u32, period: Time) -> Self {
+        let buffer = (buffer / BLOCK) as u32;
+        let link = Link {
+            sent: 0,
+            limit: buffer,
+            received: 0,
+            held: 0,
+            told: buffer,
+            due: false,
+        };
+        Self {
+            links: vec![link; ports],
+            buffer,
+            longest: blocks(longest),
+            period,
+        }
+    }
+
+    /// A port sends data. Has it credits for more, of any length?
+    #[inline]
+    pub fn send(&mut self, port: u32, bytes: u32) -> bool {
+        let link = &mut self.links[port as usize];
+        link.sent = link.sent.wrapping_add(blocks(bytes));
+        link.limit.wrapping_sub(link.sent) >= self.longest
+    }
+
+    /// A port hears of credits. Has it enough for any packet?
+    pub fn hear(&mut self, port: u32, limit: u32) -> bool {
+        let link = &mut self.links[port as usize];
+        link.limit = limit;
+        link.limit.wrapping_sub(link.sent) >= self.longest
+    }
+
+    /// Data comes by a port, to wait in its buffer or not; `false`: there is no room.
+    #[inline]
+    pub fn take(&mut self, port: u32, bytes: u32, waits: bool) -> bool {
+        let link = &mut self.links[port as usize];
+        link.received = link.received.wrapping_add(blocks(bytes));
+        if waits {
+            link.held += blocks(bytes);
+        }
+        link.held <= self.buffer
+    }
+
+    /// Data that came by a port leaves its buffer.
+    #[inline]
+    pub fn give(&mut self, port: u32, bytes: u32) {
+        self.links[port as usize].held -= blocks(bytes);
+    }
+
+    /// When a port is to tell of its credits, if there is something new to tell and that is not yet to
+    /// come. Ports do not all speak at once.
+    #[inline]
+    pub fn due(&mut self, port: u32, now: Time) -> Option<Time> {
+        let period = self.period;
+        let limit = self.limit(port);
+        let link = &mut self.links[port as usize];
+        if link.due || link.told == limit {
+            return None;
+        }
+        link.due = true;
+        let phase = (u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % period;
+        Some((now + period - phase) / period * period + phase)
+    }
+
+    /// What a port tells: blocks received and free ones.
+    pub fn tell(&mut self, port: u32) -> u32 {
+        let limit = self.limit(port);
+        let link = &mut self.links[port as usize];
+        link.due = false;
+        link.told = limit;
+        limit
+    }
+
+    /// Blocks that a port holds.
+    pub fn held(&self, port: u32) -> u32 {
+        self.links[port as usize].held
+    }
+
+    fn limit(&self, port: u32) -> u32 {
+        let link = &self.links[port as usize];
+        link.received.wrapping_add(self.buffer - link.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_may_be_sent_and_no_more() {
+        // Ten blocks, packets of up to three.
+        let (mut sender, mut receiver) = (
+            Credits::new(1, 640, 190, 1_000),
+            Credits::new(1, 640, 190, 1_000),
+        );
+        assert!(sender.send(0, 190) && sender.send(0, 129) && !sender.send(0, 1));
+        for bytes in [190, 129, 1] {
+            assert!(receiver.take(0, bytes, true));
+        }
+        // Ten in all, whatever waits.
+        assert_eq!(receiver.due(0, 500), None);
+        receiver.give(0, 129);
+        let due = receiver.due(0, 500);
+        assert!(due.is_some_and(|due| (500..=1_500).contains(&due)));
+        assert_eq!(receiver.due(0, 600), None);
+        assert_eq!((receiver.tell(0), receiver.held(0)), (13, 4));
+        assert!(sender.hear(0, 13) && sender.send(0, 190) && !sender.send(0, 64));
+        // What only passes is free again at once.
+        assert!(receiver.take(0, 190, false) && receiver.tell(0) == 16);
+    }
+
+    /// Counters go round.
+    #[test]
+    fn credits_go_on_for_ever() {
+        let mut link = Credits::new(1, 640, 640, 1_000);
+        link.links[0].sent = u32::MAX - 4;
+        link.links[0].received = u32::MAX - 4;
+        let told = link.tell(0);
+        assert!(link.hear(0, told) && !link.send(0, 640));
+    }
+}
