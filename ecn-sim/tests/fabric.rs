@@ -5,7 +5,7 @@ use std::process::Command;
 use ecn_sim::fabric::parameters::FlowControl;
 use ecn_sim::fabric::scheme;
 use ecn_sim::fabric::workload::arrivals;
-use ecn_sim::fabric::{self, Counts, Kind, Scenario, parts};
+use ecn_sim::fabric::{self, Counts, Kind, Options, Scenario, parts};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -23,7 +23,11 @@ fn counts(scenario: &Scenario, seed: u64) -> Counts {
 
 fn counts_by(scenario: &Scenario, seed: u64, threads: u16) -> Counts {
     let topology = scenario.topology().expect("a topology");
-    parts::run(scenario, &topology, seed, threads).expect("a run without a broken invariant")
+    let options = Options {
+        threads,
+        series: true,
+    };
+    parts::run(scenario, &topology, seed, &options).expect("a run without a broken invariant")
 }
 
 /// A small data centre, with memories from the smallest that is allowed on.
@@ -161,7 +165,12 @@ fn incast_ends_when_it_should() {
         for seed in seeds {
             let scheme = format!("scheme={scheme}");
             let settings = set(&["senders=20", "flow_size=20MB", &scheme]);
-            let report = fabric::run(&scenario(Kind::FatTree, &settings), seed, 1).expect("a run");
+            let (report, _) = fabric::run(
+                &scenario(Kind::FatTree, &settings),
+                seed,
+                &Options::default(),
+            )
+            .expect("a run");
             let end = report.last_flow_end_ms;
             assert!((end / 34.1 - 1.0).abs() < 0.02, "{scheme} {seed}: {end}");
             assert_eq!((report.flows_finished, report.dropped_packets), (20, 0));
@@ -205,7 +214,8 @@ fn dcqcn_shares_a_link() {
 #[test]
 fn tail_drop_loses_and_repeats() {
     let settings = set(&["hosts=16", "senders=15", "flow_control=none", "buffer=50kB"]);
-    let report = fabric::run(&scenario(Kind::FatTree, &settings), 1, 1).expect("a run");
+    let (report, _) =
+        fabric::run(&scenario(Kind::FatTree, &settings), 1, &Options::default()).expect("a run");
     assert!(report.dropped_packets > 0);
     assert_eq!(report.flows_finished, 15);
     assert_eq!(report.pause_frames, 0);

@@ -3,23 +3,162 @@
 use super::run::RunArgs;
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
-use crate::fabric::{self, Report, Scenario};
+use crate::engine::{MS, NS};
+use crate::fabric::series::Series;
+use crate::fabric::topology::Topology;
+use crate::fabric::{self, Counts, Options, Report, Scenario};
+use crate::figure::{Line, LineFigure, Panel};
+use crate::output::{Output, csv};
 use crate::units::{Rate, Size};
 
 pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     for setting in &args.set {
         scenario.set_text(setting)?;
     }
-    let name = scenario.kind;
-    if args.out.is_some() || !args.window.is_empty() {
-        let reason = format!("{name} has no time series: --out and --window are for the others");
+    if !args.window.is_empty() {
+        let name = scenario.kind;
+        let reason = format!("{name} counts whole flows: --window is for the others");
         return Err(Error::usage(reason));
     }
-    let report = fabric::run(&scenario, args.seed, args.threads)?;
+    let output = args.out.as_deref().map(Output::new).transpose()?;
+    let options = Options {
+        threads: args.threads,
+        series: output.is_some(),
+    };
+    let (report, counts) = fabric::run(&scenario, args.seed, &options)?;
+    if let Some(output) = output {
+        let topology = scenario.topology().map_err(fabric::RunError::from)?;
+        write(&output, &topology, &counts, &report)?;
+    }
     if args.json {
         return print(&json(&report)?);
     }
     print(&shown(&report))
+}
+
+/// Writes flows, series, figures and report.
+fn write(
+    output: &Output,
+    topology: &Topology,
+    counts: &Counts,
+    report: &Report,
+) -> Result<(), Error> {
+    let header = [
+        "id", "from", "to", "bytes", "start_ns", "time_ns", "slowdown",
+    ];
+    let rows = counts.finished.iter().map(|flow| {
+        let numbers = [flow.id.into(), flow.from.into(), flow.to.into(), flow.bytes];
+        let times = [flow.start / NS, flow.time / NS];
+        let mut row: Vec<_> = numbers.iter().chain(&times).map(u64::to_string).collect();
+        row.push(format!("{:.6}", flow.slowdown));
+        row
+    });
+    let flows = csv(std::iter::once(header.map(str::to_owned).to_vec()).chain(rows));
+    let report_json = json(report)? + "\n";
+    let mut files = vec![
+        ("flows.csv", flows.into_bytes()),
+        ("run.json", report_json.into_bytes()),
+    ];
+    if let Some(series) = &counts.series {
+        let name = &report.scenario;
+        let [rates, queues] = figures(name, topology, series);
+        let svg = |figure: LineFigure| figure.to_svg().map_err(Error::failed);
+        files.push(("series.csv", table(topology, series).into_bytes()));
+        files.push(("rates.svg", svg(rates)?.into_bytes()));
+        files.push(("queues.svg", svg(queues)?.into_bytes()));
+    }
+    let files: Vec<_> = files
+        .iter()
+        .map(|(name, text)| (*name, &text[..]))
+        .collect();
+    Ok(output.write_all(&files)?)
+}
+
+/// The series as CSV: instants are the ends of steps.
+fn table(topology: &Topology, series: &Series) -> String {
+    let flows = series.flows();
+    let header = [
+        "time_ns",
+        "delivered_bytes",
+        "marked_packets",
+        "queued_bytes",
+    ];
+    let mut header: Vec<_> = header.map(str::to_owned).to_vec();
+    header.extend(["longest_queue_bytes", "off_ports"].map(str::to_owned));
+    header.extend((1..=flows).map(|id| format!("delivered_bytes of flow {id}")));
+    let ports = series.ports.iter().map(|port| topology.port_name(*port));
+    header.extend(ports.map(|name| format!("queued_bytes at {name}")));
+    let rows = series.points.iter().zip(1..).map(|(point, number)| {
+        let own = [
+            number * series.step / NS,
+            point.delivered,
+            point.marked,
+            point.queued,
+            point.longest.into(),
+            point.off.into(),
+        ];
+        let ports = point.ports.iter().map(|bytes| u64::from(*bytes));
+        let all = own.into_iter().chain(point.flows[..flows].to_vec());
+        all.chain(ports).map(|value| value.to_string()).collect()
+    });
+    csv(std::iter::once(header).chain(rows))
+}
+
+/// Most lines that can be told apart.
+const LINES: usize = 8;
+
+/// Rates and queues over time.
+fn figures(name: &str, topology: &Topology, series: &Series) -> [LineFigure; 2] {
+    let line = |label: &str, look, value: &dyn Fn(usize) -> f64| {
+        let at = |number: usize| ((number + 1) as u64 * series.step) as f64 / MS as f64;
+        let points = (0..series.points.len()).map(|number| (at(number), value(number)));
+        Line {
+            label: label.to_owned(),
+            points: points.collect(),
+            look,
+        }
+    };
+    let gbit = |bytes: u64| bytes as f64 * 8e3 / series.step as f64;
+    let point = |number: usize| &series.points[number];
+    let mut rates = vec![line("all", 0, &|n| gbit(point(n).delivered))];
+    if series.flows() < LINES {
+        rates.extend((0..series.flows()).map(|flow| {
+            let label = format!("flow {}", flow + 1);
+            line(&label, flow + 1, &|n| gbit(point(n).flows[flow]))
+        }));
+    }
+    let kbytes = |bytes: u32| f64::from(bytes) / 1e3;
+    let mut queues = vec![line("longest", 0, &|n| kbytes(point(n).longest))];
+    // Those that were the longest.
+    let mut ports: Vec<_> = (0..series.ports.len())
+        .map(|port| {
+            (
+                series.points.iter().map(|point| point.ports[port]).max(),
+                port,
+            )
+        })
+        .filter(|(most, _)| most.is_some_and(|most| most > 0))
+        .collect();
+    ports.sort_unstable_by_key(|(most, port)| (std::cmp::Reverse(*most), *port));
+    for (look, (_, port)) in ports.into_iter().take(LINES - 1).enumerate() {
+        let name = topology.port_name(series.ports[port]);
+        queues.push(line(&name, look + 1, &|n| kbytes(point(n).ports[port])));
+    }
+    let figure = |what: &str, y_label: &str, lines| LineFigure {
+        title: format!("{name}: {what} over time"),
+        x_label: "time (ms)".to_owned(),
+        y_label: y_label.to_owned(),
+        panels: vec![Panel {
+            title: format!("{name}: {what}"),
+            note: String::new(),
+            lines,
+        }],
+        ..LineFigure::default()
+    };
+    [
+        figure("goodput", "payload (Gb/s)", rates),
+        figure("queues", "data that waits (kB)", queues),
+    ]
 }
 
 /// The report as a table for people.

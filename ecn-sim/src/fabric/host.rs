@@ -241,6 +241,10 @@ impl Run<'_> {
             receiver.expected += 1;
             receiver.asked = false;
             complete = packet.last;
+            if let Some(series) = &mut self.series {
+                let payload = u32::from(packet.bytes) - self.header;
+                series.deliver(packet.id, payload.into());
+            }
         } else if packet.number > receiver.expected {
             if self.lossless {
                 return self.broken("a packet is missing in a lossless run", to);

@@ -10,6 +10,7 @@ pub mod parameters;
 pub mod parts;
 pub mod run;
 pub mod scheme;
+pub mod series;
 pub mod switch;
 pub mod topology;
 pub mod workload;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::MS;
 use measure::Slowdowns;
 pub use parameters::{Kind, Scenario};
+pub use parts::Options;
 pub use run::{Counts, RunError};
 
 /// One run, as `ecn sim run -j` prints it.
@@ -62,22 +64,33 @@ pub struct Report {
     pub setup_s: f64,
 }
 
-/// Runs a scenario with so many threads; what it reports but for the times does not depend on that.
+/// Runs a scenario.
 ///
 /// # Errors
 ///
 /// A value that makes no sense, or a broken invariant.
-pub fn run(scenario: &Scenario, seed: u64, threads: u16) -> Result<Report, RunError> {
+pub fn run(
+    scenario: &Scenario,
+    seed: u64,
+    options: &Options,
+) -> Result<(Report, Counts), RunError> {
     let begin = Instant::now();
     let topology = scenario.topology()?;
     let setup_s = begin.elapsed().as_secs_f64();
     let begin = Instant::now();
-    let counts = parts::run(scenario, &topology, seed, threads)?;
+    let mut counts = parts::run(scenario, &topology, seed, options)?;
     let wall_s = begin.elapsed().as_secs_f64();
-    Ok(report(scenario, seed, counts, wall_s, setup_s))
+    let report = report(scenario, seed, &mut counts, wall_s, setup_s);
+    Ok((report, counts))
 }
 
-fn report(scenario: &Scenario, seed: u64, mut counts: Counts, wall_s: f64, setup_s: f64) -> Report {
+fn report(
+    scenario: &Scenario,
+    seed: u64,
+    counts: &mut Counts,
+    wall_s: f64,
+    setup_s: f64,
+) -> Report {
     let fct_slowdown = measure::slowdowns(&mut counts.finished);
     let bytes: u64 = counts.finished.iter().map(|flow| flow.bytes).sum();
     let rates = counts

@@ -13,7 +13,7 @@ use super::packet::Packet;
 use super::run::{Counts, Run, RunError, finish};
 use super::topology::Topology;
 use super::{Scenario, packet::LINK_BYTES};
-use crate::engine::Time;
+use crate::engine::{NS, Time};
 use crate::model::ModelError;
 
 /// One of the parts of a network.
@@ -85,7 +85,28 @@ fn split(topology: &Topology, parts: u16) -> Vec<u16> {
     of_switch
 }
 
-/// Runs a scenario with so many threads. What it counts does not depend on how many these are.
+/// How a run is done, beside its scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Threads; what a run counts does not depend on how many.
+    pub threads: u16,
+    /// Keep what happens over time.
+    pub series: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            series: false,
+        }
+    }
+}
+
+/// First length of a series' steps: runs are some of them long, whatever they are about.
+const FIRST_STEP: Time = 100 * NS;
+
+/// Runs a scenario on its topology.
 ///
 /// # Errors
 ///
@@ -95,11 +116,20 @@ pub fn run(
     scenario: &Scenario,
     topology: &Topology,
     seed: u64,
-    threads: u16,
+    options: &Options,
 ) -> Result<Counts, RunError> {
-    let parts = threads.clamp(1, topology.names.len().min(64) as u16);
+    let start = |part| -> Result<Run, ModelError> {
+        let mut run = Run::new(scenario, topology, part, seed)?;
+        if options.series {
+            run.watch(FIRST_STEP);
+        }
+        Ok(run)
+    };
+    let parts = options
+        .threads
+        .clamp(1, topology.names.len().min(64) as u16);
     if parts == 1 {
-        let mut run = Run::new(scenario, topology, Part::ALL, seed)?;
+        let mut run = start(Part::ALL)?;
         run.advance(run.limit + 1);
         return finish(vec![run]);
     }
@@ -109,9 +139,8 @@ pub fn run(
         count: parts,
         of_switch: &of_switch,
     };
-    let runs = (0..parts).map(|number| Run::new(scenario, topology, part(number), seed));
-    let runs: Vec<Run> = runs.collect::<Result<_, ModelError>>()?;
-    finish(together(runs))
+    let runs = (0..parts).map(|number| start(part(number)));
+    finish(together(runs.collect::<Result<_, _>>()?))
 }
 
 /// What has left for another part, and when it arrives.
@@ -152,8 +181,8 @@ fn together(runs: Vec<Run>) -> Vec<Run> {
 
 /// One part, window by window.
 fn windows<'a>(part: usize, mut run: Run<'a>, shared: &Shared) -> Run<'a> {
-    // The shortest packet, and its link.
-    let ahead = run.delay + run.wire_time(LINK_BYTES.min(run.ack_bytes));
+    // The shortest packet, a message or a byte of data, and its link.
+    let ahead = run.delay + run.wire_time(LINK_BYTES.min(run.header + 1));
     loop {
         shared.next[part].store(run.next_time(), Ordering::Relaxed);
         if run.error.is_some() {

@@ -24,6 +24,7 @@ use super::packet::{Kind, Packet};
 use super::parameters::{ACK_EXTRA, CNP_EXTRA, FlowControl, Scenario, Thresholds};
 use super::parts::Part;
 use super::scheme::{Mark, Rules};
+use super::series::Series;
 use super::switch::{Limits, Memory, Port, Threshold};
 use super::topology::Topology;
 use super::workload::{Arrival, Arrivals, arrivals};
@@ -128,6 +129,8 @@ pub struct Counts {
     pub events: u64,
     /// Most packets at once.
     pub most_packets: u64,
+    /// What happened when, if that was asked for.
+    pub series: Option<Series>,
 }
 
 /// A part of a run that goes on: all of the network, or some of its nodes.
@@ -171,6 +174,9 @@ pub struct Run<'a> {
     /// Less than none, where more came from other parts than left for them.
     pub(super) data_on_links: i64,
     until_check: u64,
+    pub(super) series: Option<Series>,
+    /// When its next sample is due.
+    pub(super) sample_due: Time,
     pub(super) error: Option<RunError>,
 }
 
@@ -255,6 +261,8 @@ impl<'a> Run<'a> {
             data_delivered: 0,
             data_on_links: 0,
             until_check: CHECK_EVENTS,
+            series: None,
+            sample_due: Time::MAX,
             error: None,
         };
         (run.data_time, run.ack_time) = (run.wire_time(frame), run.wire_time(run.ack_bytes));
@@ -266,6 +274,9 @@ impl<'a> Run<'a> {
     pub(super) fn advance(&mut self, until: Time) {
         let mut due = Vec::new();
         while self.agenda.pop_all(until, &mut due) {
+            if self.now() >= self.sample_due {
+                self.sample(self.now());
+            }
             if due.len() > 1 {
                 for event in &mut due {
                     *event = self.ranked(*event);
@@ -321,6 +332,9 @@ impl<'a> Run<'a> {
     /// Takes in what comes from another part.
     pub(super) fn take_in(&mut self, time: Time, packet: Packet) {
         self.data_on_links += i64::from(packet.kind == Kind::Data);
+        if time < self.now() {
+            return self.broken("a packet of another part comes too late", packet.link);
+        }
         match self.packets.insert(packet) {
             Some(id) => self.at(time, Event::Arrive, id),
             None => self.too_many("packets"),
@@ -459,7 +473,9 @@ impl<'a> Run<'a> {
         };
         let mark = packet.mark;
         self.detection.leaves(place, packet);
-        self.counts.marked_packets += u64::from(mark == Mark::None && packet.mark != mark);
+        if packet.mark != mark {
+            self.is_marked(mark);
+        }
         self.transmit(number, id);
         let memory = &mut self.memories[switch as usize];
         if let Some(credits) = &mut self.credits {
@@ -495,6 +511,16 @@ impl<'a> Run<'a> {
         match self.packets.insert(message) {
             Some(id) => self.transmit(number, id),
             None => self.too_many("packets"),
+        }
+    }
+
+    /// A packet that said this says more now.
+    fn is_marked(&mut self, before: Mark) {
+        if before == Mark::None {
+            self.counts.marked_packets += 1;
+            if let Some(series) = &mut self.series {
+                series.mark();
+            }
         }
     }
 
@@ -585,7 +611,10 @@ impl<'a> Run<'a> {
         };
         let mark = packet.mark;
         self.detection.waits(place, packet);
-        self.counts.marked_packets += u64::from(mark == Mark::None && packet.mark != mark);
+        if packet.mark != mark {
+            self.is_marked(mark);
+        }
+        let (packet, port) = (&mut self.packets[id], &mut self.ports[out as usize]);
         let memory = &mut self.memories[switch as usize];
         packet.ingress = own;
         if let Some(credits) = &mut self.credits {

@@ -4,6 +4,7 @@ use super::{Counts, Run, RunError};
 use crate::engine::{NS, Time};
 use crate::fabric::credit::blocks;
 use crate::fabric::packet::NONE;
+use crate::fabric::series::Series;
 
 impl Run<'_> {
     /// There are no numbers left.
@@ -148,7 +149,17 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
         });
     }
     let mut counts = Counts::default();
-    for part in parts {
+    let end = parts
+        .iter()
+        .map(|part| part.now())
+        .max()
+        .unwrap_or_default();
+    for mut part in parts {
+        part.sample(end);
+        match (&mut counts.series, part.series) {
+            (Some(series), Some(other)) => series.join(&other),
+            (series, other) => *series = other.map(Series::ended),
+        }
         let own = part.counts;
         counts.flows_started += own.flows_started;
         counts.finished.extend(own.finished);

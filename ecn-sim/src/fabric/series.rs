@@ -1,0 +1,185 @@
+//! What a run does over time, in a bounded number of points.
+//!
+//! Between two events nothing changes, so a sample is taken when the first event behind it is due: it
+//! costs the run no events of its own, and is the same however the run is split.
+
+use super::run::Run;
+use crate::engine::Time;
+
+/// Most points; when there are more, each two become one, of twice the length.
+pub const POINTS: usize = 1_000;
+
+/// Most flows and ports that have series of their own.
+pub const SINGLE: usize = 32;
+
+/// One step of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Point {
+    /// Payload that arrived in order during it, bytes.
+    pub delivered: u64,
+    /// Packets marked during it.
+    pub marked: u64,
+    /// Bytes that wait in switches, at its end.
+    pub queued: u64,
+    /// The longest queue, bytes, at its end; of steps that became one, the longest of these.
+    pub longest: u32,
+    /// Ports that may not send data, at its end.
+    pub off: u32,
+    /// Payload of each of the first flows, by the order of their starts.
+    pub flows: Vec<u64>,
+    /// Bytes that wait at each of the [`Series::ports`], at its end.
+    pub ports: Vec<u32>,
+}
+
+/// The steps of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Series {
+    /// Length of a step.
+    pub step: Time,
+    /// The steps, from time 0 on.
+    pub points: Vec<Point>,
+    /// Ports that are watched: those of all switches, if these are not many.
+    pub ports: Vec<u32>,
+    /// What has happened since the last sample.
+    since: Point,
+}
+
+impl Point {
+    /// Another part of the network, at the same time.
+    fn join(&mut self, other: &Self) {
+        self.delivered += other.delivered;
+        self.marked += other.marked;
+        self.queued += other.queued;
+        self.longest = self.longest.max(other.longest);
+        self.off += other.off;
+        for (own, other) in self.flows.iter_mut().zip(&other.flows) {
+            *own += other;
+        }
+        for (own, other) in self.ports.iter_mut().zip(&other.ports) {
+            *own += other;
+        }
+    }
+
+    /// This step and the one after it.
+    fn and(self, next: &Self) -> Self {
+        let mut both = Self {
+            queued: 0,
+            off: 0,
+            ports: vec![0; self.ports.len()],
+            ..self
+        };
+        both.join(next);
+        both
+    }
+}
+
+impl Series {
+    /// From this first length of a step on.
+    pub fn new(step: Time, ports: Vec<u32>) -> Self {
+        let since = Point {
+            flows: vec![0; SINGLE],
+            ports: vec![0; ports.len()],
+            ..Point::default()
+        };
+        Self {
+            step,
+            points: Vec::new(),
+            ports,
+            since,
+        }
+    }
+
+    /// How many flows have series of their own.
+    pub fn flows(&self) -> usize {
+        let last = |point: &Point| point.flows.iter().rposition(|bytes| *bytes > 0);
+        let most = self.points.iter().filter_map(last).max();
+        most.map_or(0, |last| last + 1)
+    }
+
+    /// When the next sample is due.
+    #[inline]
+    pub const fn due(&self) -> Time {
+        (self.points.len() as Time + 1) * self.step
+    }
+
+    /// Payload of a flow arrives.
+    #[inline]
+    pub fn deliver(&mut self, id: u32, bytes: u64) {
+        self.since.delivered += bytes;
+        if let Some(flow) = self.since.flows.get_mut((id as usize).wrapping_sub(1)) {
+            *flow += bytes;
+        }
+    }
+
+    /// A packet is marked.
+    #[inline]
+    pub const fn mark(&mut self) {
+        self.since.marked += 1;
+    }
+
+    fn push(&mut self) {
+        let point = self.since.clone();
+        self.points.push(point);
+        (self.since.delivered, self.since.marked) = (0, 0);
+        self.since.flows.fill(0);
+        if self.points.len() == 2 * POINTS {
+            let pairs = self.points.chunks_exact(2);
+            self.points = pairs.map(|pair| pair[0].clone().and(&pair[1])).collect();
+            self.step *= 2;
+        }
+    }
+
+    /// Without what happened after the last whole step.
+    pub fn ended(self) -> Self {
+        Self {
+            since: Point::default(),
+            ..self
+        }
+    }
+
+    /// Joins that of another part of the network, of the same time.
+    pub fn join(&mut self, other: &Self) {
+        for (own, other) in self.points.iter_mut().zip(&other.points) {
+            own.join(other);
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Keeps what happens from now on, in steps of this length at first.
+    pub(super) fn watch(&mut self, step: Time) {
+        let switches = self.topology.hosts..self.ports.len() as u32;
+        let ports = if switches.len() <= SINGLE {
+            switches.collect()
+        } else {
+            Vec::new()
+        };
+        self.series = Some(Series::new(step, ports));
+        self.sample_due = step;
+    }
+
+    /// Takes the samples that are due before `time`'s events.
+    #[cold]
+    pub(super) fn sample(&mut self, time: Time) {
+        let Some(series) = &mut self.series else {
+            self.sample_due = Time::MAX;
+            return;
+        };
+        let switches = &self.ports[self.topology.hosts as usize..];
+        let now = &mut series.since;
+        now.queued = switches.iter().map(|port| u64::from(port.queued)).sum();
+        now.longest = switches
+            .iter()
+            .map(|port| port.queued)
+            .max()
+            .unwrap_or_default();
+        now.off = self.ports.iter().filter(|port| port.off).count() as u32;
+        for (queued, port) in now.ports.iter_mut().zip(&series.ports) {
+            *queued = self.ports[*port as usize].queued;
+        }
+        while series.due() <= time {
+            series.push();
+        }
+        self.sample_due = series.due();
+    }
+}
