@@ -20,4 +20,5 @@ pub mod marking;
 pub mod pacing;
 pub mod packet;
 pub mod response;
+pub mod tcd;
 pub mod vqueue;
