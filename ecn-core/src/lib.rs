@@ -13,6 +13,7 @@
 
 pub mod abi;
 pub mod ace;
+pub mod bcn;
 pub mod echo;
 pub mod fixed;
 pub mod flow;
