@@ -2,6 +2,7 @@
 //!
 //! Timers are not events: what they do matters when the next packet is sent, and is worked out then.
 
+use ecn_core::tcd::Mark;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{NS, Time};
@@ -187,6 +188,26 @@ impl Rules {
             None
         }
     }
+
+    /// [`Rules::notifies`] with TCD's marks: that a port is undetermined does not keep the receiver from saying
+    /// that one is congested.
+    pub fn notifies_of(&self, quiet: Quiet, now: Time, mark: Mark) -> Option<Quiet> {
+        let is_due = self.notifies(quiet.until, now).is_some();
+        let answers = mark > Mark::None && (is_due || mark > quiet.told);
+        answers.then_some(Quiet {
+            until: now + self.cnp_gap,
+            told: mark,
+        })
+    }
+}
+
+/// What a receiver knows of a flow, with TCD's marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Quiet {
+    /// From when on it answers whatever it told before.
+    until: Time,
+    /// What that was.
+    told: Mark,
 }
 
 /// What a sender knows of a flow.
@@ -236,6 +257,23 @@ impl Flow {
         (self.by_volume, self.by_time, self.bytes) = (0, 0, 0);
         self.alpha_due = now + rules.alpha_timer;
         self.rate_due = now + rules.rate_timer;
+    }
+
+    /// [`Flow::notified`] with TCD's marks: of undetermined ports only, the flow holds its rate till `rate_timer`
+    /// or `byte_counter` passed without another notification, and alpha is not raised (tcd.md, section 5, R).
+    pub fn notified_of(&mut self, rules: &Rules, now: Time, mark: Mark) {
+        match mark {
+            Mark::None => {}
+            Mark::Congestion => self.notified(rules, now),
+            Mark::Undetermined => {
+                self.advance(rules, now);
+                // At the link's rate there is nothing to hold.
+                if self.rate_due != NEVER {
+                    self.rate_due = now + rules.rate_timer;
+                    self.bytes = 0;
+                }
+            }
+        }
     }
 
     /// Sender: its rate for the packet after this one, if it is below the link's.
@@ -390,6 +428,44 @@ mod tests {
         (0..10_000).for_each(|_| flow.notified(&rules, 2_000 * 55 * US));
         assert!(ONE - flow.alpha < 256);
         assert_eq!(flow.rate, rules.min_rate);
+    }
+
+    /// Undetermined ports only: neither a cut nor an increase, and alpha decays.
+    #[test]
+    fn an_undetermined_flow_holds_its_rate() {
+        let rules = rules("40gbit");
+        let mut flow = Flow::new(&rules);
+        flow.notified_of(&rules, 0, Mark::Undetermined);
+        assert_eq!(flow.sends(&rules, 0, 0), None);
+        flow.notified_of(&rules, 0, Mark::Congestion);
+        let (rate, alpha) = (flow.rate, flow.alpha);
+        for n in 1..=100 {
+            flow.notified_of(&rules, n * 54 * US, Mark::Undetermined);
+            flow.notified_of(&rules, n * 54 * US, Mark::None);
+            assert_eq!(flow.sends(&rules, n * 54 * US, 9_000_000), Some(rate));
+        }
+        assert!(flow.alpha < alpha);
+        // A period after the last one it recovers.
+        assert!(flow.sends(&rules, (100 * 54 + 55) * US, 0) > Some(rate));
+    }
+
+    #[test]
+    fn an_undetermined_port_does_not_hide_a_congested_one() {
+        let rules = rules("40gbit");
+        let mut quiet = Quiet::default();
+        let mut notifies = |us, mark| {
+            let answer = rules.notifies_of(quiet, us * US, mark);
+            quiet = answer.unwrap_or(quiet);
+            answer.is_some()
+        };
+        assert!(!notifies(0, Mark::None));
+        assert!(notifies(0, Mark::Undetermined));
+        assert!(!notifies(10, Mark::Undetermined));
+        assert!(notifies(20, Mark::Congestion));
+        assert!(!notifies(60, Mark::Congestion));
+        assert!(!notifies(60, Mark::Undetermined));
+        assert!(notifies(70, Mark::Undetermined));
+        assert!(notifies(71, Mark::Congestion));
     }
 
     proptest! {
