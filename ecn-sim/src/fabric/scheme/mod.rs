@@ -3,6 +3,7 @@
 
 pub mod dcqcn;
 pub mod hp;
+pub mod timely;
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,0 +1,365 @@
+//! TIMELY: a sender follows its round-trip times, by the authors' published code (V5 in `dcqcn-timely.md`), and
+//! TIMELY+TCD.
+//!
+//! In floating point, unlike what a switch does: it is a host's engine. Only `+ - * /` and comparisons are used,
+//! which IEEE 754 defines to the last bit, so runs stay the same everywhere.
+
+use ecn_core::tcd::Mark;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{NS, Time};
+use crate::fabric::parameters::Auto;
+use crate::model::ModelError;
+use crate::units::{DurationText, Fraction, Rate};
+
+/// TIMELY's parameters, with the source of each default in `dcqcn-timely.md`: V5's recommendations for a sender that
+/// paces packet by packet, as here.
+///
+/// The paper's are `ewma` 7/8 (from memory), `t_low` 50us, `t_high` 500us, for one completion per 16 to 64 kB.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Parameters {
+    /// Weight of a new difference in the average of differences (V5).
+    pub ewma: Fraction,
+    /// Decrease factor (V5, V7).
+    pub beta: Fraction,
+    /// Additive increase per `min_rtt`. `auto`: 1/1000 of the link's rate (V5, V7: 10 Mb/s at 10 Gb/s).
+    pub delta: Auto<Rate>,
+    /// Below this round-trip time the rate always rises (V5: 0 with per-packet pacing).
+    pub t_low: DurationText,
+    /// Above this one it always falls (V5).
+    pub t_high: DurationText,
+    /// From so many falling round-trip times in a row on, the increase is `hai_factor` times as large (V5, V7).
+    pub hai_after: u32,
+    /// See `hai_after` (V5, V7).
+    pub hai_factor: u32,
+    /// What gradients are relative to. `auto`: the longest round trip of an idle network (V5: fixed network minimum).
+    pub min_rtt: Auto<DurationText>,
+    /// Lowest rate. `auto`: 1/1000 of the link's (V2 has 100 Mb/s at 100 Gb/s for DCQCN; V5 names none).
+    pub min_rate: Auto<Rate>,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            ewma: Fraction::ratio(1, 50),
+            beta: Fraction::ratio(4, 5),
+            delta: Auto::Auto,
+            t_low: DurationText::from_nanos(0),
+            t_high: DurationText::from_millis(1),
+            hai_after: 5,
+            hai_factor: 5,
+            min_rtt: Auto::Auto,
+            min_rate: Auto::Auto,
+        }
+    }
+}
+
+/// The parameters as they are computed with: bytes per second and picoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    line: f64,
+    ewma: f64,
+    beta: f64,
+    delta: f64,
+    t_low: Time,
+    t_high: Time,
+    hai_after: u32,
+    hai_factor: f64,
+    min_rtt: f64,
+    min_rate: f64,
+    tcd: bool,
+}
+
+impl Parameters {
+    /// Checks what the types leave open. `idle_rtt`: of the longest path while nothing else is sent, ps. `tcd`: TIMELY+TCD.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range, by name.
+    pub fn rules(&self, line: Rate, idle_rtt: Time, tcd: bool) -> Result<Rules, ModelError> {
+        let one = Fraction::ratio(1, 1);
+        for (key, value) in [("ewma", self.ewma), ("beta", self.beta)] {
+            if value.numerator() == 0 || value > one {
+                return Err(ModelError::new(key, value, "above 0 up to 1 is allowed"));
+            }
+        }
+        for (key, value) in [("delta", self.delta), ("min_rate", self.min_rate)] {
+            if value.or(line) > line {
+                let reason = format!("at most the links' rate, {line}, is allowed");
+                return Err(ModelError::new(key, value, reason));
+            }
+        }
+        let second = DurationText::from_secs(1);
+        if self.t_high > second {
+            let reason = "at most 1s is allowed";
+            return Err(ModelError::new("t_high", self.t_high, reason));
+        }
+        if self.t_low > self.t_high {
+            let reason = format!("at most t_high, {}, is allowed", self.t_high);
+            return Err(ModelError::new("t_low", self.t_low, reason));
+        }
+        if !(1..=1_000).contains(&self.hai_factor) {
+            let reason = "1 to 1000 is allowed";
+            return Err(ModelError::new("hai_factor", self.hai_factor, reason));
+        }
+        let min_rtt = match self.min_rtt {
+            Auto::Auto => idle_rtt.max(1),
+            Auto::Is(rtt) if !rtt.is_zero() && rtt <= second => rtt.as_nanos() * NS,
+            Auto::Is(rtt) => return Err(ModelError::new("min_rtt", rtt, "1ns to 1s is allowed")),
+        };
+        let line = line.bytes_per_s() as f64;
+        let share = |rate: Auto<Rate>| match rate {
+            Auto::Auto => line / 1_000.0,
+            Auto::Is(rate) => rate.bytes_per_s() as f64,
+        };
+        Ok(Rules {
+            line,
+            ewma: self.ewma.as_f64(),
+            beta: self.beta.as_f64(),
+            delta: share(self.delta),
+            t_low: self.t_low.as_nanos() * NS,
+            t_high: self.t_high.as_nanos() * NS,
+            hai_after: self.hai_after,
+            hai_factor: self.hai_factor.into(),
+            min_rtt: min_rtt as f64,
+            min_rate: share(self.min_rate),
+            tcd,
+        })
+    }
+}
+
+/// What a sender knows of a flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// Bytes per second.
+    rate: f64,
+    /// Average difference of successive round-trip times, ps.
+    difference: f64,
+    /// The last one; 0: there is none.
+    rtt: Time,
+    /// When it came.
+    last: Time,
+    /// Differences below 0 in a row.
+    falling: u32,
+}
+
+impl Flow {
+    /// At the link's rate.
+    pub const fn new(rules: &Rules) -> Self {
+        Self {
+            rate: rules.line,
+            difference: 0.0,
+            rtt: 0,
+            last: 0,
+            falling: 0,
+        }
+    }
+
+    /// Its rate for the next packet, bytes per second, if it is below the link's.
+    pub fn sends(&self, rules: &Rules) -> Option<u64> {
+        (self.rate < rules.line).then_some(self.rate as u64)
+    }
+
+    /// An ACK is back `rtt` after its packet was sent.
+    ///
+    /// With TCD the packet's mark decides where it says something (tcd.md, section 5, R): a flow that passed
+    /// undetermined ports only holds its rate whatever the round-trip time does; one that passed a congested one
+    /// falls whatever the gradient is, by `beta` for each `min_rtt` of such ACKs.
+    pub fn acknowledged(&mut self, rules: &Rules, now: Time, rtt: Time, mark: Mark) {
+        if self.rtt == 0 {
+            self.rtt = rtt;
+        }
+        let difference = rtt as f64 - self.rtt as f64;
+        self.falling = if rtt < self.rtt {
+            self.falling.saturating_add(1)
+        } else {
+            0
+        };
+        self.difference = (1.0 - rules.ewma) * self.difference + rules.ewma * difference;
+        let gradient = self.difference / rules.min_rtt;
+        let share = ((now - self.last) as f64 / rules.min_rtt).min(1.0);
+        (self.rtt, self.last) = (rtt, now);
+
+        let mark = if rules.tcd { mark } else { Mark::None };
+        let next = if mark == Mark::Undetermined {
+            self.rate
+        } else if mark == Mark::Congestion {
+            self.rate * (1.0 - share * rules.beta)
+        } else if rtt < rules.t_low {
+            self.rate + rules.delta * share
+        } else if rtt > rules.t_high {
+            let above = 1.0 - rules.t_high as f64 / rtt as f64;
+            self.rate * (1.0 - share * rules.beta * above)
+        } else if gradient <= 0.0 {
+            let hurry = self.falling >= rules.hai_after;
+            let times = if hurry { rules.hai_factor } else { 1.0 };
+            self.rate + times * rules.delta * share
+        } else {
+            self.rate * (1.0 - rules.beta * gradient)
+        };
+        // Not clamp, which panics on bounds that are no numbers.
+        self.rate = next
+            .max(self.rate / 2.0)
+            .max(rules.min_rate)
+            .min(rules.line);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const US: Time = 1_000 * NS;
+    /// 10 Gb/s.
+    const LINE: f64 = 1_250_000_000.0;
+    /// `delta`: 10 Mb/s.
+    const DELTA: f64 = 1_250_000.0;
+
+    fn rules(tcd: bool) -> Rules {
+        let parameters = Parameters {
+            t_low: DurationText::from_micros(50),
+            t_high: DurationText::from_micros(500),
+            ..Parameters::default()
+        };
+        let line = "10gbit".parse().unwrap();
+        parameters.rules(line, 20 * US, tcd).unwrap()
+    }
+
+    fn at(rate: f64) -> Flow {
+        Flow {
+            rate,
+            ..Flow::new(&rules(false))
+        }
+    }
+
+    fn close(found: f64, expected: f64) -> bool {
+        (found - expected).abs() < 1e-9 * expected
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_by_name() {
+        let refused = |change: &dyn Fn(&mut Parameters)| {
+            let mut parameters = Parameters::default();
+            change(&mut parameters);
+            let rules = parameters.rules("10gbit".parse().unwrap(), 20 * US, false);
+            rules.unwrap_err().key
+        };
+        assert_eq!(refused(&|p| p.beta = "5/4".parse().unwrap()), "beta");
+        assert_eq!(refused(&|p| p.ewma = "0".parse().unwrap()), "ewma");
+        let rate = Auto::Is("11gbit".parse().unwrap());
+        assert_eq!(refused(&|p| p.delta = rate), "delta");
+        assert_eq!(refused(&|p| p.min_rate = rate), "min_rate");
+        let long = DurationText::from_secs(2);
+        assert_eq!(refused(&|p| p.t_high = long), "t_high");
+        assert_eq!(refused(&|p| p.t_low = long), "t_low");
+        assert_eq!(refused(&|p| p.min_rtt = Auto::Is(long)), "min_rtt");
+        assert_eq!(refused(&|p| p.hai_factor = 0), "hai_factor");
+    }
+
+    /// M1: at a constant round-trip time the rate grows by delta per `min_rtt`, however many ACKs come in that.
+    #[test]
+    fn a_constant_rtt_gives_delta_per_min_rtt() {
+        let rules = rules(false);
+        for per_rtt in [1, 2, 10] {
+            let mut flow = at(LINE / 4.0);
+            flow.last = 1_000 * US;
+            for n in 1..=10 * per_rtt {
+                let now = 1_000 * US + n * 20 * US / per_rtt;
+                flow.acknowledged(&rules, now, 100 * US, Mark::None);
+            }
+            assert!(close(flow.rate, LINE / 4.0 + 10.0 * DELTA));
+        }
+    }
+
+    /// M1: by five times as much from the fifth falling one on, and not longer than they fall.
+    #[test]
+    fn five_falling_rtts_hurry() {
+        let rules = rules(false);
+        let mut flow = at(LINE / 4.0);
+        let mut rtt = 200 * US;
+        flow.acknowledged(&rules, 20 * US, rtt, Mark::None);
+        for n in 2..=10_u32 {
+            let before = flow.rate;
+            rtt -= US;
+            flow.acknowledged(&rules, Time::from(n) * 20 * US, rtt, Mark::None);
+            let times = if n > 5 { 5.0 } else { 1.0 };
+            assert!(close(flow.rate, before + times * DELTA), "{n}");
+        }
+        let before = flow.rate;
+        flow.acknowledged(&rules, 220 * US, rtt, Mark::None);
+        assert!(close(flow.rate, before + DELTA));
+    }
+
+    /// M3: 1 - beta (1 - Thigh/rtt) for a whole `min_rtt`, a part of it for a part.
+    #[test]
+    fn above_t_high_it_falls_in_proportion() {
+        let rules = rules(false);
+        let mut flow = at(LINE);
+        flow.acknowledged(&rules, 1_000 * US, 1_000 * US, Mark::None);
+        assert!(close(flow.rate, LINE * 0.6));
+        flow.acknowledged(&rules, 1_005 * US, 1_000 * US, Mark::None);
+        assert!(close(flow.rate, LINE * 0.6 * 0.9));
+        assert_eq!(flow.sends(&rules), Some(675_000_000));
+    }
+
+    #[test]
+    fn a_rising_rtt_cuts_by_its_gradient() {
+        let rules = rules(false);
+        let mut flow = at(LINE);
+        flow.acknowledged(&rules, 20 * US, 100 * US, Mark::None);
+        assert_eq!(flow.sends(&rules), None);
+        // 50 us in 20 us, weight 1/50: 0.05.
+        flow.acknowledged(&rules, 40 * US, 150 * US, Mark::None);
+        assert!(close(flow.rate, LINE * (1.0 - 0.8 * 0.05)));
+    }
+
+    /// TIMELY+TCD: the round-trip time rises, and what that means is what the mark says.
+    #[test]
+    fn a_mark_picks_the_branch() {
+        let after = |tcd, mark| {
+            let mut flow = at(LINE / 2.0);
+            flow.acknowledged(&rules(tcd), 20 * US, 100 * US, Mark::Undetermined);
+            flow.rate = LINE / 2.0;
+            flow.acknowledged(&rules(tcd), 30 * US, 150 * US, mark);
+            flow.rate / (LINE / 2.0)
+        };
+        let plain = 1.0 - 0.8 * 0.05;
+        for mark in [Mark::None, Mark::Undetermined, Mark::Congestion] {
+            assert!(close(after(false, mark), plain));
+        }
+        assert!(close(after(true, Mark::None), plain));
+        assert!(close(after(true, Mark::Undetermined), 1.0));
+        // Half a `min_rtt`: half of beta.
+        assert!(close(after(true, Mark::Congestion), 0.6));
+    }
+
+    proptest! {
+        /// M2, M4: no ACK cuts more than half, and below Tlow the rate rises whatever the gradient is.
+        #[test]
+        fn rates_stay_in_their_bounds(
+            acks in prop::collection::vec((0u64..100, 1u64..2_000, 0u8..3), 1..500),
+            tcd: bool,
+        ) {
+            let rules = rules(tcd);
+            let mut flow = Flow::new(&rules);
+            let mut now = 0;
+            for (later, rtt, mark) in acks {
+                now += later * US;
+                let before = flow.rate;
+                let mark = [Mark::None, Mark::Undetermined, Mark::Congestion][usize::from(mark)];
+                flow.acknowledged(&rules, now, rtt * US, mark);
+                prop_assert!(flow.rate >= before / 2.0);
+                prop_assert!((rules.min_rate..=rules.line).contains(&flow.rate));
+                if rtt < 50 && (!tcd || mark == Mark::None) {
+                    prop_assert!(flow.rate > before || later == 0 || flow.rate == rules.line);
+                }
+                if tcd && mark == Mark::Undetermined {
+                    prop_assert!(flow.rate == before);
+                }
+            }
+        }
+    }
+}
