@@ -3,6 +3,7 @@
 
 pub mod dcqcn;
 pub mod hp;
+pub mod qcn;
 pub mod timely;
 
 use std::fmt;
