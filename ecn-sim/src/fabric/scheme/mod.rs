@@ -3,6 +3,7 @@
 
 pub mod dcqcn;
 pub mod hp;
+pub mod ibcc;
 pub mod qcn;
 pub mod timely;
 

@@ -1,0 +1,495 @@
+//! InfiniBand's congestion control (annex A10): which packets a switch marks, and how a source slows down by a
+//! table; also IB CC+TCD. `ibcc.md`.
+//!
+//! Every mark is answered at once (BECN), in the ACK. The source's timer is no event: what it does matters when the
+//! next packet is sent, and is worked out then.
+
+use ecn_core::tcd::Mark;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{NS, Time};
+use crate::keywords;
+use crate::model::ModelError;
+use crate::units::{Fraction, Rate, Size};
+
+keywords! {
+    /// Which ports mark although it is credits that they lack (`Victim_Mask`).
+    VictimMask {
+        /// None.
+        #[default]
+        None = "none",
+        /// Those that face hosts: what holds them up is the host, not a switch further on.
+        Hosts = "hosts",
+    }
+}
+
+/// IB CC's parameters, with the source of each default in `ibcc.md`, section 5: those of the Omni-Path fabric
+/// manager's code (F).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Parameters {
+    /// 0 marks nothing; 1 to 15 mark above (16 - threshold)/16 of a port's buffer (F: 8; the levels: D).
+    pub marking_threshold: u32,
+    /// Smaller packets are not marked (F).
+    pub marking_size: Size,
+    /// Packets from one mark to the next, of those that can be marked; 0 as 1: each (F).
+    pub marking_rate: u32,
+    /// Ports that mark without credits (F).
+    pub victim_mask: VictimMask,
+    /// Added to the table's index by a mark (F).
+    pub ccti_increase: u32,
+    /// Added by a notification of a flow that passed undetermined ports only, with TCD: none, it only starts the
+    /// timer again (tcd.md, section 5, R).
+    pub ccti_increase_undetermined: u32,
+    /// Time after which the index falls by one, in units of 1.024 us (F).
+    pub ccti_timer: u32,
+    /// Lowest index (F).
+    pub ccti_min: u32,
+    /// Highest (F).
+    pub ccti_limit: u32,
+    /// Delay after a packet that an index stands for, in times of that packet. With 1 the rate is 1/(1 + index), as
+    /// LIPD's (D). F has a longest delay instead: 8 us, which are 94 packets of 1062 bytes at 100 Gb/s.
+    pub cct_step: Fraction,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            marking_threshold: 8,
+            marking_size: Size::from_bytes(0),
+            marking_rate: 0,
+            victim_mask: VictimMask::None,
+            ccti_increase: 5,
+            ccti_increase_undetermined: 0,
+            ccti_timer: 10,
+            ccti_min: 0,
+            ccti_limit: 127,
+            cct_step: Fraction::ratio(1, 1),
+        }
+    }
+}
+
+/// Unit of the timer.
+const TIMER_UNIT: Time = 1_024 * NS;
+
+/// A timer that does not run.
+const NEVER: Time = Time::MAX;
+
+/// An entry of the table has 14 bits for the multiplier, and 2 for the shift.
+const MOST_MULTIPLIER: u64 = (1 << 14) - 1;
+const MOST_SHIFT: u32 = 3;
+
+/// The parameters as they are computed with: bytes per second, bytes and picoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    line: u64,
+    /// Queue above which a port marks; none if nothing is marked.
+    threshold: Option<u64>,
+    marking_size: u64,
+    marking_rate: u32,
+    hosts_are_masked: bool,
+    increase: u16,
+    increase_undetermined: u16,
+    timer: Time,
+    least: u16,
+    most: u16,
+    /// Of all entries of the table.
+    shift: u32,
+    step: Fraction,
+}
+
+impl Parameters {
+    /// Checks what the types leave open. `buffer`: of an output port and virtual lane, bytes.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range, by name.
+    pub fn rules(&self, line: Rate, buffer: u64) -> Result<Rules, ModelError> {
+        for (key, value, most) in [
+            ("marking_threshold", self.marking_threshold, 15),
+            ("marking_rate", self.marking_rate, 65_535),
+            ("ccti_increase", self.ccti_increase, 255),
+            (
+                "ccti_increase_undetermined",
+                self.ccti_increase_undetermined,
+                255,
+            ),
+            ("ccti_min", self.ccti_min, 255.min(self.ccti_limit)),
+            ("ccti_limit", self.ccti_limit, 65_535),
+        ] {
+            if value > most {
+                let reason = format!("0 to {most} is allowed");
+                return Err(ModelError::new(key, value, reason));
+            }
+        }
+        if !(1..=65_535).contains(&self.ccti_timer) {
+            let reason = "1 to 65535 is allowed, times 1.024 us";
+            return Err(ModelError::new("ccti_timer", self.ccti_timer, reason));
+        }
+        // Unit credits of 64 bytes in 8 bits.
+        if self.marking_size.bytes() > 255 * 64 {
+            let reason = "at most 16320B is allowed";
+            return Err(ModelError::new("marking_size", self.marking_size, reason));
+        }
+        // F: the largest shift with which the longest delay fits.
+        let longest = |shift: u32| self.cct_step.of(u64::from(self.ccti_limit) << shift);
+        let shift = (0..=MOST_SHIFT)
+            .rev()
+            .find(|shift| longest(*shift) <= MOST_MULTIPLIER)
+            .ok_or_else(|| {
+                let limit = self.ccti_limit;
+                let reason = format!("ccti_limit, {limit}, times it up to 16383 is allowed");
+                ModelError::new("cct_step", self.cct_step, reason)
+            })?;
+        let levels = u64::from(16 - self.marking_threshold);
+        Ok(Rules {
+            line: line.bytes_per_s(),
+            threshold: (self.marking_threshold > 0)
+                .then_some((u128::from(buffer) * u128::from(levels) / 16) as u64),
+            marking_size: self.marking_size.bytes(),
+            marking_rate: self.marking_rate,
+            hosts_are_masked: self.victim_mask == VictimMask::Hosts,
+            increase: self.ccti_increase as u16,
+            increase_undetermined: self.ccti_increase_undetermined as u16,
+            timer: Time::from(self.ccti_timer) * TIMER_UNIT,
+            least: self.ccti_min as u16,
+            most: self.ccti_limit as u16,
+            shift,
+            step: self.cct_step,
+        })
+    }
+}
+
+impl Rules {
+    /// Multiplier of an entry of the table: after a packet that takes t, the source waits (t >> shift) times it.
+    fn multiplier(&self, ccti: u16) -> u64 {
+        self.step.of(u64::from(ccti) << self.shift)
+    }
+
+    /// The rate that comes of it: 1/(1 + multiplier/2^shift) of the link's.
+    fn rate(&self, ccti: u16) -> u64 {
+        let one = 1_u128 << self.shift;
+        let rate = u128::from(self.line) * one / (one + u128::from(self.multiplier(ccti)));
+        (rate as u64).max(1)
+    }
+}
+
+/// An output port and virtual lane that marks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Marker {
+    /// Packets since the last mark that could be marked.
+    eligible: u32,
+}
+
+impl Marker {
+    /// Whether a packet that leaves is marked (FECN). With credits to send it, a long queue is the root of a congestion;
+    /// without, its victim, and `to_host` decides.
+    pub fn marks(
+        &mut self,
+        rules: &Rules,
+        bytes: u32,
+        queued: u64,
+        has_credits: bool,
+        to_host: bool,
+    ) -> bool {
+        let long = rules.threshold.is_some_and(|threshold| queued > threshold);
+        let marks = has_credits || to_host && rules.hosts_are_masked;
+        long && marks && self.takes_turn(rules, bytes)
+    }
+
+    /// With TCD it is the port's state that decides, and which mark it is; size and rate as without. CE of ports before is
+    /// not taken back.
+    pub fn marks_by_state(&mut self, rules: &Rules, bytes: u32, own: Mark) -> Mark {
+        if own > Mark::None && rules.threshold.is_some() && self.takes_turn(rules, bytes) {
+            own
+        } else {
+            Mark::None
+        }
+    }
+
+    /// Of the packets that could be marked, one of `marking_rate`.
+    fn takes_turn(&mut self, rules: &Rules, bytes: u32) -> bool {
+        if u64::from(bytes) < rules.marking_size {
+            return false;
+        }
+        self.eligible += 1;
+        let is_due = self.eligible >= rules.marking_rate;
+        if is_due {
+            self.eligible = 0;
+        }
+        is_due
+    }
+}
+
+/// What a source knows of a flow (a queue pair).
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    timer_due: Time,
+    /// Index of the table.
+    ccti: u16,
+}
+
+impl Flow {
+    /// At the lowest index.
+    pub const fn new(rules: &Rules) -> Self {
+        Self {
+            timer_due: NEVER,
+            ccti: rules.least,
+        }
+    }
+
+    /// A BECN. It does not put off the timer (H), unless it is of a flow that passed undetermined ports only (TCD).
+    pub fn notified(&mut self, rules: &Rules, now: Time, mark: Mark) {
+        self.advance(rules, now);
+        let increase = match mark {
+            Mark::None => return,
+            Mark::Undetermined => {
+                if self.timer_due != NEVER {
+                    self.timer_due = now + rules.timer;
+                }
+                rules.increase_undetermined
+            }
+            Mark::Congestion => rules.increase,
+        };
+        self.ccti = self.ccti.saturating_add(increase).min(rules.most);
+        if self.timer_due == NEVER && self.ccti > rules.least {
+            self.timer_due = now + rules.timer;
+        }
+    }
+
+    /// Its rate for the next packet, bytes per second, if it is below the link's: the delay after each packet is in
+    /// proportion to that packet, so it is a rate.
+    pub fn sends(&mut self, rules: &Rules, now: Time) -> Option<u64> {
+        self.advance(rules, now);
+        (rules.multiplier(self.ccti) > 0).then(|| rules.rate(self.ccti))
+    }
+
+    /// What the timer has done by now.
+    fn advance(&mut self, rules: &Rules, now: Time) {
+        if self.timer_due > now {
+            return;
+        }
+        let above = Time::from(self.ccti.saturating_sub(rules.least));
+        let expired = 1 + (now - self.timer_due) / rules.timer;
+        if expired >= above {
+            *self = Self::new(rules);
+        } else {
+            self.ccti -= expired as u16;
+            self.timer_due += expired * rules.timer;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use ecn_core::response::{Function, IPD_LIMIT, Policy, Ratio, marked};
+    use proptest::prelude::*;
+
+    const LINE: u64 = 12_500_000_000;
+    const BUFFER: u64 = 160_000;
+
+    fn rules_of(change: impl FnOnce(&mut Parameters)) -> Result<Rules, ModelError> {
+        let mut parameters = Parameters::default();
+        change(&mut parameters);
+        parameters.rules("100gbit".parse().unwrap(), BUFFER)
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_by_name() {
+        let refused = |change: &dyn Fn(&mut Parameters)| rules_of(change).unwrap_err().key;
+        assert_eq!(refused(&|p| p.marking_threshold = 16), "marking_threshold");
+        let size = Size::from_bytes(16_321);
+        assert_eq!(refused(&|p| p.marking_size = size), "marking_size");
+        assert_eq!(refused(&|p| p.marking_rate = 65_536), "marking_rate");
+        assert_eq!(refused(&|p| p.ccti_increase = 256), "ccti_increase");
+        let key = refused(&|p| p.ccti_increase_undetermined = 256);
+        assert_eq!(key, "ccti_increase_undetermined");
+        assert_eq!(refused(&|p| p.ccti_timer = 0), "ccti_timer");
+        assert_eq!(refused(&|p| p.ccti_min = 128), "ccti_min");
+        assert_eq!(refused(&|p| p.ccti_limit = 65_536), "ccti_limit");
+        assert_eq!(
+            refused(&|p| p.cct_step = Fraction::ratio(130, 1)),
+            "cct_step"
+        );
+    }
+
+    /// Section 4's table, and the entries: the largest shift that leaves the longest delay 14 bits.
+    #[test]
+    fn a_linear_table_gives_the_rates_of_the_reference() {
+        let one = rules_of(|_| {}).unwrap();
+        let eighth = rules_of(|p| p.cct_step = Fraction::ratio(1, 8)).unwrap();
+        for (ccti, of_one, of_eighth) in [
+            (1, 0.5, 0.889),
+            (5, 0.167, 0.615),
+            (10, 0.0909, 0.444),
+            (31, 0.0312, 0.205),
+            (63, 0.0156, 0.113),
+            (127, 0.0078, 0.0593),
+        ] {
+            let close = |rate: u64, expected: f64| {
+                let share = rate as f64 / LINE as f64;
+                (share - expected).abs() < 0.006 * expected
+            };
+            assert!(close(one.rate(ccti), of_one), "{ccti}");
+            assert!(close(eighth.rate(ccti), of_eighth), "{ccti}");
+        }
+        assert_eq!((one.shift, one.multiplier(127)), (3, 1_016));
+        let long = rules_of(|p| p.ccti_limit = 8_191).unwrap();
+        assert_eq!((long.shift, long.multiplier(8_191)), (1, 16_382));
+    }
+
+    /// I5: LIPD's decrease, one packet time more per mark.
+    #[test]
+    fn the_decrease_is_lipds() {
+        let rmin = Ratio::new(1, IPD_LIMIT);
+        let lipd = Policy::new(Function::Lipd, rmin, Policy::HP_M).unwrap();
+        let rules = rules_of(|p| p.ccti_increase = 1).unwrap();
+        let mut flow = Flow::new(&rules);
+        let mut delay = ecn_core::fixed::ONE;
+        for _ in 0..127 {
+            flow.notified(&rules, 0, Mark::Congestion);
+            delay = marked(&lipd, delay);
+            let times = delay / ecn_core::fixed::ONE;
+            assert_eq!(flow.sends(&rules, 0), Some(LINE / times));
+        }
+    }
+
+    /// I2: k marks raise the index k times, and the timer goes on as it was.
+    #[test]
+    fn marks_add_up_and_do_not_put_off_the_timer() {
+        let rules = rules_of(|p| p.ccti_timer = 150).unwrap();
+        let mut flow = Flow::new(&rules);
+        for k in 1..=40 {
+            flow.notified(&rules, k * NS, Mark::Congestion);
+            assert_eq!(Time::from(flow.ccti), (5 * k).min(127));
+        }
+        flow.advance(&rules, 153_600 * NS);
+        assert_eq!(flow.ccti, 127);
+        flow.advance(&rules, 153_601 * NS);
+        assert_eq!(flow.ccti, 126);
+    }
+
+    /// I3: from 127 to 0 in 1.30 ms (F) and 19.5 ms (timer 150).
+    #[test]
+    fn the_index_decays_in_its_time() {
+        for (timer, least, us) in [(10, 0, 1_300.48), (150, 0, 19_507.2), (10, 27, 1_024.0)] {
+            let rules = rules_of(|p| (p.ccti_timer, p.ccti_min) = (timer, least)).unwrap();
+            let mut flow = Flow::new(&rules);
+            (0..26).for_each(|_| flow.notified(&rules, 0, Mark::Congestion));
+            let end = (us * 1_000.0) as Time * NS;
+            flow.advance(&rules, end - 1);
+            assert_eq!(u32::from(flow.ccti), least + 1);
+            flow.advance(&rules, end);
+            assert_eq!(u32::from(flow.ccti), least);
+            assert_eq!(flow.timer_due, NEVER);
+            assert_eq!(flow.sends(&rules, end).is_some(), least > 0);
+        }
+    }
+
+    /// IB CC+TCD: undetermined ports only start the timer again.
+    #[test]
+    fn an_undetermined_flow_holds_its_index() {
+        let rules = rules_of(|_| {}).unwrap();
+        let mut flow = Flow::new(&rules);
+        flow.notified(&rules, 0, Mark::Undetermined);
+        assert_eq!((flow.ccti, flow.timer_due), (0, NEVER));
+        flow.notified(&rules, 0, Mark::Congestion);
+        for n in 1..100 {
+            flow.notified(&rules, n * 10_000 * NS, Mark::Undetermined);
+            flow.notified(&rules, n * 10_000 * NS, Mark::None);
+            assert_eq!(flow.ccti, 5);
+        }
+        flow.advance(&rules, (990_000 + 10_240) * NS);
+        assert_eq!(flow.ccti, 4);
+        let rules = rules_of(|p| p.ccti_increase_undetermined = 1).unwrap();
+        flow.notified(&rules, 990_000 * NS, Mark::Undetermined);
+        assert_eq!(flow.ccti, 5);
+    }
+
+    #[test]
+    fn roots_mark_and_victims_if_their_port_is_masked() {
+        let plain = rules_of(|_| {}).unwrap();
+        let masked = rules_of(|p| p.victim_mask = VictimMask::Hosts).unwrap();
+        let marks = |rules, queued, credits, host| {
+            Marker::default().marks(rules, 1_000, queued, credits, host)
+        };
+        // Half of the buffer.
+        assert!(!marks(&plain, 80_000, true, false) && marks(&plain, 80_001, true, false));
+        assert!(!marks(&plain, 160_000, false, false) && !marks(&plain, 160_000, false, true));
+        assert!(!marks(&masked, 160_000, false, false) && marks(&masked, 160_000, false, true));
+    }
+
+    /// I9, and by TCD's states.
+    #[test]
+    fn small_packets_are_never_marked() {
+        let rules = rules_of(|p| p.marking_size = Size::from_bytes(512)).unwrap();
+        let mut marker = Marker::default();
+        assert!(!marker.marks(&rules, 511, BUFFER, true, true));
+        assert!(marker.marks(&rules, 512, BUFFER, true, true));
+        for mark in [Mark::None, Mark::Undetermined, Mark::Congestion] {
+            assert_eq!(marker.marks_by_state(&rules, 511, mark), Mark::None);
+            assert_eq!(marker.marks_by_state(&rules, 512, mark), mark);
+        }
+    }
+
+    /// I10: one of `marking_rate`, exactly.
+    #[test]
+    fn one_of_marking_rate_is_marked() {
+        for (rate, marked) in [(0, 12_000), (1, 12_000), (3, 4_000), (100, 120)] {
+            let rules = rules_of(|p| p.marking_rate = rate).unwrap();
+            let mut marker = Marker::default();
+            let marks = (0..12_000).filter(|_| marker.marks(&rules, 1_000, BUFFER, true, false));
+            assert_eq!(marks.count(), marked);
+        }
+    }
+
+    proptest! {
+        /// I1: the index stays between its bounds; without marks it never rises.
+        #[test]
+        fn the_index_stays_in_its_bounds(
+            least in 0u32..100,
+            limit in 100u32..300,
+            increase in 0u32..256,
+            steps in prop::collection::vec((0u64..100_000, 0u8..3), 1..300),
+        ) {
+            let rules = rules_of(|p| {
+                (p.ccti_min, p.ccti_limit, p.ccti_increase) = (least, limit, increase);
+            }).unwrap();
+            let mut flow = Flow::new(&rules);
+            let mut now = 0;
+            for (ns, mark) in steps {
+                now += ns * NS;
+                let before = flow.ccti;
+                let mark = [Mark::None, Mark::Undetermined, Mark::Congestion][usize::from(mark)];
+                flow.notified(&rules, now, mark);
+                prop_assert!((least..=limit).contains(&flow.ccti.into()));
+                prop_assert!(mark == Mark::Congestion || flow.ccti <= before);
+                prop_assert_eq!(flow.timer_due == NEVER, u32::from(flow.ccti) == least);
+            }
+        }
+
+        /// I8: 0 marks nothing, and a higher threshold never less.
+        #[test]
+        fn a_higher_threshold_marks_no_less(
+            packets in prop::collection::vec((0..2 * BUFFER, any::<bool>(), any::<bool>()), 1..300),
+            rate in 0u32..10,
+        ) {
+            let mut last = 0;
+            for threshold in 0..=15 {
+                let rules = rules_of(|p| {
+                    (p.marking_threshold, p.marking_rate) = (threshold, rate);
+                }).unwrap();
+                let mut marker = Marker::default();
+                let marks = packets
+                    .iter()
+                    .filter(|(queued, credits, host)| marker.marks(&rules, 1_000, *queued, *credits, *host))
+                    .count();
+                prop_assert!(threshold > 0 || marks == 0);
+                prop_assert!(marks >= last);
+                last = marks;
+            }
+        }
+    }
+}
