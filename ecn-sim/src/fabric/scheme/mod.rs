@@ -1,6 +1,7 @@
 //! Congestion control: what a sender answers, one module per scheme. What switches say is in
 //! [`super::congestion`].
 
+pub mod bcn;
 pub mod dcqcn;
 pub mod hp;
 pub mod ibcc;

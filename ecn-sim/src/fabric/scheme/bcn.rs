@@ -1,0 +1,196 @@
+//! BCN's parameters; both points are [`ecn_core::bcn`].
+
+use ecn_core::bcn::{Gains, Granularity, Policy, PolicyError};
+use ecn_core::response::Ratio;
+use serde::{Deserialize, Serialize};
+
+use crate::fabric::parameters::Auto;
+use crate::keywords;
+use crate::model::ModelError;
+use crate::units::{Fraction, Rate, Size};
+
+keywords! {
+    /// What shares a rate limiter, as long as there are enough of them.
+    Sharing {
+        /// Source, destination and priority.
+        #[default]
+        Flow = "flow",
+        /// Destination and priority.
+        Destination = "destination",
+        /// Priority.
+        Priority = "priority",
+        /// The whole link.
+        Link = "link",
+    }
+}
+
+impl From<Sharing> for Granularity {
+    fn from(sharing: Sharing) -> Self {
+        match sharing {
+            Sharing::Flow => Self::Flow,
+            Sharing::Destination => Self::Destination,
+            Sharing::Priority => Self::Priority,
+            Sharing::Link => Self::Link,
+        }
+    }
+}
+
+/// BCN's parameters, with the source of each default in `bcn-qcn.md`: S is Barrass 2006, which has no gains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Parameters {
+    /// Qeq: queue that is aimed at. `auto`: 24 kB x rate / 10 Gb/s (from memory, see [`Gains::usual`]).
+    pub qeq: Auto<Size>,
+    /// W: how much more a change of the queue counts than its length (from memory).
+    pub w: u32,
+    /// Pm: share of the packets that is sampled (S).
+    pub pm: Fraction,
+    /// Gd: share of the rate that a frame of negative feedback takes (from memory).
+    pub gd: Fraction,
+    /// Gi: rate units that a frame of positive feedback gives (from memory).
+    pub gi: Fraction,
+    /// Ru: a rate unit. `auto`: 1/1250 of the link's rate (from memory: 8 Mb/s at 10 Gb/s).
+    pub rate_unit: Auto<Rate>,
+    /// A frame, as the gains count. `auto`: 1500 B x rate / 10 Gb/s (D: Gd = 1/128 is per frame).
+    pub gain_frame: Auto<Size>,
+    /// Lowest rate. `auto`: a rate unit.
+    pub min_rate: Auto<Rate>,
+    /// What shares a limiter (S; the finest).
+    pub sharing: Sharing,
+    /// Rate limiters of a host, one of them kept for its link: with fewer than it needs it shares more (S: more
+    /// than 2 or 3 congestion points at once are unlikely).
+    pub limiters: u32,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            qeq: Auto::Auto,
+            w: 2,
+            pm: Fraction::ratio(1, 100),
+            gd: Fraction::ratio(1, 128),
+            gi: Fraction::ratio(4, 1),
+            rate_unit: Auto::Auto,
+            gain_frame: Auto::Auto,
+            min_rate: Auto::Auto,
+            sharing: Sharing::Flow,
+            limiters: 4,
+        }
+    }
+}
+
+/// The parameters as they are computed with.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Of both points.
+    pub policy: Policy,
+    /// The finest that shares a limiter.
+    pub granularity: Granularity,
+    /// Of a host, with the one for its link.
+    pub limiters: u32,
+    /// In 2^-32.
+    sampled: u64,
+}
+
+impl Rules {
+    /// Whether a packet is sampled, by 32 random bits.
+    pub fn samples(&self, random: u32) -> bool {
+        u64::from(random) < self.sampled
+    }
+}
+
+impl Parameters {
+    /// Checks what the types leave open.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range, by name.
+    pub fn rules(&self, line: Rate) -> Result<Rules, ModelError> {
+        if self.pm.numerator() == 0 || self.pm > Fraction::ratio(1, 1) {
+            return Err(ModelError::new("pm", self.pm, "above 0 up to 1 is allowed"));
+        }
+        if !(1..=100_000).contains(&self.limiters) {
+            let reason = "1 to 100000 is allowed";
+            return Err(ModelError::new("limiters", self.limiters, reason));
+        }
+        let usual = Gains::usual(line.bytes_per_s());
+        let bytes = |key, size: Auto<Size>, usual: u32| match size {
+            Auto::Auto => Ok(usual),
+            Auto::Is(size) if (1..=1_000_000_000).contains(&size.bytes()) => {
+                Ok(size.bytes() as u32)
+            }
+            Auto::Is(size) => Err(ModelError::new(key, size, "1B to 1GB is allowed")),
+        };
+        let rate = |rate: Auto<Rate>, usual| match rate {
+            Auto::Auto => usual,
+            Auto::Is(rate) => rate.bytes_per_s(),
+        };
+        let ratio = |f: Fraction| Ratio::new(f.numerator().into(), f.denominator().into());
+        let unit = rate(self.rate_unit, usual.unit_bytes_per_s);
+        let gains = Gains {
+            equilibrium_bytes: bytes("qeq", self.qeq, usual.equilibrium_bytes)?,
+            weight: self.w,
+            decrease: ratio(self.gd),
+            increase: ratio(self.gi),
+            unit_bytes_per_s: unit,
+            frame_bytes: bytes("gain_frame", self.gain_frame, usual.frame_bytes)?,
+            line_bytes_per_s: line.bytes_per_s(),
+            least_bytes_per_s: rate(self.min_rate, unit),
+        };
+        let policy = Policy::new(&gains).map_err(|error| match error {
+            PolicyError::Weight => ModelError::new("w", self.w, error),
+            PolicyError::Decrease => ModelError::new("gd", self.gd, error),
+            PolicyError::Increase => ModelError::new("gi", self.gi, error),
+            PolicyError::Frame => ModelError::new("gain_frame", self.gain_frame, error),
+            PolicyError::Rate => ModelError::new("min_rate", self.min_rate, error),
+        })?;
+        Ok(Rules {
+            policy,
+            granularity: self.sharing.into(),
+            limiters: self.limiters,
+            sampled: self.pm.of(1 << 32),
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_out_of_range_are_refused_by_name() {
+        let refused = |change: &dyn Fn(&mut Parameters)| {
+            let mut parameters = Parameters::default();
+            change(&mut parameters);
+            parameters.rules("10gbit".parse().unwrap()).unwrap_err().key
+        };
+        assert_eq!(refused(&|p| p.w = 1_025), "w");
+        assert_eq!(refused(&|p| p.pm = Fraction::ratio(0, 1)), "pm");
+        assert_eq!(refused(&|p| p.pm = Fraction::ratio(2, 1)), "pm");
+        assert_eq!(refused(&|p| p.gd = Fraction::ratio(2, 1)), "gd");
+        assert_eq!(refused(&|p| p.gi = Fraction::ratio(0, 1)), "gi");
+        let large = Auto::Is("2GB".parse().unwrap());
+        assert_eq!(refused(&|p| p.qeq = large), "qeq");
+        assert_eq!(refused(&|p| p.gain_frame = large), "gain_frame");
+        let rate = Auto::Is("11gbit".parse().unwrap());
+        assert_eq!(refused(&|p| p.min_rate = rate), "min_rate");
+        assert_eq!(refused(&|p| p.limiters = 0), "limiters");
+    }
+
+    /// `auto` is what [`Gains::usual`] says, at every rate that can be set.
+    #[test]
+    fn every_rate_has_gains() {
+        for line in ["1mbit", "1gbit", "10gbit", "100gbit", "800gbit", "100tbit"] {
+            let line: Rate = line.parse().unwrap();
+            let rules = Parameters::default().rules(line).unwrap();
+            let usual = Policy::new(&Gains::usual(line.bytes_per_s())).unwrap();
+            assert_eq!(rules.policy, usual);
+        }
+        let rules = Parameters::default()
+            .rules("10gbit".parse().unwrap())
+            .unwrap();
+        assert_eq!(rules.policy.equilibrium_bytes, 24_000);
+        assert!(rules.samples(42_949_671) && !rules.samples(42_949_672));
+    }
+}
