@@ -6,6 +6,7 @@ pub mod dcqcn;
 pub mod hp;
 pub mod ibcc;
 pub mod qcn;
+pub mod tcd;
 pub mod timely;
 
 use std::fmt;
