@@ -246,7 +246,7 @@ fn a_data_centre_runs_every_workload() {
     let file = folder.path().join("flows.csv");
     fs::write(&file, "start_ns,from,to,bytes\n0,0,1,5000\n1000,1,0,7000\n").expect("flows");
     let file = format!("workload=file:{}", file.display());
-    for workload in ["permutation", "all-to-all", "poisson", &file] {
+    for workload in ["permutation", "all-to-all", "poisson", "on-off", &file] {
         let workload = if workload == file {
             file.clone()
         } else {
@@ -257,7 +257,7 @@ fn a_data_centre_runs_every_workload() {
                 format!("scheme={scheme}"),
                 format!("flow_control={control}"),
             );
-            for name in ["fat-tree", "leaf-spine", "dumbbell"] {
+            for name in ecn_sim::fabric::Kind::NAMES {
                 let words = ["run", name, "--set", "hosts=8", "--set", &workload];
                 let words = [&words, &["--set", &scheme, "--set", &control][..]].concat();
                 let output = sim(&words);
@@ -369,6 +369,12 @@ fn bad_input_of_a_data_centre_is_refused() {
         (&["workload=poisson", "cdf=websearch"], "`web-search`"),
         (&["workload=poisson", &falling], "not monotone"),
         (&["workload=poisson", "load=2"], "load = 2"),
+        (&["workload=poisson", "incast_load=2"], "incast_load = 2"),
+        (&["workload=poisson", "incast_size=1MB"], "incast_load=0"),
+        (
+            &["workload=poisson", "incast_load=1/50", "hosts=16"],
+            "incast_senders = 60: 1 to 15",
+        ),
         (&["scheme=dqcn"], "`dcqcn`"),
         (&["flow_control=pcf"], "`pfc`"),
         (&["hosts=1"], "hosts = 1"),

@@ -37,7 +37,13 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
         select(vec!["1gbit", "10gbit", "100gbit", "99.9gbit"]),
         0u64..5_000,
     );
-    let workload = select(vec!["incast", "permutation", "all-to-all", "poisson"]);
+    let workload = select(vec![
+        "incast",
+        "permutation",
+        "all-to-all",
+        "poisson",
+        "on-off",
+    ]);
     let choices = (
         workload,
         select(vec!["pfc", "cbfc", "none"]),
@@ -70,6 +76,9 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
             ];
             match workload {
                 "poisson" => settings.extend(["cdf=hadoop".to_owned(), "duration=50us".to_owned()]),
+                "on-off" => {
+                    settings.extend([format!("flow_size={bytes}B"), "duration=50us".to_owned()])
+                }
                 // So many pairs that less of each is enough.
                 "all-to-all" => settings.push(format!("flow_size={}B", bytes / 20 + 1)),
                 _ => settings.push(format!("flow_size={bytes}B")),

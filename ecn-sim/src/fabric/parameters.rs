@@ -10,7 +10,9 @@ use super::credit;
 use super::packet::LINK_BYTES;
 use super::scheme;
 use super::switch::headroom_needed;
-use super::topology::{Plan, Topology, dumbbell, fat_tree, fat_tree_ports, leaf_spine};
+use super::topology::{
+    Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, leaf_spine, parking_lot,
+};
 use super::workload::{Cdf, Workload};
 use crate::engine::{NS, Time};
 use crate::keywords;
@@ -108,17 +110,26 @@ pub struct Parameters {
     pub leaves: u32,
     /// Leaf-spine: number of spines.
     pub spines: u32,
+    /// Parking lot: number of switches. `auto`: 4, or as many as hosts.
+    pub switches: Auto<u32>,
     /// Who sends what to whom.
     pub workload: Workload,
     /// Incast: how many send to one.
     pub senders: u32,
-    /// Incast, permutation and all-to-all: payload of each flow.
+    /// Incast, permutation, all-to-all and on-off: payload of each flow.
     pub flow_size: Size,
-    /// Poisson: payload that is offered, as a share of the hosts' links.
+    /// Poisson and on-off: payload that is offered, as a share of the hosts' links.
     pub load: Fraction,
     /// Poisson: the distribution of the flows' sizes.
     pub cdf: Cdf,
-    /// Poisson: flows start for so long; all of them are finished.
+    /// Poisson: payload that is offered beside `load` in bursts of many hosts to one, as a share of the
+    /// hosts' links; 0 is none, and 0.02 is usual (`workloads.md`).
+    pub incast_load: Fraction,
+    /// Poisson: hosts of such a burst that send (`workloads.md`).
+    pub incast_senders: u32,
+    /// Poisson: what each of them sends (`workloads.md`).
+    pub incast_size: Size,
+    /// Poisson and on-off: flows start for so long; all of them are finished.
     pub duration: DurationText,
     /// The run ends here, with whatever is finished then.
     pub limit: DurationText,
@@ -165,11 +176,15 @@ impl Default for Parameters {
             k: Auto::Auto,
             leaves: 8,
             spines: 8,
+            switches: Auto::Auto,
             workload: Workload::Incast,
             senders: 20,
             flow_size: Size::from_bytes(1_000_000),
             load: Fraction::ratio(1, 2),
             cdf: Cdf::WebSearch,
+            incast_load: Fraction::ratio(0, 1),
+            incast_senders: 60,
+            incast_size: Size::from_bytes(500_000),
             duration: DurationText::from_millis(1),
             limit: DurationText::from_secs(10),
             payload: 1_000,
@@ -201,6 +216,10 @@ keywords! {
         LeafSpine = "leaf-spine",
         /// Two switches, one link.
         Dumbbell = "dumbbell",
+        /// Switches in a row, with hosts at each.
+        ParkingLot = "parking-lot",
+        /// TCD's chain: two flows share it, and bursts congest the end of one of them.
+        Chain = "chain",
     }
 }
 
@@ -211,6 +230,10 @@ impl Kind {
             Self::FatTree => "a data centre: k-ary fat tree, PFC or tail drop, DCQCN or none",
             Self::LeafSpine => "the same with leaves and spines",
             Self::Dumbbell => "the same with two switches and one link between them",
+            Self::ParkingLot => "the same with switches in a row and hosts at each",
+            Self::Chain => {
+                "TCD's chain: two flows share it, and bursts congest the end of one of them"
+            }
         }
     }
 }
@@ -242,12 +265,21 @@ fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), Mo
 impl Scenario {
     /// A built-in fabric by name.
     pub fn find(name: &str) -> Option<Self> {
-        let kind = name.parse().ok()?;
-        Some(Self {
+        Some(Self::of(name.parse().ok()?))
+    }
+
+    fn of(kind: Kind) -> Self {
+        let mut parameters = Parameters::default();
+        if kind == Kind::Chain {
+            // The paper's fifteen, and S0, S1, R0 and R1.
+            parameters.hosts = 19;
+            parameters.senders = 15;
+        }
+        Self {
             kind,
-            parameters: Parameters::default(),
+            parameters,
             schemes: scheme::Parameters::default(),
-        })
+        }
     }
 
     /// Keys that mean nothing for what was chosen.
@@ -261,7 +293,11 @@ impl Scenario {
         };
         only(own.workload == Workload::Incast, &["senders"]);
         let poisson = own.workload == Workload::Poisson;
-        only(poisson, &["load", "cdf", "duration"]);
+        only(poisson, &["cdf", "incast_load"]);
+        let bursts = poisson && own.incast_load.numerator() > 0;
+        only(bursts, &["incast_senders", "incast_size"]);
+        let lasts = poisson || own.workload == Workload::OnOff;
+        only(lasts, &["load", "duration"]);
         let is_file = matches!(own.workload, Workload::File(_));
         only(!poisson && !is_file, &["flow_size"]);
         let pfc = own.flow_control == FlowControl::Pfc;
@@ -291,7 +327,8 @@ impl Scenario {
         Table::try_from(&self.schemes).unwrap_or_default()
     }
 
-    /// The keys that matter with their values; `k` as it is taken, the scheme's own in a table.
+    /// The keys that matter with their values; `k` and `switches` as they are taken, the scheme's own in a
+    /// table.
     pub fn parameters(&self) -> Table {
         let mut all = Table::try_from(&self.parameters).unwrap_or_default();
         for key in self.strange() {
@@ -301,8 +338,13 @@ impl Scenario {
         if let Some(table) = self.tables().remove(scheme) {
             all.insert(scheme.to_owned(), table);
         }
-        if let Some(k) = all.get_mut("k") {
-            *k = Value::String(self.ports_of_a_switch().to_string());
+        for (key, taken) in [
+            ("k", self.ports_of_a_switch()),
+            ("switches", self.switches_in_a_row()),
+        ] {
+            if let Some(value) = all.get_mut(key) {
+                *value = Value::String(taken.to_string());
+            }
         }
         all
     }
@@ -318,15 +360,21 @@ impl Scenario {
 
     const fn of_other_topologies(&self) -> &'static [&'static str] {
         match self.kind {
-            Kind::FatTree => &["leaves", "spines"],
-            Kind::LeafSpine => &["k"],
-            Kind::Dumbbell => &["k", "leaves", "spines"],
+            Kind::FatTree => &["leaves", "spines", "switches"],
+            Kind::LeafSpine => &["k", "switches"],
+            Kind::ParkingLot => &["k", "leaves", "spines"],
+            Kind::Dumbbell | Kind::Chain => &["k", "leaves", "spines", "switches"],
         }
     }
 
     fn ports_of_a_switch(&self) -> u32 {
         let own = &self.parameters;
         own.k.or(fat_tree_ports(own.hosts))
+    }
+
+    fn switches_in_a_row(&self) -> u32 {
+        let own = &self.parameters;
+        own.switches.or(own.hosts.min(4))
     }
 
     /// Sets one key from `KEY=VALUE`.
@@ -397,11 +445,7 @@ impl Scenario {
     /// A value out of its range, or one that means nothing for what was chosen, by name.
     pub fn check(&self) -> Result<(), ModelError> {
         let own = &self.parameters;
-        let (all, defaults) = (
-            self.all_keys(),
-            Scenario::find(self.kind.name())
-                .map_or_else(Table::new, |scenario| scenario.all_keys()),
-        );
+        let (all, defaults) = (self.all_keys(), Self::of(self.kind).all_keys());
         let scheme = own.scheme.table();
         let of_others = |key: &&str| {
             key.split_once('.')
@@ -412,8 +456,13 @@ impl Scenario {
             if all.get(key) != defaults.get(key) {
                 let value = all.get(key).map(ToString::to_string).unwrap_or_default();
                 let reason = format!(
-                    "it has no meaning with {}, workload={}, flow_control={}, thresholds={}, scheme={}",
-                    self.kind, own.workload, own.flow_control, own.thresholds, own.scheme
+                    "it has no meaning with {}, workload={}, incast_load={}, flow_control={}, thresholds={}, scheme={}",
+                    self.kind,
+                    own.workload,
+                    own.incast_load,
+                    own.flow_control,
+                    own.thresholds,
+                    own.scheme
                 );
                 return Err(ModelError::new(
                     key.to_owned(),
@@ -433,6 +482,10 @@ impl Scenario {
                 );
                 return Err(ModelError::new("k", k, reason));
             }
+        }
+        if self.kind == Kind::ParkingLot {
+            let most = own.hosts.min(64);
+            within("switches", self.switches_in_a_row().into(), 2, most.into())?;
         }
         within("leaves", own.leaves.into(), 1, 512)?;
         within("spines", own.spines.into(), 1, 256)?;
@@ -473,10 +526,23 @@ impl Scenario {
         if own.workload == Workload::Incast {
             within("senders", own.senders.into(), 1, u64::from(own.hosts) - 1)?;
         }
+        if own.incast_load.numerator() > 0 {
+            let hosts = u64::from(own.hosts);
+            within("incast_senders", own.incast_senders.into(), 1, hosts - 1)?;
+        }
         let most = u64::from(own.payload) * u64::from(u32::MAX / 2);
-        if !(1..=most).contains(&own.flow_size.bytes()) {
-            let reason = format!("1 byte to {most} bytes is allowed");
-            return Err(ModelError::new("flow_size", own.flow_size, reason));
+        for (key, size) in [
+            ("flow_size", own.flow_size),
+            ("incast_size", own.incast_size),
+        ] {
+            if !(1..=most).contains(&size.bytes()) {
+                let reason = format!("1 byte to {most} bytes is allowed");
+                return Err(ModelError::new(key, size, reason));
+            }
+        }
+        if own.incast_load.as_f64() > 1.0 {
+            let reason = "0 to 1 is allowed";
+            return Err(ModelError::new("incast_load", own.incast_load, reason));
         }
         let (load, reason) = (own.load.as_f64(), "more than 0 up to 1 is allowed");
         if !(load > 0.0 && load <= 1.0) {
@@ -539,6 +605,8 @@ impl Scenario {
             Kind::FatTree => fat_tree(own.hosts, self.ports_of_a_switch()),
             Kind::LeafSpine => leaf_spine(own.hosts, own.leaves, own.spines),
             Kind::Dumbbell => dumbbell(own.hosts),
+            Kind::ParkingLot => parking_lot(own.hosts, self.switches_in_a_row()),
+            Kind::Chain => chain(own.hosts),
         };
         Topology::new(plan).map_err(|reason| ModelError::new("hosts", own.hosts, reason))
     }

@@ -16,14 +16,63 @@ pub enum End {
 }
 
 /// Hosts, switches and links.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Number of hosts.
     pub hosts: u32,
+    /// Names of the hosts; without them they are `h0`, `h1` and so on.
+    pub host_names: Vec<String>,
     /// Names of the switches.
     pub switches: Vec<String>,
     /// Links, each in both directions.
     pub links: Vec<(End, End)>,
+}
+
+fn host_name(names: &[String], host: u32) -> String {
+    let named = names.get(host as usize);
+    named.cloned().unwrap_or_else(|| format!("h{host}"))
+}
+
+impl Plan {
+    /// A host as people say it.
+    pub fn host_name(&self, host: u32) -> String {
+        host_name(&self.host_names, host)
+    }
+
+    fn name(&self, end: End) -> String {
+        match end {
+            End::Host(host) => self.host_name(host),
+            End::Switch(switch) => self.switches[switch as usize].clone(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let mut links_of = vec![0_u32; self.hosts as usize];
+        for &(a, b) in &self.links {
+            let names = || (self.name(a), self.name(b));
+            match (a, b) {
+                (End::Host(_), End::Host(_)) => {
+                    let (a, b) = names();
+                    return Err(format!(
+                        "{a} and {b} are hosts: a link needs a switch at one end at least"
+                    ));
+                }
+                (End::Switch(_), End::Switch(_)) if a == b => {
+                    return Err(format!("a link of {} ends where it begins", names().0));
+                }
+                (End::Host(host), _) | (_, End::Host(host)) => links_of[host as usize] += 1,
+                _ => {}
+            }
+        }
+        match (0..).zip(links_of).find(|(_, links)| *links != 1) {
+            None => Ok(()),
+            Some((host, 0)) => Err(format!("host {} has no link", self.host_name(host))),
+            Some((host, links)) => {
+                let name = self.host_name(host);
+                Err(format!("host {name} has {links} links: one is possible"))
+            }
+        }
+    }
 }
 
 /// Smallest even number of ports with which a fat tree has so many hosts, `k^3 / 4`.
@@ -98,8 +147,62 @@ pub fn dumbbell(hosts: u32) -> Plan {
     links.push((End::Switch(0), End::Switch(1)));
     Plan {
         hosts,
+        host_names: Vec::new(),
         switches: vec!["left".to_owned(), "right".to_owned()],
         links,
+    }
+}
+
+/// A chain of switches with about as many hosts each. A flow from the first host to the last crosses
+/// all links between switches; one from the last host of a switch to the first of the next crosses one.
+pub fn parking_lot(hosts: u32, switches: u32) -> Plan {
+    let switch_of = |host| (u64::from(host) * u64::from(switches) / u64::from(hosts)) as u32;
+    Plan {
+        hosts,
+        host_names: Vec::new(),
+        switches: (0..switches).map(|index| format!("s{index}")).collect(),
+        links: (0..hosts)
+            .map(|host| (End::Host(host), End::Switch(switch_of(host))))
+            .chain(row(switches))
+            .collect(),
+    }
+}
+
+/// Links between switches that stand in a row.
+fn row(switches: u32) -> impl Iterator<Item = (End, End)> {
+    (1..switches).map(|next| (End::Switch(next - 1), End::Switch(next)))
+}
+
+/// Switches of [`chain`].
+const CHAIN: u32 = 4;
+
+/// TCD's Fig. 2 (`tcd.md`, section 7; the roles are ours, the seed's labels being garbled):
+///
+/// | host | at | role |
+/// |---|---|---|
+/// | 0, `S0` | `T0` | sends to `R0`: the victim, which shares the chain with `S1`, and no port that is congested |
+/// | 1, `S1` | `T0` | sends to `R1` |
+/// | 2, `R0` | `T3` | |
+/// | 3, `R1` | `T3` | the port to it, `P3`, is the one that bursts congest |
+/// | 4 on, `A0`.. | `T3` | send bursts to `R1`; 15 in the paper |
+///
+/// `P0`, `P1` and `P2` are the ports from each of `T0`, `T1` and `T2` to the next; what pauses them is `P3`.
+pub fn chain(hosts: u32) -> Plan {
+    let ends = ["S0", "S1", "R0", "R1"].map(str::to_owned).into_iter();
+    let bursts = (4..hosts).map(|host| format!("A{}", host - 4));
+    Plan {
+        hosts,
+        host_names: ends.chain(bursts).take(hosts as usize).collect(),
+        switches: (0..CHAIN).map(|index| format!("T{index}")).collect(),
+        links: (0..hosts)
+            .map(|host| {
+                (
+                    End::Host(host),
+                    End::Switch(if host < 2 { 0 } else { CHAIN - 1 }),
+                )
+            })
+            .chain(row(CHAIN))
+            .collect(),
     }
 }
 
@@ -122,6 +225,8 @@ pub struct Topology {
     pub hosts: u32,
     /// Names of the switches.
     pub names: Vec<String>,
+    /// Names of the hosts, if they have others than their numbers.
+    host_names: Vec<String>,
     /// First port of each switch, and the end of the last.
     first_port: Vec<u32>,
     /// The port at the other end.
@@ -144,8 +249,10 @@ impl Topology {
     ///
     /// # Errors
     ///
-    /// A host without a link, or a switch that cannot reach one; by name.
+    /// A host without a link or with two, a link without a switch or to itself, or a switch that cannot
+    /// reach a host; by name.
     pub fn new(plan: Plan) -> Result<Self, String> {
+        plan.check()?;
         let (hosts, switches) = (plan.hosts, plan.switches.len() as u32);
         let mut first_port = vec![0; switches as usize + 1];
         for end in plan.links.iter().flat_map(|(a, b)| [a, b]) {
@@ -176,6 +283,7 @@ impl Topology {
         let mut topology = Self {
             hosts,
             names: plan.switches,
+            host_names: plan.host_names,
             first_port,
             peer,
             node,
@@ -192,9 +300,7 @@ impl Topology {
         let mut edges: Vec<u32> = Vec::new();
         let mut number = HashMap::new();
         for host in 0..self.hosts {
-            let Some(&switch) = self.node.get(self.peer[host as usize] as usize) else {
-                return Err(format!("host {host} has no link"));
-            };
+            let switch = self.node[self.peer[host as usize] as usize];
             let edge = *number.entry(switch).or_insert_with(|| {
                 edges.push(switch);
                 edges.len() as u32 - 1
@@ -215,7 +321,8 @@ impl Topology {
                 let here = distance[switch as usize];
                 if here == u16::MAX {
                     let (from, to) = (&self.names[switch as usize], &self.names[target as usize]);
-                    return Err(format!("{from} cannot reach {to}"));
+                    let hosts = self.some_hosts(target);
+                    return Err(format!("{from} cannot reach {to}, where {hosts} are"));
                 }
                 let nearer = |port: &u32| {
                     self.neighbour(*port)
@@ -235,6 +342,22 @@ impl Topology {
             }
         }
         Ok(())
+    }
+
+    /// The hosts at a switch, or the first of them.
+    fn some_hosts(&self, switch: u32) -> String {
+        const FEW: usize = 4;
+        let here = |host: &u32| self.node[self.peer[*host as usize] as usize] == switch;
+        let mut hosts = (0..self.hosts).filter(here);
+        let few: Vec<String> = hosts
+            .by_ref()
+            .take(FEW)
+            .map(|host| self.host_name(host))
+            .collect();
+        match hosts.count() {
+            0 => few.join(", "),
+            more => format!("{} and {more} more", few.join(", ")),
+        }
     }
 
     /// Links from each switch to this one.
@@ -335,11 +458,15 @@ impl Topology {
         2 + u32::from(self.routes[(switch * self.edges + edge) as usize].distance)
     }
 
+    fn host_name(&self, host: u32) -> String {
+        host_name(&self.host_names, host)
+    }
+
     /// A port as people say it.
     pub fn port_name(&self, port: u32) -> String {
         let node = self.node[port as usize];
         if port < self.hosts {
-            return format!("host {node}");
+            return format!("host {}", self.host_name(node));
         }
         let own = self.own(port);
         format!("{} port {own}", self.names[node as usize])
@@ -396,6 +523,8 @@ mod tests {
             fat_tree(20, 6),
             leaf_spine(21, 4, 3),
             dumbbell(5),
+            parking_lot(11, 4),
+            chain(19),
         ] {
             let topology = Topology::new(plan).unwrap();
             for from in 0..topology.hosts {
@@ -428,16 +557,45 @@ mod tests {
         let mut plan = dumbbell(4);
         plan.links.pop();
         let error = Topology::new(plan).unwrap_err();
-        assert!(error.contains("right cannot reach left"), "{error}");
-        let mut plan = dumbbell(4);
-        plan.hosts = 5;
-        plan.links.remove(4);
-        assert!(
-            Topology::new(Plan {
-                hosts: 1,
-                ..Plan::default()
-            })
-            .is_err()
+        assert_eq!(error, "right cannot reach left, where h0, h1 are");
+        for (link, needed) in [
+            (None, "host h4 has no link"),
+            (Some((End::Host(4), End::Host(0))), "h4 and h0 are hosts"),
+            (
+                Some((End::Switch(1), End::Switch(1))),
+                "of right ends where it begins",
+            ),
+            (Some((End::Switch(1), End::Host(0))), "host h0 has 2 links"),
+        ] {
+            let mut plan = dumbbell(4);
+            plan.hosts = 5;
+            plan.links.extend(link);
+            let error = Topology::new(plan).unwrap_err();
+            assert!(error.contains(needed), "{error}");
+        }
+    }
+
+    /// The first host to the last crosses all switches; the victim of a chain shares the ports between
+    /// switches with S1, and not the last one.
+    #[test]
+    fn rows_are_crossed_from_end_to_end() {
+        for (hosts, switches) in [(2, 2), (4, 4), (11, 4), (40, 7)] {
+            let topology = Topology::new(parking_lot(hosts, switches)).unwrap();
+            assert_eq!(topology.hops(0, hosts - 1), switches + 1);
+            let at: HashSet<u32> = (0..hosts)
+                .map(|host| topology.node[topology.peer[host as usize] as usize])
+                .collect();
+            assert_eq!(at.len() as u32, switches);
+        }
+        let topology = Topology::new(chain(19)).unwrap();
+        let names = |host| topology.host_name(host);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 18].map(names),
+            ["S0", "S1", "R0", "R1", "A0", "A14"]
         );
+        let (victim, other) = (walk(&topology, 0, 2, 5), walk(&topology, 1, 3, 9));
+        assert_eq!(victim[1..4], other[1..4]);
+        assert_ne!(victim[4], other[4]);
+        assert_eq!(walk(&topology, 4, 3, 1)[1], other[4]);
     }
 }

@@ -12,6 +12,7 @@ use crate::engine::{NS, Time};
 use crate::keyword::KeywordError;
 use crate::model::ModelError;
 use crate::serde_as_text;
+use crate::units::Fraction;
 
 /// A pattern of flows, or `file:F`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +23,12 @@ pub enum Workload {
     Permutation,
     /// Each host to each other.
     AllToAll,
-    /// At random times between random hosts, with sizes from a distribution.
+    /// At random times between random hosts, with sizes from a distribution; with `incast_load` also
+    /// bursts of many hosts to one, at random times.
     Poisson,
+    /// Each host to another one as in a permutation, in bursts of `flow_size` with pauses between them; where
+    /// in that period a host begins is random.
+    OnOff,
     /// From a CSV file: a line `start_ns,from,to,bytes`, then such numbers; hosts count from 0.
     File(PathBuf),
 }
@@ -33,6 +38,7 @@ const WORKLOADS: &[&str] = &[
     "permutation",
     "all-to-all",
     "poisson",
+    "on-off",
     "file:FILE",
 ];
 
@@ -43,6 +49,7 @@ impl fmt::Display for Workload {
             Self::Permutation => f.write_str("permutation"),
             Self::AllToAll => f.write_str("all-to-all"),
             Self::Poisson => f.write_str("poisson"),
+            Self::OnOff => f.write_str("on-off"),
             Self::File(file) => write!(f, "file:{}", file.display()),
         }
     }
@@ -63,6 +70,7 @@ impl FromStr for Workload {
             "permutation" => Self::Permutation,
             "all-to-all" => Self::AllToAll,
             "poisson" => Self::Poisson,
+            "on-off" => Self::OnOff,
             _ => Self::File(file_of(text).ok_or_else(|| KeywordError::new(text, WORKLOADS))?),
         })
     }
@@ -259,12 +267,7 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
             let senders = some.into_iter().skip(1).take(parameters.senders as usize);
             Box::new(senders.map(move |from| at_once((from, to))))
         }
-        Workload::Permutation => {
-            let cycle = shuffled(hosts, &mut random);
-            let next =
-                (0..hosts as usize).map(move |at| (cycle[at], cycle[(at + 1) % cycle.len()]));
-            Box::new(next.map(at_once))
-        }
+        Workload::Permutation => Box::new(cycle(hosts, &mut random).map(at_once)),
         Workload::AllToAll => {
             let shifts = 1..hosts;
             let pairs = shifts.flat_map(move |by| (0..hosts).map(move |h| (h, (h + by) % hosts)));
@@ -277,22 +280,42 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
             if mean < 1.0 {
                 return Err(error("flows of less than a byte on average".to_owned()));
             }
-            let rate = parameters.link_rate.bytes_per_s() as f64 * f64::from(hosts);
-            let gap_ps = mean / (rate * parameters.load.as_f64()) * 1e12;
-            let end = (parameters.duration.as_nanos() * NS) as f64;
-            let mut now = 0.0;
-            Box::new(std::iter::from_fn(move || {
-                now -= gap_ps * (1.0 - random.random::<f64>()).ln();
+            let mut times = Times::new(parameters, parameters.load, mean);
+            let flows = std::iter::from_fn(move || {
+                let start = times.next(&mut random)?;
                 let from = random.random_range(0..hosts);
                 let to = (from + random.random_range(1..hosts)) % hosts;
                 let bytes = size_at(&points, random.random::<f64>() * 100.0);
-                (now < end).then_some(Arrival {
-                    start: now as Time,
+                Some(Arrival {
+                    start,
                     from,
                     to,
                     bytes: (bytes as u64).max(1),
                 })
-            }))
+            });
+            // Not the others' stream: these are the same with and without bursts.
+            let random = Pcg64Mcg::seed_from_u64(seed ^ 1 << 62);
+            Box::new(merged(flows, bursts(parameters, random)))
+        }
+        Workload::OnOff => {
+            let rate = parameters.link_rate.bytes_per_s() as f64 * parameters.load.as_f64();
+            let period = (bytes as f64 / rate * 1e12).max(1.0) as Time;
+            let end = parameters.duration.as_nanos() * NS;
+            let pairs = cycle(hosts, &mut random);
+            let mut first: Vec<Arrival> = pairs.map(at_once).collect();
+            for arrival in &mut first {
+                arrival.start = random.random_range(0..period);
+            }
+            first.sort_by_key(|arrival| arrival.start);
+            let periods = (0..end.div_ceil(period)).map(move |number| number * period);
+            let all = periods.flat_map(move |later| {
+                let shift = move |arrival: Arrival| Arrival {
+                    start: later + arrival.start,
+                    ..arrival
+                };
+                first.clone().into_iter().map(shift)
+            });
+            Box::new(all.take_while(move |arrival| arrival.start < end))
         }
         Workload::File(file) => {
             let error = |reason| ModelError::new("workload", &parameters.workload, reason);
@@ -303,6 +326,70 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
             )
         }
     })
+}
+
+/// Random times at which so much is offered on average, up to the end of `duration`.
+struct Times {
+    gap_ps: f64,
+    now: f64,
+    end: f64,
+}
+
+impl Times {
+    /// `load` of all hosts' links, by `bytes` at a time.
+    fn new(parameters: &Parameters, load: Fraction, bytes: f64) -> Self {
+        let rate = parameters.link_rate.bytes_per_s() as f64 * f64::from(parameters.hosts);
+        Self {
+            gap_ps: bytes / (rate * load.as_f64()) * 1e12,
+            now: 0.0,
+            end: (parameters.duration.as_nanos() * NS) as f64,
+        }
+    }
+
+    fn next(&mut self, random: &mut Pcg64Mcg) -> Option<Time> {
+        self.now -= self.gap_ps * (1.0 - random.random::<f64>()).ln();
+        (self.now < self.end).then_some(self.now as Time)
+    }
+}
+
+/// Bursts of `incast_senders` hosts to one, who is random each time; none without `incast_load`.
+fn bursts(parameters: &Parameters, mut random: Pcg64Mcg) -> impl Iterator<Item = Arrival> + use<> {
+    let (hosts, senders) = (parameters.hosts, parameters.incast_senders);
+    let bytes = parameters.incast_size.bytes();
+    let of_all = bytes as f64 * f64::from(senders);
+    // Without a load the first one is never.
+    let mut times = Times::new(parameters, parameters.incast_load, of_all);
+    let burst = std::iter::from_fn(move || {
+        let start = times.next(&mut random)?;
+        let mut some = shuffled(hosts, &mut random).into_iter();
+        let to = some.next()?;
+        Some(some.take(senders as usize).map(move |from| Arrival {
+            start,
+            from,
+            to,
+            bytes,
+        }))
+    });
+    burst.flatten()
+}
+
+/// Flows of both, by their starts.
+fn merged(
+    a: impl Iterator<Item = Arrival>,
+    b: impl Iterator<Item = Arrival>,
+) -> impl Iterator<Item = Arrival> {
+    let (mut a, mut b) = (a.peekable(), b.peekable());
+    std::iter::from_fn(move || match (a.peek(), b.peek()) {
+        (Some(first), Some(other)) if other.start < first.start => b.next(),
+        (Some(_), _) => a.next(),
+        (None, _) => b.next(),
+    })
+}
+
+/// Each host and another one, in a random cycle through all of them.
+fn cycle(hosts: u32, random: &mut Pcg64Mcg) -> impl Iterator<Item = (u32, u32)> + use<> {
+    let cycle = shuffled(hosts, random);
+    (0..hosts as usize).map(move |at| (cycle[at], cycle[(at + 1) % cycle.len()]))
 }
 
 /// The flows of a file, by their starts.
@@ -401,6 +488,50 @@ mod tests {
             let load = bytes as f64 / (128.0 * 12.5e9 * 0.1);
             assert!((load - 0.5).abs() < 0.02, "{load} by {flows} flows");
         }
+    }
+
+    #[test]
+    fn bursts_come_on_top_of_poisson() {
+        let plain = Parameters {
+            workload: Workload::Poisson,
+            duration: crate::units::DurationText::from_millis(100),
+            ..Parameters::default()
+        };
+        let with = Parameters {
+            incast_load: Fraction::new(2, 100).unwrap(),
+            ..plain.clone()
+        };
+        let all: Vec<Arrival> = arrivals(&with, 1).unwrap().collect();
+        assert!(all.is_sorted_by_key(|flow| flow.start));
+        let of_bursts = |flow: &&Arrival| flow.bytes == 500_000;
+        let others: Vec<Arrival> = all.iter().filter(|f| !of_bursts(f)).copied().collect();
+        let alone: Vec<Arrival> = arrivals(&plain, 1).unwrap().collect();
+        assert_eq!(others, alone);
+        let bursts: Vec<Arrival> = all.iter().filter(of_bursts).copied().collect();
+        for burst in bursts.chunks(60) {
+            let from: HashSet<u32> = burst.iter().map(|flow| flow.from).collect();
+            assert_eq!(from.len(), 60);
+            let same = |flow: &Arrival| (flow.to, flow.start) == (burst[0].to, burst[0].start);
+            assert!(burst.iter().all(same) && !from.contains(&burst[0].to));
+        }
+        // 2 % of 128 links for 0.1 s are 107 bursts of 30 MB; so many within 4 sigma.
+        assert!((65..150).contains(&(bursts.len() / 60)), "{}", bursts.len());
+    }
+
+    #[test]
+    fn on_off_offers_its_load_evenly() {
+        let flows = of(Workload::OnOff, 16, 1);
+        // Half a link is 6.25 GB/s: 1 MB every 160 us, so 6 or 7 in a millisecond.
+        assert!(flows.is_sorted_by_key(|flow| flow.start));
+        for host in 0..16 {
+            let own: Vec<&Arrival> = flows.iter().filter(|flow| flow.from == host).collect();
+            assert!((6..=7).contains(&own.len()) && own[0].start < 160_000_000);
+            for pair in own.windows(2) {
+                assert_eq!(pair[1].start - pair[0].start, 160_000_000);
+                assert_eq!(pair[1].to, pair[0].to);
+            }
+        }
+        assert!(flows.iter().all(|flow| flow.start < 1_000_000_000));
     }
 
     #[test]
