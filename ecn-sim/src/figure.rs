@@ -16,6 +16,7 @@ mod lines;
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
 
+pub(crate) use canvas::escape;
 pub use canvas::{LOOKS, Look};
 pub use dots::{DotColumn, DotFigure};
 pub use lines::{Line, LineFigure, Panel};

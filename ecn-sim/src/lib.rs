@@ -5,6 +5,7 @@
 
 mod bridged;
 pub mod cli;
+pub mod compare;
 mod counters;
 pub mod design;
 pub mod endpoint;

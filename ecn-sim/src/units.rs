@@ -568,6 +568,21 @@ impl Size {
     pub const fn bytes(self) -> u64 {
         self.0
     }
+
+    /// About three significant digits, for figures: `23.4kB`. Not exact, unlike what it displays as.
+    pub fn short(self) -> String {
+        let mut step = 1;
+        while self.0 / step >= 1000 {
+            step *= 10;
+        }
+        let rounded = self.0.saturating_add(step / 2) / step * step;
+        let units = SIZE_UNITS[..4].iter().rev();
+        let (name, unit) = units
+            .copied()
+            .find(|(_, unit)| rounded >= *unit)
+            .unwrap_or(SIZE_UNITS[0]);
+        format!("{}{name}", rounded as f64 / unit as f64)
+    }
 }
 
 impl fmt::Display for Size {
@@ -890,6 +905,15 @@ mod tests {
             let size: Size = text.parse().unwrap();
             assert_eq!((size.bytes(), size.to_string().as_str()), (bytes, shown));
             assert_eq!(shown.parse::<Size>().unwrap(), size);
+        }
+        for (bytes, shown) in [
+            (0, "0B"),
+            (999, "999B"),
+            (23_419, "23.4kB"),
+            (999_900, "1MB"),
+            (u64::MAX, "18400000000GB"),
+        ] {
+            assert_eq!(Size::from_bytes(bytes).short(), shown);
         }
         for text in ["", "MB", "-1B", "1.5B", "1mbit", "99999999999999GB"] {
             assert!(text.parse::<Size>().is_err(), "{text}");

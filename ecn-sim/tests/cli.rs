@@ -112,17 +112,7 @@ fn results_are_written_whole() {
     let out = folder.path().join("a/b");
     let named = out.to_string_lossy().into_owned();
     let run = document(&["run", "--out", &named, "-j"]);
-    let mut names: Vec<_> = fs::read_dir(&out)
-        .expect("the folder is there")
-        .map(|file| {
-            file.expect("an entry")
-                .file_name()
-                .into_string()
-                .expect("a name")
-        })
-        .collect();
-    names.sort();
-    assert_eq!(names, ["run.csv", "run.json", "run.svg"]);
+    assert_eq!(files_in(&out), ["run.csv", "run.json", "run.svg"]);
     let written = fs::read_to_string(out.join("run.json")).expect("the report");
     assert_eq!(serde_json::from_str::<Value>(&written).expect("JSON"), run);
     let csv = fs::read_to_string(out.join("run.csv")).expect("the series");
@@ -267,6 +257,124 @@ fn a_data_centre_runs_every_workload() {
                 assert!(text.contains(" flows finished, the last at "), "{text}");
             }
         }
+    }
+}
+
+fn files_in(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).expect("the folder is there");
+    let name = |file: std::io::Result<fs::DirEntry>| file.expect("an entry").file_name();
+    let mut names: Vec<_> = names
+        .map(|file| name(file).into_string().expect("a name"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn schemes_are_set_side_by_side() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("a/b");
+    let named = out.to_string_lossy().into_owned();
+    let words = "compare leaf-spine --schemes none,dcqcn --seeds 2 --set hosts=16 --set dcqcn.kmin=5kB --set dcqcn.kmax=20kB \
+                 --set workload=poisson --set cdf=hadoop --set duration=200us --out";
+    let words = [&words.split_whitespace().collect::<Vec<_>>()[..], &[&named]].concat();
+    let output = sim(&words);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    assert!(text.starts_with("SCHEME  FLOWS  SLOWDOWN 50 %"), "{text}");
+    assert_eq!(text.lines().last(), out.join("report.html").to_str());
+    let expected = [
+        "compare.csv",
+        "compare.json",
+        "report.html",
+        "slowdown-by-size.csv",
+        "slowdown-by-size.svg",
+        "slowdown-cdf.svg",
+    ];
+    assert_eq!(files_in(&out), expected);
+    let read = |name: &str| fs::read_to_string(out.join(name)).expect("a file");
+    let table = read("compare.csv");
+    let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split(',').collect()).collect();
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()));
+    assert_eq!((rows.len(), rows[1][0], rows[2][0]), (3, "none", "dcqcn"));
+    let written: Value = serde_json::from_str(&read("compare.json")).expect("JSON");
+    assert_eq!(
+        (&written["scenario"], &written["seeds"]),
+        (&"leaf-spine".into(), &2.into())
+    );
+    for (row, scheme) in rows[1..]
+        .iter()
+        .zip(written["schemes"].as_array().expect("schemes"))
+    {
+        assert_eq!(scheme["runs"].as_array().map(Vec::len), Some(2));
+        let flows = scheme["flows_finished"].as_u64().expect("a number");
+        assert_eq!((row[3].parse(), flows > 20), (Ok(flows), true));
+        let sizes = scheme["fct_slowdown"]["by_size"]
+            .as_array()
+            .expect("groups");
+        let of_all: u64 = sizes
+            .iter()
+            .filter_map(|group| group["flows"].as_u64())
+            .sum();
+        assert_eq!(of_all, flows);
+    }
+    let page = read("report.html");
+    for figure in ["slowdown-cdf.svg", "slowdown-by-size.svg"] {
+        let figure = read(figure);
+        let drawn = figure.split_once("?>\n").expect("a declaration").1;
+        assert!(page.contains(drawn));
+    }
+    assert!(
+        page.trim_end().ends_with("</html>") && page.contains("<td>dcqcn.kmin</td><td>5kB</td>")
+    );
+    // The same, but for what the clock says.
+    let again = document(&[&words[..], &["-j", "--threads", "1"]].concat());
+    let without_times = |document: &Value| {
+        let mut document = document.clone();
+        for scheme in document["schemes"].as_array_mut().expect("schemes") {
+            for run in scheme["runs"].as_array_mut().expect("runs") {
+                (run["wall_s"], run["setup_s"]) = (0.into(), 0.into());
+            }
+        }
+        document
+    };
+    assert_eq!(without_times(&again), without_times(&written));
+}
+
+#[test]
+fn bad_comparisons_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().to_string_lossy().into_owned();
+    for (words, needed) in [
+        ("compare fat-tre --schemes none", "`fat-tree`"),
+        ("compare hp --schemes none", "`hp` is no data centre"),
+        ("compare fat-tree --schemes none,dqcn", "`dcqcn`"),
+        ("compare fat-tree --schemes none,none", "twice"),
+        (
+            "compare fat-tree --schemes none --set scheme=dcqcn",
+            "--schemes",
+        ),
+        (
+            "compare fat-tree --schemes none --set dcqcn.kmin=5kB",
+            "scheme=none",
+        ),
+        (
+            "compare fat-tree --schemes none,dcqcn --set dcqcn.kmax=1kB",
+            "kmax = 1kB",
+        ),
+        (
+            "compare fat-tree --schemes dcqcn --set headroom=1kB",
+            "are needed",
+        ),
+    ] {
+        let words: Vec<&str> = words.split(' ').chain(["--out", &out]).collect();
+        let output = sim(&words);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{words:?}: {error}");
+        assert!(error.contains(needed), "{words:?}: {error}");
+        assert_eq!(files_in(folder.path()), Vec::<String>::new(), "{words:?}");
     }
 }
 

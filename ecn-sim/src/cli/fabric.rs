@@ -8,8 +8,17 @@ use crate::fabric::series::Series;
 use crate::fabric::topology::Topology;
 use crate::fabric::{self, Counts, Options, Report, Scenario};
 use crate::figure::{Line, LineFigure, Panel};
+use crate::keyword::suggestion;
 use crate::output::{Output, csv};
 use crate::units::{Rate, Size};
+
+/// A data centre by name.
+pub(super) fn find(name: &str) -> Result<Scenario, Error> {
+    Scenario::find(name).ok_or_else(|| {
+        let hint = suggestion(name, fabric::Kind::NAMES);
+        Error::usage(format!("`{name}` is no data centre: {hint}"))
+    })
+}
 
 pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     for setting in &args.set {

@@ -1,5 +1,6 @@
 //! The simulator's commands, for `ecn sim` and for `ecn-sim`, which needs no kernel: one file per verb.
 
+mod compare;
 pub mod design;
 mod fabric;
 mod list;
@@ -116,6 +117,8 @@ pub enum Sim {
     List(list::ListArgs),
     /// Run a scenario for every combination of some values, over all cores
     Sweep(sweep::SweepArgs),
+    /// Run a data centre with several congestion controls, and set them side by side
+    Compare(compare::CompareArgs),
     /// Join the folders of a sweep's shards
     Merge(merge::MergeArgs),
 }
@@ -131,6 +134,7 @@ pub fn run(sim: &Sim) -> Result<(), Error> {
         Sim::Reproduce(args) => reproduce::run(args),
         Sim::List(args) => list::run(args),
         Sim::Sweep(args) => sweep::run(args),
+        Sim::Compare(args) => compare::run(args),
         Sim::Merge(args) => merge::run(args),
     }
 }

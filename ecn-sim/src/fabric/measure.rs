@@ -32,7 +32,8 @@ pub struct Slowdowns {
     pub p95: Option<f64>,
     /// 99th percentile.
     pub p99: Option<f64>,
-    /// By size: up to 20 groups with about as many flows each; flows of one size are in one group.
+    /// By size: up to 20 groups with about as many flows each; flows of one size are in one group, and
+    /// few flows are in none of their own.
     pub by_size: Vec<OfSize>,
 }
 
@@ -77,13 +78,18 @@ pub fn slowdowns(flows: &mut [Finished]) -> Slowdowns {
     let each = flows.len().div_ceil(GROUPS).max(1);
     while !rest.is_empty() {
         let largest = rest[each.min(rest.len()) - 1].bytes;
-        let (group, others) = rest.split_at(rest.partition_point(|flow| flow.bytes <= largest));
+        let mut end = rest.partition_point(|flow| flow.bytes <= largest);
+        if rest.len() - end < each / 2 {
+            // Percentiles of a few would say little.
+            end = rest.len();
+        }
+        let (group, others) = rest.split_at(end);
         rest = others;
         let values = sorted(group);
         let at = |percent| percentile(&values, percent).unwrap_or_default();
         by_size.push(OfSize {
             from_bytes: group[0].bytes,
-            to_bytes: largest,
+            to_bytes: group[end - 1].bytes,
             flows: group.len() as u64,
             p50: at(50),
             p95: at(95),
@@ -130,6 +136,16 @@ mod tests {
             (first.from_bytes, first.to_bytes, first.p50),
             (1, 10, 195.0)
         );
+    }
+
+    #[test]
+    fn few_flows_are_no_group() {
+        // 148 of one size, then 12 groups of 21, and 4 that are left.
+        let mut flows: Vec<_> = (0..404).map(|n| flow(n.max(147), 1.0)).collect();
+        let found = slowdowns(&mut flows).by_size;
+        assert_eq!(found.iter().map(|group| group.flows).sum::<u64>(), 404);
+        assert_eq!((found.len(), found[0].flows, found[1].flows), (13, 148, 21));
+        assert_eq!((found[12].flows, found[12].to_bytes), (25, 403));
     }
 
     #[test]

@@ -282,6 +282,17 @@ impl Scenario {
         }
     }
 
+    /// Its name.
+    pub const fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    /// The same with nothing chosen.
+    #[must_use]
+    pub fn defaults(&self) -> Self {
+        Self::of(self.kind)
+    }
+
     /// Keys that mean nothing for what was chosen.
     fn strange(&self) -> Vec<&'static str> {
         let own = &self.parameters;
@@ -445,7 +456,7 @@ impl Scenario {
     /// A value out of its range, or one that means nothing for what was chosen, by name.
     pub fn check(&self) -> Result<(), ModelError> {
         let own = &self.parameters;
-        let (all, defaults) = (self.all_keys(), Self::of(self.kind).all_keys());
+        let (all, defaults) = (self.all_keys(), self.defaults().all_keys());
         let scheme = own.scheme.table();
         let of_others = |key: &&str| {
             key.split_once('.')

@@ -265,7 +265,7 @@ pub(super) const PLAIN: Type = Type {
     upwards: false,
 };
 
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

@@ -49,6 +49,8 @@ pub struct LineFigure {
     pub y_from: f64,
     /// The y axis reaches at least to here.
     pub y_at_least: f64,
+    /// Where the y axis has numbers, and what they say; round steps if there are none.
+    pub y_ticks: Vec<(f64, String)>,
     /// A marker at each point, for few points that were measured at the same x (where some coincide,
     /// they take turns); else some along each line.
     pub every_point: bool,
@@ -65,6 +67,7 @@ struct Frame<'a> {
     x: Axis,
     x_ticks: &'a [(f64, String)],
     y: Axis,
+    y_ticks: &'a [(f64, String)],
     every_point: bool,
 }
 
@@ -78,13 +81,13 @@ impl Frame<'_> {
     }
 
     fn draw_axes(&self, canvas: &Canvas<'_>) -> Drawn {
-        for (value, label) in self.y.ticks() {
-            let (_, y) = self.at((self.x.start, value));
-            if value > self.y.start {
+        for (value, label) in self.y_ticks {
+            let (_, y) = self.at((self.x.start, *value));
+            if *value > self.y.start {
                 canvas.path(&[(self.left, y), (self.right, y)], GRID, 1.0)?;
             }
             canvas.path(&[(self.left - 4.0, y), (self.left, y)], INK, 1.0)?;
-            canvas.text(&label, (self.left - 8.0, y), HPos::Right, PLAIN)?;
+            canvas.text(label, (self.left - 8.0, y), HPos::Right, PLAIN)?;
         }
         for (value, label) in self.x_ticks {
             let (x, _) = self.at((*value, self.y.start));
@@ -213,10 +216,15 @@ impl LineFigure {
         } else {
             self.x_ticks.clone()
         };
+        let mut y_ticks = self.y_ticks.clone();
+        y_ticks.retain(|(value, _)| *value <= y.end + 1e-9);
+        if y_ticks.is_empty() {
+            y_ticks = y.ticks().collect();
+        }
 
-        let tick_width = y
-            .ticks()
-            .map(|(_, label)| text_width(&label, TEXT))
+        let tick_width = y_ticks
+            .iter()
+            .map(|(_, label)| text_width(label, TEXT))
             .fold(0.0, f64::max);
         let label_width = self
             .panels
@@ -250,6 +258,7 @@ impl LineFigure {
                     x,
                     x_ticks: &x_ticks,
                     y,
+                    y_ticks: &y_ticks,
                     every_point: self.every_point,
                 };
                 let stop = cell_left + cell_width - 2.0;

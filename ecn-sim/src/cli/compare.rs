@@ -1,0 +1,98 @@
+//! `ecn sim compare`: schemes side by side.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::thread::available_parallelism;
+
+use clap::Args;
+
+use super::table::{plain_table, table_text};
+use super::{Error, json, print};
+use crate::compare::{COLUMNS, COLUMNS_BY_SIZE, CompareError, HEADER, Plan};
+use crate::output::{Output, csv};
+use crate::progress::Bar;
+
+/// What `compare` is told.
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// A data centre (see `list`)
+    scenario: String,
+    /// The schemes, for example none,dcqcn
+    #[arg(long, value_name = "A,B,...", required = true, value_delimiter = ',')]
+    schemes: Vec<String>,
+    /// Folder for the report (report.html), its figures (SVG) and its numbers (JSON, CSV)
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Run each scheme with the seeds 1 to N
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: u64,
+    /// Set a key (see `list`), for example hosts=16; can be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// How many runs at a time; without it, one per core
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// One JSON document
+    #[arg(long, short)]
+    json: bool,
+}
+
+impl From<CompareError> for Error {
+    fn from(error: CompareError) -> Self {
+        match error {
+            CompareError::Run { error: ref run, .. } => {
+                let code = Self::from(run.clone()).code;
+                Self {
+                    code,
+                    ..Self::failed(error)
+                }
+            }
+            CompareError::Panic => Self::failed(error),
+            _ => Self::usage(error),
+        }
+    }
+}
+
+pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
+    let mut scenario = super::fabric::find(&args.scenario)?;
+    for setting in &args.set {
+        if setting.split('=').next().map(str::trim) == Some("scheme") {
+            let reason = "scheme is what is compared: name the schemes with --schemes";
+            return Err(Error::usage(reason));
+        }
+        scenario.set_text(setting)?;
+    }
+    let plan = Plan::new(&scenario, &args.schemes, args.seeds)?;
+    let output = Output::new(&args.out)?;
+    let threads = args.threads.or_else(|| available_parallelism().ok());
+    let bar = Bar::of_runs(plan.runs() as u64);
+    let comparison = plan.run(threads.map_or(1, NonZeroUsize::get), &bar.position())?;
+    bar.finish();
+    let figures = comparison.figures().map_err(Error::failed)?;
+    let document = json(&comparison)? + "\n";
+    let head =
+        |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+    let rows = comparison.rows().map(Vec::from);
+    let table = csv(std::iter::once(head(&COLUMNS)).chain(rows));
+    let rows = comparison.rows_by_size().map(Vec::from);
+    let by_size = csv(std::iter::once(head(&COLUMNS_BY_SIZE)).chain(rows));
+    let report = comparison.html(&figures);
+    let mut files = vec![
+        ("compare.json", document.as_bytes()),
+        ("compare.csv", table.as_bytes()),
+        ("slowdown-by-size.csv", by_size.as_bytes()),
+        ("report.html", report.as_bytes()),
+    ];
+    let drawn = figures
+        .iter()
+        .map(|figure| (&*figure.file, figure.svg.as_bytes()));
+    files.extend(drawn);
+    output.write_all(&files)?;
+    if args.json {
+        return print(&document);
+    }
+    let mut shown = plain_table(&HEADER, &[0]);
+    shown.add_rows(comparison.table());
+    let path = output.path("report.html");
+    print(&format!("{}\n{}", table_text(&shown), path.display()))
+}

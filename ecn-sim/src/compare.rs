@@ -1,0 +1,388 @@
+//! Schemes side by side: the same scenario and seeds with each of them, what came out as a table, as
+//! figures and as one report in HTML.
+
+mod figures;
+mod html;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;
+
+pub use figures::Figure;
+pub use html::HEADER;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+use toml::{Table, Value};
+
+use crate::fabric::measure::{Slowdowns, slowdowns};
+use crate::engine::MS;
+use crate::fabric::{self, Counts, Options, Report, RunError, Scenario};
+use crate::scenario::ScenarioError;
+
+/// A comparison that there is not.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// A scheme or value that a scenario does not take.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The schemes or seeds are none that can be compared.
+    #[error("{0}")]
+    Schemes(String),
+    /// A run has no result.
+    #[error("{scheme}, seed {seed}: {error}")]
+    Run {
+        /// Its scheme.
+        scheme: String,
+        /// Its seed.
+        seed: u64,
+        /// Why.
+        error: RunError,
+    },
+    /// A run ended in a panic.
+    #[error("a run ended in a panic")]
+    Panic,
+}
+
+/// A quantity over time, sampled in one run of a scheme.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Series {
+    /// What it is, and where.
+    pub name: String,
+    /// Its unit.
+    pub unit: String,
+    /// Time (ms) and value.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// What a scheme got, over all seeds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Its name.
+    pub scheme: String,
+    /// Keys whose values are not the same with all schemes.
+    pub parameters: BTreeMap<String, String>,
+    /// Flows that started.
+    pub flows_started: u64,
+    /// Flows that finished.
+    pub flows_finished: u64,
+    /// Completion times over those in an idle network, of the flows of all runs.
+    pub fct_slowdown: Slowdowns,
+    /// Up to 501 points of these slowdowns' distribution: slowdown, share of the flows that have at most
+    /// this one.
+    pub fct_slowdown_cdf: Vec<(f64, f64)>,
+    /// When the last flow finished, ms: mean of the runs.
+    pub last_flow_end_ms: f64,
+    /// Payload of the finished flows, over the time until the last one was: mean of the runs.
+    pub goodput_bytes_per_s: u64,
+    /// Jain's index of the finished flows' payload per completion time: mean of the runs.
+    pub jain: f64,
+    /// Data packets that did not fit, of all runs.
+    pub dropped_packets: u64,
+    /// PFC frames that asked for a pause, of all runs.
+    pub pause_frames: u64,
+    /// Data packets that were marked, of all runs.
+    pub marked_packets: u64,
+    /// Sampled in the first run, if it was.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Series>,
+    /// Each run, by its seed.
+    pub runs: Vec<Report>,
+}
+
+/// Schemes side by side.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// Each scheme ran with seeds from 1 up to this one.
+    pub seeds: u64,
+    /// Keys whose values are the same with all schemes.
+    pub parameters: BTreeMap<String, String>,
+    /// The schemes, in the order in which they were given.
+    pub schemes: Vec<Outcome>,
+}
+
+/// Keys and values as people write them; those of inner tables as `table.key`.
+fn flat(table: &Table) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => {
+                let inner = flat(inner).into_iter();
+                all.extend(inner.map(|(name, value)| (format!("{key}.{name}"), value)));
+            }
+            Value::String(text) => drop(all.insert(key.clone(), text.clone())),
+            other => drop(all.insert(key.clone(), other.to_string())),
+        }
+    }
+    all
+}
+
+/// What is to be compared: a scenario per scheme.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    schemes: Vec<(String, Scenario)>,
+    seeds: u64,
+}
+
+impl Plan {
+    /// The scenario with each scheme and seeds from 1 on. A key that means something for some of the
+    /// schemes only keeps its default with the others.
+    ///
+    /// # Errors
+    ///
+    /// No scheme, one that is given twice, or one that there is not; no seed.
+    pub fn new(base: &Scenario, schemes: &[String], seeds: u64) -> Result<Self, CompareError> {
+        let twice = |index: usize| schemes[..index].contains(&schemes[index]);
+        if let Some(index) = (0..schemes.len()).find(|index| twice(*index)) {
+            let reason = format!("the scheme `{}` is given twice", schemes[index]);
+            return Err(CompareError::Schemes(reason));
+        }
+        if schemes.is_empty() || seeds == 0 {
+            let reason = "at least one scheme and one seed are needed";
+            return Err(CompareError::Schemes(reason.to_owned()));
+        }
+        let mut all = Vec::new();
+        for scheme in schemes {
+            let mut scenario = base.clone();
+            scenario.set_text(&format!("scheme={scheme}"))?;
+            all.push((scheme.clone(), scenario));
+        }
+        let mine: Vec<_> = all.iter().map(|(_, one)| flat(&one.parameters())).collect();
+        let defaults = flat(&base.defaults().keys());
+        for ((_, scenario), mine_here) in all.iter_mut().zip(&mine) {
+            for (key, value) in flat(&scenario.keys()) {
+                let means_nothing = !mine_here.contains_key(&key);
+                let elsewhere = mine.iter().any(|keys| keys.contains_key(&key));
+                if let Some(default) = defaults.get(&key)
+                    && means_nothing
+                    && elsewhere
+                    && *default != value
+                {
+                    scenario.set_text(&format!("{key}={default}"))?;
+                }
+            }
+            scenario.check().map_err(ScenarioError::from)?;
+        }
+        Ok(Self {
+            schemes: all,
+            seeds,
+        })
+    }
+
+    /// How many runs there are.
+    pub fn runs(&self) -> usize {
+        // Far less than 2^32 of either.
+        self.schemes.len() * self.seeds as usize
+    }
+
+    /// Runs all on so many threads. `progress` counts runs.
+    ///
+    /// # Errors
+    ///
+    /// A run has no result; the first one in the order of schemes and seeds that is known is named.
+    pub fn run(&self, threads: usize, progress: &AtomicU64) -> Result<Comparison, CompareError> {
+        type Done = Result<(Report, Counts), CompareError>;
+        let next = AtomicUsize::new(0);
+        let done: Mutex<Vec<Option<Done>>> = Mutex::new((0..self.runs()).map(|_| None).collect());
+        let work = || {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= self.runs() {
+                    break;
+                }
+                let (scheme, scenario) = &self.schemes[index / self.seeds as usize];
+                let seed = index as u64 % self.seeds + 1;
+                let options = Options {
+                    series: seed == 1,
+                    ..Options::default()
+                };
+                let result = fabric::run(scenario, seed, &options).map_err(|error| {
+                    CompareError::Run {
+                        scheme: scheme.clone(),
+                        seed,
+                        error,
+                    }
+                });
+                if result.is_err() {
+                    // Nothing comes of the others.
+                    next.store(self.runs(), Ordering::Relaxed);
+                }
+                done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
+                progress.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        std::thread::scope(|scope| {
+            let workers = (0..threads.clamp(1, self.runs())).map(|_| scope.spawn(work));
+            let workers: Vec<_> = workers.collect();
+            let ends = workers.into_iter().map(|worker| worker.join());
+            ends.fold(Ok(()), Result::and)
+        })
+        .map_err(|_| CompareError::Panic)?;
+        let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let results: Result<Vec<_>, _> = done.into_iter().flatten().collect();
+        Ok(self.comparison(results?))
+    }
+
+    fn comparison(&self, results: Vec<(Report, Counts)>) -> Comparison {
+        let mut results = results.into_iter();
+        let outcome = |(scheme, _): &(String, Scenario)| {
+            let of_scheme: Vec<_> = results.by_ref().take(self.seeds as usize).collect();
+            outcome(scheme, of_scheme)
+        };
+        let mut schemes: Vec<Outcome> = self.schemes.iter().map(outcome).collect();
+        let (_, first) = &self.schemes[0];
+        let mut common = flat(&first.parameters());
+        for (_, scenario) in &self.schemes {
+            let own = flat(&scenario.parameters());
+            common.retain(|key, value| own.get(key) == Some(value));
+        }
+        // That is what the schemes are called, even if there is one only.
+        common.remove("scheme");
+        for (outcome, (_, scenario)) in schemes.iter_mut().zip(&self.schemes) {
+            outcome.parameters = flat(&scenario.parameters());
+            let own = |key: &str| key != "scheme" && !common.contains_key(key);
+            outcome.parameters.retain(|key, _| own(key));
+        }
+        Comparison {
+            scenario: first.name().to_owned(),
+            seeds: self.seeds,
+            parameters: common,
+            schemes,
+        }
+    }
+}
+
+/// Points of a distribution.
+const POINTS: usize = 500;
+
+/// The runs of a scheme as one.
+fn outcome(scheme: &str, results: Vec<(Report, Counts)>) -> Outcome {
+    let (runs, counts): (Vec<Report>, Vec<_>) = results.into_iter().unzip();
+    let series = counts.iter().find_map(|counts| counts.series.as_ref());
+    let series = series.map(over_time).unwrap_or_default();
+    let flows = counts.into_iter().flat_map(|counts| counts.finished);
+    let mut flows: Vec<_> = flows.collect();
+    let fct_slowdown = slowdowns(&mut flows);
+    let mut all: Vec<f64> = flows.iter().map(|flow| flow.slowdown).collect();
+    all.sort_by(f64::total_cmp);
+    let point = |part: usize| {
+        let rank = (all.len() * part).div_ceil(POINTS).max(1);
+        let value = all.get(rank - 1)?;
+        Some((*value, part as f64 / POINTS as f64))
+    };
+    let mean = |value: fn(&Report) -> f64| {
+        let sum: f64 = runs.iter().map(value).sum();
+        sum / runs.len() as f64
+    };
+    let total = |value: fn(&Report) -> u64| runs.iter().map(value).sum();
+    Outcome {
+        scheme: scheme.to_owned(),
+        parameters: BTreeMap::new(),
+        flows_started: total(|run| run.flows_started),
+        flows_finished: total(|run| run.flows_finished),
+        fct_slowdown,
+        fct_slowdown_cdf: (0..=POINTS).filter_map(point).collect(),
+        last_flow_end_ms: mean(|run| run.last_flow_end_ms),
+        goodput_bytes_per_s: mean(|run| run.goodput_bytes_per_s as f64) as u64,
+        jain: mean(|run| run.jain),
+        dropped_packets: total(|run| run.dropped_packets),
+        pause_frames: total(|run| run.pause_frames),
+        marked_packets: total(|run| run.marked_packets),
+        series,
+        runs,
+    }
+}
+
+/// What is shown of a run over time.
+fn over_time(series: &fabric::series::Series) -> Vec<Series> {
+    let of = |name: &str, unit: &str, value: &dyn Fn(&fabric::series::Point) -> f64| {
+        let points = series.points.iter().zip(1..).map(|(point, number)| {
+            let ms = (number * series.step) as f64 / MS as f64;
+            (ms, value(point))
+        });
+        Series {
+            name: name.to_owned(),
+            unit: unit.to_owned(),
+            points: points.collect(),
+        }
+    };
+    let gbit = |bytes: u64| bytes as f64 * 8e3 / series.step as f64;
+    vec![
+        of("goodput of all flows", "Gb/s", &|point| gbit(point.delivered)),
+        of("longest queue", "kB", &|point| f64::from(point.longest) / 1e3),
+        of("ports that may not send", "ports", &|point| point.off.into()),
+    ]
+}
+
+/// Columns of [`Comparison::rows`].
+pub const COLUMNS: [&str; 13] = [
+    "scheme",
+    "runs",
+    "flows_started",
+    "flows_finished",
+    "slowdown_p50",
+    "slowdown_p95",
+    "slowdown_p99",
+    "last_flow_end_ms",
+    "goodput_bytes_per_s",
+    "jain",
+    "dropped_packets",
+    "pause_frames",
+    "marked_packets",
+];
+
+/// Columns of [`Comparison::rows_by_size`].
+pub const COLUMNS_BY_SIZE: [&str; 7] = [
+    "scheme",
+    "from_bytes",
+    "to_bytes",
+    "flows",
+    "slowdown_p50",
+    "slowdown_p95",
+    "slowdown_p99",
+];
+
+impl Comparison {
+    /// A row of numbers per scheme, under [`COLUMNS`].
+    pub fn rows(&self) -> impl Iterator<Item = [String; 13]> {
+        let percentile = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
+        self.schemes.iter().map(move |one| {
+            [
+                one.scheme.clone(),
+                one.runs.len().to_string(),
+                one.flows_started.to_string(),
+                one.flows_finished.to_string(),
+                percentile(one.fct_slowdown.p50),
+                percentile(one.fct_slowdown.p95),
+                percentile(one.fct_slowdown.p99),
+                one.last_flow_end_ms.to_string(),
+                one.goodput_bytes_per_s.to_string(),
+                one.jain.to_string(),
+                one.dropped_packets.to_string(),
+                one.pause_frames.to_string(),
+                one.marked_packets.to_string(),
+            ]
+        })
+    }
+
+    /// A row per scheme and group of sizes, under [`COLUMNS_BY_SIZE`].
+    pub fn rows_by_size(&self) -> impl Iterator<Item = [String; 7]> {
+        self.schemes.iter().flat_map(|one| {
+            one.fct_slowdown.by_size.iter().map(|group| {
+                [
+                    one.scheme.clone(),
+                    group.from_bytes.to_string(),
+                    group.to_bytes.to_string(),
+                    group.flows.to_string(),
+                    group.p50.to_string(),
+                    group.p95.to_string(),
+                    group.p99.to_string(),
+                ]
+            })
+        })
+    }
+}
