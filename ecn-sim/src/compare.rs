@@ -17,8 +17,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use toml::{Table, Value};
 
-use crate::fabric::measure::{Slowdowns, slowdowns};
 use crate::engine::MS;
+use crate::fabric::measure::{Slowdowns, slowdowns};
 use crate::fabric::{self, Counts, Options, Report, RunError, Scenario};
 use crate::scenario::ScenarioError;
 
@@ -200,13 +200,12 @@ impl Plan {
                     series: seed == 1,
                     ..Options::default()
                 };
-                let result = fabric::run(scenario, seed, &options).map_err(|error| {
-                    CompareError::Run {
+                let result =
+                    fabric::run(scenario, seed, &options).map_err(|error| CompareError::Run {
                         scheme: scheme.clone(),
                         seed,
                         error,
-                    }
-                });
+                    });
                 if result.is_err() {
                     // Nothing comes of the others.
                     next.store(self.runs(), Ordering::Relaxed);
@@ -312,9 +311,15 @@ fn over_time(series: &fabric::series::Series) -> Vec<Series> {
     };
     let gbit = |bytes: u64| bytes as f64 * 8e3 / series.step as f64;
     vec![
-        of("goodput of all flows", "Gb/s", &|point| gbit(point.delivered)),
-        of("longest queue", "kB", &|point| f64::from(point.longest) / 1e3),
-        of("ports that may not send", "ports", &|point| point.off.into()),
+        of("goodput of all flows", "Gb/s", &|point| {
+            gbit(point.delivered)
+        }),
+        of("longest queue", "kB", &|point| {
+            f64::from(point.longest) / 1e3
+        }),
+        of("ports that may not send", "ports", &|point| {
+            point.off.into()
+        }),
     ]
 }
 

@@ -65,11 +65,7 @@ const fn hp_packet() -> u32 {
 /// Reads a scenario; `name` is its name if it has none of its own.
 pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     let bad = ScenarioError::Text;
-    let file: File = toml::from_str(text).map_err(|error| {
-        let before = error.span().map_or(0, |span| span.start.min(text.len()));
-        let line = text[..before].matches('\n').count() + 1;
-        bad(format!("line {line}: {}", with_nearest(error.message())))
-    })?;
+    let file: File = toml::from_str(text).map_err(|error| bad(located(text, &error)))?;
     let all = |names: &[String]| -> Result<Vec<String>, ScenarioError> {
         let names: Result<Vec<_>, _> = names.iter().map(|name| expand(name)).collect();
         Ok(names.map_err(bad)?.concat())
@@ -141,6 +137,13 @@ pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     Ok(scenario)
 }
 
+/// What is wrong with a file, with its line.
+pub fn located(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().map_or(0, |span| span.start.min(text.len()));
+    let line = text[..before].matches('\n').count() + 1;
+    format!("line {line}: {}", with_nearest(error.message()))
+}
+
 /// serde lists all fields that it knows; the nearest is enough.
 fn with_nearest(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
@@ -154,7 +157,7 @@ fn with_nearest(message: &str) -> String {
 }
 
 /// The names that a name with a range stands for.
-fn expand(name: &str) -> Result<Vec<String>, String> {
+pub fn expand(name: &str) -> Result<Vec<String>, String> {
     let Some((before, rest)) = name.split_once('[') else {
         return Ok(vec![name.to_owned()]);
     };
@@ -174,7 +177,7 @@ fn expand(name: &str) -> Result<Vec<String>, String> {
 }
 
 /// Both sides of a link or flow: in pairs, or one side against each of the other.
-fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, String> {
+pub fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, String> {
     let (froms, tos) = (expand(from)?, expand(to)?);
     match (froms.len(), tos.len()) {
         (a, b) if a == b => Ok(froms.into_iter().zip(tos).collect()),

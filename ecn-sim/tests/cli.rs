@@ -378,6 +378,48 @@ fn bad_comparisons_are_refused() {
     }
 }
 
+#[test]
+fn a_data_centre_comes_from_a_file() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/two-racks.toml");
+    let file = file.to_string_lossy();
+    let run = document(&["run", &file, "-j", "--set", "duration=100us"]);
+    assert_eq!(run["scenario"], "two racks");
+    assert_eq!(run["parameters"]["hosts"], 16);
+    assert_eq!(run["parameters"]["link_rate"], "25gbit");
+    assert!(
+        run["flows_finished"].as_u64() > Some(10) && run["flows_finished"] == run["flows_started"]
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out").to_string_lossy().into_owned();
+    let words = "--schemes none,dcqcn --set duration=100us -j --out";
+    let words: Vec<&str> = words.split(' ').collect();
+    let both = document(&[&["compare", &file], &words[..], &[&out]].concat());
+    assert_eq!(both["scenario"], "two racks");
+    let none = &both["schemes"][0]["runs"][0];
+    assert_eq!(none["fct_slowdown"], run["fct_slowdown"]);
+    let torn = folder.path().join("torn.toml");
+    let text = fs::read_to_string(&*file).expect("the file");
+    fs::write(
+        &torn,
+        text.replace("\"spine\", \"right\"", "\"spine\", \"rihgt\""),
+    )
+    .expect("a file");
+    let torn = torn.to_string_lossy().into_owned();
+    for words in [
+        &["run", &torn][..],
+        &["compare", &torn, "--schemes", "none", "--out", &out],
+    ] {
+        let output = sim(words);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(
+            error.contains("`rihgt` is no host or switch: did you mean `right`?"),
+            "{error}"
+        );
+    }
+}
+
 /// Each is refused in one line that names the trouble, and nothing is written.
 #[test]
 fn bad_input_is_refused() {

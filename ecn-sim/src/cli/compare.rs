@@ -15,7 +15,7 @@ use crate::progress::Bar;
 /// What `compare` is told.
 #[derive(Args, Debug)]
 pub struct CompareArgs {
-    /// A data centre (see `list`)
+    /// A data centre (see `list`), or a TOML file of one
     scenario: String,
     /// The schemes, for example none,dcqcn
     #[arg(long, value_name = "A,B,...", required = true, value_delimiter = ',')]
@@ -54,7 +54,7 @@ impl From<CompareError> for Error {
 }
 
 pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
-    let mut scenario = super::fabric::find(&args.scenario)?;
+    let mut scenario = super::fabric::find_only(&args.scenario)?;
     for setting in &args.set {
         if setting.split('=').next().map(str::trim) == Some("scheme") {
             let reason = "scheme is what is compared: name the schemes with --schemes";

@@ -1,5 +1,7 @@
 //! `ecn sim run` of a data centre.
 
+use std::path::Path;
+
 use super::run::RunArgs;
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
@@ -12,11 +14,21 @@ use crate::keyword::suggestion;
 use crate::output::{Output, csv};
 use crate::units::{Rate, Size};
 
-/// A data centre by name.
-pub(super) fn find(name: &str) -> Result<Scenario, Error> {
-    Scenario::find(name).ok_or_else(|| {
+/// A data centre by name or from a file, if it is one.
+pub(super) fn find(name: &str) -> Result<Option<Scenario>, Error> {
+    match Scenario::find(name) {
+        None if Path::new(name).is_file() => Ok(Scenario::load(Path::new(name))?),
+        found => Ok(found),
+    }
+}
+
+/// One that has to be a data centre.
+pub(super) fn find_only(name: &str) -> Result<Scenario, Error> {
+    find(name)?.ok_or_else(|| {
         let hint = suggestion(name, fabric::Kind::NAMES);
-        Error::usage(format!("`{name}` is no data centre: {hint}"))
+        Error::usage(format!(
+            "`{name}` is no data centre: {hint}, or a file with a topology"
+        ))
     })
 }
 
@@ -25,7 +37,7 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
         scenario.set_text(setting)?;
     }
     if !args.window.is_empty() {
-        let name = scenario.kind;
+        let name = scenario.name();
         let reason = format!("{name} counts whole flows: --window is for the others");
         return Err(Error::usage(reason));
     }

@@ -8,7 +8,6 @@ use clap::Args;
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::engine::{MS, NS, Time};
-use crate::fabric;
 use crate::figure::{Line, LineFigure, Panel};
 use crate::output::{Output, csv};
 use crate::progress;
@@ -47,7 +46,7 @@ const SLIDING: Time = 2 * MS;
 const POINTS: Time = 1_000;
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
-    if let Some(fabric) = fabric::Scenario::find(&args.scenario) {
+    if let Some(fabric) = super::fabric::find(&args.scenario)? {
         return super::fabric::run(fabric, args);
     }
     if args.threads > 1 {

@@ -88,7 +88,12 @@ fn what_means_nothing_anywhere_is_refused() {
 #[test]
 fn figures_are_for_what_there_is() {
     let mut found = compared(&[], 1, 1);
-    let files_of = ["slowdown-cdf.svg", "series-0.svg", "series-1.svg", "series-2.svg"];
+    let files_of = [
+        "slowdown-cdf.svg",
+        "series-0.svg",
+        "series-1.svg",
+        "series-2.svg",
+    ];
     let files = |found: &Comparison| -> Vec<String> {
         found
             .figures()

@@ -3,6 +3,7 @@
 
 pub mod congestion;
 pub mod credit;
+mod file;
 pub mod host;
 pub mod measure;
 pub mod packet;
@@ -99,7 +100,7 @@ fn report(
         .map(|flow| flow.bytes as f64 / flow.time.max(1) as f64);
     let end_s = counts.last_end as f64 / (1e3 * MS as f64);
     Report {
-        scenario: scenario.kind.name().to_owned(),
+        scenario: scenario.name().to_owned(),
         seed,
         parameters: scenario.parameters(),
         flows_started: counts.flows_started,

@@ -241,8 +241,12 @@ impl Kind {
 /// A fabric that can be run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Its topology.
+    /// Its name, if it has another one than its topology.
+    pub name: Option<String>,
+    /// Its topology, unless it has a plan of its own.
     pub kind: Kind,
+    /// The network that its file describes.
+    plan: Option<Plan>,
     /// What was chosen.
     pub parameters: Parameters,
     /// And of the schemes.
@@ -276,21 +280,34 @@ impl Scenario {
             parameters.senders = 15;
         }
         Self {
+            name: None,
             kind,
+            plan: None,
             parameters,
             schemes: scheme::Parameters::default(),
         }
     }
 
+    /// A network of one's own.
+    pub(super) fn custom(plan: Plan) -> Self {
+        let mut scenario = Self::of(Kind::default());
+        scenario.parameters.hosts = plan.hosts;
+        scenario.plan = Some(plan);
+        scenario
+    }
+
     /// Its name.
-    pub const fn name(&self) -> &'static str {
-        self.kind.name()
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.kind.name())
     }
 
     /// The same with nothing chosen.
     #[must_use]
     pub fn defaults(&self) -> Self {
-        Self::of(self.kind)
+        match &self.plan {
+            Some(plan) => Self::custom(plan.clone()),
+            None => Self::of(self.kind),
+        }
     }
 
     /// Keys that mean nothing for what was chosen.
@@ -366,10 +383,17 @@ impl Scenario {
         for key in self.of_other_topologies() {
             all.remove(*key);
         }
+        if self.plan.is_some() {
+            // As many as the file names.
+            all.remove("hosts");
+        }
         all
     }
 
     const fn of_other_topologies(&self) -> &'static [&'static str] {
+        if self.plan.is_some() {
+            return &["k", "leaves", "spines", "switches"];
+        }
         match self.kind {
             Kind::FatTree => &["leaves", "spines", "switches"],
             Kind::LeafSpine => &["k", "switches"],
@@ -397,8 +421,16 @@ impl Scenario {
         let (key, value) = setting
             .split_once('=')
             .ok_or_else(|| ScenarioError::NotASetting(setting.to_owned()))?;
-        let value = Value::String(value.trim().to_owned());
-        let (all, error) = with_key(self.keys(), key.trim(), &value)?;
+        self.set(key.trim(), &Value::String(value.trim().to_owned()))
+    }
+
+    /// Sets one key. A number may come as a text, and a text that is a number as one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::set_text`].
+    pub fn set(&mut self, key: &str, value: &Value) -> Result<(), ScenarioError> {
+        let (all, error) = with_key(self.keys(), key, value)?;
         let reason = |e: toml::de::Error| error(e.message());
         let (mut own, mut schemes) = (Table::new(), self.tables());
         for (key, value) in all {
@@ -413,6 +445,9 @@ impl Scenario {
         let parameters = own.try_into().map_err(reason)?;
         self.schemes = schemes.try_into().map_err(reason)?;
         self.parameters = parameters;
+        if let Some(plan) = &self.plan {
+            self.parameters.hosts = plan.hosts;
+        }
         Ok(())
     }
 
@@ -468,7 +503,7 @@ impl Scenario {
                 let value = all.get(key).map(ToString::to_string).unwrap_or_default();
                 let reason = format!(
                     "it has no meaning with {}, workload={}, incast_load={}, flow_control={}, thresholds={}, scheme={}",
-                    self.kind,
+                    self.name(),
                     own.workload,
                     own.incast_load,
                     own.flow_control,
@@ -483,7 +518,7 @@ impl Scenario {
             }
         }
         within("hosts", own.hosts.into(), 2, 16_384)?;
-        if self.kind == Kind::FatTree {
+        if self.plan.is_none() && self.kind == Kind::FatTree {
             let k = self.ports_of_a_switch();
             let least = fat_tree_ports(own.hosts);
             if k < least || k > 42 || !k.is_multiple_of(2) {
@@ -612,12 +647,13 @@ impl Scenario {
     pub fn topology(&self) -> Result<Topology, ModelError> {
         self.check()?;
         let own = &self.parameters;
-        let plan: Plan = match self.kind {
-            Kind::FatTree => fat_tree(own.hosts, self.ports_of_a_switch()),
-            Kind::LeafSpine => leaf_spine(own.hosts, own.leaves, own.spines),
-            Kind::Dumbbell => dumbbell(own.hosts),
-            Kind::ParkingLot => parking_lot(own.hosts, self.switches_in_a_row()),
-            Kind::Chain => chain(own.hosts),
+        let plan = match (&self.plan, self.kind) {
+            (Some(plan), _) => plan.clone(),
+            (None, Kind::FatTree) => fat_tree(own.hosts, self.ports_of_a_switch()),
+            (None, Kind::LeafSpine) => leaf_spine(own.hosts, own.leaves, own.spines),
+            (None, Kind::Dumbbell) => dumbbell(own.hosts),
+            (None, Kind::ParkingLot) => parking_lot(own.hosts, self.switches_in_a_row()),
+            (None, Kind::Chain) => chain(own.hosts),
         };
         Topology::new(plan).map_err(|reason| ModelError::new("hosts", own.hosts, reason))
     }

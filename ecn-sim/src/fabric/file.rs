@@ -1,0 +1,267 @@
+//! Data centres from TOML: a topology, its keys as `--set` knows them, and for `topology = "custom"` the
+//! names of hosts and switches and the links between them.
+//!
+//! Names may have ranges, as in other scenario files: `h[1-4]` stands for four.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::parameters::Scenario;
+use super::topology::{End, Plan, Topology};
+use crate::keyword::suggestion;
+use crate::scenario::ScenarioError;
+use crate::scenario_file::{expand, located, pairs};
+
+/// The topology that the file itself describes.
+const CUSTOM: &str = "custom";
+
+#[derive(Deserialize)]
+struct File {
+    topology: String,
+    name: Option<String>,
+    #[serde(default)]
+    links: Vec<LinkEntry>,
+    #[serde(flatten)]
+    keys: Table,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkEntry {
+    between: [String; 2],
+    rate: Option<Value>,
+    delay: Option<Value>,
+}
+
+impl Scenario {
+    /// Reads a file; `None` if that is no data centre's, which has a `topology`.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, is no TOML, or describes no data centre.
+    pub fn load(path: &Path) -> Result<Option<Self>, ScenarioError> {
+        let error = |reason: String| ScenarioError::File {
+            file: path.display().to_string(),
+            reason,
+        };
+        let text = std::fs::read_to_string(path).map_err(|io| error(io.to_string()))?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        parse(&text, &stem).map_err(|reason| error(reason.to_string()))
+    }
+}
+
+/// `name` is its name if it has none of its own.
+fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> {
+    let bad = ScenarioError::Text;
+    let table: Table = toml::from_str(text).map_err(|error| bad(located(text, &error)))?;
+    if !table.contains_key("topology") {
+        return Ok(None);
+    }
+    let mut file: File = toml::from_str(text).map_err(|error| bad(located(text, &error)))?;
+    let plan = if file.topology == CUSTOM {
+        Some(plan(&mut file).map_err(bad)?)
+    } else if file.links.is_empty() {
+        None
+    } else {
+        let reason = format!("[[links]] are for topology = \"{CUSTOM}\"");
+        return Err(bad(reason));
+    };
+    let mut scenario = match plan {
+        Some(plan) => Scenario::custom(plan),
+        None => Scenario::find(&file.topology).ok_or_else(|| {
+            let known = [&[CUSTOM], super::Kind::NAMES].concat();
+            let hint = suggestion(&file.topology, &known);
+            bad(format!("unknown topology `{}`: {hint}", file.topology))
+        })?,
+    };
+    scenario.name = Some(file.name.unwrap_or_else(|| name.to_owned()));
+    set_all(&mut scenario, "", &file.keys)?;
+    scenario.topology()?;
+    Ok(Some(scenario))
+}
+
+/// Sets the keys of a table; those of a table in it as `table.key`.
+fn set_all(scenario: &mut Scenario, prefix: &str, keys: &Table) -> Result<(), ScenarioError> {
+    for (key, value) in keys {
+        let key = format!("{prefix}{key}");
+        match value {
+            Value::Table(inner) => set_all(scenario, &format!("{key}."), inner)?,
+            value => scenario.set(&key, value)?,
+        }
+    }
+    Ok(())
+}
+
+/// The network that a file describes; takes its keys out.
+fn plan(file: &mut File) -> Result<Plan, String> {
+    let mut names = |key: &str| -> Result<Vec<String>, String> {
+        let needed = || format!("`{key}` has to be a list of names, such as [\"{key}[1-4]\"]");
+        let value = file.keys.remove(key).ok_or_else(needed)?;
+        let list: Vec<String> = value.try_into().map_err(|_| needed())?;
+        let lists: Result<Vec<_>, _> = list.iter().map(|name| expand(name)).collect();
+        Ok(lists?.concat())
+    };
+    let (hosts, switches) = (names("hosts")?, names("switches")?);
+    let numbered = |end: fn(u32) -> End| (0..).map(end);
+    let nodes = hosts.iter().zip(numbered(End::Host));
+    let nodes = nodes.chain(switches.iter().zip(numbered(End::Switch)));
+    let mut ends: HashMap<&str, End> = HashMap::new();
+    for (name, end) in nodes {
+        if ends.insert(name, end).is_some() {
+            return Err(format!("the name `{name}` is given twice"));
+        }
+    }
+    let mut links = Vec::new();
+    for link in &file.links {
+        let [from, to] = &link.between;
+        if link.rate.is_some() || link.delay.is_some() {
+            return Err(format!(
+                "link between `{from}` and `{to}`: all links are alike, by link_rate and link_delay at the top of the file"
+            ));
+        }
+        let end = |name: &String| {
+            ends.get(name.as_str()).copied().ok_or_else(|| {
+                let known: Vec<&str> = hosts.iter().chain(&switches).map(String::as_str).collect();
+                let hint = suggestion(name, &known);
+                format!("link between `{from}` and `{to}`: `{name}` is no host or switch: {hint}")
+            })
+        };
+        for (from, to) in pairs(from, to)? {
+            links.push((end(&from)?, end(&to)?));
+        }
+    }
+    let plan = Plan {
+        hosts: hosts.len() as u32,
+        links,
+        host_names: hosts,
+        switches,
+    };
+    Topology::new(plan.clone())?;
+    Ok(plan)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    const TWO_RACKS: &str = r#"
+        topology = "custom"
+        name = "two racks"
+        switches = ["rack[1-2]", "top"]
+        hosts = ["a[1-4]", "b[1-4]"]
+        workload = "permutation"
+        payload = 1500
+        links = [
+            { between = ["a[1-4]", "rack1"] },
+            { between = ["b[1-4]", "rack2"] },
+            { between = ["rack[1-2]", "top"] },
+        ]
+    "#;
+
+    #[test]
+    fn a_network_is_what_the_file_says() {
+        let scenario = parse(TWO_RACKS, "file").unwrap().unwrap();
+        assert_eq!(scenario.name(), "two racks");
+        assert_eq!(scenario.parameters()["payload"].as_integer(), Some(1500));
+        assert_eq!(scenario.parameters()["hosts"].as_integer(), Some(8));
+        let topology = scenario.topology().unwrap();
+        assert_eq!(
+            (topology.hosts, topology.hops(0, 3), topology.hops(0, 4)),
+            (8, 2, 4)
+        );
+        assert_eq!(topology.port_name(4), "host b1");
+        let mut scenario = scenario;
+        scenario.set_text("payload=1000").unwrap();
+        assert_eq!(scenario.parameters.hosts, 8);
+        let error = scenario.set_text("hosts=9").unwrap_err().to_string();
+        assert!(error.contains("unknown key `hosts`"), "{error}");
+        let report = super::super::run(&scenario, 1, 1).unwrap();
+        assert_eq!(
+            (report.scenario.as_str(), report.flows_finished),
+            ("two racks", 8)
+        );
+    }
+
+    #[test]
+    fn built_in_topologies_take_their_keys() {
+        let text = "topology = \"leaf-spine\"\nhosts = 16\nleaves = 4\nload = \"1/4\"\nworkload = \"on-off\"\n";
+        let scenario = parse(text, "racks").unwrap().unwrap();
+        assert_eq!((scenario.name(), scenario.parameters.leaves), ("racks", 4));
+        assert!(parse("duration = \"1ms\"", "other").unwrap().is_none());
+    }
+
+    #[test]
+    fn what_is_no_network_is_named() {
+        for (old, new, needed) in [
+            (
+                "\"rack[1-2]\", \"top\"]\n        hosts",
+                "\"rack[1-2]\"]\n        hosts",
+                "`top` is no host or switch",
+            ),
+            (
+                "\"rack[1-2]\", \"top\"] }",
+                "\"rack1\", \"top\"] }",
+                "rack2 cannot reach rack1, where a1, a2, a3, a4 are",
+            ),
+            (
+                "\"a[1-4]\", \"rack1\"] }",
+                "\"a[1-3]\", \"rack1\"] }",
+                "host a4 has no link",
+            ),
+            (
+                "\"rack[1-2]\", \"top\"] }",
+                "\"a1\", \"top\"] }",
+                "host a1 has 2 links",
+            ),
+            (
+                "\"rack[1-2]\", \"top\"] }",
+                "\"a1\", \"b1\"] }",
+                "a1 and b1 are hosts",
+            ),
+            ("\"b[1-4]\"]\n", "\"a[1-4]\"]\n", "`a1` is given twice"),
+            (
+                "\"a[1-4]\", \"rack1\"",
+                "\"a[1-4]\", \"rcak1\"",
+                "did you mean `rack1`?",
+            ),
+            (
+                "\"top\"] }",
+                "\"top\"], rate = \"1gbit\" }",
+                "all links are alike",
+            ),
+            ("payload = 1500", "paylaod = 1500", "`payload`"),
+            ("payload = 1500", "payload = 1", "payload = 1"),
+            (
+                "payload = 1500",
+                "headroom = \"1kB\"",
+                "28250 bytes are needed",
+            ),
+            (
+                "hosts = [\"a[1-4]\", \"b[1-4]\"]",
+                "hosts = 8",
+                "a list of names",
+            ),
+            (
+                "topology = \"custom\"",
+                "topology = \"fat-treee\"\n",
+                "are for topology = \"custom\"",
+            ),
+            ("payload = 1500", "payload = ", "line 7"),
+        ] {
+            assert!(TWO_RACKS.contains(old), "{old}");
+            let error = parse(&TWO_RACKS.replace(old, new), "file")
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(needed), "{new}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+        let error = parse("topology = \"fat-treee\"", "file")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("did you mean `fat-tree`?"), "{error}");
+    }
+}
