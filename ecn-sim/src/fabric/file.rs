@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(scenario.parameters.hosts, 8);
         let error = scenario.set_text("hosts=9").unwrap_err().to_string();
         assert!(error.contains("unknown key `hosts`"), "{error}");
-        let report = super::super::run(&scenario, 1, 1).unwrap();
+        let (report, _) = super::super::run(&scenario, 1, &Options::default()).unwrap();
         assert_eq!(
             (report.scenario.as_str(), report.flows_finished),
             ("two racks", 8)
