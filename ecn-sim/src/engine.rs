@@ -91,6 +91,11 @@ impl<T> Slab<T> {
         self.free.push(number);
     }
 
+    /// The values; those that were removed stay as they were, until their number is used again.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.values.iter()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.values.len() - self.free.len()

@@ -26,6 +26,7 @@ fn counts_by(scenario: &Scenario, seed: u64, threads: u16) -> Counts {
     let options = Options {
         threads,
         series: true,
+        trace: true,
     };
     parts::run(scenario, &topology, seed, &options).expect("a run without a broken invariant")
 }
@@ -86,10 +87,19 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
             if workload == "incast" {
                 settings.push(format!("senders={}", hosts - 1));
             }
-            if scheme == "dcqcn" {
-                settings.extend(["dcqcn.kmin=5kB".to_owned(), "dcqcn.kmax=20kB".to_owned()]);
-            } else if scheme.contains('/') {
-                settings.extend(["hp.buffer=5".to_owned(), "hp.threshold=3".to_owned()]);
+            // So small that they matter.
+            let of_table: &[&str] = match scheme.trim_end_matches("+tcd") {
+                "dcqcn" => &["dcqcn.kmin=5kB", "dcqcn.kmax=20kB"],
+                "timely" => &["timely.t_high=20us"],
+                "ibcc" => &["ibcc.marking_threshold=15"],
+                "qcn" => &["qcn.qeq=2kB", "qcn.sample=5kB", "qcn.byte_limit=10kB"],
+                "bcn" => &["bcn.qeq=2kB", "bcn.pm=1/5", "bcn.limiters=2"],
+                "none" => &[],
+                _ => &["hp.buffer=5", "hp.threshold=3"],
+            };
+            settings.extend(set(of_table));
+            if scheme.ends_with("+tcd") {
+                settings.extend(set(&["tcd.threshold=3kB", "tcd.max_on=5us"]));
             }
             if control != "cbfc" {
                 settings.push(if dynamic {

@@ -45,6 +45,7 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     let options = Options {
         threads: args.threads,
         series: output.is_some(),
+        trace: false,
     };
     let (report, counts) = fabric::run(&scenario, args.seed, &options)?;
     if let Some(output) = output {

@@ -1,39 +1,62 @@
 //! What switches detect, and say: marks on packets.
 
 use ecn_core::marking::{BACKLOG_UNKNOWN, Policy};
+use ecn_core::tcd::{Mark, State};
+use ecn_core::{bcn, tcd};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::packet::Packet;
-use super::parameters::Scenario;
-use super::scheme::{Mark, Name};
+use super::parameters::{FlowControl, Scenario};
+use super::scheme::bcn::{Rules as Bcn, UNTAGGED, packed};
+use super::scheme::ibcc::{Marker, Rules as Ibcc};
+use super::scheme::qcn::{CongestionPoint, Rules as Qcn};
+use super::scheme::tcd::Pattern;
+use super::scheme::{Name, Notice, Rules};
 use super::topology::Topology;
 use crate::counters::{Counters, counters};
+use crate::engine::{NS, Time};
 use crate::model::ModelError;
 
 /// A data packet at a switch that is to leave by a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
+    /// When.
+    pub now: Time,
     /// The switch.
     pub switch: u32,
-    /// Which of its ports the packet came by.
-    pub ingress: u16,
-    /// By which it leaves.
+    /// The port by which it leaves.
+    pub port: u32,
+    /// Which of the switch's ports that is.
     pub egress: u16,
+    /// By which it came.
+    pub ingress: u16,
     /// Bytes of data that wait for that port, without this packet.
     pub queued: u32,
+    /// The port may send data.
+    pub on: bool,
+    /// There is a host at its other end.
+    pub to_host: bool,
 }
 
-/// How congestion is detected, with the state of all switches of a part of the network.
+/// How congestion is detected, with the state of all switches of a part of the network. Each switch draws
+/// by itself: the order of what happens at different switches does not matter.
 #[derive(Debug)]
 pub(super) enum Detection {
-    /// Not at all.
+    /// Not at all, or by the hosts.
     None,
-    /// By the queue's length. Each switch draws by itself: the order of what happens at different
-    /// switches does not matter.
+    /// By the queue's length.
     Red(Red, Vec<Pcg64Mcg>),
     /// HP's marking, by `ecn-core`: what waits for each output from each input.
     Hp(Policy, Vec<Counters>),
+    /// IB CC: by the queue's length and the credits.
+    Ibcc(Ibcc, Vec<Marker>),
+    /// By the ports' states; with IB CC, which of these packets are marked.
+    Tcd(tcd::Policy, Vec<tcd::Port>, Option<(Ibcc, Vec<Marker>)>),
+    /// QCN's congestion points.
+    Qcn(Qcn, Vec<CongestionPoint>, Vec<Pcg64Mcg>),
+    /// BCN's.
+    Bcn(Bcn, Vec<bcn::CongestionPoint>, Vec<Pcg64Mcg>),
 }
 
 impl Detection {
@@ -42,54 +65,116 @@ impl Detection {
     /// # Errors
     ///
     /// A value out of its range, by name.
-    pub fn new(scenario: &Scenario, topology: &Topology, seed: u64) -> Result<Self, ModelError> {
+    pub fn new(
+        scenario: &Scenario,
+        rules: &Rules,
+        topology: &Topology,
+        seed: u64,
+    ) -> Result<Self, ModelError> {
         let own = &scenario.parameters;
-        let switches = 0..topology.names.len() as u32;
-        Ok(match own.scheme {
-            Name::None => Self::None,
-            Name::Dcqcn => {
-                let dcqcn = &scenario.schemes.dcqcn;
-                let (kmin, kmax) = dcqcn.thresholds(own.link_rate);
-                let pmax = dcqcn.pmax;
+        let (switches, ports) = (topology.names.len() as u32, topology.peer.len());
+        // Not the workload's stream, and one per switch.
+        let stream = |switch| Pcg64Mcg::seed_from_u64(seed ^ (u64::from(switch) + 1) << 32);
+        let streams = || (0..switches).map(stream).collect();
+        let tcd = |threshold, ibcc| {
+            let policy = scenario.schemes.tcd.rules(pattern(scenario), threshold);
+            let policy = policy.map_err(|error| error.within("tcd"))?;
+            Ok(Self::Tcd(policy, vec![tcd::Port::default(); ports], ibcc))
+        };
+        let (kmin, kmax) = scenario.schemes.dcqcn.thresholds(own.link_rate);
+        Ok(match (own.scheme, *rules) {
+            (Name::Dcqcn { tcd: false }, _) => {
+                let pmax = scenario.schemes.dcqcn.pmax;
                 let red = Red {
                     kmin: kmin as u32,
                     kmax: kmax as u32,
                     pmax: (u64::from(pmax.numerator()) << 32) / u64::from(pmax.denominator()),
                 };
-                // Not the workload's stream, and one per switch.
-                let stream = |switch| Pcg64Mcg::seed_from_u64(seed ^ (u64::from(switch) + 1) << 32);
-                Self::Red(red, switches.map(stream).collect())
+                Self::Red(red, streams())
             }
-            Name::Hp(_, marking) => {
-                let most = switches.clone().map(|switch| topology.ports(switch).len());
-                let most = most.max().unwrap_or_default() as u32;
+            (Name::Dcqcn { tcd: true } | Name::Timely { tcd: true }, _) => tcd(kmin, None)?,
+            (Name::Ibcc { tcd: with }, Rules::Ibcc(rules)) => {
+                let markers = vec![Marker::default(); ports];
+                match (with, rules.threshold()) {
+                    (true, Some(threshold)) => tcd(threshold, Some((rules, markers)))?,
+                    _ => Self::Ibcc(rules, markers),
+                }
+            }
+            (_, Rules::Qcn(rules)) => {
+                let points = vec![CongestionPoint::new(&rules); ports];
+                Self::Qcn(rules, points, streams())
+            }
+            (_, Rules::Bcn(rules)) => {
+                let points = vec![bcn::CongestionPoint::default(); ports];
+                Self::Bcn(rules, points, streams())
+            }
+            (Name::Hp(_, marking), _) => {
+                let ports = (0..switches).map(|switch| topology.ports(switch).len());
+                let most = ports.max().unwrap_or_default() as u32;
                 let hp = &scenario.schemes.hp;
                 let policy = hp.marking(marking, most, own.link_rate, scenario.frame());
                 let policy = policy.map_err(|error| error.within("hp"))?;
-                let counters = switches.map(|_| Counters::new(most as usize + 1));
+                let counters = (0..switches).map(|_| Counters::new(most as usize + 1));
                 Self::Hp(policy, counters.collect())
             }
+            _ => Self::None,
         })
     }
 
-    /// A packet comes, and is to wait.
+    /// A packet comes, and waits or leaves at once: what its sender is to be told.
     #[inline]
-    pub fn waits(&mut self, at: Place, packet: &mut Packet) {
+    pub fn comes(&mut self, at: Place, packet: &mut Packet, waits: bool) -> Option<Notice> {
+        let (port, switch) = (at.port as usize, at.switch as usize);
+        let long = at.queued + u32::from(packet.bytes);
         match self {
-            Self::None => {}
+            Self::None | Self::Tcd(..) => {}
             Self::Red(red, random) => {
                 if packet.mark != Mark::Congestion
-                    && red.marks(at.queued, || random[at.switch as usize].random())
+                    && red.marks(at.queued, || random[switch].random())
                 {
                     packet.mark = Mark::Congestion;
                 }
             }
             Self::Hp(policy, switches) => {
-                counters!(&mut switches[at.switch as usize], c => {
-                    c.wait(policy, at.ingress as u8 + 1, at.egress as u8 + 1, 1, true)
+                if waits {
+                    counters!(&mut switches[switch], c => {
+                        c.wait(policy, at.ingress as u8 + 1, at.egress as u8 + 1, 1, true)
+                    });
+                }
+            }
+            Self::Ibcc(rules, markers) => {
+                let (bytes, queued) = (packet.bytes.into(), at.queued.into());
+                if markers[port].marks(rules, bytes, queued, at.on, at.to_host) {
+                    packet.mark = Mark::Congestion;
+                }
+            }
+            Self::Qcn(rules, points, random) => {
+                let bytes = packet.bytes.into();
+                let random = || random[switch].random();
+                let feedback = points[port].arrives(rules, bytes, long, random)?;
+                return Some(Notice {
+                    point: at.port,
+                    feedback: feedback.into(),
                 });
             }
+            Self::Bcn(rules, points, random) => {
+                if rules.samples(random[switch].random()) {
+                    // Only the congestion point that a limiter obeys may raise its rate: others on the way are
+                    // not congested, and would undo what that one says.
+                    let tagged = packet.note == at.port;
+                    let other = !tagged && packet.note != UNTAGGED;
+                    let feedback = points[port].sample(&rules.policy, long, tagged)?;
+                    if other && feedback.value(&rules.policy) >= 0 {
+                        return None;
+                    }
+                    return Some(Notice {
+                        point: at.port,
+                        feedback: packed(feedback),
+                    });
+                }
+            }
         }
+        None
     }
 
     /// A packet that waited is dropped instead.
@@ -101,18 +186,77 @@ impl Detection {
         }
     }
 
-    /// A packet that waited leaves.
+    /// A packet leaves, after it waited or at once.
     #[inline]
-    pub fn leaves(&mut self, at: Place, packet: &mut Packet) {
-        if let Self::Hp(policy, switches) = self {
-            let decision = counters!(&mut switches[at.switch as usize], c => {
-                let (input, output) = (at.ingress as u8 + 1, at.egress as u8 + 1);
-                c.depart(policy, input, output, 1, true, BACKLOG_UNKNOWN)
-            });
-            if decision.mark != 0 {
-                packet.mark = Mark::Congestion;
+    pub fn leaves(&mut self, at: Place, packet: &mut Packet, waited: bool) {
+        match self {
+            Self::Hp(policy, switches) if waited => {
+                let decision = counters!(&mut switches[at.switch as usize], c => {
+                    let (input, output) = (at.ingress as u8 + 1, at.egress as u8 + 1);
+                    c.depart(policy, input, output, 1, true, BACKLOG_UNKNOWN)
+                });
+                if decision.mark != 0 {
+                    packet.mark = Mark::Congestion;
+                }
+            }
+            Self::Tcd(policy, ports, ibcc) => {
+                let port = at.port as usize;
+                let state = ports[port].dequeue(policy, at.now / NS, at.queued.into());
+                packet.mark = match ibcc {
+                    None => packet.mark.leaves_by(state),
+                    Some((rules, markers)) => {
+                        let own = Mark::None.leaves_by(state);
+                        let bytes = packet.bytes.into();
+                        packet
+                            .mark
+                            .max(markers[port].marks_by_state(rules, bytes, own))
+                    }
+                };
+            }
+            _ => {}
+        }
+    }
+
+    /// A port may send data again, or may not.
+    pub fn turns(&mut self, now: Time, port: u32, on: bool) {
+        if let Self::Tcd(_, ports, _) = self {
+            let port = &mut ports[port as usize];
+            if on {
+                port.on(now / NS);
+            } else {
+                port.off();
             }
         }
+    }
+
+    /// What a port is taken for: with IB CC, a root is congested and a victim undetermined.
+    pub fn state(&self, at: Place) -> Option<State> {
+        match self {
+            Self::Tcd(policy, ports, _) => Some(ports[at.port as usize].state(policy, at.now / NS)),
+            Self::Ibcc(rules, _) => Some(match (rules.threshold(), at.on) {
+                (Some(threshold), true) if u64::from(at.queued) > threshold => State::Congestion,
+                (Some(threshold), false) if u64::from(at.queued) > threshold => State::Undetermined,
+                _ => State::NonCongestion,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// What makes ports go ON and OFF.
+fn pattern(scenario: &Scenario) -> Pattern {
+    let own = &scenario.parameters;
+    if own.flow_control == FlowControl::Cbfc {
+        let period_ns = own.credit_period.as_nanos();
+        return Pattern::Credits { period_ns };
+    }
+    let line = own.link_rate.bytes_per_s();
+    // A frame of the port's own, the pause, and the first data after it.
+    let frames = 2 * u64::from(scenario.frame()) + u64::from(super::packet::LINK_BYTES);
+    Pattern::Pfc {
+        gap: scenario.xon_gap() as u32,
+        line,
+        tau_ns: 2 * scenario.delay() / NS + frames * 1_000_000_000 / line,
     }
 }
 

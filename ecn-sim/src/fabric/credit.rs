@@ -143,8 +143,10 @@ mod tests {
             Credits::new(1, 640, 190, 1_000),
             Credits::new(1, 640, 190, 1_000),
         );
-        assert!(sender.send(0, 190) && sender.send(0, 129) && !sender.send(0, 1));
-        for bytes in [190, 129, 1] {
+        assert!(
+            sender.send(0, 190) && sender.send(0, 129) && sender.send(0, 1) && !sender.send(0, 1)
+        );
+        for bytes in [190, 129, 1, 1] {
             assert!(receiver.take(0, bytes, true));
         }
         // Ten in all, whatever waits.
@@ -153,10 +155,10 @@ mod tests {
         let due = receiver.due(0, 500);
         assert!(due.is_some_and(|due| (500..=1_500).contains(&due)));
         assert_eq!(receiver.due(0, 600), None);
-        assert_eq!((receiver.tell(0), receiver.held(0)), (13, 4));
-        assert!(sender.hear(0, 13) && sender.send(0, 190) && !sender.send(0, 64));
+        assert_eq!((receiver.tell(0), receiver.held(0)), (13, 5));
+        assert!(sender.hear(0, 13) && sender.send(0, 65) && !sender.send(0, 64));
         // What only passes is free again at once.
-        assert!(receiver.take(0, 190, false) && receiver.tell(0) == 16);
+        assert!(receiver.take(0, 129, false) && receiver.tell(0) == 16);
     }
 
     /// Counters go round.

@@ -147,6 +147,7 @@ fn plan(file: &mut File) -> Result<Plan, String> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::fabric::Options;
 
     const TWO_RACKS: &str = r#"
         topology = "custom"

@@ -5,10 +5,13 @@
 
 use std::collections::hash_map::Entry;
 
+use ecn_core::tcd::Mark;
+
 use super::measure::Finished;
 use super::packet::{Kind, Linked, NONE, Packet};
 use super::run::{Event, Run};
-use super::scheme::{Acknowledged, Mark, Sender};
+use super::scheme::dcqcn::Quiet;
+use super::scheme::{Acknowledged, Notice, Sender, Sending};
 use super::workload::Arrival;
 use crate::engine::{NS, Time};
 
@@ -44,6 +47,10 @@ pub struct Flow {
     /// Behind it in its host's line.
     link: u32,
     state: State,
+    /// ACKs that told of a congested port.
+    marked: u32,
+    /// Of undetermined ones only.
+    undetermined: u32,
     /// Its timer is so many times doubled: as often as it ran out since there was progress.
     backoff: u8,
     /// Its timer is to come.
@@ -59,8 +66,25 @@ pub struct Receiver {
     expected: u32,
     /// It asked for that one.
     asked: bool,
-    /// From when on it may notify the sender again.
-    quiet: Time,
+    /// What it told the sender, and for how long that is enough.
+    quiet: Quiet,
+}
+
+impl Flow {
+    /// Of which so many bytes are transferred, without how long it took.
+    fn so_far(&self, bytes: u64) -> Finished {
+        Finished {
+            id: self.id,
+            from: self.from,
+            to: self.to,
+            bytes,
+            start: self.start,
+            time: 0,
+            slowdown: 0.0,
+            marked: self.marked,
+            undetermined: self.undetermined,
+        }
+    }
 }
 
 impl Linked for Flow {
@@ -93,10 +117,12 @@ impl Run<'_> {
             acked: 0,
             link: NONE,
             state: State::Waits,
+            marked: 0,
+            undetermined: 0,
             backoff: 0,
             timed,
             finished: false,
-            scheme: self.rules.sender(),
+            scheme: self.control.sender(),
         });
         let Some(flow) = flow else {
             return self.too_many("flows");
@@ -161,7 +187,16 @@ impl Run<'_> {
             let wire = self.wire_time(bytes);
             let end = now + wire;
             let flow = &mut self.flows[number];
-            let gap = self.rules.sends(&mut flow.scheme, now, bytes, wire);
+            let (from, to) = (flow.from, flow.to);
+            let tag = self.control.tag(from, to);
+            let sending = Sending {
+                now,
+                from,
+                to,
+                bytes,
+                wire,
+            };
+            let gap = self.control.sends(&mut flow.scheme, &sending);
             flow.next_time = gap.map_or(end, |gap| now + gap);
             // In line again at once, if it will be ready when the port is.
             let more = flow.next < flow.packets && flow.next - flow.acked < self.window;
@@ -178,7 +213,7 @@ impl Run<'_> {
                 id: flow.id,
                 number: packet,
                 link: NONE,
-                sent_ns: (now / NS) as u32,
+                note: tag.unwrap_or((now / NS) as u32),
                 source: flow.from as u16,
                 destination: flow.to as u16,
                 ingress: 0,
@@ -213,7 +248,19 @@ impl Run<'_> {
                 let now = self.now();
                 let flow = &mut self.flows[packet.flow];
                 if flow.id == packet.id {
-                    self.rules.notified(&mut flow.scheme, now, packet.mark);
+                    self.control.notified(&mut flow.scheme, now, packet.mark);
+                }
+            }
+            Kind::Cnm => {
+                let now = self.now();
+                let flow = &mut self.flows[packet.flow];
+                if flow.id == packet.id {
+                    let notice = Notice {
+                        point: packet.number,
+                        feedback: packet.note,
+                    };
+                    let ends = (flow.from, flow.to);
+                    self.control.told(&mut flow.scheme, now, ends, notice);
                 }
             }
             Kind::Pause | Kind::Resume | Kind::Credit => {
@@ -263,7 +310,7 @@ impl Run<'_> {
         };
         let notifies = match packet.mark {
             Mark::None => None,
-            _ => self.rules.notifies(receiver.quiet, now),
+            mark => self.control.notifies(receiver.quiet, now, mark),
         };
         receiver.quiet = notifies.unwrap_or(receiver.quiet);
         // Where packets get lost, late copies of others may follow.
@@ -306,30 +353,30 @@ impl Run<'_> {
         if ack.kind == Kind::Nak && ack.number >= flow.acked {
             flow.next = ack.number;
         }
+        match ack.mark {
+            Mark::None => {}
+            Mark::Undetermined => flow.undetermined += 1,
+            Mark::Congestion => flow.marked += 1,
+        }
         let in_flight = flow.next - flow.acked;
         let ack_ns = (now / NS) as u32;
         let acknowledged = Acknowledged {
             now,
-            rtt: Time::from(ack_ns.wrapping_sub(ack.sent_ns)) * NS,
+            rtt: Time::from(ack_ns.wrapping_sub(ack.note)) * NS,
             mark: ack.mark,
             in_flight,
         };
-        self.rules.acknowledged(&mut flow.scheme, &acknowledged);
+        self.control.acknowledged(&mut flow.scheme, &acknowledged);
         if flow.acked == flow.packets {
             flow.finished = true;
-            let (id, bytes, start, from, to) =
-                (flow.id, flow.bytes, flow.start, flow.from, flow.to);
-            let ideal = self.ideal(bytes, from, to);
-            let time = now - start;
+            let flow = *flow;
+            let ideal = self.ideal(flow.bytes, flow.from, flow.to);
+            let time = now - flow.start;
             self.counts.last_end = now;
             self.counts.finished.push(Finished {
-                id,
-                from,
-                to,
-                bytes,
-                start,
                 time,
                 slowdown: time as f64 / ideal as f64,
+                ..flow.so_far(flow.bytes)
             });
             self.retire(ack.flow);
         } else if flow.state == State::Waits {
@@ -355,6 +402,16 @@ impl Run<'_> {
         let time = flow.progress + (self.retransmit_after << flow.backoff);
         self.at(time, Event::Timer, number);
         self.go_on(number);
+    }
+
+    /// The flows that are not finished, with what is acknowledged of them; they have no slowdown.
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = Finished> {
+        let now = self.now();
+        let flows = self.flows.values().filter(|flow| !flow.finished);
+        flows.map(move |flow| Finished {
+            time: now - flow.start,
+            ..flow.so_far(u64::from(flow.acked) * u64::from(self.payload))
+        })
     }
 
     /// The place of a flow that is finished and that no event names is free again.

@@ -21,6 +21,10 @@ pub struct Finished {
     pub time: Time,
     /// That over what it takes in an idle network.
     pub slowdown: f64,
+    /// ACKs that told of a congested port.
+    pub marked: u32,
+    /// Of undetermined ports only (TCD).
+    pub undetermined: u32,
 }
 
 /// Slowdowns of flows: completion time over that of the same flow alone in an idle network.
@@ -117,6 +121,8 @@ mod tests {
             start: 0,
             time: 1,
             slowdown,
+            marked: 0,
+            undetermined: 0,
         }
     }
 

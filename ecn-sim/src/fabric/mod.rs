@@ -53,6 +53,8 @@ pub struct Report {
     pub pause_frames: u64,
     /// Data packets that were marked.
     pub marked_packets: u64,
+    /// Data packets that were marked as those of undetermined ports (TCD).
+    pub undetermined_packets: u64,
     /// Links that data packets crossed.
     pub data_packet_hops: u64,
     /// Links that packets crossed, ACKs and control included.
@@ -116,6 +118,7 @@ fn report(
         dropped_packets: counts.dropped_packets,
         pause_frames: counts.pause_frames,
         marked_packets: counts.marked_packets,
+        undetermined_packets: counts.undetermined_packets,
         data_packet_hops: counts.data_packet_hops,
         packet_hops: counts.packet_hops,
         events: counts.events,

@@ -1,6 +1,6 @@
 //! Packets, and the queues that they wait in.
 
-use super::scheme::Mark;
+use ecn_core::tcd::Mark;
 
 use crate::engine::Slab;
 
@@ -21,6 +21,8 @@ pub enum Kind {
     Nak,
     /// A receiver's notification of marks.
     Cnp,
+    /// A switch's notification.
+    Cnm,
     /// PFC: no more data.
     Pause,
     /// PFC: go on.
@@ -36,12 +38,14 @@ pub struct Packet {
     pub flow: u32,
     /// Its flow, by the order of the starts.
     pub id: u32,
-    /// Number of a data packet in its flow; of an ACK: the number of the packet expected next.
+    /// Number of a data packet in its flow; of an ACK: the number of the packet expected next; of a
+    /// switch's notification: the port.
     pub number: u32,
     /// On a link: the port that it arrives at. In a queue: the one behind it.
     pub link: u32,
-    /// When the sender began to send the data, ns, modulo 2^32; an ACK says it again.
-    pub sent_ns: u32,
+    /// When the sender began to send the data, ns, modulo 2^32; with BCN, its tag. Answers say it again; of a
+    /// switch's notification, the feedback.
+    pub note: u32,
     /// The host that it is from; of answers, the one that they are for.
     pub source: u16,
     /// The host that it is for.
@@ -77,7 +81,7 @@ impl Packet {
             id: 0,
             number,
             link: NONE,
-            sent_ns: 0,
+            note: 0,
             source: 0,
             destination: 0,
             ingress: 0,

@@ -362,9 +362,11 @@ impl Scenario {
         for key in self.strange() {
             all.remove(key);
         }
-        let scheme = self.parameters.scheme.table();
-        if let Some(table) = self.tables().remove(scheme) {
-            all.insert(scheme.to_owned(), table);
+        let mut tables = self.tables();
+        for scheme in self.parameters.scheme.tables() {
+            if let Some(table) = tables.remove(*scheme) {
+                all.insert((*scheme).to_owned(), table);
+            }
         }
         for (key, taken) in [
             ("k", self.ports_of_a_switch()),
@@ -461,6 +463,25 @@ impl Scenario {
         self.parameters.link_delay.as_nanos() * NS
     }
 
+    /// How far below its threshold a paused port goes on, bytes.
+    pub fn xon_gap(&self) -> u64 {
+        let auto = Size::from_bytes(2 * u64::from(self.frame()));
+        self.parameters.xon_gap.or(auto).bytes()
+    }
+
+    /// What the scheme has to know of a network whose longest path has so many links.
+    pub fn network(&self, links: u32) -> scheme::Network {
+        let own = &self.parameters;
+        let line = own.link_rate;
+        let bytes = u64::from(self.frame()) + u64::from(own.header + ACK_EXTRA);
+        let wire = bytes * 1_000_000_000_000 / line.bytes_per_s();
+        scheme::Network {
+            line,
+            buffer: own.buffer.bytes(),
+            idle_rtt: u64::from(links) * (2 * self.delay() + wire),
+        }
+    }
+
     /// Headroom of a port, bytes; none without PFC.
     pub fn headroom(&self) -> u64 {
         let own = &self.parameters;
@@ -492,10 +513,10 @@ impl Scenario {
     pub fn check(&self) -> Result<(), ModelError> {
         let own = &self.parameters;
         let (all, defaults) = (self.all_keys(), self.defaults().all_keys());
-        let scheme = own.scheme.table();
+        let tables = own.scheme.tables();
         let of_others = |key: &&str| {
             key.split_once('.')
-                .is_some_and(|(table, _)| table != scheme)
+                .is_some_and(|(table, _)| !tables.contains(&table))
         };
         let of_others = all.keys().map(String::as_str).filter(of_others);
         for key in self.strange().into_iter().chain(of_others) {
@@ -598,7 +619,7 @@ impl Scenario {
             let reason = format!("at least a packet's payload, {}, is allowed", own.payload);
             return Err(ModelError::new("window", own.window, reason));
         }
-        self.schemes.rules(own.scheme, own.link_rate).map(drop)
+        self.schemes.rules(own.scheme, &self.network(1)).map(drop)
     }
 
     fn check_memory(&self) -> Result<(), ModelError> {

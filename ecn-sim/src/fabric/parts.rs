@@ -11,6 +11,7 @@ use std::{hint, thread};
 
 use super::packet::Packet;
 use super::run::{Counts, Run, RunError, finish};
+use super::series::Trace;
 use super::topology::Topology;
 use super::{Scenario, packet::LINK_BYTES};
 use crate::engine::{NS, Time};
@@ -92,6 +93,8 @@ pub struct Options {
     pub threads: u16,
     /// Keep what happens over time.
     pub series: bool,
+    /// Keep what happens to ports: grows with the run.
+    pub trace: bool,
 }
 
 impl Default for Options {
@@ -99,6 +102,7 @@ impl Default for Options {
         Self {
             threads: 1,
             series: false,
+            trace: false,
         }
     }
 }
@@ -122,6 +126,9 @@ pub fn run(
         let mut run = Run::new(scenario, topology, part, seed)?;
         if options.series {
             run.watch(FIRST_STEP);
+        }
+        if options.trace {
+            run.trace = Some(Trace::new(topology.peer.len()));
         }
         Ok(run)
     };

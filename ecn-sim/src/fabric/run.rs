@@ -14,6 +14,7 @@ pub use invariants::finish;
 
 use std::collections::HashMap;
 
+use ecn_core::tcd::Mark;
 use foldhash::fast::FixedState;
 
 use super::congestion::{Detection, Place};
@@ -23,8 +24,8 @@ use super::measure::Finished;
 use super::packet::{Kind, Packet};
 use super::parameters::{ACK_EXTRA, CNP_EXTRA, FlowControl, Scenario, Thresholds};
 use super::parts::Part;
-use super::scheme::{Mark, Rules};
-use super::series::Series;
+use super::scheme::{Control, Notice};
+use super::series::{Series, Trace, Traced};
 use super::switch::{Limits, Memory, Port, Threshold};
 use super::topology::Topology;
 use super::workload::{Arrival, Arrivals, arrivals};
@@ -113,7 +114,9 @@ pub struct Counts {
     pub flows_started: u64,
     /// Those that are finished.
     pub finished: Vec<Finished>,
-    /// When the last of them was.
+    /// The others, with what is acknowledged of them and without a slowdown.
+    pub unfinished: Vec<Finished>,
+    /// When the last flow was finished.
     pub last_end: Time,
     /// Data packets that did not fit.
     pub dropped_packets: u64,
@@ -121,6 +124,8 @@ pub struct Counts {
     pub pause_frames: u64,
     /// Data packets that were marked.
     pub marked_packets: u64,
+    /// Data packets that were marked as those of undetermined ports (TCD).
+    pub undetermined_packets: u64,
     /// Links that data packets crossed.
     pub data_packet_hops: u64,
     /// Links that packets crossed.
@@ -131,6 +136,8 @@ pub struct Counts {
     pub most_packets: u64,
     /// What happened when, if that was asked for.
     pub series: Option<Series>,
+    /// What happened to ports, by time and port, if that was asked for.
+    pub trace: Option<Vec<Traced>>,
 }
 
 /// A part of a run that goes on: all of the network, or some of its nodes.
@@ -143,7 +150,7 @@ pub struct Run<'a> {
     pub(super) packets: Slab<Packet>,
     pub(super) flows: Slab<Flow>,
     pub(super) receivers: HashMap<u32, Receiver, FixedState>,
-    pub(super) rules: Rules,
+    pub(super) control: Control,
     detection: Detection,
     arrivals: Arrivals,
     upcoming: Option<Arrival>,
@@ -175,6 +182,7 @@ pub struct Run<'a> {
     pub(super) data_on_links: i64,
     until_check: u64,
     pub(super) series: Option<Series>,
+    pub(super) trace: Option<Trace>,
     /// When its next sample is due.
     pub(super) sample_due: Time,
     pub(super) error: Option<RunError>,
@@ -213,7 +221,8 @@ impl<'a> Run<'a> {
         });
         let rate = u128::from(own.link_rate.bytes_per_s());
         let window = own.window.or(Size::from_bytes(u64::MAX)).bytes() / u64::from(own.payload);
-        let gap = Size::from_bytes(2 * u64::from(frame));
+        let network = scenario.network(topology.longest());
+        let rules = scenario.schemes.rules(own.scheme, &network)?;
         let mut run = Self {
             agenda: Lanes::default(),
             ports: ports.collect(),
@@ -221,8 +230,8 @@ impl<'a> Run<'a> {
             packets: Slab::default(),
             flows: Slab::default(),
             receivers: HashMap::default(),
-            rules: scenario.schemes.rules(own.scheme, own.link_rate)?,
-            detection: Detection::new(scenario, topology, seed)?,
+            detection: Detection::new(scenario, &rules, topology, seed)?,
+            control: Control::new(rules, topology.hosts),
             arrivals: arrivals(own, seed)?,
             upcoming: None,
             upcoming_id: 0,
@@ -235,7 +244,7 @@ impl<'a> Run<'a> {
                     }
                     Thresholds::Static => Threshold::Static(own.xoff.bytes()),
                 },
-                gap: own.xon_gap.or(gap).bytes(),
+                gap: scenario.xon_gap(),
                 headroom: headroom as u32,
             },
             credits: (own.flow_control == FlowControl::Cbfc).then(|| {
@@ -262,6 +271,7 @@ impl<'a> Run<'a> {
             data_on_links: 0,
             until_check: CHECK_EVENTS,
             series: None,
+            trace: None,
             sample_due: Time::MAX,
             error: None,
         };
@@ -404,11 +414,13 @@ impl<'a> Run<'a> {
         self.counts.packet_hops += 1;
         let is_data = packet.kind == Kind::Data;
         self.counts.data_packet_hops += u64::from(is_data);
-        if is_data && let Some(credits) = &mut self.credits {
-            port.off = !credits.send(number, bytes);
-        }
         let end = now + time;
         port.busy_until = end;
+        if is_data && let Some(credits) = &mut self.credits {
+            let on = credits.send(number, bytes);
+            self.turn(number, on);
+        }
+        let port = &mut self.ports[number as usize];
         if port.has_work() {
             port.wakes = true;
             self.agenda.at(ends, end, Event::Free.word(number));
@@ -466,15 +478,24 @@ impl<'a> Run<'a> {
         port.queued -= bytes;
         let switch = port.node;
         let place = Place {
+            now: self.agenda.now(),
             switch,
-            ingress: packet.ingress,
+            port: number,
             egress: port.own,
+            ingress: packet.ingress,
             queued: port.queued,
+            on: true,
+            to_host: port.peer < self.topology.hosts,
         };
         let mark = packet.mark;
-        self.detection.leaves(place, packet);
+        self.detection.leaves(place, packet, true);
+        if let Some(trace) = &mut self.trace
+            && let Some(state) = self.detection.state(place)
+        {
+            trace.is(place.now, number, state);
+        }
         if packet.mark != mark {
-            self.is_marked(mark);
+            self.is_marked(mark, id);
         }
         self.transmit(number, id);
         let memory = &mut self.memories[switch as usize];
@@ -515,11 +536,48 @@ impl<'a> Run<'a> {
     }
 
     /// A packet that said this says more now.
-    fn is_marked(&mut self, before: Mark) {
-        if before == Mark::None {
+    fn is_marked(&mut self, before: Mark, id: u32) {
+        if self.packets[id].mark == Mark::Undetermined {
+            self.counts.undetermined_packets += 1;
+        } else if before < Mark::Congestion {
             self.counts.marked_packets += 1;
             if let Some(series) = &mut self.series {
                 series.mark();
+            }
+        }
+    }
+
+    /// A switch notifies the sender of a packet.
+    #[cold]
+    fn notify(&mut self, switch: u32, id: u32, notice: Notice) {
+        let packet = self.packets[id];
+        let message = Packet {
+            number: notice.point,
+            note: notice.feedback,
+            source: packet.destination,
+            destination: packet.source,
+            bytes: self.cnp_bytes as u16,
+            kind: Kind::Cnm,
+            mark: Mark::None,
+            ..packet
+        };
+        let to = u32::from(message.destination);
+        let out = self.topology.route(switch, to, message.hash());
+        match self.packets.insert(message) {
+            Some(id) => self.send_control(out, id),
+            None => self.too_many("packets"),
+        }
+    }
+
+    /// A port may send data from now on, or may not.
+    fn turn(&mut self, number: u32, on: bool) {
+        let port = &mut self.ports[number as usize];
+        if port.off == on {
+            port.off = !on;
+            let now = self.agenda.now();
+            self.detection.turns(now, number, on);
+            if let Some(trace) = &mut self.trace {
+                trace.turns(now, number, on);
             }
         }
     }
@@ -565,14 +623,15 @@ impl<'a> Run<'a> {
         match kind {
             Kind::Pause | Kind::Resume => {
                 self.packets.remove(id);
-                self.ports[number as usize].off = kind == Kind::Pause;
+                self.turn(number, kind == Kind::Resume);
                 self.wake(number);
             }
             Kind::Credit => {
                 let limit = packet.number;
                 self.packets.remove(id);
                 if let Some(credits) = &mut self.credits {
-                    self.ports[number as usize].off = !credits.hear(number, limit);
+                    let on = credits.hear(number, limit);
+                    self.turn(number, on);
                 }
                 self.wake(number);
             }
@@ -594,25 +653,41 @@ impl<'a> Run<'a> {
         if packet.kind != Kind::Data {
             return self.send_control(out, id);
         }
-        if !port.wakes && port.busy_until <= now && !port.off && port.data.is_empty() {
-            // It does not wait: it takes no memory.
+        let bytes = u32::from(packet.bytes);
+        let place = Place {
+            now,
+            switch,
+            port: out,
+            egress: port.own,
+            ingress: own,
+            queued: port.queued,
+            on: !port.off,
+            to_host: port.peer < self.topology.hosts,
+        };
+        // What does not wait takes no memory.
+        let waits = port.wakes || port.busy_until > now || port.off || !port.data.is_empty();
+        let mark = packet.mark;
+        let notice = self.detection.comes(place, packet, waits);
+        if !waits {
+            self.detection.leaves(place, packet, false);
+        }
+        if let Some(trace) = &mut self.trace
+            && let Some(state) = self.detection.state(place)
+        {
+            trace.is(now, out, state);
+        }
+        if packet.mark != mark {
+            self.is_marked(mark, id);
+        }
+        if let Some(notice) = notice {
+            self.notify(switch, id, notice);
+        }
+        if !waits {
             if let Some(credits) = &mut self.credits {
-                credits.take(ingress, packet.bytes.into(), false);
+                credits.take(ingress, bytes, false);
                 self.has_credits(ingress);
             }
             return self.transmit(out, id);
-        }
-        let bytes = u32::from(packet.bytes);
-        let place = Place {
-            switch,
-            ingress: own,
-            egress: port.own,
-            queued: port.queued,
-        };
-        let mark = packet.mark;
-        self.detection.waits(place, packet);
-        if packet.mark != mark {
-            self.is_marked(mark);
         }
         let (packet, port) = (&mut self.packets[id], &mut self.ports[out as usize]);
         let memory = &mut self.memories[switch as usize];

@@ -3,6 +3,8 @@
 //! Between two events nothing changes, so a sample is taken when the first event behind it is due: it
 //! costs the run no events of its own, and is the same however the run is split.
 
+use ecn_core::tcd::State;
+
 use super::run::Run;
 use crate::engine::Time;
 
@@ -42,6 +44,63 @@ pub struct Series {
     pub ports: Vec<u32>,
     /// What has happened since the last sample.
     since: Point,
+}
+
+/// What happens to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It may not send data.
+    Off,
+    /// It may again.
+    On,
+    /// It is taken for something else (TCD, IB CC).
+    State(State),
+}
+
+/// What happened to a port when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traced {
+    /// When.
+    pub time: Time,
+    /// The port.
+    pub port: u32,
+    /// What.
+    pub change: Change,
+}
+
+/// All of these, in the order of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// Each change.
+    pub changes: Vec<Traced>,
+    /// By port.
+    states: Vec<State>,
+}
+
+impl Trace {
+    /// Of so many ports.
+    pub fn new(ports: usize) -> Self {
+        Self {
+            changes: Vec::new(),
+            states: vec![State::default(); ports],
+        }
+    }
+
+    /// A port goes on or off.
+    pub fn turns(&mut self, time: Time, port: u32, on: bool) {
+        let change = if on { Change::On } else { Change::Off };
+        self.changes.push(Traced { time, port, change });
+    }
+
+    /// A port is taken for this.
+    pub fn is(&mut self, time: Time, port: u32, state: State) {
+        let own = &mut self.states[port as usize];
+        if *own != state {
+            *own = state;
+            let change = Change::State(state);
+            self.changes.push(Traced { time, port, change });
+        }
+    }
 }
 
 impl Point {

@@ -462,6 +462,16 @@ impl Topology {
         host_name(&self.host_names, host)
     }
 
+    /// Links of the longest path.
+    pub fn longest(&self) -> u32 {
+        let most = |switch: u32| {
+            let routes = &self.routes[(switch * self.edges) as usize..][..self.edges as usize];
+            routes.iter().map(|route| u32::from(route.distance)).max()
+        };
+        let edges = (0..self.hosts).map(|host| self.edge(host));
+        2 + edges.filter_map(most).max().unwrap_or_default()
+    }
+
     /// A port as people say it.
     pub fn port_name(&self, port: u32) -> String {
         let node = self.node[port as usize];

@@ -156,10 +156,14 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
         .unwrap_or_default();
     for mut part in parts {
         part.sample(end);
-        match (&mut counts.series, part.series) {
+        match (&mut counts.series, part.series.take()) {
             (Some(series), Some(other)) => series.join(&other),
             (series, other) => *series = other.map(Series::ended),
         }
+        if let Some(trace) = part.trace.take() {
+            counts.trace.get_or_insert_default().extend(trace.changes);
+        }
+        counts.unfinished.extend(part.unfinished());
         let own = part.counts;
         counts.flows_started += own.flows_started;
         counts.finished.extend(own.finished);
@@ -167,12 +171,17 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
         counts.dropped_packets += own.dropped_packets;
         counts.pause_frames += own.pause_frames;
         counts.marked_packets += own.marked_packets;
+        counts.undetermined_packets += own.undetermined_packets;
         counts.data_packet_hops += own.data_packet_hops;
         counts.packet_hops += own.packet_hops;
         counts.events += own.events;
         counts.most_packets += part.packets.most() as u64;
     }
+    if let Some(trace) = &mut counts.trace {
+        trace.sort_by_key(|change| (change.time, change.port));
+    }
     counts.finished.sort_unstable_by_key(|flow| flow.id);
+    counts.unfinished.sort_unstable_by_key(|flow| flow.id);
     Ok(counts)
 }
 

@@ -1,9 +1,11 @@
 //! BCN's parameters; both points are [`ecn_core::bcn`].
 
-use ecn_core::bcn::{Gains, Granularity, Policy, PolicyError};
+use ecn_core::bcn::{Feedback, Gains, Granularity, Key, Limiter, Policy, PolicyError};
 use ecn_core::response::Ratio;
 use serde::{Deserialize, Serialize};
 
+use super::{Notice, Sending, transmission};
+use crate::engine::Time;
 use crate::fabric::parameters::Auto;
 use crate::keywords;
 use crate::model::ModelError;
@@ -150,6 +152,112 @@ impl Parameters {
             limiters: self.limiters,
             sampled: self.pm.of(1 << 32),
         })
+    }
+}
+
+/// Unit of what a notification carries, bytes: its fields have 16 bits each.
+const UNIT: i32 = 64;
+
+/// A notification's two fields in one.
+pub fn packed(feedback: Feedback) -> u32 {
+    let field = |bytes: i32| (bytes / UNIT).clamp(i16::MIN.into(), i16::MAX.into()) as u16;
+    u32::from(field(feedback.offset_bytes)) << 16 | u32::from(field(feedback.delta_bytes))
+}
+
+/// The same, read.
+fn unpacked(word: u32) -> Feedback {
+    let field = |bits: u32| i32::from(bits as u16 as i16) * UNIT;
+    Feedback {
+        offset_bytes: field(word >> 16),
+        delta_bytes: field(word),
+    }
+}
+
+/// A rate limiter that is in use.
+#[derive(Clone, Copy, Debug)]
+struct Limited {
+    key: Key,
+    limiter: Limiter,
+    /// The congestion point that it obeys: the last that lowered its rate.
+    point: u32,
+    /// When its next packet may go.
+    next: Time,
+}
+
+/// Tag of packets that no limiter holds back.
+pub const UNTAGGED: u32 = u32::MAX;
+
+/// A host's rate limiters.
+#[derive(Clone, Debug, Default)]
+pub struct Limiters(Vec<Limited>);
+
+impl Limiters {
+    /// The finest limiter for packets between two hosts.
+    fn find(&self, rules: &Rules, (from, to): (u32, u32)) -> Option<usize> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut granularity = Some(rules.granularity);
+        while let Some(this) = granularity {
+            let key = Key::new(this, from.into(), to.into(), 0);
+            let found = self.0.iter().position(|limited| limited.key == key);
+            if found.is_some() {
+                return found;
+            }
+            granularity = this.coarser();
+        }
+        None
+    }
+
+    /// From the start of a packet to that of the next one of its flow.
+    #[inline]
+    pub fn sends(&mut self, rules: &Rules, packet: &Sending) -> Option<Time> {
+        let found = self.find(rules, (packet.from, packet.to))?;
+        let limited = &mut self.0[found];
+        let gap = transmission(packet.bytes, limited.limiter.rate()?);
+        limited.next = limited.next.max(packet.now) + gap;
+        Some(limited.next - packet.now)
+    }
+
+    /// The congestion point that packets between two hosts are tagged with.
+    #[inline]
+    pub fn tag(&self, rules: &Rules, from: u32, to: u32) -> u32 {
+        let found = self.find(rules, (from, to));
+        found.map_or(UNTAGGED, |found| self.0[found].point)
+    }
+
+    /// A notification for packets between two hosts.
+    pub fn notified(&mut self, rules: &Rules, now: Time, ends: (u32, u32), notice: Notice) {
+        let feedback = unpacked(notice.feedback);
+        let falls = feedback.value(&rules.policy) < 0;
+        let at = match self.find(rules, ends) {
+            Some(at) => at,
+            // Nothing to raise.
+            None if !falls => return,
+            None => {
+                // One is kept for the link, so that there always is one.
+                let free = |key: Key| {
+                    let link = key.granularity == Granularity::Link as u32;
+                    link || self.0.len() + 1 < rules.limiters as usize
+                };
+                let (from, to) = (ends.0.into(), ends.1.into());
+                self.0.push(Limited {
+                    key: Key::fall_back(rules.granularity, from, to, 0, free),
+                    limiter: Limiter::default(),
+                    point: notice.point,
+                    next: now,
+                });
+                self.0.len() - 1
+            }
+        };
+        let limited = &mut self.0[at];
+        limited.limiter.notified(&rules.policy, feedback);
+        if falls {
+            limited.point = notice.point;
+        }
+        if limited.limiter.rate().is_none() {
+            self.0.swap_remove(at);
+        }
     }
 }
 

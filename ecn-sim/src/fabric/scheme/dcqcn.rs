@@ -1,4 +1,4 @@
-//! DCQCN's notification point and reaction point; its congestion point is [`super::super::switch::Red`].
+//! DCQCN's notification point and reaction point; its congestion point is [`crate::fabric::congestion::Red`].
 //!
 //! Timers are not events: what they do matters when the next packet is sent, and is worked out then.
 
@@ -180,19 +180,10 @@ impl Parameters {
 
 impl Rules {
     /// Receiver (NP): the first marked packet is answered at once, later ones `cnp_gap` after the last
-    /// answer at the earliest; from when on, if this one is.
-    pub const fn notifies(&self, quiet: Time, now: Time) -> Option<Time> {
-        if now >= quiet {
-            Some(now + self.cnp_gap)
-        } else {
-            None
-        }
-    }
-
-    /// [`Rules::notifies`] with TCD's marks: that a port is undetermined does not keep the receiver from saying
-    /// that one is congested.
-    pub fn notifies_of(&self, quiet: Quiet, now: Time, mark: Mark) -> Option<Quiet> {
-        let is_due = self.notifies(quiet.until, now).is_some();
+    /// answer at the earliest. That a port is undetermined (TCD) does not keep the receiver from saying that one
+    /// is congested.
+    pub fn notifies(&self, quiet: Quiet, now: Time, mark: Mark) -> Option<Quiet> {
+        let is_due = now >= quiet.until;
         let answers = mark > Mark::None && (is_due || mark > quiet.told);
         answers.then_some(Quiet {
             until: now + self.cnp_gap,
@@ -201,7 +192,7 @@ impl Rules {
     }
 }
 
-/// What a receiver knows of a flow, with TCD's marks.
+/// What a receiver knows of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Quiet {
     /// From when on it answers whatever it told before.
@@ -350,11 +341,11 @@ mod tests {
     #[test]
     fn notifications_keep_their_distance() {
         let rules = rules("40gbit");
-        let mut quiet = 0;
+        let mut quiet = Quiet::default();
         let sent: Vec<Time> = (0..100_000)
             .map(|n| n * 217 * NS)
             .filter(|now| {
-                let answer = rules.notifies(quiet, *now);
+                let answer = rules.notifies(quiet, *now, Mark::Congestion);
                 quiet = answer.unwrap_or(quiet);
                 answer.is_some()
             })
@@ -454,7 +445,7 @@ mod tests {
         let rules = rules("40gbit");
         let mut quiet = Quiet::default();
         let mut notifies = |us, mark| {
-            let answer = rules.notifies_of(quiet, us * US, mark);
+            let answer = rules.notifies(quiet, us * US, mark);
             quiet = answer.unwrap_or(quiet);
             answer.is_some()
         };

@@ -4,6 +4,7 @@
 use ecn_core::fixed::{FRAC, ONE};
 use ecn_core::marking;
 use ecn_core::response::{Feedback, Policy, State};
+use ecn_core::tcd::Mark;
 use serde::{Deserialize, Serialize};
 
 use super::Acknowledged;
@@ -125,7 +126,7 @@ impl Flow {
         self.received = self.received.wrapping_add(1);
         let echo = Feedback {
             packets: 1,
-            ce: u32::from(ack.mark == super::Mark::Congestion),
+            ce: u32::from(ack.mark == Mark::Congestion),
             received: self.received,
             outstanding: ack.in_flight,
         };

@@ -161,6 +161,11 @@ impl Parameters {
 }
 
 impl Rules {
+    /// Queue above which a port marks, bytes; none if nothing is marked.
+    pub const fn threshold(&self) -> Option<u64> {
+        self.threshold
+    }
+
     /// Multiplier of an entry of the table: after a packet that takes t, the source waits (t >> shift) times it.
     fn multiplier(&self, ccti: u16) -> u64 {
         self.step.of(u64::from(ccti) << self.shift)

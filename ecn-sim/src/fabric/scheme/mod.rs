@@ -12,32 +12,39 @@ pub mod timely;
 use std::fmt;
 use std::str::FromStr;
 
+use ecn_core::tcd::Mark;
+
 use crate::engine::Time;
 use crate::keyword::KeywordError;
 use crate::model::{Function, Marking, ModelError};
 use crate::serde_as_text;
 use crate::units::Rate;
 
-/// What a packet says of the ports that it crossed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Mark {
-    /// Nothing.
-    #[default]
-    None,
-    /// One was in the ON-OFF pattern (TCD).
-    Undetermined,
-    /// One was congested.
-    Congestion,
-}
-
-/// How the network's congestion is controlled.
+/// How the network's congestion is controlled. `tcd`: ports tell congestion from pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Name {
     /// Not at all: every flow sends at the rate of its link.
     #[default]
     None,
     /// Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015.
-    Dcqcn,
+    Dcqcn {
+        /// With TCD.
+        tcd: bool,
+    },
+    /// Mittal et al., "TIMELY: RTT-based Congestion Control for the Datacenter", SIGCOMM 2015.
+    Timely {
+        /// With TCD.
+        tcd: bool,
+    },
+    /// InfiniBand's, annex A10.
+    Ibcc {
+        /// With TCD.
+        tcd: bool,
+    },
+    /// IEEE 802.1Qau.
+    Qcn,
+    /// Barrass, 2006.
+    Bcn,
     /// Santos, Turner, Janakiraman, INFOCOM 2003: `lipd/input-output` and its like.
     Hp(Function, Marking),
 }
@@ -46,6 +53,13 @@ pub enum Name {
 pub const NAMES: &[&str] = &[
     "none",
     "dcqcn",
+    "dcqcn+tcd",
+    "timely",
+    "timely+tcd",
+    "ibcc",
+    "ibcc+tcd",
+    "qcn",
+    "bcn",
     "lipd/naive",
     "lipd/input",
     "lipd/input-output",
@@ -58,12 +72,19 @@ pub const NAMES: &[&str] = &[
 ];
 
 impl Name {
-    /// The scheme's table of parameters in a scenario; the empty string if it has none.
-    pub const fn table(self) -> &'static str {
+    /// The scheme's tables of parameters in a scenario.
+    pub const fn tables(self) -> &'static [&'static str] {
         match self {
-            Self::None => "",
-            Self::Dcqcn => "dcqcn",
-            Self::Hp(..) => "hp",
+            Self::None => &[],
+            Self::Dcqcn { tcd: false } => &["dcqcn"],
+            Self::Dcqcn { tcd: true } => &["dcqcn", "tcd"],
+            Self::Timely { tcd: false } => &["timely"],
+            Self::Timely { tcd: true } => &["timely", "tcd"],
+            Self::Ibcc { tcd: false } => &["ibcc"],
+            Self::Ibcc { tcd: true } => &["ibcc", "tcd"],
+            Self::Qcn => &["qcn"],
+            Self::Bcn => &["bcn"],
+            Self::Hp(..) => &["hp"],
         }
     }
 }
@@ -72,8 +93,8 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.pad("none"),
-            Self::Dcqcn => f.pad("dcqcn"),
             Self::Hp(function, marking) => f.pad(&format!("{function}/{marking}")),
+            _ => f.pad(&self.tables().join("+")),
         }
     }
 }
@@ -86,13 +107,21 @@ impl FromStr for Name {
         if !NAMES.contains(&text) {
             return Err(unknown());
         }
-        Ok(match text.split_once('/') {
-            Some((function, marking)) => Self::Hp(
-                function.parse().map_err(|_| unknown())?,
-                marking.parse().map_err(|_| unknown())?,
-            ),
-            None if text == "dcqcn" => Self::Dcqcn,
-            None => Self::None,
+        if let Some((function, marking)) = text.split_once('/') {
+            let function = function.parse().map_err(|_| unknown())?;
+            return Ok(Self::Hp(function, marking.parse().map_err(|_| unknown())?));
+        }
+        let (name, tcd) = match text.strip_suffix("+tcd") {
+            Some(name) => (name, true),
+            None => (text, false),
+        };
+        Ok(match name {
+            "dcqcn" => Self::Dcqcn { tcd },
+            "timely" => Self::Timely { tcd },
+            "ibcc" => Self::Ibcc { tcd },
+            "qcn" => Self::Qcn,
+            "bcn" => Self::Bcn,
+            _ => Self::None,
         })
     }
 }
@@ -103,25 +132,55 @@ serde_as_text!(Name);
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
+    /// BCN's.
+    pub bcn: bcn::Parameters,
     /// DCQCN's.
     pub dcqcn: dcqcn::Parameters,
     /// HP's.
     pub hp: hp::Parameters,
+    /// IB CC's.
+    pub ibcc: ibcc::Parameters,
+    /// QCN's.
+    pub qcn: qcn::Parameters,
+    /// TCD's.
+    pub tcd: tcd::Parameters,
+    /// TIMELY's.
+    pub timely: timely::Parameters,
+}
+
+/// What a scheme has to know of a network.
+#[derive(Clone, Copy, Debug)]
+pub struct Network {
+    /// The links' rate.
+    pub line: Rate,
+    /// Memory of a port, bytes.
+    pub buffer: u64,
+    /// Round trip on the longest path, while nothing else is sent.
+    pub idle_rtt: Time,
 }
 
 impl Parameters {
-    /// The rules of a scheme for links of this rate.
+    /// The rules of a scheme.
     ///
     /// # Errors
     ///
     /// A value out of its range, by name.
-    pub fn rules(&self, scheme: Name, line: Rate) -> Result<Rules, ModelError> {
+    pub fn rules(&self, scheme: Name, network: &Network) -> Result<Rules, ModelError> {
+        let Network {
+            line,
+            buffer,
+            idle_rtt,
+        } = *network;
         match scheme {
             Name::None => Ok(Rules::None),
-            Name::Dcqcn => self.dcqcn.rules(line).map(Rules::Dcqcn),
+            Name::Dcqcn { .. } => self.dcqcn.rules(line).map(Rules::Dcqcn),
+            Name::Timely { tcd } => self.timely.rules(line, idle_rtt, tcd).map(Rules::Timely),
+            Name::Ibcc { .. } => self.ibcc.rules(line, buffer).map(Rules::Ibcc),
+            Name::Qcn => self.qcn.rules(line).map(Rules::Qcn),
+            Name::Bcn => self.bcn.rules(line).map(Rules::Bcn),
             Name::Hp(function, _) => self.hp.rules(function).map(Rules::Hp),
         }
-        .map_err(|error| error.within(scheme.table()))
+        .map_err(|error| error.within(scheme.tables()[0]))
     }
 }
 
@@ -133,6 +192,14 @@ pub enum Rules {
     None,
     /// DCQCN.
     Dcqcn(dcqcn::Rules),
+    /// TIMELY.
+    Timely(timely::Rules),
+    /// IB CC.
+    Ibcc(ibcc::Rules),
+    /// QCN.
+    Qcn(qcn::Rules),
+    /// BCN.
+    Bcn(bcn::Rules),
     /// HP's.
     Hp(hp::Rules),
 }
@@ -140,12 +207,33 @@ pub enum Rules {
 /// What a sender keeps of a flow.
 #[derive(Clone, Copy, Debug)]
 pub enum Sender {
-    /// Nothing.
+    /// Nothing: there is no control, or what there is, is the host's ([`bcn::Limiters`]).
     None,
     /// DCQCN's reaction point.
     Dcqcn(dcqcn::Flow),
+    /// TIMELY's engine.
+    Timely(timely::Flow),
+    /// IB CC's source.
+    Ibcc(ibcc::Flow),
+    /// QCN's reaction point.
+    Qcn(qcn::Flow),
     /// HP's source.
     Hp(hp::Flow),
+}
+
+/// A packet that a sender sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Sending {
+    /// When.
+    pub now: Time,
+    /// By which host.
+    pub from: u32,
+    /// To which.
+    pub to: u32,
+    /// Its length.
+    pub bytes: u32,
+    /// How long it takes on the link.
+    pub wire: Time,
 }
 
 /// An ACK at the sender.
@@ -161,25 +249,59 @@ pub struct Acknowledged {
     pub in_flight: u32,
 }
 
-impl Rules {
+/// A scheme at the hosts of a part of the network.
+#[derive(Debug)]
+pub struct Control {
+    rules: Rules,
+    limiters: Vec<bcn::Limiters>,
+}
+
+impl Control {
+    /// Of so many hosts.
+    pub fn new(rules: Rules, hosts: u32) -> Self {
+        let limiters = match rules {
+            Rules::Bcn(_) => vec![bcn::Limiters::default(); hosts as usize],
+            _ => Vec::new(),
+        };
+        Self { rules, limiters }
+    }
+
     /// What a sender knows of a new flow.
     pub const fn sender(&self) -> Sender {
-        match self {
-            Self::None => Sender::None,
-            Self::Dcqcn(rules) => Sender::Dcqcn(dcqcn::Flow::new(rules)),
-            Self::Hp(_) => Sender::Hp(hp::Flow::at_full_rate()),
+        match &self.rules {
+            Rules::None | Rules::Bcn(_) => Sender::None,
+            Rules::Dcqcn(rules) => Sender::Dcqcn(dcqcn::Flow::new(rules)),
+            Rules::Timely(rules) => Sender::Timely(timely::Flow::new(rules)),
+            Rules::Ibcc(rules) => Sender::Ibcc(ibcc::Flow::new(rules)),
+            Rules::Qcn(rules) => Sender::Qcn(qcn::Flow::new(rules)),
+            Rules::Hp(_) => Sender::Hp(hp::Flow::at_full_rate()),
         }
     }
 
-    /// A flow sends so many bytes, which take `wire` on its link: from the start of these to that of
-    /// the next ones, if that is longer.
+    /// A flow sends a packet: from the start of this to that of the next one, if that is longer than its
+    /// time on the link.
     #[inline]
-    pub fn sends(&self, sender: &mut Sender, now: Time, bytes: u32, wire: Time) -> Option<Time> {
-        // Less than 2^64: a packet has less than 2^14 bytes.
-        let at = |rate: u64| u64::from(bytes) * 1_000_000_000_000 / rate;
-        match (self, sender) {
-            (Self::Dcqcn(rules), Sender::Dcqcn(flow)) => flow.sends(rules, now, bytes).map(at),
-            (Self::Hp(_), Sender::Hp(flow)) => flow.sends(wire),
+    pub fn sends(&mut self, sender: &mut Sender, packet: &Sending) -> Option<Time> {
+        let Sending { now, bytes, .. } = *packet;
+        let rate = match (&self.rules, sender) {
+            (Rules::Dcqcn(rules), Sender::Dcqcn(flow)) => flow.sends(rules, now, bytes),
+            (Rules::Timely(rules), Sender::Timely(flow)) => flow.sends(rules),
+            (Rules::Ibcc(rules), Sender::Ibcc(flow)) => flow.sends(rules, now),
+            (Rules::Qcn(rules), Sender::Qcn(flow)) => flow.sends(rules, now, bytes),
+            (Rules::Hp(_), Sender::Hp(flow)) => return flow.sends(packet.wire),
+            (Rules::Bcn(rules), _) => {
+                return self.limiters[packet.from as usize].sends(rules, packet);
+            }
+            _ => None,
+        };
+        rate.map(|rate| transmission(bytes, rate))
+    }
+
+    /// The tag of a packet to come: the congestion point that its limiter obeys (BCN).
+    #[inline]
+    pub fn tag(&self, from: u32, to: u32) -> Option<u32> {
+        match &self.rules {
+            Rules::Bcn(rules) => Some(self.limiters[from as usize].tag(rules, from, to)),
             _ => None,
         }
     }
@@ -187,27 +309,60 @@ impl Rules {
     /// An ACK is back.
     #[inline]
     pub fn acknowledged(&self, sender: &mut Sender, ack: &Acknowledged) {
-        if let (Self::Hp(rules), Sender::Hp(flow)) = (self, sender) {
-            flow.acknowledged(rules, ack);
+        match (&self.rules, sender) {
+            (Rules::Timely(rules), Sender::Timely(flow)) => {
+                flow.acknowledged(rules, ack.now, ack.rtt, ack.mark);
+            }
+            (Rules::Ibcc(rules), Sender::Ibcc(flow)) => flow.notified(rules, ack.now, ack.mark),
+            (Rules::Hp(rules), Sender::Hp(flow)) => flow.acknowledged(rules, ack),
+            _ => {}
         }
     }
 
-    /// A receiver gets a marked packet: from when on does it notify the sender of the next one, if it
-    /// does now? `quiet` is what was said the last time, 0 at first.
+    /// A receiver gets a marked packet: what it remembers, if it notifies the sender.
     #[inline]
-    pub const fn notifies(&self, quiet: Time, now: Time) -> Option<Time> {
-        match self {
-            Self::Dcqcn(rules) => rules.notifies(quiet, now),
+    pub fn notifies(&self, quiet: dcqcn::Quiet, now: Time, mark: Mark) -> Option<dcqcn::Quiet> {
+        match &self.rules {
+            Rules::Dcqcn(rules) => rules.notifies(quiet, now, mark),
             _ => None,
         }
     }
 
-    /// A sender gets a notification.
-    pub fn notified(&self, sender: &mut Sender, now: Time, _mark: Mark) {
-        if let (Self::Dcqcn(rules), Sender::Dcqcn(flow)) = (self, sender) {
-            flow.notified(rules, now);
+    /// A sender gets a receiver's notification.
+    pub fn notified(&self, sender: &mut Sender, now: Time, mark: Mark) {
+        if let (Rules::Dcqcn(rules), Sender::Dcqcn(flow)) = (&self.rules, sender) {
+            flow.notified_of(rules, now, mark);
         }
     }
+
+    /// A sender gets the notification of a switch's port, for a packet of a flow between these hosts.
+    pub fn told(&mut self, sender: &mut Sender, now: Time, ends: (u32, u32), notice: Notice) {
+        match (&self.rules, sender) {
+            (Rules::Qcn(rules), Sender::Qcn(flow)) => {
+                flow.notified(rules, now, notice.feedback as u8);
+            }
+            (Rules::Bcn(rules), _) => {
+                self.limiters[ends.0 as usize].notified(rules, now, ends, notice);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a switch's port tells a sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The port.
+    pub point: u32,
+    /// QCN: 6 bits. BCN: see [`bcn::packed`].
+    pub feedback: u32,
+}
+
+/// Time of so many bytes at a rate in bytes per second.
+#[inline]
+fn transmission(bytes: u32, rate: u64) -> Time {
+    // Less than 2^64: a packet has less than 2^14 bytes.
+    u64::from(bytes) * 1_000_000_000_000 / rate
 }
 
 #[cfg(test)]

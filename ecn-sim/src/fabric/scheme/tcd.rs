@@ -19,7 +19,7 @@ pub struct Parameters {
     /// How long a port looks whether its queue drains. `auto`: `max_on` (R).
     pub drain_window: Auto<DurationText>,
     /// A longer queue is congestion. `auto`: the scheme's threshold.
-    pub tcd_threshold: Auto<Size>,
+    pub threshold: Auto<Size>,
 }
 
 impl Default for Parameters {
@@ -28,7 +28,7 @@ impl Default for Parameters {
             epsilon: Fraction::ratio(1, 20),
             max_on: Auto::Auto,
             drain_window: Auto::Auto,
-            tcd_threshold: Auto::Auto,
+            threshold: Auto::Auto,
         }
     }
 }
@@ -81,7 +81,7 @@ impl Parameters {
             }
         };
         Ok(Policy {
-            threshold_bytes: self.tcd_threshold.or(Size::from_bytes(threshold)).bytes(),
+            threshold_bytes: self.threshold.or(Size::from_bytes(threshold)).bytes(),
             max_on_ns,
             window_ns: match self.drain_window {
                 Auto::Auto => max_on_ns,
