@@ -470,7 +470,7 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
 
     /// Schedules an event, whose word is below `1 << WORD`, on a line if it comes in order there; a
     /// `line` of `N` or more is none. A time in the past counts as now.
-    #[inline]
+    #[inline(always)]
     pub fn at(&mut self, line: usize, time: Time, word: u32) {
         let low = self.next << WORD | u64::from(word);
         self.next += 1;
@@ -487,27 +487,54 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
         (self.lines.iter().fold(self.queue.first(), first) >> 64) as Time
     }
 
-    /// Takes all events of the next time out, if that is before `until`; the clock moves to it. Each is
-    /// its word below its number: sorted, they are in the order in which they were scheduled.
+    /// Takes the next event out, if it is before `until`, and all others of its time, which are seldom any:
+    /// then all of them are put into `ties`. The clock moves to it. Each is its word below its number: sorted,
+    /// they are in the order in which they were scheduled.
     #[inline(always)]
-    pub fn pop_all(&mut self, until: Time, into: &mut Vec<u64>) -> bool {
-        let time = self.next_time();
+    pub fn pop(&mut self, until: Time, ties: &mut Vec<u64>) -> Option<u64> {
+        let (mut first, mut from) = (self.queue.first(), N);
+        for (index, line) in self.lines.iter().enumerate() {
+            if line.first < first {
+                (first, from) = (line.first, index);
+            }
+        }
+        let time = (first >> 64) as Time;
         if time >= until {
-            return false;
+            return None;
+        }
+        if from < N {
+            self.lines[from].pop();
+        } else {
+            self.queue.pop()?;
         }
         self.now = time;
         let same = |key: Key| (key >> 64) as Time == time;
+        let tied = self
+            .lines
+            .iter()
+            .fold(same(self.queue.first()), |tied, line| {
+                tied | same(line.first)
+            });
+        if tied {
+            self.pop_ties(first, ties);
+        }
+        Some(first as u64)
+    }
+
+    /// The events of the same time as this one, and itself.
+    fn pop_ties(&mut self, first: Key, ties: &mut Vec<u64>) {
+        ties.push(first as u64);
+        let same = |key: Key| key >> 64 == first >> 64;
         for line in &mut self.lines {
             while same(line.first) {
-                into.push(line.first as u64);
+                ties.push(line.first as u64);
                 line.pop();
             }
         }
         while same(self.queue.first())
             && let Some(key) = self.queue.pop()
         {
-            into.push(key as u64);
+            ties.push(key as u64);
         }
-        true
     }
 }

@@ -59,7 +59,34 @@ pub(super) enum Detection {
     Bcn(Bcn, Vec<bcn::CongestionPoint>, Vec<Pcg64Mcg>),
 }
 
+/// Which packets it has to see: what it need not costs nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Detects {
+    /// Those that come and leave at once.
+    pub passing: bool,
+    /// Those that come to wait.
+    pub waiting: bool,
+    /// Those that waited, when they leave.
+    pub leaving: bool,
+}
+
 impl Detection {
+    /// Which packets it has to see. A queue that is empty is never too long.
+    pub const fn detects(&self) -> Detects {
+        let (passing, waiting, leaving) = match self {
+            Self::None => (false, false, false),
+            Self::Red(..) | Self::Ibcc(..) => (false, true, false),
+            Self::Hp(..) => (false, true, true),
+            Self::Tcd(..) => (true, false, true),
+            Self::Qcn(..) | Self::Bcn(..) => (true, true, false),
+        };
+        Detects {
+            passing,
+            waiting,
+            leaving,
+        }
+    }
+
     /// What the scenario's scheme asks for.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use ecn_core::tcd::Mark;
 use foldhash::fast::FixedState;
 
-use super::congestion::{Detection, Place};
+use super::congestion::{Detection, Detects, Place};
 use super::credit::Credits;
 use super::host::{Flow, Receiver};
 use super::measure::Finished;
@@ -104,6 +104,11 @@ pub enum RunError {
     TooMany(&'static str),
 }
 
+/// Time of so many bytes, at so many picoseconds per byte in 2^-20.
+const fn wire_time(byte_time: u64, bytes: u32) -> Time {
+    (bytes as u64 * byte_time) >> 20
+}
+
 /// Events between two looks at everything.
 const CHECK_EVENTS: u64 = 1 << 22;
 
@@ -152,6 +157,7 @@ pub struct Run<'a> {
     pub(super) receivers: HashMap<u32, Receiver, FixedState>,
     pub(super) control: Control,
     detection: Detection,
+    detects: Detects,
     arrivals: Arrivals,
     upcoming: Option<Arrival>,
     /// Number of that one.
@@ -223,6 +229,7 @@ impl<'a> Run<'a> {
         let window = own.window.or(Size::from_bytes(u64::MAX)).bytes() / u64::from(own.payload);
         let network = scenario.network(topology.longest());
         let rules = scenario.schemes.rules(own.scheme, &network)?;
+        let detection = Detection::new(scenario, &rules, topology, seed)?;
         let mut run = Self {
             agenda: Lanes::default(),
             ports: ports.collect(),
@@ -230,7 +237,8 @@ impl<'a> Run<'a> {
             packets: Slab::default(),
             flows: Slab::default(),
             receivers: HashMap::default(),
-            detection: Detection::new(scenario, &rules, topology, seed)?,
+            detects: detection.detects(),
+            detection,
             control: Control::new(rules, topology.hosts),
             arrivals: arrivals(own, seed)?,
             upcoming: None,
@@ -282,28 +290,42 @@ impl<'a> Run<'a> {
 
     /// What happens before `until`. Stops at an error.
     pub(super) fn advance(&mut self, until: Time) {
-        let mut due = Vec::new();
-        while self.agenda.pop_all(until, &mut due) {
-            if self.now() >= self.sample_due {
-                self.sample(self.now());
-            }
-            if due.len() > 1 {
-                for event in &mut due {
-                    *event = self.ranked(*event);
-                }
-                due.sort_unstable();
-            }
-            for event in due.drain(..) {
-                self.happens(event as u32 & ((1 << WORD) - 1));
-            }
+        // Those of one time, the last one first.
+        let mut ties: Vec<u64> = Vec::new();
+        loop {
+            let event = match ties.pop() {
+                Some(tie) => tie,
+                None => match self.next_event(until, &mut ties) {
+                    Some(event) => event,
+                    None => return,
+                },
+            };
+            self.happens(event as u32 & ((1 << WORD) - 1));
             if self.until_check <= self.counts.events {
+                if self.error.is_some() {
+                    return;
+                }
                 self.until_check = self.counts.events + CHECK_EVENTS;
                 self.check();
             }
-            if self.error.is_some() {
-                return;
-            }
         }
+    }
+
+    /// The next event before `until`, and others of its time.
+    #[inline(always)]
+    fn next_event(&mut self, until: Time, ties: &mut Vec<u64>) -> Option<u64> {
+        let event = self.agenda.pop(until, ties)?;
+        if self.now() >= self.sample_due {
+            self.sample(self.now());
+        }
+        if ties.is_empty() {
+            return Some(event);
+        }
+        for event in &mut *ties {
+            *event = self.ranked(*event);
+        }
+        ties.sort_unstable_by(|a, b| b.cmp(a));
+        ties.pop()
     }
 
     /// An event with its place among those of the same time before its word, instead of its number:
@@ -392,16 +414,16 @@ impl<'a> Run<'a> {
     /// Time that a packet takes to go on a link.
     #[inline]
     pub(super) const fn wire_time(&self, bytes: u32) -> Time {
-        (bytes as u64 * self.byte_time) >> 20
+        wire_time(self.byte_time, bytes)
     }
 
     /// A port sends, and is busy until that is done.
     #[inline]
     pub(super) fn transmit(&mut self, number: u32, id: u32) {
         let now = self.now();
-        let bytes = u32::from(self.packets[id].bytes);
-        let other_time = self.wire_time(bytes);
+        let byte_time = self.byte_time;
         let packet = &mut self.packets[id];
+        let bytes = u32::from(packet.bytes);
         let port = &mut self.ports[number as usize];
         packet.link = port.peer;
         let (time, arrives, ends) = match packet.kind {
@@ -409,7 +431,7 @@ impl<'a> Run<'a> {
             Kind::Data if bytes == self.payload + self.header => {
                 (self.data_time, Line::DATA, Line::DATA_ENDS)
             }
-            _ => (other_time, Line::OTHERS, Line::OTHERS),
+            _ => (wire_time(byte_time, bytes), Line::OTHERS, Line::OTHERS),
         };
         self.counts.packet_hops += 1;
         let is_data = packet.kind == Kind::Data;
@@ -473,38 +495,25 @@ impl<'a> Run<'a> {
         let Some(id) = port.data.pop(&mut self.packets) else {
             return;
         };
-        let packet = &mut self.packets[id];
+        let packet = &self.packets[id];
         let bytes = u32::from(packet.bytes);
         port.queued -= bytes;
         let switch = port.node;
-        let place = Place {
-            now: self.agenda.now(),
-            switch,
-            port: number,
-            egress: port.own,
-            ingress: packet.ingress,
-            queued: port.queued,
-            on: true,
-            to_host: port.peer < self.topology.hosts,
-        };
-        let mark = packet.mark;
-        self.detection.leaves(place, packet, true);
-        if let Some(trace) = &mut self.trace
-            && let Some(state) = self.detection.state(place)
-        {
-            trace.is(place.now, number, state);
-        }
-        if packet.mark != mark {
-            self.is_marked(mark, id);
+        let ingress = packet.ingress;
+        if self.detects.leaving {
+            let place = self.place(id, number);
+            let mark = self.packets[id].mark;
+            self.detection.leaves(place, &mut self.packets[id], true);
+            self.is_detected(place, mark, id);
         }
         self.transmit(number, id);
         let memory = &mut self.memories[switch as usize];
         if let Some(credits) = &mut self.credits {
-            let ingress = self.topology.ports(switch).start + u32::from(place.ingress);
+            let ingress = self.topology.ports(switch).start + u32::from(ingress);
             credits.give(ingress, bytes);
             self.has_credits(ingress);
         } else if self.lossless {
-            let ingress = self.topology.ports(switch).start + u32::from(place.ingress);
+            let ingress = self.topology.ports(switch).start + u32::from(ingress);
             let port = &mut self.ports[ingress as usize];
             self.limits.give(memory, port, bytes);
             if port.pause_wanted != port.pause_sent {
@@ -535,8 +544,46 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A packet that said this says more now.
-    fn is_marked(&mut self, before: Mark, id: u32) {
+    /// Where a data packet is that is to leave by a port.
+    fn place(&self, id: u32, number: u32) -> Place {
+        let port = &self.ports[number as usize];
+        Place {
+            now: self.now(),
+            switch: port.node,
+            port: number,
+            egress: port.own,
+            ingress: self.packets[id].ingress,
+            queued: port.queued,
+            on: !port.off,
+            to_host: port.peer < self.topology.hosts,
+        }
+    }
+
+    /// A packet comes, and waits for its port or leaves at once.
+    fn detect(&mut self, id: u32, number: u32, waits: bool) {
+        let place = self.place(id, number);
+        let packet = &mut self.packets[id];
+        let mark = packet.mark;
+        let notice = self.detection.comes(place, packet, waits);
+        if !waits {
+            self.detection.leaves(place, packet, false);
+        }
+        self.is_detected(place, mark, id);
+        if let Some(notice) = notice {
+            self.notify(place.switch, id, notice);
+        }
+    }
+
+    /// What a packet that said this before has come to, and the state of its port.
+    fn is_detected(&mut self, place: Place, before: Mark, id: u32) {
+        if let Some(trace) = &mut self.trace
+            && let Some(state) = self.detection.state(place)
+        {
+            trace.is(place.now, place.port, state);
+        }
+        if self.packets[id].mark == before {
+            return;
+        }
         if self.packets[id].mark == Mark::Undetermined {
             self.counts.undetermined_packets += 1;
         } else if before < Mark::Congestion {
@@ -654,33 +701,11 @@ impl<'a> Run<'a> {
             return self.send_control(out, id);
         }
         let bytes = u32::from(packet.bytes);
-        let place = Place {
-            now,
-            switch,
-            port: out,
-            egress: port.own,
-            ingress: own,
-            queued: port.queued,
-            on: !port.off,
-            to_host: port.peer < self.topology.hosts,
-        };
+        packet.ingress = own;
         // What does not wait takes no memory.
         let waits = port.wakes || port.busy_until > now || port.off || !port.data.is_empty();
-        let mark = packet.mark;
-        let notice = self.detection.comes(place, packet, waits);
-        if !waits {
-            self.detection.leaves(place, packet, false);
-        }
-        if let Some(trace) = &mut self.trace
-            && let Some(state) = self.detection.state(place)
-        {
-            trace.is(now, out, state);
-        }
-        if packet.mark != mark {
-            self.is_marked(mark, id);
-        }
-        if let Some(notice) = notice {
-            self.notify(switch, id, notice);
+        if waits && self.detects.waiting || self.detects.passing {
+            self.detect(id, out, waits);
         }
         if !waits {
             if let Some(credits) = &mut self.credits {
@@ -689,9 +714,8 @@ impl<'a> Run<'a> {
             }
             return self.transmit(out, id);
         }
-        let (packet, port) = (&mut self.packets[id], &mut self.ports[out as usize]);
+        let port = &self.ports[out as usize];
         let memory = &mut self.memories[switch as usize];
-        packet.ingress = own;
         if let Some(credits) = &mut self.credits {
             if !credits.take(ingress, bytes, true) {
                 return self.broken("more than the credits allow", ingress);
@@ -706,6 +730,7 @@ impl<'a> Run<'a> {
             }
         } else if !self.limits.take_tail(memory, port, bytes) {
             self.counts.dropped_packets += 1;
+            let place = self.place(id, out);
             self.detection.dropped(place);
             self.packets.remove(id);
             return;

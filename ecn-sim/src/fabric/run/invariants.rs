@@ -10,7 +10,7 @@ impl Run<'_> {
     /// There are no numbers left.
     #[cold]
     pub(in crate::fabric) fn too_many(&mut self, what: &'static str) {
-        self.error.get_or_insert(RunError::TooMany(what));
+        self.stop(RunError::TooMany(what));
     }
 
     /// Something that always holds does not, at a port.
@@ -21,7 +21,13 @@ impl Run<'_> {
             place: self.topology.port_name(port),
             ns: self.now() / NS,
         };
+        self.stop(error);
+    }
+
+    /// Keeps the first error, and has the run look at it before the next event.
+    fn stop(&mut self, error: RunError) {
         self.error.get_or_insert(error);
+        self.until_check = 0;
     }
 
     /// Looks at everything that waits: memory is what the queues hold.
