@@ -1,7 +1,7 @@
 //! Figures as SVG text.
 //!
-//! Two kinds: lines over time in panels with the same axes, as the HP papers' Fig. 2 and 3, and
-//! points per setting for comparisons. Lines differ in colour (the palette of Okabe and Ito, which
+//! Lines over time in panels with the same axes, as the HP papers' Fig. 2 and 3; points per setting for
+//! comparisons; networks. Lines differ in colour (the palette of Okabe and Ito, which
 //! colour-blind readers can tell apart), in dash pattern and in marker, and each is labelled at
 //! its right end, so no legend can cover the data.
 //!
@@ -12,6 +12,7 @@ mod axis;
 mod canvas;
 mod dots;
 mod lines;
+mod network;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
@@ -20,6 +21,7 @@ pub(crate) use canvas::escape;
 pub use canvas::{LOOKS, Look};
 pub use dots::{DotColumn, DotFigure};
 pub use lines::{Line, LineFigure, Panel};
+pub use network::NetworkFigure;
 use plotters::prelude::DrawingAreaErrorKind;
 
 /// A figure could not be drawn.

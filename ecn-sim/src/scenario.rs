@@ -1,5 +1,6 @@
 //! What is simulated: HP's Fig. 1 (`hp`), the Linux rig (`rig`), or a network that a TOML file describes.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -13,6 +14,7 @@ use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
 use crate::fabric;
+use crate::figure::NetworkFigure;
 use crate::keyword::{nearest, suggestion};
 use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind};
 use crate::network::{Description, Flow, Link, Network, NetworkError};
@@ -490,6 +492,60 @@ impl Scenario {
         duration.as_nanos().saturating_mul(NS)
     }
 
+    /// The network as described.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range.
+    fn description(&self) -> Result<Cow<'_, Description>, ModelError> {
+        Ok(match &self.topology {
+            Topology::Hp(hp) => Cow::Owned(hp.describe()?),
+            Topology::Rig(rig) => Cow::Owned(rig.describe()?),
+            Topology::Described {
+                description,
+                duration,
+            } => {
+                check_duration(*duration)?;
+                Cow::Borrowed(description)
+            }
+        })
+    }
+
+    /// A picture of the network.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::network`].
+    pub fn figure(&self) -> Result<NetworkFigure, ScenarioError> {
+        self.network()?;
+        let described = self.description()?;
+        let switch = |name: &String| described.switches.iter().position(|one| one == name);
+        let (mut hosts, mut links) = (Vec::new(), Vec::new());
+        for Link {
+            between: [a, b], ..
+        } in &described.links
+        {
+            match (switch(a), switch(b)) {
+                (Some(a), Some(b)) => links.push((a, b)),
+                (None, Some(switch)) => hosts.push((a.clone(), switch)),
+                (Some(switch), None) => hosts.push((b.clone(), switch)),
+                (None, None) => {}
+            }
+        }
+        let (hosts_count, switches, all) = (
+            described.hosts.len(),
+            described.switches.len(),
+            described.links.len(),
+        );
+        Ok(NetworkFigure {
+            title: self.name.clone(),
+            note: format!("{hosts_count} hosts, {switches} switches, {all} links"),
+            switches: described.switches.clone(),
+            hosts,
+            links,
+        })
+    }
+
     /// The network, ready to run.
     ///
     /// # Errors
@@ -497,17 +553,7 @@ impl Scenario {
     /// A value out of its range, or a network that is none.
     pub fn network(&self) -> Result<Network, ScenarioError> {
         self.model.check()?;
-        let described = match &self.topology {
-            Topology::Hp(hp) => &hp.describe()?,
-            Topology::Rig(rig) => &rig.describe()?,
-            Topology::Described {
-                description,
-                duration,
-            } => {
-                check_duration(*duration)?;
-                description
-            }
-        };
+        let described = &*self.description()?;
         if let crate::model::MarkIn::Named(names) = &self.model.mark_in {
             let known: Vec<&str> = described.switches.iter().map(String::as_str).collect();
             if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {

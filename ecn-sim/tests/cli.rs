@@ -420,6 +420,48 @@ fn a_data_centre_comes_from_a_file() {
     }
 }
 
+/// Each network is drawn with the names of its switches, and what cannot be is refused.
+#[test]
+fn networks_are_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let file = |name: &str| scenarios.join(name).to_string_lossy().into_owned();
+    let (racks, lot) = (file("two-racks.toml"), file("parking-lot.toml"));
+    for (scenario, setting, names) in [
+        (
+            "fat-tree",
+            "hosts=128",
+            &["core15", "agg31", "edge0", "h124 … h127"][..],
+        ),
+        ("fat-tree", "hosts=16", &["core3", "edge7", "h15"]),
+        ("leaf-spine", "leaves=600", &["leaves = 600"]),
+        ("leaf-spine", "leaves=400", &["leaf0", "leaf399", "spine7"]),
+        ("dumbbell", "hosts=6", &["left", "right", "h5"]),
+        ("parking-lot", "switches=6", &["s0", "s5"]),
+        ("chain", "hosts=19", &["T0", "T3", "S1", "R0", "A14"]),
+        ("hp", "flows=3", &["AV", "BC", "B3"]),
+        (&racks, "load=1/10", &["left", "other", "b8"]),
+        (&lot, "buffer=5", &["s3", "victim", "aside"]),
+    ] {
+        let out = folder.path().join("a/network.svg");
+        let named = out.to_string_lossy().into_owned();
+        let output = sim(&["draw", scenario, "--set", setting, "--out", &named]);
+        if !output.status.success() {
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(error.contains(names[0]) && !out.exists(), "{error}");
+            continue;
+        }
+        let svg = fs::read_to_string(&out).expect("the picture");
+        for name in names {
+            assert!(svg.contains(&format!("\n{name}\n")), "{scenario}: {name}");
+        }
+        fs::remove_file(out).expect("the picture is there");
+    }
+    for out in ["network", "/proc/nowhere/network.svg"] {
+        assert_eq!(sim(&["draw", "hp", "--out", out]).status.code(), Some(2));
+    }
+}
+
 /// Each is refused in one line that names the trouble, and nothing is written.
 #[test]
 fn bad_input_is_refused() {

@@ -2,6 +2,7 @@
 
 mod compare;
 pub mod design;
+mod draw;
 mod fabric;
 mod list;
 mod merge;
@@ -115,6 +116,8 @@ pub enum Sim {
     Reproduce(reproduce::ReproduceArgs),
     /// The built-in scenarios, and the keys that `--set` knows
     List(list::ListArgs),
+    /// Draw a scenario's network
+    Draw(draw::DrawArgs),
     /// Run a scenario for every combination of some values, over all cores
     Sweep(sweep::SweepArgs),
     /// Run a data centre with several congestion controls, and set them side by side
@@ -133,6 +136,7 @@ pub fn run(sim: &Sim) -> Result<(), Error> {
         Sim::Run(args) => run::run(args),
         Sim::Reproduce(args) => reproduce::run(args),
         Sim::List(args) => list::run(args),
+        Sim::Draw(args) => draw::run(args),
         Sim::Sweep(args) => sweep::run(args),
         Sim::Compare(args) => compare::run(args),
         Sim::Merge(args) => merge::run(args),

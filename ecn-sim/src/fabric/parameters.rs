@@ -15,6 +15,7 @@ use super::topology::{
 };
 use super::workload::{Cdf, Workload};
 use crate::engine::{NS, Time};
+use crate::figure::NetworkFigure;
 use crate::keywords;
 use crate::model::ModelError;
 use crate::scenario::{ScenarioError, with_key};
@@ -538,24 +539,7 @@ impl Scenario {
                 ));
             }
         }
-        within("hosts", own.hosts.into(), 2, 16_384)?;
-        if self.plan.is_none() && self.kind == Kind::FatTree {
-            let k = self.ports_of_a_switch();
-            let least = fat_tree_ports(own.hosts);
-            if k < least || k > 42 || !k.is_multiple_of(2) {
-                let reason = format!(
-                    "an even number from {least} (the fewest ports for {} hosts) to 42 is allowed",
-                    own.hosts
-                );
-                return Err(ModelError::new("k", k, reason));
-            }
-        }
-        if self.kind == Kind::ParkingLot {
-            let most = own.hosts.min(64);
-            within("switches", self.switches_in_a_row().into(), 2, most.into())?;
-        }
-        within("leaves", own.leaves.into(), 1, 512)?;
-        within("spines", own.spines.into(), 1, 256)?;
+        self.check_plan()?;
         if own.workload == Workload::AllToAll && own.hosts > 2_048 {
             let reason =
                 "up to 2048 is allowed with workload=all-to-all: all flows are there at once";
@@ -622,6 +606,29 @@ impl Scenario {
         self.schemes.rules(own.scheme, &self.network(1)).map(drop)
     }
 
+    /// Checks what the topology depends on.
+    fn check_plan(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
+        within("hosts", own.hosts.into(), 2, 16_384)?;
+        if self.plan.is_none() && self.kind == Kind::FatTree {
+            let k = self.ports_of_a_switch();
+            let least = fat_tree_ports(own.hosts);
+            if k < least || k > 42 || !k.is_multiple_of(2) {
+                let reason = format!(
+                    "an even number from {least} (the fewest ports for {} hosts) to 42 is allowed",
+                    own.hosts
+                );
+                return Err(ModelError::new("k", k, reason));
+            }
+        }
+        if self.kind == Kind::ParkingLot {
+            let most = own.hosts.min(64);
+            within("switches", self.switches_in_a_row().into(), 2, most.into())?;
+        }
+        within("leaves", own.leaves.into(), 1, 512)?;
+        within("spines", own.spines.into(), 1, 256)
+    }
+
     fn check_memory(&self) -> Result<(), ModelError> {
         let own = &self.parameters;
         let frame = u64::from(self.frame());
@@ -660,6 +667,26 @@ impl Scenario {
         Ok(())
     }
 
+    /// A picture of the network, whatever runs on it.
+    ///
+    /// # Errors
+    ///
+    /// The topology makes no sense.
+    pub fn figure(&self) -> Result<NetworkFigure, ModelError> {
+        let own = &self.parameters;
+        self.check_plan()?;
+        let topology = self.planned()?;
+        let note = format!(
+            "{} hosts, {} switches, {} links of {}, {}",
+            topology.hosts,
+            topology.names.len(),
+            topology.peer.len() / 2,
+            own.link_rate,
+            own.link_delay
+        );
+        Ok(topology.figure(self.name(), &note))
+    }
+
     /// The network.
     ///
     /// # Errors
@@ -667,6 +694,10 @@ impl Scenario {
     /// As for [`Self::check`].
     pub fn topology(&self) -> Result<Topology, ModelError> {
         self.check()?;
+        self.planned()
+    }
+
+    fn planned(&self) -> Result<Topology, ModelError> {
         let own = &self.parameters;
         let plan = match (&self.plan, self.kind) {
             (Some(plan), _) => plan.clone(),

@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use crate::figure::NetworkFigure;
+
 /// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -470,6 +472,36 @@ impl Topology {
         };
         let edges = (0..self.hosts).map(|host| self.edge(host));
         2 + edges.filter_map(most).max().unwrap_or_default()
+    }
+
+    /// The switch that has a port, or whose host has it.
+    fn switch_of(&self, port: u32) -> usize {
+        let port = if port < self.hosts {
+            self.peer[port as usize]
+        } else {
+            port
+        };
+        self.node[port as usize] as usize
+    }
+
+    /// A picture of it.
+    pub fn figure(&self, title: &str, note: &str) -> NetworkFigure {
+        let host = |host| (self.host_name(host), self.switch_of(host));
+        let between = self.hosts..self.peer.len() as u32;
+        let between = between.filter(|port| self.peer[*port as usize] > *port);
+        let link = |port: u32| {
+            (
+                self.switch_of(port),
+                self.switch_of(self.peer[port as usize]),
+            )
+        };
+        NetworkFigure {
+            title: title.to_owned(),
+            note: note.to_owned(),
+            switches: self.names.clone(),
+            hosts: (0..self.hosts).map(host).collect(),
+            links: between.map(link).collect(),
+        }
     }
 
     /// A port as people say it.

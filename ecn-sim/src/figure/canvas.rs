@@ -130,8 +130,17 @@ impl Canvas<'_> {
         title: &str,
         paint: impl FnOnce(&Canvas<'_>) -> Drawn,
     ) -> Result<String, FigureError> {
+        Self::draw_sized((WIDTH, height), title, paint)
+    }
+
+    /// The same with another width.
+    pub(super) fn draw_sized(
+        (width, height): (f64, f64),
+        title: &str,
+        paint: impl FnOnce(&Canvas<'_>) -> Drawn,
+    ) -> Result<String, FigureError> {
         let mut svg = String::new();
-        let size = px((WIDTH, height));
+        let size = px((width, height));
         {
             let backend = SVGBackend::with_string(&mut svg, (size.0 as u32, size.1 as u32));
             let canvas = Canvas {
@@ -145,7 +154,7 @@ impl Canvas<'_> {
         let body = svg.split_once(">\n").map_or("", |(_, body)| body);
         Ok(format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
-             <svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{WIDTH}\" \
+             <svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{width}\" \
              height=\"{height}\" viewBox=\"0 0 {} {}\" stroke-linejoin=\"round\">\n\
              <title>{}</title>\n{body}",
             size.0,

@@ -1,0 +1,57 @@
+//! `ecn sim draw`: a picture of a scenario's network.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::{Error, print};
+use crate::output::Output;
+use crate::scenario::Scenario;
+
+/// What `draw` is told.
+#[derive(Args, Debug)]
+pub struct DrawArgs {
+    /// A built-in scenario (see `list`) or a TOML file
+    scenario: String,
+    /// Set a key (see `list`), for example hosts=16; can be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// The picture (SVG)
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub(super) fn run(args: &DrawArgs) -> Result<(), Error> {
+    let figure = match super::fabric::find(&args.scenario)? {
+        Some(mut fabric) => {
+            for setting in &args.set {
+                fabric.set_text(setting)?;
+            }
+            fabric.figure().map_err(Error::usage)?
+        }
+        None => {
+            let mut scenario = Scenario::find(&args.scenario)?;
+            for setting in &args.set {
+                scenario.set_text(setting)?;
+            }
+            scenario.figure()?
+        }
+    };
+    let name = args.out.file_name().and_then(|name| name.to_str());
+    let is_svg = args
+        .out
+        .extension()
+        .is_some_and(|kind| kind.eq_ignore_ascii_case("svg"));
+    let Some(name) = name.filter(|_| is_svg) else {
+        let out = args.out.display();
+        return Err(Error::usage(format!("--out {out}: a file *.svg is needed")));
+    };
+    let folder = args
+        .out
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let output = Output::new(folder.unwrap_or(Path::new(".")))?;
+    let svg = figure.to_svg().map_err(Error::failed)?;
+    output.write(name, svg)?;
+    print(&args.out.display().to_string())
+}

@@ -1,0 +1,484 @@
+//! Networks: hosts below, switches above them in layers.
+
+use std::collections::BTreeMap;
+
+use plotters::style::RGBColor;
+use plotters::style::text_anchor::HPos;
+
+use super::FigureError;
+use super::canvas::{Canvas, Drawn, GREY, INK, PLAIN, TEXT, Type, WIDTH, fit, text_width};
+
+/// A network to be drawn.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NetworkFigure {
+    /// What it is.
+    pub title: String,
+    /// A remark beside the title, in grey.
+    pub note: String,
+    /// Names of the switches.
+    pub switches: Vec<String>,
+    /// Names of the hosts, and their switches by number.
+    pub hosts: Vec<(String, usize)>,
+    /// Links between switches.
+    pub links: Vec<(usize, usize)>,
+}
+
+/// More hosts than this are drawn as one box per switch.
+const MOST_HOSTS: usize = 48;
+/// Width that a name takes which is written upwards, and with some space beside its box.
+const UPWARDS: f64 = 15.0;
+const APART: f64 = 18.0;
+/// Widest drawing.
+const MOST_WIDTH: f64 = 2_400.0;
+/// Between the rows, and above a row for links that go around others.
+const GAP: f64 = 74.0;
+const ARCS: f64 = 44.0;
+
+const SWITCH: RGBColor = RGBColor(221, 236, 247);
+const HOST: RGBColor = RGBColor(255, 255, 255);
+const LINK: RGBColor = RGBColor(140, 140, 140);
+
+/// How the names of a row are written.
+#[derive(Clone, Copy, PartialEq)]
+enum Names {
+    Across,
+    Upwards,
+    /// Of the first and the last only, above the row.
+    Ends,
+}
+
+/// Boxes side by side.
+struct Row {
+    labels: Vec<String>,
+    /// Their middles.
+    x: Vec<f64>,
+    names: Names,
+    width: f64,
+    height: f64,
+    color: RGBColor,
+}
+
+impl Row {
+    fn new(labels: Vec<String>, x: Vec<f64>, slot: f64, color: RGBColor) -> Self {
+        let widths = labels.iter().map(|label| text_width(label, TEXT));
+        let widest = widths.fold(0.0, f64::max).min(140.0);
+        let names = match slot {
+            slot if slot >= widest + 16.0 => Names::Across,
+            slot if slot >= UPWARDS - 0.01 => Names::Upwards,
+            _ => Names::Ends,
+        };
+        let (width, height) = match names {
+            Names::Across => (widest + 10.0, 24.0),
+            Names::Upwards => ((slot * 0.8).clamp(UPWARDS - 2.0, 22.0), widest + 10.0),
+            Names::Ends => (slot * 0.6, 10.0),
+        };
+        Self {
+            labels,
+            x,
+            names,
+            width,
+            height,
+            color,
+        }
+    }
+
+    /// Draws the boxes below `top`.
+    fn draw(&self, canvas: &Canvas<'_>, top: f64) -> Drawn {
+        let (half, bottom) = (self.width / 2.0, top + self.height);
+        for (label, x) in self.labels.iter().zip(&self.x) {
+            let corners = [
+                (x - half, top),
+                (x + half, top),
+                (x + half, bottom),
+                (x - half, bottom),
+            ];
+            canvas.polygon(&corners, self.color)?;
+            let mut outline = corners.to_vec();
+            outline.push(corners[0]);
+            canvas.path(&outline, INK, 0.8)?;
+            let middle = (*x, top + self.height / 2.0);
+            let upwards = Type {
+                upwards: true,
+                ..PLAIN
+            };
+            let name = fit(label, TEXT, 140.0);
+            match self.names {
+                Names::Across => canvas.text(&name, middle, HPos::Center, PLAIN)?,
+                Names::Upwards => canvas.text(&name, middle, HPos::Center, upwards)?,
+                Names::Ends => {}
+            }
+        }
+        let ends = [
+            (self.labels.first(), HPos::Left),
+            (self.labels.last(), HPos::Right),
+        ];
+        for ((label, side), x) in ends.into_iter().zip([self.x.first(), self.x.last()]) {
+            if let (Names::Ends, Some(label), Some(x)) = (self.names, label, x) {
+                let grey = Type {
+                    color: GREY,
+                    ..PLAIN
+                };
+                canvas.text(label, (*x, top - 10.0), side, grey)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where each switch is drawn: its layer, and its place there.
+struct Layers {
+    of: Vec<(usize, usize)>,
+    /// Switches of each layer from left to right, from the lowest layer on.
+    rows: Vec<Vec<usize>>,
+}
+
+impl NetworkFigure {
+    fn neighbours(&self) -> Vec<Vec<usize>> {
+        let mut all = vec![Vec::new(); self.switches.len()];
+        for &(a, b) in &self.links {
+            for (from, to) in [(a, b), (b, a)] {
+                if !all[from].contains(&to) {
+                    all[from].push(to);
+                }
+            }
+        }
+        all
+    }
+
+    /// Layers by the distance to the next switch with hosts; switches in a row are one layer, and those of a
+    /// ring, if all have hosts.
+    fn layers(&self) -> Layers {
+        let neighbours = self.neighbours();
+        let is_edge = |switch: usize| self.hosts.iter().any(|host| host.1 == switch);
+        let rings = self.links.len() >= self.switches.len();
+        let rows = match row(&neighbours) {
+            Some(row) if !rings || (0..self.switches.len()).all(is_edge) => vec![row],
+            _ => self.by_distance(&neighbours),
+        };
+        let mut of = vec![(0, 0); self.switches.len()];
+        for (layer, row) in rows.iter().enumerate() {
+            for (place, switch) in row.iter().enumerate() {
+                of[*switch] = (layer, place);
+            }
+        }
+        Layers { of, rows }
+    }
+
+    fn by_distance(&self, neighbours: &[Vec<usize>]) -> Vec<Vec<usize>> {
+        let mut layer = vec![usize::MAX; self.switches.len()];
+        let mut reached: Vec<usize> = self.hosts.iter().map(|host| host.1).collect();
+        reached.sort_unstable();
+        reached.dedup();
+        for switch in &reached {
+            layer[*switch] = 0;
+        }
+        let mut at = 0;
+        while let Some(&switch) = reached.get(at) {
+            at += 1;
+            for &next in &neighbours[switch] {
+                if layer[next] == usize::MAX {
+                    layer[next] = layer[switch] + 1;
+                    reached.push(next);
+                }
+            }
+        }
+        let mut rows: Vec<Vec<usize>> = Vec::new();
+        for (switch, layer) in layer.iter().enumerate() {
+            let layer = if *layer == usize::MAX { 0 } else { *layer };
+            rows.resize(rows.len().max(layer + 1), Vec::new());
+            rows[layer].push(switch);
+        }
+        // Each above what it is linked to (Sugiyama et al., 1981: the barycentre method); ties stay in
+        // their order.
+        let mut place = vec![0.0; self.switches.len()];
+        let places = |row: &[usize], place: &mut [f64]| {
+            for (number, switch) in row.iter().enumerate() {
+                place[*switch] = (number as f64 + 0.5) / row.len() as f64;
+            }
+        };
+        if let Some(lowest) = rows.first() {
+            places(lowest, &mut place);
+        }
+        for (upper, row) in rows.iter_mut().enumerate().skip(1) {
+            let mean = |switch: usize| {
+                let below = neighbours[switch]
+                    .iter()
+                    .filter(|next| layer[**next] + 1 == upper);
+                let (sum, count) = below.fold((0.0, 0.0), |(sum, count), next| {
+                    (sum + place[*next], count + 1.0)
+                });
+                sum / f64::max(count, 1.0)
+            };
+            let mut means: Vec<(f64, usize)> = row.iter().map(|one| (mean(*one), *one)).collect();
+            means.sort_by(|a, b| a.0.total_cmp(&b.0));
+            *row = means.into_iter().map(|(_, switch)| switch).collect();
+            places(row, &mut place);
+        }
+        rows
+    }
+
+    /// Hosts as they are drawn: each, or one box per switch; with the numbers of their switches.
+    fn boxes(&self) -> Vec<(String, usize)> {
+        if self.hosts.len() <= MOST_HOSTS {
+            return self.hosts.clone();
+        }
+        let mut by_switch: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+        for (name, switch) in &self.hosts {
+            by_switch.entry(*switch).or_default().push(name);
+        }
+        let together = |(switch, names): (usize, Vec<&str>)| match names[..] {
+            [] => (String::new(), switch),
+            [name] => (name.to_owned(), switch),
+            [first, .., last] => (format!("{first} … {last}"), switch),
+        };
+        by_switch.into_iter().map(together).collect()
+    }
+
+    /// The figure as the text of an SVG file, 800 pixels wide, or up to 2400 if there are many switches.
+    ///
+    /// # Errors
+    ///
+    /// Only if plotters fails, which it does not when it writes into memory.
+    pub fn to_svg(&self) -> Result<String, FigureError> {
+        let layers = self.layers();
+        let boxes = self.boxes();
+        let lowest = layers.rows.first().map_or(&[][..], Vec::as_slice);
+        let below: Vec<Vec<&(String, usize)>> = lowest
+            .iter()
+            .map(|switch| boxes.iter().filter(|host| host.1 == *switch).collect())
+            .collect();
+        // Slots of the lowest row: one per host's box. A switch without any has space for its name.
+        let least = if boxes.len() == self.hosts.len() {
+            2
+        } else {
+            1
+        };
+        let slots: Vec<usize> = below.iter().map(|hosts| hosts.len().max(least)).collect();
+        let most = layers.rows.iter().map(Vec::len).max().unwrap_or(1);
+        let most = slots.iter().sum::<usize>().max(most).max(1);
+        let width = (APART * most as f64 + 20.0)
+            .clamp(WIDTH, MOST_WIDTH)
+            .round();
+        let (left, inner) = (10.0, width - 20.0);
+
+        let slot = inner / slots.iter().sum::<usize>().max(1) as f64;
+        let (mut host_x, mut labels, mut lowest_x, mut used) =
+            (Vec::new(), Vec::new(), Vec::new(), 0);
+        for (hosts, slots) in below.iter().zip(&slots) {
+            let middle = |number: usize| left + (number as f64 + 0.5) * slot;
+            let (first, last) = (middle(used), middle(used + slots - 1));
+            let shift = (slots - hosts.len()) as f64 * slot / 2.0;
+            host_x.extend((0..hosts.len()).map(|number| middle(used + number) + shift));
+            labels.extend(hosts.iter().map(|host| host.0.clone()));
+            lowest_x.push((first + last) / 2.0);
+            used += slots;
+        }
+        let gap = |x: &[f64]| {
+            let between = x.windows(2).map(|pair| pair[1] - pair[0]);
+            between.fold(inner, f64::min)
+        };
+        let hosts_row = Row::new(labels, host_x, slot, HOST);
+        let mut rows = Vec::new();
+        for (number, row) in layers.rows.iter().enumerate() {
+            let labels = row
+                .iter()
+                .map(|switch| self.switches[*switch].clone())
+                .collect();
+            let even = |place| left + (place as f64 + 0.5) / row.len() as f64 * inner;
+            let x: Vec<f64> = match number {
+                0 => lowest_x.clone(),
+                _ => (0..row.len()).map(even).collect(),
+            };
+            let slot = gap(&x);
+            rows.push(Row::new(labels, x, slot, SWITCH));
+        }
+        // From the top: title, then the rows.
+        let mut tops = vec![0.0; rows.len()];
+        let mut y = 30.0 + 14.0;
+        for (number, row) in rows.iter().enumerate().rev() {
+            let around = self.links.iter().any(|(a, b)| {
+                let ((layer, x), (other, x2)) = (layers.of[*a], layers.of[*b]);
+                layer == number && other == number && x.abs_diff(x2) > 1
+            });
+            y += if around && number + 1 == rows.len() {
+                ARCS
+            } else {
+                0.0
+            };
+            tops[number] = y;
+            y += row.height + GAP;
+        }
+        let hosts_top = y - GAP / 3.0;
+        let height = (hosts_top + hosts_row.height + 10.0).round();
+        Canvas::draw_sized((width, height), &self.title, |canvas| {
+            let bold = Type {
+                bold: true,
+                ..PLAIN
+            };
+            canvas.text(&self.title, (left, 16.0), HPos::Left, bold)?;
+            let grey = Type {
+                color: GREY,
+                ..PLAIN
+            };
+            let beside = left + text_width(&self.title, TEXT * 1.12) + 10.0;
+            let note = fit(&self.note, TEXT, width - beside - 4.0);
+            canvas.text(&note, (beside, 16.0), HPos::Left, grey)?;
+            self.draw_links(canvas, &layers, &rows, &tops)?;
+            let above = lowest_x.iter().zip(&below);
+            let above = above.flat_map(|(x, hosts)| std::iter::repeat_n(*x, hosts.len()));
+            let bottom = rows
+                .first()
+                .zip(tops.first())
+                .map_or(0.0, |(row, top)| top + row.height);
+            for (switch_x, host_x) in above.zip(&hosts_row.x) {
+                canvas.path(&[(switch_x, bottom), (*host_x, hosts_top)], LINK, 0.8)?;
+            }
+            for (row, top) in rows.iter().zip(&tops) {
+                row.draw(canvas, *top)?;
+            }
+            hosts_row.draw(canvas, hosts_top)
+        })
+    }
+
+    fn draw_links(
+        &self,
+        canvas: &Canvas<'_>,
+        layers: &Layers,
+        rows: &[Row],
+        tops: &[f64],
+    ) -> Drawn {
+        let thickness = if self.links.len() > 300 { 0.4 } else { 1.0 };
+        let mut parallel: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+        for (a, b) in &self.links {
+            *parallel.entry((*a.min(b), *a.max(b))).or_default() += 1;
+        }
+        for ((a, b), count) in parallel {
+            let (lower, upper) = if layers.of[a].0 <= layers.of[b].0 {
+                (a, b)
+            } else {
+                (b, a)
+            };
+            let place = |switch: usize| {
+                let (layer, place) = layers.of[switch];
+                (
+                    layer,
+                    place,
+                    rows[layer].x[place],
+                    tops[layer],
+                    &rows[layer],
+                )
+            };
+            let ((layer, at, x, top, row), (other, to, x2, top2, row2)) =
+                (place(lower), place(upper));
+            for number in 0..count {
+                let aside = (number as f64 - (count - 1) as f64 / 2.0) * 4.0;
+                if layer != other {
+                    let ends = [(x + aside, top), (x2 + aside, top2 + row2.height)];
+                    canvas.path(&ends, LINK, thickness)?;
+                } else if at.abs_diff(to) == 1 {
+                    let y = top + row.height / 2.0 + aside;
+                    canvas.path(&[(x, y), (x2, y)], LINK, thickness)?;
+                } else {
+                    let rise = ARCS - 6.0 + aside;
+                    let arc = |step: u32| {
+                        let t = f64::from(step) / 24.0;
+                        (x + (x2 - x) * t, top - 4.0 * t * (1.0 - t) * rise)
+                    };
+                    let arc: Vec<_> = (0..=24).map(arc).collect();
+                    canvas.path(&arc, LINK, thickness)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The switches along a row or a ring, if none has more than two neighbours; from the first that is an
+/// end, or the first.
+fn row(neighbours: &[Vec<usize>]) -> Option<Vec<usize>> {
+    if neighbours.iter().any(|next| next.len() > 2) {
+        return None;
+    }
+    let mut row: Vec<usize> = Vec::new();
+    let mut there = vec![false; neighbours.len()];
+    // Ends first, so that a row is not begun in its middle.
+    let mut starts: Vec<usize> = (0..neighbours.len()).collect();
+    starts.sort_by_key(|switch| neighbours[*switch].len() == 2);
+    for start in starts {
+        let mut next = Some(start).filter(|switch| !there[*switch]);
+        while let Some(switch) = next {
+            there[switch] = true;
+            row.push(switch);
+            next = neighbours[switch]
+                .iter()
+                .copied()
+                .find(|next| !there[*next]);
+        }
+    }
+    Some(row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row_of(links: &[(usize, usize)], switches: usize) -> Option<Vec<usize>> {
+        let figure = NetworkFigure {
+            switches: (0..switches).map(|n| n.to_string()).collect(),
+            links: links.to_vec(),
+            ..NetworkFigure::default()
+        };
+        row(&figure.neighbours())
+    }
+
+    #[test]
+    fn rows_and_rings_are_walked_along() {
+        assert_eq!(row_of(&[(2, 0), (0, 1), (1, 3)], 4), Some(vec![2, 0, 1, 3]));
+        assert_eq!(row_of(&[(0, 1), (1, 2), (2, 0)], 3), Some(vec![0, 1, 2]));
+        assert_eq!(row_of(&[], 2), Some(vec![0, 1]));
+        assert_eq!(row_of(&[(0, 1), (0, 2), (0, 3)], 4), None);
+    }
+
+    #[test]
+    fn layers_are_distances_to_hosts() {
+        // Two pods of two, a spine above each pair of the same number.
+        let figure = NetworkFigure {
+            switches: (0..7).map(|n| format!("s{n}")).collect(),
+            hosts: vec![("a".to_owned(), 0), ("b".to_owned(), 1)],
+            links: vec![
+                (0, 2),
+                (0, 3),
+                (1, 4),
+                (1, 5),
+                (2, 6),
+                (3, 6),
+                (4, 6),
+                (5, 6),
+            ],
+            ..NetworkFigure::default()
+        };
+        let rows = figure.layers().rows;
+        assert_eq!(rows, [vec![0, 1], vec![2, 3, 4, 5], vec![6]]);
+        let ring = NetworkFigure {
+            switches: figure.switches[..4].to_vec(),
+            links: vec![(0, 2), (2, 1), (1, 3), (3, 0)],
+            ..figure
+        };
+        assert_eq!(ring.layers().rows, [vec![0, 1], vec![2, 3]]);
+    }
+
+    #[test]
+    fn many_hosts_are_one_box_per_switch() {
+        let hosts = |count: usize| NetworkFigure {
+            switches: vec!["left".to_owned(), "right".to_owned()],
+            hosts: (0..count)
+                .map(|n| (format!("h{n}"), usize::from(n == 0)))
+                .collect(),
+            links: vec![(0, 1)],
+            ..NetworkFigure::default()
+        };
+        assert_eq!(hosts(48).boxes().len(), 48);
+        let boxes = hosts(49).boxes();
+        assert_eq!(boxes, [("h1 … h48".to_owned(), 0), ("h0".to_owned(), 1)]);
+    }
+}
