@@ -18,8 +18,10 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use crate::engine::MS;
-use crate::fabric::measure::{Slowdowns, slowdowns};
-use crate::fabric::{self, Counts, Options, Report, RunError, Scenario};
+use crate::fabric::measure::{Finished, Slowdowns, slowdowns};
+use crate::fabric::series::{self, Point};
+use crate::fabric::{Options, Report, RunError, Scenario, run};
+use crate::figure::NetworkFigure;
 use crate::scenario::ScenarioError;
 
 /// A comparison that there is not.
@@ -85,8 +87,7 @@ pub struct Outcome {
     pub pause_frames: u64,
     /// Data packets that were marked, of all runs.
     pub marked_packets: u64,
-    /// Sampled in the first run, if it was.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Sampled in the first run.
     pub series: Vec<Series>,
     /// Each run, by its seed.
     pub runs: Vec<Report>,
@@ -103,6 +104,9 @@ pub struct Comparison {
     pub parameters: BTreeMap<String, String>,
     /// The schemes, in the order in which they were given.
     pub schemes: Vec<Outcome>,
+    /// A picture of the network.
+    #[serde(skip)]
+    pub network: NetworkFigure,
 }
 
 /// Keys and values as people write them; those of inner tables as `table.key`.
@@ -126,6 +130,7 @@ fn flat(table: &Table) -> BTreeMap<String, String> {
 pub struct Plan {
     schemes: Vec<(String, Scenario)>,
     seeds: u64,
+    network: NetworkFigure,
 }
 
 impl Plan {
@@ -170,6 +175,7 @@ impl Plan {
         Ok(Self {
             schemes: all,
             seeds,
+            network: base.figure().map_err(ScenarioError::from)?,
         })
     }
 
@@ -185,7 +191,7 @@ impl Plan {
     ///
     /// A run has no result; the first one in the order of schemes and seeds that is known is named.
     pub fn run(&self, threads: usize, progress: &AtomicU64) -> Result<Comparison, CompareError> {
-        type Done = Result<(Report, Counts), CompareError>;
+        type Done = Result<One, CompareError>;
         let next = AtomicUsize::new(0);
         let done: Mutex<Vec<Option<Done>>> = Mutex::new((0..self.runs()).map(|_| None).collect());
         let work = || {
@@ -200,12 +206,17 @@ impl Plan {
                     series: seed == 1,
                     ..Options::default()
                 };
-                let result =
-                    fabric::run(scenario, seed, &options).map_err(|error| CompareError::Run {
-                        scheme: scheme.clone(),
-                        seed,
-                        error,
-                    });
+                let result = run(scenario, seed, &options);
+                let result = result.map_err(|error| CompareError::Run {
+                    scheme: scheme.clone(),
+                    seed,
+                    error,
+                });
+                let result = result.map(|(report, counts)| One {
+                    report,
+                    finished: counts.finished,
+                    series: counts.series.as_ref().map_or(Vec::new(), over_time),
+                });
                 if result.is_err() {
                     // Nothing comes of the others.
                     next.store(self.runs(), Ordering::Relaxed);
@@ -226,7 +237,7 @@ impl Plan {
         Ok(self.comparison(results?))
     }
 
-    fn comparison(&self, results: Vec<(Report, Counts)>) -> Comparison {
+    fn comparison(&self, results: Vec<One>) -> Comparison {
         let mut results = results.into_iter();
         let outcome = |(scheme, _): &(String, Scenario)| {
             let of_scheme: Vec<_> = results.by_ref().take(self.seeds as usize).collect();
@@ -251,20 +262,65 @@ impl Plan {
             seeds: self.seeds,
             parameters: common,
             schemes,
+            network: self.network.clone(),
         }
     }
+}
+
+/// What a run gave.
+struct One {
+    report: Report,
+    finished: Vec<Finished>,
+    series: Vec<Series>,
+}
+
+/// Points of a series: steps of a run are joined until they are no more.
+const STEPS: usize = 250;
+
+/// What a run sampled, as people look at it.
+fn over_time(sampled: &series::Series) -> Vec<Series> {
+    let each = sampled.points.len().div_ceil(STEPS).max(1);
+    // Goodput: bytes per picosecond, times 8e3, are Gb/s.
+    let gbit = |point: &Point| point.delivered as f64 * 8e3 / sampled.step as f64;
+    let mean = |value: &dyn Fn(&Point) -> f64, points: &[Point]| {
+        points.iter().map(value).sum::<f64>() / points.len() as f64
+    };
+    let named = |name: &str, unit: &str, value: &dyn Fn(&[Point]) -> f64| {
+        let end = |number: usize| (number * each + each).min(sampled.points.len()) as u64;
+        let time = |number| (end(number) * sampled.step) as f64 / MS as f64;
+        let points = sampled.points.chunks(each).enumerate();
+        Series {
+            name: name.to_owned(),
+            unit: unit.to_owned(),
+            points: points.map(|(n, steps)| (time(n), value(steps))).collect(),
+        }
+    };
+    let longest = |steps: &[Point]| steps.iter().map(|point| point.longest).max();
+    vec![
+        named("Goodput", "payload (Gb/s)", &|steps| mean(&gbit, steps)),
+        named("Data that waits in switches", "kB, mean", &|steps| {
+            mean(&|point| point.queued as f64 / 1e3, steps)
+        }),
+        named("Longest queue", "kB", &|steps| {
+            longest(steps).map_or(0.0, |bytes| f64::from(bytes) / 1e3)
+        }),
+        named("Ports that may not send", "ports, mean", &|steps| {
+            mean(&|point| f64::from(point.off), steps)
+        }),
+    ]
 }
 
 /// Points of a distribution.
 const POINTS: usize = 500;
 
 /// The runs of a scheme as one.
-fn outcome(scheme: &str, results: Vec<(Report, Counts)>) -> Outcome {
-    let (runs, counts): (Vec<Report>, Vec<_>) = results.into_iter().unzip();
-    let series = counts.iter().find_map(|counts| counts.series.as_ref());
-    let series = series.map(over_time).unwrap_or_default();
-    let flows = counts.into_iter().flat_map(|counts| counts.finished);
-    let mut flows: Vec<_> = flows.collect();
+fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
+    let (mut runs, mut flows, mut series) = (Vec::new(), Vec::new(), Vec::new());
+    for one in results {
+        runs.push(one.report);
+        flows.extend(one.finished);
+        series.extend(one.series);
+    }
     let fct_slowdown = slowdowns(&mut flows);
     let mut all: Vec<f64> = flows.iter().map(|flow| flow.slowdown).collect();
     all.sort_by(f64::total_cmp);
@@ -294,33 +350,6 @@ fn outcome(scheme: &str, results: Vec<(Report, Counts)>) -> Outcome {
         series,
         runs,
     }
-}
-
-/// What is shown of a run over time.
-fn over_time(series: &fabric::series::Series) -> Vec<Series> {
-    let of = |name: &str, unit: &str, value: &dyn Fn(&fabric::series::Point) -> f64| {
-        let points = series.points.iter().zip(1..).map(|(point, number)| {
-            let ms = (number * series.step) as f64 / MS as f64;
-            (ms, value(point))
-        });
-        Series {
-            name: name.to_owned(),
-            unit: unit.to_owned(),
-            points: points.collect(),
-        }
-    };
-    let gbit = |bytes: u64| bytes as f64 * 8e3 / series.step as f64;
-    vec![
-        of("goodput of all flows", "Gb/s", &|point| {
-            gbit(point.delivered)
-        }),
-        of("longest queue", "kB", &|point| {
-            f64::from(point.longest) / 1e3
-        }),
-        of("ports that may not send", "ports", &|point| {
-            point.off.into()
-        }),
-    ]
 }
 
 /// Columns of [`Comparison::rows`].

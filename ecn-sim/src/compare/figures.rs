@@ -40,7 +40,7 @@ fn size(bytes: f64) -> String {
 
 impl Comparison {
     /// All figures: the distribution of slowdowns; slowdowns by size, if there are flows of several
-    /// sizes; what was sampled over time.
+    /// sizes; what was sampled over time; the network.
     ///
     /// # Errors
     ///
@@ -64,9 +64,14 @@ impl Comparison {
                 names.push(&series.name);
             }
         }
-        for (number, name) in names.into_iter().enumerate() {
-            figures.push(self.over_time(number, name)?);
+        for name in names {
+            figures.push(self.over_time(name)?);
         }
+        figures.push(Figure {
+            file: "network.svg".to_owned(),
+            caption: "The network".to_owned(),
+            svg: self.network.to_svg()?,
+        });
         Ok(figures)
     }
 
@@ -171,7 +176,7 @@ impl Comparison {
     }
 
     /// What all schemes sampled under this name.
-    fn over_time(&self, number: usize, name: &str) -> Result<Figure, FigureError> {
+    fn over_time(&self, name: &str) -> Result<Figure, FigureError> {
         let series = |one: &Outcome| {
             one.series
                 .iter()
@@ -192,7 +197,7 @@ impl Comparison {
             ..LineFigure::default()
         };
         Ok(Figure {
-            file: format!("series-{number}.svg"),
+            file: format!("{}.svg", name.to_lowercase().replace(' ', "-")),
             caption: format!("{name}, over time, with seed 1"),
             svg: figure.to_svg()?,
         })

@@ -41,19 +41,13 @@ fn outcomes_are_those_of_the_runs() {
         let marked: u64 = one.runs.iter().map(|run| run.marked_packets).sum();
         assert_eq!(one.marked_packets, marked);
         assert_eq!(marked > 0, one.scheme == "dcqcn");
-        let alone = fabric::run(
-            &{
-                let mut alone = scenario(&[&format!("scheme={}", one.scheme)]);
-                if one.scheme == "dcqcn" {
-                    alone.set_text("dcqcn.kmin=5kB").unwrap();
-                    alone.set_text("dcqcn.kmax=20kB").unwrap();
-                }
-                alone
-            },
-            2,
-            &Options::default(),
-        );
-        assert_eq!(alone.unwrap().0.fct_slowdown, one.runs[1].fct_slowdown);
+        let mut alone = scenario(&[&format!("scheme={}", one.scheme)]);
+        if one.scheme == "dcqcn" {
+            alone.set_text("dcqcn.kmin=5kB").unwrap();
+            alone.set_text("dcqcn.kmax=20kB").unwrap();
+        }
+        let (alone, _) = run(&alone, 2, &Options::default()).unwrap();
+        assert_eq!(alone.fct_slowdown, one.runs[1].fct_slowdown);
         let cdf = &one.fct_slowdown_cdf;
         assert!(cdf.is_sorted() && cdf.last().unwrap().1 == 1.0 && cdf[0].0 >= 1.0);
         let at_half = cdf.iter().find(|point| point.1 == 0.5).unwrap();
@@ -84,16 +78,10 @@ fn what_means_nothing_anywhere_is_refused() {
 }
 
 /// More schemes than can be told apart have panels of their own; one size has no figure by size; what was
-/// sampled has one.
+/// sampled and the network have theirs.
 #[test]
 fn figures_are_for_what_there_is() {
     let mut found = compared(&[], 1, 1);
-    let files_of = [
-        "slowdown-cdf.svg",
-        "series-0.svg",
-        "series-1.svg",
-        "series-2.svg",
-    ];
     let files = |found: &Comparison| -> Vec<String> {
         found
             .figures()
@@ -102,18 +90,18 @@ fn figures_are_for_what_there_is() {
             .map(|figure| figure.file)
             .collect()
     };
-    assert_eq!(files(&found), files_of);
-    found.schemes.iter_mut().for_each(|one| one.series.clear());
-    assert_eq!(files(&found), files_of[..1]);
-    found.schemes[1].series.push(Series {
-        name: "queue of P3".to_owned(),
-        unit: "bytes".to_owned(),
-        points: vec![(0.0, 1.0), (1.0, 5.0)],
-    });
-    assert_eq!(files(&found), ["slowdown-cdf.svg", "series-0.svg"]);
+    let always = [
+        "slowdown-cdf.svg",
+        "goodput.svg",
+        "data-that-waits-in-switches.svg",
+        "longest-queue.svg",
+        "ports-that-may-not-send.svg",
+        "network.svg",
+    ];
+    assert_eq!(files(&found), always);
     let html = found.html(&found.figures().unwrap());
     assert!(
-        html.contains("queue of P3, over time") && !html.contains("<?xml"),
+        html.contains("Longest queue, over time") && !html.contains("<?xml"),
         "{html}"
     );
     assert!(
@@ -128,15 +116,38 @@ fn figures_are_for_what_there_is() {
     for one in &mut found.schemes {
         (one.fct_slowdown, one.fct_slowdown_cdf, one.series) = Default::default();
     }
-    assert_eq!(files(&found), Vec::<String>::new());
+    assert_eq!(files(&found), ["network.svg"]);
     let poisson = ["workload=poisson", "cdf=hadoop", "duration=100us"];
     let settings = ["senders=20", "flow_size=1MB"];
     let settings = [&settings[..], &poisson].concat();
     let mut found = compared(&settings, 1, 1);
     let tables = |found: &Comparison| found.html(&[]).matches("class=\"sizes\"").count();
     assert_eq!(tables(&found), 1);
-    let all = [&files_of[..1], &["slowdown-by-size.svg"], &files_of[1..]].concat();
-    assert_eq!(files(&found), all);
+    assert_eq!(files(&found)[1], "slowdown-by-size.svg");
     found.schemes[0].fct_slowdown.by_size.pop();
     assert_eq!(tables(&found), 2);
+}
+
+/// As much as arrives, and no more points than can be seen.
+#[test]
+fn series_hold_what_was_sampled() {
+    let found = compared(&["flow_size=3MB"], 1, 1);
+    for one in &found.schemes {
+        let [goodput, queued, longest, off] = &one.series[..] else {
+            panic!("four series")
+        };
+        assert!((50..=STEPS).contains(&goodput.points.len()));
+        assert!(goodput.points.is_sorted_by(|a, b| a.0 < b.0));
+        let step = goodput.points[0].0;
+        let megabytes: f64 = goodput
+            .points
+            .iter()
+            .map(|(_, gbit)| gbit * step / 8.0)
+            .sum();
+        // All but what came after the last whole step.
+        assert!((11.5..=12.0).contains(&megabytes), "{megabytes}");
+        let most = |series: &Series| series.points.iter().map(|p| p.1).fold(0.0, f64::max);
+        assert!(most(longest) > 10.0 && most(queued) >= most(longest) * 0.5);
+        assert!(most(off) <= 8.0 && most(goodput) <= 100.0);
+    }
 }

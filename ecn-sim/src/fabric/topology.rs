@@ -474,33 +474,60 @@ impl Topology {
         2 + edges.filter_map(most).max().unwrap_or_default()
     }
 
-    /// The switch that has a port, or whose host has it.
-    fn switch_of(&self, port: u32) -> usize {
-        let port = if port < self.hosts {
-            self.peer[port as usize]
-        } else {
-            port
-        };
-        self.node[port as usize] as usize
+    /// Which switches are on a way between hosts: not those of a fat tree's pods without any.
+    fn in_use(&self) -> Vec<bool> {
+        let mut used = vec![false; self.names.len()];
+        let mut edges: Vec<u32> = (0..self.hosts).map(|host| self.edge(host)).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        for target in 0..self.edges {
+            let mut reached = edges.clone();
+            let mut seen = vec![false; self.names.len()];
+            while let Some(switch) = reached.pop() {
+                if std::mem::replace(&mut seen[switch as usize], true) {
+                    continue;
+                }
+                used[switch as usize] = true;
+                let route = self.routes[(switch * self.edges + target) as usize];
+                let ports = &self.sets[route.first as usize..][..route.ports.into()];
+                reached.extend(ports.iter().filter_map(|port| self.neighbour(*port)));
+            }
+        }
+        used
     }
 
-    /// A picture of it.
+    /// A picture of it, without switches that are on no way between hosts.
     pub fn figure(&self, title: &str, note: &str) -> NetworkFigure {
-        let host = |host| (self.host_name(host), self.switch_of(host));
-        let between = self.hosts..self.peer.len() as u32;
-        let between = between.filter(|port| self.peer[*port as usize] > *port);
-        let link = |port: u32| {
-            (
-                self.switch_of(port),
-                self.switch_of(self.peer[port as usize]),
-            )
+        let used = self.in_use();
+        // Numbers among those that are drawn.
+        let drawn: Vec<usize> = used
+            .iter()
+            .scan(0, |next, used| {
+                let number = *next;
+                *next += usize::from(*used);
+                Some(number)
+            })
+            .collect();
+        let unused = used.iter().filter(|used| !**used).count();
+        let note = match unused {
+            0 => note.to_owned(),
+            _ => {
+                format!("{note}; not drawn: {unused} switches out of use")
+            }
         };
+        let names = self.names.iter().zip(&used).filter(|(_, used)| **used);
+        let between = (self.hosts..self.peer.len() as u32).filter_map(|port| {
+            let peer = self.peer[port as usize];
+            let [a, b] = [port, peer].map(|port| self.node[port as usize] as usize);
+            (peer > port && used[a] && used[b]).then(|| (drawn[a], drawn[b]))
+        });
+        let host = |host| (self.host_name(host), drawn[self.edge(host) as usize]);
         NetworkFigure {
             title: title.to_owned(),
-            note: note.to_owned(),
-            switches: self.names.clone(),
+            note,
+            switches: names.map(|(name, _)| name.clone()).collect(),
             hosts: (0..self.hosts).map(host).collect(),
-            links: between.map(link).collect(),
+            links: between.collect(),
         }
     }
 
@@ -592,6 +619,24 @@ mod tests {
         assert!(uses.values().all(|n| (850..=1150).contains(n)), "{uses:?}");
         let first: HashSet<u32> = (0..100).map(|_| walk(&topology, 0, 127, 42)[1]).collect();
         assert_eq!(first.len(), 1);
+    }
+
+    #[test]
+    fn pictures_are_of_what_is_in_use() {
+        let figure = |plan| Topology::new(plan).unwrap().figure("", "note");
+        let whole = figure(fat_tree(128, 8));
+        assert_eq!((whole.switches.len(), whole.links.len()), (80, 256));
+        assert_eq!(whole.note, "note");
+        // Four pods of eight, and the cores, which are numbered behind all edges and aggregations.
+        let half = figure(fat_tree(64, 8));
+        assert_eq!((half.switches.len(), half.links.len()), (48, 128));
+        assert_eq!(half.switches[16], "agg0");
+        assert!(
+            half.note.contains("not drawn: 32 switches"),
+            "{}",
+            half.note
+        );
+        assert_eq!(half.hosts[63], ("h63".to_owned(), 15));
     }
 
     #[test]
