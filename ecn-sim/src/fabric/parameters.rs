@@ -161,7 +161,8 @@ pub struct Parameters {
     pub xon_gap: Auto<Size>,
     /// Memory of each port for what still arrives after it asked for a pause. `auto`: as much as can.
     pub headroom: Auto<Size>,
-    /// Bytes that a flow may have in flight. `auto`: no limit.
+    /// Bytes that a flow may have in flight. `auto`: no limit; with HP's schemes, which have a fixed window
+    /// beside the rate, what the longest path takes in a round trip.
     pub window: Auto<Size>,
     /// Tail drop: a flow that got no ACK for so long sends again what is not acknowledged;
     /// the time doubles up to 64 times as long while there is no progress.
@@ -481,6 +482,15 @@ impl Scenario {
             buffer: own.buffer.bytes(),
             idle_rtt: u64::from(links) * (2 * self.delay() + wire),
         }
+    }
+
+    /// Bytes that a flow may have in flight if nothing else was said.
+    pub fn usual_window(&self, network: &scheme::Network) -> Size {
+        let round_trip = u128::from(network.line.bytes_per_s()) * u128::from(network.idle_rtt);
+        Size::from_bytes(match self.parameters.scheme {
+            scheme::Name::Hp(..) => (round_trip / 1_000_000_000_000) as u64,
+            _ => u64::MAX,
+        })
     }
 
     /// Headroom of a port, bytes; none without PFC.

@@ -31,7 +31,6 @@ use super::topology::Topology;
 use super::workload::{Arrival, Arrivals, arrivals};
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD};
 use crate::model::ModelError;
-use crate::units::Size;
 
 /// What happens to the packet, port or flow whose number comes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,9 +225,10 @@ impl<'a> Run<'a> {
             used: 0,
         });
         let rate = u128::from(own.link_rate.bytes_per_s());
-        let window = own.window.or(Size::from_bytes(u64::MAX)).bytes() / u64::from(own.payload);
         let network = scenario.network(topology.longest());
         let rules = scenario.schemes.rules(own.scheme, &network)?;
+        let window = own.window.or(scenario.usual_window(&network)).bytes();
+        let window = (window / u64::from(own.payload)).max(1);
         let detection = Detection::new(scenario, &rules, topology, seed)?;
         let mut run = Self {
             agenda: Lanes::default(),
