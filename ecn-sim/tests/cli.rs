@@ -197,6 +197,7 @@ fn a_data_centre_prints_the_contract() {
         "scenario",
         "seed",
         "setup_s",
+        "undetermined_packets",
         "wall_s",
     ];
     let mut found = keys(&run);
@@ -229,6 +230,45 @@ fn a_data_centre_prints_the_contract() {
     assert_eq!(run, again);
 }
 
+/// `--out`: each flow, what happened when, and pictures of it.
+#[test]
+fn a_data_centre_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().to_string_lossy().into_owned();
+    let words = ["run", "chain", "--set", "scheme=dcqcn+tcd", "--out", &out];
+    let output = sim(&words);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let expected = [
+        "flows.csv",
+        "queues.svg",
+        "rates.svg",
+        "run.json",
+        "series.csv",
+    ];
+    assert_eq!(files_in(folder.path()), expected);
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("a file");
+    let run: Value = serde_json::from_str(&read("run.json")).expect("JSON");
+    let rows = |name: &str| -> Vec<Vec<f64>> {
+        let text = read(name);
+        let row = |row: &str| {
+            row.split(',')
+                .map(|v| v.parse().expect("a number"))
+                .collect()
+        };
+        text.lines().skip(1).map(row).collect()
+    };
+    let flows = rows("flows.csv");
+    assert_eq!(run["flows_finished"], flows.len());
+    let payload: f64 = flows.iter().map(|flow| flow[3]).sum();
+    let series = rows("series.csv");
+    let delivered: f64 = series.iter().map(|step| step[1]).sum();
+    // All but what the last, unfinished step brought.
+    assert!(delivered <= payload && delivered > 0.99 * payload);
+    assert!((2..2_000).contains(&series.len()));
+    assert!(series.iter().any(|step| step[3] > 0.0 && step[5] > 0.0));
+}
+
 /// Each workload and scheme by name, as a table.
 #[test]
 fn a_data_centre_runs_every_workload() {
@@ -236,7 +276,14 @@ fn a_data_centre_runs_every_workload() {
     let file = folder.path().join("flows.csv");
     fs::write(&file, "start_ns,from,to,bytes\n0,0,1,5000\n1000,1,0,7000\n").expect("flows");
     let file = format!("workload=file:{}", file.display());
-    for workload in ["permutation", "all-to-all", "poisson", "on-off", &file] {
+    for workload in [
+        "permutation",
+        "all-to-all",
+        "poisson",
+        "on-off",
+        "all-reduce",
+        &file,
+    ] {
         let workload = if workload == file {
             file.clone()
         } else {
@@ -616,7 +663,7 @@ fn bad_input_of_a_data_centre_is_refused() {
         assert!(error.contains(needed), "{words:?}: {error}");
         assert!(output.stdout.is_empty(), "{words:?}");
     }
-    for more in [["--window", "1ms..2ms"], ["--out", "out"]] {
+    for more in [["--window", "1ms..2ms"], ["--threads", "0"]] {
         let output = sim(&["run", "fat-tree", more[0], more[1]]);
         assert_eq!(output.status.code(), Some(2), "{more:?}");
     }

@@ -229,6 +229,42 @@ fn dcqcn_shares_a_link() {
     assert!((a / b - 1.0).abs() < 0.1, "{a} {b}");
 }
 
+/// A ring of eight: 14 steps, each a flow of its own between neighbours, one after the other.
+#[test]
+fn all_reduce_goes_round() {
+    let settings = set(&["hosts=8", "workload=all-reduce", "flow_size=800kB"]);
+    let scenario = scenario(Kind::LeafSpine, &settings);
+    let counts = counts(&scenario, 1);
+    assert_eq!(
+        counts,
+        Counts {
+            most_packets: counts.most_packets,
+            ..counts_by(&scenario, 1, 3)
+        }
+    );
+    assert_eq!(counts.finished.len(), 8 * 14);
+    for flow in &counts.finished {
+        assert_eq!((flow.to, flow.bytes), ((flow.from + 1) % 8, 100_000));
+        let step = (flow.id - 1) / 8;
+        let Some(before) = step.checked_sub(1) else {
+            assert_eq!(flow.start, 0);
+            continue;
+        };
+        // It starts when that of the step before is at its sender, an ACK's way before that is finished.
+        let id = before * 8 + (flow.from + 7) % 8 + 1;
+        let before = counts
+            .finished
+            .iter()
+            .find(|flow| flow.id == id)
+            .expect("a flow");
+        let end = before.start + before.time;
+        assert!(
+            (end - 5_000_000..end).contains(&flow.start),
+            "{flow:?} {before:?}"
+        );
+    }
+}
+
 /// What does not fit is dropped, and sent again.
 #[test]
 fn tail_drop_loses_and_repeats() {

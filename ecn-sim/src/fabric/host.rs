@@ -335,6 +335,12 @@ impl Run<'_> {
         } else {
             self.packets.remove(number);
         }
+        if complete
+            && let Some(ring) = self.ring
+            && let Some((id, next)) = ring.after(packet.id, to)
+        {
+            self.start(id, next);
+        }
     }
 
     fn acknowledge(&mut self, ack: Packet) {

@@ -117,7 +117,7 @@ pub struct Parameters {
     pub workload: Workload,
     /// Incast: how many send to one.
     pub senders: u32,
-    /// Incast, permutation, all-to-all and on-off: payload of each flow.
+    /// Incast, permutation, all-to-all and on-off: payload of each flow. All-reduce: the vector.
     pub flow_size: Size,
     /// Poisson and on-off: payload that is offered, as a share of the hosts' links.
     pub load: Fraction,
@@ -550,6 +550,10 @@ impl Scenario {
             }
         }
         self.check_plan()?;
+        if own.workload == Workload::AllReduce && own.hosts > 2_048 {
+            let reason = "up to 2048 is allowed with workload=all-reduce: flows are numbered";
+            return Err(ModelError::new("hosts", own.hosts, reason));
+        }
         if own.workload == Workload::AllToAll && own.hosts > 2_048 {
             let reason =
                 "up to 2048 is allowed with workload=all-to-all: all flows are there at once";

@@ -28,7 +28,7 @@ use super::scheme::{Control, Notice};
 use super::series::{Series, Trace, Traced};
 use super::switch::{Limits, Memory, Port, Threshold};
 use super::topology::Topology;
-use super::workload::{Arrival, Arrivals, arrivals};
+use super::workload::{Arrival, Arrivals, Ring, arrivals};
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD};
 use crate::model::ModelError;
 
@@ -158,6 +158,8 @@ pub struct Run<'a> {
     detection: Detection,
     detects: Detects,
     arrivals: Arrivals,
+    /// Flows that start when others are there.
+    pub(super) ring: Option<Ring>,
     upcoming: Option<Arrival>,
     /// Number of that one.
     upcoming_id: u32,
@@ -241,6 +243,7 @@ impl<'a> Run<'a> {
             detection,
             control: Control::new(rules, topology.hosts),
             arrivals: arrivals(own, seed)?,
+            ring: Ring::of(own),
             upcoming: None,
             upcoming_id: 0,
             leaving: vec![Vec::new(); part.count()],

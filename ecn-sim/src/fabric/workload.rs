@@ -29,6 +29,9 @@ pub enum Workload {
     /// Each host to another one as in a permutation, in bursts of `flow_size` with pauses between them; where
     /// in that period a host begins is random.
     OnOff,
+    /// Ring all-reduce (Patarasuk and Yuan, 2009) of a vector of `flow_size`: in each of 2 (N - 1) steps each host
+    /// sends an N-th of it to the next one, as soon as it has got that of the step before.
+    AllReduce,
     /// From a CSV file: a line `start_ns,from,to,bytes`, then such numbers; hosts count from 0.
     File(PathBuf),
 }
@@ -39,6 +42,7 @@ const WORKLOADS: &[&str] = &[
     "all-to-all",
     "poisson",
     "on-off",
+    "all-reduce",
     "file:FILE",
 ];
 
@@ -50,6 +54,7 @@ impl fmt::Display for Workload {
             Self::AllToAll => f.write_str("all-to-all"),
             Self::Poisson => f.write_str("poisson"),
             Self::OnOff => f.write_str("on-off"),
+            Self::AllReduce => f.write_str("all-reduce"),
             Self::File(file) => write!(f, "file:{}", file.display()),
         }
     }
@@ -71,6 +76,7 @@ impl FromStr for Workload {
             "all-to-all" => Self::AllToAll,
             "poisson" => Self::Poisson,
             "on-off" => Self::OnOff,
+            "all-reduce" => Self::AllReduce,
             _ => Self::File(file_of(text).ok_or_else(|| KeywordError::new(text, WORKLOADS))?),
         })
     }
@@ -242,6 +248,45 @@ pub struct Arrival {
     pub bytes: u64,
 }
 
+/// The ring of an all-reduce.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    hosts: u32,
+    bytes: u64,
+}
+
+impl Ring {
+    fn new(parameters: &Parameters) -> Self {
+        let (hosts, bytes) = (parameters.hosts, parameters.flow_size.bytes());
+        Self {
+            hosts,
+            bytes: bytes.div_ceil(hosts.into()),
+        }
+    }
+
+    /// That of a workload, if it has one.
+    pub fn of(parameters: &Parameters) -> Option<Self> {
+        (parameters.workload == Workload::AllReduce).then(|| Self::new(parameters))
+    }
+
+    /// What a host sends in a step, and the flow's number: by steps, from 1 on.
+    fn step(&self, step: u32, host: u32) -> (u32, Arrival) {
+        let arrival = Arrival {
+            start: 0,
+            from: host,
+            to: (host + 1) % self.hosts,
+            bytes: self.bytes,
+        };
+        (step * self.hosts + host + 1, arrival)
+    }
+
+    /// What a host sends when all of this flow is there.
+    pub fn after(&self, id: u32, host: u32) -> Option<(u32, Arrival)> {
+        let step = (id - 1) / self.hosts + 1;
+        (step < 2 * (self.hosts - 1)).then(|| self.step(step, host))
+    }
+}
+
 /// Flows in the order of their starts, made as they are needed.
 pub type Arrivals = Box<dyn Iterator<Item = Arrival> + Send>;
 
@@ -296,6 +341,10 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
             // Not the others' stream: these are the same with and without bursts.
             let random = Pcg64Mcg::seed_from_u64(seed ^ 1 << 62);
             Box::new(merged(flows, bursts(parameters, random)))
+        }
+        Workload::AllReduce => {
+            let ring = Ring::new(parameters);
+            Box::new((0..hosts).map(move |host| ring.step(0, host).1))
         }
         Workload::OnOff => {
             let rate = parameters.link_rate.bytes_per_s() as f64 * parameters.load.as_f64();
