@@ -1,10 +1,11 @@
 //! How fast the HP scenario runs: packet-hops (a data packet crossing a link) and events per second,
-//! with each queue.
+//! with each queue; and data centres, with each number of threads.
 
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ecn_sim::engine::{Calendar, Heap, Queue};
+use ecn_sim::fabric::{self, parts};
 use ecn_sim::measure::Record;
 use ecn_sim::network::Network;
 use ecn_sim::scenario::Scenario;
@@ -67,6 +68,38 @@ fn bench(criterion: &mut Criterion) {
     }
 }
 
+/// Issue-sized runs: 20 MB from each of 20 hosts to one, and 625 kB from each of 1,024 to another.
+const FABRICS: [(&str, &[&str], &[u16]); 2] = [
+    ("incast", &["senders=20", "flow_size=20MB"], &[1]),
+    (
+        "permutation",
+        &["hosts=1024", "workload=permutation", "flow_size=625kB"],
+        &[1, 2, 4],
+    ),
+];
+
+fn data_centres(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("data-hops");
+    group.sample_size(10);
+    for (name, settings, threads) in FABRICS {
+        let mut scenario = fabric::Scenario::find("fat-tree").expect("built in");
+        for setting in settings {
+            scenario.set_text(setting).expect("a setting");
+        }
+        let topology = scenario.topology().expect("a topology");
+        for &threads in threads {
+            let options = fabric::Options {
+                threads,
+                ..fabric::Options::default()
+            };
+            let run = || parts::run(&scenario, &topology, 1, &options).expect("a run");
+            group.throughput(Throughput::Elements(run().data_packet_hops));
+            group.bench_function(format!("{name}-{threads}"), |b| b.iter(|| black_box(run())));
+        }
+    }
+    group.finish();
+}
+
 fn config() -> Criterion {
     let seconds = std::time::Duration::from_secs;
     Criterion::default()
@@ -76,5 +109,5 @@ fn config() -> Criterion {
         .without_plots()
 }
 
-criterion_group! { name = hops; config = config(); targets = bench }
+criterion_group! { name = hops; config = config(); targets = bench, data_centres }
 criterion_main!(hops);

@@ -25,6 +25,11 @@ impl Bar {
         Self::new(end, MS, template)
     }
 
+    /// Of simulated time that nobody knows the end of.
+    pub fn of_time_so_far() -> Self {
+        Self::new(0, crate::engine::NS * 1_000, "{spinner} {pos} us simulated")
+    }
+
     /// Of so many runs.
     pub fn of_runs(runs: u64) -> Self {
         Self::new(runs, 1, "{wide_bar} {pos} of {len} runs, {eta} left")

@@ -27,6 +27,7 @@ fn counts_by(scenario: &Scenario, seed: u64, threads: u16) -> Counts {
         threads,
         series: true,
         trace: true,
+        position: None,
     };
     parts::run(scenario, &topology, seed, &options).expect("a run without a broken invariant")
 }

@@ -24,11 +24,12 @@ enum What {
     Datapath,
 }
 
-/// A benchmark: its group is the unit of its throughput, its name `MODEL-QUEUE`.
+/// A benchmark: its group is the unit of its throughput, its name `MODEL-VARIANT`: an event queue, or a number
+/// of threads.
 struct Bench {
     unit: String,
     model: String,
-    queue: String,
+    variant: String,
     /// Median time of a run, ns.
     median_ns: f64,
     /// Units in a run.
@@ -79,22 +80,25 @@ fn simulator() -> Result<ExitCode> {
     if benches.is_empty() {
         bail!("no result in {}", results.display());
     }
-    println!("median of a run of HP's Fig. 1 over 100 ms, one core\n");
     println!(
-        "{:<8} {:<18} {:<9} {:>8} {:>12} {:>8}",
-        "unit", "model", "queue", "ms", "million/s", "ratio"
+        "medians: HP's Fig. 1 over 100 ms with each event queue, data centres with each number of threads\n"
+    );
+    println!(
+        "{:<9} {:<18} {:<9} {:>8} {:>12} {:>8}",
+        "unit", "model", "variant", "ms", "million/s", "ratio"
     );
     for bench in &benches {
-        // To the standard library's heap, measured beside it.
+        // To the standard library's heap, or to one thread, measured beside it.
         let reference = benches.iter().find(|other| {
-            (&other.unit, &other.model) == (&bench.unit, &bench.model) && other.queue == "heap"
+            (&other.unit, &other.model) == (&bench.unit, &bench.model)
+                && ["heap", "1"].contains(&other.variant.as_str())
         });
-        let ratio = reference.map_or(1.0, |heap| heap.median_ns / bench.median_ns);
+        let ratio = reference.map_or(1.0, |other| other.median_ns / bench.median_ns);
         println!(
-            "{:<8} {:<18} {:<9} {:>8.2} {:>12.1} {ratio:>8.2}",
+            "{:<9} {:<18} {:<9} {:>8.2} {:>12.1} {ratio:>8.2}",
             bench.unit,
             bench.model,
-            bench.queue,
+            bench.variant,
             bench.median_ns / 1e6,
             bench.rate(),
         );
@@ -113,7 +117,7 @@ fn read(results: &Path) -> Result<Vec<Bench>> {
             };
             let median = number(&file("estimates.json")?, &["median", "point_estimate"]);
             let count = number(&file("benchmark.json")?, &["throughput", "Elements"]);
-            let ((model, queue), median_ns, count) = bench
+            let ((model, variant), median_ns, count) = bench
                 .rsplit_once('-')
                 .zip(median)
                 .zip(count)
@@ -122,7 +126,7 @@ fn read(results: &Path) -> Result<Vec<Bench>> {
             benches.push(Bench {
                 unit: group.clone(),
                 model: model.to_owned(),
-                queue: queue.to_owned(),
+                variant: variant.to_owned(),
                 median_ns,
                 count,
             });

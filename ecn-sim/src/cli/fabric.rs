@@ -12,6 +12,7 @@ use crate::fabric::{self, Counts, Options, Report, Scenario};
 use crate::figure::{Line, LineFigure, Panel};
 use crate::keyword::suggestion;
 use crate::output::{Output, csv};
+use crate::progress;
 use crate::units::{Rate, Size};
 
 /// A data centre by name or from a file, if it is one.
@@ -42,12 +43,15 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
         return Err(Error::usage(reason));
     }
     let output = args.out.as_deref().map(Output::new).transpose()?;
+    let bar = progress::Bar::of_time_so_far();
     let options = Options {
         threads: args.threads,
         series: output.is_some(),
         trace: false,
+        position: Some(bar.position()),
     };
     let (report, counts) = fabric::run(&scenario, args.seed, &options)?;
+    bar.finish();
     if let Some(output) = output {
         let topology = scenario.topology().map_err(fabric::RunError::from)?;
         write(&output, &topology, &counts, &report)?;

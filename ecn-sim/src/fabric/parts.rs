@@ -6,7 +6,7 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{hint, thread};
 
 use super::packet::Packet;
@@ -87,7 +87,7 @@ fn split(topology: &Topology, parts: u16) -> Vec<u16> {
 }
 
 /// How a run is done, beside its scenario.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Threads; what a run counts does not depend on how many.
     pub threads: u16,
@@ -95,6 +95,8 @@ pub struct Options {
     pub series: bool,
     /// Keep what happens to ports: grows with the run.
     pub trace: bool,
+    /// Where the run says now and then how far it is, in simulated time.
+    pub position: Option<Arc<AtomicU64>>,
 }
 
 impl Default for Options {
@@ -103,6 +105,7 @@ impl Default for Options {
             threads: 1,
             series: false,
             trace: false,
+            position: None,
         }
     }
 }
@@ -126,6 +129,9 @@ pub fn run(
         let mut run = Run::new(scenario, topology, part, seed)?;
         if options.series {
             run.watch(FIRST_STEP);
+        }
+        if part.number == 0 {
+            run.position.clone_from(&options.position);
         }
         if options.trace {
             run.trace = Some(Trace::new(topology.peer.len()));

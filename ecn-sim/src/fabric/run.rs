@@ -13,6 +13,8 @@ mod invariants;
 pub use invariants::finish;
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ecn_core::tcd::Mark;
 use foldhash::fast::FixedState;
@@ -109,7 +111,7 @@ const fn wire_time(byte_time: u64, bytes: u32) -> Time {
 }
 
 /// Events between two looks at everything.
-const CHECK_EVENTS: u64 = 1 << 22;
+const CHECK_EVENTS: u64 = 1 << 21;
 
 /// What a run counted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -190,6 +192,8 @@ pub struct Run<'a> {
     until_check: u64,
     pub(super) series: Option<Series>,
     pub(super) trace: Option<Trace>,
+    /// Where it says how far it is.
+    pub(super) position: Option<Arc<AtomicU64>>,
     /// When its next sample is due.
     pub(super) sample_due: Time,
     pub(super) error: Option<RunError>,
@@ -283,6 +287,7 @@ impl<'a> Run<'a> {
             until_check: CHECK_EVENTS,
             series: None,
             trace: None,
+            position: None,
             sample_due: Time::MAX,
             error: None,
         };
@@ -309,6 +314,9 @@ impl<'a> Run<'a> {
                     return;
                 }
                 self.until_check = self.counts.events + CHECK_EVENTS;
+                if let Some(position) = &self.position {
+                    position.store(self.now(), Ordering::Relaxed);
+                }
                 self.check();
             }
         }
