@@ -54,6 +54,13 @@ const fn packets(bytes: u32, segment: u32) -> u32 {
     }
 }
 
+/// Whether a sequence number lies behind another, RFC 9293 section 3.4.
+#[inline(always)]
+#[must_use]
+pub const fn is_later(number: u32, other: u32) -> bool {
+    number.wrapping_sub(other) as i32 > 0
+}
+
 /// What a step of the counter means when `n` packets are newly acknowledged. `None`: nothing that the
 /// receiver would say; an overtaken segment, or several lost ones.
 #[inline(always)]
@@ -266,6 +273,13 @@ impl Sender {
         self.state = SENT | ACKED | SYNCED | HEARD;
     }
 
+    /// Whether [`Sender::send`] would change nothing but [`Sender::end`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_known(state: u32, longest: u32, segment: u32) -> bool {
+        state & SENT != 0 && segment <= longest
+    }
+
     /// Data leaves: `bytes` from number `sequence` on, in segments of `segment` bytes. Returns whether
     /// it is surely sent for the first time.
     #[inline(always)]
@@ -275,7 +289,7 @@ impl Sender {
         }
         let end = sequence.wrapping_add(bytes);
         let known = self.state & SENT != 0;
-        let new = end.wrapping_sub(self.end) as i32 > 0;
+        let new = is_later(end, self.end);
         if new || !known {
             self.end = end;
             self.state |= SENT;
@@ -285,6 +299,10 @@ impl Sender {
 
     /// Takes a segment from the receiver. `sent`: packets that the source had handed to its device;
     /// `departed`: of these, packets that had left it (both modulo 2^32). No packets: no news.
+    ///
+    /// [`Sender::end`] may be ahead of `sent`, by what is being counted at this moment: as much seems to be on its
+    /// way still, until the next segment. Behind it, packets would seem to have come before they left, and
+    /// [`Sender::floor`] would fall for good.
     #[inline(always)]
     pub fn take(&mut self, a: Ack, sent: u32, departed: u32) -> News {
         let on_way = self.end.wrapping_sub(a.ack) as i32;

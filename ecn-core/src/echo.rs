@@ -117,6 +117,8 @@ pub const FRESH: u32 = 8;
 pub const HIDE: u32 = 1;
 /// [`Receiver::count_tcp`]: an echo must say what ACKs cannot.
 pub const SAY: u32 = 2;
+/// [`Receiver::count_tcp`]: it was settled ([`Receiver::is_settled`]) and is not any more.
+pub const STIR: u32 = 4;
 
 /// What a receiver keeps per flow.
 #[repr(C)]
@@ -193,7 +195,7 @@ impl Receiver {
     }
 
     /// Counts a TCP super-packet of `n` segments of `segment` bytes, which ends before sequence number
-    /// `end`. Returns [`HIDE`] and [`SAY`], or-ed.
+    /// `end`. Returns [`HIDE`], [`SAY`] and [`STIR`], or-ed.
     #[inline(always)]
     pub fn count_tcp(
         &mut self,
@@ -214,15 +216,17 @@ impl Receiver {
         if self.flags & NEGOTIATED != 0 {
             return 0;
         }
+        let settled = Self::is_settled(self.flags, self.ace.unsaid);
         let say = self.ace.count(segment, if ce { n } else { 0 }, now_ns);
+        let stir = if settled && ce { STIR } else { 0 };
         if self.flags & PLAIN != 0 {
-            return if ce { HIDE } else { 0 } | if say { SAY } else { 0 };
+            return if ce { HIDE } else { 0 } | if say { SAY } else { 0 } | stir;
         }
         if ce && self.flags & PROBING == 0 {
             self.flags |= PROBING;
             self.ace.probe_end = end;
         }
-        0
+        stir
     }
 
     /// Whether [`Receiver::take_tcp`] would change nothing for a super-packet that is not marked.

@@ -27,7 +27,8 @@ pub const NEGOTIATED: u32 = 1;
 /// [`Flow::flags`]: the TCP connection did not; the receiver's ACKs say what was marked.
 pub const PLAIN: u32 = 2;
 
-/// State of a flow at its source. Everything under the flow's lock.
+/// State of a flow at its source. Under the flow's lock, except for totals, [`Flow::last_sent_ns`], [`Flow::stirred`],
+/// [`Flow::settled`], and [`ace::Sender::end`] where nothing else changes ([`Flow::is_decided`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
@@ -73,6 +74,12 @@ pub struct Flow {
     pub flags: u32,
     /// Rate that the socket was last given, payload bytes per second; 0: none.
     pub socket_bytes_per_s: u32,
+    /// Times, and one more, that the [`echo::Receiver`] of a TCP connection's other direction was settled and came
+    /// to have something for this one to say or to know.
+    pub stirred: u64,
+    /// [`Flow::stirred`] when that was last seen settled: as long as they are the same it need not be looked at.
+    /// Read before, written after, so that what happens meanwhile is not missed.
+    pub settled: u64,
 }
 
 impl Flow {
@@ -94,6 +101,14 @@ impl Flow {
             // RFC 3168 section 6.1.5.
             self.flags = PLAIN;
         }
+    }
+
+    /// Whether [`Flow::send_tcp`] would leave the flow as it is, but for [`ace::Sender::send`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_decided(flags: u32, known: u32, own_ecn: bool) -> bool {
+        let plain = flags == PLAIN && !own_ecn && known & echo::NEGOTIATED == 0;
+        known & echo::FRESH == 0 && (plain || flags == NEGOTIATED)
     }
 
     /// A packet of the flow comes by at its source.
@@ -200,6 +215,8 @@ impl Flow {
             pending: 0,
             flags: 0,
             socket_bytes_per_s: 0,
+            stirred: 1,
+            settled: 0,
         }
     }
 

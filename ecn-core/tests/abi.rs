@@ -77,7 +77,7 @@ fn no_hidden_padding() {
         size_of::<response::State>()
             + size_of::<echo::Sender>()
             + size_of::<ace::Sender>()
-            + 16 * 8
+            + 18 * 8
             + 4 * 4
     );
     assert_eq!(

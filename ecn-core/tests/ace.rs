@@ -311,7 +311,7 @@ proptest! {
 
 #[test]
 fn known_by_its_handshake() {
-    for (negotiated, hides) in [(false, echo::HIDE), (true, 0)] {
+    for (negotiated, hides) in [(false, echo::HIDE | echo::STIR), (true, 0)] {
         let mut r = echo::Receiver::new();
         r.begin(negotiated, 1000, 5);
         assert_eq!((r.last_packet_ns, r.ace.ack), (5, 1000));
@@ -339,7 +339,8 @@ fn known_by_its_answer() {
         let mut r = echo::Receiver::new();
         assert_eq!(r.count_tcp(1, 1500, false, 1448, 1448, 1), 0);
         assert_eq!(r.say(false, 1448, false, 1).0, 0);
-        assert_eq!(r.count_tcp(1, 1500, true, 1448, 2896, 2), 0, "seen");
+        let verdict = r.count_tcp(1, 1500, true, 1448, 2896, 2);
+        assert_eq!(verdict, echo::STIR, "seen");
         // An ACK that was on its way already tells nothing.
         assert_eq!(r.say(false, 1448, false, 3), (0, echo::PROBING));
         assert_eq!(r.flags, echo::PROBING);
@@ -349,7 +350,8 @@ fn known_by_its_answer() {
         if native {
             assert_eq!((r.flags, hidden, ace), (echo::NEGOTIATED, 0, 0));
         } else {
-            assert_eq!((r.flags, hidden, ace), (echo::PLAIN, echo::HIDE, 1));
+            assert_eq!(r.flags, echo::PLAIN);
+            assert_eq!((hidden, ace), (echo::HIDE | echo::STIR, 1));
         }
     }
 }
@@ -438,5 +440,77 @@ fn quiet_receivers_stay_as_they_are() {
             let said = flags & (echo::NEGOTIATED | echo::PLAIN) == echo::PLAIN;
             assert_eq!(verdict & echo::SAY != 0, said);
         }
+    }
+}
+
+/// The same at the source of data: only the end of what was sent moves on.
+#[test]
+fn decided_flows_stay_as_they_are() {
+    let cases = (0..16).flat_map(|known| (0..16).map(move |state| (known, state)));
+    let mut stayed = 0;
+    for (known, state) in cases {
+        for (flags, own) in [0, flow::NEGOTIATED, flow::PLAIN]
+            .into_iter()
+            .flat_map(|flags| [false, true].map(|own| (flags, own)))
+        {
+            for (sequence, segment) in [(500, 1448), (2000, 1448), (2000, 1449), (u32::MAX, 1)] {
+                let mut f = flow::Flow {
+                    flags,
+                    ..flow::Flow::new()
+                };
+                (f.ace.state, f.ace.segment, f.ace.end) = (state, 1448, 2000);
+                let mut after = f;
+                after.send_tcp(known, own, sequence, 1000, segment);
+                let same = flow::Flow::is_decided(flags, known, own)
+                    && Sender::is_known(state, 1448, segment);
+                if same {
+                    f.ace.end = if sequence == 2000 { 3000 } else { 2000 };
+                    assert_eq!(f, after);
+                    stayed += 1;
+                }
+            }
+        }
+    }
+    assert!(stayed > 0);
+}
+
+/// What a flow has heard of its connection it need not hear again.
+#[test]
+fn what_is_known_is_heard_once() {
+    for known in (0..16).filter(|known| known & echo::FRESH == 0) {
+        for (flags, own) in [0, flow::NEGOTIATED, flow::PLAIN]
+            .into_iter()
+            .flat_map(|flags| [false, true].map(|own| (flags, own)))
+        {
+            let mut f = flow::Flow {
+                flags,
+                ..flow::Flow::new()
+            };
+            f.send_tcp(known, false, 0, 1000, 1000);
+            let mut again = f;
+            f.send_tcp(known, own, 1000, 1000, 1000);
+            again.send_tcp(0, own, 1000, 1000, 1000);
+            assert_eq!(f, again, "{known} {flags} {own}");
+        }
+    }
+}
+
+/// Its own data is told when a receiver has something to say after it had nothing.
+#[test]
+fn a_receiver_stirs() {
+    for (flags, unsaid, ce) in (0..16)
+        .flat_map(|flags| (0..2).map(move |unsaid| (flags, unsaid)))
+        .flat_map(|(flags, unsaid)| [false, true].map(|ce| (flags, unsaid, ce)))
+    {
+        let mut r = echo::Receiver {
+            flags,
+            ..echo::Receiver::new()
+        };
+        r.ace.unsaid = unsaid;
+        let settled = |r: &echo::Receiver| echo::Receiver::is_settled(r.flags, r.ace.unsaid);
+        let before = settled(&r);
+        let stirs = r.take_tcp(2, ce, 1448, 9, 7) & echo::STIR != 0;
+        assert_eq!(stirs, before && !settled(&r));
+        assert!(r.flags == flags || stirs || !before);
     }
 }

@@ -13,6 +13,7 @@ use aya_ebpf::{
 };
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow, LockedReceiver},
+    ace,
     echo::{self, Echo, Receiver},
     flow::{self, Flow, Key},
     pacing::{DROPPED, priority},
@@ -169,7 +170,6 @@ fn out(ctx: TcContext) -> Option<i32> {
     if c.ip.protocol as u32 == endpoint.echo.protocol {
         return None;
     }
-    let mut known = 0;
     if let Some(t) = c.tcp()
         && endpoint.flags & abi::ECHO != 0
     {
@@ -179,19 +179,33 @@ fn out(ctx: TcContext) -> Option<i32> {
         if t.syn || t.rst {
             return None;
         }
-        known = tcp::say(&p, &c.ip, t, c.data, &mut key);
     }
-    if !c.data || endpoint.flags & abi::CONTROL_FLOWS == 0 {
-        return None;
-    }
-    // Only departure times are to the microsecond.
-    let now = if endpoint.flags & abi::EDT != 0 {
-        now()
+    let limited = c.data && endpoint.flags & abi::CONTROL_FLOWS != 0;
+    let (now, f) = if limited {
+        // Only departure times are to the microsecond.
+        let now = if endpoint.flags & abi::EDT != 0 {
+            now()
+        } else {
+            tick()
+        };
+        (now, flow_entry(&key))
     } else {
-        tick()
+        (0, None)
     };
-    let Some(f) = flow_entry(&key) else {
-        count(Count::FlowsFull, 1);
+    let mut known = 0;
+    let (mut sequence, mut len, mut segment, mut own_ecn) = (0, 0, 0, false);
+    if let Some(t) = c.tcp() {
+        if endpoint.flags & abi::ECHO != 0 {
+            known = tcp::say(&p, &c.ip, t, c.data, f, &mut key);
+        }
+        (len, segment) = tcp::lengths(&p, &c.ip, t);
+        sequence = t.sequence;
+        own_ecn = t.ecn || c.ip.ecn() != packet::NOT_ECT;
+    }
+    let Some(f) = f else {
+        if limited {
+            count(Count::FlowsFull, 1);
+        }
         return None;
     };
     let n = p.segments(&c.ip);
@@ -203,12 +217,6 @@ fn out(ctx: TcContext) -> Option<i32> {
         return None;
     }
     let bytes = field!(&p.ctx, wire_len) as u64;
-    let (mut sequence, mut len, mut segment, mut own_ecn) = (0, 0, 0, false);
-    if let Some(t) = c.tcp() {
-        (len, segment) = tcp::lengths(&p, &c.ip, t);
-        sequence = t.sequence;
-        own_ecn = t.ecn || c.ip.ecn() != packet::NOT_ECT;
-    }
     let link = endpoint.link_bytes_per_s;
     let queue = endpoint.queue_bytes;
     let expired = now > control.valid_until_ns;
@@ -220,16 +228,25 @@ fn out(ctx: TcContext) -> Option<i32> {
     } else if !by_socket {
         has_class = word(ECN_IN_FORCE.get(class_of(f) & 0xffff)) != 0;
     }
-    let (class, flags, at) = if len == 0 && !paced {
-        // Only totals change: without the lock.
-        if peek!(f, flow.created_ns) == 0 {
-            locked!(f, flow as f => f.seen(now));
-        }
+    let same = len == 0
+        || (Flow::is_decided(peek!(f, flow.flags), known, own_ecn)
+            && ace::Sender::is_known(
+                peek!(f, flow.ace.state),
+                peek!(f, flow.ace.segment),
+                segment,
+            ));
+    let (class, flags, at) = if same && !paced && peek!(f, flow.created_ns) != 0 {
+        // A connection's socket is locked while it sends. Where its packets only pass, two CPUs may have some of
+        // them at a time, and the earlier one's number may be written last. Until more is sent, the later one seems
+        // to have come already, by which a round may be longer, and its ACK says nothing, which the next one does.
+        let end = sequence.wrapping_add(len);
+        let later = len != 0 && ace::is_later(end, peek!(f, flow.ace.end));
         // SAFETY: places in the value.
         unsafe {
+            if later {
+                core::ptr::write_volatile(&raw mut (*f).flow.ace.end, end);
+            }
             core::ptr::write_volatile(&raw mut (*f).flow.last_sent_ns, now);
-            add(&raw mut (*f).flow.sent_packets, n as u64);
-            add(&raw mut (*f).flow.sent_bytes, bytes);
         }
         (class_of(f), peek!(f, flow.flags), 0)
     } else {
@@ -247,13 +264,16 @@ fn out(ctx: TcContext) -> Option<i32> {
                 };
                 at = f.pacer.departure(now, stamp, bytes, rate, queue);
             }
-            if at != DROPPED {
-                f.sent_packets += n as u64;
-                f.sent_bytes += bytes;
-            }
             (f.class, f.flags, at)
         })
     };
+    // SAFETY: places in the value.
+    unsafe {
+        if at != DROPPED {
+            add(&raw mut (*f).flow.sent_packets, n as u64);
+            add(&raw mut (*f).flow.sent_bytes, bytes);
+        }
+    }
     if flags & flow::NEGOTIATED != 0 {
         return None;
     }
@@ -485,6 +505,9 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
             tally(&raw mut *r, n, bytes, ce, now);
             r.take_tcp(n, ce, segment, end, now)
         });
+        if verdict & echo::STIR != 0 {
+            tcp::stir(key);
+        }
         if verdict & echo::HIDE != 0 {
             if !p.set_ecn(&c.ip, packet::ECT_0) {
                 count(Count::EctFailed, n as u64);

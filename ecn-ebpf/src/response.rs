@@ -154,13 +154,13 @@ const REFUSED_IMPOSSIBLE: u32 = Refusal::Impossible as u32;
 /// What a flow hears. Not a closure: one that two programs share is a function of its own to the compiler,
 /// and old kernels let nothing be called under a lock (6.1 does not, 6.12 does).
 pub trait Heard {
-    /// Takes it, given the packets that have departed.
-    fn hear(self, flow: &mut Flow, departed: u32) -> Result<News, Refusal>;
+    /// Takes it, given the packets that have been sent and have departed.
+    fn hear(self, flow: &mut Flow, sent: u32, departed: u32) -> Result<News, Refusal>;
 }
 
 impl Heard for &Echo {
     #[inline(always)]
-    fn hear(self, flow: &mut Flow, departed: u32) -> Result<News, Refusal> {
+    fn hear(self, flow: &mut Flow, _sent: u32, departed: u32) -> Result<News, Refusal> {
         flow.hear_echo(self, departed)
     }
 }
@@ -193,11 +193,13 @@ pub fn answer<C: EbpfContext>(
         }
     }
     let now = now();
+    // Read before the sequence number up to which TCP has sent, which is written before it: `ace::Sender::take`.
+    let sent = peek!(f, flow.sent_packets) as u32;
     let policy = &endpoint.response;
     let rmax = endpoint.link_bytes_per_s;
     // 0 - refused, 1 - accepted, 2 - and the agent must be told.
     let (outcome, refusal, lost, rate, decreased, ce, decreases, pending, since) = locked!(f, flow as f => {
-        match heard.hear(f, departed) {
+        match heard.hear(f, sent, departed) {
             Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32, 0u32, 0u64),
             Ok(news) => {
                 // Departure times are in force without the agent: it only measures how soon.

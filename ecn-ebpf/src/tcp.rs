@@ -10,9 +10,9 @@
 
 use aya_ebpf::{helpers::bpf_l4_csum_replace, macros::classifier, programs::TcContext};
 use ecn_core::{
-    abi::{self, Count, Endpoint},
+    abi::{self, Count, Endpoint, LockedFlow},
     ace::{self, Ack},
-    echo::{News, Receiver, Refusal},
+    echo::{self, News, Receiver, Refusal},
     flow::{self, Flow, Key},
     packet::{Ip, Tcp},
 };
@@ -20,7 +20,7 @@ use ecn_core::{
 use crate::{
     endpoint::receiver_entry,
     maps::{ECN_ENDPOINT, ECN_FLOW, ECN_RECEIVER, ECN_TAIL, ECN_WORK, control, count},
-    response::{self, Heard, locked, now, peek, reverse},
+    response::{self, Heard, add, locked, now, peek, reverse},
     skb::{NEXT, Packet, field, load, raw, store},
 };
 
@@ -33,8 +33,8 @@ const CHECKSUM: u32 = 16;
 
 impl Heard for Ack {
     #[inline(always)]
-    fn hear(self, flow: &mut Flow, departed: u32) -> Result<News, Refusal> {
-        Ok(flow.ace.take(self, flow.sent_packets as u32, departed))
+    fn hear(self, flow: &mut Flow, sent: u32, departed: u32) -> Result<News, Refusal> {
+        Ok(flow.ace.take(self, sent, departed))
     }
 }
 
@@ -107,30 +107,72 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
     };
     let (negotiated, now) = (t.ecn, now());
     locked!(r, receiver as r => r.begin(negotiated, next, now));
+    stir(key);
 }
 
 /// Says what was marked, in a segment towards the source. Returns what is known of the connection, as
-/// flags of [`ecn_core::echo::Receiver`].
+/// flags of [`ecn_core::echo::Receiver`]; 0: no more than before. `f`: the flow of data, which remembers when there
+/// is nothing to say.
 #[inline(always)]
-pub fn say(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) -> u32 {
+pub fn say(
+    p: &Packet,
+    ip: &Ip,
+    t: &Tcp,
+    data: bool,
+    f: Option<*mut LockedFlow>,
+    key: &mut Key,
+) -> u32 {
+    let (own, ack) = (t.ecn, t.ack_number);
+    let stirred = match f {
+        Some(f) => peek!(f, flow.stirred),
+        None => 0,
+    };
+    if let Some(f) = f
+        && !own
+        && peek!(f, flow.settled) == stirred
+    {
+        return 0;
+    }
     reverse(key);
     let found = ECN_RECEIVER.get_ptr_mut(&*key);
-    reverse(key);
-    let Some(r) = found else {
-        return 0;
+    let (mut known, unsaid) = match found {
+        Some(r) => (peek!(r, receiver.flags), peek!(r, receiver.ace.unsaid)),
+        None => (0, 0),
     };
-    let (own, ack) = (t.ecn, t.ack_number);
-    let (known, unsaid) = (peek!(r, receiver.flags), peek!(r, receiver.ace.unsaid));
-    if data && !own && Receiver::is_settled(known, unsaid) {
-        return known;
+    let settled = data && !own && Receiver::is_settled(known, unsaid);
+    let mut ace = 0;
+    if let Some(r) = found
+        && !settled
+    {
+        // How long marks wait behind data.
+        let now = if data { now() } else { 0 };
+        (ace, known) = locked!(r, receiver as r => r.say(data, ack, own, now));
+        if own && known & echo::NEGOTIATED == 0 {
+            stir(key);
+        }
     }
-    // How long marks wait behind data.
-    let now = if data { now() } else { 0 };
-    let (ace, known) = locked!(r, receiver as r => r.say(data, ack, own, now));
+    reverse(key);
+    if let Some(f) = f
+        && settled
+    {
+        // SAFETY: a place in the value.
+        unsafe { core::ptr::write_volatile(&raw mut (*f).flow.settled, stirred) };
+    }
     if ace != 0 {
         write(&p.ctx, ip.upper(), ace);
     }
     known
+}
+
+/// Lets the flow that goes against a received one look at what was received: after that has changed.
+#[inline(always)]
+pub fn stir(key: &mut Key) {
+    reverse(key);
+    if let Some(f) = ECN_FLOW.get_ptr_mut(&*key) {
+        // SAFETY: a place in the value.
+        add(unsafe { &raw mut (*f).flow.stirred }, 1);
+    }
+    reverse(key);
 }
 
 /// Hands a segment from the receiver to [`ecn_tcp_ack`], if there is a flow that it could be about. Only

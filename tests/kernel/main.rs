@@ -17,6 +17,7 @@ mod pins;
 mod rate;
 mod replay;
 mod rig;
+mod settled;
 mod super_packets;
 mod tcp;
 mod tunnels;
