@@ -164,8 +164,12 @@ fn fresh_udp(_: u32) -> Vec<u8> {
     udp(&data().ecn(packet::NOT_ECT))
 }
 
-fn fresh_tcp(_: u32) -> Vec<u8> {
-    tcp(&data().ecn(packet::NOT_ECT))
+fn fresh_tcp(number: u32) -> Vec<u8> {
+    let mut frame = tcp(&data().ecn(packet::NOT_ECT));
+    // New data each time.
+    let sequence = 1400 * number;
+    frame[14 + 20 + 4..][..4].copy_from_slice(&sequence.to_be_bytes());
+    frame
 }
 
 /// To a device, which takes no frames of others.
