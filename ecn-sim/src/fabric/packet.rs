@@ -31,8 +31,9 @@ pub enum Kind {
     Credit,
 }
 
-/// A packet, on a link or in a queue.
+/// A packet, on a link or in a queue: two in a cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 pub struct Packet {
     /// The place of its flow at the sender, [`NONE`] for what does not leave its link.
     pub flow: u32,

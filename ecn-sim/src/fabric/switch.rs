@@ -3,8 +3,9 @@
 use super::packet::List;
 use crate::engine::Time;
 
-/// A port, of a switch or a host.
+/// A port, of a switch or a host: in a cache line of its own.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
 pub struct Port {
     /// When its transmission ends.
     pub busy_until: Time,
@@ -37,6 +38,8 @@ pub struct Port {
     /// The other end was told to pause, last.
     pub pause_sent: bool,
 }
+
+const _: () = assert!(size_of::<Port>() == 64);
 
 impl Port {
     /// Has it to tell the other end something, before all else?

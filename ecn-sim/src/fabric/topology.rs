@@ -208,15 +208,26 @@ pub fn chain(hosts: u32) -> Plan {
     }
 }
 
-/// How a switch reaches an edge switch.
-#[derive(Clone, Copy, Debug)]
-struct Route {
-    /// The first of its ports in `sets`.
-    first: u32,
-    /// How many there are.
-    ports: u16,
-    /// Links up to the edge switch.
-    distance: u16,
+/// The ports by which a switch reaches an edge switch: a place in [`Topology::sets`], and how many. Small,
+/// since each packet asks at each switch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Route(u32);
+
+impl Route {
+    const COUNT: u32 = 10;
+
+    fn new(first: usize, ports: usize) -> Option<Self> {
+        let fits = first < 1 << (32 - Self::COUNT) && ports < 1 << Self::COUNT;
+        fits.then_some(Self((first as u32) << Self::COUNT | ports as u32))
+    }
+
+    const fn first(self) -> usize {
+        (self.0 >> Self::COUNT) as usize
+    }
+
+    const fn ports(self) -> u32 {
+        self.0 & ((1 << Self::COUNT) - 1)
+    }
 }
 
 /// A network that can be run. Ports are numbered through: that of host `h` is `h`, those of a switch
@@ -239,7 +250,10 @@ pub struct Topology {
     edge_of: Vec<u32>,
     /// Number of edges.
     edges: u32,
+    /// By switch and edge.
     routes: Vec<Route>,
+    /// Links up to the edge switch.
+    distances: Vec<u16>,
     sets: Vec<u32>,
 }
 
@@ -292,6 +306,7 @@ impl Topology {
             edge_of: Vec::new(),
             edges: 0,
             routes: Vec::new(),
+            distances: Vec::new(),
             sets: Vec::new(),
         };
         topology.find_routes()?;
@@ -310,13 +325,9 @@ impl Topology {
             self.edge_of.push(edge);
         }
         self.edges = edges.len() as u32;
-        let none = Route {
-            first: 0,
-            ports: 0,
-            distance: 0,
-        };
-        self.routes = vec![none; self.names.len() * edges.len()];
-        let mut known: HashMap<Vec<u32>, u32> = HashMap::new();
+        self.routes = vec![Route::default(); self.names.len() * edges.len()];
+        self.distances = vec![0; self.routes.len()];
+        let mut known: HashMap<Vec<u32>, usize> = HashMap::new();
         for (edge, &target) in edges.iter().enumerate() {
             let distance = self.distances(target);
             for switch in 0..self.names.len() as u32 {
@@ -331,16 +342,17 @@ impl Topology {
                         .is_some_and(|there| distance[there as usize] < here)
                 };
                 let set: Vec<u32> = self.ports(switch).filter(nearer).collect();
-                let ports = set.len() as u16;
+                let ports = set.len();
                 let first = *known.entry(set).or_insert_with_key(|set| {
                     self.sets.extend(set);
-                    (self.sets.len() - set.len()) as u32
+                    self.sets.len() - set.len()
                 });
-                self.routes[switch as usize * edges.len() + edge] = Route {
-                    first,
-                    ports,
-                    distance: here,
-                };
+                let at = switch as usize * edges.len() + edge;
+                self.distances[at] = here;
+                self.routes[at] = Route::new(first, ports).ok_or_else(|| {
+                    let name = &self.names[switch as usize];
+                    format!("{ports} ports of {name} are as near to a host: 1023 are allowed")
+                })?;
             }
         }
         Ok(())
@@ -440,15 +452,15 @@ impl Topology {
     pub fn route(&self, switch: u32, host: u32, hash: u32) -> u32 {
         let edge = self.edge_of[host as usize];
         let route = self.routes[(switch * self.edges + edge) as usize];
-        match route.ports {
+        match route.ports() {
             // The host is here.
             0 => self.peer[host as usize],
-            1 => self.sets[route.first as usize],
+            1 => self.sets[route.first()],
             ports => {
                 let mixed = (u64::from(hash) << 32 | u64::from(switch)).wrapping_mul(GOLDEN);
                 let mixed = (mixed ^ mixed >> 32).wrapping_mul(GOLDEN);
                 let choice = ((mixed >> 32) * u64::from(ports)) >> 32;
-                self.sets[route.first as usize + choice as usize]
+                self.sets[route.first() + choice as usize]
             }
         }
     }
@@ -457,7 +469,7 @@ impl Topology {
     pub fn hops(&self, from: u32, to: u32) -> u32 {
         let switch = self.edge(from);
         let edge = self.edge_of[to as usize];
-        2 + u32::from(self.routes[(switch * self.edges + edge) as usize].distance)
+        2 + u32::from(self.distances[(switch * self.edges + edge) as usize])
     }
 
     fn host_name(&self, host: u32) -> String {
@@ -467,8 +479,8 @@ impl Topology {
     /// Links of the longest path.
     pub fn longest(&self) -> u32 {
         let most = |switch: u32| {
-            let routes = &self.routes[(switch * self.edges) as usize..][..self.edges as usize];
-            routes.iter().map(|route| u32::from(route.distance)).max()
+            let own = &self.distances[(switch * self.edges) as usize..][..self.edges as usize];
+            own.iter().map(|distance| u32::from(*distance)).max()
         };
         let edges = (0..self.hosts).map(|host| self.edge(host));
         2 + edges.filter_map(most).max().unwrap_or_default()
@@ -489,7 +501,7 @@ impl Topology {
                 }
                 used[switch as usize] = true;
                 let route = self.routes[(switch * self.edges + target) as usize];
-                let ports = &self.sets[route.first as usize..][..route.ports.into()];
+                let ports = &self.sets[route.first()..][..route.ports() as usize];
                 reached.extend(ports.iter().filter_map(|port| self.neighbour(*port)));
             }
         }
