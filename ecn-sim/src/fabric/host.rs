@@ -376,6 +376,7 @@ impl Run<'_> {
         if flow.acked == flow.packets {
             flow.finished = true;
             let flow = *flow;
+            self.control.ends((flow.from, flow.to));
             let ideal = self.ideal(flow.bytes, flow.from, flow.to);
             let time = now - flow.start;
             self.counts.last_end = now;

@@ -59,8 +59,9 @@ pub struct Parameters {
     pub min_rate: Auto<Rate>,
     /// What shares a limiter (S; the finest).
     pub sharing: Sharing,
-    /// Rate limiters of a host, one of them kept for its link: with fewer than it needs it shares more (S: more
-    /// than 2 or 3 congestion points at once are unlikely).
+    /// Rate limiters of a host, one of them kept for its link: with fewer than it needs it shares more. S has no
+    /// number; QCN's MIB allows 100. One that is shared is raised only by flows that pass where it was lowered,
+    /// and holds back all of them.
     pub limiters: u32,
 }
 
@@ -76,7 +77,7 @@ impl Default for Parameters {
             gain_frame: Auto::Auto,
             min_rate: Auto::Auto,
             sharing: Sharing::Flow,
-            limiters: 4,
+            limiters: 100,
         }
     }
 }
@@ -224,6 +225,12 @@ impl Limiters {
     pub fn tag(&self, rules: &Rules, from: u32, to: u32) -> u32 {
         let found = self.find(rules, (from, to));
         found.map_or(UNTAGGED, |found| self.0[found].point)
+    }
+
+    /// A flow between two hosts ends: its limiter goes with it (S). What is shared stays.
+    pub fn ends(&mut self, (from, to): (u32, u32)) {
+        let key = Key::new(Granularity::Flow, from.into(), to.into(), 0);
+        self.0.retain(|limited| limited.key != key);
     }
 
     /// A notification for packets between two hosts.

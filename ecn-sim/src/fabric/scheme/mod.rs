@@ -306,6 +306,13 @@ impl Control {
         }
     }
 
+    /// A flow between two hosts is finished.
+    pub fn ends(&mut self, ends: (u32, u32)) {
+        if let Some(limiters) = self.limiters.get_mut(ends.0 as usize) {
+            limiters.ends(ends);
+        }
+    }
+
     /// An ACK is back.
     #[inline]
     pub fn acknowledged(&self, sender: &mut Sender, ack: &Acknowledged) {
