@@ -87,6 +87,8 @@ pub struct Outcome {
     pub pause_frames: u64,
     /// Data packets that were marked, of all runs.
     pub marked_packets: u64,
+    /// Data packets that were marked undetermined (TCD), of all runs.
+    pub undetermined_packets: u64,
     /// Sampled in the first run.
     pub series: Vec<Series>,
     /// Each run, by its seed.
@@ -347,13 +349,14 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         dropped_packets: total(|run| run.dropped_packets),
         pause_frames: total(|run| run.pause_frames),
         marked_packets: total(|run| run.marked_packets),
+        undetermined_packets: total(|run| run.undetermined_packets),
         series,
         runs,
     }
 }
 
 /// Columns of [`Comparison::rows`].
-pub const COLUMNS: [&str; 13] = [
+pub const COLUMNS: [&str; 14] = [
     "scheme",
     "runs",
     "flows_started",
@@ -367,6 +370,7 @@ pub const COLUMNS: [&str; 13] = [
     "dropped_packets",
     "pause_frames",
     "marked_packets",
+    "undetermined_packets",
 ];
 
 /// Columns of [`Comparison::rows_by_size`].
@@ -382,7 +386,7 @@ pub const COLUMNS_BY_SIZE: [&str; 7] = [
 
 impl Comparison {
     /// A row of numbers per scheme, under [`COLUMNS`].
-    pub fn rows(&self) -> impl Iterator<Item = [String; 13]> {
+    pub fn rows(&self) -> impl Iterator<Item = [String; 14]> {
         let percentile = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
         self.schemes.iter().map(move |one| {
             [
@@ -399,6 +403,7 @@ impl Comparison {
                 one.dropped_packets.to_string(),
                 one.pause_frames.to_string(),
                 one.marked_packets.to_string(),
+                one.undetermined_packets.to_string(),
             ]
         })
     }
