@@ -282,6 +282,7 @@ fn a_data_centre_runs_every_workload() {
         "poisson",
         "on-off",
         "all-reduce",
+        "greedy",
         &file,
     ] {
         let workload = if workload == file {

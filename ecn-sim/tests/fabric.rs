@@ -45,6 +45,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
         "all-to-all",
         "poisson",
         "on-off",
+        "greedy",
     ]);
     let choices = (
         workload,
@@ -81,6 +82,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
                 "on-off" => {
                     settings.extend([format!("flow_size={bytes}B"), "duration=50us".to_owned()])
                 }
+                "greedy" => settings.push("duration=20us".to_owned()),
                 // So many pairs that less of each is enough.
                 "all-to-all" => settings.push(format!("flow_size={}B", bytes / 20 + 1)),
                 _ => settings.push(format!("flow_size={bytes}B")),
@@ -171,7 +173,12 @@ fn set(settings: &[&str]) -> Vec<String> {
 fn a_flow_alone_has_a_slowdown_of_1() {
     for bytes in ["1B", "1000B", "1001B", "20500B", "1MB"] {
         for kind in Kind::ALL {
-            let settings = set(&["hosts=16", "senders=1", &format!("flow_size={bytes}")]);
+            let settings = set(&[
+                "workload=incast",
+                "hosts=16",
+                "senders=1",
+                &format!("flow_size={bytes}"),
+            ]);
             let counts = counts(&scenario(*kind, &settings), 5);
             assert_eq!(counts.finished[0].slowdown, 1.0, "{kind} {bytes}");
         }

@@ -13,7 +13,7 @@ use super::switch::headroom_needed;
 use super::topology::{
     Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, leaf_spine, parking_lot,
 };
-use super::workload::{Cdf, Workload};
+use super::workload::{Cdf, Workload, carried};
 use crate::engine::{NS, Time};
 use crate::figure::NetworkFigure;
 use crate::keywords;
@@ -130,7 +130,7 @@ pub struct Parameters {
     pub incast_senders: u32,
     /// Poisson: what each of them sends (`workloads.md`).
     pub incast_size: Size,
-    /// Poisson and on-off: flows start for so long; all of them are finished.
+    /// Poisson and on-off: flows start for so long; all of them are finished. Greedy: so long a flow takes alone.
     pub duration: DurationText,
     /// The run ends here, with whatever is finished then.
     pub limit: DurationText,
@@ -276,6 +276,11 @@ impl Scenario {
 
     fn of(kind: Kind) -> Self {
         let mut parameters = Parameters::default();
+        if kind == Kind::ParkingLot {
+            // Two at each switch.
+            parameters.hosts = 8;
+            parameters.workload = Workload::Greedy;
+        }
         if kind == Kind::Chain {
             // The paper's fifteen, and S0, S1, R0 and R1.
             parameters.hosts = 19;
@@ -327,9 +332,11 @@ impl Scenario {
         let bursts = poisson && own.incast_load.numerator() > 0;
         only(bursts, &["incast_senders", "incast_size"]);
         let lasts = poisson || own.workload == Workload::OnOff;
-        only(lasts, &["load", "duration"]);
+        only(lasts, &["load"]);
+        let greedy = own.workload == Workload::Greedy;
+        only(lasts || greedy, &["duration"]);
         let is_file = matches!(own.workload, Workload::File(_));
-        only(!poisson && !is_file, &["flow_size"]);
+        only(!poisson && !greedy && !is_file, &["flow_size"]);
         let pfc = own.flow_control == FlowControl::Pfc;
         only(pfc, &["headroom", "xon_gap"]);
         let cbfc = own.flow_control == FlowControl::Cbfc;
@@ -596,6 +603,10 @@ impl Scenario {
             within("incast_senders", own.incast_senders.into(), 1, hosts - 1)?;
         }
         let most = u64::from(own.payload) * u64::from(u32::MAX / 2);
+        if own.workload == Workload::Greedy && carried(own) > most {
+            let reason = format!("flows of at most {most} bytes are allowed");
+            return Err(ModelError::new("duration", own.duration, reason));
+        }
         for (key, size) in [
             ("flow_size", own.flow_size),
             ("incast_size", own.incast_size),

@@ -32,6 +32,10 @@ pub enum Workload {
     /// Ring all-reduce (Patarasuk and Yuan, 2009) of a vector of `flow_size`: in each of 2 (N - 1) steps each host
     /// sends an N-th of it to the next one, as soon as it has got that of the step before.
     AllReduce,
+    /// Long flows, of what a link carries in `duration`: the first host to the last, and of the others each odd
+    /// one to the next. In a parking lot with two hosts per switch, one flow crosses all links between
+    /// switches and one each of them.
+    Greedy,
     /// From a CSV file: a line `start_ns,from,to,bytes`, then such numbers; hosts count from 0.
     File(PathBuf),
 }
@@ -43,6 +47,7 @@ const WORKLOADS: &[&str] = &[
     "poisson",
     "on-off",
     "all-reduce",
+    "greedy",
     "file:FILE",
 ];
 
@@ -55,6 +60,7 @@ impl fmt::Display for Workload {
             Self::Poisson => f.write_str("poisson"),
             Self::OnOff => f.write_str("on-off"),
             Self::AllReduce => f.write_str("all-reduce"),
+            Self::Greedy => f.write_str("greedy"),
             Self::File(file) => write!(f, "file:{}", file.display()),
         }
     }
@@ -77,6 +83,7 @@ impl FromStr for Workload {
             "poisson" => Self::Poisson,
             "on-off" => Self::OnOff,
             "all-reduce" => Self::AllReduce,
+            "greedy" => Self::Greedy,
             _ => Self::File(file_of(text).ok_or_else(|| KeywordError::new(text, WORKLOADS))?),
         })
     }
@@ -366,6 +373,16 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
             });
             Box::new(all.take_while(move |arrival| arrival.start < end))
         }
+        Workload::Greedy => {
+            let bytes = carried(parameters);
+            let others = (1..hosts - 1).step_by(2).map(|from| (from, from + 1));
+            let pairs = std::iter::once((0, hosts - 1))
+                .chain(others.filter(move |pair| pair.1 + 1 < hosts));
+            Box::new(pairs.map(move |pair| Arrival {
+                bytes,
+                ..at_once(pair)
+            }))
+        }
         Workload::File(file) => {
             let error = |reason| ModelError::new("workload", &parameters.workload, reason);
             Box::new(
@@ -375,6 +392,15 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
             )
         }
     })
+}
+
+/// Payload that a link carries in `duration`, at least a byte.
+pub fn carried(parameters: &Parameters) -> u64 {
+    let frame = u128::from(parameters.payload + parameters.header);
+    let bytes_ns =
+        u128::from(parameters.link_rate.bytes_per_s()) * u128::from(parameters.duration.as_nanos());
+    let payload = bytes_ns / 1_000_000_000 * u128::from(parameters.payload) / frame;
+    u64::try_from(payload).unwrap_or(u64::MAX).max(1)
 }
 
 /// Random times at which so much is offered on average, up to the end of `duration`.
@@ -581,6 +607,24 @@ mod tests {
             }
         }
         assert!(flows.iter().all(|flow| flow.start < 1_000_000_000));
+    }
+
+    #[test]
+    fn greedy_flows_are_as_long_as_their_links() {
+        let pairs = |hosts| -> Vec<(u32, u32)> {
+            let flows = of(Workload::Greedy, hosts, 1);
+            // 1 ms of 12.5 GB/s, less headers.
+            assert!(
+                flows
+                    .iter()
+                    .all(|flow| flow.bytes == 12_500_000 * 1_000 / 1_062)
+            );
+            flows.iter().map(|flow| (flow.from, flow.to)).collect()
+        };
+        assert_eq!(pairs(8), [(0, 7), (1, 2), (3, 4), (5, 6)]);
+        assert_eq!(pairs(7), [(0, 6), (1, 2), (3, 4)]);
+        assert_eq!(pairs(3), [(0, 2)]);
+        assert_eq!(pairs(2), [(0, 1)]);
     }
 
     #[test]
