@@ -70,13 +70,29 @@ fn write(
     report: &Report,
 ) -> Result<(), Error> {
     let header = [
-        "id", "from", "to", "bytes", "start_ns", "time_ns", "slowdown",
+        "id",
+        "from",
+        "to",
+        "bytes",
+        "start_ns",
+        "time_ns",
+        "slowdown",
+        "marked_acks",
+        "undetermined_acks",
     ];
-    let rows = counts.finished.iter().map(|flow| {
+    // Those that are not finished have no slowdown; their time is that till the end.
+    let all = counts.finished.iter().map(|flow| (flow, true));
+    let all = all.chain(counts.unfinished.iter().map(|flow| (flow, false)));
+    let rows = all.map(|(flow, finished)| {
         let numbers = [flow.id.into(), flow.from.into(), flow.to.into(), flow.bytes];
         let times = [flow.start / NS, flow.time / NS];
         let mut row: Vec<_> = numbers.iter().chain(&times).map(u64::to_string).collect();
-        row.push(format!("{:.6}", flow.slowdown));
+        row.push(if finished {
+            format!("{:.6}", flow.slowdown)
+        } else {
+            String::new()
+        });
+        row.extend([flow.marked, flow.undetermined].map(|acks| acks.to_string()));
         row
     });
     let flows = csv(std::iter::once(header.map(str::to_owned).to_vec()).chain(rows));
