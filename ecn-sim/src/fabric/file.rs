@@ -79,7 +79,8 @@ fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> {
     };
     scenario.name = Some(file.name.unwrap_or_else(|| name.to_owned()));
     set_all(&mut scenario, "", &file.keys)?;
-    scenario.topology()?;
+    scenario.check()?;
+    scenario.planned()?;
     Ok(Some(scenario))
 }
 
@@ -185,6 +186,35 @@ mod tests {
             (report.scenario.as_str(), report.flows_finished),
             ("two racks", 8)
         );
+    }
+
+    /// Five switches in a ring, which a lossless network cannot be.
+    #[test]
+    fn cyclic_routing_is_refused() {
+        let ring = r#"
+            topology = "custom"
+            hosts = ["h[1-5]"]
+            switches = ["s[1-5]"]
+            workload = "all-to-all"
+            flow_size = "5kB"
+            links = [
+                { between = ["h1", "s1"] }, { between = ["h2", "s2"] }, { between = ["h3", "s3"] },
+                { between = ["h4", "s4"] }, { between = ["h5", "s5"] },
+                { between = ["s1", "s2"] }, { between = ["s2", "s3"] }, { between = ["s3", "s4"] },
+                { between = ["s4", "s5"] }, { between = ["s5", "s1"] },
+            ]
+        "#;
+        let mut scenario = parse(ring, "ring").unwrap().unwrap();
+        for control in ["pfc", "cbfc"] {
+            scenario
+                .set_text(&format!("flow_control={control}"))
+                .unwrap();
+            let error = scenario.topology().unwrap_err().to_string();
+            assert!(error.contains("cyclic routing: s1 port 1, "), "{error}");
+        }
+        scenario.set_text("flow_control=none").unwrap();
+        let (report, _) = super::super::run(&scenario, 1, &Options::default()).unwrap();
+        assert_eq!(report.flows_finished, 20);
     }
 
     #[test]

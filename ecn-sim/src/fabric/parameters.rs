@@ -719,10 +719,28 @@ impl Scenario {
     /// As for [`Self::check`].
     pub fn topology(&self) -> Result<Topology, ModelError> {
         self.check()?;
-        self.planned()
+        let topology = self.planned()?;
+        let own = &self.parameters;
+        // The built-in ones go up and down, or along a line.
+        if self.plan.is_some()
+            && own.flow_control != FlowControl::None
+            && let Some(circle) = topology.circle()
+        {
+            let names: Vec<_> = circle
+                .iter()
+                .map(|port| topology.port_name(*port))
+                .collect();
+            let reason = format!(
+                "cyclic routing: {} wait for each other in a circle, and can stand still for ever; remove a link, or \
+                 take flow_control=none",
+                names.join(", ")
+            );
+            return Err(ModelError::new("flow_control", own.flow_control, reason));
+        }
+        Ok(topology)
     }
 
-    fn planned(&self) -> Result<Topology, ModelError> {
+    pub(super) fn planned(&self) -> Result<Topology, ModelError> {
         let own = &self.parameters;
         let plan = match (&self.plan, self.kind) {
             (Some(plan), _) => plan.clone(),

@@ -486,9 +486,8 @@ impl Topology {
         2 + edges.filter_map(most).max().unwrap_or_default()
     }
 
-    /// Which switches are on a way between hosts: not those of a fat tree's pods without any.
-    fn in_use(&self) -> Vec<bool> {
-        let mut used = vec![false; self.names.len()];
+    /// Each switch on a way from a host to an edge, with the ports by which it goes on, for all edges.
+    fn ways(&self, mut on_the_way: impl FnMut(u32, u32, &[u32])) {
         let mut edges: Vec<u32> = (0..self.hosts).map(|host| self.edge(host)).collect();
         edges.sort_unstable();
         edges.dedup();
@@ -499,13 +498,63 @@ impl Topology {
                 if std::mem::replace(&mut seen[switch as usize], true) {
                     continue;
                 }
-                used[switch as usize] = true;
-                let route = self.routes[(switch * self.edges + target) as usize];
-                let ports = &self.sets[route.first()..][..route.ports() as usize];
+                let ports = self.ports_to(switch, target);
+                on_the_way(switch, target, ports);
                 reached.extend(ports.iter().filter_map(|port| self.neighbour(*port)));
             }
         }
+    }
+
+    /// The ports by which a switch reaches an edge.
+    fn ports_to(&self, switch: u32, edge: u32) -> &[u32] {
+        let route = self.routes[(switch * self.edges + edge) as usize];
+        &self.sets[route.first()..][..route.ports() as usize]
+    }
+
+    /// Which switches are on a way between hosts: not those of a fat tree's pods without any.
+    fn in_use(&self) -> Vec<bool> {
+        let mut used = vec![false; self.names.len()];
+        self.ways(|switch, _, _| used[switch as usize] = true);
         used
+    }
+
+    /// Ports that wait for each other in a circle, if routes allow that: data that may only leave one when the
+    /// next has room for it can then stand still for ever (Dally and Seitz, IEEE Transactions on Computers
+    /// 36(5), 1987).
+    pub fn circle(&self) -> Option<Vec<u32>> {
+        let mut next: Vec<Vec<u32>> = vec![Vec::new(); self.peer.len()];
+        self.ways(|_, target, ports| {
+            for port in ports {
+                if let Some(there) = self.neighbour(*port) {
+                    next[*port as usize].extend(self.ports_to(there, target));
+                }
+            }
+        });
+        for ports in &mut next {
+            ports.sort_unstable();
+            ports.dedup();
+        }
+        // Depth first: what is on the path and met again closes a circle.
+        let mut done = vec![false; next.len()];
+        for start in 0..next.len() as u32 {
+            let mut path = vec![(start, 0)];
+            while let Some((port, tried)) = path.last_mut() {
+                let port = *port;
+                let Some(&ahead) = next[port as usize].get(*tried) else {
+                    done[port as usize] = true;
+                    path.pop();
+                    continue;
+                };
+                *tried += 1;
+                if let Some(first) = path.iter().position(|(port, _)| *port == ahead) {
+                    return Some(path[first..].iter().map(|(port, _)| *port).collect());
+                }
+                if !done[ahead as usize] {
+                    path.push((ahead, 0));
+                }
+            }
+        }
+        None
     }
 
     /// A picture of it, without switches that are on no way between hosts.
@@ -595,6 +644,28 @@ mod tests {
         assert_eq!(topology.hops(0, 3), 2);
         assert_eq!(topology.hops(0, 4), 4);
         assert_eq!(topology.hops(0, 16), 6);
+    }
+
+    /// A ring of five switches: each way of two links goes on where another one begins.
+    #[test]
+    fn circles_are_found() {
+        for plan in [
+            fat_tree(54, 6),
+            leaf_spine(21, 4, 3),
+            dumbbell(5),
+            parking_lot(8, 4),
+            chain(19),
+        ] {
+            assert_eq!(Topology::new(plan).unwrap().circle(), None);
+        }
+        let mut plan = parking_lot(5, 5);
+        plan.links.push((End::Switch(4), End::Switch(0)));
+        let topology = Topology::new(plan).unwrap();
+        let circle = topology.circle().unwrap();
+        assert_eq!(circle.len(), 5);
+        let switches: HashSet<u32> =
+            (circle.iter().map(|port| topology.node[*port as usize])).collect();
+        assert_eq!(switches.len(), 5);
     }
 
     #[test]
