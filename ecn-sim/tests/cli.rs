@@ -614,6 +614,7 @@ fn bad_input_of_a_data_centre_is_refused() {
         (&["workload=poisson", "cdf=websearch"], "`web-search`"),
         (&["workload=poisson", &falling], "not monotone"),
         (&["workload=poisson", "load=2"], "load = 2"),
+        (&["workload=chain"], "of the topology `chain` only"),
         (&["workload=poisson", "incast_load=2"], "incast_load = 2"),
         (&["workload=poisson", "incast_size=1MB"], "incast_load=0"),
         (

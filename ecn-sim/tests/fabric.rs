@@ -105,11 +105,11 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
                 settings.extend(set(&["tcd.threshold=3kB", "tcd.max_on=5us"]));
             }
             if control != "cbfc" {
-                settings.push(if dynamic {
-                    format!("alpha={alpha}")
+                if dynamic {
+                    settings.extend(["thresholds=dynamic".to_owned(), format!("alpha={alpha}")]);
                 } else {
-                    "thresholds=static".to_owned()
-                });
+                    settings.push("thresholds=static".to_owned());
+                }
             }
             let mut scenario = scenario(kind, &settings);
             if control != "cbfc" && !dynamic {
@@ -271,6 +271,29 @@ fn all_reduce_goes_round() {
             "{flow:?} {before:?}"
         );
     }
+}
+
+/// T1 and T3: pauses fill the chain's queues, so that plain marking marks the victim, which no congested port
+/// is in the way of; TCD does not, and its slowdown is nearer to that of what it offers, 2.46.
+#[test]
+fn tcd_spares_the_victim_of_a_chain() {
+    let victim = |scheme: &str| {
+        let scheme = format!("scheme={scheme}");
+        let settings = set(&[&scheme, "dcqcn.kmin=5kB", "dcqcn.kmax=80kB"]);
+        let counts = counts(&scenario(Kind::Chain, &settings), 1);
+        assert!(counts.pause_frames > 0 && counts.marked_packets > 0);
+        *(counts.finished.iter().find(|flow| flow.id == 1)).expect("it finished")
+    };
+    let (plain, tcd) = (victim("dcqcn"), victim("dcqcn+tcd"));
+    assert_eq!((plain.from, plain.to, tcd.marked), (0, 2, 0));
+    assert!(
+        plain.marked > 0 && tcd.undetermined > 0,
+        "{plain:?} {tcd:?}"
+    );
+    assert!(
+        plain.slowdown > 1.1 * tcd.slowdown && tcd.slowdown < 2.8,
+        "{plain:?} {tcd:?}"
+    );
 }
 
 /// What does not fit is dropped, and sent again.

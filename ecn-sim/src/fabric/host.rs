@@ -12,7 +12,7 @@ use super::packet::{Kind, Linked, NONE, Packet};
 use super::run::{Event, Run};
 use super::scheme::dcqcn::Quiet;
 use super::scheme::{Acknowledged, Notice, Sender, Sending};
-use super::workload::Arrival;
+use super::workload::{Arrival, UNLIMITED};
 use crate::engine::{NS, Time};
 
 /// Where a flow is.
@@ -56,6 +56,8 @@ pub struct Flow {
     /// Its timer is to come.
     timed: bool,
     finished: bool,
+    /// Bytes per second that its application offers at most.
+    rate: u64,
     scheme: Sender,
 }
 
@@ -122,6 +124,7 @@ impl Run<'_> {
             backoff: 0,
             timed,
             finished: false,
+            rate: arrival.rate,
             scheme: self.control.sender(),
         });
         let Some(flow) = flow else {
@@ -198,6 +201,11 @@ impl Run<'_> {
             };
             let gap = self.control.sends(&mut flow.scheme, &sending);
             flow.next_time = gap.map_or(end, |gap| now + gap);
+            if flow.rate != UNLIMITED {
+                // Less than 2^64: a packet has less than 2^14 bytes.
+                let offered = now + u64::from(bytes) * 1_000_000_000_000 / flow.rate;
+                flow.next_time = flow.next_time.max(offered);
+            }
             // In line again at once, if it will be ready when the port is.
             let more = flow.next < flow.packets && flow.next - flow.acked < self.window;
             if more {

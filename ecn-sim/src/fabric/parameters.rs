@@ -115,11 +115,13 @@ pub struct Parameters {
     pub switches: Auto<u32>,
     /// Who sends what to whom.
     pub workload: Workload,
-    /// Incast: how many send to one.
+    /// Incast and chain: how many send to one.
     pub senders: u32,
-    /// Incast, permutation, all-to-all and on-off: payload of each flow. All-reduce: the vector.
+    /// Incast, permutation, all-to-all and on-off: payload of each flow. All-reduce: the vector. Chain: of each
+    /// sender of a burst.
     pub flow_size: Size,
-    /// Poisson and on-off: payload that is offered, as a share of the hosts' links.
+    /// Poisson and on-off: payload that is offered, as a share of the hosts' links. Chain: what `S0` and `S1`
+    /// offer each.
     pub load: Fraction,
     /// Poisson: the distribution of the flows' sizes.
     pub cdf: Cdf,
@@ -130,7 +132,10 @@ pub struct Parameters {
     pub incast_senders: u32,
     /// Poisson: what each of them sends (`workloads.md`).
     pub incast_size: Size,
+    /// Chain: time between two bursts.
+    pub burst_gap: DurationText,
     /// Poisson and on-off: flows start for so long; all of them are finished. Greedy: so long a flow takes alone.
+    /// Chain: so long `S0` and `S1` send, and bursts come.
     pub duration: DurationText,
     /// The run ends here, with whatever is finished then.
     pub limit: DurationText,
@@ -184,6 +189,7 @@ impl Default for Parameters {
             flow_size: Size::from_bytes(1_000_000),
             load: Fraction::ratio(1, 2),
             cdf: Cdf::WebSearch,
+            burst_gap: DurationText::from_micros(250),
             incast_load: Fraction::ratio(0, 1),
             incast_senders: 60,
             incast_size: Size::from_bytes(500_000),
@@ -285,6 +291,12 @@ impl Scenario {
             // The paper's fifteen, and S0, S1, R0 and R1.
             parameters.hosts = 19;
             parameters.senders = 15;
+            parameters.workload = Workload::Chain;
+            // Both fit on the chain: what fills its queues is that it is paused.
+            parameters.load = Fraction::ratio(2, 5);
+            // With `load`, nine tenths of the link to R1.
+            parameters.flow_size = Size::from_bytes(100_000);
+            parameters.thresholds = Thresholds::Static;
         }
         Self {
             name: None,
@@ -326,15 +338,17 @@ impl Scenario {
                 strange.extend(keys);
             }
         };
-        only(own.workload == Workload::Incast, &["senders"]);
+        let chain = own.workload == Workload::Chain;
+        only(chain || own.workload == Workload::Incast, &["senders"]);
+        only(chain, &["burst_gap"]);
         let poisson = own.workload == Workload::Poisson;
         only(poisson, &["cdf", "incast_load"]);
         let bursts = poisson && own.incast_load.numerator() > 0;
         only(bursts, &["incast_senders", "incast_size"]);
         let lasts = poisson || own.workload == Workload::OnOff;
-        only(lasts, &["load"]);
+        only(lasts || chain, &["load"]);
         let greedy = own.workload == Workload::Greedy;
-        only(lasts || greedy, &["duration"]);
+        only(lasts || greedy || chain, &["duration"]);
         let is_file = matches!(own.workload, Workload::File(_));
         only(!poisson && !greedy && !is_file, &["flow_size"]);
         let pfc = own.flow_control == FlowControl::Pfc;
@@ -597,6 +611,18 @@ impl Scenario {
         self.check_memory()?;
         if own.workload == Workload::Incast {
             within("senders", own.senders.into(), 1, u64::from(own.hosts) - 1)?;
+        }
+        if own.workload == Workload::Chain {
+            if self.plan.is_some() || self.kind != Kind::Chain {
+                let reason = "it is of the topology `chain` only";
+                return Err(ModelError::new("workload", &own.workload, reason));
+            }
+            within("hosts", own.hosts.into(), 5, 16_384)?;
+            within("senders", own.senders.into(), 1, u64::from(own.hosts) - 4)?;
+            if own.burst_gap.is_zero() {
+                let reason = "more than 0 is allowed";
+                return Err(ModelError::new("burst_gap", own.burst_gap, reason));
+            }
         }
         if own.incast_load.numerator() > 0 {
             let hosts = u64::from(own.hosts);

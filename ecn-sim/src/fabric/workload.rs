@@ -36,6 +36,9 @@ pub enum Workload {
     /// one to the next. In a parking lot with two hosts per switch, one flow crosses all links between
     /// switches and one each of them.
     Greedy,
+    /// TCD's chain only: `S0` to `R0`, the victim, and `S1` to `R1` offer `load` each for `duration`; every
+    /// `burst_gap` each of `senders` hosts sends `flow_size` to `R1`.
+    Chain,
     /// From a CSV file: a line `start_ns,from,to,bytes`, then such numbers; hosts count from 0.
     File(PathBuf),
 }
@@ -48,6 +51,7 @@ const WORKLOADS: &[&str] = &[
     "on-off",
     "all-reduce",
     "greedy",
+    "chain",
     "file:FILE",
 ];
 
@@ -61,6 +65,7 @@ impl fmt::Display for Workload {
             Self::OnOff => f.write_str("on-off"),
             Self::AllReduce => f.write_str("all-reduce"),
             Self::Greedy => f.write_str("greedy"),
+            Self::Chain => f.write_str("chain"),
             Self::File(file) => write!(f, "file:{}", file.display()),
         }
     }
@@ -84,6 +89,7 @@ impl FromStr for Workload {
             "on-off" => Self::OnOff,
             "all-reduce" => Self::AllReduce,
             "greedy" => Self::Greedy,
+            "chain" => Self::Chain,
             _ => Self::File(file_of(text).ok_or_else(|| KeywordError::new(text, WORKLOADS))?),
         })
     }
@@ -253,7 +259,12 @@ pub struct Arrival {
     pub to: u32,
     /// Its payload.
     pub bytes: u64,
+    /// Bytes per second that its application offers at most; [`UNLIMITED`]: as much as the link takes.
+    pub rate: u64,
 }
+
+/// No limit of [`Arrival::rate`].
+pub const UNLIMITED: u64 = u64::MAX;
 
 /// The ring of an all-reduce.
 #[derive(Clone, Copy, Debug)]
@@ -283,6 +294,7 @@ impl Ring {
             from: host,
             to: (host + 1) % self.hosts,
             bytes: self.bytes,
+            rate: UNLIMITED,
         };
         (step * self.hosts + host + 1, arrival)
     }
@@ -311,6 +323,7 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
         from,
         to,
         bytes,
+        rate: UNLIMITED,
     };
     Ok(match &parameters.workload {
         Workload::Incast => {
@@ -343,6 +356,7 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
                     from,
                     to,
                     bytes: (bytes as u64).max(1),
+                    rate: UNLIMITED,
                 })
             });
             // Not the others' stream: these are the same with and without bursts.
@@ -382,6 +396,25 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
                 bytes,
                 ..at_once(pair)
             }))
+        }
+        Workload::Chain => {
+            let (load, duration) = (parameters.load, parameters.duration.as_nanos() * NS);
+            let long = [(0, 2), (1, 3)].map(|pair| Arrival {
+                bytes: load.of(carried(parameters)).max(1),
+                rate: load.of(parameters.link_rate.bytes_per_s()).max(1),
+                ..at_once(pair)
+            });
+            let gap = parameters.burst_gap.as_nanos() * NS;
+            let senders = 4..4 + parameters.senders;
+            let times = (1..duration.div_ceil(gap)).map(move |number| number * gap);
+            let bursts = times.flat_map(move |start| {
+                let from = senders.clone();
+                from.map(move |from| Arrival {
+                    start,
+                    ..at_once((from, 3))
+                })
+            });
+            Box::new(long.into_iter().chain(bursts))
         }
         Workload::File(file) => {
             let error = |reason| ModelError::new("workload", &parameters.workload, reason);
@@ -443,6 +476,7 @@ fn bursts(parameters: &Parameters, mut random: Pcg64Mcg) -> impl Iterator<Item =
             from,
             to,
             bytes,
+            rate: UNLIMITED,
         }))
     });
     burst.flatten()
@@ -490,6 +524,7 @@ fn listed(file: &Path, hosts: u32, payload: u32) -> Result<Vec<Arrival>, String>
             from: from as u32,
             to: to as u32,
             bytes: bytes as u64,
+            rate: UNLIMITED,
         });
     }
     flows.sort_by_key(|flow| flow.start);
@@ -625,6 +660,32 @@ mod tests {
         assert_eq!(pairs(7), [(0, 6), (1, 2), (3, 4)]);
         assert_eq!(pairs(3), [(0, 2)]);
         assert_eq!(pairs(2), [(0, 1)]);
+    }
+
+    #[test]
+    fn bursts_of_a_chain_come_at_their_times() {
+        let parameters = Parameters {
+            workload: Workload::Chain,
+            hosts: 19,
+            senders: 15,
+            load: Fraction::ratio(2, 5),
+            ..Parameters::default()
+        };
+        let flows: Vec<Arrival> = arrivals(&parameters, 1).unwrap().collect();
+        // A millisecond: both long flows, and a burst after each 250 us but the last.
+        assert_eq!(flows.len(), 2 + 3 * 15);
+        assert_eq!(
+            (flows[0].from, flows[0].to, flows[0].rate),
+            (0, 2, 5_000_000_000)
+        );
+        assert_eq!((flows[1].from, flows[1].to), (1, 3));
+        assert!(flows.is_sorted_by_key(|flow| flow.start));
+        assert!(
+            flows[2..]
+                .iter()
+                .all(|flow| flow.to == 3 && flow.rate == UNLIMITED)
+        );
+        assert_eq!((flows[46].start, flows[46].from), (750_000_000, 18));
     }
 
     #[test]
