@@ -33,7 +33,7 @@ fn sim(words: &[&str]) -> Output {
 #[test]
 fn every_hard_statement_holds() {
     let reproduction = reproduce(&Options {
-        figures: Vec::new(),
+        parts: Vec::new(),
         seeds: 3,
         lengths: Lengths::QUICK,
     })

@@ -8,15 +8,16 @@ use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::output::Output;
 use crate::reproduce::report::Report;
-use crate::reproduce::{Figure, Lengths, Options, ReproduceError, reproduce};
+use crate::reproduce::{Lengths, Options, Part, ReproduceError, reproduce};
 
 /// What `reproduce` is told.
 #[derive(Args, Debug)]
 pub struct ReproduceArgs {
     /// Only these figures, and the statements about them: fig2, fig3a to fig3d, fig4a, fig4b,
-    /// flows-root, flows-ratio, slide14, slide15
+    /// flows-root, flows-ratio, slide14, slide15; `schemes`: the statements about BCN, QCN, TCD, IB CC,
+    /// DCQCN and TIMELY
     #[arg(value_name = "FIGURE")]
-    figures: Vec<Figure>,
+    parts: Vec<Part>,
     /// Folder for the figures (SVG), their numbers (CSV) and the report (report.md, report.json)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -35,8 +36,12 @@ impl From<ReproduceError> for Error {
     fn from(error: ReproduceError) -> Self {
         match error {
             ReproduceError::Run(error) => error.into(),
+            ReproduceError::Fabric(error) => error.into(),
             ReproduceError::Output(error) => error.into(),
-            ReproduceError::Figure(_) | ReproduceError::Json(_) => Self::failed(error),
+            ReproduceError::Figure(_)
+            | ReproduceError::Scenario(_)
+            | ReproduceError::Value(_)
+            | ReproduceError::Json(_) => Self::failed(error),
         }
     }
 }
@@ -44,7 +49,7 @@ impl From<ReproduceError> for Error {
 pub(super) fn run(args: &ReproduceArgs) -> Result<(), Error> {
     let output = Output::new(&args.out)?;
     let reproduction = reproduce(&Options {
-        figures: args.figures.clone(),
+        parts: args.parts.clone(),
         seeds: args.seeds,
         lengths: if args.quick {
             Lengths::QUICK

@@ -13,7 +13,7 @@ use super::switch::headroom_needed;
 use super::topology::{
     Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, leaf_spine, parking_lot,
 };
-use super::workload::{Cdf, Workload, carried};
+use super::workload::{Arrival, Arrivals, Cdf, Workload, arrivals, carried};
 use crate::engine::{NS, Time};
 use crate::figure::NetworkFigure;
 use crate::keywords;
@@ -255,6 +255,8 @@ pub struct Scenario {
     pub kind: Kind,
     /// The network that its file describes.
     plan: Option<Plan>,
+    /// These flows, by their starts, instead of a workload.
+    flows: Option<Vec<Arrival>>,
     /// What was chosen.
     pub parameters: Parameters,
     /// And of the schemes.
@@ -280,7 +282,8 @@ impl Scenario {
         Some(Self::of(name.parse().ok()?))
     }
 
-    fn of(kind: Kind) -> Self {
+    /// A built-in fabric.
+    pub fn of(kind: Kind) -> Self {
         let mut parameters = Parameters::default();
         if kind == Kind::ParkingLot {
             // Two at each switch.
@@ -302,6 +305,7 @@ impl Scenario {
             name: None,
             kind,
             plan: None,
+            flows: None,
             parameters,
             schemes: scheme::Parameters::default(),
         }
@@ -313,6 +317,26 @@ impl Scenario {
         scenario.parameters.hosts = plan.hosts;
         scenario.plan = Some(plan);
         scenario
+    }
+
+    /// With these flows, by their starts, whatever the workload is.
+    #[must_use]
+    pub fn with_flows(mut self, mut flows: Vec<Arrival>) -> Self {
+        flows.sort_by_key(|flow| flow.start);
+        self.flows = Some(flows);
+        self
+    }
+
+    /// The flows of a run.
+    ///
+    /// # Errors
+    ///
+    /// As [`arrivals`].
+    pub(super) fn arrivals(&self, seed: u64) -> Result<Arrivals, ModelError> {
+        match &self.flows {
+            Some(flows) => Ok(Box::new(flows.clone().into_iter())),
+            None => arrivals(&self.parameters, seed),
+        }
     }
 
     /// Its name.
@@ -609,7 +633,7 @@ impl Scenario {
             return Err(ModelError::new("credit_period", value, reason));
         }
         self.check_memory()?;
-        if own.workload == Workload::Incast {
+        if own.workload == Workload::Incast && self.flows.is_none() {
             within("senders", own.senders.into(), 1, u64::from(own.hosts) - 1)?;
         }
         if own.workload == Workload::Chain {

@@ -30,7 +30,7 @@ use super::scheme::{Control, Notice};
 use super::series::{Series, Trace, Traced};
 use super::switch::{Limits, Memory, Port, Threshold};
 use super::topology::Topology;
-use super::workload::{Arrival, Arrivals, Ring, arrivals};
+use super::workload::{Arrival, Arrivals, Ring};
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD};
 use crate::model::ModelError;
 
@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
             detects: detection.detects(),
             detection,
             control: Control::new(rules, topology.hosts),
-            arrivals: arrivals(own, seed)?,
+            arrivals: scenario.arrivals(seed)?,
             ring: Ring::of(own),
             upcoming: None,
             upcoming_id: 0,

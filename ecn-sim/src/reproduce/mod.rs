@@ -9,11 +9,15 @@ pub mod curves;
 pub mod figures;
 pub mod report;
 pub mod runs;
+pub mod schemes;
 
 use crate::figure::FigureError;
+use crate::keyword::KeywordError;
+use crate::model::ModelError;
 use crate::report::RunError;
+use crate::scenario::ScenarioError;
 use crate::units::DurationText;
-use crate::{keywords, output::OutputError};
+use crate::{fabric, keywords, output::OutputError};
 
 keywords! {
     /// A figure of the papers.
@@ -66,11 +70,34 @@ impl Lengths {
     };
 }
 
+/// What can be asked for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A figure, with the statements about it.
+    Figure(Figure),
+    /// The statements about other schemes than HP's.
+    Schemes,
+}
+
+impl std::str::FromStr for Part {
+    type Err = KeywordError;
+
+    fn from_str(text: &str) -> Result<Self, KeywordError> {
+        const SCHEMES: &str = "schemes";
+        if text == SCHEMES {
+            return Ok(Self::Schemes);
+        }
+        let all = [Figure::NAMES, &[SCHEMES]].concat();
+        let figure = text.parse().map_err(|_| KeywordError::new(text, &all));
+        figure.map(Self::Figure)
+    }
+}
+
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The figures, with the statements about them; all if empty.
-    pub figures: Vec<Figure>,
+    /// These only; all if empty.
+    pub parts: Vec<Part>,
     /// Seeds 1 to this.
     pub seeds: u64,
     /// Lengths of the runs.
@@ -83,6 +110,15 @@ pub enum ReproduceError {
     /// A run.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// A run of a fabric.
+    #[error(transparent)]
+    Fabric(#[from] fabric::RunError),
+    /// What such a run is to be of.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// A parameter of a scheme.
+    #[error(transparent)]
+    Value(#[from] ModelError),
     /// A drawing.
     #[error(transparent)]
     Figure(#[from] FigureError),
@@ -108,14 +144,12 @@ pub struct Reproduction {
 /// # Errors
 ///
 /// A run that cannot be made.
-pub fn reproduce(options: &Options) -> Result<Reproduction, RunError> {
+pub fn reproduce(options: &Options) -> Result<Reproduction, ReproduceError> {
     let start = std::time::Instant::now();
-    let wanted: &[Figure] = if options.figures.is_empty() {
-        Figure::ALL
-    } else {
-        &options.figures
-    };
-    let complete = Figure::ALL.iter().all(|figure| wanted.contains(figure));
+    let wants = |part| options.parts.is_empty() || options.parts.contains(&part);
+    let figures = Figure::ALL.iter().copied();
+    let wanted: Vec<Figure> = figures.filter(|f| wants(Part::Figure(*f))).collect();
+    let complete = wanted.len() == Figure::ALL.len();
     let lengths = options.lengths;
     let mut runs = runs::Runs::new(options.seeds);
     loop {
@@ -129,11 +163,18 @@ pub fn reproduce(options: &Options) -> Result<Reproduction, RunError> {
         } else {
             Vec::new()
         };
-        let statements = assertions::judge_all(&runs, lengths, &choices, |about| {
+        let mut statements = assertions::judge_all(&runs, lengths, &choices, |about| {
             complete || about.iter().any(|figure| wanted.contains(figure))
         });
         if !runs.run_wanted()? {
-            let (run_count, packet_hops) = runs.totals();
+            let (mut run_count, mut packet_hops) = runs.totals();
+            if wants(Part::Schemes) {
+                let bench = schemes::Bench::new(options.seeds);
+                statements.extend(bench.judge_all()?);
+                let (runs, hops) = bench.totals();
+                run_count += runs;
+                packet_hops += hops;
+            }
             let report = report::Report {
                 seeds: options.seeds,
                 long_run_ms: lengths.long.as_nanos() / 1_000_000,

@@ -103,7 +103,7 @@ impl Report {
     /// `report.md`.
     pub fn to_markdown(&self) -> String {
         let cell = |text: &str| text.replace('|', "\\|");
-        let mut text = String::from("# The HP papers, reproduced\n\n");
+        let mut text = String::from("# Published statements, reproduced\n\n");
         let _ = writeln!(
             text,
             "{}. Means and standard deviations over {} seeds; runs of {} ms at the settings of Fig. 4 and \
@@ -134,7 +134,8 @@ impl Report {
         }
         text.push_str(
             "\nKinds: P published; P? published but contested, reported only; D derived; published S in the \
-             slides; published B in public reading notes.\n",
+             slides; published B in public reading notes; S published where the scheme is (BCN: Barrass 2006, \
+             TCD: Zhang et al. 2021); V in public material on it; from memory: reported only.\n",
         );
         for statement in self.statements.iter().filter(|s| !s.note.is_empty()) {
             let _ = writeln!(text, "\n**{}.** {}", statement.id, statement.note);

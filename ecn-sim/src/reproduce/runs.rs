@@ -408,7 +408,7 @@ impl Runs {
 }
 
 /// `work` of each index below `count`, over all cores, begun in order.
-fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(super) fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(count));
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());

@@ -12,7 +12,7 @@ use crate::keywords;
 pub use choices::{Choice, choices};
 
 keywords! {
-    /// Where a statement comes from. All but `P?` are hard: the reproduction fails with them.
+    /// Where a statement comes from. All but `P?` and `from memory` are hard: the reproduction fails with them.
     Kind {
         /// Published.
         #[default]
@@ -25,6 +25,12 @@ keywords! {
         Slides = "published S",
         /// In public reading notes.
         Notes = "published B",
+        /// In the seed: Barrass 2006 for BCN, Zhang et al. 2021 for TCD.
+        Seed = "S",
+        /// Checked in public material on the scheme.
+        Public = "V",
+        /// From memory.
+        Memory = "from memory",
     }
 }
 
@@ -38,6 +44,8 @@ keywords! {
         DoesNotHold = "does not hold",
         /// The versions of the paper contradict each other.
         SourcesDisagree = "sources disagree",
+        /// Measured beside what is published, and not judged.
+        Reported = "reported",
     }
 }
 
@@ -55,7 +63,7 @@ pub struct Measured {
 /// A statement, judged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Statement {
-    /// P1 to P24, R1 to R9.
+    /// P1 to P24 and R1 to R9 of HP's; those of `bcn-qcn.md`, `tcd.md`, `ibcc.md` and `dcqcn-timely.md`.
     pub id: String,
     /// Where it comes from.
     pub kind: Kind,
@@ -81,13 +89,33 @@ struct Bench<'a> {
 }
 
 /// What a judge finds.
-struct Found {
-    measured: Vec<Measured>,
-    verdict: Verdict,
-    note: String,
+pub(super) struct Found {
+    pub measured: Vec<Measured>,
+    pub verdict: Verdict,
+    pub note: String,
 }
 
-fn found(holds: bool, measured: impl Into<Vec<Measured>>) -> Found {
+impl Statement {
+    /// What was found about a claim.
+    pub(super) fn new(
+        (id, kind): (&str, Kind),
+        (published, band): (&str, &str),
+        found: Found,
+    ) -> Self {
+        Self {
+            id: id.to_owned(),
+            kind,
+            hard: !matches!(kind, Kind::Open | Kind::Memory) && found.verdict != Verdict::Reported,
+            published: published.to_owned(),
+            band: band.to_owned(),
+            measured: found.measured,
+            verdict: found.verdict,
+            note: found.note,
+        }
+    }
+}
+
+pub(super) fn found(holds: bool, measured: impl Into<Vec<Measured>>) -> Found {
     Found {
         measured: measured.into(),
         verdict: if holds {
@@ -103,7 +131,7 @@ fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-fn named(quantity: impl Into<String>, sample: &Sample) -> Measured {
+pub(super) fn named(quantity: impl Into<String>, sample: &Sample) -> Measured {
     Measured {
         quantity: quantity.into(),
         mean: finite(sample.mean),
@@ -112,7 +140,7 @@ fn named(quantity: impl Into<String>, sample: &Sample) -> Measured {
 }
 
 /// A number without chance in it.
-fn exact(quantity: impl Into<String>, value: f64) -> Measured {
+pub(super) fn exact(quantity: impl Into<String>, value: f64) -> Measured {
     Measured {
         quantity: quantity.into(),
         mean: finite(value),
@@ -181,16 +209,7 @@ pub fn judge_all(
         .filter(|claim| wanted(claim.about))
         .map(|claim| {
             let found = (claim.judge)(&bench);
-            Statement {
-                id: claim.id.to_owned(),
-                kind: claim.kind,
-                hard: claim.kind != Kind::Open,
-                published: claim.published.to_owned(),
-                band: claim.band.to_owned(),
-                measured: found.measured,
-                verdict: found.verdict,
-                note: found.note,
-            }
+            Statement::new((claim.id, claim.kind), (claim.published, claim.band), found)
         })
         .collect()
 }

@@ -1,0 +1,5 @@
+//! Statements about DCQCN.
+
+use super::Claim;
+
+pub(super) const CLAIMS: &[Claim] = &[];

@@ -1,0 +1,5 @@
+//! Statements about IB CC.
+
+use super::Claim;
+
+pub(super) const CLAIMS: &[Claim] = &[];

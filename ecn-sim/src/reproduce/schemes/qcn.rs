@@ -1,0 +1,5 @@
+//! Statements about QCN, IEEE 802.1Qau.
+
+use super::Claim;
+
+pub(super) const CLAIMS: &[Claim] = &[];

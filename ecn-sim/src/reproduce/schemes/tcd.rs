@@ -1,0 +1,5 @@
+//! Statements about TCD.
+
+use super::Claim;
+
+pub(super) const CLAIMS: &[Claim] = &[];

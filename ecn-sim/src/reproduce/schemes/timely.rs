@@ -1,0 +1,5 @@
+//! Statements about TIMELY.
+
+use super::Claim;
+
+pub(super) const CLAIMS: &[Claim] = &[];
