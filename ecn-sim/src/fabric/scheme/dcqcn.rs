@@ -282,6 +282,11 @@ impl Flow {
         (self.rate < rules.line).then_some(self.rate)
     }
 
+    /// Its target rate RT, bytes per second.
+    pub const fn target(&self) -> u64 {
+        self.target
+    }
+
     /// What the timers have done by now.
     fn advance(&mut self, rules: &Rules, now: Time) {
         loop {

@@ -32,6 +32,9 @@ pub struct Parameters {
     pub min_decrease: Fraction,
     /// Bytes of a stage by volume. `auto`: 150 kB x rate / 10 Gb/s.
     pub byte_limit: Auto<Size>,
+    /// Not 0: a stage by volume has what the current rate sends in this time instead, so that fast flows have no more
+    /// of them than slow ones (Hayashi et al. 2011: 240us). The standard has no such thing.
+    pub volume_time: DurationText,
     /// Time of a stage by time.
     pub stage_timer: DurationText,
     /// From this stage on the target rises; fast recovery are the stages before (`< 5`, V).
@@ -57,6 +60,7 @@ impl Default for Parameters {
             gd: Fraction::ratio(1, 128),
             min_decrease: Fraction::ratio(1, 2),
             byte_limit: Auto::Auto,
+            volume_time: DurationText::from_nanos(0),
             stage_timer: DurationText::from_millis(15),
             stages: 5,
             rai: Auto::Auto,
@@ -90,6 +94,7 @@ pub struct Rules {
     gd: Fraction,
     min_decrease: Fraction,
     byte_limit: u64,
+    volume_time: Time,
     stage_timer: Time,
     stages: u32,
     rai: u64,
@@ -126,6 +131,10 @@ impl Parameters {
             let reason = "1us to 1s is allowed";
             return Err(ModelError::new("stage_timer", self.stage_timer, reason));
         }
+        if self.volume_time.as_nanos() > 1_000_000_000 {
+            let reason = "at most 1s is allowed";
+            return Err(ModelError::new("volume_time", self.volume_time, reason));
+        }
         let bytes = |key, size: Auto<Size>, at_10_gbit: u64| {
             let scaled = u128::from(line.bytes_per_s()) * u128::from(at_10_gbit) / 1_250_000_000;
             let size = size.or(Size::from_bytes(scaled as u64));
@@ -154,6 +163,7 @@ impl Parameters {
             gd: self.gd,
             min_decrease: self.min_decrease,
             byte_limit: bytes("byte_limit", self.byte_limit, 150_000)?,
+            volume_time: self.volume_time.as_nanos() * NS,
             stage_timer: self.stage_timer.as_nanos() * NS,
             stages: self.stages,
             // No more than a link has: sums stay far from overflow.
@@ -274,7 +284,7 @@ impl Flow {
         self.advance(rules, now);
         self.bytes += u64::from(bytes);
         while self.stage_due != NEVER {
-            let limit = rules.byte_limit >> u32::from(self.is_hyper(rules));
+            let limit = self.volume(rules) >> u32::from(self.is_hyper(rules));
             if self.bytes < limit {
                 break;
             }
@@ -283,6 +293,15 @@ impl Flow {
             self.increase(rules);
         }
         (self.stage_due != NEVER).then_some(self.rate)
+    }
+
+    /// Bytes of a stage by volume.
+    fn volume(&self, rules: &Rules) -> u64 {
+        if rules.volume_time == 0 {
+            return rules.byte_limit;
+        }
+        let bytes = u128::from(self.rate) * u128::from(rules.volume_time) / 1_000_000_000_000;
+        (bytes as u64).max(1_000)
     }
 
     /// What the timer has done by now.
@@ -357,6 +376,8 @@ mod tests {
         assert_eq!(refused(&|p| p.stages = 1_001), "stages");
         let none = DurationText::from_nanos(0);
         assert_eq!(refused(&|p| p.stage_timer = none), "stage_timer");
+        let long = DurationText::from_secs(2);
+        assert_eq!(refused(&|p| p.volume_time = long), "volume_time");
         let tiny = Auto::Is(Size::from_bytes(999));
         assert_eq!(refused(&|p| p.qeq = tiny), "qeq");
         assert_eq!(refused(&|p| p.sample = tiny), "sample");
@@ -483,6 +504,24 @@ mod tests {
         assert_eq!((flow.by_time, flow.target), (6, target + RHAI));
         flow.sends(&rules, 5 * 15 * MS + 7_500 * US, 75_000);
         assert_eq!(flow.target, target + 3 * RHAI);
+    }
+
+    /// With a time for them, stages by volume come as often at each rate.
+    #[test]
+    fn stages_by_volume_may_last_as_long_at_each_rate() {
+        let rules = Rules {
+            volume_time: 240 * US,
+            ..rules()
+        };
+        for cuts in [1, 2, 5] {
+            let mut flow = Flow::new(&rules);
+            (0..cuts).for_each(|_| flow.notified(&rules, 0, 63));
+            let bytes = flow.rate * 240 / 1_000_000;
+            flow.sends(&rules, 0, bytes as u32 - 1);
+            assert_eq!(flow.by_volume, 0);
+            flow.sends(&rules, 0, 1);
+            assert_eq!(flow.by_volume, 1);
+        }
     }
 
     #[test]

@@ -147,8 +147,13 @@ pub struct Flow {
 impl Flow {
     /// At the link's rate.
     pub const fn new(rules: &Rules) -> Self {
+        Self::at(rules.line)
+    }
+
+    /// At a rate, bytes per second.
+    pub const fn at(rate: f64) -> Self {
         Self {
-            rate: rules.line,
+            rate,
             difference: 0.0,
             rtt: 0,
             last: 0,
@@ -228,13 +233,6 @@ mod tests {
         parameters.rules(line, 20 * US, tcd).unwrap()
     }
 
-    fn at(rate: f64) -> Flow {
-        Flow {
-            rate,
-            ..Flow::new(&rules(false))
-        }
-    }
-
     fn close(found: f64, expected: f64) -> bool {
         (found - expected).abs() < 1e-9 * expected
     }
@@ -264,7 +262,7 @@ mod tests {
     fn a_constant_rtt_gives_delta_per_min_rtt() {
         let rules = rules(false);
         for per_rtt in [1, 2, 10] {
-            let mut flow = at(LINE / 4.0);
+            let mut flow = Flow::at(LINE / 4.0);
             flow.last = 1_000 * US;
             for n in 1..=10 * per_rtt {
                 let now = 1_000 * US + n * 20 * US / per_rtt;
@@ -278,7 +276,7 @@ mod tests {
     #[test]
     fn five_falling_rtts_hurry() {
         let rules = rules(false);
-        let mut flow = at(LINE / 4.0);
+        let mut flow = Flow::at(LINE / 4.0);
         let mut rtt = 200 * US;
         flow.acknowledged(&rules, 20 * US, rtt, Mark::None);
         for n in 2..=10_u32 {
@@ -297,7 +295,7 @@ mod tests {
     #[test]
     fn above_t_high_it_falls_in_proportion() {
         let rules = rules(false);
-        let mut flow = at(LINE);
+        let mut flow = Flow::at(LINE);
         flow.acknowledged(&rules, 1_000 * US, 1_000 * US, Mark::None);
         assert!(close(flow.rate, LINE * 0.6));
         flow.acknowledged(&rules, 1_005 * US, 1_000 * US, Mark::None);
@@ -308,7 +306,7 @@ mod tests {
     #[test]
     fn a_rising_rtt_cuts_by_its_gradient() {
         let rules = rules(false);
-        let mut flow = at(LINE);
+        let mut flow = Flow::at(LINE);
         flow.acknowledged(&rules, 20 * US, 100 * US, Mark::None);
         assert_eq!(flow.sends(&rules), None);
         // 50 us in 20 us, weight 1/50: 0.05.
@@ -320,7 +318,7 @@ mod tests {
     #[test]
     fn a_mark_picks_the_branch() {
         let after = |tcd, mark| {
-            let mut flow = at(LINE / 2.0);
+            let mut flow = Flow::at(LINE / 2.0);
             flow.acknowledged(&rules(tcd), 20 * US, 100 * US, Mark::Undetermined);
             flow.rate = LINE / 2.0;
             flow.acknowledged(&rules(tcd), 30 * US, 150 * US, mark);
