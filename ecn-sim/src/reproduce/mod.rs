@@ -1,4 +1,5 @@
-//! The HP papers again: their figures, and each of their statements set beside what is measured.
+//! The HP papers again: their figures, and each of their statements set beside what is measured; and what is published about
+//! other schemes.
 //!
 //! G and T are the two versions of "Evaluation of Congestion Detection Mechanisms for InfiniBand
 //! Switches" (G the conference's, T the report HPL-2002-224), S the slides of "End-to-End Congestion

@@ -1,5 +1,334 @@
-//! Statements about BCN, Barrass 2006.
+//! Statements about BCN: Barrass 2006 (S), which gives no numbers; the gains are from memory.
+//!
+//! The lowest rate is ours too. Flows start at once, so that most fall to it; at a rate unit, 8 Mb/s, one in
+//! 100 packets is 7 notifications per second, and equal rates take a second and more. Here it is 100 Mb/s.
 
-use super::Claim;
+use std::collections::VecDeque;
 
-pub(super) const CLAIMS: &[Claim] = &[];
+use ecn_core::bcn::{CongestionPoint, Feedback, Gains, Limiter, Policy};
+
+use super::{
+    Bench, Bottleneck, Claim, ENDLESS, Settled, flow, highest, lowest, one_switch, over, scenario,
+};
+use crate::engine::{MS, Time};
+use crate::fabric::scheme::bcn::{Parameters, UNTAGGED, packed};
+use crate::fabric::scheme::{Control, Notice, Rules, Sender};
+use crate::fabric::{Counts, Kind as Fabric};
+use crate::model::ModelError;
+use crate::reproduce::ReproduceError;
+use crate::reproduce::assertions::{Found, Kind, exact, found, named};
+use crate::reproduce::runs::Sample;
+use crate::units::Rate;
+
+/// Qeq at 10 Gb/s: 16 frames.
+const QEQ: f64 = 24_000.0;
+/// Of the runs and loops here, bytes per second.
+const LINE: u64 = 1_250_000_000;
+const SCHEME: &[&str] = &["scheme=bcn", "bcn.min_rate=100mbit"];
+
+fn runs(
+    bench: &Bench,
+    flows: u32,
+    more: &[&str],
+    until: Time,
+) -> Result<Vec<Settled>, ReproduceError> {
+    Bottleneck {
+        flows,
+        settings: &[SCHEME, more].concat(),
+        from: 100 * MS,
+        until,
+    }
+    .run_all(bench)
+}
+
+fn b1(bench: &Bench) -> Result<Found, ReproduceError> {
+    let mut measured = Vec::new();
+    let mut holds = true;
+    for flows in [2, 10] {
+        let runs = runs(bench, flows, &[], 130 * MS)?;
+        holds &= lowest(&runs, Settled::utilisation) > 0.9;
+        let name = format!("utilisation, {flows} flows");
+        measured.push(named(name, &over(&runs, Settled::utilisation)));
+    }
+    Ok(found(holds, measured))
+}
+
+fn b2(bench: &Bench) -> Result<Found, ReproduceError> {
+    let until = 150 * MS;
+    let usual = runs(bench, 10, &[], until)?;
+    let mean = |run: &Settled| run.queue().mean / QEQ;
+    let swing = |run: &Settled| run.queue().sd / QEQ;
+    let mut holds = lowest(&usual, mean) > 0.5 && highest(&usual, mean) < 1.5;
+    let mut measured = vec![
+        named("mean queue / Qeq", &over(&usual, mean)),
+        named("its deviation / Qeq", &over(&usual, swing)),
+    ];
+    for (name, setting) in [
+        ("Gi x 4", "bcn.gi=16"),
+        ("Gd x 4", "bcn.gd=1/32"),
+        ("links of 50 us", "link_delay=50us"),
+    ] {
+        let runs = runs(bench, 10, &[setting], until)?;
+        holds &= lowest(&runs, swing) > highest(&usual, swing);
+        let name = format!("deviation / Qeq, {name}");
+        measured.push(named(name, &over(&runs, swing)));
+    }
+    Ok(found(holds, measured))
+}
+
+fn b3(bench: &Bench) -> Result<Found, ReproduceError> {
+    let mut measured = Vec::new();
+    let mut holds = true;
+    for (flows, until) in [(2, 300 * MS), (10, 500 * MS)] {
+        let runs = runs(bench, flows, &[], until)?;
+        holds &= lowest(&runs, Settled::jain) > 0.95;
+        let name = format!("Jain's index, {flows} flows");
+        measured.push(named(name, &over(&runs, Settled::jain)));
+    }
+    Ok(found(holds, measured))
+}
+
+/// Three switches in a row: a flow across both links, and one across each.
+fn b4(bench: &Bench) -> Result<Found, ReproduceError> {
+    let own = [
+        "hosts=6",
+        "switches=3",
+        "payload=1438",
+        "link_rate=10gbit",
+        "limit=200ms",
+    ];
+    let flows = vec![
+        flow(0, 0, 5, ENDLESS),
+        flow(0, 1, 2, ENDLESS),
+        flow(0, 3, 4, ENDLESS),
+    ];
+    let scenario = scenario(Fabric::ParkingLot, &[&own[..], SCHEME].concat(), flows)?;
+    let run = |seed| -> Result<Settled, ReproduceError> {
+        Ok(Settled::of(&bench.run(&scenario, seed)?, 100 * MS, 3, 0))
+    };
+    let runs = bench.seeds().map(run).collect::<Result<Vec<_>, _>>()?;
+    let share = |flow: usize| move |run: &Settled| run.rates[flow] / Bottleneck::LINE;
+    Ok(found(
+        highest(&runs, share(0)) < 0.5,
+        [
+            named(
+                "share of the long flow (max-min: 0.5)",
+                &over(&runs, share(0)),
+            ),
+            named("of that on the first link", &over(&runs, share(1))),
+            named("of that on the second", &over(&runs, share(2))),
+        ],
+    ))
+}
+
+/// Two flows of so many frames at once, over links of 8 us: sender and switch are 16 us apart. As
+/// much as possible is notified. Completion times, in those without control.
+fn with_and_without(bench: &Bench, frames: u64) -> Result<f64, ReproduceError> {
+    let own = [
+        "hosts=3",
+        "payload=1438",
+        "link_rate=10gbit",
+        "link_delay=8us",
+    ];
+    let keen = ["scheme=bcn", "bcn.pm=1", "bcn.qeq=1500B"];
+    let time = |settings: &[&str]| -> Result<f64, ReproduceError> {
+        let flows = (0..2).map(|from| flow(0, from, 2, frames * 1_438));
+        let scenario = one_switch(settings, flows.collect())?;
+        let times = bench.run(&scenario, 1)?.finished;
+        Ok(times.iter().map(|flow| flow.time as f64).sum())
+    };
+    Ok(time(&[&own[..], &keen].concat())? / time(&own)?)
+}
+
+fn b5(bench: &Bench) -> Result<Found, ReproduceError> {
+    let (short, long) = (with_and_without(bench, 10)?, with_and_without(bench, 200)?);
+    Ok(found(
+        short == 1.0 && long > 1.05,
+        [
+            exact(
+                "completion, 10 frames (12 us), over that without BCN",
+                short,
+            ),
+            exact("200 frames (240 us)", long),
+        ],
+    ))
+}
+
+/// The reaction point's rules.
+fn rules() -> Result<crate::fabric::scheme::bcn::Rules, ReproduceError> {
+    let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
+    Ok(Parameters::default().rules(line)?)
+}
+
+/// Packets of a sender that has been told this often, from then on: tagged?
+fn tagged_after(positive: u32) -> Result<bool, ReproduceError> {
+    let mut control = Control::new(Rules::Bcn(rules()?), 2);
+    let mut told = |offset_bytes| {
+        let feedback = packed(Feedback {
+            offset_bytes,
+            delta_bytes: 0,
+        });
+        control.told(&mut Sender::None, 0, (0, 1), Notice { point: 9, feedback });
+        control.tag(0, 1)
+    };
+    let mut tag = told(-24_000);
+    for _ in 0..positive {
+        tag = told(24_000);
+    }
+    Ok(tag != Some(UNTAGGED))
+}
+
+fn b6(bench: &Bench) -> Result<Found, ReproduceError> {
+    let own = ["hosts=3", "payload=1438", "link_rate=10gbit", "limit=250ms"];
+    let flows = vec![flow(0, 0, 2, ENDLESS), flow(0, 1, 2, 30_000_000)];
+    let scenario = one_switch(&[&own[..], SCHEME].concat(), flows)?;
+    let (mut during, mut after, mut over) = (Vec::new(), Vec::new(), Vec::new());
+    for seed in bench.seeds() {
+        let counts: Counts = bench.run(&scenario, seed)?;
+        let end = counts.last_end;
+        during.push(counts.series.as_ref().map_or(f64::NAN, |series| {
+            let points = &series.points[..(end / series.step) as usize];
+            let bytes: u64 = points.iter().map(|point| point.flows[0]).sum();
+            bytes as f64 / (end as f64 / (1e3 * MS as f64)) / Bottleneck::LINE
+        }));
+        after.push(Settled::of(&counts, end + 50 * MS, 1, 0).utilisation());
+        over.push(end as f64 / MS as f64);
+    }
+    let limited = (tagged_after(0)?, tagged_after(1_000)?);
+    let holds = after.iter().all(|share| *share > 0.999)
+        && during.iter().all(|share| *share < 0.99)
+        && limited == (true, false);
+    let sample = |values: Vec<f64>| Sample::of(values);
+    Ok(found(
+        holds,
+        [
+            named("the other is finished, ms", &sample(over)),
+            named("share of the link until then", &sample(during)),
+            named("from 50 ms later on", &sample(after)),
+            exact(
+                "tagged at the link's rate (0: there is no limiter)",
+                f64::from(u8::from(limited.1)),
+            ),
+        ],
+    ))
+}
+
+/// Ten limiters and a queue of at most 100 frames, in steps of a frame on the link; notifications take ten. Mean of
+/// the queue over the last half of a second, bytes.
+fn looped(sign: i32) -> Result<f64, ReproduceError> {
+    const FRAME: u64 = 1_500;
+    const LIMIT: u64 = 100 * FRAME;
+    let gains = Gains {
+        least_bytes_per_s: LINE / 100,
+        ..Gains::usual(LINE)
+    };
+    let policy =
+        Policy::new(&gains).map_err(|error| ModelError::new("bcn", LINE, error.to_string()))?;
+    let mut point = CongestionPoint::default();
+    let mut sources = [(Limiter::default(), 0_u64); 10];
+    let mut notices: VecDeque<(u64, usize, Feedback)> = VecDeque::new();
+    let (mut queue, mut frames, mut sum) = (0_u64, 0_u64, 0_u64);
+    let steps = LINE / FRAME;
+    for step in 0..steps {
+        while let Some((due, to, feedback)) = notices.front().copied()
+            && due <= step
+        {
+            sources[to].0.notified(&policy, feedback);
+            notices.pop_front();
+        }
+        queue = queue.saturating_sub(FRAME);
+        for (from, (limiter, sent)) in sources.iter_mut().enumerate() {
+            // In frames of LINE units.
+            *sent += limiter.rate().unwrap_or(LINE);
+            if *sent < LINE {
+                continue;
+            }
+            *sent -= LINE;
+            queue = (queue + FRAME).min(LIMIT);
+            frames += 1;
+            if frames.is_multiple_of(101) {
+                let tagged = limiter.rate().is_some();
+                let feedback = point.sample(&policy, queue as u32, tagged);
+                notices.extend(feedback.map(|feedback| {
+                    let offset_bytes = sign * feedback.offset_bytes;
+                    (
+                        step + 10,
+                        from,
+                        Feedback {
+                            offset_bytes,
+                            ..feedback
+                        },
+                    )
+                }));
+            }
+        }
+        if step >= steps / 2 {
+            sum += queue;
+        }
+    }
+    Ok(sum as f64 / (steps - steps / 2) as f64)
+}
+
+fn b7(_: &Bench) -> Result<Found, ReproduceError> {
+    let (right, wrong) = (looped(1)? / QEQ, looped(-1)? / QEQ);
+    let limit = 150_000.0 / QEQ;
+    Ok(found(
+        (0.5..1.5).contains(&right) && wrong > 0.9 * limit,
+        [
+            exact("mean queue / Qeq, Qoff = Qeq - q", right),
+            exact("Qoff = q - Qeq (limit 6.25)", wrong),
+        ],
+    ))
+}
+
+pub(super) const CLAIMS: &[Claim] = &[
+    Claim {
+        id: "B1",
+        kind: Kind::Seed,
+        published: "BCN: long flows through one bottleneck use more than 90 % of it",
+        band: "> 0.9 in each run",
+        judge: b1,
+    },
+    Claim {
+        id: "B2",
+        kind: Kind::Seed,
+        published: "BCN: the queue swings around Qeq, the more the larger Gi, Gd or the delay is",
+        band: "mean within 50 % of Qeq; each deviation above the highest at the usual gains",
+        judge: b2,
+    },
+    Claim {
+        id: "B3",
+        kind: Kind::Seed,
+        published: "BCN: flows with equal round-trip times settle at equal rates",
+        band: "Jain's index > 0.95 in each run",
+        judge: b3,
+    },
+    Claim {
+        id: "B4",
+        kind: Kind::Public,
+        published: "BCN: in a parking lot the long flow gets less than its max-min share (Jiang and Jain 2007)",
+        band: "< 0.5 in each run",
+        judge: b4,
+    },
+    Claim {
+        id: "B5",
+        kind: Kind::Seed,
+        published: "BCN: flows shorter than a control loop see no change of their rates",
+        band: "short: exactly the time without control; long: 5 % more and above",
+        judge: b5,
+    },
+    Claim {
+        id: "B6",
+        kind: Kind::Seed,
+        published: "BCN: when the others stop, a flow is back at the link's rate, without a limiter",
+        band: "> 0.999 of the link, 50 ms after the other ended, before < 0.99; its packets are not tagged",
+        judge: b6,
+    },
+    Claim {
+        id: "B7",
+        kind: Kind::Derived,
+        published: "BCN: with the wrong sign of Qoff the queue stays at its limit",
+        band: "> 90 % of the limit; with the right one within 50 % of Qeq",
+        judge: b7,
+    },
+];

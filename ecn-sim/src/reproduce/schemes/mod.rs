@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::ReproduceError;
 use super::assertions::{Found, Kind, Statement};
-use super::runs::in_parallel;
-use crate::engine::Time;
+use super::runs::{Sample, in_parallel};
+use crate::engine::{MS, NS, Time};
 use crate::fabric::workload::Arrival;
 use crate::fabric::{self, Counts, Options, Scenario};
+use crate::measure::jain;
 
 /// A statement before it is judged.
 struct Claim {
@@ -126,6 +127,12 @@ fn scenario(
     Ok(scenario.with_flows(flows))
 }
 
+/// One switch (the spine has nothing to do): its port to a host is watched under the host's number.
+fn one_switch(settings: &[&str], flows: Vec<Arrival>) -> Result<Scenario, ReproduceError> {
+    let settings = [&["leaves=1", "spines=1"], settings].concat();
+    scenario(fabric::Kind::LeafSpine, &settings, flows)
+}
+
 /// A flow that starts at this time.
 const fn flow(start: Time, from: u32, to: u32, bytes: u64) -> Arrival {
     Arrival {
@@ -134,4 +141,105 @@ const fn flow(start: Time, from: u32, to: u32, bytes: u64) -> Arrival {
         to,
         bytes,
     }
+}
+
+/// Long flows to one host: 10 Gb/s, frames of 1500 bytes.
+struct Bottleneck<'a> {
+    flows: u32,
+    /// Beside those.
+    settings: &'a [&'a str],
+    /// When it is taken to have settled.
+    from: Time,
+    /// The end of the run.
+    until: Time,
+}
+
+impl Bottleneck<'_> {
+    /// Payload of a frame.
+    const PAYLOAD: u32 = 1_438;
+    /// Payload that the link carries, bytes per second.
+    const LINE: f64 = 1_250_000_000.0 * 1_438.0 / 1_500.0;
+
+    fn scenario(&self) -> Result<Scenario, ReproduceError> {
+        let hosts = format!("hosts={}", self.flows + 1);
+        let limit = format!("limit={}ns", self.until / NS);
+        let payload = format!("payload={}", Self::PAYLOAD);
+        let own = [hosts.as_str(), &limit, &payload, "link_rate=10gbit"];
+        let settings = [&own[..], self.settings].concat();
+        let flows = (0..self.flows).map(|from| flow(0, from, self.flows, ENDLESS));
+        one_switch(&settings, flows.collect())
+    }
+
+    fn run(&self, bench: &Bench, seed: u64) -> Result<Settled, ReproduceError> {
+        let counts = bench.run(&self.scenario()?, seed)?;
+        let settled = Settled::of(&counts, self.from, self.flows as usize, self.flows as usize);
+        Ok(settled)
+    }
+
+    /// With each seed.
+    fn run_all(&self, bench: &Bench) -> Result<Vec<Settled>, ReproduceError> {
+        bench.seeds().map(|seed| self.run(bench, seed)).collect()
+    }
+}
+
+/// More than any run sends.
+const ENDLESS: u64 = 1_000_000_000_000;
+
+/// What a run does from some time on.
+struct Settled {
+    /// Payload per second of each flow.
+    rates: Vec<f64>,
+    /// The bottleneck's queue at the end of each step, bytes.
+    queues: Vec<f64>,
+}
+
+impl Settled {
+    /// Of so many flows, and this one of the watched ports.
+    fn of(counts: &Counts, from: Time, flows: usize, port: usize) -> Self {
+        let Some(series) = &counts.series else {
+            return Self {
+                rates: Vec::new(),
+                queues: Vec::new(),
+            };
+        };
+        let points = &series.points[series.points.len().min((from / series.step) as usize)..];
+        let seconds = points.len() as f64 * series.step as f64 / (1e3 * MS as f64);
+        let bytes = |flow: usize| points.iter().map(|point| point.flows[flow]).sum::<u64>();
+        Self {
+            rates: (0..flows)
+                .map(|flow| bytes(flow) as f64 / seconds)
+                .collect(),
+            queues: points
+                .iter()
+                .map(|point| point.ports[port].into())
+                .collect(),
+        }
+    }
+
+    /// Share of what a [`Bottleneck`] carries.
+    fn utilisation(&self) -> f64 {
+        self.rates.iter().sum::<f64>() / Bottleneck::LINE
+    }
+
+    fn jain(&self) -> f64 {
+        jain(self.rates.iter().copied())
+    }
+
+    /// Mean and standard deviation over time, bytes.
+    fn queue(&self) -> Sample {
+        Sample::of(self.queues.iter().copied())
+    }
+}
+
+/// One value per run.
+fn over<T>(runs: &[T], value: impl Fn(&T) -> f64) -> Sample {
+    Sample::of(runs.iter().map(value))
+}
+
+fn lowest<T>(runs: &[T], value: impl Fn(&T) -> f64) -> f64 {
+    runs.iter().map(value).fold(f64::INFINITY, f64::min)
+}
+
+fn highest<T>(runs: &[T], value: impl Fn(&T) -> f64) -> f64 {
+    runs.iter().map(value).fold(f64::NEG_INFINITY, f64::max)
 }

@@ -1,5 +1,309 @@
 //! Statements about QCN, IEEE 802.1Qau.
 
-use super::Claim;
+use super::{Bench, Bottleneck, Claim, Settled, highest, lowest, over};
+use crate::engine::{MS, Time};
+use crate::fabric::scheme::dcqcn::ClampTarget;
+use crate::fabric::scheme::qcn::{CongestionPoint, Flow, Parameters, Rules};
+use crate::reproduce::ReproduceError;
+use crate::reproduce::assertions::{Found, Kind, Verdict, exact, found, named};
+use crate::units::Rate;
 
-pub(super) const CLAIMS: &[Claim] = &[];
+/// Bytes per second.
+const LINE: u64 = 1_250_000_000;
+/// A sample is due at the latest after so many bytes.
+const SAMPLED: u32 = 1_000_000;
+
+fn rules(clamp_target: ClampTarget) -> Result<Rules, ReproduceError> {
+    of(&Parameters {
+        clamp_target,
+        ..Parameters::default()
+    })
+}
+
+fn of(parameters: &Parameters) -> Result<Rules, ReproduceError> {
+    let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
+    Ok(parameters.rules(line)?)
+}
+
+/// The feedback of a queue whose length at the last sample was another.
+fn feedback(rules: &Rules, before: u32, queued: u32) -> Option<u8> {
+    let mut point = CongestionPoint::new(rules);
+    point.arrives(rules, SAMPLED, before, || 0);
+    point.arrives(rules, SAMPLED, queued, || 0)
+}
+
+/// A flow's rate now; at the link's there is no limiter.
+fn rate(flow: &mut Flow, rules: &Rules, now: Time) -> u64 {
+    flow.sends(rules, now, 0).unwrap_or(LINE)
+}
+
+fn q1(_: &Bench) -> Result<Found, ReproduceError> {
+    let rules = rules(ClampTarget::Off)?;
+    let (mut queues, mut notices, mut wrong, mut raised) = (0_u32, 0_u32, 0_u32, 0_u32);
+    for before in (0..200_000_u32).step_by(1_000) {
+        for queued in (0..200_000_u32).step_by(1_000) {
+            queues += 1;
+            let fb = 26_000 - i64::from(queued) - 2 * (i64::from(queued) - i64::from(before));
+            let said = feedback(&rules, before, queued);
+            wrong += u32::from(said.is_some() != (fb < 0));
+            if let Some(said) = said {
+                notices += 1;
+                let mut flow = Flow::new(&rules);
+                flow.notified(&rules, 0, 10);
+                let start = rate(&mut flow, &rules, 0);
+                flow.notified(&rules, 0, said);
+                raised += u32::from(rate(&mut flow, &rules, 0) > start);
+            }
+        }
+    }
+    Ok(found(
+        wrong == 0 && raised == 0 && notices > 0 && notices < queues,
+        [
+            exact("queues", queues.into()),
+            exact("notified", notices.into()),
+            exact(
+                "of these with Fb >= 0, or not notified with Fb < 0",
+                wrong.into(),
+            ),
+            exact("rates raised", raised.into()),
+        ],
+    ))
+}
+
+fn q2(_: &Bench) -> Result<Found, ReproduceError> {
+    let rules = rules(ClampTarget::Off)?;
+    let mut least = 1.0_f64;
+    for feedback in 0..=u8::MAX {
+        let mut flow = Flow::new(&rules);
+        let mut before = LINE;
+        // To the lowest rate, which ends any cut.
+        for _ in 0..20 {
+            flow.notified(&rules, 0, feedback);
+            let after = rate(&mut flow, &rules, 0);
+            least = least.min(after as f64 / before as f64);
+            before = after;
+        }
+    }
+    let bound = 65.0 / 128.0;
+    Ok(found(
+        (bound..bound + 1e-6).contains(&least),
+        [exact(
+            "lowest rate after a notification, over that before",
+            least,
+        )],
+    ))
+}
+
+/// Queue, queue before, feedback, factor.
+const WORKED: [(u32, u32, Option<u8>, f64); 5] = [
+    (26_000, 26_000, None, 1.0),
+    (30_000, 26_000, Some(5), 0.961),
+    (52_000, 52_000, Some(12), 0.906),
+    (52_000, 26_000, Some(37), 0.711),
+    (78_000, 26_000, Some(63), 0.508),
+];
+
+fn q3(_: &Bench) -> Result<Found, ReproduceError> {
+    Ok(worked(&rules(ClampTarget::Off)?))
+}
+
+fn worked(rules: &Rules) -> Found {
+    let mut holds = true;
+    let mut measured = Vec::new();
+    for (queued, before, expected, factor) in WORKED {
+        let said = feedback(rules, before, queued);
+        let mut flow = Flow::new(rules);
+        if let Some(said) = said {
+            flow.notified(rules, 0, said);
+        }
+        let after = rate(&mut flow, rules, 0) as f64 / LINE as f64;
+        holds &= said == expected && (after - factor).abs() < 0.000_5;
+        let fb = said.map_or_else(|| "-".to_owned(), |said| said.to_string());
+        let name = format!("factor, {queued} after {before} bytes (feedback {fb})");
+        measured.push(exact(name, after));
+    }
+    found(holds, measured)
+}
+
+/// What five undisturbed cycles leave of the way to the target, at most; by volume or by time.
+fn left_of_cut(clamp: ClampTarget, by_volume: bool) -> Result<f64, ReproduceError> {
+    let rules = rules(clamp)?;
+    let mut most = 0.0_f64;
+    for feedback in 1..=63 {
+        let mut flow = Flow::new(&rules);
+        flow.notified(&rules, 0, feedback);
+        // With a clamped target the second cut's is the rate before it; else still the link's.
+        let target = match clamp {
+            ClampTarget::On => rate(&mut flow, &rules, 0),
+            ClampTarget::Off => LINE,
+        };
+        flow.notified(&rules, 0, feedback);
+        let start = rate(&mut flow, &rules, 0);
+        let after = if by_volume {
+            flow.sends(&rules, 0, 5 * 150_000)
+        } else {
+            flow.sends(&rules, 5 * 15 * MS, 0)
+        };
+        let after = after.unwrap_or(LINE) as f64;
+        most = most.max((target as f64 - after) / (target - start) as f64);
+    }
+    Ok(most)
+}
+
+fn q4(_: &Bench) -> Result<Found, ReproduceError> {
+    let mut measured = Vec::new();
+    let mut holds = true;
+    for (clamp, target) in [
+        (ClampTarget::Off, "the link's rate"),
+        (ClampTarget::On, "below"),
+    ] {
+        for (by_volume, cycles) in [(true, "volume"), (false, "time")] {
+            let left = left_of_cut(clamp, by_volume)?;
+            holds &= left <= 1.0 / 32.0;
+            let name = format!("(TR - CR) / (TR - CR0), by {cycles}, TR {target}");
+            measured.push(exact(name, left));
+        }
+    }
+    Ok(found(holds, measured))
+}
+
+fn runs(
+    bench: &Bench,
+    flows: u32,
+    more: &[&str],
+    (from, until): (Time, Time),
+) -> Result<Vec<Settled>, ReproduceError> {
+    Bottleneck {
+        flows,
+        settings: &[&["scheme=qcn"], more].concat(),
+        from,
+        until,
+    }
+    .run_all(bench)
+}
+
+/// Share of the fastest flow.
+fn largest(run: &Settled) -> f64 {
+    highest(&run.rates, |rate| rate / Bottleneck::LINE)
+}
+
+fn q5(bench: &Bench) -> Result<Found, ReproduceError> {
+    let time = (100 * MS, 300 * MS);
+    let volume = runs(bench, 4, &[], time)?;
+    let mended = runs(bench, 4, &["qcn.volume_time=240us"], time)?;
+    Ok(found(
+        highest(&volume, Settled::jain) < 0.9 && lowest(&mended, Settled::jain) > 0.95,
+        [
+            named("Jain's index, 150 kB", &over(&volume, Settled::jain)),
+            named("with 240 us", &over(&mended, Settled::jain)),
+            named("share of the fastest of 4, 150 kB", &over(&volume, largest)),
+            named("with 240 us", &over(&mended, largest)),
+        ],
+    ))
+}
+
+fn q6(bench: &Bench) -> Result<Found, ReproduceError> {
+    let time = (100 * MS, 200 * MS);
+    let runs = runs(bench, 4, &["qcn.qeq=66kB"], time)?;
+    Ok(found(
+        highest(&runs, largest) > 0.4,
+        [named("share of the fastest of 4", &over(&runs, largest))],
+    ))
+}
+
+fn q7(bench: &Bench) -> Result<Found, ReproduceError> {
+    let mut measured = Vec::new();
+    for (delay, trip) in [("1us", "4 us"), ("150us", "600 us")] {
+        let delay = format!("link_delay={delay}");
+        let runs = runs(bench, 4, &[&delay], (100 * MS, 200 * MS))?;
+        let queue = |run: &Settled| run.queue().mean / 26_000.0;
+        let name = format!("utilisation, round trip {trip}");
+        measured.push(named(name, &over(&runs, Settled::utilisation)));
+        measured.push(named(
+            format!("mean queue / Qeq, {trip}"),
+            &over(&runs, queue),
+        ));
+        let swing = |run: &Settled| run.queue().sd / 26_000.0;
+        measured.push(named(
+            format!("its deviation / Qeq, {trip}"),
+            &over(&runs, swing),
+        ));
+    }
+    Ok(Found {
+        verdict: Verdict::Reported,
+        ..found(true, measured)
+    })
+}
+
+pub(super) const CLAIMS: &[Claim] = &[
+    Claim {
+        id: "Q1",
+        kind: Kind::Public,
+        published: "QCN never sends positive feedback",
+        band: "notified only with Fb < 0, and no rate raised",
+        judge: q1,
+    },
+    Claim {
+        id: "Q2",
+        kind: Kind::Derived,
+        published: "QCN: one notification cuts by at most 63/128",
+        band: "lowest factor = 65/128",
+        judge: q2,
+    },
+    Claim {
+        id: "Q3",
+        kind: Kind::Derived,
+        published: "QCN: feedback none, 5, 12, 37, 63 and factors 1, 0.961, 0.906, 0.711, 0.508 for five queues",
+        band: "exact, factors to three digits",
+        judge: q3,
+    },
+    Claim {
+        id: "Q4",
+        kind: Kind::Derived,
+        published: "QCN: five undisturbed cycles recover 31/32 of a cut",
+        band: "<= 1/32 is left, for each feedback",
+        judge: q4,
+    },
+    Claim {
+        id: "Q5",
+        kind: Kind::Public,
+        published: "QCN: the byte counter keeps parallel flows unequal for long; cycles of 240 us mend that (Hayashi et al. 2011)",
+        band: "Jain's index < 0.9 and > 0.95 in each run",
+        judge: q5,
+    },
+    Claim {
+        id: "Q6",
+        kind: Kind::Public,
+        published: "QCN with Qeq = 66 kB at 10 Gb/s: one flow can hold more than 40 % (Crisan et al. 2011)",
+        band: "> 0.4 in a run",
+        judge: q6,
+    },
+    Claim {
+        id: "Q7",
+        kind: Kind::Memory,
+        published: "QCN: queue near Qeq and 95 % used with short round trips, worse from a few hundred us on",
+        band: "",
+        judge: q7,
+    },
+];
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_weight_is_noticed() {
+        let with = |w| {
+            worked(
+                &of(&Parameters {
+                    w,
+                    ..Parameters::default()
+                })
+                .unwrap(),
+            )
+        };
+        assert_eq!(with(2).verdict, Verdict::Holds);
+        assert_eq!(with(1).verdict, Verdict::DoesNotHold);
+    }
+}

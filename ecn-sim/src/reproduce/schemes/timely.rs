@@ -1,5 +1,250 @@
-//! Statements about TIMELY.
+//! Statements about TIMELY: the authors' published code (V5 in `dcqcn-timely.md`).
 
-use super::Claim;
+use ecn_core::tcd::Mark;
+use rand::{Rng as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
 
-pub(super) const CLAIMS: &[Claim] = &[];
+use super::{Bench, Claim, ENDLESS, flow, one_switch};
+use crate::engine::{MS, NS, Time};
+use crate::fabric::scheme::timely::{Flow, Parameters, Rules};
+use crate::reproduce::ReproduceError;
+use crate::reproduce::assertions::{Found, Kind, Verdict, exact, found};
+use crate::units::{DurationText, Rate};
+
+const US: Time = 1_000 * NS;
+/// 10 Gb/s in bytes per second.
+const LINE: f64 = 1_250_000_000.0;
+/// 10 Mb/s.
+const DELTA: f64 = 1_250_000.0;
+const MIN_RTT: Time = 20 * US;
+
+/// The paper's Tlow and Thigh, 50 and 500 us.
+fn paper() -> Parameters {
+    Parameters {
+        t_low: DurationText::from_micros(50),
+        t_high: DurationText::from_micros(500),
+        ..Parameters::default()
+    }
+}
+
+fn rules() -> Result<Rules, ReproduceError> {
+    of(&paper())
+}
+
+fn of(parameters: &Parameters) -> Result<Rules, ReproduceError> {
+    let line = Rate::from_bytes_per_s(LINE as u64).unwrap_or(Rate::MAX);
+    Ok(parameters.rules(line, MIN_RTT, false)?)
+}
+
+fn rate(flow: &Flow, rules: &Rules) -> f64 {
+    flow.sends(rules).map_or(LINE, |rate| rate as f64)
+}
+
+/// By how many deltas the rate rises with each of these round-trip times, one per `MIN_RTT`.
+fn steps(rules: &Rules, rtts: impl IntoIterator<Item = Time>) -> Vec<f64> {
+    let mut flow = Flow::at(LINE / 4.0);
+    let mut step = |(number, rtt)| {
+        let before = rate(&flow, rules);
+        flow.acknowledged(rules, number * MIN_RTT, rtt, Mark::None);
+        (rate(&flow, rules) - before) / DELTA
+    };
+    (1..).zip(rtts).map(&mut step).collect()
+}
+
+fn m1(_: &Bench) -> Result<Found, ReproduceError> {
+    Ok(growth(&rules()?))
+}
+
+fn growth(rules: &Rules) -> Found {
+    let constant = steps(rules, [100 * US; 20]);
+    let falling = steps(rules, (0..12).map(|number| (200 - number) * US));
+    // The first has none before it, so it is the sixth that is the fifth falling one.
+    let hurried = falling.iter().position(|step| *step > 1.5).unwrap_or(0);
+    let holds = constant.iter().all(|step| *step == 1.0)
+        && falling[..hurried].iter().all(|step| *step == 1.0)
+        && falling[hurried..].iter().all(|step| *step == 5.0)
+        && hurried == 5;
+    let mean = constant.iter().sum::<f64>() / constant.len() as f64;
+    found(
+        holds,
+        [
+            exact("deltas per minRTT at a constant 100 us", mean),
+            exact("falling ones up to the first faster step", hurried as f64),
+            exact("deltas of that one", falling[hurried]),
+        ],
+    )
+}
+
+/// Random round-trip times at random distances: what each does to the rate, and whether it may.
+fn walk(rules: &Rules, mut look: impl FnMut(Time, Time, f64, f64)) {
+    let mut random = Pcg64Mcg::seed_from_u64(1);
+    let mut flow = Flow::at(LINE);
+    let mut now = 0;
+    for _ in 0..200_000 {
+        let gap = random.random_range(1..100) * US;
+        now += gap;
+        // Below Tlow, between, above Thigh.
+        let most = [50, 500, 5_000][random.random_range(0..3)];
+        let rtt = random.random_range(1..most) * US;
+        let before = rate(&flow, rules);
+        flow.acknowledged(rules, now, rtt, Mark::None);
+        look(gap, rtt, before, rate(&flow, rules));
+    }
+}
+
+fn m2(_: &Bench) -> Result<Found, ReproduceError> {
+    let (mut least, mut cuts) = (1.0_f64, 0_u32);
+    walk(&rules()?, |_, _, before, after| {
+        // Rates are in whole bytes per second here.
+        least = least.min((after + 1.0) / before);
+        cuts += u32::from(after < before);
+    });
+    Ok(found(
+        least >= 0.5 && cuts > 0,
+        [
+            exact("cuts in 200,000 random updates", cuts.into()),
+            exact("lowest rate after one, over that before", least),
+        ],
+    ))
+}
+
+fn m3(_: &Bench) -> Result<Found, ReproduceError> {
+    Ok(cuts(&rules()?))
+}
+
+fn cuts(rules: &Rules) -> Found {
+    let mut worst = 0.0_f64;
+    let factor = |rtt_us: u64| {
+        let mut flow = Flow::at(LINE);
+        flow.acknowledged(rules, MIN_RTT, rtt_us * US, Mark::None);
+        rate(&flow, rules) / LINE
+    };
+    // Up to 1,333 us, where the cut would be a half.
+    for rtt_us in 501..=1_300_u32 {
+        let expected = 1.0 - 0.8 * (1.0 - 500.0 / f64::from(rtt_us));
+        worst = worst.max((factor(rtt_us.into()) - expected).abs());
+    }
+    found(
+        worst < 2.0 / LINE,
+        [
+            exact("factor at 1000 us (0.6)", factor(1_000)),
+            exact("largest distance, 501 to 1300 us", worst),
+        ],
+    )
+}
+
+fn m4(_: &Bench) -> Result<Found, ReproduceError> {
+    let (mut low, mut not) = (0_u32, 0_u32);
+    walk(&rules()?, |_, rtt, before, after| {
+        if rtt < 50 * US && before < LINE {
+            low += 1;
+            not += u32::from(after <= before);
+        }
+    });
+    Ok(found(
+        low > 0 && not == 0,
+        [
+            exact("updates below Tlow, of 200,000 random ones", low.into()),
+            exact("of these without an increase", not.into()),
+        ],
+    ))
+}
+
+/// 16 to 1 at 10 Gb/s; from 20 ms on, a packet goes the same way each 50 us: the 99th percentile of its
+/// time there and back, us.
+fn probes(bench: &Bench, scheme: &str) -> Result<f64, ReproduceError> {
+    let own = ["hosts=18", "link_rate=10gbit", "limit=40ms", scheme];
+    let bulk = (0..16).map(|from| flow(0, from, 17, ENDLESS));
+    let probes = (0..380).map(|number| flow(20 * MS + number * 50 * US, 16, 17, 1_000));
+    let scenario = one_switch(&own, bulk.chain(probes).collect())?;
+    // There is no chance in it.
+    let counts = bench.run(&scenario, 1)?;
+    let all = counts.finished.iter().chain(&counts.unfinished);
+    let probes = all.filter(|flow| flow.from == 16);
+    let mut times: Vec<f64> = probes.map(|flow| flow.time as f64 / US as f64).collect();
+    times.sort_by(f64::total_cmp);
+    Ok(times
+        .get(times.len() * 99 / 100)
+        .copied()
+        .unwrap_or(f64::NAN))
+}
+
+fn m5(bench: &Bench) -> Result<Found, ReproduceError> {
+    let pfc = probes(bench, "scheme=none")?;
+    let timely = probes(bench, "scheme=timely")?;
+    Ok(Found {
+        verdict: Verdict::Reported,
+        note: "How long it takes with PFC only is up to the switches' memory, which is full then."
+            .to_owned(),
+        ..found(
+            true,
+            [
+                exact("99th percentile of a packet's time, PFC only, us", pfc),
+                exact("with TIMELY, us", timely),
+                exact("times shorter", pfc / timely),
+            ],
+        )
+    })
+}
+
+pub(super) const CLAIMS: &[Claim] = &[
+    Claim {
+        id: "M1",
+        kind: Kind::Public,
+        published: "TIMELY: at a constant RTT between Tlow and Thigh the rate grows by delta per minRTT, by 5 delta only after 5 falling ones",
+        band: "exact",
+        judge: m1,
+    },
+    Claim {
+        id: "M2",
+        kind: Kind::Public,
+        published: "TIMELY: no update cuts more than half",
+        band: ">= 0.5",
+        judge: m2,
+    },
+    Claim {
+        id: "M3",
+        kind: Kind::Public,
+        published: "TIMELY: above Thigh the rate is multiplied by 1 - beta (1 - Thigh/rtt)",
+        band: "to 2 bytes per second",
+        judge: m3,
+    },
+    Claim {
+        id: "M4",
+        kind: Kind::Derived,
+        published: "TIMELY: below Tlow the rate always rises",
+        band: "in each update below the line rate",
+        judge: m4,
+    },
+    Claim {
+        id: "M5",
+        kind: Kind::Public,
+        published: "TIMELY in an incast: tail RTT far below PFC only (9 times; another testbed)",
+        band: "",
+        judge: m5,
+    },
+];
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::units::Fraction;
+
+    #[test]
+    fn other_parameters_are_noticed() {
+        let usual = rules().unwrap();
+        assert_eq!(growth(&usual).verdict, Verdict::Holds);
+        assert_eq!(cuts(&usual).verdict, Verdict::Holds);
+        let sooner = of(&Parameters {
+            hai_after: 4,
+            ..paper()
+        });
+        assert_eq!(growth(&sooner.unwrap()).verdict, Verdict::DoesNotHold);
+        let less = of(&Parameters {
+            beta: Fraction::ratio(1, 2),
+            ..paper()
+        });
+        assert_eq!(cuts(&less.unwrap()).verdict, Verdict::DoesNotHold);
+    }
+}
