@@ -112,6 +112,7 @@ const SERIES: Options = Options {
     threads: 1,
     series: true,
     trace: false,
+    position: None,
 };
 
 /// A fabric with settings, and flows of its own.
