@@ -9,13 +9,15 @@
 //! ```text
 //! paused:                                               undetermined
 //! ON for max(T_on):                                     remember the queue
-//! a window later:                                       queue not shorter and above threshold: congestion
+//! a window later:                                       queue longer and above threshold:      congestion
 //!                                                       else:                                  non-congestion
 //! from then on:                                         queue above threshold: congestion, else: non-congestion
 //! ```
 //!
 //! A queue that is left over and still above the threshold is looked at window after window until it is gone:
-//! else it would be congestion at the next packet.
+//! else it would be congestion at the next packet. One that stays as it is, is left over too: behind another port whose
+//! pause has ended as much comes as goes, and with those for congestion half of the victim's flows were marked in the
+//! chain of the paper (T1).
 //!
 //! Sources: "Congestion Detection in Lossless Networks" (SIGCOMM 2021) for the three states and the two
 //! signals; how exactly the pattern's end is judged is this project's, see `reference/tcd.md`, section 2.
@@ -177,7 +179,7 @@ impl Port {
                 State::NonCongestion
             } else if !over {
                 state
-            } else if queue_bytes >= self.queue_bytes {
+            } else if queue_bytes > self.queue_bytes {
                 self.phase = ON;
                 State::Congestion
             } else {
