@@ -37,6 +37,7 @@ impl From<ReproduceError> for Error {
         match error {
             ReproduceError::Run(error) => error.into(),
             ReproduceError::Fabric(error) => error.into(),
+            ReproduceError::Compare(error) => error.into(),
             ReproduceError::Output(error) => error.into(),
             ReproduceError::Figure(_)
             | ReproduceError::Scenario(_)

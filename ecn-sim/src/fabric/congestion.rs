@@ -271,7 +271,7 @@ impl Detection {
 }
 
 /// What makes ports go ON and OFF.
-fn pattern(scenario: &Scenario) -> Pattern {
+pub(crate) fn pattern(scenario: &Scenario) -> Pattern {
     let own = &scenario.parameters;
     if own.flow_control == FlowControl::Cbfc {
         let period_ns = own.credit_period.as_nanos();

@@ -12,6 +12,7 @@ pub mod report;
 pub mod runs;
 pub mod schemes;
 
+use crate::compare::CompareError;
 use crate::figure::FigureError;
 use crate::keyword::KeywordError;
 use crate::model::ModelError;
@@ -120,6 +121,9 @@ pub enum ReproduceError {
     /// A parameter of a scheme.
     #[error(transparent)]
     Value(#[from] ModelError),
+    /// Schemes side by side.
+    #[error(transparent)]
+    Compare(#[from] CompareError),
     /// A drawing.
     #[error(transparent)]
     Figure(#[from] FigureError),

@@ -2,6 +2,7 @@
 //! schemes' own functions, behaviour in small fabrics.
 
 mod bcn;
+mod chain;
 mod dcqcn;
 mod ibcc;
 mod qcn;
