@@ -269,6 +269,12 @@ impl Flow {
         (rules.multiplier(self.ccti) > 0).then(|| rules.rate(self.ccti))
     }
 
+    /// Its index of the table.
+    pub fn index(&mut self, rules: &Rules, now: Time) -> u16 {
+        self.advance(rules, now);
+        self.ccti
+    }
+
     /// What the timer has done by now.
     fn advance(&mut self, rules: &Rules, now: Time) {
         if self.timer_due > now {
