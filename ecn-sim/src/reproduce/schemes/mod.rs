@@ -16,7 +16,7 @@ use super::ReproduceError;
 use super::assertions::{Found, Kind, Statement};
 use super::runs::{Sample, in_parallel};
 use crate::engine::{MS, NS, Time};
-use crate::fabric::workload::Arrival;
+use crate::fabric::workload::{Arrival, UNLIMITED};
 use crate::fabric::{self, Counts, Options, Scenario};
 use crate::measure::jain;
 
@@ -142,6 +142,7 @@ const fn flow(start: Time, from: u32, to: u32, bytes: u64) -> Arrival {
         from,
         to,
         bytes,
+        rate: UNLIMITED,
     }
 }
 
