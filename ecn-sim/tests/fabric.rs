@@ -279,7 +279,7 @@ fn all_reduce_goes_round() {
 fn tcd_spares_the_victim_of_a_chain() {
     let victim = |scheme: &str| {
         let scheme = format!("scheme={scheme}");
-        let settings = set(&[&scheme, "dcqcn.kmin=5kB", "dcqcn.kmax=80kB"]);
+        let settings = set(&[&scheme]);
         let counts = counts(&scenario(Kind::Chain, &settings), 1);
         assert!(counts.pause_frames > 0 && counts.marked_packets > 0);
         *(counts.finished.iter().find(|flow| flow.id == 1)).expect("it finished")

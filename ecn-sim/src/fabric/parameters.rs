@@ -285,6 +285,7 @@ impl Scenario {
     /// A built-in fabric.
     pub fn of(kind: Kind) -> Self {
         let mut parameters = Parameters::default();
+        let mut schemes = scheme::Parameters::default();
         if kind == Kind::ParkingLot {
             // Two at each switch.
             parameters.hosts = 8;
@@ -300,6 +301,9 @@ impl Scenario {
             // With `load`, nine tenths of the link to R1.
             parameters.flow_size = Size::from_bytes(100_000);
             parameters.thresholds = Thresholds::Static;
+            // A queue is marked before it pauses others: else nothing is ever marked wrongly.
+            schemes.dcqcn.kmin = Auto::Is(Size::from_bytes(5_000));
+            schemes.dcqcn.kmax = Auto::Is(Size::from_bytes(80_000));
         }
         Self {
             name: None,
@@ -307,7 +311,7 @@ impl Scenario {
             plan: None,
             flows: None,
             parameters,
-            schemes: scheme::Parameters::default(),
+            schemes,
         }
     }
 
