@@ -108,7 +108,7 @@ impl Detection {
             let policy = policy.map_err(|error| error.within("tcd"))?;
             Ok(Self::Tcd(policy, vec![tcd::Port::default(); ports], ibcc))
         };
-        let (kmin, kmax) = scenario.schemes.dcqcn.thresholds(own.link_rate);
+        let (kmin, kmax) = scenario.red_thresholds();
         Ok(match (own.scheme, *rules) {
             (Name::Dcqcn { tcd: false }, _) => {
                 let pmax = scenario.schemes.dcqcn.pmax;

@@ -285,7 +285,6 @@ impl Scenario {
     /// A built-in fabric.
     pub fn of(kind: Kind) -> Self {
         let mut parameters = Parameters::default();
-        let mut schemes = scheme::Parameters::default();
         if kind == Kind::ParkingLot {
             // Two at each switch.
             parameters.hosts = 8;
@@ -301,9 +300,6 @@ impl Scenario {
             // With `load`, nine tenths of the link to R1.
             parameters.flow_size = Size::from_bytes(100_000);
             parameters.thresholds = Thresholds::Static;
-            // A queue is marked before it pauses others: else nothing is ever marked wrongly.
-            schemes.dcqcn.kmin = Auto::Is(Size::from_bytes(5_000));
-            schemes.dcqcn.kmax = Auto::Is(Size::from_bytes(80_000));
         }
         Self {
             name: None,
@@ -311,7 +307,7 @@ impl Scenario {
             plan: None,
             flows: None,
             parameters,
-            schemes,
+            schemes: scheme::Parameters::default(),
         }
     }
 
@@ -518,6 +514,16 @@ impl Scenario {
     pub fn xon_gap(&self) -> u64 {
         let auto = Size::from_bytes(2 * u64::from(self.frame()));
         self.parameters.xon_gap.or(auto).bytes()
+    }
+
+    /// Queues that DCQCN's switches begin to mark at, and mark all of, bytes. Unless they are set, ports that
+    /// pause others at a fixed length mark before.
+    pub fn red_thresholds(&self) -> (u64, u64) {
+        let own = &self.parameters;
+        let static_pfc =
+            own.flow_control == FlowControl::Pfc && own.thresholds == Thresholds::Static;
+        let xoff = static_pfc.then(|| own.xoff.bytes());
+        self.schemes.dcqcn.thresholds(own.link_rate, xoff)
     }
 
     /// What the scheme has to know of a network whose longest path has so many links.

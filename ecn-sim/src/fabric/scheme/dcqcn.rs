@@ -32,9 +32,10 @@ keywords! {
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
     /// Queue up to which nothing is marked. `auto`: 32 us at the link's rate, 400 kB at 100 Gb/s (V2,
-    /// 100 kB x rate / 25 Gb/s).
+    /// 100 kB x rate / 25 Gb/s); at most an eighth of `xoff` where that is static, to mark before others are paused.
     pub kmin: Auto<Size>,
-    /// Queue above which everything is marked. `auto`: 128 us at the link's rate, 1.6 MB at 100 Gb/s (V2).
+    /// Queue above which everything is marked. `auto`: 128 us at the link's rate, 1.6 MB at 100 Gb/s (V2); at most half
+    /// of `xoff`.
     pub kmax: Auto<Size>,
     /// Probability of a mark at `kmax` (V2).
     pub pmax: Fraction,
@@ -105,12 +106,15 @@ pub struct Rules {
 }
 
 impl Parameters {
-    /// The marking thresholds for links of this rate, bytes.
-    pub fn thresholds(&self, line: Rate) -> (u64, u64) {
-        let at = |us: u128| (u128::from(line.bytes_per_s()) * us / 1_000_000) as u64;
+    /// The marking thresholds for links of this rate and ports that pause others at `xoff`, bytes.
+    pub fn thresholds(&self, line: Rate, xoff: Option<u64>) -> (u64, u64) {
+        let at = |us: u128, share: u64| {
+            let usual = (u128::from(line.bytes_per_s()) * us / 1_000_000) as u64;
+            Size::from_bytes(xoff.map_or(usual, |xoff| usual.min(xoff / share)))
+        };
         (
-            self.kmin.or(Size::from_bytes(at(32))).bytes(),
-            self.kmax.or(Size::from_bytes(at(128))).bytes(),
+            self.kmin.or(at(32, 8)).bytes(),
+            self.kmax.or(at(128, 2)).bytes(),
         )
     }
 
@@ -155,7 +159,7 @@ impl Parameters {
             let reason = format!("at most the links' rate, {line}, is allowed");
             return Err(ModelError::new("min_rate", self.min_rate, reason));
         }
-        let (kmin, kmax) = self.thresholds(line);
+        let (kmin, kmax) = self.thresholds(line, None);
         if kmin > kmax || kmax > u64::from(u32::MAX) {
             let (kmin, kmax) = (Size::from_bytes(kmin), Size::from_bytes(kmax));
             let reason = format!("kmin, {kmin}, up to 4294967295B is allowed");
