@@ -5,6 +5,7 @@
 //! only when it has changed, which makes no difference where none gets lost; nor do counters need to be as
 //! narrow as on the wire (12 bits).
 
+use super::topology::GOLDEN;
 use crate::engine::Time;
 
 /// Bytes of a block.
@@ -108,7 +109,7 @@ impl Credits {
             return None;
         }
         link.due = true;
-        let phase = (u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % period;
+        let phase = (u64::from(port).wrapping_mul(GOLDEN) >> 20) % period;
         Some((now + period - phase) / period * period + phase)
     }
 

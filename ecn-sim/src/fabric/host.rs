@@ -262,7 +262,8 @@ impl Run<'_> {
             Kind::Cnm => {
                 let now = self.now();
                 let flow = &mut self.flows[packet.flow];
-                if flow.id == packet.id {
+                // A limiter that it had went with it (BCN).
+                if flow.id == packet.id && !flow.finished {
                     let notice = Notice {
                         point: packet.number,
                         feedback: packet.note,

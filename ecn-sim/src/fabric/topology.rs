@@ -258,7 +258,7 @@ pub struct Topology {
 }
 
 /// Multiplier of Fibonacci hashing, 2^64 over the golden ratio.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(super) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Topology {
     /// Numbers the ports and finds the routes.

@@ -105,7 +105,8 @@ impl Statement {
         Self {
             id: id.to_owned(),
             kind,
-            hard: !matches!(kind, Kind::Open | Kind::Memory) && found.verdict != Verdict::Reported,
+            hard: !matches!(kind, Kind::Open | Kind::Memory)
+                && !matches!(found.verdict, Verdict::Reported | Verdict::SourcesDisagree),
             published: published.to_owned(),
             band: band.to_owned(),
             measured: found.measured,
