@@ -4,20 +4,29 @@
 //! Where switches hold each other up hop by hop (PFC, or credits), a queue alone says little: behind a paused
 //! port one builds up of flows that go nowhere near the congestion. In that ON-OFF pattern no port is ON
 //! for longer than max(T_on) at a time ([`max_on_pfc_ns`], [`max_on_cbfc_ns`]), so a longer ON proves that the
-//! pattern is over. What waits then is either left over from it, and drains, or is congestion:
+//! pattern is over. What waits then is congestion, or what the pauses held back:
 //!
 //! ```text
-//! paused:                                               undetermined
-//! ON for max(T_on):                                     remember the queue
-//! a window later:                                       queue longer and above threshold:      congestion
-//!                                                       else:                                  non-congestion
-//! from then on:                                         queue above threshold: congestion, else: non-congestion
+//! paused, or ON for up to max(T_on):                        undetermined
+//! from then on:
+//!     queue not above the threshold:                        non-congestion
+//!     queue was empty since the port went on, or is longer than then by more than `growth`, or
+//!     the port was ON for `patience` times as long as OFF before, and the queue is longer than its
+//!     least since by more than `growth`:                    congestion
+//!     else:                                                 non-congestion
+//! after congestion, and if never paused, by the threshold alone
 //! ```
 //!
-//! A queue that is left over and still above the threshold is looked at window after window until it is gone:
-//! else it would be congestion at the next packet. One that stays as it is, is left over too: behind another port whose
-//! pause has ended as much comes as goes, and with those for congestion half of the victim's flows were marked in the
-//! chain of the paper (T1).
+//! `growth` ([`growth_bytes`]) is what the least congestion that matters adds in max(T_on): one that begins to fill a
+//! queue when the pause ends is known as soon as the pattern is over (T2). What was held back in this port only
+//! drains; what comes of a port behind it that was paused too comes as fast as it goes (T1). (Of two such ports
+//! twice as much comes: where they meet, and nothing was held back before, that is congestion.)
+//!
+//! Of a queue that was as long as pauses let it grow when the port went on, its length does not tell: it is held there by
+//! congestion, and by what many paused inputs still have. Those need time: an input that offers the part r of the
+//! link drains what was held back for T in r/(1 - r) T, so `patience` is 2 for up to two thirds of a link. After
+//! that a queue that still grows is congestion. Under PFC `growth` is also by how much an ingress queue swings from pause to
+//! pause (T7), so one that is held by pauses of its inputs does.
 //!
 //! Sources: "Congestion Detection in Lossless Networks" (SIGCOMM 2021) for the three states and the two
 //! signals; how exactly the pattern's end is judged is this project's, see `reference/tcd.md`, section 2.
@@ -115,49 +124,67 @@ pub struct Policy {
     pub threshold_bytes: u64,
     /// max(T_on): longest ON of the ON-OFF pattern.
     pub max_on_ns: u64,
-    /// How long a port looks whether its queue drains, once the pattern is over. As long as `max_on_ns`
-    /// where nothing else is known.
-    pub window_ns: u64,
+    /// A queue that is longer by more than this has grown ([`growth_bytes`]).
+    pub growth_bytes: u64,
+    /// What was held back may need so many times as long to drain.
+    pub patience: u64,
 }
 
-const CONGESTION: u32 = State::Congestion as u32;
-const UNDETERMINED: u32 = State::Undetermined as u32;
+const CONGESTION: u16 = State::Congestion as u16;
+const UNDETERMINED: u16 = State::Undetermined as u16;
 
-const PAUSED: u32 = 1;
-const ON: u32 = 0;
-/// The pattern is over; the queue of then, or of a window ago, is known.
-const LOOKING: u32 = 2;
+/// Never paused, or known to be congested since.
+const FREE: u16 = 0;
+const PAUSED: u16 = 1;
+/// ON after a pause.
+const RESUMED: u16 = 2;
 
 /// An egress port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Port {
-    /// When it went on; while it looks, when it began to.
+    /// When it was paused or went on.
     since_ns: u64,
-    /// Its queue then.
-    queue_bytes: u64,
+    /// How long it was OFF in this pattern.
+    off_ns: u32,
+    /// Its queue when it went on; more than fit are the most that do.
+    first_bytes: u32,
+    /// Its shortest queue since; [`UNKNOWN`] until a packet is sent.
+    least_bytes: u32,
     /// A [`State`].
-    state: u32,
-    /// ON, PAUSED or LOOKING.
-    phase: u32,
+    state: u16,
+    /// FREE, PAUSED or RESUMED.
+    phase: u16,
 }
+
+const UNKNOWN: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<Port>() == 24);
 
 impl Port {
-    /// The port may not send: it was paused, or its credits are used up.
+    /// The port may not send: it was paused, or its credits are used up. Again means nothing.
     #[inline(always)]
-    pub fn off(&mut self) {
-        self.state = State::Undetermined as u32;
+    pub fn off(&mut self, policy: &Policy, now_ns: u64) {
+        if self.phase == PAUSED {
+            return;
+        }
+        if !self.hidden(policy, now_ns) {
+            self.off_ns = 0;
+        }
+        self.state = UNDETERMINED;
         self.phase = PAUSED;
+        self.since_ns = now_ns;
     }
 
     /// The port may send again. Without an [`Port::off`] before it means nothing.
     #[inline(always)]
     pub fn on(&mut self, now_ns: u64) {
         if self.phase == PAUSED {
-            self.phase = ON;
+            let off_ns = self.for_ns(now_ns).saturating_add(self.off_ns.into());
+            self.off_ns = off_ns.min(u32::MAX.into()) as u32;
+            self.phase = RESUMED;
             self.since_ns = now_ns;
+            self.least_bytes = UNKNOWN;
         }
     }
 
@@ -165,56 +192,60 @@ impl Port {
     #[inline(always)]
     pub fn dequeue(&mut self, policy: &Policy, now_ns: u64, queue_bytes: u64) -> State {
         let congested = queue_bytes > policy.threshold_bytes;
-        let state = self.state(policy, now_ns);
-        let undetermined = state == State::Undetermined;
-        let mut held_ns = now_ns.saturating_sub(self.since_ns);
-        if self.phase == ON && undetermined && held_ns >= policy.max_on_ns {
-            self.look(now_ns, queue_bytes);
-            held_ns = 0;
-        }
-        let judged = if self.phase == LOOKING {
-            let over = held_ns >= policy.window_ns;
-            if queue_bytes == 0 || !congested && (over || !undetermined) {
-                self.phase = ON;
-                State::NonCongestion
-            } else if !over {
-                state
-            } else if queue_bytes > self.queue_bytes {
-                self.phase = ON;
-                State::Congestion
-            } else {
-                self.look(now_ns, queue_bytes);
-                State::NonCongestion
+        if self.phase == RESUMED {
+            let queue = queue_bytes.min((UNKNOWN - 1).into()) as u32;
+            if self.least_bytes == UNKNOWN {
+                self.first_bytes = queue;
             }
-        } else if undetermined {
-            state
-        } else if congested {
+            self.least_bytes = self.least_bytes.min(queue);
+        }
+        let judged = if self.hidden(policy, now_ns) {
+            State::Undetermined
+        } else if congested && !self.held_back(policy, now_ns, queue_bytes) {
+            self.phase = FREE;
             State::Congestion
         } else {
             State::NonCongestion
         };
-        self.state = judged as u32;
+        self.state = judged as u16;
         judged
     }
 
+    /// Since it was paused or went on.
     #[inline(always)]
-    fn look(&mut self, now_ns: u64, queue_bytes: u64) {
-        self.phase = LOOKING;
-        self.since_ns = now_ns;
-        self.queue_bytes = queue_bytes;
+    const fn for_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.since_ns)
     }
 
-    /// The state, for those who only look. A port that was ON for max(T_on) and a window, and sent nothing
-    /// after max(T_on), had nothing to send: it is non-congested.
+    /// It may be in the pattern.
+    #[inline(always)]
+    fn hidden(&self, policy: &Policy, now_ns: u64) -> bool {
+        self.phase == PAUSED || self.phase == RESUMED && self.for_ns(now_ns) <= policy.max_on_ns
+    }
+
+    /// This queue may be what pauses held back.
+    #[inline(always)]
+    fn held_back(&self, policy: &Policy, now_ns: u64, queue_bytes: u64) -> bool {
+        if self.phase != RESUMED || self.least_bytes == 0 {
+            return false;
+        }
+        let drains_ns = policy.patience.saturating_mul(self.off_ns.into());
+        let before = if self.for_ns(now_ns) > drains_ns {
+            self.least_bytes
+        } else {
+            self.first_bytes
+        };
+        queue_bytes <= policy.growth_bytes.saturating_add(before.into())
+    }
+
+    /// The state, for those who only look, and see this queue. A port that had nothing to send when the pattern
+    /// was over is non-congested; else the next packet shows what it is.
     #[inline(always)]
     #[must_use]
-    pub fn state(&self, policy: &Policy, now_ns: u64) -> State {
-        let longest = policy.max_on_ns.saturating_add(policy.window_ns);
+    pub fn state(&self, policy: &Policy, now_ns: u64, queue_bytes: u64) -> State {
         match self.state {
             CONGESTION => State::Congestion,
-            UNDETERMINED if self.phase != ON || now_ns.saturating_sub(self.since_ns) <= longest => {
-                State::Undetermined
-            }
+            UNDETERMINED if queue_bytes > 0 || self.hidden(policy, now_ns) => State::Undetermined,
             _ => State::NonCongestion,
         }
     }
@@ -255,4 +286,23 @@ pub fn max_on_pfc_ns(
 #[must_use]
 pub const fn max_on_cbfc_ns(period_ns: u64) -> u64 {
     period_ns
+}
+
+/// What congestion of degree epsilon adds to a queue in max(T_on), rounded down:
+///
+/// ```text
+/// epsilon/(1 + epsilon) C max(T_on)
+/// ```
+///
+/// Under PFC that is B0 + C tau, the swing of an ingress queue from pause to pause (T7). `None`: epsilon is no
+/// number, or too much for 64 bits.
+#[must_use]
+pub fn growth_bytes(max_on_ns: u64, rate_bytes_per_s: u64, epsilon: Ratio) -> Option<u64> {
+    const FRAC: u32 = 24;
+    let rate = fixed::ratio(rate_bytes_per_s, 1_000_000_000, FRAC)?;
+    let both = epsilon.num.checked_add(epsilon.den)?;
+    let share = fixed::ratio(epsilon.num, both, 32).filter(|_| epsilon.den != 0)?;
+    let sent = fixed::mul_shift(rate, max_on_ns, FRAC);
+    let growth = fixed::mul_shift(sent, share, 32);
+    (sent != u64::MAX).then_some(growth)
 }

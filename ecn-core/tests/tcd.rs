@@ -3,23 +3,30 @@
 use ecn_core::packet::{CE, NOT_ECT};
 use ecn_core::response::Ratio;
 use ecn_core::tcd::{
-    CAPABLE, Mark, Policy, Port, State, UE, ecn_leaving_by, max_on_cbfc_ns, max_on_pfc_ns,
+    CAPABLE, Mark, Policy, Port, State, UE, ecn_leaving_by, growth_bytes, max_on_cbfc_ns,
+    max_on_pfc_ns,
 };
 use proptest::prelude::*;
 
 const POLICY: Policy = Policy {
     threshold_bytes: 40_000,
     max_on_ns: 50_400,
-    window_ns: 50_400,
+    // 2 kB and 2 us of 40 Gb/s.
+    growth_bytes: 12_000,
+    patience: 2,
 };
 const SHORT: u64 = 10_000;
 const LONG: u64 = 80_000;
 
-/// Paused, and going on at time 0.
+/// Paused for 100 us, and going on then.
+const ON: u64 = 100_000;
+/// What was held back may need till then.
+const DRAINED: u64 = 3 * ON;
+
 fn resumed() -> Port {
     let mut port = Port::default();
-    port.off();
-    port.on(0);
+    port.off(&POLICY, 0);
+    port.on(ON);
     port
 }
 
@@ -39,76 +46,121 @@ fn a_pause_hides_either_state() {
     for queue in [SHORT, LONG] {
         let mut port = Port::default();
         port.dequeue(&POLICY, 0, queue);
-        port.off();
-        assert_eq!(port.state(&POLICY, u64::MAX), State::Undetermined);
+        port.off(&POLICY, 1);
+        assert_eq!(port.state(&POLICY, u64::MAX, 0), State::Undetermined);
         port.on(10);
         assert_eq!(port.dequeue(&POLICY, 11, queue), State::Undetermined);
     }
 }
 
 #[test]
-fn a_queue_that_drains_after_the_pattern_was_left_over() {
+fn a_queue_that_was_held_back_is_none() {
     let mut port = resumed();
-    assert_eq!(port.dequeue(&POLICY, 50_399, 90_000), State::Undetermined);
-    assert_eq!(port.dequeue(&POLICY, 50_400, 90_000), State::Undetermined);
-    assert_eq!(port.dequeue(&POLICY, 100_799, 90_000), State::Undetermined);
-    // Still above the threshold, but less; and so it goes on.
-    for (now, queue) in [(100_800, 89_999), (120_000, 95_000), (151_200, 60_000)] {
-        assert_eq!(port.dequeue(&POLICY, now, queue), State::NonCongestion);
+    for (after, queue) in [(1, LONG), (50_400, LONG)] {
+        assert_eq!(
+            port.dequeue(&POLICY, ON + after, queue),
+            State::Undetermined
+        );
     }
-    // Until it grows, or is gone: then it is a queue as any other.
-    let mut gone = port;
-    assert_eq!(gone.dequeue(&POLICY, 160_000, 40_000), State::NonCongestion);
-    assert_eq!(gone.dequeue(&POLICY, 160_001, 40_001), State::Congestion);
-    assert_eq!(port.dequeue(&POLICY, 201_600, 60_001), State::Congestion);
+    // It drains or, behind a port that was paused as well, as much comes as goes: above the threshold, and still none.
+    for (after, queue) in [
+        (50_401, LONG),
+        (60_000, 60_000),
+        (100_000, LONG),
+        (199_000, LONG + 12_000),
+    ] {
+        assert_eq!(
+            port.dequeue(&POLICY, ON + after, queue),
+            State::NonCongestion
+        );
+    }
+    // After twice its time it has to be gone, or not to grow.
+    let mut stays = resumed();
+    for after in (1..1_000_000).step_by(1_000) {
+        let queue = LONG + after % 12_000;
+        assert_ne!(stays.dequeue(&POLICY, ON + after, queue), State::Congestion);
+    }
+    assert_eq!(port.dequeue(&POLICY, DRAINED, LONG), State::NonCongestion);
+    assert_eq!(
+        port.dequeue(&POLICY, DRAINED + 1, 72_000),
+        State::NonCongestion
+    );
+    assert_eq!(
+        port.dequeue(&POLICY, DRAINED + 1, 72_001),
+        State::Congestion
+    );
 }
 
 #[test]
 fn a_queue_that_grows_is_congestion() {
     let mut port = resumed();
-    port.dequeue(&POLICY, 50_400, LONG);
-    assert_eq!(port.dequeue(&POLICY, 100_800, LONG + 1), State::Congestion);
+    port.dequeue(&POLICY, ON + 1, LONG);
+    let mut below = resumed();
+    below.dequeue(&POLICY, ON + 1, 1_000);
+    let now = ON + 50_401;
+    assert_eq!(port.dequeue(&POLICY, now, LONG + 12_001), State::Congestion);
+    // From then on it is one as any other.
+    assert_eq!(port.dequeue(&POLICY, now, 40_000), State::NonCongestion);
+    assert_eq!(port.dequeue(&POLICY, now, 40_001), State::Congestion);
     // Below the threshold it is none.
-    let mut port = resumed();
-    port.dequeue(&POLICY, 50_400, SHORT);
-    assert_eq!(port.dequeue(&POLICY, 100_800, 40_000), State::NonCongestion);
+    assert_eq!(below.dequeue(&POLICY, now, 40_000), State::NonCongestion);
+    assert_eq!(below.dequeue(&POLICY, now, 40_001), State::Congestion);
 }
 
-/// Behind a port that was paused as well and sends what it holds, as much comes as goes.
+/// Nothing is held back in a queue that was empty, however little of it there is.
 #[test]
-fn a_queue_that_stays_was_left_over() {
+fn a_queue_that_was_empty_is_one_as_any_other() {
+    let policy = Policy {
+        threshold_bytes: 5_000,
+        ..POLICY
+    };
     let mut port = resumed();
-    for window in 1..10 {
-        let now = window * 50_400;
-        let state = port.dequeue(&POLICY, now, LONG);
-        assert_eq!(state == State::Undetermined, window < 2);
-        assert_ne!(state, State::Congestion);
-    }
+    port.dequeue(&policy, ON + 1, 1);
+    let mut empty = port;
+    empty.dequeue(&policy, ON + 2, 0);
+    let now = ON + 50_401;
+    assert_eq!(port.dequeue(&policy, now, 5_001), State::NonCongestion);
+    assert_eq!(empty.dequeue(&policy, now, 5_001), State::Congestion);
 }
 
 #[test]
 fn another_pause_begins_anew() {
     let mut port = resumed();
-    port.dequeue(&POLICY, 50_400, LONG);
-    port.off();
-    port.on(60_000);
-    for now in [60_000, 100_800, 110_399, 110_400, 160_799] {
-        assert_eq!(port.dequeue(&POLICY, now, LONG), State::Undetermined);
+    port.dequeue(&POLICY, ON + 1, SHORT);
+    let again = ON + 50_000;
+    port.off(&POLICY, again);
+    // A second time means nothing.
+    port.off(&POLICY, again + 900);
+    port.on(again + 1_000);
+    for after in [1_001, 50_000, 51_400] {
+        assert_eq!(
+            port.dequeue(&POLICY, again + after, LONG),
+            State::Undetermined
+        );
     }
-    assert_eq!(port.dequeue(&POLICY, 160_800, LONG + 1), State::Congestion);
+    // The first queue is forgotten; 101 us it was OFF.
+    let state = |after, queue| {
+        let mut port = port;
+        port.dequeue(&POLICY, again + 60_000, LONG - 1);
+        port.dequeue(&POLICY, again + 1_000 + after, queue)
+    };
+    assert_eq!(state(202_000, LONG + 12_000), State::NonCongestion);
+    assert_eq!(state(202_001, LONG + 12_000), State::Congestion);
+    // The pattern was over: another one begins.
+    port.off(&POLICY, 1_000_000);
+    port.on(1_010_000);
+    port.dequeue(&POLICY, 1_010_000, LONG);
+    port.dequeue(&POLICY, 1_060_401, 60_000);
+    assert_eq!(port.dequeue(&POLICY, 1_060_402, 72_001), State::Congestion);
 }
 
+/// For those who look it takes no packet to find out that there is none.
 #[test]
-fn a_queue_that_empties_after_the_pattern_is_none() {
-    let mut port = resumed();
-    // Before its end it may be what the pattern does.
-    assert_eq!(port.dequeue(&POLICY, 50_000, 0), State::Undetermined);
-    port.dequeue(&POLICY, 50_400, 1_000);
-    assert_eq!(port.dequeue(&POLICY, 50_500, 0), State::NonCongestion);
-    // Nor does it wait for a packet to find out.
+fn a_port_without_a_queue_is_not_congested() {
     let port = resumed();
-    assert_eq!(port.state(&POLICY, 100_800), State::Undetermined);
-    assert_eq!(port.state(&POLICY, 100_801), State::NonCongestion);
+    assert_eq!(port.state(&POLICY, ON + 50_400, 0), State::Undetermined);
+    assert_eq!(port.state(&POLICY, ON + 50_401, 0), State::NonCongestion);
+    assert_eq!(port.state(&POLICY, ON + 50_401, 1), State::Undetermined);
 }
 
 /// Section 3, derived values.
@@ -129,6 +181,31 @@ fn the_longest_on_of_pfc() {
     assert_eq!(on(2_000, 0, 2_000, twentieth), None);
     assert_eq!(on(2_000, 40, u64::MAX, twentieth), None);
     assert_eq!(max_on_cbfc_ns(65_536), 65_536);
+}
+
+/// Congestion of this degree adds as much as Xoff - Xon and C tau, whatever the degree is.
+#[test]
+fn what_congestion_adds_in_the_longest_on() {
+    for epsilon in [(1, 20), (1, 4), (1, 1)] {
+        let epsilon = Ratio::new(epsilon.0, epsilon.1);
+        let on = max_on_pfc_ns(2_000, 5_000_000_000, 2_000, epsilon);
+        let growth = on.and_then(|on| growth_bytes(on, 5_000_000_000, epsilon));
+        let expected = 11_998..=12_000;
+        assert!(
+            growth.is_some_and(|bytes| expected.contains(&bytes)),
+            "{growth:?}"
+        );
+    }
+    let twentieth = Ratio::new(1, 20);
+    // A second at 400 Gb/s.
+    let most = growth_bytes(1_000_000_000, 50_000_000_000, twentieth);
+    assert!(most.is_some_and(|bytes| (2_380_952_375..=2_380_952_380).contains(&bytes)));
+    assert_eq!(
+        growth_bytes(50_400, 5_000_000_000, Ratio::new(0, 1)),
+        Some(0)
+    );
+    assert_eq!(growth_bytes(50_400, 5_000_000_000, Ratio::new(1, 0)), None);
+    assert_eq!(growth_bytes(u64::MAX, u64::MAX, twentieth), None);
 }
 
 #[test]
@@ -179,7 +256,7 @@ proptest! {
         let mut port = Port::default();
         let mut now = 0;
         for (on, off) in ons {
-            port.off();
+            port.off(&POLICY, now);
             now += off;
             port.on(now);
             for sent in (0..=on).step_by(200) {
@@ -189,9 +266,8 @@ proptest! {
         }
     }
 
-    /// T2, T10: whatever was before, max(T_on) and a window after the last pause and a packet each to
-    /// notice, the port is congested if its queue grows, and else not; it stays so, and never
-    /// was the other.
+    /// T2, T10: whatever was before, max(T_on) after the last pause and a packet to notice, the port is congested if its queue
+    /// grows, and else not; it stays so, and never was the other.
     #[test]
     fn the_state_is_known_in_time(before in events(), gap in 1u64..2_000, grows: bool) {
         let mut port = Port::default();
@@ -199,23 +275,23 @@ proptest! {
         for (later, event, queue) in before {
             now += later;
             match event {
-                0 => port.off(),
+                0 => port.off(&POLICY, now),
                 1 => port.on(now),
                 _ => {
                     port.dequeue(&POLICY, now, queue);
                 }
             }
         }
-        port.off();
+        port.off(&POLICY, now);
         port.on(now);
-        let known = now + POLICY.max_on_ns + POLICY.window_ns + 2 * gap;
+        let known = now + POLICY.max_on_ns + gap;
         let mut queue = 2_000_000;
         let verdict = if grows { State::Congestion } else { State::NonCongestion };
         let mut was = State::Undetermined;
         while now < known + 100_000 {
             let state = port.dequeue(&POLICY, now, queue);
             prop_assert!(state == verdict || was == State::Undetermined && state == was && now < known);
-            prop_assert_eq!(state, port.state(&POLICY, now));
+            prop_assert_eq!(state, port.state(&POLICY, now, queue));
             was = state;
             now += gap;
             queue = if grows { queue + gap } else { queue - 9 * gap };

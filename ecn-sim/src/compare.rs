@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
-use toml::{Table, Value};
+use toml::Table;
 
 use crate::engine::MS;
 use crate::fabric::measure::{Finished, Slowdowns, slowdowns};
 use crate::fabric::series::{self, Point};
 use crate::fabric::{Options, Report, RunError, Scenario, run};
 use crate::figure::NetworkFigure;
-use crate::scenario::ScenarioError;
+use crate::scenario::{ScenarioError, dotted, shown};
 
 /// A comparison that there is not.
 #[derive(Debug, thiserror::Error)]
@@ -77,9 +77,9 @@ pub struct Outcome {
     pub fct_slowdown_cdf: Vec<(f64, f64)>,
     /// When the last flow finished, ms: mean of the runs.
     pub last_flow_end_ms: f64,
-    /// Payload of the finished flows, over the time until the last one was: mean of the runs.
+    /// Payload that was acknowledged, over the time that it took: mean of the runs.
     pub goodput_bytes_per_s: u64,
-    /// Jain's index of the finished flows' payload per completion time: mean of the runs.
+    /// Jain's index of the flows' acknowledged payload per time: mean of the runs.
     pub jain: f64,
     /// Data packets that did not fit, of all runs.
     pub dropped_packets: u64,
@@ -89,6 +89,8 @@ pub struct Outcome {
     pub marked_packets: u64,
     /// Data packets that were marked undetermined (TCD), of all runs.
     pub undetermined_packets: u64,
+    /// Flows that were held up by congestion that is not on their way, of all runs.
+    pub head_of_line_victims: u64,
     /// Sampled in the first run.
     pub series: Vec<Series>,
     /// Each run, by its seed.
@@ -113,18 +115,8 @@ pub struct Comparison {
 
 /// Keys and values as people write them; those of inner tables as `table.key`.
 fn flat(table: &Table) -> BTreeMap<String, String> {
-    let mut all = BTreeMap::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(inner) => {
-                let inner = flat(inner).into_iter();
-                all.extend(inner.map(|(name, value)| (format!("{key}.{name}"), value)));
-            }
-            Value::String(text) => drop(all.insert(key.clone(), text.clone())),
-            other => drop(all.insert(key.clone(), other.to_string())),
-        }
-    }
-    all
+    let all = dotted(table, |_, _| false).into_iter();
+    all.map(|(key, value)| (key, shown(&value))).collect()
 }
 
 /// What is to be compared: a scenario per scheme.
@@ -158,19 +150,11 @@ impl Plan {
             scenario.set_text(&format!("scheme={scheme}"))?;
             all.push((scheme.clone(), scenario));
         }
-        let mine: Vec<_> = all.iter().map(|(_, one)| flat(&one.parameters())).collect();
-        let defaults = flat(&base.defaults().keys());
-        for ((_, scenario), mine_here) in all.iter_mut().zip(&mine) {
-            for (key, value) in flat(&scenario.keys()) {
-                let means_nothing = !mine_here.contains_key(&key);
-                let elsewhere = mine.iter().any(|keys| keys.contains_key(&key));
-                if let Some(default) = defaults.get(&key)
-                    && means_nothing
-                    && elsewhere
-                    && *default != value
-                {
-                    scenario.set_text(&format!("{key}={default}"))?;
-                }
+        let idle: Vec<_> = all.iter().map(|(_, one)| one.idle()).collect();
+        for ((_, scenario), own) in all.iter_mut().zip(&idle) {
+            let elsewhere = |key: &&String| idle.iter().any(|other| !other.contains(key));
+            for key in own.iter().filter(elsewhere) {
+                scenario.reset(key)?;
             }
             scenario.check().map_err(ScenarioError::from)?;
         }
@@ -350,13 +334,14 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         pause_frames: total(|run| run.pause_frames),
         marked_packets: total(|run| run.marked_packets),
         undetermined_packets: total(|run| run.undetermined_packets),
+        head_of_line_victims: total(|run| run.head_of_line_victims),
         series,
         runs,
     }
 }
 
 /// Columns of [`Comparison::rows`].
-pub const COLUMNS: [&str; 14] = [
+pub const COLUMNS: [&str; 15] = [
     "scheme",
     "runs",
     "flows_started",
@@ -371,6 +356,7 @@ pub const COLUMNS: [&str; 14] = [
     "pause_frames",
     "marked_packets",
     "undetermined_packets",
+    "head_of_line_victims",
 ];
 
 /// Columns of [`Comparison::rows_by_size`].
@@ -386,7 +372,7 @@ pub const COLUMNS_BY_SIZE: [&str; 7] = [
 
 impl Comparison {
     /// A row of numbers per scheme, under [`COLUMNS`].
-    pub fn rows(&self) -> impl Iterator<Item = [String; 14]> {
+    pub fn rows(&self) -> impl Iterator<Item = [String; 15]> {
         let percentile = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
         self.schemes.iter().map(move |one| {
             [
@@ -404,6 +390,7 @@ impl Comparison {
                 one.pause_frames.to_string(),
                 one.marked_packets.to_string(),
                 one.undetermined_packets.to_string(),
+                one.head_of_line_victims.to_string(),
             ]
         })
     }

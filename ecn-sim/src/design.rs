@@ -153,18 +153,21 @@ impl Design {
                 break;
             }
             let rough: Vec<f64> = (early..=last).map(|j| design.roughness(j, twice)).collect();
-            // The worst of four neighbours: one may look smooth by chance.
-            let errors = || {
-                let worst = |index| {
-                    rough
-                        .iter()
-                        .skip(index)
-                        .take(4)
-                        .copied()
-                        .fold(0.0, f64::max)
-                };
-                (0..rough.len()).map(move |index| (worst(index), early + index))
-            };
+            // The worst of four neighbours: one may look smooth by chance; and of all between here and Rmin: a
+            // bend may come late, and slow orbits take longer steps there.
+            let mut worst: Vec<f64> = (0..rough.len())
+                .map(|index| {
+                    let near = rough.iter().skip(index).take(4);
+                    near.copied().fold(0.0, f64::max)
+                })
+                .collect();
+            let deepest = design.orbit.partition_point(|r| *r >= rmin.as_f64());
+            for index in (0..deepest.saturating_sub(early)).rev() {
+                if let Some(after) = worst.get(index + 1).copied() {
+                    worst[index] = worst[index].max(after);
+                }
+            }
+            let errors = || worst.iter().copied().zip(early..);
             let best = errors()
                 .find(|(error, j)| {
                     *error <= SMOOTH && (*j >= ANCHOR || design.orbit[*j] < rmin.as_f64())

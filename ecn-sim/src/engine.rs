@@ -85,6 +85,12 @@ impl<T> Slab<T> {
         Some(self.values.len() as u32 - 1)
     }
 
+    /// What has a number, or had.
+    #[inline]
+    pub fn get(&self, number: u32) -> Option<&T> {
+        self.values.get(number as usize)
+    }
+
     /// Gives a number back.
     #[inline]
     pub fn remove(&mut self, number: u32) {
@@ -162,17 +168,21 @@ impl Queue for Heap {
     }
 }
 
-/// A calendar of days of 2^15 ps (33 ns), 4096 to the year, with a heap for the years to come
+/// Days of a year.
+const DAYS: usize = 4096;
+const WORDS: usize = DAYS / 64;
+
+/// A calendar of days of `2^WIDTH` ps, 4096 to the year, with a heap for the years to come
 /// (Brown, "Calendar queues", CACM 31(10), 1988, with a fixed width).
 ///
-/// Packet times of the links under study are many days long, so that a day has hardly more than one
+/// By default a day is 33 ns: packet times of HP's links are many days long, so that a day has hardly more than one
 /// event; and a year is a good round trip, so that few events wait for the next one.
 #[derive(Debug)]
-pub struct Calendar {
+pub struct Calendar<const WIDTH: u32 = 15> {
     /// The first key of each day, as an index into `nodes`.
-    days: Box<[u32; Self::DAYS]>,
+    days: Box<[u32; DAYS]>,
     /// A bit per day that has keys.
-    used: [u64; Self::WORDS],
+    used: [u64; WORDS],
     /// A bit per word of `used` that is not 0.
     words: u64,
     nodes: Vec<Node>,
@@ -197,11 +207,11 @@ struct Node {
 /// The end of a day's keys.
 const END: u32 = u32::MAX;
 
-impl Default for Calendar {
+impl<const WIDTH: u32> Default for Calendar<WIDTH> {
     fn default() -> Self {
         Self {
-            days: Box::new([END; Self::DAYS]),
-            used: [0; Self::WORDS],
+            days: Box::new([END; DAYS]),
+            used: [0; WORDS],
             words: 0,
             nodes: Vec::new(),
             free: END,
@@ -213,18 +223,14 @@ impl Default for Calendar {
     }
 }
 
-impl Calendar {
-    const WIDTH: u32 = 15;
-    const DAYS: usize = 4096;
-    const WORDS: usize = Self::DAYS / 64;
-
+impl<const WIDTH: u32> Calendar<WIDTH> {
     const fn day(key: Key) -> u64 {
-        (key >> (64 + Self::WIDTH)) as u64
+        (key >> (64 + WIDTH)) as u64
     }
 
     #[inline]
     fn enter(&mut self, key: Key) {
-        let slot = Self::day(key) as usize % Self::DAYS;
+        let slot = Self::day(key) as usize % DAYS;
         let mut node = Node { key, next: END };
         // After what is earlier, which is seldom anything.
         let mut before = END;
@@ -255,7 +261,7 @@ impl Calendar {
     /// The next slot with keys, from today on.
     #[inline]
     fn next_used(&self) -> Option<usize> {
-        let start = self.today as usize % Self::DAYS;
+        let start = self.today as usize % DAYS;
         let word = start / 64;
         let first = self.used[word] & (u64::MAX << (start % 64));
         if first != 0 {
@@ -266,7 +272,7 @@ impl Calendar {
         }
         // Round, from the next word to this one, of which only what lies before today is left.
         let steps = self.words.rotate_right(word as u32 + 1).trailing_zeros() as usize;
-        let word = (word + 1 + steps) % Self::WORDS;
+        let word = (word + 1 + steps) % WORDS;
         Some(word * 64 + self.used[word].trailing_zeros() as usize)
     }
 
@@ -274,7 +280,7 @@ impl Calendar {
     #[cold]
     fn move_in(&mut self) {
         while let Some(Reverse(key)) = self.later.peek()
-            && Self::day(*key) - self.today < Self::DAYS as u64
+            && Self::day(*key) - self.today < DAYS as u64
         {
             let key = *key;
             self.later.pop();
@@ -285,12 +291,12 @@ impl Calendar {
     }
 }
 
-impl Queue for Calendar {
+impl<const WIDTH: u32> Queue for Calendar<WIDTH> {
     #[inline]
     fn push(&mut self, key: Key) {
         self.first = self.first.min(key);
         let day = Self::day(key);
-        if day - self.today < Self::DAYS as u64 {
+        if day - self.today < DAYS as u64 {
             self.enter(key);
         } else {
             self.later.push(Reverse(key));
@@ -310,10 +316,10 @@ impl Queue for Calendar {
             return None;
         }
         self.today = Self::day(key);
-        if self.later_day - self.today < Self::DAYS as u64 {
+        if self.later_day - self.today < DAYS as u64 {
             self.move_in();
         }
-        let slot = self.today as usize % Self::DAYS;
+        let slot = self.today as usize % DAYS;
         let index = self.days[slot];
         let node = &mut self.nodes[index as usize];
         let next = node.next;
@@ -437,14 +443,180 @@ impl<Q: Queue> Agenda<Q> {
 
 /// Bits of what an event in [`Lanes`] carries.
 pub const WORD: u32 = 28;
+/// Bits of an event's rank among those of the same time.
+pub const RANK: u32 = 64 - WORD;
 
-/// Events of which most come in order on one of `N` lines, and the rest in a queue: nobody sorts what
-/// takes the same time each time. What an event means, and its line, is the caller's.
+/// How far [`Lanes::ahead`] looks.
+const AHEAD: usize = 8;
+
+/// Events that take the same time each time: they come in the order of time, and those of one time are put in
+/// order when it is next.
+#[derive(Debug)]
+struct Line {
+    first: Key,
+    /// All others, from `head` to `tail`, both modulo its length, a power of two.
+    ring: Vec<Key>,
+    head: usize,
+    tail: usize,
+    last: Key,
+    /// Up to this time they may be out of order,
+    unsorted: Time,
+    /// but for those of this one.
+    sorted: Time,
+    /// For sorting.
+    tied: Vec<u64>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            first: NONE,
+            ring: vec![0; 64],
+            head: 0,
+            tail: 0,
+            last: 0,
+            unsorted: 0,
+            sorted: Time::MAX,
+            tied: Vec::new(),
+        }
+    }
+}
+
+impl Line {
+    /// A new key moves at most so many others.
+    const MOST_MOVED: usize = 8;
+
+    /// Is there none? Only half of the first is looked at: all of it, just after it was written, is waited for.
+    #[inline]
+    const fn is_empty(&self) -> bool {
+        time_of(self.first) == Time::MAX
+    }
+
+    #[inline]
+    const fn slot(&self, at: usize) -> usize {
+        at & (self.ring.len() - 1)
+    }
+
+    /// Takes a key in, unless it is of an earlier time.
+    #[inline(always)]
+    fn push(&mut self, key: Key) -> bool {
+        if key <= self.last {
+            return self.push_before(key);
+        }
+        self.last = key;
+        if self.is_empty() {
+            self.first = key;
+        } else {
+            self.push_back(key);
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn push_back(&mut self, key: Key) {
+        let slot = self.slot(self.tail);
+        self.ring[slot] = key;
+        self.tail += 1;
+        if self.tail - self.head == self.ring.len() {
+            self.double();
+        }
+    }
+
+    #[cold]
+    fn double(&mut self) {
+        let length = self.ring.len();
+        self.ring.rotate_left(self.head % length);
+        self.ring.resize(2 * length, 0);
+        (self.head, self.tail) = (0, length);
+    }
+
+    fn push_before(&mut self, mut key: Key) -> bool {
+        if self.is_empty() {
+            (self.first, self.last) = (key, key);
+            return true;
+        }
+        let time = time_of(key);
+        if time < time_of(self.last) {
+            return false;
+        }
+        if time == time_of(self.first) {
+            // What is behind the first is put in order once that has gone.
+            if key < self.first {
+                std::mem::swap(&mut key, &mut self.first);
+            }
+            (self.unsorted, self.sorted) = (time, Time::MAX);
+        } else if time != self.unsorted {
+            // It has a few others to pass, mostly.
+            let mut moved = 0;
+            while moved < Self::MOST_MOVED && moved < self.tail - self.head {
+                let slot = self.slot(self.tail - 1 - moved);
+                if self.ring[slot] < key {
+                    break;
+                }
+                moved += 1;
+            }
+            self.push_back(key);
+            let end = self.tail - 1;
+            for at in (end - moved..end).rev() {
+                let (from, to) = (self.slot(at), self.slot(at + 1));
+                self.ring.swap(from, to);
+            }
+            if moved == Self::MOST_MOVED {
+                self.unsorted = time;
+            }
+            return true;
+        }
+        self.push_back(key);
+        true
+    }
+
+    #[inline(always)]
+    fn pop(&mut self) {
+        if self.head == self.tail {
+            self.first = NONE;
+            return;
+        }
+        self.first = self.ring[self.slot(self.head)];
+        self.head += 1;
+        let time = time_of(self.first);
+        if time <= self.unsorted && time != self.sorted {
+            self.sort();
+        }
+    }
+
+    /// Puts those of the first time in order.
+    fn sort(&mut self) {
+        let time = time_of(self.first);
+        self.sorted = time;
+        self.tied.clear();
+        self.tied.push(self.first as u64);
+        let mut end = self.head;
+        while end < self.tail && time_of(self.ring[self.slot(end)]) == time {
+            self.tied.push(self.ring[self.slot(end)] as u64);
+            end += 1;
+        }
+        self.tied.sort_unstable();
+        let key = |low: u64| Key::from(time) << 64 | Key::from(low);
+        self.first = key(self.tied[0]);
+        for (at, low) in (self.head..end).zip(&self.tied[1..]) {
+            let slot = at & (self.ring.len() - 1);
+            self.ring[slot] = key(*low);
+        }
+    }
+}
+
+const fn time_of(key: Key) -> Time {
+    (key >> 64) as Time
+}
+
+/// Events of which most come in the order of time on one of `N` lines, and the rest in a queue: nobody sorts what
+/// takes the same time each time. What an event means, its line and its rank among those of the same time are the
+/// caller's.
 ///
 /// [`Agenda`] knows its two lines by name: made of this it took 49 ns for an event instead of 35.
 #[derive(Debug)]
 pub struct Lanes<Q, const N: usize> {
-    lines: [InOrder; N],
+    lines: [Line; N],
     queue: Q,
     now: Time,
     next: u64,
@@ -453,7 +625,7 @@ pub struct Lanes<Q, const N: usize> {
 impl<Q: Queue, const N: usize> Default for Lanes<Q, N> {
     fn default() -> Self {
         Self {
-            lines: std::array::from_fn(|_| InOrder::default()),
+            lines: std::array::from_fn(|_| Line::default()),
             queue: Q::default(),
             now: 0,
             next: 0,
@@ -462,43 +634,53 @@ impl<Q: Queue, const N: usize> Default for Lanes<Q, N> {
 }
 
 impl<Q: Queue, const N: usize> Lanes<Q, N> {
+    /// Ranks from this one on are given in the order of scheduling.
+    pub const IN_TURN: u64 = 1 << (RANK - 1);
+
     /// The time of the event that came last.
     #[inline]
     pub const fn now(&self) -> Time {
         self.now
     }
 
-    /// Schedules an event, whose word is below `1 << WORD`, on a line if it comes in order there; a
-    /// `line` of `N` or more is none. A time in the past counts as now.
+    /// Schedules an event, whose word is below `1 << WORD`, with a rank below [`Self::IN_TURN`], on a line
+    /// if it comes in order there; a `line` of `N` or more is none. A time in the past counts as now.
+    ///
+    /// An event is not to be earlier than those that came, nor of a lower rank than those of the same time.
+    #[inline(always)]
+    pub fn at_rank(&mut self, line: usize, time: Time, rank: u64, word: u32) {
+        let low = rank << WORD | u64::from(word);
+        let key = Key::from(time.max(self.now)) << 64 | Key::from(low);
+        if !(line < N && self.lines[line].push(key)) {
+            self.queue.push(key);
+        }
+    }
+
+    /// Schedules an event behind all others of its time that are there.
     #[inline(always)]
     pub fn at(&mut self, line: usize, time: Time, word: u32) {
-        let low = self.next << WORD | u64::from(word);
+        let turn = self.next;
         self.next += 1;
-        let key = Key::from(time.max(self.now)) << 64 | Key::from(low);
-        match self.lines.get_mut(line) {
-            Some(line) if line.takes(key) => line.push(key),
-            _ => self.queue.push(key),
-        }
+        self.at_rank(line, time, Self::IN_TURN | turn, word);
     }
 
     /// The time of the next event; `Time::MAX` if there is none.
     pub fn next_time(&self) -> Time {
-        let first = |first: Key, line: &InOrder| first.min(line.first);
-        (self.lines.iter().fold(self.queue.first(), first) >> 64) as Time
+        let first = |first: Key, line: &Line| first.min(line.first);
+        time_of(self.lines.iter().fold(self.queue.first(), first))
     }
 
-    /// Takes the next event out, if it is before `until`, and all others of its time, which are seldom any:
-    /// then all of them are put into `ties`. The clock moves to it. Each is its word below its number: sorted,
-    /// they are in the order in which they were scheduled.
+    /// Takes the next event out, if it is before `until`: its line, `N` for none, and its word. The clock moves
+    /// to it.
     #[inline(always)]
-    pub fn pop(&mut self, until: Time, ties: &mut Vec<u64>) -> Option<u64> {
+    pub fn pop(&mut self, until: Time) -> Option<(usize, u64)> {
         let (mut first, mut from) = (self.queue.first(), N);
         for (index, line) in self.lines.iter().enumerate() {
             if line.first < first {
                 (first, from) = (line.first, index);
             }
         }
-        let time = (first >> 64) as Time;
+        let time = time_of(first);
         if time >= until {
             return None;
         }
@@ -508,33 +690,19 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
             self.queue.pop()?;
         }
         self.now = time;
-        let same = |key: Key| (key >> 64) as Time == time;
-        let tied = self
-            .lines
-            .iter()
-            .fold(same(self.queue.first()), |tied, line| {
-                tied | same(line.first)
-            });
-        if tied {
-            self.pop_ties(first, ties);
-        }
-        Some(first as u64)
+        Some((from, first as u64))
     }
 
-    /// The events of the same time as this one, and itself.
-    fn pop_ties(&mut self, first: Key, ties: &mut Vec<u64>) {
-        ties.push(first as u64);
-        let same = |key: Key| key >> 64 == first >> 64;
-        for line in &mut self.lines {
-            while same(line.first) {
-                ties.push(line.first as u64);
-                line.pop();
-            }
-        }
-        while same(self.queue.first())
-            && let Some(key) = self.queue.pop()
-        {
-            ties.push(key as u64);
-        }
+    /// Is it time to look ahead on a line? It is once for every `AHEAD` events.
+    #[inline(always)]
+    pub fn is_turn(&self, line: usize) -> bool {
+        line < N && self.lines[line].head.is_multiple_of(AHEAD)
+    }
+
+    /// What comes on a line behind the next `AHEAD` events, in about that order, or anything.
+    pub fn ahead(&self, line: usize) -> impl Iterator<Item = u64> {
+        let line = &self.lines[line];
+        let from = line.head + AHEAD;
+        (from..from + AHEAD).map(|at| line.ring[line.slot(at)] as u64)
     }
 }

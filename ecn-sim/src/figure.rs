@@ -17,6 +17,7 @@ mod network;
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
 
+pub(crate) use axis::decades;
 pub(crate) use canvas::escape;
 pub use canvas::{LOOKS, Look};
 pub use dots::{DotColumn, DotFigure};

@@ -2,16 +2,25 @@
 
 /// The nearest of `candidates` to a mistyped `word`, if one is near enough to be meant.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    near(word, candidates).first().copied()
+}
+
+/// Those of `candidates` that are near enough to be meant, the nearest first.
+pub fn near<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let lower = word.to_lowercase();
-    candidates
+    let mut near: Vec<_> = candidates
         .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&lower, candidate), candidate))
+        .map(|candidate| {
+            let distance = strsim::damerau_levenshtein(&lower, &candidate.to_lowercase());
+            (distance, candidate)
+        })
         .filter(|(distance, candidate)| {
             // A third of the letters may differ; short names allow one.
             *distance <= (candidate.chars().count() / 3).max(1)
         })
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+        .collect();
+    near.sort_by_key(|(distance, _)| *distance);
+    near.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
 /// ``did you mean `x`?`` or, if nothing is near, `allowed are a, b, c`.

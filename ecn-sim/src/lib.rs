@@ -10,6 +10,7 @@ mod counters;
 pub mod design;
 pub mod endpoint;
 pub mod engine;
+pub mod experiment;
 pub mod fabric;
 pub mod figure;
 pub mod keyword;

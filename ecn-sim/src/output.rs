@@ -1,7 +1,7 @@
-//! Results as files that appear whole or not at all.
+//! Results as files that appear whole or not at all, and files that grow until then.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 /// A file or folder that cannot be written.
@@ -44,6 +44,37 @@ impl Output {
         self.folder.join(name)
     }
 
+    /// Begins a file of this name, empty.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn grow(&self, name: &str) -> Result<Growing, OutputError> {
+        let path = self.path(name);
+        match fs::File::create(&path) {
+            Ok(file) => Ok(Growing { path, file }),
+            Err(error) => Err(OutputError { path, error }),
+        }
+    }
+
+    /// Removes files of these names, if they are there.
+    ///
+    /// # Errors
+    ///
+    /// One is there and cannot be removed.
+    pub fn remove(&self, names: &[&str]) -> Result<(), OutputError> {
+        for name in names {
+            let path = self.path(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(OutputError { path, error });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Writes a file of this name.
     ///
     /// # Errors
@@ -76,6 +107,28 @@ impl Output {
             fs::rename(part(name), self.path(name)).map_err(|error| clean(name, error))?;
         }
         Ok(())
+    }
+}
+
+/// A file that grows while work goes on.
+#[derive(Debug)]
+pub struct Growing {
+    path: PathBuf,
+    file: fs::File,
+}
+
+impl Growing {
+    /// Adds whole lines, which are there for readers at once.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be written.
+    pub fn push(&mut self, lines: &str) -> Result<(), OutputError> {
+        let written = self.file.write_all(lines.as_bytes());
+        written.map_err(|error| OutputError {
+            path: self.path.clone(),
+            error,
+        })
     }
 }
 

@@ -25,9 +25,12 @@ impl Bar {
         Self::new(end, MS, template)
     }
 
-    /// Of simulated time that nobody knows the end of.
-    pub fn of_time_so_far() -> Self {
-        Self::new(0, crate::engine::NS * 1_000, "{spinner} {pos} us simulated")
+    /// Of work that says itself how far it is.
+    pub fn of_text(text: impl Fn() -> String + Send + 'static) -> Self {
+        Self::drawn(Arc::default(), 0, "{spinner} {wide_msg}", move |bar| {
+            bar.set_message(text());
+            bar.tick();
+        })
     }
 
     /// Of so many runs.
@@ -37,10 +40,22 @@ impl Bar {
 
     fn new(end: u64, unit: u64, template: &'static str) -> Self {
         let position = Arc::new(AtomicU64::new(0));
+        let known = Arc::clone(&position);
+        Self::drawn(position, end / unit, template, move |bar| {
+            bar.set_position(known.load(Ordering::Relaxed) / unit);
+        })
+    }
+
+    fn drawn(
+        position: Arc<AtomicU64>,
+        length: u64,
+        template: &'static str,
+        show: impl Fn(&ProgressBar) + Send + 'static,
+    ) -> Self {
         let stop = Arc::new(AtomicU64::new(0));
         let thread = std::io::stderr().is_terminal().then(|| {
-            let (position, stop) = (Arc::clone(&position), Arc::clone(&stop));
-            std::thread::spawn(move || draw(&position, &stop, end / unit, unit, template))
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || draw(show, &stop, length, template))
         });
         Self {
             position,
@@ -68,7 +83,7 @@ impl Drop for Bar {
     }
 }
 
-fn draw(position: &AtomicU64, stop: &AtomicU64, length: u64, unit: u64, template: &str) {
+fn draw(show: impl Fn(&ProgressBar), stop: &AtomicU64, length: u64, template: &str) {
     std::thread::park_timeout(Duration::from_millis(500));
     if stop.load(Ordering::Relaxed) != 0 {
         return;
@@ -78,7 +93,7 @@ fn draw(position: &AtomicU64, stop: &AtomicU64, length: u64, unit: u64, template
         bar.set_style(style);
     }
     while stop.load(Ordering::Relaxed) == 0 {
-        bar.set_position(position.load(Ordering::Relaxed) / unit);
+        show(&bar);
         std::thread::park_timeout(Duration::from_millis(100));
     }
     bar.finish_and_clear();

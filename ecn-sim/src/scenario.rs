@@ -1,9 +1,9 @@
 //! What is simulated: HP's Fig. 1 (`hp`), the Linux rig (`rig`), or a network that a TOML file describes.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use toml::{Table, Value};
 use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
-use crate::fabric;
 use crate::figure::NetworkFigure;
 use crate::keyword::{nearest, suggestion};
 use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind};
@@ -438,48 +437,13 @@ impl Scenario {
         }
     }
 
-    /// A built-in scenario by name, or one from a file.
-    ///
-    /// # Errors
-    ///
-    /// It is neither, or the file is no scenario.
-    pub fn find(name: &str) -> Result<Self, ScenarioError> {
+    /// A built-in scenario by name.
+    pub fn built_in(name: &str) -> Option<Self> {
         match name {
-            "hp" => return Ok(Self::hp()),
-            "rig" => return Ok(Self::rig()),
-            _ => {}
+            "hp" => Some(Self::hp()),
+            "rig" => Some(Self::rig()),
+            _ => None,
         }
-        let path = Path::new(name);
-        if path.is_file() {
-            return Self::load(path);
-        }
-        if fabric::Kind::NAMES.contains(&name) {
-            let reason = format!("{name} is run by `ecn sim run` only, not by sweeps");
-            return Err(ScenarioError::Text(reason));
-        }
-        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-        let names = [&names, fabric::Kind::NAMES].concat();
-        Err(ScenarioError::NoScenario {
-            name: name.to_owned(),
-            hint: suggestion(name, &names),
-        })
-    }
-
-    /// Reads a scenario file.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or is no scenario.
-    pub fn load(path: &Path) -> Result<Self, ScenarioError> {
-        let error = |reason: String| ScenarioError::File {
-            file: path.display().to_string(),
-            reason,
-        };
-        let text = std::fs::read_to_string(path).map_err(|io| error(io.to_string()))?;
-        let default = path
-            .file_stem()
-            .map_or_else(String::new, |stem| stem.to_string_lossy().into());
-        crate::scenario_file::parse(&text, &default).map_err(|reason| error(reason.to_string()))
     }
 
     /// Length of the run.
@@ -658,7 +622,7 @@ impl Scenario {
 }
 
 /// A value as it is written on the command line.
-fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -701,6 +665,24 @@ pub(crate) fn with_key(
     };
     all.insert(key, value);
     Ok((all, error))
+}
+
+/// The keys of a table, and those of a table in it as `table.key`, unless that is a value.
+pub(crate) fn dotted(
+    table: &Table,
+    is_value: impl Fn(&str, &Table) -> bool + Copy,
+) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) if !is_value(key, inner) => {
+                let inner = dotted(inner, is_value).into_iter();
+                all.extend(inner.map(|(name, value)| (format!("{key}.{name}"), value)));
+            }
+            value => drop(all.insert(key.clone(), value.clone())),
+        }
+    }
+    all
 }
 
 /// A structure as a table of its fields.

@@ -9,7 +9,7 @@ mod merge;
 mod overview;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ pub use merge::Merged;
 use values::{Axis, seeds, windows};
 
 use crate::engine::Time;
+use crate::experiment::Experiment;
 use crate::keyword::suggestion;
-use crate::model::Response;
 use crate::output::OutputError;
-use crate::report;
-use crate::scenario::{BUILT_IN, Scenario, ScenarioError};
+use crate::scenario::{ScenarioError, dotted, shown};
+use crate::scenario_file::located;
 
 /// Most runs of a sweep: of more, the plan alone would take a noticeable share of the memory.
 pub const MOST_RUNS: usize = 1_000_000;
@@ -145,7 +145,7 @@ struct Manifest {
 /// A sweep, read and checked.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    base: Scenario,
+    base: Experiment,
     axes: Vec<Axis>,
     seeds: Vec<u64>,
     windows: Vec<(Time, Time)>,
@@ -176,10 +176,10 @@ impl Sweep {
         let given = manifest.scenario.clone();
         let sweep = Self::parse(&manifest.sweep, |name| match given {
             Some((name, text)) => {
-                let scenario = crate::scenario_file::parse(&text, &name);
+                let scenario = Experiment::parse(&text, &name);
                 Ok((scenario.map_err(one_line)?, Some((name, text))))
             }
-            None => Ok((Scenario::find(name).map_err(one_line)?, None)),
+            None => Ok((Experiment::find(name).map_err(one_line)?, None)),
         })?;
         // Its digest may be of files that are elsewhere.
         Ok(Self { manifest, ..sweep })
@@ -187,17 +187,9 @@ impl Sweep {
 
     fn parse(
         text: &str,
-        scenario: impl FnOnce(&str) -> Result<(Scenario, Option<(String, String)>), String>,
+        scenario: impl FnOnce(&str) -> Result<(Experiment, Option<(String, String)>), String>,
     ) -> Result<Self, String> {
-        let file: Table = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(0, |span| {
-                text[..span.start.min(text.len())].matches('\n').count() + 1
-            });
-            format!(
-                "line {line}: {}",
-                error.message().lines().next().unwrap_or_default()
-            )
-        })?;
+        let file: Table = toml::from_str(text).map_err(|error| one_line(located(text, &error)))?;
         if let Some(key) = file.keys().find(|key| !KEYS.contains(&key.as_str())) {
             return Err(format!("unknown key `{key}`: {}", suggestion(key, KEYS)));
         }
@@ -212,12 +204,16 @@ impl Sweep {
             Some(other) => return Err(format!("scenario = {other}: a name or file is needed")),
         };
         let (mut base, scenario) = scenario(name)?;
-        let set = table("set")?;
+        let known = base.keys();
+        let set = dotted(&table("set")?, |key, _| known.contains_key(key));
         for (key, value) in &set {
             base.set(key, value).map_err(|e| format!("[set] {e}"))?;
         }
         let mut axes = Vec::new();
-        for (key, value) in BTreeMap::from_iter(table("sweep")?) {
+        // `{ from = 2, to = 4 }` is a range.
+        let is_range =
+            |key: &str, table: &Table| known.contains_key(key) || table.contains_key("from");
+        for (key, value) in dotted(&table("sweep")?, is_range) {
             if set.contains_key(&key) {
                 return Err(format!("`{key}` is both in [set] and in [sweep]"));
             }
@@ -229,6 +225,12 @@ impl Sweep {
         };
         let windows = match file.get("windows") {
             None => Vec::new(),
+            Some(_) if matches!(base, Experiment::Fabric(_)) => {
+                let name = base.name();
+                return Err(format!(
+                    "{name} counts whole flows: windows are for the others"
+                ));
+            }
             Some(value) => windows(value)?,
         };
         let runs = axes.iter().try_fold(seeds.len(), |runs, axis| {
@@ -262,9 +264,9 @@ impl Sweep {
     /// wherever the run takes place.
     fn name_runs(&mut self) -> Result<(), String> {
         let scenario = self.manifest.scenario.as_ref().map(|(_, text)| text);
-        let common = json(&(&self.base.name, scenario, &self.windows))?;
+        let common = json(&(self.base.name(), scenario, &self.windows))?;
         let common = fnv(FNV_START, common.as_bytes());
-        let mut parameters = self.base.parameters();
+        let mut parameters = self.base.keys();
         let mut digest = FNV_START;
         for point in 0..self.manifest.runs / self.seeds.len() {
             for (key, value) in self.values(point) {
@@ -277,16 +279,18 @@ impl Sweep {
                 self.ids.push(id);
             }
         }
-        let responses = self.axes.iter().filter(|axis| axis.key == "response");
-        let responses = responses.flat_map(|axis| &axis.values);
-        let responses = responses.filter_map(|value| value.as_str()?.parse().ok());
-        for response in responses.chain([self.base.model.response.clone()]) {
-            // One that cannot be read is found by the check.
-            if let Response::Table(file) = response
-                && let Ok(text) = std::fs::read(file)
-            {
-                digest = fnv(digest, &text);
+        let mut files: BTreeSet<PathBuf> = BTreeSet::new();
+        for axis in &self.axes {
+            for value in axis.values.iter().filter(|value| value.is_str()) {
+                let mut scenario = self.base.clone();
+                scenario.set(&axis.key, value).map_err(one_line)?;
+                files.extend(scenario.files().into_iter().map(Path::to_owned));
             }
+        }
+        files.extend(self.base.files().into_iter().map(Path::to_owned));
+        // One that cannot be read is found by the check.
+        for text in files.iter().filter_map(|file| std::fs::read(file).ok()) {
+            digest = fnv(digest, &text);
         }
         self.manifest.digest = format!("{digest:016x}");
         Ok(())
@@ -294,18 +298,26 @@ impl Sweep {
 
     /// Whether every run can start.
     fn check(&self) -> Result<(), String> {
+        let mut idle_in_all: Option<Vec<String>> = None;
         for index in (0..self.runs()).step_by(self.seeds.len()) {
-            let check = || -> Result<(), report::RunError> {
-                let scenario = self.scenario(index)?;
-                scenario.table()?;
-                report::check(&scenario, &self.windows).map(drop)
+            let check = || {
+                let (scenario, idle) = self.scenario(index).map_err(one_line)?;
+                scenario.check(&self.windows).map_err(one_line)?;
+                Ok(idle)
             };
-            check().map_err(|error| match self.swept_text(index) {
-                swept if swept.is_empty() => one_line(error),
-                swept => format!("{} (with {swept})", one_line(error)),
+            let idle = check().map_err(|error: String| match self.swept_text(index) {
+                swept if swept.is_empty() => error,
+                swept => format!("{error} (with {swept})"),
             })?;
+            match &mut idle_in_all {
+                Some(keys) => keys.retain(|key| idle.contains(key)),
+                None => idle_in_all = Some(idle),
+            }
         }
-        Ok(())
+        match idle_in_all.iter().flatten().next() {
+            Some(key) => Err(format!("`{key}` has no meaning in any of these runs")),
+            None => Ok(()),
+        }
     }
 
     /// How many runs it has.
@@ -335,18 +347,25 @@ impl Sweep {
         format!("{:016x}", self.ids[index])
     }
 
-    fn scenario(&self, index: usize) -> Result<Scenario, ScenarioError> {
+    /// What is run, and the keys that have their defaults because they mean nothing in it: some are there
+    /// for other runs, such as `dcqcn.kmin` in a sweep over schemes.
+    fn scenario(&self, index: usize) -> Result<(Experiment, Vec<String>), ScenarioError> {
         let mut scenario = self.base.clone();
         for (key, value) in self.swept(index) {
             scenario.set(key, value)?;
         }
-        Ok(scenario)
+        let mut idle = scenario.idle();
+        idle.retain(|key| self.axes.iter().all(|axis| axis.key != *key));
+        for key in &idle {
+            scenario.reset(key)?;
+        }
+        Ok((scenario, idle))
     }
 
     fn swept_text(&self, index: usize) -> String {
         let swept = self.swept(index);
         let swept: Vec<String> = swept
-            .map(|(key, value)| format!("{key}={}", plain(value)))
+            .map(|(key, value)| format!("{key}={}", shown(value)))
             .collect();
         swept.join(" ")
     }
@@ -359,20 +378,21 @@ impl Sweep {
 }
 
 /// A built-in scenario, or the one of a file with its name and text.
-fn scenario_of(name: &str, folder: &Path) -> Result<(Scenario, Option<(String, String)>), String> {
-    if BUILT_IN.iter().any(|(known, _)| *known == name) {
-        return Ok((Scenario::find(name).map_err(one_line)?, None));
+fn scenario_of(
+    name: &str,
+    folder: &Path,
+) -> Result<(Experiment, Option<(String, String)>), String> {
+    if let Some(scenario) = Experiment::built_in(name) {
+        return Ok((scenario, None));
     }
     let path = folder.join(name);
     if !path.is_file() {
-        let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-        let hint = suggestion(name, &known);
+        let hint = suggestion(name, &Experiment::names());
         return Err(format!(
             "scenario = \"{name}\": neither built in ({hint}) nor a file beside the sweep"
         ));
     }
-    let scenario = Scenario::load(&path).map_err(one_line)?;
-    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let (scenario, text) = Experiment::load(&path).map_err(one_line)?;
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     Ok((scenario, Some((stem.into_owned(), text))))
 }
@@ -383,13 +403,6 @@ fn one_line(error: impl fmt::Display) -> String {
 
 fn json(value: &impl Serialize) -> Result<String, String> {
     serde_json::to_string(value).map_err(one_line)
-}
-
-/// A value as `--set` takes it.
-fn plain(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Start of the 64-bit FNV-1a hash, which is the same on every machine and in every version.

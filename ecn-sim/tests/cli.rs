@@ -188,6 +188,7 @@ fn a_data_centre_prints_the_contract() {
         "flows_finished",
         "flows_started",
         "goodput_bytes_per_s",
+        "head_of_line_victims",
         "jain",
         "last_flow_end_ms",
         "marked_packets",
@@ -267,6 +268,33 @@ fn a_data_centre_is_written() {
     assert!(delivered <= payload && delivered > 0.99 * payload);
     assert!((2..2_000).contains(&series.len()));
     assert!(series.iter().any(|step| step[3] > 0.0 && step[5] > 0.0));
+}
+
+/// A column of its own, where there are several.
+#[test]
+fn flows_are_written_with_their_priorities() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let flows = folder.path().join("flows.csv");
+    let text = "start_ns,from,to,bytes,priority\n0,0,1,5000,2\n1000,1,0,7000,0\n";
+    fs::write(&flows, text).expect("flows");
+    let workload = format!("workload=file:{}", flows.display());
+    let out = folder.path().join("out").to_string_lossy().into_owned();
+    let words = ["run", "dumbbell", "--set", &workload, "--out", &out];
+    for (priorities, last) in [("priorities=3", Some(["2", "0"])), ("priorities=2", None)] {
+        let output = sim(&[&words[..], &["--set", priorities]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        let Some(last) = last else {
+            assert_eq!(output.status.code(), Some(2), "{error}");
+            let needed = "line 2: a priority from 0 to 1 is allowed (priorities=2)";
+            assert!(error.contains(needed), "{error}");
+            continue;
+        };
+        assert!(output.status.success(), "{error}");
+        let written = fs::read_to_string(Path::new(&out).join("flows.csv")).expect("a file");
+        let columns = written.lines().map(|row| row.rsplit(',').next());
+        let expected = ["priority"].into_iter().chain(last).map(Some);
+        assert!(columns.eq(expected), "{written}");
+    }
 }
 
 /// Each workload and scheme by name, as a table.
@@ -639,6 +667,18 @@ fn bad_input_of_a_data_centre_is_refused() {
         (&["link_delay=-1us"], "negative"),
         (&["headroom=10kB"], "28250 bytes are needed"),
         (&["buffer=30kB"], "30374 bytes"),
+        (
+            &["priorities=4", "headroom=100kB"],
+            "113000 bytes are needed, for what is in flight when a pause is asked for, of each of 4 priorities",
+        ),
+        (&["priorities=4", "buffer=100kB"], "115124 bytes"),
+        (
+            &["priorities=4", "flow_control=cbfc", "buffer=8000"],
+            "8704 bytes",
+        ),
+        (&["priorities=0"], "priorities = 0: 1 to 8"),
+        (&["priorities=9"], "priorities = 9: 1 to 8"),
+        (&["priorities=300"], "priorities = 300: 1 to 8"),
         (&["window=10B"], "window"),
         (&["alpha=0"], "alpha = 0"),
         (&["xoff=50kB"], "thresholds=dynamic"),

@@ -253,6 +253,21 @@ fn decreases() -> impl Strategy<Value = String> {
     })
 }
 
+/// Found by chance: many short steps, and a few long ones at the end.
+#[test]
+fn a_bend_near_the_floor_is_not_taken_for_smooth() {
+    let text = "max(0.34333018857129605*r, r - 0.026977556930664233/10)";
+    let design = Design::new(text, rmin(128)).unwrap();
+    for step in 0..1_000 {
+        let r = (1.0_f64 / 128.0).powf(f64::from(step) / 1_000.0);
+        let lowered = design.decrease(r);
+        if lowered >= 1.0 / 128.0 {
+            let time = design.time_to(r) - design.time_to(lowered);
+            assert!((time - 128.0).abs() < 1e-6 * 128.0, "{r}: {time}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 

@@ -1,11 +1,18 @@
 //! The data centre: what holds for every run of it, and its figures.
 
-use std::process::Command;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
+use ecn_sim::fabric::measure::Finished;
 use ecn_sim::fabric::parameters::FlowControl;
 use ecn_sim::fabric::scheme;
-use ecn_sim::fabric::workload::arrivals;
-use ecn_sim::fabric::{self, Counts, Kind, Options, Scenario, parts};
+use ecn_sim::fabric::series::{Change, Point, Series};
+use ecn_sim::fabric::watch::{SoFar, Watch};
+use ecn_sim::fabric::workload::{Arrival, UNLIMITED, arrivals};
+use ecn_sim::fabric::{self, Counts, Kind, Options, RunError, Scenario, parts};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -27,7 +34,7 @@ fn counts_by(scenario: &Scenario, seed: u64, threads: u16) -> Counts {
         threads,
         series: true,
         trace: true,
-        position: None,
+        watch: None,
     };
     parts::run(scenario, &topology, seed, &options).expect("a run without a broken invariant")
 }
@@ -50,6 +57,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
     let choices = (
         workload,
         select(vec!["pfc", "cbfc", "none"]),
+        1u8..=4,
         select(scheme::NAMES),
     );
     let memory = (
@@ -62,7 +70,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
         |(
             (kind, hosts, payload, bytes),
             (rate, delay),
-            (workload, control, scheme),
+            (workload, control, priorities, scheme),
             memory,
             window,
         )| {
@@ -74,8 +82,11 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
                 format!("link_delay={delay}ns"),
                 format!("workload={workload}"),
                 format!("flow_control={control}"),
+                format!("priorities={priorities}"),
                 format!("scheme={scheme}"),
                 format!("window={window}"),
+                // The longest flows, at the least rate of a scheme.
+                "limit=1000s".to_owned(),
             ];
             match workload {
                 "poisson" => settings.extend(["cdf=hadoop".to_owned(), "duration=50us".to_owned()]),
@@ -139,7 +150,7 @@ proptest! {
         let topology = scenario.topology().expect("a topology");
         let payload = u64::from(scenario.parameters.payload);
         let (mut flows, mut bytes, mut hops) = (0, 0, 0);
-        for flow in arrivals(&scenario.parameters, seed).expect("flows") {
+        for flow in arrivals(&scenario.parameters, |host| format!("h{host}"), seed).expect("flows") {
             flows += 1;
             bytes += flow.bytes;
             hops += flow.bytes.div_ceil(payload) * u64::from(topology.hops(flow.from, flow.to));
@@ -149,6 +160,8 @@ proptest! {
         prop_assert_eq!(counts.finished.iter().map(|flow| flow.bytes).sum::<u64>(), bytes);
         for flow in &counts.finished {
             prop_assert!(flow.slowdown > 1.0 - 1e-12, "{:?}", flow);
+            let turn = (flow.id - 1) % scenario.parameters.priorities;
+            prop_assert_eq!(u32::from(flow.priority), turn);
         }
         let control = scenario.parameters.flow_control;
         if control == FlowControl::None {
@@ -273,6 +286,28 @@ fn all_reduce_goes_round() {
     }
 }
 
+/// Flows that are not finished count with what is acknowledged of them: here a link is full, and none is.
+#[test]
+fn a_run_that_is_cut_off_counts_what_arrived() {
+    let settings = set(&["hosts=16", "senders=8", "flow_size=3MB", "limit=200us"]);
+    let scenario = scenario(Kind::FatTree, &settings);
+    let (whole, parts) = (counts(&scenario, 1), counts_by(&scenario, 1, 4));
+    let most_packets = whole.most_packets;
+    assert_eq!(
+        whole,
+        Counts {
+            most_packets,
+            ..parts
+        }
+    );
+    let (report, _) = fabric::run(&scenario, 1, &Options::default()).expect("a run");
+    assert_eq!((report.flows_started, report.flows_finished), (8, 0));
+    // 100 Gb/s, of which headers take 6 % and the first round trip another 6.
+    let goodput = report.goodput_bytes_per_s;
+    assert!((10_500_000_000..11_800_000_000).contains(&goodput));
+    assert!(report.jain > 0.2, "{}", report.jain);
+}
+
 /// T1 and T3: pauses fill the chain's queues, so that plain marking marks the victim, which no congested port
 /// is in the way of; TCD does not, and its slowdown is nearer to that of what it offers, 2.46.
 #[test]
@@ -296,6 +331,74 @@ fn tcd_spares_the_victim_of_a_chain() {
     );
 }
 
+/// An incast of class 0 pauses that class all along TCD's chain: a flow that shares the chain with it, or even its host,
+/// is as good as alone in a class of its own, and crawls in the same one.
+#[test]
+fn a_paused_class_holds_up_no_other() {
+    let flow = |start, from, to, priority| Arrival {
+        start,
+        from,
+        to,
+        bytes: 1_000_000,
+        rate: UNLIMITED,
+        priority,
+    };
+    // To R1, by S1 and the fifteen. Some time later to R0, from S0 or S1: by then pauses have come up to these.
+    let incast = [1].into_iter().chain(4..19).map(|from| flow(0, from, 3, 0));
+    for control in ["pfc", "cbfc"] {
+        for from in [0, 1] {
+            let other = |priorities: u8| {
+                let settings = set(&[
+                    &format!("flow_control={control}"),
+                    &format!("priorities={priorities}"),
+                    "buffer=200kB",
+                ]);
+                let last = flow(300_000_000, from, 2, priorities - 1);
+                let flows = incast.clone().chain([last]).collect();
+                let scenario = scenario(Kind::Chain, &settings).with_flows(flows);
+                let counts = counts_by(&scenario, 1, 2);
+                assert_eq!(counts.dropped_packets, 0);
+                assert_eq!(counts.finished.len(), 17);
+                let off = |class| {
+                    let mut all = counts.trace.iter().flatten();
+                    all.any(|t| (t.port, t.class, t.change) == (from, class, Change::Off))
+                };
+                (counts.finished[16], off(0), off(1))
+            };
+            let ((same, ..), (own, off_0, off_1)) = (other(1), other(2));
+            assert_eq!((same.priority, own.priority), (0, 1));
+            assert_eq!((same.from, own.from, own.to), (from, from, 2));
+            // By PFC 11.2 and 11.0 in the same class and 1.05 in its own, by credits 10.2, 10.3 and 1.08.
+            assert!(same.slowdown > 8.0, "{control} {from}: {}", same.slowdown);
+            assert!(own.slowdown < 1.15, "{control} {from}: {}", own.slowdown);
+            // The incast's class stands still at S1 too, and only that; credits are used up by any flow at times.
+            assert_eq!(off_0, from == 1);
+            assert!(control == "cbfc" || !off_1);
+        }
+    }
+}
+
+/// Of the chain's flows one does not cross what pauses it: whatever the scheme does, with pauses or credits. In an
+/// incast all cross it, and without flow control nothing is held up.
+#[test]
+fn victims_are_held_up_by_what_they_do_not_cross() {
+    let victims = |kind, settings: &[&str]| -> Vec<u32> {
+        let counts = counts(&scenario(kind, &set(settings)), 1);
+        let all = counts.finished.iter().chain(&counts.unfinished);
+        let ids: Vec<_> = all.filter(|f| f.is_victim()).map(|f| f.id).collect();
+        assert_eq!(ids.len() as u64, counts.head_of_line_victims);
+        ids
+    };
+    for scheme in ["none", "dcqcn", "timely+tcd"] {
+        let scheme = format!("scheme={scheme}");
+        assert_eq!(victims(Kind::Chain, &[&scheme]), [1], "{scheme}");
+    }
+    let credits = ["flow_control=cbfc", "buffer=200kB"];
+    assert_eq!(victims(Kind::Chain, &credits), [1]);
+    assert!(victims(Kind::Chain, &["flow_control=none"]).is_empty());
+    assert!(victims(Kind::FatTree, &["hosts=16", "senders=8"]).is_empty());
+}
+
 /// What does not fit is dropped, and sent again.
 #[test]
 fn tail_drop_loses_and_repeats() {
@@ -305,6 +408,176 @@ fn tail_drop_loses_and_repeats() {
     assert!(report.dropped_packets > 0);
     assert_eq!(report.flows_finished, 15);
     assert_eq!(report.pause_frames, 0);
+}
+
+/// Keeps what the parts of a run tell, and stops it at the first look if it is not patient.
+#[derive(Debug)]
+struct Onlooker {
+    patient: bool,
+    parts: Mutex<Vec<(Vec<Finished>, Option<Series>)>>,
+}
+
+impl Watch for Onlooker {
+    fn look(&self, part: &SoFar<'_>) -> bool {
+        let mut parts = self.parts.lock().expect("no panic");
+        parts.resize(part.parts, Default::default());
+        let (known, series) = &mut parts[part.part];
+        let finished = &part.counts.finished;
+        assert_eq!(*known, finished[..known.len()], "only more of them");
+        (*known, *series) = (finished.clone(), part.series.cloned());
+        self.patient
+    }
+}
+
+/// Of a second or so.
+fn long() -> Scenario {
+    let settings = [
+        "hosts=32",
+        "workload=poisson",
+        "load=3/5",
+        "duration=5ms",
+        "scheme=dcqcn",
+    ];
+    scenario(Kind::FatTree, &set(&settings))
+}
+
+/// Who looks at a run sees each flow that finishes and what happened when, and changes nothing.
+#[test]
+fn a_run_can_be_watched() {
+    let scenario = long();
+    let topology = scenario.topology().expect("a topology");
+    let alone = Counts {
+        trace: None,
+        ..counts(&scenario, 1)
+    };
+    for (patient, threads) in [(true, 1), (true, 3), (false, 1), (false, 3)] {
+        let watch = Arc::new(Onlooker {
+            patient,
+            parts: Mutex::default(),
+        });
+        let options = Options {
+            threads,
+            series: true,
+            trace: false,
+            watch: Some(watch.clone()),
+        };
+        let result = parts::run(&scenario, &topology, 1, &options);
+        let parts = std::mem::take(&mut *watch.parts.lock().expect("no panic"));
+        let (finished, series): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        let mut finished = finished.concat();
+        finished.sort_by_key(|flow| flow.id);
+        let mut series = series.into_iter().map(|series| series.expect("asked for"));
+        let mut joined = series.next().expect("a part");
+        series.for_each(|other| joined.join(&other));
+        let mut whole = alone.series.clone().expect("asked for");
+        let length = joined.points.len();
+        if patient {
+            let counts = result.expect("a run");
+            let most_packets = counts.most_packets;
+            assert_eq!(finished, counts.finished);
+            assert_eq!(
+                counts,
+                Counts {
+                    most_packets,
+                    ..alone.clone()
+                }
+            );
+            assert_eq!(joined.points, whole.points);
+        } else {
+            let error = result.map(drop).expect_err("stopped");
+            assert!(matches!(error, RunError::Stopped { ns: 1.. }), "{error}");
+            assert!(!finished.is_empty() && finished.len() < alone.finished.len());
+            let known = |flow| alone.finished.contains(flow);
+            assert!(finished.iter().all(known));
+        }
+        // It may have had shorter steps then.
+        joined.join(&whole);
+        whole.points.truncate(joined.points.len());
+        let twice = |point: &Point| (2 * point.delivered, 2 * point.queued, 2 * point.marked);
+        for (both, whole) in joined.points.iter().zip(&whole.points) {
+            assert_eq!((both.delivered, both.queued, both.marked), twice(whole));
+        }
+        assert!(joined.points.len() > 10, "{length}");
+    }
+}
+
+/// `--out`: flows and series are there while a run goes on, and stay if it is stopped.
+#[test]
+fn a_stopped_run_leaves_what_it_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |out: &str, threads: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ecn-sim"));
+        let words = "run fat-tree --set hosts=32 --set workload=poisson --set load=3/5 --set duration=5ms \
+                     --set scheme=dcqcn --threads";
+        command
+            .args(words.split_whitespace())
+            .args([threads, "--out"]);
+        command.arg(folder.path().join(out));
+        command
+    };
+    let text = |name: &str| fs::read_to_string(folder.path().join(name));
+    let output = run("whole", "2").output().expect("a run");
+    assert!(output.status.success(), "{output:?}");
+    let mut files: Vec<_> = fs::read_dir(folder.path().join("whole"))
+        .expect("a folder")
+        .map(|file| file.expect("a file").file_name())
+        .collect();
+    files.sort();
+    let expected = [
+        "flows.csv",
+        "queues.svg",
+        "rates.svg",
+        "run.json",
+        "series.csv",
+    ];
+    assert_eq!(files, expected);
+    let whole = text("whole/flows.csv").expect("flows");
+    let whole: Vec<&str> = whole.lines().collect();
+    for (signal, threads) in [("-INT", "1"), ("-TERM", "3")] {
+        let mut child = run(threads, threads)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a run");
+        let flows = format!("{threads}/flows.csv.part");
+        while text(&flows).map_or(0, |text| text.lines().count()) < 2 {
+            assert_eq!(child.try_wait().expect("a child"), None);
+            thread::sleep(Duration::from_millis(1));
+        }
+        // The shell's own: a bare machine has no other.
+        let killed = Command::new("sh")
+            .args(["-c", &format!("kill {signal} {}", child.id())])
+            .status();
+        assert!(killed.expect("a shell").success());
+        let output = child.wait_with_output().expect("it ends");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(error.contains(" ns of simulated time; what was done until then is in "));
+        assert!(
+            error.contains(&flows) && error.contains("series.csv.part"),
+            "{error}"
+        );
+        let flows = text(&flows).expect("flows");
+        assert!(flows.lines().count() < whole.len());
+        for line in flows.lines() {
+            assert!(whole.contains(&line), "{line}");
+        }
+        let series = text(&format!("{threads}/series.csv.part")).expect("series");
+        let columns = |line: &str| line.split(',').count();
+        assert!(series.starts_with("time_ns,delivered_bytes,") && series.lines().count() > 10);
+        let header = series.lines().next().map(columns);
+        assert!(series.lines().all(|line| Some(columns(line)) == header));
+        assert!(text(&format!("{threads}/flows.csv")).is_err());
+    }
+    // What cannot be written stops it, too.
+    fs::create_dir_all(folder.path().join("full/flows.csv.part")).expect("a folder");
+    let output = run("full", "1").output().expect("a run");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("cannot write ") && error.contains("flows.csv.part: "),
+        "{error}"
+    );
 }
 
 /// 1,024 hosts, 625 kB each, in an address space of 200 MiB.

@@ -354,41 +354,49 @@ proptest! {
     ) {
         in_order::<Heap>(&steps)?;
         in_order::<Calendar>(&steps)?;
+        in_order::<Calendar<11>>(&steps)?;
     }
 
-    /// Whatever line an event is sent to, or none.
+    /// Whatever line an event is sent to, or none, and many at a time.
     #[test]
-    fn lanes_keep_the_same_order(
-        steps in prop::collection::vec((delay(), 0usize..4, 0u8..3), 1..300)
+    fn lanes_keep_time_then_rank_then_the_order_of_scheduling(
+        steps in prop::collection::vec(
+            (
+                prop_oneof![4 => Just(Some(1_000_000)), 1 => delay()],
+                0usize..4,
+                prop::option::of(0u64..40),
+                prop_oneof![6 => Just(0u8), 1 => 0u8..12],
+            ),
+            1..400,
+        )
     ) {
         let mut lanes = Lanes::<Calendar, 3>::default();
-        let mut expected: Vec<(Time, u32)> = Vec::new();
-        let mut due = Vec::new();
-        for (number, (delay, line, takes)) in steps.into_iter().enumerate() {
+        let mut expected: Vec<(Time, u64, u32)> = Vec::new();
+        for (number, (delay, line, rank, takes)) in (0..).zip(steps) {
             let now = lanes.now();
             let time = delay.map_or(now / 2, |delay| now + delay);
-            lanes.at(line, time, number as u32);
-            expected.push((time.max(now), number as u32));
+            // Those of this time have come.
+            match rank.filter(|_| time > now) {
+                Some(rank) => {
+                    lanes.at_rank(line, time, rank, number);
+                    expected.push((time, rank, number));
+                }
+                None => {
+                    lanes.at(line, time, number);
+                    expected.push((time.max(now), u64::MAX, number));
+                }
+            }
             expected.sort_unstable();
             for _ in 0..takes {
-                let next = expected.first().map(|(time, _)| *time);
+                let next = expected.first().map(|(time, ..)| *time);
                 prop_assert_eq!(lanes.next_time(), next.unwrap_or(Time::MAX));
-                let until = lanes.next_time();
-                prop_assert_eq!(lanes.pop(until, &mut due), None);
-                let first = lanes.pop(Time::MAX, &mut due);
-                prop_assert_eq!(first.is_some(), next.is_some());
-                prop_assert!(due.len() != 1);
-                if due.is_empty() {
-                    due.extend(first);
+                prop_assert_eq!(lanes.pop(lanes.next_time()), None);
+                let event = lanes.pop(Time::MAX);
+                prop_assert_eq!(event.is_some(), next.is_some());
+                if let Some((_, event)) = event {
+                    let (time, _, number) = expected.remove(0);
+                    prop_assert_eq!((lanes.now(), event as u32 & ((1 << WORD) - 1)), (time, number));
                 }
-                due.sort_unstable();
-                for event in due.drain(..) {
-                    let (time, number) = expected.remove(0);
-                    prop_assert_eq!(event as u32 & ((1 << WORD) - 1), number);
-                    prop_assert_eq!(lanes.now(), time);
-                }
-                // All of that time.
-                prop_assert!(expected.first().is_none_or(|(time, _)| *time > lanes.now()));
             }
         }
     }

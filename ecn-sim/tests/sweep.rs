@@ -22,6 +22,20 @@ buffer = "2..=5"
 rmin = ["1/64", "1/256"]
 "#;
 
+/// 8 runs of a small fat tree, with a key that only half of them know.
+const FABRIC: &str = r#"
+scenario = "fat-tree"
+seeds = [1, 2]
+[set]
+hosts = 16
+workload = "poisson"
+duration = "100us"
+dcqcn.kmin = "20kB"
+[sweep]
+scheme = ["none", "dcqcn"]
+load = ["1/4", 0.5]
+"#;
+
 fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_ecn-sim"))
 }
@@ -42,8 +56,12 @@ struct Folder(tempfile::TempDir);
 
 impl Folder {
     fn new() -> Self {
+        Self::of(SWEEP)
+    }
+
+    fn of(sweep: &str) -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
-        folder.write("f.toml", SWEEP);
+        folder.write("f.toml", sweep);
         folder
     }
 
@@ -75,15 +93,19 @@ impl Folder {
     }
 }
 
-/// The records of a file without the time that they took.
+/// A record without the times that it took.
+fn record(line: &str) -> Value {
+    let mut value: Value = serde_json::from_str(line).unwrap();
+    let object = value.as_object_mut().unwrap();
+    assert!(object.remove("wall_s").is_some());
+    object.remove("setup_s");
+    value
+}
+
+/// Those of a file.
 fn records(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap();
-    let record = |line: &str| {
-        let mut value: Value = serde_json::from_str(line).unwrap();
-        assert!(value.as_object_mut().unwrap().remove("wall_s").is_some());
-        value.to_string()
-    };
-    text.lines().map(record).collect()
+    text.lines().map(|line| record(line).to_string()).collect()
 }
 
 fn sorted(mut records: Vec<String>) -> Vec<String> {
@@ -93,10 +115,18 @@ fn sorted(mut records: Vec<String>) -> Vec<String> {
 
 #[test]
 fn a_killed_sweep_goes_on_to_the_same_records() {
-    let folder = Folder::new();
+    killed(&Folder::new(), 32);
+}
+
+#[test]
+fn a_killed_sweep_of_data_centres_goes_on() {
+    killed(&Folder::of(FABRIC), 8);
+}
+
+fn killed(folder: &Folder, runs: usize) {
     assert_eq!(code(&folder.sweep("whole", &[])), 0);
     let whole = sorted(records(&folder.path("whole/runs.jsonl")));
-    assert_eq!(whole.len(), 32);
+    assert_eq!(whole.len(), runs);
     let bytes = fs::read(folder.path("whole/runs.jsonl")).unwrap();
 
     // Killed once some records are there, wherever it is then.
@@ -142,9 +172,8 @@ fn a_killed_sweep_goes_on_to_the_same_records() {
     }
 }
 
-#[test]
-fn shards_are_disjoint_and_merge_to_the_whole() {
-    let folder = Folder::new();
+/// The lines of the table of what has been swept whole and in three shards, and merged in different ways.
+fn sharded(folder: &Folder) -> Vec<String> {
     folder.sweep("whole", &[]);
     let whole = records(&folder.path("whole/runs.jsonl"));
     let mut all = Vec::new();
@@ -156,7 +185,12 @@ fn shards_are_disjoint_and_merge_to_the_whole() {
     }
     assert_eq!(sorted(all), sorted(whole.clone()));
 
-    for (from, out) in [(&["s3", "s1", "s2"][..], "m"), (&["whole"], "w")] {
+    let all = &["whole", "s1", "s2", "s3"];
+    for (from, out) in [
+        (&["s3", "s1", "s2"][..], "m"),
+        (&["whole"], "w"),
+        (all, "a"),
+    ] {
         let output = folder.merge(from, out, &[]);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
     }
@@ -165,10 +199,8 @@ fn shards_are_disjoint_and_merge_to_the_whole() {
     assert_eq!(sorted(merged), sorted(whole));
     let csv = |out: &str| fs::read_to_string(folder.path(&format!("{out}/runs.csv"))).unwrap();
     assert_eq!(csv("m"), csv("w"));
-    assert!(csv("m").starts_with("run,buffer,rmin,seed,from_ms,to_ms,"));
-    assert_eq!(csv("m").lines().count(), 33);
-    let first = csv("m").lines().nth(1).unwrap().to_owned();
-    assert!(first.contains(",2,1/64,1,2,4,"), "{first}");
+    assert_eq!(csv("m"), csv("a"));
+    assert!(folder.path("m/runs.svg").exists());
 
     // What is merged can be merged again, into a file this time; all in one folder works, too.
     assert_eq!(code(&folder.merge(&["m", "s2"], "all.jsonl", &[])), 0);
@@ -180,6 +212,56 @@ fn shards_are_disjoint_and_merge_to_the_whole() {
     folder.sweep("shared", &["--shard", "2/2"]);
     assert_eq!(code(&folder.merge(&["shared"], "shared", &[])), 0);
     assert_eq!(csv("shared"), csv("m"));
+    csv("m").lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn shards_are_disjoint_and_merge_to_the_whole() {
+    let table = sharded(&Folder::new());
+    assert_eq!(table.len(), 33);
+    assert!(table[0].starts_with("run,buffer,rmin,seed,from_ms,to_ms,"));
+    assert!(table[1].contains(",2,1/64,1,2,4,"), "{}", table[1]);
+}
+
+#[test]
+fn data_centres_are_swept_like_others() {
+    let folder = Folder::of(FABRIC);
+    let table = sharded(&folder);
+    assert_eq!(table.len(), 9);
+    let keys = "run,load,scheme,seed,data_packet_hops,dropped_packets,events,\
+                fct_slowdown.p50,fct_slowdown.p95,fct_slowdown.p99,flows_finished,flows_started,\
+                goodput_bytes_per_s,head_of_line_victims,jain,last_flow_end_ms,marked_packets,packet_hops,pause_frames,\
+                undetermined_packets,error";
+    assert_eq!(table[0], keys);
+    // A run of a sweep is that of `run`; what means nothing in it has its default.
+    let lines = fs::read_to_string(folder.path("m/runs.jsonl")).unwrap();
+    let mut parameters = Vec::new();
+    for (line, load, scheme, seed) in [(0, "1/4", "none", "1"), (7, "1/2", "dcqcn", "2")] {
+        let mut swept = record(lines.lines().nth(line).unwrap());
+        let object = swept.as_object_mut().unwrap();
+        object.remove("run");
+        let expected = serde_json::json!({"load": load, "scheme": scheme});
+        assert_eq!(object.remove("swept").unwrap(), expected);
+        let (load, scheme) = (format!("load={load}"), format!("scheme={scheme}"));
+        let mut arguments = vec!["run", "fat-tree", "--seed", seed, "-j"];
+        let set = [
+            "hosts=16",
+            "workload=poisson",
+            "duration=100us",
+            &load,
+            &scheme,
+        ];
+        arguments.extend(set.iter().flat_map(|setting| ["--set", setting]));
+        if line == 7 {
+            arguments.extend(["--set", "dcqcn.kmin=20kB"]);
+        }
+        let output = ecn_sim(&arguments);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert_eq!(swept, record(&String::from_utf8(output.stdout).unwrap()));
+        parameters.push(swept["parameters"].clone());
+    }
+    assert_eq!(parameters[0]["dcqcn"], Value::Null);
+    assert_eq!(parameters[1]["dcqcn"]["kmin"], "20kB");
 }
 
 #[test]
@@ -293,6 +375,48 @@ fn a_scenario_file_stands_beside_the_sweep() {
 }
 
 #[test]
+fn files_of_data_centres_are_part_of_the_sweep() {
+    let network = r#"
+        topology = "custom"
+        switches = ["S"]
+        hosts = ["h[1-3]"]
+        links = [{ between = ["h[1-3]", "S"] }]
+        workload = "permutation"
+        scheme = "dcqcn"
+        [dcqcn]
+        kmin = "10kB"
+    "#;
+    let folder = Folder::new();
+    let flows = |bytes: &str| {
+        let text = format!("start_ns,from,to,bytes\n0,0,2,{bytes}\n0,1,2,{bytes}\n");
+        folder.write("flows.csv", &text);
+    };
+    folder.write("star.toml", network);
+    let workload = folder.text("flows.csv");
+    let sweep = format!(
+        "scenario = \"star.toml\"\n[sweep]\nscheme = [\"none\", \"dcqcn\"]\n\
+         workload = [\"file:{workload}\"]"
+    );
+    folder.write("f.toml", &sweep);
+    flows("100000");
+    for resumed in [0, 2] {
+        let output = folder.sweep("a", &["-j"]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&summary["runs"], &summary["resumed"]),
+            (&2.into(), &resumed.into())
+        );
+    }
+    flows("200000");
+    let output = folder.sweep("a", &[]);
+    assert!(stderr(&output).contains("holds a different sweep"));
+    fs::remove_file(folder.path("star.toml")).unwrap();
+    let output = folder.merge(&["a"], "m", &[]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+}
+
+#[test]
 fn a_designed_response_is_part_of_the_sweep() {
     let folder = Folder::new();
     let table = |decrease: &str| {
@@ -386,6 +510,35 @@ fn bad_input_is_one_line_and_writes_nothing() {
         ),
         ("windows = [\"2ms..1ms\"]", "ends before it begins"),
         ("scenario = \"hpp\"", "did you mean `hp`?"),
+        ("scenario = \"fat-tre\"", "did you mean `fat-tree`?"),
+        (
+            "scenario = \"fat-tree\"\nwindows = [\"1ms..2ms\"]",
+            "fat-tree counts whole flows: windows are for the others",
+        ),
+        (
+            "scenario = \"fat-tree\"\n[sweep]\nscheme = [\"none\", \"dcqn\"]",
+            "scheme = dcqn: unknown value `dcqn`: did you mean `dcqcn`?",
+        ),
+        (
+            "scenario = \"fat-tree\"\n[sweep]\nsenders = [20, 128]",
+            "senders = 128: 1 to 127 is allowed (with senders=128)",
+        ),
+        (
+            "scenario = \"fat-tree\"\n[sweep]\ndcqn.kmin = [\"1kB\"]",
+            "[sweep] unknown key `dcqn.kmin`: did you mean `dcqcn.kmin`?",
+        ),
+        (
+            "scenario = \"fat-tree\"\n[sweep]\nscheme = [\"none\", \"dcqcn\"]\ndcqcn.kmin = [\"1kB\"]",
+            "scheme=none (with dcqcn.kmin=1kB scheme=none)",
+        ),
+        (
+            "scenario = \"fat-tree\"\n[set]\ndcqcn.kmin = \"1kB\"",
+            "`dcqcn.kmin` has no meaning in any of these runs",
+        ),
+        (
+            "scenario = \"fat-tree\"\n[set]\nworkload = \"file:/no\"",
+            "workload = file:/no: No such file",
+        ),
         ("scenario = 3", "a name or file is needed"),
         ("set = 3", "a table [set] is needed"),
         ("seeds = [1\n\n[sweep", "line "),

@@ -54,7 +54,7 @@ impl From<CompareError> for Error {
 }
 
 pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
-    let mut scenario = super::fabric::find_only(&args.scenario)?;
+    let mut scenario = super::fabric::find(&args.scenario)?;
     for setting in &args.set {
         if setting.split('=').next().map(str::trim) == Some("scheme") {
             let reason = "scheme is what is compared: name the schemes with --schemes";

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::{Error, print};
+use crate::experiment::Experiment;
 use crate::output::Output;
-use crate::scenario::Scenario;
 
 /// What `draw` is told.
 #[derive(Args, Debug)]
@@ -22,21 +22,11 @@ pub struct DrawArgs {
 }
 
 pub(super) fn run(args: &DrawArgs) -> Result<(), Error> {
-    let figure = match super::fabric::find(&args.scenario)? {
-        Some(mut fabric) => {
-            for setting in &args.set {
-                fabric.set_text(setting)?;
-            }
-            fabric.figure().map_err(Error::usage)?
-        }
-        None => {
-            let mut scenario = Scenario::find(&args.scenario)?;
-            for setting in &args.set {
-                scenario.set_text(setting)?;
-            }
-            scenario.figure()?
-        }
-    };
+    let mut experiment = Experiment::find(&args.scenario)?;
+    for setting in &args.set {
+        experiment.set_text(setting)?;
+    }
+    let figure = experiment.figure()?;
     let name = args.out.file_name().and_then(|name| name.to_str());
     let is_svg = args
         .out

@@ -1,13 +1,21 @@
 //! `ecn sim run` of a data centre.
 
+mod live;
+
 use std::path::Path;
+use std::sync::Arc;
+
+use live::Live;
 
 use super::run::RunArgs;
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::engine::{MS, NS};
+use crate::experiment::Experiment;
+use crate::fabric::measure::Finished;
 use crate::fabric::series::Series;
 use crate::fabric::topology::Topology;
+use crate::fabric::watch::Watch;
 use crate::fabric::{self, Counts, Options, Report, Scenario};
 use crate::figure::{Line, LineFigure, Panel};
 use crate::keyword::suggestion;
@@ -15,22 +23,17 @@ use crate::output::{Output, csv};
 use crate::progress;
 use crate::units::{Rate, Size};
 
-/// A data centre by name or from a file, if it is one.
-pub(super) fn find(name: &str) -> Result<Option<Scenario>, Error> {
-    match Scenario::find(name) {
-        None if Path::new(name).is_file() => Ok(Scenario::load(Path::new(name))?),
-        found => Ok(found),
+/// A data centre by name or from a file.
+pub(super) fn find(name: &str) -> Result<Scenario, Error> {
+    match Experiment::find(name) {
+        Ok(Experiment::Fabric(scenario)) => Ok(*scenario),
+        Err(error) if Path::new(name).is_file() => Err(error.into()),
+        _ => {
+            let hint = suggestion(name, fabric::Kind::NAMES);
+            let reason = format!("`{name}` is no data centre: {hint}, or a file with a topology");
+            Err(Error::usage(reason))
+        }
     }
-}
-
-/// One that has to be a data centre.
-pub(super) fn find_only(name: &str) -> Result<Scenario, Error> {
-    find(name)?.ok_or_else(|| {
-        let hint = suggestion(name, fabric::Kind::NAMES);
-        Error::usage(format!(
-            "`{name}` is no data centre: {hint}, or a file with a topology"
-        ))
-    })
 }
 
 pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
@@ -42,19 +45,31 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
         let reason = format!("{name} counts whole flows: --window is for the others");
         return Err(Error::usage(reason));
     }
-    let output = args.out.as_deref().map(Output::new).transpose()?;
-    let bar = progress::Bar::of_time_so_far();
+    let files = match args.out.as_deref() {
+        None => None,
+        Some(folder) => {
+            let topology = scenario.topology().map_err(fabric::RunError::from)?;
+            let several = scenario.parameters.priorities > 1;
+            Some((Output::new(folder)?, topology, Columns { several }))
+        }
+    };
+    let live = Arc::new(Live::new(files.clone())?);
+    let bar = progress::Bar::of_text({
+        let live = Arc::clone(&live);
+        move || live.text()
+    });
     let options = Options {
         threads: args.threads,
-        series: output.is_some(),
+        series: files.is_some(),
         trace: false,
-        position: Some(bar.position()),
+        watch: Some(Arc::clone(&live) as Arc<dyn Watch>),
     };
-    let (report, counts) = fabric::run(&scenario, args.seed, &options)?;
+    let result = fabric::run(&scenario, args.seed, &options);
     bar.finish();
-    if let Some(output) = output {
-        let topology = scenario.topology().map_err(fabric::RunError::from)?;
-        write(&output, &topology, &counts, &report)?;
+    let (report, counts) = result.map_err(|error| live.failed(error))?;
+    if let Some((output, topology, columns)) = &files {
+        write(output, topology, *columns, &counts, &report)?;
+        output.remove(&live::PARTIAL)?;
     }
     if args.json {
         return print(&json(&report)?);
@@ -62,28 +77,33 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     print(&shown(&report))
 }
 
-/// Writes flows, series, figures and report.
-fn write(
-    output: &Output,
-    topology: &Topology,
-    counts: &Counts,
-    report: &Report,
-) -> Result<(), Error> {
-    let header = [
-        "id",
-        "from",
-        "to",
-        "bytes",
-        "start_ns",
-        "time_ns",
-        "slowdown",
-        "marked_acks",
-        "undetermined_acks",
-    ];
-    // Those that are not finished have no slowdown; their time is that till the end.
-    let all = counts.finished.iter().map(|flow| (flow, true));
-    let all = all.chain(counts.unfinished.iter().map(|flow| (flow, false)));
-    let rows = all.map(|(flow, finished)| {
+/// The columns of `flows.csv`.
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    /// There are several classes of data: the last column says which a flow has.
+    several: bool,
+}
+
+impl Columns {
+    fn header(self) -> Vec<&'static str> {
+        let mut header = vec![
+            "id",
+            "from",
+            "to",
+            "bytes",
+            "start_ns",
+            "time_ns",
+            "slowdown",
+            "marked_acks",
+            "undetermined_acks",
+            "head_of_line_victim",
+        ];
+        header.extend(self.several.then_some("priority"));
+        header
+    }
+
+    /// A flow in these. One that is not finished has no slowdown; its time is that till the end.
+    fn row(self, flow: &Finished, finished: bool) -> Vec<String> {
         let numbers = [flow.id.into(), flow.from.into(), flow.to.into(), flow.bytes];
         let times = [flow.start / NS, flow.time / NS];
         let mut row: Vec<_> = numbers.iter().chain(&times).map(u64::to_string).collect();
@@ -92,10 +112,26 @@ fn write(
         } else {
             String::new()
         });
-        row.extend([flow.marked, flow.undetermined].map(|acks| acks.to_string()));
+        let victim = u32::from(flow.is_victim());
+        row.extend([flow.marked, flow.undetermined, victim].map(|number| number.to_string()));
+        row.extend(self.several.then(|| flow.priority.to_string()));
         row
-    });
-    let flows = csv(std::iter::once(header.map(str::to_owned).to_vec()).chain(rows));
+    }
+}
+
+/// Writes flows, series, figures and report.
+fn write(
+    output: &Output,
+    topology: &Topology,
+    columns: Columns,
+    counts: &Counts,
+    report: &Report,
+) -> Result<(), Error> {
+    let all = counts.finished.iter().map(|flow| columns.row(flow, true));
+    let unfinished = counts.unfinished.iter();
+    let all = all.chain(unfinished.map(|flow| columns.row(flow, false)));
+    let header = columns.header().into_iter().map(str::to_owned).collect();
+    let flows = csv(std::iter::once(header).chain(all));
     let report_json = json(report)? + "\n";
     let mut files = vec![
         ("flows.csv", flows.into_bytes()),
@@ -232,7 +268,7 @@ fn shown(report: &Report) -> String {
     let goodput = Rate::from_bytes_per_s(report.goodput_bytes_per_s);
     format!(
         "{}\n{} of {} flows finished, the last at {:.3} ms; goodput {}, Jain's index {:.3}\n\
-         dropped {}, pause frames {}, marked {}\n\
+         dropped {}, pause frames {}, marked {}; head-of-line victims {}\n\
          {} data packet-hops, {} with ACKs and control, in {:.3} s",
         table_text(&slowdowns),
         report.flows_finished,
@@ -243,6 +279,7 @@ fn shown(report: &Report) -> String {
         report.dropped_packets,
         report.pause_frames,
         report.marked_packets,
+        report.head_of_line_victims,
         report.data_packet_hops,
         report.packet_hops,
         report.wall_s,

@@ -5,8 +5,9 @@ use serde_json::json;
 
 use super::table::{plain_table, table_text};
 use super::{Error, json as to_json, print};
+use crate::experiment::Experiment;
 use crate::fabric;
-use crate::scenario::{BUILT_IN, Scenario};
+use crate::scenario::{BUILT_IN, shown};
 
 /// What `list` is told.
 #[derive(Args, Debug)]
@@ -18,13 +19,10 @@ pub struct ListArgs {
 
 pub(super) fn run(args: &ListArgs) -> Result<(), Error> {
     let mut scenarios = Vec::new();
-    for (name, about) in BUILT_IN {
-        let parameters = Scenario::find(name)?.parameters();
-        scenarios.push((*name, *about, parameters));
-    }
-    for kind in fabric::Kind::ALL {
-        let (name, about) = (kind.name(), kind.about());
-        let keys = fabric::Scenario::find(name).map(|scenario| scenario.keys());
+    let kinds = fabric::Kind::ALL.iter();
+    let kinds = kinds.map(|kind| (kind.name(), kind.about()));
+    for (name, about) in BUILT_IN.iter().copied().chain(kinds) {
+        let keys = Experiment::built_in(name).map(|experiment| experiment.keys());
         scenarios.push((name, about, keys.unwrap_or_default()));
     }
     if args.json {
@@ -37,10 +35,7 @@ pub(super) fn run(args: &ListArgs) -> Result<(), Error> {
     for (name, about, parameters) in scenarios {
         let mut keys = plain_table(&["KEY", "DEFAULT"], &[0, 1]);
         for (key, value) in &parameters {
-            let value = value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned);
-            keys.add_row([key.clone(), value]);
+            keys.add_row([key.clone(), shown(value)]);
         }
         print(&format!("{name}: {about}\n\n{}", table_text(&keys)))?;
     }

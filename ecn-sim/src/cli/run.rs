@@ -8,11 +8,12 @@ use clap::Args;
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::engine::{MS, NS, Time};
+use crate::experiment::Experiment;
 use crate::figure::{Line, LineFigure, Panel};
 use crate::output::{Output, csv};
 use crate::progress;
 use crate::report::{self, Run, RunReport, WindowReport};
-use crate::scenario::{Scenario, span};
+use crate::scenario::span;
 
 /// What `run` is told.
 #[derive(Args, Debug)]
@@ -46,14 +47,14 @@ const SLIDING: Time = 2 * MS;
 const POINTS: Time = 1_000;
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
-    if let Some(fabric) = super::fabric::find(&args.scenario)? {
-        return super::fabric::run(fabric, args);
-    }
+    let mut scenario = match Experiment::find(&args.scenario)? {
+        Experiment::Shares(scenario) => *scenario,
+        Experiment::Fabric(fabric) => return super::fabric::run(*fabric, args),
+    };
     if args.threads > 1 {
         let reason = "--threads splits runs of data centres; this one is run by one";
         return Err(Error::usage(reason));
     }
-    let mut scenario = Scenario::find(&args.scenario)?;
     for setting in &args.set {
         scenario.set_text(setting)?;
     }

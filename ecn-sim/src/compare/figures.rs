@@ -2,7 +2,7 @@
 
 use super::{Comparison, Outcome};
 use crate::fabric::measure::OfSize;
-use crate::figure::{FigureError, LOOKS, Line, LineFigure, Panel};
+use crate::figure::{FigureError, LOOKS, Line, LineFigure, Panel, decades};
 use crate::units::Size;
 
 /// A figure with the name of its file and what it shows.
@@ -14,20 +14,6 @@ pub struct Figure {
     pub caption: String,
     /// Its text.
     pub svg: String,
-}
-
-/// Numbers for an axis of logarithms up to `most`: 1, 2, 5, 10 and so on, or powers of ten if these are many.
-fn decades(least: f64, most: f64, label: fn(f64) -> String) -> Vec<(f64, String)> {
-    let (first, last) = (least.log10().floor() as i32, most.log10().ceil() as i32);
-    let factors: &[f64] = if last - first <= 3 {
-        &[1.0, 2.0, 5.0]
-    } else {
-        &[1.0]
-    };
-    let powers = (first..=last).map(|power| 10_f64.powi(power));
-    let values = powers.flat_map(|power| factors.iter().map(move |factor| factor * power));
-    let within = values.filter(|value| (least..=most * 1.000_001).contains(value));
-    within.map(|value| (value.log10(), label(value))).collect()
 }
 
 fn plain(value: f64) -> String {
@@ -175,31 +161,126 @@ impl Comparison {
         })
     }
 
-    /// What all schemes sampled under this name.
+    /// What all schemes sampled under this name. Those that take far longer than the others would squeeze them to the
+    /// left edge: the axis ends with the others, and the panel says who goes on.
     fn over_time(&self, name: &str) -> Result<Figure, FigureError> {
         let series = |one: &Outcome| {
-            one.series
-                .iter()
-                .find(|series| series.name == name)
-                .cloned()
+            let mut all = one.series.iter();
+            all.find(|series| series.name == name).cloned()
         };
-        let unit = self
-            .schemes
-            .iter()
-            .find_map(series)
-            .map(|series| series.unit);
-        let points = |one: &Outcome| series(one).map(|series| series.points).unwrap_or_default();
+        let found = |one: &Outcome| series(one).map(|series| series.points).unwrap_or_default();
+        let unit = self.schemes.iter().find_map(series);
+        let ends = |part: &[Outcome]| -> Vec<(String, f64)> {
+            let end = |one: &Outcome| Some((one.scheme.clone(), found(one).last()?.0));
+            part.iter().filter_map(end).collect()
+        };
+        let end = axis_end(ends(&self.schemes).iter().map(|one| one.1).collect());
+        let mut panels = self.panels(name, |one| up_to(found(one), end));
+        for (panel, part) in panels.iter_mut().zip(self.schemes.chunks(LOOKS.len())) {
+            panel.note = who_goes_on(&ends(part), end);
+        }
         let figure = LineFigure {
             title: format!("{}: {name} over time", self.scenario),
             x_label: "time (ms)".to_owned(),
-            y_label: unit.unwrap_or_default(),
-            panels: self.panels(name, points),
+            y_label: unit.map(|series| series.unit).unwrap_or_default(),
+            panels,
             ..LineFigure::default()
         };
+        let mut caption = format!("{name}, over time, with seed 1");
+        let later = who_goes_on(&ends(&self.schemes), end);
+        if !later.is_empty() {
+            caption += "; not drawn to the end: ";
+            caption += &later;
+        }
         Ok(Figure {
             file: format!("{}.svg", name.to_lowercase().replace(' ', "-")),
-            caption: format!("{name}, over time, with seed 1"),
+            caption,
             svg: figure.to_svg()?,
         })
+    }
+}
+
+/// More times the median is far longer than the others take.
+const FAR: f64 = 2.0;
+
+/// The last of these ends that is not far behind the others.
+fn axis_end(mut ends: Vec<f64>) -> f64 {
+    ends.sort_by(f64::total_cmp);
+    let Some(median) = ends.get(ends.len().saturating_sub(1) / 2).copied() else {
+        return f64::INFINITY;
+    };
+    ends.retain(|end| *end <= FAR * median);
+    ends.last().copied().unwrap_or(f64::INFINITY)
+}
+
+/// The points up to this x, where the line through them is cut.
+fn up_to(mut points: Vec<(f64, f64)>, end: f64) -> Vec<(f64, f64)> {
+    let within = points.partition_point(|point| point.0 < end);
+    if let (Some(cut), Some(after)) = (within.checked_sub(1), points.get(within)) {
+        let ((x, y), (next_x, next_y)) = (points[cut], *after);
+        let at_end = y + (next_y - y) * (end - x) / (next_x - x);
+        points.truncate(within);
+        points.push((end, at_end));
+    }
+    points
+}
+
+/// Names and ends of those that are not drawn to their ends: two, or how many there are.
+fn who_goes_on(ends: &[(String, f64)], axis_end: f64) -> String {
+    let time = |ms: f64| {
+        let decimals = if ms < 10.0 { 2 } else { 1 };
+        format!("{ms:.decimals$} ms")
+    };
+    let later: Vec<_> = ends.iter().filter(|(_, end)| *end > axis_end).collect();
+    let last = later.iter().map(|(_, end)| *end).fold(0.0, f64::max);
+    match &later[..] {
+        [] => String::new(),
+        [(name, end)] => format!("{name} goes on to {}", time(*end)),
+        [(first, _), (second, _)] => format!("{first} and {second} go on, up to {}", time(last)),
+        more => format!("{} go on, up to {}", more.len(), time(last)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_end_with_the_others() {
+        // One far behind, none, all the same; most are slow; two, of which one is.
+        for (ends, end) in [
+            (vec![29.2, 10.4, 10.8, 10.7, 13.8, 9.8], 13.8),
+            (vec![10.0, 20.0, 15.0], 20.0),
+            (vec![5.0; 4], 5.0),
+            (vec![1.0, 100.0, 110.0, 120.0], 120.0),
+            (vec![100.0, 1.0], 1.0),
+            (vec![3.0], 3.0),
+            (vec![], f64::INFINITY),
+        ] {
+            assert_eq!(axis_end(ends.clone()), end, "{ends:?}");
+        }
+    }
+
+    #[test]
+    fn lines_are_cut_where_the_axis_ends() {
+        let line = vec![(1.0, 0.0), (3.0, 4.0), (5.0, 0.0)];
+        assert_eq!(up_to(line.clone(), 2.0), [(1.0, 0.0), (2.0, 2.0)]);
+        assert_eq!(up_to(line.clone(), 3.0), [(1.0, 0.0), (3.0, 4.0)]);
+        assert_eq!(up_to(line.clone(), 5.0), line);
+        assert_eq!(up_to(line.clone(), f64::INFINITY), line);
+        assert_eq!(up_to(vec![], 1.0), []);
+    }
+
+    #[test]
+    fn those_who_go_on_are_named() {
+        let all = ["a", "b", "c", "d"].map(|name| (name.to_owned(), 1.0));
+        let mut all = all.to_vec();
+        assert_eq!(who_goes_on(&all, 1.0), "");
+        all[2].1 = 29.25;
+        assert_eq!(who_goes_on(&all, 1.0), "c goes on to 29.2 ms");
+        all[0].1 = 5.0;
+        assert_eq!(who_goes_on(&all, 1.0), "a and c go on, up to 29.2 ms");
+        all[3].1 = 5.0;
+        assert_eq!(who_goes_on(&all, 1.0), "3 go on, up to 29.2 ms");
     }
 }

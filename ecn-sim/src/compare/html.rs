@@ -42,7 +42,7 @@ fn table<R: AsRef<[String]>>(
 }
 
 /// Columns of [`Comparison::table`].
-pub const HEADER: [&str; 11] = [
+pub const HEADER: [&str; 12] = [
     "SCHEME",
     "FLOWS",
     "SLOWDOWN 50 %",
@@ -54,11 +54,12 @@ pub const HEADER: [&str; 11] = [
     "DROPPED",
     "PAUSES",
     "MARKED",
+    "VICTIMS",
 ];
 
 impl Comparison {
     /// A row per scheme for people, under [`HEADER`].
-    pub fn table(&self) -> impl Iterator<Item = [String; 11]> {
+    pub fn table(&self) -> impl Iterator<Item = [String; 12]> {
         let decimal = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.2}"));
         let flows = |one: &Outcome| match (one.flows_finished, one.flows_started) {
             (finished, started) if finished == started => started.to_string(),
@@ -78,6 +79,7 @@ impl Comparison {
                 one.dropped_packets.to_string(),
                 one.pause_frames.to_string(),
                 one.marked_packets.to_string(),
+                one.head_of_line_victims.to_string(),
             ]
         })
     }
@@ -98,7 +100,8 @@ impl Comparison {
             html,
             "<p>Each scheme had {seeds}: the same flows on the same network. Slowdown is a flow's completion time \
              over that of the same flow alone in an idle network. Slowdowns, drops, pauses (PFC frames that ask \
-             for one) and marked packets are of all runs; last end, goodput and Jain's index are means of the \
+             for one), marked packets and victims (flows that met queues that pauses held up, and no congestion) are of \
+             all runs; last end, goodput and Jain's index are means of the \
              runs.</p>"
         );
         table(&mut html, "measures", &HEADER, self.table());

@@ -151,3 +151,27 @@ fn series_hold_what_was_sampled() {
         assert!(most(off) <= 8.0 && most(goodput) <= 100.0);
     }
 }
+
+/// A scheme that takes far longer is cut off, and named in its panel and below it.
+#[test]
+fn a_slow_scheme_does_not_squeeze_the_others() {
+    let mut found = compared(&["flow_size=3MB"], 1, 1);
+    found.schemes[1].series = found.schemes[0].series.clone();
+    let goodput = |found: &Comparison| found.figures().unwrap().swap_remove(1);
+    let before = goodput(&found);
+    assert!(!before.svg.contains("goes on") && !before.caption.contains("goes on"));
+    let last = found.schemes[1].series[0].points.last_mut().unwrap();
+    last.0 *= 10.0;
+    let said = format!("dcqcn goes on to {:.1} ms", last.0);
+    let after = goodput(&found);
+    assert!(after.svg.contains(&said), "{said}");
+    assert!(after.caption.ends_with(&said), "{}", after.caption);
+    // The other's line, drawn before its label, is as long as before.
+    let of_none = |svg: &str| {
+        let mut lines = svg.lines();
+        let black = lines.find(|line| line.contains("points=") && line.contains("#000000"));
+        black.map(str::to_owned)
+    };
+    assert!(of_none(&before.svg).is_some());
+    assert_eq!(of_none(&after.svg), of_none(&before.svg));
+}

@@ -11,7 +11,7 @@ use super::parameters::{FlowControl, Scenario};
 use super::scheme::bcn::{Rules as Bcn, UNTAGGED, packed};
 use super::scheme::ibcc::{Marker, Rules as Ibcc};
 use super::scheme::qcn::{CongestionPoint, Rules as Qcn};
-use super::scheme::tcd::Pattern;
+use super::scheme::tcd::{Pattern, Turns};
 use super::scheme::{Name, Notice, Rules};
 use super::topology::Topology;
 use crate::counters::{Counters, counters};
@@ -27,28 +27,39 @@ pub struct Place {
     pub switch: u32,
     /// The port by which it leaves.
     pub port: u32,
+    /// Its class.
+    pub class: u8,
+    /// Number of this class of the port.
+    pub number: u32,
     /// Which of the switch's ports that is.
     pub egress: u16,
     /// By which it came.
     pub ingress: u16,
-    /// Bytes of data that wait for that port, without this packet.
+    /// Bytes of its class that wait for that port, without this packet.
     pub queued: u32,
-    /// The port may send data.
+    /// The port may send data of that class.
     pub on: bool,
     /// There is a host at its other end.
     pub to_host: bool,
 }
 
-/// How congestion is detected, with the state of all switches of a part of the network. Each switch draws
-/// by itself: the order of what happens at different switches does not matter.
+impl Place {
+    /// What its switch counts of its class.
+    fn of(self, switches: &mut [Vec<Counters>]) -> &mut Counters {
+        &mut switches[self.switch as usize][usize::from(self.class)]
+    }
+}
+
+/// How congestion is detected, with the state of all switches of a part of the network, by port and class. Each
+/// switch draws by itself: the order of what happens at different switches does not matter.
 #[derive(Debug)]
 pub(super) enum Detection {
     /// Not at all, or by the hosts.
     None,
     /// By the queue's length.
     Red(Red, Vec<Pcg64Mcg>),
-    /// HP's marking, by `ecn-core`: what waits for each output from each input.
-    Hp(Policy, Vec<Counters>),
+    /// HP's marking, by `ecn-core`: what waits for each output from each input, by switch and class.
+    Hp(Policy, Vec<Vec<Counters>>),
     /// IB CC: by the queue's length and the credits.
     Ibcc(Ibcc, Vec<Marker>),
     /// By the ports' states; with IB CC, which of these packets are marked.
@@ -99,7 +110,8 @@ impl Detection {
         seed: u64,
     ) -> Result<Self, ModelError> {
         let own = &scenario.parameters;
-        let (switches, ports) = (topology.names.len() as u32, topology.peer.len());
+        let switches = topology.names.len() as u32;
+        let ports = topology.peer.len() * own.priorities as usize;
         // Not the workload's stream, and one per switch.
         let stream = |switch| Pcg64Mcg::seed_from_u64(seed ^ (u64::from(switch) + 1) << 32);
         let streams = || (0..switches).map(stream).collect();
@@ -141,8 +153,9 @@ impl Detection {
                 let hp = &scenario.schemes.hp;
                 let policy = hp.marking(marking, most, own.link_rate, scenario.frame());
                 let policy = policy.map_err(|error| error.within("hp"))?;
-                let counters = (0..switches).map(|_| Counters::new(most as usize + 1));
-                Self::Hp(policy, counters.collect())
+                let counters = |_| Counters::new(most as usize + 1);
+                let classes = |_| (0..own.priorities).map(counters).collect();
+                Self::Hp(policy, (0..switches).map(classes).collect())
             }
             _ => Self::None,
         })
@@ -151,7 +164,7 @@ impl Detection {
     /// A packet comes, and waits or leaves at once: what its sender is to be told.
     #[inline]
     pub fn comes(&mut self, at: Place, packet: &mut Packet, waits: bool) -> Option<Notice> {
-        let (port, switch) = (at.port as usize, at.switch as usize);
+        let (port, switch) = (at.number as usize, at.switch as usize);
         let long = at.queued + u32::from(packet.bytes);
         match self {
             Self::None | Self::Tcd(..) => {}
@@ -164,7 +177,7 @@ impl Detection {
             }
             Self::Hp(policy, switches) => {
                 if waits {
-                    counters!(&mut switches[switch], c => {
+                    counters!(at.of(switches), c => {
                         c.wait(policy, at.ingress as u8 + 1, at.egress as u8 + 1, 1, true)
                     });
                 }
@@ -180,7 +193,7 @@ impl Detection {
                 let random = || random[switch].random();
                 let feedback = points[port].arrives(rules, bytes, long, random)?;
                 return Some(Notice {
-                    point: at.port,
+                    point: at.number,
                     feedback: feedback.into(),
                 });
             }
@@ -188,14 +201,14 @@ impl Detection {
                 if rules.samples(random[switch].random()) {
                     // Only the congestion point that a limiter obeys may raise its rate: others on the way are
                     // not congested, and would undo what that one says.
-                    let tagged = packet.note == at.port;
+                    let tagged = packet.note == at.number;
                     let other = !tagged && packet.note != UNTAGGED;
                     let feedback = points[port].sample(&rules.policy, long, tagged)?;
                     if other && feedback.value(&rules.policy) >= 0 {
                         return None;
                     }
                     return Some(Notice {
-                        point: at.port,
+                        point: at.number,
                         feedback: packed(feedback),
                     });
                 }
@@ -207,7 +220,7 @@ impl Detection {
     /// A packet that waited is dropped instead.
     pub fn dropped(&mut self, at: Place) {
         if let Self::Hp(_, switches) = self {
-            counters!(&mut switches[at.switch as usize], c => {
+            counters!(at.of(switches), c => {
                 c.drop_queued(at.ingress as u8 + 1, at.egress as u8 + 1, 1)
             });
         }
@@ -218,7 +231,7 @@ impl Detection {
     pub fn leaves(&mut self, at: Place, packet: &mut Packet, waited: bool) {
         match self {
             Self::Hp(policy, switches) if waited => {
-                let decision = counters!(&mut switches[at.switch as usize], c => {
+                let decision = counters!(at.of(switches), c => {
                     let (input, output) = (at.ingress as u8 + 1, at.egress as u8 + 1);
                     c.depart(policy, input, output, 1, true, BACKLOG_UNKNOWN)
                 });
@@ -227,7 +240,7 @@ impl Detection {
                 }
             }
             Self::Tcd(policy, ports, ibcc) => {
-                let port = at.port as usize;
+                let port = at.number as usize;
                 let state = ports[port].dequeue(policy, at.now / NS, at.queued.into());
                 packet.mark = match ibcc {
                     None => packet.mark.leaves_by(state),
@@ -244,14 +257,14 @@ impl Detection {
         }
     }
 
-    /// A port may send data again, or may not.
-    pub fn turns(&mut self, now: Time, port: u32, on: bool) {
-        if let Self::Tcd(_, ports, _) = self {
-            let port = &mut ports[port as usize];
+    /// A port may send data of a class again, or may not. `number`: of this class.
+    pub fn turns(&mut self, now: Time, number: u32, on: bool) {
+        if let Self::Tcd(policy, ports, _) = self {
+            let port = &mut ports[number as usize];
             if on {
                 port.on(now / NS);
             } else {
-                port.off();
+                port.off(policy, now / NS);
             }
         }
     }
@@ -259,7 +272,10 @@ impl Detection {
     /// What a port is taken for: with IB CC, a root is congested and a victim undetermined.
     pub fn state(&self, at: Place) -> Option<State> {
         match self {
-            Self::Tcd(policy, ports, _) => Some(ports[at.port as usize].state(policy, at.now / NS)),
+            Self::Tcd(policy, ports, _) => {
+                let port = &ports[at.number as usize];
+                Some(port.state(policy, at.now / NS, at.queued.into()))
+            }
             Self::Ibcc(rules, _) => Some(match (rules.threshold(), at.on) {
                 (Some(threshold), true) if u64::from(at.queued) > threshold => State::Congestion,
                 (Some(threshold), false) if u64::from(at.queued) > threshold => State::Undetermined,
@@ -270,21 +286,22 @@ impl Detection {
     }
 }
 
-/// What makes ports go ON and OFF.
+/// How ports go ON and OFF.
 pub(crate) fn pattern(scenario: &Scenario) -> Pattern {
     let own = &scenario.parameters;
-    if own.flow_control == FlowControl::Cbfc {
+    let (line, frame) = (own.link_rate.bytes_per_s(), scenario.frame());
+    let turns = if own.flow_control == FlowControl::Cbfc {
         let period_ns = own.credit_period.as_nanos();
-        return Pattern::Credits { period_ns };
-    }
-    let line = own.link_rate.bytes_per_s();
-    // A frame of the port's own, the pause, and the first data after it.
-    let frames = 2 * u64::from(scenario.frame()) + u64::from(super::packet::LINK_BYTES);
-    Pattern::Pfc {
-        gap: scenario.xon_gap() as u32,
-        line,
-        tau_ns: 2 * scenario.delay() / NS + frames * 1_000_000_000 / line,
-    }
+        Turns::Credits { period_ns }
+    } else {
+        // A frame of the port's own, the pause, and the first data after it.
+        let bytes = 2 * u64::from(frame) + u64::from(super::packet::LINK_BYTES);
+        Turns::Pfc {
+            gap: scenario.xon_gap() as u32,
+            tau_ns: 2 * scenario.delay() / NS + bytes * 1_000_000_000 / line,
+        }
+    };
+    Pattern { turns, line, frame }
 }
 
 /// Random early detection of DCQCN's congestion point, on the instantaneous queue (dcqcn-timely.md,

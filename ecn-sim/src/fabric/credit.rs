@@ -1,5 +1,6 @@
 //! Credit-based flow control of InfiniBand (tcd.md, section 6, CBFC): each port has a buffer for what
-//! comes by it, and tells the other end of the link how much that may send, in blocks.
+//! comes by it, and tells the other end of the link how much that may send, in blocks. With several data lanes it
+//! has a buffer, credits and messages for each: what is said here of a port is of one of its lanes.
 //!
 //! Control has a virtual lane of its own, whose credits are never short. What a message says is told again
 //! only when it has changed, which makes no difference where none gets lost; nor do counters need to be as

@@ -4,7 +4,6 @@
 //! Names may have ranges, as in other scenario files: `h[1-4]` stands for four.
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -12,7 +11,7 @@ use toml::{Table, Value};
 use super::parameters::Scenario;
 use super::topology::{End, Plan, Topology};
 use crate::keyword::suggestion;
-use crate::scenario::ScenarioError;
+use crate::scenario::{ScenarioError, dotted};
 use crate::scenario_file::{expand, located, pairs};
 
 /// The topology that the file itself describes.
@@ -36,25 +35,13 @@ struct LinkEntry {
     delay: Option<Value>,
 }
 
-impl Scenario {
-    /// Reads a file; `None` if that is no data centre's, which has a `topology`.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, is no TOML, or describes no data centre.
-    pub fn load(path: &Path) -> Result<Option<Self>, ScenarioError> {
-        let error = |reason: String| ScenarioError::File {
-            file: path.display().to_string(),
-            reason,
-        };
-        let text = std::fs::read_to_string(path).map_err(|io| error(io.to_string()))?;
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        parse(&text, &stem).map_err(|reason| error(reason.to_string()))
-    }
-}
-
-/// `name` is its name if it has none of its own.
-fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> {
+/// Reads the text of a file; `None` if that is no data centre's, which has a `topology`. `name` is its name
+/// if it has none of its own.
+///
+/// # Errors
+///
+/// It is no TOML, or describes no data centre.
+pub fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> {
     let bad = ScenarioError::Text;
     let table: Table = toml::from_str(text).map_err(|error| bad(located(text, &error)))?;
     if !table.contains_key("topology") {
@@ -78,22 +65,12 @@ fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> {
         })?,
     };
     scenario.name = Some(file.name.unwrap_or_else(|| name.to_owned()));
-    set_all(&mut scenario, "", &file.keys)?;
+    for (key, value) in dotted(&file.keys, |_, _| false) {
+        scenario.set(&key, &value)?;
+    }
     scenario.check()?;
     scenario.planned()?;
     Ok(Some(scenario))
-}
-
-/// Sets the keys of a table; those of a table in it as `table.key`.
-fn set_all(scenario: &mut Scenario, prefix: &str, keys: &Table) -> Result<(), ScenarioError> {
-    for (key, value) in keys {
-        let key = format!("{prefix}{key}");
-        match value {
-            Value::Table(inner) => set_all(scenario, &format!("{key}."), inner)?,
-            value => scenario.set(&key, value)?,
-        }
-    }
-    Ok(())
 }
 
 /// The network that a file describes; takes its keys out.

@@ -1,5 +1,5 @@
-//! Hosts: a NIC that sends one packet at a time, in turn for each flow that is ready, and answers each
-//! data packet with an ACK.
+//! Hosts: a NIC that sends one packet at a time, in turn for each class of data and, in it, for each flow that is
+//! ready, and answers each data packet with an ACK.
 //!
 //! A sender and a receiver share nothing but packets: they may be in different parts of the network.
 
@@ -8,10 +8,10 @@ use std::collections::hash_map::Entry;
 use ecn_core::tcd::Mark;
 
 use super::measure::Finished;
-use super::packet::{Kind, Linked, NONE, Packet};
+use super::packet::{HELD, Kind, LAST, Linked, NONE, Packet};
 use super::run::{Event, Run};
 use super::scheme::dcqcn::Quiet;
-use super::scheme::{Acknowledged, Notice, Sender, Sending};
+use super::scheme::{Acknowledged, Ends, Notice, Sender, Sending};
 use super::workload::{Arrival, UNLIMITED};
 use crate::engine::{NS, Time};
 
@@ -20,7 +20,7 @@ use crate::engine::{NS, Time};
 pub enum State {
     /// It waits for ACKs.
     Waits,
-    /// It is in its host's line.
+    /// It is in its host's line, of its class.
     Ready,
     /// It gets there when its rate allows.
     Paced,
@@ -47,10 +47,14 @@ pub struct Flow {
     /// Behind it in its host's line.
     link: u32,
     state: State,
+    /// Class of its data.
+    class: u8,
     /// ACKs that told of a congested port.
     marked: u32,
     /// Of undetermined ones only.
     undetermined: u32,
+    /// What its ACKs said, all in all.
+    flags: u8,
     /// Its timer is so many times doubled: as often as it ran out since there was progress.
     backoff: u8,
     /// Its timer is to come.
@@ -73,6 +77,14 @@ pub struct Receiver {
 }
 
 impl Flow {
+    const fn ends(&self) -> Ends {
+        Ends {
+            from: self.from,
+            to: self.to,
+            class: self.class,
+        }
+    }
+
     /// Of which so many bytes are transferred, without how long it took.
     fn so_far(&self, bytes: u64) -> Finished {
         Finished {
@@ -81,10 +93,12 @@ impl Flow {
             to: self.to,
             bytes,
             start: self.start,
+            priority: self.class,
             time: 0,
             slowdown: 0.0,
             marked: self.marked,
             undetermined: self.undetermined,
+            flags: self.flags,
         }
     }
 }
@@ -119,8 +133,10 @@ impl Run<'_> {
             acked: 0,
             link: NONE,
             state: State::Waits,
+            class: arrival.priority,
             marked: 0,
             undetermined: 0,
+            flags: 0,
             backoff: 0,
             timed,
             finished: false,
@@ -152,8 +168,8 @@ impl Run<'_> {
             return self.at(time, Event::Paced, number);
         }
         flow.state = State::Ready;
-        let port = flow.from;
-        self.ports[port as usize].data.push(&mut self.flows, number);
+        let (port, class) = (flow.from, flow.class);
+        self.ports.push(port, class, &mut self.flows, number);
         self.wake(port);
     }
 
@@ -164,12 +180,13 @@ impl Run<'_> {
         self.retire(number);
     }
 
-    /// The first flow in a host's line sends; `false` if there is none.
+    /// The first flow in one of a host's lines sends; `false` if there is none.
     #[inline]
     pub(super) fn emit(&mut self, port: u32) -> bool {
         let now = self.now();
+        let held = self.ports[port as usize].held();
         loop {
-            let Some(number) = self.ports[port as usize].data.pop(&mut self.flows) else {
+            let Some(number) = self.ports.pop(port, &mut self.flows) else {
                 return false;
             };
             let flow = &mut self.flows[number];
@@ -190,12 +207,11 @@ impl Run<'_> {
             let wire = self.wire_time(bytes);
             let end = now + wire;
             let flow = &mut self.flows[number];
-            let (from, to) = (flow.from, flow.to);
-            let tag = self.control.tag(from, to);
+            let ends = flow.ends();
+            let tag = self.control.tag(ends);
             let sending = Sending {
                 now,
-                from,
-                to,
+                ends,
                 bytes,
                 wire,
             };
@@ -215,7 +231,7 @@ impl Run<'_> {
                     State::Paced
                 };
             }
-            let (state, time) = (flow.state, flow.next_time);
+            let (state, time, class) = (flow.state, flow.next_time, flow.class);
             let id = self.packets.insert(Packet {
                 flow: number,
                 id: flow.id,
@@ -228,10 +244,12 @@ impl Run<'_> {
                 bytes: bytes as u16,
                 kind: Kind::Data,
                 mark: Mark::None,
-                last: packet + 1 == flow.packets,
+                flags: if packet + 1 == flow.packets { LAST } else { 0 }
+                    | if held >> class & 1 != 0 { HELD } else { 0 },
+                class,
             });
             match state {
-                State::Ready => self.ports[port as usize].data.push(&mut self.flows, number),
+                State::Ready => self.ports.push(port, class, &mut self.flows, number),
                 State::Paced => self.at(time, Event::Paced, number),
                 State::Waits => {}
             }
@@ -245,12 +263,11 @@ impl Run<'_> {
         }
     }
 
-    /// A packet is at its host.
+    /// An answer is at the host that it is for.
     #[inline]
     pub(super) fn receive(&mut self, number: u32) {
         let packet = self.packets[number];
         match packet.kind {
-            Kind::Data => return self.receive_data(number),
             Kind::Ack | Kind::Nak => self.acknowledge(packet),
             Kind::Cnp => {
                 let now = self.now();
@@ -268,23 +285,25 @@ impl Run<'_> {
                         point: packet.number,
                         feedback: packet.note,
                     };
-                    let ends = (flow.from, flow.to);
+                    let ends = flow.ends();
                     self.control.told(&mut flow.scheme, now, ends, notice);
                 }
             }
-            Kind::Pause | Kind::Resume | Kind::Credit => {
+            Kind::Data | Kind::Pause | Kind::Resume | Kind::Credit => {
                 return self.broken("a port's message went beyond its link", packet.link);
             }
         }
         self.packets.remove(number);
     }
 
-    fn receive_data(&mut self, number: u32) {
+    /// Data is at its host.
+    #[inline]
+    pub(super) fn receive_data(&mut self, number: u32) {
         let now = self.now();
         let packet = self.packets[number];
         let to = u32::from(packet.destination);
         self.data_delivered += 1;
-        self.takes(to, packet.bytes.into());
+        self.takes(to, packet.class, packet.bytes.into());
         let mut entry = match self.receivers.entry(packet.id) {
             Entry::Occupied(entry) => entry,
             Entry::Vacant(entry) => entry.insert_entry(Receiver::default()),
@@ -296,7 +315,7 @@ impl Run<'_> {
         if packet.number == receiver.expected {
             receiver.expected += 1;
             receiver.asked = false;
-            complete = packet.last;
+            complete = packet.flags & LAST != 0;
             if let Some(series) = &mut self.series {
                 let payload = u32::from(packet.bytes) - self.header;
                 series.deliver(packet.id, payload.into());
@@ -373,6 +392,7 @@ impl Run<'_> {
             Mark::Undetermined => flow.undetermined += 1,
             Mark::Congestion => flow.marked += 1,
         }
+        flow.flags |= ack.flags;
         let in_flight = flow.next - flow.acked;
         let ack_ns = (now / NS) as u32;
         let acknowledged = Acknowledged {
@@ -385,7 +405,7 @@ impl Run<'_> {
         if flow.acked == flow.packets {
             flow.finished = true;
             let flow = *flow;
-            self.control.ends((flow.from, flow.to));
+            self.control.ends(flow.ends());
             let ideal = self.ideal(flow.bytes, flow.from, flow.to);
             let time = now - flow.start;
             self.counts.last_end = now;
@@ -420,12 +440,11 @@ impl Run<'_> {
         self.go_on(number);
     }
 
-    /// The flows that are not finished, with what is acknowledged of them; they have no slowdown.
-    pub(super) fn unfinished(&self) -> impl Iterator<Item = Finished> {
-        let now = self.now();
+    /// The flows that are not finished at the run's end, with what is acknowledged of them; they have no slowdown.
+    pub(super) fn unfinished(&self, end: Time) -> impl Iterator<Item = Finished> {
         let flows = self.flows.values().filter(|flow| !flow.finished);
         flows.map(move |flow| Finished {
-            time: now - flow.start,
+            time: end - flow.start,
             ..flow.so_far(u64::from(flow.acked) * u64::from(self.payload))
         })
     }

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::packet::{CROSSES, HELD};
 use crate::engine::Time;
 
 /// A flow that is finished.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Finished {
     /// Its number, by the order of the starts.
     pub id: u32,
@@ -13,6 +14,8 @@ pub struct Finished {
     pub from: u32,
     /// To this one.
     pub to: u32,
+    /// Class of its data.
+    pub priority: u8,
     /// Its payload.
     pub bytes: u64,
     /// When it started.
@@ -25,6 +28,19 @@ pub struct Finished {
     pub marked: u32,
     /// Of undetermined ports only (TCD).
     pub undetermined: u32,
+    /// What all its ACKs said of queues on its way ([`HELD`], [`CROSSES`]).
+    pub flags: u8,
+}
+
+impl Finished {
+    /// Was it held up by congestion that is not on its way (head-of-line blocking)?
+    ///
+    /// Its packets met queues that pauses (or missing credits) held up, and none that was long though nothing held it up.
+    /// With TCD the same is said of undetermined and congestion ports (tcd.md, section 1: an undetermined flow);
+    /// this is known without it, from each queue since it began.
+    pub const fn is_victim(&self) -> bool {
+        self.flags & (HELD | CROSSES) == HELD
+    }
 }
 
 /// Slowdowns of flows: completion time over that of the same flow alone in an idle network.
@@ -114,15 +130,9 @@ mod tests {
 
     fn flow(bytes: u64, slowdown: f64) -> Finished {
         Finished {
-            id: 0,
-            from: 0,
-            to: 1,
             bytes,
-            start: 0,
-            time: 1,
             slowdown,
-            marked: 0,
-            undetermined: 0,
+            ..Finished::default()
         }
     }
 

@@ -3,7 +3,7 @@
 
 pub mod congestion;
 pub mod credit;
-mod file;
+pub mod file;
 pub mod host;
 pub mod measure;
 pub mod packet;
@@ -14,6 +14,7 @@ pub mod scheme;
 pub mod series;
 pub mod switch;
 pub mod topology;
+pub mod watch;
 pub mod workload;
 
 use std::time::Instant;
@@ -43,9 +44,11 @@ pub struct Report {
     pub last_flow_end_ms: f64,
     /// Completion times over those in an idle network.
     pub fct_slowdown: Slowdowns,
-    /// Payload of the finished flows, over the time until the last one was.
+    /// Payload that was acknowledged, over the time until the last flow was finished, or until the run's end
+    /// where some are not.
     pub goodput_bytes_per_s: u64,
-    /// Jain's index of the finished flows' payload per completion time.
+    /// Jain's index of the flows' acknowledged payload per time from their start until they were finished, or until the
+    /// run's end.
     pub jain: f64,
     /// Data packets that did not fit: none with PFC.
     pub dropped_packets: u64,
@@ -55,6 +58,8 @@ pub struct Report {
     pub marked_packets: u64,
     /// Data packets that were marked as those of undetermined ports (TCD).
     pub undetermined_packets: u64,
+    /// Flows that were held up by congestion that is not on their way ([`measure::Finished::is_victim`]).
+    pub head_of_line_victims: u64,
     /// Links that data packets crossed.
     pub data_packet_hops: u64,
     /// Links that packets crossed, ACKs and control included.
@@ -65,6 +70,17 @@ pub struct Report {
     pub wall_s: f64,
     /// Time that it took to build the network before, seconds.
     pub setup_s: f64,
+}
+
+/// Whether a scenario can be run.
+///
+/// # Errors
+///
+/// A value that makes no sense, or a file that cannot be read.
+pub fn check(scenario: &Scenario) -> Result<(), RunError> {
+    let topology = scenario.topology()?;
+    run::Run::new(scenario, &topology, parts::Part::ALL, 1)?;
+    Ok(())
 }
 
 /// Runs a scenario.
@@ -95,12 +111,15 @@ fn report(
     setup_s: f64,
 ) -> Report {
     let fct_slowdown = measure::slowdowns(&mut counts.finished);
-    let bytes: u64 = counts.finished.iter().map(|flow| flow.bytes).sum();
-    let rates = counts
-        .finished
-        .iter()
-        .map(|flow| flow.bytes as f64 / flow.time.max(1) as f64);
-    let end_s = counts.last_end as f64 / (1e3 * MS as f64);
+    let flows = || counts.finished.iter().chain(&counts.unfinished);
+    let bytes: u64 = flows().map(|flow| flow.bytes).sum();
+    let rates = flows().map(|flow| flow.bytes as f64 / flow.time.max(1) as f64);
+    let end = if counts.unfinished.is_empty() {
+        counts.last_end
+    } else {
+        counts.end
+    };
+    let end_s = end as f64 / (1e3 * MS as f64);
     Report {
         scenario: scenario.name().to_owned(),
         seed,
@@ -119,6 +138,7 @@ fn report(
         pause_frames: counts.pause_frames,
         marked_packets: counts.marked_packets,
         undetermined_packets: counts.undetermined_packets,
+        head_of_line_victims: counts.head_of_line_victims,
         data_packet_hops: counts.data_packet_hops,
         packet_hops: counts.packet_hops,
         events: counts.events,

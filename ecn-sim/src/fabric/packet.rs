@@ -23,13 +23,20 @@ pub enum Kind {
     Cnp,
     /// A switch's notification.
     Cnm,
-    /// PFC: no more data.
+    /// PFC: no more data of these classes, and all of the others.
     Pause,
-    /// PFC: go on.
+    /// The same, of no class that was not paused already.
     Resume,
-    /// CBFC: so many blocks may have been sent in all (FCCL).
+    /// CBFC: so many blocks of a class may have been sent in all (FCCL).
     Credit,
 }
+
+/// Flag of a flow's last packet.
+pub const LAST: u8 = 1;
+/// Flag of packets that met a queue that a pause, or a lack of credits, holds or held up.
+pub const HELD: u8 = 2;
+/// Flag of packets that met a long one that nothing held up: congestion.
+pub const CROSSES: u8 = 4;
 
 /// A packet, on a link or in a queue: two in a cache line.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +47,7 @@ pub struct Packet {
     /// Its flow, by the order of the starts.
     pub id: u32,
     /// Number of a data packet in its flow; of an ACK: the number of the packet expected next; of a
-    /// switch's notification: the port.
+    /// switch's notification: the port and class; of a pause: the classes, as bits.
     pub number: u32,
     /// On a link: the port that it arrives at. In a queue: the one behind it.
     pub link: u32,
@@ -59,8 +66,10 @@ pub struct Packet {
     pub kind: Kind,
     /// Congestion experienced, or not to be judged; of answers, what the data said.
     pub mark: Mark,
-    /// The last one of its flow.
-    pub last: bool,
+    /// [`LAST`], [`HELD`] and [`CROSSES`]; of answers, what the data said.
+    pub flags: u8,
+    /// Its class of data; of answers, that of what they answer.
+    pub class: u8,
 }
 
 const _: () = assert!(size_of::<Packet>() == 32);
@@ -76,7 +85,7 @@ impl Packet {
     }
 
     /// What a port tells the one at the other end.
-    pub const fn of_link(kind: Kind, number: u32) -> Self {
+    pub const fn of_link(kind: Kind, class: u8, number: u32) -> Self {
         Self {
             flow: NONE,
             id: 0,
@@ -89,7 +98,8 @@ impl Packet {
             bytes: LINK_BYTES as u16,
             kind,
             mark: Mark::None,
-            last: false,
+            flags: 0,
+            class,
         }
     }
 }
@@ -146,11 +156,14 @@ impl List {
     /// Takes the first.
     #[inline]
     pub fn pop<T: Linked>(&mut self, slab: &mut Slab<T>) -> Option<u32> {
+        (!self.is_empty()).then(|| self.shift(slab))
+    }
+
+    /// Takes the first, which has to be there.
+    #[inline]
+    pub fn shift<T: Linked>(&mut self, slab: &mut Slab<T>) -> u32 {
         let number = self.head;
-        if number == NONE {
-            return None;
-        }
         self.head = *slab[number].next();
-        Some(number)
+        number
     }
 }

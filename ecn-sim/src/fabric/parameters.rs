@@ -1,6 +1,7 @@
 //! What can be chosen of a fabric, by `--set KEY=VALUE`.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use toml::{Table, Value};
 use super::credit;
 use super::packet::LINK_BYTES;
 use super::scheme;
-use super::switch::headroom_needed;
+use super::switch::{MOST_CLASSES, headroom_needed};
 use super::topology::{
     Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, leaf_spine, parking_lot,
 };
@@ -18,7 +19,7 @@ use crate::engine::{NS, Time};
 use crate::figure::NetworkFigure;
 use crate::keywords;
 use crate::model::ModelError;
-use crate::scenario::{ScenarioError, with_key};
+use crate::scenario::{ScenarioError, dotted, shown, with_key};
 use crate::units::{DurationText, Fraction, Rate, Size};
 
 /// A value, or `auto`: what follows from others.
@@ -151,20 +152,26 @@ pub struct Parameters {
     pub link_delay: DurationText,
     /// What keeps switches from overflowing.
     pub flow_control: FlowControl,
-    /// Memory of a switch, per port (V2 has 32 MB for 32 ports). `cbfc`: the buffer of each port.
+    /// Classes of data: PFC's priorities, InfiniBand's data lanes; also with tail drop. Each has its queues, limits and
+    /// pauses or credits. Flows have them by turns, in the order of their starts, unless their file says which. ACKs and
+    /// notifications have another one, which is never paused.
+    pub priorities: u32,
+    /// Memory of a switch, per port (V2 has 32 MB for 32 ports). `cbfc`: the buffer of each port, in
+    /// equal parts for its lanes.
     pub buffer: Size,
     /// `cbfc`: a port tells of its buffer so often, where there is something new to tell.
     pub credit_period: DurationText,
-    /// How much of it a port may use before it pauses the one before it (`pfc`: counted where packets
+    /// How much of it a port may use for a class before it pauses the one before it (`pfc`: counted where packets
     /// came in) or drops (`none`: counted where they go out).
     pub thresholds: Thresholds,
     /// Factor of the dynamic threshold (V2: a shift of 3).
     pub alpha: Fraction,
     /// The static threshold.
     pub xoff: Size,
-    /// A paused port goes on this far below the threshold. `auto`: two packets (V1).
+    /// A paused class goes on this far below the threshold. `auto`: two packets (V1).
     pub xon_gap: Auto<Size>,
-    /// Memory of each port for what still arrives after it asked for a pause. `auto`: as much as can.
+    /// Memory of each port for what still arrives after it asked for a pause, in equal parts for its priorities. `auto`:
+    /// as much as can.
     pub headroom: Auto<Size>,
     /// Bytes that a flow may have in flight. `auto`: no limit; with HP's schemes, which have a fixed window
     /// beside the rate, what the longest path takes in a round trip.
@@ -200,6 +207,7 @@ impl Default for Parameters {
             link_rate: Rate::from_bits_per_s(100_000_000_000).unwrap_or(Rate::MAX),
             link_delay: DurationText::from_micros(1),
             flow_control: FlowControl::Pfc,
+            priorities: 1,
             buffer: Size::from_bytes(1_000_000),
             credit_period: DurationText::from_micros(4),
             thresholds: Thresholds::Dynamic,
@@ -327,15 +335,15 @@ impl Scenario {
         self
     }
 
-    /// The flows of a run.
+    /// The flows of a run on its topology.
     ///
     /// # Errors
     ///
     /// As [`arrivals`].
-    pub(super) fn arrivals(&self, seed: u64) -> Result<Arrivals, ModelError> {
+    pub(super) fn arrivals(&self, topology: &Topology, seed: u64) -> Result<Arrivals, ModelError> {
         match &self.flows {
             Some(flows) => Ok(Box::new(flows.clone().into_iter())),
-            None => arrivals(&self.parameters, seed),
+            None => arrivals(&self.parameters, |host| topology.host_name(host), seed),
         }
     }
 
@@ -389,11 +397,7 @@ impl Scenario {
 
     fn all_keys(&self) -> Table {
         let mut all = Table::try_from(&self.parameters).unwrap_or_default();
-        for (scheme, table) in self.tables() {
-            let Value::Table(table) = table else { continue };
-            let dotted = |(key, value)| (format!("{scheme}.{key}"), value);
-            all.extend(table.into_iter().map(dotted));
-        }
+        all.extend(dotted(&self.tables(), |_, _| false));
         all
     }
 
@@ -500,6 +504,41 @@ impl Scenario {
         Ok(())
     }
 
+    /// Keys that were chosen and mean nothing for the rest of what was.
+    pub fn idle(&self) -> Vec<String> {
+        let (all, defaults) = (self.all_keys(), self.defaults().all_keys());
+        let tables = self.parameters.scheme.tables();
+        let of_others = all.keys().filter(|key| {
+            key.split_once('.')
+                .is_some_and(|(table, _)| !tables.contains(&table))
+        });
+        let strange = self.strange().into_iter().map(str::to_owned);
+        let chosen = |key: &String| all.get(key) != defaults.get(key);
+        strange.chain(of_others.cloned()).filter(chosen).collect()
+    }
+
+    /// Gives a key its default.
+    ///
+    /// # Errors
+    ///
+    /// There is no such key.
+    pub fn reset(&mut self, key: &str) -> Result<(), ScenarioError> {
+        let default = self.defaults().keys().remove(key);
+        self.set(key, &default.unwrap_or(Value::Boolean(false)))
+    }
+
+    /// Files that can be read when it runs.
+    pub fn files(&self) -> Vec<&Path> {
+        let mut files: Vec<&Path> = Vec::new();
+        if let Workload::File(file) = &self.parameters.workload {
+            files.push(file);
+        }
+        if let Cdf::File(file) = &self.parameters.cdf {
+            files.push(file);
+        }
+        files
+    }
+
     /// Bytes of a full data packet.
     pub fn frame(&self) -> u32 {
         self.parameters.payload + self.parameters.header
@@ -526,6 +565,14 @@ impl Scenario {
         self.schemes.dcqcn.thresholds(own.link_rate, xoff)
     }
 
+    /// A longer queue of a class that nothing holds up is congestion, bytes: where DCQCN's switches begin to mark, or
+    /// an eighth of a port's memory if that is less.
+    pub fn root_bytes(&self) -> u32 {
+        let own = &self.parameters;
+        let eighth = own.buffer.bytes() / u64::from(own.priorities) / 8;
+        self.red_thresholds().0.min(eighth) as u32
+    }
+
     /// What the scheme has to know of a network whose longest path has so many links.
     pub fn network(&self, links: u32) -> scheme::Network {
         let own = &self.parameters;
@@ -534,7 +581,10 @@ impl Scenario {
         let wire = bytes * 1_000_000_000_000 / line.bytes_per_s();
         scheme::Network {
             line,
-            buffer: own.buffer.bytes(),
+            buffer: match own.flow_control {
+                FlowControl::Cbfc => own.buffer.bytes() / u64::from(own.priorities.max(1)),
+                _ => own.buffer.bytes(),
+            },
             idle_rtt: u64::from(links) * (2 * self.delay() + wire),
         }
     }
@@ -548,25 +598,30 @@ impl Scenario {
         })
     }
 
-    /// Headroom of a port, bytes; none without PFC.
+    /// Headroom of a port for all its priorities, bytes; none without PFC. Each may be asked to pause while another's is
+    /// full.
     pub fn headroom(&self) -> u64 {
         let own = &self.parameters;
-        let needed = headroom_needed(
-            own.link_rate.bytes_per_s(),
-            self.delay(),
-            self.frame().into(),
-            LINK_BYTES.into(),
-        );
+        let needed = u64::from(own.priorities)
+            * headroom_needed(
+                own.link_rate.bytes_per_s(),
+                self.delay(),
+                self.frame().into(),
+                LINK_BYTES.into(),
+            );
         match own.flow_control {
             FlowControl::Pfc => own.headroom.or(Size::from_bytes(needed)).bytes(),
             FlowControl::Cbfc | FlowControl::None => 0,
         }
     }
 
-    /// The smallest memory of a port, bytes: its headroom, or whole blocks, and two packets.
+    /// The smallest memory of a port, bytes: its headroom and two packets, or whole blocks of two for each lane.
     pub fn least_buffer(&self) -> u64 {
         match self.parameters.flow_control {
-            FlowControl::Cbfc => 2 * u64::from(credit::blocks(self.frame())) * credit::BLOCK,
+            FlowControl::Cbfc => {
+                let packet = u64::from(credit::blocks(self.frame())) * credit::BLOCK;
+                2 * packet * u64::from(self.parameters.priorities)
+            }
             _ => self.headroom().saturating_add(2 * u64::from(self.frame())),
         }
     }
@@ -578,31 +633,19 @@ impl Scenario {
     /// A value out of its range, or one that means nothing for what was chosen, by name.
     pub fn check(&self) -> Result<(), ModelError> {
         let own = &self.parameters;
-        let (all, defaults) = (self.all_keys(), self.defaults().all_keys());
-        let tables = own.scheme.tables();
-        let of_others = |key: &&str| {
-            key.split_once('.')
-                .is_some_and(|(table, _)| !tables.contains(&table))
-        };
-        let of_others = all.keys().map(String::as_str).filter(of_others);
-        for key in self.strange().into_iter().chain(of_others) {
-            if all.get(key) != defaults.get(key) {
-                let value = all.get(key).map(ToString::to_string).unwrap_or_default();
-                let reason = format!(
-                    "it has no meaning with {}, workload={}, incast_load={}, flow_control={}, thresholds={}, scheme={}",
-                    self.name(),
-                    own.workload,
-                    own.incast_load,
-                    own.flow_control,
-                    own.thresholds,
-                    own.scheme
-                );
-                return Err(ModelError::new(
-                    key.to_owned(),
-                    value.trim_matches('"'),
-                    reason,
-                ));
-            }
+        if let Some(key) = self.idle().into_iter().next() {
+            let value = self.all_keys().remove(&key);
+            let reason = format!(
+                "it has no meaning with {}, workload={}, incast_load={}, flow_control={}, thresholds={}, scheme={}",
+                self.name(),
+                own.workload,
+                own.incast_load,
+                own.flow_control,
+                own.thresholds,
+                own.scheme
+            );
+            let value = value.as_ref().map(shown).unwrap_or_default();
+            return Err(ModelError::new(key, value, reason));
         }
         self.check_plan()?;
         if own.workload == Workload::AllReduce && own.hosts > 2_048 {
@@ -615,6 +658,16 @@ impl Scenario {
             return Err(ModelError::new("hosts", own.hosts, reason));
         }
         within("payload", own.payload.into(), 64, 9_216)?;
+        within("priorities", own.priorities.into(), 1, MOST_CLASSES.into())?;
+        let others = self.flows.iter().flatten();
+        if let Some(class) = others
+            .map(|flow| flow.priority)
+            .max()
+            .filter(|class| u32::from(*class) >= own.priorities)
+        {
+            let reason = format!("a flow has priority {class}, and they count from 0");
+            return Err(ModelError::new("priorities", own.priorities, reason));
+        }
         within("header", own.header.into(), 0, 256)?;
         let (slow, fast) = (125_000, 1_250_000_000_000);
         if !(slow..=fast).contains(&own.link_rate.bytes_per_s()) {
@@ -728,8 +781,12 @@ impl Scenario {
             };
             let needed = auto.headroom();
             if headroom < needed {
+                let each = match own.priorities {
+                    1 => String::new(),
+                    several => format!(", of each of {several} priorities"),
+                };
                 let reason = format!(
-                    "too little to be lossless: {needed} bytes are needed, for what is in flight when a pause is asked for"
+                    "too little to be lossless: {needed} bytes are needed, for what is in flight when a pause is asked for{each}"
                 );
                 return Err(ModelError::new("headroom", own.headroom, reason));
             }

@@ -7,12 +7,14 @@
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use std::{hint, thread};
 
 use super::packet::Packet;
 use super::run::{Counts, Run, RunError, finish};
 use super::series::Trace;
 use super::topology::Topology;
+use super::watch::Watch;
 use super::{Scenario, packet::LINK_BYTES};
 use crate::engine::{NS, Time};
 use crate::model::ModelError;
@@ -95,8 +97,8 @@ pub struct Options {
     pub series: bool,
     /// Keep what happens to ports: grows with the run.
     pub trace: bool,
-    /// Where the run says now and then how far it is, in simulated time.
-    pub position: Option<Arc<AtomicU64>>,
+    /// Who looks at the run while it goes on.
+    pub watch: Option<Arc<dyn Watch>>,
 }
 
 impl Default for Options {
@@ -105,7 +107,7 @@ impl Default for Options {
             threads: 1,
             series: false,
             trace: false,
-            position: None,
+            watch: None,
         }
     }
 }
@@ -130,11 +132,9 @@ pub fn run(
         if options.series {
             run.watch(FIRST_STEP);
         }
-        if part.number == 0 {
-            run.position.clone_from(&options.position);
-        }
+        run.watch.clone_from(&options.watch);
         if options.trace {
-            run.trace = Some(Trace::new(topology.peer.len()));
+            run.trace = Some(Trace::new(run.ports.places() as usize));
         }
         Ok(run)
     };
@@ -144,7 +144,7 @@ pub fn run(
     if parts == 1 {
         let mut run = start(Part::ALL)?;
         run.advance(run.limit + 1);
-        return finish(vec![run]);
+        return end(vec![run]);
     }
     let of_switch = split(topology, parts);
     let part = |number| Part {
@@ -153,8 +153,25 @@ pub fn run(
         of_switch: &of_switch,
     };
     let runs = (0..parts).map(|number| start(part(number)));
-    finish(together(runs.collect::<Result<_, _>>()?))
+    end(together(runs.collect::<Result<_, _>>()?))
 }
+
+/// Has all parts say what there is, and counts it.
+fn end(mut runs: Vec<Run>) -> Result<Counts, RunError> {
+    let stopped = runs.iter().filter(|run| run.error.is_some());
+    let stopped = stopped.map(Run::now).min();
+    let last = runs.iter().map(Run::now).max();
+    let time = stopped.or(last).unwrap_or_default();
+    for run in &mut runs {
+        run.sample(time);
+        run.say(true);
+    }
+    finish(runs)
+}
+
+/// Time between two looks of whoever watches the run, and how many windows go by until the clock is read again.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CLOCK_WINDOWS: u32 = 64;
 
 /// What has left for another part, and when it arrives.
 type Mail = Mutex<Vec<(Time, Packet)>>;
@@ -196,6 +213,7 @@ fn together(runs: Vec<Run>) -> Vec<Run> {
 fn windows<'a>(part: usize, mut run: Run<'a>, shared: &Shared) -> Run<'a> {
     // The shortest packet, a message or a byte of data, and its link.
     let ahead = run.delay + run.wire_time(LINK_BYTES.min(run.header + 1));
+    let (mut round, mut looked) = (0_u32, Instant::now());
     loop {
         shared.next[part].store(run.next_time(), Ordering::Relaxed);
         if run.error.is_some() {
@@ -206,6 +224,13 @@ fn windows<'a>(part: usize, mut run: Run<'a>, shared: &Shared) -> Run<'a> {
         let first = times.min().unwrap_or(Time::MAX);
         if first > run.limit || shared.failed.load(Ordering::Relaxed) {
             return run;
+        }
+        round = round.wrapping_add(1);
+        if round.is_multiple_of(CLOCK_WINDOWS) && looked.elapsed() >= LOOK_EVERY {
+            // Where little happens, the next look of its own is far.
+            run.sample(first);
+            run.look();
+            looked = Instant::now();
         }
         run.advance((first + ahead).min(run.limit + 1));
         for (to, leaving) in run.leaving.iter_mut().enumerate() {

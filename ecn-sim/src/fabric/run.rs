@@ -2,7 +2,7 @@
 //!
 //! A packet takes one event per link, its arrival at the other end, and one more where something waits
 //! for the port that it leaves by. Links are alike, so arrivals of packets of one size come in the
-//! order in which they were sent, and are not sorted.
+//! order in which they were sent: only those of one time are sorted.
 //!
 //! Events at the same time have an order that does not depend on who else is in the same part of the
 //! network: arrivals by port, then flows that start, then what a node scheduled for itself. So a run is
@@ -14,7 +14,6 @@ pub use invariants::finish;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ecn_core::tcd::Mark;
 use foldhash::fast::FixedState;
@@ -23,13 +22,14 @@ use super::congestion::{Detection, Detects, Place};
 use super::credit::Credits;
 use super::host::{Flow, Receiver};
 use super::measure::Finished;
-use super::packet::{Kind, Packet};
+use super::packet::{CROSSES, HELD, Kind, Packet};
 use super::parameters::{ACK_EXTRA, CNP_EXTRA, FlowControl, Scenario, Thresholds};
 use super::parts::Part;
 use super::scheme::{Control, Notice};
 use super::series::{Series, Trace, Traced};
-use super::switch::{Limits, Memory, Port, Threshold};
+use super::switch::{Limits, Memory, Port, Ports, Threshold};
 use super::topology::Topology;
+use super::watch::Watch;
 use super::workload::{Arrival, Arrivals, Ring};
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD};
 use crate::model::ModelError;
@@ -47,7 +47,7 @@ pub(super) enum Event {
     Timer,
     /// The next flow starts.
     Start,
-    /// A port is to tell of its credits.
+    /// A port is to tell of its credits of a class.
     Credit,
 }
 
@@ -60,15 +60,20 @@ impl Event {
     }
 }
 
-/// Lines of the agenda: arrivals and ends of full packets and of ACKs. [`Self::OTHERS`] is none.
+/// Rank of a flow's start: behind the arrivals, whose ranks are ports.
+const START: u64 = 1 << 32;
+
+/// Days of the agenda, 2 ns: of a thousand hosts, thousands of events in a microsecond are on no line.
+const DAY: u32 = 11;
+
+/// Lines of the agenda: arrivals of full packets and of ACKs, and ends of the former. [`Self::OTHERS`] is none.
 struct Line;
 
 impl Line {
     const DATA: usize = 0;
     const ACKS: usize = 1;
     const DATA_ENDS: usize = 2;
-    const ACK_ENDS: usize = 3;
-    const COUNT: usize = 4;
+    const COUNT: usize = 3;
     const OTHERS: usize = Self::COUNT;
 }
 
@@ -103,6 +108,12 @@ pub enum RunError {
     /// More than can be told apart.
     #[error("more than 16777216 {0} at once: make the scenario smaller")]
     TooMany(&'static str),
+    /// Whoever looked did not want more.
+    #[error("stopped at {ns} ns of simulated time")]
+    Stopped {
+        /// When, ns.
+        ns: Time,
+    },
 }
 
 /// Time of so many bytes, at so many picoseconds per byte in 2^-20.
@@ -110,8 +121,11 @@ const fn wire_time(byte_time: u64, bytes: u32) -> Time {
     (bytes as u64 * byte_time) >> 20
 }
 
+/// So many packets stay in the caches.
+const FEW_PACKETS: usize = 1 << 16;
+
 /// Events between two looks at everything.
-const CHECK_EVENTS: u64 = 1 << 21;
+const CHECK_EVENTS: u64 = 1 << 23;
 
 /// What a run counted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -124,6 +138,8 @@ pub struct Counts {
     pub unfinished: Vec<Finished>,
     /// When the last flow was finished.
     pub last_end: Time,
+    /// When the last thing happened.
+    pub end: Time,
     /// Data packets that did not fit.
     pub dropped_packets: u64,
     /// PFC frames that ask for a pause.
@@ -132,6 +148,8 @@ pub struct Counts {
     pub marked_packets: u64,
     /// Data packets that were marked as those of undetermined ports (TCD).
     pub undetermined_packets: u64,
+    /// Flows that were held up by congestion that is not on their way.
+    pub head_of_line_victims: u64,
     /// Links that data packets crossed.
     pub data_packet_hops: u64,
     /// Links that packets crossed.
@@ -149,9 +167,9 @@ pub struct Counts {
 /// A part of a run that goes on: all of the network, or some of its nodes.
 pub struct Run<'a> {
     pub(super) topology: &'a Topology,
-    part: Part<'a>,
-    agenda: Lanes<Calendar, { Line::COUNT }>,
-    pub(super) ports: Vec<Port>,
+    pub(super) part: Part<'a>,
+    agenda: Lanes<Calendar<DAY>, { Line::COUNT }>,
+    pub(super) ports: Ports,
     memories: Vec<Memory>,
     pub(super) packets: Slab<Packet>,
     pub(super) flows: Slab<Flow>,
@@ -168,6 +186,8 @@ pub struct Run<'a> {
     /// By part, what has left for there, and when it arrives.
     pub(super) leaving: Vec<Vec<(Time, Packet)>>,
     limits: Limits,
+    /// A longer queue is congestion, unless it is held up.
+    root_bytes: u32,
     /// With credit-based flow control.
     credits: Option<Credits>,
     pub(super) lossless: bool,
@@ -182,9 +202,13 @@ pub struct Run<'a> {
     pub(super) limit: Time,
     /// Picoseconds per byte, in 2^-20.
     byte_time: u64,
+    /// Bytes of a full packet.
+    full: u32,
     data_time: Time,
     ack_time: Time,
     pub(super) counts: Counts,
+    /// Links that control crossed, and data: in `counts` from the end on.
+    pub(super) hops: [u64; 2],
     pub(super) data_sent: u64,
     pub(super) data_delivered: u64,
     /// Less than none, where more came from other parts than left for them.
@@ -192,8 +216,8 @@ pub struct Run<'a> {
     until_check: u64,
     pub(super) series: Option<Series>,
     pub(super) trace: Option<Trace>,
-    /// Where it says how far it is.
-    pub(super) position: Option<Arc<AtomicU64>>,
+    /// Who looks at it while it goes on.
+    pub(super) watch: Option<Arc<dyn Watch>>,
     /// When its next sample is due.
     pub(super) sample_due: Time,
     pub(super) error: Option<RunError>,
@@ -217,12 +241,9 @@ impl<'a> Run<'a> {
         let frame = scenario.frame();
         let headroom = scenario.headroom();
         let ports = (0..).zip(topology.peer.iter().zip(&topology.node));
-        let ports = ports.map(|(number, (&peer, &node))| Port {
-            peer,
-            node,
-            own: topology.own(number),
-            part: part.of(topology, peer),
-            ..Port::default()
+        let ports = ports.map(|(number, (&peer, &node))| {
+            let part = part.of(topology, peer);
+            Port::new(peer, node, topology.own(number), part)
         });
         let shared = own.buffer.bytes() - headroom;
         let switches = 0..topology.names.len() as u32;
@@ -238,7 +259,7 @@ impl<'a> Run<'a> {
         let detection = Detection::new(scenario, &rules, topology, seed)?;
         let mut run = Self {
             agenda: Lanes::default(),
-            ports: ports.collect(),
+            ports: Ports::new(ports.collect(), own.priorities as u8),
             memories: memories.collect(),
             packets: Slab::default(),
             flows: Slab::default(),
@@ -246,7 +267,7 @@ impl<'a> Run<'a> {
             detects: detection.detects(),
             detection,
             control: Control::new(rules, topology.hosts),
-            arrivals: scenario.arrivals(seed)?,
+            arrivals: scenario.arrivals(topology, seed)?,
             ring: Ring::of(own),
             upcoming: None,
             upcoming_id: 0,
@@ -260,11 +281,14 @@ impl<'a> Run<'a> {
                     Thresholds::Static => Threshold::Static(own.xoff.bytes()),
                 },
                 gap: scenario.xon_gap(),
-                headroom: headroom as u32,
+                headroom: (headroom / u64::from(own.priorities)) as u32,
             },
+            root_bytes: scenario.root_bytes(),
             credits: (own.flow_control == FlowControl::Cbfc).then(|| {
                 let period = own.credit_period.as_nanos() * NS;
-                Credits::new(topology.peer.len(), own.buffer.bytes(), frame, period)
+                let lanes = own.priorities as usize;
+                let buffer = own.buffer.bytes() / u64::from(own.priorities);
+                Credits::new(topology.peer.len() * lanes, buffer, frame, period)
             }),
             lossless,
             payload: own.payload,
@@ -276,18 +300,20 @@ impl<'a> Run<'a> {
             delay: scenario.delay(),
             limit: own.limit.as_nanos() * NS,
             byte_time: ((1_000_000_000_000 << 20) / rate) as u64,
+            full: frame,
             data_time: 0,
             ack_time: 0,
             topology,
             part,
             counts: Counts::default(),
+            hops: [0; 2],
             data_sent: 0,
             data_delivered: 0,
             data_on_links: 0,
             until_check: CHECK_EVENTS,
             series: None,
             trace: None,
-            position: None,
+            watch: None,
             sample_due: Time::MAX,
             error: None,
         };
@@ -298,78 +324,74 @@ impl<'a> Run<'a> {
 
     /// What happens before `until`. Stops at an error.
     pub(super) fn advance(&mut self, until: Time) {
-        // Those of one time, the last one first.
-        let mut ties: Vec<u64> = Vec::new();
-        loop {
-            let event = match ties.pop() {
-                Some(tie) => tie,
-                None => match self.next_event(until, &mut ties) {
-                    Some(event) => event,
-                    None => return,
-                },
-            };
-            self.happens(event as u32 & ((1 << WORD) - 1));
+        while let Some((line, event)) = self.agenda.pop(until) {
+            let word = event as u32 & ((1 << WORD) - 1);
+            if self.packets.most() > FEW_PACKETS && self.agenda.is_turn(line) {
+                self.touch(line);
+            }
+            if self.now() >= self.sample_due {
+                self.sample(self.now());
+            }
+            self.counts.events += 1;
+            let number = word & ((1 << INDEX) - 1);
+            match line {
+                Line::DATA => self.arrive_data(number, Line::DATA),
+                Line::ACKS => self.arrive_control(number, Line::ACKS),
+                Line::DATA_ENDS => self.free(number),
+                _ => self.happens(word >> INDEX, number),
+            }
             if self.until_check <= self.counts.events {
                 if self.error.is_some() {
                     return;
                 }
                 self.until_check = self.counts.events + CHECK_EVENTS;
-                if let Some(position) = &self.position {
-                    position.store(self.now(), Ordering::Relaxed);
-                }
+                self.look();
                 self.check();
             }
         }
     }
 
-    /// The next event before `until`, and others of its time.
-    #[inline(always)]
-    fn next_event(&mut self, until: Time, ties: &mut Vec<u64>) -> Option<u64> {
-        let event = self.agenda.pop(until, ties)?;
-        if self.now() >= self.sample_due {
-            self.sample(self.now());
-        }
-        if ties.is_empty() {
-            return Some(event);
-        }
-        for event in &mut *ties {
-            *event = self.ranked(*event);
-        }
-        ties.sort_unstable_by(|a, b| b.cmp(a));
-        ties.pop()
-    }
-
-    /// An event with its place among those of the same time before its word, instead of its number:
-    /// arrivals by port, then flows that start, then the others as they were scheduled.
-    #[inline]
-    fn ranked(&self, event: u64) -> u64 {
-        let word = event & ((1 << WORD) - 1);
-        let number = word as u32 & ((1 << INDEX) - 1);
-        match word >> INDEX {
-            0 => u64::from(self.packets[number].link) << WORD | word,
-            4 => 1 << 62 | word,
-            _ => 1 << 63 | event,
-        }
-    }
-
-    #[inline(always)]
-    fn happens(&mut self, word: u32) {
-        self.counts.events += 1;
-        let number = word & ((1 << INDEX) - 1);
-        match word >> INDEX {
-            0 => self.arrive(number),
-            1 => {
-                self.ports[number as usize].wakes = false;
-                self.serve(number);
+    /// Looks at what the next events are about, all at once: where a run is larger than the caches, they would
+    /// wait for it one by one.
+    #[inline(never)]
+    fn touch(&self, line: usize) {
+        let mut sum = 0;
+        for event in self.agenda.ahead(line) {
+            let number = event as u32 & ((1 << INDEX) - 1);
+            if line == Line::DATA_ENDS {
+                let port = self.ports.get(number as usize);
+                let packet = port.and_then(|port| self.packets.get(port.first()));
+                sum |= packet.map_or(0, |packet| packet.link);
+            } else {
+                let port = self.ports.get((event >> WORD) as usize);
+                let packet = self.packets.get(number);
+                sum |= port.map_or(0, |port| port.node) | packet.map_or(0, |packet| packet.link);
             }
+        }
+        std::hint::black_box(sum);
+    }
+
+    /// What does not take the same time each time.
+    fn happens(&mut self, event: u32, number: u32) {
+        match event {
+            0 => self.arrive(number),
+            1 => self.free(number),
             2 => self.paced(number),
             3 => self.timer(number),
             4 => self.start_due(),
             _ => {
-                self.ports[number as usize].credit = true;
-                self.wake(number);
+                let (port, class) = self.ports.at(number);
+                self.ports[port as usize].credit |= 1 << class;
+                self.wake(port);
             }
         }
+    }
+
+    /// A port's transmission ends.
+    #[inline(always)]
+    fn free(&mut self, number: u32) {
+        self.ports[number as usize].wakes = false;
+        self.serve(number);
     }
 
     /// Takes in what comes from another part.
@@ -378,8 +400,12 @@ impl<'a> Run<'a> {
         if time < self.now() {
             return self.broken("a packet of another part comes too late", packet.link);
         }
+        let port = packet.link.into();
         match self.packets.insert(packet) {
-            Some(id) => self.at(time, Event::Arrive, id),
+            Some(id) => {
+                let word = Event::Arrive.word(id);
+                self.agenda.at_rank(Line::OTHERS, time, port, word);
+            }
             None => self.too_many("packets"),
         }
     }
@@ -409,7 +435,9 @@ impl<'a> Run<'a> {
                 return;
             };
             if self.part.has(self.topology, arrival.from) {
-                return self.at(arrival.start, Event::Start, 0);
+                let word = Event::Start.word(0);
+                let agenda = &mut self.agenda;
+                return agenda.at_rank(Line::OTHERS, arrival.start, START, word);
             }
         }
     }
@@ -428,44 +456,64 @@ impl<'a> Run<'a> {
         wire_time(self.byte_time, bytes)
     }
 
-    /// A port sends, and is busy until that is done.
-    #[inline]
-    pub(super) fn transmit(&mut self, number: u32, id: u32) {
-        let now = self.now();
-        let byte_time = self.byte_time;
+    /// The line of a packet's arrivals.
+    #[inline(always)]
+    fn line(&self, id: u32) -> usize {
+        let packet = &self.packets[id];
+        match packet.kind {
+            Kind::Data if u32::from(packet.bytes) == self.full => Line::DATA,
+            Kind::Ack | Kind::Nak => Line::ACKS,
+            _ => Line::OTHERS,
+        }
+    }
+
+    /// An idle port that has nothing else to do sends a packet of this line, and is busy until that is done.
+    #[inline(always)]
+    fn send(&mut self, number: u32, id: u32, line: usize) {
         let packet = &mut self.packets[id];
-        let bytes = u32::from(packet.bytes);
         let port = &mut self.ports[number as usize];
         packet.link = port.peer;
-        let (time, arrives, ends) = match packet.kind {
-            Kind::Ack | Kind::Nak => (self.ack_time, Line::ACKS, Line::ACK_ENDS),
-            Kind::Data if bytes == self.payload + self.header => {
-                (self.data_time, Line::DATA, Line::DATA_ENDS)
-            }
-            _ => (wire_time(byte_time, bytes), Line::OTHERS, Line::OTHERS),
+        let bytes = u32::from(packet.bytes);
+        let (time, is_data) = match line {
+            Line::DATA => (self.data_time, true),
+            Line::ACKS => (self.ack_time, false),
+            _ => (wire_time(self.byte_time, bytes), packet.kind == Kind::Data),
         };
-        self.counts.packet_hops += 1;
-        let is_data = packet.kind == Kind::Data;
-        self.counts.data_packet_hops += u64::from(is_data);
-        let end = now + time;
+        self.hops[usize::from(is_data)] += 1;
+        let end = self.agenda.now() + time;
         port.busy_until = end;
-        if is_data && let Some(credits) = &mut self.credits {
-            let on = credits.send(number, bytes);
-            self.turn(number, on);
+        let arrival = end + self.delay;
+        if port.part == self.part.number() {
+            self.data_on_links += i64::from(is_data);
+            let (to, word) = (port.peer.into(), Event::Arrive.word(id));
+            self.agenda.at_rank(line, arrival, to, word);
+        } else {
+            let part = usize::from(port.part);
+            self.leaving[part].push((arrival, *packet));
+            self.packets.remove(id);
         }
+        if is_data && let Some(credits) = &mut self.credits {
+            // Also of one that has left.
+            let class = self.packets[id].class;
+            let on = credits.send(self.ports.place(number, class), bytes);
+            self.turn(number, class, on);
+        }
+    }
+
+    /// A port sends, and is busy until that is done; then it goes on.
+    #[inline(always)]
+    pub(super) fn transmit(&mut self, number: u32, id: u32) {
+        self.send(number, id, self.line(id));
         let port = &mut self.ports[number as usize];
         if port.has_work() {
             port.wakes = true;
+            let end = port.busy_until;
+            let ends = if end - self.agenda.now() == self.data_time {
+                Line::DATA_ENDS
+            } else {
+                Line::OTHERS
+            };
             self.agenda.at(ends, end, Event::Free.word(number));
-        }
-        let (part, arrival) = (port.part, end + self.delay);
-        if part == self.part.number() {
-            self.data_on_links += i64::from(is_data);
-            self.agenda.at(arrives, arrival, Event::Arrive.word(id));
-        } else {
-            let packet = self.packets[id];
-            self.packets.remove(id);
-            self.leaving[usize::from(part)].push((arrival, packet));
         }
     }
 
@@ -496,38 +544,33 @@ impl<'a> Run<'a> {
         if let Some(id) = port.control.pop(&mut self.packets) {
             return self.transmit(number, id);
         }
-        if port.off {
-            return;
-        }
         if number < self.topology.hosts {
             self.emit(number);
             return;
         }
-        let Some(id) = port.data.pop(&mut self.packets) else {
+        let switch = port.node;
+        let Some((id, packet)) = self.ports.dequeue(number, &mut self.packets) else {
             return;
         };
-        let packet = &self.packets[id];
-        let bytes = u32::from(packet.bytes);
-        port.queued -= bytes;
-        let switch = port.node;
+        let (bytes, class) = (u32::from(packet.bytes), packet.class);
         let ingress = packet.ingress;
         if self.detects.leaving {
             let place = self.place(id, number);
             let mark = self.packets[id].mark;
             self.detection.leaves(place, &mut self.packets[id], true);
-            self.is_detected(place, mark, id);
+            self.is_detected(&place, mark, id);
         }
         self.transmit(number, id);
         let memory = &mut self.memories[switch as usize];
         if let Some(credits) = &mut self.credits {
             let ingress = self.topology.ports(switch).start + u32::from(ingress);
-            credits.give(ingress, bytes);
-            self.has_credits(ingress);
+            let place = self.ports.place(ingress, class);
+            credits.give(place, bytes);
+            self.has_credits(place);
         } else if self.lossless {
             let ingress = self.topology.ports(switch).start + u32::from(ingress);
-            let port = &mut self.ports[ingress as usize];
-            self.limits.give(memory, port, bytes);
-            if port.pause_wanted != port.pause_sent {
+            let from = (ingress, class);
+            if self.ports.give(&self.limits, memory, from, bytes) {
                 self.wake(ingress);
             }
         } else {
@@ -540,15 +583,22 @@ impl<'a> Run<'a> {
     fn tell(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
         let message = if let Some(credits) = &mut self.credits {
-            port.credit = false;
-            Packet::of_link(Kind::Credit, credits.tell(number))
-        } else if port.pause_wanted {
-            self.counts.pause_frames += 1;
-            Packet::of_link(Kind::Pause, 0)
+            // A lane at a time.
+            let class = port.credit.trailing_zeros() as u8;
+            port.credit &= port.credit - 1;
+            let limit = credits.tell(self.ports.place(number, class));
+            Packet::of_link(Kind::Credit, class, limit)
         } else {
-            Packet::of_link(Kind::Resume, 0)
+            let wanted = port.pause_wanted;
+            let kind = if wanted & !port.pause_sent == 0 {
+                Kind::Resume
+            } else {
+                self.counts.pause_frames += 1;
+                Kind::Pause
+            };
+            port.pause_sent = wanted;
+            Packet::of_link(kind, 0, wanted.into())
         };
-        port.pause_sent = port.pause_wanted;
         match self.packets.insert(message) {
             Some(id) => self.transmit(number, id),
             None => self.too_many("packets"),
@@ -556,16 +606,20 @@ impl<'a> Run<'a> {
     }
 
     /// Where a data packet is that is to leave by a port.
+    #[inline(always)]
     fn place(&self, id: u32, number: u32) -> Place {
         let port = &self.ports[number as usize];
+        let class = self.packets[id].class;
         Place {
             now: self.now(),
             switch: port.node,
             port: number,
+            class,
+            number: self.ports.place(number, class),
             egress: port.own,
             ingress: self.packets[id].ingress,
-            queued: port.queued,
-            on: !port.off,
+            queued: self.ports.class(number, class).queued,
+            on: port.off >> class & 1 == 0,
             to_host: port.peer < self.topology.hosts,
         }
     }
@@ -579,18 +633,18 @@ impl<'a> Run<'a> {
         if !waits {
             self.detection.leaves(place, packet, false);
         }
-        self.is_detected(place, mark, id);
+        self.is_detected(&place, mark, id);
         if let Some(notice) = notice {
             self.notify(place.switch, id, notice);
         }
     }
 
     /// What a packet that said this before has come to, and the state of its port.
-    fn is_detected(&mut self, place: Place, before: Mark, id: u32) {
+    fn is_detected(&mut self, place: &Place, before: Mark, id: u32) {
         if let Some(trace) = &mut self.trace
-            && let Some(state) = self.detection.state(place)
+            && let Some(state) = self.detection.state(*place)
         {
-            trace.is(place.now, place.port, state);
+            trace.is(place, state);
         }
         if self.packets[id].mark == before {
             return;
@@ -627,128 +681,170 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A port may send data from now on, or may not.
-    fn turn(&mut self, number: u32, on: bool) {
-        let port = &mut self.ports[number as usize];
-        if port.off == on {
-            port.off = !on;
+    /// A port may send data of a class from now on, or may not.
+    fn turn(&mut self, number: u32, class: u8, on: bool) {
+        if self.ports[number as usize].turn_to(class, on) {
             let now = self.agenda.now();
-            self.detection.turns(now, number, on);
+            self.detection
+                .turns(now, self.ports.place(number, class), on);
             if let Some(trace) = &mut self.trace {
-                trace.turns(now, number, on);
+                trace.turns(now, (number, class), on);
             }
         }
     }
 
     /// A host takes data off its link: with credits, it has them again at once.
     #[inline]
-    pub(super) fn takes(&mut self, number: u32, bytes: u32) {
+    pub(super) fn takes(&mut self, number: u32, class: u8, bytes: u32) {
         if let Some(credits) = &mut self.credits {
-            credits.take(number, bytes, false);
-            self.has_credits(number);
+            let place = self.ports.place(number, class);
+            credits.take(place, bytes, false);
+            self.has_credits(place);
         }
     }
 
-    /// A port has credits to tell of, perhaps.
+    /// A port has credits of a class to tell of, perhaps.
     #[inline]
-    fn has_credits(&mut self, number: u32) {
+    fn has_credits(&mut self, place: u32) {
         let now = self.agenda.now();
         if let Some(credits) = &mut self.credits
-            && let Some(due) = credits.due(number, now)
+            && let Some(due) = credits.due(place, now)
         {
-            self.at(due, Event::Credit, number);
+            self.at(due, Event::Credit, place);
         }
     }
 
     /// A host sends an ACK or a CNP.
-    #[inline]
     pub(super) fn send_control(&mut self, number: u32, id: u32) {
-        let now = self.now();
-        let port = &mut self.ports[number as usize];
-        if !port.wakes && port.busy_until <= now && !port.has_to_tell() {
-            return self.transmit(number, id);
+        self.send_or_wait(number, id, self.line(id));
+    }
+
+    /// Control of this line goes on at once, or when its port is idle.
+    #[inline(always)]
+    fn send_or_wait(&mut self, number: u32, id: u32, line: usize) {
+        let port = &self.ports[number as usize];
+        if !port.wakes && port.busy_until <= self.agenda.now() && !port.has_to_tell() {
+            return self.send(number, id, line);
         }
+        self.wait(number, id);
+    }
+
+    #[inline(never)]
+    fn wait(&mut self, number: u32, id: u32) {
+        let port = &mut self.ports[number as usize];
         port.control.push(&mut self.packets, id);
         self.wake(number);
     }
 
     /// A packet is at the end of its link.
-    #[inline]
     fn arrive(&mut self, id: u32) {
         let packet = &self.packets[id];
         let (number, kind) = (packet.link, packet.kind);
-        self.data_on_links -= i64::from(kind == Kind::Data);
         match kind {
+            Kind::Data => self.arrive_data(id, self.line(id)),
             Kind::Pause | Kind::Resume => {
+                let paused = packet.number;
                 self.packets.remove(id);
-                self.turn(number, kind == Kind::Resume);
-                self.wake(number);
-            }
-            Kind::Credit => {
-                let limit = packet.number;
-                self.packets.remove(id);
-                if let Some(credits) = &mut self.credits {
-                    let on = credits.hear(number, limit);
-                    self.turn(number, on);
+                let mut turns = paused as u8 ^ self.ports[number as usize].off;
+                while turns != 0 {
+                    let class = turns.trailing_zeros() as u8;
+                    turns &= turns - 1;
+                    self.turn(number, class, paused >> class & 1 == 0);
                 }
                 self.wake(number);
             }
-            _ if number < self.topology.hosts => self.receive(id),
-            _ => self.forward(id, number),
+            Kind::Credit => {
+                let (limit, class) = (packet.number, packet.class);
+                self.packets.remove(id);
+                if let Some(credits) = &mut self.credits {
+                    let on = credits.hear(self.ports.place(number, class), limit);
+                    self.turn(number, class, on);
+                }
+                self.wake(number);
+            }
+            _ => self.arrive_control(id, self.line(id)),
         }
     }
 
-    /// A switch sends a packet on, or lets it wait.
-    #[inline]
-    fn forward(&mut self, id: u32, ingress: u32) {
+    /// An ACK or notification is at the end of its link.
+    #[inline(always)]
+    fn arrive_control(&mut self, id: u32, line: usize) {
+        let packet = &self.packets[id];
+        if packet.link < self.topology.hosts {
+            return self.receive(id);
+        }
+        let switch = self.ports[packet.link as usize].node;
+        let (to, hash) = (packet.destination.into(), packet.hash());
+        let out = self.topology.route(switch, to, hash);
+        self.send_or_wait(out, id, line);
+    }
+
+    /// Data is at the end of its link.
+    #[inline(always)]
+    fn arrive_data(&mut self, id: u32, line: usize) {
+        self.data_on_links -= 1;
+        let number = self.packets[id].link;
+        if number < self.topology.hosts {
+            self.receive_data(id);
+        } else {
+            self.forward(id, number, line);
+        }
+    }
+
+    /// A switch sends data on, or lets it wait.
+    #[inline(always)]
+    fn forward(&mut self, id: u32, ingress: u32, line: usize) {
         let now = self.now();
         let packet = &mut self.packets[id];
         let came_by = &self.ports[ingress as usize];
         let (switch, own) = (came_by.node, came_by.own);
         let to = u32::from(packet.destination);
         let out = self.topology.route(switch, to, packet.hash());
-        let port = &mut self.ports[out as usize];
-        if packet.kind != Kind::Data {
-            return self.send_control(out, id);
-        }
-        let bytes = u32::from(packet.bytes);
+        let port = &self.ports[out as usize];
+        let (bytes, class) = (u32::from(packet.bytes), packet.class);
         packet.ingress = own;
         // What does not wait takes no memory.
-        let waits = port.wakes || port.busy_until > now || port.off || !port.data.is_empty();
+        let waits = port.wakes || port.busy_until > now || port.holds(class);
         if waits && self.detects.waiting || self.detects.passing {
             self.detect(id, out, waits);
         }
         if !waits {
             if let Some(credits) = &mut self.credits {
-                credits.take(ingress, bytes, false);
-                self.has_credits(ingress);
+                let place = self.ports.place(ingress, class);
+                credits.take(place, bytes, false);
+                self.has_credits(place);
             }
-            return self.transmit(out, id);
+            return self.send(out, id, line);
         }
-        let port = &self.ports[out as usize];
         let memory = &mut self.memories[switch as usize];
         if let Some(credits) = &mut self.credits {
-            if !credits.take(ingress, bytes, true) {
-                return self.broken("more than the credits allow", ingress);
+            if !credits.take(self.ports.place(ingress, class), bytes, true) {
+                return self.broken_in("more than the credits allow", ingress, class);
             }
         } else if self.lossless {
-            let came_by = &mut self.ports[ingress as usize];
-            if !self.limits.take(memory, came_by, bytes) {
-                return self.broken("a drop in a lossless run", ingress);
+            let from = (ingress, class);
+            match self.ports.take(&self.limits, memory, from, bytes) {
+                Some(true) => self.wake(ingress),
+                Some(false) => {}
+                None => return self.broken_in("a drop in a lossless run", ingress, class),
             }
-            if came_by.pause_wanted != came_by.pause_sent {
-                self.wake(ingress);
-            }
-        } else if !self.limits.take_tail(memory, port, bytes) {
+        } else if !self
+            .limits
+            .take_tail(memory, self.ports.class(out, class), bytes)
+        {
             self.counts.dropped_packets += 1;
             let place = self.place(id, out);
             self.detection.dropped(place);
             self.packets.remove(id);
             return;
         }
-        let port = &mut self.ports[out as usize];
-        port.queued += bytes;
-        port.data.push(&mut self.packets, id);
-        self.wake(out);
+        let held = self.ports[out as usize].held() >> class & 1 != 0;
+        if held || self.ports.class(out, class).queued > self.root_bytes {
+            self.packets[id].flags |= if held { HELD } else { CROSSES };
+        }
+        let out_class = (out, class);
+        if self.ports.enqueue(out_class, &mut self.packets, id, bytes) {
+            self.wake(out);
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 use ecn_core::tcd::State;
 
+use super::congestion::Place;
 use super::run::Run;
 use crate::engine::Time;
 
@@ -25,7 +26,7 @@ pub struct Point {
     pub queued: u64,
     /// The longest queue, bytes, at its end; of steps that became one, the longest of these.
     pub longest: u32,
-    /// Ports that may not send data, at its end.
+    /// Ports that may not send data, or not of all classes, at its end.
     pub off: u32,
     /// Payload of each of the first flows, by the order of their starts.
     pub flows: Vec<u64>,
@@ -64,6 +65,8 @@ pub struct Traced {
     pub time: Time,
     /// The port.
     pub port: u32,
+    /// Which class of its data.
+    pub class: u8,
     /// What.
     pub change: Change,
 }
@@ -73,32 +76,41 @@ pub struct Traced {
 pub struct Trace {
     /// Each change.
     pub changes: Vec<Traced>,
-    /// By port.
+    /// By port and class.
     states: Vec<State>,
 }
 
 impl Trace {
-    /// Of so many ports.
-    pub fn new(ports: usize) -> Self {
+    /// Of so many classes of ports.
+    pub fn new(places: usize) -> Self {
         Self {
             changes: Vec::new(),
-            states: vec![State::default(); ports],
+            states: vec![State::default(); places],
         }
     }
 
-    /// A port goes on or off.
-    pub fn turns(&mut self, time: Time, port: u32, on: bool) {
+    /// A class of a port goes on or off.
+    pub fn turns(&mut self, time: Time, (port, class): (u32, u8), on: bool) {
         let change = if on { Change::On } else { Change::Off };
-        self.changes.push(Traced { time, port, change });
+        self.changes.push(Traced {
+            time,
+            port,
+            class,
+            change,
+        });
     }
 
-    /// A port is taken for this.
-    pub fn is(&mut self, time: Time, port: u32, state: State) {
-        let own = &mut self.states[port as usize];
+    /// A class of a port is taken for this.
+    pub fn is(&mut self, at: &Place, state: State) {
+        let own = &mut self.states[at.number as usize];
         if *own != state {
             *own = state;
-            let change = Change::State(state);
-            self.changes.push(Traced { time, port, change });
+            self.changes.push(Traced {
+                time: at.now,
+                port: at.port,
+                class: at.class,
+                change: Change::State(state),
+            });
         }
     }
 }
@@ -182,10 +194,15 @@ impl Series {
         (self.since.delivered, self.since.marked) = (0, 0);
         self.since.flows.fill(0);
         if self.points.len() == 2 * POINTS {
-            let pairs = self.points.chunks_exact(2);
-            self.points = pairs.map(|pair| pair[0].clone().and(&pair[1])).collect();
-            self.step *= 2;
+            self.halve();
         }
+    }
+
+    /// Each two steps become one.
+    fn halve(&mut self) {
+        let pairs = self.points.chunks_exact(2);
+        self.points = pairs.map(|pair| pair[0].clone().and(&pair[1])).collect();
+        self.step *= 2;
     }
 
     /// Without what happened after the last whole step.
@@ -196,8 +213,17 @@ impl Series {
         }
     }
 
-    /// Joins that of another part of the network, of the same time.
+    /// Joins that of another part of the network, of the same time: as far as both have come, if they go on.
     pub fn join(&mut self, other: &Self) {
+        while self.step < other.step {
+            self.halve();
+        }
+        if other.step < self.step {
+            let mut other = other.clone();
+            other.halve();
+            return self.join(&other);
+        }
+        self.points.truncate(other.points.len());
         for (own, other) in self.points.iter_mut().zip(&other.points) {
             own.join(other);
         }
@@ -224,17 +250,17 @@ impl Run<'_> {
             self.sample_due = Time::MAX;
             return;
         };
-        let switches = &self.ports[self.topology.hosts as usize..];
+        let switches = self.topology.hosts..self.ports.len() as u32;
+        let (mut all, mut longest) = (0, 0);
+        for queued in switches.map(|port| self.ports.queued(port)) {
+            all += u64::from(queued);
+            longest = longest.max(queued);
+        }
         let now = &mut series.since;
-        now.queued = switches.iter().map(|port| u64::from(port.queued)).sum();
-        now.longest = switches
-            .iter()
-            .map(|port| port.queued)
-            .max()
-            .unwrap_or_default();
-        now.off = self.ports.iter().filter(|port| port.off).count() as u32;
+        (now.queued, now.longest) = (all, longest);
+        now.off = self.ports.iter().filter(|port| port.off != 0).count() as u32;
         for (queued, port) in now.ports.iter_mut().zip(&series.ports) {
-            *queued = self.ports[*port as usize].queued;
+            *queued = self.ports.queued(*port);
         }
         while series.due() <= time {
             series.push();

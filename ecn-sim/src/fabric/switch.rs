@@ -1,7 +1,38 @@
 //! A shared-memory, output-queued switch: its ports, what they may hold, and when they pause others.
+//!
+//! Data has one class or several: PFC's priorities, or InfiniBand's virtual lanes. Each has queues of its own, which
+//! a port serves packet by packet in turn, limits of its own, and is paused by itself.
 
-use super::packet::List;
-use crate::engine::Time;
+use std::ops::{Deref, DerefMut};
+
+use super::packet::{Linked, List, Packet};
+use crate::engine::{Slab, Time};
+
+/// What a port keeps of one class of data.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Class {
+    /// Data that waits; of a host: the flows that are ready.
+    data: List,
+    /// Bytes of data that wait here to go out.
+    pub queued: u32,
+    /// Bytes that came by this port and wait in the shared memory.
+    pub shared: u32,
+    /// Bytes that came by it and wait in its headroom.
+    pub headroom: u32,
+}
+
+impl Class {
+    /// The first that waits, or [`NONE`](super::packet::NONE).
+    pub const fn first(&self) -> u32 {
+        self.data.head
+    }
+}
+
+/// Most classes of data: as many priorities as PFC has.
+pub const MOST_CLASSES: u8 = 8;
+
+/// A set of classes, as bits.
+pub type Classes = u8;
 
 /// A port, of a switch or a host: in a cache line of its own.
 #[derive(Clone, Copy, Debug, Default)]
@@ -11,14 +42,8 @@ pub struct Port {
     pub busy_until: Time,
     /// ACKs and notifications that wait; they go before data.
     pub control: List,
-    /// Data that waits; of a host: the flows that are ready.
-    pub data: List,
-    /// Bytes of data that wait here to go out.
-    pub queued: u32,
-    /// Bytes that came by this port and wait in the shared memory.
-    pub shared: u32,
-    /// Bytes that came by it and wait in its headroom.
-    pub headroom: u32,
+    /// Of the first class of data. [`Ports`] has the others.
+    class: Class,
     /// The port at the other end.
     pub peer: u32,
     /// Its switch, or host.
@@ -29,29 +54,311 @@ pub struct Port {
     pub part: u16,
     /// An event is to come when its transmission ends.
     pub wakes: bool,
-    /// The other end may not be sent data.
-    pub off: bool,
-    /// The other end is to be told of its credits.
-    pub credit: bool,
-    /// The other end is to be paused.
-    pub pause_wanted: bool,
-    /// The other end was told to pause, last.
-    pub pause_sent: bool,
+    /// Classes with something that waits.
+    waiting: Classes,
+    /// Those that the other end may not be sent.
+    pub off: Classes,
+    /// Those that it might not be sent at some time since their queues began.
+    held: Classes,
+    /// Those whose credits the other end is to be told.
+    pub credit: Classes,
+    /// Those for which the other end is to be paused.
+    pub pause_wanted: Classes,
+    /// Those that the other end was told to pause, last.
+    pub pause_sent: Classes,
+    /// The class whose turn is next, or a number behind the last one.
+    turn: u8,
 }
 
 const _: () = assert!(size_of::<Port>() == 64);
 
 impl Port {
+    /// An idle one, with these at its ends.
+    pub fn new(peer: u32, node: u32, own: u16, part: u16) -> Self {
+        Self {
+            peer,
+            node,
+            own,
+            part,
+            ..Self::default()
+        }
+    }
+
     /// Has it to tell the other end something, before all else?
     #[inline]
     pub const fn has_to_tell(&self) -> bool {
-        self.credit || self.pause_wanted != self.pause_sent
+        self.credit != 0 || self.pause_wanted != self.pause_sent
     }
 
     /// Has it something that it may send?
     #[inline]
     pub const fn has_work(&self) -> bool {
-        self.has_to_tell() || !self.control.is_empty() || !(self.off || self.data.is_empty())
+        self.has_to_tell() || !self.control.is_empty() || self.waiting & !self.off != 0
+    }
+
+    /// Does data of this class have to wait, even if the port is idle?
+    #[inline]
+    pub const fn holds(&self, class: u8) -> bool {
+        (self.waiting | self.off) >> class & 1 != 0
+    }
+
+    /// Classes whose data was held up, since their queues began.
+    #[inline]
+    pub const fn held(&self) -> Classes {
+        self.held
+    }
+
+    /// May send a class from now on, or may not; `false`: as before.
+    pub const fn turn_to(&mut self, class: u8, on: bool) -> bool {
+        let bit = 1 << class;
+        if (self.off & bit == 0) == on {
+            return false;
+        }
+        self.off ^= bit;
+        if on {
+            self.held &= self.waiting | !bit;
+        } else {
+            self.held |= bit;
+        }
+        true
+    }
+
+    /// Has it anything that waits, whether it may send it or not?
+    pub const fn has_waiting(&self) -> bool {
+        self.waiting != 0 || !self.control.is_empty()
+    }
+
+    /// What waits first of the first class, or [`NONE`](super::packet::NONE).
+    #[inline]
+    pub const fn first(&self) -> u32 {
+        self.class.first()
+    }
+
+    /// The class that sends the next packet, if one may: each in its turn.
+    #[inline]
+    const fn next_class(&mut self) -> Option<u8> {
+        let may = self.waiting & !self.off;
+        let class = match may {
+            0 => return None,
+            // The only one, mostly.
+            1 => 0,
+            _ => {
+                let before = may.rotate_right(self.turn as u32).trailing_zeros() as u8;
+                (self.turn + before) % MOST_CLASSES
+            }
+        };
+        self.turn = class + 1;
+        Some(class)
+    }
+}
+
+/// One class of a port, to change it.
+struct Own<'a> {
+    class: &'a mut Class,
+    /// It alone.
+    bit: Classes,
+    /// The port's.
+    waiting: &'a mut Classes,
+    pause_wanted: &'a mut Classes,
+    pause_sent: Classes,
+    wakes: bool,
+}
+
+/// All ports, with what they keep of each class.
+#[derive(Clone, Debug)]
+pub struct Ports {
+    ports: Vec<Port>,
+    /// By port, the classes but the first: runs with one class have none.
+    others: Vec<Class>,
+    classes: u8,
+}
+
+impl Deref for Ports {
+    type Target = [Port];
+
+    #[inline]
+    fn deref(&self) -> &[Port] {
+        &self.ports
+    }
+}
+
+impl DerefMut for Ports {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Port] {
+        &mut self.ports
+    }
+}
+
+impl Ports {
+    /// These, with so many classes.
+    pub fn new(ports: Vec<Port>, classes: u8) -> Self {
+        let others = vec![Class::default(); ports.len() * (usize::from(classes) - 1)];
+        Self {
+            ports,
+            others,
+            classes,
+        }
+    }
+
+    /// Number of a class among those of all ports.
+    #[inline]
+    pub const fn place(&self, port: u32, class: u8) -> u32 {
+        port * self.classes as u32 + class as u32
+    }
+
+    /// Port and class of such a number.
+    #[inline]
+    pub const fn at(&self, place: u32) -> (u32, u8) {
+        let classes = self.classes as u32;
+        (place / classes, (place % classes) as u8)
+    }
+
+    const fn other(&self, port: u32, class: u8) -> usize {
+        port as usize * (self.classes as usize - 1) + class as usize - 1
+    }
+
+    /// One class of a port.
+    #[inline]
+    pub fn class(&self, port: u32, class: u8) -> &Class {
+        if class == 0 {
+            &self.ports[port as usize].class
+        } else {
+            &self.others[self.other(port, class)]
+        }
+    }
+
+    /// One class of a port, to change it.
+    #[inline(always)]
+    fn own(&mut self, port: u32, class: u8) -> Own<'_> {
+        let other = (class != 0).then(|| self.other(port, class));
+        let own = &mut self.ports[port as usize];
+        let (class, bit) = match other {
+            None => (&mut own.class, 1),
+            Some(other) => (&mut self.others[other], 1 << class),
+        };
+        Own {
+            class,
+            bit,
+            waiting: &mut own.waiting,
+            pause_wanted: &mut own.pause_wanted,
+            pause_sent: own.pause_sent,
+            wakes: own.wakes,
+        }
+    }
+
+    /// Takes out the first of those that may be sent; with its class.
+    #[inline(always)]
+    fn next<T: Linked>(&mut self, port: u32, slab: &mut Slab<T>) -> Option<(u32, &mut Class)> {
+        let own = &mut self.ports[port as usize];
+        let number = own.next_class()?;
+        let class = if number == 0 {
+            &mut own.class
+        } else {
+            let before = port as usize * (usize::from(self.classes) - 1);
+            &mut self.others[before + usize::from(number) - 1]
+        };
+        let first = class.data.shift(slab);
+        if class.data.is_empty() {
+            own.waiting &= !(1 << number);
+            own.held &= own.waiting | own.off;
+        }
+        Some((first, class))
+    }
+
+    /// Classes of all ports.
+    pub const fn places(&self) -> u32 {
+        self.place(self.ports.len() as u32, 0)
+    }
+
+    /// A port's classes.
+    pub fn classes(&self, port: u32) -> impl ExactSizeIterator<Item = (u8, &Class)> {
+        (0..self.classes).map(move |class| (class, self.class(port, class)))
+    }
+
+    /// Bytes of data that wait at a port.
+    pub fn queued(&self, port: u32) -> u32 {
+        self.classes(port).map(|(_, class)| class.queued).sum()
+    }
+
+    /// Puts one behind those of its class.
+    #[inline(always)]
+    pub fn push<T: Linked>(&mut self, port: u32, class: u8, slab: &mut Slab<T>, number: u32) {
+        let own = self.own(port, class);
+        *own.waiting |= own.bit;
+        own.class.data.push(slab, number);
+    }
+
+    /// Takes out the first of those that may be sent.
+    #[inline(always)]
+    pub fn pop<T: Linked>(&mut self, port: u32, slab: &mut Slab<T>) -> Option<u32> {
+        let (first, _) = self.next(port, slab)?;
+        Some(first)
+    }
+
+    /// Data of so many bytes begins to wait: is the port to be woken for it?
+    #[inline(always)]
+    pub fn enqueue(
+        &mut self,
+        (port, class): (u32, u8),
+        packets: &mut Slab<Packet>,
+        id: u32,
+        bytes: u32,
+    ) -> bool {
+        let own = self.own(port, class);
+        *own.waiting |= own.bit;
+        own.class.queued += bytes;
+        own.class.data.push(packets, id);
+        !own.wakes
+    }
+
+    /// Data goes out.
+    #[inline(always)]
+    pub fn dequeue<'a>(
+        &mut self,
+        port: u32,
+        packets: &'a mut Slab<Packet>,
+    ) -> Option<(u32, &'a Packet)> {
+        let (id, class) = self.next(port, packets)?;
+        let packet = &packets[id];
+        class.queued -= u32::from(packet.bytes);
+        Some((id, packet))
+    }
+
+    /// PFC: takes a packet in that came by a port, which wants a pause of its class once that has used its share of
+    /// the memory up: has it to tell something now? `None` if even its headroom is full.
+    #[inline(always)]
+    pub fn take(
+        &mut self,
+        limits: &Limits,
+        memory: &mut Memory,
+        (port, class): (u32, u8),
+        bytes: u32,
+    ) -> Option<bool> {
+        let own = self.own(port, class);
+        if !limits.take(memory, own.class, bytes) {
+            *own.pause_wanted |= own.bit;
+            if own.class.headroom > limits.headroom {
+                return None;
+            }
+        }
+        Some(*own.pause_wanted != own.pause_sent)
+    }
+
+    /// PFC: gives the memory of a packet back, that came by this port: has it to tell something now?
+    #[inline(always)]
+    pub fn give(
+        &mut self,
+        limits: &Limits,
+        memory: &mut Memory,
+        (port, class): (u32, u8),
+        bytes: u32,
+    ) -> bool {
+        let own = self.own(port, class);
+        limits.give(memory, own.class, bytes);
+        if *own.pause_wanted & own.bit != 0 && limits.may_go_on(memory, own.class) {
+            *own.pause_wanted &= !own.bit;
+        }
+        *own.pause_wanted != own.pause_sent
     }
 }
 
@@ -64,7 +371,7 @@ pub struct Memory {
     pub used: u64,
 }
 
-/// How much of the shared memory a port may use.
+/// How much of the shared memory a port may use for a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threshold {
     /// So many bytes.
@@ -73,14 +380,14 @@ pub enum Threshold {
     Dynamic(u64),
 }
 
-/// What ports may hold.
+/// What ports may hold of a class.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of a port: what came by it (PFC), or waits for it (tail drop).
+    /// Of what came by a port (PFC), or waits for it (tail drop).
     pub threshold: Threshold,
     /// The other end goes on when the port is this far below.
     pub gap: u64,
-    /// Bytes that a port has for what arrives after it asked for a pause.
+    /// Bytes that there are for what arrives after a pause was asked for.
     pub headroom: u32,
 }
 
@@ -98,41 +405,41 @@ impl Limits {
         held <= self.threshold(memory) && memory.used + u64::from(bytes) <= memory.pool
     }
 
-    /// PFC: takes a packet in that came by `port`, which wants a pause once its share of the memory is
-    /// used up; `false` if even its headroom is full.
+    /// PFC: takes a packet in; `false`: into the headroom, full or not.
     #[inline]
-    pub fn take(&self, memory: &mut Memory, port: &mut Port, bytes: u32) -> bool {
-        if port.headroom == 0 && self.fits(memory, port.shared, bytes) {
+    fn take(&self, memory: &mut Memory, class: &mut Class, bytes: u32) -> bool {
+        let fits = class.headroom == 0 && self.fits(memory, class.shared, bytes);
+        if fits {
             memory.used += u64::from(bytes);
-            port.shared += bytes;
-            return true;
+            class.shared += bytes;
+        } else {
+            class.headroom += bytes;
         }
-        port.pause_wanted = true;
-        port.headroom += bytes;
-        port.headroom <= self.headroom
+        fits
     }
 
     /// PFC: gives the memory of a packet back; headroom first.
     #[inline]
-    pub fn give(&self, memory: &mut Memory, port: &mut Port, bytes: u32) {
-        let kept = bytes.min(port.headroom);
-        port.headroom -= kept;
+    fn give(&self, memory: &mut Memory, class: &mut Class, bytes: u32) {
+        let kept = bytes.min(class.headroom);
+        class.headroom -= kept;
         let shared = bytes - kept;
-        port.shared -= shared;
+        class.shared -= shared;
         memory.used -= u64::from(shared);
-        if port.pause_wanted
-            && port.headroom == 0
-            // An empty port goes on whatever others hold: nothing would tell it when they hold less.
-            && (port.shared == 0 || u64::from(port.shared) + self.gap <= self.threshold(memory))
-        {
-            port.pause_wanted = false;
-        }
     }
 
-    /// Tail drop: takes a packet in that is to leave by `port`, if it fits.
+    /// PFC: is there room again for a class that is paused?
     #[inline]
-    pub fn take_tail(&self, memory: &mut Memory, port: &Port, bytes: u32) -> bool {
-        let fits = self.fits(memory, port.queued, bytes);
+    fn may_go_on(&self, memory: &Memory, class: &Class) -> bool {
+        class.headroom == 0
+            // An empty one goes on whatever others hold: nothing would tell it when they hold less.
+            && (class.shared == 0 || u64::from(class.shared) + self.gap <= self.threshold(memory))
+    }
+
+    /// Tail drop: takes a packet in that is to wait in this class of a port, if it fits.
+    #[inline]
+    pub fn take_tail(&self, memory: &mut Memory, class: &Class, bytes: u32) -> bool {
+        let fits = self.fits(memory, class.queued, bytes);
         if fits {
             memory.used += u64::from(bytes);
         }
@@ -149,8 +456,10 @@ pub fn headroom_needed(bytes_per_s: u64, delay_ps: Time, frame: u64, pause: u64)
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::fabric::packet::Kind;
 
     #[test]
     fn memory_is_shared_up_to_the_threshold_then_headroom_then_full() {
@@ -163,25 +472,34 @@ mod tests {
             pool: 12_000,
             used: 0,
         };
-        let (mut a, mut b) = (Port::default(), Port::default());
-        // Half of what is free: 4 of 12 for one port, 6 - 2 = 4 more for nobody.
+        // Two classes of a port are like two ports.
+        let mut ports = Ports::new(vec![Port::default()], 2);
+        let (a, b) = ((0, 0), (0, 1));
+        // Half of what is free: 4 of 12 for one, 6 - 2 = 4 more for nobody.
         for _ in 0..4 {
-            assert!(limits.take(&mut memory, &mut a, 1_000));
+            assert_eq!(ports.take(&limits, &mut memory, a, 1_000), Some(false));
         }
-        assert!(!a.pause_wanted);
-        assert!(limits.take(&mut memory, &mut a, 1_000));
-        assert!(a.pause_wanted && a.headroom == 1_000 && memory.used == 4_000);
-        assert!(limits.take(&mut memory, &mut b, 1_000));
-        assert!(limits.take(&mut memory, &mut a, 2_000));
-        assert!(!limits.take(&mut memory, &mut a, 1));
-        a.headroom -= 1;
+        assert_eq!(ports.take(&limits, &mut memory, a, 1_000), Some(true));
+        let held = |ports: &Ports, class| {
+            let class = ports.class(0, class);
+            (class.shared, class.headroom)
+        };
+        assert_eq!((ports[0].pause_wanted, memory.used), (1, 4_000));
+        assert_eq!(held(&ports, 0), (4_000, 1_000));
+        ports[0].pause_sent = 1;
+        assert_eq!(ports.take(&limits, &mut memory, b, 1_000), Some(false));
+        assert_eq!((ports[0].pause_wanted, held(&ports, 1)), (1, (1_000, 0)));
+        assert_eq!(ports.take(&limits, &mut memory, a, 2_000), Some(false));
+        assert_eq!(ports.take(&limits, &mut memory, a, 1), None);
+        ports.give(&limits, &mut memory, a, 1);
         // Headroom empties first; then the port has to be a gap below its threshold.
-        limits.give(&mut memory, &mut a, 3_000);
-        assert!(a.pause_wanted && a.headroom == 0 && a.shared == 4_000);
-        limits.give(&mut memory, &mut a, 1_000);
-        assert!(a.pause_wanted);
-        limits.give(&mut memory, &mut a, 1_000);
-        assert!(!a.pause_wanted && a.shared == 2_000 && memory.used == 3_000);
+        ports.give(&limits, &mut memory, a, 3_000);
+        assert_eq!((ports[0].pause_wanted, held(&ports, 0)), (1, (4_000, 0)));
+        ports.give(&limits, &mut memory, a, 1_000);
+        assert_eq!(ports[0].pause_wanted, 1);
+        assert!(ports.give(&limits, &mut memory, a, 1_000));
+        assert_eq!((ports[0].pause_wanted, held(&ports, 0)), (0, (2_000, 0)));
+        assert_eq!(memory.used, 3_000);
     }
 
     #[test]
@@ -192,10 +510,49 @@ mod tests {
             headroom: 1_000,
         };
         let mut memory = Memory { pool: 10, used: 10 };
-        let mut port = Port::default();
-        assert!(limits.take(&mut memory, &mut port, 1_000) && port.pause_wanted);
-        limits.give(&mut memory, &mut port, 1_000);
-        assert!(!port.pause_wanted);
+        let mut ports = Ports::new(vec![Port::default()], 1);
+        assert_eq!(ports.take(&limits, &mut memory, (0, 0), 1_000), Some(true));
+        assert!(!ports.give(&limits, &mut memory, (0, 0), 1_000));
+        assert_eq!(ports[0].pause_wanted, 0);
+    }
+
+    /// Each class that waits and may go has its turn, and a port's places are its own.
+    #[test]
+    fn classes_take_turns() {
+        for classes in 1..=MOST_CLASSES {
+            let mut ports = Ports::new(vec![Port::default(); 3], classes);
+            let mut packets = Slab::default();
+            for class in 0..classes {
+                for number in 0..3 {
+                    let packet = Packet::of_link(Kind::Data, class, number);
+                    let id = packets.insert(packet).unwrap();
+                    assert!(ports.enqueue((1, class), &mut packets, id, 64));
+                }
+                assert_eq!(ports.at(ports.place(1, class)), (1, class));
+            }
+            assert_eq!(ports.queued(1), 3 * u32::from(classes) * 64);
+            assert!(!ports[0].has_work() && ports[1].has_work() && !ports[2].has_work());
+            let mut served = |ports: &mut Ports, turns: u8| -> Vec<(u8, u32)> {
+                let next = (0..turns).map_while(|_| {
+                    let (_, packet) = ports.dequeue(1, &mut packets)?;
+                    Some((packet.class, packet.number))
+                });
+                next.collect()
+            };
+            // All but the last one in turn, while that is paused.
+            ports[1].off = 1 << (classes - 1);
+            let others: Vec<_> = (0..classes - 1).map(|class| (class, 0)).collect();
+            assert_eq!(served(&mut ports, classes - 1), others);
+            ports[1].off = 0;
+            let mut all = served(&mut ports, u8::MAX);
+            assert_eq!(all.first(), Some(&(classes - 1, 0)));
+            assert!(ports.dequeue(1, &mut packets).is_none());
+            assert!(!ports[1].has_waiting() && ports.queued(1) == 0);
+            all.extend(others);
+            all.sort_unstable();
+            let expected = (0..classes).flat_map(|class| (0..3).map(move |n| (class, n)));
+            assert!(all.into_iter().eq(expected));
+        }
     }
 
     #[test]

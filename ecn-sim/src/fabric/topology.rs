@@ -472,7 +472,8 @@ impl Topology {
         2 + u32::from(self.distances[(switch * self.edges + edge) as usize])
     }
 
-    fn host_name(&self, host: u32) -> String {
+    /// A host as people say it.
+    pub fn host_name(&self, host: u32) -> String {
         host_name(&self.host_names, host)
     }
 

@@ -1,5 +1,6 @@
 //! Who sends what to whom, and when.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::parameters::Parameters;
 use crate::engine::{NS, Time};
-use crate::keyword::KeywordError;
+use crate::keyword::{KeywordError, near};
 use crate::model::ModelError;
 use crate::serde_as_text;
 use crate::units::Fraction;
@@ -39,7 +40,8 @@ pub enum Workload {
     /// TCD's chain only: `S0` to `R0`, the victim, and `S1` to `R1` offer `load` each for `duration`; every
     /// `burst_gap` each of `senders` hosts sends `flow_size` to `R1`.
     Chain,
-    /// From a CSV file: a line `start_ns,from,to,bytes`, then such numbers; hosts count from 0.
+    /// From a CSV file: a line `start_ns,from,to,bytes`, then such flows; hosts by their names, or by their numbers from 0 on.
+    /// With a fifth column, `priority`, flows have the class that it says, if it says one.
     File(PathBuf),
 }
 
@@ -173,32 +175,46 @@ const HADOOP: &[(f64, f64)] = &[
     (10_000_000.0, 100.0),
 ];
 
-/// Reads a CSV file of numbers with this first line.
-fn numbers<const N: usize>(file: &Path, header: [&str; N]) -> Result<Vec<[f64; N]>, String> {
-    let at = |line: u64, what: &str| format!("line {line}: {what}");
+/// Something about a line of a file.
+fn at(line: u64, what: impl fmt::Display) -> String {
+    format!("line {line}: {what}")
+}
+
+/// Reads a CSV file with this first line: what the others say, with their numbers. What comes after the first `least`
+/// columns may be missing, and is empty then.
+fn rows<const N: usize>(
+    file: &Path,
+    header: [&str; N],
+    least: usize,
+) -> Result<Vec<(u64, [String; N])>, String> {
     let mut reader = csv::ReaderBuilder::new()
         .trim(csv::Trim::All)
         .comment(Some(b'#'))
         .from_path(file)
         .map_err(|error| error.to_string())?;
     let found = reader.headers().map_err(|error| error.to_string())?;
-    if found.iter().ne(header) {
-        return Err(format!("the first line has to be {}", header.join(",")));
+    if found.iter().ne(header) && !found.iter().eq(header[..least].iter().copied()) {
+        let optional = header[least..].iter().map(|name| format!("[,{name}]"));
+        let needed = header[..least].join(",") + &optional.collect::<String>();
+        return Err(format!("the first line has to be {needed}"));
     }
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = record.map_err(|error| error.to_string())?;
         let line = record.position().map_or(0, csv::Position::line);
-        let mut row = [0.0; N];
-        for (value, text) in row.iter_mut().zip(&record) {
-            let number = text.parse::<f64>().ok();
-            *value = number
-                .filter(|number| (0.0..=9e15).contains(number))
-                .ok_or_else(|| at(line, &format!("`{text}` is not a number from 0 up")))?;
-        }
-        rows.push(row);
+        // As many as the first line has.
+        let mut texts = record.iter().map(str::to_owned);
+        rows.push((line, [(); N].map(|()| texts.next().unwrap_or_default())));
     }
     Ok(rows)
+}
+
+/// A number of a file.
+fn number(line: u64, text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok();
+    number
+        .filter(|number| (0.0..=9e15).contains(number))
+        .ok_or_else(|| at(line, format_args!("`{text}` is not a number from 0 up")))
 }
 
 /// The points of a distribution, checked.
@@ -211,7 +227,8 @@ fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
         return Ok(built_in.to_vec());
     };
     let mut points = vec![(0.0, 0.0)];
-    for [bytes, percent] in numbers(file, ["bytes", "percent"])? {
+    for (line, [bytes, percent]) in rows(file, ["bytes", "percent"], 2)? {
+        let (bytes, percent) = (number(line, &bytes)?, number(line, &percent)?);
         let last = points[points.len() - 1];
         if points.len() == 1 && percent == 0.0 {
             points[0].0 = bytes;
@@ -261,16 +278,24 @@ pub struct Arrival {
     pub bytes: u64,
     /// Bytes per second that its application offers at most; [`UNLIMITED`]: as much as the link takes.
     pub rate: u64,
+    /// Class of its data, less than the scenario's `priorities`.
+    pub priority: u8,
 }
 
 /// No limit of [`Arrival::rate`].
 pub const UNLIMITED: u64 = u64::MAX;
+
+/// The class of a flow that was given none: by turns, from 0 on. Flows count from 1.
+const fn turn(id: u32, priorities: u32) -> u8 {
+    ((id - 1) % priorities) as u8
+}
 
 /// The ring of an all-reduce.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
     hosts: u32,
     bytes: u64,
+    priorities: u32,
 }
 
 impl Ring {
@@ -279,6 +304,7 @@ impl Ring {
         Self {
             hosts,
             bytes: bytes.div_ceil(hosts.into()),
+            priorities: parameters.priorities,
         }
     }
 
@@ -289,14 +315,16 @@ impl Ring {
 
     /// What a host sends in a step, and the flow's number: by steps, from 1 on.
     fn step(&self, step: u32, host: u32) -> (u32, Arrival) {
+        let id = step * self.hosts + host + 1;
         let arrival = Arrival {
             start: 0,
             from: host,
             to: (host + 1) % self.hosts,
             bytes: self.bytes,
             rate: UNLIMITED,
+            priority: turn(id, self.priorities),
         };
-        (step * self.hosts + host + 1, arrival)
+        (id, arrival)
     }
 
     /// What a host sends when all of this flow is there.
@@ -309,12 +337,16 @@ impl Ring {
 /// Flows in the order of their starts, made as they are needed.
 pub type Arrivals = Box<dyn Iterator<Item = Arrival> + Send>;
 
-/// The flows of a run.
+/// The flows of a run between hosts with these names.
 ///
 /// # Errors
 ///
 /// A file that cannot be read, or is none of flows or sizes; flows of hosts that there are not.
-pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelError> {
+pub fn arrivals(
+    parameters: &Parameters,
+    host_name: impl Fn(u32) -> String,
+    seed: u64,
+) -> Result<Arrivals, ModelError> {
     let hosts = parameters.hosts;
     let bytes = parameters.flow_size.bytes();
     let mut random = Pcg64Mcg::seed_from_u64(seed);
@@ -324,8 +356,9 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
         to,
         bytes,
         rate: UNLIMITED,
+        priority: 0,
     };
-    Ok(match &parameters.workload {
+    let all: Arrivals = match &parameters.workload {
         Workload::Incast => {
             let some = shuffled(hosts, &mut random);
             let to = some[0];
@@ -357,6 +390,7 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
                     to,
                     bytes: (bytes as u64).max(1),
                     rate: UNLIMITED,
+                    priority: 0,
                 })
             });
             // Not the others' stream: these are the same with and without bursts.
@@ -418,13 +452,20 @@ pub fn arrivals(parameters: &Parameters, seed: u64) -> Result<Arrivals, ModelErr
         }
         Workload::File(file) => {
             let error = |reason| ModelError::new("workload", &parameters.workload, reason);
-            Box::new(
-                listed(file, hosts, parameters.payload)
-                    .map_err(error)?
-                    .into_iter(),
-            )
+            let names: Vec<String> = (0..hosts).map(host_name).collect();
+            let flows = listed(file, &names, parameters).map_err(error)?;
+            // Which have their classes.
+            return Ok(Box::new(flows.into_iter()));
         }
-    })
+    };
+    let priorities = parameters.priorities;
+    if priorities == 1 {
+        return Ok(all);
+    }
+    Ok(Box::new(all.zip(1..).map(move |(arrival, id)| Arrival {
+        priority: turn(id, priorities),
+        ..arrival
+    })))
 }
 
 /// Payload that a link carries in `duration`, at least a byte.
@@ -477,6 +518,7 @@ fn bursts(parameters: &Parameters, mut random: Pcg64Mcg) -> impl Iterator<Item =
             to,
             bytes,
             rate: UNLIMITED,
+            priority: 0,
         }))
     });
     burst.flatten()
@@ -501,34 +543,78 @@ fn cycle(hosts: u32, random: &mut Pcg64Mcg) -> impl Iterator<Item = (u32, u32)> 
     (0..hosts as usize).map(move |at| (cycle[at], cycle[(at + 1) % cycle.len()]))
 }
 
+/// Most names that are suggested, or listed, at once.
+const NAMES: usize = 5;
+
 /// The flows of a file, by their starts.
-fn listed(file: &Path, hosts: u32, payload: u32) -> Result<Vec<Arrival>, String> {
-    let rows = numbers(file, ["start_ns", "from", "to", "bytes"])?;
-    let most = f64::from(payload) * f64::from(u32::MAX / 2);
-    let mut flows = Vec::with_capacity(rows.len());
-    for (index, [start, from, to, bytes]) in rows.into_iter().enumerate() {
-        let whole = [start, from, to, bytes].iter().all(|n| n.fract() == 0.0);
-        let there = |host: f64| host < f64::from(hosts);
-        if !whole || !there(from) || !there(to) || from == to {
-            return Err(format!(
-                "flow {}: two different hosts from 0 to {} and whole numbers are needed",
-                index + 1,
-                hosts - 1
-            ));
+fn listed(file: &Path, names: &[String], parameters: &Parameters) -> Result<Vec<Arrival>, String> {
+    let priorities = parameters.priorities;
+    let numbers: HashMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
+    let hosts = names.len() as u32;
+    // A host may be called by a number: names go first.
+    let host = |text: &str| {
+        let numbered = || text.parse().ok().filter(|number| *number < hosts);
+        numbers.get(text).copied().or_else(numbered)
+    };
+    let unknown = |text: &str| {
+        let near = near(text, names.iter().map(String::as_str));
+        let hint = match &near[..near.len().min(NAMES)] {
+            [] if names.len() <= NAMES => format!("the hosts are {}", names.join(", ")),
+            [] => format!("the hosts are {} to {}", names[0], names[names.len() - 1]),
+            some => format!("near are {}", some.join(", ")),
+        };
+        format!("no host is called `{text}`: {hint}, or 0 to {}", hosts - 1)
+    };
+    let most = u64::from(parameters.payload) * u64::from(u32::MAX / 2);
+    let mut flows = Vec::new();
+    let columns = ["start_ns", "from", "to", "bytes", "priority"];
+    for (line, [start, from, to, bytes, priority]) in rows(file, columns, 4)? {
+        let whole = |text: &str| {
+            let value = number(line, text)?;
+            let what = format_args!("`{text}` is not a whole number");
+            let value = Some(value).filter(|value| value.fract() == 0.0);
+            value
+                .map(|value| value as u64)
+                .ok_or_else(|| at(line, what))
+        };
+        let named = |text: &str| host(text).ok_or_else(|| at(line, unknown(text)));
+        let (start, from, to, bytes) = (whole(&start)?, named(&from)?, named(&to)?, whole(&bytes)?);
+        if from == to {
+            let name = &names[from as usize];
+            return Err(at(line, format_args!("a flow from {name} to itself")));
         }
-        if !(1.0..=most).contains(&bytes) {
-            return Err(format!("flow {}: 1 to {most} bytes are allowed", index + 1));
+        if !(1..=most).contains(&bytes) {
+            return Err(at(line, format_args!("1 to {most} bytes are allowed")));
         }
-        flows.push(Arrival {
-            start: start as Time * NS,
-            from: from as u32,
-            to: to as u32,
-            bytes: bytes as u64,
+        let given = match &priority[..] {
+            "" => None,
+            text => Some(whole(text)?),
+        };
+        if given.is_some_and(|priority| priority >= priorities.into()) {
+            let most = priorities - 1;
+            let what =
+                format_args!("a priority from 0 to {most} is allowed (priorities={priorities})");
+            return Err(at(line, what));
+        }
+        let arrival = Arrival {
+            start: start * NS,
+            from,
+            to,
+            bytes,
             rate: UNLIMITED,
-        });
+            priority: 0,
+        };
+        flows.push((arrival, given));
     }
-    flows.sort_by_key(|flow| flow.start);
-    Ok(flows)
+    flows.sort_by_key(|(flow, _)| flow.start);
+    let classed = flows
+        .into_iter()
+        .zip(1..)
+        .map(|((arrival, given), id)| Arrival {
+            priority: given.map_or_else(|| turn(id, priorities), |priority| priority as u8),
+            ..arrival
+        });
+    Ok(classed.collect())
 }
 
 /// All hosts in a random order (Fisher and Yates).
@@ -553,7 +639,11 @@ mod tests {
             hosts,
             ..Parameters::default()
         };
-        arrivals(&parameters, seed).unwrap().collect()
+        arrivals(&parameters, called, seed).unwrap().collect()
+    }
+
+    fn called(host: u32) -> String {
+        format!("h{host}")
     }
 
     #[test]
@@ -590,7 +680,7 @@ mod tests {
                 ..Parameters::default()
             };
             let (mut bytes, mut last, mut flows) = (0, 0, 0);
-            for flow in arrivals(&parameters, 1).unwrap() {
+            for flow in arrivals(&parameters, called, 1).unwrap() {
                 assert!(flow.start >= last && flow.from != flow.to && flow.bytes > 0);
                 (last, bytes, flows) = (flow.start, bytes + flow.bytes, flows + 1);
             }
@@ -611,11 +701,11 @@ mod tests {
             incast_load: Fraction::new(2, 100).unwrap(),
             ..plain.clone()
         };
-        let all: Vec<Arrival> = arrivals(&with, 1).unwrap().collect();
+        let all: Vec<Arrival> = arrivals(&with, called, 1).unwrap().collect();
         assert!(all.is_sorted_by_key(|flow| flow.start));
         let of_bursts = |flow: &&Arrival| flow.bytes == 500_000;
         let others: Vec<Arrival> = all.iter().filter(|f| !of_bursts(f)).copied().collect();
-        let alone: Vec<Arrival> = arrivals(&plain, 1).unwrap().collect();
+        let alone: Vec<Arrival> = arrivals(&plain, called, 1).unwrap().collect();
         assert_eq!(others, alone);
         let bursts: Vec<Arrival> = all.iter().filter(of_bursts).copied().collect();
         for burst in bursts.chunks(60) {
@@ -671,7 +761,7 @@ mod tests {
             load: Fraction::ratio(2, 5),
             ..Parameters::default()
         };
-        let flows: Vec<Arrival> = arrivals(&parameters, 1).unwrap().collect();
+        let flows: Vec<Arrival> = arrivals(&parameters, called, 1).unwrap().collect();
         // A millisecond: both long flows, and a burst after each 250 us but the last.
         assert_eq!(flows.len(), 2 + 3 * 15);
         assert_eq!(
@@ -733,14 +823,111 @@ mod tests {
             let error = points(&Cdf::File(file("bad", text))).unwrap_err();
             assert!(error.contains(needed), "{error}");
         }
-        for (text, needed) in [
-            ("start_ns,from,to,bytes\n0,0,2,5\n", "0 to 1"),
-            ("start_ns,from,to,bytes\n0,1,1,5\n", "flow 1"),
-            ("start_ns,from,to,bytes\n0,0,1,0\n", "1 to"),
-            ("from,to\n0,1\n", "start_ns"),
+    }
+
+    #[test]
+    fn hosts_of_a_file_are_named_or_numbered() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flows");
+        let read = |names: &[&str], flows: &str| {
+            fs::write(&path, format!("start_ns,from,to,bytes\n{flows}")).unwrap();
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            listed(&path, &names, &Parameters::default())
+        };
+        let ends = |flows: Vec<Arrival>| -> Vec<_> {
+            flows.iter().map(|flow| (flow.from, flow.to)).collect()
+        };
+        let chain = ["S0", "S1", "R0", "R1", "A0", "A1", "A2"];
+        let flows = read(&chain, "0,S1,R1,5\n0, A2 ,0,5\n0,1,R0,5\n").unwrap();
+        assert_eq!(ends(flows), [(1, 3), (6, 0), (1, 2)]);
+        // As they are called, where that is a number.
+        let flows = read(&["1", "2", "3"], "0,1,3,5\n0,0,2,5\n");
+        assert_eq!(ends(flows.unwrap()), [(0, 2), (0, 1)]);
+        for (flow, reason) in [
+            (
+                "0,S2,R1,5",
+                "line 3: no host is called `S2`: near are S0, S1, A2, or 0 to 6",
+            ),
+            (
+                "0,S0,web,5",
+                "line 3: no host is called `web`: the hosts are S0 to A2, or 0 to 6",
+            ),
+            (
+                "0,7,S0,5",
+                "line 3: no host is called `7`: the hosts are S0 to A2, or 0 to 6",
+            ),
+            (
+                "0,S0,-1,5",
+                "line 3: no host is called `-1`: near are S1, R1, A1, or 0 to 6",
+            ),
+            ("0,S0,0,5", "line 3: a flow from S0 to itself"),
+            ("0,S0,S1,0", "line 3: 1 to 2147483647000 bytes are allowed"),
+            ("0.5,S0,S1,1", "line 3: `0.5` is not a whole number"),
+            ("x,S0,S1,1", "line 3: `x` is not a number from 0 up"),
         ] {
-            let error = listed(&file("bad", text), 2, 1_000).unwrap_err();
-            assert!(error.contains(needed), "{error}");
+            let error = read(&chain, &format!("0,S0,S1,1\n{flow}\n")).unwrap_err();
+            assert_eq!(error, reason);
         }
+        let error = read(&["a", "b"], "0,host,b,1\n").unwrap_err();
+        assert_eq!(
+            error,
+            "line 2: no host is called `host`: the hosts are a, b, or 0 to 1"
+        );
+        fs::write(&path, "from,to\n0,1\n").unwrap();
+        let error = listed(
+            &path,
+            &["a".to_owned(), "b".to_owned()],
+            &Parameters::default(),
+        )
+        .unwrap_err();
+        assert!(error.contains("start_ns"), "{error}");
+    }
+
+    /// A ring's later steps too: their flows start in the run.
+    #[test]
+    fn flows_have_classes_by_turns_or_as_their_file_says() {
+        let parameters = Parameters {
+            hosts: 5,
+            priorities: 3,
+            workload: Workload::AllReduce,
+            ..Parameters::default()
+        };
+        let classes =
+            |flows: &[Arrival]| -> Vec<u8> { flows.iter().map(|flow| flow.priority).collect() };
+        let flows: Vec<_> = arrivals(&parameters, |_| String::new(), 1)
+            .unwrap()
+            .collect();
+        assert_eq!(classes(&flows), [0, 1, 2, 0, 1]);
+        let ring = Ring::of(&parameters).unwrap();
+        // Host 1 goes on when the first flow, host 0's, is there: flow 5 + 2 of all.
+        let (id, next) = ring.after(1, 1).unwrap();
+        assert_eq!((id, next.from, next.priority), (7, 1, 0));
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flows");
+        let names = ["a", "b"].map(str::to_owned);
+        let read = |text: &str| {
+            fs::write(&path, text).unwrap();
+            listed(&path, &names, &parameters)
+        };
+        let header = "start_ns,from,to,bytes,priority";
+        let flows = read(&format!("{header}\n5,a,b,7,0\n0,a,b,7,2\n1,a,b,7,\n"));
+        assert_eq!(classes(&flows.unwrap()), [2, 1, 0]);
+        let flows = read("start_ns,from,to,bytes\n5,a,b,7\n0,a,b,7\n");
+        assert_eq!(classes(&flows.unwrap()), [0, 1]);
+        for (wrong, reason) in [
+            (
+                "3",
+                "line 2: a priority from 0 to 2 is allowed (priorities=3)",
+            ),
+            ("0.5", "line 2: `0.5` is not a whole number"),
+            ("-1", "line 2: `-1` is not a number from 0 up"),
+        ] {
+            let error = read(&format!("{header}\n0,a,b,7,{wrong}\n")).unwrap_err();
+            assert_eq!(error, reason);
+        }
+        let error = read("start_ns,from\n").unwrap_err();
+        let needed = "the first line has to be start_ns,from,to,bytes[,priority]";
+        assert_eq!(error, needed);
     }
 }

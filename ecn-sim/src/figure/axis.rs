@@ -45,6 +45,20 @@ impl Axis {
     }
 }
 
+/// Numbers for an axis of logarithms up to `most`: 1, 2, 5, 10 and so on, or powers of ten if these are many.
+pub(crate) fn decades(least: f64, most: f64, label: fn(f64) -> String) -> Vec<(f64, String)> {
+    let (first, last) = (least.log10().floor() as i32, most.log10().ceil() as i32);
+    let factors: &[f64] = if last - first <= 3 {
+        &[1.0, 2.0, 5.0]
+    } else {
+        &[1.0]
+    };
+    let powers = (first..=last).map(|power| 10_f64.powi(power));
+    let values = powers.flat_map(|power| factors.iter().map(move |factor| factor * power));
+    let within = values.filter(|value| (least..=most * 1.000_001).contains(value));
+    within.map(|value| (value.log10(), label(value))).collect()
+}
+
 /// Puts commas into the whole part of a number.
 pub(super) fn thousands(number: &str) -> String {
     let (whole, rest) = number.split_at(number.find('.').unwrap_or(number.len()));

@@ -11,9 +11,9 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use super::{MANIFEST, Manifest, Shard, Sweep, SweepError};
+use super::{MANIFEST, Manifest, Shard, Sweep, SweepError, one_line};
+use crate::experiment::Report;
 use crate::output::Output;
-use crate::report::{self, RunReport};
 
 /// A record as it is written, one per line.
 #[derive(Serialize)]
@@ -29,7 +29,7 @@ struct Line<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Outcome<'a> {
-    Done(Box<RunReport>),
+    Done(Report),
     Failed {
         scenario: &'a str,
         seed: u64,
@@ -180,21 +180,18 @@ impl Sweep {
     /// One run; a failure is a record, too.
     fn record(&self, index: usize) -> (String, Option<String>) {
         let seed = self.seed(index);
-        let done = || -> Result<RunReport, report::RunError> {
-            let scenario = self.scenario(index)?;
-            let run = report::run(&scenario, seed, &self.windows, 0, None)?;
-            Ok(run.report(&scenario, seed))
-        };
-        let done = done().map_err(super::one_line);
+        let scenario = self.scenario(index).map_err(one_line);
+        let done = scenario.as_ref().map_err(Clone::clone);
+        let done =
+            done.and_then(|(scenario, _)| scenario.run(seed, &self.windows).map_err(one_line));
         let error = done.as_ref().err().cloned();
         let outcome = match done {
-            Ok(report) => Outcome::Done(Box::new(report)),
+            Ok(report) => Outcome::Done(report),
             Err(error) => Outcome::Failed {
-                scenario: &self.base.name,
+                scenario: self.base.name(),
                 seed,
-                parameters: self
-                    .scenario(index)
-                    .map(|scenario| scenario.parameters())
+                parameters: scenario
+                    .map(|(scenario, _)| scenario.parameters())
                     .unwrap_or_default(),
                 error,
             },

@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use super::execute::{lock, read_manifest, read_records, record_files};
 use super::overview::Row;
-use super::{MANIFEST, Shard, Sweep, SweepError, plain};
+use super::{MANIFEST, Shard, Sweep, SweepError};
 use crate::output::{Output, csv};
+use crate::scenario::shown;
 
 /// Most runs that differ or are missing which a message names.
 const NAMED: usize = 10;
@@ -28,6 +29,11 @@ pub struct Merged {
 /// Columns of the table that come first, and those that come last.
 const FIRST: &[&str] = &["seed", "from_ms", "to_ms"];
 const LAST: &[&str] = &["error"];
+/// Of those, the window's.
+const WINDOW: &[&str] = &["from_ms", "to_ms"];
+
+/// What says how fast the machine was, not what the run gave.
+const TIMES: &[&str] = &["wall_s", "setup_s"];
 
 impl Merged {
     /// Reads the folders.
@@ -211,12 +217,14 @@ impl Merged {
         let fixed = [FIRST, LAST].concat();
         let middle = names.iter().map(String::as_str);
         let middle: Vec<&str> = middle.filter(|name| !fixed.contains(name)).collect();
-        let columns = [FIRST, &middle, LAST].concat();
+        let mut columns = [FIRST, &middle, LAST].concat();
+        // Data centres have no windows.
+        columns.retain(|name| names.contains(*name) || !WINDOW.contains(name));
         let keys = self.sweep.axes.iter().map(|axis| axis.key.as_str());
         let header = std::iter::once("run").chain(keys).chain(columns.clone());
         let header: Vec<String> = header.map(str::to_owned).collect();
         let rows = self.rows().map(|(index, mut row)| {
-            let swept = self.sweep.swept(index).map(|(_, value)| plain(value));
+            let swept = self.sweep.swept(index).map(|(_, value)| shown(value));
             let counted = columns
                 .iter()
                 .map(|name| row.remove(*name).unwrap_or_default());
@@ -239,12 +247,12 @@ impl Sweep {
     }
 }
 
-/// Whether two records say the same, but for the time that the run took.
+/// Whether two records say the same, but for the times that the run took.
 fn same(one: &str, other: &str) -> bool {
     let content = |text: &str| {
         let mut value: Value = serde_json::from_str(text).unwrap_or_default();
         if let Some(object) = value.as_object_mut() {
-            object.remove("wall_s");
+            object.retain(|key, _| !TIMES.contains(&key.as_str()));
         }
         value
     };
@@ -257,9 +265,8 @@ fn rows(record: &str) -> Vec<Row> {
         return Vec::new();
     };
     // What the columns of swept keys say already, or does not belong to the result.
-    for key in ["run", "swept", "parameters", "scenario", "wall_s"] {
-        record.remove(key);
-    }
+    let other = ["run", "swept", "parameters", "scenario"];
+    record.retain(|key, _| !other.contains(&key.as_str()) && !TIMES.contains(&key.as_str()));
     let windows = match record.remove("windows") {
         Some(Value::Array(windows)) if !windows.is_empty() => windows,
         _ => vec![Value::Null],
@@ -287,7 +294,8 @@ fn flatten(name: &str, value: &Value, into: &mut Row) {
             }
             return;
         }
-        Value::Null => return,
+        // Groups by size are not the same in all runs.
+        Value::Null | Value::Array(_) => return,
         Value::String(text) => text.clone(),
         Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
             Some(number) => {

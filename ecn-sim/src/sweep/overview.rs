@@ -6,96 +6,167 @@ use toml::Value;
 
 use super::Sweep;
 use super::values::Axis;
-use crate::figure::{FigureError, LOOKS, Line, LineFigure, Panel};
+use crate::experiment::Experiment;
+use crate::figure::{FigureError, LOOKS, Line, LineFigure, Panel, decades};
+use crate::scenario::shown;
+use crate::units::{DurationText, Fraction, Rate, Size};
 
-/// A record's values in one window, by column of the table.
+/// A record's values, in one window if it has windows, by column of the table.
 pub(super) type Row = BTreeMap<String, String>;
 
 /// Columns of Fig. 1 that have a panel.
 const SHARES: &[&str] = &["root", "inter_switch", "local", "remote", "victim"];
 
+/// Those of data centres, with their panels' titles.
+const SLOWDOWNS: &[(&str, &str)] = &[
+    ("fct_slowdown.p50", "Median slowdown"),
+    ("fct_slowdown.p95", "Slowdown, 95th percentile"),
+    ("fct_slowdown.p99", "Slowdown, 99th percentile"),
+];
+
 /// Sum and number of values.
 type Mean = (f64, f64);
 
+/// A key's value as a number, in a unit of its kind.
+fn number(value: &Value) -> Option<(f64, &'static str)> {
+    if let Some(whole) = value.as_integer() {
+        return Some((whole as f64, ""));
+    }
+    let text = value.as_str()?;
+    if let Ok(fraction) = text.parse::<Fraction>() {
+        return Some((fraction.as_f64(), ""));
+    }
+    if let Ok(size) = text.parse::<Size>() {
+        return Some((size.bytes() as f64 / 1e3, " (kB)"));
+    }
+    if let Ok(rate) = text.parse::<Rate>() {
+        return Some((rate.bits_per_s() as f64 / 1e9, " (Gb/s)"));
+    }
+    let time = text.parse::<DurationText>().ok()?;
+    Some((time.as_nanos() as f64 / 1e3, " (us)"))
+}
+
+/// The panel of a column, if it has one: where it stands, and its title.
+fn panel(column: &str) -> Option<(usize, &str)> {
+    let slowdowns = SLOWDOWNS.iter().zip(0..);
+    for ((name, title), place) in slowdowns {
+        if column == *name {
+            return Some((place, title));
+        }
+    }
+    let class = column.strip_prefix("classes.");
+    let class = class.and_then(|class| class.strip_suffix(".share"));
+    let share = class.or_else(|| SHARES.contains(&column).then_some(column));
+    share.map(|share| (0, share))
+}
+
 impl Sweep {
-    /// The figure: a panel per share, its mean over the seeds; a line per window, or per value of the
-    /// other key if there is one window. None if the sweep has other keys than that, or too many lines.
+    /// The figure: a panel per share or percentile, its mean over the seeds; a line per window, or per value
+    /// of the other key if there is one window or none. None if the sweep has other keys than that, or too
+    /// many lines.
     pub(super) fn overview(
         &self,
         rows: impl Iterator<Item = (usize, Row)>,
     ) -> Option<Result<String, FigureError>> {
-        let is_number = |axis: &&Axis| axis.values.iter().all(Value::is_integer);
-        let x = self.axes.iter().filter(is_number);
-        let x = x.max_by_key(|axis| axis.values.len())?;
+        let numbers = |axis: &Axis| -> Option<(Vec<f64>, &'static str)> {
+            let all: Vec<_> = axis.values.iter().map(number).collect::<Option<_>>()?;
+            let unit = all.first()?.1;
+            let same = all.iter().all(|(_, other)| *other == unit);
+            same.then(|| (all.into_iter().map(|(number, _)| number).collect(), unit))
+        };
+        let of_numbers = self.axes.iter().filter(|axis| numbers(axis).is_some());
+        // Whole numbers rather than others.
+        let x = of_numbers
+            .max_by_key(|axis| (axis.values.iter().all(Value::is_integer), axis.values.len()))?;
+        let (numbers, unit) = numbers(x)?;
         let other = self.axes.iter().find(|axis| axis.key != x.key);
         if self.axes.len() > 2 || x.values.len() < 2 {
             return None;
         }
-        // By share, then by line, then by x.
-        let mut means: BTreeMap<String, BTreeMap<usize, BTreeMap<i64, Mean>>> = BTreeMap::new();
+        let is_fabric = matches!(self.base, Experiment::Fabric(_));
+        // By panel, then by line, then by place on the x axis.
+        let mut means: BTreeMap<_, BTreeMap<usize, BTreeMap<usize, Mean>>> = BTreeMap::new();
         let mut windows: Vec<String> = Vec::new();
         for (index, row) in rows {
-            let number = |column: &str| row.get(column)?.parse::<f64>().ok();
-            let (Some(from), Some(to)) = (row.get("from_ms"), row.get("to_ms")) else {
-                continue;
+            let window = match (row.get("from_ms"), row.get("to_ms")) {
+                (Some(from), Some(to)) => format!("{from}..{to} ms"),
+                _ if is_fabric => "all".to_owned(),
+                _ => continue,
             };
-            let window = format!("{from}..{to} ms");
             let known = windows.iter().position(|known| *known == window);
             let mut line = known.unwrap_or_else(|| {
                 windows.push(window);
                 windows.len() - 1
             });
-            let value = |axis: &Axis| {
+            let place = |axis: &Axis| {
                 let mut swept = self.swept(index);
-                swept.find(|(key, _)| **key == axis.key).map(|(_, v)| v)
+                let (_, value) = swept.find(|(key, _)| **key == axis.key)?;
+                axis.values.iter().position(|known| known == value)
             };
             if let Some(other) = other {
-                line = other.values.iter().position(|v| Some(v) == value(other))?;
+                line = place(other)?;
             }
-            let at = value(x)?.as_integer()?;
-            for column in row.keys() {
-                let class = column.strip_prefix("classes.");
-                let class = class.and_then(|class| class.strip_suffix(".share"));
-                if class.is_none() && !SHARES.contains(&column.as_str()) {
+            let at = place(x)?;
+            for (column, value) in &row {
+                let Some((order, title)) = panel(column) else {
                     continue;
-                }
-                let lines = means.entry(class.unwrap_or(column).to_owned()).or_default();
+                };
+                let lines = means.entry((order, title.to_owned())).or_default();
                 let mean = lines.entry(line).or_default().entry(at).or_default();
-                *mean = (mean.0 + number(column)?, mean.1 + 1.0);
+                *mean = (mean.0 + value.parse::<f64>().ok()?, mean.1 + 1.0);
             }
         }
         let (labels, note) = match other {
             Some(_) if windows.len() != 1 => return None,
             Some(axis) => {
-                let labels = axis.values.iter().map(super::plain).collect();
-                (labels, format!("lines: {}, in {}", axis.key, windows[0]))
+                let labels = axis.values.iter().map(shown).collect();
+                let window = match is_fabric {
+                    true => String::new(),
+                    false => format!(", in {}", windows[0]),
+                };
+                (labels, format!("lines: {}{window}", axis.key))
             }
             None => (windows, String::new()),
         };
         if labels.len() > LOOKS.len() || means.is_empty() {
             return None;
         }
-        let line = |(line, points): (usize, BTreeMap<i64, Mean>)| Line {
-            label: labels[line].clone(),
-            points: points
-                .into_iter()
-                .map(|(x, (sum, count))| (x as f64, sum / count))
-                .collect(),
-            look: line,
+        let mean = |(sum, count): Mean| match is_fabric {
+            true => (sum / count).log10(),
+            false => sum / count,
         };
-        let panels = means.into_iter().map(|(share, lines)| Panel {
-            title: share.replace('_', "-"),
+        let line = |(line, points): (usize, BTreeMap<usize, Mean>)| {
+            let points = points.into_iter().map(|(at, sum)| (numbers[at], mean(sum)));
+            let mut points: Vec<_> = points.collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Line {
+                label: labels[line].clone(),
+                points,
+                look: line,
+            }
+        };
+        let panels = means.into_iter().map(|((_, title), lines)| Panel {
+            title: title.replace('_', "-"),
             note: note.clone(),
             lines: lines.into_iter().map(line).collect(),
         });
-        let figure = LineFigure {
-            title: format!("{} over {}", self.base.name, x.key),
-            x_label: x.key.clone(),
+        let mut figure = LineFigure {
+            title: format!("{} over {}", self.base.name(), x.key),
+            x_label: format!("{}{unit}", x.key),
             y_label: "share of the link's rate, mean over the seeds".to_owned(),
             y_at_least: 1.0,
             panels: panels.collect(),
             ..LineFigure::default()
         };
+        if is_fabric {
+            let lines = figure.panels.iter().flat_map(|panel| &panel.lines);
+            let points = lines.flat_map(|line| &line.points);
+            let most = points.map(|point| point.1).fold(2_f64.log10(), f64::max);
+            figure.y_label = "slowdown, mean over the seeds".to_owned();
+            figure.y_at_least = most;
+            figure.y_ticks = decades(1.0, 1.5 * 10_f64.powf(most), |value| format!("{value}"));
+            figure.every_point = true;
+        }
         Some(figure.to_svg())
     }
 }

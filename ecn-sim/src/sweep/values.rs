@@ -2,10 +2,11 @@
 
 use toml::Value;
 
-use super::{MOST_RUNS, one_line, plain};
+use super::{MOST_RUNS, one_line};
 use crate::engine::{NS, Time};
+use crate::experiment::Experiment;
 use crate::keyword::suggestion;
-use crate::scenario::{Scenario, span};
+use crate::scenario::{shown, span};
 
 /// A key and the values that it takes in turn.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,18 +17,18 @@ pub(super) struct Axis {
 
 impl Axis {
     /// `key` with the values of a list or range, each checked and in the form that it is printed in.
-    pub fn new(key: String, value: &Value, base: &Scenario) -> Result<Self, String> {
+    pub fn new(key: String, value: &Value, base: &Experiment) -> Result<Self, String> {
         // The key first: what it takes is known only then.
-        let current = base.parameters().remove(&key);
+        let current = base.keys().remove(&key);
         let current = current.unwrap_or(Value::Boolean(false));
         base.clone().set(&key, &current).map_err(one_line)?;
         let mut values = Vec::new();
         for value in list(&key, value)? {
             let mut scenario = base.clone();
             scenario.set(&key, &value).map_err(one_line)?;
-            let value = scenario.parameters().remove(&key).unwrap_or(value);
+            let value = scenario.keys().remove(&key).unwrap_or(value);
             if values.contains(&value) {
-                return Err(format!("{key}: {} is given twice", plain(&value)));
+                return Err(format!("{key}: {} is given twice", shown(&value)));
             }
             values.push(value);
         }

@@ -16,16 +16,32 @@ impl Run<'_> {
     /// Something that always holds does not, at a port.
     #[cold]
     pub(in crate::fabric) fn broken(&mut self, what: impl Into<String>, port: u32) {
-        let error = RunError::Invariant {
-            what: what.into(),
-            place: self.topology.port_name(port),
-            ns: self.now() / NS,
-        };
-        self.stop(error);
+        self.breaks(what.into(), self.topology.port_name(port));
+    }
+
+    /// The same, in a class of a port's data.
+    #[cold]
+    pub(super) fn broken_in(&mut self, what: impl Into<String>, port: u32, class: u8) {
+        self.breaks(what.into(), self.name(port, class));
+    }
+
+    fn breaks(&mut self, what: String, place: String) {
+        let ns = self.now() / NS;
+        self.stop(RunError::Invariant { what, place, ns });
+    }
+
+    /// A port, and its class if there are several.
+    fn name(&self, port: u32, class: u8) -> String {
+        let name = self.topology.port_name(port);
+        if self.ports.classes(port).len() == 1 {
+            name
+        } else {
+            format!("{name} priority {class}")
+        }
     }
 
     /// Keeps the first error, and has the run look at it before the next event.
-    fn stop(&mut self, error: RunError) {
+    pub(in crate::fabric) fn stop(&mut self, error: RunError) {
         self.error.get_or_insert(error);
         self.until_check = 0;
     }
@@ -33,43 +49,49 @@ impl Run<'_> {
     /// Looks at everything that waits: memory is what the queues hold.
     #[cold]
     pub(super) fn check(&mut self) {
-        let mut came_by = vec![0_u64; self.ports.len()];
-        for number in self.topology.hosts..self.ports.len() as u32 {
-            let port = &self.ports[number as usize];
-            let (mut id, mut queued) = (port.data.head, 0);
-            let first = self.topology.ports(port.node).start;
+        let places = self.ports.place(self.topology.hosts, 0)..self.ports.places();
+        let mut came_by = vec![0_u64; places.end as usize];
+        for place in places.clone() {
+            let (number, class) = self.ports.at(place);
+            let own = self.ports.class(number, class);
+            let (mut id, mut queued) = (own.first(), 0);
+            let first = self.topology.ports(self.ports[number as usize].node).start;
             while id != NONE {
                 let packet = &self.packets[id];
                 queued += u64::from(packet.bytes);
                 if self.lossless {
                     let ingress = first + u32::from(packet.ingress);
                     let bytes = u32::from(packet.bytes);
-                    came_by[ingress as usize] += u64::from(match self.credits {
+                    let came = self.ports.place(ingress, class);
+                    came_by[came as usize] += u64::from(match self.credits {
                         None => bytes,
                         Some(_) => blocks(bytes),
                     });
                 }
                 id = packet.link;
             }
-            if queued != u64::from(port.queued) {
-                return self.broken("a queue does not hold the bytes that it counts", number);
+            if queued != u64::from(own.queued) {
+                let what = "a queue does not hold the bytes that it counts";
+                return self.broken_in(what, number, class);
             }
         }
-        let ports = self.topology.hosts..self.ports.len() as u32;
         let mut used = vec![0_u64; self.memories.len()];
-        for number in ports {
-            let port = &self.ports[number as usize];
+        for place in places {
+            let (number, class) = self.ports.at(place);
+            let own = self.ports.class(number, class);
             let held = match &self.credits {
-                None => u64::from(port.shared) + u64::from(port.headroom),
-                Some(credits) => u64::from(credits.held(number)),
+                None => u64::from(own.shared) + u64::from(own.headroom),
+                Some(credits) => u64::from(credits.held(place)),
             };
-            if held != came_by[number as usize] {
-                return self.broken("a port does not hold the bytes that came by it", number);
+            if held != came_by[place as usize] {
+                let what = "a port does not hold the bytes that came by it";
+                return self.broken_in(what, number, class);
             }
-            used[port.node as usize] += u64::from(if self.lossless {
-                port.shared
+            let switch = self.ports[number as usize].node;
+            used[switch as usize] += u64::from(if self.lossless {
+                own.shared
             } else {
-                port.queued
+                own.queued
             });
         }
         for (switch, memory) in self.memories.iter().enumerate() {
@@ -83,8 +105,9 @@ impl Run<'_> {
     /// Data packets that wait in switches.
     fn waiting(&self) -> u64 {
         let mut waiting = 0;
-        for port in &self.ports[self.topology.hosts as usize..] {
-            let mut id = port.data.head;
+        let switches = self.topology.hosts..self.ports.len() as u32;
+        for (_, class) in switches.flat_map(|port| self.ports.classes(port)) {
+            let mut id = class.first();
             while id != NONE {
                 waiting += 1;
                 id = self.packets[id].link;
@@ -93,11 +116,16 @@ impl Run<'_> {
         waiting
     }
 
-    /// Something that waits while nothing is to come.
-    fn deadlock(&self) -> Option<u32> {
-        (0..self.ports.len() as u32).find(|port| {
-            let port = &self.ports[*port as usize];
-            !port.data.is_empty() || !port.control.is_empty()
+    /// Where something waits while nothing is to come.
+    fn deadlock(&self) -> Option<String> {
+        let ports = (0..).zip(self.ports.iter());
+        let mut stuck = ports.filter(|(_, port)| port.has_waiting());
+        let (number, _) = stuck.next()?;
+        let mut classes = self.ports.classes(number);
+        let class = classes.find(|(_, class)| class.first() != NONE);
+        Some(match class {
+            Some((class, _)) => self.name(number, class),
+            None => self.topology.port_name(number),
         })
     }
 }
@@ -114,6 +142,7 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
     let errors = parts.iter_mut().filter_map(|part| part.error.take());
     let first = errors.min_by_key(|error| match error {
         RunError::Invariant { ns, .. } => *ns,
+        RunError::Stopped { .. } => Time::MAX,
         _ => 0,
     });
     if let Some(error) = first {
@@ -124,12 +153,8 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
     let on_links: i64 = parts.iter().map(|part| part.data_on_links).sum();
     let (sent, delivered) = (sum(|part| part.data_sent), sum(|part| part.data_delivered));
     let dropped = sum(|part| part.counts.dropped_packets);
-    let ns = parts
-        .iter()
-        .map(|part| part.now())
-        .max()
-        .unwrap_or_default()
-        / NS;
+    let end = parts.iter().map(Run::now).max().unwrap_or_default();
+    let ns = end / NS;
     let known = delivered + dropped + waiting;
     if Some(sent) != known.checked_add_signed(on_links) {
         return Err(RunError::Invariant {
@@ -145,23 +170,18 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
     let flows = sum(|part| part.flows.len() as u64);
     let packets = sum(|part| part.packets.len() as u64);
     if over && (flows > 0 || packets > 0) {
-        let stuck = parts
-            .iter()
-            .find_map(|part| Some(part.topology.port_name(part.deadlock()?)));
+        let stuck = parts.iter().find_map(Run::deadlock);
         return Err(RunError::Deadlock {
             waiting: packets,
             place: stuck.unwrap_or_else(|| "no port".to_owned()),
             ns,
         });
     }
-    let mut counts = Counts::default();
-    let end = parts
-        .iter()
-        .map(|part| part.now())
-        .max()
-        .unwrap_or_default();
+    let mut counts = Counts {
+        end,
+        ..Counts::default()
+    };
     for mut part in parts {
-        part.sample(end);
         match (&mut counts.series, part.series.take()) {
             (Some(series), Some(other)) => series.join(&other),
             (series, other) => *series = other.map(Series::ended),
@@ -169,7 +189,7 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
         if let Some(trace) = part.trace.take() {
             counts.trace.get_or_insert_default().extend(trace.changes);
         }
-        counts.unfinished.extend(part.unfinished());
+        counts.unfinished.extend(part.unfinished(end));
         let own = part.counts;
         counts.flows_started += own.flows_started;
         counts.finished.extend(own.finished);
@@ -178,11 +198,13 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
         counts.pause_frames += own.pause_frames;
         counts.marked_packets += own.marked_packets;
         counts.undetermined_packets += own.undetermined_packets;
-        counts.data_packet_hops += own.data_packet_hops;
-        counts.packet_hops += own.packet_hops;
+        counts.data_packet_hops += part.hops[1];
+        counts.packet_hops += part.hops[0] + part.hops[1];
         counts.events += own.events;
         counts.most_packets += part.packets.most() as u64;
     }
+    let flows = counts.finished.iter().chain(&counts.unfinished);
+    counts.head_of_line_victims = flows.filter(|flow| flow.is_victim()).count() as u64;
     if let Some(trace) = &mut counts.trace {
         trace.sort_by_key(|change| (change.time, change.port));
     }
@@ -244,28 +266,42 @@ mod tests {
     /// A port that is paused for ever holds up those before it.
     #[test]
     fn a_deadlock_stops_the_run() {
-        let error = spoilt(&[], |run| {
-            let to = run.upcoming.unwrap().to;
-            let last = run.topology.peer[to as usize];
-            run.ports[last as usize].off = true;
-        });
-        assert!(
-            matches!(error, RunError::Deadlock { waiting: 1.., .. }),
-            "{error}"
-        );
+        for (priorities, paused) in [(1, 0), (3, 2)] {
+            let error = spoilt(&[&format!("priorities={priorities}")], |run| {
+                let to = run.upcoming.unwrap().to;
+                let last = run.topology.peer[to as usize];
+                run.ports[last as usize].off = 1 << paused;
+            });
+            assert!(
+                matches!(error, RunError::Deadlock { waiting: 1.., .. }),
+                "{error}"
+            );
+            // Where there are several, it says which.
+            let named = error.to_string().contains(" priority 2, and nothing moves");
+            assert_eq!(named, priorities == 3, "{error}");
+        }
     }
 
     /// The bound is sharp enough to matter: what is needed is used up to a packet or so.
     #[test]
     fn headroom_is_used() {
-        let scenario = scenario(&["buffer=32kB", "thresholds=static", "xoff=2kB"]);
-        let topology = scenario.topology().unwrap();
-        let needed = scenario.headroom();
-        for (missing, lossless) in [(0, true), (4 * 1_062, false)] {
-            let mut run = Run::new(&scenario, &topology, Part::ALL, 1).unwrap();
-            run.limits.headroom = (needed - missing) as u32;
-            run.advance(Time::MAX);
-            assert_eq!(finish(vec![run]).is_ok(), lossless, "{missing}");
+        for (priorities, buffer) in [(1, "32kB"), (2, "60kB")] {
+            let (priorities, buffer) = (
+                format!("priorities={priorities}"),
+                format!("buffer={buffer}"),
+            );
+            let scenario = scenario(&[&priorities, &buffer, "thresholds=static", "xoff=2kB"]);
+            let topology = scenario.topology().unwrap();
+            for (missing, lossless) in [(0, true), (4 * 1_062, false)] {
+                let mut run = Run::new(&scenario, &topology, Part::ALL, 1).unwrap();
+                run.limits.headroom -= missing;
+                run.advance(Time::MAX);
+                assert_eq!(
+                    finish(vec![run]).is_ok(),
+                    lossless,
+                    "{missing} {priorities}"
+                );
+            }
         }
     }
 }

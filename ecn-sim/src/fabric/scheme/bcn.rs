@@ -4,7 +4,7 @@ use ecn_core::bcn::{Feedback, Gains, Granularity, Key, Limiter, Policy, PolicyEr
 use ecn_core::response::Ratio;
 use serde::{Deserialize, Serialize};
 
-use super::{Notice, Sending, transmission};
+use super::{Ends, Notice, Sending, transmission};
 use crate::engine::Time;
 use crate::fabric::parameters::Auto;
 use crate::keywords;
@@ -192,15 +192,21 @@ pub const UNTAGGED: u32 = u32::MAX;
 #[derive(Clone, Debug, Default)]
 pub struct Limiters(Vec<Limited>);
 
+impl Ends {
+    fn key(self, granularity: Granularity) -> Key {
+        Key::new(granularity, self.from.into(), self.to.into(), self.class)
+    }
+}
+
 impl Limiters {
     /// The finest limiter for packets between two hosts.
-    fn find(&self, rules: &Rules, (from, to): (u32, u32)) -> Option<usize> {
+    fn find(&self, rules: &Rules, ends: Ends) -> Option<usize> {
         if self.0.is_empty() {
             return None;
         }
         let mut granularity = Some(rules.granularity);
         while let Some(this) = granularity {
-            let key = Key::new(this, from.into(), to.into(), 0);
+            let key = ends.key(this);
             let found = self.0.iter().position(|limited| limited.key == key);
             if found.is_some() {
                 return found;
@@ -213,7 +219,7 @@ impl Limiters {
     /// From the start of a packet to that of the next one of its flow.
     #[inline]
     pub fn sends(&mut self, rules: &Rules, packet: &Sending) -> Option<Time> {
-        let found = self.find(rules, (packet.from, packet.to))?;
+        let found = self.find(rules, packet.ends)?;
         let limited = &mut self.0[found];
         let gap = transmission(packet.bytes, limited.limiter.rate()?);
         limited.next = limited.next.max(packet.now) + gap;
@@ -222,19 +228,19 @@ impl Limiters {
 
     /// The congestion point that packets between two hosts are tagged with.
     #[inline]
-    pub fn tag(&self, rules: &Rules, from: u32, to: u32) -> u32 {
-        let found = self.find(rules, (from, to));
+    pub fn tag(&self, rules: &Rules, ends: Ends) -> u32 {
+        let found = self.find(rules, ends);
         found.map_or(UNTAGGED, |found| self.0[found].point)
     }
 
     /// A flow between two hosts ends: its limiter goes with it (S). What is shared stays.
-    pub fn ends(&mut self, (from, to): (u32, u32)) {
-        let key = Key::new(Granularity::Flow, from.into(), to.into(), 0);
+    pub fn ends(&mut self, ends: Ends) {
+        let key = ends.key(Granularity::Flow);
         self.0.retain(|limited| limited.key != key);
     }
 
     /// A notification for packets between two hosts.
-    pub fn notified(&mut self, rules: &Rules, now: Time, ends: (u32, u32), notice: Notice) {
+    pub fn notified(&mut self, rules: &Rules, now: Time, ends: Ends, notice: Notice) {
         let feedback = unpacked(notice.feedback);
         let falls = feedback.value(&rules.policy) < 0;
         let at = match self.find(rules, ends) {
@@ -247,9 +253,9 @@ impl Limiters {
                     let link = key.granularity == Granularity::Link as u32;
                     link || self.0.len() + 1 < rules.limiters as usize
                 };
-                let (from, to) = (ends.0.into(), ends.1.into());
+                let (from, to) = (ends.from.into(), ends.to.into());
                 self.0.push(Limited {
-                    key: Key::fall_back(rules.granularity, from, to, 0, free),
+                    key: Key::fall_back(rules.granularity, from, to, ends.class, free),
                     limiter: Limiter::default(),
                     point: notice.point,
                     next: now,

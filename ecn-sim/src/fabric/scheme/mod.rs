@@ -153,7 +153,7 @@ pub struct Parameters {
 pub struct Network {
     /// The links' rate.
     pub line: Rate,
-    /// Memory of a port, bytes.
+    /// Memory of a port, of each virtual lane if it has those, bytes.
     pub buffer: u64,
     /// Round trip on the longest path, while nothing else is sent.
     pub idle_rtt: Time,
@@ -221,15 +221,24 @@ pub enum Sender {
     Hp(hp::Flow),
 }
 
+/// What flows have in common that share a limiter (BCN).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// By which host.
+    pub from: u32,
+    /// To which.
+    pub to: u32,
+    /// In which class of data.
+    pub class: u8,
+}
+
 /// A packet that a sender sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
     /// When.
     pub now: Time,
-    /// By which host.
-    pub from: u32,
-    /// To which.
-    pub to: u32,
+    /// Between whom.
+    pub ends: Ends,
     /// Its length.
     pub bytes: u32,
     /// How long it takes on the link.
@@ -290,7 +299,7 @@ impl Control {
             (Rules::Qcn(rules), Sender::Qcn(flow)) => flow.sends(rules, now, bytes),
             (Rules::Hp(_), Sender::Hp(flow)) => return flow.sends(packet.wire),
             (Rules::Bcn(rules), _) => {
-                return self.limiters[packet.from as usize].sends(rules, packet);
+                return self.limiters[packet.ends.from as usize].sends(rules, packet);
             }
             _ => None,
         };
@@ -299,16 +308,16 @@ impl Control {
 
     /// The tag of a packet to come: the congestion point that its limiter obeys (BCN).
     #[inline]
-    pub fn tag(&self, from: u32, to: u32) -> Option<u32> {
+    pub fn tag(&self, ends: Ends) -> Option<u32> {
         match &self.rules {
-            Rules::Bcn(rules) => Some(self.limiters[from as usize].tag(rules, from, to)),
+            Rules::Bcn(rules) => Some(self.limiters[ends.from as usize].tag(rules, ends)),
             _ => None,
         }
     }
 
     /// A flow between two hosts is finished.
-    pub fn ends(&mut self, ends: (u32, u32)) {
-        if let Some(limiters) = self.limiters.get_mut(ends.0 as usize) {
+    pub fn ends(&mut self, ends: Ends) {
+        if let Some(limiters) = self.limiters.get_mut(ends.from as usize) {
             limiters.ends(ends);
         }
     }
@@ -343,13 +352,13 @@ impl Control {
     }
 
     /// A sender gets the notification of a switch's port, for a packet of a flow between these hosts.
-    pub fn told(&mut self, sender: &mut Sender, now: Time, ends: (u32, u32), notice: Notice) {
+    pub fn told(&mut self, sender: &mut Sender, now: Time, ends: Ends, notice: Notice) {
         match (&self.rules, sender) {
             (Rules::Qcn(rules), Sender::Qcn(flow)) => {
                 flow.notified(rules, now, notice.feedback as u8);
             }
             (Rules::Bcn(rules), _) => {
-                self.limiters[ends.0 as usize].notified(rules, now, ends, notice);
+                self.limiters[ends.from as usize].notified(rules, now, ends, notice);
             }
             _ => {}
         }
@@ -359,7 +368,7 @@ impl Control {
 /// What a switch's port tells a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The port.
+    /// The port, and class of its data.
     pub point: u32,
     /// QCN: 6 bits. BCN: see [`bcn::packed`].
     pub feedback: u32,

@@ -1,7 +1,7 @@
 //! TCD's parameters; the ports' states are [`ecn_core::tcd`].
 
 use ecn_core::response::Ratio;
-use ecn_core::tcd::{Policy, max_on_cbfc_ns, max_on_pfc_ns};
+use ecn_core::tcd::{Policy, growth_bytes, max_on_cbfc_ns, max_on_pfc_ns};
 use serde::{Deserialize, Serialize};
 
 use crate::fabric::parameters::Auto;
@@ -16,8 +16,12 @@ pub struct Parameters {
     pub epsilon: Fraction,
     /// max(T_on). `auto`: by the flow control and `epsilon`.
     pub max_on: Auto<DurationText>,
-    /// How long a port looks whether its queue drains. `auto`: `max_on` (R).
-    pub drain_window: Auto<DurationText>,
+    /// A queue that is longer by more than this has grown. `auto`: what congestion of degree `epsilon` adds in `max_on`, or
+    /// two packets, of which one comes and one goes, if these are more.
+    pub growth: Auto<Size>,
+    /// What pauses held back may need so many times as long to drain: r/(1 - r) if a link is used to the part r
+    /// without them (R).
+    pub patience: u32,
     /// A longer queue is congestion. `auto`: the scheme's threshold.
     pub threshold: Auto<Size>,
 }
@@ -27,7 +31,8 @@ impl Default for Parameters {
         Self {
             epsilon: Fraction::ratio(1, 20),
             max_on: Auto::Auto,
-            drain_window: Auto::Auto,
+            growth: Auto::Auto,
+            patience: 2,
             threshold: Auto::Auto,
         }
     }
@@ -35,13 +40,11 @@ impl Default for Parameters {
 
 /// What makes ports go ON and OFF.
 #[derive(Clone, Copy, Debug)]
-pub enum Pattern {
+pub enum Turns {
     /// Pauses.
     Pfc {
         /// Xoff - Xon, bytes.
         gap: u32,
-        /// The links' rate, bytes per second.
-        line: u64,
         /// From a pause to its effect, ns.
         tau_ns: u64,
     },
@@ -50,6 +53,17 @@ pub enum Pattern {
         /// Time from one message to the next, ns.
         period_ns: u64,
     },
+}
+
+/// How ports go ON and OFF.
+#[derive(Clone, Copy, Debug)]
+pub struct Pattern {
+    /// Why.
+    pub turns: Turns,
+    /// The links' rate, bytes per second.
+    pub line: u64,
+    /// A full packet, bytes.
+    pub frame: u32,
 }
 
 impl Parameters {
@@ -67,26 +81,31 @@ impl Parameters {
                 .then_some(ns)
                 .ok_or_else(|| ModelError::new(key, time, reason))
         };
-        let max_on_ns = match (self.max_on, pattern) {
+        let (num, den) = (self.epsilon.numerator(), self.epsilon.denominator());
+        let epsilon = Ratio::new(num.into(), den.into());
+        let refused = || {
+            let reason = "a value above 0 with max_on up to 1s is allowed";
+            ModelError::new("epsilon", self.epsilon, reason)
+        };
+        let line = pattern.line;
+        let max_on_ns = match (self.max_on, pattern.turns) {
             (Auto::Is(time), _) => within("max_on", time)?,
-            (Auto::Auto, Pattern::Credits { period_ns }) => max_on_cbfc_ns(period_ns),
-            (Auto::Auto, Pattern::Pfc { gap, line, tau_ns }) => {
-                let (num, den) = (self.epsilon.numerator(), self.epsilon.denominator());
-                max_on_pfc_ns(gap, line, tau_ns, Ratio::new(num.into(), den.into()))
-                    .filter(|ns| *ns <= MOST_NS)
-                    .ok_or_else(|| {
-                        let reason = "a value above 0 with max_on up to 1s is allowed";
-                        ModelError::new("epsilon", self.epsilon, reason)
-                    })?
-            }
+            (Auto::Auto, Turns::Credits { period_ns }) => max_on_cbfc_ns(period_ns),
+            (Auto::Auto, Turns::Pfc { gap, tau_ns }) => max_on_pfc_ns(gap, line, tau_ns, epsilon)
+                .filter(|ns| *ns <= MOST_NS)
+                .ok_or_else(refused)?,
+        };
+        let growth = match self.growth {
+            Auto::Is(size) => size.bytes(),
+            Auto::Auto => growth_bytes(max_on_ns, line, epsilon)
+                .ok_or_else(refused)?
+                .max(2 * u64::from(pattern.frame)),
         };
         Ok(Policy {
             threshold_bytes: self.threshold.or(Size::from_bytes(threshold)).bytes(),
             max_on_ns,
-            window_ns: match self.drain_window {
-                Auto::Auto => max_on_ns,
-                Auto::Is(time) => within("drain_window", time)?,
-            },
+            growth_bytes: growth,
+            patience: self.patience.into(),
         })
     }
 }
@@ -96,27 +115,43 @@ impl Parameters {
 mod tests {
     use super::*;
 
-    const PFC: Pattern = Pattern::Pfc {
-        gap: 3_000,
+    const PFC: Pattern = Pattern {
+        turns: Turns::Pfc {
+            gap: 3_000,
+            tau_ns: 2_000,
+        },
         line: 12_500_000_000,
-        tau_ns: 2_000,
+        frame: 1_062,
     };
 
     #[test]
     fn auto_follows_from_the_flow_control() {
-        let policy = |max_on_ns, window_ns| Policy {
+        let policy = |max_on_ns, growth_bytes| Policy {
             threshold_bytes: 400_000,
             max_on_ns,
-            window_ns,
+            growth_bytes,
+            patience: 2,
         };
         let mut own = Parameters::default();
         let found = own.rules(PFC, 400_000).unwrap();
-        assert_eq!(found, policy(47_040, 47_040));
-        let credits = Pattern::Credits { period_ns: 5_243 };
+        // Xoff - Xon + C tau.
+        assert_eq!(found, policy(47_040, 27_999));
+        let period_ns = 5_243;
+        let credits = Pattern {
+            turns: Turns::Credits { period_ns },
+            ..PFC
+        };
         let found = own.rules(credits, 400_000).unwrap();
-        assert_eq!(found, policy(5_243, 5_243));
+        assert_eq!(found, policy(5_243, 3_120));
+        let slow = Pattern {
+            line: 1_250_000_000,
+            ..credits
+        };
+        let found = own.rules(slow, 400_000).unwrap();
+        assert_eq!(found, policy(5_243, 2_124));
         own.max_on = Auto::Is(DurationText::from_micros(10));
-        own.drain_window = Auto::Is(DurationText::from_micros(5));
+        assert_eq!(own.rules(PFC, 400_000).unwrap(), policy(10_000, 5_952));
+        own.growth = Auto::Is(Size::from_bytes(5_000));
         assert_eq!(own.rules(PFC, 400_000).unwrap(), policy(10_000, 5_000));
     }
 
@@ -134,6 +169,5 @@ mod tests {
         );
         let long = Auto::Is(DurationText::from_secs(2));
         assert_eq!(refused(&|p| p.max_on = long), "max_on");
-        assert_eq!(refused(&|p| p.drain_window = long), "drain_window");
     }
 }

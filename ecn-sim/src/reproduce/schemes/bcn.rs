@@ -12,7 +12,7 @@ use super::{
 };
 use crate::engine::{MS, Time};
 use crate::fabric::scheme::bcn::{Parameters, UNTAGGED, packed};
-use crate::fabric::scheme::{Control, Notice, Rules, Sender};
+use crate::fabric::scheme::{Control, Ends, Notice, Rules, Sender};
 use crate::fabric::{Counts, Kind as Fabric};
 use crate::model::ModelError;
 use crate::reproduce::ReproduceError;
@@ -163,13 +163,18 @@ fn rules() -> Result<crate::fabric::scheme::bcn::Rules, ReproduceError> {
 /// Packets of a sender that has been told this often, from then on: tagged?
 fn tagged_after(positive: u32) -> Result<bool, ReproduceError> {
     let mut control = Control::new(Rules::Bcn(rules()?), 2);
+    let ends = Ends {
+        from: 0,
+        to: 1,
+        class: 0,
+    };
     let mut told = |offset_bytes| {
         let feedback = packed(Feedback {
             offset_bytes,
             delta_bytes: 0,
         });
-        control.told(&mut Sender::None, 0, (0, 1), Notice { point: 9, feedback });
-        control.tag(0, 1)
+        control.told(&mut Sender::None, 0, ends, Notice { point: 9, feedback });
+        control.tag(ends)
     };
     let mut tag = told(-24_000);
     for _ in 0..positive {

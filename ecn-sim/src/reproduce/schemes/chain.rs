@@ -38,7 +38,7 @@ pub(super) const TRACE: Options = Options {
     threads: 1,
     series: true,
     trace: true,
-    position: None,
+    watch: None,
 };
 
 /// Who congests the end of the chain.
@@ -88,12 +88,22 @@ pub(super) fn chain(
     burst: Burst,
     until: Time,
 ) -> Result<Scenario, ReproduceError> {
+    chain_of(settings, (0.3, 0.4), burst, until)
+}
+
+/// S0 and S1 with these parts of a link's rate, up to `until`, and a burst.
+pub(super) fn chain_of(
+    settings: &[&[&str]],
+    (s0, s1): (f64, f64),
+    burst: Burst,
+    until: Time,
+) -> Result<Scenario, ReproduceError> {
     let all = (0, until);
     let end = BURST + (burst.bytes as f64 / C * 1e12) as Time;
     let bursts =
         (A0..A0 + burst.senders).flat_map(|from| train((from, R1), burst.flow, 1.0, (BURST, end)));
-    let flows = train((S0, R0), FLOW, 0.3, all)
-        .chain(train((S1, R1), FLOW, 0.4, all))
+    let flows = train((S0, R0), FLOW, s0, all)
+        .chain(train((S1, R1), FLOW, s1, all))
         .chain(bursts)
         .collect();
     scenario(Kind::Chain, &settings.concat(), flows)

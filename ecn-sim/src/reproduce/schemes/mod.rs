@@ -113,7 +113,7 @@ const SERIES: Options = Options {
     threads: 1,
     series: true,
     trace: false,
-    position: None,
+    watch: None,
 };
 
 /// A fabric with settings, and flows of its own.
@@ -143,6 +143,7 @@ const fn flow(start: Time, from: u32, to: u32, bytes: u64) -> Arrival {
         to,
         bytes,
         rate: UNLIMITED,
+        priority: 0,
     }
 }
 

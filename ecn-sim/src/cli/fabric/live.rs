@@ -1,0 +1,285 @@
+//! A run of a data centre while it goes on: flows and series as files, and a line of progress.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::super::{Error, FAILED};
+use super::{Columns, table};
+use crate::engine::{MS, Time};
+use crate::fabric::RunError;
+use crate::fabric::measure::Finished;
+use crate::fabric::series::Series;
+use crate::fabric::topology::Topology;
+use crate::fabric::watch::{SoFar, Watch};
+use crate::output::{Growing, Output, OutputError, csv};
+
+/// Files that are there while a run goes on: finished flows as its parts tell of them, and the series so far.
+pub(super) const PARTIAL: [&str; 2] = [FLOWS, SERIES];
+const FLOWS: &str = "flows.csv.part";
+const SERIES: &str = "series.csv.part";
+
+/// Time between two versions of the series, which are written as a whole.
+const SERIES_EVERY: Duration = Duration::from_secs(1);
+
+/// Slowdowns above a million are that, in thousandths.
+const MOST_SLOWDOWN: u64 = 1_000_000_000;
+
+/// What the parts of a run have told.
+#[derive(Debug)]
+pub(super) struct Live {
+    state: Mutex<State>,
+    /// Somebody wants it to stop.
+    stop: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct State {
+    parts: Vec<Part>,
+    /// Slowdowns of the finished flows, in thousandths, within a hundredth.
+    slowdowns: Histogram<u64>,
+    files: Option<Files>,
+    error: Option<OutputError>,
+}
+
+/// What a part told last.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    now: Time,
+    started: u64,
+    finished: usize,
+    dropped: u64,
+    pauses: u64,
+    marked: u64,
+    series: Option<Series>,
+}
+
+#[derive(Debug)]
+struct Files {
+    output: Output,
+    topology: Topology,
+    columns: Columns,
+    flows: Option<Growing>,
+    series_at: Instant,
+}
+
+impl Live {
+    /// With a folder, the files grow there, and a signal stops the run instead of the program; a second one
+    /// stops that.
+    pub fn new(files: Option<(Output, Topology, Columns)>) -> Result<Self, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        if files.is_some() {
+            for signal in [SIGINT, SIGTERM] {
+                flag::register_conditional_shutdown(signal, FAILED.into(), Arc::clone(&stop))
+                    .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+                    .map_err(|error| Error::failed(format!("cannot wait for signals: {error}")))?;
+            }
+        }
+        let files = files.map(|(output, topology, columns)| Files {
+            output,
+            topology,
+            columns,
+            flows: None,
+            series_at: Instant::now(),
+        });
+        let state = State {
+            parts: Vec::new(),
+            slowdowns: Histogram::new_with_max(MOST_SLOWDOWN, 2).map_err(Error::failed)?,
+            files,
+            error: None,
+        };
+        Ok(Self {
+            state: Mutex::new(state),
+            stop,
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far the run is, in a line.
+    pub fn text(&self) -> String {
+        let state = self.state();
+        let sum = |of: fn(&Part) -> u64| state.parts.iter().map(of).sum::<u64>();
+        let now = state.parts.iter().map(|part| part.now).max();
+        let finished = state.slowdowns.len();
+        let slowdown = |part| state.slowdowns.value_at_quantile(part) as f64 / 1e3;
+        let slowdowns = match finished {
+            0 => String::new(),
+            _ => format!(
+                ", slowdown {:.2} (50 %), {:.2} (99 %)",
+                slowdown(0.5),
+                slowdown(0.99)
+            ),
+        };
+        format!(
+            "{:.3} ms simulated; {finished} of {} flows finished{slowdowns}; \
+             dropped {}, pause frames {}, marked {}",
+            now.unwrap_or_default() as f64 / MS as f64,
+            sum(|part| part.started),
+            sum(|part| part.dropped),
+            sum(|part| part.pauses),
+            sum(|part| part.marked),
+        )
+    }
+
+    /// Why there is no result, and what there is.
+    pub fn failed(&self, error: RunError) -> Error {
+        let mut state = self.state();
+        let error = match state.error.take() {
+            Some(error) => Error::failed(error),
+            None => error.into(),
+        };
+        let Some(Files {
+            output,
+            flows: Some(_),
+            ..
+        }) = &state.files
+        else {
+            return error;
+        };
+        let [flows, series] = PARTIAL.map(|name| output.path(name).display().to_string());
+        Error {
+            message: format!("{error}; what was done until then is in {flows} and {series}"),
+            ..error
+        }
+    }
+}
+
+impl Watch for Live {
+    fn look(&self, part: &SoFar<'_>) -> bool {
+        let mut state = self.state();
+        if let Err(error) = state.take(part) {
+            state.error.get_or_insert(error);
+        }
+        state.error.is_none() && !self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    /// Takes what a part tells.
+    fn take(&mut self, so_far: &SoFar<'_>) -> Result<(), OutputError> {
+        self.parts.resize(so_far.parts, Part::default());
+        let counts = so_far.counts;
+        let part = &mut self.parts[so_far.part];
+        let new = &counts.finished[part.finished..];
+        for flow in new {
+            let thousandths = (flow.slowdown * 1e3) as u64;
+            self.slowdowns.saturating_record(thousandths);
+        }
+        *part = Part {
+            now: so_far.now,
+            started: counts.flows_started,
+            finished: counts.finished.len(),
+            dropped: counts.dropped_packets,
+            pauses: counts.pause_frames,
+            marked: counts.marked_packets,
+            series: part.series.take(),
+        };
+        let Some(files) = &mut self.files else {
+            return Ok(());
+        };
+        files.add(new)?;
+        if so_far.parts == 1 {
+            return files.write_series(so_far.series, so_far.ended);
+        }
+        part.series = so_far.series.cloned();
+        let is_last = so_far.ended && so_far.part + 1 == so_far.parts;
+        if !files.is_due(is_last) {
+            return Ok(());
+        }
+        let mut all = self.parts.iter().map(|part| part.series.as_ref());
+        let mut joined = all.next().flatten().cloned();
+        for other in all {
+            joined = joined.zip(other).map(|(mut joined, other)| {
+                joined.join(other);
+                joined
+            });
+        }
+        files.write_series(joined.as_ref(), is_last)
+    }
+}
+
+impl Files {
+    /// Adds finished flows.
+    fn add(&mut self, flows: &[Finished]) -> Result<(), OutputError> {
+        if self.flows.is_none() {
+            let mut file = self.output.grow(FLOWS)?;
+            file.push(&csv([self.columns.header()]))?;
+            self.flows = Some(file);
+        }
+        match &mut self.flows {
+            Some(file) if !flows.is_empty() => {
+                let rows = flows.iter().map(|flow| self.columns.row(flow, true));
+                file.push(&csv(rows))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_due(&self, at_once: bool) -> bool {
+        at_once || self.series_at.elapsed() >= SERIES_EVERY
+    }
+
+    /// Writes the series, if that is due.
+    fn write_series(&mut self, series: Option<&Series>, at_once: bool) -> Result<(), OutputError> {
+        if let Some(series) = series
+            && self.is_due(at_once)
+        {
+            self.output.write(SERIES, table(&self.topology, series))?;
+            self.series_at = Instant::now();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::fabric::Counts;
+
+    #[test]
+    fn progress_is_of_all_parts() {
+        let live = Live::new(None).unwrap();
+        let nothing =
+            "0.000 ms simulated; 0 of 0 flows finished; dropped 0, pause frames 0, marked 0";
+        assert_eq!(live.text(), nothing);
+        let flow = |slowdown| Finished {
+            slowdown,
+            ..Finished::default()
+        };
+        let mut counts = Counts {
+            flows_started: 60,
+            marked_packets: 4,
+            pause_frames: 2,
+            ..Counts::default()
+        };
+        let look = |part, counts: &Counts| {
+            live.look(&SoFar {
+                part,
+                parts: 2,
+                ended: false,
+                now: 3 * MS / 2 * (part as Time + 1),
+                counts,
+                series: None,
+            })
+        };
+        // What was told before is told again, with more.
+        for (part, slowdowns) in [(0, 1..26), (1, 51..76), (0, 1..51), (1, 51..101)] {
+            counts.finished = slowdowns.map(|n| flow(n.into())).collect();
+            assert!(look(part, &counts));
+        }
+        let text = "3.000 ms simulated; 100 of 120 flows finished, slowdown 50.";
+        assert!(live.text().starts_with(text), "{}", live.text());
+        let text = "; dropped 0, pause frames 4, marked 8";
+        assert!(live.text().ends_with(text), "{}", live.text());
+        live.stop.store(true, Ordering::Relaxed);
+        assert!(!look(1, &counts));
+    }
+}

@@ -1,0 +1,233 @@
+//! Whatever can be run, by its name or from its file: a network whose links' shares are counted, or a
+//! data centre, whose flows are.
+
+use std::path::Path;
+
+use serde::Serialize;
+use toml::{Table, Value};
+
+use crate::engine::Time;
+use crate::fabric::{self, Options};
+use crate::figure::NetworkFigure;
+use crate::keyword::suggestion;
+use crate::model::Response;
+use crate::report::{self, RunReport};
+use crate::scenario::{BUILT_IN, Scenario, ScenarioError};
+
+/// Something that can be run.
+#[derive(Clone, Debug)]
+pub enum Experiment {
+    /// HP's Fig. 1, the rig's twin, or another network whose links' shares are counted.
+    Shares(Box<Scenario>),
+    /// A data centre.
+    Fabric(Box<fabric::Scenario>),
+}
+
+/// A run of it, as `ecn sim run -j` prints it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Report {
+    /// Shares over windows.
+    Shares(Box<RunReport>),
+    /// Of flows.
+    Fabric(Box<fabric::Report>),
+}
+
+/// Why it has no report.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Of shares.
+    #[error(transparent)]
+    Shares(#[from] report::RunError),
+    /// Of a data centre.
+    #[error(transparent)]
+    Fabric(#[from] fabric::RunError),
+}
+
+impl Experiment {
+    /// A built-in one by name.
+    pub fn built_in(name: &str) -> Option<Self> {
+        match fabric::Scenario::find(name) {
+            Some(fabric) => Some(Self::Fabric(Box::new(fabric))),
+            None => Some(Self::Shares(Box::new(Scenario::built_in(name)?))),
+        }
+    }
+
+    /// The names of those.
+    pub fn names() -> Vec<&'static str> {
+        let shares = BUILT_IN.iter().map(|(name, _)| *name);
+        shares.chain(fabric::Kind::NAMES.iter().copied()).collect()
+    }
+
+    /// A built-in one by name, or one from a file.
+    ///
+    /// # Errors
+    ///
+    /// It is neither, or the file is no scenario.
+    pub fn find(name: &str) -> Result<Self, ScenarioError> {
+        if let Some(found) = Self::built_in(name) {
+            return Ok(found);
+        }
+        if Path::new(name).is_file() {
+            return Self::load(Path::new(name)).map(|(found, _)| found);
+        }
+        Err(ScenarioError::NoScenario {
+            name: name.to_owned(),
+            hint: suggestion(name, &Self::names()),
+        })
+    }
+
+    /// Reads a file; with its text.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or is no scenario.
+    pub fn load(path: &Path) -> Result<(Self, String), ScenarioError> {
+        let error = |reason: String| ScenarioError::File {
+            file: path.display().to_string(),
+            reason,
+        };
+        let text = std::fs::read_to_string(path).map_err(|io| error(io.to_string()))?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let found = Self::parse(&text, &stem).map_err(|reason| error(reason.to_string()))?;
+        Ok((found, text))
+    }
+
+    /// Reads the text of a file: a data centre's has a `topology`. `name` is its name if it has none of its own.
+    ///
+    /// # Errors
+    ///
+    /// It is no scenario.
+    pub fn parse(text: &str, name: &str) -> Result<Self, ScenarioError> {
+        Ok(match fabric::file::parse(text, name)? {
+            Some(fabric) => Self::Fabric(Box::new(fabric)),
+            None => Self::Shares(Box::new(crate::scenario_file::parse(text, name)?)),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Shares(scenario) => &scenario.name,
+            Self::Fabric(fabric) => fabric.name(),
+        }
+    }
+
+    /// The keys that can be set, with their values; those of a data centre's schemes as `scheme.key`.
+    pub fn keys(&self) -> Table {
+        match self {
+            Self::Shares(scenario) => scenario.parameters(),
+            Self::Fabric(fabric) => fabric.keys(),
+        }
+    }
+
+    /// The keys that matter with their values, as a report has them.
+    pub fn parameters(&self) -> Table {
+        match self {
+            Self::Shares(scenario) => scenario.parameters(),
+            Self::Fabric(fabric) => fabric.parameters(),
+        }
+    }
+
+    /// Sets one key.
+    ///
+    /// # Errors
+    ///
+    /// There is no such key, or it does not take the value; nothing has changed then.
+    pub fn set(&mut self, key: &str, value: &Value) -> Result<(), ScenarioError> {
+        match self {
+            Self::Shares(scenario) => scenario.set(key, value),
+            Self::Fabric(fabric) => fabric.set(key, value),
+        }
+    }
+
+    /// Sets one key from `KEY=VALUE`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::set`].
+    pub fn set_text(&mut self, setting: &str) -> Result<(), ScenarioError> {
+        match self {
+            Self::Shares(scenario) => scenario.set_text(setting),
+            Self::Fabric(fabric) => fabric.set_text(setting),
+        }
+    }
+
+    /// Keys that were chosen and mean nothing for the rest of what was: in a comparison, what only others
+    /// know. They can be [reset](Self::reset) where that is not to be refused.
+    pub fn idle(&self) -> Vec<String> {
+        match self {
+            Self::Shares(_) => Vec::new(),
+            Self::Fabric(fabric) => fabric.idle(),
+        }
+    }
+
+    /// Gives a key its default.
+    ///
+    /// # Errors
+    ///
+    /// There is no such key.
+    pub fn reset(&mut self, key: &str) -> Result<(), ScenarioError> {
+        match self {
+            Self::Shares(_) => Ok(()),
+            Self::Fabric(fabric) => fabric.reset(key),
+        }
+    }
+
+    /// Files that can be read when it runs.
+    pub fn files(&self) -> Vec<&Path> {
+        match self {
+            Self::Shares(scenario) => match &scenario.model.response {
+                Response::Table(file) => vec![file],
+                _ => Vec::new(),
+            },
+            Self::Fabric(fabric) => fabric.files(),
+        }
+    }
+
+    /// Whether it can be run, with windows in ps, which are of shares only.
+    ///
+    /// # Errors
+    ///
+    /// It cannot.
+    pub fn check(&self, windows: &[(Time, Time)]) -> Result<(), Error> {
+        match self {
+            Self::Shares(scenario) => {
+                scenario.table().map_err(report::RunError::from)?;
+                report::check(scenario, windows)?;
+            }
+            Self::Fabric(fabric) => fabric::check(fabric)?,
+        }
+        Ok(())
+    }
+
+    /// Runs it on this thread.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be run, or what always holds does not.
+    pub fn run(&self, seed: u64, windows: &[(Time, Time)]) -> Result<Report, Error> {
+        Ok(match self {
+            Self::Shares(scenario) => {
+                let run = report::run(scenario, seed, windows, 0, None)?;
+                Report::Shares(Box::new(run.report(scenario, seed)))
+            }
+            Self::Fabric(fabric) => {
+                let (report, _) = fabric::run(fabric, seed, &Options::default())?;
+                Report::Fabric(Box::new(report))
+            }
+        })
+    }
+
+    /// A picture of its network.
+    ///
+    /// # Errors
+    ///
+    /// The network makes no sense.
+    pub fn figure(&self) -> Result<NetworkFigure, ScenarioError> {
+        match self {
+            Self::Shares(scenario) => scenario.figure(),
+            Self::Fabric(fabric) => Ok(fabric.figure()?),
+        }
+    }
+}
