@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use crate::harness::Again;
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::run::KERNEL_TYPES;
 use crate::setup::Bpf;
-use crate::{build_ebpf, kernels, setup, step, toolchain};
+use crate::{build_ebpf, harness, kernels, setup, step, toolchain};
 
 /// What `test` is told.
 #[derive(clap::Args)]
@@ -89,6 +90,16 @@ impl Outcome {
     }
 }
 
+/// Tests that passed only when they were run again are no failure, and nothing to forget.
+fn named(again: &[Again]) {
+    if !again.is_empty() {
+        println!("{} passed only when run again:", again.len());
+    }
+    for Again { name, said } in again {
+        println!("    {name}: {said}");
+    }
+}
+
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
@@ -97,7 +108,7 @@ fn first_line(text: &str) -> &str {
 pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
     if !args.kernels.is_empty() {
         build_ebpf::build(&setup::bpf(permission)?, false)?;
-        kernels::test(&args.kernels, &args.names, permission)?;
+        named(&kernels::test(&args.kernels, &args.names, permission)?);
         return Ok(ExitCode::SUCCESS);
     }
     let mut checks = Checks::default();
@@ -146,12 +157,17 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
         Some(bpf) => lint_bpf(bpf),
         None => Err(Lacks("the programs were not built".into()).into()),
     });
+    let mut again = Vec::new();
     checks.check("host tests", || {
-        let mut test = cargo();
-        // One at a time: as root, some measure rates.
-        test.args(["test", "--workspace", "--exclude", "ecn-tests"]);
-        test.args(["--", "--test-threads=1"]);
-        step::run("host tests", &mut test)
+        let tests = || {
+            let mut test = cargo();
+            // One at a time: as root, some measure rates.
+            test.args(["test", "--workspace", "--exclude", "ecn-tests"]);
+            test.args(["--no-fail-fast", "--", "--test-threads=1"]);
+            test
+        };
+        again.extend(harness::run("host tests", tests)?);
+        Ok(())
     });
     checks.check("real-kernel tests", || {
         if let Some(Err(error)) = tools {
@@ -165,18 +181,15 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
         let skipped = root().join("target/skipped-tests");
         fs::write(&skipped, "").with_context(|| format!("writing {}", skipped.display()))?;
         // Without rights, programs or tools, the tests skip themselves by name.
-        let mut test = cargo();
-        test.args([
-            "test",
-            "--release",
-            "--package",
-            "ecn-tests",
-            "--",
-            "--test-threads=1",
-        ]);
-        test.env("ECN_BIN", root().join("target/release/ecn"))
-            .env("ECN_SKIPPED", &skipped);
-        step::run("real-kernel tests", &mut test)?;
+        let tests = || {
+            let mut test = cargo();
+            test.args(["test", "--release", "--package", "ecn-tests"]);
+            test.args(["--no-fail-fast", "--", "--test-threads=1"]);
+            test.env("ECN_BIN", root().join("target/release/ecn"))
+                .env("ECN_SKIPPED", &skipped);
+            test
+        };
+        again.extend(harness::run("real-kernel tests", tests)?);
         tests_skipped = fs::read_to_string(&skipped)
             .with_context(|| format!("reading {}", skipped.display()))?
             .lines()
@@ -185,7 +198,10 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
         Ok(())
     });
     checks.check("other kernels", || match &built {
-        Some(_) => kernels::every_run(permission),
+        Some(_) => {
+            again.extend(kernels::every_run(permission)?);
+            Ok(())
+        }
         None => Err(Lacks("the programs were not built".into()).into()),
     });
     checks.check("documentation", || {
@@ -195,6 +211,7 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
         step::run("documentation", &mut doc)
     });
     let code = checks.summary();
+    named(&again);
     if !tests_skipped.is_empty() {
         println!(
             "of the real-kernel tests, {} were skipped:",

@@ -234,7 +234,7 @@ fn the_sinks_know_ipv6_sources() {
     let end = traffic.stop().expect("stop");
     for flow in &end.flows {
         let packets = flow.received_packets.expect("known for UDP");
-        assert!(packets > 100, "{flow:?}");
+        assert!(packets > 0, "{flow:?}");
         assert_eq!(flow.received_bytes, Some(packets * 2006), "{flow:?}");
     }
     let frames = &rig.port_counters().expect("counters")[1].1;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::harness::{Again, Outcome, RERUNS, results, too_many};
 use crate::machine::{Lacks, Permission, cargo, is_ci, root};
 use crate::{setup, step};
 use fetch::{Gone, Kernel};
@@ -55,24 +56,6 @@ const DECIDED_BY_KERNEL: [&str; 20] = [
 /// A kernel that takes longer for all tests hangs.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// How a test ended on a kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Outcome {
-    Passed,
-    Skipped(String),
-    Failed(String),
-}
-
-impl Outcome {
-    fn word(&self) -> &'static str {
-        match self {
-            Self::Passed => "pass",
-            Self::Skipped(_) => "skip",
-            Self::Failed(_) => "FAIL",
-        }
-    }
-}
-
 /// The tests of one kernel.
 #[derive(Default)]
 struct Column {
@@ -81,6 +64,8 @@ struct Column {
     tests: BTreeMap<String, Outcome>,
     /// Why the run as a whole failed.
     broken: Option<String>,
+    /// Tests that passed only when they were run again.
+    again: Vec<Again>,
 }
 
 /// A series as people write it: `6.1`.
@@ -105,7 +90,7 @@ struct Wanted {
 }
 
 /// What every `cargo xtask test` runs on other kernels. Qemu needs no rights, so it is for everybody.
-pub fn every_run(permission: Permission) -> Result<()> {
+pub fn every_run(permission: Permission) -> Result<Vec<Again>> {
     let wanted = Wanted {
         series: EVERY_RUN.map(str::to_owned).to_vec(),
         gone: Gone::Newest,
@@ -116,15 +101,15 @@ pub fn every_run(permission: Permission) -> Result<()> {
 }
 
 /// Where nobody looks, a kernel that is not tested is a fault.
-fn seen(result: Result<()>, ci: bool) -> Result<()> {
+fn seen<T>(result: Result<T>, ci: bool) -> Result<T> {
     match result {
         Err(error) if error.is::<Lacks>() && ci => bail!("{error:#}"),
         result => result,
     }
 }
 
-/// Runs the tests whose names contain one of `names`, or all, on each kernel.
-pub fn test(series: &[String], names: &[String], permission: Permission) -> Result<()> {
+/// Runs the tests whose names contain one of `names`, or all, on each kernel; those that passed only when run again.
+pub fn test(series: &[String], names: &[String], permission: Permission) -> Result<Vec<Again>> {
     let wanted = Wanted {
         series: series.to_vec(),
         gone: Gone::Lacks,
@@ -135,7 +120,7 @@ pub fn test(series: &[String], names: &[String], permission: Permission) -> Resu
 }
 
 /// Gets what is missing, runs the tests, and prints a table.
-fn run_on(wanted: &Wanted, permission: Permission) -> Result<()> {
+fn run_on(wanted: &Wanted, permission: Permission) -> Result<Vec<Again>> {
     // Without a mirror, say, nothing was tested, and nothing failed.
     setup::emulator(permission)
         .map_err(|error| Lacks(format!("no qemu to emulate kernels: {error:#}")))?;
@@ -175,7 +160,8 @@ fn run_on(wanted: &Wanted, permission: Permission) -> Result<()> {
     if let Some(name) = wanted.tests.iter().find(unknown) {
         bail!("no test's name contains {name}");
     }
-    lacking.map_or(Ok(()), Err)
+    let again = columns.into_iter().flat_map(|column| column.again);
+    lacking.map_or_else(|| Ok(again.collect()), Err)
 }
 
 /// Whether the name is of a test that ran, or nothing ran.
@@ -253,26 +239,23 @@ fn run_all(kernels: &[Kernel], binaries: &Binaries, wanted: &Wanted, log: &Path)
 
 fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Column {
     step::say(&format!("kernel {}: booting", kernel.version));
-    let exact = if wanted.exact { "--exact" } else { "" };
-    let command = format!(
-        "export ECN_BIN=/test/ecn ECN_EMULATED=1 RUST_BACKTRACE=0\n\
-         exec ./kernel --test-threads=1 {exact} {}\n",
-        wanted.tests.join(" ")
-    );
-    let log = log.join(format!("kernel-{}.log", kernel.series));
-    let ended = Guest::new(kernel).and_then(|mut guest| {
-        guest.add(&binaries.command, "ecn")?;
-        guest.add(&binaries.tests, "kernel")?;
-        guest.run(&command, LIMIT, &log)
+    let first = boot(kernel, binaries, &wanted.tests, wanted.exact, log);
+    let mut column = first.unwrap_or_else(|error| Column {
+        version: kernel.version.clone(),
+        broken: Some(format!("{error:#}")),
+        ..Column::default()
     });
-    let column = match ended {
-        Ok(ended) => Column::read(&kernel.version, &ended),
-        Err(error) => Column {
-            version: kernel.version.clone(),
-            broken: Some(format!("{error:#}")),
-            ..Column::default()
-        },
-    };
+    for _ in 0..RERUNS {
+        let failed = column.failed();
+        if failed.is_empty() || too_many(&failed) || column.broken.is_some() {
+            break;
+        }
+        let names = failed.join(" ");
+        step::say(&format!("kernel {}: again {names}", kernel.version));
+        if let Ok(again) = boot(kernel, binaries, &failed, true, log) {
+            column.take(again);
+        }
+    }
     step::say(&format!(
         "kernel {}: {}, {:.0} s",
         kernel.version,
@@ -280,6 +263,28 @@ fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Col
         column.took.as_secs_f64()
     ));
     column
+}
+
+/// The tests with these names, all if there are none, in a guest of their own.
+fn boot(
+    kernel: &Kernel,
+    binaries: &Binaries,
+    tests: &[String],
+    exact: bool,
+    log: &Path,
+) -> Result<Column> {
+    let exact = if exact { "--exact" } else { "" };
+    let command = format!(
+        "export ECN_BIN=/test/ecn ECN_EMULATED=1 RUST_BACKTRACE=0\n\
+         exec ./kernel --test-threads=1 {exact} {}\n",
+        tests.join(" ")
+    );
+    let log = log.join(format!("kernel-{}.log", kernel.series));
+    let mut guest = Guest::new(kernel)?;
+    guest.add(&binaries.command, "ecn")?;
+    guest.add(&binaries.tests, "kernel")?;
+    let ended = guest.run(&command, LIMIT, &log)?;
+    Ok(Column::read(&kernel.version, &ended))
 }
 
 impl Column {
@@ -305,6 +310,27 @@ impl Column {
             took: ended.took,
             tests,
             broken,
+            again: Vec::new(),
+        }
+    }
+
+    fn failed(&self) -> Vec<String> {
+        let failed = |outcome: &Outcome| matches!(outcome, Outcome::Failed(_));
+        let tests = self.tests.iter().filter(|(_, outcome)| failed(outcome));
+        tests.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What failed, and passed in another run.
+    fn take(&mut self, again: Self) {
+        self.took += again.took;
+        for (name, outcome) in again.tests {
+            if outcome != Outcome::Passed {
+                continue;
+            }
+            if let Some(Outcome::Failed(said)) = self.tests.insert(name.clone(), outcome) {
+                let name = format!("{name} on {}", self.heading());
+                self.again.push(Again { name, said });
+            }
         }
     }
 
@@ -322,61 +348,6 @@ impl Column {
     fn is_good(&self) -> bool {
         self.broken.is_none() && self.number("FAIL") == 0 && self.number("pass") > 0
     }
-}
-
-/// The tests' outcomes, and the test that had not ended.
-fn results(output: &str) -> (BTreeMap<String, Outcome>, Option<String>) {
-    let mut tests = BTreeMap::new();
-    let mut current: Option<String> = None;
-    let mut skipped: BTreeMap<&str, &str> = BTreeMap::new();
-    for line in output.lines() {
-        let mut end = line;
-        if let Some((name, rest)) = line
-            .strip_prefix("test ")
-            .and_then(|line| line.split_once(" ... "))
-        {
-            current = Some(name.to_owned());
-            end = rest;
-        }
-        if let Some((name, reason)) = line
-            .strip_prefix("skipped ")
-            .and_then(|line| line.split_once(": "))
-        {
-            skipped.insert(name, reason);
-        }
-        // The notes of a test stand between its name and its end.
-        let outcome = match end {
-            "ok" => Outcome::Passed,
-            "FAILED" => Outcome::Failed(String::new()),
-            end if end.starts_with("ignored") => Outcome::Skipped(end.to_owned()),
-            _ => continue,
-        };
-        if let Some(name) = current.take() {
-            tests.insert(name, outcome);
-        }
-    }
-    for (name, reason) in skipped {
-        if let Some(outcome @ Outcome::Passed) = tests.get_mut(name) {
-            *outcome = Outcome::Skipped(reason.to_owned());
-        }
-    }
-    for (name, outcome) in &mut tests {
-        if let Outcome::Failed(reason) = outcome {
-            *reason = panic_of(output, name);
-        }
-    }
-    (tests, current)
-}
-
-/// What a failed test said as it panicked.
-fn panic_of(output: &str, name: &str) -> String {
-    let begin = format!("---- {name} stdout ----");
-    let lines = output.lines().skip_while(|line| *line != begin).skip(1);
-    let lines = lines.take_while(|line| !line.starts_with("---- ") && *line != "failures:");
-    let said: Vec<_> = lines
-        .filter(|line| !line.trim().is_empty() && !line.starts_with("note: "))
-        .collect();
-    said.join(" | ").chars().take(600).collect()
 }
 
 /// Tests down, kernels across; then the reasons of what did not pass.
@@ -443,15 +414,7 @@ impl Column {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const OUTPUT: &str = "\nrunning 4 tests\n\
-        test a::passes ... ok\n\
-        test a::talks ... \nverifier: ecn_drop 5 instructions\nok\n\
-        test b::skips ... \nskipped b::skips: needs fq\nok\n\
-        test c::fails ... FAILED\n\
-        test d::hangs ... \nsomething\n\n\
-        failures:\n\n---- c::fails stdout ----\n\nthread 'c' panicked at x.rs:1:2:\nno echo\n\
-        note: run with `RUST_BACKTRACE=1`\n\n\nfailures:\n    c::fails\n";
+    use crate::harness::tests::OUTPUT;
 
     fn ended(exit: Option<i32>) -> Ended {
         Ended {
@@ -462,17 +425,6 @@ mod tests {
     }
 
     #[test]
-    fn what_the_harness_says_is_understood() {
-        let (tests, current) = results(OUTPUT);
-        assert_eq!(tests["a::passes"], Outcome::Passed);
-        assert_eq!(tests["a::talks"], Outcome::Passed);
-        assert_eq!(tests["b::skips"], Outcome::Skipped("needs fq".into()));
-        let said = "thread 'c' panicked at x.rs:1:2: | no echo";
-        assert_eq!(tests["c::fails"], Outcome::Failed(said.into()));
-        assert_eq!(current.as_deref(), Some("d::hangs"));
-    }
-
-    #[test]
     fn a_guest_that_dies_has_failed_in_the_test_it_was_in() {
         let column = Column::read("6.1.0-56-cloud-amd64", &ended(None));
         assert!(!column.is_good());
@@ -480,6 +432,22 @@ mod tests {
         let text = table(&[column]);
         assert!(text.contains("\nb::skips   skip\n"), "{text}");
         assert!(text.contains("d::hangs: FAIL on 6.1.0: the guest did not end"));
+    }
+
+    #[test]
+    fn a_test_that_passes_in_another_run_is_named() {
+        let mut column = Column::read("6.1.0-56-cloud-amd64", &ended(Some(101)));
+        assert_eq!(column.failed(), ["c::fails"]);
+        column.take(Column::read("6.1.0-56-cloud-amd64", &ended(Some(101))));
+        assert!(!column.is_good() && column.again.is_empty());
+        let passes = Ended {
+            output: "test c::fails ... ok\n".to_owned(),
+            ..ended(Some(0))
+        };
+        column.take(Column::read("6.1.0-56-cloud-amd64", &passes));
+        assert!(column.is_good());
+        assert_eq!(column.again[0].name, "c::fails on 6.1.0");
+        assert!(column.again[0].said.contains("no echo"));
     }
 
     #[test]
@@ -494,7 +462,8 @@ mod tests {
 
     #[test]
     fn without_kernels_only_ci_fails() {
-        let lacks = || Err(anyhow::Error::from(Lacks("no mirror".into())).context("kernel 6.1"));
+        let lacks =
+            || Err::<(), _>(anyhow::Error::from(Lacks("no mirror".into())).context("kernel 6.1"));
         let skipped = seen(lacks(), false).expect_err("nothing was tested");
         assert!(skipped.is::<Lacks>());
         let failed = seen(lacks(), true).expect_err("nothing was tested");
