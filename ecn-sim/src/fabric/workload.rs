@@ -1,16 +1,22 @@
 //! Who sends what to whom, and when.
 
-use std::collections::HashMap;
+mod cdf;
+mod flows;
+mod table;
+
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
+pub use self::cdf::Cdf;
+use self::cdf::{mean, points, size_at};
+use self::flows::listed;
 use super::parameters::Parameters;
 use crate::engine::{NS, Time};
-use crate::keyword::{KeywordError, near};
+use crate::keyword::KeywordError;
 use crate::model::ModelError;
 use crate::serde_as_text;
 use crate::units::Fraction;
@@ -98,172 +104,6 @@ impl FromStr for Workload {
 }
 
 serde_as_text!(Workload);
-
-/// A distribution of flow sizes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cdf {
-    /// Web search (DCTCP, SIGCOMM 2010).
-    WebSearch,
-    /// Hadoop (Roy et al., SIGCOMM 2015).
-    Hadoop,
-    /// From a CSV file: a line `bytes,percent`, then points, both rising, up to 100 percent.
-    File(PathBuf),
-}
-
-const CDFS: &[&str] = &["web-search", "hadoop", "file:FILE"];
-
-impl fmt::Display for Cdf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WebSearch => f.write_str("web-search"),
-            Self::Hadoop => f.write_str("hadoop"),
-            Self::File(file) => write!(f, "file:{}", file.display()),
-        }
-    }
-}
-
-impl FromStr for Cdf {
-    type Err = KeywordError;
-
-    fn from_str(text: &str) -> Result<Self, KeywordError> {
-        Ok(match text {
-            "web-search" => Self::WebSearch,
-            "hadoop" => Self::Hadoop,
-            _ => Self::File(file_of(text).ok_or_else(|| KeywordError::new(text, CDFS))?),
-        })
-    }
-}
-
-serde_as_text!(Cdf);
-
-/// Points of a distribution, bytes and percent, as in `workloads.md`; straight lines between them.
-const WEB_SEARCH: &[(f64, f64)] = &[
-    (0.0, 0.0),
-    (10_000.0, 15.0),
-    (20_000.0, 20.0),
-    (30_000.0, 30.0),
-    (50_000.0, 40.0),
-    (80_000.0, 53.0),
-    (200_000.0, 60.0),
-    (1_000_000.0, 70.0),
-    (2_000_000.0, 80.0),
-    (5_000_000.0, 90.0),
-    (10_000_000.0, 97.0),
-    (30_000_000.0, 100.0),
-];
-
-const HADOOP: &[(f64, f64)] = &[
-    (0.0, 0.0),
-    (100.0, 1.0),
-    (200.0, 2.0),
-    (300.0, 5.0),
-    (350.0, 15.0),
-    (400.0, 20.0),
-    (500.0, 30.0),
-    (600.0, 40.0),
-    (700.0, 50.0),
-    (1_000.0, 60.0),
-    (2_000.0, 67.0),
-    (7_000.0, 70.0),
-    (30_000.0, 72.0),
-    (50_000.0, 82.0),
-    (80_000.0, 87.0),
-    (120_000.0, 90.0),
-    (300_000.0, 95.0),
-    (1_000_000.0, 97.5),
-    (2_000_000.0, 99.0),
-    (10_000_000.0, 100.0),
-];
-
-/// Something about a line of a file.
-fn at(line: u64, what: impl fmt::Display) -> String {
-    format!("line {line}: {what}")
-}
-
-/// Reads a CSV file with this first line: what the others say, with their numbers. What comes after the first `least`
-/// columns may be missing, and is empty then.
-fn rows<const N: usize>(
-    file: &Path,
-    header: [&str; N],
-    least: usize,
-) -> Result<Vec<(u64, [String; N])>, String> {
-    let mut reader = csv::ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .comment(Some(b'#'))
-        .from_path(file)
-        .map_err(|error| error.to_string())?;
-    let found = reader.headers().map_err(|error| error.to_string())?;
-    if found.iter().ne(header) && !found.iter().eq(header[..least].iter().copied()) {
-        let optional = header[least..].iter().map(|name| format!("[,{name}]"));
-        let needed = header[..least].join(",") + &optional.collect::<String>();
-        return Err(format!("the first line has to be {needed}"));
-    }
-    let mut rows = Vec::new();
-    for record in reader.records() {
-        let record = record.map_err(|error| error.to_string())?;
-        let line = record.position().map_or(0, csv::Position::line);
-        // As many as the first line has.
-        let mut texts = record.iter().map(str::to_owned);
-        rows.push((line, [(); N].map(|()| texts.next().unwrap_or_default())));
-    }
-    Ok(rows)
-}
-
-/// A number of a file.
-fn number(line: u64, text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok();
-    number
-        .filter(|number| (0.0..=9e15).contains(number))
-        .ok_or_else(|| at(line, format_args!("`{text}` is not a number from 0 up")))
-}
-
-/// The points of a distribution, checked.
-fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
-    let Cdf::File(file) = cdf else {
-        let built_in = match cdf {
-            Cdf::Hadoop => HADOOP,
-            _ => WEB_SEARCH,
-        };
-        return Ok(built_in.to_vec());
-    };
-    let mut points = vec![(0.0, 0.0)];
-    for (line, [bytes, percent]) in rows(file, ["bytes", "percent"], 2)? {
-        let (bytes, percent) = (number(line, &bytes)?, number(line, &percent)?);
-        let last = points[points.len() - 1];
-        if points.len() == 1 && percent == 0.0 {
-            points[0].0 = bytes;
-        } else if bytes < last.0 || percent < last.1 {
-            return Err(format!(
-                "not monotone: {bytes} bytes, {percent} percent comes after {} bytes, {} percent",
-                last.0, last.1
-            ));
-        } else {
-            points.push((bytes, percent));
-        }
-    }
-    match points.last() {
-        Some((bytes, 100.0)) if *bytes <= 1e12 => Ok(points),
-        _ => Err("the last point has to be 100 percent, at 1e12 bytes or less".to_owned()),
-    }
-}
-
-/// Size at a percentage.
-fn size_at(points: &[(f64, f64)], percent: f64) -> f64 {
-    let after = points.partition_point(|(_, p)| *p < percent).max(1);
-    let ((x0, p0), (x1, p1)) = (points[after - 1], points[after.min(points.len() - 1)]);
-    if p1 > p0 {
-        x0 + (x1 - x0) * (percent - p0) / (p1 - p0)
-    } else {
-        x1
-    }
-}
-
-/// Mean size.
-fn mean(points: &[(f64, f64)]) -> f64 {
-    let part =
-        |pair: &[(f64, f64)]| (pair[0].0 + pair[1].0) / 2.0 * (pair[1].1 - pair[0].1) / 100.0;
-    points.windows(2).map(part).sum()
-}
 
 /// A flow to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -543,80 +383,6 @@ fn cycle(hosts: u32, random: &mut Pcg64Mcg) -> impl Iterator<Item = (u32, u32)> 
     (0..hosts as usize).map(move |at| (cycle[at], cycle[(at + 1) % cycle.len()]))
 }
 
-/// Most names that are suggested, or listed, at once.
-const NAMES: usize = 5;
-
-/// The flows of a file, by their starts.
-fn listed(file: &Path, names: &[String], parameters: &Parameters) -> Result<Vec<Arrival>, String> {
-    let priorities = parameters.priorities;
-    let numbers: HashMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
-    let hosts = names.len() as u32;
-    // A host may be called by a number: names go first.
-    let host = |text: &str| {
-        let numbered = || text.parse().ok().filter(|number| *number < hosts);
-        numbers.get(text).copied().or_else(numbered)
-    };
-    let unknown = |text: &str| {
-        let near = near(text, names.iter().map(String::as_str));
-        let hint = match &near[..near.len().min(NAMES)] {
-            [] if names.len() <= NAMES => format!("the hosts are {}", names.join(", ")),
-            [] => format!("the hosts are {} to {}", names[0], names[names.len() - 1]),
-            some => format!("near are {}", some.join(", ")),
-        };
-        format!("no host is called `{text}`: {hint}, or 0 to {}", hosts - 1)
-    };
-    let most = u64::from(parameters.payload) * u64::from(u32::MAX / 2);
-    let mut flows = Vec::new();
-    let columns = ["start_ns", "from", "to", "bytes", "priority"];
-    for (line, [start, from, to, bytes, priority]) in rows(file, columns, 4)? {
-        let whole = |text: &str| {
-            let value = number(line, text)?;
-            let what = format_args!("`{text}` is not a whole number");
-            let value = Some(value).filter(|value| value.fract() == 0.0);
-            value
-                .map(|value| value as u64)
-                .ok_or_else(|| at(line, what))
-        };
-        let named = |text: &str| host(text).ok_or_else(|| at(line, unknown(text)));
-        let (start, from, to, bytes) = (whole(&start)?, named(&from)?, named(&to)?, whole(&bytes)?);
-        if from == to {
-            let name = &names[from as usize];
-            return Err(at(line, format_args!("a flow from {name} to itself")));
-        }
-        if !(1..=most).contains(&bytes) {
-            return Err(at(line, format_args!("1 to {most} bytes are allowed")));
-        }
-        let given = match &priority[..] {
-            "" => None,
-            text => Some(whole(text)?),
-        };
-        if given.is_some_and(|priority| priority >= priorities.into()) {
-            let most = priorities - 1;
-            let what =
-                format_args!("a priority from 0 to {most} is allowed (priorities={priorities})");
-            return Err(at(line, what));
-        }
-        let arrival = Arrival {
-            start: start * NS,
-            from,
-            to,
-            bytes,
-            rate: UNLIMITED,
-            priority: 0,
-        };
-        flows.push((arrival, given));
-    }
-    flows.sort_by_key(|(flow, _)| flow.start);
-    let classed = flows
-        .into_iter()
-        .zip(1..)
-        .map(|((arrival, given), id)| Arrival {
-            priority: given.map_or_else(|| turn(id, priorities), |priority| priority as u8),
-            ..arrival
-        });
-    Ok(classed.collect())
-}
-
 /// All hosts in a random order (Fisher and Yates).
 fn shuffled(hosts: u32, random: &mut Pcg64Mcg) -> Vec<u32> {
     let mut all: Vec<u32> = (0..hosts).collect();
@@ -631,7 +397,6 @@ fn shuffled(hosts: u32, random: &mut Pcg64Mcg) -> Vec<u32> {
 mod tests {
     use super::*;
     use std::collections::HashSet;
-    use std::fs;
 
     fn of(workload: Workload, hosts: u32, seed: u64) -> Vec<Arrival> {
         let parameters = Parameters {
@@ -778,156 +543,21 @@ mod tests {
         assert_eq!((flows[46].start, flows[46].from), (750_000_000, 18));
     }
 
-    #[test]
-    fn sizes_follow_the_points() {
-        assert_eq!(size_at(WEB_SEARCH, 53.0), 80_000.0);
-        assert_eq!(size_at(WEB_SEARCH, 100.0), 30_000_000.0);
-        assert_eq!(size_at(WEB_SEARCH, 0.0), 0.0);
-        assert!((size_at(HADOOP, 63.5) - 1_500.0).abs() < 1e-6);
-        // By hand, from the points: 1.7 MB and 120 kB.
-        assert!(
-            (mean(WEB_SEARCH) - 1_711_250.0).abs() < 1.0,
-            "{}",
-            mean(WEB_SEARCH)
-        );
-        assert!((mean(HADOOP) - 120_420.75).abs() < 1.0, "{}", mean(HADOOP));
-    }
-
-    #[test]
-    fn files_are_read_or_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            fs::write(&path, text).unwrap();
-            path
-        };
-        let flows = file(
-            "flows",
-            "start_ns,from,to,bytes\n# later\n500,1,0,7\n0, 0, 1, 1000\n",
-        );
-        let found = of(Workload::File(flows), 2, 1);
-        assert_eq!(found.len(), 2);
-        assert_eq!(
-            (found[1].start, found[1].from, found[1].bytes),
-            (500_000, 1, 7)
-        );
-        let cdf = file("cdf", "bytes,percent\n1000,50\n3000,100\n");
-        assert_eq!(mean(&points(&Cdf::File(cdf)).unwrap()), 1_250.0);
-        for (text, needed) in [
-            ("bytes,percent\n10,50\n5,100\n", "not monotone"),
-            ("bytes,percent\n10,50\n20,40\n", "not monotone"),
-            ("bytes,percent\n10,50\n", "100 percent"),
-            ("bytes,percent\nten,50\n", "line 2: `ten`"),
-            ("size,p\n10,50\n", "bytes,percent"),
-        ] {
-            let error = points(&Cdf::File(file("bad", text))).unwrap_err();
-            assert!(error.contains(needed), "{error}");
-        }
-    }
-
-    #[test]
-    fn hosts_of_a_file_are_named_or_numbered() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("flows");
-        let read = |names: &[&str], flows: &str| {
-            fs::write(&path, format!("start_ns,from,to,bytes\n{flows}")).unwrap();
-            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-            listed(&path, &names, &Parameters::default())
-        };
-        let ends = |flows: Vec<Arrival>| -> Vec<_> {
-            flows.iter().map(|flow| (flow.from, flow.to)).collect()
-        };
-        let chain = ["S0", "S1", "R0", "R1", "A0", "A1", "A2"];
-        let flows = read(&chain, "0,S1,R1,5\n0, A2 ,0,5\n0,1,R0,5\n").unwrap();
-        assert_eq!(ends(flows), [(1, 3), (6, 0), (1, 2)]);
-        // As they are called, where that is a number.
-        let flows = read(&["1", "2", "3"], "0,1,3,5\n0,0,2,5\n");
-        assert_eq!(ends(flows.unwrap()), [(0, 2), (0, 1)]);
-        for (flow, reason) in [
-            (
-                "0,S2,R1,5",
-                "line 3: no host is called `S2`: near are S0, S1, A2, or 0 to 6",
-            ),
-            (
-                "0,S0,web,5",
-                "line 3: no host is called `web`: the hosts are S0 to A2, or 0 to 6",
-            ),
-            (
-                "0,7,S0,5",
-                "line 3: no host is called `7`: the hosts are S0 to A2, or 0 to 6",
-            ),
-            (
-                "0,S0,-1,5",
-                "line 3: no host is called `-1`: near are S1, R1, A1, or 0 to 6",
-            ),
-            ("0,S0,0,5", "line 3: a flow from S0 to itself"),
-            ("0,S0,S1,0", "line 3: 1 to 2147483647000 bytes are allowed"),
-            ("0.5,S0,S1,1", "line 3: `0.5` is not a whole number"),
-            ("x,S0,S1,1", "line 3: `x` is not a number from 0 up"),
-        ] {
-            let error = read(&chain, &format!("0,S0,S1,1\n{flow}\n")).unwrap_err();
-            assert_eq!(error, reason);
-        }
-        let error = read(&["a", "b"], "0,host,b,1\n").unwrap_err();
-        assert_eq!(
-            error,
-            "line 2: no host is called `host`: the hosts are a, b, or 0 to 1"
-        );
-        fs::write(&path, "from,to\n0,1\n").unwrap();
-        let error = listed(
-            &path,
-            &["a".to_owned(), "b".to_owned()],
-            &Parameters::default(),
-        )
-        .unwrap_err();
-        assert!(error.contains("start_ns"), "{error}");
-    }
-
     /// A ring's later steps too: their flows start in the run.
     #[test]
-    fn flows_have_classes_by_turns_or_as_their_file_says() {
+    fn flows_have_classes_by_turns() {
         let parameters = Parameters {
             hosts: 5,
             priorities: 3,
             workload: Workload::AllReduce,
             ..Parameters::default()
         };
-        let classes =
-            |flows: &[Arrival]| -> Vec<u8> { flows.iter().map(|flow| flow.priority).collect() };
-        let flows: Vec<_> = arrivals(&parameters, |_| String::new(), 1)
-            .unwrap()
-            .collect();
-        assert_eq!(classes(&flows), [0, 1, 2, 0, 1]);
+        let flows = arrivals(&parameters, called, 1).unwrap();
+        let classes: Vec<u8> = flows.map(|flow| flow.priority).collect();
+        assert_eq!(classes, [0, 1, 2, 0, 1]);
         let ring = Ring::of(&parameters).unwrap();
         // Host 1 goes on when the first flow, host 0's, is there: flow 5 + 2 of all.
         let (id, next) = ring.after(1, 1).unwrap();
         assert_eq!((id, next.from, next.priority), (7, 1, 0));
-
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("flows");
-        let names = ["a", "b"].map(str::to_owned);
-        let read = |text: &str| {
-            fs::write(&path, text).unwrap();
-            listed(&path, &names, &parameters)
-        };
-        let header = "start_ns,from,to,bytes,priority";
-        let flows = read(&format!("{header}\n5,a,b,7,0\n0,a,b,7,2\n1,a,b,7,\n"));
-        assert_eq!(classes(&flows.unwrap()), [2, 1, 0]);
-        let flows = read("start_ns,from,to,bytes\n5,a,b,7\n0,a,b,7\n");
-        assert_eq!(classes(&flows.unwrap()), [0, 1]);
-        for (wrong, reason) in [
-            (
-                "3",
-                "line 2: a priority from 0 to 2 is allowed (priorities=3)",
-            ),
-            ("0.5", "line 2: `0.5` is not a whole number"),
-            ("-1", "line 2: `-1` is not a number from 0 up"),
-        ] {
-            let error = read(&format!("{header}\n0,a,b,7,{wrong}\n")).unwrap_err();
-            assert_eq!(error, reason);
-        }
-        let error = read("start_ns,from\n").unwrap_err();
-        let needed = "the first line has to be start_ns,from,to,bytes[,priority]";
-        assert_eq!(error, needed);
     }
 }
