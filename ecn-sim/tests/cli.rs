@@ -294,6 +294,9 @@ fn flows_are_written_with_their_priorities() {
         let columns = written.lines().map(|row| row.rsplit(',').next());
         let expected = ["priority"].into_iter().chain(last).map(Some);
         assert!(columns.eq(expected), "{written}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("priority 0  "), "{said}");
+        assert!(said.contains("priority 2  "), "{said}");
     }
 }
 

@@ -257,9 +257,15 @@ fn shown(report: &Report) -> String {
         let [p50, p95, p99] = [group.p50, group.p95, group.p99].map(decimal);
         slowdowns.add_row([sizes, flows, p50, p95, p99]);
     }
+    for group in &report.fct_slowdown.by_priority {
+        let name = format!("priority {}", group.priority);
+        let flows = group.flows.to_string();
+        let [p50, p95, p99] = [group.p50, group.p95, group.p99].map(decimal);
+        slowdowns.add_row([name, flows, p50, p95, p99]);
+    }
     let all = &report.fct_slowdown;
     if let (Some(p50), Some(p95), Some(p99)) = (all.p50, all.p95, all.p99)
-        && all.by_size.len() > 1
+        && all.by_size.len() + all.by_priority.len() > 1
     {
         let flows = report.flows_finished.to_string();
         let [p50, p95, p99] = [p50, p95, p99].map(decimal);

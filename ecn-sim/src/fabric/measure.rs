@@ -1,5 +1,7 @@
 //! Flow completion times, as the field reports them.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::packet::{CROSSES, HELD};
@@ -55,6 +57,9 @@ pub struct Slowdowns {
     /// By size: up to 20 groups with about as many flows each; flows of one size are in one group, and
     /// few flows are in none of their own.
     pub by_size: Vec<OfSize>,
+    /// By class of data, if flows of more than one are finished.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_priority: Vec<OfPriority>,
 }
 
 /// Slowdowns of the flows of some sizes.
@@ -74,6 +79,21 @@ pub struct OfSize {
     pub p99: f64,
 }
 
+/// Slowdowns of the flows of a class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfPriority {
+    /// PFC's priority, or virtual lane.
+    pub priority: u8,
+    /// How many flows.
+    pub flows: u64,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
 /// Most groups by size.
 const GROUPS: usize = 20;
 
@@ -83,16 +103,41 @@ fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
     sorted.get(rank - 1).copied()
 }
 
-fn sorted(flows: &[Finished]) -> Vec<f64> {
-    let mut slowdowns: Vec<f64> = flows.iter().map(|flow| flow.slowdown).collect();
+fn sorted<'a>(flows: impl Iterator<Item = &'a Finished>) -> Vec<f64> {
+    let mut slowdowns: Vec<f64> = flows.map(|flow| flow.slowdown).collect();
     slowdowns.sort_by(f64::total_cmp);
     slowdowns
 }
 
-/// Percentiles overall and by size; sorts the flows by size.
+/// Median, 95th and 99th percentile of sorted values; zeros if there are none.
+fn of_group(sorted: &[f64]) -> [f64; 3] {
+    [50, 95, 99].map(|percent| percentile(sorted, percent).unwrap_or_default())
+}
+
+fn by_priority(flows: &[Finished]) -> Vec<OfPriority> {
+    let group = |priority| {
+        let values = sorted(flows.iter().filter(|flow| flow.priority == priority));
+        let [p50, p95, p99] = of_group(&values);
+        OfPriority {
+            priority,
+            flows: values.len() as u64,
+            p50,
+            p95,
+            p99,
+        }
+    };
+    let priorities: BTreeSet<u8> = flows.iter().map(|flow| flow.priority).collect();
+    if priorities.len() > 1 {
+        priorities.into_iter().map(group).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+/// Percentiles overall, by size and by class; sorts the flows by size.
 pub fn slowdowns(flows: &mut [Finished]) -> Slowdowns {
     flows.sort_by_key(|flow| flow.bytes);
-    let all = sorted(flows);
+    let all = sorted(flows.iter());
     let mut by_size = Vec::new();
     let mut rest = &*flows;
     let each = flows.len().div_ceil(GROUPS).max(1);
@@ -105,15 +150,14 @@ pub fn slowdowns(flows: &mut [Finished]) -> Slowdowns {
         }
         let (group, others) = rest.split_at(end);
         rest = others;
-        let values = sorted(group);
-        let at = |percent| percentile(&values, percent).unwrap_or_default();
+        let [p50, p95, p99] = of_group(&sorted(group.iter()));
         by_size.push(OfSize {
             from_bytes: group[0].bytes,
             to_bytes: group[end - 1].bytes,
             flows: group.len() as u64,
-            p50: at(50),
-            p95: at(95),
-            p99: at(99),
+            p50,
+            p95,
+            p99,
         });
     }
     Slowdowns {
@@ -121,6 +165,7 @@ pub fn slowdowns(flows: &mut [Finished]) -> Slowdowns {
         p95: percentile(&all, 95),
         p99: percentile(&all, 99),
         by_size,
+        by_priority: by_priority(flows),
     }
 }
 
@@ -162,6 +207,26 @@ mod tests {
         assert_eq!(found.iter().map(|group| group.flows).sum::<u64>(), 404);
         assert_eq!((found.len(), found[0].flows, found[1].flows), (13, 148, 21));
         assert_eq!((found[12].flows, found[12].to_bytes), (25, 403));
+    }
+
+    #[test]
+    fn classes_have_their_own() {
+        let of = |n: u8| Finished {
+            priority: n % 3 * 2,
+            ..flow(7, f64::from(n))
+        };
+        let mut flows: Vec<_> = (0..30).map(of).collect();
+        let found = slowdowns(&mut flows).by_priority;
+        let group = |of: &OfPriority| (of.priority, of.flows, of.p50, of.p99);
+        let found: Vec<_> = found.iter().map(group).collect();
+        let wanted = [
+            (0, 10, 12.0, 27.0),
+            (2, 10, 13.0, 28.0),
+            (4, 10, 14.0, 29.0),
+        ];
+        assert_eq!(found, wanted);
+        flows.retain(|flow| flow.priority == 2);
+        assert!(slowdowns(&mut flows).by_priority.is_empty());
     }
 
     #[test]
