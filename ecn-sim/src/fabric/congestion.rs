@@ -7,7 +7,8 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::packet::Packet;
-use super::parameters::{FlowControl, Scenario};
+use super::parameters::FlowControl;
+use super::scenario::Scenario;
 use super::scheme::bcn::{Rules as Bcn, UNTAGGED, packed};
 use super::scheme::ibcc::{Marker, Rules as Ibcc};
 use super::scheme::qcn::{CongestionPoint, Rules as Qcn};

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::parameters::Scenario;
+use super::scenario::Scenario;
 use super::topology::{End, Plan, Topology};
 use crate::keyword::suggestion;
 use crate::scenario::{ScenarioError, dotted};

@@ -1,6 +1,7 @@
-//! A data centre: hosts, shared-memory switches, PFC or tail drop, and congestion control, packet by
-//! packet.
+//! A data centre: hosts, shared-memory switches, PFC, credits or tail drop, and congestion control, packet
+//! by packet.
 
+pub mod auto;
 pub mod congestion;
 pub mod credit;
 pub mod file;
@@ -10,6 +11,7 @@ pub mod packet;
 pub mod parameters;
 pub mod parts;
 pub mod run;
+pub mod scenario;
 pub mod scheme;
 pub mod series;
 pub mod switch;
@@ -23,9 +25,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::MS;
 use measure::Slowdowns;
-pub use parameters::{Kind, Scenario};
+
 pub use parts::Options;
 pub use run::{Counts, RunError};
+pub use scenario::{Kind, Scenario};
 
 /// One run, as `ecn sim run -j` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ends, Notice, Sending, transmission};
 use crate::engine::Time;
-use crate::fabric::parameters::Auto;
+use crate::fabric::auto::Auto;
 use crate::keywords;
 use crate::model::ModelError;
 use crate::units::{Fraction, Rate, Size};

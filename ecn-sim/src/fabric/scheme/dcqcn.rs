@@ -6,7 +6,7 @@ use ecn_core::tcd::Mark;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{NS, Time};
-use crate::fabric::parameters::Auto;
+use crate::fabric::auto::Auto;
 use crate::keywords;
 use crate::model::ModelError;
 use crate::units::{DurationText, Fraction, Rate, Size};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Acknowledged;
 use crate::engine::{NS, Time};
-use crate::fabric::parameters::Auto;
+use crate::fabric::auto::Auto;
 use crate::model::{Function, Marking, Model, ModelError};
 use crate::policy::Round;
 use crate::units::{Fraction, Rate};

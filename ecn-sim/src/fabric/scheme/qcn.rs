@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dcqcn::ClampTarget;
 use crate::engine::{NS, Time};
-use crate::fabric::parameters::Auto;
+use crate::fabric::auto::Auto;
 use crate::model::ModelError;
 use crate::units::{DurationText, Fraction, Rate, Size};
 

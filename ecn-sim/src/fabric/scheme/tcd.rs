@@ -4,7 +4,7 @@ use ecn_core::response::Ratio;
 use ecn_core::tcd::{Policy, growth_bytes, max_on_cbfc_ns, max_on_pfc_ns};
 use serde::{Deserialize, Serialize};
 
-use crate::fabric::parameters::Auto;
+use crate::fabric::auto::Auto;
 use crate::model::ModelError;
 use crate::units::{DurationText, Fraction, Size};
 

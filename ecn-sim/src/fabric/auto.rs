@@ -1,0 +1,59 @@
+//! A value that follows from others unless it is set.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A value, or `auto`: what follows from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auto<T> {
+    /// Follows from others.
+    Auto,
+    /// This.
+    Is(T),
+}
+
+impl<T> Auto<T> {
+    /// The value, or this one.
+    pub fn or(self, value: T) -> T {
+        match self {
+            Self::Auto => value,
+            Self::Is(own) => own,
+        }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Auto<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Is(value) => value.fmt(f),
+        }
+    }
+}
+
+impl<T: FromStr<Err: fmt::Display>> FromStr for Auto<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let reason = |error| format!("{error}; or auto");
+        text.parse().map(Self::Is).map_err(reason)
+    }
+}
+
+impl<T: fmt::Display> Serialize for Auto<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Auto<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,483 @@
+//! A fabric that can be run: its network, what was chosen, and what follows from that.
+
+mod check;
+
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::credit;
+use super::packet::LINK_BYTES;
+use super::parameters::{FlowControl, Parameters, Thresholds};
+use super::scheme;
+use super::switch::headroom_needed;
+use super::topology::{
+    Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, leaf_spine, parking_lot,
+};
+use super::workload::{Arrival, Arrivals, Cdf, Workload, arrivals};
+use crate::engine::{NS, Time};
+use crate::figure::NetworkFigure;
+use crate::keywords;
+use crate::model::ModelError;
+use crate::scenario::{ScenarioError, dotted, with_key};
+use crate::units::{Fraction, Size};
+
+keywords! {
+    /// The built-in fabrics.
+    Kind {
+        /// Three tiers of switches with as many ports each.
+        #[default]
+        FatTree = "fat-tree",
+        /// Two tiers.
+        LeafSpine = "leaf-spine",
+        /// Two switches, one link.
+        Dumbbell = "dumbbell",
+        /// Switches in a row, with hosts at each.
+        ParkingLot = "parking-lot",
+        /// TCD's chain: two flows share it, and bursts congest the end of one of them.
+        Chain = "chain",
+    }
+}
+
+impl Kind {
+    /// What it is, in a line.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::FatTree => {
+                "a data centre: k-ary fat tree, with PFC, credits or tail drop, and any scheme"
+            }
+            Self::LeafSpine => "the same with leaves and spines",
+            Self::Dumbbell => "the same with two switches and one link between them",
+            Self::ParkingLot => "the same with switches in a row and hosts at each",
+            Self::Chain => {
+                "TCD's chain: two flows share it, and bursts congest the end of one of them"
+            }
+        }
+    }
+}
+
+/// A fabric that can be run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Its name, if it has another one than its topology.
+    pub name: Option<String>,
+    /// Its topology, unless it has a plan of its own.
+    pub kind: Kind,
+    /// The network that its file describes.
+    plan: Option<Plan>,
+    /// These flows, by their starts, instead of a workload.
+    flows: Option<Vec<Arrival>>,
+    /// What was chosen.
+    pub parameters: Parameters,
+    /// And of the schemes.
+    pub schemes: scheme::Parameters,
+}
+
+/// What an ACK has beyond a data packet's header.
+pub const ACK_EXTRA: u32 = 4;
+/// What a CNP has beyond it.
+pub const CNP_EXTRA: u32 = 16;
+
+impl Scenario {
+    /// A built-in fabric by name.
+    pub fn find(name: &str) -> Option<Self> {
+        Some(Self::of(name.parse().ok()?))
+    }
+
+    /// A built-in fabric.
+    pub fn of(kind: Kind) -> Self {
+        let mut parameters = Parameters::default();
+        if kind == Kind::ParkingLot {
+            // Two at each switch.
+            parameters.hosts = 8;
+            parameters.workload = Workload::Greedy;
+        }
+        if kind == Kind::Chain {
+            // The paper's fifteen, and S0, S1, R0 and R1.
+            parameters.hosts = 19;
+            parameters.senders = 15;
+            parameters.workload = Workload::Chain;
+            // Both fit on the chain: what fills its queues is that it is paused.
+            parameters.load = Fraction::ratio(2, 5);
+            // With `load`, nine tenths of the link to R1.
+            parameters.flow_size = Size::from_bytes(100_000);
+            parameters.thresholds = Thresholds::Static;
+        }
+        Self {
+            name: None,
+            kind,
+            plan: None,
+            flows: None,
+            parameters,
+            schemes: scheme::Parameters::default(),
+        }
+    }
+
+    /// A network of one's own.
+    pub(super) fn custom(plan: Plan) -> Self {
+        let mut scenario = Self::of(Kind::default());
+        scenario.parameters.hosts = plan.hosts;
+        scenario.plan = Some(plan);
+        scenario
+    }
+
+    /// With these flows, by their starts, whatever the workload is.
+    #[must_use]
+    pub fn with_flows(mut self, mut flows: Vec<Arrival>) -> Self {
+        flows.sort_by_key(|flow| flow.start);
+        self.flows = Some(flows);
+        self
+    }
+
+    /// The flows of a run on its topology.
+    ///
+    /// # Errors
+    ///
+    /// As [`arrivals`].
+    pub(super) fn arrivals(&self, topology: &Topology, seed: u64) -> Result<Arrivals, ModelError> {
+        match &self.flows {
+            Some(flows) => Ok(Box::new(flows.clone().into_iter())),
+            None => arrivals(&self.parameters, |host| topology.host_name(host), seed),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.kind.name())
+    }
+
+    /// The same with nothing chosen.
+    #[must_use]
+    pub fn defaults(&self) -> Self {
+        match &self.plan {
+            Some(plan) => Self::custom(plan.clone()),
+            None => Self::of(self.kind),
+        }
+    }
+
+    /// Keys that mean nothing for what was chosen.
+    fn strange(&self) -> Vec<&'static str> {
+        let own = &self.parameters;
+        let mut strange = self.of_other_topologies().to_vec();
+        let mut only = |holds: bool, keys: &[&'static str]| {
+            if !holds {
+                strange.extend(keys);
+            }
+        };
+        let chain = own.workload == Workload::Chain;
+        only(chain || own.workload == Workload::Incast, &["senders"]);
+        only(chain, &["burst_gap"]);
+        let poisson = own.workload == Workload::Poisson;
+        only(poisson, &["cdf", "incast_load"]);
+        let bursts = poisson && own.incast_load.numerator() > 0;
+        only(bursts, &["incast_senders", "incast_size"]);
+        let lasts = poisson || own.workload == Workload::OnOff;
+        only(lasts || chain, &["load"]);
+        let greedy = own.workload == Workload::Greedy;
+        only(lasts || greedy || chain, &["duration"]);
+        let is_file = matches!(own.workload, Workload::File(_));
+        only(!poisson && !greedy && !is_file, &["flow_size"]);
+        let pfc = own.flow_control == FlowControl::Pfc;
+        only(pfc, &["headroom", "xon_gap"]);
+        let cbfc = own.flow_control == FlowControl::Cbfc;
+        only(cbfc, &["credit_period"]);
+        only(!pfc && !cbfc, &["retransmit_after"]);
+        only(!cbfc, &["thresholds"]);
+        let dynamic = own.thresholds == Thresholds::Dynamic;
+        only(!cbfc && dynamic, &["alpha"]);
+        only(!cbfc && !dynamic, &["xoff"]);
+        strange
+    }
+
+    fn all_keys(&self) -> Table {
+        let mut all = Table::try_from(&self.parameters).unwrap_or_default();
+        all.extend(dotted(&self.tables(), |_, _| false));
+        all
+    }
+
+    /// The parameters of the schemes, by scheme.
+    fn tables(&self) -> Table {
+        Table::try_from(&self.schemes).unwrap_or_default()
+    }
+
+    /// The keys that matter with their values; `k` and `switches` as they are taken, the scheme's own in a
+    /// table.
+    pub fn parameters(&self) -> Table {
+        let mut all = Table::try_from(&self.parameters).unwrap_or_default();
+        for key in self.strange() {
+            all.remove(key);
+        }
+        let mut tables = self.tables();
+        for scheme in self.parameters.scheme.tables() {
+            if let Some(table) = tables.remove(*scheme) {
+                all.insert((*scheme).to_owned(), table);
+            }
+        }
+        for (key, taken) in [
+            ("k", self.ports_of_a_switch()),
+            ("switches", self.switches_in_a_row()),
+        ] {
+            if let Some(value) = all.get_mut(key) {
+                *value = Value::String(taken.to_string());
+            }
+        }
+        all
+    }
+
+    /// Every key of this topology, whatever else is chosen.
+    pub fn keys(&self) -> Table {
+        let mut all = self.all_keys();
+        for key in self.of_other_topologies() {
+            all.remove(*key);
+        }
+        if self.plan.is_some() {
+            // As many as the file names.
+            all.remove("hosts");
+        }
+        all
+    }
+
+    const fn of_other_topologies(&self) -> &'static [&'static str] {
+        if self.plan.is_some() {
+            return &["k", "leaves", "spines", "switches"];
+        }
+        match self.kind {
+            Kind::FatTree => &["leaves", "spines", "switches"],
+            Kind::LeafSpine => &["k", "switches"],
+            Kind::ParkingLot => &["k", "leaves", "spines"],
+            Kind::Dumbbell | Kind::Chain => &["k", "leaves", "spines", "switches"],
+        }
+    }
+
+    fn ports_of_a_switch(&self) -> u32 {
+        let own = &self.parameters;
+        own.k.or(fat_tree_ports(own.hosts))
+    }
+
+    fn switches_in_a_row(&self) -> u32 {
+        let own = &self.parameters;
+        own.switches.or(own.hosts.min(4))
+    }
+
+    /// Sets one key from `KEY=VALUE`.
+    ///
+    /// # Errors
+    ///
+    /// There is no such key, or it does not take the value; nothing has changed then.
+    pub fn set_text(&mut self, setting: &str) -> Result<(), ScenarioError> {
+        let (key, value) = setting
+            .split_once('=')
+            .ok_or_else(|| ScenarioError::NotASetting(setting.to_owned()))?;
+        self.set(key.trim(), &Value::String(value.trim().to_owned()))
+    }
+
+    /// Sets one key. A number may come as a text, and a text that is a number as one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::set_text`].
+    pub fn set(&mut self, key: &str, value: &Value) -> Result<(), ScenarioError> {
+        let (all, error) = with_key(self.keys(), key, value)?;
+        let reason = |e: toml::de::Error| error(e.message());
+        let (mut own, mut schemes) = (Table::new(), self.tables());
+        for (key, value) in all {
+            let Some((scheme, key)) = key.split_once('.') else {
+                own.insert(key, value);
+                continue;
+            };
+            if let Some(Value::Table(table)) = schemes.get_mut(scheme) {
+                table.insert(key.to_owned(), value);
+            }
+        }
+        let parameters = own.try_into().map_err(reason)?;
+        self.schemes = schemes.try_into().map_err(reason)?;
+        self.parameters = parameters;
+        if let Some(plan) = &self.plan {
+            self.parameters.hosts = plan.hosts;
+        }
+        Ok(())
+    }
+
+    /// Keys that were chosen and mean nothing for the rest of what was.
+    pub fn idle(&self) -> Vec<String> {
+        let (all, defaults) = (self.all_keys(), self.defaults().all_keys());
+        let tables = self.parameters.scheme.tables();
+        let of_others = all.keys().filter(|key| {
+            key.split_once('.')
+                .is_some_and(|(table, _)| !tables.contains(&table))
+        });
+        let strange = self.strange().into_iter().map(str::to_owned);
+        let chosen = |key: &String| all.get(key) != defaults.get(key);
+        strange.chain(of_others.cloned()).filter(chosen).collect()
+    }
+
+    /// Gives a key its default.
+    ///
+    /// # Errors
+    ///
+    /// There is no such key.
+    pub fn reset(&mut self, key: &str) -> Result<(), ScenarioError> {
+        let default = self.defaults().keys().remove(key);
+        self.set(key, &default.unwrap_or(Value::Boolean(false)))
+    }
+
+    /// Files that can be read when it runs.
+    pub fn files(&self) -> Vec<&Path> {
+        let mut files: Vec<&Path> = Vec::new();
+        if let Workload::File(file) = &self.parameters.workload {
+            files.push(file);
+        }
+        if let Cdf::File(file) = &self.parameters.cdf {
+            files.push(file);
+        }
+        files
+    }
+
+    /// Bytes of a full data packet.
+    pub fn frame(&self) -> u32 {
+        self.parameters.payload + self.parameters.header
+    }
+
+    /// Delay of a link.
+    pub fn delay(&self) -> Time {
+        self.parameters.link_delay.as_nanos() * NS
+    }
+
+    /// How far below its threshold a paused port goes on, bytes.
+    pub fn xon_gap(&self) -> u64 {
+        let auto = Size::from_bytes(2 * u64::from(self.frame()));
+        self.parameters.xon_gap.or(auto).bytes()
+    }
+
+    /// Queues that DCQCN's switches begin to mark at, and mark all of, bytes. Unless they are set, ports that
+    /// pause others at a fixed length mark before.
+    pub fn red_thresholds(&self) -> (u64, u64) {
+        let own = &self.parameters;
+        let static_pfc =
+            own.flow_control == FlowControl::Pfc && own.thresholds == Thresholds::Static;
+        let xoff = static_pfc.then(|| own.xoff.bytes());
+        self.schemes.dcqcn.thresholds(own.link_rate, xoff)
+    }
+
+    /// A longer queue of a class that nothing holds up is congestion, bytes: where DCQCN's switches begin to mark, or
+    /// an eighth of a port's memory if that is less.
+    pub fn root_bytes(&self) -> u32 {
+        let own = &self.parameters;
+        let eighth = own.buffer.bytes() / u64::from(own.priorities) / 8;
+        self.red_thresholds().0.min(eighth) as u32
+    }
+
+    /// What the scheme has to know of a network whose longest path has so many links.
+    pub fn network(&self, links: u32) -> scheme::Network {
+        let own = &self.parameters;
+        let line = own.link_rate;
+        let bytes = u64::from(self.frame()) + u64::from(own.header + ACK_EXTRA);
+        let wire = bytes * 1_000_000_000_000 / line.bytes_per_s();
+        scheme::Network {
+            line,
+            buffer: match own.flow_control {
+                FlowControl::Cbfc => own.buffer.bytes() / u64::from(own.priorities.max(1)),
+                _ => own.buffer.bytes(),
+            },
+            idle_rtt: u64::from(links) * (2 * self.delay() + wire),
+        }
+    }
+
+    /// Bytes that a flow may have in flight if nothing else was said.
+    pub fn usual_window(&self, network: &scheme::Network) -> Size {
+        let round_trip = u128::from(network.line.bytes_per_s()) * u128::from(network.idle_rtt);
+        Size::from_bytes(match self.parameters.scheme {
+            scheme::Name::Hp(..) => (round_trip / 1_000_000_000_000) as u64,
+            _ => u64::MAX,
+        })
+    }
+
+    /// Headroom of a port for all its priorities, bytes; none without PFC. Each may be asked to pause while another's is
+    /// full.
+    pub fn headroom(&self) -> u64 {
+        let own = &self.parameters;
+        let needed = u64::from(own.priorities)
+            * headroom_needed(
+                own.link_rate.bytes_per_s(),
+                self.delay(),
+                self.frame().into(),
+                LINK_BYTES.into(),
+            );
+        match own.flow_control {
+            FlowControl::Pfc => own.headroom.or(Size::from_bytes(needed)).bytes(),
+            FlowControl::Cbfc | FlowControl::None => 0,
+        }
+    }
+
+    /// The smallest memory of a port, bytes: its headroom and two packets, or whole blocks of two for each lane.
+    pub fn least_buffer(&self) -> u64 {
+        match self.parameters.flow_control {
+            FlowControl::Cbfc => {
+                let packet = u64::from(credit::blocks(self.frame())) * credit::BLOCK;
+                2 * packet * u64::from(self.parameters.priorities)
+            }
+            _ => self.headroom().saturating_add(2 * u64::from(self.frame())),
+        }
+    }
+
+    /// A picture of the network, whatever runs on it.
+    ///
+    /// # Errors
+    ///
+    /// The topology makes no sense.
+    pub fn figure(&self) -> Result<NetworkFigure, ModelError> {
+        let own = &self.parameters;
+        self.check_plan()?;
+        let topology = self.planned()?;
+        let note = format!(
+            "{} hosts, {} switches, {} links of {}, {}",
+            topology.hosts,
+            topology.names.len(),
+            topology.peer.len() / 2,
+            own.link_rate,
+            own.link_delay
+        );
+        Ok(topology.figure(self.name(), &note))
+    }
+
+    /// The network.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::check`].
+    pub fn topology(&self) -> Result<Topology, ModelError> {
+        self.check()?;
+        let topology = self.planned()?;
+        let own = &self.parameters;
+        // The built-in ones go up and down, or along a line.
+        if self.plan.is_some()
+            && own.flow_control != FlowControl::None
+            && let Some(circle) = topology.circle()
+        {
+            let names: Vec<_> = circle
+                .iter()
+                .map(|port| topology.port_name(*port))
+                .collect();
+            let reason = format!(
+                "cyclic routing: {} wait for each other in a circle, and can stand still for ever; remove a link, or \
+                 take flow_control=none",
+                names.join(", ")
+            );
+            return Err(ModelError::new("flow_control", own.flow_control, reason));
+        }
+        Ok(topology)
+    }
+
+    pub(super) fn planned(&self) -> Result<Topology, ModelError> {
+        let own = &self.parameters;
+        let plan = match (&self.plan, self.kind) {
+            (Some(plan), _) => plan.clone(),
+            (None, Kind::FatTree) => fat_tree(own.hosts, self.ports_of_a_switch()),
+            (None, Kind::LeafSpine) => leaf_spine(own.hosts, own.leaves, own.spines),
+            (None, Kind::Dumbbell) => dumbbell(own.hosts),
+            (None, Kind::ParkingLot) => parking_lot(own.hosts, self.switches_in_a_row()),
+            (None, Kind::Chain) => chain(own.hosts),
+        };
+        Topology::new(plan).map_err(|reason| ModelError::new("hosts", own.hosts, reason))
+    }
+}

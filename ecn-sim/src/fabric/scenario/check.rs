@@ -1,0 +1,204 @@
+//! What makes no sense, and is refused with what is allowed.
+
+use super::{Kind, Scenario};
+use crate::fabric::auto::Auto;
+use crate::fabric::parameters::{FlowControl, Parameters};
+use crate::fabric::switch::MOST_CLASSES;
+use crate::fabric::topology::fat_tree_ports;
+use crate::fabric::workload::{Workload, carried};
+use crate::model::ModelError;
+use crate::scenario::shown;
+use crate::units::{DurationText, Size};
+
+fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ModelError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    let reason = format!("{least} to {most} is allowed");
+    Err(ModelError::new(key, value, reason))
+}
+
+impl Scenario {
+    /// Checks what the types leave open.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range, or one that means nothing for what was chosen, by name.
+    pub fn check(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
+        if let Some(key) = self.idle().into_iter().next() {
+            let value = self.all_keys().remove(&key);
+            let reason = format!(
+                "it has no meaning with {}, workload={}, incast_load={}, flow_control={}, thresholds={}, scheme={}",
+                self.name(),
+                own.workload,
+                own.incast_load,
+                own.flow_control,
+                own.thresholds,
+                own.scheme
+            );
+            let value = value.as_ref().map(shown).unwrap_or_default();
+            return Err(ModelError::new(key, value, reason));
+        }
+        self.check_plan()?;
+        if own.workload == Workload::AllReduce && own.hosts > 2_048 {
+            let reason = "up to 2048 is allowed with workload=all-reduce: flows are numbered";
+            return Err(ModelError::new("hosts", own.hosts, reason));
+        }
+        if own.workload == Workload::AllToAll && own.hosts > 2_048 {
+            let reason =
+                "up to 2048 is allowed with workload=all-to-all: all flows are there at once";
+            return Err(ModelError::new("hosts", own.hosts, reason));
+        }
+        within("payload", own.payload.into(), 64, 9_216)?;
+        within("priorities", own.priorities.into(), 1, MOST_CLASSES.into())?;
+        let others = self.flows.iter().flatten();
+        if let Some(class) = others
+            .map(|flow| flow.priority)
+            .max()
+            .filter(|class| u32::from(*class) >= own.priorities)
+        {
+            let reason = format!("a flow has priority {class}, and they count from 0");
+            return Err(ModelError::new("priorities", own.priorities, reason));
+        }
+        within("header", own.header.into(), 0, 256)?;
+        let (slow, fast) = (125_000, 1_250_000_000_000);
+        if !(slow..=fast).contains(&own.link_rate.bytes_per_s()) {
+            let reason = "1mbit to 10tbit is allowed";
+            return Err(ModelError::new("link_rate", own.link_rate, reason));
+        }
+        for (key, value, most) in [
+            ("link_delay", own.link_delay, DurationText::from_millis(100)),
+            ("limit", own.limit, DurationText::from_secs(3_600)),
+            ("duration", own.duration, own.limit),
+        ] {
+            if value > most && !self.strange().contains(&key) {
+                return Err(ModelError::new(
+                    key,
+                    value,
+                    format!("at most {most} is allowed"),
+                ));
+            }
+        }
+        if !(1_000..=1_000_000_000).contains(&own.retransmit_after.as_nanos()) {
+            let (value, reason) = (own.retransmit_after, "1us to 1s is allowed");
+            return Err(ModelError::new("retransmit_after", value, reason));
+        }
+        if !(100..=1_000_000).contains(&own.credit_period.as_nanos()) {
+            let (value, reason) = (own.credit_period, "100ns to 1ms is allowed");
+            return Err(ModelError::new("credit_period", value, reason));
+        }
+        self.check_memory()?;
+        if own.workload == Workload::Incast && self.flows.is_none() {
+            within("senders", own.senders.into(), 1, u64::from(own.hosts) - 1)?;
+        }
+        if own.workload == Workload::Chain {
+            if self.plan.is_some() || self.kind != Kind::Chain {
+                let reason = "it is of the topology `chain` only";
+                return Err(ModelError::new("workload", &own.workload, reason));
+            }
+            within("hosts", own.hosts.into(), 5, 16_384)?;
+            within("senders", own.senders.into(), 1, u64::from(own.hosts) - 4)?;
+            if own.burst_gap.is_zero() {
+                let reason = "more than 0 is allowed";
+                return Err(ModelError::new("burst_gap", own.burst_gap, reason));
+            }
+        }
+        if own.incast_load.numerator() > 0 {
+            let hosts = u64::from(own.hosts);
+            within("incast_senders", own.incast_senders.into(), 1, hosts - 1)?;
+        }
+        let most = u64::from(own.payload) * u64::from(u32::MAX / 2);
+        if own.workload == Workload::Greedy && carried(own) > most {
+            let reason = format!("flows of at most {most} bytes are allowed");
+            return Err(ModelError::new("duration", own.duration, reason));
+        }
+        for (key, size) in [
+            ("flow_size", own.flow_size),
+            ("incast_size", own.incast_size),
+        ] {
+            if !(1..=most).contains(&size.bytes()) {
+                let reason = format!("1 byte to {most} bytes is allowed");
+                return Err(ModelError::new(key, size, reason));
+            }
+        }
+        if own.incast_load.as_f64() > 1.0 {
+            let reason = "0 to 1 is allowed";
+            return Err(ModelError::new("incast_load", own.incast_load, reason));
+        }
+        let (load, reason) = (own.load.as_f64(), "more than 0 up to 1 is allowed");
+        if !(load > 0.0 && load <= 1.0) {
+            return Err(ModelError::new("load", own.load, reason));
+        }
+        if own.window.or(Size::from_bytes(u64::MAX)).bytes() < u64::from(own.payload) {
+            let reason = format!("at least a packet's payload, {}, is allowed", own.payload);
+            return Err(ModelError::new("window", own.window, reason));
+        }
+        self.schemes.rules(own.scheme, &self.network(1)).map(drop)
+    }
+
+    /// Checks what the topology depends on.
+    pub(super) fn check_plan(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
+        within("hosts", own.hosts.into(), 2, 16_384)?;
+        if self.plan.is_none() && self.kind == Kind::FatTree {
+            let k = self.ports_of_a_switch();
+            let least = fat_tree_ports(own.hosts);
+            if k < least || k > 42 || !k.is_multiple_of(2) {
+                let reason = format!(
+                    "an even number from {least} (the fewest ports for {} hosts) to 42 is allowed",
+                    own.hosts
+                );
+                return Err(ModelError::new("k", k, reason));
+            }
+        }
+        if self.kind == Kind::ParkingLot {
+            let most = own.hosts.min(64);
+            within("switches", self.switches_in_a_row().into(), 2, most.into())?;
+        }
+        within("leaves", own.leaves.into(), 1, 512)?;
+        within("spines", own.spines.into(), 1, 256)
+    }
+
+    fn check_memory(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
+        let frame = u64::from(self.frame());
+        let headroom = self.headroom();
+        if own.flow_control == FlowControl::Pfc {
+            let auto = Self {
+                parameters: Parameters {
+                    headroom: Auto::Auto,
+                    ..own.clone()
+                },
+                ..self.clone()
+            };
+            let needed = auto.headroom();
+            if headroom < needed {
+                let each = match own.priorities {
+                    1 => String::new(),
+                    several => format!(", of each of {several} priorities"),
+                };
+                let reason = format!(
+                    "too little to be lossless: {needed} bytes are needed, for what is in flight when a pause is asked for{each}"
+                );
+                return Err(ModelError::new("headroom", own.headroom, reason));
+            }
+        }
+        let (least, most) = (self.least_buffer(), 64_000_000);
+        if !(least..=most).contains(&own.buffer.bytes()) {
+            let reason = format!(
+                "{least} bytes per port (headroom {headroom} and two packets) to 64MB is allowed"
+            );
+            return Err(ModelError::new("buffer", own.buffer, reason));
+        }
+        if own.alpha.numerator() == 0 || own.alpha.as_f64() > 64.0 {
+            let reason = "more than 0 up to 64 is allowed";
+            return Err(ModelError::new("alpha", own.alpha, reason));
+        }
+        if own.xoff.bytes() < frame {
+            let reason = format!("at least a packet, {frame} bytes, is allowed");
+            return Err(ModelError::new("xoff", own.xoff, reason));
+        }
+        Ok(())
+    }
+}
