@@ -15,6 +15,8 @@ use ecn_sim::fabric::workload::{Arrival, UNLIMITED, arrivals};
 use ecn_sim::fabric::{self, Counts, Kind, Options, RunError, Scenario, parts};
 use proptest::prelude::*;
 use proptest::sample::select;
+use rand::{Rng as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
 
 fn scenario(kind: Kind, settings: &[String]) -> Scenario {
     let mut scenario = Scenario::find(kind.name()).expect("built in");
@@ -56,7 +58,13 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
     ]);
     let choices = (
         workload,
-        select(vec!["pfc", "cbfc", "none"]),
+        select(vec![
+            ("shared-memory", "pfc"),
+            ("shared-memory", "cbfc"),
+            ("shared-memory", "none"),
+            ("crossbar", "pfc"),
+            ("crossbar", "cbfc"),
+        ]),
         1u8..=4,
         select(scheme::NAMES),
     );
@@ -70,7 +78,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
         |(
             (kind, hosts, payload, bytes),
             (rate, delay),
-            (workload, control, priorities, scheme),
+            (workload, (switch, control), priorities, scheme),
             memory,
             window,
         )| {
@@ -81,6 +89,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
                 format!("link_rate={rate}"),
                 format!("link_delay={delay}ns"),
                 format!("workload={workload}"),
+                format!("switch={switch}"),
                 format!("flow_control={control}"),
                 format!("priorities={priorities}"),
                 format!("scheme={scheme}"),
@@ -115,7 +124,8 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
             if scheme.ends_with("+tcd") {
                 settings.extend(set(&["tcd.threshold=3kB", "tcd.max_on=5us"]));
             }
-            if control != "cbfc" {
+            let shared = control != "cbfc" && switch == "shared-memory";
+            if shared {
                 if dynamic {
                     settings.extend(["thresholds=dynamic".to_owned(), format!("alpha={alpha}")]);
                 } else {
@@ -123,7 +133,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
                 }
             }
             let mut scenario = scenario(kind, &settings);
-            if control != "cbfc" && !dynamic {
+            if shared && !dynamic {
                 let xoff = u64::from(scenario.frame()) + extra / 4;
                 scenario.set_text(&format!("xoff={xoff}")).expect("xoff");
             }
@@ -196,6 +206,84 @@ fn a_flow_alone_has_a_slowdown_of_1() {
             assert_eq!(counts.finished[0].slowdown, 1.0, "{kind} {bytes}");
         }
     }
+}
+
+/// What inputs of one switch carry of their links, all with something to send all the time: packets for random others.
+fn carried_by_one_switch(switch: &str, hosts: u32) -> f64 {
+    let settings = set(&[
+        "leaves=1",
+        &format!("hosts={hosts}"),
+        &format!("switch={switch}"),
+        "flow_control=cbfc",
+        "buffer=2MB",
+        // Few of the bytes are ACKs; time for 1,000 packets.
+        "payload=9000",
+        "limit=725us",
+    ]);
+    let mut random = Pcg64Mcg::seed_from_u64(1);
+    let flows = (0..hosts * 1_200).map(|number| {
+        let from = number % hosts;
+        Arrival {
+            start: 0,
+            from,
+            to: (from + random.random_range(1..hosts)) % hosts,
+            bytes: 9_000,
+            rate: UNLIMITED,
+            priority: 0,
+        }
+    });
+    let scenario = scenario(Kind::LeafSpine, &settings).with_flows(flows.collect());
+    counts(&scenario, 1).finished.len() as f64 / (f64::from(hosts) * 1_000.0)
+}
+
+/// Head-of-line blocking: 2 - sqrt(2) of the links of many ports, more of few (Karol, Hluchyj and Morgan 1987, section III; .6184
+/// of 8, if inputs send to themselves too). A hundredth or two go to the first round trip and to ACKs.
+#[test]
+fn inputs_of_a_crossbar_carry_what_karol_found() {
+    let carried = [4, 8, 64].map(|hosts| carried_by_one_switch("crossbar", hosts));
+    assert!(carried.is_sorted_by(|few, many| few > many), "{carried:?}");
+    assert!((carried[1] / 0.6184 - 1.0).abs() < 0.03, "{carried:?}");
+    let limit = 2.0 - 2.0_f64.sqrt();
+    assert!((carried[2] / limit - 1.0).abs() < 0.02, "{carried:?}");
+    let shared = carried_by_one_switch("shared-memory", 64);
+    assert!(shared > 0.94, "{shared}");
+}
+
+/// A flow behind one whose output is congested is held up where the switch is a crossbar, and is a victim.
+#[test]
+fn a_crossbar_blocks_what_goes_elsewhere() {
+    let of = |switch: &str| {
+        let settings = set(&[
+            "leaves=1",
+            "hosts=8",
+            &format!("switch={switch}"),
+            "flow_control=cbfc",
+            "dcqcn.kmin=20kB",
+            "scheme=dcqcn+tcd",
+        ]);
+        let flow = |from, to, bytes| Arrival {
+            start: 0,
+            from,
+            to,
+            bytes,
+            rate: UNLIMITED,
+            priority: 0,
+        };
+        // All congest host 7 but host 0's second flow, to an idle one.
+        let mut flows: Vec<_> = (0..6).map(|from| flow(from, 7, 300_000)).collect();
+        flows.push(flow(0, 6, 100_000));
+        counts(&scenario(Kind::LeafSpine, &settings).with_flows(flows), 1)
+    };
+    let slowdown = |counts: &Counts| counts.finished[6].slowdown;
+    let (shared, crossbar) = (of("shared-memory"), of("crossbar"));
+    assert!(slowdown(&shared) < 3.0, "{}", slowdown(&shared));
+    assert!(
+        slowdown(&crossbar) > 2.0 * slowdown(&shared),
+        "{}",
+        slowdown(&crossbar)
+    );
+    assert_eq!(shared.head_of_line_victims, 0);
+    assert!(crossbar.finished[6].is_victim(), "{:?}", crossbar.finished);
 }
 
 /// Issue 5's figure, 34.1 ms within 2 % (two other simulators: 34.06 and 34.30), without a drop.

@@ -4,6 +4,7 @@
 pub mod auto;
 pub mod congestion;
 pub mod credit;
+pub mod crossbar;
 pub mod file;
 pub mod host;
 pub mod measure;

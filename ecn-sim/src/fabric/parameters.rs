@@ -23,6 +23,18 @@ keywords! {
 }
 
 keywords! {
+    /// Where packets wait in switches.
+    Switch {
+        /// In queues of their outputs, in one memory; with `cbfc` in buffers of their inputs, of which any number of outputs
+        /// are fed at a time.
+        #[default]
+        SharedMemory = "shared-memory",
+        /// In queues of their inputs, each of which feeds one output at a time, in order.
+        Crossbar = "crossbar",
+    }
+}
+
+keywords! {
     /// How much of a switch's shared memory a port may use.
     Thresholds {
         /// `alpha` times what is free.
@@ -83,14 +95,16 @@ pub struct Parameters {
     pub link_rate: Rate,
     /// Propagation delay of every link.
     pub link_delay: DurationText,
+    /// Where packets wait in switches.
+    pub switch: Switch,
     /// What keeps switches from overflowing.
     pub flow_control: FlowControl,
     /// Classes of data: PFC's priorities, InfiniBand's data lanes; also with tail drop. Each has its queues, limits and
     /// pauses or credits. Flows have them by turns, in the order of their starts, unless their file says which. ACKs and
     /// notifications have another one, which is never paused.
     pub priorities: u32,
-    /// Memory of a switch, per port (V2 has 32 MB for 32 ports). `cbfc`: the buffer of each port, in
-    /// equal parts for its lanes.
+    /// Memory of a switch, per port (V2 has 32 MB for 32 ports). `cbfc` and `crossbar`: the buffer of each port, in
+    /// equal parts for its lanes or priorities.
     pub buffer: Size,
     /// `cbfc`: a port tells of its buffer so often, where there is something new to tell.
     pub credit_period: DurationText,
@@ -139,6 +153,7 @@ impl Default for Parameters {
             header: 62,
             link_rate: Rate::from_bits_per_s(100_000_000_000).unwrap_or(Rate::MAX),
             link_delay: DurationText::from_micros(1),
+            switch: Switch::SharedMemory,
             flow_control: FlowControl::Pfc,
             priorities: 1,
             buffer: Size::from_bytes(1_000_000),

@@ -20,15 +20,16 @@ use foldhash::fast::FixedState;
 
 use super::congestion::{Detection, Detects, Place};
 use super::credit::Credits;
+use super::crossbar::{Inputs, Joined};
 use super::host::{Flow, Receiver};
 use super::measure::Finished;
-use super::packet::{CROSSES, HELD, Kind, Packet};
-use super::parameters::{FlowControl, Thresholds};
+use super::packet::{CROSSES, HELD, Kind, NONE, Packet};
+use super::parameters::{FlowControl, Switch};
 use super::parts::Part;
 use super::scenario::{ACK_EXTRA, CNP_EXTRA, Scenario};
 use super::scheme::{Control, Notice};
 use super::series::{Series, Trace, Traced};
-use super::switch::{Limits, Memory, Port, Ports, Threshold};
+use super::switch::{Limits, Memory, Port, Ports};
 use super::topology::Topology;
 use super::watch::Watch;
 use super::workload::{Arrival, Arrivals, Ring};
@@ -50,6 +51,8 @@ pub(super) enum Event {
     Start,
     /// A port is to tell of its credits of a class.
     Credit,
+    /// An input of a crossbar has read a packet of a class.
+    Read,
 }
 
 /// Bits of an event's number.
@@ -191,6 +194,8 @@ pub struct Run<'a> {
     root_bytes: u32,
     /// With credit-based flow control.
     credits: Option<Credits>,
+    /// With input-buffered switches.
+    inputs: Option<Inputs>,
     pub(super) lossless: bool,
     pub(super) payload: u32,
     pub(super) header: u32,
@@ -274,13 +279,7 @@ impl<'a> Run<'a> {
             upcoming_id: 0,
             leaving: vec![Vec::new(); part.count()],
             limits: Limits {
-                threshold: match own.thresholds {
-                    Thresholds::Dynamic => {
-                        let (n, d) = (own.alpha.numerator(), own.alpha.denominator());
-                        Threshold::Dynamic((u64::from(n) << 16) / u64::from(d))
-                    }
-                    Thresholds::Static => Threshold::Static(own.xoff.bytes()),
-                },
+                threshold: scenario.threshold(),
                 gap: scenario.xon_gap(),
                 headroom: (headroom / u64::from(own.priorities)) as u32,
             },
@@ -291,6 +290,8 @@ impl<'a> Run<'a> {
                 let buffer = own.buffer.bytes() / u64::from(own.priorities);
                 Credits::new(topology.peer.len() * lanes, buffer, frame, period)
             }),
+            inputs: (own.switch == Switch::Crossbar)
+                .then(|| Inputs::new(topology.peer.len() as u32 * own.priorities)),
             lossless,
             payload: own.payload,
             header: own.header,
@@ -380,6 +381,7 @@ impl<'a> Run<'a> {
             2 => self.paced(number),
             3 => self.timer(number),
             4 => self.start_due(),
+            6 => self.ask_next(number),
             _ => {
                 let (port, class) = self.ports.at(number);
                 self.ports[port as usize].credit |= 1 << class;
@@ -562,6 +564,10 @@ impl<'a> Run<'a> {
             self.is_detected(&place, mark, id);
         }
         self.transmit(number, id);
+        if self.inputs.is_some() {
+            let ingress = self.topology.ports(switch).start + u32::from(ingress);
+            self.read(self.ports.place(ingress, class), number);
+        }
         let memory = &mut self.memories[switch as usize];
         if let Some(credits) = &mut self.credits {
             let ingress = self.topology.ports(switch).start + u32::from(ingress);
@@ -805,7 +811,10 @@ impl<'a> Run<'a> {
         let (bytes, class) = (u32::from(packet.bytes), packet.class);
         packet.ingress = own;
         // What does not wait takes no memory.
-        let waits = port.wakes || port.busy_until > now || port.holds(class);
+        let mut waits = port.wakes || port.busy_until > now || port.holds(class);
+        if let Some(inputs) = &self.inputs {
+            waits |= inputs.is_busy(self.ports.place(ingress, class), now);
+        }
         if waits && self.detects.waiting || self.detects.passing {
             self.detect(id, out, waits);
         }
@@ -815,7 +824,11 @@ impl<'a> Run<'a> {
                 credits.take(place, bytes, false);
                 self.has_credits(place);
             }
-            return self.send(out, id, line);
+            self.send(out, id, line);
+            if self.inputs.is_some() {
+                self.read(self.ports.place(ingress, class), out);
+            }
+            return;
         }
         let memory = &mut self.memories[switch as usize];
         if let Some(credits) = &mut self.credits {
@@ -839,13 +852,91 @@ impl<'a> Run<'a> {
             self.packets.remove(id);
             return;
         }
-        let held = self.ports[out as usize].held() >> class & 1 != 0;
-        if held || self.ports.class(out, class).queued > self.root_bytes {
-            self.packets[id].flags |= if held { HELD } else { CROSSES };
+        if self.inputs.is_some() {
+            return self.join(id, ingress, out);
+        }
+        if let Some(met) = self.is_long(out, class) {
+            self.packets[id].flags |= met;
         }
         let out_class = (out, class);
         if self.ports.enqueue(out_class, &mut self.packets, id, bytes) {
             self.wake(out);
         }
+    }
+
+    /// What a packet tells of a queue of a port that it meets: that it is or was held up, or is long though it was not.
+    #[inline(always)]
+    fn is_long(&self, out: u32, class: u8) -> Option<u8> {
+        let held = self.ports[out as usize].held() >> class & 1 != 0;
+        let long = held || self.ports.class(out, class).queued > self.root_bytes;
+        long.then_some(if held { HELD } else { CROSSES })
+    }
+
+    /// A packet waits at the input of a crossbar that it came by.
+    #[inline(never)]
+    fn join(&mut self, id: u32, ingress: u32, out: u32) {
+        let now = self.agenda.now();
+        let packet = &self.packets[id];
+        let (bytes, class) = (u32::from(packet.bytes), packet.class);
+        let place = self.ports.place(ingress, class);
+        let Some(inputs) = &mut self.inputs else {
+            return;
+        };
+        let before = inputs.asks(place);
+        let joined = inputs.join(place, &mut self.packets, id, out, now);
+        match before {
+            // Held up by what goes elsewhere, wherever that is held up.
+            Some(before) if before != out && self.is_long(before, class).is_some() => {
+                self.packets[id].flags |= HELD;
+            }
+            _ => {
+                // What only its own input keeps from an idle output is not congested there.
+                let asked = self.ports.class(out, class).first() != NONE;
+                let met = self.is_long(out, class);
+                self.packets[id].flags |= met.filter(|met| *met == HELD || asked).unwrap_or(0);
+            }
+        }
+        if joined == Joined::First {
+            let out_class = (out, class);
+            if self.ports.enqueue(out_class, &mut self.packets, id, bytes) {
+                self.wake(out);
+            }
+            return;
+        }
+        self.ports.expect(out, class, bytes);
+        if let Joined::Until(read) = joined {
+            self.at(read, Event::Read, place);
+        }
+    }
+
+    /// An input of a crossbar feeds a port that has begun to send.
+    #[inline(never)]
+    fn read(&mut self, place: u32, out: u32) {
+        let until = self.ports[out as usize].busy_until;
+        if let Some(inputs) = &mut self.inputs
+            && inputs.reads(place, until)
+        {
+            self.at(until, Event::Read, place);
+        }
+    }
+
+    /// The next packet of an input asks for its output.
+    #[inline(never)]
+    fn ask_next(&mut self, place: u32) {
+        let (ingress, class) = self.ports.at(place);
+        let Some(inputs) = &mut self.inputs else {
+            return;
+        };
+        let Some(id) = inputs.next(place, &mut self.packets) else {
+            return;
+        };
+        let packet = &self.packets[id];
+        let switch = self.ports[ingress as usize].node;
+        let out = self
+            .topology
+            .route(switch, packet.destination.into(), packet.hash());
+        inputs.ask(place, out);
+        self.ports.push(out, class, &mut self.packets, id);
+        self.wake(out);
     }
 }

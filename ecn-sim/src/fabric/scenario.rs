@@ -8,9 +8,9 @@ use toml::{Table, Value};
 
 use super::credit;
 use super::packet::LINK_BYTES;
-use super::parameters::{FlowControl, Parameters, Thresholds};
+use super::parameters::{FlowControl, Parameters, Switch, Thresholds};
 use super::scheme;
-use super::switch::headroom_needed;
+use super::switch::{Threshold, headroom_needed};
 use super::topology::{
     Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, leaf_spine, parking_lot,
 };
@@ -182,10 +182,11 @@ impl Scenario {
         let cbfc = own.flow_control == FlowControl::Cbfc;
         only(cbfc, &["credit_period"]);
         only(!pfc && !cbfc, &["retransmit_after"]);
-        only(!cbfc, &["thresholds"]);
+        let shared = !cbfc && own.switch == Switch::SharedMemory;
+        only(shared, &["thresholds"]);
         let dynamic = own.thresholds == Thresholds::Dynamic;
-        only(!cbfc && dynamic, &["alpha"]);
-        only(!cbfc && !dynamic, &["xoff"]);
+        only(shared && dynamic, &["alpha"]);
+        only(shared && !dynamic, &["xoff"]);
         strange
     }
 
@@ -352,11 +353,31 @@ impl Scenario {
     /// Queues that DCQCN's switches begin to mark at, and mark all of, bytes. Unless they are set, ports that
     /// pause others at a fixed length mark before.
     pub fn red_thresholds(&self) -> (u64, u64) {
+        let xoff = match self.threshold() {
+            Threshold::Static(xoff) if self.parameters.flow_control == FlowControl::Pfc => {
+                Some(xoff)
+            }
+            _ => None,
+        };
+        let line = self.parameters.link_rate;
+        self.schemes.dcqcn.thresholds(line, xoff)
+    }
+
+    /// What a port may hold of a class: of what came by it (PFC), or of what waits for it (tail drop). An input of a crossbar has
+    /// its own buffer.
+    pub fn threshold(&self) -> Threshold {
         let own = &self.parameters;
-        let static_pfc =
-            own.flow_control == FlowControl::Pfc && own.thresholds == Thresholds::Static;
-        let xoff = static_pfc.then(|| own.xoff.bytes());
-        self.schemes.dcqcn.thresholds(own.link_rate, xoff)
+        match (own.switch, own.thresholds) {
+            (Switch::Crossbar, _) => {
+                let without_headroom = own.buffer.bytes().saturating_sub(self.headroom());
+                Threshold::Static(without_headroom / u64::from(own.priorities.max(1)))
+            }
+            (Switch::SharedMemory, Thresholds::Static) => Threshold::Static(own.xoff.bytes()),
+            (Switch::SharedMemory, Thresholds::Dynamic) => {
+                let (n, d) = (own.alpha.numerator(), own.alpha.denominator());
+                Threshold::Dynamic((u64::from(n) << 16) / u64::from(d))
+            }
+        }
     }
 
     /// A longer queue of a class that nothing holds up is congestion, bytes: where DCQCN's switches begin to mark, or

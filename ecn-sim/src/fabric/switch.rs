@@ -1,4 +1,5 @@
-//! A shared-memory, output-queued switch: its ports, what they may hold, and when they pause others.
+//! A switch: its ports, what they may hold, and when they pause others. It is output-queued, in shared memory; before a
+//! [crossbar](super::crossbar) only the first of each input are in its outputs' queues.
 //!
 //! Data has one class or several: PFC's priorities, or InfiniBand's virtual lanes. Each has queues of its own, which
 //! a port serves packet by packet in turn, limits of its own, and is paused by itself.
@@ -309,6 +310,11 @@ impl Ports {
         own.class.queued += bytes;
         own.class.data.push(packets, id);
         !own.wakes
+    }
+
+    /// Data of so many bytes is to go out here, and waits elsewhere in the switch.
+    pub fn expect(&mut self, port: u32, class: u8, bytes: u32) {
+        self.own(port, class).class.queued += bytes;
     }
 
     /// Data goes out.

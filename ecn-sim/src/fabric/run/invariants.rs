@@ -3,7 +3,7 @@
 use super::{Counts, Run, RunError};
 use crate::engine::{NS, Time};
 use crate::fabric::credit::blocks;
-use crate::fabric::packet::NONE;
+use crate::fabric::packet::{NONE, Packet};
 use crate::fabric::series::Series;
 
 impl Run<'_> {
@@ -51,14 +51,13 @@ impl Run<'_> {
     pub(super) fn check(&mut self) {
         let places = self.ports.place(self.topology.hosts, 0)..self.ports.places();
         let mut came_by = vec![0_u64; places.end as usize];
+        let mut queued = vec![0_u64; places.end as usize];
         for place in places.clone() {
             let (number, class) = self.ports.at(place);
-            let own = self.ports.class(number, class);
-            let (mut id, mut queued) = (own.first(), 0);
-            let first = self.topology.ports(self.ports[number as usize].node).start;
-            while id != NONE {
-                let packet = &self.packets[id];
-                queued += u64::from(packet.bytes);
+            let switch = self.ports[number as usize].node;
+            let first = self.topology.ports(switch).start;
+            let mut waits = |packet: &Packet, out: u32| {
+                queued[out as usize] += u64::from(packet.bytes);
                 if self.lossless {
                     let ingress = first + u32::from(packet.ingress);
                     let bytes = u32::from(packet.bytes);
@@ -68,9 +67,19 @@ impl Run<'_> {
                         Some(_) => blocks(bytes),
                     });
                 }
-                id = packet.link;
+            };
+            for packet in self.listed(self.ports.class(number, class).first()) {
+                waits(packet, place);
             }
-            if queued != u64::from(own.queued) {
+            for packet in self.listed(self.second(place)) {
+                let to = packet.destination.into();
+                let out = self.topology.route(switch, to, packet.hash());
+                waits(packet, self.ports.place(out, class));
+            }
+        }
+        for place in places.clone() {
+            let (number, class) = self.ports.at(place);
+            if queued[place as usize] != u64::from(self.ports.class(number, class).queued) {
                 let what = "a queue does not hold the bytes that it counts";
                 return self.broken_in(what, number, class);
             }
@@ -102,18 +111,31 @@ impl Run<'_> {
         }
     }
 
+    /// This packet and those behind it.
+    fn listed(&self, first: u32) -> impl Iterator<Item = &Packet> {
+        let mut id = first;
+        std::iter::from_fn(move || {
+            let packet = self.packets.get(id)?;
+            id = packet.link;
+            Some(packet)
+        })
+    }
+
+    /// With input-buffered switches, the second packet of an input and class: the first is in an output's queue.
+    fn second(&self, place: u32) -> u32 {
+        let inputs = self.inputs.as_ref();
+        inputs.map_or(NONE, |inputs| inputs.second(place))
+    }
+
     /// Data packets that wait in switches.
     fn waiting(&self) -> u64 {
-        let mut waiting = 0;
-        let switches = self.topology.hosts..self.ports.len() as u32;
-        for (_, class) in switches.flat_map(|port| self.ports.classes(port)) {
-            let mut id = class.first();
-            while id != NONE {
-                waiting += 1;
-                id = self.packets[id].link;
-            }
-        }
-        waiting
+        let places = self.ports.place(self.topology.hosts, 0)..self.ports.places();
+        let waiting = places.map(|place| {
+            let (number, class) = self.ports.at(place);
+            let first = self.ports.class(number, class).first();
+            self.listed(first).count() + self.listed(self.second(place)).count()
+        });
+        waiting.sum::<usize>() as u64
     }
 
     /// Where something waits while nothing is to come.

@@ -2,7 +2,7 @@
 
 use super::{Kind, Scenario};
 use crate::fabric::auto::Auto;
-use crate::fabric::parameters::{FlowControl, Parameters};
+use crate::fabric::parameters::{FlowControl, Parameters, Switch};
 use crate::fabric::switch::MOST_CLASSES;
 use crate::fabric::topology::fat_tree_ports;
 use crate::fabric::workload::{Workload, carried};
@@ -29,10 +29,11 @@ impl Scenario {
         if let Some(key) = self.idle().into_iter().next() {
             let value = self.all_keys().remove(&key);
             let reason = format!(
-                "it has no meaning with {}, workload={}, incast_load={}, flow_control={}, thresholds={}, scheme={}",
+                "it has no meaning with {}, workload={}, incast_load={}, switch={}, flow_control={}, thresholds={}, scheme={}",
                 self.name(),
                 own.workload,
                 own.incast_load,
+                own.switch,
                 own.flow_control,
                 own.thresholds,
                 own.scheme
@@ -41,6 +42,10 @@ impl Scenario {
             return Err(ModelError::new(key, value, reason));
         }
         self.check_plan()?;
+        if own.switch == Switch::Crossbar && own.flow_control == FlowControl::None {
+            let reason = "its inputs drop nothing: pfc or cbfc is allowed with switch=crossbar";
+            return Err(ModelError::new("flow_control", own.flow_control, reason));
+        }
         if own.workload == Workload::AllReduce && own.hosts > 2_048 {
             let reason = "up to 2048 is allowed with workload=all-reduce: flows are numbered";
             return Err(ModelError::new("hosts", own.hosts, reason));

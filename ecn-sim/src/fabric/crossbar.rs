@@ -1,0 +1,109 @@
+//! Inputs of an input-buffered switch: of each class a first-in, first-out queue before a crossbar, which feeds one
+//! output at a time, at the link's rate.
+//!
+//! The first of a queue asks for its output, and outputs serve those who ask in the order in which they came. What is
+//! behind one whose output is busy waits, though its own may be idle: head-of-line blocking. With random outputs an input
+//! so carries 2 - sqrt(2), 59 %, of its link where there are many ports, and 3/4 where there are two (Karol, Hluchyj and
+//! Morgan, "Input versus output queueing on a space-division packet switch", 1987).
+
+use super::packet::{List, NONE, Packet};
+use crate::engine::{Slab, Time};
+
+/// What waits at an input of one class.
+#[derive(Clone, Copy, Debug)]
+struct Input {
+    /// Where its first packet asks; [`NONE`] if none does.
+    output: u32,
+    /// Those behind it.
+    behind: List,
+    /// Until then one is read that goes out.
+    reads_until: Time,
+}
+
+/// What becomes of a packet that has to wait at an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// It is the first: it asks for its output.
+    First,
+    /// It is behind others.
+    Behind,
+    /// It is behind one that is being read, and asks from then on.
+    Until(Time),
+}
+
+/// The inputs of all switches, by port and class.
+#[derive(Clone, Debug)]
+pub struct Inputs(Vec<Input>);
+
+impl Inputs {
+    /// So many, all empty.
+    pub fn new(places: u32) -> Self {
+        let input = Input {
+            output: NONE,
+            behind: List::default(),
+            reads_until: 0,
+        };
+        Self(vec![input; places as usize])
+    }
+
+    /// Has a packet that comes to wait, even if its output is idle?
+    pub const fn is_busy(&self, place: u32, now: Time) -> bool {
+        let input = &self.0.as_slice()[place as usize];
+        input.output != NONE || !input.behind.is_empty() || input.reads_until > now
+    }
+
+    /// The output that the first waits for, if there is one that waits.
+    pub const fn asks(&self, place: u32) -> Option<u32> {
+        match self.0.as_slice()[place as usize].output {
+            NONE => None,
+            output => Some(output),
+        }
+    }
+
+    /// A packet for this output has to wait.
+    pub fn join(
+        &mut self,
+        place: u32,
+        packets: &mut Slab<Packet>,
+        id: u32,
+        output: u32,
+        now: Time,
+    ) -> Joined {
+        let busy = self.is_busy(place, now);
+        let input = &mut self.0[place as usize];
+        if !busy {
+            input.output = output;
+            return Joined::First;
+        }
+        let reads = input.output == NONE && input.behind.is_empty();
+        input.behind.push(packets, id);
+        if reads {
+            Joined::Until(input.reads_until)
+        } else {
+            Joined::Behind
+        }
+    }
+
+    /// Its first packet, or one that need not wait, is read until then: does another one wait for that?
+    pub fn reads(&mut self, place: u32, until: Time) -> bool {
+        let input = &mut self.0[place as usize];
+        input.output = NONE;
+        input.reads_until = until;
+        !input.behind.is_empty()
+    }
+
+    /// The one that asks next, now that the one before it is read.
+    pub fn next(&mut self, place: u32, packets: &mut Slab<Packet>) -> Option<u32> {
+        self.0[place as usize].behind.pop(packets)
+    }
+
+    /// It asks for this output.
+    pub fn ask(&mut self, place: u32, output: u32) {
+        self.0[place as usize].output = output;
+    }
+
+    /// The second of those that wait, or [`NONE`]: the first is at its output.
+    pub fn second(&self, place: u32) -> u32 {
+        self.0[place as usize].behind.head
+    }
+}
