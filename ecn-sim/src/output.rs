@@ -12,6 +12,13 @@ pub struct OutputError {
     error: io::Error,
 }
 
+impl OutputError {
+    /// There is no room left.
+    pub fn is_full(&self) -> bool {
+        self.error.kind() == io::ErrorKind::StorageFull
+    }
+}
+
 /// A folder for results.
 #[derive(Debug, Clone)]
 pub struct Output {

@@ -470,6 +470,11 @@ impl Scenario {
                 duration,
             } => {
                 check_duration(*duration)?;
+                let late = description.flows.iter().map(|flow| flow.start).max();
+                if let Some(start) = late.filter(|start| start >= duration) {
+                    let reason = format!("flows start before the end, duration={duration}");
+                    return Err(ModelError::new("start", start, reason));
+                }
                 Cow::Borrowed(description)
             }
         })

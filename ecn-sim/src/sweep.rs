@@ -193,6 +193,10 @@ impl Sweep {
         if let Some(key) = file.keys().find(|key| !KEYS.contains(&key.as_str())) {
             return Err(format!("unknown key `{key}`: {}", suggestion(key, KEYS)));
         }
+        if file.is_empty() {
+            let reason = "it is empty: `scenario` names what is run, and [sweep] what varies";
+            return Err(reason.to_owned());
+        }
         let table = |key: &str| match file.get(key) {
             None => Ok(Table::new()),
             Some(Value::Table(table)) => Ok(table.clone()),

@@ -638,7 +638,7 @@ fn a_stopped_run_leaves_what_it_has() {
         assert!(killed.expect("a shell").success());
         let output = child.wait_with_output().expect("it ends");
         let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert_eq!(output.status.code(), Some(130), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
         assert!(error.contains(" ns of simulated time; what was done until then is in "));
         assert!(

@@ -410,7 +410,7 @@ fn files_of_data_centres_are_part_of_the_sweep() {
     }
     flows("200000");
     let output = folder.sweep("a", &[]);
-    assert!(stderr(&output).contains("holds a different sweep"));
+    assert!(stderr(&output).contains("before a file that its runs read was changed"));
     fs::remove_file(folder.path("star.toml")).unwrap();
     let output = folder.merge(&["a"], "m", &[]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -437,7 +437,7 @@ fn a_designed_response_is_part_of_the_sweep() {
     table("r/(1+r)");
     let output = folder.sweep("a", &[]);
     assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("holds a different sweep"));
+    assert!(stderr(&output).contains("before a file that its runs read was changed"));
     // Merging needs no table.
     fs::remove_file(folder.path("table.toml")).unwrap();
     let output = folder.merge(&["a"], "m", &[]);
@@ -521,7 +521,7 @@ fn bad_input_is_one_line_and_writes_nothing() {
         ),
         (
             "scenario = \"fat-tree\"\n[sweep]\nsenders = [20, 128]",
-            "senders = 128: 1 to 127 is allowed (with senders=128)",
+            "senders = 128: 1 to 127 is allowed with hosts=128 (with senders=128)",
         ),
         (
             "scenario = \"fat-tree\"\n[sweep]\ndcqn.kmin = [\"1kB\"]",

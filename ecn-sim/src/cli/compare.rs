@@ -62,7 +62,13 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
         }
         scenario.set_text(setting)?;
     }
-    let plan = Plan::new(&scenario, &args.schemes, args.seeds)?;
+    let schemes: Vec<_> = args.schemes.iter().map(|name| name.trim()).collect();
+    if schemes.contains(&"") {
+        let reason = "--schemes: a name is missing between two commas";
+        return Err(Error::usage(reason));
+    }
+    let schemes: Vec<_> = schemes.into_iter().map(str::to_owned).collect();
+    let plan = Plan::new(&scenario, &schemes, args.seeds)?;
     let output = Output::new(&args.out)?;
     let threads = args.threads.or_else(|| available_parallelism().ok());
     let bar = Bar::of_runs(plan.runs() as u64);

@@ -10,10 +10,10 @@ use live::Live;
 use super::run::RunArgs;
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
-use crate::engine::{MS, NS};
+use crate::engine::{MS, NS, Time};
 use crate::experiment::Experiment;
 use crate::fabric::measure::Finished;
-use crate::fabric::series::Series;
+use crate::fabric::series::{Point, Series};
 use crate::fabric::topology::Topology;
 use crate::fabric::watch::Watch;
 use crate::fabric::{self, Counts, Options, Report, Scenario};
@@ -68,7 +68,9 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     bar.finish();
     let (report, counts) = result.map_err(|error| live.failed(error))?;
     if let Some((output, topology, columns)) = &files {
-        write(output, topology, *columns, &counts, &report)?;
+        let window = WINDOW_PACKETS * u64::from(scenario.frame()) * (1_000 * MS)
+            / scenario.parameters.link_rate.bytes_per_s();
+        write(output, topology, *columns, &counts, (&report, window))?;
         output.remove(&live::PARTIAL)?;
     }
     if args.json {
@@ -125,7 +127,7 @@ fn write(
     topology: &Topology,
     columns: Columns,
     counts: &Counts,
-    report: &Report,
+    (report, window): (&Report, Time),
 ) -> Result<(), Error> {
     let all = counts.finished.iter().map(|flow| columns.row(flow, true));
     let unfinished = counts.unfinished.iter();
@@ -139,7 +141,7 @@ fn write(
     ];
     if let Some(series) = &counts.series {
         let name = &report.scenario;
-        let [rates, queues] = figures(name, topology, series);
+        let [rates, queues] = figures(name, topology, series, window);
         let svg = |figure: LineFigure| figure.to_svg().map_err(Error::failed);
         files.push(("series.csv", table(topology, series).into_bytes()));
         files.push(("rates.svg", svg(rates)?.into_bytes()));
@@ -183,10 +185,13 @@ fn table(topology: &Topology, series: &Series) -> String {
 }
 
 /// Most lines that can be told apart.
-const LINES: usize = 8;
+const LINES: usize = 6;
 
-/// Rates and queues over time.
-fn figures(name: &str, topology: &Topology, series: &Series) -> [LineFigure; 2] {
+/// Rates of fewer packets go up and down.
+const WINDOW_PACKETS: u64 = 50;
+
+/// Rates, in windows of at least this width if there are some, and queues over time.
+fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [LineFigure; 2] {
     let line = |label: &str, look, value: &dyn Fn(usize) -> f64| {
         let at = |number: usize| ((number + 1) as u64 * series.step) as f64 / MS as f64;
         let points = (0..series.points.len()).map(|number| (at(number), value(number)));
@@ -196,13 +201,29 @@ fn figures(name: &str, topology: &Topology, series: &Series) -> [LineFigure; 2] 
             look,
         }
     };
-    let gbit = |bytes: u64| bytes as f64 * 8e3 / series.step as f64;
     let point = |number: usize| &series.points[number];
-    let mut rates = vec![line("all", 0, &|n| gbit(point(n).delivered))];
+    // As many steps as make a window.
+    let most = (series.points.len() / 10).max(1);
+    let steps = (window.div_ceil(series.step) as usize).min(most);
+    let rate = |label: &str, look, bytes: &dyn Fn(&Point) -> u64| {
+        let windows = series.points.chunks(steps).enumerate();
+        let points = windows.map(|(number, points)| {
+            let sum: u64 = points.iter().map(bytes).sum();
+            let (width, end) = (points.len(), number * steps + points.len());
+            let gbit = sum as f64 * 8e3 / (series.step * width as u64) as f64;
+            ((end as u64 * series.step) as f64 / MS as f64, gbit)
+        });
+        Line {
+            label: label.to_owned(),
+            points: points.collect(),
+            look,
+        }
+    };
+    let mut rates = vec![rate("all", 0, &|point| point.delivered)];
     if series.flows() < LINES {
         rates.extend((0..series.flows()).map(|flow| {
             let label = format!("flow {}", flow + 1);
-            line(&label, flow + 1, &|n| gbit(point(n).flows[flow]))
+            rate(&label, flow + 1, &|point| point.flows[flow])
         }));
     }
     let kbytes = |bytes: u32| f64::from(bytes) / 1e3;

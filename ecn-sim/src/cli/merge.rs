@@ -52,9 +52,14 @@ pub(super) fn run(args: &MergeArgs) -> Result<(), Error> {
             .map(|file| file.display().to_string())
             .collect();
         let files = files.join(", ");
+        let no_figure = if files.ends_with(".svg") {
+            ""
+        } else {
+            "\nno figure: that is of one swept key, a number, or two, one of them a number"
+        };
         let missing = missing_text.iter().map(|text| format!("\n{text}"));
         let missing: String = missing.collect();
-        print(&format!("{runs} runs{failed}: {files}{missing}"))?;
+        print(&format!("{runs} runs{failed}: {files}{no_figure}{missing}"))?;
     }
     match missing_text {
         Some(text) if written.is_none() => Err(Error::failed(text)),

@@ -30,6 +30,8 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// The machine lacks something, which the message names.
 pub const LACKING: u8 = 3;
+/// Ctrl-C, as a shell says it.
+pub const STOPPED: u8 = 130;
 
 /// A failure that knows its exit code; its text is one line.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +76,9 @@ impl From<ScenarioError> for Error {
 
 impl From<OutputError> for Error {
     fn from(error: OutputError) -> Self {
+        if error.is_full() {
+            return Self::failed(error);
+        }
         Self::usage(error)
     }
 }
@@ -93,6 +98,10 @@ impl From<crate::fabric::RunError> for Error {
     fn from(error: crate::fabric::RunError) -> Self {
         match error {
             crate::fabric::RunError::Value(_) => Self::usage(error),
+            crate::fabric::RunError::Stopped { .. } => Self {
+                code: STOPPED,
+                ..Self::failed(error)
+            },
             _ => Self::failed(error),
         }
     }
@@ -101,6 +110,7 @@ impl From<crate::fabric::RunError> for Error {
 impl From<SweepError> for Error {
     fn from(error: SweepError) -> Self {
         match error {
+            SweepError::Output(error) => error.into(),
             SweepError::Io { .. } | SweepError::Differ(_) => Self::failed(error),
             _ => Self::usage(error),
         }

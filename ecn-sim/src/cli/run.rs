@@ -41,10 +41,14 @@ pub struct RunArgs {
     pub(super) json: bool,
 }
 
-/// Width of the sliding window of the papers' figures.
+/// Width of the sliding window of the papers' figures; of longer runs it is a hundredth.
 const SLIDING: Time = 2 * MS;
 /// Most points of a series.
 const POINTS: Time = 1_000;
+
+fn sliding(duration: Time) -> Time {
+    (duration / 100 / MS * MS).max(SLIDING)
+}
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
     let mut scenario = match Experiment::find(&args.scenario)? {
@@ -67,7 +71,8 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
     let output = args.out.as_deref().map(Output::new).transpose()?;
     let duration = scenario.duration();
     // A whole number of steps to the sliding window.
-    let step = SLIDING / (SLIDING * POINTS / duration.max(1)).clamp(1, 20);
+    let sliding = sliding(duration);
+    let step = sliding / (sliding / (duration / POINTS).max(1)).clamp(1, 20);
     let step = if output.is_some() {
         step.min(duration)
     } else {
@@ -78,7 +83,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
     bar.finish();
     let report = run.report(&scenario, args.seed);
     if let Some(output) = output {
-        write(&output, &run, &report)?;
+        write(&output, &run, &report, sliding)?;
     }
     if args.json {
         return print(&json(&report)?);
@@ -164,8 +169,8 @@ fn shown(report: &RunReport) -> String {
 }
 
 /// Writes series, figure and report.
-fn write(output: &Output, run: &Run, report: &RunReport) -> Result<(), Error> {
-    let series = run.series(SLIDING);
+fn write(output: &Output, run: &Run, report: &RunReport, sliding: Time) -> Result<(), Error> {
+    let series = run.series(sliding);
     let names = series.iter().map(|(name, _)| name.clone());
     let header: Vec<_> = std::iter::once("time_ms".to_owned()).chain(names).collect();
     let points = series.first().map_or(0, |(_, points)| points.len());
@@ -188,7 +193,7 @@ fn write(output: &Output, run: &Run, report: &RunReport) -> Result<(), Error> {
         });
     let figure = LineFigure {
         title: format!("{title}: rates over time"),
-        x_label: "time (ms), in windows of 2 ms".to_owned(),
+        x_label: format!("time (ms), in windows of {} ms", sliding / MS),
         y_label: "share of the link's rate".to_owned(),
         y_at_least: 1.0,
         panels: vec![Panel {

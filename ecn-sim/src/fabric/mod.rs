@@ -25,11 +25,13 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::MS;
+use crate::model::ModelError;
 use measure::Slowdowns;
 
 pub use parts::Options;
 pub use run::{Counts, RunError};
 pub use scenario::{Kind, Scenario};
+use workload::Workload;
 
 /// One run, as `ecn sim run -j` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,7 +93,7 @@ pub fn check(scenario: &Scenario) -> Result<(), RunError> {
 ///
 /// # Errors
 ///
-/// A value that makes no sense, or a broken invariant.
+/// A value that makes no sense, or a broken invariant; no flow to run.
 pub fn run(
     scenario: &Scenario,
     seed: u64,
@@ -103,6 +105,17 @@ pub fn run(
     let begin = Instant::now();
     let mut counts = parts::run(scenario, &topology, seed, options)?;
     let wall_s = begin.elapsed().as_secs_f64();
+    if counts.flows_started == 0 {
+        let own = &scenario.parameters;
+        let reason = match own.workload {
+            Workload::Poisson => format!(
+                "no flow starts within duration={}, at load={}",
+                own.duration, own.load
+            ),
+            _ => "no flow starts".to_owned(),
+        };
+        return Err(ModelError::new("workload", &own.workload, reason).into());
+    }
     let report = report(scenario, seed, &mut counts, wall_s, setup_s);
     Ok((report, counts))
 }

@@ -164,6 +164,11 @@ impl Sweep {
         }
         if found.digest != self.manifest.digest {
             let (there, runs) = (found.runs, self.runs());
+            if found.sweep == self.manifest.sweep {
+                let reason =
+                    "holds this sweep as it was before a file that its runs read was changed";
+                return error(reason.to_owned());
+            }
             return error(format!(
                 "holds a different sweep, of {there} runs (this one has {runs})"
             ));

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::super::{Error, FAILED};
+use super::super::{Error, STOPPED};
 use super::{Columns, table};
 use crate::engine::{MS, Time};
 use crate::fabric::RunError;
@@ -74,7 +74,7 @@ impl Live {
         let stop = Arc::new(AtomicBool::new(false));
         if files.is_some() {
             for signal in [SIGINT, SIGTERM] {
-                flag::register_conditional_shutdown(signal, FAILED.into(), Arc::clone(&stop))
+                flag::register_conditional_shutdown(signal, STOPPED.into(), Arc::clone(&stop))
                     .and_then(|_| flag::register(signal, Arc::clone(&stop)))
                     .map_err(|error| Error::failed(format!("cannot wait for signals: {error}")))?;
             }
@@ -111,15 +111,11 @@ impl Live {
         let slowdown = |part| state.slowdowns.value_at_quantile(part) as f64 / 1e3;
         let slowdowns = match finished {
             0 => String::new(),
-            _ => format!(
-                ", slowdown {:.2} (50 %), {:.2} (99 %)",
-                slowdown(0.5),
-                slowdown(0.99)
-            ),
+            _ => format!(", slowdown {:.1}/{:.1}", slowdown(0.5), slowdown(0.99)),
         };
+        // In 80 columns.
         format!(
-            "{:.3} ms simulated; {finished} of {} flows finished{slowdowns}; \
-             dropped {}, pause frames {}, marked {}",
+            "{:.3} ms: {finished}/{} flows{slowdowns}, dropped {}, pauses {}, marked {}",
             now.unwrap_or_default() as f64 / MS as f64,
             sum(|part| part.started),
             sum(|part| part.dropped),
@@ -144,8 +140,13 @@ impl Live {
             return error;
         };
         let [flows, series] = PARTIAL.map(|name| output.path(name).display().to_string());
+        let older = if output.path("run.json").exists() {
+            "; run.json and the others there are of an earlier run"
+        } else {
+            ""
+        };
         Error {
-            message: format!("{error}; what was done until then is in {flows} and {series}"),
+            message: format!("{error}; what was done until then is in {flows} and {series}{older}"),
             ..error
         }
     }
@@ -247,8 +248,7 @@ mod tests {
     #[test]
     fn progress_is_of_all_parts() {
         let live = Live::new(None).unwrap();
-        let nothing =
-            "0.000 ms simulated; 0 of 0 flows finished; dropped 0, pause frames 0, marked 0";
+        let nothing = "0.000 ms: 0/0 flows, dropped 0, pauses 0, marked 0";
         assert_eq!(live.text(), nothing);
         let flow = |slowdown| Finished {
             slowdown,
@@ -275,9 +275,9 @@ mod tests {
             counts.finished = slowdowns.map(|n| flow(n.into())).collect();
             assert!(look(part, &counts));
         }
-        let text = "3.000 ms simulated; 100 of 120 flows finished, slowdown 50.";
+        let text = "3.000 ms: 100/120 flows, slowdown 50.";
         assert!(live.text().starts_with(text), "{}", live.text());
-        let text = "; dropped 0, pause frames 4, marked 8";
+        let text = ", dropped 0, pauses 4, marked 8";
         assert!(live.text().ends_with(text), "{}", live.text());
         live.stop.store(true, Ordering::Relaxed);
         assert!(!look(1, &counts));

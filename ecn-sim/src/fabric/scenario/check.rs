@@ -28,16 +28,19 @@ impl Scenario {
         let own = &self.parameters;
         if let Some(key) = self.idle().into_iter().next() {
             let value = self.all_keys().remove(&key);
-            let reason = format!(
-                "it has no meaning with {}, workload={}, incast_load={}, switch={}, flow_control={}, thresholds={}, scheme={}",
-                self.name(),
-                own.workload,
-                own.incast_load,
-                own.switch,
-                own.flow_control,
-                own.thresholds,
-                own.scheme
-            );
+            let others = [
+                ("workload", own.workload.to_string()),
+                ("incast_load", own.incast_load.to_string()),
+                ("switch", own.switch.to_string()),
+                ("flow_control", own.flow_control.to_string()),
+                ("thresholds", own.thresholds.to_string()),
+                ("scheme", own.scheme.to_string()),
+            ];
+            let others = others.iter().filter(|(other, _)| *other != key);
+            let others: String = others
+                .map(|(key, value)| format!(", {key}={value}"))
+                .collect();
+            let reason = format!("it has no meaning with {}{others}", self.name());
             let value = value.as_ref().map(shown).unwrap_or_default();
             return Err(ModelError::new(key, value, reason));
         }
@@ -95,7 +98,11 @@ impl Scenario {
         }
         self.check_memory()?;
         if own.workload == Workload::Incast && self.flows.is_none() {
-            within("senders", own.senders.into(), 1, u64::from(own.hosts) - 1)?;
+            let most = own.hosts - 1;
+            if !(1..=most).contains(&own.senders) {
+                let reason = format!("1 to {most} is allowed with hosts={}", own.hosts);
+                return Err(ModelError::new("senders", own.senders, reason));
+            }
         }
         if own.workload == Workload::Chain {
             if self.plan.is_some() || self.kind != Kind::Chain {
@@ -190,6 +197,12 @@ impl Scenario {
             }
         }
         let (least, most) = (self.least_buffer(), 64_000_000);
+        if least > most {
+            let reason = format!(
+                "{least} bytes of buffer per port would be needed, and 64MB is the most that is allowed"
+            );
+            return Err(ModelError::new("link_delay", own.link_delay, reason));
+        }
         if !(least..=most).contains(&own.buffer.bytes()) {
             let reason = format!(
                 "{least} bytes per port (headroom {headroom} and two packets) to 64MB is allowed"

@@ -162,6 +162,10 @@ impl Parameters {
         let (kmin, kmax) = self.thresholds(line, None);
         if kmin > kmax || kmax > u64::from(u32::MAX) {
             let (kmin, kmax) = (Size::from_bytes(kmin), Size::from_bytes(kmax));
+            if self.kmax == Auto::Auto {
+                let reason = format!("at most kmax, which is {kmax} unless it is set, is allowed");
+                return Err(ModelError::new("kmin", kmin, reason));
+            }
             let reason = format!("kmin, {kmin}, up to 4294967295B is allowed");
             return Err(ModelError::new("kmax", kmax, reason));
         }

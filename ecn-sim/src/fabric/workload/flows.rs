@@ -53,6 +53,11 @@ pub fn listed(
             let name = &names[from as usize];
             return Err(at(line, format_args!("a flow from {name} to itself")));
         }
+        let limit = parameters.limit;
+        if start >= limit.as_nanos() {
+            let what = format_args!("it starts at {start} ns, and the run ends at limit={limit}");
+            return Err(at(line, what));
+        }
         if !(1..=most).contains(&bytes) {
             return Err(at(line, format_args!("1 to {most} bytes are allowed")));
         }
@@ -104,7 +109,7 @@ mod tests {
 
     #[test]
     fn flows_are_in_the_order_of_their_starts() {
-        let text = "start_ns,from,to,bytes\n# later\n500,1,0,7\n0, 0, 1, 1000\n";
+        let text = "\u{feff}start_ns,from,to,bytes\r\n# later\r\n500,1,0,7\r\n0, 0, 1, 1000\r\n";
         let found = read(&["a", "b"], text, &Parameters::default()).unwrap();
         assert_eq!(found.len(), 2);
         let later = found[1];
@@ -145,7 +150,15 @@ mod tests {
             ),
             ("0,S0,0,5", "line 3: a flow from S0 to itself"),
             ("0,S0,S1,0", "line 3: 1 to 2147483647000 bytes are allowed"),
-            ("0.5,S0,S1,1", "line 3: `0.5` is not a whole number"),
+            (
+                "# as well\n\n0.5,S0,S1,1",
+                "line 5: `0.5` is not a whole number",
+            ),
+            ("0,S0,S1", "line 3: 3 values, where the first line has 4"),
+            (
+                "10000000000,S0,S1,1",
+                "line 3: it starts at 10000000000 ns, and the run ends at limit=10s",
+            ),
             ("x,S0,S1,1", "line 3: `x` is not a number from 0 up"),
         ] {
             let error = read(&chain, &format!("0,S0,S1,1\n{flow}\n")).unwrap_err();

@@ -1,6 +1,7 @@
 //! CSV files, and what is wrong with them.
 
 use std::fmt;
+use std::fs;
 use std::path::Path;
 
 /// Something about a line of a file.
@@ -8,29 +9,42 @@ pub fn at(line: u64, what: impl fmt::Display) -> String {
     format!("line {line}: {what}")
 }
 
-/// Reads a CSV file with this first line: what the others say, with their numbers. What comes after the first `least`
-/// columns may be missing, and is empty then.
+/// Reads a CSV file with this first line: what the others say, with their numbers in the file. What comes after the first
+/// `least` columns may be missing, and is empty then. Lines that are empty or begin with `#` say nothing.
 pub fn rows<const N: usize>(
     file: &Path,
     header: [&str; N],
     least: usize,
 ) -> Result<Vec<(u64, [String; N])>, String> {
+    let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let text = text.trim_start_matches('\u{feff}');
+    // The reader does not count the lines that it leaves out.
+    let said = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| said(line));
+    let (numbers, lines): (Vec<u64>, Vec<&str>) = lines.unzip();
+    let text = lines.join("\n");
     let mut reader = csv::ReaderBuilder::new()
         .trim(csv::Trim::All)
-        .comment(Some(b'#'))
-        .from_path(file)
-        .map_err(|error| error.to_string())?;
+        .quoting(false)
+        .flexible(true)
+        .from_reader(text.as_bytes());
     let found = reader.headers().map_err(|error| error.to_string())?;
+    let columns = found.len();
     if found.iter().ne(header) && !found.iter().eq(header[..least].iter().copied()) {
         let optional = header[least..].iter().map(|name| format!("[,{name}]"));
         let needed = header[..least].join(",") + &optional.collect::<String>();
         return Err(format!("the first line has to be {needed}"));
     }
     let mut rows = Vec::new();
-    for record in reader.records() {
-        let record = record.map_err(|error| error.to_string())?;
-        let line = record.position().map_or(0, csv::Position::line);
-        // As many as the first line has.
+    for (record, line) in reader.records().zip(numbers.into_iter().skip(1)) {
+        let record = record.map_err(|error| at(line, error))?;
+        if record.len() != columns {
+            let what = format_args!(
+                "{} values, where the first line has {columns}",
+                record.len()
+            );
+            return Err(at(line, what));
+        }
         let mut texts = record.iter().map(str::to_owned);
         rows.push((line, [(); N].map(|()| texts.next().unwrap_or_default())));
     }
