@@ -435,6 +435,7 @@ fn bad_comparisons_are_refused() {
         ("compare hp --schemes none", "`hp` is no data centre"),
         ("compare fat-tree --schemes none,dqcn", "`dcqcn`"),
         ("compare fat-tree --schemes none,none", "twice"),
+        ("compare fat-tree --schemes none,,dcqcn", "a name is missing"),
         (
             "compare fat-tree --schemes none --set scheme=dcqcn",
             "--schemes",
@@ -682,6 +683,17 @@ fn bad_input_of_a_data_centre_is_refused() {
         (&["priorities=0"], "priorities = 0: 1 to 8"),
         (&["priorities=9"], "priorities = 9: 1 to 8"),
         (&["priorities=300"], "priorities = 300: 1 to 8"),
+        (
+            &["switch=crossbar", "flow_control=none"],
+            "pfc or cbfc is allowed with switch=crossbar",
+        ),
+        (&["switch=crossbar", "xoff=3kB"], "switch=crossbar"),
+        (&["workload=poisson", "load=1/1000000000"], "no flow starts"),
+        (&["link_delay=10ms"], "link_delay = 10ms: 2500"),
+        (
+            &["scheme=dcqcn", "dcqcn.kmin=100MB"],
+            "dcqcn.kmin = 100MB: at most kmax, which is 1600kB",
+        ),
         (&["window=10B"], "window"),
         (&["alpha=0"], "alpha = 0"),
         (&["xoff=50kB"], "thresholds=dynamic"),
