@@ -74,7 +74,8 @@ fn lost_echoes_lose_no_count() {
     );
     let dropped = running.port(&lab.hosts[0].port).dropped;
     assert!(dropped > N / 2, "only {dropped} echoes were dropped");
-    assert!(flow(&running).acked_packets < N);
+    // Not more than were sent; all, if the last echo was not dropped.
+    assert!(flow(&running).acked_packets <= N);
     // One more, whose echo comes through, tells everything.
     lab.limit(0, LINK, 1000);
     send(&lab, 1);
