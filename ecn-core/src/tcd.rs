@@ -23,9 +23,11 @@
 //! twice as much comes: where they meet, and nothing was held back before, that is congestion.)
 //!
 //! Of a queue that was as long as pauses let it grow when the port went on, its length does not tell: it is held there by
-//! congestion, and by what many paused inputs still have. Those need time: an input that offers the part r of the
-//! link drains what was held back for T in r/(1 - r) T, so `patience` is 2 for up to two thirds of a link. After
-//! that a queue that still grows is congestion. Under PFC `growth` is also by how much an ingress queue swings from pause to
+//! congestion, and by what many paused inputs still have. Those need time: inputs that together offer the part r of the
+//! link drain what was held back for T in r/(1 - r) T, so `patience` is 2 for up to two thirds of a link. After
+//! that a queue that still grows is congestion, and is taken for it where the link is used to more: of 302 flows of
+//! TCD's victim, 33 are told of congestion where parts of 0.3 and 0.6 meet, and 5 of 100 with 0.1 and 0.8, although no port
+//! gets more than it can send. With a `patience` of 9, which is 0.9/(1 - 0.9), none are. Under PFC `growth` is also by how much an ingress queue swings from pause to
 //! pause (T7), so one that is held by pauses of its inputs does.
 //!
 //! Sources: "Congestion Detection in Lossless Networks" (SIGCOMM 2021) for the three states and the two

@@ -338,7 +338,12 @@ impl Run<'_> {
         };
         let notifies = match packet.mark {
             Mark::None => None,
-            mark => self.control.notifies(receiver.quiet, now, mark),
+            mark => {
+                if let Some(trace) = &mut self.trace {
+                    trace.marks(now, to, &packet);
+                }
+                self.control.notifies(receiver.quiet, now, mark)
+            }
         };
         receiver.quiet = notifies.unwrap_or(receiver.quiet);
         // Where packets get lost, late copies of others may follow.

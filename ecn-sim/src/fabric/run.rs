@@ -648,10 +648,14 @@ impl<'a> Run<'a> {
 
     /// What a packet that said this before has come to, and the state of its port.
     fn is_detected(&mut self, place: &Place, before: Mark, id: u32) {
-        if let Some(trace) = &mut self.trace
-            && let Some(state) = self.detection.state(*place)
-        {
-            trace.is(place, state);
+        if let Some(trace) = &mut self.trace {
+            let packet = &self.packets[id];
+            if packet.mark != before {
+                trace.marks(place.now, place.port, packet);
+            }
+            if let Some(state) = self.detection.state(*place) {
+                trace.is(place, state);
+            }
         }
         if self.packets[id].mark == before {
             return;

@@ -3,10 +3,14 @@
 //! Between two events nothing changes, so a sample is taken when the first event behind it is due: it
 //! costs the run no events of its own, and is the same however the run is split.
 
-use ecn_core::tcd::State;
+use std::mem;
+
+use ecn_core::tcd::{Mark, State};
 
 use super::congestion::Place;
+use super::packet::Packet;
 use super::run::Run;
+use super::switch::Ports;
 use crate::engine::Time;
 
 /// Most points; when there are more, each two become one, of twice the length.
@@ -56,6 +60,10 @@ pub enum Change {
     On,
     /// It is taken for something else (TCD, IB CC).
     State(State),
+    /// It holds so many bytes that came by it (PFC); of the [`Series::ports`], if there is a series.
+    Holds(u32),
+    /// A packet gets this mark there; of a host: comes with it. Its flow, and its number.
+    Mark(Mark, u32, u32),
 }
 
 /// What happened to a port when.
@@ -78,6 +86,9 @@ pub struct Trace {
     pub changes: Vec<Traced>,
     /// By port and class.
     states: Vec<State>,
+    /// What the watched ports held, by class, when they were last looked at; and when that was.
+    held: Vec<u32>,
+    seen: Time,
 }
 
 impl Trace {
@@ -86,7 +97,40 @@ impl Trace {
         Self {
             changes: Vec::new(),
             states: vec![State::default(); places],
+            held: vec![0; places],
+            seen: 0,
         }
+    }
+
+    /// These ports, before what happens now and after all else.
+    fn look(&mut self, now: Time, watched: &[u32], ports: &Ports) {
+        let time = mem::replace(&mut self.seen, now);
+        for &port in watched {
+            for (class, own) in ports.classes(port) {
+                let holds = own.shared + own.headroom;
+                let held = &mut self.held[ports.place(port, class) as usize];
+                if mem::replace(held, holds) != holds {
+                    let change = Change::Holds(holds);
+                    self.changes.push(Traced {
+                        time,
+                        port,
+                        class,
+                        change,
+                    });
+                }
+            }
+        }
+    }
+
+    /// A packet got its mark at a port, or comes to a host with it.
+    #[cold]
+    pub fn marks(&mut self, time: Time, port: u32, packet: &Packet) {
+        self.changes.push(Traced {
+            time,
+            port,
+            class: packet.class,
+            change: Change::Mark(packet.mark, packet.id, packet.number),
+        });
     }
 
     /// A class of a port goes on or off.
@@ -250,6 +294,14 @@ impl Run<'_> {
             self.sample_due = Time::MAX;
             return;
         };
+        if let Some(trace) = &mut self.trace {
+            // At each event.
+            trace.look(time, &series.ports, &self.ports);
+            self.sample_due = 0;
+            if time < series.due() {
+                return;
+            }
+        }
         let switches = self.topology.hosts..self.ports.len() as u32;
         let (mut all, mut longest) = (0, 0);
         for queued in switches.map(|port| self.ports.queued(port)) {
@@ -265,6 +317,8 @@ impl Run<'_> {
         while series.due() <= time {
             series.push();
         }
-        self.sample_due = series.due();
+        if self.trace.is_none() {
+            self.sample_due = series.due();
+        }
     }
 }

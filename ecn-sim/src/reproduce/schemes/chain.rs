@@ -15,13 +15,19 @@ pub(super) const US: Time = 1_000 * NS;
 
 /// The victim, S0: it goes by P0, P1 and P2.
 pub(super) const S0: u32 = 0;
-const S1: u32 = 1;
+/// The other one: it goes by P3 too.
+pub(super) const S1: u32 = 1;
 const R0: u32 = 2;
 const R1: u32 = 3;
 const A0: u32 = 4;
 
 /// 40 Gb/s, bytes per second.
 pub(super) const C: f64 = 5e9;
+
+/// A full packet and a pause, bytes; and the packet's time on the wire, us.
+pub(super) const FRAME: f64 = 1_062.0;
+pub(super) const PAUSE: f64 = 64.0;
+pub(super) const FRAME_US: f64 = FRAME / C * 1e6;
 
 /// Ports at 40 Gb/s that pause at 320 kB and go on at 318 kB (`tcd.md`, section 6).
 pub(super) const PFC: &[&str] = &[
@@ -152,7 +158,7 @@ pub(super) fn changes(counts: &Counts, port: u32) -> impl Iterator<Item = Traced
 
 /// Times at which a port was turned on and off again.
 pub(super) fn spells(counts: &Counts, port: u32) -> Vec<(Time, Time)> {
-    let turns = changes(counts, port).filter(|t| !matches!(t.change, Change::State(_)));
+    let turns = changes(counts, port).filter(|t| matches!(t.change, Change::On | Change::Off));
     let turns: Vec<Traced> = turns.collect();
     let pairs = turns.windows(2).filter(|pair| pair[0].change == Change::On);
     pairs.map(|pair| (pair[0].time, pair[1].time)).collect()

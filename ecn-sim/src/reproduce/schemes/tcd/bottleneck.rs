@@ -1,0 +1,233 @@
+//! T2 and T10: what a port is taken for when its pauses are over.
+
+use ecn_core::tcd::{Mark, State};
+
+use super::{Judged, MS, kmin, queues};
+use crate::engine::Time;
+use crate::fabric::measure::Finished;
+use crate::fabric::parameters::FlowControl;
+use crate::fabric::series::Change;
+use crate::fabric::{Counts, Kind, Scenario};
+use crate::reproduce::ReproduceError;
+use crate::reproduce::assertions::{Found, exact, found};
+use crate::reproduce::schemes::chain::{
+    C, FLOW, FRAME, ONCE, PAUSE, PFC, TRACE, US, chain, changes, ports, told, train,
+};
+use crate::reproduce::schemes::{Bench, flow, scenario};
+
+/// max(T_on) by `tcd.md`, section 3, us: of a scenario at 40 Gb/s, whatever its ports take it for.
+fn max_on(scenario: &Scenario) -> f64 {
+    /// The least congestion that matters.
+    const EPSILON: f64 = 0.05;
+    let own = &scenario.parameters;
+    if own.flow_control == FlowControl::Cbfc {
+        return own.credit_period.as_nanos() as f64 / 1e3;
+    }
+    // Both ways, a frame that the pause waits for, the pause, and the first frame of data.
+    let delay = own.link_delay.as_nanos() as f64 / 1e3;
+    let tau = 2.0 * delay + (2.0 * FRAME + PAUSE) / C * 1e6;
+    (1.0 + EPSILON) / EPSILON * (scenario.xon_gap() as f64 / C * 1e6 + tau)
+}
+
+fn rtt(scenario: &Scenario) -> f64 {
+    scenario.network(3).idle_rtt as f64 / US as f64
+}
+
+pub(super) fn t2(bench: &Bench) -> Judged {
+    // Never paused: P3.
+    let never = chain(&[PFC, &["scheme=dcqcn+tcd"]], ONCE, MS)?;
+    let counts = bench.run_with(&never, 1, &TRACE)?;
+    let p3 = ports(&never)?[3];
+    let of_burst = |flow: &Finished| flow.from > 3;
+    let [of_never, ..] = told(&counts, of_burst);
+    let above = series_above(&counts, p3, kmin(&never));
+    let since = |time: Option<Time>| match (time, above) {
+        (Some(time), Some(above)) => (time as f64 - above as f64) / US as f64,
+        _ => f64::INFINITY,
+    };
+    let at_once = since(first(&counts, p3, 0, State::Congestion));
+    let (congested, last) = told_from(&counts, 0, of_burst);
+    let last = since(last);
+    // The queue was above it for up to this when that was seen.
+    let step = counts.series.as_ref().map_or(0, |series| series.step) as f64 / US as f64;
+    let holds = of_never > 0
+        && of_never == congested
+        && (-step..=1.0).contains(&at_once)
+        && last <= rtt(&never);
+    let (paused, link) = paused_link(&[PFC, &["scheme=dcqcn+tcd"]], 540)?;
+    let after = after_the_last_pause(bench, &paused, link, late)?;
+    // Reported: they fill it while it is paused.
+    let (full, link) = paused_link(&[PFC, &["scheme=dcqcn+tcd"]], 300)?;
+    let of_full = after_the_last_pause(bench, &full, link, late)?;
+    let holds = holds && after.hold();
+    Ok(Found {
+        note: "Paused: a link, and two flows whose queue grows when the last pause ends. Where it is full by then, held by pauses of \
+            its own inputs, it looks as what was held back, and is told from that after twice the time for which it was paused."
+            .to_owned(),
+        ..found(
+            holds,
+            [
+                exact(
+                    format!("never paused: flows of {of_never} with CE"),
+                    congested.into(),
+                ),
+                exact("from a queue above the threshold to the state, us", at_once),
+                exact(
+                    format!("to the first CE of the last of the flows, us (RTT {:.1})", rtt(&never)),
+                    last,
+                ),
+                exact(
+                    format!("paused: flows of {} with CE afterwards", after.flows),
+                    after.congested.into(),
+                ),
+                exact(
+                    format!("from the last pause's end to the last one's first CE, us (max(T_on) + RTT {:.1})", after.bound),
+                    after.received,
+                ),
+                exact("full when it ends: to that CE, us", of_full.received),
+            ],
+        )
+    })
+}
+
+/// The link of a dumbbell, which traffic to a congested host shares with two long flows that come so much later, us.
+fn paused_link(settings: &[&[&str]], late_us: u64) -> Result<(Scenario, u32), ReproduceError> {
+    let late = late_us * US;
+    let mut flows = vec![flow(late, 1, 8, 2_000_000), flow(late, 2, 9, 2_000_000)];
+    for from in [0, 6, 7] {
+        flows.extend(train((from, 5), FLOW, 0.9, (0, 250 * US)));
+    }
+    let settings = [settings.concat(), vec!["hosts=10"]].concat();
+    let scenario = scenario(Kind::Dumbbell, &settings, flows)?;
+    let link = scenario.topology()?.route(0, 5, 0);
+    Ok((scenario, link))
+}
+
+/// Those two.
+const fn late(flow: &Finished) -> bool {
+    matches!(flow.from, 1 | 2)
+}
+
+/// What the flows across a port that was paused are told.
+#[derive(Debug)]
+struct After {
+    /// How many there are, and how many get CE after the last pause.
+    flows: u32,
+    congested: u32,
+    /// From that pause's end until each of these has its first CE, at its receiver, us.
+    received: f64,
+    /// max(T_on) and a round trip, us.
+    bound: f64,
+}
+
+impl After {
+    fn hold(&self) -> bool {
+        self.flows > 0 && self.congested == self.flows && self.received <= self.bound
+    }
+}
+
+fn after_the_last_pause(
+    bench: &Bench,
+    scenario: &Scenario,
+    port: u32,
+    of: impl Fn(&Finished) -> bool,
+) -> Result<After, ReproduceError> {
+    let counts = bench.run_with(scenario, 1, &TRACE)?;
+    let on = last_on(&counts, port);
+    let (congested, last) = told_from(&counts, on.unwrap_or(Time::MAX), &of);
+    let [flows, ..] = told(&counts, of);
+    Ok(After {
+        flows,
+        congested,
+        received: last
+            .zip(on)
+            .map_or(f64::INFINITY, |(last, on)| (last - on) as f64 / US as f64),
+        bound: max_on(scenario) + rtt(scenario),
+    })
+}
+
+/// How many of these flows get CE from a time on, and when the last of them gets its first.
+fn told_from(counts: &Counts, from: Time, of: impl Fn(&Finished) -> bool) -> (u32, Option<Time>) {
+    let flows = counts.finished.iter().filter(|flow| of(flow));
+    let first = |flow: &Finished| {
+        let mut at_host = changes(counts, flow.to).filter(|t| t.time >= from);
+        let told = at_host
+            .find(|t| matches!(t.change, Change::Mark(Mark::Congestion, id, _) if id == flow.id));
+        told.map(|t| t.time)
+    };
+    let times: Vec<Time> = flows.filter_map(first).collect();
+    (times.len() as u32, times.iter().copied().max())
+}
+
+/// When a port's last pause ends.
+fn last_on(counts: &Counts, port: u32) -> Option<Time> {
+    let on = changes(counts, port).filter(|t| t.change == Change::On);
+    on.last().map(|t| t.time)
+}
+
+/// When a port is first taken for this, from a time on.
+fn first(counts: &Counts, port: u32, from: Time, state: State) -> Option<Time> {
+    let mut changes = changes(counts, port).filter(|t| t.time >= from);
+    changes
+        .find(|t| t.change == Change::State(state))
+        .map(|t| t.time)
+}
+
+fn series_above(counts: &Counts, port: u32, limit: u64) -> Option<Time> {
+    queues(counts, port)
+        .into_iter()
+        .find(|(_, queue)| u64::from(*queue) > limit)
+        .map(|(time, _)| time)
+}
+
+pub(super) fn t10(bench: &Bench) -> Judged {
+    let chain = chain(&[PFC, &["scheme=dcqcn+tcd"]], ONCE, MS)?;
+    let counts = bench.run_with(&chain, 1, &TRACE)?;
+    let bound = max_on(&chain);
+    let (mut holds, mut measured) = (true, Vec::new());
+    for (name, port) in ["P0", "P1", "P2"].into_iter().zip(ports(&chain)?) {
+        // One that was never paused has nothing to show.
+        let on = last_on(&counts, port).unwrap_or(Time::MAX);
+        let left = changes(&counts, port).find(|t| {
+            t.time > on && matches!(t.change, Change::State(state) if state != State::Undetermined)
+        });
+        let took = left.map_or(f64::INFINITY, |t| (t.time - on) as f64 / US as f64);
+        let to_0 = left.is_some_and(|t| t.change == Change::State(State::NonCongestion));
+        // The next packet shows it.
+        holds &= to_0 && took <= bound + 1.0;
+        measured.push(exact(
+            format!("{name} in / after the last pause, us (bound {bound:.1})"),
+            took,
+        ));
+    }
+    Ok(found(holds, measured))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::reproduce::schemes::chain::CBFC;
+
+    /// T2 elsewhere: another time, credits; and a full queue, after twice its pauses.
+    #[test]
+    fn true_bottlenecks_are_congested_elsewhere() {
+        let bench = Bench::new(1);
+        for (network, scheme, late_us) in [
+            (PFC, "dcqcn", 500),
+            (PFC, "timely", 560),
+            (CBFC, "ibcc", 500),
+        ] {
+            let name = format!("scheme={scheme}+tcd");
+            let (scenario, link) = paused_link(&[network, &[&name]], late_us).unwrap();
+            let after = after_the_last_pause(&bench, &scenario, link, late).unwrap();
+            assert!(after.hold(), "{name}: {after:?}");
+        }
+        let (full, link) = paused_link(&[PFC, &["scheme=dcqcn+tcd"]], 300).unwrap();
+        let after = after_the_last_pause(&bench, &full, link, late).unwrap();
+        // It is paused from 113 us on, with pauses in between, and for the last time up to 491 us.
+        let most = 2.0 * (491.0 - 113.0);
+        assert_eq!(after.congested, after.flows);
+        assert!((after.bound..most).contains(&after.received), "{after:?}");
+    }
+}

@@ -1,0 +1,297 @@
+//! T5 to T8: how senders go ON and OFF that one output makes wait.
+
+use super::{Judged, TRACE, US};
+use crate::engine::Time;
+use crate::fabric::series::Change;
+use crate::fabric::{Counts, RunError, Scenario};
+use crate::reproduce::ReproduceError;
+use crate::reproduce::assertions::{Found, exact, found};
+use crate::reproduce::schemes::Bench;
+use crate::reproduce::schemes::chain::{C, FRAME, FRAME_US, PAUSE, changes, merge, spells};
+
+/// Packets: a pause is sent above the one, and taken back at the other. Half-way between whole packets, of which queues are
+/// made: XOFF is passed by the 200th, and XON reached with the 100th.
+const XOFF: f64 = 199.5;
+const XON: f64 = 100.5;
+
+/// Senders into one output, with links of this delay, that are paused at XOFF up to `xon` packets.
+#[derive(Clone, Copy)]
+struct Senders {
+    number: u32,
+    xon: f64,
+    delay_us: u32,
+    /// Bytes for what comes after a pause was asked for.
+    headroom: f64,
+}
+
+impl Senders {
+    fn new(number: u32, xon: f64, delay_us: u32) -> Self {
+        // C tau + 2 MTU (T7), where the pause comes just behind the begin of a frame.
+        let tau = tau(delay_us) + FRAME_US;
+        let headroom = C * tau / 1e6 + 2.0 * FRAME;
+        Self {
+            number,
+            xon,
+            delay_us,
+            headroom,
+        }
+    }
+
+    fn scenario(&self) -> Result<Scenario, ReproduceError> {
+        let xoff = format!("xoff={}B", XOFF * FRAME);
+        let gap = format!("xon_gap={}B", (XOFF - self.xon) * FRAME);
+        let delay = format!("link_delay={}us", self.delay_us);
+        let headroom = format!("headroom={:.0}B", self.headroom.ceil());
+        let settings = ["thresholds=static", &xoff, &gap, &delay, &headroom];
+        merge(self.number, &settings, 8_000_000 / u64::from(self.number))
+    }
+}
+
+/// The control loop without the rest of a frame, us: both ways on the link, and the pause.
+fn tau(delay_us: u32) -> f64 {
+    2.0 * f64::from(delay_us) + PAUSE / C * 1e6
+}
+
+/// What paused senders do.
+struct Cycles {
+    /// ON, with the frame that a pause does not interrupt, us: mean of all senders' first.
+    on: f64,
+    /// OFF, without that, us.
+    off: f64,
+    /// The control loop with the rest of that frame, us.
+    tau: f64,
+    /// By sender, over all whole cycles: ON fraction, and what arrived of what a link can carry.
+    shares: Vec<(f64, f64)>,
+    /// Of the ingress queues, the shortest while all are paused by turns and the longest ever, bytes.
+    queue: (f64, f64),
+}
+
+fn cycles(bench: &Bench, senders: &Senders) -> Result<Cycles, ReproduceError> {
+    let scenario = senders.scenario()?;
+    let topology = scenario.topology()?;
+    let counts = bench.run_with(&scenario, 1, &TRACE)?;
+    let us = |time: Time| time as f64 / US as f64;
+    // What a pause leaves of the frame that is on its way.
+    let rest = |on: f64| (on / FRAME_US).ceil() * FRAME_US - on;
+    let mut tau = tau(senders.delay_us);
+    let (mut on, mut off) = (0.0, 0.0);
+    let (mut shares, mut from, mut last) = (Vec::new(), Vec::new(), Time::MAX);
+    let number = f64::from(senders.number);
+    for sender in 0..senders.number {
+        let all = spells(&counts, sender);
+        // In the last ones others are finished.
+        let Some(used) = all.len().checked_sub(3).map(|count| &all[..count]) else {
+            continue;
+        };
+        let [(start, stop), (again, _), ..] = *used else {
+            continue;
+        };
+        let (length, gap) = (us(stop - start), us(again - stop));
+        on += (length + rest(length)) / number;
+        off += (gap - rest(length)) / number;
+        tau += rest(length) / number;
+        let whole = &used[..used.len() - 1];
+        let end = used[used.len() - 1].0;
+        let sum: f64 = whole
+            .iter()
+            .map(|s| us(s.1 - s.0) + rest(us(s.1 - s.0)))
+            .sum();
+        let arrived = delivered(&counts, sender, (start, end)) as f64 * FRAME / 1_000.0;
+        shares.push((sum / us(end - start), arrived / (us(end - start) * C / 1e6)));
+        from.push((sender, start));
+        last = last.min(end);
+    }
+    let mut queue = (f64::INFINITY, 0.0_f64);
+    for (sender, start) in from {
+        for traced in changes(&counts, topology.peer[sender as usize]) {
+            let Change::Holds(bytes) = traced.change else {
+                continue;
+            };
+            queue.1 = queue.1.max(bytes.into());
+            if (start..last).contains(&traced.time) {
+                queue.0 = queue.0.min(bytes.into());
+            }
+        }
+    }
+    Ok(Cycles {
+        on,
+        off,
+        tau,
+        shares,
+        queue,
+    })
+}
+
+/// Payload of a sender's only flow that arrived in this time.
+fn delivered(counts: &Counts, sender: u32, (from, to): (Time, Time)) -> u64 {
+    let Some(series) = &counts.series else {
+        return 0;
+    };
+    let points = (1..).zip(&series.points);
+    let within = points.filter(|(number, _)| (from..to).contains(&(number * series.step)));
+    within.map(|(_, point)| point.flows[sender as usize]).sum()
+}
+
+const SENDERS: [u32; 3] = [2, 3, 4];
+
+pub(super) fn t5(bench: &Bench) -> Judged {
+    let mut measured = Vec::new();
+    let mut holds = true;
+    for (number, xon, delay_us) in [
+        (2, 150.5, 1),
+        (2, XON, 1),
+        (2, 50.5, 1),
+        (2, XON, 2),
+        (3, XON, 1),
+    ] {
+        let c = cycles(bench, &Senders::new(number, xon, delay_us))?;
+        let drain = C / f64::from(number);
+        let moved = (XOFF - xon) * FRAME + C * c.tau / 1e6;
+        let (on, off) = (moved / (C - drain) * 1e6, moved / drain * 1e6);
+        let off_by = (c.on - on).abs().max((c.off - off).abs());
+        // Of three senders, the queue falls by a packet in three of its times.
+        holds &= number > 2 || off_by <= FRAME_US;
+        let name = format!(
+            "Rd = C/{number}, B0 {} packets, {delay_us} us links",
+            XOFF - xon
+        );
+        measured.push(exact(format!("{name}: T_on, us (formula {on:.2})"), c.on));
+        measured.push(exact(format!("T_off, us (formula {off:.2})"), c.off));
+        measured.push(exact("off by, MTU times", off_by / FRAME_US));
+    }
+    Ok(Found {
+        note: "Queues are of whole packets: a pause is sent when one tips the queue over Xoff, and taken back when one leaves it at or \
+            below Xon. So thresholds within a packet all do the same, and B0 is known to a packet either way, which is 2 MTU times of \
+            T_on at C/2; here both are half-way between whole packets. Senders into one output, whose ingress queues drain \
+            alike: each one's first cycle, as more than two get out of step later. Two are judged. With three the queue falls in \
+            steps of 3 MTU times, so one MTU time is less than can be told; reported."
+            .to_owned(),
+        ..found(holds, measured)
+    })
+}
+
+pub(super) fn t6(bench: &Bench) -> Judged {
+    let mut measured = Vec::new();
+    let mut holds = true;
+    for number in SENDERS {
+        let c = cycles(bench, &Senders::new(number, XON, 1))?;
+        let senders = f64::from(number);
+        let mean =
+            |value: fn(&(f64, f64)) -> f64| c.shares.iter().map(value).sum::<f64>() / senders;
+        let on = mean(|share| share.0);
+        // Of those for which there is none, the mean falls short.
+        holds &= (on * senders - 1.0).abs() <= 0.01;
+        let carried = mean(|share| share.1) * senders;
+        measured.push(exact(
+            format!("mean ON fraction of {number} senders (1/{number}; the output is used to {carried:.4})"),
+            on,
+        ));
+        let off = |(share, drain): &(f64, f64)| (share / drain - 1.0).abs();
+        let most = c.shares.iter().map(off).fold(0.0, f64::max);
+        measured.push(exact(
+            "most that one is off what it delivered by, relative",
+            most,
+        ));
+    }
+    Ok(found(holds, measured))
+}
+
+pub(super) fn t7(bench: &Bench) -> Judged {
+    let mut measured = Vec::new();
+    let mut holds = true;
+    let mut used = 0.0_f64;
+    for number in SENDERS {
+        let c = cycles(bench, &Senders::new(number, XON, 1))?;
+        // What drains one queue while another is paused: of two in step a half, of more anything.
+        let (low, high) = if number == 2 { (0.5, 0.5) } else { (0.0, 1.0) };
+        let flight = C * c.tau / 1e6;
+        let least = XON * FRAME - high * flight;
+        let most = XOFF * FRAME + (1.0 - low) * flight;
+        let (shortest, longest) = c.queue;
+        holds &= shortest >= least - FRAME && longest <= most + FRAME;
+        // Whole packets below Xoff are not in the headroom.
+        used = used.max(longest - XOFF.floor() * FRAME);
+        let drain = if number == 2 { "Rd = C/2" } else { "any Rd" };
+        measured.push(exact(
+            format!("{number} senders: shortest queue, bytes (bound, {drain}: {least:.0})"),
+            shortest,
+        ));
+        measured.push(exact(format!("longest, bytes (bound {most:.0})"), longest));
+    }
+    let whole = Senders::new(4, XON, 1);
+    let half = Senders {
+        headroom: whole.headroom / 2.0,
+        ..whole
+    };
+    // Refused before it starts, or ended by a packet that does not fit.
+    let fails = match bench.run_with(&half.scenario()?, 1, &TRACE) {
+        Err(ReproduceError::Fabric(RunError::Value(error))) => error.key == "headroom",
+        Err(ReproduceError::Fabric(RunError::Invariant { .. })) => true,
+        Err(other) => return Err(other),
+        Ok(_) => false,
+    };
+    holds &= fails && (half.headroom..=whole.headroom).contains(&used);
+    measured.push(exact(
+        format!(
+            "most of a headroom of {:.0} that is used, bytes",
+            whole.headroom
+        ),
+        used,
+    ));
+    measured.push(exact(
+        format!(
+            "runs with {:.0} that are refused or lose a packet",
+            half.headroom
+        ),
+        u32::from(fails).into(),
+    ));
+    Ok(Found {
+        note: "Each ingress queue after each event, from the start on; the shortest from the first pause to the last while all send. More \
+            than two senders get out of step: what one sends then waits behind what others have sent, and its queue drains not at \
+            all for a time and alone for another, so that the bounds are those of Rd = 0 and Rd = C."
+            .to_owned(),
+        ..found(holds, measured)
+    })
+}
+
+pub(super) fn t8(bench: &Bench) -> Judged {
+    let mut measured = Vec::new();
+    let mut holds = true;
+    let period = 10.0;
+    for senders in SENDERS {
+        let scenario = merge(
+            senders,
+            &["flow_control=cbfc", "buffer=200kB", "credit_period=10us"],
+            1_000_000,
+        )?;
+        let counts = bench.run_with(&scenario, 1, &TRACE)?;
+        let all = spells(&counts, 0);
+        // Up to the end of the first flow all are there.
+        let end = counts
+            .finished
+            .iter()
+            .map(|flow| flow.start + flow.time)
+            .min()
+            .unwrap_or(0);
+        let lengths: Vec<f64> = all
+            .iter()
+            .filter(|s| s.1 < end)
+            .map(|s| (s.1 - s.0) as f64 / US as f64)
+            .collect();
+        let longest = lengths.iter().copied().fold(0.0, f64::max);
+        let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
+        holds &= lengths.len() >= 10 && longest <= period;
+        measured.push(exact(
+            format!(
+                "longest of {} ON at Rd = C/{senders}, us (Tc {period})",
+                lengths.len()
+            ),
+            longest,
+        ));
+        measured.push(exact(
+            format!("mean, us (Tc Rd/C = {:.2})", period / f64::from(senders)),
+            mean,
+        ));
+    }
+    Ok(found(holds, measured))
+}
