@@ -11,7 +11,7 @@ use crate::fabric::{Counts, Kind, Scenario};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, exact, found};
 use crate::reproduce::schemes::chain::{
-    C, FLOW, FRAME, ONCE, PAUSE, PFC, TRACE, US, chain, changes, ports, told, train,
+    Burst, C, FLOW, FRAME, ONCE, PAUSE, PFC, TRACE, US, chain, changes, ports, told, train,
 };
 use crate::reproduce::schemes::{Bench, flow, scenario};
 
@@ -33,60 +33,101 @@ fn rtt(scenario: &Scenario) -> f64 {
     scenario.network(3).idle_rtt as f64 / US as f64
 }
 
-pub(super) fn t2(bench: &Bench) -> Judged {
-    // Never paused: P3.
-    let never = chain(&[PFC, &["scheme=dcqcn+tcd"]], ONCE, MS)?;
-    let counts = bench.run_with(&never, 1, &TRACE)?;
-    let p3 = ports(&never)?[3];
+/// What flows across a port that is never paused are told: P3.
+#[derive(Debug)]
+struct AtOnce {
+    /// How many there are, and how many get CE.
+    flows: u32,
+    congested: u32,
+    /// From a queue that is seen above the threshold until the port is taken for congested, and until the last of the
+    /// flows has its first CE, us.
+    state: f64,
+    received: f64,
+    /// The queue may have been above it for so long, us.
+    step: f64,
+    rtt: f64,
+}
+
+impl AtOnce {
+    fn hold(&self) -> bool {
+        self.flows > 0
+            && self.congested == self.flows
+            && (-self.step..=1.0).contains(&self.state)
+            && self.received <= self.rtt
+    }
+}
+
+/// Few enough that it takes some time to the threshold: 3 us.
+const FEW: Burst = Burst {
+    senders: 3,
+    bytes: 640_000,
+    flow: 640_000,
+};
+
+fn at_once(bench: &Bench, settings: &[&str]) -> Result<AtOnce, ReproduceError> {
+    let chain = chain(&[PFC, settings], FEW, MS)?;
+    let counts = bench.run_with(&chain, 1, &TRACE)?;
+    let p3 = ports(&chain)?[3];
     let of_burst = |flow: &Finished| flow.from > 3;
-    let [of_never, ..] = told(&counts, of_burst);
-    let above = series_above(&counts, p3, kmin(&never));
+    let [flows, ..] = told(&counts, of_burst);
+    let above = series_above(&counts, p3, kmin(&chain));
     let since = |time: Option<Time>| match (time, above) {
         (Some(time), Some(above)) => (time as f64 - above as f64) / US as f64,
         _ => f64::INFINITY,
     };
-    let at_once = since(first(&counts, p3, 0, State::Congestion));
     let (congested, last) = told_from(&counts, 0, of_burst);
-    let last = since(last);
-    // The queue was above it for up to this when that was seen.
-    let step = counts.series.as_ref().map_or(0, |series| series.step) as f64 / US as f64;
-    let holds = of_never > 0
-        && of_never == congested
-        && (-step..=1.0).contains(&at_once)
-        && last <= rtt(&never);
-    let (paused, link) = paused_link(&[PFC, &["scheme=dcqcn+tcd"]], 540)?;
+    Ok(AtOnce {
+        flows,
+        congested,
+        state: since(first(&counts, p3, 0, State::Congestion)),
+        received: since(last),
+        step: counts.series.as_ref().map_or(0, |series| series.step) as f64 / US as f64,
+        rtt: rtt(&chain),
+    })
+}
+
+pub(super) fn t2(bench: &Bench) -> Judged {
+    let own = "scheme=dcqcn+tcd";
+    let never = at_once(bench, &[own])?;
+    let (paused, link) = paused_link(&[PFC, &[own]], 540)?;
     let after = after_the_last_pause(bench, &paused, link, late)?;
     // Reported: they fill it while it is paused.
-    let (full, link) = paused_link(&[PFC, &["scheme=dcqcn+tcd"]], 300)?;
+    let (full, link) = paused_link(&[PFC, &[own]], 300)?;
     let of_full = after_the_last_pause(bench, &full, link, late)?;
-    let holds = holds && after.hold();
+    let measured = [
+        exact(
+            format!("never paused: flows of {} with CE", never.flows),
+            never.congested.into(),
+        ),
+        exact(
+            format!(
+                "from a queue seen above the threshold to the state, us (sampled each {} us)",
+                never.step
+            ),
+            never.state,
+        ),
+        exact(
+            format!("to the last flow's first CE, us (RTT {:.1})", never.rtt),
+            never.received,
+        ),
+        exact(
+            format!("paused: flows of {} with CE afterwards", after.flows),
+            after.congested.into(),
+        ),
+        exact(
+            format!(
+                "from the last pause's end to the last flow's first CE, us (max(T_on) + RTT {:.1})",
+                after.bound
+            ),
+            after.received,
+        ),
+        exact("full when it ends: to that CE, us", of_full.received),
+    ];
     Ok(Found {
         note: "Paused: a link, and two flows whose queue grows when the last pause ends. Where it is full by then, held by pauses of \
             its own inputs, it looks as what was held back, and is told from that after twice the time for which it was paused."
             .to_owned(),
-        ..found(
-            holds,
-            [
-                exact(
-                    format!("never paused: flows of {of_never} with CE"),
-                    congested.into(),
-                ),
-                exact("from a queue above the threshold to the state, us", at_once),
-                exact(
-                    format!("to the first CE of the last of the flows, us (RTT {:.1})", rtt(&never)),
-                    last,
-                ),
-                exact(
-                    format!("paused: flows of {} with CE afterwards", after.flows),
-                    after.congested.into(),
-                ),
-                exact(
-                    format!("from the last pause's end to the last one's first CE, us (max(T_on) + RTT {:.1})", after.bound),
-                    after.received,
-                ),
-                exact("full when it ends: to that CE, us", of_full.received),
-            ],
-        )
+        ..found(never.hold() && after.hold(), measured)
     })
 }
 
@@ -180,12 +221,12 @@ fn series_above(counts: &Counts, port: u32, limit: u64) -> Option<Time> {
         .map(|(time, _)| time)
 }
 
-pub(super) fn t10(bench: &Bench) -> Judged {
-    let chain = chain(&[PFC, &["scheme=dcqcn+tcd"]], ONCE, MS)?;
+/// How long P0, P1 and P2 are undetermined after their last pauses, us, and whether they are non-congested then.
+fn returns(bench: &Bench, settings: &[&str]) -> Result<[(f64, bool); 3], ReproduceError> {
+    let chain = chain(&[PFC, settings], ONCE, MS)?;
     let counts = bench.run_with(&chain, 1, &TRACE)?;
-    let bound = max_on(&chain);
-    let (mut holds, mut measured) = (true, Vec::new());
-    for (name, port) in ["P0", "P1", "P2"].into_iter().zip(ports(&chain)?) {
+    let [p0, p1, p2, _] = ports(&chain)?;
+    Ok([p0, p1, p2].map(|port| {
         // One that was never paused has nothing to show.
         let on = last_on(&counts, port).unwrap_or(Time::MAX);
         let left = changes(&counts, port).find(|t| {
@@ -193,14 +234,29 @@ pub(super) fn t10(bench: &Bench) -> Judged {
         });
         let took = left.map_or(f64::INFINITY, |t| (t.time - on) as f64 / US as f64);
         let to_0 = left.is_some_and(|t| t.change == Change::State(State::NonCongestion));
-        // The next packet shows it.
-        holds &= to_0 && took <= bound + 1.0;
-        measured.push(exact(
-            format!("{name} in / after the last pause, us (bound {bound:.1})"),
-            took,
-        ));
-    }
-    Ok(found(holds, measured))
+        (took, to_0)
+    }))
+}
+
+/// max(T_on) on the chain, and until the next packet shows that it is over, us.
+fn returned_by() -> Result<f64, ReproduceError> {
+    Ok(max_on(&chain(&[PFC], ONCE, MS)?) + 1.0)
+}
+
+pub(super) fn t10(bench: &Bench) -> Judged {
+    let bound = returned_by()?;
+    let all = returns(bench, &["scheme=dcqcn+tcd"])?;
+    let holds = all.iter().all(|(took, to_0)| *to_0 && *took <= bound);
+    let measured = ["P0", "P1", "P2"]
+        .into_iter()
+        .zip(all)
+        .map(|(name, (took, _))| {
+            exact(
+                format!("{name} in / after the last pause, us (bound {bound:.1})"),
+                took,
+            )
+        });
+    Ok(found(holds, measured.collect::<Vec<_>>()))
 }
 
 #[cfg(test)]
@@ -229,5 +285,28 @@ mod tests {
         let most = 2.0 * (491.0 - 113.0);
         assert_eq!(after.congested, after.flows);
         assert!((after.bound..most).contains(&after.received), "{after:?}");
+    }
+
+    /// T2 and T10 can fail: ports that wait for longer than max(T_on), or for shorter queues than they should.
+    #[test]
+    fn slow_and_hasty_ports_are_noticed() {
+        let bench = Bench::new(1);
+        let own = "scheme=dcqcn+tcd";
+        let slow = [own, "tcd.max_on=70us"];
+        let (scenario, link) = paused_link(&[PFC, &slow], 540).unwrap();
+        let after = after_the_last_pause(&bench, &scenario, link, late).unwrap();
+        assert!(after.congested == after.flows && !after.hold(), "{after:?}");
+        let all = returns(&bench, &slow).unwrap();
+        let bound = returned_by().unwrap();
+        assert!(
+            all.iter().all(|(took, _)| (bound..80.0).contains(took)),
+            "{all:?}"
+        );
+        assert!(at_once(&bench, &[own]).unwrap().hold());
+        for threshold in ["20kB", "60kB"] {
+            let threshold = format!("tcd.threshold={threshold}");
+            let hasty = at_once(&bench, &[own, &threshold]).unwrap();
+            assert!(hasty.congested == hasty.flows && !hasty.hold(), "{hasty:?}");
+        }
     }
 }
