@@ -290,7 +290,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         id: "T5",
         kind: Kind::Derived,
         published: "T_on = (B0 + C tau)/(C - Rd), T_off = (B0 + C tau)/Rd",
-        band: "within 1 MTU time, B0 = Xoff - Xon; tau with the rest of the frame that a pause does not interrupt",
+        band: "within 1 MTU time, B0 = Xoff - Xon, both half-way between whole packets; tau with the rest of the frame that a pause does not interrupt",
         judge: t5,
     },
     Claim {

