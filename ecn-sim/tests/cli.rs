@@ -435,7 +435,10 @@ fn bad_comparisons_are_refused() {
         ("compare hp --schemes none", "`hp` is no data centre"),
         ("compare fat-tree --schemes none,dqcn", "`dcqcn`"),
         ("compare fat-tree --schemes none,none", "twice"),
-        ("compare fat-tree --schemes none,,dcqcn", "a name is missing"),
+        (
+            "compare fat-tree --schemes none,,dcqcn",
+            "a name is missing",
+        ),
         (
             "compare fat-tree --schemes none --set scheme=dcqcn",
             "--schemes",

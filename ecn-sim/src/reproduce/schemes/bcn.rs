@@ -91,11 +91,11 @@ fn b2(bench: &Bench) -> Result<Found, ReproduceError> {
 fn b3(bench: &Bench) -> Result<Found, ReproduceError> {
     let mut measured = Vec::new();
     let mut holds = true;
-    // In 30 runs each: 0.960 and more.
+    // Of 30 runs each, the least fair had 0.960; half the time is too short for some.
     for (flows, until) in [(2, 600 * MS), (10, 1_000 * MS)] {
         let runs = runs(bench, flows, &[], until)?;
         let index = over(&runs, Settled::jain);
-        holds &= index.mean > 0.95 && lowest(&runs, Settled::jain) > 0.9 && is_short(&runs);
+        holds &= lowest(&runs, Settled::jain) > 0.95 && is_short(&runs);
         measured.push(named(format!("Jain's index, {flows} flows"), &index));
         measured.push(named("mean queue / Qeq", &over(&runs, queue)));
     }
@@ -311,7 +311,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         id: "B1",
         kind: Kind::Seed,
-        published: "BCN: long flows through one bottleneck use more than 90 % of it, with little added latency",
+        published: "BCN: long flows through one bottleneck use more than 90 % of it",
         band: "> 0.9, and a mean queue < 2 Qeq (PFC alone: a full link and a full switch), in each run",
         judge: b1,
     },
@@ -326,7 +326,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         id: "B3",
         kind: Kind::Seed,
         published: "BCN: flows with equal round-trip times settle at equal rates",
-        band: "Jain's index: mean > 0.95, > 0.9 in each run; mean queue < 2 Qeq in each (PFC alone is fair, too)",
+        band: "Jain's index > 0.95, and a mean queue < 2 Qeq (PFC alone is fair, too), in each run",
         judge: b3,
     },
     Claim {
