@@ -595,7 +595,7 @@ fn a_stopped_run_leaves_what_it_has() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = |out: &str, threads: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ecn-sim"));
-        let words = "run fat-tree --set hosts=32 --set workload=poisson --set load=3/5 --set duration=5ms \
+        let words = "run fat-tree --set hosts=32 --set workload=poisson --set load=3/5 --set duration=40ms \
                      --set scheme=dcqcn --threads";
         command
             .args(words.split_whitespace())

