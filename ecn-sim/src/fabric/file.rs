@@ -213,7 +213,7 @@ mod tests {
             (
                 "\"rack[1-2]\", \"top\"] }",
                 "\"rack1\", \"top\"] }",
-                "rack2 cannot reach rack1, where a1, a2, a3, a4 are",
+                "rack2 cannot reach rack1, the switch of a1, a2, a3, a4",
             ),
             (
                 "\"a[1-4]\", \"rack1\"] }",

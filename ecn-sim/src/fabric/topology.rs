@@ -335,7 +335,7 @@ impl Topology {
                 if here == u16::MAX {
                     let (from, to) = (&self.names[switch as usize], &self.names[target as usize]);
                     let hosts = self.some_hosts(target);
-                    return Err(format!("{from} cannot reach {to}, where {hosts} are"));
+                    return Err(format!("{from} cannot reach {to}, the switch of {hosts}"));
                 }
                 let nearer = |port: &u32| {
                     self.neighbour(*port)
@@ -728,7 +728,7 @@ mod tests {
         let mut plan = dumbbell(4);
         plan.links.pop();
         let error = Topology::new(plan).unwrap_err();
-        assert_eq!(error, "right cannot reach left, where h0, h1 are");
+        assert_eq!(error, "right cannot reach left, the switch of h0, h1");
         for (link, needed) in [
             (None, "host h4 has no link"),
             (Some((End::Host(4), End::Host(0))), "h4 and h0 are hosts"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::file_of;
-use super::table::{number, rows};
+use super::table;
 use crate::keyword::KeywordError;
 use crate::serde_as_text;
 
@@ -16,7 +16,8 @@ pub enum Cdf {
     WebSearch,
     /// Hadoop (Roy et al., SIGCOMM 2015).
     Hadoop,
-    /// From a CSV file: a line `bytes,percent`, then points, both rising, up to 100 percent.
+    /// From a file of points, both numbers rising, up to 100 percent: CSV (with a line `bytes,percent` before them or without), or
+    /// with blanks between, as the HPCC artifact's traffic generator has them.
     File(PathBuf),
 }
 
@@ -95,16 +96,16 @@ pub fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
         return Ok(built_in.to_vec());
     };
     let mut points = vec![(0.0, 0.0)];
-    for (line, [bytes, percent]) in rows(file, ["bytes", "percent"], 2)? {
-        let (bytes, percent) = (number(line, &bytes)?, number(line, &percent)?);
+    for (line, [bytes, percent]) in table::points(file, ["bytes", "percent"])? {
         let last = points[points.len() - 1];
         if points.len() == 1 && percent == 0.0 {
             points[0].0 = bytes;
         } else if bytes < last.0 || percent < last.1 {
-            return Err(format!(
+            let what = format_args!(
                 "not monotone: {bytes} bytes, {percent} percent comes after {} bytes, {} percent",
                 last.0, last.1
-            ));
+            );
+            return Err(table::at(line, what));
         } else {
             points.push((bytes, percent));
         }
@@ -162,14 +163,26 @@ mod tests {
             fs::write(&path, text).unwrap();
             path
         };
-        let cdf = file("cdf", "bytes,percent\n1000,50\n3000,100\n");
-        assert_eq!(mean(&points(&Cdf::File(cdf)).unwrap()), 1_250.0);
+        for text in [
+            "bytes,percent\n1000,50\n3000,100\n",
+            "1000, 50\n3000, 100\n",
+            "# HPCC's\n0 0\n1000\t50\n3000  100\n",
+        ] {
+            let cdf = Cdf::File(file("cdf", text));
+            assert_eq!(mean(&points(&cdf).unwrap()), 1_250.0, "{text}");
+        }
         for (text, needed) in [
             ("bytes,percent\n10,50\n5,100\n", "not monotone"),
-            ("bytes,percent\n10,50\n20,40\n", "not monotone"),
+            ("bytes,percent\n10,50\n20,40\n", "line 3: not monotone"),
             ("bytes,percent\n10,50\n", "100 percent"),
             ("bytes,percent\nten,50\n", "line 2: `ten`"),
-            ("size,p\n10,50\n", "bytes,percent"),
+            ("size,p\n10,50\n", "has to be bytes,percent, or numbers"),
+            (
+                "10 1 0.5\n20 1 1\n",
+                "line 1: 3 values instead of bytes,percent",
+            ),
+            ("10 .5\n20 1\n", "100 percent"),
+            ("", "100 percent"),
         ] {
             let error = points(&Cdf::File(file("bad", text))).unwrap_err();
             assert!(error.contains(needed), "{error}");

@@ -9,6 +9,15 @@ pub fn at(line: u64, what: impl fmt::Display) -> String {
     format!("line {line}: {what}")
 }
 
+/// The lines of a file that are not empty and do not begin with `#`, with their numbers.
+fn lines(file: &Path) -> Result<Vec<(u64, String)>, String> {
+    let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let text = text.trim_start_matches('\u{feff}');
+    let said = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| said(line));
+    Ok(lines.map(|(at, line)| (at, line.to_owned())).collect())
+}
+
 /// Reads a CSV file with this first line: what the others say, with their numbers in the file. What comes after the first
 /// `least` columns may be missing, and is empty then. Lines that are empty or begin with `#` say nothing.
 pub fn rows<const N: usize>(
@@ -16,12 +25,8 @@ pub fn rows<const N: usize>(
     header: [&str; N],
     least: usize,
 ) -> Result<Vec<(u64, [String; N])>, String> {
-    let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
-    let text = text.trim_start_matches('\u{feff}');
     // The reader does not count the lines that it leaves out.
-    let said = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
-    let lines = (1..).zip(text.lines()).filter(|(_, line)| said(line));
-    let (numbers, lines): (Vec<u64>, Vec<&str>) = lines.unzip();
+    let (numbers, lines): (Vec<u64>, Vec<String>) = lines(file)?.into_iter().unzip();
     let text = lines.join("\n");
     let mut reader = csv::ReaderBuilder::new()
         .trim(csv::Trim::All)
@@ -49,6 +54,41 @@ pub fn rows<const N: usize>(
         rows.push((line, [(); N].map(|()| texts.next().unwrap_or_default())));
     }
     Ok(rows)
+}
+
+/// Reads a file of numbers, between commas or blanks. Its first line may name the columns, as CSV does; lines that are empty or
+/// begin with `#` say nothing.
+pub fn points<const N: usize>(
+    file: &Path,
+    header: [&str; N],
+) -> Result<Vec<(u64, [f64; N])>, String> {
+    let mut points = Vec::new();
+    for (at_first, (line, text)) in lines(file)?.into_iter().enumerate() {
+        let texts: Vec<&str> = match text.contains(',') {
+            true => text.split(',').map(str::trim).collect(),
+            false => text.split_whitespace().collect(),
+        };
+        if at_first == 0 && texts[0].parse::<f64>().is_err() {
+            if texts != header {
+                let header = header.join(",");
+                return Err(format!("the first line has to be {header}, or numbers"));
+            }
+            continue;
+        }
+        let texts: [&str; N] = texts.try_into().map_err(|texts: Vec<&str>| {
+            let header = header.join(",");
+            at(
+                line,
+                format_args!("{} values instead of {header}", texts.len()),
+            )
+        })?;
+        let mut point = [0.0; N];
+        for (value, text) in point.iter_mut().zip(texts) {
+            *value = number(line, text)?;
+        }
+        points.push((line, point));
+    }
+    Ok(points)
 }
 
 /// A number of a file.
