@@ -17,11 +17,12 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use toml::Table;
 
-use crate::engine::MS;
+use crate::engine::{MS, Time};
 use crate::fabric::measure::{Finished, Slowdowns, slowdowns};
-use crate::fabric::series::{self, Point};
+use crate::fabric::series::{self, Point, WINDOW_PACKETS};
 use crate::fabric::{Options, Report, RunError, Scenario, run};
 use crate::figure::NetworkFigure;
+use crate::keyword::suggestion;
 use crate::scenario::{ScenarioError, dotted, shown};
 
 /// A comparison that there is not.
@@ -128,12 +129,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The scenario with each scheme and seeds from 1 on. A key that means something for some of the
-    /// schemes only keeps its default with the others.
+    /// The scenario with each scheme and seeds from 1 on. A scheme may have parameters of its own, as in
+    /// `dcqcn:cnp_gap=4us:g=1/16`. A key that means something for some of the schemes only keeps its default with the others.
     ///
     /// # Errors
     ///
-    /// No scheme, one that is given twice, or one that there is not; no seed.
+    /// No scheme, one that is given twice, or one or a parameter that there is not; no seed.
     pub fn new(base: &Scenario, schemes: &[String], seeds: u64) -> Result<Self, CompareError> {
         let twice = |index: usize| schemes[..index].contains(&schemes[index]);
         if let Some(index) = (0..schemes.len()).find(|index| twice(*index)) {
@@ -146,9 +147,7 @@ impl Plan {
         }
         let mut all = Vec::new();
         for scheme in schemes {
-            let mut scenario = base.clone();
-            scenario.set_text(&format!("scheme={scheme}"))?;
-            all.push((scheme.clone(), scenario));
+            all.push((scheme.clone(), with_scheme(base, scheme)?));
         }
         let idle: Vec<_> = all.iter().map(|(_, one)| one.idle()).collect();
         for ((_, scenario), own) in all.iter_mut().zip(&idle) {
@@ -201,7 +200,9 @@ impl Plan {
                 let result = result.map(|(report, counts)| One {
                     report,
                     finished: counts.finished,
-                    series: counts.series.as_ref().map_or(Vec::new(), over_time),
+                    series: counts.series.as_ref().map_or(Vec::new(), |series| {
+                        over_time(series, WINDOW_PACKETS * scenario.packet_time())
+                    }),
                 });
                 if result.is_err() {
                     // Nothing comes of the others.
@@ -253,6 +254,34 @@ impl Plan {
     }
 }
 
+/// The scenario with a scheme, and with the parameters that are said behind its name.
+fn with_scheme(base: &Scenario, text: &str) -> Result<Scenario, CompareError> {
+    let mut scenario = base.clone();
+    let mut words = text.split(':');
+    let name = words.next().unwrap_or_default();
+    scenario.set_text(&format!("scheme={name}"))?;
+    let keys = scenario.keys();
+    let tables = scenario.parameters.scheme.tables();
+    let own = || keys.keys().filter_map(|key| key.split_once('.'));
+    let own = || own().filter(|(table, _)| tables.contains(table));
+    for setting in words {
+        let key = setting.split('=').next().unwrap_or_default();
+        let Some((table, _)) = own().find(|(_, known)| *known == key) else {
+            let known: Vec<&str> = own().map(|(_, key)| key).collect();
+            let reason = match known[..] {
+                [] => format!("`{name}` has no parameters"),
+                _ => format!(
+                    "`{name}` has no parameter `{key}`: {}",
+                    suggestion(key, &known)
+                ),
+            };
+            return Err(CompareError::Schemes(reason));
+        };
+        scenario.set_text(&format!("{table}.{setting}"))?;
+    }
+    Ok(scenario)
+}
+
 /// What a run gave.
 struct One {
     report: Report,
@@ -263,9 +292,11 @@ struct One {
 /// Points of a series: steps of a run are joined until they are no more.
 const STEPS: usize = 250;
 
-/// What a run sampled, as people look at it.
-fn over_time(sampled: &series::Series) -> Vec<Series> {
-    let each = sampled.points.len().div_ceil(STEPS).max(1);
+/// What a run sampled, as people look at it: in steps of at least this width, if there are some.
+fn over_time(sampled: &series::Series, window: Time) -> Vec<Series> {
+    let most = (sampled.points.len() / 10).max(1);
+    let least = (window.div_ceil(sampled.step) as usize).min(most);
+    let each = sampled.points.len().div_ceil(STEPS).max(least);
     // Goodput: bytes per picosecond, times 8e3, are Gb/s.
     let gbit = |point: &Point| point.delivered as f64 * 8e3 / sampled.step as f64;
     let mean = |value: &dyn Fn(&Point) -> f64, points: &[Point]| {

@@ -65,7 +65,15 @@ const fn hp_packet() -> u32 {
 /// Reads a scenario; `name` is its name if it has none of its own.
 pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     let bad = ScenarioError::Text;
-    let file: File = toml::from_str(text).map_err(|error| bad(located(text, &error)))?;
+    let file: File = toml::from_str(text).map_err(|error| {
+        let reason = located(text, &error);
+        bad(match error.message() {
+            "missing field `rate`" => {
+                format!("{reason}; or is it a data centre's, without `topology = \"custom\"`?")
+            }
+            _ => reason,
+        })
+    })?;
     let all = |names: &[String]| -> Result<Vec<String>, ScenarioError> {
         let names: Result<Vec<_>, _> = names.iter().map(|name| expand(name)).collect();
         Ok(names.map_err(bad)?.concat())

@@ -182,6 +182,7 @@ fn a_data_centre_prints_the_contract() {
     let run = document(&words);
     let expected = [
         "data_packet_hops",
+        "data_packets",
         "dropped_packets",
         "events",
         "fct_slowdown",

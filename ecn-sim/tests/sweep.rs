@@ -228,7 +228,7 @@ fn data_centres_are_swept_like_others() {
     let folder = Folder::of(FABRIC);
     let table = sharded(&folder);
     assert_eq!(table.len(), 9);
-    let keys = "run,load,scheme,seed,data_packet_hops,dropped_packets,events,\
+    let keys = "run,load,scheme,seed,data_packet_hops,data_packets,dropped_packets,events,\
                 fct_slowdown.p50,fct_slowdown.p95,fct_slowdown.p99,flows_finished,flows_started,\
                 goodput_bytes_per_s,head_of_line_victims,jain,last_flow_end_ms,marked_packets,packet_hops,pause_frames,\
                 undetermined_packets,error";

@@ -17,7 +17,7 @@ use crate::progress::Bar;
 pub struct CompareArgs {
     /// A data centre (see `list`), or a TOML file of one
     scenario: String,
-    /// The schemes, for example none,dcqcn
+    /// The schemes, for example none,dcqcn,dcqcn:cnp_gap=4us
     #[arg(long, value_name = "A,B,...", required = true, value_delimiter = ',')]
     schemes: Vec<String>,
     /// Folder for the report (report.html), its figures (SVG) and its numbers (JSON, CSV)

@@ -13,7 +13,7 @@ use super::{Error, json, print};
 use crate::engine::{MS, NS, Time};
 use crate::experiment::Experiment;
 use crate::fabric::measure::Finished;
-use crate::fabric::series::{Point, Series};
+use crate::fabric::series::{Point, Series, WINDOW_PACKETS};
 use crate::fabric::topology::Topology;
 use crate::fabric::watch::Watch;
 use crate::fabric::{self, Counts, Options, Report, Scenario};
@@ -68,8 +68,7 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     bar.finish();
     let (report, counts) = result.map_err(|error| live.failed(error))?;
     if let Some((output, topology, columns)) = &files {
-        let window = WINDOW_PACKETS * u64::from(scenario.frame()) * (1_000 * MS)
-            / scenario.parameters.link_rate.bytes_per_s();
+        let window = WINDOW_PACKETS * scenario.packet_time();
         write(output, topology, *columns, &counts, (&report, window))?;
         output.remove(&live::PARTIAL)?;
     }
@@ -187,9 +186,6 @@ fn table(topology: &Topology, series: &Series) -> String {
 /// Most lines that can be told apart.
 const LINES: usize = 6;
 
-/// Rates of fewer packets go up and down.
-const WINDOW_PACKETS: u64 = 50;
-
 /// Rates, in windows of at least this width if there are some, and queues over time.
 fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [LineFigure; 2] {
     let line = |label: &str, look, value: &dyn Fn(usize) -> f64| {
@@ -293,9 +289,13 @@ fn shown(report: &Report) -> String {
         slowdowns.add_row(["all".to_owned(), flows, p50, p95, p99]);
     }
     let goodput = Rate::from_bytes_per_s(report.goodput_bytes_per_s);
+    let undetermined = match report.undetermined_packets {
+        0 => String::new(),
+        packets => format!(" (undetermined {packets})"),
+    };
     format!(
         "{}\n{} of {} flows finished, the last at {:.3} ms; goodput {}, Jain's index {:.3}\n\
-         dropped {}, pause frames {}, marked {}; head-of-line victims {}\n\
+         of {} data packets dropped {}, marked {}{}; pause frames {}, head-of-line victims {}\n\
          {} data packet-hops, {} with ACKs and control, in {:.3} s",
         table_text(&slowdowns),
         report.flows_finished,
@@ -303,9 +303,11 @@ fn shown(report: &Report) -> String {
         report.last_flow_end_ms,
         goodput.map_or("0".to_owned(), Rate::short),
         report.jain,
+        report.data_packets,
         report.dropped_packets,
-        report.pause_frames,
         report.marked_packets,
+        undetermined,
+        report.pause_frames,
         report.head_of_line_victims,
         report.data_packet_hops,
         report.packet_hops,

@@ -75,6 +75,33 @@ fn what_means_nothing_anywhere_is_refused() {
     assert!(refused(&[], 1).contains("at least one"));
     assert!(refused(&["none"], 0).contains("at least one"));
     assert!(refused(&["dqcn"], 1).contains("`dcqcn`"));
+    let near = refused(&["dcqcn:cnp_gpa=4us"], 1);
+    assert!(near.contains("did you mean `cnp_gap`?"), "{near}");
+    assert!(refused(&["none:cnp_gap=4us"], 1).contains("no parameters"));
+    assert!(refused(&["dcqcn:cnp_gap=4 parsecs"], 1).contains("dcqcn.cnp_gap"));
+    assert!(refused(&["dcqcn:cnp_gap"], 1).contains("cnp_gap"));
+}
+
+/// A scheme beside itself with other parameters; those of TCD are known by their names, too.
+#[test]
+fn schemes_have_parameters_of_their_own() {
+    let names = ["dcqcn", "dcqcn:cnp_gap=4us:g=1/16", "dcqcn+tcd:patience=9"];
+    let mut base = scenario(&["flow_size=1MB"]);
+    for setting in ["dcqcn.kmin=5kB", "dcqcn.kmax=50kB"] {
+        base.set_text(setting).unwrap();
+    }
+    let plan = Plan::new(&base, &schemes(&names), 1).unwrap();
+    let found = plan.run(2, &AtomicU64::new(0)).unwrap();
+    assert_eq!(found.parameters["dcqcn.kmin"], "5kB");
+    let [usual, other, tcd] = &found.schemes[..] else {
+        panic!("three schemes")
+    };
+    assert_eq!(other.scheme, names[1]);
+    assert_eq!(usual.parameters["dcqcn.cnp_gap"], "50us");
+    assert_eq!(other.parameters["dcqcn.cnp_gap"], "4us");
+    assert_eq!(other.parameters["dcqcn.g"], "1/16");
+    assert_eq!(tcd.parameters["tcd.patience"], "9");
+    assert_ne!(usual.marked_packets, other.marked_packets);
 }
 
 /// More schemes than can be told apart have panels of their own; one size has no figure by size; what was

@@ -121,7 +121,7 @@ impl Detection {
             let policy = policy.map_err(|error| error.within("tcd"))?;
             Ok(Self::Tcd(policy, vec![tcd::Port::default(); ports], ibcc))
         };
-        let (kmin, kmax) = scenario.red_thresholds();
+        let (kmin, kmax) = scenario.red_thresholds(topology.fewest_ports());
         Ok(match (own.scheme, *rules) {
             (Name::Dcqcn { tcd: false }, _) => {
                 let pmax = scenario.schemes.dcqcn.pmax;
@@ -151,6 +151,12 @@ impl Detection {
             (Name::Hp(_, marking), _) => {
                 let ports = (0..switches).map(|switch| topology.ports(switch).len());
                 let most = ports.max().unwrap_or_default() as u32;
+                if most > 255 {
+                    let reason = format!(
+                        "HP's marking counts for switches with up to 255 ports, and one has {most}"
+                    );
+                    return Err(ModelError::new("scheme", own.scheme, reason));
+                }
                 let hp = &scenario.schemes.hp;
                 let policy = hp.marking(marking, most, own.link_rate, scenario.frame());
                 let policy = policy.map_err(|error| error.within("hp"))?;

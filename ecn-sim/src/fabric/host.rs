@@ -120,6 +120,11 @@ impl Run<'_> {
         let packets = arrival.bytes.div_ceil(self.payload.into()) as u32;
         self.counts.flows_started += 1;
         let timed = !self.lossless;
+        let ends = Ends {
+            from: arrival.from,
+            to: arrival.to,
+            class: arrival.priority,
+        };
         let flow = self.flows.insert(Flow {
             bytes: arrival.bytes,
             start: now,
@@ -141,7 +146,7 @@ impl Run<'_> {
             timed,
             finished: false,
             rate: arrival.rate,
-            scheme: self.control.sender(),
+            scheme: self.control.starts(ends),
         });
         let Some(flow) = flow else {
             return self.too_many("flows");

@@ -56,6 +56,8 @@ pub struct Report {
     /// Jain's index of the flows' acknowledged payload per time from their start until they were finished, or until the
     /// run's end.
     pub jain: f64,
+    /// Data packets that hosts sent, those sent again included.
+    pub data_packets: u64,
     /// Data packets that did not fit: none with PFC.
     pub dropped_packets: u64,
     /// PFC frames that asked for a pause.
@@ -151,6 +153,7 @@ fn report(
             0
         },
         jain: crate::measure::jain(rates),
+        data_packets: counts.data_packets,
         dropped_packets: counts.dropped_packets,
         pause_frames: counts.pause_frames,
         marked_packets: counts.marked_packets,

@@ -124,8 +124,9 @@ pub struct Parameters {
     /// beside the rate, what the longest path takes in a round trip.
     pub window: Auto<Size>,
     /// Tail drop: a flow that got no ACK for so long sends again what is not acknowledged;
-    /// the time doubles up to 64 times as long while there is no progress.
-    pub retransmit_after: DurationText,
+    /// the time doubles up to 64 times as long while there is no progress. `auto`: 1 ms, or three round trips of an
+    /// idle network if that is more.
+    pub retransmit_after: Auto<DurationText>,
     /// Congestion control.
     pub scheme: scheme::Name,
 }
@@ -164,7 +165,7 @@ impl Default for Parameters {
             xon_gap: Auto::Auto,
             headroom: Auto::Auto,
             window: Auto::Auto,
-            retransmit_after: DurationText::from_millis(1),
+            retransmit_after: Auto::Auto,
             scheme: scheme::Name::None,
         }
     }

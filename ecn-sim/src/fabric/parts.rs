@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
+use super::Scenario;
 use super::packet::Packet;
 use super::run::{Counts, Run, RunError, finish};
 use super::series::Trace;
 use super::topology::Topology;
 use super::watch::Watch;
-use super::{Scenario, packet::LINK_BYTES};
 use crate::engine::{NS, Time};
 use crate::model::ModelError;
 
@@ -138,9 +138,12 @@ pub fn run(
         }
         Ok(run)
     };
-    let parts = options
-        .threads
-        .clamp(1, topology.names.len().min(64) as u16);
+    let most = topology.names.len().min(64) as u16;
+    // Without a look-ahead no part can go on alone: a byte without delay at more than 8 Tb/s takes less than 1 ps.
+    let parts = match scenario.look_ahead() {
+        0 => 1,
+        _ => options.threads.clamp(1, most),
+    };
     if parts == 1 {
         let mut run = start(Part::ALL)?;
         run.advance(run.limit + 1);
@@ -153,7 +156,10 @@ pub fn run(
         of_switch: &of_switch,
     };
     let runs = (0..parts).map(|number| start(part(number)));
-    end(together(runs.collect::<Result<_, _>>()?))
+    end(together(
+        runs.collect::<Result<_, _>>()?,
+        scenario.look_ahead(),
+    ))
 }
 
 /// Has all parts say what there is, and counts it.
@@ -188,7 +194,7 @@ struct Shared {
 }
 
 /// Runs all parts to their end.
-fn together(runs: Vec<Run>) -> Vec<Run> {
+fn together(runs: Vec<Run>, ahead: Time) -> Vec<Run> {
     let count = runs.len();
     let row = || (0..count).map(|_| Mutex::default()).collect();
     let shared = Shared {
@@ -199,7 +205,7 @@ fn together(runs: Vec<Run>) -> Vec<Run> {
     };
     thread::scope(|scope| {
         let shared = &shared;
-        let start = |(part, run)| scope.spawn(move || windows(part, run, shared));
+        let start = |(part, run)| scope.spawn(move || windows(part, run, ahead, shared));
         let threads: Vec<_> = runs.into_iter().enumerate().map(start).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| match thread.join() {
             Ok(run) => run,
@@ -209,10 +215,8 @@ fn together(runs: Vec<Run>) -> Vec<Run> {
     })
 }
 
-/// One part, window by window.
-fn windows<'a>(part: usize, mut run: Run<'a>, shared: &Shared) -> Run<'a> {
-    // The shortest packet, a message or a byte of data, and its link.
-    let ahead = run.delay + run.wire_time(LINK_BYTES.min(run.header + 1));
+/// One part, window by window, each `ahead` long.
+fn windows<'a>(part: usize, mut run: Run<'a>, ahead: Time, shared: &Shared) -> Run<'a> {
     let (mut round, mut looked) = (0_u32, Instant::now());
     loop {
         shared.next[part].store(run.next_time(), Ordering::Relaxed);

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use ecn_core::tcd::Mark;
 use foldhash::fast::FixedState;
 
+use super::auto::Auto;
 use super::congestion::{Detection, Detects, Place};
 use super::credit::Credits;
 use super::crossbar::{Inputs, Joined};
@@ -35,6 +36,7 @@ use super::watch::Watch;
 use super::workload::{Arrival, Arrivals, Ring};
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD};
 use crate::model::ModelError;
+use crate::units::Rate;
 
 /// What happens to the packet, port or flow whose number comes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +122,13 @@ pub enum RunError {
     },
 }
 
+/// Picoseconds per byte, in 2^-20.
+pub(super) fn byte_time(line: Rate) -> u64 {
+    ((1_000_000_000_000 << 20) / u128::from(line.bytes_per_s())) as u64
+}
+
 /// Time of so many bytes, at so many picoseconds per byte in 2^-20.
-const fn wire_time(byte_time: u64, bytes: u32) -> Time {
+pub(super) const fn wire_time(byte_time: u64, bytes: u32) -> Time {
     (bytes as u64 * byte_time) >> 20
 }
 
@@ -148,6 +155,8 @@ pub struct Counts {
     pub dropped_packets: u64,
     /// PFC frames that ask for a pause.
     pub pause_frames: u64,
+    /// Data packets that hosts sent.
+    pub data_packets: u64,
     /// Data packets that were marked.
     pub marked_packets: u64,
     /// Data packets that were marked as those of undetermined ports (TCD).
@@ -257,8 +266,7 @@ impl<'a> Run<'a> {
             pool: shared * topology.ports(switch).len() as u64,
             used: 0,
         });
-        let rate = u128::from(own.link_rate.bytes_per_s());
-        let network = scenario.network(topology.longest());
+        let network = scenario.network(topology.longest(), topology.fewest_ports());
         let rules = scenario.schemes.rules(own.scheme, &network)?;
         let window = own.window.or(scenario.usual_window(&network)).bytes();
         let window = (window / u64::from(own.payload)).max(1);
@@ -283,7 +291,7 @@ impl<'a> Run<'a> {
                 gap: scenario.xon_gap(),
                 headroom: (headroom / u64::from(own.priorities)) as u32,
             },
-            root_bytes: scenario.root_bytes(),
+            root_bytes: scenario.root_bytes(topology.fewest_ports()),
             credits: (own.flow_control == FlowControl::Cbfc).then(|| {
                 let period = own.credit_period.as_nanos() * NS;
                 let lanes = own.priorities as usize;
@@ -298,10 +306,13 @@ impl<'a> Run<'a> {
             ack_bytes: own.header + ACK_EXTRA,
             cnp_bytes: own.header + CNP_EXTRA,
             window: u32::try_from(window).unwrap_or(u32::MAX),
-            retransmit_after: own.retransmit_after.as_nanos().saturating_mul(NS),
+            retransmit_after: match own.retransmit_after {
+                Auto::Auto => (3 * network.idle_rtt).max(NS * 1_000_000),
+                Auto::Is(time) => time.as_nanos() * NS,
+            },
             delay: scenario.delay(),
             limit: own.limit.as_nanos() * NS,
-            byte_time: ((1_000_000_000_000 << 20) / rate) as u64,
+            byte_time: byte_time(own.link_rate),
             full: frame,
             data_time: 0,
             ack_time: 0,

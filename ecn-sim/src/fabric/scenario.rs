@@ -9,6 +9,7 @@ use toml::{Table, Value};
 use super::credit;
 use super::packet::LINK_BYTES;
 use super::parameters::{FlowControl, Parameters, Switch, Thresholds};
+use super::run::{byte_time, wire_time};
 use super::scheme;
 use super::switch::{Threshold, headroom_needed};
 use super::topology::{
@@ -339,9 +340,22 @@ impl Scenario {
         self.parameters.payload + self.parameters.header
     }
 
+    /// Time of such a packet on a link.
+    pub fn packet_time(&self) -> Time {
+        wire_time(byte_time(self.parameters.link_rate), self.frame())
+    }
+
     /// Delay of a link.
     pub fn delay(&self) -> Time {
         self.parameters.link_delay.as_nanos() * NS
+    }
+
+    /// Shortest time from when a switch sends something to when another gets it: the shortest packet, a message or a byte of
+    /// data, and its link.
+    pub fn look_ahead(&self) -> Time {
+        let own = &self.parameters;
+        let bytes = LINK_BYTES.min(own.header + 1);
+        self.delay() + wire_time(byte_time(own.link_rate), bytes)
     }
 
     /// How far below its threshold a paused port goes on, bytes.
@@ -351,16 +365,29 @@ impl Scenario {
     }
 
     /// Queues that DCQCN's switches begin to mark at, and mark all of, bytes. Unless they are set, ports that
-    /// pause others at a fixed length mark before.
-    pub fn red_thresholds(&self) -> (u64, u64) {
-        let xoff = match self.threshold() {
-            Threshold::Static(xoff) if self.parameters.flow_control == FlowControl::Pfc => {
-                Some(xoff)
-            }
+    /// pause others, or drop, at a known length mark before. `ports`: the fewest of a switch.
+    pub fn red_thresholds(&self, ports: u32) -> (u64, u64) {
+        let most = match (self.parameters.flow_control, self.threshold()) {
+            (FlowControl::Pfc, Threshold::Static(xoff)) => Some(xoff),
+            (FlowControl::None, _) => Some(self.longest_tail(ports)),
             _ => None,
         };
         let line = self.parameters.link_rate;
-        self.schemes.dcqcn.thresholds(line, xoff)
+        self.schemes.dcqcn.thresholds(line, most)
+    }
+
+    /// The longest queue that one class at one port of a switch with so many gets, without flow control, bytes.
+    fn longest_tail(&self, ports: u32) -> u64 {
+        let own = &self.parameters;
+        match self.threshold() {
+            Threshold::Static(most) => most,
+            // As long as alpha times what it leaves.
+            Threshold::Dynamic(_) => {
+                let pool = u128::from(own.buffer.bytes()) * u128::from(ports);
+                let (n, d) = (own.alpha.numerator(), own.alpha.denominator());
+                (pool * u128::from(n) / (u128::from(n) + u128::from(d))) as u64
+            }
+        }
     }
 
     /// What a port may hold of a class: of what came by it (PFC), or of what waits for it (tail drop). An input of a crossbar has
@@ -381,15 +408,16 @@ impl Scenario {
     }
 
     /// A longer queue of a class that nothing holds up is congestion, bytes: where DCQCN's switches begin to mark, or
-    /// an eighth of a port's memory if that is less.
-    pub fn root_bytes(&self) -> u32 {
+    /// an eighth of a port's memory if that is less. `ports`: the fewest of a switch.
+    pub fn root_bytes(&self, ports: u32) -> u32 {
         let own = &self.parameters;
         let eighth = own.buffer.bytes() / u64::from(own.priorities) / 8;
-        self.red_thresholds().0.min(eighth) as u32
+        self.red_thresholds(ports).0.min(eighth) as u32
     }
 
-    /// What the scheme has to know of a network whose longest path has so many links.
-    pub fn network(&self, links: u32) -> scheme::Network {
+    /// What the scheme has to know of a network whose longest path has so many links, and whose switches have so many ports
+    /// at least.
+    pub fn network(&self, links: u32, ports: u32) -> scheme::Network {
         let own = &self.parameters;
         let line = own.link_rate;
         let bytes = u64::from(self.frame()) + u64::from(own.header + ACK_EXTRA);
@@ -398,17 +426,21 @@ impl Scenario {
             line,
             buffer: match own.flow_control {
                 FlowControl::Cbfc => own.buffer.bytes() / u64::from(own.priorities.max(1)),
-                _ => own.buffer.bytes(),
+                FlowControl::Pfc => own.buffer.bytes(),
+                FlowControl::None => own.buffer.bytes().min(self.longest_tail(ports)),
             },
+            frame: self.frame(),
             idle_rtt: u64::from(links) * (2 * self.delay() + wire),
         }
     }
 
-    /// Bytes that a flow may have in flight if nothing else was said.
+    /// Bytes that a flow may have in flight if nothing else was said: with HP's schemes what fills a round trip, in whole
+    /// packets.
     pub fn usual_window(&self, network: &scheme::Network) -> Size {
         let round_trip = u128::from(network.line.bytes_per_s()) * u128::from(network.idle_rtt);
+        let bytes = (round_trip / 1_000_000_000_000) as u64;
         Size::from_bytes(match self.parameters.scheme {
-            scheme::Name::Hp(..) => (round_trip / 1_000_000_000_000) as u64,
+            scheme::Name::Hp(..) => bytes.next_multiple_of(self.parameters.payload.into()),
             _ => u64::MAX,
         })
     }
@@ -470,6 +502,14 @@ impl Scenario {
         self.check()?;
         let topology = self.planned()?;
         let own = &self.parameters;
+        let ports = (0..topology.names.len() as u32).map(|switch| topology.ports(switch).len());
+        let ports = ports.max().unwrap_or_default() as u64;
+        // Queues are counted in 32 bits.
+        let most = u64::from(u32::MAX) / ports.max(1);
+        if own.buffer.bytes() > most {
+            let reason = format!("at most {most} bytes are allowed for a switch of {ports} ports");
+            return Err(ModelError::new("buffer", own.buffer, reason));
+        }
         // The built-in ones go up and down, or along a line.
         if self.plan.is_some()
             && own.flow_control != FlowControl::None

@@ -19,6 +19,9 @@ pub const POINTS: usize = 1_000;
 /// Most flows and ports that have series of their own.
 pub const SINGLE: usize = 32;
 
+/// Rates of fewer packets go up and down.
+pub const WINDOW_PACKETS: u64 = 50;
+
 /// One step of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Point {

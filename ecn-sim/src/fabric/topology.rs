@@ -433,6 +433,12 @@ impl Topology {
         self.first_port[switch as usize]..self.first_port[switch as usize + 1]
     }
 
+    /// Ports of the switch that has the fewest.
+    pub fn fewest_ports(&self) -> u32 {
+        let ports = (0..self.names.len() as u32).map(|switch| self.ports(switch).len());
+        ports.min().unwrap_or_default() as u32
+    }
+
     /// Which of its switch's ports a port is; 0 of a host's.
     pub fn own(&self, port: u32) -> u16 {
         if port < self.hosts {

@@ -220,6 +220,7 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
         counts.pause_frames += own.pause_frames;
         counts.marked_packets += own.marked_packets;
         counts.undetermined_packets += own.undetermined_packets;
+        counts.data_packets += part.data_sent;
         counts.data_packet_hops += part.hops[1];
         counts.packet_hops += part.hops[0] + part.hops[1];
         counts.events += own.events;

@@ -88,8 +88,10 @@ impl Scenario {
                 ));
             }
         }
-        if !(1_000..=1_000_000_000).contains(&own.retransmit_after.as_nanos()) {
-            let (value, reason) = (own.retransmit_after, "1us to 1s is allowed");
+        if let Auto::Is(value) = own.retransmit_after
+            && !(1_000..=1_000_000_000).contains(&value.as_nanos())
+        {
+            let reason = "1us to 1s is allowed";
             return Err(ModelError::new("retransmit_after", value, reason));
         }
         if !(100..=1_000_000).contains(&own.credit_period.as_nanos()) {
@@ -146,7 +148,9 @@ impl Scenario {
             let reason = format!("at least a packet's payload, {}, is allowed", own.payload);
             return Err(ModelError::new("window", own.window, reason));
         }
-        self.schemes.rules(own.scheme, &self.network(1)).map(drop)
+        self.schemes
+            .rules(own.scheme, &self.network(1, 2))
+            .map(drop)
     }
 
     /// Checks what the topology depends on.

@@ -1,7 +1,11 @@
 //! BCN's parameters; both points are [`ecn_core::bcn`].
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use ecn_core::bcn::{Feedback, Gains, Granularity, Key, Limiter, Policy, PolicyError};
 use ecn_core::response::Ratio;
+use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 
 use super::{Ends, Notice, Sending, transmission};
@@ -41,7 +45,8 @@ impl From<Sharing> for Granularity {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// Qeq: queue that is aimed at. `auto`: 24 kB x rate / 10 Gb/s (from memory, see [`Gains::usual`]).
+    /// Qeq: queue that is aimed at. `auto`: 24 kB x rate / 10 Gb/s (from memory, see [`Gains::usual`]), or 8 full
+    /// packets if they are more: else a single one on slow links would be congestion.
     pub qeq: Auto<Size>,
     /// W: how much more a change of the queue counts than its length (from memory).
     pub w: u32,
@@ -53,9 +58,11 @@ pub struct Parameters {
     pub gi: Fraction,
     /// Ru: a rate unit. `auto`: 1/1250 of the link's rate (from memory: 8 Mb/s at 10 Gb/s).
     pub rate_unit: Auto<Rate>,
-    /// A frame, as the gains count. `auto`: 1500 B x rate / 10 Gb/s (D: Gd = 1/128 is per frame).
+    /// A frame, as the gains count. `auto`: 1500 B x rate / 10 Gb/s (D: Gd = 1/128 is per frame), or half a full packet if
+    /// that is more.
     pub gain_frame: Auto<Size>,
-    /// Lowest rate. `auto`: a rate unit.
+    /// Lowest rate. `auto`: a rate unit, from which a sender is sampled each `1/pm` packets only. The gains are for queues of up
+    /// to 128 frames: one sample of a longer queue leaves no more than this.
     pub min_rate: Auto<Rate>,
     /// What shares a limiter (S; the finest).
     pub sharing: Sharing,
@@ -107,8 +114,8 @@ impl Parameters {
     ///
     /// # Errors
     ///
-    /// A value out of its range, by name.
-    pub fn rules(&self, line: Rate) -> Result<Rules, ModelError> {
+    /// A value out of its range, by name. `frame`: a full packet, bytes.
+    pub fn rules(&self, line: Rate, frame: u32) -> Result<Rules, ModelError> {
         if self.pm.numerator() == 0 || self.pm > Fraction::ratio(1, 1) {
             return Err(ModelError::new("pm", self.pm, "above 0 up to 1 is allowed"));
         }
@@ -130,13 +137,15 @@ impl Parameters {
         };
         let ratio = |f: Fraction| Ratio::new(f.numerator().into(), f.denominator().into());
         let unit = rate(self.rate_unit, usual.unit_bytes_per_s);
+        let equilibrium = usual.equilibrium_bytes.max(8 * frame);
+        let gain_frame = usual.frame_bytes.max(frame / 2);
         let gains = Gains {
-            equilibrium_bytes: bytes("qeq", self.qeq, usual.equilibrium_bytes)?,
+            equilibrium_bytes: bytes("qeq", self.qeq, equilibrium)?,
             weight: self.w,
             decrease: ratio(self.gd),
             increase: ratio(self.gi),
             unit_bytes_per_s: unit,
-            frame_bytes: bytes("gain_frame", self.gain_frame, usual.frame_bytes)?,
+            frame_bytes: bytes("gain_frame", self.gain_frame, gain_frame)?,
             line_bytes_per_s: line.bytes_per_s(),
             least_bytes_per_s: rate(self.min_rate, unit),
         };
@@ -190,7 +199,11 @@ pub const UNTAGGED: u32 = u32::MAX;
 
 /// A host's rate limiters.
 #[derive(Clone, Debug, Default)]
-pub struct Limiters(Vec<Limited>);
+pub struct Limiters {
+    limited: Vec<Limited>,
+    /// Flows that go on, by what they share at least.
+    flows: HashMap<Key, u32, FixedState>,
+}
 
 impl Ends {
     fn key(self, granularity: Granularity) -> Key {
@@ -201,13 +214,13 @@ impl Ends {
 impl Limiters {
     /// The finest limiter for packets between two hosts.
     fn find(&self, rules: &Rules, ends: Ends) -> Option<usize> {
-        if self.0.is_empty() {
+        if self.limited.is_empty() {
             return None;
         }
         let mut granularity = Some(rules.granularity);
         while let Some(this) = granularity {
             let key = ends.key(this);
-            let found = self.0.iter().position(|limited| limited.key == key);
+            let found = self.limited.iter().position(|limited| limited.key == key);
             if found.is_some() {
                 return found;
             }
@@ -220,7 +233,7 @@ impl Limiters {
     #[inline]
     pub fn sends(&mut self, rules: &Rules, packet: &Sending) -> Option<Time> {
         let found = self.find(rules, packet.ends)?;
-        let limited = &mut self.0[found];
+        let limited = &mut self.limited[found];
         let gap = transmission(packet.bytes, limited.limiter.rate()?);
         limited.next = limited.next.max(packet.now) + gap;
         Some(limited.next - packet.now)
@@ -230,13 +243,25 @@ impl Limiters {
     #[inline]
     pub fn tag(&self, rules: &Rules, ends: Ends) -> u32 {
         let found = self.find(rules, ends);
-        found.map_or(UNTAGGED, |found| self.0[found].point)
+        found.map_or(UNTAGGED, |found| self.limited[found].point)
     }
 
-    /// A flow between two hosts ends: its limiter goes with it (S). What is shared stays.
+    /// A flow between two hosts starts.
+    pub fn starts(&mut self, ends: Ends) {
+        *self.flows.entry(ends.key(Granularity::Flow)).or_default() += 1;
+    }
+
+    /// A flow between two hosts ends: the limiter goes with the last of them (S). What is shared stays.
     pub fn ends(&mut self, ends: Ends) {
         let key = ends.key(Granularity::Flow);
-        self.0.retain(|limited| limited.key != key);
+        let Entry::Occupied(mut flows) = self.flows.entry(key) else {
+            return;
+        };
+        *flows.get_mut() -= 1;
+        if *flows.get() == 0 {
+            flows.remove();
+            self.limited.retain(|limited| limited.key != key);
+        }
     }
 
     /// A notification for packets between two hosts.
@@ -251,25 +276,25 @@ impl Limiters {
                 // One is kept for the link, so that there always is one.
                 let free = |key: Key| {
                     let link = key.granularity == Granularity::Link as u32;
-                    link || self.0.len() + 1 < rules.limiters as usize
+                    link || self.limited.len() + 1 < rules.limiters as usize
                 };
                 let (from, to) = (ends.from.into(), ends.to.into());
-                self.0.push(Limited {
+                self.limited.push(Limited {
                     key: Key::fall_back(rules.granularity, from, to, ends.class, free),
                     limiter: Limiter::default(),
                     point: notice.point,
                     next: now,
                 });
-                self.0.len() - 1
+                self.limited.len() - 1
             }
         };
-        let limited = &mut self.0[at];
+        let limited = &mut self.limited[at];
         limited.limiter.notified(&rules.policy, feedback);
         if falls {
             limited.point = notice.point;
         }
         if limited.limiter.rate().is_none() {
-            self.0.swap_remove(at);
+            self.limited.swap_remove(at);
         }
     }
 }
@@ -284,7 +309,10 @@ mod tests {
         let refused = |change: &dyn Fn(&mut Parameters)| {
             let mut parameters = Parameters::default();
             change(&mut parameters);
-            parameters.rules("10gbit".parse().unwrap()).unwrap_err().key
+            parameters
+                .rules("10gbit".parse().unwrap(), 1_062)
+                .unwrap_err()
+                .key
         };
         assert_eq!(refused(&|p| p.w = 1_025), "w");
         assert_eq!(refused(&|p| p.pm = Fraction::ratio(0, 1)), "pm");
@@ -299,19 +327,48 @@ mod tests {
         assert_eq!(refused(&|p| p.limiters = 0), "limiters");
     }
 
-    /// `auto` is what [`Gains::usual`] says, at every rate that can be set.
+    /// `auto` is what [`Gains::usual`] says, at every rate that can be set, where packets are short enough.
     #[test]
     fn every_rate_has_gains() {
         for line in ["1mbit", "1gbit", "10gbit", "100gbit", "800gbit", "100tbit"] {
             let line: Rate = line.parse().unwrap();
-            let rules = Parameters::default().rules(line).unwrap();
+            let rules = |frame| Parameters::default().rules(line, frame).unwrap();
             let usual = Policy::new(&Gains::usual(line.bytes_per_s())).unwrap();
-            assert_eq!(rules.policy, usual);
+            assert_eq!(rules(0).policy, usual);
+            let least = rules(9_062).policy.equilibrium_bytes;
+            assert_eq!(least, usual.equilibrium_bytes.max(8 * 9_062));
         }
         let rules = Parameters::default()
-            .rules("10gbit".parse().unwrap())
+            .rules("10gbit".parse().unwrap(), 1_500)
             .unwrap();
         assert_eq!(rules.policy.equilibrium_bytes, 24_000);
         assert!(rules.samples(42_949_671) && !rules.samples(42_949_672));
+    }
+
+    #[test]
+    fn a_limiter_goes_with_the_last_flow_that_has_it() {
+        let rules = Parameters::default()
+            .rules("10gbit".parse().unwrap(), 1_500)
+            .unwrap();
+        let ends = |to| Ends {
+            from: 0,
+            to,
+            class: 0,
+        };
+        let mut limiters = Limiters::default();
+        for to in [1, 1, 2] {
+            limiters.starts(ends(to));
+        }
+        let feedback = packed(Feedback {
+            offset_bytes: -50_000,
+            delta_bytes: 0,
+        });
+        let notice = Notice { point: 7, feedback };
+        limiters.notified(&rules, 0, ends(1), notice);
+        limiters.ends(ends(2));
+        limiters.ends(ends(1));
+        assert_eq!(limiters.tag(&rules, ends(1)), 7);
+        limiters.ends(ends(1));
+        assert_eq!(limiters.tag(&rules, ends(1)), UNTAGGED);
     }
 }

@@ -66,7 +66,7 @@ impl Parameters {
         model.policy(function).map(Rules)
     }
 
-    /// The marking of a switch with so many ports, for frames of this length.
+    /// The marking of a switch with so many ports, at most 255, for frames of this length.
     ///
     /// # Errors
     ///
@@ -88,10 +88,6 @@ impl Parameters {
         };
         if model.buffer == 0 {
             return Err(ModelError::new("buffer", 0, "1 and more is allowed"));
-        }
-        if ports > 255 {
-            let reason = "HP's marking counts for switches with up to 255 ports";
-            return Err(ModelError::new("scheme", marking, reason));
         }
         Ok(model.marking_policy("", ports + 1))
     }

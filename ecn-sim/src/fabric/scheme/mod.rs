@@ -155,6 +155,8 @@ pub struct Network {
     pub line: Rate,
     /// Memory of a port, of each virtual lane if it has those, bytes.
     pub buffer: u64,
+    /// A full data packet, bytes.
+    pub frame: u32,
     /// Round trip on the longest path, while nothing else is sent.
     pub idle_rtt: Time,
 }
@@ -169,6 +171,7 @@ impl Parameters {
         let Network {
             line,
             buffer,
+            frame,
             idle_rtt,
         } = *network;
         match scheme {
@@ -176,8 +179,8 @@ impl Parameters {
             Name::Dcqcn { .. } => self.dcqcn.rules(line).map(Rules::Dcqcn),
             Name::Timely { tcd } => self.timely.rules(line, idle_rtt, tcd).map(Rules::Timely),
             Name::Ibcc { .. } => self.ibcc.rules(line, buffer).map(Rules::Ibcc),
-            Name::Qcn => self.qcn.rules(line).map(Rules::Qcn),
-            Name::Bcn => self.bcn.rules(line).map(Rules::Bcn),
+            Name::Qcn => self.qcn.rules(line, frame).map(Rules::Qcn),
+            Name::Bcn => self.bcn.rules(line, frame).map(Rules::Bcn),
             Name::Hp(function, _) => self.hp.rules(function).map(Rules::Hp),
         }
         .map_err(|error| error.within(scheme.tables()[0]))
@@ -275,8 +278,11 @@ impl Control {
         Self { rules, limiters }
     }
 
-    /// What a sender knows of a new flow.
-    pub const fn sender(&self) -> Sender {
+    /// A flow starts: what its sender knows of it.
+    pub fn starts(&mut self, ends: Ends) -> Sender {
+        if let Some(limiters) = self.limiters.get_mut(ends.from as usize) {
+            limiters.starts(ends);
+        }
         match &self.rules {
             Rules::None | Rules::Bcn(_) => Sender::None,
             Rules::Dcqcn(rules) => Sender::Dcqcn(dcqcn::Flow::new(rules)),

@@ -13,7 +13,8 @@ use crate::units::{DurationText, Fraction, Rate, Size};
 /// QCN's parameters: the defaults of the 802.1Q congestion notification MIB, which are for 10 Gb/s.
 ///
 /// `auto` is the MIB's value at 10 Gb/s and in proportion to the link's rate elsewhere, so that a queue or a
-/// stage lasts as long as there: the loop is the same, and only packets are smaller.
+/// stage lasts as long as there: the loop is the same, and only packets are smaller. On slow links it is at least half as many
+/// full packets as the MIB's value has frames of 1500 B: else a single one would be congestion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
@@ -71,6 +72,9 @@ impl Default for Parameters {
     }
 }
 
+/// A frame of Ethernet: how many packets the MIB's bytes are.
+const FRAME: u64 = 1_500;
+
 /// Largest feedback: 6 bits.
 const MOST: u64 = 63;
 
@@ -108,8 +112,8 @@ impl Parameters {
     ///
     /// # Errors
     ///
-    /// A value out of its range, by name.
-    pub fn rules(&self, line: Rate) -> Result<Rules, ModelError> {
+    /// A value out of its range, by name. `frame`: a full packet, bytes.
+    pub fn rules(&self, line: Rate, frame: u32) -> Result<Rules, ModelError> {
         let one = Fraction::ratio(1, 1);
         for (key, value) in [("gd", self.gd), ("min_decrease", self.min_decrease)] {
             if value > one {
@@ -137,7 +141,8 @@ impl Parameters {
         }
         let bytes = |key, size: Auto<Size>, at_10_gbit: u64| {
             let scaled = u128::from(line.bytes_per_s()) * u128::from(at_10_gbit) / 1_250_000_000;
-            let size = size.or(Size::from_bytes(scaled as u64));
+            let packets = at_10_gbit / FRAME * u64::from(frame) / 2;
+            let size = size.or(Size::from_bytes((scaled as u64).max(packets)));
             let reason = "1kB to 1GB is allowed";
             let allowed = (1_000..=1_000_000_000).contains(&size.bytes());
             allowed
@@ -357,7 +362,7 @@ mod tests {
             jitter: Fraction::ratio(0, 1),
             ..Parameters::default()
         };
-        parameters.rules("10gbit".parse().unwrap()).unwrap()
+        parameters.rules("10gbit".parse().unwrap(), 1_062).unwrap()
     }
 
     #[test]
@@ -365,7 +370,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut Parameters)| {
             let mut parameters = Parameters::default();
             change(&mut parameters);
-            let rules = parameters.rules("10gbit".parse().unwrap());
+            let rules = parameters.rules("10gbit".parse().unwrap(), 1_062);
             rules.unwrap_err().key
         };
         let two = Fraction::ratio(2, 1);
@@ -445,7 +450,7 @@ mod tests {
     #[test]
     fn intervals_vary_by_the_jitter() {
         let rules = Parameters::default()
-            .rules("10gbit".parse().unwrap())
+            .rules("10gbit".parse().unwrap(), 1_062)
             .unwrap();
         let after = |random| {
             let mut point = CongestionPoint::new(&rules);

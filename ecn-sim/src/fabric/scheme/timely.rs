@@ -27,8 +27,9 @@ pub struct Parameters {
     pub delta: Auto<Rate>,
     /// Below this round-trip time the rate always rises (V5: 0 with per-packet pacing).
     pub t_low: DurationText,
-    /// Above this one it always falls (V5).
-    pub t_high: DurationText,
+    /// Above this one it always falls. `auto`: 1 ms (V5), or five round trips of an idle network if that is more: else the rate
+    /// falls for ever on links that are slow or long.
+    pub t_high: Auto<DurationText>,
     /// From so many falling round-trip times in a row on, the increase is `hai_factor` times as large (V5, V7).
     pub hai_after: u32,
     /// See `hai_after` (V5, V7).
@@ -46,7 +47,7 @@ impl Default for Parameters {
             beta: Fraction::ratio(4, 5),
             delta: Auto::Auto,
             t_low: DurationText::from_nanos(0),
-            t_high: DurationText::from_millis(1),
+            t_high: Auto::Auto,
             hai_after: 5,
             hai_factor: 5,
             min_rtt: Auto::Auto,
@@ -91,12 +92,15 @@ impl Parameters {
             }
         }
         let second = DurationText::from_secs(1);
-        if self.t_high > second {
-            let reason = "at most 1s is allowed";
-            return Err(ModelError::new("t_high", self.t_high, reason));
-        }
-        if self.t_low > self.t_high {
-            let reason = format!("at most t_high, {}, is allowed", self.t_high);
+        let t_high = match self.t_high {
+            Auto::Auto => (5 * idle_rtt).max(1_000_000 * NS),
+            Auto::Is(time) if time <= second => time.as_nanos() * NS,
+            Auto::Is(time) => return Err(ModelError::new("t_high", time, "at most 1s is allowed")),
+        };
+        let t_low = self.t_low.as_nanos().saturating_mul(NS);
+        if t_low > t_high {
+            let t_high = DurationText::from_nanos(t_high / NS);
+            let reason = format!("at most t_high, {t_high}, is allowed");
             return Err(ModelError::new("t_low", self.t_low, reason));
         }
         if !(1..=1_000).contains(&self.hai_factor) {
@@ -118,8 +122,8 @@ impl Parameters {
             ewma: self.ewma.as_f64(),
             beta: self.beta.as_f64(),
             delta: share(self.delta),
-            t_low: self.t_low.as_nanos() * NS,
-            t_high: self.t_high.as_nanos() * NS,
+            t_low,
+            t_high,
             hai_after: self.hai_after,
             hai_factor: self.hai_factor.into(),
             min_rtt: min_rtt as f64,
@@ -226,7 +230,7 @@ mod tests {
     fn rules(tcd: bool) -> Rules {
         let parameters = Parameters {
             t_low: DurationText::from_micros(50),
-            t_high: DurationText::from_micros(500),
+            t_high: Auto::Is(DurationText::from_micros(500)),
             ..Parameters::default()
         };
         let line = "10gbit".parse().unwrap();
@@ -251,7 +255,7 @@ mod tests {
         assert_eq!(refused(&|p| p.delta = rate), "delta");
         assert_eq!(refused(&|p| p.min_rate = rate), "min_rate");
         let long = DurationText::from_secs(2);
-        assert_eq!(refused(&|p| p.t_high = long), "t_high");
+        assert_eq!(refused(&|p| p.t_high = Auto::Is(long)), "t_high");
         assert_eq!(refused(&|p| p.t_low = long), "t_low");
         assert_eq!(refused(&|p| p.min_rtt = Auto::Is(long)), "min_rtt");
         assert_eq!(refused(&|p| p.hai_factor = 0), "hai_factor");

@@ -178,7 +178,7 @@ fn b5(bench: &Bench) -> Result<Found, ReproduceError> {
 /// The reaction point's rules.
 fn rules() -> Result<crate::fabric::scheme::bcn::Rules, ReproduceError> {
     let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
-    Ok(Parameters::default().rules(line)?)
+    Ok(Parameters::default().rules(line, 1_500)?)
 }
 
 /// Packets of a sender that has been told this often, from then on: tagged?

@@ -22,7 +22,7 @@ fn rules(clamp_target: ClampTarget) -> Result<Rules, ReproduceError> {
 
 fn of(parameters: &Parameters) -> Result<Rules, ReproduceError> {
     let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
-    Ok(parameters.rules(line)?)
+    Ok(parameters.rules(line, 1_500)?)
 }
 
 /// The feedback of a queue whose length at the last sample was another.

@@ -6,6 +6,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::{Bench, Claim, ENDLESS, flow, one_switch};
 use crate::engine::{MS, NS, Time};
+use crate::fabric::auto::Auto;
 use crate::fabric::scheme::timely::{Flow, Parameters, Rules};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, exact, found};
@@ -22,7 +23,7 @@ const MIN_RTT: Time = 20 * US;
 fn paper() -> Parameters {
     Parameters {
         t_low: DurationText::from_micros(50),
-        t_high: DurationText::from_micros(500),
+        t_high: Auto::Is(DurationText::from_micros(500)),
         ..Parameters::default()
     }
 }

@@ -30,7 +30,7 @@ fn max_on(scenario: &Scenario) -> f64 {
 }
 
 fn rtt(scenario: &Scenario) -> f64 {
-    scenario.network(3).idle_rtt as f64 / US as f64
+    scenario.network(3, 2).idle_rtt as f64 / US as f64
 }
 
 /// What flows across a port that is never paused are told: P3.

@@ -81,6 +81,12 @@ pub(super) fn t11(_: &Bench) -> Judged {
             SEEDS,
         ),
         ("DCQCN, defaults", "dcqcn", [PFC, &[]], SEEDS),
+        (
+            "DCQCN, NICs' notifications each 4 us",
+            "dcqcn",
+            [PFC, &["dcqcn.cnp_gap=4us"]],
+            SEEDS,
+        ),
         ("TIMELY", "timely", [PFC, &[]], FEW),
         ("IB CC", "ibcc", [CBFC, &[]], FEW),
     ] {
