@@ -61,6 +61,8 @@ pub struct Record {
     pub packet_hops: u64,
     /// Events handled.
     pub events: u64,
+    /// Events after which all counters were compared with a scan.
+    pub checked_events: u64,
     /// Output queues: when a decreased rate came into force, and how long after the mark behind it.
     pub control_latencies: Vec<(Time, Time)>,
     /// What was recorded of each bridge, if that was asked for.

@@ -297,7 +297,7 @@ impl<Q: Queue> Simulation<'_, Q> {
     fn run(&mut self, model: &Model, options: &Options) -> Result<Record, SimulationError> {
         let instants = schedule(&mut self.agenda, self.network, model, options)?;
         let mut read: Vec<(Time, Snapshot)> = Vec::new();
-        let mut events = 0u64;
+        let (mut events, mut checked_events) = (0u64, 0u64);
         while let Some(event) = self.agenda.pop() {
             let now = self.agenda.now();
             if now > options.duration {
@@ -329,11 +329,13 @@ impl<Q: Queue> Simulation<'_, Q> {
             }
             if options.check {
                 self.check(now)?;
+                checked_events += 1;
             }
         }
         let in_flight = self.in_flight(options)?;
         Ok(Record {
             in_flight_packets: in_flight,
+            checked_events,
             ..self.record(&read, options, events)
         })
     }
@@ -346,7 +348,9 @@ impl<Q: Queue> Simulation<'_, Q> {
             what,
         };
         for (switch, name) in self.switches.iter().zip(&self.network.switches) {
-            switch.check().map_err(|what| broken(name, what))?;
+            switch
+                .check(self.free_at_head)
+                .map_err(|what| broken(name, what))?;
         }
         for (channel, wire) in self.network.channels.iter().zip(&self.wires) {
             let could_go = match channel.sender {

@@ -325,12 +325,13 @@ impl Switch {
     }
 
     /// Compares the counters with what waits: `cnt1` of each output with its line, the occupancy of
-    /// each input with its packets, `cnt2 <= cnt1`, and no buffer above its size.
+    /// each input with its packets, `cnt2 <= cnt1`, and no buffer above its size; with `free_at_head`
+    /// a packet on its way out takes none of it.
     ///
     /// # Errors
     ///
     /// Says which differs.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self, free_at_head: bool) -> Result<(), String> {
         for (slot, input) in self.ports.iter().enumerate() {
             let (cnt1, cnt2, occupancy, from) = counters!(&self.counters, c => {
                 let port = &c.ports[slot];
@@ -355,6 +356,13 @@ impl Switch {
                 return Err(format!(
                     "port {slot}: cnt1 {cnt1} of {scan} in line, cnt2 {cnt2}, occupancy \
                      {occupancy} of {waiting}, {from} to mark from here"
+                ));
+            }
+            let taken = self.slots_taken(slot as u8, free_at_head);
+            if taken > self.policy.buffer {
+                return Err(format!(
+                    "port {slot}: {taken} packets in a buffer of {}",
+                    self.policy.buffer
                 ));
             }
         }

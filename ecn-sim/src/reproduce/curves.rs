@@ -4,7 +4,7 @@
 use ecn_core::fixed::{FRAC, ONE};
 use ecn_core::response::{self, Policy};
 
-use crate::model::Function;
+use crate::model::{Function, Model};
 
 /// Rmin/Rmax: the only value that ends slide 14's curves at 2K and 65K packet times.
 pub const RMIN: f64 = 1.0 / 256.0;
@@ -26,17 +26,12 @@ fn rate(ipd: u64) -> f64 {
 }
 
 impl Curve {
-    /// LIPD, FIMD and AIMD.
+    /// LIPD, FIMD and AIMD, as sources have them by default.
     pub fn all() -> [Self; 3] {
-        use response::Function as F;
-        [
-            (Function::Lipd, F::Lipd),
-            (Function::Fimd, F::Fimd),
-            (Function::Aimd, F::Aimd),
-        ]
-        .map(|(function, core)| Self {
+        let model = Model::default();
+        [Function::Lipd, Function::Fimd, Function::Aimd].map(|function| Self {
             function,
-            policy: Policy::hp(core),
+            policy: model.policy(function).unwrap_or_default(),
         })
     }
 
@@ -105,15 +100,13 @@ impl Curve {
     }
 
     /// Time and rate at each unmarked ACK in fixed point, from rate `r` on, an ACK per inter-packet
-    /// delay; ends at Rmax.
+    /// delay; ends at Rmax, or where the rate rises no more.
     pub fn walk(self, r: f64) -> impl Iterator<Item = (f64, f64)> {
         let first = (0u64, delay(r));
         std::iter::successors(Some(first), move |&(time, ipd)| {
             // The sum of 32765 delays of up to 256 fits.
-            (ipd > ONE).then(|| {
-                let next = response::unmarked(&self.policy, ipd, 1);
-                (time + ipd, next)
-            })
+            let next = response::unmarked(&self.policy, ipd, 1);
+            (ipd > ONE && next < ipd).then_some((time + ipd, next))
         })
         .map(|(time, ipd)| (time as f64 / ONE as f64, rate(ipd)))
     }
@@ -121,23 +114,29 @@ impl Curve {
     /// Trec(r), fixed point: from a mark at `r` until the rate is `r` again. The part after the last
     /// ACK below `r` is taken from Finc, on which ACKs land.
     pub fn measured_recovery(self, r: f64) -> f64 {
-        let low = self.marked(r);
-        let last = self.walk(low).take_while(|(_, rate)| *rate < r).last();
-        let (time, rate) = last.unwrap_or((0.0, low));
-        time + self.time_of(r) - self.time_of(rate)
+        self.time_to(self.marked(r), r)
+    }
+
+    /// The time from one rate to a higher one; infinite if it is never reached.
+    fn time_to(self, low: f64, high: f64) -> f64 {
+        let mut before = (0.0, low);
+        for (time, rate) in self.walk(low) {
+            if rate >= high {
+                return before.0 + self.time_of(high) - self.time_of(before.1);
+            }
+            before = (time, rate);
+        }
+        f64::INFINITY
     }
 
     /// Rmin to Rmax in fixed point: time, and ACKs.
     pub fn full_increase(self) -> (f64, usize) {
-        let last = self.walk(RMIN).take_while(|(_, rate)| *rate < 1.0).last();
-        let (time, rate) = last.unwrap_or((0.0, RMIN));
-        let acks = self.walk(RMIN).count() - 1;
-        (time + self.time_of(1.0) - self.time_of(rate), acks)
+        (self.time_to(RMIN, 1.0), self.walk(RMIN).count() - 1)
     }
 
     /// Largest relative difference between fixed point and equations: every ACK from Rmin to Rmax
     /// against Finc, the length of that, one step and the recovery at rates from `least_decreasing`
-    /// to 1, and the marked rate at both ends.
+    /// to 1, and one step below, where the decrease ends at Rmin.
     pub fn largest_error(self) -> f64 {
         let off = |measured: f64, exact: f64| (measured / exact - 1.0).abs();
         let mut worst = off(self.full_increase().0, self.time_of(1.0));
@@ -150,13 +149,21 @@ impl Curve {
                 .max(off(self.unmarked(r), self.finc(r)))
                 .max(off(self.measured_recovery(r), self.recovery(r)));
         }
+        for r in [RMIN, (RMIN * self.least_decreasing()).sqrt()] {
+            worst = worst
+                .max(off(self.marked(r), self.fdec(r)))
+                .max(off(self.unmarked(r), self.finc(r)));
+        }
         worst
     }
 
-    /// Largest relative excess of finc(fdec(r)) over r, in fixed point; 0 where it is met exactly.
-    pub fn worst_avoidance(self) -> f64 {
+    /// Relative excess of finc(fdec(r)) over r, in fixed point: at [`Self::least_decreasing`], where the
+    /// two are equal, and the largest above.
+    pub fn avoidance(self) -> (f64, f64) {
         let excess = |r: f64| self.unmarked(self.marked(r)) / r - 1.0;
-        self.rates().map(excess).fold(f64::NEG_INFINITY, f64::max)
+        let least = self.least_decreasing();
+        let above = self.rates().filter(|r| *r > least).map(excess);
+        (excess(least), above.fold(f64::NEG_INFINITY, f64::max))
     }
 
     /// Rates from [`Self::least_decreasing`] to 1: those of the reference's tables, and between.

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::engine::{MS, Time};
-use crate::measure::{Window, flows_of};
+use crate::measure::{Record, Window, flows_of};
 use crate::model::{Function, Marking, Model, Response};
 use crate::network::Network;
 use crate::progress;
@@ -228,10 +228,20 @@ impl Case {
                 .map(|(at, counts)| (at, hp_shares(&network, &counts, SLIDING)))
                 .collect(),
             violation: None,
+            unaccounted: unaccounted(&record),
             packet_hops: record.packet_hops,
             events: record.events,
+            checked_events: record.checked_events,
         })
     }
+}
+
+/// Packets that were sent and are neither delivered nor in flight, or are so without having been sent.
+fn unaccounted(record: &Record) -> u64 {
+    let found = std::iter::zip(&record.delivered_packets, &record.in_flight_packets);
+    std::iter::zip(&record.sent_packets, found)
+        .map(|(sent, (delivered, in_flight))| sent.abs_diff(delivered + in_flight))
+        .sum()
 }
 
 /// Largest over smallest rate in a class.
@@ -272,10 +282,14 @@ pub struct Outcome {
     pub series: Vec<(f64, HpWindow)>,
     /// An invariant that did not hold.
     pub violation: Option<String>,
+    /// Packets that got lost, or came from nowhere.
+    pub unaccounted: u64,
     /// Packets that crossed a link.
     pub packet_hops: u64,
     /// Events handled.
     pub events: u64,
+    /// Events after which the counters were compared.
+    pub checked_events: u64,
 }
 
 /// Mean and standard deviation over seeds.
@@ -395,6 +409,15 @@ impl Runs {
             self.outcomes.insert(key.clone(), outcomes);
         }
         Ok(true)
+    }
+
+    /// Packets that got lost, or came from nowhere, in all runs so far.
+    pub fn unaccounted(&self) -> u64 {
+        self.outcomes
+            .values()
+            .flatten()
+            .map(|outcome| outcome.unaccounted)
+            .sum()
     }
 
     /// Number of runs so far, and packets that crossed a link in them.

@@ -176,6 +176,11 @@ impl Bench<'_> {
     }
 }
 
+/// Whether packets were marked in each run: without marks, orders of rates say nothing of marking.
+fn marked(outcomes: &[Outcome]) -> bool {
+    !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.marked > 0)
+}
+
 /// One sample in a band.
 fn in_band(sample: &Sample, band: std::ops::RangeInclusive<f64>) -> bool {
     band.contains(&sample.mean)

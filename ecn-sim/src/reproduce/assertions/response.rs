@@ -6,7 +6,7 @@ use crate::reproduce::Figure as F;
 use crate::reproduce::curves::{Curve, RMIN};
 use crate::reproduce::figures::{FLOWS, RESPONSES, SLIDE_BUFFERS, root};
 use crate::reproduce::runs::{Case, Outcome, STOP_MS, Sample, Scheme};
-use crate::scenario::Victim;
+use crate::scenario::{Hp, Victim};
 
 /// A function's name as the papers write it.
 fn upper(function: Function) -> String {
@@ -65,18 +65,18 @@ fn slide_roots(b: &Bench<'_>, buffer: u32) -> [Sample; 3] {
     })
 }
 
-/// Root use that counts as a tie: `hp-response.md`'s, whose model has FIMD and AIMD within this at 5
-/// and 6 slots and takes that as in line with the slide.
+/// Root use that counts as a tie of FIMD and AIMD at 5 and 6 slots: `hp-response.md`'s, whose model has
+/// the two within this there, and takes that as in line with the slide.
 const TIE: f64 = 0.02;
 
 fn r4(b: &Bench<'_>) -> Found {
     let all: Vec<(u32, [Sample; 3])> = SLIDE_BUFFERS.map(|n| (n, slide_roots(b, n))).collect();
     let [lipd, fimd, aimd] =
         [0, 1, 2].map(|at| Sample::of(all.iter().map(|(_, roots)| roots[at].mean)).mean);
-    let no_worse = |least: f64| {
-        all.iter()
-            .all(|(_, [l, f, a])| l.mean - a.mean > least && f.mean - a.mean > least)
-    };
+    let ahead = all.iter().all(|(buffer, [lipd, fimd, aimd])| {
+        let tie = if matches!(buffer, 5 | 6) { TIE } else { 0.0 };
+        lipd.mean > aimd.mean && fimd.mean > aimd.mean - tie
+    });
     let mut measured = vec![
         exact("root, LIPD, mean of all buffers", lipd),
         exact("root, FIMD, mean of all buffers", fimd),
@@ -109,7 +109,7 @@ fn r4(b: &Bench<'_>) -> Found {
     let note = note.trim_end().to_owned();
     Found {
         note,
-        ..found(lipd > aimd && fimd > aimd && no_worse(-TIE), measured)
+        ..found(lipd > aimd && fimd > aimd && ahead, measured)
     }
 }
 
@@ -169,15 +169,25 @@ fn back_after(outcome: &Outcome) -> f64 {
 fn r7(_: &Bench<'_>) -> Found {
     let mut holds = true;
     let mut measured = Vec::new();
-    for (curve, acks) in Curve::all().into_iter().zip([1417, 365, 32765]) {
+    let hp = Hp::default();
+    let packet_ms = f64::from(hp.packet_bytes) / hp.link_rate.bytes_per_s() as f64 * 1e3;
+    let published = [(1417, 134.999), (365, 4.235), (32765, 134.999)];
+    for (curve, (acks, ms)) in Curve::all().into_iter().zip(published) {
         let name = upper(curve.function);
-        let (off, excess) = (curve.largest_error(), curve.worst_avoidance());
-        let (_, counted) = curve.full_increase();
-        holds &= off <= 1e-6 && excess <= 1e-6 && counted == acks;
+        let (off, (least, above)) = (curve.largest_error(), curve.avoidance());
+        let (time, counted) = curve.full_increase();
+        holds &= off <= 1e-6 && least.abs() <= 1e-6 && above < -1e-6 && counted == acks;
+        // To the reference's digits.
+        holds &= (time * packet_ms - ms).abs() <= 5e-4;
         measured.push(exact(format!("{name}: largest relative error"), off));
         measured.push(exact(
-            format!("{name}: most of finc(fdec(r))/r - 1"),
-            excess,
+            format!("{name}: finc(fdec(r))/r - 1 where fdec(r) = Rmin"),
+            least,
+        ));
+        measured.push(exact(format!("{name}: most of it above"), above));
+        measured.push(exact(
+            format!("{name}: ms from Rmin to Rmax (of {ms})"),
+            time * packet_ms,
         ));
         measured.push(exact(
             format!("{name}: unmarked ACKs from Rmin to Rmax (of {acks})"),
@@ -221,7 +231,13 @@ fn r9(_: &Bench<'_>) -> Found {
             .take_while(|(time, _)| *time <= 1.0 / RMIN)
             .last()
             .unwrap_or((0.0, low));
-        curve.increase(curve.time_of(rate) + 1.0 / RMIN - time)
+        let rest = 1.0 / RMIN - time;
+        // Finc says what comes after the last ACK, and no more than that.
+        if rest <= 1.0 / rate + 1e-6 {
+            curve.increase(curve.time_of(rate) + rest)
+        } else {
+            f64::NAN
+        }
     };
     let [lipd, fimd, _] = Curve::all();
     let quotient = (cycle(fimd, TWO.0) / cycle(fimd, TWO.1)) / (TWO.0 / TWO.1) - 1.0;
@@ -266,7 +282,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Slides,
         about: &[F::Slide15],
         published: "FIMD and LIPD outperform AIMD over buffers of 4 to 11",
-        band: "higher root use over all buffers; at none lower by more than a tie, 0.02",
+        band: "higher root use over all buffers, and at each; FIMD at 5 and 6 slots down to a tie, 0.02",
         judge: r4,
     },
     Claim {
@@ -290,7 +306,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Derived,
         about: &[F::Slide14],
         published: "fdec, finc, Finc, Trec and the three conditions are those of the equations",
-        band: "1e-6, ACK counts exact",
+        band: "1e-6, ACK counts exact, ms to 3 digits",
         judge: r7,
     },
     Claim {
