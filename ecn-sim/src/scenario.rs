@@ -585,10 +585,8 @@ impl Scenario {
     ///
     /// There is no such key, or it does not take the value; nothing has changed then.
     pub fn set_text(&mut self, setting: &str) -> Result<(), ScenarioError> {
-        let (key, value) = setting
-            .split_once('=')
-            .ok_or_else(|| ScenarioError::NotASetting(setting.to_owned()))?;
-        self.set(key.trim(), &Value::String(value.trim().to_owned()))
+        let (key, value) = parted(setting)?;
+        self.set(key, &value)
     }
 
     /// Sets one key. A number may come as a text, and a text that is a number as one.
@@ -632,6 +630,18 @@ pub(crate) fn shown(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
+}
+
+/// Key and value of `KEY=VALUE`.
+///
+/// # Errors
+///
+/// There is no `=`.
+pub(crate) fn parted(setting: &str) -> Result<(&str, Value), ScenarioError> {
+    let (key, value) = setting
+        .split_once('=')
+        .ok_or_else(|| ScenarioError::NotASetting(setting.to_owned()))?;
+    Ok((key.trim(), Value::String(value.trim().to_owned())))
 }
 
 /// `all` with one key set, which may come as a number or as a text, and what to say if the value

@@ -11,7 +11,7 @@ use ecn_sim::fabric::parameters::FlowControl;
 use ecn_sim::fabric::scheme;
 use ecn_sim::fabric::series::{Change, Point, Series};
 use ecn_sim::fabric::watch::{SoFar, Watch};
-use ecn_sim::fabric::workload::{Arrival, UNLIMITED, arrivals};
+use ecn_sim::fabric::workload::{Arrival, arrivals};
 use ecn_sim::fabric::{self, Counts, Kind, Options, RunError, Scenario, parts};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -223,14 +223,8 @@ fn carried_by_one_switch(switch: &str, hosts: u32) -> f64 {
     let mut random = Pcg64Mcg::seed_from_u64(1);
     let flows = (0..hosts * 1_200).map(|number| {
         let from = number % hosts;
-        Arrival {
-            start: 0,
-            from,
-            to: (from + random.random_range(1..hosts)) % hosts,
-            bytes: 9_000,
-            rate: UNLIMITED,
-            priority: 0,
-        }
+        let to = (from + random.random_range(1..hosts)) % hosts;
+        Arrival::new(0, from, to, 9_000)
     });
     let scenario = scenario(Kind::LeafSpine, &settings).with_flows(flows.collect());
     counts(&scenario, 1).finished.len() as f64 / (f64::from(hosts) * 1_000.0)
@@ -261,14 +255,7 @@ fn a_crossbar_blocks_what_goes_elsewhere() {
             "dcqcn.kmin=20kB",
             "scheme=dcqcn+tcd",
         ]);
-        let flow = |from, to, bytes| Arrival {
-            start: 0,
-            from,
-            to,
-            bytes,
-            rate: UNLIMITED,
-            priority: 0,
-        };
+        let flow = |from, to, bytes| Arrival::new(0, from, to, bytes);
         // All congest host 7 but host 0's second flow, to an idle one.
         let mut flows: Vec<_> = (0..6).map(|from| flow(from, 7, 300_000)).collect();
         flows.push(flow(0, 6, 100_000));
@@ -424,12 +411,8 @@ fn tcd_spares_the_victim_of_a_chain() {
 #[test]
 fn a_paused_class_holds_up_no_other() {
     let flow = |start, from, to, priority| Arrival {
-        start,
-        from,
-        to,
-        bytes: 1_000_000,
-        rate: UNLIMITED,
         priority,
+        ..Arrival::new(start, from, to, 1_000_000)
     };
     // To R1, by S1 and the fifteen. Some time later to R0, from S0 or S1: by then pauses have come up to these.
     let incast = [1].into_iter().chain(4..19).map(|from| flow(0, from, 3, 0));

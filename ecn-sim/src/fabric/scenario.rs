@@ -20,7 +20,7 @@ use crate::engine::{NS, Time};
 use crate::figure::NetworkFigure;
 use crate::keywords;
 use crate::model::ModelError;
-use crate::scenario::{ScenarioError, dotted, with_key};
+use crate::scenario::{ScenarioError, dotted, parted, with_key};
 use crate::units::{Fraction, Size};
 
 keywords! {
@@ -267,10 +267,8 @@ impl Scenario {
     ///
     /// There is no such key, or it does not take the value; nothing has changed then.
     pub fn set_text(&mut self, setting: &str) -> Result<(), ScenarioError> {
-        let (key, value) = setting
-            .split_once('=')
-            .ok_or_else(|| ScenarioError::NotASetting(setting.to_owned()))?;
-        self.set(key.trim(), &Value::String(value.trim().to_owned()))
+        let (key, value) = parted(setting)?;
+        self.set(key, &value)
     }
 
     /// Sets one key. A number may come as a text, and a text that is a number as one.

@@ -125,6 +125,20 @@ pub struct Arrival {
 /// No limit of [`Arrival::rate`].
 pub const UNLIMITED: u64 = u64::MAX;
 
+impl Arrival {
+    /// A flow of class 0 whose application offers all of its payload at once.
+    pub const fn new(start: Time, from: u32, to: u32, bytes: u64) -> Self {
+        Self {
+            start,
+            from,
+            to,
+            bytes,
+            rate: UNLIMITED,
+            priority: 0,
+        }
+    }
+}
+
 /// The class of a flow that was given none: by turns, from 0 on. Flows count from 1.
 const fn turn(id: u32, priorities: u32) -> u8 {
     ((id - 1) % priorities) as u8
@@ -157,12 +171,8 @@ impl Ring {
     fn step(&self, step: u32, host: u32) -> (u32, Arrival) {
         let id = step * self.hosts + host + 1;
         let arrival = Arrival {
-            start: 0,
-            from: host,
-            to: (host + 1) % self.hosts,
-            bytes: self.bytes,
-            rate: UNLIMITED,
             priority: turn(id, self.priorities),
+            ..Arrival::new(0, host, (host + 1) % self.hosts, self.bytes)
         };
         (id, arrival)
     }
@@ -190,14 +200,7 @@ pub fn arrivals(
     let hosts = parameters.hosts;
     let bytes = parameters.flow_size.bytes();
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let at_once = move |(from, to)| Arrival {
-        start: 0,
-        from,
-        to,
-        bytes,
-        rate: UNLIMITED,
-        priority: 0,
-    };
+    let at_once = move |(from, to)| Arrival::new(0, from, to, bytes);
     let all: Arrivals = match &parameters.workload {
         Workload::Incast => {
             let some = shuffled(hosts, &mut random);
@@ -224,14 +227,7 @@ pub fn arrivals(
                 let from = random.random_range(0..hosts);
                 let to = (from + random.random_range(1..hosts)) % hosts;
                 let bytes = size_at(&points, random.random::<f64>() * 100.0);
-                Some(Arrival {
-                    start,
-                    from,
-                    to,
-                    bytes: (bytes as u64).max(1),
-                    rate: UNLIMITED,
-                    priority: 0,
-                })
+                Some(Arrival::new(start, from, to, (bytes as u64).max(1)))
             });
             // Not the others' stream: these are the same with and without bursts.
             let random = Pcg64Mcg::seed_from_u64(seed ^ 1 << 62);
@@ -352,14 +348,8 @@ fn bursts(parameters: &Parameters, mut random: Pcg64Mcg) -> impl Iterator<Item =
         let start = times.next(&mut random)?;
         let mut some = shuffled(hosts, &mut random).into_iter();
         let to = some.next()?;
-        Some(some.take(senders as usize).map(move |from| Arrival {
-            start,
-            from,
-            to,
-            bytes,
-            rate: UNLIMITED,
-            priority: 0,
-        }))
+        let senders = some.take(senders as usize);
+        Some(senders.map(move |from| Arrival::new(start, from, to, bytes)))
     });
     burst.flatten()
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::table::{at, number, rows};
-use super::{Arrival, UNLIMITED, turn};
+use super::{Arrival, turn};
 use crate::engine::NS;
 use crate::fabric::parameters::Parameters;
 use crate::keyword::near;
@@ -71,15 +71,7 @@ pub fn listed(
                 format_args!("a priority from 0 to {most} is allowed (priorities={priorities})");
             return Err(at(line, what));
         }
-        let arrival = Arrival {
-            start: start * NS,
-            from,
-            to,
-            bytes,
-            rate: UNLIMITED,
-            priority: 0,
-        };
-        flows.push((arrival, given));
+        flows.push((Arrival::new(start * NS, from, to, bytes), given));
     }
     flows.sort_by_key(|(flow, _)| flow.start);
     let classed = flows

@@ -16,7 +16,7 @@ use super::ReproduceError;
 use super::assertions::{Found, Kind, Statement};
 use super::runs::{Sample, in_parallel};
 use crate::engine::{MS, NS, Time};
-use crate::fabric::workload::{Arrival, UNLIMITED};
+use crate::fabric::workload::Arrival;
 use crate::fabric::{self, Counts, Options, Scenario};
 use crate::measure::jain;
 
@@ -134,14 +134,7 @@ fn one_switch(settings: &[&str], flows: Vec<Arrival>) -> Result<Scenario, Reprod
 
 /// A flow that starts at this time.
 const fn flow(start: Time, from: u32, to: u32, bytes: u64) -> Arrival {
-    Arrival {
-        start,
-        from,
-        to,
-        bytes,
-        rate: UNLIMITED,
-        priority: 0,
-    }
+    Arrival::new(start, from, to, bytes)
 }
 
 /// Long flows to one host: 10 Gb/s, frames of 1500 bytes.
