@@ -283,11 +283,6 @@ impl Switch {
         }
     }
 
-    /// The input whose packet an output transmits, or transmitted last.
-    pub fn feeding(&self, output: u8) -> u8 {
-        self.ports[output as usize].last_served
-    }
-
     /// The tail of a packet has left by `output`; its input. Outputs that this may have been holding
     /// up are in [`Switch::held_up`].
     #[inline]
