@@ -163,6 +163,32 @@ mod tests {
         assert!(receiver.take(0, 129, false) && receiver.tell(0) == 16);
     }
 
+    /// Once in a period at most, and not all at once.
+    #[test]
+    fn ports_tell_once_a_period_each_at_a_time_of_its_own() {
+        const PERIOD: Time = 1_000;
+        let mut credits = Credits::new(8, 640, 190, PERIOD);
+        let mut phases: Vec<Time> = Vec::new();
+        for port in 0..8 {
+            let mut told = Vec::new();
+            let mut now = 10 * PERIOD;
+            for _ in 0..5 {
+                assert!(credits.take(port, 64, false));
+                let due = credits.due(port, now);
+                let due = due.expect("something new to tell");
+                assert!((now + 1..=now + PERIOD).contains(&due), "{now} {due}");
+                told.push(due);
+                credits.tell(port);
+                now = due;
+            }
+            assert!(told.windows(2).all(|two| two[1] - two[0] == PERIOD));
+            phases.push(told[0] % PERIOD);
+        }
+        phases.sort_unstable();
+        phases.dedup();
+        assert!(phases.len() > 5, "{phases:?}");
+    }
+
     /// Counters go round.
     #[test]
     fn credits_go_on_for_ever() {

@@ -107,3 +107,41 @@ impl Inputs {
         self.0[place as usize].behind.head
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::fabric::packet::Kind;
+
+    /// Packets of one input go out in their order, each when the one before it has been read.
+    #[test]
+    fn an_input_is_read_one_by_one() {
+        let mut inputs = Inputs::new(2);
+        let mut packets = Slab::default();
+        let [first, second, third, late] =
+            [0; 4].map(|_| packets.insert(Packet::of_link(Kind::Data, 0, 0)).unwrap());
+        assert!(!inputs.is_busy(1, 0));
+        assert_eq!(inputs.join(1, &mut packets, first, 7, 0), Joined::First);
+        assert_eq!((inputs.asks(1), inputs.second(1)), (Some(7), NONE));
+        assert_eq!(inputs.join(1, &mut packets, second, 8, 0), Joined::Behind);
+        assert_eq!(inputs.join(1, &mut packets, third, 7, 0), Joined::Behind);
+        assert_eq!(inputs.second(1), second);
+        // Another input has nothing to do with it.
+        assert!(!inputs.is_busy(0, 0) && inputs.asks(0).is_none());
+        assert!(inputs.reads(1, 100), "another one waits for the end");
+        assert!(inputs.is_busy(1, 50) && inputs.asks(1).is_none());
+        assert_eq!(inputs.next(1, &mut packets), Some(second));
+        inputs.ask(1, 8);
+        assert_eq!((inputs.asks(1), inputs.second(1)), (Some(8), third));
+        assert!(inputs.reads(1, 200));
+        assert_eq!(inputs.next(1, &mut packets), Some(third));
+        inputs.ask(1, 7);
+        assert!(!inputs.reads(1, 300), "none is behind it");
+        // What comes while the last one is read waits for that, though no other does.
+        assert!(inputs.is_busy(1, 299) && !inputs.is_busy(1, 300));
+        let joined = inputs.join(1, &mut packets, late, 9, 299);
+        assert_eq!(joined, Joined::Until(300));
+        assert_eq!(inputs.next(1, &mut packets), Some(late));
+    }
+}

@@ -167,3 +167,27 @@ impl List {
         number
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a flow all packets take one way, and all answers another one, where there are several.
+    #[test]
+    fn answers_take_ways_of_their_own() {
+        let hash = |kind, id| {
+            let packet = Packet {
+                id,
+                ..Packet::of_link(kind, 0, 0)
+            };
+            packet.hash()
+        };
+        for id in 1..100 {
+            let [ack, nak, cnp, cnm] =
+                [Kind::Ack, Kind::Nak, Kind::Cnp, Kind::Cnm].map(|kind| hash(kind, id));
+            assert_ne!(hash(Kind::Data, id), ack);
+            assert!([nak, cnp, cnm] == [ack; 3]);
+            assert_ne!(hash(Kind::Data, id), hash(Kind::Data, id + 1));
+        }
+    }
+}

@@ -9,6 +9,9 @@
 //! the same however it is [split](super::parts).
 
 mod invariants;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;
 
 pub use invariants::finish;
 

@@ -522,6 +522,66 @@ mod tests {
         assert_eq!(ports[0].pause_wanted, 0);
     }
 
+    /// A port has its share of the memory, and no more than there is.
+    #[test]
+    fn tail_drop_is_by_port_and_by_memory() {
+        let waits = |queued| Class {
+            queued,
+            ..Class::default()
+        };
+        for (threshold, share) in [
+            (Threshold::Static(3_000), 3_000),
+            // A quarter of what is free.
+            (Threshold::Dynamic(1 << 14), 2_500),
+        ] {
+            let limits = Limits {
+                threshold,
+                gap: 0,
+                headroom: 0,
+            };
+            let memory = Memory {
+                pool: 10_000,
+                used: 0,
+            };
+            for (used, queued, bytes, fits) in [
+                (0, share - 500, 500, true),
+                (0, share - 500, 501, false),
+                (9_900, 0, 101, false),
+            ] {
+                let mut memory = Memory { used, ..memory };
+                let taken = limits.take_tail(&mut memory, &waits(queued), bytes);
+                let after = used + if fits { u64::from(bytes) } else { 0 };
+                assert_eq!((taken, memory.used), (fits, after), "{threshold:?}");
+            }
+        }
+    }
+
+    /// A queue counts as held up from a pause on, until it is empty and may be sent.
+    #[test]
+    fn a_queue_that_begins_anew_was_not_held_up() {
+        let mut ports = Ports::new(vec![Port::default()], 2);
+        let mut packets = Slab::default();
+        let push = |ports: &mut Ports, packets: &mut Slab<Packet>| {
+            let id = packets.insert(Packet::of_link(Kind::Data, 1, 0)).unwrap();
+            ports.enqueue((0, 1), packets, id, 64);
+        };
+        push(&mut ports, &mut packets);
+        push(&mut ports, &mut packets);
+        assert!(ports[0].turn_to(1, false) && !ports[0].turn_to(1, false));
+        assert_eq!(ports[0].held(), 0b10);
+        // It goes on with what was held up.
+        assert!(ports[0].turn_to(1, true));
+        assert_eq!(ports[0].held(), 0b10);
+        ports.dequeue(0, &mut packets).unwrap();
+        assert_eq!(ports[0].held(), 0b10);
+        ports.dequeue(0, &mut packets).unwrap();
+        assert_eq!(ports[0].held(), 0);
+        // Nothing waited for it to go on.
+        assert!(ports[0].turn_to(1, false) && ports[0].turn_to(1, true));
+        push(&mut ports, &mut packets);
+        assert_eq!(ports[0].held(), 0);
+    }
+
     /// Each class that waits and may go has its turn, and a port's places are its own.
     #[test]
     fn classes_take_turns() {

@@ -1,0 +1,125 @@
+//! What a port does first, and what a run makes of its scenario.
+
+use super::*;
+use crate::fabric::packet::LINK_BYTES;
+use crate::fabric::switch::Threshold;
+
+/// Two hosts at each of two leaves.
+fn scenario(settings: &[&str]) -> Scenario {
+    let mut scenario = Scenario::find("leaf-spine").unwrap();
+    for setting in ["hosts=4", "leaves=2", "spines=1", "senders=3"]
+        .iter()
+        .chain(settings)
+    {
+        scenario.set_text(setting).unwrap();
+    }
+    scenario
+}
+
+/// A run of it that has not begun: hosts' ports, then the first leaf's to its hosts, 4 and 5, and to the spine.
+fn with_run(settings: &[&str], then: impl FnOnce(Run)) {
+    let scenario = scenario(settings);
+    let topology = scenario.topology().unwrap();
+    then(Run::new(&scenario, &topology, Part::ALL, 1).unwrap());
+}
+
+/// Headroom is for one frame of a port's own before its pause: no ACK that waits goes before it.
+#[test]
+fn a_pause_goes_before_control() {
+    with_run(&[], |mut run| {
+        for _ in 0..3 {
+            let ack = Packet::of_link(Kind::Ack, 0, 0);
+            let id = run.packets.insert(ack).unwrap();
+            run.ports[4].control.push(&mut run.packets, id);
+        }
+        run.ports[4].pause_wanted = 1;
+        run.serve(4);
+        assert_eq!((run.ports[4].pause_sent, run.counts.pause_frames), (1, 1));
+        assert_eq!(run.ports[4].busy_until, run.wire_time(LINK_BYTES));
+        assert!(!run.ports[4].control.is_empty());
+        // To go on again is said without a pause being counted.
+        run.ports[4].pause_wanted = 0;
+        run.serve(4);
+        assert_eq!((run.ports[4].pause_sent, run.counts.pause_frames), (0, 1));
+    });
+}
+
+/// TCD: a port that was paused a moment ago says so of packets that need not wait, too.
+#[test]
+fn packets_that_need_not_wait_are_judged() {
+    with_run(&["scheme=dcqcn+tcd"], |mut run| {
+        let pass = |run: &mut Run| {
+            let id = run.packets.insert(Packet {
+                destination: 1,
+                bytes: run.full as u16,
+                ..Packet::of_link(Kind::Data, 0, 0)
+            });
+            run.ports[5].busy_until = 0;
+            run.forward(id.unwrap(), 4, Line::DATA);
+            run.counts.undetermined_packets
+        };
+        assert_eq!(pass(&mut run), 0);
+        run.turn(5, 0, false);
+        run.turn(5, 0, true);
+        assert_eq!(pass(&mut run), 1);
+        assert_eq!(run.counts.marked_packets, 0);
+    });
+}
+
+/// A switch's memory is that of its ports together, without their headroom; a lane's buffer is its part of a port's.
+#[test]
+fn memory_is_per_port_and_class() {
+    for settings in [&["flow_control=none"][..], &["headroom=200kB"]] {
+        with_run(settings, |run| {
+            let own = 1_000_000 - if run.lossless { 200_000 } else { 0 };
+            let pools: Vec<_> = run.memories.iter().map(|memory| memory.pool).collect();
+            // Two leaves with two hosts each, and a spine.
+            assert_eq!(pools, [3 * own, 3 * own, 2 * own]);
+        });
+    }
+    // An input of a crossbar has what is its own, in equal parts for its classes.
+    let settings = ["switch=crossbar", "headroom=200kB", "priorities=4"];
+    with_run(&settings, |run| {
+        assert_eq!(run.limits.threshold, Threshold::Static(200_000));
+    });
+    for (lanes, blocks) in [(1, 15_625), (2, 7_812), (4, 3_906)] {
+        let priorities = format!("priorities={lanes}");
+        with_run(&["flow_control=cbfc", &priorities], |mut run| {
+            let credits = run.credits.as_mut().unwrap();
+            assert!((0..lanes).all(|lane| credits.tell(4 * lanes + lane) == blocks));
+        });
+    }
+}
+
+/// Congestion is a queue that DCQCN's switches would mark at, or an eighth of a class's part of a port's memory.
+#[test]
+fn a_long_queue_is_one_that_would_be_marked() {
+    for (settings, bytes) in [
+        (&["buffer=1MB"][..], 125_000),
+        (&["priorities=4"], 31_250),
+        (&["scheme=dcqcn", "dcqcn.kmin=20kB"], 20_000),
+    ] {
+        with_run(settings, |run| assert_eq!(run.root_bytes, bytes));
+    }
+}
+
+/// HP's sources have the window of the longest path's round trip, others none; and a marker's threshold is a share of
+/// what a lane has.
+#[test]
+fn a_scheme_knows_its_network() {
+    for (settings, window) in [
+        // 100 Gb/s for four links there and back: 8 us of delay, and 1,062 and 66 bytes on each.
+        (&["scheme=lipd/input-output"][..], 104),
+        (&["scheme=lipd/input-output", "window=5kB"], 5),
+        (&["scheme=dcqcn"], u32::MAX),
+    ] {
+        with_run(settings, |run| assert_eq!(run.window, window));
+    }
+    for (settings, buffer) in [
+        (["flow_control=cbfc", "priorities=1"], 1_000_000),
+        (["flow_control=cbfc", "priorities=4"], 250_000),
+        (["flow_control=pfc", "priorities=4"], 1_000_000),
+    ] {
+        assert_eq!(scenario(&settings).network(4).buffer, buffer);
+    }
+}
