@@ -341,8 +341,212 @@ impl Red {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::fabric::packet::{Kind, NONE};
+
+    /// What a leaf with eight hosts and a spine does with these settings.
+    fn detection(settings: &[&str]) -> Detection {
+        seeded(settings, 1)
+    }
+
+    fn seeded(settings: &[&str], seed: u64) -> Detection {
+        let mut scenario = Scenario::find("leaf-spine").unwrap();
+        for setting in ["hosts=8", "leaves=1", "spines=1", "senders=7"]
+            .iter()
+            .chain(settings)
+        {
+            scenario.set_text(setting).unwrap();
+        }
+        let topology = scenario.topology().unwrap();
+        let network = scenario.network(topology.longest(), topology.fewest_ports());
+        let own = &scenario.parameters;
+        let rules = scenario.schemes.rules(own.scheme, &network).unwrap();
+        Detection::new(&scenario, &rules, &topology, seed).unwrap()
+    }
+
+    /// At the first switch, from one of its ports to another one, with `queued` bytes before it.
+    fn place(ingress: u16, egress: u16, class: u8, classes: u32, queued: u32) -> Place {
+        let port = 8 + u32::from(egress);
+        Place {
+            now: 0,
+            switch: 0,
+            port,
+            class,
+            number: port * classes + u32::from(class),
+            egress,
+            ingress,
+            queued,
+            on: true,
+            to_host: true,
+        }
+    }
+
+    fn packet(note: u32) -> Packet {
+        Packet {
+            bytes: 1_062,
+            note,
+            ..Packet::of_link(Kind::Data, 0, 0)
+        }
+    }
+
+    /// One that comes at each of these places, and waits.
+    fn come(detection: &mut Detection, places: &[Place]) {
+        for place in places {
+            let notice = detection.comes(*place, &mut packet(NONE), true);
+            assert_eq!(notice, None);
+        }
+    }
+
+    /// How many of those that leave from there are marked.
+    fn marked(detection: &mut Detection, places: &[Place]) -> usize {
+        let marked = places.iter().filter(|place| {
+            let mut packet = packet(NONE);
+            detection.leaves(**place, &mut packet, true);
+            packet.mark == Mark::Congestion
+        });
+        marked.count()
+    }
+
+    /// HP's buffers are those of inputs: four packets of one input fill its own, whichever outputs they wait
+    /// for; four of different inputs fill none.
+    #[test]
+    fn hp_marks_those_of_a_full_input() {
+        let new = || detection(&["scheme=lipd/input", "hp.buffer=4"]);
+        let same = [1, 2, 1, 2].map(|out| place(0, out, 0, 1, 0));
+        let mut full = new();
+        come(&mut full, &same);
+        assert_eq!(marked(&mut full, &same), 4);
+        let others = [3, 4, 5, 6].map(|input| place(input, 1, 0, 1, 0));
+        let mut shared = new();
+        come(&mut shared, &others);
+        assert_eq!(marked(&mut shared, &others), 0);
+    }
+
+    /// What is dropped holds no slot of its input any more.
+    #[test]
+    fn hp_does_not_count_what_is_dropped() {
+        let mut detection = detection(&["scheme=lipd/input", "hp.buffer=4", "flow_control=none"]);
+        let one = [place(0, 1, 0, 1, 0)];
+        for _ in 0..10 {
+            come(&mut detection, &one);
+            detection.dropped(one[0]);
+        }
+        let three = [one[0]; 3];
+        come(&mut detection, &three);
+        assert_eq!(marked(&mut detection, &three), 0);
+    }
+
+    /// A class fills buffers of its own.
+    #[test]
+    fn hp_counts_by_class() {
+        let mut detection = detection(&["scheme=lipd/input", "hp.buffer=4", "priorities=2"]);
+        let both = [0, 0, 0, 1, 1, 1].map(|class| place(0, 1, class, 2, 0));
+        come(&mut detection, &both);
+        assert_eq!(marked(&mut detection, &both), 0);
+        let own = [both[0]; 4];
+        come(&mut detection, &own);
+        come(&mut detection, &both[3..]);
+        assert_eq!(marked(&mut detection, &both[3..]), 0);
+        assert_eq!(marked(&mut detection, &own), 4);
+    }
+
+    /// IB CC: without credits a long queue is a victim, which is marked before a host only, and there only if its
+    /// ports have the mask.
+    #[test]
+    fn ibcc_marks_victims_before_hosts_with_the_mask() {
+        for (mask, marks) in [("none", 0), ("hosts", 1)] {
+            let mask = format!("ibcc.victim_mask={mask}");
+            let settings = ["scheme=ibcc", "flow_control=cbfc", &mask];
+            let mut detection = detection(&settings);
+            let full = place(0, 1, 0, 1, 900_000);
+            for (on, to_host, expected) in [
+                (true, true, 1),
+                (true, false, 1),
+                (false, true, marks),
+                (false, false, 0),
+            ] {
+                let place = Place {
+                    on,
+                    to_host,
+                    ..full
+                };
+                let mut packet = packet(NONE);
+                detection.comes(place, &mut packet, true);
+                let marked = u32::from(packet.mark == Mark::Congestion);
+                assert_eq!(marked, expected, "{mask} {on} {to_host}");
+            }
+        }
+    }
+
+    /// QCN samples each class of a port by itself, after so many bytes of it.
+    #[test]
+    fn qcn_samples_by_class() {
+        let settings = [
+            "scheme=qcn",
+            "priorities=2",
+            "qcn.sample=3kB",
+            "qcn.jitter=0",
+        ];
+        let mut detection = detection(&settings);
+        // So long that it is sampled in an eighth of that, a packet at a time, from the first sample on.
+        let [first, other] = [0, 1].map(|class| place(0, 1, class, 2, 900_000));
+        let mut told = |place: Place| {
+            let notice = detection.comes(place, &mut packet(NONE), true);
+            notice.map(|notice| (notice.point, notice.feedback))
+        };
+        assert_eq!([first, first].map(&mut told), [None; 2]);
+        assert_eq!([other, other].map(&mut told), [None; 2]);
+        assert_eq!(told(first), Some((first.number, 63)));
+        assert_eq!(told(other), Some((other.number, 63)));
+    }
+
+    /// BCN compares a queue with the last sample of its own class, and what raises a rate comes only from the point
+    /// that lowered it.
+    #[test]
+    fn bcn_points_are_of_one_class_and_do_not_speak_for_each_other() {
+        let settings = [
+            "scheme=bcn",
+            "priorities=2",
+            "bcn.pm=1",
+            "link_rate=10gbit",
+            "bcn.qeq=24kB",
+        ];
+        let mut detection = detection(&settings);
+        let mut told = |class, queued, note: u32| {
+            let place = place(0, 1, class, 2, queued);
+            detection.comes(place, &mut packet(note), true)
+        };
+        let number = |class| place(0, 1, class, 2, 0).number;
+        let [first, other] = [0, 1].map(|class| told(class, 60_000, UNTAGGED).unwrap());
+        assert_eq!((first.point, other.point), (number(0), number(1)));
+        assert_eq!(first.feedback, other.feedback);
+        // Still long, but much shorter than before: there is room again.
+        assert_eq!(told(0, 30_000, number(1)), None);
+        assert!(told(0, 60_000, number(1)).is_some());
+        assert!(told(0, 30_000, number(0)).is_some());
+        // A short queue tells only those whom it slowed down.
+        assert_eq!(told(0, 0, UNTAGGED), None);
+        assert!(told(0, 0, number(0)).is_some());
+    }
+
+    /// Chance is another one with each seed and at each switch, and the same each time.
+    #[test]
+    fn switches_draw_by_themselves() {
+        let drawn = |seed, switch| -> Vec<bool> {
+            let mut detection = seeded(&["scheme=bcn", "bcn.pm=1/2"], seed);
+            let at = Place {
+                switch,
+                ..place(0, 1, 0, 1, 900_000)
+            };
+            let mut told = || detection.comes(at, &mut packet(UNTAGGED), true);
+            (0..64).map(|_| told().is_some()).collect()
+        };
+        assert_eq!(drawn(1, 0), drawn(1, 0));
+        assert_ne!(drawn(1, 0), drawn(2, 0));
+        assert_ne!(drawn(1, 0), drawn(1, 1));
+    }
 
     /// D1: nothing, then a line up to Pmax, then everything; within 2 %.
     #[test]

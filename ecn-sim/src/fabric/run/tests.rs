@@ -108,8 +108,8 @@ fn a_long_queue_is_one_that_would_be_marked() {
 #[test]
 fn a_scheme_knows_its_network() {
     for (settings, window) in [
-        // 100 Gb/s for four links there and back: 8 us of delay, and 1,062 and 66 bytes on each.
-        (&["scheme=lipd/input-output"][..], 104),
+        // 100 Gb/s for four links there and back: 8 us of delay, and 1,062 and 66 bytes on each, are 104,512 bytes.
+        (&["scheme=lipd/input-output"][..], 105),
         (&["scheme=lipd/input-output", "window=5kB"], 5),
         (&["scheme=dcqcn"], u32::MAX),
     ] {
@@ -119,7 +119,10 @@ fn a_scheme_knows_its_network() {
         (["flow_control=cbfc", "priorities=1"], 1_000_000),
         (["flow_control=cbfc", "priorities=4"], 250_000),
         (["flow_control=pfc", "priorities=4"], 1_000_000),
+        // What tail drop leaves of the memory of two ports.
+        (["flow_control=none", "alpha=1/8"], 222_222),
+        (["flow_control=none", "thresholds=static"], 100_000),
     ] {
-        assert_eq!(scenario(&settings).network(4).buffer, buffer);
+        assert_eq!(scenario(&settings).network(4, 2).buffer, buffer);
     }
 }

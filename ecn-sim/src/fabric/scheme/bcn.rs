@@ -327,6 +327,86 @@ mod tests {
         assert_eq!(refused(&|p| p.limiters = 0), "limiters");
     }
 
+    const LINE: u64 = 1_250_000_000;
+
+    fn rules(change: impl FnOnce(&mut Parameters)) -> Rules {
+        let mut parameters = Parameters::default();
+        change(&mut parameters);
+        parameters.rules("10gbit".parse().unwrap(), 1_500).unwrap()
+    }
+
+    /// From host 0 to this one.
+    const fn ends(to: u32) -> Ends {
+        Ends {
+            from: 0,
+            to,
+            class: 0,
+        }
+    }
+
+    /// Of a queue so far below its aim, which has not changed.
+    fn notice(point: u32, offset_bytes: i32) -> Notice {
+        let feedback = packed(Feedback {
+            offset_bytes,
+            delta_bytes: 0,
+        });
+        Notice { point, feedback }
+    }
+
+    /// A flow obeys the last point that slowed it down, and no limiter is made to raise a rate.
+    #[test]
+    fn the_point_that_lowered_a_rate_is_obeyed() {
+        let rules = rules(|_| {});
+        let mut limiters = Limiters::default();
+        limiters.notified(&rules, 0, ends(1), notice(5, 6_400));
+        assert_eq!(
+            (limiters.limited.len(), limiters.tag(&rules, ends(1))),
+            (0, UNTAGGED)
+        );
+        limiters.notified(&rules, 0, ends(1), notice(5, -6_400));
+        assert_eq!(limiters.tag(&rules, ends(1)), 5);
+        let lowered = limiters.limited[0].limiter.rate().unwrap();
+        assert!(lowered < LINE);
+        limiters.notified(&rules, 0, ends(1), notice(7, 640));
+        assert_eq!(limiters.tag(&rules, ends(1)), 5);
+        assert!(limiters.limited[0].limiter.rate().unwrap() > lowered);
+        limiters.notified(&rules, 0, ends(1), notice(7, -640));
+        assert_eq!(limiters.tag(&rules, ends(1)), 7);
+        assert_eq!(limiters.tag(&rules, ends(2)), UNTAGGED);
+    }
+
+    /// A flow's limiter goes when the flow does; one that others share stays.
+    #[test]
+    fn limiters_of_flows_end_with_them() {
+        for (sharing, left) in [(Sharing::Flow, 1), (Sharing::Destination, 2)] {
+            let rules = rules(|p| p.sharing = sharing);
+            let mut limiters = Limiters::default();
+            for to in [1, 2] {
+                limiters.starts(ends(to));
+                limiters.notified(&rules, 0, ends(to), notice(5, -6_400));
+            }
+            limiters.ends(ends(1));
+            assert_eq!(limiters.limited.len(), left, "{sharing}");
+            assert_eq!(limiters.tag(&rules, ends(2)), 5);
+        }
+    }
+
+    /// A host that runs out of limiters shares those that it has, the last one among all that have none.
+    #[test]
+    fn the_last_limiter_is_the_links() {
+        for (limiters, shared) in [(100, UNTAGGED), (2, 6)] {
+            let rules = rules(|p| p.limiters = limiters);
+            let mut limiters = Limiters::default();
+            for to in [1, 2] {
+                limiters.notified(&rules, 0, ends(to), notice(4 + to, -6_400));
+            }
+            assert_eq!(limiters.limited.len(), 2);
+            assert_eq!(limiters.tag(&rules, ends(1)), 5);
+            assert_eq!(limiters.tag(&rules, ends(2)), 6);
+            assert_eq!(limiters.tag(&rules, ends(3)), shared);
+        }
+    }
+
     /// `auto` is what [`Gains::usual`] says, at every rate that can be set, where packets are short enough.
     #[test]
     fn every_rate_has_gains() {
@@ -338,33 +418,19 @@ mod tests {
             let least = rules(9_062).policy.equilibrium_bytes;
             assert_eq!(least, usual.equilibrium_bytes.max(8 * 9_062));
         }
-        let rules = Parameters::default()
-            .rules("10gbit".parse().unwrap(), 1_500)
-            .unwrap();
+        let rules = rules(|_| {});
         assert_eq!(rules.policy.equilibrium_bytes, 24_000);
         assert!(rules.samples(42_949_671) && !rules.samples(42_949_672));
     }
 
     #[test]
     fn a_limiter_goes_with_the_last_flow_that_has_it() {
-        let rules = Parameters::default()
-            .rules("10gbit".parse().unwrap(), 1_500)
-            .unwrap();
-        let ends = |to| Ends {
-            from: 0,
-            to,
-            class: 0,
-        };
+        let rules = rules(|_| {});
         let mut limiters = Limiters::default();
         for to in [1, 1, 2] {
             limiters.starts(ends(to));
         }
-        let feedback = packed(Feedback {
-            offset_bytes: -50_000,
-            delta_bytes: 0,
-        });
-        let notice = Notice { point: 7, feedback };
-        limiters.notified(&rules, 0, ends(1), notice);
+        limiters.notified(&rules, 0, ends(1), notice(7, -6_400));
         limiters.ends(ends(2));
         limiters.ends(ends(1));
         assert_eq!(limiters.tag(&rules, ends(1)), 7);

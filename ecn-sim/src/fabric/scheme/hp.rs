@@ -129,3 +129,43 @@ impl Flow {
         self.state.on_echo(&rules.0, echo, ack.now / NS);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// LIPD, a packet time more per decrease: marks on what was under way at a decrease are of its round, and cost
+    /// nothing more.
+    #[test]
+    fn a_round_decreases_once() {
+        // Time from packet to packet after each of eight marked ACKs.
+        let times = |round, in_flight| {
+            let parameters = Parameters {
+                round,
+                ..Parameters::default()
+            };
+            let rules = parameters.rules(Function::Lipd).unwrap();
+            let mut flow = Flow::at_full_rate();
+            assert_eq!(flow.sends(1_000), None);
+            let mut next = |mark| {
+                let ack = Acknowledged {
+                    now: 0,
+                    rtt: 0,
+                    mark,
+                    in_flight,
+                };
+                flow.acknowledged(&rules, &ack);
+                flow.sends(1_000)
+            };
+            // At the full rate there is nothing to raise.
+            assert_eq!(next(Mark::None), None);
+            [Mark::Congestion; 8].map(|mark| next(mark).unwrap() / 1_000)
+        };
+        assert_eq!(times(Round::Packets, 3), [2, 2, 2, 2, 3, 3, 3, 3]);
+        // A window of one packet, and no rounds.
+        let each = [2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!(times(Round::Packets, 0), each);
+        assert_eq!(times(Round::Off, 3), each);
+    }
+}
