@@ -470,6 +470,49 @@ fn victims_are_held_up_by_what_they_do_not_cross() {
     assert!(victims(Kind::FatTree, &["hosts=16", "senders=8"]).is_empty());
 }
 
+/// A flow to an idle host is held up at its own host's port alone, which is paused, or has no credits, for what the
+/// host sends to a congested one: no switch has it in a queue.
+#[test]
+fn a_host_that_is_held_up_has_victims() {
+    for control in [
+        ["flow_control=pfc", "thresholds=static", "xoff=20kB"].as_slice(),
+        &["flow_control=cbfc", "buffer=100kB"],
+    ] {
+        let settings = [&["leaves=1", "hosts=8"], control].concat();
+        let flow = |from, to, bytes| Arrival::new(0, from, to, bytes);
+        let mut flows: Vec<_> = (0..6).map(|from| flow(from, 7, 300_000)).collect();
+        flows.push(flow(0, 6, 100_000));
+        let scenario = scenario(Kind::LeafSpine, &set(&settings)).with_flows(flows);
+        let counts = counts(&scenario, 1);
+        let victims = counts.finished.iter().filter(|flow| flow.is_victim());
+        let ids: Vec<u32> = victims.map(|flow| flow.id).collect();
+        assert_eq!(ids, [7], "{control:?}");
+    }
+}
+
+/// So many packets on their way, and the next one when an answer is back.
+#[test]
+fn a_flow_keeps_to_its_window() {
+    for packets in [1, 3] {
+        let window = format!("window={}B", 1_000 * packets + 999);
+        let settings = [
+            "leaves=1",
+            "hosts=2",
+            "senders=1",
+            "flow_size=30kB",
+            &window,
+        ];
+        let counts = counts(&scenario(Kind::LeafSpine, &set(&settings)), 1);
+        // 1,062 and 66 bytes at 100 Gb/s, over two links of 1 us there and back.
+        let (data, ack) = (84_960, 5_280);
+        let round_trip = 2 * (data + ack) + 4 * 1_000_000;
+        let rounds = 30 / packets;
+        // Those of one round follow each other.
+        let expected = rounds * round_trip + (packets - 1) * data;
+        assert_eq!(counts.finished[0].time, expected, "{packets}");
+    }
+}
+
 /// What does not fit is dropped, and sent again.
 #[test]
 fn tail_drop_loses_and_repeats() {

@@ -485,3 +485,139 @@ impl Run<'_> {
         data + links * ack + 2 * links * self.delay
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::engine::MS;
+    use crate::fabric::parts::Part;
+    use crate::fabric::scheme::bcn::{UNTAGGED, packed};
+    use crate::fabric::{Scenario, topology::Topology};
+    use ecn_core::bcn::Feedback;
+
+    /// One flow from one of two hosts to the other one, through a switch that drops what does not fit.
+    fn with_run(scheme: &str, then: impl FnOnce(Run, &Topology)) {
+        let mut scenario = Scenario::find("leaf-spine").unwrap();
+        for setting in [
+            "hosts=2",
+            "leaves=1",
+            "spines=1",
+            "senders=1",
+            "flow_control=none",
+            "flow_size=10MB",
+            scheme,
+        ] {
+            scenario.set_text(setting).unwrap();
+        }
+        let topology = scenario.topology().unwrap();
+        then(
+            Run::new(&scenario, &topology, Part::ALL, 1).unwrap(),
+            &topology,
+        );
+    }
+
+    /// The time that a flow waits for progress doubles, up to 64 times.
+    #[test]
+    fn a_flow_without_progress_waits_twice_as_long() {
+        with_run("scheme=none", |mut run, topology| {
+            run.advance(1);
+            let to = run.flows[0].to;
+            run.ports[topology.peer[to as usize] as usize].off = 1;
+            for (ms, last, backoff) in [
+                (2, 1, 1),
+                (6, 3, 2),
+                (14, 7, 3),
+                (30, 15, 4),
+                (62, 31, 5),
+                (126, 63, 6),
+                (190, 127, 6),
+                (254, 191, 6),
+            ] {
+                run.advance(ms * MS);
+                let flow = &run.flows[0];
+                assert_eq!((flow.progress, flow.backoff), (last * MS, backoff));
+            }
+        });
+    }
+
+    /// A receiver asks once for a packet that did not come, and again only after it came.
+    #[test]
+    fn what_is_missing_is_asked_for_once() {
+        with_run("scheme=none", |mut run, _| {
+            let mut answer = |number| {
+                let before = run.packets.len();
+                let data = Packet {
+                    id: 9,
+                    flow: 0,
+                    destination: 1,
+                    bytes: 1_062,
+                    ..Packet::of_link(Kind::Data, 0, number)
+                };
+                let id = run.packets.insert(data).unwrap();
+                run.receive_data(id);
+                let answered = run.packets.len() > before;
+                answered.then(|| (run.packets[id].kind, run.packets[id].number))
+            };
+            assert_eq!(answer(0), Some((Kind::Ack, 1)));
+            assert_eq!(answer(2), Some((Kind::Nak, 1)));
+            assert_eq!([answer(3), answer(4)], [None; 2]);
+            assert_eq!(answer(1), Some((Kind::Ack, 2)));
+            assert_eq!(answer(3), Some((Kind::Nak, 2)));
+            // One that came already was repeated in vain.
+            assert_eq!(answer(0), Some((Kind::Ack, 2)));
+        });
+    }
+
+    /// A flow that is asked to goes back, at once; an ACK alone does not say that anything is missing.
+    #[test]
+    fn a_flow_goes_back_when_it_is_asked_to() {
+        with_run("scheme=none", |mut run, _| {
+            // A microsecond: twelve packets, and no answer yet.
+            run.advance(1_000 * NS);
+            let flow = run.flows[0];
+            assert!(flow.next > 10 && flow.acked == 0);
+            let mut tell_of = |id, kind, number| {
+                let id = run.packets.insert(Packet {
+                    flow: 0,
+                    id,
+                    ..Packet::of_link(kind, 0, number)
+                });
+                run.receive(id.unwrap());
+                (run.flows[0].acked, run.flows[0].next)
+            };
+            let mut tell = |kind, number| tell_of(flow.id, kind, number);
+            assert_eq!(tell(Kind::Ack, 2), (2, flow.next));
+            assert_eq!(tell(Kind::Nak, 3), (3, 3));
+            // What it would repeat has arrived meanwhile.
+            assert_eq!(tell(Kind::Ack, 8), (8, 8));
+            // One that had its place before is no concern of it.
+            assert_eq!(tell_of(flow.id + 1, Kind::Ack, 10), (8, 8));
+        });
+    }
+
+    /// What a switch says of a flow that is finished makes no limiter: nothing would end that.
+    #[test]
+    fn a_finished_flow_is_told_nothing() {
+        for finished in [true, false] {
+            with_run("scheme=bcn", |mut run, _| {
+                run.advance(1);
+                run.flows[0].finished = finished;
+                let ends = run.flows[0].ends();
+                let far_above_its_aim = Feedback {
+                    offset_bytes: -64_000,
+                    delta_bytes: 0,
+                };
+                let id = run.packets.insert(Packet {
+                    flow: 0,
+                    id: run.flows[0].id,
+                    note: packed(far_above_its_aim),
+                    ..Packet::of_link(Kind::Cnm, 0, 7)
+                });
+                run.receive(id.unwrap());
+                let tag = if finished { UNTAGGED } else { 7 };
+                assert_eq!(run.control.tag(ends), Some(tag));
+            });
+        }
+    }
+}
