@@ -1,5 +1,5 @@
-//! A data centre: hosts, shared-memory switches, PFC, credits or tail drop, and congestion control, packet
-//! by packet.
+//! A data centre: hosts, switches with shared memory or as crossbars, PFC, credits or tail drop, and congestion
+//! control, packet by packet.
 
 pub mod auto;
 pub mod congestion;
@@ -58,7 +58,7 @@ pub struct Report {
     pub jain: f64,
     /// Data packets that hosts sent, those sent again included.
     pub data_packets: u64,
-    /// Data packets that did not fit: none with PFC.
+    /// Data packets that did not fit: none with PFC or credits.
     pub dropped_packets: u64,
     /// PFC frames that asked for a pause.
     pub pause_frames: u64,
