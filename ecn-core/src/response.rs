@@ -633,37 +633,6 @@ pub fn rate(ipd: u64, rmax_bytes_per_s: u64) -> u64 {
     quotient
 }
 
-/// The delay at which a rate is kept: Rmax/rate, rounded up so that the rate is not exceeded,
-/// within [1, 65536] packet times. A rate of 0 gives the highest delay.
-#[inline(always)]
-pub fn ipd_for_rate(rmax_bytes_per_s: u64, rate_bytes_per_s: u64) -> u64 {
-    const MOST: u64 = IPD_LIMIT << FRAC;
-    // Above 2^55 bytes per second the last bits of both do not matter.
-    let scale = if (rmax_bytes_per_s | rate_bytes_per_s) >> 55 != 0 {
-        9
-    } else {
-        0
-    };
-    let rmax = rmax_bytes_per_s >> scale;
-    let rate = rate_bytes_per_s >> scale;
-    let Some(rate) = NonZeroU64::new(rate) else {
-        return MOST;
-    };
-    let mut quotient = rmax / rate;
-    let mut rest = rmax % rate;
-    if quotient >= IPD_LIMIT {
-        return MOST;
-    }
-    let mut digit = 0;
-    while digit < FRAC / 8 {
-        rest <<= 8;
-        quotient = (quotient << 8) | (rest / rate);
-        rest %= rate;
-        digit += 1;
-    }
-    (quotient + (rest != 0) as u64).max(ONE)
-}
-
 /// What one echo says, and what the sender knows beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Feedback {

@@ -31,7 +31,7 @@
 //! pause (T7), so one that is held by pauses of its inputs does.
 //!
 //! Sources: "Congestion Detection in Lossless Networks" (SIGCOMM 2021) for the three states and the two
-//! signals; how exactly the pattern's end is judged is this project's, see `reference/tcd.md`, section 2.
+//! signals; how exactly the pattern's end is judged is this project's, see R in `ecn-sim/doc/sources.md`.
 //! Nothing happens by itself: a port is told when it is paused, when it goes on, and of each packet
 //! that it begins to send. One [`Port`] per egress port and priority (PFC) or virtual lane (credits).
 

@@ -7,7 +7,7 @@
 use ecn_core::fixed::{self, FRAC, LOG_FRAC, ONE};
 use ecn_core::response::{
     Feedback, Function, IPD_LIMIT, MAX_DECREASES, Policy, PolicyError, Ratio, Reaction, Round,
-    State, ipd_for_rate, marked, rate, unmarked,
+    State, marked, rate, unmarked,
 };
 use proptest::prelude::*;
 
@@ -471,15 +471,9 @@ fn rates_and_delays() {
         assert_eq!(rate(IPD_LIMIT << FRAC, rmax), rmax / 65536);
         assert_eq!(rate(u64::MAX, rmax), rmax / 65536);
         assert_eq!(rate(0, rmax), rmax);
-        assert_eq!(ipd_for_rate(rmax, rmax), ONE);
-        assert_eq!(ipd_for_rate(rmax, rmax + 1), ONE);
-        assert_eq!(ipd_for_rate(rmax, rmax / 4), 4 * ONE);
-        assert_eq!(ipd_for_rate(rmax, 0), IPD_LIMIT << FRAC);
-        assert_eq!(ipd_for_rate(rmax, 1), IPD_LIMIT << FRAC);
     }
     // Rmin = 1/256 of 1 GB/s is 3.90625 MB/s.
     assert_eq!(rate(256 * ONE, 1_000_000_000), 3_906_250);
-    assert_eq!(ipd_for_rate(1 << 63, 1 << 62), 2 * ONE);
 }
 
 #[test]
@@ -981,19 +975,6 @@ proptest! {
         let ipd = ipd.min((ONE as f64 / r1) as u64);
         let after = unmarked(&policy, marked(&policy, ipd), 1);
         prop_assert!(after + 4 + ipd / 50_000_000_000 >= ipd, "{after} {ipd}");
-    }
-
-    /// The rate of a delay and the delay of a rate: within one byte per second below.
-    #[test]
-    fn rate_of_delay_of_rate(rmax in 1u64..50_000_000_000, share in 1e-4..1.0f64) {
-        let wanted = ((rmax as f64 * share) as u64).max(rmax / 65536 + 1).min(rmax);
-        let ipd = ipd_for_rate(rmax, wanted);
-        // The smallest delay that does not exceed the rate.
-        let exact = u128::from(rmax) << FRAC;
-        prop_assert!(u128::from(ipd) * u128::from(wanted) >= exact);
-        prop_assert!(u128::from(ipd - 1) * u128::from(wanted) < exact || ipd == ONE);
-        let got = rate(ipd, rmax);
-        prop_assert!(got <= wanted && got + 1 >= wanted, "{got} {wanted}");
     }
 
     #[test]

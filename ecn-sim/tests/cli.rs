@@ -172,7 +172,7 @@ fn the_rig_is_simulated_where_it_cannot_run() {
     assert!(folder.path().join("rig-rates.svg").is_file());
 }
 
-/// Issue 5's command, smaller.
+/// README's incast, smaller.
 #[test]
 fn a_data_centre_prints_the_contract() {
     let words = "run fat-tree --set hosts=128 --set workload=incast --set senders=20 --set flow_size=100kB \

@@ -1,4 +1,4 @@
-//! `ecn design` from outside: the tables of hp-response.md, tables as files against the functions of
+//! `ecn design` from outside: the tables of HP's functions, tables as files against the functions of
 //! `ecn-core`, and random decrease functions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

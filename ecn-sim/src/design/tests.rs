@@ -1,4 +1,4 @@
-//! The design method against HP's closed forms (hp-response.md, sections 5 and 8).
+//! The design method against HP's closed forms (HPL-2002-359).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
@@ -120,7 +120,7 @@ fn what_lowers_no_rate_is_refused() {
     }
 }
 
-/// The functions that hp-response.md does not have, but that people may try.
+/// The functions that the papers do not have, but that people may try.
 const OTHERS: [&str; 8] = [
     "r - r^2/2",
     "r/(1+r)^2",

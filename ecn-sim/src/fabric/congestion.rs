@@ -311,8 +311,8 @@ pub(crate) fn pattern(scenario: &Scenario) -> Pattern {
     Pattern { turns, line, frame }
 }
 
-/// Random early detection of DCQCN's congestion point, on the instantaneous queue (dcqcn-timely.md,
-/// section 1, CP): no mark up to `kmin`, with a probability that rises to `pmax` up to `kmax`, all
+/// Random early detection of DCQCN's congestion point, on the instantaneous queue (V1, V2):
+/// no mark up to `kmin`, with a probability that rises to `pmax` up to `kmax`, all
 /// above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Red {

@@ -1,4 +1,4 @@
-//! Credit-based flow control of InfiniBand (tcd.md, section 6, CBFC): each port has a buffer for what
+//! Credit-based flow control of InfiniBand (CBFC): each port has a buffer for what
 //! comes by it, and tells the other end of the link how much that may send, in blocks. With several data lanes it
 //! has a buffer, credits and messages for each: what is said here of a port is of one of its lanes.
 //!

@@ -38,7 +38,7 @@ impl Finished {
     /// Was it held up by congestion that is not on its way (head-of-line blocking)?
     ///
     /// Its packets met queues that pauses (or missing credits) held up, and none that was long though nothing held it up.
-    /// With TCD the same is said of undetermined and congestion ports (tcd.md, section 1: an undetermined flow);
+    /// With TCD the same is said of undetermined and congestion ports (TCD's undetermined flows);
     /// this is known without it, from each queue since it began.
     pub const fn is_victim(&self) -> bool {
         self.flags & (HELD | CROSSES) == HELD

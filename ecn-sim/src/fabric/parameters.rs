@@ -72,11 +72,11 @@ pub struct Parameters {
     /// Poisson: the distribution of the flows' sizes.
     pub cdf: Cdf,
     /// Poisson: payload that is offered beside `load` in bursts of many hosts to one, as a share of the
-    /// hosts' links; 0 is none, and 0.02 is usual (`workloads.md`).
+    /// hosts' links; 0 is none, and 0.02 is usual (HPCC's studies).
     pub incast_load: Fraction,
-    /// Poisson: hosts of such a burst that send (`workloads.md`).
+    /// Poisson: hosts of such a burst that send (HPCC's studies).
     pub incast_senders: u32,
-    /// Poisson: what each of them sends (`workloads.md`).
+    /// Poisson: what each of them sends (HPCC's studies).
     pub incast_size: Size,
     /// Chain: time between two bursts.
     pub burst_gap: DurationText,

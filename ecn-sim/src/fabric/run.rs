@@ -676,7 +676,7 @@ impl<'a> Run<'a> {
         }
         if self.packets[id].mark == Mark::Undetermined {
             self.counts.undetermined_packets += 1;
-        } else if before < Mark::Congestion {
+        } else {
             self.counts.marked_packets += 1;
             if let Some(series) = &mut self.series {
                 series.mark();

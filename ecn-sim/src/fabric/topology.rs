@@ -178,7 +178,7 @@ fn row(switches: u32) -> impl Iterator<Item = (End, End)> {
 /// Switches of [`chain`].
 const CHAIN: u32 = 4;
 
-/// TCD's Fig. 2 (`tcd.md`, section 7; the roles are ours, the seed's labels being garbled):
+/// TCD's Fig. 2 (the roles are ours, as its labels could not be read):
 ///
 /// | host | at | role |
 /// |---|---|---|

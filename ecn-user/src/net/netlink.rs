@@ -309,12 +309,6 @@ impl Netlink {
         self.request(message, || format!("set interface {index} up"))
     }
 
-    /// Sets a device down.
-    pub fn set_down(&self, index: u32) -> Result<()> {
-        let message = Message::request(libc::RTM_SETLINK, 0).ifinfo(index, 0, UP);
-        self.request(message, || format!("set interface {index} down"))
-    }
-
     /// Changes the MTU.
     pub fn set_mtu(&self, index: u32, mtu: u32) -> Result<()> {
         let message = Message::request(libc::RTM_SETLINK, 0)

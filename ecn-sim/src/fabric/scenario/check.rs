@@ -208,9 +208,11 @@ impl Scenario {
             return Err(ModelError::new("link_delay", own.link_delay, reason));
         }
         if !(least..=most).contains(&own.buffer.bytes()) {
-            let reason = format!(
-                "{least} bytes per port (headroom {headroom} and two packets) to 64MB is allowed"
-            );
+            let of = match own.flow_control {
+                FlowControl::Cbfc => "two packets for each lane, in blocks of 64".to_owned(),
+                _ => format!("headroom {headroom} and two packets"),
+            };
+            let reason = format!("{least} bytes per port ({of}) to 64MB is allowed");
             return Err(ModelError::new("buffer", own.buffer, reason));
         }
         if own.alpha.numerator() == 0 || own.alpha.as_f64() > 64.0 {

@@ -22,7 +22,7 @@ keywords! {
     }
 }
 
-/// DCQCN's parameters, with the source of each default in `dcqcn-timely.md`.
+/// DCQCN's parameters, with the source of each default in `doc/sources.md`.
 ///
 /// Thresholds, timers and increases are those of V2's runs, which scale with the link's rate; how they are used, and `cnp_gap`,
 /// is V1's, V3's and the paper's, as V2 has another reaction point (no gap, alpha updated each `alpha_timer`). So they are a
@@ -263,7 +263,7 @@ impl Flow {
     }
 
     /// [`Flow::notified`] with TCD's marks: of undetermined ports only, the flow holds its rate till `rate_timer`
-    /// or `byte_counter` passed without another notification, and alpha is not raised (tcd.md, section 5, R).
+    /// or `byte_counter` passed without another notification, and alpha is not raised (R).
     pub fn notified_of(&mut self, rules: &Rules, now: Time, mark: Mark) {
         match mark {
             Mark::None => {}

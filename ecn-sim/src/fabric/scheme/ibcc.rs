@@ -1,5 +1,5 @@
 //! InfiniBand's congestion control (annex A10): which packets a switch marks, and how a source slows down by a
-//! table; also IB CC+TCD. `ibcc.md`.
+//! table; also IB CC+TCD. `doc/sources.md`.
 //!
 //! Every mark is answered at once (BECN), in the ACK. The source's timer is no event: what it does matters when the
 //! next packet is sent, and is worked out then.
@@ -23,7 +23,7 @@ keywords! {
     }
 }
 
-/// IB CC's parameters, with the source of each default in `ibcc.md`, section 5: those of the Omni-Path fabric
+/// IB CC's parameters, with the source of each default in `doc/sources.md`: those of the Omni-Path fabric
 /// manager's code (F).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -39,7 +39,7 @@ pub struct Parameters {
     /// Added to the table's index by a mark (F).
     pub ccti_increase: u32,
     /// Added by a notification of a flow that passed undetermined ports only, with TCD: none, it only starts the
-    /// timer again (tcd.md, section 5, R).
+    /// timer again (R).
     pub ccti_increase_undetermined: u32,
     /// Time after which the index falls by one, in units of 1.024 us (F).
     pub ccti_timer: u32,

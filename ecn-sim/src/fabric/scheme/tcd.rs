@@ -8,7 +8,7 @@ use crate::fabric::auto::Auto;
 use crate::model::ModelError;
 use crate::units::{DurationText, Fraction, Size};
 
-/// TCD's parameters, with the source of each default in `tcd.md`, section 3.
+/// TCD's parameters, with the source of each default in `doc/sources.md`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {

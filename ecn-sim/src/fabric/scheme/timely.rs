@@ -1,4 +1,4 @@
-//! TIMELY: a sender follows its round-trip times, by the authors' published code (V5 in `dcqcn-timely.md`), and
+//! TIMELY: a sender follows its round-trip times, by the authors' published code (V5 in `doc/sources.md`), and
 //! TIMELY+TCD.
 //!
 //! In floating point, unlike what a switch does: it is a host's engine. Only `+ - * /` and comparisons are used,
@@ -12,7 +12,7 @@ use crate::fabric::auto::Auto;
 use crate::model::ModelError;
 use crate::units::{DurationText, Fraction, Rate};
 
-/// TIMELY's parameters, with the source of each default in `dcqcn-timely.md`: V5's recommendations for a sender that
+/// TIMELY's parameters, with the source of each default in `doc/sources.md`: V5's recommendations for a sender that
 /// paces packet by packet, as here.
 ///
 /// The paper's are `ewma` 7/8 (from memory), `t_low` 50us, `t_high` 500us, for one completion per 16 to 64 kB.
@@ -172,7 +172,7 @@ impl Flow {
 
     /// An ACK is back `rtt` after its packet was sent.
     ///
-    /// With TCD the packet's mark decides where it says something (tcd.md, section 5, R): a flow that passed
+    /// With TCD the packet's mark decides where it says something (R): a flow that passed
     /// undetermined ports only holds its rate whatever the round-trip time does; one that passed a congested one
     /// falls whatever the gradient is, by `beta` for each `min_rtt` of such ACKs.
     pub fn acknowledged(&mut self, rules: &Rules, now: Time, rtt: Time, mark: Mark) {

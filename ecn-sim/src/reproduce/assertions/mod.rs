@@ -25,7 +25,7 @@ keywords! {
         Slides = "published S",
         /// In public reading notes.
         Notes = "published B",
-        /// In the seed: Barrass 2006 for BCN, Zhang et al. 2021 for TCD.
+        /// Where the scheme was published: Barrass 2006 for BCN, Zhang et al. 2021 for TCD.
         Seed = "S",
         /// Checked in public material on the scheme.
         Public = "V",
@@ -63,7 +63,7 @@ pub struct Measured {
 /// A statement, judged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Statement {
-    /// P1 to P24 and R1 to R9 of HP's; those of `bcn-qcn.md`, `tcd.md`, `ibcc.md` and `dcqcn-timely.md`.
+    /// P1 to P24 and R1 to R9 of HP's; B of BCN, Q of QCN, T of TCD, I of IB CC, D of DCQCN, M of TIMELY.
     pub id: String,
     /// Where it comes from.
     pub kind: Kind,

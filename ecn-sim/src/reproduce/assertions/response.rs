@@ -65,8 +65,8 @@ fn slide_roots(b: &Bench<'_>, buffer: u32) -> [Sample; 3] {
     })
 }
 
-/// Root use that counts as a tie of FIMD and AIMD at 5 and 6 slots: `hp-response.md`'s, whose model has
-/// the two within this there, and takes that as in line with the slide.
+/// Root use that counts as a tie of FIMD and AIMD at 5 and 6 slots, where the slide's lines
+/// nearly meet.
 const TIE: f64 = 0.02;
 
 fn r4(b: &Bench<'_>) -> Found {

@@ -29,7 +29,7 @@ pub(super) const FRAME: f64 = 1_062.0;
 pub(super) const PAUSE: f64 = 64.0;
 pub(super) const FRAME_US: f64 = FRAME / C * 1e6;
 
-/// Ports at 40 Gb/s that pause at 320 kB and go on at 318 kB (`tcd.md`, section 6).
+/// Ports at 40 Gb/s that pause at 320 kB and go on at 318 kB.
 pub(super) const PFC: &[&str] = &[
     "link_rate=40gbit",
     "thresholds=static",

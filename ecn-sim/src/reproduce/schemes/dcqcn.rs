@@ -1,4 +1,4 @@
-//! Statements about DCQCN: public simulators (V1 to V3 in `dcqcn-timely.md`), and what follows from the rules.
+//! Statements about DCQCN: public simulators (V1 to V3 in `doc/sources.md`), and what follows from the rules.
 
 use ecn_core::tcd::Mark;
 use rand::{Rng as _, SeedableRng as _};
@@ -299,7 +299,7 @@ fn victim(
     Ok(victims.map(|flow| f64::from(flow.marked)).sum())
 }
 
-/// The HPCC artifact's thresholds for 40 Gb/s (dcqcn-timely.md, section 1, CP): longer than the queues that a few
+/// The HPCC artifact's thresholds for 40 Gb/s (V2): longer than the queues that a few
 /// flows make by chance.
 pub(super) const V2: &[&str] = &["dcqcn.kmin=160kB", "dcqcn.kmax=640kB"];
 

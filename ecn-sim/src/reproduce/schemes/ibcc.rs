@@ -1,4 +1,4 @@
-//! Statements about IB CC (`ibcc.md`, section 6).
+//! Statements about IB CC.
 
 use ecn_core::fixed::ONE;
 use ecn_core::response::{Function, IPD_LIMIT, Policy, Ratio, marked};
@@ -325,7 +325,7 @@ fn reported(measured: Vec<Measured>, note: &str) -> Found {
     }
 }
 
-/// Parameters of the study by Gran, Reinemo et al. (`ibcc.md`, section 5, from memory).
+/// Parameters of the study by Gran, Reinemo et al. (from memory).
 const GRAN: [&str; 5] = [
     "scheme=ibcc",
     "ibcc.marking_threshold=15",

@@ -1,4 +1,4 @@
-//! Statements about TCD (`tcd.md`, section 8).
+//! Statements about TCD.
 
 mod bottleneck;
 mod cycles;

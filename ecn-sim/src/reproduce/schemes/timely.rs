@@ -1,4 +1,4 @@
-//! Statements about TIMELY: the authors' published code (V5 in `dcqcn-timely.md`).
+//! Statements about TIMELY: the authors' published code (V5 in `doc/sources.md`).
 
 use ecn_core::tcd::Mark;
 use rand::{Rng as _, SeedableRng as _};
