@@ -270,7 +270,10 @@ fn a_crossbar_blocks_what_goes_elsewhere() {
         slowdown(&crossbar)
     );
     assert_eq!(shared.head_of_line_victims, 0);
-    assert!(crossbar.finished[6].is_victim(), "{:?}", crossbar.finished);
+    // The others congest it themselves.
+    let victims = crossbar.finished.iter().filter(|flow| flow.is_victim());
+    let victims: Vec<u32> = victims.map(|flow| flow.id).collect();
+    assert_eq!(victims, [7], "{:?}", crossbar.finished);
 }
 
 /// 34.1 ms within 2 %, without a drop: two other simulators have 34.06 and 34.30.

@@ -1,6 +1,7 @@
 //! What a port does first, and what a run makes of its scenario.
 
 use super::*;
+use crate::engine::MS;
 use crate::fabric::packet::LINK_BYTES;
 use crate::fabric::switch::Threshold;
 
@@ -125,4 +126,23 @@ fn a_scheme_knows_its_network() {
     ] {
         assert_eq!(scenario(&settings).network(4, 2).buffer, buffer);
     }
+}
+
+/// Behind a packet for the same output one crosses the congestion there; one for another output is held up by it.
+#[test]
+fn a_crossbar_tells_who_is_held_up() {
+    with_run(&["switch=crossbar"], |mut run| {
+        run.root_bytes = 1_000;
+        run.ports[5].busy_until = MS;
+        let mut join = |out| {
+            let packet = Packet {
+                bytes: run.full as u16,
+                ..Packet::of_link(Kind::Data, 0, 0)
+            };
+            let id = run.packets.insert(packet).unwrap();
+            run.join(id, 4, out);
+            run.packets[id].flags
+        };
+        assert_eq!([join(5), join(5), join(6)], [0, CROSSES, HELD]);
+    });
 }
