@@ -155,7 +155,10 @@ impl Plan {
             for key in own.iter().filter(elsewhere) {
                 scenario.reset(key)?;
             }
-            scenario.check().map_err(ScenarioError::from)?;
+            crate::fabric::check(scenario).map_err(|error| match error {
+                RunError::Value(error) => CompareError::Scenario(error.into()),
+                error => CompareError::Schemes(error.to_string()),
+            })?;
         }
         Ok(Self {
             schemes: all,
@@ -264,19 +267,24 @@ fn with_scheme(base: &Scenario, text: &str) -> Result<Scenario, CompareError> {
     let tables = scenario.parameters.scheme.tables();
     let own = || keys.keys().filter_map(|key| key.split_once('.'));
     let own = || own().filter(|(table, _)| tables.contains(table));
+    let mut set = Vec::new();
     for setting in words {
-        let key = setting.split('=').next().unwrap_or_default();
+        let bad = |reason| CompareError::Schemes(format!("--schemes {text}: {reason}"));
+        let Some((key, _)) = setting.split_once('=') else {
+            return Err(bad(format!("KEY=VALUE is needed, not `{setting}`")));
+        };
+        let key = key.trim();
         let Some((table, _)) = own().find(|(_, known)| *known == key) else {
             let known: Vec<&str> = own().map(|(_, key)| key).collect();
-            let reason = match known[..] {
+            return Err(bad(match known[..] {
                 [] => format!("`{name}` has no parameters"),
-                _ => format!(
-                    "`{name}` has no parameter `{key}`: {}",
-                    suggestion(key, &known)
-                ),
-            };
-            return Err(CompareError::Schemes(reason));
+                _ => format!("`{name}` has no `{key}`: {}", suggestion(key, &known)),
+            }));
         };
+        if set.contains(&key) {
+            return Err(bad(format!("`{key}` is given twice")));
+        }
+        set.push(key);
         scenario.set_text(&format!("{table}.{setting}"))?;
     }
     Ok(scenario)

@@ -8,6 +8,7 @@ use std::str::FromStr as _;
 use serde::Deserialize;
 use toml::Table;
 
+use crate::fabric;
 use crate::keyword::suggestion;
 use crate::model::Model;
 use crate::network::{Description, Flow, Link};
@@ -67,11 +68,17 @@ pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     let bad = ScenarioError::Text;
     let file: File = toml::from_str(text).map_err(|error| {
         let reason = located(text, &error);
-        bad(match error.message() {
-            "missing field `rate`" => {
+        let message = error.message();
+        let unknown = message.strip_prefix("unknown field `");
+        let unknown = unknown.and_then(|rest| rest.split('`').next());
+        let keys = fabric::Scenario::of(fabric::Kind::FatTree).keys();
+        let of_another =
+            message == "missing field `rate`" || unknown.is_some_and(|key| keys.contains_key(key));
+        bad(match of_another {
+            true => {
                 format!("{reason}; or is it a data centre's, without `topology = \"custom\"`?")
             }
-            _ => reason,
+            false => reason,
         })
     })?;
     let all = |names: &[String]| -> Result<Vec<String>, ScenarioError> {

@@ -62,12 +62,18 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
         }
         scenario.set_text(setting)?;
     }
-    let schemes: Vec<_> = args.schemes.iter().map(|name| name.trim()).collect();
-    if schemes.contains(&"") {
+    let trimmed = |scheme: &String| {
+        scheme
+            .split(':')
+            .map(str::trim)
+            .collect::<Vec<_>>()
+            .join(":")
+    };
+    let schemes: Vec<String> = args.schemes.iter().map(trimmed).collect();
+    if schemes.iter().any(String::is_empty) {
         let reason = "--schemes: a name is missing between two commas";
         return Err(Error::usage(reason));
     }
-    let schemes: Vec<_> = schemes.into_iter().map(str::to_owned).collect();
     let plan = Plan::new(&scenario, &schemes, args.seeds)?;
     let output = Output::new(&args.out)?;
     let threads = args.threads.or_else(|| available_parallelism().ok());

@@ -4,6 +4,7 @@ mod live;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use live::Live;
 
@@ -48,6 +49,7 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     let files = match args.out.as_deref() {
         None => None,
         Some(folder) => {
+            fabric::check_run(&scenario, args.seed)?;
             let topology = scenario.topology().map_err(fabric::RunError::from)?;
             let several = scenario.parameters.priorities > 1;
             Some((Output::new(folder)?, topology, Columns { several }))
@@ -59,7 +61,11 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
         move || live.text()
     });
     let options = Options {
-        threads: args.threads,
+        // With more than there are cores they would wait for each other.
+        threads: available_parallelism().map_or(args.threads, |cores| {
+            args.threads
+                .min(u16::try_from(cores.get()).unwrap_or(u16::MAX))
+        }),
         series: files.is_some(),
         trace: false,
         watch: Some(Arc::clone(&live) as Arc<dyn Watch>),
@@ -291,7 +297,7 @@ fn shown(report: &Report) -> String {
     let goodput = Rate::from_bytes_per_s(report.goodput_bytes_per_s);
     let undetermined = match report.undetermined_packets {
         0 => String::new(),
-        packets => format!(" (undetermined {packets})"),
+        packets => format!(", undetermined {packets}"),
     };
     format!(
         "{}\n{} of {} flows finished, the last at {:.3} ms; goodput {}, Jain's index {:.3}\n\

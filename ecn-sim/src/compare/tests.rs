@@ -79,7 +79,11 @@ fn what_means_nothing_anywhere_is_refused() {
     assert!(near.contains("did you mean `cnp_gap`?"), "{near}");
     assert!(refused(&["none:cnp_gap=4us"], 1).contains("no parameters"));
     assert!(refused(&["dcqcn:cnp_gap=4 parsecs"], 1).contains("dcqcn.cnp_gap"));
-    assert!(refused(&["dcqcn:cnp_gap"], 1).contains("cnp_gap"));
+    assert!(refused(&["dcqcn:cnp_gap"], 1).contains("KEY=VALUE is needed"));
+    assert!(refused(&["dcqcn:"], 1).contains("KEY=VALUE is needed"));
+    assert!(refused(&["dcqcn:g=1/4:g=1/8"], 1).contains("`g` is given twice"));
+    assert!(refused(&["hp"], 1).contains("lipd/"));
+    assert!(refused(&["lipd/input:buffer=0"], 1).starts_with("hp.buffer = 0"));
 }
 
 /// A scheme beside itself with other parameters; those of TCD are known by their names, too.

@@ -122,6 +122,10 @@ impl Detection {
             Ok(Self::Tcd(policy, vec![tcd::Port::default(); ports], ibcc))
         };
         let (kmin, kmax) = scenario.red_thresholds(topology.fewest_ports());
+        if let Name::Dcqcn { .. } = own.scheme {
+            let checked = scenario.schemes.dcqcn.check_thresholds((kmin, kmax));
+            checked.map_err(|error| error.within("dcqcn"))?;
+        }
         Ok(match (own.scheme, *rules) {
             (Name::Dcqcn { tcd: false }, _) => {
                 let pmax = scenario.schemes.dcqcn.pmax;
@@ -149,8 +153,7 @@ impl Detection {
                 Self::Bcn(rules, points, streams())
             }
             (Name::Hp(_, marking), _) => {
-                let ports = (0..switches).map(|switch| topology.ports(switch).len());
-                let most = ports.max().unwrap_or_default() as u32;
+                let most = topology.most_ports();
                 if most > 255 {
                     let reason = format!(
                         "HP's marking counts for switches with up to 255 ports, and one has {most}"

@@ -91,6 +91,32 @@ pub fn check(scenario: &Scenario) -> Result<(), RunError> {
     Ok(())
 }
 
+/// Whether a run with this seed has any flow, too.
+///
+/// # Errors
+///
+/// As [`check`]; or no flow starts.
+pub fn check_run(scenario: &Scenario, seed: u64) -> Result<(), RunError> {
+    let topology = scenario.topology()?;
+    let run = run::Run::new(scenario, &topology, parts::Part::ALL, seed)?;
+    if run.has_flows() {
+        return Ok(());
+    }
+    Err(none_starts(scenario))
+}
+
+fn none_starts(scenario: &Scenario) -> RunError {
+    let own = &scenario.parameters;
+    let reason = match own.workload {
+        Workload::Poisson => format!(
+            "no flow starts within duration={}, at load={}",
+            own.duration, own.load
+        ),
+        _ => "no flow starts".to_owned(),
+    };
+    ModelError::new("workload", &own.workload, reason).into()
+}
+
 /// Runs a scenario.
 ///
 /// # Errors
@@ -108,15 +134,7 @@ pub fn run(
     let mut counts = parts::run(scenario, &topology, seed, options)?;
     let wall_s = begin.elapsed().as_secs_f64();
     if counts.flows_started == 0 {
-        let own = &scenario.parameters;
-        let reason = match own.workload {
-            Workload::Poisson => format!(
-                "no flow starts within duration={}, at load={}",
-                own.duration, own.load
-            ),
-            _ => "no flow starts".to_owned(),
-        };
-        return Err(ModelError::new("workload", &own.workload, reason).into());
+        return Err(none_starts(scenario));
     }
     let report = report(scenario, seed, &mut counts, wall_s, setup_s);
     Ok((report, counts))

@@ -125,7 +125,7 @@ pub struct Parameters {
     pub window: Auto<Size>,
     /// Tail drop: a flow that got no ACK for so long sends again what is not acknowledged;
     /// the time doubles up to 64 times as long while there is no progress. `auto`: 1 ms, or three round trips of an
-    /// idle network if that is more.
+    /// idle network and the longest queue if that is more.
     pub retransmit_after: Auto<DurationText>,
     /// Congestion control.
     pub scheme: scheme::Name,

@@ -310,7 +310,12 @@ impl<'a> Run<'a> {
             cnp_bytes: own.header + CNP_EXTRA,
             window: u32::try_from(window).unwrap_or(u32::MAX),
             retransmit_after: match own.retransmit_after {
-                Auto::Auto => (3 * network.idle_rtt).max(NS * 1_000_000),
+                Auto::Auto => {
+                    let tail = scenario.longest_tail(topology.most_ports());
+                    let waits = u128::from(tail) * 1_000_000_000_000
+                        / u128::from(own.link_rate.bytes_per_s());
+                    (3 * network.idle_rtt + waits as Time).max(NS * 1_000_000)
+                }
                 Auto::Is(time) => time.as_nanos() * NS,
             },
             delay: scenario.delay(),
@@ -336,6 +341,11 @@ impl<'a> Run<'a> {
         (run.data_time, run.ack_time) = (run.wire_time(frame), run.wire_time(run.ack_bytes));
         run.find_upcoming();
         Ok(run)
+    }
+
+    /// Whether a flow is to start.
+    pub const fn has_flows(&self) -> bool {
+        self.upcoming.is_some()
     }
 
     /// What happens before `until`. Stops at an error.

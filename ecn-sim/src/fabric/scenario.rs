@@ -375,13 +375,13 @@ impl Scenario {
     }
 
     /// The longest queue that one class at one port of a switch with so many gets, without flow control, bytes.
-    fn longest_tail(&self, ports: u32) -> u64 {
+    pub fn longest_tail(&self, ports: u32) -> u64 {
         let own = &self.parameters;
+        let pool = u128::from(own.buffer.bytes()) * u128::from(ports);
         match self.threshold() {
-            Threshold::Static(most) => most,
+            Threshold::Static(most) => most.min(pool as u64),
             // As long as alpha times what it leaves.
             Threshold::Dynamic(_) => {
-                let pool = u128::from(own.buffer.bytes()) * u128::from(ports);
                 let (n, d) = (own.alpha.numerator(), own.alpha.denominator());
                 (pool * u128::from(n) / (u128::from(n) + u128::from(d))) as u64
             }
@@ -500,8 +500,7 @@ impl Scenario {
         self.check()?;
         let topology = self.planned()?;
         let own = &self.parameters;
-        let ports = (0..topology.names.len() as u32).map(|switch| topology.ports(switch).len());
-        let ports = ports.max().unwrap_or_default() as u64;
+        let ports = u64::from(topology.most_ports());
         // Queues are counted in 32 bits.
         let most = u64::from(u32::MAX) / ports.max(1);
         if own.buffer.bytes() > most {

@@ -433,10 +433,18 @@ impl Topology {
         self.first_port[switch as usize]..self.first_port[switch as usize + 1]
     }
 
-    /// Ports of the switch that has the fewest.
+    /// Ports of the switch that has the fewest, of those that are on a way between hosts.
     pub fn fewest_ports(&self) -> u32 {
-        let ports = (0..self.names.len() as u32).map(|switch| self.ports(switch).len());
+        let used = self.in_use();
+        let switches = (0..).zip(used).filter(|(_, used)| *used);
+        let ports = switches.map(|(switch, _)| self.ports(switch).len());
         ports.min().unwrap_or_default() as u32
+    }
+
+    /// Ports of the switch that has the most.
+    pub fn most_ports(&self) -> u32 {
+        let ports = (0..self.names.len() as u32).map(|switch| self.ports(switch).len());
+        ports.max().unwrap_or_default() as u32
     }
 
     /// Which of its switch's ports a port is; 0 of a host's.

@@ -122,6 +122,24 @@ impl Parameters {
         )
     }
 
+    /// Checks thresholds, which may follow from a network.
+    ///
+    /// # Errors
+    ///
+    /// One is out of its range, by name.
+    pub fn check_thresholds(&self, (kmin, kmax): (u64, u64)) -> Result<(), ModelError> {
+        if kmin <= kmax && kmax <= u64::from(u32::MAX) {
+            return Ok(());
+        }
+        let (kmin, kmax) = (Size::from_bytes(kmin), Size::from_bytes(kmax));
+        if self.kmax == Auto::Auto {
+            let reason = format!("at most kmax, which is {kmax} here unless it is set, is allowed");
+            return Err(ModelError::new("kmin", kmin, reason));
+        }
+        let reason = format!("kmin, {kmin} here, up to 4294967295B is allowed");
+        Err(ModelError::new("kmax", kmax, reason))
+    }
+
     /// Checks what the types leave open.
     ///
     /// # Errors
@@ -162,16 +180,6 @@ impl Parameters {
         if min_rate > line.bytes_per_s() {
             let reason = format!("at most the links' rate, {line}, is allowed");
             return Err(ModelError::new("min_rate", self.min_rate, reason));
-        }
-        let (kmin, kmax) = self.thresholds(line, None);
-        if kmin > kmax || kmax > u64::from(u32::MAX) {
-            let (kmin, kmax) = (Size::from_bytes(kmin), Size::from_bytes(kmax));
-            if self.kmax == Auto::Auto {
-                let reason = format!("at most kmax, which is {kmax} unless it is set, is allowed");
-                return Err(ModelError::new("kmin", kmin, reason));
-            }
-            let reason = format!("kmin, {kmin}, up to 4294967295B is allowed");
-            return Err(ModelError::new("kmax", kmax, reason));
         }
         Ok(Rules {
             line: line.bytes_per_s(),

@@ -142,7 +142,7 @@ impl Parameters {
         let bytes = |key, size: Auto<Size>, at_10_gbit: u64| {
             let scaled = u128::from(line.bytes_per_s()) * u128::from(at_10_gbit) / 1_250_000_000;
             let packets = at_10_gbit / FRAME * u64::from(frame) / 2;
-            let size = size.or(Size::from_bytes((scaled as u64).max(packets)));
+            let size = size.or(Size::from_bytes((scaled as u64).max(packets).max(1_000)));
             let reason = "1kB to 1GB is allowed";
             let allowed = (1_000..=1_000_000_000).contains(&size.bytes());
             allowed

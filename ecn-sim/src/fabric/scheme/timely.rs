@@ -27,7 +27,7 @@ pub struct Parameters {
     pub delta: Auto<Rate>,
     /// Below this round-trip time the rate always rises (V5: 0 with per-packet pacing).
     pub t_low: DurationText,
-    /// Above this one it always falls. `auto`: 1 ms (V5), or five round trips of an idle network if that is more: else the rate
+    /// Above this one it always falls. `auto`: 1 ms (V5), or `t_low`, or five round trips of an idle network, if that is more: else the rate
     /// falls for ever on links that are slow or long.
     pub t_high: Auto<DurationText>,
     /// From so many falling round-trip times in a row on, the increase is `hai_factor` times as large (V5, V7).
@@ -92,12 +92,16 @@ impl Parameters {
             }
         }
         let second = DurationText::from_secs(1);
+        if self.t_low > second {
+            let reason = "at most 1s is allowed";
+            return Err(ModelError::new("t_low", self.t_low, reason));
+        }
+        let t_low = self.t_low.as_nanos() * NS;
         let t_high = match self.t_high {
-            Auto::Auto => (5 * idle_rtt).max(1_000_000 * NS),
+            Auto::Auto => (5 * idle_rtt).max(1_000_000 * NS).max(t_low),
             Auto::Is(time) if time <= second => time.as_nanos() * NS,
             Auto::Is(time) => return Err(ModelError::new("t_high", time, "at most 1s is allowed")),
         };
-        let t_low = self.t_low.as_nanos().saturating_mul(NS);
         if t_low > t_high {
             let t_high = DurationText::from_nanos(t_high / NS);
             let reason = format!("at most t_high, {t_high}, is allowed");

@@ -98,7 +98,7 @@ pub fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
     let mut points = vec![(0.0, 0.0)];
     for (line, [bytes, percent]) in table::points(file, ["bytes", "percent"])? {
         let last = points[points.len() - 1];
-        if points.len() == 1 && percent == 0.0 {
+        if points.len() == 1 && percent == 0.0 && bytes >= last.0 {
             points[0].0 = bytes;
         } else if bytes < last.0 || percent < last.1 {
             let what = format_args!(
@@ -176,10 +176,11 @@ mod tests {
             ("bytes,percent\n10,50\n20,40\n", "line 3: not monotone"),
             ("bytes,percent\n10,50\n", "100 percent"),
             ("bytes,percent\nten,50\n", "line 2: `ten`"),
+            ("100 0\n10 0\n20 100\n", "line 2: not monotone"),
             ("size,p\n10,50\n", "has to be bytes,percent, or numbers"),
             (
                 "10 1 0.5\n20 1 1\n",
-                "line 1: 3 values instead of bytes,percent",
+                "line 1: `10 1 0.5` instead of bytes,percent",
             ),
             ("10 .5\n20 1\n", "100 percent"),
             ("", "100 percent"),

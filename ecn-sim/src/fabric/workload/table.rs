@@ -13,7 +13,7 @@ pub fn at(line: u64, what: impl fmt::Display) -> String {
 fn lines(file: &Path) -> Result<Vec<(u64, String)>, String> {
     let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
     let text = text.trim_start_matches('\u{feff}');
-    let said = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
+    let said = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
     let lines = (1..).zip(text.lines()).filter(|(_, line)| said(line));
     Ok(lines.map(|(at, line)| (at, line.to_owned())).collect())
 }
@@ -75,12 +75,9 @@ pub fn points<const N: usize>(
             }
             continue;
         }
-        let texts: [&str; N] = texts.try_into().map_err(|texts: Vec<&str>| {
+        let texts: [&str; N] = texts.try_into().map_err(|_| {
             let header = header.join(",");
-            at(
-                line,
-                format_args!("{} values instead of {header}", texts.len()),
-            )
+            at(line, format_args!("`{text}` instead of {header}"))
         })?;
         let mut point = [0.0; N];
         for (value, text) in point.iter_mut().zip(texts) {

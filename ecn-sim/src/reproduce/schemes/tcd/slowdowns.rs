@@ -109,7 +109,7 @@ pub(super) fn t11(_: &Bench) -> Judged {
     Ok(Found {
         note: format!(
             "FCT slowdown on a fat tree of 16 hosts at 40 Gb/s: Poisson arrivals of Hadoop's sizes at a load of 0.4, and 0.2 in \
-            bursts of 12 hosts to one, 256 kB each. How TCD's marks are answered is from memory, and the factor is that of the \
+            bursts of 12 hosts to one, 256 kB each. How TCD's marks are answered is a rule of this project, and the factor is that of the \
             workload. DCQCN's thresholds by the HPCC artifact are 160 and 640 kB; seeds 1 to {SEEDS}, of TIMELY and IB CC 1 to \
             {FEW}."
         ),
