@@ -110,8 +110,13 @@ impl Snapshot {
 
     /// Share that a flow has of the rate of its last link, over `time`.
     pub fn flow_share(&self, network: &Network, flow: usize, time: Time) -> f64 {
-        let bytes = self.flow_packets[flow] * u64::from(network.flows[flow].packet_bytes);
+        let bytes = self.flow_bytes(network, flow);
         share(bytes, network, network.last_channel(flow), time)
+    }
+
+    /// Bytes of a flow that started on its last hop.
+    pub fn flow_bytes(&self, network: &Network, flow: usize) -> u64 {
+        self.flow_packets[flow] * u64::from(network.flows[flow].packet_bytes)
     }
 
     /// Share that a class has: the sum of its flows'.

@@ -165,6 +165,8 @@ pub struct Way {
     pub packet_bytes: u32,
     /// Index of its class in [`Network::classes`].
     pub class: u32,
+    /// Index of its sending host in [`Network::hosts`].
+    pub host: u32,
 }
 
 /// A network ready to run.
@@ -172,6 +174,8 @@ pub struct Way {
 pub struct Network {
     /// Names of the switches.
     pub switches: Vec<String>,
+    /// Names of the hosts.
+    pub hosts: Vec<String>,
     /// Slots in use per switch: its ports and one.
     pub slots: Vec<u32>,
     /// All directions of all links.
@@ -276,6 +280,7 @@ impl Network {
         }
         let mut network = Self {
             switches: switches.clone(),
+            hosts: hosts.clone(),
             sending: by_port(&ports, &channels, |channel| channel.sender),
             receiving: by_port(&ports, &channels, |channel| channel.receiver),
             slots: ports,
@@ -299,12 +304,19 @@ impl Network {
                     to: flow.to.clone(),
                 }
             })?;
-            network.add_flow(flow, &way, model)?;
+            let host = (from - switches.len()) as u32;
+            network.add_flow(flow, host, &way, model)?;
         }
         Ok(network)
     }
 
-    fn add_flow(&mut self, flow: &Flow, way: &[u32], model: &Model) -> Result<(), NetworkError> {
+    fn add_flow(
+        &mut self,
+        flow: &Flow,
+        host: u32,
+        way: &[u32],
+        model: &Model,
+    ) -> Result<(), NetworkError> {
         const LONGEST: Time = 10_000_000_000_000;
         let handed_over = model.switch == SwitchKind::Output;
         let first = self.hops.len() as u32;
@@ -383,6 +395,7 @@ impl Network {
             packet_time: self.hops[first as usize].transmission,
             packet_bytes: flow.packet_bytes,
             class: class as u32,
+            host,
         });
         Ok(())
     }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{MS, NS, Time};
-use crate::measure::{Record, Snapshot, Window, flows_of};
-use crate::network::Network;
-use crate::scenario::{Scenario, ScenarioError, Topology, Victim};
+use crate::measure::{Record, Snapshot, Window, flows_of, jain};
+use crate::network::{Channel, Network};
+use crate::scenario::{Bridge, Rig, Scenario, ScenarioError, Topology, Victim};
 use crate::simulation::{self, Options, SimulationError};
 
 /// One run, as `ecn sim run -j` prints it.
@@ -93,6 +93,20 @@ pub struct AnyWindow {
     pub links: BTreeMap<String, f64>,
     /// By class.
     pub classes: BTreeMap<String, ClassShare>,
+    /// Output queues only: those that flows wait in, by the link that they wait for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub queues: BTreeMap<String, QueueCounts>,
+}
+
+/// An output queue in a window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueueCounts {
+    /// Mean number of packets that waited.
+    pub mean_packets: f64,
+    /// Most packets that waited.
+    pub max_packets: u32,
+    /// Packets that found it full.
+    pub dropped_packets: u64,
 }
 
 /// A class in a window.
@@ -104,6 +118,20 @@ pub struct ClassShare {
     pub bytes_per_s: u64,
     /// Jain's index over its flows.
     pub jain: f64,
+    /// Output queues only: what counts by host.
+    #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
+    pub by_host: Option<HostShares>,
+}
+
+/// A class's hosts in a window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostShares {
+    /// What arrives of each, headers included, bytes per second.
+    pub hosts_bytes_per_s: BTreeMap<String, u64>,
+    /// Jain's index over them.
+    pub jain_hosts: f64,
+    /// Packets that were marked.
+    pub marked_packets: u64,
 }
 
 /// Why there is no report.
@@ -195,11 +223,14 @@ pub fn check(scenario: &Scenario, windows: &[(Time, Time)]) -> Result<Network, R
 }
 
 /// Before, while and after the victim is active, without the first ms of each; of a run in which that
-/// does not change, what follows its first fifth; of the rig, what follows its warm-up.
+/// does not change, what follows its first fifth; of the rig and of a bridge, what follows the warm-up.
 pub fn default_windows(scenario: &Scenario) -> Vec<(Time, Time)> {
     let end = scenario.duration();
-    if let Topology::Rig(rig) = &scenario.topology {
-        return vec![(rig.warm_up.as_nanos() * NS, end)];
+    match &scenario.topology {
+        Topology::Rig(Rig { warm_up, .. }) | Topology::Bridge(Bridge { warm_up, .. }) => {
+            return vec![(warm_up.as_nanos() * NS, end)];
+        }
+        _ => {}
     }
     if let Topology::Hp(hp) = &scenario.topology
         && let Victim::During(from, to) = hp.victim
@@ -256,7 +287,7 @@ impl Run {
             record,
             wall,
         } = self;
-        let hp = !matches!(scenario.topology, Topology::Described { .. });
+        let hp = matches!(scenario.topology, Topology::Hp(_) | Topology::Rig(_));
         let windows = record.windows.iter().map(|window| {
             if hp {
                 WindowReport::Hp(hp_window(network, window))
@@ -344,39 +375,77 @@ pub fn hp_window(network: &Network, window: &Window) -> HpWindow {
 
 fn any_window(network: &Network, window: &Window) -> AnyWindow {
     let time = window.to - window.from;
+    let counts = &window.counts;
     let mut used = vec![false; network.channels.len()];
     for hop in &network.hops {
         used[hop.channel as usize] = true;
     }
-    let links = network
-        .channels
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| used[*index]);
+    let links = || {
+        let channels = network.channels.iter().enumerate();
+        channels.filter(|(index, _)| used[*index])
+    };
+    let of_output = |(index, _): &(usize, &Channel)| counts.waited_ns.get(*index).is_some();
+    let queues = links()
+        .filter(of_output)
+        .filter(|(_, channel)| channel.sender.is_some());
     let classes = network.classes.iter().enumerate().map(|(class, name)| {
         let bytes: u64 = flows_of(network, class)
-            .map(|flow| {
-                window.counts.flow_packets[flow] * u64::from(network.flows[flow].packet_bytes)
-            })
+            .map(|flow| counts.flow_bytes(network, flow))
             .sum();
         let share = ClassShare {
-            share: window.counts.class_share(network, class, time),
-            bytes_per_s: (bytes as f64 / (time as f64 * 1e-12)) as u64,
-            jain: window.counts.class_jain(network, class),
+            share: counts.class_share(network, class, time),
+            bytes_per_s: per_s(bytes, time),
+            jain: counts.class_jain(network, class),
+            by_host: (!counts.waited_ns.is_empty()).then(|| host_shares(network, window, class)),
         };
         (name.clone(), share)
     });
     AnyWindow {
         from_ms: ms(window.from),
         to_ms: ms(window.to),
-        links: links
+        links: links()
             .map(|(index, channel)| {
                 (
                     channel.name.clone(),
-                    window.counts.channel_share(network, index, time),
+                    counts.channel_share(network, index, time),
                 )
             })
             .collect(),
         classes: classes.collect(),
+        queues: queues
+            .map(|(index, channel)| {
+                let queue = QueueCounts {
+                    mean_packets: counts.waited_ns[index] as f64 / (time / NS).max(1) as f64,
+                    max_packets: window.line_peaks.get(index).copied().unwrap_or_default(),
+                    dropped_packets: counts.dropped[index],
+                };
+                (channel.name.clone(), queue)
+            })
+            .collect(),
+    }
+}
+
+fn per_s(bytes: u64, time: Time) -> u64 {
+    (bytes as f64 / (time as f64 * 1e-12)) as u64
+}
+
+fn host_shares(network: &Network, window: &Window, class: usize) -> HostShares {
+    let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
+    for flow in flows_of(network, class) {
+        *bytes.entry(network.flows[flow].host).or_default() +=
+            window.counts.flow_bytes(network, flow);
+    }
+    HostShares {
+        jain_hosts: jain(bytes.values().map(|&bytes| bytes as f64)),
+        hosts_bytes_per_s: bytes
+            .into_iter()
+            .map(|(host, bytes)| {
+                let name = network.hosts[host as usize].clone();
+                (name, per_s(bytes, window.to - window.from))
+            })
+            .collect(),
+        marked_packets: flows_of(network, class)
+            .map(|flow| window.counts.flow_marked[flow])
+            .sum(),
     }
 }

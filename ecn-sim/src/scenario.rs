@@ -1,4 +1,7 @@
-//! What is simulated: HP's Fig. 1 (`hp`), the Linux rig (`rig`), or a network that a TOML file describes.
+//! What is simulated: HP's Fig. 1 (`hp`), the Linux rig (`rig`), a bridge of hosts (`bridge`), or a network
+//! that a TOML file describes.
+
+mod bridge;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,6 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+pub use self::bridge::{Bridge, Moment};
 use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
@@ -193,6 +197,14 @@ fn check_duration(duration: DurationText) -> Result<(), ModelError> {
     Err(ModelError::new("duration", duration, reason))
 }
 
+fn check_warm_up(warm_up: DurationText, duration: DurationText) -> Result<(), ModelError> {
+    if warm_up < duration {
+        return Ok(());
+    }
+    let reason = format!("less than the duration, {duration}, is allowed");
+    Err(ModelError::new("warm_up", warm_up, reason))
+}
+
 /// The Linux rig, `ecn rig run`: Fig. 1 as bridges. What can be chosen of it beside the [`Model`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -256,10 +268,7 @@ impl Rig {
     pub fn describe(&self) -> Result<Description, ModelError> {
         within("local", self.local, 0..=250)?;
         within("remote", self.remote, 0..=250)?;
-        if self.warm_up.as_nanos() >= self.duration.as_nanos() {
-            let reason = format!("less than the duration, {}, is allowed", self.duration);
-            return Err(ModelError::new("warm_up", self.warm_up, reason));
-        }
+        check_warm_up(self.warm_up, self.duration)?;
         Fig1 {
             local: self.local,
             remote: self.remote,
@@ -386,6 +395,8 @@ pub enum Topology {
     Hp(Hp),
     /// Fig. 1 as the Linux rig.
     Rig(Rig),
+    /// One bridge.
+    Bridge(Bridge),
     /// From a file.
     Described {
         /// The network.
@@ -416,6 +427,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         "rig",
         "the Linux rig of `ecn rig run`: Fig. 1 as bridges, with their delays",
     ),
+    (
+        "bridge",
+        "a Linux bridge: hosts, each at its own port, send to one receiver",
+    ),
 ];
 
 impl Scenario {
@@ -437,11 +452,21 @@ impl Scenario {
         }
     }
 
+    /// A Linux bridge with its default values.
+    pub fn bridge() -> Self {
+        Self {
+            name: "bridge".to_owned(),
+            topology: Topology::Bridge(Bridge::default()),
+            model: Bridge::model(),
+        }
+    }
+
     /// A built-in scenario by name.
     pub fn built_in(name: &str) -> Option<Self> {
         match name {
             "hp" => Some(Self::hp()),
             "rig" => Some(Self::rig()),
+            "bridge" => Some(Self::bridge()),
             _ => None,
         }
     }
@@ -451,6 +476,7 @@ impl Scenario {
         let duration = match &self.topology {
             Topology::Hp(hp) => hp.duration,
             Topology::Rig(rig) => rig.duration,
+            Topology::Bridge(bridge) => bridge.duration,
             Topology::Described { duration, .. } => *duration,
         };
         duration.as_nanos().saturating_mul(NS)
@@ -465,6 +491,7 @@ impl Scenario {
         Ok(match &self.topology {
             Topology::Hp(hp) => Cow::Owned(hp.describe()?),
             Topology::Rig(rig) => Cow::Owned(rig.describe()?),
+            Topology::Bridge(bridge) => Cow::Owned(bridge.describe()?),
             Topology::Described {
                 description,
                 duration,
@@ -572,6 +599,7 @@ impl Scenario {
         match &self.topology {
             Topology::Hp(hp) => all.extend(table(hp)),
             Topology::Rig(rig) => all.extend(table(rig)),
+            Topology::Bridge(bridge) => all.extend(table(bridge)),
             Topology::Described { duration, .. } => {
                 all.insert("duration".into(), Value::String(duration.to_string()));
             }
@@ -608,6 +636,11 @@ impl Scenario {
             }
             Topology::Rig(rig) => {
                 *rig = all
+                    .try_into()
+                    .map_err(|e: toml::de::Error| reason(e.message()))?;
+            }
+            Topology::Bridge(bridge) => {
+                *bridge = all
                     .try_into()
                     .map_err(|e: toml::de::Error| reason(e.message()))?;
             }

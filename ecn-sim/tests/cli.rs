@@ -612,6 +612,13 @@ fn bad_input_is_refused() {
         (vec!["run", "rig", "--set", "mark_at=arival"], "`arrival`"),
         (vec!["run", "rig", "--set", "local=251"], "local = 251"),
         (vec!["run", "rig", "--set", "flows=3"], "`flows`"),
+        (vec!["run", "bridge", "--set", "hosts=251"], "hosts = 251"),
+        (vec!["run", "bridge", "--set", "warm_up=9s"], "warm_up = 9s"),
+        (vec!["run", "bridge", "--set", "leave=soon"], "leave = soon"),
+        (
+            vec!["run", "bridge", "--set", "stagger=1s"],
+            "stagger = 1s: the last of 10 flows",
+        ),
         (
             vec!["run", "rig", "--set", "response=table:x"],
             "the papers only",

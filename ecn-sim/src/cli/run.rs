@@ -132,9 +132,21 @@ fn shown(report: &RunReport) -> String {
                 for (class, share) in &w.classes {
                     put(&format!("class {class}"), Some(share.share));
                     put(&format!("Jain's index, {class}"), Some(share.jain));
+                    if let Some(hosts) = &share.by_host {
+                        let row = format!("Jain's index of hosts, {class}");
+                        put(&row, Some(hosts.jain_hosts));
+                    }
                 }
-                for (link, share) in &w.links {
+                // Of a bridge its ports; a host's link is the flows that it carries.
+                let shown = |link: &str| w.queues.is_empty() || w.queues.contains_key(link);
+                for (link, share) in w.links.iter().filter(|(link, _)| shown(link)) {
                     put(&format!("link {link}"), Some(*share));
+                }
+                for (link, queue) in &w.queues {
+                    let row = |what: &str| format!("queue of {link}, {what}");
+                    put(&row("mean (packets)"), Some(queue.mean_packets));
+                    put(&row("most"), Some(queue.max_packets.into()));
+                    put(&row("drops"), Some(queue.dropped_packets as f64));
                 }
             }
         }

@@ -1,0 +1,169 @@
+//! One Linux bridge: hosts with a port each, and all of their flows to one receiver.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Rig, check_duration, check_warm_up, within};
+use crate::keyword::nearest;
+use crate::model::{LONGEST_DELAY, Model, ModelError};
+use crate::network::{Description, Flow, Link};
+use crate::serde_as_text;
+use crate::units::{DurationText, Rate};
+
+/// When something happens, if it does: `off`, or a time since the start of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Moment {
+    /// It does not.
+    #[default]
+    Off,
+    /// Then.
+    At(DurationText),
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(time) => time.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        text.parse()
+            .map(Self::At)
+            .map_err(
+                |error: crate::units::UnitError| match nearest(text, ["off"]) {
+                    Some(word) => format!("did you mean `{word}`?"),
+                    None => format!("off, or a time such as 3s is allowed; {error}"),
+                },
+            )
+    }
+}
+
+serde_as_text!(Moment);
+
+/// A bridge of hosts that send to one receiver. What can be chosen of it beside the [`Model`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bridge {
+    /// Hosts that send, each at a port of its own.
+    pub hosts: u32,
+    /// Flows of each.
+    pub flows: u32,
+    /// Rate of the receiver's port.
+    pub port_rate: Rate,
+    /// Rate of the hosts' links: what a flow that is not limited sends at, and of what `rmin` and
+    /// `initial_rate` are fractions.
+    pub link_rate: Rate,
+    /// Propagation delay of every link.
+    pub link_delay: DurationText,
+    /// Size of a data packet, header included.
+    pub packet_bytes: u32,
+    /// Flows start this long after each other; 0s: all at once.
+    pub stagger: DurationText,
+    /// When all flows but the first stop.
+    pub leave: Moment,
+    /// Time before the measurement.
+    pub warm_up: DurationText,
+    /// Length of the run, warm-up included.
+    pub duration: DurationText,
+}
+
+impl Default for Bridge {
+    fn default() -> Self {
+        let rate = Rate::from_bytes_per_s(12_500_000).unwrap_or(Rate::MAX);
+        Self {
+            hosts: 10,
+            flows: 1,
+            port_rate: rate,
+            link_rate: rate,
+            link_delay: DurationText::from_nanos(0),
+            packet_bytes: 1514,
+            stagger: DurationText::from_micros(100),
+            leave: Moment::Off,
+            warm_up: DurationText::from_secs(2),
+            duration: DurationText::from_secs(8),
+        }
+    }
+}
+
+/// Names.
+const BRIDGE: &str = "bridge";
+const RECEIVER: &str = "receiver";
+const PORT: &str = "port";
+const CLASS: &str = "controlled";
+
+impl Bridge {
+    /// As the [`Rig`].
+    pub(super) fn model() -> Model {
+        Rig::model()
+    }
+
+    /// The hosts `h1`.. and the `receiver`, whose port's queue is the one that fills.
+    ///
+    /// # Errors
+    ///
+    /// A number out of its range.
+    pub fn describe(&self) -> Result<Description, ModelError> {
+        within("hosts", self.hosts, 1..=250)?;
+        within("flows", self.flows, 1..=10_000)?;
+        within("packet_bytes", self.packet_bytes, 64..=1_000_000)?;
+        check_duration(self.duration)?;
+        check_warm_up(self.warm_up, self.duration)?;
+        if self.link_delay.as_nanos() > LONGEST_DELAY.as_nanos() {
+            let reason = format!("at most {LONGEST_DELAY} is allowed");
+            return Err(ModelError::new("link_delay", self.link_delay, reason));
+        }
+        let count = u64::from(self.hosts) * u64::from(self.flows);
+        let last = self.stagger.as_nanos().saturating_mul(count - 1);
+        let stop = match self.leave {
+            Moment::Off => None,
+            Moment::At(time) => Some(time),
+        };
+        let end = stop.unwrap_or(self.duration).min(self.duration);
+        if last >= end.as_nanos() {
+            let reason = format!("the last of {count} flows has to start before {end}");
+            return Err(ModelError::new("stagger", self.stagger, reason));
+        }
+        let link = |name: &str, from: &str, to: &str, rate| Link {
+            name: name.to_owned(),
+            between: [from.to_owned(), to.to_owned()],
+            rate,
+            delay: self.link_delay,
+        };
+        let hosts: Vec<String> = (1..=self.hosts).map(|n| format!("h{n}")).collect();
+        let mut description = Description {
+            switches: vec![BRIDGE.into()],
+            hosts: vec![RECEIVER.into()],
+            links: vec![link(PORT, BRIDGE, RECEIVER, self.port_rate)],
+            flows: Vec::new(),
+        };
+        for host in &hosts {
+            let to_bridge = link(host, host, BRIDGE, self.link_rate);
+            description.links.push(to_bridge);
+        }
+        // Each host's first flow, then each host's second: who starts first is no host's advantage.
+        for number in 0..count {
+            let start = DurationText::from_nanos(self.stagger.as_nanos() * number);
+            description.flows.push(Flow {
+                class: CLASS.to_owned(),
+                from: hosts[(number % u64::from(self.hosts)) as usize].clone(),
+                to: RECEIVER.to_owned(),
+                start,
+                stop: stop.filter(|_| number > 0),
+                packet_bytes: self.packet_bytes,
+            });
+        }
+        description.hosts.extend(hosts);
+        Ok(description)
+    }
+}
