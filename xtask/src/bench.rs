@@ -13,15 +13,19 @@ use crate::{setup, step};
 /// What `bench` is told.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What is measured: the simulator, or the programs in this kernel (root)
+    /// What is measured: the simulator; the programs in this kernel (root); control on a bridge (root)
     #[arg(value_enum, default_value = "simulator")]
     what: What,
+    /// Options of `bench bridge`, see `cargo xtask bench bridge --help`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum What {
     Simulator,
     Datapath,
+    Bridge,
 }
 
 /// A benchmark: its group is the unit of its throughput, its name `MODEL-VARIANT`: an event queue, or a number
@@ -48,7 +52,37 @@ pub fn bench(args: Args, permission: Permission) -> Result<ExitCode> {
     match args.what {
         What::Simulator => simulator(),
         What::Datapath => datapath(permission),
+        What::Bridge => bridge(&args.words, permission),
     }
+}
+
+/// Control on a bridge; its own options are passed on.
+fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
+    let only_says = ["--help", "-h", "--list"]
+        .iter()
+        .any(|word| words.iter().any(|w| w == word));
+    if !only_says {
+        if !is_root() {
+            return Err(Lacks("namespaces and programs are only for root".into()).into());
+        }
+        build_ebpf::build(&setup::bpf(permission)?, false)?;
+        let mut command = cargo();
+        command.args(["build", "--release", "-p", "ecn-user"]);
+        step::run("the ecn command", &mut command)?;
+    }
+    let mut command = cargo();
+    command
+        .args(["bench", "-q", "-p", "ecn-tests", "--bench", "bridge", "--"])
+        .args(words)
+        .env("ECN_BENCH_OUT", root().join("target/bench"));
+    step::say(&step::shown(&command));
+    // Its table is what was asked for: it goes to stdout.
+    let status = command.status()?;
+    Ok(match status.code() {
+        Some(0) => ExitCode::SUCCESS,
+        Some(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        None => ExitCode::FAILURE,
+    })
 }
 
 /// The programs, in namespaces of their own: its tables, and JSON and SVG in `target/bench`.

@@ -1,0 +1,557 @@
+//! A run of a row: everything made, measured, and taken away again.
+
+use std::{
+    collections::BTreeMap,
+    process::Command,
+    sync::atomic::Ordering::Relaxed,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use ecn_tests::lab::{FRAME, Lab};
+use ecn_user::rig::traffic::check_congestion_control;
+use serde_json::{Value, json};
+
+use super::{
+    Args,
+    agent::{Agent, Setup},
+    load::{How, Kind, Load, PAYLOAD},
+    meters::{self, Cost, Meter, Sample, Sampler, Watch},
+    rows::{HOSTS, PING, Row, SERVER, SINK, Special, VOICE},
+    web::Web,
+};
+
+/// What is not measured.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// How long the agent is watched after many connections.
+const AFTER: Duration = Duration::from_secs(10);
+/// Packets in the port's queue.
+const QUEUE: u32 = 100;
+/// What a full port carries of its rate as UDP payload.
+const FULL: f64 = PAYLOAD as f64 / FRAME as f64;
+
+/// What controls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Control {
+    /// Nothing: a pfifo.
+    None,
+    /// The agent, endpoints at all hosts.
+    Ecn,
+    /// At the port, a class for each host that may borrow from the others.
+    Htb,
+    /// At the port, below its class.
+    FqCodel,
+    /// At the port, below its class.
+    Cake,
+}
+
+/// A measured row; what does not apply is left out.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    row: String,
+    control: Control,
+    /// Port's rate, bytes per second; 0 without a shaper.
+    rate: u64,
+    values: BTreeMap<&'static str, f64>,
+    hosts: Vec<f64>,
+}
+
+/// Names above [`Outcome::line`].
+pub const HEAD: &str = "row                control    %rate  %full   Jain  queue   max  drops/s host-dr/s ping50 ping99  lost%  agent  MB   CE%  CPU  more";
+
+impl Outcome {
+    fn value(&self, name: &str) -> f64 {
+        self.values.get(name).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Medians of several runs.
+    pub fn median(runs: Vec<Self>) -> Option<Self> {
+        let mut median = runs.first()?.clone();
+        for (name, value) in &mut median.values {
+            let all = runs.iter().filter_map(|run| run.values.get(name).copied());
+            *value = middle(all.collect());
+        }
+        for n in 0..median.hosts.len() {
+            let all = runs.iter().filter_map(|run| run.hosts.get(n).copied());
+            median.hosts[n] = middle(all.collect());
+        }
+        Some(median)
+    }
+
+    /// For people.
+    pub fn line(&self) -> String {
+        let v = |name: &str| self.value(name);
+        let control = format!("{:?}", self.control).to_lowercase();
+        let mut line = format!(
+            "{:<18} {control:<9} {:>6.1} {:>6.1} {:>6.3} {:>6.1} {:>5.0} {:>8.0} {:>8.0} {:>6.2} {:>6.2} {:>6.1} {:>6.2} {:>4.0} {:>5.1} {:>4.2} ",
+            self.row,
+            v("rate_percent"),
+            v("full_percent"),
+            v("jain"),
+            v("queue_mean_packets"),
+            v("queue_max_packets"),
+            v("drops_per_s"),
+            v("host_drops_per_s"),
+            v("ping_p50_ms"),
+            v("ping_p99_ms"),
+            v("ping_lost_percent"),
+            v("agent_cores"),
+            v("agent_mb"),
+            v("ce_percent"),
+            v("machine_cores"),
+        );
+        for (name, value) in &self.values {
+            if !COLUMNS.contains(name) {
+                line += &format!(" {name} {value:.2}");
+            }
+        }
+        let hosts: Vec<String> = self.hosts.iter().map(|m| format!("{m:.1}")).collect();
+        if hosts.len() > 1 {
+            line += &format!(" hosts {}", hosts.join(" "));
+        }
+        line.replace("NaN", "  -")
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let control = format!("{:?}", self.control).to_lowercase();
+        let thousandth = |value: f64| (value * 1000.0).round() / 1000.0;
+        let values = self.values.iter();
+        let values: serde_json::Map<_, _> = values
+            .map(|(name, value)| ((*name).to_owned(), json!(thousandth(*value))))
+            .collect();
+        let hosts: Vec<f64> = self.hosts.iter().copied().map(thousandth).collect();
+        let mut row = json!({"row": self.row, "control": control, "rate_bytes_per_s": self.rate,
+            "host_mbit_per_s": hosts});
+        row.as_object_mut().expect("an object").extend(values);
+        row
+    }
+}
+
+/// Those of [`Outcome::line`]'s own columns.
+const COLUMNS: [&str; 14] = [
+    "rate_percent",
+    "full_percent",
+    "jain",
+    "queue_mean_packets",
+    "queue_max_packets",
+    "drops_per_s",
+    "host_drops_per_s",
+    "ping_p50_ms",
+    "ping_p99_ms",
+    "ping_lost_percent",
+    "agent_cores",
+    "agent_mb",
+    "ce_percent",
+    "machine_cores",
+];
+
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Jain's index.
+fn jain(values: &[f64]) -> f64 {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|value| value * value).sum();
+    sum * sum / (values.len() as f64 * squares)
+}
+
+/// What is counted at a moment.
+struct Look {
+    at: Instant,
+    bytes: Vec<u64>,
+    host_drops: u64,
+    agent_cpu: Duration,
+    machine: (u64, u64),
+    marked: u64,
+    hook_drops: u64,
+    departed: u64,
+    web: u64,
+}
+
+/// Runs a row.
+///
+/// # Errors
+///
+/// Why it cannot be.
+pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> {
+    for flow in &row.flows {
+        if let Kind::Tcp(name) = flow.kind {
+            check_congestion_control(name).map_err(|error| error.to_string())?;
+        }
+    }
+    let rate = match row.rate {
+        Some(rate) => rate.parse().map_err(|error| format!("{rate}: {error}"))?,
+        None => args.rate,
+    };
+    let rate_bytes = rate.bytes_per_s();
+    let link = match args.link_rate {
+        Some(link) => link.bytes_per_s(),
+        None if row.shaped.is_empty() => 10_000_000_000 / 8,
+        None => rate_bytes * row.link,
+    };
+    let lab = if row.super_packets {
+        Lab::with_super_packets(HOSTS)
+    } else {
+        Lab::new(HOSTS)
+    };
+    for &host in &row.shaped {
+        shape(&lab, host, rate_bytes, control)?;
+    }
+    if !row.shaped.is_empty() {
+        // As a wire: at the bridge a packet is no longer its socket's.
+        let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+        let set = lab.switch.run(|| std::fs::write(path, "1"));
+        if set.is_err() {
+            eprintln!(
+                "no br_netfilter: sockets wait for their packets until the port has sent them"
+            );
+        }
+    }
+    let folder = std::env::temp_dir().join(format!("ecn-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let agent = if control == Control::Ecn {
+        let setup = Setup {
+            ecn: args.ecn(),
+            link_rate: format!("{}bit", link * 8),
+            enforcement: args.enforcement.clone(),
+            keys: args.keys.clone(),
+            endpoints: (0..HOSTS)
+                .filter(|host| !row.without.contains(host))
+                .collect(),
+        };
+        Some(Agent::start(&setup, &lab, &folder)?)
+    } else {
+        None
+    };
+    let result = measure(row, control, args, &lab, rate_bytes, link, agent.as_ref());
+    if let Some(agent) = agent {
+        if args.log {
+            eprintln!("{}", agent.said());
+        }
+        agent.stop();
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+    Ok(result)
+}
+
+fn measure(
+    row: &Row,
+    control: Control,
+    args: &Args,
+    lab: &Lab,
+    rate: u64,
+    link: u64,
+    agent: Option<&Agent>,
+) -> Outcome {
+    let how = How {
+        nic_bytes_per_s: link,
+        sndbuf: args.sndbuf,
+    };
+    let load = Load::open(lab, &row.flows, how);
+    let ping = Meter::ping(&lab.hosts[PING], &lab.hosts[SINK]);
+    let voice = row
+        .voice
+        .then(|| Meter::voice(&lab.hosts[VOICE], &lab.hosts[SINK]));
+    let port = lab.hosts[SINK].port.as_str();
+    let watch = agent.map(|agent| Watch::start(agent.pid()));
+    let look = |web: Option<&Web>| Look {
+        at: Instant::now(),
+        bytes: load
+            .shared
+            .counts
+            .iter()
+            .map(|count| count.bytes.load(Relaxed))
+            .collect(),
+        host_drops: meters::host_drops(lab),
+        agent_cpu: agent.map_or(Duration::ZERO, |agent| meters::process_cpu(agent.pid())),
+        machine: meters::machine_cpu(),
+        marked: agent.map_or(0, |agent| agent.port(port, &["marked_packets"])),
+        hook_drops: agent.map_or(0, |agent| agent.port(port, &HOOK_DROPS)),
+        departed: lab.qdisc(SINK).packets,
+        web: web.map_or(0, Web::bytes),
+    };
+    let measures = |on: bool, web: Option<&Web>| {
+        if let Some(web) = web {
+            web.measure(on);
+        }
+        ping.measure(on);
+        if let Some(voice) = &voice {
+            voice.measure(on);
+        }
+        load.shared.measures.store(on, Relaxed);
+    };
+    // Addresses are known, paths are warm.
+    sleep(Duration::from_millis(200));
+    let hook_drops = agent.map_or(0, |agent| agent.port(port, &HOOK_DROPS));
+    let start_ns = load.start();
+    let start = Instant::now();
+    let sampler = Sampler::start(lab, SINK, load.shared.clone(), start_ns);
+    let clients = |late: bool| match row.special {
+        Special::Web {
+            clients,
+            bytes,
+            after,
+        } if after == late => {
+            let (server, client) = (&lab.hosts[SERVER], &lab.hosts[SINK]);
+            Some(Web::start(server, client, clients, bytes))
+        }
+        _ => None,
+    };
+    let early = clients(false);
+    sleep(WARM_UP.saturating_sub(start.elapsed()));
+    let web = early.or_else(|| clients(true));
+    let before = look(web.as_ref());
+    let from_ns = start.elapsed().as_nanos() as u64;
+    measures(true, web.as_ref());
+    let seconds = row.seconds.unwrap_or(args.seconds);
+    sleep(Duration::from_secs(seconds).saturating_sub(start.elapsed()));
+    measures(false, web.as_ref());
+    let to_ns = start.elapsed().as_nanos() as u64;
+    let after = look(web.as_ref());
+    let memory = agent.map_or(0, |agent| meters::process_memory(agent.pid()));
+    let samples = sampler.stop();
+    if let Some(web) = &web {
+        web.close();
+    }
+    if let Special::Web { after: true, .. } = row.special {
+        sleep(AFTER);
+    }
+    let ping = ping.stop();
+    let voice = voice.map(Meter::stop);
+    let watch = watch.map(Watch::stop);
+    let web = web.map(Web::stop);
+    let own = load.stop();
+
+    let measured = Duration::from_nanos(to_ns - from_ns);
+    let time = (after.at - before.at).as_secs_f64();
+    let mbit: Vec<f64> = before
+        .bytes
+        .iter()
+        .zip(&after.bytes)
+        .map(|(before, after)| (after - before) as f64 * 8e-6 / time)
+        .collect();
+    let mut values = BTreeMap::new();
+    let total = |to: usize| {
+        let flows = row.flows.iter().zip(&mbit);
+        flows
+            .filter(|(flow, _)| flow.to == to)
+            .map(|(_, mbit)| mbit)
+            .sum::<f64>()
+    };
+    let rate_mbit = rate as f64 * 8e-6;
+    values.insert("goodput_mbit_per_s", total(SINK));
+    if !row.shaped.is_empty() {
+        // Of small packets, what a full port carries is the same share of frames.
+        let voice = voice.as_ref().map_or(0.0, |voice| {
+            let packets = voice.times.len() as f64 / measured.as_secs_f64();
+            packets * meters::VOICE_FRAME as f64 * 8e-6 * FULL
+        });
+        let web = (after.web - before.web) as f64 * 8e-6 / time;
+        let percent = (total(SINK) + voice + web) / rate_mbit * 100.0;
+        values.insert("rate_percent", percent);
+        values.insert("full_percent", percent / FULL);
+        values.remove("goodput_mbit_per_s");
+        if row.shaped.len() > 1 {
+            values.insert("back_full_percent", total(0) / rate_mbit / FULL * 100.0);
+        }
+    }
+    values.insert("jain", jain(&mbit));
+    let within: Vec<&Sample> = samples
+        .iter()
+        .filter(|sample| (from_ns..to_ns).contains(&sample.at_ns))
+        .collect();
+    let queue: f64 = within.iter().map(|sample| f64::from(sample.queue)).sum();
+    values.insert("queue_mean_packets", queue / within.len().max(1) as f64);
+    let longest = within.iter().map(|sample| sample.queue).max();
+    values.insert("queue_max_packets", longest.unwrap_or(0).into());
+    let dropped = |samples: &[&Sample]| match samples {
+        [first, .., last] => f64::from(last.drops.saturating_sub(first.drops)),
+        _ => 0.0,
+    };
+    let hook = after.hook_drops.saturating_sub(before.hook_drops) as f64;
+    values.insert("drops_per_s", (dropped(&within) + hook) / time);
+    values.insert(
+        "host_drops_per_s",
+        after.host_drops.saturating_sub(before.host_drops) as f64 / time,
+    );
+    values.insert("ping_p50_ms", ping.ms(0.5));
+    values.insert("ping_p99_ms", ping.ms(0.99));
+    values.insert("ping_lost_percent", ping.lost() * 100.0);
+    let busy = (after.machine.0 - before.machine.0) as f64;
+    let all = (after.machine.1 - before.machine.1).max(1) as f64;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    values.insert("machine_cores", busy / all * cores as f64);
+    if agent.is_some() {
+        let cpu = (after.agent_cpu - before.agent_cpu).as_secs_f64();
+        values.insert("agent_cores", cpu / time);
+        values.insert("agent_mb", memory as f64 / 1e6);
+        let departed = after.departed.saturating_sub(before.departed) as f64;
+        let marked = after.marked.saturating_sub(before.marked) as f64;
+        if !row.shaped.is_empty() {
+            let arrived = (departed + dropped(&within)).max(1.0);
+            values.insert("ce_percent", marked / arrived * 100.0);
+        }
+        if hook > 0.0 {
+            values.insert("hook_drops_per_s", hook / time);
+        }
+    }
+    if row.flows.iter().any(|flow| flow.kind == Kind::Udp) {
+        values.insert("own_p50_ms", own.value_at_quantile(0.5) as f64 / 1e3);
+    }
+    if let Some(voice) = &voice {
+        values.insert("voice_p50_ms", voice.ms(0.5));
+        values.insert("voice_p99_ms", voice.ms(0.99));
+        values.insert("voice_lost_percent", voice.lost() * 100.0);
+    }
+    match row.special {
+        Special::None => {}
+        Special::Start => {
+            // A mean of 20 ms around it.
+            let near = samples
+                .iter()
+                .filter(|sample| (290_000_000..310_000_000).contains(&sample.at_ns));
+            let near: Vec<f64> = near.map(|sample| sample.queue.into()).collect();
+            let mean = near.iter().sum::<f64>() / near.len().max(1) as f64;
+            values.insert("queue_300ms_packets", mean);
+            let all: Vec<&Sample> = samples.iter().collect();
+            let hook = after.hook_drops.saturating_sub(hook_drops) as f64;
+            values.insert("start_drops", dropped(&all) + hook);
+        }
+        Special::Stop { at } => {
+            let alone = alone_after(&samples, at, rate as f64 * FULL);
+            values.insert("alone_after_ms", alone);
+        }
+        Special::Web { after: late, .. } => {
+            if let Some(web) = &web {
+                let ms = |q| web.times.value_at_quantile(q) as f64 / 1e3;
+                values.insert("transfers_per_s", web.times.len() as f64 / time);
+                values.insert("transfer_p50_ms", ms(0.5));
+                values.insert("transfer_p99_ms", ms(0.99));
+                values.insert("transfers_failed", web.failed as f64);
+                values.insert("server_mbit_per_s", web.bytes as f64 * 8e-6 / time);
+            }
+            if let Some(costs) = watch.as_ref().filter(|_| late) {
+                let most = costs.iter().map(|cost| cost.memory).max().unwrap_or(0);
+                let last = costs.last().map_or(0, |cost| cost.memory);
+                values.insert("agent_most_mb", most as f64 / 1e6);
+                values.insert("agent_mb_after", last as f64 / 1e6);
+                let idle = idle_after(costs, before.at, after.at);
+                values.insert("agent_idle_after_s", idle);
+            }
+        }
+    }
+    let mut hosts = BTreeMap::<usize, f64>::new();
+    for (flow, mbit) in row.flows.iter().zip(&mbit) {
+        *hosts.entry(flow.from).or_default() += mbit;
+    }
+    Outcome {
+        row: row.name.clone(),
+        control,
+        rate: if row.shaped.is_empty() { 0 } else { rate },
+        values,
+        hosts: hosts.into_values().collect(),
+    }
+}
+
+/// What `ecn port show` calls packets that the program itself dropped.
+const HOOK_DROPS: [&str; 2] = ["hook_dropped_packets", "dropped_at_hook_packets"];
+
+/// Time from a stop until the first flow carried 90 % of a full port for 50 ms, their end; not a number if it never did.
+fn alone_after(samples: &[Sample], stop: Duration, full: f64) -> f64 {
+    let stop = stop.as_nanos() as u64;
+    let after: Vec<&Sample> = samples.iter().filter(|s| s.at_ns >= stop).collect();
+    let mut first = 0;
+    for last in &after {
+        while last.at_ns - after[first].at_ns > 50_000_000 {
+            first += 1;
+        }
+        let time = (last.at_ns - after[first].at_ns) as f64 / 1e9;
+        let bytes = (last.first_bytes - after[first].first_bytes) as f64;
+        if time > 0.045 && bytes >= 0.9 * full * time {
+            return (last.at_ns - stop) as f64 / 1e6;
+        }
+    }
+    f64::NAN
+}
+
+/// Time from the end of many connections until the agent takes as little as before their beginning (within
+/// .05 of a core over half a second); not a number if it does not.
+fn idle_after(costs: &[Cost], begin: Instant, end: Instant) -> f64 {
+    let share = |from: &Cost, to: &Cost| {
+        (to.cpu - from.cpu).as_secs_f64() / (to.at - from.at).as_secs_f64()
+    };
+    let before: Vec<&Cost> = costs.iter().filter(|cost| cost.at < begin).collect();
+    // The first half second starts the flows.
+    let (Some(first), Some(last)) = (before.get(5), before.last()) else {
+        return f64::NAN;
+    };
+    let base = share(first, last);
+    let after: Vec<&Cost> = costs.iter().filter(|cost| cost.at >= end).collect();
+    let idle = after.iter().zip(after.iter().skip(5));
+    let idle = idle
+        .into_iter()
+        .find(|(from, to)| share(from, to) <= base + 0.05);
+    idle.map_or(f64::NAN, |(from, _)| (from.at - end).as_secs_f64())
+}
+
+/// The port's queue.
+fn shape(lab: &Lab, host: usize, rate: u64, control: Control) -> Result<(), String> {
+    lab.limit(host, rate, QUEUE);
+    let port = &lab.hosts[host].port;
+    let tc = |words: String| {
+        let run = || Command::new("tc").args(words.split_whitespace()).output();
+        match lab.switch.run(run) {
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => Err(format!(
+                "tc {words}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            )),
+            Err(error) => Err(format!("tc: {error}")),
+        }
+    };
+    let bits = rate * 8;
+    match control {
+        Control::None | Control::Ecn => Ok(()),
+        Control::FqCodel => tc(format!(
+            "qdisc replace dev {port} parent ec0f:1 handle 2: fq_codel limit 1000"
+        )),
+        Control::Cake => tc(format!(
+            "qdisc replace dev {port} parent ec0f:1 handle 2: cake besteffort unlimited"
+        )),
+        Control::Htb => {
+            tc(format!("qdisc del dev {port} root"))?;
+            tc(format!(
+                "qdisc add dev {port} root handle 1: htb default 99"
+            ))?;
+            tc(format!(
+                "class add dev {port} parent 1: classid 1:1 htb rate {bits}bit burst {FRAME} cburst {FRAME}"
+            ))?;
+            let share = bits / (HOSTS as u64 - 1);
+            let class = |minor: String| {
+                tc(format!(
+                    "class add dev {port} parent 1:1 classid 1:{minor} htb rate {share}bit ceil {bits}bit \
+                     burst {FRAME} cburst {FRAME} quantum {FRAME}"
+                ))?;
+                tc(format!(
+                    "qdisc add dev {port} parent 1:{minor} pfifo limit {QUEUE}"
+                ))
+            };
+            class("99".to_owned())?;
+            for (n, other) in lab.hosts.iter().enumerate() {
+                if n == host {
+                    continue;
+                }
+                let minor = format!("{:x}", 0x100 + n);
+                class(minor.clone())?;
+                tc(format!(
+                    "filter add dev {port} parent 1: protocol ip prio 1 u32 match ip src {}/32 flowid 1:{minor}",
+                    other.v4
+                ))?;
+            }
+            Ok(())
+        }
+    }
+}
