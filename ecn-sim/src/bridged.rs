@@ -11,10 +11,17 @@
 //!
 //! A device hands a packet over at once; HTB keeps the distance to the next one. So a packet takes
 //! one event per port that it waits at, one per device that it comes in at, and one for its echo.
+//!
+//! Hosts without the agent have no classes, and nothing marks their packets; what programs have to send is in
+//! [`source`].
 
 pub mod agent;
 pub mod bridge;
 pub mod sender;
+pub mod source;
+pub mod tcp;
+
+use std::collections::VecDeque;
 
 use ecn_core::{echo, response};
 use rand::{Rng as _, SeedableRng as _};
@@ -22,26 +29,35 @@ use rand_pcg::Pcg64Mcg;
 
 use self::agent::Agent;
 use self::bridge::{Arrival, Bridge};
-use self::sender::{Bucket, Sender};
-use crate::engine::{Agenda, Event, Heap, NS, Slab, Time};
-use crate::measure::{Record, Snapshot};
+use self::sender::{Bucket, Kind, Sender};
+use self::source::Source;
+use self::tcp::Tcp;
+use crate::engine::{Agenda, Event, Heap, INDEX, MS, NS, Slab, Time};
+use crate::measure::{Record, Snapshot, Times};
 use crate::model::{Function, Model, Response};
 use crate::network::Network;
 use crate::policy::Every;
 use crate::simulation::{Instant, Options, SimulationError, counted, schedule};
+use crate::traffic::{Algorithm, Traffic};
 
 /// Events between two reports of progress.
 const PROGRESS_EVENTS: u64 = 1 << 18;
-/// The agent among [`Event::Source`]: no flow has events of its own.
+/// The agent among [`Event::Source`]; the others are timers of senders, from 1 on.
 const AGENT: u32 = 0;
+/// A finished flow's number is used again after this: nothing of it is on its way any more.
+const FORGOTTEN: Time = 1_000 * MS;
 
 /// A packet in flight.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
+    /// Index of its sender.
     flow: u32,
     /// Index of the hop that it is on, or waits for.
     hop: u32,
     marked: bool,
+    /// Its number in a connection.
+    number: u64,
+    made: Time,
 }
 
 /// A device that sends at its link's rate: a bridge's port, or a source's.
@@ -51,6 +67,8 @@ struct Device {
     /// When its timer is set for, and when it comes, which is later.
     timer: Option<(Time, Time)>,
     late: Pcg64Mcg,
+    /// Mean lateness of its timer.
+    timer_delay: f64,
     /// A source's flows.
     flows: Vec<u32>,
     /// The flow whose turn it is.
@@ -69,15 +87,24 @@ struct Simulation<'a> {
     packets: Slab<Packet>,
     devices: Vec<Device>,
     bridges: Vec<Bridge>,
+    /// First a sender for each way, then those of flows that arrive.
     senders: Vec<Sender>,
+    /// What a flow of each way begins with.
+    kinds: Vec<Kind>,
+    /// Senders whose flows are finished, and since when.
+    finished: VecDeque<(Time, u32)>,
     agent: Agent,
     response: response::Policy,
     echo: echo::Policy,
-    /// Mean lateness of timers, and what ports make up for.
-    timer_delay: f64,
+    /// What ports make up for.
     burst: Time,
+    /// By way.
+    sent_packets: Vec<u64>,
     flow_packets: Vec<u64>,
     marked_packets: Vec<u64>,
+    dropped_packets: Vec<u64>,
+    /// The windows, with what each class's packets and flows took in them.
+    timed: Vec<((Time, Time), Vec<Times>, Vec<Times>)>,
     packet_hops: u64,
     latencies: Vec<(Time, Time)>,
 }
@@ -102,6 +129,7 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
         timer: None,
         // A stream per device, none of which a flow's phase takes.
         late: Pcg64Mcg::seed_from_u64(!options.seed ^ (channel as u64) << 32),
+        timer_delay: ps(model.timer_delay) as f64,
         flows: Vec::new(),
         turn: 0,
         bytes: 0,
@@ -115,11 +143,40 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
         let first = network.hops[flow.hops.start as usize].channel;
         devices[first as usize].flows.push(number as u32);
     }
+    for device in &mut devices {
+        let mut flows = device
+            .flows
+            .iter()
+            .map(|&flow| &network.flows[flow as usize]);
+        if flows.len() > 0 && flows.all(|flow| !flow.controlled) {
+            // A NIC without HTB has no timer.
+            device.timer_delay = 0.0;
+        }
+    }
     let link = |flow: &crate::network::Way| {
         let first = network.hops[flow.hops.start as usize].channel as usize;
         network.channels[first].rate.bytes_per_s()
     };
     let shortest = network.flows.iter().map(|flow| flow.packet_time).min();
+    let kinds: Vec<Kind> = network
+        .flows
+        .iter()
+        .enumerate()
+        .map(|(way, flow)| Kind {
+            way: way as u32,
+            controlled: flow.controlled,
+            ipd,
+            link_bytes_per_s: link(flow),
+            packet_bytes: flow.packet_bytes,
+        })
+        .collect();
+    let source = |kind: &Kind| {
+        let flow = &network.flows[kind.way as usize];
+        let seed = options.seed ^ (u64::from(kind.way) + 1) << 44;
+        let delay = ps(model.timer_delay) as f64;
+        Source::new(flow.traffic, flow.arrivals, flow.packet_bytes, delay, seed)
+    };
+    let classes = || vec![Times::default(); network.classes.len()];
     let mut simulation = Simulation {
         network,
         agenda: Agenda::default(),
@@ -128,11 +185,12 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
         bridges: std::iter::zip(&network.switches, &network.slots)
             .map(|(name, &slots)| Bridge::new(name, slots, model, options.trace))
             .collect(),
-        senders: network
-            .flows
+        senders: kinds
             .iter()
-            .map(|flow| Sender::new(ipd, link(flow), flow.packet_bytes))
+            .map(|kind| Sender::new(*kind, source(kind), 0))
             .collect(),
+        kinds,
+        finished: VecDeque::new(),
         agent: Agent::new(
             ps(model.agent_period),
             shortest.unwrap_or_default(),
@@ -147,10 +205,16 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
             protocol: echo::PROTOCOL.into(),
             _pad: 0,
         },
-        timer_delay: ps(model.timer_delay) as f64,
         burst: ps(model.burst),
+        sent_packets: vec![0; network.flows.len()],
         flow_packets: vec![0; network.flows.len()],
         marked_packets: vec![0; network.flows.len()],
+        dropped_packets: vec![0; network.flows.len()],
+        timed: options
+            .windows
+            .iter()
+            .map(|&window| (window, classes(), classes()))
+            .collect(),
         packet_hops: 0,
         latencies: Vec::new(),
     };
@@ -188,12 +252,13 @@ impl Simulation<'_> {
                         self.dequeue(now, channel)?;
                     }
                 }
-                Event::Source(_) => self.agent(now),
+                Event::Source(AGENT) => self.agent(now),
+                Event::Source(number) => self.tick(now, number - 1)?,
                 Event::Instant(number) => match instants[number as usize].1 {
                     Instant::Start(flow) => {
                         self.senders[flow as usize].active = true;
-                        let first = self.network.flows[flow as usize].hops.start;
-                        self.dequeue(now, self.network.hops[first as usize].channel)?;
+                        self.arm(now, flow);
+                        self.dequeue(now, self.first_channel(flow))?;
                     }
                     Instant::Stop(flow) => self.senders[flow as usize].active = false,
                     Instant::Read => {
@@ -212,7 +277,12 @@ impl Simulation<'_> {
                 self.check(now)?;
             }
         }
-        let record = self.record(&read, options, events);
+        let mut record = self.record(&read, options, events);
+        for (window, (_, delays, completions)) in
+            std::iter::zip(&mut record.windows, std::mem::take(&mut self.timed))
+        {
+            (window.delays, window.completions) = (delays, completions);
+        }
         Ok(Record {
             in_flight_packets: self.in_flight(),
             traces: self
@@ -248,6 +318,110 @@ impl Simulation<'_> {
             }
         }
         self.agenda.at(self.agent.due, Event::Source(AGENT));
+    }
+
+    /// The device of a flow's host.
+    fn first_channel(&self, flow: u32) -> u32 {
+        let way = self.senders[flow as usize].way;
+        let first = self.network.flows[way as usize].hops.start;
+        self.network.hops[first as usize].channel
+    }
+
+    /// Sets the timer of a flow's source, which has just started or come to its time.
+    fn arm(&mut self, now: Time, flow: u32) {
+        let sender = &mut self.senders[flow as usize];
+        if let Some(next) = sender.source.next_timer(now) {
+            sender.timer = Some(next);
+            self.agenda.at(next, Event::Source(flow + 1));
+        }
+    }
+
+    /// The time of a flow's source.
+    fn tick(&mut self, now: Time, flow: u32) -> Result<(), SimulationError> {
+        let sender = &mut self.senders[flow as usize];
+        if sender.timer != Some(now) {
+            return Ok(());
+        }
+        sender.timer = None;
+        if !sender.active {
+            return Ok(());
+        }
+        let acts = sender.source.on_timer(now);
+        let channel = self.first_channel(flow);
+        if acts && let Source::Arrivals(opens) = &self.senders[flow as usize].source {
+            let packets = opens.packets.into();
+            self.open(now, flow, channel, packets)?;
+        }
+        self.arm(now, flow);
+        if acts {
+            self.dequeue(now, channel)?;
+        }
+        Ok(())
+    }
+
+    /// A flow arrives.
+    fn open(
+        &mut self,
+        now: Time,
+        way: u32,
+        channel: u32,
+        packets: u64,
+    ) -> Result<(), SimulationError> {
+        let algorithm = match self.network.flows[way as usize].traffic {
+            Traffic::Tcp(algorithm) => algorithm,
+            Traffic::Greedy | Traffic::Constant(_) => Algorithm::Cubic,
+        };
+        let source = Source::Tcp(Box::new(Tcp::new(algorithm, packets)));
+        let mut sender = Sender::new(self.kinds[way as usize], source, now);
+        sender.active = true;
+        let forgotten = |(since, _): &mut (Time, u32)| *since + FORGOTTEN <= now;
+        let flow = match self.finished.pop_front_if(forgotten) {
+            Some((_, flow)) => {
+                self.senders[flow as usize] = sender;
+                flow
+            }
+            None if self.senders.len() + 1 < 1 << INDEX => {
+                self.senders.push(sender);
+                self.senders.len() as u32 - 1
+            }
+            None => return Err(SimulationError::TooMany),
+        };
+        self.devices[channel as usize].flows.push(flow);
+        Ok(())
+    }
+
+    /// A packet of a connection was acknowledged.
+    fn ack(&mut self, now: Time, flow: u32, number: u64) -> Result<(), SimulationError> {
+        let sender = &mut self.senders[flow as usize];
+        let Source::Tcp(tcp) = &mut sender.source else {
+            return Ok(());
+        };
+        tcp.on_ack(now, number);
+        let (done, began, way) = (tcp.is_done(), sender.began, sender.way);
+        let channel = self.first_channel(flow);
+        if !done {
+            return self.dequeue(now, channel);
+        }
+        let sender = &mut self.senders[flow as usize];
+        // All its duplicates, too, were held for lost once: it finishes once.
+        if std::mem::take(&mut sender.active) {
+            self.finished.push_back((now, flow));
+            let device = &mut self.devices[channel as usize];
+            if let Some(at) = device.flows.iter().position(|one| *one == flow) {
+                device.flows.remove(at);
+                device.turn -= usize::from(at < device.turn);
+                if device.turn >= device.flows.len() {
+                    device.turn = 0;
+                }
+            }
+            let class = self.network.flows[way as usize].class as usize;
+            for ((from, to), _, completions) in &mut self.timed {
+                if (*from..*to).contains(&now) {
+                    completions[class].record(now - began);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A device sends what it may.
@@ -290,7 +464,7 @@ impl Simulation<'_> {
             let turn = (device.turn + step) % count;
             let flow = device.flows[turn];
             let sender = &self.senders[flow as usize];
-            if !sender.active {
+            if !sender.has_packet() {
                 continue;
             }
             let ready = sender.class.ready;
@@ -309,7 +483,7 @@ impl Simulation<'_> {
         if device.timer.is_some_and(|(set, _)| set == wait) {
             return;
         }
-        let late = -self.timer_delay * (1.0 - device.late.random::<f64>()).ln();
+        let late = -device.timer_delay * (1.0 - device.late.random::<f64>()).ln();
         let comes = wait + late as Time;
         device.timer = Some((wait, comes));
         self.agenda.at(comes, Event::Tail(at as u32));
@@ -317,22 +491,32 @@ impl Simulation<'_> {
 
     /// A source sends a packet of a flow.
     fn send(&mut self, now: Time, channel: u32, flow: u32) -> Result<(), SimulationError> {
-        let first = self.network.flows[flow as usize].hops.start;
+        let sender = &mut self.senders[flow as usize];
+        let way = sender.way as usize;
+        let (number, made) = sender.send(now);
+        self.sent_packets[way] += 1;
+        let armed = match &sender.source {
+            Source::Tcp(tcp) => sender.timer.is_some_and(|timer| timer <= tcp.deadline),
+            _ => true,
+        };
+        if !armed {
+            self.arm(now, flow);
+        }
+        let first = self.network.flows[way].hops.start;
         let packet = Packet {
             flow,
             hop: first,
             marked: false,
+            number,
+            made,
         };
-        let number = self.packets.insert(packet);
-        let number = number.ok_or(SimulationError::TooMany)?;
+        let packet = self.packets.insert(packet);
+        let packet = packet.ok_or(SimulationError::TooMany)?;
         let device = &mut self.devices[channel as usize];
         device.turn = (device.turn + 1) % device.flows.len();
-        self.senders[flow as usize].send(now);
         let transmission = self.network.hops[first as usize].transmission;
-        self.devices[channel as usize]
-            .bucket
-            .pay(now, transmission, transmission);
-        self.hand_over(now, number);
+        device.bucket.pay(now, transmission, transmission);
+        self.hand_over(now, packet);
         Ok(())
     }
 
@@ -358,15 +542,18 @@ impl Simulation<'_> {
         let packet = &mut self.packets[number];
         if !packet.marked {
             packet.marked = true;
-            let flow = packet.flow as usize;
-            self.marked_packets[flow] += 1;
-            self.senders[flow].marked.get_or_insert(now);
+            let sender = &mut self.senders[packet.flow as usize];
+            self.marked_packets[sender.way as usize] += 1;
+            sender.marked.get_or_insert(now);
         }
     }
 
     /// A packet is on its way to the end of its channel.
     fn hand_over(&mut self, now: Time, number: u32) {
-        let Packet { flow, hop, .. } = self.packets[number];
+        let Packet {
+            flow, hop, made, ..
+        } = self.packets[number];
+        let flow = self.senders[flow as usize].way;
         let way = &self.network.flows[flow as usize];
         let hop = self.network.hops[hop as usize];
         self.devices[hop.channel as usize].bytes += u64::from(way.packet_bytes);
@@ -376,6 +563,11 @@ impl Simulation<'_> {
             .is_none();
         if last {
             self.flow_packets[flow as usize] += 1;
+            for ((from, to), delays, _) in &mut self.timed {
+                if (*from..*to).contains(&now) {
+                    delays[way.class as usize].record(now - made);
+                }
+            }
         }
         let takes = if last { way.to_ack } else { hop.to_forward };
         self.agenda.at(now + takes, Event::Arrive(number));
@@ -386,20 +578,22 @@ impl Simulation<'_> {
         let packet = &mut self.packets[number];
         let here = self.network.hops[packet.hop as usize].channel;
         let Some((bridge, input)) = self.network.channels[here as usize].receiver else {
-            let Packet { flow, marked, .. } = *packet;
+            let packet = *packet;
             self.packets.remove(number);
-            if controlled {
-                self.echo(now, flow, marked);
+            if controlled && self.senders[packet.flow as usize].controlled {
+                self.echo(now, packet.flow, packet.marked);
             }
-            return Ok(());
+            return self.ack(now, packet.flow, packet.number);
         };
         packet.hop += 1;
         let next = self.network.hops[packet.hop as usize].channel;
         let Some((_, output)) = self.network.channels[next as usize].sender else {
             return Ok(());
         };
+        let flow = packet.flow as usize;
         self.look(now, next, bridge, output);
-        match self.bridges[bridge as usize].arrive(number, input, output) {
+        let markable = self.senders[flow].controlled;
+        match self.bridges[bridge as usize].arrive(number, input, output, markable) {
             Arrival::Queued { marked } => {
                 if marked {
                     self.mark(now, number);
@@ -411,6 +605,7 @@ impl Simulation<'_> {
             }
             Arrival::Dropped => {
                 self.devices[next as usize].dropped += 1;
+                self.dropped_packets[self.senders[flow].way as usize] += 1;
                 self.packets.remove(number);
                 Ok(())
             }
@@ -459,13 +654,21 @@ impl Simulation<'_> {
                 })
                 .collect(),
             line_peaks: devices().map(|(_, device)| device.peak).collect(),
+            flow_dropped: self.dropped_packets.clone(),
+            host_dropped: self.senders[..self.network.flows.len()]
+                .iter()
+                .map(|sender| match &sender.source {
+                    Source::Constant(constant) => constant.dropped,
+                    _ => 0,
+                })
+                .collect(),
         }
     }
 
     fn record(&self, read: &[(Time, Snapshot)], options: &Options, events: u64) -> Record {
         Record {
             marked_packets: self.marked_packets.clone(),
-            sent_packets: self.senders.iter().map(|sender| sender.departed).collect(),
+            sent_packets: self.sent_packets.clone(),
             delivered_packets: self.flow_packets.clone(),
             ports: std::iter::zip(&self.bridges, &self.network.slots)
                 .map(|(bridge, &slots)| (0..slots).map(|slot| bridge.totals(slot as u8)).collect())
@@ -483,7 +686,7 @@ impl Simulation<'_> {
         let mut by_flow = vec![0u64; self.network.flows.len()];
         let queues = self.bridges.iter().flat_map(|bridge| &bridge.queues);
         for queued in queues.flatten() {
-            by_flow[self.packets[queued.packet].flow as usize] += 1;
+            by_flow[self.senders[self.packets[queued.packet].flow as usize].way as usize] += 1;
         }
         while let Some(event) = self.agenda.pop() {
             let Event::Arrive(packet) = event else {
@@ -491,7 +694,8 @@ impl Simulation<'_> {
             };
             let Packet { flow, hop, .. } = self.packets[packet];
             let channel = self.network.hops[hop as usize].channel as usize;
-            by_flow[flow as usize] += u64::from(self.network.channels[channel].receiver.is_some());
+            let way = self.senders[flow as usize].way as usize;
+            by_flow[way] += u64::from(self.network.channels[channel].receiver.is_some());
         }
         by_flow
     }

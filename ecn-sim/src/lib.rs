@@ -29,4 +29,5 @@ pub mod simulation;
 pub mod sweep;
 pub mod switch;
 pub mod trace;
+pub mod traffic;
 pub mod units;

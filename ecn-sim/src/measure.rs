@@ -1,6 +1,6 @@
 //! What a run counted, and what that is in shares of a link.
 
-use crate::engine::{MS, Time};
+use crate::engine::{MS, NS, Time};
 use crate::network::Network;
 use crate::switch::PortTotals;
 use crate::trace::Trace;
@@ -22,6 +22,10 @@ pub struct Snapshot {
     pub waited_ns: Vec<u64>,
     /// Output queues: most packets that waited at once since the instant before, by channel.
     pub line_peaks: Vec<u32>,
+    /// Output queues: packets dropped so far at bridges, by flow.
+    pub flow_dropped: Vec<u64>,
+    /// Output queues: packets that found no room at their host so far, by flow.
+    pub host_dropped: Vec<u64>,
 }
 
 /// From the first to the second time, counted where `from <= t < to`.
@@ -35,6 +39,61 @@ pub struct Window {
     pub counts: Snapshot,
     /// Output queues: most packets that waited at once, by channel.
     pub line_peaks: Vec<u32>,
+    /// Output queues: from a packet's making to its departure from the last queue, by class.
+    pub delays: Vec<Times>,
+    /// Output queues: from a flow's arrival until its last packet was acknowledged, by class.
+    pub completions: Vec<Times>,
+}
+
+/// How long things took, to a sixteenth.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    counts: Vec<u64>,
+    total: u64,
+}
+
+impl Times {
+    const STEPS: u32 = 4;
+
+    /// One more.
+    pub fn record(&mut self, time: Time) {
+        let ns = time / NS;
+        let place = match ns.checked_ilog2() {
+            Some(bits) if bits >= Self::STEPS => {
+                let step = ns >> (bits - Self::STEPS) & ((1 << Self::STEPS) - 1);
+                ((bits - Self::STEPS + 1) << Self::STEPS) as usize + step as usize
+            }
+            _ => ns as usize,
+        };
+        if place >= self.counts.len() {
+            self.counts.resize(place + 1, 0);
+        }
+        self.counts[place] += 1;
+        self.total += 1;
+    }
+
+    /// How many.
+    pub const fn count(&self) -> u64 {
+        self.total
+    }
+
+    /// What so many percent do not exceed, ns; none of nothing.
+    pub fn quantile_ns(&self, percent: u64) -> Option<u64> {
+        let mut left = (self.total * percent).div_ceil(100).max(1);
+        let place = self.counts.iter().position(|&count| {
+            let found = count >= left;
+            left = left.saturating_sub(count);
+            found
+        })? as u64;
+        let steps = 1 << Self::STEPS;
+        // The largest in its bucket.
+        Some(if place < steps {
+            place
+        } else {
+            let shift = place / steps - 1;
+            ((steps + place % steps + 1) << shift) - 1
+        })
+    }
 }
 
 /// A run's record.
@@ -100,6 +159,8 @@ impl Snapshot {
             dropped: less(&self.dropped, &earlier.dropped),
             waited_ns: less(&self.waited_ns, &earlier.waited_ns),
             line_peaks: self.line_peaks.clone(),
+            flow_dropped: less(&self.flow_dropped, &earlier.flow_dropped),
+            host_dropped: less(&self.host_dropped, &earlier.host_dropped),
         }
     }
 
@@ -179,6 +240,28 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_found_to_a_sixteenth() {
+        let mut times = Times::default();
+        assert_eq!(times.quantile_ns(50), None);
+        (1..=100_000u64).for_each(|n| times.record(n * 17 * NS));
+        for percent in [1, 25, 50, 99, 100] {
+            let exact = percent * 1_000 * 17;
+            let found = times.quantile_ns(percent).expect("a time");
+            assert!(
+                (exact..=exact + exact / 15).contains(&found),
+                "{percent}: {found} of {exact}"
+            );
+        }
+        assert_eq!(times.count(), 100_000);
+        let mut small = Times::default();
+        for ns in [0, 3, 15, 16, 17] {
+            small.record(ns * NS);
+        }
+        let exact = [1, 21, 41, 61, 81].map(|percent| small.quantile_ns(percent));
+        assert_eq!(exact, [0, 3, 15, 16, 17].map(Some));
+    }
 
     #[test]
     fn jain_has_its_known_values() {

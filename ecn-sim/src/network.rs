@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::engine::{NS, Time};
 use crate::model::{Forwarding, Model, SwitchKind};
+use crate::traffic::{Arrivals, Traffic};
 use crate::units::{DurationText, Rate};
 
 /// Bytes of an ACK.
@@ -37,6 +38,12 @@ pub struct Flow {
     pub stop: Option<DurationText>,
     /// Size of its packets, bytes.
     pub packet_bytes: u32,
+    /// Output queues only: what it sends.
+    pub traffic: Traffic,
+    /// Output queues only: its hosts have the agent. Else its packets cannot be marked, and nothing limits it.
+    pub controlled: bool,
+    /// Output queues only: it is many flows, one after the other. They are TCP, cubic unless `traffic` says so.
+    pub arrivals: Option<Arrivals>,
 }
 
 /// A network and its flows, as described.
@@ -98,6 +105,14 @@ pub enum NetworkError {
     /// There is nothing to simulate.
     #[error("there is no flow")]
     NoFlow,
+    /// Traffic that only output queues know.
+    #[error("flow `{0}`: `traffic`, `control` and `arrivals` do not apply to switch = input")]
+    OnlyOutput(String),
+    /// New flows at no rate, or without packets.
+    #[error(
+        "flow `{0}`: `arrivals` and `packets` are from 1 to 1000000, and `traffic` is cubic or reno then"
+    )]
+    Arrivals(String),
     /// A packet that an ACK does not fit in, or that takes too long.
     #[error("packets of {bytes} bytes on a link of {rate}: {reason}")]
     Packet {
@@ -167,6 +182,12 @@ pub struct Way {
     pub class: u32,
     /// Index of its sending host in [`Network::hosts`].
     pub host: u32,
+    /// As of [`Flow`].
+    pub traffic: Traffic,
+    /// As of [`Flow`].
+    pub controlled: bool,
+    /// As of [`Flow`].
+    pub arrivals: Option<Arrivals>,
 }
 
 /// A network ready to run.
@@ -290,6 +311,18 @@ impl Network {
             classes: Vec::new(),
         };
         for flow in flows {
+            let plain = flow.traffic == Traffic::Greedy && flow.controlled;
+            if model.switch == SwitchKind::Input && !(plain && flow.arrivals.is_none()) {
+                return Err(NetworkError::OnlyOutput(flow.class.clone()));
+            }
+            let range = 1..=1_000_000;
+            if let Some(Arrivals { per_s, packets }) = flow.arrivals
+                && !(range.contains(&per_s)
+                    && range.contains(&packets)
+                    && !matches!(flow.traffic, Traffic::Constant(_)))
+            {
+                return Err(NetworkError::Arrivals(flow.class.clone()));
+            }
             let what = || format!("flow `{}`", flow.class);
             let (from, to) = (node(&what, &flow.from)?, node(&what, &flow.to)?);
             if switch(from).is_some() || switch(to).is_some() || from == to {
@@ -396,6 +429,9 @@ impl Network {
             packet_bytes: flow.packet_bytes,
             class: class as u32,
             host,
+            traffic: flow.traffic,
+            controlled: flow.controlled,
+            arrivals: flow.arrivals,
         });
         Ok(())
     }

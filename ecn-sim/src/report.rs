@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{MS, NS, Time};
-use crate::measure::{Record, Snapshot, Window, flows_of, jain};
+use crate::measure::{Record, Snapshot, Times, Window, flows_of, jain};
 use crate::network::{Channel, Network};
 use crate::scenario::{Bridge, Rig, Scenario, ScenarioError, Topology, Victim};
 use crate::simulation::{self, Options, SimulationError};
@@ -132,6 +132,28 @@ pub struct HostShares {
     pub jain_hosts: f64,
     /// Packets that were marked.
     pub marked_packets: u64,
+    /// Packets that bridges dropped.
+    pub dropped_packets: u64,
+    /// Packets of a constant rate that found no room at their host.
+    pub host_dropped_packets: u64,
+    /// From a packet's making until it left the last queue: the middle one, us.
+    pub delay_us_p50: f64,
+    /// What 99 % do not exceed, us.
+    pub delay_us_p99: f64,
+    /// Flows that were finished, of those that arrived.
+    #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
+    pub finished: Option<Finished>,
+}
+
+/// Finished flows in a window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// How many.
+    pub finished_flows: u64,
+    /// From a flow's arrival until its last packet was acknowledged: the middle one, ms.
+    pub completion_ms_p50: f64,
+    /// What 99 % do not exceed, ms.
+    pub completion_ms_p99: f64,
 }
 
 /// Why there is no report.
@@ -430,6 +452,14 @@ fn per_s(bytes: u64, time: Time) -> u64 {
 }
 
 fn host_shares(network: &Network, window: &Window, class: usize) -> HostShares {
+    let sum = |counts: &[u64]| flows_of(network, class).map(|flow| counts[flow]).sum();
+    let in_us = |times: &[Times], percent| {
+        let times = times
+            .get(class)
+            .and_then(|times| times.quantile_ns(percent));
+        times.map_or(0.0, |ns| ns as f64 / 1e3)
+    };
+    let arrive = flows_of(network, class).any(|flow| network.flows[flow].arrivals.is_some());
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
     for flow in flows_of(network, class) {
         *bytes.entry(network.flows[flow].host).or_default() +=
@@ -444,8 +474,15 @@ fn host_shares(network: &Network, window: &Window, class: usize) -> HostShares {
                 (name, per_s(bytes, window.to - window.from))
             })
             .collect(),
-        marked_packets: flows_of(network, class)
-            .map(|flow| window.counts.flow_marked[flow])
-            .sum(),
+        marked_packets: sum(&window.counts.flow_marked),
+        dropped_packets: sum(&window.counts.flow_dropped),
+        host_dropped_packets: sum(&window.counts.host_dropped),
+        delay_us_p50: in_us(&window.delays, 50),
+        delay_us_p99: in_us(&window.delays, 99),
+        finished: arrive.then(|| Finished {
+            finished_flows: window.completions.get(class).map_or(0, Times::count),
+            completion_ms_p50: in_us(&window.completions, 50) / 1e3,
+            completion_ms_p99: in_us(&window.completions, 99) / 1e3,
+        }),
     }
 }

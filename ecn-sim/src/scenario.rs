@@ -23,6 +23,7 @@ use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind};
 use crate::network::{Description, Flow, Link, Network, NetworkError};
 use crate::policy::Round;
 use crate::serde_as_text;
+use crate::traffic::Traffic;
 use crate::units::{DurationText, Fraction, Rate, UnitError};
 
 /// A scenario that cannot be run.
@@ -365,6 +366,9 @@ impl Fig1 {
             start,
             stop,
             packet_bytes: self.packet_bytes,
+            traffic: Traffic::Greedy,
+            controlled: true,
+            arrivals: None,
         };
         let classes = local.iter().map(|host| ("local", host));
         let classes = classes.chain(remote.iter().map(|host| ("remote", host)));

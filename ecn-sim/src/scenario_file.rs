@@ -13,6 +13,7 @@ use crate::keyword::suggestion;
 use crate::model::Model;
 use crate::network::{Description, Flow, Link};
 use crate::scenario::{Scenario, ScenarioError, Topology};
+use crate::traffic::{Arrivals, Traffic};
 use crate::units::{DurationText, Rate};
 
 /// Most nodes, links or flows that one entry may stand for.
@@ -53,10 +54,20 @@ struct FlowEntry {
     stagger: DurationText,
     #[serde(default = "hp_packet")]
     packet_bytes: u32,
+    #[serde(default)]
+    traffic: Traffic,
+    #[serde(default = "yes")]
+    control: bool,
+    arrivals: Option<u32>,
+    packets: Option<u32>,
 }
 
 const fn zero() -> DurationText {
     DurationText::from_nanos(0)
+}
+
+const fn yes() -> bool {
+    true
 }
 
 const fn hp_packet() -> u32 {
@@ -109,6 +120,19 @@ pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
         }
     }
     for flow in &file.flows {
+        let arrivals = match (flow.arrivals, flow.packets) {
+            (Some(per_s), packets) => Some(Arrivals {
+                per_s,
+                packets: packets.unwrap_or(1),
+            }),
+            (None, None) => None,
+            (None, Some(_)) => {
+                let class = &flow.class;
+                let reason =
+                    format!("flow `{class}`: `packets` needs `arrivals`, flows per second");
+                return Err(bad(reason));
+            }
+        };
         for (index, (from, to)) in pairs(&flow.from, &flow.to)
             .map_err(bad)?
             .into_iter()
@@ -129,6 +153,9 @@ pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
                 start: DurationText::from_nanos(start),
                 stop: flow.stop,
                 packet_bytes: flow.packet_bytes,
+                traffic: flow.traffic,
+                controlled: flow.control,
+                arrivals,
             });
         }
     }

@@ -275,6 +275,8 @@ pub(crate) fn counted(read: &[(Time, Snapshot)], last: &Snapshot, options: &Opti
                 .filter_map(within)
                 .reduce(higher)
                 .unwrap_or_default(),
+            delays: Vec::new(),
+            completions: Vec::new(),
         }
     });
     Record {

@@ -15,6 +15,7 @@ use ecn_sim::network::{Description, Flow, Link, Network};
 use ecn_sim::report::{self, WindowReport};
 use ecn_sim::scenario::Scenario;
 use ecn_sim::simulation::{self, Options};
+use ecn_sim::traffic::Traffic;
 use ecn_sim::units::DurationText;
 
 /// Times in ps: a packet, a header through a switch, an ACK on the wire (Table I).
@@ -457,6 +458,9 @@ fn a_flow_alone_has_the_rate_of_its_round_trip() {
             start: DurationText::from_nanos(0),
             stop: None,
             packet_bytes: 2068,
+            traffic: Traffic::Greedy,
+            controlled: true,
+            arrivals: None,
         }];
         let model = Model {
             window,

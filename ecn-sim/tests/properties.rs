@@ -12,6 +12,7 @@ use ecn_sim::model::{
 use ecn_sim::network::{Description, Flow, Link, Network};
 use ecn_sim::policy::{Every, MarkAt, Round};
 use ecn_sim::simulation::{Options, run_with};
+use ecn_sim::traffic::Traffic;
 use ecn_sim::units::{DurationText, Fraction, Rate};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -209,6 +210,9 @@ fn case() -> impl Strategy<Value = Case> {
                     start: DurationText::from_nanos(*start),
                     stop: Some(DurationText::from_nanos(start + length)),
                     packet_bytes: *bytes,
+                    traffic: Traffic::Greedy,
+                    controlled: true,
+                    arrivals: None,
                 }
             });
             let description = Description {

@@ -17,6 +17,8 @@ pub struct Queued {
     pub packet: u32,
     /// Slot of its input port.
     input: u8,
+    /// It is ECN-capable.
+    markable: bool,
 }
 
 /// What became of a packet at an output port.
@@ -58,10 +60,10 @@ impl Bridge {
     }
 
     /// The bridge has chosen the output: `ecn_port_out`, then the queue, then `ecn_drop` if it is full.
-    pub fn arrive(&mut self, packet: u32, input: u8, output: u8) -> Arrival {
+    pub fn arrive(&mut self, packet: u32, input: u8, output: u8, markable: bool) -> Arrival {
         let policy = self.policy;
         let decision =
-            counters!(&mut self.counters, c => c.arrive(&policy, input, output, 1, true));
+            counters!(&mut self.counters, c => c.arrive(&policy, input, output, 1, markable));
         self.record(PortEventKind::Arrive, input, output, decision);
         let queue = &mut self.queues[output as usize];
         if queue.len() >= self.limit {
@@ -69,7 +71,11 @@ impl Bridge {
             self.record(PortEventKind::Drop, input, output, Decision::default());
             return Arrival::Dropped;
         }
-        queue.push_back(Queued { packet, input });
+        queue.push_back(Queued {
+            packet,
+            input,
+            markable,
+        });
         Arrival::Queued {
             marked: decision.mark != 0,
         }
@@ -79,10 +85,14 @@ impl Bridge {
     /// `ecn_wire_end` at the device's peer, which the packet reaches at once.
     pub fn depart(&mut self, output: u8) -> Option<(u32, bool)> {
         let queue = &mut self.queues[output as usize];
-        let Queued { packet, input } = queue.pop_front()?;
+        let Queued {
+            packet,
+            input,
+            markable,
+        } = queue.pop_front()?;
         let (policy, backlog) = (self.policy, queue.len() as u32);
         let decision = counters!(&mut self.counters, c => {
-            c.depart(&policy, input, output, 1, true, backlog)
+            c.depart(&policy, input, output, 1, markable, backlog)
         });
         self.record(PortEventKind::Depart, input, output, decision);
         let marked = policy.mark_at == MarkAt::Departure as u32 && {

@@ -5,6 +5,7 @@ use ecn_core::echo::Receiver;
 use ecn_core::flow::Flow;
 use ecn_core::{abi, echo, response};
 
+use crate::bridged::source::Source;
 use crate::engine::{NS, Time};
 
 /// A token bucket as HTB's: whoever is not in debt may send, and then pays for the packet. What was
@@ -38,6 +39,16 @@ pub struct News {
 /// A flow.
 #[derive(Debug)]
 pub struct Sender {
+    /// Index of its way, of which it is one of the flows.
+    pub way: u32,
+    /// What it has to send.
+    pub source: Source,
+    /// Its host has the agent.
+    pub controlled: bool,
+    /// When the event of its source's timer comes.
+    pub timer: Option<Time>,
+    /// When it began.
+    pub began: Time,
     flow: Flow,
     receiver: Receiver,
     /// Packets that left the source's device.
@@ -55,9 +66,30 @@ pub struct Sender {
     packet_bytes: u32,
 }
 
+/// What every flow of a way has.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Index of the way.
+    pub way: u32,
+    /// Its host has the agent.
+    pub controlled: bool,
+    /// Inter-packet delay at its start.
+    pub ipd: u64,
+    /// Rate of its host's link.
+    pub link_bytes_per_s: u64,
+    /// Size of its packets.
+    pub packet_bytes: u32,
+}
+
 impl Sender {
-    /// A flow at this inter-packet delay over a link.
-    pub fn new(ipd: u64, link_bytes_per_s: u64, packet_bytes: u32) -> Self {
+    /// A flow that begins now.
+    pub fn new(kind: Kind, source: Source, now: Time) -> Self {
+        let Kind {
+            ipd,
+            link_bytes_per_s,
+            packet_bytes,
+            ..
+        } = kind;
         let mut flow = Flow {
             class: abi::FIRST_CLASS,
             ..Flow::new()
@@ -66,6 +98,11 @@ impl Sender {
         let rate = response::rate(ipd, link_bytes_per_s);
         (flow.rate_bytes_per_s, flow.told_bytes_per_s) = (rate, rate);
         let mut sender = Self {
+            way: kind.way,
+            source,
+            controlled: kind.controlled,
+            timer: None,
+            began: now,
             flow,
             receiver: Receiver::new(),
             departed: 0,
@@ -77,7 +114,9 @@ impl Sender {
             link_bytes_per_s,
             packet_bytes,
         };
-        sender.set_rate(rate);
+        if kind.controlled {
+            sender.set_rate(rate);
+        }
         sender
     }
 
@@ -87,11 +126,17 @@ impl Sender {
         self.packet_time = Time::try_from(time).unwrap_or(Time::MAX);
     }
 
-    /// A packet leaves the source.
-    pub fn send(&mut self, now: Time) {
+    /// Whether there is a packet that its class may have.
+    pub fn has_packet(&self) -> bool {
+        self.active && self.source.has_packet()
+    }
+
+    /// A packet leaves the source: its number, and when it was made.
+    pub fn send(&mut self, now: Time) -> (u64, Time) {
         self.departed += 1;
         self.flow.sent_packets += 1;
         self.class.pay(now, self.packet_time, self.packet_time);
+        self.source.send(now)
     }
 
     /// The agent's change is made: what is sent from now on costs as the new rate says; a debt stays
@@ -171,7 +216,14 @@ mod tests {
             .expect("a policy")
             .with_round(Round::Packets, 0);
         let echo = echo::Policy::default();
-        let mut sender = Sender::new(ecn_core::fixed::ONE, 12_500_000, 2068);
+        let kind = Kind {
+            way: 0,
+            controlled: true,
+            ipd: ecn_core::fixed::ONE,
+            link_bytes_per_s: 12_500_000,
+            packet_bytes: 2068,
+        };
+        let mut sender = Sender::new(kind, Source::Greedy, 0);
         assert_eq!(sender.packet_time, PACKET);
         for n in 0..3 {
             sender.send(n * PACKET);

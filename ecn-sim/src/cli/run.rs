@@ -135,6 +135,16 @@ fn shown(report: &RunReport) -> String {
                     if let Some(hosts) = &share.by_host {
                         let row = format!("Jain's index of hosts, {class}");
                         put(&row, Some(hosts.jain_hosts));
+                        let mut put = |what: &str, value| {
+                            put(&format!("{what}, {class}"), Some(value));
+                        };
+                        put("drops", hosts.dropped_packets as f64);
+                        put("delay p99 (ms)", hosts.delay_us_p99 / 1e3);
+                        if let Some(finished) = &hosts.finished {
+                            put("finished flows", finished.finished_flows as f64);
+                            put("completion p50 (ms)", finished.completion_ms_p50);
+                            put("completion p99 (ms)", finished.completion_ms_p99);
+                        }
                     }
                 }
                 // Of a bridge its ports; a host's link is the flows that it carries.

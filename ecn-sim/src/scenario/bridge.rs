@@ -10,7 +10,8 @@ use crate::keyword::nearest;
 use crate::model::{LONGEST_DELAY, Model, ModelError};
 use crate::network::{Description, Flow, Link};
 use crate::serde_as_text;
-use crate::units::{DurationText, Rate};
+use crate::traffic::{Arrivals, Traffic};
+use crate::units::{DurationText, Rate, UnitError};
 
 /// When something happens, if it does: `off`, or a time since the start of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,16 +41,46 @@ impl FromStr for Moment {
         }
         text.parse()
             .map(Self::At)
-            .map_err(
-                |error: crate::units::UnitError| match nearest(text, ["off"]) {
-                    Some(word) => format!("did you mean `{word}`?"),
-                    None => format!("off, or a time such as 3s is allowed; {error}"),
-                },
-            )
+            .map_err(|error: UnitError| match nearest(text, ["off"]) {
+                Some(word) => format!("did you mean `{word}`?"),
+                None => format!("off, or a time such as 3s is allowed; {error}"),
+            })
     }
 }
 
 serde_as_text!(Moment);
+
+/// A rate, if there is one: `off`, or as `6mbit`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Voice {
+    /// None.
+    #[default]
+    Off,
+    /// This.
+    At(Rate),
+}
+
+impl fmt::Display for Voice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(rate) => rate.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Voice {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        match text {
+            "off" => Ok(Self::Off),
+            _ => text.parse().map(Self::At),
+        }
+    }
+}
+
+serde_as_text!(Voice);
 
 /// A bridge of hosts that send to one receiver. What can be chosen of it beside the [`Model`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +90,18 @@ pub struct Bridge {
     pub hosts: u32,
     /// Flows of each.
     pub flows: u32,
+    /// What they send.
+    pub traffic: Traffic,
+    /// Hosts without the agent, with a flow each.
+    pub others: u32,
+    /// What they send.
+    pub others_traffic: Traffic,
+    /// Rate, headers included, of a flow of packets of 242 bytes from a host of its own.
+    pub voice: Voice,
+    /// New TCP connections in a second, from a host of their own.
+    pub short: u32,
+    /// Packets of each.
+    pub short_packets: u32,
     /// Rate of the receiver's port.
     pub port_rate: Rate,
     /// Rate of the hosts' links: what a flow that is not limited sends at, and of what `rmin` and
@@ -84,6 +127,12 @@ impl Default for Bridge {
         Self {
             hosts: 10,
             flows: 1,
+            traffic: Traffic::Greedy,
+            others: 0,
+            others_traffic: Traffic::Greedy,
+            voice: Voice::Off,
+            short: 0,
+            short_packets: 1,
             port_rate: rate,
             link_rate: rate,
             link_delay: DurationText::from_nanos(0),
@@ -101,6 +150,10 @@ const BRIDGE: &str = "bridge";
 const RECEIVER: &str = "receiver";
 const PORT: &str = "port";
 const CLASS: &str = "controlled";
+const OTHER: &str = "other";
+const VOICE: &str = "voice";
+const VOICE_BYTES: u32 = 242;
+const SHORT: &str = "short";
 
 impl Bridge {
     /// As the [`Rig`].
@@ -114,7 +167,10 @@ impl Bridge {
     ///
     /// A number out of its range.
     pub fn describe(&self) -> Result<Description, ModelError> {
-        within("hosts", self.hosts, 1..=250)?;
+        within("hosts", self.hosts, 1..=200)?;
+        within("others", self.others, 0..=50)?;
+        within("short", self.short, 0..=1_000_000)?;
+        within("short_packets", self.short_packets, 1..=1_000_000)?;
         within("flows", self.flows, 1..=10_000)?;
         within("packet_bytes", self.packet_bytes, 64..=1_000_000)?;
         check_duration(self.duration)?;
@@ -140,30 +196,62 @@ impl Bridge {
             rate,
             delay: self.link_delay,
         };
-        let hosts: Vec<String> = (1..=self.hosts).map(|n| format!("h{n}")).collect();
+        let named = |letter: &str, count: u32| -> Vec<String> {
+            (1..=count).map(|n| format!("{letter}{n}")).collect()
+        };
+        let (hosts, others) = (named("h", self.hosts), named("o", self.others));
         let mut description = Description {
             switches: vec![BRIDGE.into()],
             hosts: vec![RECEIVER.into()],
             links: vec![link(PORT, BRIDGE, RECEIVER, self.port_rate)],
             flows: Vec::new(),
         };
-        for host in &hosts {
+        let flow = |class: &str, from: &str, traffic| Flow {
+            class: class.to_owned(),
+            from: from.to_owned(),
+            to: RECEIVER.to_owned(),
+            start: DurationText::from_nanos(0),
+            stop: None,
+            packet_bytes: self.packet_bytes,
+            traffic,
+            controlled: true,
+            arrivals: None,
+        };
+        // Each host's first flow, then each host's second: who starts first is no host's advantage.
+        for number in 0..count {
+            let host = &hosts[(number % u64::from(self.hosts)) as usize];
+            description.flows.push(Flow {
+                start: DurationText::from_nanos(self.stagger.as_nanos() * number),
+                stop: stop.filter(|_| number > 0),
+                ..flow(CLASS, host, self.traffic)
+            });
+        }
+        description.flows.extend(others.iter().map(|host| Flow {
+            controlled: false,
+            ..flow(OTHER, host, self.others_traffic)
+        }));
+        description.hosts.extend(hosts.into_iter().chain(others));
+        if let Voice::At(rate) = self.voice {
+            description.hosts.push(VOICE.to_owned());
+            description.flows.push(Flow {
+                packet_bytes: VOICE_BYTES,
+                ..flow(VOICE, VOICE, Traffic::Constant(rate))
+            });
+        }
+        if self.short > 0 {
+            description.hosts.push(SHORT.to_owned());
+            description.flows.push(Flow {
+                arrivals: Some(Arrivals {
+                    per_s: self.short,
+                    packets: self.short_packets,
+                }),
+                ..flow(SHORT, SHORT, Traffic::Greedy)
+            });
+        }
+        for host in &description.hosts[1..] {
             let to_bridge = link(host, host, BRIDGE, self.link_rate);
             description.links.push(to_bridge);
         }
-        // Each host's first flow, then each host's second: who starts first is no host's advantage.
-        for number in 0..count {
-            let start = DurationText::from_nanos(self.stagger.as_nanos() * number);
-            description.flows.push(Flow {
-                class: CLASS.to_owned(),
-                from: hosts[(number % u64::from(self.hosts)) as usize].clone(),
-                to: RECEIVER.to_owned(),
-                start,
-                stop: stop.filter(|_| number > 0),
-                packet_bytes: self.packet_bytes,
-            });
-        }
-        description.hosts.extend(hosts);
         Ok(description)
     }
 }

@@ -1,0 +1,212 @@
+//! What a flow's program has to send at a moment.
+
+use std::collections::VecDeque;
+
+use rand::{Rng as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use crate::bridged::tcp::Tcp;
+use crate::engine::Time;
+use crate::traffic::{Arrivals, Traffic};
+
+/// Packets that wait at their host before others are dropped there: `leaf_packets` of the agent.
+pub const HOST_PACKETS: usize = 100;
+
+/// A program.
+#[derive(Debug)]
+pub enum Source {
+    /// It always has a packet.
+    Greedy,
+    /// It makes one now and then.
+    Constant(Constant),
+    /// A connection.
+    Tcp(Box<Tcp>),
+    /// It opens connections, and sends nothing itself.
+    Arrivals(Opens),
+}
+
+/// Packets at a rate.
+#[derive(Debug)]
+pub struct Constant {
+    every: Time,
+    /// When the next one is due.
+    due: Time,
+    /// When those were made that wait.
+    waiting: VecDeque<Time>,
+    /// Packets that found too many of them.
+    pub dropped: u64,
+    late: Late,
+}
+
+/// New connections at random times.
+#[derive(Debug)]
+pub struct Opens {
+    /// Mean time between them.
+    every: f64,
+    random: Pcg64Mcg,
+    /// Packets of each.
+    pub packets: u32,
+}
+
+/// How late a program's timer is.
+#[derive(Debug)]
+struct Late {
+    mean: f64,
+    random: Pcg64Mcg,
+}
+
+/// An exponential time.
+fn exponential(mean: f64, random: &mut Pcg64Mcg) -> Time {
+    (-mean * (1.0 - random.random::<f64>()).ln()) as Time
+}
+
+impl Source {
+    /// A flow's program. `packet_time`: of a packet at the rate of [`Traffic::Constant`]; `seed`: this flow's own.
+    pub fn new(
+        traffic: Traffic,
+        arrivals: Option<Arrivals>,
+        packet_bytes: u32,
+        timer_delay: f64,
+        seed: u64,
+    ) -> Self {
+        let random = Pcg64Mcg::seed_from_u64(seed);
+        match (arrivals, traffic) {
+            (Some(arrivals), _) => Self::Arrivals(Opens {
+                every: 1e12 / f64::from(arrivals.per_s.max(1)),
+                random,
+                packets: arrivals.packets,
+            }),
+            (None, Traffic::Greedy) => Self::Greedy,
+            (None, Traffic::Constant(rate)) => {
+                let ps = u128::from(packet_bytes) * 1_000_000_000_000;
+                let every = ps.div_ceil(u128::from(rate.bytes_per_s()));
+                Self::Constant(Constant {
+                    every: Time::try_from(every).unwrap_or(Time::MAX),
+                    due: 0,
+                    waiting: VecDeque::new(),
+                    dropped: 0,
+                    late: Late {
+                        mean: timer_delay,
+                        random,
+                    },
+                })
+            }
+            (None, Traffic::Tcp(algorithm)) => Self::Tcp(Box::new(Tcp::new(algorithm, u64::MAX))),
+        }
+    }
+
+    /// Whether it has a packet to send.
+    pub fn has_packet(&self) -> bool {
+        match self {
+            Self::Greedy => true,
+            Self::Constant(constant) => !constant.waiting.is_empty(),
+            Self::Tcp(tcp) => tcp.may_send(),
+            Self::Arrivals(_) => false,
+        }
+    }
+
+    /// A packet leaves: its number in its connection, and when it was made.
+    pub fn send(&mut self, now: Time) -> (u64, Time) {
+        match self {
+            Self::Greedy | Self::Arrivals(_) => (0, now),
+            Self::Constant(constant) => (0, constant.waiting.pop_front().unwrap_or(now)),
+            Self::Tcp(tcp) => (tcp.send(now), now),
+        }
+    }
+
+    /// Its time has come: it makes a packet, or a connection. Whether it did.
+    pub fn on_timer(&mut self, now: Time) -> bool {
+        match self {
+            Self::Greedy => false,
+            Self::Constant(constant) => {
+                if constant.waiting.len() < HOST_PACKETS {
+                    constant.waiting.push_back(now);
+                } else {
+                    constant.dropped += 1;
+                }
+                true
+            }
+            Self::Tcp(tcp) => tcp.on_timeout(now),
+            Self::Arrivals(_) => true,
+        }
+    }
+
+    /// When its time comes next, after it has been active since `now` or its timer came then.
+    pub fn next_timer(&mut self, now: Time) -> Option<Time> {
+        match self {
+            Self::Greedy => None,
+            Self::Constant(constant) => {
+                // Who was late makes up for it.
+                constant.due = if constant.due == 0 {
+                    now
+                } else {
+                    constant.due + constant.every
+                };
+                let late = exponential(constant.late.mean, &mut constant.late.random);
+                Some((constant.due + late).max(now))
+            }
+            Self::Tcp(tcp) => (tcp.deadline != Time::MAX).then_some(tcp.deadline),
+            Self::Arrivals(opens) => Some(now + exponential(opens.every, &mut opens.random)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{MS, NS};
+    use crate::units::Rate;
+
+    #[test]
+    fn a_constant_rate_is_kept_by_a_timer_that_is_late() {
+        let rate = Rate::from_bytes_per_s(1_000_000).expect("a rate");
+        let traffic = Traffic::Constant(rate);
+        let mut source = Source::new(traffic, None, 1000, 300_000.0 * NS as f64, 7);
+        let (mut now, mut made) = (5 * MS, 0);
+        while let Some(next) = source.next_timer(now)
+            && next < 1_005 * MS
+        {
+            assert!(next >= now);
+            now = next;
+            assert!(source.on_timer(now) && source.has_packet());
+            assert_eq!(source.send(now), (0, now));
+            made += 1;
+        }
+        assert!((998..=1_001).contains(&made), "{made}");
+    }
+
+    #[test]
+    fn a_host_holds_so_many_packets() {
+        let rate = Rate::from_bytes_per_s(1_000_000).expect("a rate");
+        let mut source = Source::new(Traffic::Constant(rate), None, 1000, 0.0, 7);
+        for n in 0..150 {
+            source.on_timer(n);
+        }
+        let Source::Constant(constant) = &source else {
+            panic!("{source:?}");
+        };
+        assert_eq!((constant.waiting.len(), constant.dropped), (100, 50));
+    }
+
+    #[test]
+    fn connections_come_as_often_as_they_should() {
+        let arrivals = Arrivals {
+            per_s: 400,
+            packets: 3,
+        };
+        let mut source = Source::new(Traffic::Greedy, Some(arrivals), 1000, 0.0, 7);
+        assert!(!source.has_packet());
+        let (mut now, mut opened, mut short) = (0, 0u32, 0u32);
+        while let Some(next) = source.next_timer(now)
+            && next < 10_000 * MS
+        {
+            // Exponential: 63 % are shorter than the mean.
+            short += u32::from(next - now < 2_500_000 * NS);
+            now = next;
+            opened += 1;
+        }
+        assert!((3_800..4_200).contains(&opened), "{opened}");
+        let share = f64::from(short) / f64::from(opened);
+        assert!((0.6..0.66).contains(&share), "{share}");
+    }
+}
