@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::build_ebpf;
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
-use crate::{setup, step};
+use crate::{kernels, setup, step};
 
 /// What `bench` is told.
 #[derive(clap::Args)]
@@ -56,19 +56,24 @@ pub fn bench(args: Args, permission: Permission) -> Result<ExitCode> {
     }
 }
 
-/// Control on a bridge; its own options are passed on.
+/// Control on a bridge; its own options are passed on. `--kernel 6.12` is ours: that kernel, emulated.
 fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
     let only_says = ["--help", "-h", "--list"]
         .iter()
         .any(|word| words.iter().any(|w| w == word));
+    let (series, words) = kernel(words)?;
     if !only_says {
-        if !is_root() {
+        if series.is_none() && !is_root() {
             return Err(Lacks("namespaces and programs are only for root".into()).into());
         }
         build_ebpf::build(&setup::bpf(permission)?, false)?;
         let mut command = cargo();
         command.args(["build", "--release", "-p", "ecn-user"]);
         step::run("the ecn command", &mut command)?;
+        if let Some(series) = series {
+            kernels::bench(&series, &words, permission)?;
+            return Ok(ExitCode::SUCCESS);
+        }
     }
     let mut command = cargo();
     command
@@ -83,6 +88,25 @@ fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
         Some(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         None => ExitCode::FAILURE,
     })
+}
+
+/// The kernel that is asked for, and the other words.
+fn kernel(words: &[String]) -> Result<(Option<String>, Vec<String>)> {
+    let mut others = Vec::new();
+    let mut series = None;
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let value = match word.strip_prefix("--kernel") {
+            Some("") => words.next().map(String::as_str).unwrap_or_default(),
+            Some(rest) if rest.starts_with('=') => &rest[1..],
+            _ => {
+                others.push(word.clone());
+                continue;
+            }
+        };
+        series = Some(kernels::series(value).map_err(anyhow::Error::msg)?);
+    }
+    Ok((series, others))
 }
 
 /// The programs, in namespaces of their own: its tables, and JSON and SVG in `target/bench`.
@@ -198,7 +222,23 @@ fn number(json: &str, keys: &[&str]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::{kernel, number};
+
+    #[test]
+    fn the_kernel_is_taken_out_of_the_words() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for line in [
+            "--row udp-2 --kernel 6.12 -j",
+            "--row udp-2 --kernel=6.12 -j",
+        ] {
+            let (series, others) = kernel(&words(line)).expect("a series");
+            assert_eq!(series.as_deref(), Some("6.12"));
+            assert_eq!(others, words("--row udp-2 -j"));
+        }
+        assert!(kernel(&words("--kernel")).is_err());
+        assert!(kernel(&words("--kernel new")).is_err());
+        assert_eq!(kernel(&words("--list")).expect("no kernel").0, None);
+    }
 
     #[test]
     fn a_number_is_found_by_its_keys() {

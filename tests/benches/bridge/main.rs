@@ -7,6 +7,7 @@
 mod agent;
 mod load;
 mod meters;
+mod report;
 mod rows;
 mod run;
 mod web;
@@ -15,7 +16,6 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::Parser;
 use ecn_user::units::Rate;
-use serde_json::{Value, json};
 
 use run::{Control, Outcome};
 
@@ -97,12 +97,18 @@ fn main() -> ExitCode {
     if std::env::args().len() == 1 {
         return ExitCode::SUCCESS;
     }
-    let args = Args::parse();
+    let mut args = Args::parse();
     if args.list {
         for (name, what) in rows::all() {
             println!("{name:<18} {what}");
         }
         return ExitCode::SUCCESS;
+    }
+    if args.control.is_empty() {
+        args.control = match args.rows.as_slice() {
+            [] => vec![Control::None, Control::Ecn, Control::Htb],
+            _ => vec![Control::Ecn],
+        };
     }
     let mut names = args.rows.clone();
     if names.is_empty() {
@@ -148,14 +154,28 @@ fn main() -> ExitCode {
             if let Some(outcome) = Outcome::median(runs) {
                 if !args.json {
                     println!("{}", outcome.line());
+                    for missed in report::misses(&outcome) {
+                        println!("{:<18} {missed}", "");
+                    }
                 }
                 outcomes.push(outcome);
             }
         }
     }
     if args.json {
-        let rows: Vec<Value> = outcomes.iter().map(Outcome::json).collect();
-        println!("{:#}", json!({"rows": rows}));
+        println!("{:#}", report::document(&outcomes));
+    } else if outcomes.len() > 1 {
+        println!("\n{}", report::table(&outcomes));
+    }
+    // Single rows are for looking at.
+    if args.rows.is_empty() {
+        match report::write(&outcomes) {
+            Ok(out) => eprintln!("in {}: bridge.json, bridge.svg", out.display()),
+            Err(error) => {
+                eprintln!("cannot write the results: {error}");
+                failed = true;
+            }
+        }
     }
     if failed {
         ExitCode::FAILURE

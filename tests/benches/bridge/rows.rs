@@ -146,7 +146,8 @@ pub fn row(name: &str, seconds: u64) -> Option<Row> {
             // Five stay; of five others one leaves or joins every second.
             let mut flows = spread(&of()?, SENDERS);
             for (n, flow) in flows.iter_mut().skip(SENDERS / 2).enumerate() {
-                let on = |second: u64| (second / 5 + u64::from(second % 5 > n as u64)) % 2 == 0;
+                let on =
+                    |second: u64| (second / 5 + u64::from(second % 5 > n as u64)).is_multiple_of(2);
                 flow.times = (0..=seconds + 1)
                     .filter(|at| on(*at))
                     .map(|at| (second(at), second(at + 1)))

@@ -39,17 +39,31 @@ pub enum Control {
     Ecn,
     /// At the port, a class for each host that may borrow from the others.
     Htb,
-    /// At the port, below its class.
+    /// fq_codel below the port's class.
     FqCodel,
-    /// At the port, below its class.
+    /// fq_codel, and hosts whose TCP negotiates ECN.
+    FqCodelEcn,
+    /// cake below the port's class.
     Cake,
+    /// RED that marks below the port's class, and hosts whose TCP is DCTCP.
+    DctcpRed,
+}
+
+impl Control {
+    /// As it is typed.
+    pub fn name(self) -> String {
+        let value = clap::ValueEnum::to_possible_value(&self);
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// A measured row; what does not apply is left out.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    row: String,
-    control: Control,
+    /// Its name.
+    pub row: String,
+    /// What controlled.
+    pub control: Control,
     /// Port's rate, bytes per second; 0 without a shaper.
     rate: u64,
     values: BTreeMap<&'static str, f64>,
@@ -60,7 +74,8 @@ pub struct Outcome {
 pub const HEAD: &str = "row                control    %rate  %full   Jain  queue   max  drops/s host-dr/s ping50 ping99  lost%  agent  MB   CE%  CPU  more";
 
 impl Outcome {
-    fn value(&self, name: &str) -> f64 {
+    /// One of its values; not a number if it has none of that name.
+    pub fn value(&self, name: &str) -> f64 {
         self.values.get(name).copied().unwrap_or(f64::NAN)
     }
 
@@ -81,7 +96,7 @@ impl Outcome {
     /// For people.
     pub fn line(&self) -> String {
         let v = |name: &str| self.value(name);
-        let control = format!("{:?}", self.control).to_lowercase();
+        let control = self.control.name();
         let mut line = format!(
             "{:<18} {control:<9} {:>6.1} {:>6.1} {:>6.3} {:>6.1} {:>5.0} {:>8.0} {:>8.0} {:>6.2} {:>6.2} {:>6.1} {:>6.2} {:>4.0} {:>5.1} {:>4.2} ",
             self.row,
@@ -114,7 +129,7 @@ impl Outcome {
 
     /// For programs.
     pub fn json(&self) -> Value {
-        let control = format!("{:?}", self.control).to_lowercase();
+        let control = self.control.name();
         let thousandth = |value: f64| (value * 1000.0).round() / 1000.0;
         let values = self.values.iter();
         let values: serde_json::Map<_, _> = values
@@ -210,6 +225,25 @@ pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> 
             );
         }
     }
+    let mut row = row.clone();
+    if matches!(control, Control::FqCodelEcn | Control::DctcpRed) {
+        for host in &lab.hosts {
+            let set = || std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1");
+            host.ns
+                .run(set)
+                .map_err(|error| format!("tcp_ecn: {error}"))?;
+        }
+    }
+    if control == Control::DctcpRed {
+        let dctcp = "dctcp";
+        check_congestion_control(dctcp).map_err(|error| error.to_string())?;
+        for flow in &mut row.flows {
+            if let Kind::Tcp(name) = &mut flow.kind {
+                *name = dctcp;
+            }
+        }
+    }
+    let row = &row;
     let folder = std::env::temp_dir().join(format!("ecn-bench-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let agent = if control == Control::Ecn {
@@ -431,7 +465,13 @@ fn measure(
                 values.insert("transfer_p50_ms", ms(0.5));
                 values.insert("transfer_p99_ms", ms(0.99));
                 values.insert("transfers_failed", web.failed as f64);
-                values.insert("server_mbit_per_s", web.bytes as f64 * 8e-6 / time);
+                let server = web.bytes as f64 * 8e-6 / time;
+                values.insert("server_mbit_per_s", server);
+                // A flow for each host here.
+                let equal = (mbit.iter().sum::<f64>() + server) / (mbit.len() + 1) as f64;
+                let off = |share: &f64| (share / equal - 1.0).abs() * 100.0;
+                let most = mbit.iter().chain([&server]).map(off).fold(0.0, f64::max);
+                values.insert("share_off_percent", most);
             }
             if let Some(costs) = watch.as_ref().filter(|_| late) {
                 let most = costs.iter().map(|cost| cost.memory).max().unwrap_or(0);
@@ -446,6 +486,16 @@ fn measure(
     let mut hosts = BTreeMap::<usize, f64>::new();
     for (flow, mbit) in row.flows.iter().zip(&mbit) {
         *hosts.entry(flow.from).or_default() += mbit;
+    }
+    if !row.without.is_empty() {
+        let mut least = BTreeMap::<usize, f64>::new();
+        for (flow, mbit) in row.flows.iter().zip(&mbit) {
+            if !row.without.contains(&flow.from) {
+                *least.entry(flow.from).or_default() += mbit;
+            }
+        }
+        let least = least.into_values().fold(f64::INFINITY, f64::min);
+        values.insert("least_host_mbit_per_s", least);
     }
     Outcome {
         row: row.name.clone(),
@@ -515,8 +565,16 @@ fn shape(lab: &Lab, host: usize, rate: u64, control: Control) -> Result<(), Stri
     let bits = rate * 8;
     match control {
         Control::None | Control::Ecn => Ok(()),
-        Control::FqCodel => tc(format!(
+        Control::FqCodel | Control::FqCodelEcn => tc(format!(
             "qdisc replace dev {port} parent ec0f:1 handle 2: fq_codel limit 1000"
+        )),
+        // Marks from 10 packets on, drops at the end of the queue only.
+        Control::DctcpRed => tc(format!(
+            "qdisc replace dev {port} parent ec0f:1 handle 2: red limit {} min {} max {} avpkt 1000 burst 16 \
+             probability 1 bandwidth {bits}bit ecn",
+            QUEUE * FRAME,
+            10 * FRAME,
+            11 * FRAME,
         )),
         Control::Cake => tc(format!(
             "qdisc replace dev {port} parent ec0f:1 handle 2: cake besteffort unlimited"

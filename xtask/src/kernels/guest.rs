@@ -14,8 +14,8 @@ use super::fetch::Kernel;
 use crate::machine::{Lacks, program};
 use crate::step;
 
-/// What the tests use that may be a module, each after what it needs is found.
-const MODULES: [&str; 25] = [
+/// What tests and benchmarks use that may be a module, each after what it needs is found.
+const MODULES: [&str; 27] = [
     "veth",
     "dummy",
     "ifb",
@@ -32,6 +32,8 @@ const MODULES: [&str; 25] = [
     "sch_prio",
     "sch_tbf",
     "sch_fq_codel",
+    "sch_cake",
+    "sch_red",
     "sch_ingress",
     "cls_bpf",
     "cls_u32",

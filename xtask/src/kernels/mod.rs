@@ -170,6 +170,64 @@ fn matches(name: &str, columns: &[Column]) -> bool {
     columns.is_empty() || tests.any(|test| test.contains(name))
 }
 
+/// Rows and controls of `bench bridge` on an emulated kernel, where they are not named: what it can carry.
+const BENCH: [(&str, &str); 3] = [
+    ("--rate", "10mbit"),
+    ("--row", "udp-2,udp-10,cubic-2,cubic-10"),
+    (
+        "--control",
+        "none,ecn,htb,fq-codel,fq-codel-ecn,cake,dctcp-red",
+    ),
+];
+/// It takes some 20 s a run, and three times as long emulated.
+const BENCH_LIMIT: Duration = Duration::from_secs(7200);
+
+/// Runs the benchmark of control on a bridge on one kernel; what it prints goes to stdout.
+pub fn bench(series: &str, words: &[String], permission: Permission) -> Result<()> {
+    setup::emulator(permission)
+        .map_err(|error| Lacks(format!("no qemu to emulate kernels: {error:#}")))?;
+    let kernel = fetch::kernels(&[series.to_owned()], Gone::Lacks)?.pop();
+    let kernel = kernel.context("no kernel")??;
+    let build = || {
+        let mut build = cargo();
+        build.args(["bench", "-p", "ecn-tests", "--bench", "bridge", "--no-run"]);
+        build
+    };
+    step::run("the benchmark", &mut build())?;
+    let messages = step::asked(build().arg("--message-format=json"));
+    let messages = messages.context("asking cargo for the benchmark's binary")?;
+    let bridge = executable(&messages).context("cargo names no binary of the benchmark")?;
+    let log = root().join("target/log");
+    fs::create_dir_all(&log).with_context(|| format!("making {}", log.display()))?;
+    let mut all = words.to_vec();
+    for (name, value) in BENCH {
+        let given = |word: &String| word == name || word.starts_with(&format!("{name}="));
+        if !words.iter().any(given) {
+            all.extend([name.to_owned(), value.to_owned()]);
+        }
+    }
+    let quoted: Vec<String> = all.iter().map(|word| format!("'{word}'")).collect();
+    let command = format!(
+        "export ECN_EMULATED=1\nexec ./bridge --ecn /test/ecn {}\n",
+        quoted.join(" ")
+    );
+    let mut guest = Guest::new(&kernel)?;
+    guest.add(&root().join("target/release/ecn"), "ecn")?;
+    guest.add(&bridge, "bridge")?;
+    step::say(&format!("kernel {}: booting", kernel.version));
+    let log = log.join(format!("bench-{series}.log"));
+    let ended = guest.run(&command, BENCH_LIMIT, &log)?;
+    println!("{}", ended.output.trim_end());
+    match ended.exit {
+        Some(0) => Ok(()),
+        Some(code) => bail!("the benchmark ended with {code}"),
+        None => bail!(
+            "the guest did not end in time, or died; see {}",
+            log.display()
+        ),
+    }
+}
+
 /// What runs in the guest.
 struct Binaries {
     command: PathBuf,
