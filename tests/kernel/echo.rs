@@ -147,6 +147,10 @@ fn round_trip_in(lab: &Lab, ipv6: bool, marked: bool) {
     assert!(sending.recv(&mut buffer).is_err(), "something came back");
     let (key, _) = running.flow(|key| is_sent(key, protocol::UDP));
     assert_eq!((key.src_port, key.dst_port), (7001, 7002));
+    // A queue takes an echo for what it is, not for as long as the data was that it was made from.
+    let queue = to.nl.root_qdisc(to.ifindex).expect("qdiscs");
+    let queue = queue.expect("that of an endpoint");
+    assert!(queue.packets >= N && queue.bytes < N * 150, "{queue:?}");
 }
 
 #[test]
