@@ -1,6 +1,6 @@
-//! The rig and its simulated twin, side by side.
+//! The rig and its simulated twin, side by side; and ordinary bridges, as `cargo xtask bench bridge` makes them.
 
-use std::{fmt::Write as _, path::Path};
+use std::{fmt::Write as _, path::Path, sync::OnceLock};
 
 use ecn_tests::{
     ecn_or_skip, kernel_test, note,
@@ -11,6 +11,10 @@ use ecn_tests::{
 use serde_json::Value;
 
 use crate::rig::{RUNS, alone, disturbed_us};
+
+#[path = "../benches/bridge/main.rs"]
+#[expect(dead_code, reason = "the benchmark's own command line")]
+mod bench;
 
 const SHARES: [&str; 5] = ["root", "inter_switch", "local", "remote", "victim"];
 const WARM_UP: u64 = 2;
@@ -125,4 +129,127 @@ fn shares_are_the_rigs() {
     }
     note(&table);
     assert!(far.is_empty(), "not within {NEAR}: {far:?}\n{table}");
+}
+
+/// Packets in the port's queue.
+const QUEUE: f64 = 100.0;
+/// How far the simulator may be from a bridge: of what the port carries, and of its queue.
+const NEAR_BRIDGE: f64 = 0.05;
+
+/// Goodput of all and of the host without the agent, of what the port carries when it is full; mean queue, of
+/// the whole.
+#[derive(Clone, Copy, Debug)]
+struct Bridge {
+    goodput: f64,
+    other: f64,
+    queue: f64,
+}
+
+/// What all hosts have, as the benchmark counts it.
+fn mbit_per_s(outcome: &Value) -> f64 {
+    let number = |key: &str| outcome[key].as_f64().expect("a number");
+    number("rate_percent") / 100.0 * number("rate_bytes_per_s") * 8e-6
+}
+
+impl Bridge {
+    fn seen(ecn: &Path, row: &str, full: f64) -> Self {
+        let outcome = bench::outcome(row, "ecn", ecn, WARM_UP + SECONDS).expect("a run");
+        let number = |key: &str| outcome[key].as_f64().expect("a number");
+        let other = outcome["host_mbit_per_s"][4].as_f64();
+        let other = other.filter(|_| row.starts_with("mixed")).unwrap_or(0.0);
+        Self {
+            goodput: mbit_per_s(&outcome) / full,
+            other: other / full,
+            queue: number("queue_mean_packets") / QUEUE,
+        }
+    }
+
+    fn simulated(ecn: &Path, settings: &[&str]) -> Self {
+        let set = [
+            format!("warm_up={WARM_UP}s"),
+            format!("duration={}s", WARM_UP + SECONDS),
+        ];
+        let mut words = vec!["sim", "run", "bridge", "-j"];
+        for setting in settings
+            .iter()
+            .copied()
+            .chain(set.iter().map(String::as_str))
+        {
+            words.extend(["--set", setting]);
+        }
+        let report = document(ecn, &words);
+        let window = &report["windows"][0];
+        let share = |class: &str| window["classes"][class]["share"].as_f64().unwrap_or(0.0);
+        Self {
+            goodput: share("controlled") + share("other"),
+            other: share("other"),
+            queue: window["queues"]["port"]["mean_packets"]
+                .as_f64()
+                .expect("a queue")
+                / QUEUE,
+        }
+    }
+
+    fn is_near(self, other: Self) -> bool {
+        let far = [
+            self.goodput - other.goodput,
+            self.other - other.other,
+            self.queue - other.queue,
+        ];
+        far.iter().all(|far| far.abs() < NEAR_BRIDGE)
+    }
+}
+
+/// A row of the benchmark against the simulator with these settings.
+fn is_a_bridge(row: &str, settings: &[&str]) {
+    static FULL: OnceLock<f64> = OnceLock::new();
+    let ecn = ecn_or_skip!();
+    let _alone = alone();
+    // Where a timer is later than HTB's burst the port loses some per cent, which no control has to do with.
+    let full = *FULL.get_or_init(|| {
+        let full = bench::outcome("udp-10", "none", &ecn, WARM_UP + SECONDS);
+        mbit_per_s(&full.expect("a run"))
+    });
+    let simulated = Bridge::simulated(&ecn, settings);
+    // Senders that are late do not use what they get: another run tells that from a difference.
+    let (mut seen, mut runs) = (Bridge::seen(&ecn, row, full), 1);
+    while !seen.is_near(simulated) && runs < RUNS {
+        seen = Bridge::seen(&ecn, row, full);
+        runs += 1;
+    }
+    let said = format!(
+        "{row}, run {runs}, a full port carries {full:.1} Mbit/s\n{seen:.3?}\n{simulated:.3?} simulated"
+    );
+    note(&said);
+    assert!(seen.is_near(simulated), "not within {NEAR_BRIDGE}: {said}");
+}
+
+#[test]
+fn two_flows_on_a_bridge() {
+    kernel_test!();
+    is_a_bridge("udp-2", &["hosts=2"]);
+}
+
+#[test]
+fn ten_flows_on_a_bridge() {
+    kernel_test!();
+    is_a_bridge("udp-10", &["hosts=10"]);
+}
+
+#[test]
+fn forty_flows_on_a_bridge() {
+    kernel_test!();
+    is_a_bridge("udp-40", &["hosts=10", "flows=4"]);
+}
+
+#[test]
+fn nics_ten_times_as_fast_as_the_port() {
+    kernel_test!();
+    is_a_bridge("link-10x", &["hosts=10", "link_rate=1gbit"]);
+}
+
+#[test]
+fn a_host_without_the_agent() {
+    kernel_test!();
+    is_a_bridge("mixed-udp-udp", &["hosts=4", "others=1"]);
 }

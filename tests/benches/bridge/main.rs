@@ -183,3 +183,29 @@ fn main() -> ExitCode {
         ExitCode::SUCCESS
     }
 }
+
+/// One run of a row, as its JSON has it: for the tests, of which this is a module.
+#[cfg(test)]
+pub fn outcome(
+    row: &str,
+    control: &str,
+    ecn: &std::path::Path,
+    seconds: u64,
+) -> Result<serde_json::Value, String> {
+    let seconds = seconds.to_string();
+    let words = [
+        "bench",
+        "--control",
+        control,
+        "--seconds",
+        &seconds,
+        "--ecn",
+    ];
+    let words = words.map(std::ffi::OsStr::new).into_iter();
+    let args = Args::try_parse_from(words.chain([ecn.as_os_str()]));
+    let args = args.map_err(|error| error.to_string())?;
+    let row = rows::row(row, args.seconds).ok_or_else(|| format!("no row {row}"))?;
+    let control = args.control.first().copied();
+    let control = control.ok_or_else(|| "no control".to_owned())?;
+    Ok(run::run(&row, control, &args)?.json())
+}
