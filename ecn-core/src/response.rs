@@ -23,6 +23,32 @@
 //! design method (finc(fdec(r)) <= r with equality where fdec(r) = Rmin) and ends the increase
 //! curve where the slides draw it, at 65K packet times.
 //!
+//! # Fractional steps
+//!
+//! HP's functions answer to one packet per round trip: their window is one packet. Without a window a
+//! flow has many packets in a round, and a full step for each mark cuts it to pieces, one full step per
+//! round saws: two flows use .78 of a link. [`Round::Fractional`] applies a part of a step to
+//! every packet instead. With t = the time between packets at the flow's rate:
+//!
+//! ```text
+//! mark:     ipd <- ipd (1 + 1/K),        K = 80 + 24 ms / t     packets
+//! no mark:  ipd <- ipd (1 - 0.75 t / s)
+//! ```
+//!
+//! The equilibrium is LIPD's: p / (1 - p) = 0.75 t K / s, so ipd grows with p / (1 - p) where t is
+//! above 0.3 ms, and flows with the same share p of their packets marked have the same rate. All
+//! constants are times and packets, so neither the rate of the source's own link nor the number of flows
+//! is in them. FIMD and AIMD in the same form, with u = t / 1 ms:
+//!
+//! | | mark | no mark |
+//! |---|---|---|
+//! | LIPD | 1/K | 0.75 t / s |
+//! | FIMD | u log2 m / K | 0.75 u t log2 m / s |
+//! | AIMD | u log2 m / K | 0.75 u² t (m - 1) / s |
+//!
+//! Overload is answered at once: when every packet of a window was marked and fewer arrive than the limit
+//! allows, the limit falls towards what arrives ([`State::on_echo`]).
+//!
 //! Nothing here reads a clock. A kernel program calls [`State::on_echo`] with what an echo says; a
 //! simulator may call [`marked`] and [`unmarked`] packet by packet.
 
@@ -85,11 +111,13 @@ pub enum Round {
     Packets = 1,
     /// Marks are ignored for [`Policy::round_ns`] after a decrease.
     Time = 2,
+    /// Every packet applies a part of a step, see the [module](self).
+    Fractional = 3,
 }
 
 impl Round {
     /// Every rule, in the order of its number.
-    pub const ALL: [Self; 3] = [Self::Off, Self::Packets, Self::Time];
+    pub const ALL: [Self; 4] = [Self::Off, Self::Packets, Self::Time, Self::Fractional];
 
     /// The name in commands and configuration.
     pub const fn name(self) -> &'static str {
@@ -97,6 +125,7 @@ impl Round {
             Self::Off => "off",
             Self::Packets => "round",
             Self::Time => "time",
+            Self::Fractional => "fractional",
         }
     }
 }
@@ -114,7 +143,7 @@ impl fmt::Display for Unknown {
 impl core::error::Error for Unknown {}
 
 const NO_FUNCTION: Unknown = Unknown("not a response function: none, lipd, fimd or aimd");
-const NO_ROUND: Unknown = Unknown("not a round rule: off, round or time");
+const NO_ROUND: Unknown = Unknown("not a round rule: off, round, time or fractional");
 
 impl TryFrom<u32> for Function {
     type Error = Unknown;
@@ -272,7 +301,7 @@ impl core::error::Error for PolicyError {}
 
 /// What the response needs, worked out by user space so that the kernel computes no constants.
 ///
-/// Part of an eBPF map value: integers only, no padding, 72 bytes. All zero is valid and means no
+/// Part of an eBPF map value: integers only, no padding, 80 bytes. All zero is valid and means no
 /// control. Make it with [`Policy::new`]; other values of the derived fields give wrong rates, but
 /// never a panic or a delay outside [1, `ipd_max`].
 #[repr(C)]
@@ -298,11 +327,13 @@ pub struct Policy {
     pub ln_m: u64,
     /// m - 1, 59 fractional bits: AIMD's increase.
     pub m_less_1: u64,
+    /// Packet transmission time at Rmax, for [`Round::Fractional`].
+    pub packet_ns: u64,
 }
 
 const _: () = {
     use core::mem::{align_of, offset_of, size_of};
-    assert!(size_of::<Policy>() == 72 && align_of::<Policy>() == 8);
+    assert!(size_of::<Policy>() == 80 && align_of::<Policy>() == 8);
     assert!(offset_of!(Policy, function) == 0);
     assert!(offset_of!(Policy, round) == 4);
     assert!(offset_of!(Policy, round_ns) == 8);
@@ -313,11 +344,13 @@ const _: () = {
     assert!(offset_of!(Policy, log2_lipd) == 48);
     assert!(offset_of!(Policy, ln_m) == 56);
     assert!(offset_of!(Policy, m_less_1) == 64);
-    assert!(size_of::<State>() == 24 && align_of::<State>() == 8);
+    assert!(offset_of!(Policy, packet_ns) == 72);
+    assert!(size_of::<State>() == 40 && align_of::<State>() == 8);
     assert!(offset_of!(State, ipd) == 0);
     assert!(offset_of!(State, round_end) == 8);
     assert!(offset_of!(State, round_packets) == 12);
     assert!(offset_of!(State, round_until_ns) == 16);
+    assert!(offset_of!(State, window_ns) == 24);
 };
 
 /// Fractional bits of the gains (m - 1, ln m) and of the relative increase of one step: m <= 16
@@ -390,6 +423,7 @@ impl Policy {
             log2_lipd,
             ln_m: mul_32(log2_m, fixed::LN_2) << (GAIN_FRAC - LOG_FRAC),
             m_less_1,
+            packet_ns: 0,
         })
     }
 
@@ -414,7 +448,15 @@ impl Policy {
             log2_lipd: 0,
             ln_m: 0,
             m_less_1: 0,
+            packet_ns: 0,
         }
+    }
+
+    /// The same policy in fractional steps, on a link that sends a packet in `packet_ns`.
+    pub const fn fractional(mut self, packet_ns: u64) -> Self {
+        self.round = Round::Fractional as u32;
+        self.packet_ns = packet_ns;
+        self
     }
 
     /// The same policy with another round rule; `round_ns` matters for [`Round::Time`] only.
@@ -437,6 +479,42 @@ impl Policy {
     fn load(&self, ipd: u64) -> u64 {
         mul_bits(ipd, self.rmin, 64 + FRAC - 63)
     }
+}
+
+/// [`Round::Fractional`]: K at low rates, packets.
+const STEP_PACKETS: u64 = 80;
+/// [`Round::Fractional`]: what K grows by, packets that the flow sends in this time.
+const STEP_NS: u64 = 24_000_000;
+/// [`Round::Fractional`]: time in which a rate grows by e without marks.
+const RECOVERY_NS: u64 = 1_333_333_333;
+/// [`Round::Fractional`]: interval at which FIMD, AIMD with m = 2 and LIPD take the same steps.
+const REFERENCE_NS: u64 = 1_000_000;
+/// Packets and time of a window that shows overload where less than a quarter of the limit arrives.
+const OVERLOAD_FAR: (u64, u64) = (4, 1_000_000);
+/// The same where more arrives.
+const OVERLOAD_NEAR: (u64, u64) = (10, 2_000_000);
+
+/// `step` times `factor` (20 fractional bits), at most 1/2, with [`FRAC`] fractional bits.
+#[inline(always)]
+fn scaled(step: u64, factor: u64) -> u64 {
+    mul_bits(step.min(ONE), factor, 20).min(ONE / 2)
+}
+
+/// The delay after a window with overload: that of what arrives, but at most half as much again, since
+/// under overload what arrives is no fair share either; where less than a quarter of the limit arrives,
+/// twice the rate of what does.
+#[inline(always)]
+fn limit_after_overload(ipd: u64, interval_ns: u64, delivered_ns: u64, packet_ns: u64) -> u64 {
+    if delivered_ns == 0 {
+        return ipd;
+    }
+    let delivered = ((delivered_ns.min(1 << 36) << 16) / packet_ns) << (FRAC - 16);
+    let most = if delivered_ns >= 4 * interval_ns {
+        delivered / 2
+    } else {
+        ipd + ipd / 2
+    };
+    delivered.min(most).max(ipd)
 }
 
 const NONE: u32 = Function::None as u32;
@@ -611,6 +689,17 @@ fn growth(q: u64, n: u64, c1: u64, c2: u64, iterations: u32) -> u64 {
     }
 }
 
+/// Time that a packet of `bytes` takes at a rate, nanoseconds: [`Policy::packet_ns`].
+#[must_use]
+pub const fn packet_ns(bytes: u32, rate_bytes_per_s: u64) -> u64 {
+    let rate = if rate_bytes_per_s == 0 {
+        1
+    } else {
+        rate_bytes_per_s
+    };
+    bytes as u64 * 1_000_000_000 / rate
+}
+
 /// The rate in bytes per second that a delay stands for: Rmax/ipd, rounded down.
 ///
 /// Exact for every Rmax; delays outside [1, 65536] count as the nearer end.
@@ -656,7 +745,7 @@ pub struct Reaction {
     pub ignored: u32,
 }
 
-/// What the sender keeps per flow. Part of an eBPF map value: integers only, no padding, 24 bytes.
+/// What the sender keeps per flow. Part of an eBPF map value: integers only, no padding, 40 bytes.
 ///
 /// All zero is a flow that has not reacted yet, at full rate ([`State::default`] and
 /// [`State::new`] differ only in writing that rate out).
@@ -671,6 +760,12 @@ pub struct State {
     pub round_packets: u32,
     /// Until when marks are ignored, with [`Round::Time`].
     pub round_until_ns: u64,
+    /// [`Round::Fractional`]: when the window began in which overload is looked for; 0: it has not.
+    pub window_ns: u64,
+    /// Packets acknowledged in this window, all of them marked.
+    pub window_packets: u32,
+    /// Padding.
+    pub _pad: u32,
 }
 
 impl State {
@@ -681,6 +776,9 @@ impl State {
             round_end: 0,
             round_packets: 0,
             round_until_ns: 0,
+            window_ns: 0,
+            window_packets: 0,
+            _pad: 0,
         }
     }
 
@@ -694,6 +792,69 @@ impl State {
             self.round_end = until;
             // 0 is no round: one that ends with this very packet still has it.
             self.round_packets = ahead.max(1);
+        }
+    }
+
+    /// [`State::on_echo`] in fractional steps: `ce` of `packets` packets were marked.
+    #[inline(always)]
+    fn fractional(&mut self, policy: &Policy, packets: u32, ce: u32, now_ns: u64) {
+        // Up to 134 ms, 1.5 kB at 90 kbit/s. `| 1` for the divisions.
+        let packet_ns = policy.packet_ns.min((1 << 27) - 1) | 1;
+        let ipd = self.ipd.clamp(ONE, IPD_LIMIT << FRAC);
+        let interval_ns = mul_bits(ipd, packet_ns, FRAC) | 1;
+        let delivered = self.overload(interval_ns, packets, ce, now_ns);
+        let mut ipd = limit_after_overload(ipd, interval_ns, delivered, packet_ns);
+        // u of the module's table, 10 fractional bits, within 1/64 and 64.
+        let relative = (interval_ns / (REFERENCE_NS >> 10)).clamp(16, 1 << 16);
+        let (mut up, mut down) = (1 << 20, 1 << 20);
+        if policy.function != LIPD {
+            down = ((relative << 10) * (policy.log2_m >> 20 & 0xff_ffff)) >> 20;
+            up = if policy.function == FIMD {
+                down
+            } else {
+                (relative * relative * (policy.m_less_1 >> (GAIN_FRAC - 20))) >> 20
+            };
+        }
+        let unmarked = (packets - ce) as u64;
+        if unmarked != 0 {
+            let step = interval_ns.min(RECOVERY_NS) * (ONE / RECOVERY_NS) * unmarked.min(1 << 10);
+            ipd -= mul_bits(ipd, scaled(step, up), FRAC);
+        }
+        if ce != 0 && delivered == 0 {
+            let packets = (STEP_PACKETS << 20) + (STEP_NS << 20) / interval_ns;
+            let step = (1 << (FRAC + 20)) / packets * ce.min(1 << 10) as u64;
+            ipd += mul_bits(ipd, scaled(step, down), FRAC);
+        }
+        self.ipd = ipd.clamp(ONE, IPD_LIMIT << FRAC);
+    }
+
+    /// Time between the packets that arrive, where a window shows overload: every packet was marked, and
+    /// fewer arrive than the limit allows. 0: it does not.
+    #[inline(always)]
+    fn overload(&mut self, interval_ns: u64, packets: u32, ce: u32, now_ns: u64) -> u64 {
+        if self.window_ns == 0 || ce < packets {
+            // What arrives with the first echo was sent before the window began.
+            self.window_ns = now_ns;
+            self.window_packets = 0;
+            return 0;
+        }
+        self.window_packets = self.window_packets.wrapping_add(packets);
+        let count = self.window_packets as u64 | (self.window_packets == 0) as u64;
+        let elapsed = now_ns.wrapping_sub(self.window_ns);
+        let delivered = elapsed / count;
+        // Three marks in a row come by chance, and a queue is emptied of its marks one by one: few packets are
+        // enough only where far fewer arrive than the limit says.
+        let far = delivered >= 4 * interval_ns;
+        let ends = if far { OVERLOAD_FAR } else { OVERLOAD_NEAR };
+        if count < ends.0 || elapsed < ends.1 {
+            return 0;
+        }
+        self.window_ns = now_ns;
+        self.window_packets = 0;
+        if delivered > interval_ns + interval_ns / 4 {
+            delivered
+        } else {
+            0
         }
     }
 
@@ -722,6 +883,13 @@ impl State {
             return none;
         }
         let ce = echo.ce.min(echo.packets);
+        if policy.round == Round::Fractional as u32 {
+            self.fractional(policy, echo.packets, ce, now_ns);
+            return Reaction {
+                decreased: (ce != 0) as u32,
+                ignored: 0,
+            };
+        }
         increase(policy, &mut self.ipd, echo.packets - ce);
         let ipd = fixed::forgotten(&mut self.ipd);
 

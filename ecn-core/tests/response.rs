@@ -768,7 +768,7 @@ fn coalesced_echoes() {
         ipd: 4 * ONE,
         round_end: 70,
         round_packets: 20,
-        round_until_ns: 0,
+        ..State::new()
     };
     let echo = Feedback {
         packets: 20,
@@ -995,18 +995,20 @@ proptest! {
 
     /// Whatever a policy's fields hold, an echo neither panics nor leaves the range.
     #[test]
-    fn any_bits_are_safe(fields in any::<[u64; 9]>(), function in 0u32..5, round in 0u32..4,
+    fn any_bits_are_safe(fields in any::<[u64; 10]>(), function in 0u32..5, round in 0u32..5,
                          ipd in any::<u64>(), echo in any::<[u32; 4]>(), now in any::<u64>()) {
         let policy = Policy {
             function, round, round_ns: fields[0], ipd_max: fields[1] >> (fields[2] & 63), m: fields[3],
             log2_m: fields[4], rmin: fields[5], log2_lipd: fields[6], ln_m: fields[7], m_less_1: fields[8],
+            packet_ns: fields[9],
         };
-        let mut state = State { ipd, round_end: echo[3], round_packets: echo[2] >> 8, round_until_ns: fields[2] };
+        let mut state = State { ipd, round_end: echo[3], round_packets: echo[2] >> 8, round_until_ns: fields[2], window_ns: fields[2], window_packets: echo[3], ..State::new() };
         let before = state;
         let feedback = Feedback { packets: echo[0], ce: echo[1] >> 3, received: echo[2], outstanding: echo[3] };
         state.on_echo(&policy, feedback, now);
         if CONTROLLED.iter().any(|f| *f as u32 == function) {
-            prop_assert!((ONE..=policy.ipd_max.max(ONE)).contains(&state.ipd));
+            let most = if round == Round::Fractional as u32 { IPD_LIMIT << FRAC } else { policy.ipd_max };
+            prop_assert!((ONE..=most.max(ONE)).contains(&state.ipd));
         } else {
             prop_assert_eq!(state, before);
         }

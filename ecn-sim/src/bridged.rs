@@ -81,6 +81,9 @@ struct Device {
     peak: u32,
 }
 
+/// A window, with the delays of each class's packets and the completion times of its flows.
+type Timed = ((Time, Time), Vec<Times>, Vec<Times>);
+
 struct Simulation<'a> {
     network: &'a Network,
     agenda: Agenda<Heap>,
@@ -103,8 +106,7 @@ struct Simulation<'a> {
     flow_packets: Vec<u64>,
     marked_packets: Vec<u64>,
     dropped_packets: Vec<u64>,
-    /// The windows, with what each class's packets and flows took in them.
-    timed: Vec<((Time, Time), Vec<Times>, Vec<Times>)>,
+    timed: Vec<Timed>,
     packet_hops: u64,
     latencies: Vec<(Time, Time)>,
 }

@@ -508,6 +508,10 @@ impl Model {
             let reason = "bridges and endpoints know the functions of the papers only";
             return Err(ModelError::new("response", &self.response, reason));
         }
+        if self.switch == SwitchKind::Input && self.round == Round::Fractional {
+            let reason = "its times are those of bridges: use switch=output, or round=off";
+            return Err(ModelError::new("round", self.round, reason));
+        }
         let (Ok(own), Ok(default)) = (
             toml::Table::try_from(self),
             toml::Table::try_from(Self::default()),
@@ -572,6 +576,7 @@ impl Model {
             Round::Off => (response::Round::Off, 0),
             Round::Packets => (response::Round::Packets, 0),
             Round::Time(time) => (response::Round::Time, time.as_nanos()),
+            Round::Fractional => (response::Round::Fractional, 0),
         };
         response::Policy::new(function, ratio(self.rmin), ratio(self.m))
             .map(|policy| policy.with_round(round, round_ns))

@@ -29,6 +29,8 @@ pub enum Round {
     Packets,
     /// Marks are ignored for this long after a decrease.
     Time(DurationText),
+    /// There is none: each packet applies a part of a step, see [`ecn_core::response`].
+    Fractional,
 }
 
 impl fmt::Display for Round {
@@ -37,6 +39,7 @@ impl fmt::Display for Round {
             Self::Off => f.pad("off"),
             Self::Packets => f.pad("packets"),
             Self::Time(duration) => duration.fmt(f),
+            Self::Fractional => f.pad("fractional"),
         }
     }
 }
@@ -48,7 +51,8 @@ impl FromStr for Round {
         match text {
             "off" => Ok(Self::Off),
             "packets" => Ok(Self::Packets),
-            _ => word_or_duration(text, &["off", "packets"]).map(Self::Time),
+            "fractional" => Ok(Self::Fractional),
+            _ => word_or_duration(text, &["off", "packets", "fractional"]).map(Self::Time),
         }
     }
 }

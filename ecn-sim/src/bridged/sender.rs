@@ -64,6 +64,8 @@ pub struct Sender {
     pub marked: Option<Time>,
     link_bytes_per_s: u64,
     packet_bytes: u32,
+    /// Time that a packet takes at the link's rate.
+    packet_ns: u64,
 }
 
 /// What every flow of a way has.
@@ -113,6 +115,7 @@ impl Sender {
             marked: None,
             link_bytes_per_s,
             packet_bytes,
+            packet_ns: response::packet_ns(packet_bytes, link_bytes_per_s),
         };
         if kind.controlled {
             sender.set_rate(rate);
@@ -173,6 +176,10 @@ impl Sender {
             self.marked = None;
         }
         let link = self.link_bytes_per_s;
+        let policy = &response::Policy {
+            packet_ns: self.packet_ns,
+            ..*policy
+        };
         let (reaction, tell) =
             self.flow
                 .respond(policy, &news, self.in_force, departed, link, now_ns);

@@ -95,7 +95,7 @@ pub struct RigArgs {
     /// Factor of the multiplicative decrease of fimd and aimd
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
     pub m: f64,
-    /// Within what a flow decreases its rate at most once: packets, off, or a time such as 2ms
+    /// How much of a step a mark is: a whole one once within packets, a time such as 2ms, or off; or fractional
     #[arg(long, value_name = "ROUND", default_value_t)]
     pub round: Round,
     /// How often receivers send an echo: packet, or a time such as 5ms

@@ -313,7 +313,7 @@ impl Inner {
                 self.options,
                 &self.config.endpoints[endpoint.number as usize - 1],
                 &endpoint.choice,
-                endpoint.htb.link_bytes_per_s,
+                &endpoint.htb,
             )?;
             self.maps.set_endpoint(endpoint.number, policy)?;
         }
@@ -337,9 +337,14 @@ impl Inner {
             let cgroup = cgroup.map_err(|missing| Error::Configuration(missing.to_owned()))?;
             self.datapath.pace_sockets(&cgroup)?;
         }
-        let rate = endpoint.htb.link_bytes_per_s;
         let config = &self.config.endpoints[number as usize - 1];
-        let policy = endpoint_policy(&self.config, self.options, config, &endpoint.choice, rate)?;
+        let policy = endpoint_policy(
+            &self.config,
+            self.options,
+            config,
+            &endpoint.choice,
+            &endpoint.htb,
+        )?;
         Ok(self.maps.set_endpoint(number, policy)?)
     }
 

@@ -23,7 +23,7 @@ use tokio::{signal::unix::SignalKind, sync::mpsc, task::JoinHandle};
 use crate::{
     config::{self, Config, Enforcement},
     datapath::{self, Copy, Datapath, Maps, RateEvents, Sizes},
-    net,
+    net::{self, htb::EndpointHtb},
 };
 use bridges::Bridge;
 use endpoints::Endpoint;
@@ -152,6 +152,7 @@ pub fn response_policy(config: &config::Response) -> Result<response::Policy> {
         config::Round::Off => (response::Round::Off, 0),
         config::Round::Packets => (response::Round::Packets, 0),
         config::Round::Time(t) => (response::Round::Time, t.as_nanos()),
+        config::Round::Fractional => (response::Round::Fractional, 0),
     };
     Ok(policy.with_round(round, ns))
 }
@@ -162,7 +163,7 @@ fn endpoint_policy(
     options: Options,
     endpoint: &config::Endpoint,
     choice: &root::Choice,
-    link_bytes_per_s: u64,
+    htb: &EndpointHtb,
 ) -> Result<abi::Endpoint> {
     let mut flags = 0;
     if config.response.function != config::Function::None {
@@ -185,9 +186,12 @@ fn endpoint_policy(
     Ok(abi::Endpoint {
         flags,
         _pad: 0,
-        link_bytes_per_s,
+        link_bytes_per_s: htb.link_bytes_per_s,
         queue_bytes: choice.queue_bytes,
-        response: response_policy(&config.response)?,
+        response: response::Policy {
+            packet_ns: response::packet_ns(htb.frame_bytes, htb.link_bytes_per_s),
+            ..response_policy(&config.response)?
+        },
         echo: echo::Policy {
             every_ns: match config.echo.every {
                 config::Every::Packet => 0,

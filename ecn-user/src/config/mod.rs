@@ -231,11 +231,12 @@ impl Endpoint {
 pub struct Response {
     /// The response function. Default: [`Function::Lipd`].
     pub function: Function,
-    /// The lowest rate as a fraction of the link rate, 1/65536 to below 1. Default: 1/64.
+    /// The lowest rate as a fraction of the link rate, 1/65536 to below 1; without effect with
+    /// [`Round::Fractional`]. Default: 1/64.
     pub rmin: Fraction,
     /// The factor of FIMD's and AIMD's multiplicative decrease, above 1 to 16. Default: 2.
     pub m: f64,
-    /// Within what a flow decreases its rate at most once. Default: [`Round::Packets`].
+    /// How much of a step a mark is. Default: [`Round::Packets`].
     pub round: Round,
 }
 

@@ -278,7 +278,7 @@ fn unknown_values_are_refused_with_the_nearest() {
             "[response]",
             "round = \"rtt\"",
             "`round` in [response]: unknown value `rtt`: \
-             allowed are off, packets, or a duration such as 1500us",
+             allowed are off, packets, fractional, or a duration such as 1500us",
         ),
         (
             "[response]",

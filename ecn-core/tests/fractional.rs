@@ -1,0 +1,179 @@
+//! Fractional steps against their equations, in floating point.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use ecn_core::fixed::{FRAC, ONE};
+use ecn_core::response::{Feedback, Function, IPD_LIMIT, Policy, Ratio, State};
+use proptest::prelude::*;
+
+/// A packet of 1514 bytes at 100 Mbit/s.
+const PACKET_NS: u64 = 121_120;
+
+fn policy(function: Function, packet_ns: u64) -> Policy {
+    Policy::new(function, Ratio::new(1, 64), Ratio::new(2, 1))
+        .unwrap()
+        .fractional(packet_ns)
+}
+
+fn echo(packets: u32, ce: u32) -> Feedback {
+    Feedback {
+        packets,
+        ce,
+        ..Feedback::default()
+    }
+}
+
+/// Time between the flow's packets, seconds.
+fn interval(state: &State, packet_ns: u64) -> f64 {
+    state.ipd as f64 / ONE as f64 * packet_ns as f64 * 1e-9
+}
+
+fn at(interval_ns: u64, packet_ns: u64) -> State {
+    State {
+        ipd: (u128::from(interval_ns) * u128::from(ONE) / u128::from(packet_ns)) as u64,
+        ..State::new()
+    }
+}
+
+/// Sends `packets` at its own rate, of which every `marks.1`-th run of `marks.0` is marked.
+fn run(state: &mut State, policy: &Policy, packets: u32, marks: (u32, u32)) {
+    let mut now = 1.0;
+    for n in 0..packets {
+        now += interval(state, policy.packet_ns);
+        let ce = u32::from(n % marks.1 < marks.0);
+        state.on_echo(policy, echo(1, ce), (now * 1e9) as u64);
+    }
+}
+
+/// K of the module's text at an interval in seconds.
+fn step_packets(t: f64) -> f64 {
+    80.0 + 0.024 / t
+}
+
+#[test]
+fn one_packet_is_one_step() {
+    for interval_ns in [150_000, 1_000_000, 7_000_000] {
+        let t = interval_ns as f64 * 1e-9;
+        for (function, up, down) in [
+            (Function::Lipd, 1.0, 1.0),
+            (Function::Fimd, t / 1e-3, t / 1e-3),
+            (Function::Aimd, (t / 1e-3).powi(2), t / 1e-3),
+        ] {
+            let policy = policy(function, PACKET_NS);
+            let mut marked = at(interval_ns, PACKET_NS);
+            marked.on_echo(&policy, echo(1, 1), 1);
+            let got = interval(&marked, PACKET_NS) / t - 1.0;
+            let want = down / step_packets(t);
+            assert!(
+                (got / want - 1.0).abs() < 0.01,
+                "{function} {t}: {got} {want}"
+            );
+
+            let mut unmarked = at(interval_ns, PACKET_NS);
+            unmarked.on_echo(&policy, echo(1, 0), 1);
+            let got = 1.0 - interval(&unmarked, PACKET_NS) / t;
+            let want = up * t * 0.75;
+            assert!(
+                (got / want - 1.0).abs() < 0.01,
+                "{function} {t}: {got} {want}"
+            );
+        }
+    }
+}
+
+/// p / (1 - p) = t K / (4/3 s), from above and from below, whatever the rate of the source's link is.
+#[test]
+fn the_rate_settles_where_marks_and_recovery_balance() {
+    for packet_ns in [PACKET_NS, PACKET_NS / 10, PACKET_NS / 100] {
+        let policy = policy(Function::Lipd, packet_ns);
+        for (marks, start_ns) in [
+            ((1, 4), 200_000),
+            ((1, 4), 90_000_000 * packet_ns / PACKET_NS),
+            ((1, 20), 200_000),
+            ((2, 3), 1_000_000),
+        ] {
+            let mut state = at(start_ns.max(packet_ns), packet_ns);
+            run(&mut state, &policy, 60_000, marks);
+            let t = interval(&state, packet_ns);
+            let p = f64::from(marks.0) / f64::from(marks.1);
+            let (got, want) = (t * step_packets(t) * 0.75, p / (1.0 - p));
+            assert!((got / want - 1.0).abs() < 0.05, "{marks:?}: {got} {want}");
+        }
+    }
+}
+
+#[test]
+fn a_rate_grows_by_e_in_four_thirds_of_a_second() {
+    let policy = policy(Function::Lipd, PACKET_NS);
+    let mut state = at(10_000_000, PACKET_NS);
+    let mut now = 0.0;
+    while now < 4.0 / 3.0 {
+        now += interval(&state, PACKET_NS);
+        state.on_echo(&policy, echo(1, 0), (now * 1e9) as u64);
+    }
+    let growth = 0.01 / interval(&state, PACKET_NS);
+    assert!(
+        (growth / std::f64::consts::E - 1.0).abs() < 0.02,
+        "{growth}"
+    );
+}
+
+#[test]
+fn overload_is_answered_by_what_arrives() {
+    let policy = policy(Function::Lipd, PACKET_NS);
+    let marked_every = |state: &mut State, every_ns: u64, packets: u64| {
+        for n in 0..packets {
+            state.on_echo(&policy, echo(1, 1), 1 + n * every_ns);
+        }
+    };
+    // The limit is 16 times what arrives: twice that, after 5 packets.
+    let mut state = at(PACKET_NS, PACKET_NS);
+    marked_every(&mut state, 16 * PACKET_NS, 5);
+    let t = interval(&state, PACKET_NS) / (8e-9 * PACKET_NS as f64);
+    assert!((t - 1.0).abs() < 0.02, "{t}");
+    // Twice: half as much again, after 11.
+    let mut state = at(10 * PACKET_NS, PACKET_NS);
+    marked_every(&mut state, 20 * PACKET_NS, 11);
+    let t = interval(&state, PACKET_NS) / (1e-8 * PACKET_NS as f64);
+    assert!((1.5..1.75).contains(&t), "{t}");
+    // As the limit says: steps only.
+    let mut state = at(10 * PACKET_NS, PACKET_NS);
+    marked_every(&mut state, 10 * PACKET_NS, 11);
+    let t = interval(&state, PACKET_NS) / (1e-8 * PACKET_NS as f64);
+    assert!((1.05..1.2).contains(&t), "{t}");
+    // One that was not marked: no overload.
+    let mut state = at(PACKET_NS, PACKET_NS);
+    marked_every(&mut state, 16 * PACKET_NS, 4);
+    state.on_echo(&policy, echo(1, 0), 1 + 64 * PACKET_NS);
+    let before = interval(&state, PACKET_NS);
+    state.on_echo(&policy, echo(1, 1), 1 + 80 * PACKET_NS);
+    assert!(interval(&state, PACKET_NS) < before * 1.05);
+}
+
+proptest! {
+    /// Whatever is fed: within bounds, a mark never raises a rate, its absence never lowers one.
+    #[test]
+    fn within_bounds(
+        function in prop::sample::select(vec![Function::Lipd, Function::Fimd, Function::Aimd]),
+        packet_ns in 0u64..1 << 27,
+        ipd in any::<u64>(),
+        steps in prop::collection::vec((0u32..2000, 0u32..2000, 0u64..1 << 34), 1..40),
+    ) {
+        let policy = policy(function, packet_ns);
+        let mut state = State { ipd, ..State::new() };
+        let mut now = 0u64;
+        state.on_echo(&policy, echo(0, 0), 0);
+        for (packets, ce, passed) in steps {
+            now += passed;
+            let before = state.ipd;
+            prop_assert!((ONE..=IPD_LIMIT << FRAC).contains(&before));
+            state.on_echo(&policy, echo(packets, ce), now);
+            if ce >= packets {
+                prop_assert!(state.ipd >= before);
+            }
+            if ce == 0 {
+                prop_assert!(state.ipd <= before);
+            }
+        }
+    }
+}
