@@ -122,7 +122,7 @@ fn main() -> ExitCode {
         };
         todo.push(row);
     }
-    if args.control.contains(&Control::Ecn) && !args.ecn().is_file() {
+    if args.control.iter().any(|control| control.is_ours()) && !args.ecn().is_file() {
         let ecn = args.ecn();
         eprintln!(
             "no ecn command at {}: build it (cargo build --release -p ecn-user) or name it with --ecn",

@@ -39,6 +39,8 @@ pub enum Control {
     Ecn,
     /// At the port, a class for each host that may borrow from the others.
     Htb,
+    /// Both: the agent, and a class for each host at the port.
+    EcnHtb,
     /// fq_codel below the port's class.
     FqCodel,
     /// fq_codel, and hosts whose TCP negotiates ECN.
@@ -50,6 +52,11 @@ pub enum Control {
 }
 
 impl Control {
+    /// Whether the agent runs.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Ecn | Self::EcnHtb)
+    }
+
     /// As it is typed.
     pub fn name(self) -> String {
         let value = clap::ValueEnum::to_possible_value(&self);
@@ -246,7 +253,7 @@ pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> 
     let row = &row;
     let folder = std::env::temp_dir().join(format!("ecn-bench-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let agent = if control == Control::Ecn {
+    let agent = if control.is_ours() {
         let setup = Setup {
             ecn: args.ecn(),
             link_rate: format!("{}bit", link * 8),
@@ -579,7 +586,7 @@ fn shape(lab: &Lab, host: usize, rate: u64, control: Control) -> Result<(), Stri
         Control::Cake => tc(format!(
             "qdisc replace dev {port} parent ec0f:1 handle 2: cake besteffort unlimited"
         )),
-        Control::Htb => {
+        Control::Htb | Control::EcnHtb => {
             tc(format!("qdisc del dev {port} root"))?;
             tc(format!(
                 "qdisc add dev {port} root handle 1: htb default 99"
