@@ -268,14 +268,7 @@ fn answer(sequence: u32, d: Decision) -> u64 {
 
 /// The verdict on a packet, and its mark.
 #[inline(always)]
-fn act(
-    answer: u64,
-    p: &Packet,
-    ip: &Ip,
-    c: &Came,
-    now_ns: u64,
-    ns_per_byte: u64,
-) -> Option<i32> {
+fn act(answer: u64, p: &Packet, ip: &Ip, c: &Came, now_ns: u64, ns_per_byte: u64) -> Option<i32> {
     let flags = control()?.flags;
     if flags & abi::TRACE_PORTS != 0 {
         let told = answer | (c.bytes as u64) << BYTES_AT;
