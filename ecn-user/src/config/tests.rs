@@ -71,6 +71,7 @@ fn the_example_has_every_key() {
 fn the_table_of_keys_is_that_of_the_structs() {
     let bridge = Bridge {
         netns: Some("web".into()),
+        drop_threshold: Some(16),
         ports: Some(vec!["p".into()]),
         queue: Queue::Virtual,
         queue_rate: "1gbit".parse().ok(),
