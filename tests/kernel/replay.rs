@@ -224,7 +224,7 @@ fn check(marking: Marking, mark_at: MarkAt) {
         "{decided:?}, {} spared",
         seen.spared
     );
-    assert!(decided.unmarkable > 20, "{decided:?}");
+    // What cannot be marked is dropped, but for what is small.
     assert!(decided.drop > 20 && decided.share > 20, "{decided:?}");
     assert!(
         (100..arrivals).contains(&decided.input_trigger),
@@ -281,7 +281,7 @@ fn check_virtual(marking: Marking) {
         "{decided:?}, {} spared",
         seen.spared
     );
-    assert!(decided.unmarkable > 20, "{decided:?}");
+    // What cannot be marked is dropped, but for what is small.
     assert!(decided.drop > 20 && decided.share > 20, "{decided:?}");
     assert!(
         (100..arrivals).contains(&decided.input_trigger),
