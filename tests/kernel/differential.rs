@@ -925,7 +925,7 @@ fn random_traces() {
         (seen.output_triggers, 2 * traces),
         (seen.repaired, traces),
         (seen.super_packets, traces),
-        (seen.refused, traces / 4),
+        (seen.refused, traces / 20),
         (seen.below, traces),
     ] {
         assert!(often > what, "{seen:?}");
