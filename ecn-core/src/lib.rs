@@ -21,6 +21,5 @@ pub mod marking;
 pub mod pacing;
 pub mod packet;
 pub mod response;
-pub mod shares;
 pub mod tcd;
 pub mod vqueue;

@@ -14,10 +14,7 @@ use ecn_tests::{
     s, skipped,
     wire::Wire,
 };
-use ecn_user::{
-    agent::Options,
-    config::{Marking, Unmarkable},
-};
+use ecn_user::{agent::Options, config::Marking};
 use nix::sys::socket::{setsockopt, sockopt};
 
 /// 100 Mbit/s, of which the port lets 10 through.
@@ -95,9 +92,6 @@ fn start(lab: &Lab, device: &str) -> Running {
     let mut config = running::with_endpoints(config, lab, &[0, 1], LINK);
     for endpoint in &mut config.endpoints {
         endpoint.device = device.to_owned();
-    }
-    for bridge in &mut config.bridges {
-        bridge.unmarkable = Unmarkable::Pass;
     }
     Running::start(config, Options::default())
 }
