@@ -6,7 +6,7 @@
 use crate::{ace, echo, flow, marking, response, vqueue};
 
 /// Number of this agreement.
-pub const ABI: u32 = 2;
+pub const ABI: u32 = 3;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;

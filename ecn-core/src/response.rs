@@ -501,7 +501,7 @@ fn scaled(step: u64, factor: u64) -> u64 {
 }
 
 /// The delay after a window with overload: that of what arrives, but at most half as much again, since
-/// under overload what arrives is no fair share either; where less than a quarter of the limit arrives,
+/// under overload what arrives is not shared fairly either; where less than a quarter of the limit arrives,
 /// twice the rate of what does.
 #[inline(always)]
 fn limit_after_overload(ipd: u64, interval_ns: u64, delivered_ns: u64, packet_ns: u64) -> u64 {
