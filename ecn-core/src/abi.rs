@@ -3,13 +3,15 @@
 //! Map values are `#[repr(C)]`, integers only, padding spelled out; sizes and offsets are asserted
 //! here. [`ABI`] stands in the pin path, in the control map, and changes with any of them.
 
-use crate::{ace, echo, flow, marking, response, vqueue};
+use crate::{ace, echo, flow, marking, response, shares, vqueue};
 
 /// Number of this agreement.
 pub const ABI: u32 = 3;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
+/// Sources of which a bridge knows what share of an output they have.
+pub const SOURCES: usize = 4096;
 /// Endpoints (devices) of one agent.
 pub const ENDPOINTS: u32 = 1024;
 /// Flows of one agent unless configured otherwise.
@@ -249,7 +251,12 @@ pub struct Bridge {
     pub sequence: u32,
     /// Counters.
     pub switch: marking::Switch<PORTS>,
+    /// Who fills its queues.
+    pub shares: Shares,
 }
+
+/// The shares of a bridge.
+pub type Shares = shares::Shares<PORTS, SOURCES>;
 
 /// The virtual queues of a bridge, under the lock of its [`Bridge`].
 pub type Virtual = vqueue::Queues<PORTS>;
@@ -373,10 +380,10 @@ pub const fn in_force(decrease: u32, departed: u32) -> u64 {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEventKind {
-    /// [`marking::Switch::arrive`]; with [`PortEvent::virtual_ns_per_byte`] instead
-    /// [`vqueue::Queues::arrive`].
+    /// [`shares::Shares::arrive`]; with [`PortEvent::virtual_ns_per_byte`] instead
+    /// [`shares::Shares::arrive_virtual`].
     Arrive = 1,
-    /// [`marking::Switch::depart`].
+    /// [`shares::Shares::leave`], and what [`marking::Switch::depart`] does then.
     Depart = 2,
     /// [`marking::Switch::drop_queued`].
     Drop = 3,
@@ -406,12 +413,16 @@ pub struct PortEvent {
     pub backlog: u32,
     /// What was decided.
     pub decision: marking::Decision,
-    /// Arrival at a virtual queue: when.
+    /// Arrival: when. By the coarse clock but at a virtual queue.
     pub now_ns: u64,
     /// Arrival at a virtual queue: [`Device::virtual_ns_per_byte`]; 0 at all others.
     pub virtual_ns_per_byte: u64,
-    /// Arrival at a virtual queue: its bytes.
+    /// Arrival: its bytes.
     pub bytes: u32,
+    /// Arrival and departure: [`vqueue::Arrival::source`].
+    pub source: u32,
+    /// Arrival: 1: it may be dropped if it cannot be marked.
+    pub droppable: u32,
     /// Padding.
     pub _pad: u32,
 }
@@ -561,9 +572,13 @@ pub struct Offsets {
 
 const _: () = {
     use core::mem::{align_of, offset_of, size_of};
-    assert!(size_of::<marking::Port>() == 104);
-    assert!(size_of::<marking::Policy>() == 24);
-    assert!(size_of::<Bridge>() == 8 + PORTS * 104 + PORTS * PORTS * 4);
+    assert!(size_of::<marking::Port>() == 112);
+    assert!(size_of::<marking::Policy>() == 32);
+    assert!(size_of::<marking::Decision>() == 24);
+    assert!(size_of::<shares::Source>() == 16);
+    assert!(size_of::<shares::Output>() == 56);
+    assert!(size_of::<Shares>() == 16 + PORTS * 56 + (PORTS + SOURCES) * 16);
+    assert!(size_of::<Bridge>() == 8 + PORTS * 112 + PORTS * PORTS * 4 + size_of::<Shares>());
     assert!(offset_of!(Bridge, switch) == 8);
     assert!(size_of::<Control>() == 16);
     assert!(size_of::<DeviceKey>() == 8);
@@ -581,7 +596,7 @@ const _: () = {
     assert!(size_of::<LockedReceiver>() == 96);
     assert!(offset_of!(LockedFlow, flow) == 8);
     assert!(size_of::<RateEvent>() == 40);
-    assert!(size_of::<PortEvent>() == 72);
+    assert!(size_of::<PortEvent>() == 88);
     assert!(size_of::<PortReset>() == 16);
     assert!(size_of::<Offsets>() == 72);
 };

@@ -21,5 +21,6 @@ pub mod marking;
 pub mod pacing;
 pub mod packet;
 pub mod response;
+pub mod shares;
 pub mod tcd;
 pub mod vqueue;

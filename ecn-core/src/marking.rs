@@ -15,6 +15,10 @@
 //!     if cnt2[o] > 0: mark the packet, cnt2[o] -= n
 //! ```
 //!
+//! A packet whose source has clearly less than its share of the output is spared, and its mark goes to the next
+//! whose turn it is; one that cannot be marked is dropped where too much waits, if its source has its
+//! share: [`crate::shares`]. Where nobody measures shares, as in the papers, all are alike.
+//!
 //! A super-packet is marked as a whole; what is marked too much of one is spared of the next
 //! ([`Port::debt`]).
 //!
@@ -76,6 +80,11 @@ pub struct Policy {
     pub threshold: u32,
     /// Slots in use: one more than the highest port slot. Bounds the scan of a full buffer.
     pub ports: u32,
+    /// A [`crate::shares::By`]: whose packets are spared, and whose are dropped.
+    pub shares: u32,
+    /// Packets that cannot be marked, of sources over their share, are dropped where more than this many
+    /// wait; of sources at their share, where more than twice as many do. 0: they pass.
+    pub drop_threshold: u32,
     /// Padding.
     pub _pad: u32,
 }
@@ -133,6 +142,9 @@ pub struct Port {
     pub output_triggers: u64,
     /// Packets taken off the counters because the device's queue was empty without them.
     pub repaired: u64,
+    /// Packets that could not be marked and were dropped before they entered the queue, because their
+    /// source had its share.
+    pub dropped_unmarkable: u64,
 }
 
 /// What an arrival or a departure decided.
@@ -147,6 +159,65 @@ pub struct Decision {
     pub input_trigger: u32,
     /// 1: the output trigger fired.
     pub output_trigger: u32,
+    /// 1: drop the packet; nothing else was decided, and it was not counted.
+    pub drop: u32,
+    /// The [`Share`] that its source has.
+    pub share: u32,
+}
+
+/// What a source has of an output, beside what it would have if all that want more had the same.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Share {
+    /// Not known: it is marked when its turn comes, and never dropped.
+    #[default]
+    Unknown = 0,
+    /// Clearly less: it is spared, and the mark goes to the next whose turn it is.
+    Below = 1,
+    /// About as much.
+    At = 2,
+    /// Clearly more.
+    Over = 3,
+}
+
+/// How a packet stands when its turn comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// What its source has.
+    pub share: Share,
+    /// It can be marked.
+    pub markable: bool,
+    /// Where it cannot be marked, it may be dropped.
+    pub droppable: bool,
+}
+
+impl Standing {
+    /// Of a packet whose source is not looked at.
+    #[inline(always)]
+    #[must_use]
+    pub const fn unknown(markable: bool) -> Self {
+        Self {
+            share: Share::Unknown,
+            markable,
+            droppable: false,
+        }
+    }
+
+    #[inline(always)]
+    const fn is_spared(self) -> bool {
+        self.share as u32 == Share::Below as u32
+    }
+
+    /// Whether it is dropped where so many packets wait.
+    #[inline(always)]
+    const fn is_dropped(self, policy: &Policy, waiting: u32) -> bool {
+        let at_most = match self.share {
+            Share::Over => policy.drop_threshold,
+            Share::At => policy.drop_threshold.saturating_mul(2),
+            Share::Below | Share::Unknown => return false,
+        };
+        self.droppable && !self.markable && policy.drop_threshold > 0 && waiting > at_most
+    }
 }
 
 /// The marking state of a switch with up to `N` - 1 ports and the host (slot 0).
@@ -201,14 +272,14 @@ impl<const N: usize> Switch<N> {
     /// is, call [`Switch::wait`].
     #[inline(always)]
     pub fn arrive(&mut self, policy: &Policy, i: u8, o: u8, n: u32, markable: bool) -> Decision {
-        self.enter(policy, i, o, n, markable, true)
+        self.enter(policy, i, o, n, Standing::unknown(markable), true)
     }
 
     /// [`Switch::arrive`] of a packet that had its chance to cut through and has to wait: alone at
     /// its output or not.
     #[inline(always)]
     pub fn wait(&mut self, policy: &Policy, i: u8, o: u8, n: u32, markable: bool) -> Decision {
-        self.enter(policy, i, o, n, markable, false)
+        self.enter(policy, i, o, n, Standing::unknown(markable), false)
     }
 
     #[inline(always)]
@@ -218,10 +289,20 @@ impl<const N: usize> Switch<N> {
         i: u8,
         o: u8,
         n: u32,
-        markable: bool,
+        standing: Standing,
         alone_cuts_through: bool,
     ) -> Decision {
-        let mut decision = Decision::default();
+        let mut decision = Decision {
+            share: standing.share as u32,
+            ..Decision::default()
+        };
+        let output = self.port(o);
+        if standing.is_dropped(policy, output.cnt1) {
+            output.dropped_unmarkable += n as u64;
+            decision.drop = 1;
+            return decision;
+        }
+        let spared = standing.is_spared();
         let w = self.waiting(i, o);
         *w = w.wrapping_add(n);
         let naive = policy.marking == Marking::Naive as u32;
@@ -237,9 +318,11 @@ impl<const N: usize> Switch<N> {
                 input.to_mark_from = held_before;
             }
             let renewed = held_before >= policy.buffer;
-            let due = due(input.to_mark_from, n, renewed);
-            input.to_mark_from = input.to_mark_from.saturating_sub(n);
-            turn = input.is_turn(n, due);
+            if !spared {
+                let due = due(input.to_mark_from, n, renewed);
+                input.to_mark_from = input.to_mark_from.saturating_sub(n);
+                turn = input.is_turn(n, due);
+            }
         }
         if full {
             input.input_triggers += 1;
@@ -263,12 +346,14 @@ impl<const N: usize> Switch<N> {
             }
             let renewed = (i != HOST && held_before >= policy.buffer)
                 || (policy.marking == Marking::InputOutput as u32 && ahead > policy.threshold);
-            let due = due(output.cnt2, n, renewed);
-            output.cnt2 = output.cnt2.saturating_sub(n);
-            turn = output.is_turn(n, due);
+            if !spared {
+                let due = due(output.cnt2, n, renewed);
+                output.cnt2 = output.cnt2.saturating_sub(n);
+                turn = output.is_turn(n, due);
+            }
         }
         if turn {
-            output.take_turn(n, markable, &mut decision);
+            output.take_turn(n, standing.markable, &mut decision);
         }
         if policy.marking == Marking::InputOutput as u32 && cnt1 > policy.threshold {
             output.output_triggers += 1;
@@ -349,24 +434,48 @@ impl<const N: usize> Switch<N> {
     /// [`Switch::depart`] up to the comparison with the queue.
     #[inline(always)]
     pub fn leave(&mut self, policy: &Policy, i: u8, o: u8, n: u32, markable: bool) -> Decision {
-        let mut decision = Decision::default();
+        self.leave_standing(policy, i, o, n, Standing::unknown(markable))
+    }
+
+    /// [`Switch::leave`] of a packet whose source is looked at.
+    #[inline(always)]
+    pub(crate) fn leave_standing(
+        &mut self,
+        policy: &Policy,
+        i: u8,
+        o: u8,
+        n: u32,
+        standing: Standing,
+    ) -> Decision {
+        let mut decision = Decision {
+            share: standing.share as u32,
+            ..Decision::default()
+        };
         self.take(i, o, n);
+        let at_departure = policy.mark_at == MarkAt::Departure as u32;
+        let naive = policy.marking == Marking::Naive as u32;
+        let asked = at_departure && !standing.is_spared();
         let mut turn = false;
-        if policy.mark_at == MarkAt::Departure as u32 && policy.marking == Marking::Naive as u32 {
+        if asked && naive {
             let input = self.port(i);
             let due = due(input.to_mark_from, n, false);
             input.to_mark_from = input.to_mark_from.saturating_sub(n);
             turn = input.is_turn(n, due);
+        } else if at_departure && naive {
+            self.port(i).clip_marks_from();
         }
         let output = self.port(o);
         output.departed += n as u64;
-        if policy.mark_at == MarkAt::Departure as u32 && policy.marking != Marking::Naive as u32 {
+        if asked && !naive {
             let due = due(output.cnt2, n, false);
             output.cnt2 = output.cnt2.saturating_sub(n);
             turn = output.is_turn(n, due);
+        } else if at_departure && output.cnt2 > output.cnt1 {
+            // Left for those behind it, of which there are no more.
+            output.cnt2 = output.cnt1;
         }
         if turn {
-            output.take_turn(n, markable, &mut decision);
+            output.take_turn(n, standing.markable, &mut decision);
             if decision.mark != 0 {
                 output.owed = output.owed.wrapping_add(n);
             }

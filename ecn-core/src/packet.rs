@@ -94,6 +94,8 @@ pub struct Ip {
     /// Bytes of headers and payload, as the header states; where it states none (BIG TCP, and
     /// senders that leave that to segmentation), to the end of the frame.
     pub total_len: u32,
+    /// Its source address in a word, see [`crate::shares::source`]; IPv4 as the last of four.
+    pub source: u32,
 }
 
 #[inline(always)]
@@ -177,6 +179,22 @@ impl Ip {
     #[must_use]
     pub const fn upper_len(&self) -> u32 {
         self.total_len.saturating_sub(self.header_len)
+    }
+}
+
+/// Packets of at most so many bytes with link headers are never dropped for their source's share: echoes, pure ACKs,
+/// connections that begin or end.
+pub const SMALL: u32 = 128;
+
+impl Ip {
+    /// Whether a packet of so many segments and bytes on the wire may be dropped where it cannot be marked: not what
+    /// others learn from, which is small or ICMP.
+    #[inline(always)]
+    #[must_use]
+    pub const fn droppable(&self, segments: u32, wire_bytes: u32) -> bool {
+        wire_bytes > SMALL * (segments & 0xffff)
+            && self.protocol != protocol::ICMP
+            && self.protocol != protocol::ICMPV6
     }
 }
 

@@ -22,7 +22,7 @@
 
 use crate::{
     fixed,
-    marking::{Decision, Policy, Switch},
+    marking::{Decision, Policy, Standing, Switch},
 };
 
 /// Packets (super-packets count once) that a virtual queue holds. One that finds it full passes
@@ -110,7 +110,7 @@ impl Queue {
     }
 }
 
-/// A packet on its way to an output with a virtual queue.
+/// A packet on its way to an output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
     /// Slot of its input.
@@ -119,13 +119,17 @@ pub struct Arrival {
     pub output: u8,
     /// It can be marked.
     pub markable: bool,
+    /// Where it cannot be marked, it may be dropped.
+    pub droppable: bool,
     /// Segments.
     pub packets: u32,
     /// Bytes with link headers, those of all segments.
     pub bytes: u32,
+    /// Its source's address, see [`crate::shares::source`].
+    pub source: u32,
     /// When it came.
     pub now_ns: u64,
-    /// What the line takes for a byte, see [`ns_per_byte`].
+    /// What the line takes for a byte, see [`ns_per_byte`]; 0 at a queue of a device's own.
     pub ns_per_byte: u64,
 }
 
@@ -162,14 +166,20 @@ impl<const N: usize> Queues<N> {
     pub fn arrive(&mut self, switch: &mut Switch<N>, policy: &Policy, a: &Arrival) -> Decision {
         // Whether the packet will have to wait is known here, as it is not of a device's own queue.
         let (free, full) = self.prepare(switch, policy, a);
-        let decision = switch.enter(policy, a.input, a.output, a.packets, a.markable, free);
+        let standing = Standing::unknown(a.markable);
+        let decision = switch.enter(policy, a.input, a.output, a.packets, standing, free);
         self.put(switch, a, free, full);
         decision
     }
 
     /// Makes room for the packet; whether the line is free, and whether its queue is full.
     #[inline(always)]
-    fn prepare(&mut self, switch: &mut Switch<N>, policy: &Policy, a: &Arrival) -> (bool, bool) {
+    pub(crate) fn prepare(
+        &mut self,
+        switch: &mut Switch<N>,
+        policy: &Policy,
+        a: &Arrival,
+    ) -> (bool, bool) {
         self.catch_up(switch, a.output, a.now_ns);
         if switch.may_fill(policy, a.input, a.packets) {
             self.catch_up_outputs_of(switch, policy, a.input, a.now_ns);
@@ -181,7 +191,7 @@ impl<const N: usize> Queues<N> {
 
     /// Puts the packet on its time.
     #[inline(always)]
-    fn put(&mut self, switch: &mut Switch<N>, a: &Arrival, free: bool, full: bool) {
+    pub(crate) fn put(&mut self, switch: &mut Switch<N>, a: &Arrival, free: bool, full: bool) {
         if free || full {
             switch.leave_virtual(a.input, a.output, a.packets);
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::mem::{align_of, offset_of, size_of};
 
 use ecn_core::abi::{self, Count, name};
-use ecn_core::{ace, echo, flow, marking, response};
+use ecn_core::{ace, echo, flow, marking, response, shares};
 
 /// BPF_OBJ_NAME_LEN is 16 with the terminating zero, and the kernel takes letters, digits, `_`, `.`.
 #[test]
@@ -96,9 +96,15 @@ fn no_hidden_padding() {
     );
     assert_eq!(size_of::<echo::Sender>(), 4 + 4 + 2 + 2 + 7 * 4);
     assert_eq!(size_of::<echo::Policy>(), 8 + 2 * 4);
-    assert_eq!(size_of::<marking::Port>(), 10 * 4 + 8 * 8);
-    assert_eq!(size_of::<marking::Policy>(), 6 * 4);
-    assert_eq!(size_of::<marking::Decision>(), 4 * 4);
+    assert_eq!(size_of::<marking::Port>(), 10 * 4 + 9 * 8);
+    assert_eq!(size_of::<marking::Policy>(), 8 * 4);
+    assert_eq!(size_of::<marking::Decision>(), 6 * 4);
+    assert_eq!(size_of::<shares::Source>(), 4 + 2 + 2 + 2 * 4);
+    assert_eq!(size_of::<shares::Output>(), 8 + 12 * 4);
+    assert_eq!(
+        size_of::<abi::Shares>(),
+        2 * 4 + 8 + 256 * size_of::<shares::Output>() + (256 + 4096) * size_of::<shares::Source>()
+    );
     assert_eq!(size_of::<abi::Control>(), 2 * 4 + 8);
     assert_eq!(size_of::<abi::Device>(), 6 * 4 + 8);
     assert_eq!(
@@ -116,12 +122,12 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<abi::RateEvent>(), 2 * 4 + 2 * 8 + 2 * 4 + 8);
     assert_eq!(
         size_of::<abi::PortEvent>(),
-        8 * 4 + size_of::<marking::Decision>() + 2 * 8 + 2 * 4
+        8 * 4 + size_of::<marking::Decision>() + 2 * 8 + 4 * 4
     );
     assert_eq!(size_of::<abi::Offsets>(), 14 * 4 + 2 * 8);
     assert_eq!(
         size_of::<abi::Bridge>(),
-        LOCK + 4 + 256 * size_of::<marking::Port>() + 256 * 256 * 4
+        LOCK + 4 + 256 * size_of::<marking::Port>() + 256 * 256 * 4 + size_of::<abi::Shares>()
     );
 }
 

@@ -11,6 +11,7 @@ use ecn_core::{
         self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EXTENSIONS, Ip, Pass,
         Read, TAGS, Transport, addresses, parse, protocol, transport,
     },
+    shares,
 };
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
@@ -397,6 +398,12 @@ fn built() -> impl Strategy<Value = Built> {
                 let address = |b: [u8; 14]| [10, b[0], b[1], b[2]];
                 let mapped = |a: [u8; 4]| std::net::Ipv4Addr::from(a).to_ipv6_mapped().octets();
                 (mapped(address(src)), mapped(address(dst)))
+            };
+            let word = |at: usize| u32::from_ne_bytes(src[at..at + 4].try_into().expect("a word"));
+            ip.source = if v6 {
+                shares::source(&[0, 4, 8, 12].map(word))
+            } else {
+                shares::source(&[0, 0, 0, word(12)])
             };
             if v6 {
                 bytes.extend(src);

@@ -15,6 +15,8 @@ fn policy(marking: Marking, mark_at: MarkAt, buffer: u32, threshold: u32, ports:
         buffer,
         threshold,
         ports,
+        shares: 0,
+        drop_threshold: 0,
         _pad: 0,
     }
 }

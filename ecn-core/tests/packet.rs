@@ -9,6 +9,7 @@ use ecn_core::packet::{
     EXTENSIONS, IPV6, Ip, NOT_ECT, Pass, TRANSPORT_WINDOW, Transport, addresses, is_tunnel, parse,
     protocol, segments, tcp, transport, wire_bytes,
 };
+use ecn_core::shares::source;
 use etherparse::{TcpHeader, TcpOptionElement};
 use proptest::prelude::*;
 
@@ -103,6 +104,10 @@ fn extended(extensions: &[(u8, &[u8])], last: u8, payload: &[u8]) -> Vec<u8> {
     ethernet(&[ETHERTYPE_IPV6], &content)
 }
 
+fn word(packet: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(packet[at..at + 4].try_into().unwrap())
+}
+
 #[test]
 fn ipv4_by_hand() {
     let ip = headers(&plain4()).unwrap();
@@ -116,6 +121,7 @@ fn ipv4_by_hand() {
         unicast: true,
         header_len: 20,
         total_len: 1500,
+        source: source(&[0, 0, 0, word(&plain4(), 12)]),
     };
     assert_eq!(ip, expected);
     assert_eq!((ip.upper(), ip.upper_len()), (34, 1480));
@@ -134,6 +140,7 @@ fn ipv6_by_hand() {
         unicast: true,
         header_len: 40,
         total_len: 296,
+        source: source(&[8, 12, 16, 20].map(|at| word(&plain6(6), at))),
     };
     assert_eq!(ip, expected);
     assert_eq!((ip.upper(), ip.upper_len()), (54, 256));

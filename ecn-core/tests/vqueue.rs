@@ -17,6 +17,8 @@ fn policy(marking: Marking, buffer: u32, threshold: u32) -> Policy {
         buffer,
         threshold,
         ports: N as u32,
+        shares: 0,
+        drop_threshold: 0,
         _pad: 0,
     }
 }
@@ -136,6 +138,7 @@ impl Step {
             bytes: self.bytes,
             now_ns,
             ns_per_byte: ns_per_byte(bytes_per_s).expect("a rate"),
+            ..Arrival::default()
         }
     }
 }
@@ -259,6 +262,7 @@ fn arrival(input: u8, output: u8, now_ns: u64) -> Arrival {
         now_ns,
         // 12 Mbit/s: 1 ms a packet.
         ns_per_byte: ns_per_byte(1_500_000).expect("a rate"),
+        ..Arrival::default()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! * `ecn_port_out`, tcx egress of a port: the bridge has chosen the output, the queue is next. The
 //!   input port is `ingress_ifindex` (0: sent by the host). Goes on in `ecn_port_virt` at a port with a
-//!   virtual queue.
+//!   virtual queue. What cannot be marked, of a source that has its share, is dropped here.
 //! * `ecn_depart`, `tp_btf/net_dev_start_xmit`: the packet has left the queue. Runs for every device
 //!   of the machine, so the first thing it does is to look the device up. Where the kernel gives it no lock
 //!   (5.10), it counts what leaves flows' classes, and no port's queue.
@@ -21,7 +21,7 @@ use aya_ebpf::{
 use ecn_core::{
     abi::{self, Bridge, Count, Device, DeviceKey, PortAction, PortEvent, PortEventKind},
     flow,
-    marking::{BACKLOG_UNKNOWN, Decision, HOST},
+    marking::{BACKLOG_UNKNOWN, Decision, HOST, Policy},
     pacing,
     packet::{self, Ip},
     vqueue::Arrival,
@@ -32,8 +32,8 @@ use crate::{
         ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_NEAR, ECN_TRACE,
         ECN_VIRTUAL, OFFSETS, TRACING_LOCKS, constant, control, count, netns,
     },
-    response::now,
-    skb::{Linear, NEXT, Packet, field, go_on, kernel, load, member, raw, unknown},
+    response::{now, tick},
+    skb::{Linear, NEXT, Packet, SHOT, field, go_on, kernel, load, member, raw, unknown},
 };
 
 /// What a device is to us. `None`: nothing.
@@ -105,12 +105,11 @@ fn trace(flags: u32, event: PortEvent) {
 
 #[classifier]
 pub fn ecn_port_out(ctx: TcContext) -> i32 {
-    let _ = port_out(ctx);
-    NEXT
+    port_out(ctx).unwrap_or(NEXT)
 }
 
 #[inline(always)]
-fn port_out(ctx: TcContext) -> Option<()> {
+fn port_out(ctx: TcContext) -> Option<i32> {
     let flags = control()?.flags;
     if flags & abi::BYPASS != 0 {
         return None;
@@ -132,46 +131,44 @@ fn port_out(ctx: TcContext) -> Option<()> {
         return None;
     }
     let ip = p.parse()?;
-    let a = arrival(&p, &ip, netns, &d);
-    if ecn_arrive(places(&d, &a), a.packets, flags) != 0 {
-        mark_arrival(&p, &ip, flags, &d, &a);
-    }
-    Some(())
+    let c = came(&p, &ip, netns, &d);
+    let now_ns = tick();
+    let answer = ecn_arrive(c.places, c.who, c.bytes, now_ns);
+    act(answer, &p, &ip, &c, now_ns, 0)
 }
 
-/// The arrival of a packet at its queue; 1: mark it. Global, so that the verifier goes through it once, with
-/// arguments of which it knows nothing, and not for each way to come here.
+/// The arrival of a packet at its queue, and what was decided ([`answer`]). Global, so that the verifier goes through it
+/// once, with arguments of which it knows nothing, and not for each way to come here.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn ecn_arrive(places: u64, packets: u32, flags: u32) -> u32 {
-    let a = Arrival {
-        packets,
-        ..placed(places)
+pub extern "C" fn ecn_arrive(places: u64, who: u64, bytes: u32, now_ns: u64) -> u64 {
+    let a = placed(places, who, bytes, now_ns);
+    let (policy, bridge) = match bridge(places as u32) {
+        Some(found) => found,
+        None => return 0,
     };
-    decision(places as u32, flags, &a, false)
+    locked!(bridge, b => {
+        answer(b.sequence, b.shares.arrive(&mut b.switch, policy, &a))
+    })
 }
 
 /// At a port with a virtual queue, a program of its own: what looks after other queues is long, and
 /// ports without pay nothing for it.
 #[classifier]
 pub fn ecn_port_virt(ctx: TcContext) -> i32 {
-    let _ = port_virtual(ctx);
-    NEXT
+    port_virtual(ctx).unwrap_or(NEXT)
 }
 
 #[inline(always)]
-fn port_virtual(ctx: TcContext) -> Option<()> {
-    let flags = control()?.flags;
+fn port_virtual(ctx: TcContext) -> Option<i32> {
     let p = Packet::new(ctx);
     let [netns, ..] = field!(&p.ctx, cb);
     let d = device(netns, field!(&p.ctx, ifindex))?;
     let ip = p.parse()?;
-    let a = arrival(&p, &ip, netns, &d);
-    let (bytes, per_byte) = (field!(&p.ctx, wire_len), d.virtual_ns_per_byte);
-    if ecn_arrive_virt(places(&d, &a), a.packets, flags, bytes, per_byte) != 0 {
-        mark_arrival(&p, &ip, flags, &d, &a);
-    }
-    Some(())
+    let c = came(&p, &ip, netns, &d);
+    let (now_ns, per_byte) = (now(), d.virtual_ns_per_byte);
+    let answer = ecn_arrive_virt(c.places, c.who, c.bytes, now_ns, per_byte);
+    act(answer, &p, &ip, &c, now_ns, per_byte)
 }
 
 /// [`ecn_arrive`] at a virtual queue.
@@ -179,116 +176,165 @@ fn port_virtual(ctx: TcContext) -> Option<()> {
 #[inline(never)]
 pub extern "C" fn ecn_arrive_virt(
     places: u64,
-    packets: u32,
-    flags: u32,
+    who: u64,
     bytes: u32,
+    now_ns: u64,
     ns_per_byte: u64,
-) -> u32 {
+) -> u64 {
     let a = Arrival {
-        packets,
-        bytes,
         ns_per_byte,
-        now_ns: now(),
-        ..placed(places)
+        ..placed(places, who, bytes, now_ns)
     };
-    decision(places as u32, flags, &a, true)
+    let (policy, bridge) = match bridge(places as u32) {
+        Some(found) => found,
+        None => return 0,
+    };
+    let Some(queues) = ECN_VIRTUAL.get_ptr_mut(places as u32) else {
+        return 0;
+    };
+    locked!(bridge, b => {
+        // The bridge's lock is that of its virtual queues too.
+        answer(b.sequence, b.shares.arrive_virtual(&mut *queues, &mut b.switch, policy, &a))
+    })
 }
 
-/// Bridge, slots, and whether the packet can be marked: functions of their own take five words at most.
+/// A bridge's policy and counters. The policy is no copy, which would take the room that the verifier leaves on the
+/// stack.
 #[inline(always)]
-fn places(d: &Device, a: &Arrival) -> u64 {
-    d.bridge as u64 | (a.input as u64) << 32 | (a.output as u64) << 40 | (a.markable as u64) << 48
+fn bridge(number: u32) -> Option<(&'static Policy, *mut Bridge)> {
+    Some((ECN_MARKING.get(number)?, ECN_BRIDGE.get_ptr_mut(number)?))
 }
 
-/// What [`places`] says of the arrival.
+/// A packet that came, in the words that [`ecn_arrive`] takes: functions of their own take five at most.
+struct Came {
+    /// Bridge, slots, and whether it can be marked or dropped.
+    places: u64,
+    /// Its segments, and above them its source.
+    who: u64,
+    bytes: u32,
+}
+
 #[inline(always)]
-fn placed(places: u64) -> Arrival {
+fn came(p: &Packet, ip: &Ip, netns: u32, d: &Device) -> Came {
+    let iif = field!(&p.ctx, ingress_ifindex);
+    let input = input_slot(netns, iif, d.bridge, p.zero());
+    let (packets, bytes) = (p.segments(ip), field!(&p.ctx, wire_len));
+    // Where the queue's length cannot be compared with the counters, these may be wrong for long.
+    let compared = d.role & abi::ROLE_BACKLOG != 0 || d.virtual_ns_per_byte != 0;
+    let droppable = input != HOST && compared && ip.droppable(packets, bytes);
+    let c = Came {
+        places: d.bridge as u64
+            | (input as u64) << 32
+            | (d.port as u8 as u64) << 40
+            | (ip.markable() as u64) << 48
+            | (droppable as u64) << 49,
+        who: packets as u64 | (ip.source as u64) << 32,
+        bytes,
+    };
+    p.gather(ip);
+    c
+}
+
+/// What [`Came`] says of the arrival.
+#[inline(always)]
+fn placed(places: u64, who: u64, bytes: u32, now_ns: u64) -> Arrival {
     Arrival {
         input: (places >> 32) as u8,
         output: (places >> 40) as u8,
         markable: places >> 48 & 1 != 0,
-        ..Arrival::default()
+        droppable: places >> 49 & 1 != 0,
+        packets: who as u32,
+        bytes,
+        source: (who >> 32) as u32,
+        now_ns,
+        ns_per_byte: 0,
     }
 }
 
+const MARK: u64 = 1 << 32;
+const DROP: u64 = 1 << 36;
+
+/// A decision, and above it in a word the place in the order of events.
 #[inline(always)]
-fn decision(number: u32, flags: u32, a: &Arrival, at_virtual_queue: bool) -> u32 {
-    decide(number, flags, a, at_virtual_queue).map_or(0, |decision| decision.mark)
+fn answer(sequence: u32, d: Decision) -> u64 {
+    let flags = d.mark
+        | d.unmarkable << 1
+        | d.input_trigger << 2
+        | d.output_trigger << 3
+        | d.drop << 4
+        | d.share << 5;
+    sequence as u64 | (flags as u64) << 32
 }
 
-/// Decides, and says so where it is traced.
+/// The verdict on a packet, and its mark.
 #[inline(always)]
-fn decide(number: u32, flags: u32, a: &Arrival, at_virtual_queue: bool) -> Option<Decision> {
-    let policy = *ECN_MARKING.get(number)?;
-    let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
-    let (sequence, decision) = if at_virtual_queue {
-        let queues = ECN_VIRTUAL.get_ptr_mut(number)?;
-        locked!(bridge, b => {
-            // The bridge's lock is that of its virtual queues too.
-            (b.sequence, (*queues).arrive(&mut b.switch, &policy, a))
-        })
-    } else {
-        locked!(bridge, b => {
-            (b.sequence, b.switch.arrive(&policy, a.input, a.output, a.packets, a.markable))
-        })
-    };
+fn act(answer: u64, p: &Packet, ip: &Ip, c: &Came, now_ns: u64, ns_per_byte: u64) -> Option<i32> {
+    let flags = control()?.flags;
+    if flags & abi::TRACE_PORTS != 0 {
+        let told = answer | (c.bytes as u64) << BYTES_AT;
+        ecn_told(c.places, c.who, told, now_ns, ns_per_byte);
+    }
+    if answer & DROP != 0 {
+        return Some(SHOT);
+    }
+    if answer & MARK != 0 {
+        mark_arrival(p, ip, flags, c);
+    }
+    Some(NEXT)
+}
+
+/// Above a decision, the bytes of the packet.
+const BYTES_AT: u32 = 40;
+
+/// Says what was decided on an arrival, with its bytes above the decision.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn ecn_told(places: u64, who: u64, told: u64, now_ns: u64, ns_per_byte: u64) -> u32 {
+    let bytes = (told >> BYTES_AT) as u32;
+    let a = placed(places, who, bytes, now_ns);
+    let flag = |n: u32| (told >> (32 + n)) as u32 & 1;
     trace(
-        flags,
+        abi::TRACE_PORTS,
         PortEvent {
             kind: PortEventKind::Arrive as u32,
-            bridge: number,
-            sequence,
+            bridge: places as u32,
+            sequence: told as u32,
             input: a.input as u32,
             output: a.output as u32,
             segments: a.packets,
             markable: a.markable as u32,
             backlog: 0,
-            decision,
-            now_ns: a.now_ns,
-            virtual_ns_per_byte: a.ns_per_byte,
-            bytes: a.bytes,
+            decision: Decision {
+                mark: flag(0),
+                unmarkable: flag(1),
+                input_trigger: flag(2),
+                output_trigger: flag(3),
+                drop: flag(4),
+                share: (told >> 37) as u32 & 3,
+            },
+            now_ns,
+            virtual_ns_per_byte: ns_per_byte,
+            bytes,
+            source: a.source,
+            droppable: a.droppable as u32,
             _pad: 0,
         },
     );
-    Some(decision)
-}
-
-#[inline(always)]
-fn arrival(p: &Packet, ip: &Ip, netns: u32, d: &Device) -> Arrival {
-    let iif = field!(&p.ctx, ingress_ifindex);
-    let a = Arrival {
-        input: input_slot(netns, iif, d.bridge, p.zero()),
-        output: d.port as u8,
-        markable: ip.markable(),
-        packets: p.segments(ip),
-        ..Arrival::default()
-    };
-    p.gather(ip);
-    a
+    0
 }
 
 /// What follows the decision to mark.
 #[inline(always)]
-fn mark_arrival(
-    p: &Packet,
-    ip: &Ip,
-    flags: u32,
-    #[cfg_attr(
-        not(feature = "trace"),
-        expect(unused_variables, reason = "only to log")
-    )]
-    d: &Device,
-    a: &Arrival,
-) {
-    mark(p, ip, flags, a.packets);
+fn mark_arrival(p: &Packet, ip: &Ip, flags: u32, c: &Came) {
+    mark(p, ip, flags, c.who as u32);
     #[cfg(feature = "trace")]
     aya_log_ebpf::debug!(
         &p.ctx,
         "bridge {} port {} -> {}: marked {} packets",
-        d.bridge,
-        a.input,
-        a.output,
-        a.packets
+        c.places as u32,
+        (c.places >> 32) as u8,
+        (c.places >> 40) as u8,
+        c.who as u32
     );
 }
 
@@ -495,9 +541,17 @@ fn leave(flags: u32, s: &Seen, c: &Counted, iif: u32, backlog: u32) -> Option<()
     let i = input_slot(s.netns, iif, number, s.zero);
     let (o, n) = (s.device.port as u8, c.n);
     let markable = c.ip.markable();
+    let a = Arrival {
+        input: i,
+        output: o,
+        markable,
+        packets: n,
+        source: c.ip.source,
+        ..Arrival::default()
+    };
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
     let (sequence, decision, surplus) = locked!(bridge, b => {
-        let decision = b.switch.leave(&policy, i, o, n, markable);
+        let decision = b.shares.leave(&mut b.switch, &policy, &a);
         (b.sequence, decision, b.switch.is_surplus(o, backlog))
     });
     trace(
@@ -512,6 +566,7 @@ fn leave(flags: u32, s: &Seen, c: &Counted, iif: u32, backlog: u32) -> Option<()
             markable: markable as u32,
             backlog,
             decision,
+            source: c.ip.source,
             ..PortEvent::default()
         },
     );
@@ -607,11 +662,13 @@ fn reset(ctx: &TcContext) -> Option<i32> {
         let idle = b.switch.ports[port as usize].arrived as u32 == arrived;
         if action == PortAction::Remove as u32 {
             b.switch.remove_port(port, ports);
+            b.shares.remove_port(port);
             1
         } else if let Some(queues) = queues
             && action == PortAction::RemoveVirtual as u32
         {
             (*queues).remove_port(&mut b.switch, port, ports);
+            b.shares.remove_port(port);
             1
         } else if let Some(queues) = queues
             && action == PortAction::CatchUp as u32

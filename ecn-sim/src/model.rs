@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use ecn_core::fixed::{self, FRAC, ONE};
+use ecn_core::shares::By;
 use ecn_core::{marking, response};
 use serde::{Deserialize, Serialize};
 
@@ -609,6 +610,9 @@ impl Model {
             buffer: self.buffer,
             threshold: self.threshold,
             ports,
+            // As in the papers.
+            shares: By::Off as u32,
+            drop_threshold: 0,
             _pad: 0,
         }
     }

@@ -4,6 +4,7 @@
 use ecn_core::{
     abi::{self, Device, DeviceKey, name},
     marking::{MarkAt, Marking, Policy},
+    shares::By,
 };
 use ecn_tests::{frames::Ip, kernel_test, lab::Lab, running::pin};
 use ecn_user::datapath::{Datapath, Sizes, TestPacket};
@@ -41,6 +42,8 @@ fn share(ifindex: u32) {
         buffer: 1,
         threshold: 1,
         ports: 8,
+        shares: By::Off as u32,
+        drop_threshold: 0,
         _pad: 0,
     };
     maps.set_marking(0, policy).expect("a policy");

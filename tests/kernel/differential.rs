@@ -9,9 +9,11 @@
 use std::{cell::RefCell, collections::VecDeque};
 
 use ecn_core::{
-    abi::{self, Count, Device, DeviceKey, PORTS, PortEvent, PortEventKind, name},
-    marking::{BACKLOG_UNKNOWN, Decision, HOST, MarkAt, Marking, Policy, Port, Switch},
+    abi::{self, Count, Device, DeviceKey, PORTS, PortEvent, PortEventKind, SOURCES, name},
+    marking::{BACKLOG_UNKNOWN, Decision, HOST, MarkAt, Marking, Policy, Port, Share, Switch},
     packet,
+    shares::{By, Shares},
+    vqueue::Arrival,
 };
 use ecn_sim::{scenario::Scenario, simulation};
 use ecn_tests::{
@@ -22,7 +24,7 @@ use ecn_tests::{
     note,
     running::pin,
 };
-use ecn_user::datapath::{Copy, Datapath, Maps, Sizes, TestPacket, TraceEvents};
+use ecn_user::datapath::{Copy, Datapath, Maps, Sizes, TestPacket, TraceEvents, Verdict};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -56,6 +58,8 @@ enum Input {
 struct Packet {
     input: Input,
     segments: u32,
+    /// Who sends it.
+    host: u8,
     ipv6: bool,
     tag: bool,
     ecn: u8,
@@ -84,7 +88,9 @@ enum Step {
     /// A port is removed.
     Remove(usize),
     /// Another policy.
-    Policy(Marking, MarkAt, u32, u32),
+    Policy(Marking, MarkAt, u32, u32, By, u32),
+    /// So many milliseconds go by.
+    Wait(u64),
 }
 
 /// A trace, and the bridge that it happens at.
@@ -112,24 +118,38 @@ fn packet(ports: usize) -> impl Strategy<Value = Packet> {
     let ecn = prop_oneof![6 => Just(packet::ECT_0), 1 => Just(packet::ECT_1),
         2 => Just(packet::NOT_ECT), 1 => Just(packet::CE)];
     let rare = || proptest::bool::weighted(0.1);
-    (input, segments, proptest::bool::ANY, rare(), ecn, rare()).prop_map(
-        |(input, segments, ipv6, tag, ecn, fragment)| Packet {
+    let host = prop_oneof![2 => Just(0u8), 1 => 0..6u8, 1 => 0..=255u8];
+    (
+        input,
+        segments,
+        host,
+        proptest::bool::ANY,
+        rare(),
+        ecn,
+        rare(),
+    )
+        .prop_map(|(input, segments, host, ipv6, tag, ecn, fragment)| Packet {
             input,
             segments,
+            host,
             ipv6,
             tag,
             ecn,
             fragment,
-        },
-    )
+        })
 }
 
 fn policy() -> impl Strategy<Value = Step> {
     let marking = proptest::sample::select(&Marking::ALL[..]);
     let mark_at = proptest::sample::select(&[MarkAt::Arrival, MarkAt::Departure][..]);
     let size = || prop_oneof![6 => 1..=16u32, 1 => 1..=200u32];
-    (marking, mark_at, size(), size())
-        .prop_map(|(marking, at, buffer, threshold)| Step::Policy(marking, at, buffer, threshold))
+    let by = proptest::sample::select(&[By::Source, By::Source, By::Port, By::Off][..]);
+    let drops = prop_oneof![4 => 1..=8u32, 1 => Just(0)];
+    (marking, mark_at, size(), size(), by, drops).prop_map(
+        |(marking, at, buffer, threshold, by, drops)| {
+            Step::Policy(marking, at, buffer, threshold, by, drops)
+        },
+    )
 }
 
 fn step(ports: usize) -> impl Strategy<Value = Step> {
@@ -146,6 +166,7 @@ fn step(ports: usize) -> impl Strategy<Value = Step> {
         2 => (port(), proptest::bool::ANY).prop_map(|(o, idle)| Step::Sweep(o, idle)),
         1 => port().prop_map(Step::Remove),
         1 => policy(),
+        2 => (1..=30u64).prop_map(Step::Wait),
     ]
 }
 
@@ -192,6 +213,9 @@ struct Seen {
     output_triggers: u64,
     repaired: u64,
     super_packets: u64,
+    /// Packets dropped before their queue, and those spared a turn.
+    refused: u64,
+    below: u64,
 }
 
 /// The loaded programs, and the devices that tell the ports apart.
@@ -214,9 +238,12 @@ struct Both<'a> {
     trace: &'a Trace,
     policy: Policy,
     host: Box<Switch<PORTS>>,
+    shares: Box<Shares<PORTS, SOURCES>>,
     /// By the last event.
     decided: Decision,
     sequence: u32,
+    /// When the last packet came.
+    now_ns: u64,
     queues: Vec<VecDeque<Queued>>,
     wires: Vec<VecDeque<Queued>>,
 }
@@ -264,7 +291,7 @@ impl Kernel {
             limit: usize::MAX,
             backlog: true,
             whole: true,
-            policy: Step::Policy(Marking::None, MarkAt::Arrival, 1, 1),
+            policy: Step::Policy(Marking::None, MarkAt::Arrival, 1, 1, By::Off, 0),
             steps: Vec::new(),
         };
         let mut both = self.begin(&trace);
@@ -286,7 +313,8 @@ impl Kernel {
                 ifindex,
             };
             self.maps.remove_device(key);
-            let role = abi::ROLE_PORT | abi::ROLE_WIRE_END;
+            let backlog = if trace.backlog { abi::ROLE_BACKLOG } else { 0 };
+            let role = abi::ROLE_PORT | abi::ROLE_WIRE_END | backlog;
             let device = match trace.slots.get(place) {
                 Some(&slot) => Device {
                     role,
@@ -318,11 +346,15 @@ impl Kernel {
                 buffer: 1,
                 threshold: 1,
                 ports: trace.slots.iter().copied().max().map_or(1, u32::from) + 1,
+                shares: By::Off as u32,
+                drop_threshold: 0,
                 _pad: 0,
             },
             host: Box::default(),
+            shares: Box::default(),
             decided: Decision::default(),
             sequence: 0,
+            now_ns: 0,
             queues: vec![VecDeque::new(); ports],
             wires: vec![VecDeque::new(); ports],
         }
@@ -338,15 +370,20 @@ impl Packet {
         self.ecn != packet::NOT_ECT
     }
 
+    /// Bytes on the wire of so many segments of it.
+    fn wire_len(&self, n: u32) -> u32 {
+        self.frame(self.ecn).len() as u32 * n
+    }
+
     /// The frame, with an ECN field.
     fn frame(&self, ecn: u8) -> Vec<u8> {
         let ip = if self.ipv6 {
             Ip::of(
-                [0xfd77u16, 0, 0, 0, 0, 0, 0, 1],
+                [0xfd77u16, 0, 0, 0, 0, 0, u16::from(self.host), 1],
                 [0xfd77u16, 0, 0, 0, 0, 0, 0, 2],
             )
         } else {
-            Ip::of([10, 77, 0, 1], [10, 77, 0, 2])
+            Ip::of([10, 77, self.host, 1], [10, 77, 0, 2])
         };
         let ip = ip.ecn(ecn);
         let ip = if self.fragment {
@@ -403,6 +440,7 @@ impl Both<'_> {
             packet: Packet {
                 input: Input::Port(place(event.input)),
                 segments: 0,
+                host: 0,
                 ipv6: false,
                 tag: false,
                 ecn: packet::ECT_0,
@@ -412,7 +450,9 @@ impl Both<'_> {
         };
         let o = place(event.output);
         match event.kind {
-            PortEventKind::Arrive => self.enter(queued.packet, o)?,
+            PortEventKind::Arrive => {
+                self.enter(queued.packet, o)?;
+            }
             PortEventKind::Depart => self.left(queued, 1, o, event.backlog)?,
             PortEventKind::Drop => self.dropped(queued, o)?,
             PortEventKind::WireEnd => self.wire_end(queued, o)?,
@@ -429,7 +469,9 @@ impl Both<'_> {
 
     fn step(&mut self, step: &Step) -> Outcome {
         match step {
-            Step::Policy(marking, mark_at, buffer, threshold) => {
+            Step::Policy(marking, mark_at, buffer, threshold, by, drops) => {
+                self.policy.shares = *by as u32;
+                self.policy.drop_threshold = *drops;
                 self.policy.marking = *marking as u32;
                 self.policy.mark_at = *mark_at as u32;
                 self.policy.buffer = *buffer;
@@ -467,13 +509,19 @@ impl Both<'_> {
                 Some(queued) => self.wire_end(queued, *o),
                 None => Ok(()),
             },
+            Step::Wait(ms) => {
+                std::thread::sleep(std::time::Duration::from_millis(*ms));
+                Ok(())
+            }
             Step::Sweep(o, idle) => self.sweep(*o, *idle),
             Step::Remove(o) => self.remove(*o),
         }
     }
 
     fn arrive(&mut self, packet: Packet, o: usize) -> Outcome {
-        self.enter(packet, o)?;
+        if !self.enter(packet, o)? {
+            return Ok(());
+        }
         let queued = Queued {
             packet,
             markable: packet.markable(),
@@ -485,15 +533,53 @@ impl Both<'_> {
         Ok(())
     }
 
-    fn enter(&mut self, packet: Packet, o: usize) -> Outcome {
-        let (n, markable) = (packet.segments(), packet.markable());
-        let (slot, _) = self.input(packet.input);
-        let output = self.slot(o);
-        let decision = self.host.arrive(&self.policy, slot, output, n, markable);
-        self.run(name::PORT_OUT, packet, n, o, [0; 2], decision.mark != 0)?;
+    /// Whether the packet enters its queue. When it came is the kernel's to say.
+    fn enter(&mut self, packet: Packet, o: usize) -> Result<bool, TestCaseError> {
+        let n = packet.segments();
+        let verdict = self.test(name::PORT_OUT, packet, n, o, [0; 2]);
+        let event = self.kernel.trace.next();
+        let now_ns = event.map_or(0, |event| event.now_ns);
+        prop_assert!(now_ns >= self.now_ns, "{} after {}", now_ns, self.now_ns);
+        self.now_ns = now_ns;
+        let a = Arrival {
+            now_ns,
+            bytes: packet.wire_len(n),
+            ..self.packet_of(packet, n, o)
+        };
+        let decision = self.shares.arrive(&mut self.host, &self.policy, &a);
+        let value = if decision.drop == 0 { -1 } else { 2 };
+        prop_assert_eq!(verdict.value, value, "{:?}", decision);
+        self.check_frame(&verdict, packet, decision.mark != 0)?;
         self.kernel.seen.arrivals += 1;
         self.kernel.seen.super_packets += u64::from(n > 1);
-        self.event(PortEventKind::Arrive, packet, n, o, 0, decision)
+        self.kernel.seen.refused += u64::from(decision.drop);
+        self.kernel.seen.below += u64::from(decision.share == Share::Below as u32);
+        let expected = PortEvent {
+            now_ns,
+            bytes: a.bytes,
+            source: a.source,
+            droppable: a.droppable.into(),
+            ..self.expected(PortEventKind::Arrive, packet, n, o, decision)
+        };
+        self.told(event, expected)?;
+        Ok(decision.drop == 0)
+    }
+
+    /// What marking is told of a packet.
+    fn packet_of(&self, packet: Packet, n: u32, o: usize) -> Arrival {
+        let frame = packet.frame(packet.ecn);
+        let ip = packet::parse(frame.as_slice()).expect("IP");
+        let (input, _) = self.input(packet.input);
+        let compared = self.trace.backlog && input != HOST;
+        Arrival {
+            input,
+            output: self.slot(o),
+            markable: packet.markable(),
+            droppable: compared && ip.droppable(n, packet.wire_len(n)),
+            packets: n,
+            source: ip.source,
+            ..Arrival::default()
+        }
     }
 
     /// Neither a frame that is not IP nor one that keeps the network alive changes anything.
@@ -536,15 +622,24 @@ impl Both<'_> {
 
     fn left(&mut self, queued: Queued, n: u32, o: usize, backlog: u32) -> Outcome {
         let Queued { packet, markable } = queued;
-        let (slot, _) = self.input(packet.input);
-        let output = self.slot(o);
-        let decision = self
-            .host
-            .depart(&self.policy, slot, output, n, markable, backlog);
+        let a = Arrival {
+            markable,
+            ..self.packet_of(packet, n, o)
+        };
+        let decision = self.shares.leave(&mut self.host, &self.policy, &a);
+        if self.host.is_surplus(a.output, backlog) {
+            self.host.repair(a.output, self.policy.ports);
+        }
         let cb = [PortEventKind::Depart as u32, backlog];
         self.run(name::PORT_REPLAY, packet, n, o, cb, false)?;
         self.kernel.seen.departures += 1;
-        self.event(PortEventKind::Depart, packet, n, o, backlog, decision)
+        let event = self.kernel.trace.next();
+        let expected = PortEvent {
+            backlog,
+            source: a.source,
+            ..self.expected(PortEventKind::Depart, packet, n, o, decision)
+        };
+        self.told(event, expected)
     }
 
     fn dropped(&mut self, queued: Queued, o: usize) -> Outcome {
@@ -556,7 +651,7 @@ impl Both<'_> {
         let cb = [PortEventKind::Drop as u32, 0];
         self.run(name::PORT_REPLAY, packet, n, o, cb, false)?;
         self.kernel.seen.drops += 1;
-        self.event(PortEventKind::Drop, packet, n, o, 0, Decision::default())
+        self.event(PortEventKind::Drop, packet, n, o, Decision::default())
     }
 
     fn wire_end(&mut self, queued: Queued, o: usize) -> Outcome {
@@ -572,7 +667,7 @@ impl Both<'_> {
             mark: mark.into(),
             ..Decision::default()
         };
-        self.event(PortEventKind::WireEnd, packet, n, o, 0, decision)
+        self.event(PortEventKind::WireEnd, packet, n, o, decision)
     }
 
     fn sweep(&mut self, o: usize, idle: bool) -> Outcome {
@@ -601,6 +696,7 @@ impl Both<'_> {
             arrived: 0,
         };
         self.host.remove_port(slot, PORTS as u32);
+        self.shares.remove_port(slot);
         let done = self.kernel.datapath.reset_port(reset).expect("reset");
         prop_assert!(done);
         self.queues[o].clear();
@@ -625,6 +721,12 @@ impl Both<'_> {
         cb: [u32; 2],
         mark: bool,
     ) -> Outcome {
+        let verdict = self.test(program, packet, n, o, cb);
+        prop_assert_eq!(verdict.value, -1);
+        self.check_frame(&verdict, packet, mark)
+    }
+
+    fn test(&mut self, program: &str, packet: Packet, n: u32, o: usize, cb: [u32; 2]) -> Verdict {
         let frame = packet.frame(packet.ecn);
         let (_, ingress_ifindex) = self.input(packet.input);
         let context = TestPacket {
@@ -632,18 +734,17 @@ impl Both<'_> {
             ifindex: self.ifindex(o),
             ingress_ifindex,
             gso_segs: if n > 1 { n } else { packet.segments.min(1) },
+            wire_len: packet.wire_len(n),
             cb,
             ..TestPacket::default()
         };
         let verdict = self.kernel.copy.test_run(program, &context, 1);
-        let verdict = verdict.expect("run");
-        prop_assert_eq!(verdict.value, -1);
-        let expected = if mark {
-            packet.frame(packet::CE)
-        } else {
-            frame
-        };
-        prop_assert_eq!(verdict.frame, expected, "marked: {}", mark);
+        verdict.expect("run")
+    }
+
+    fn check_frame(&self, verdict: &Verdict, packet: Packet, mark: bool) -> Outcome {
+        let ecn = if mark { packet::CE } else { packet.ecn };
+        prop_assert_eq!(&verdict.frame, &packet.frame(ecn), "marked: {}", mark);
         Ok(())
     }
 
@@ -654,17 +755,27 @@ impl Both<'_> {
         packet: Packet,
         n: u32,
         o: usize,
-        backlog: u32,
         decision: Decision,
     ) -> Outcome {
-        self.sequence += 1;
-        self.decided = decision;
+        let event = self.kernel.trace.next();
+        let expected = self.expected(kind, packet, n, o, decision);
+        self.told(event, expected)
+    }
+
+    fn expected(
+        &self,
+        kind: PortEventKind,
+        packet: Packet,
+        n: u32,
+        o: usize,
+        decision: Decision,
+    ) -> PortEvent {
         let at_wire_end = matches!(kind, PortEventKind::WireEnd);
         let (input, _) = self.input(packet.input);
-        let expected = PortEvent {
+        PortEvent {
             kind: kind as u32,
             bridge: BRIDGE,
-            sequence: self.sequence,
+            sequence: self.sequence + 1,
             input: if at_wire_end { 0 } else { input.into() },
             output: self.slot(o).into(),
             segments: n,
@@ -672,11 +783,15 @@ impl Both<'_> {
                 PortEventKind::Drop => 0,
                 _ => packet.markable().into(),
             },
-            backlog,
             decision,
             ..PortEvent::default()
-        };
-        prop_assert_eq!(self.kernel.trace.next(), Some(expected));
+        }
+    }
+
+    fn told(&mut self, event: Option<PortEvent>, expected: PortEvent) -> Outcome {
+        self.sequence += 1;
+        self.decided = expected.decision;
+        prop_assert_eq!(event, Some(expected));
         prop_assert_eq!(self.kernel.trace.next(), None);
         self.compare(false)
     }
@@ -688,6 +803,12 @@ impl Both<'_> {
         prop_assert_eq!(view.sequence(), self.sequence);
         for (slot, port) in (0..).zip(&self.host.ports) {
             prop_assert_eq!(&view.port(slot), port, "slot {}", slot);
+        }
+        for (slot, output) in (0..).zip(&self.shares.outputs) {
+            prop_assert_eq!(&view.output(slot), output, "output {}", slot);
+        }
+        for (place, source) in (0..).zip(&self.shares.sources) {
+            prop_assert_eq!(&view.source(place), source, "source {}", place);
         }
         let used: Vec<u8> = if all {
             (0..=255).collect()
@@ -804,6 +925,8 @@ fn random_traces() {
         (seen.output_triggers, 2 * traces),
         (seen.repaired, traces),
         (seen.super_packets, traces),
+        (seen.refused, traces / 20),
+        (seen.below, traces),
     ] {
         assert!(often > what, "{seen:?}");
     }

@@ -7,6 +7,7 @@ use ecn_core::{
     abi::{self, Count, Device, DeviceKey, name},
     marking::{MarkAt, Marking, Policy},
     packet::{self, Ip as Headers, Pass, protocol},
+    shares::By,
 };
 use ecn_tests::{
     emulated,
@@ -129,6 +130,8 @@ fn run_all(netns: u32, ifindex: u32, cases: u32) -> [u64; 4] {
         buffer: 65_535,
         threshold: 0,
         ports: 2,
+        shares: By::Off as u32,
+        drop_threshold: 0,
         _pad: 0,
     };
     maps.set_marking(0, policy).expect("a policy");

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use ecn_core::{
-    abi::{Count, PORTS, PortEvent, PortEventKind},
-    marking::{self, Decision, Switch},
+    abi::{Count, PORTS, PortEvent, PortEventKind, SOURCES},
+    marking::{self, Decision, Share, Switch},
     packet,
+    shares::Shares,
     vqueue::{Arrival, Queues},
 };
 use ecn_tests::{
@@ -69,7 +70,7 @@ fn traffic(lab: &Lab, mut meanwhile: impl FnMut()) {
 
 struct Seen {
     kinds: BTreeMap<u32, u64>,
-    /// Each mark once, where it is decided on.
+    /// Each mark once, where it is decided on; as share those below theirs.
     decided: Decision,
     /// Packets that could have been marked there and were not.
     spared: u32,
@@ -86,6 +87,7 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
     };
     let mut switch = Box::new(Switch::<PORTS>::default());
     let mut queues = Box::new(Queues::<PORTS>::default());
+    let mut shares = Box::new(Shares::<PORTS, SOURCES>::default());
     let mut seen = Seen {
         kinds: BTreeMap::new(),
         decided: Decision::default(),
@@ -99,23 +101,29 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
         );
         let (i, o, n) = (event.input as u8, event.output as u8, event.segments);
         let markable = event.markable != 0;
+        let arrival = Arrival {
+            input: i,
+            output: o,
+            markable,
+            droppable: event.droppable != 0,
+            packets: n,
+            bytes: event.bytes,
+            source: event.source,
+            now_ns: event.now_ns,
+            ns_per_byte: event.virtual_ns_per_byte,
+        };
         let decision = if event.kind == PortEventKind::Arrive as u32 {
-            let arrival = Arrival {
-                input: i,
-                output: o,
-                markable,
-                packets: n,
-                bytes: event.bytes,
-                now_ns: event.now_ns,
-                ns_per_byte: event.virtual_ns_per_byte,
-            };
             if arrival.ns_per_byte == 0 {
-                switch.arrive(&policy, i, o, n, markable)
+                shares.arrive(&mut switch, &policy, &arrival)
             } else {
-                queues.arrive(&mut switch, &policy, &arrival)
+                shares.arrive_virtual(&mut queues, &mut switch, &policy, &arrival)
             }
         } else if event.kind == PortEventKind::Depart as u32 {
-            switch.depart(&policy, i, o, n, markable, event.backlog)
+            let decision = shares.leave(&mut switch, &policy, &arrival);
+            if switch.is_surplus(o, event.backlog) {
+                switch.repair(o, policy.ports);
+            }
+            decision
         } else if event.kind == PortEventKind::Drop as u32 {
             switch.drop_queued(i, o, n);
             Decision::default()
@@ -133,6 +141,8 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
         }
         seen.spared += u32::from(event.kind == place && markable && decision.mark == 0);
         seen.decided.unmarkable += decision.unmarkable;
+        seen.decided.drop += decision.drop;
+        seen.decided.share += u32::from(decision.share == Share::Below as u32);
         seen.decided.input_trigger += decision.input_trigger;
         seen.decided.output_trigger += decision.output_trigger;
     }
@@ -214,7 +224,8 @@ fn check(marking: Marking, mark_at: MarkAt) {
         "{decided:?}, {} spared",
         seen.spared
     );
-    assert!(decided.unmarkable > 20, "{decided:?}");
+    // What cannot be marked is dropped, but for what is small.
+    assert!(decided.drop > 20 && decided.share > 20, "{decided:?}");
     assert!(
         (100..arrivals).contains(&decided.input_trigger),
         "{decided:?}"
@@ -270,7 +281,8 @@ fn check_virtual(marking: Marking) {
         "{decided:?}, {} spared",
         seen.spared
     );
-    assert!(decided.unmarkable > 20, "{decided:?}");
+    // What cannot be marked is dropped, but for what is small.
+    assert!(decided.drop > 20 && decided.share > 20, "{decided:?}");
     assert!(
         (100..arrivals).contains(&decided.input_trigger),
         "{decided:?}"

@@ -127,7 +127,7 @@ const PHASE: [&str; 27] = [
     "tcp_resets",
     "checksum_errors",
 ];
-const PORT: [&str; 13] = [
+const PORT: [&str; 14] = [
     "bridge",
     "port",
     "ifindex",
@@ -140,6 +140,7 @@ const PORT: [&str; 13] = [
     "input_triggers",
     "output_triggers",
     "dropped_packets",
+    "dropped_unmarkable_packets",
     "attached",
 ];
 const FLOW: [&str; 16] = [

@@ -14,7 +14,10 @@ use ecn_tests::{
     s, skipped,
     wire::Wire,
 };
-use ecn_user::{agent::Options, config::Marking};
+use ecn_user::{
+    agent::Options,
+    config::{Marking, Unmarkable},
+};
 use nix::sys::socket::{setsockopt, sockopt};
 
 /// 100 Mbit/s, of which the port lets 10 through.
@@ -92,6 +95,9 @@ fn start(lab: &Lab, device: &str) -> Running {
     let mut config = running::with_endpoints(config, lab, &[0, 1], LINK);
     for endpoint in &mut config.endpoints {
         endpoint.device = device.to_owned();
+    }
+    for bridge in &mut config.bridges {
+        bridge.unmarkable = Unmarkable::Pass;
     }
     Running::start(config, Options::default())
 }

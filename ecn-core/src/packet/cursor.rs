@@ -5,6 +5,7 @@ use super::{
     TAGS, TRANSPORT_WINDOW, Tcp, be16, is_control_icmpv6, is_link_local4, is_link_local6, protocol,
     tcp,
 };
+use crate::shares;
 
 /// The bytes of a frame from its Ethernet header on, wherever they are: a slice on the host, a socket
 /// buffer in the kernel.
@@ -107,8 +108,14 @@ impl Ip {
             unicast: word >> 50 & 1 != 0,
             version: (word >> 56) as u8,
             total_len: self.total_len,
+            source: self.source,
         }
     }
+}
+
+#[inline(always)]
+const fn word(b: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
 /// RFC 791 section 3.1.
@@ -131,6 +138,7 @@ fn ipv4<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
         unicast: b[16] < 224 && b[16] != 0,
         header_len: ((b[0] & 0xf) as u32) * 4,
         total_len: if stated == 0 { there } else { stated },
+        source: shares::source(&[0, 0, 0, word(&b, 12)]),
     };
     if ip.total_len > there || ip.header_len > ip.total_len {
         return Err(Pass::Malformed);
@@ -168,6 +176,7 @@ fn ipv6<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
         } else {
             stated
         },
+        source: shares::source(&[word(&b, 8), word(&b, 12), word(&b, 16), word(&b, 20)]),
     };
     if ip.total_len > there {
         return Err(Pass::Malformed);

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use ecn_core::{abi, echo, marking, response};
+use ecn_core::{abi, echo, marking, response, shares};
 use tokio::{signal::unix::SignalKind, sync::mpsc, task::JoinHandle};
 
 use crate::{
@@ -124,6 +124,12 @@ pub fn marking_policy(bridge: &config::Bridge, ports: u32) -> marking::Policy {
         buffer: bridge.buffer,
         threshold: bridge.threshold,
         ports,
+        shares: match bridge.shares {
+            config::Shares::Source => shares::By::Source,
+            config::Shares::Port => shares::By::Port,
+            config::Shares::Off => shares::By::Off,
+        } as u32,
+        drop_threshold: bridge.drops_above().unwrap_or(0),
         _pad: 0,
     }
 }

@@ -49,6 +49,9 @@ pub struct PortRow {
     pub output_triggers: u64,
     /// Packets dropped in the output queue.
     pub dropped_packets: u64,
+    /// Packets dropped before it that could not be marked, of sources that had their share.
+    #[serde(default)]
+    pub dropped_unmarkable_packets: u64,
     /// What the program at this port hangs from.
     #[serde(default)]
     pub attached: AttachedBy,
@@ -126,18 +129,23 @@ pub fn ports_table(rows: &[PortRow]) -> String {
         "wait",
         "to\nmark",
         "in\nbuf",
-        "marked",
+        "marks",
         "not\nECT",
         "trig\nin",
         "trig\nout",
         "drops",
+        "share\ndrops",
     ];
     let mut table = plain_table(&header, &[0, 1, 2]);
     for row in rows {
         table.add_row([
             row.bridge.clone(),
             row.port.clone(),
-            row.marking.to_string(),
+            // A row has 80 columns.
+            match row.marking {
+                Marking::InputOutput => "in-out".to_owned(),
+                marking => marking.to_string(),
+            },
             short_count(row.waiting_packets),
             short_count(row.to_mark_packets),
             short_count(row.occupancy_packets),
@@ -146,6 +154,7 @@ pub fn ports_table(rows: &[PortRow]) -> String {
             short_count(row.input_triggers),
             short_count(row.output_triggers),
             short_count(row.dropped_packets),
+            short_count(row.dropped_unmarkable_packets),
         ]);
     }
     let mut text = table_text(&table);

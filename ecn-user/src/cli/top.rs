@@ -37,7 +37,7 @@ struct Top {
     flows_in_all: usize,
     /// Packets that the bridges marked.
     marked_packets_per_s: u64,
-    /// Packets that their queues dropped.
+    /// Packets that their queues dropped, and those dropped before them that could not be marked.
     dropped_packets_per_s: u64,
     /// Packets that receivers echoed.
     acked_packets_per_s: u64,
@@ -72,7 +72,8 @@ impl Before {
         let mut busy_ports = Vec::new();
         let (mut marked, mut dropped, mut acked) = (0, 0, 0);
         for port in ports {
-            let now = (port.marked_packets, port.dropped_packets);
+            let dropped_there = port.dropped_packets + port.dropped_unmarkable_packets;
+            let now = (port.marked_packets, dropped_there);
             let key = (port.bridge.clone(), port.ifindex);
             let then = self.ports.insert(key, now).unwrap_or(now);
             let (m, d) = (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1));

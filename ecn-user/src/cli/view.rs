@@ -93,6 +93,7 @@ impl View {
                     input_triggers: p.input_triggers,
                     output_triggers: p.output_triggers,
                     dropped_packets: p.dropped,
+                    dropped_unmarkable_packets: p.dropped_unmarkable,
                     attached: port.attached,
                 });
             }

@@ -58,6 +58,21 @@ impl Config {
             };
             check.range(at("buffer"), bridge.buffer, 1..=buffer);
             check.range(at("threshold"), bridge.threshold, 1..=threshold);
+            if let Some(drop_threshold) = bridge.drop_threshold {
+                check.range(at("drop_threshold"), drop_threshold, 1..=threshold);
+                if bridge.drops_above().is_none() {
+                    check.fail(
+                        at("drop_threshold"),
+                        "nothing is dropped: it goes with unmarkable = \"drop\", and shares \"source\" or \"port\"",
+                    );
+                } else if drop_threshold < bridge.threshold {
+                    let threshold = bridge.threshold;
+                    check.fail(
+                        at("drop_threshold"),
+                        format!("{drop_threshold} is below `threshold`, {threshold}: what can be marked is marked first"),
+                    );
+                }
+            }
             check.queue(at, bridge);
             if let Some(ports) = &bridge.ports {
                 if ports.is_empty() {

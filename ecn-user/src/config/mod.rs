@@ -72,6 +72,30 @@ keywords! {
 }
 
 keywords! {
+    /// What counts as one source, which has a share of an output.
+    Shares {
+        /// An IP address at an input port: many hosts come by one port from another bridge.
+        #[default]
+        Source = "source",
+        /// An input port.
+        Port = "port",
+        /// Nobody's share is measured: all are marked alike, and nothing is dropped.
+        Off = "off",
+    }
+}
+
+keywords! {
+    /// What happens to packets that cannot be marked, of sources that have their share.
+    Unmarkable {
+        /// They are dropped where more than `drop_threshold` wait.
+        #[default]
+        Drop = "drop",
+        /// They pass.
+        Pass = "pass",
+    }
+}
+
+keywords! {
     /// What happens to TCP connections that would negotiate ECN.
     Tcp {
         /// They do, and control themselves.
@@ -147,6 +171,17 @@ pub struct Bridge {
     /// Where packets are marked. Default: [`MarkAt::Arrival`].
     #[serde(default)]
     pub mark_at: MarkAt,
+    /// Whose share of an output is measured: who has less is not marked. Default: [`Shares::Source`].
+    #[serde(default)]
+    pub shares: Shares,
+    /// What happens to packets that cannot be marked, of sources that have their share. Default:
+    /// [`Unmarkable::Drop`].
+    #[serde(default)]
+    pub unmarkable: Unmarkable,
+    /// Packets waiting for one output, above which they are dropped, 1 to 65535; of sources that have no more than their
+    /// share, above twice as many. Default: twice `threshold`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drop_threshold: Option<u32>,
     /// Only these ports. Default: all, also those that join later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<Vec<String>>,
@@ -172,10 +207,24 @@ impl Bridge {
             buffer: default_buffer(),
             threshold: default_threshold(),
             mark_at: MarkAt::default(),
+            shares: Shares::default(),
+            unmarkable: Unmarkable::default(),
+            drop_threshold: None,
             ports: None,
             queue: Queue::default(),
             queue_rate: None,
             queue_rates: BTreeMap::new(),
+        }
+    }
+
+    /// Packets that wait where those that cannot be marked are dropped; `None`: they never are.
+    pub fn drops_above(&self) -> Option<u32> {
+        match (self.shares, self.unmarkable) {
+            (Shares::Off, _) | (_, Unmarkable::Pass) => None,
+            _ => Some(
+                self.drop_threshold
+                    .unwrap_or(self.threshold.saturating_mul(2)),
+            ),
         }
     }
 

@@ -71,6 +71,7 @@ fn the_example_has_every_key() {
 fn the_table_of_keys_is_that_of_the_structs() {
     let bridge = Bridge {
         netns: Some("web".into()),
+        drop_threshold: Some(16),
         ports: Some(vec!["p".into()]),
         queue: Queue::Virtual,
         queue_rate: "1gbit".parse().ok(),
@@ -117,6 +118,9 @@ fn a_full_file_is_read_as_it_says() {
         buffer = 5
         threshold = 16
         mark_at = "departure"
+        shares = "port"
+        unmarkable = "drop"
+        drop_threshold = 40
         ports = ["veth1", "veth2"]
         [[bridge]]
         name = "br0"
@@ -155,6 +159,9 @@ fn a_full_file_is_read_as_it_says() {
                 buffer: 5,
                 threshold: 16,
                 mark_at: MarkAt::Departure,
+                shares: Shares::Port,
+                unmarkable: Unmarkable::Drop,
+                drop_threshold: Some(40),
                 ports: Some(vec!["veth1".into(), "veth2".into()]),
                 ..Bridge::new("br0")
             },
@@ -379,6 +386,26 @@ fn values_out_of_range_are_refused_with_what_is_allowed() {
         ),
         (
             "",
+            "shares = \"sources\"",
+            "`shares` in [[bridge]]: unknown value `sources`: did you mean `source`?",
+        ),
+        (
+            "",
+            "unmarkable = \"pas\"",
+            "`unmarkable` in [[bridge]]: unknown value `pas`: did you mean `pass`?",
+        ),
+        (
+            "",
+            "drop_threshold = 7",
+            "`drop_threshold` in [[bridge]]: 7 is below `threshold`, 8: what can be marked is marked first",
+        ),
+        (
+            "",
+            "drop_threshold = 20\nunmarkable = \"pass\"",
+            "`drop_threshold` in [[bridge]]: nothing is dropped: it goes with unmarkable = \"drop\", and shares \"source\" or \"port\"",
+        ),
+        (
+            "",
             "ports = []",
             "`ports` in [[bridge]]: the list is empty: leave it out for all ports",
         ),
@@ -595,4 +622,25 @@ fn namespaces_are_named_or_paths() {
         Path::new("/run/netns/web")
     );
     assert_eq!(netns_path("/proc/1/ns/net"), Path::new("/proc/1/ns/net"));
+}
+
+#[test]
+fn where_what_cannot_be_marked_is_dropped() {
+    let bridge = Bridge {
+        threshold: 10,
+        ..Bridge::new("br0")
+    };
+    assert_eq!(bridge.drops_above(), Some(20));
+    let at = |unmarkable, shares| {
+        Bridge {
+            unmarkable,
+            shares,
+            drop_threshold: Some(30),
+            ..bridge.clone()
+        }
+        .drops_above()
+    };
+    assert_eq!(at(Unmarkable::Drop, Shares::Port), Some(30));
+    assert_eq!(at(Unmarkable::Pass, Shares::Source), None);
+    assert_eq!(at(Unmarkable::Drop, Shares::Off), None);
 }

@@ -10,7 +10,7 @@ use std::{
 use aya::maps::{Array, HashMap, Map, MapData, MapError, MapType, PerCpuArray, Queue, RingBuf};
 use ecn_core::{
     abi::{self, Count, name},
-    flow, marking, vqueue,
+    flow, marking, shares, vqueue,
 };
 
 use super::{Error, Result, pin_dir};
@@ -99,6 +99,24 @@ impl BridgeView {
                 });
             }
         }
+    }
+
+    fn shares_at(member: usize) -> usize {
+        std::mem::offset_of!(abi::Bridge, shares) + member
+    }
+
+    /// What is measured of the output in a slot.
+    pub fn output(&self, slot: u32) -> shares::Output {
+        let at = Self::shares_at(std::mem::offset_of!(abi::Shares, outputs))
+            + slot as usize * size_of::<shares::Output>();
+        self.0.get(at..).and_then(pod::read).unwrap_or_default()
+    }
+
+    /// The source that has a place in the table.
+    pub fn source(&self, place: u32) -> shares::Source {
+        let at = Self::shares_at(std::mem::offset_of!(abi::Shares, sources))
+            + place as usize * size_of::<shares::Source>();
+        self.0.get(at..).and_then(pod::read).unwrap_or_default()
     }
 
     /// Packets from input slot `i` that wait for output slot `o`.

@@ -18,6 +18,8 @@ pub struct TestPacket<'a> {
     pub ingress_ifindex: u32,
     /// Segments; 0 for an ordinary packet.
     pub gso_segs: u32,
+    /// Bytes on the wire; 0: those of the frame.
+    pub wire_len: u32,
     /// `skb->mark`.
     pub mark: u32,
     /// `skb->cb`, the first words.
@@ -41,6 +43,7 @@ const MARK: usize = 2;
 const INGRESS_IFINDEX: usize = 9;
 const IFINDEX: usize = 10;
 const CB: usize = 12;
+const WIRE_LEN: usize = 40;
 const GSO_SEGS: usize = 41;
 
 impl TestPacket<'_> {
@@ -50,6 +53,7 @@ impl TestPacket<'_> {
         words[INGRESS_IFINDEX] = self.ingress_ifindex;
         words[IFINDEX] = self.ifindex;
         words[CB..CB + self.cb.len()].copy_from_slice(&self.cb);
+        words[WIRE_LEN] = self.wire_len;
         words[GSO_SEGS] = self.gso_segs;
         words.into_iter().flat_map(u32::to_ne_bytes).collect()
     }

@@ -104,6 +104,9 @@ impl Plan {
             buffer: self.buffer,
             threshold: self.threshold,
             mark_at: self.mark_at,
+            // HP's marking alone. In the simulated bridge with shares, remote to local is .99 instead of .64,
+            // but the victim gets .41 of its link instead of .51.
+            shares: config::Shares::Off,
             ..config::Bridge::new(name)
         };
         let controlled = phase.response != Function::None;

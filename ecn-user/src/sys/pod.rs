@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use ecn_core::{abi, flow, marking, vqueue};
+use ecn_core::{abi, flow, marking, shares, vqueue};
 
 /// A value that is read from and written to maps byte by byte.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,6 +65,10 @@ pub unsafe trait Plain: Copy {}
 unsafe impl Plain for abi::RateEvent {}
 // SAFETY: as above.
 unsafe impl Plain for abi::PortEvent {}
+// SAFETY: as above.
+unsafe impl Plain for shares::Output {}
+// SAFETY: as above.
+unsafe impl Plain for shares::Source {}
 // SAFETY: as above.
 unsafe impl Plain for abi::PortReset {}
 // SAFETY: as above.

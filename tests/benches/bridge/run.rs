@@ -514,7 +514,7 @@ fn measure(
 }
 
 /// What `ecn port show` calls packets that the program itself dropped.
-const HOOK_DROPS: [&str; 2] = ["hook_dropped_packets", "dropped_at_hook_packets"];
+const HOOK_DROPS: [&str; 1] = ["dropped_unmarkable_packets"];
 
 /// Time from a stop until the first flow carried 90 % of a full port for 50 ms, their end; not a number if it never did.
 fn alone_after(samples: &[Sample], stop: Duration, full: f64) -> f64 {

@@ -6,6 +6,7 @@ use ecn_core::{
     marking::{MarkAt, Marking, Policy},
     packet::{self, protocol},
     response::{self, Function},
+    shares::By,
 };
 use ecn_tests::{frames::Ip, lab::Lab, running::pin};
 use ecn_user::{
@@ -127,6 +128,8 @@ impl Loaded {
             buffer,
             threshold,
             ports: 9,
+            shares: By::Source as u32,
+            drop_threshold: 2 * threshold,
             _pad: 0,
         };
         self.maps.set_marking(bridge, policy).expect("a policy");

@@ -8,7 +8,7 @@ use crate::config::suggestion;
 type Order<T> = fn(&T, &T) -> Ordering;
 
 /// Text and numbers that name something ascend, counts descend.
-pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 12] = [
+pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 13] = [
     ("bridge", |a, b| natural(&a.bridge, &b.bridge)),
     ("port", |a, b| natural(&a.port, &b.port)),
     ("ifindex", |a, b| a.ifindex.cmp(&b.ifindex)),
@@ -36,6 +36,10 @@ pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 12] = [
     }),
     ("dropped_packets", |a, b| {
         b.dropped_packets.cmp(&a.dropped_packets)
+    }),
+    ("dropped_unmarkable_packets", |a, b| {
+        b.dropped_unmarkable_packets
+            .cmp(&a.dropped_unmarkable_packets)
     }),
 ];
 

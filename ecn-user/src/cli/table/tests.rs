@@ -5,7 +5,7 @@ use super::*;
 
 /// Section 7 of the design, word for word.
 const PORT_CONTRACT: &str = r#"[{"bridge": "brb", "port": "root", "ifindex": 7, "marking": "input-output", "waiting_packets": 0, "to_mark_packets": 0,
-  "occupancy_packets": 0, "marked_packets": 0, "unmarkable_packets": 0, "input_triggers": 0, "output_triggers": 0, "dropped_packets": 0}]"#;
+  "occupancy_packets": 0, "marked_packets": 0, "unmarkable_packets": 0, "input_triggers": 0, "output_triggers": 0, "dropped_packets": 0, "dropped_unmarkable_packets": 0}]"#;
 const FLOW_CONTRACT: &str = r#"[{"src": "10.0.0.1", "dst": "10.0.1.1", "protocol": "udp", "src_port": 1, "dst_port": 2, "device": "eth0", "netns": "a1",
   "response": "lipd", "rate_bytes_per_s": 0, "ipd_packet_times": 20.0, "marked_packets": 0, "acked_packets": 0,
   "enforcement": "htb", "pinned": false, "idle_ms": 0}]"#;
@@ -241,14 +241,15 @@ fn the_port_table_fits_80_columns() {
         input_triggers: 1_234_567,
         output_triggers: 1_234_567,
         dropped_packets: 588_123,
+        dropped_unmarkable_packets: 1_234_567,
         attached: AttachedBy::Tcx,
         ..ports().remove(0)
     };
     let text = ports_table(&[row]);
     let expected = "\
-bridge  port  marking       wait    to    in  marked    not   trig   trig  drops
-                                  mark   buf            ECT     in    out
-brb     root  input-output   128   100  1000   1.23M  1.23M  1.23M  1.23M   588k
+bridge  port  marking  wait    to    in  marks    not   trig   trig  drops  share
+                             mark   buf           ECT     in    out         drops
+brb     root  in-out    128   100  1000  1.23M  1.23M  1.23M  1.23M   588k  1.23M
 ";
     assert_eq!(text, expected);
     assert!(

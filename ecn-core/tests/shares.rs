@@ -1,0 +1,542 @@
+//! Shares: who is below its own, at it, and over it; what is spared, and what is dropped.
+
+use std::collections::VecDeque;
+
+use ecn_core::{
+    marking::{Decision, HOST, MarkAt, Marking, Policy, Share, Switch},
+    shares::{By, FORGET_NS, Look, Shares, source},
+    vqueue::Arrival,
+};
+use proptest::prelude::*;
+
+const N: usize = 16;
+const E: usize = 1024;
+const O: u8 = 10;
+const SIZE: u32 = 1500;
+
+fn policy() -> Policy {
+    Policy {
+        marking: Marking::InputOutput as u32,
+        mark_at: MarkAt::Arrival as u32,
+        buffer: 4,
+        threshold: 8,
+        ports: N as u32,
+        shares: By::Source as u32,
+        drop_threshold: 16,
+        _pad: 0,
+    }
+}
+
+fn address(host: u32) -> u32 {
+    source(&[0, 0, 0xffff_0000, 0x0a00_0001 + host])
+}
+
+fn packet(host: u32, now_ns: u64) -> Arrival {
+    Arrival {
+        // Hosts come by a few ports.
+        input: 1 + (host % 7) as u8,
+        output: O,
+        markable: true,
+        droppable: true,
+        packets: 1,
+        bytes: SIZE,
+        source: address(host),
+        now_ns,
+        ns_per_byte: 0,
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 40) as f64 / f64::from(1 << 24)
+    }
+}
+
+/// A port that carries so much, its queue, and hosts of given rates.
+struct Line {
+    switch: Box<Switch<N>>,
+    shares: Box<Shares<N, E>>,
+    policy: Policy,
+    ns_per_packet: f64,
+    limit: usize,
+    queue: VecDeque<(u8, u32)>,
+    now: f64,
+    free: f64,
+    /// Decisions by share, per host.
+    seen: Vec<[u64; 4]>,
+    delivered: Vec<u64>,
+    dropped: Vec<u64>,
+    marked: Vec<u64>,
+    /// Sum of the queue's length at arrivals.
+    waited: u64,
+    arrivals: u64,
+    unmarkable: Vec<bool>,
+}
+
+impl Line {
+    fn new(mbit: f64, hosts: usize) -> Self {
+        Self {
+            switch: Box::default(),
+            shares: Box::default(),
+            policy: policy(),
+            ns_per_packet: f64::from(SIZE) * 8e3 / mbit,
+            limit: 100,
+            queue: VecDeque::new(),
+            now: 5e9,
+            free: 0.0,
+            seen: vec![[0; 4]; hosts],
+            delivered: vec![0; hosts],
+            dropped: vec![0; hosts],
+            marked: vec![0; hosts],
+            waited: 0,
+            arrivals: 0,
+            unmarkable: vec![false; hosts],
+        }
+    }
+
+    fn until(&mut self, now: f64) {
+        while let Some(&(input, host)) = self.queue.front() {
+            if self.free > now {
+                break;
+            }
+            self.queue.pop_front();
+            self.free += self.ns_per_packet;
+            self.switch.leave(&self.policy, input, O, 1, true);
+            self.delivered[host as usize] += 1;
+        }
+        self.now = now;
+    }
+
+    fn send(&mut self, host: u32) -> Decision {
+        // The kernel's coarse clock, 250 times a second.
+        let tick = (self.now / 4e6) as u64 * 4_000_000;
+        let h = host as usize;
+        let a = Arrival {
+            markable: !self.unmarkable[h],
+            ..packet(host, tick)
+        };
+        let decision = self.shares.arrive(&mut self.switch, &self.policy, &a);
+        self.seen[h][decision.share as usize] += 1;
+        self.waited += self.queue.len() as u64;
+        self.arrivals += 1;
+        self.marked[h] += u64::from(decision.mark);
+        if decision.drop != 0 {
+            self.dropped[h] += 1;
+        } else if self.queue.len() >= self.limit {
+            self.switch.drop_queued(a.input, O, 1);
+        } else {
+            if self.queue.is_empty() {
+                self.free = self.free.max(self.now);
+            }
+            self.queue.push_back((a.input, host));
+        }
+        decision
+    }
+
+    /// Hosts send at these rates, as parts of the line, for so many seconds; `jitter` of an interval.
+    fn run(&mut self, rates: &[f64], seconds: f64, jitter: f64) {
+        let mut random = Random(9);
+        let mut next: Vec<f64> = rates
+            .iter()
+            .map(|rate| self.now + random.next() * self.ns_per_packet / rate)
+            .collect();
+        let end = self.now + seconds * 1e9;
+        loop {
+            let (host, at) = (0..rates.len())
+                .map(|host| (host, next[host]))
+                .min_by(|a, b| a.1.total_cmp(&b.1))
+                .expect("hosts");
+            if at > end {
+                break;
+            }
+            self.until(at.max(self.now));
+            self.send(host as u32);
+            let interval = self.ns_per_packet / rates[host];
+            next[host] = at + interval * (1.0 + jitter * (2.0 * random.next() - 1.0));
+        }
+    }
+
+    fn forget_what_was_seen(&mut self) {
+        for of in [&mut self.delivered, &mut self.dropped, &mut self.marked] {
+            of.fill(0);
+        }
+        self.seen.fill([0; 4]);
+        (self.waited, self.arrivals) = (0, 0);
+    }
+
+    fn part(&self, host: usize, share: Share) -> f64 {
+        self.seen[host][share as usize] as f64 / self.seen[host].iter().sum::<u64>() as f64
+    }
+
+    fn mean_part(&self, hosts: std::ops::Range<usize>, share: Share) -> f64 {
+        let n = hosts.len() as f64;
+        hosts.map(|host| self.part(host, share)).sum::<f64>() / n
+    }
+}
+
+/// Equal greedy sources are at their share, however many, at 10 Mbit/s to 1 Gbit/s.
+#[test]
+fn equal_sources_are_at_their_share() {
+    for (mbit, hosts, at_least) in [
+        (100.0, 1, 0.99),
+        (100.0, 2, 0.97),
+        (100.0, 10, 0.97),
+        (100.0, 40, 0.95),
+        (100.0, 100, 0.95),
+        (100.0, 400, 0.8),
+        (10.0, 2, 0.97),
+        (10.0, 10, 0.97),
+        (1000.0, 10, 0.97),
+        (1000.0, 400, 0.95),
+    ] {
+        let mut line = Line::new(mbit, hosts);
+        let rates = vec![1.02 / hosts as f64; hosts];
+        line.run(&rates, 1.0, 0.5);
+        line.forget_what_was_seen();
+        line.run(&rates, 2.0, 0.5);
+        let at = line.mean_part(0..hosts, Share::At);
+        println!("{mbit} Mbit/s, {hosts} hosts: {at:.3} at their share");
+        assert!(at >= at_least, "{mbit} Mbit/s, {hosts} hosts: {at:.3}");
+    }
+}
+
+/// A voice stream beside greedy ones is below its share, and never marked.
+#[test]
+fn who_sends_little_is_below_its_share() {
+    for greedy in [2, 10] {
+        let mut rates = vec![0.97 / greedy as f64; greedy];
+        rates.push(0.05);
+        let mut line = Line::new(100.0, rates.len());
+        line.run(&rates, 0.5, 0.5);
+        line.forget_what_was_seen();
+        line.run(&rates, 2.0, 0.5);
+        let below = line.part(greedy, Share::Below);
+        assert!(below > 0.99, "beside {greedy}: {below:.3}");
+        assert_eq!(line.marked[greedy], 0);
+        let marked: u64 = line.marked.iter().sum();
+        assert!(marked > 500, "{marked} marked in all");
+        assert!(line.mean_part(0..greedy, Share::At) > 0.9);
+    }
+}
+
+/// The mark that a spared packet does not take is the next one's.
+#[test]
+fn a_spared_turn_is_the_next_ones() {
+    let rates = [0.97, 0.05];
+    let mut line = Line::new(100.0, 2);
+    line.run(&rates, 1.0, 0.2);
+    // Fill the queue over the threshold, so that everything is due.
+    for _ in 0..12 {
+        line.send(0);
+    }
+    let cnt2 = line.switch.ports[O as usize].cnt2;
+    assert!(cnt2 > 8);
+    let spared = line.send(1);
+    assert_eq!((spared.share, spared.mark), (Share::Below as u32, 0));
+    assert_eq!(line.send(0).mark, 1);
+    let unknown = line.shares.arrive(
+        &mut line.switch,
+        &Policy {
+            shares: By::Off as u32,
+            ..policy()
+        },
+        &packet(1, line.now as u64),
+    );
+    assert_eq!((unknown.share, unknown.mark), (Share::Unknown as u32, 1));
+}
+
+/// Who does not answer marks gets about what the others leave, and the queue stays at the threshold.
+#[test]
+fn what_cannot_be_marked_is_dropped_by_its_share() {
+    let mut line = Line::new(100.0, 5);
+    line.unmarkable[4] = true;
+    let rates = [0.19, 0.19, 0.19, 0.19, 0.97];
+    line.run(&rates, 0.5, 0.5);
+    line.forget_what_was_seen();
+    line.run(&rates, 2.0, 0.5);
+    let delivered: Vec<f64> = line
+        .delivered
+        .iter()
+        .map(|packets| *packets as f64 / 2.0 * line.ns_per_packet / 1e9)
+        .collect();
+    for (host, part) in delivered[..4].iter().enumerate() {
+        assert!(*part > 0.185, "host {host}: {delivered:?}");
+        assert_eq!(line.dropped[host], 0);
+    }
+    assert!((0.2..0.25).contains(&delivered[4]), "{delivered:?}");
+    let queue = line.waited as f64 / line.arrivals as f64;
+    assert!((10.0..20.0).contains(&queue), "queue {queue:.1}");
+    let port = &line.switch.ports[O as usize];
+    assert!(port.dropped_unmarkable >= line.dropped[4] && port.dropped == 0);
+    assert_eq!(port.cnt1 as usize, line.queue.len());
+}
+
+/// Alone, a source has its share and no more: its queue may be twice as long.
+#[test]
+fn at_its_share_the_queue_may_be_twice_as_long() {
+    let mut line = Line::new(100.0, 3);
+    line.unmarkable.fill(true);
+    line.run(&[0.6, 0.6, 0.02], 0.5, 0.5);
+    line.forget_what_was_seen();
+    line.run(&[0.6, 0.6, 0.02], 2.0, 0.5);
+    let queue = line.waited as f64 / line.arrivals as f64;
+    assert!((14.0..34.0).contains(&queue), "queue {queue:.1}");
+    assert_eq!(line.dropped[2], 0);
+    let (a, b) = (line.delivered[0] as f64, line.delivered[1] as f64);
+    assert!((0.9..1.1).contains(&(a / b)), "{a} {b}");
+}
+
+/// What may not be dropped, and what passes where nothing is to be dropped.
+#[test]
+fn nothing_else_is_dropped() {
+    let rates = [0.1, 0.1, 1.5];
+    let mut line = Line::new(100.0, 3);
+    line.unmarkable[2] = true;
+    line.limit = 60;
+    line.run(&rates, 0.5, 0.2);
+    assert!(line.dropped[2] > 1_000);
+    line.switch.ports[O as usize].cnt1 = 50;
+    let over = Arrival {
+        markable: false,
+        ..packet(2, line.now as u64)
+    };
+    let drops = |policy: &Policy, a: &Arrival| {
+        let (mut switch, mut shares) = (line.switch.clone(), line.shares.clone());
+        let before = switch.clone();
+        let decision = shares.arrive(&mut switch, policy, a);
+        if decision.drop != 0 {
+            // It left no trace but the count.
+            switch.ports[O as usize].dropped_unmarkable -= u64::from(a.packets);
+            assert_eq!(switch, before);
+            assert_eq!(decision.mark + decision.unmarkable, 0);
+        }
+        decision.drop != 0
+    };
+    let p = policy();
+    assert!(drops(&p, &over));
+    let spared = Arrival {
+        droppable: false,
+        ..over
+    };
+    assert!(!drops(&p, &spared));
+    assert!(!drops(
+        &p,
+        &Arrival {
+            markable: true,
+            ..over
+        }
+    ));
+    for pass in [
+        Policy {
+            drop_threshold: 0,
+            ..p
+        },
+        Policy {
+            drop_threshold: 1_000,
+            ..p
+        },
+        Policy {
+            shares: By::Off as u32,
+            ..p
+        },
+        Policy {
+            marking: Marking::None as u32,
+            ..p
+        },
+    ] {
+        assert!(!drops(&pass, &over), "{pass:?}");
+    }
+    // Whose share is not known.
+    assert!(!drops(
+        &p,
+        &Arrival {
+            now_ns: over.now_ns + 2 * FORGET_NS,
+            ..over
+        }
+    ));
+}
+
+/// Should the counters be wrong, something passes still.
+#[test]
+fn some_pass_whatever_the_counters_say() {
+    let mut line = Line::new(100.0, 2);
+    line.unmarkable[1] = true;
+    line.run(&[0.3, 0.9], 0.5, 0.2);
+    line.switch.ports[O as usize].cnt1 = 1_000;
+    let passed = (0..1_000).filter(|_| line.send(1).drop == 0).count();
+    assert!((20..500).contains(&passed), "{passed}");
+}
+
+/// Addresses that are made up have one share among them.
+#[test]
+fn made_up_addresses_share_a_share() {
+    let mut shares = Box::<Shares<N, E>>::default();
+    let mut switch = Box::<Switch<N>>::default();
+    let (mut made_up, mut dropped, mut real, mut free) = (0u32, 0u32, 0u32, 0.0);
+    for step in 0..40_000u32 {
+        let now = 5e9 + f64::from(step) * 60e3;
+        while f64::max(free, now) <= now && switch.ports[O as usize].cnt1 > 0 {
+            let from = if switch.waiting[2][O as usize] > 0 {
+                2
+            } else {
+                1
+            };
+            switch.leave(&policy(), from, O, 1, true);
+            free += 120e3;
+        }
+        if switch.ports[O as usize].cnt1 == 0 {
+            free = free.max(now);
+        }
+        let a = if step % 4 == 0 {
+            Arrival {
+                input: 1,
+                ..packet(1, now as u64)
+            }
+        } else {
+            Arrival {
+                input: 2,
+                source: address(1_000 + step),
+                markable: false,
+                ..packet(2, now as u64)
+            }
+        };
+        let decision = shares.arrive(&mut switch, &policy(), &a);
+        if a.input == 1 {
+            real += 1;
+            assert_eq!(decision.drop, 0);
+        } else {
+            made_up += 1;
+            dropped += decision.drop;
+        }
+    }
+    // Half of the line is the real one's, and three times as much comes with made-up ones.
+    let passed = f64::from(made_up - dropped) / f64::from(real);
+    assert!(
+        (0.7..1.4).contains(&passed),
+        "{passed:.2} times the real one's"
+    );
+}
+
+/// By port, hosts behind a port are one.
+#[test]
+fn by_port_hosts_behind_a_port_are_one() {
+    let mut line = Line::new(100.0, 15);
+    line.policy.shares = By::Port as u32;
+    // Port 1 has hosts 0, 7, 14; the others two each.
+    let rates = [1.02 / 15.0; 15];
+    line.run(&rates, 0.5, 0.2);
+    line.forget_what_was_seen();
+    line.run(&rates, 1.0, 0.2);
+    for host in 0..15 {
+        let share = if host % 7 == 0 {
+            Share::Over
+        } else {
+            Share::At
+        };
+        let part = line.part(host, share);
+        assert!(part > 0.9, "host {host}: {part:.2} {share:?}");
+    }
+}
+
+/// An output that is idle for long begins anew, and one at which nothing ever waits costs nothing.
+#[test]
+fn idle_outputs_are_forgotten_and_free_ones_not_measured() {
+    let mut line = Line::new(100.0, 2);
+    line.run(&[0.6, 0.6], 0.3, 0.2);
+    assert!(line.part(0, Share::At) > 0.5);
+    line.until(line.now + 2e9);
+    line.forget_what_was_seen();
+    assert_eq!(line.send(0).share, Share::Unknown as u32);
+    line.run(&[0.01, 0.01], 60.0, 0.2);
+    let before = line.shares.clone();
+    line.run(&[0.01, 0.01], 1.0, 0.2);
+    let mut after = line.shares.clone();
+    after.look = before.look;
+    after.outputs[O as usize].quiet = before.outputs[O as usize].quiet;
+    assert_eq!(after, before);
+    line.run(&[0.6, 0.6], 0.3, 0.2);
+    assert!(line.part(0, Share::At) > 0.1);
+}
+
+/// A table that is full, or a place that two want: unknown, not somebody else's.
+#[test]
+fn who_finds_no_place_is_unknown() {
+    let mut switch = Box::<Switch<N>>::default();
+    let mut shares = Box::<Shares<N, 16>>::default();
+    let mut seen = [0u32; 4];
+    for round in 0..200u64 {
+        for host in 0..64 {
+            let a = Arrival {
+                markable: false,
+                ..packet(host, 5_000_000_000 + round * 5_000_000)
+            };
+            let decision = shares.arrive(&mut switch, &policy(), &a);
+            if decision.share == Share::Unknown as u32 {
+                assert_eq!(decision.drop, 0);
+            }
+            seen[decision.share as usize] += 1;
+            // One always waits.
+            if switch.ports[O as usize].cnt1 > 1 {
+                switch.leave(&policy(), a.input, O, 1, true);
+            }
+        }
+    }
+    assert!(seen[0] > 8_000 && seen[0] < 11_000, "{seen:?}");
+}
+
+proptest! {
+    /// Whatever comes: nothing panics, sums hold, and off is as without.
+    #[test]
+    fn off_is_as_without(
+        steps in prop::collection::vec((0u8..16, 0u8..16, 1u32..50, any::<bool>(), any::<bool>(), 0u32..9, 0u64..40_000_000, 0u32..70_000), 1..400),
+        on in 0u32..3,
+        marking in 0u32..4,
+    ) {
+        let p = Policy { shares: on, marking, ..policy() };
+        let mut switch = Box::<Switch<N>>::default();
+        let mut plain = switch.clone();
+        let mut shares = Box::<Shares<N, 16>>::default();
+        let mut now = 0u64;
+        let mut refused = 0u64;
+        for (i, o, n, markable, leave, host, later, bytes) in steps {
+            now += later;
+            let a = Arrival {
+                input: i, output: o, markable, droppable: i != HOST, packets: n, bytes,
+                source: address(host), now_ns: now, ns_per_byte: 0,
+            };
+            if leave {
+                let decision = shares.leave(&mut switch, &p, &a);
+                if on == 0 {
+                    prop_assert_eq!(decision, plain.leave(&p, i, o, n, markable));
+                }
+            } else {
+                let decision = shares.arrive(&mut switch, &p, &a);
+                refused += u64::from(decision.drop * n);
+                prop_assert!(decision.drop == 0 || !markable && i != HOST);
+                if on == 0 {
+                    prop_assert_eq!(decision, plain.arrive(&p, i, o, n, markable));
+                }
+            }
+            for (o, output) in shares.outputs.iter().enumerate() {
+                prop_assert!(output.bytes < 1 << 31 && output.average < 1 << 31 && output.fair <= 1 << 24);
+                let of: u64 = shares.sources.iter()
+                    .filter(|s| s.tag != 0 && usize::from(s.output) == o && s.epoch == output.epoch as u16)
+                    .map(|s| u64::from(s.bytes)).sum();
+                prop_assert!(of <= u64::from(output.bytes), "{} of {:?}", of, output);
+            }
+        }
+        if on == 0 {
+            prop_assert_eq!(&switch, &plain);
+            shares.look = Look::default();
+            prop_assert_eq!(shares, Box::default());
+        }
+        let counted: u64 = switch.ports.iter().map(|p| p.dropped_unmarkable).sum();
+        prop_assert_eq!(counted, refused);
+    }
+}
