@@ -226,7 +226,8 @@ fn out(ctx: TcContext) -> Option<i32> {
     let expired = now > control.valid_until_ns;
     let before = peek!(f, flow.sent_packets);
     let short = !by_socket && (before < flow::SHORT_PACKETS || peek!(f, flow.shared) != 0);
-    if !by_socket && before >= flow::SHORT_PACKETS {
+    let own_control = peek!(f, flow.flags) & flow::NEGOTIATED != 0;
+    if !by_socket && before >= flow::SHORT_PACKETS && !own_control {
         // A rate of its own, from the packet on by which it is no short flow any more.
         let silent = now.saturating_sub(peek!(f, flow.last_sent_ns)) > flow::IDLE_NS;
         if silent || peek!(f, flow.began) == 0 {
