@@ -231,6 +231,18 @@ impl Lab {
         self.limits.borrow_mut().insert(port, bytes_per_s);
     }
 
+    /// Gives a host a link of a rate: with the HTB that limits its flows there from the start. Where it comes with the
+    /// first mark, some packets of that moment are lost.
+    pub fn link(&self, number: usize, bytes_per_s: u64) {
+        let host = &self.hosts[number];
+        let layout = htb::EndpointHtb {
+            ifindex: host.ifindex,
+            link_bytes_per_s: bytes_per_s,
+            frame_bytes: FRAME,
+        };
+        layout.install_link(&host.nl, 1000).expect("HTB");
+    }
+
     /// Sends nothing to the port of a host but what is for it: no multicast group's news.
     pub fn no_flood(&self, number: usize) {
         self.nl

@@ -19,11 +19,21 @@ pub const FLOWS: u32 = 65_536;
 
 /// Major number of the HTB root at an endpoint: flow classes are `ec0e:MINOR`.
 pub const HTB_MAJOR: u16 = 0xec0e;
-/// Flow classes begin here; below are the device's own (1: link, 2: unclassified).
-pub const FIRST_CLASS: u32 = 0x10;
+/// Flow classes begin here; below are those of short flows ([`short_class`]) and the device's own (1: link, 2:
+/// unclassified).
+pub const FIRST_CLASS: u32 = SHORT_CLASS + ENDPOINTS;
+/// The class of short flows at endpoint 0.
+const SHORT_CLASS: u32 = 0x10;
 /// Minor numbers end here. They are unique over all endpoints of an agent, so that a departing
 /// packet's class names its flow.
 pub const CLASSES: u32 = 0x1_0000;
+
+/// The class that all short flows of an endpoint share, [`flow::Key::short`].
+#[inline(always)]
+#[must_use]
+pub const fn short_class(endpoint: u32) -> u32 {
+    SHORT_CLASS + endpoint % ENDPOINTS
+}
 
 /// Names of maps and programs, as `bpftool` shows them (at most 15 characters).
 pub mod name {
@@ -61,6 +71,8 @@ pub mod name {
     /// Cookie of a TCP socket of this machine to the `flow::Key` of what it sends, with
     /// [`super::PACE`].
     pub const SOCKET: &str = "ECN_SOCKET";
+    /// [`super::Siblings`] per endpoint number.
+    pub const SIBLINGS: &str = "ECN_SIBLINGS";
     /// `RateEvent` ring.
     pub const RATE: &str = "ECN_RATE";
     /// `PortEvent` ring, filled when [`super::TRACE_PORTS`] is set.
@@ -76,9 +88,9 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps that are pinned and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 21] = [
+    pub const SHARED: [&str; 22] = [
         CONTROL, DEVICE, NEAR, BRIDGE, MARKING, VIRTUAL, ENDPOINT, FLOW, RECEIVER, DEPARTED,
-        IN_FORCE, CLASS, PIN, LIMIT, SOCKET, RATE, TRACE, MARKED, TAIL, WORK, COUNT,
+        IN_FORCE, CLASS, PIN, LIMIT, SOCKET, SIBLINGS, RATE, TRACE, MARKED, TAIL, WORK, COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -111,10 +123,12 @@ pub mod name {
     pub const FLOW_IN: &str = "ecn_flow_in";
     /// What a source makes of TCP's ACKs, loaded once.
     pub const TCP_ACK: &str = "ecn_tcp_ack";
+    /// Run by the agent: changes a flow, see [`super::FlowChange`].
+    pub const FLOW_CHANGE: &str = "ecn_flow_change";
     /// sock_ops of a cgroup: rates of TCP sockets.
     pub const SOCK: &str = "ecn_sock";
     /// All programs.
-    pub const PROGRAMS: [&str; 15] = [
+    pub const PROGRAMS: [&str; 16] = [
         SOCK,
         PORT_OUT,
         WIRE_END,
@@ -130,6 +144,7 @@ pub mod name {
         FLOW_IN,
         TCP_ACK,
         PORT_VIRTUAL,
+        FLOW_CHANGE,
     ];
 }
 
@@ -284,7 +299,7 @@ pub struct Endpoint {
     pub _pad: u32,
     /// Rmax, bytes per second.
     pub link_bytes_per_s: u64,
-    /// Most that a flow may have waiting, with [`EDT`].
+    /// What a flow may always have waiting, with [`EDT`]; and as much as it sends in [`crate::pacing::QUEUE_NS`].
     pub queue_bytes: u64,
     /// Response.
     pub response: response::Policy,
@@ -316,7 +331,36 @@ pub struct LockedReceiver {
     pub receiver: echo::Receiver,
 }
 
-/// A flow's limit changed.
+/// What flows that begin at an endpoint are to know of those that are there.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Siblings {
+    /// Inter-packet delay of the short flows, [`flow::Key::short`]; 0: they were never marked.
+    pub short_ipd: u64,
+    /// That of the flow that was decreased last.
+    pub ipd: u64,
+    /// When.
+    pub at_ns: u64,
+}
+
+impl Siblings {
+    /// What a flow begins with: at full rate if nobody is held.
+    #[inline(always)]
+    #[must_use]
+    pub const fn first_ipd(&self, now_ns: u64) -> u64 {
+        if self.short_ipd > crate::fixed::ONE {
+            self.short_ipd
+        } else if self.ipd > crate::fixed::ONE
+            && now_ns < self.at_ns.saturating_add(flow::SIBLING_NS)
+        {
+            self.ipd
+        } else {
+            crate::fixed::ONE
+        }
+    }
+}
+
+/// A flow's limit changed, or it needs a class.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateEvent {
@@ -324,7 +368,7 @@ pub struct RateEvent {
     pub endpoint: u32,
     /// Minor number of the flow's class.
     pub class: u32,
-    /// New limit, bytes per second; 0: the class was taken by a new flow.
+    /// New limit, bytes per second.
     pub rate_bytes_per_s: u64,
     /// When the mark was set that caused it; 0: no mark, or not measured.
     pub marked_ns: u64,
@@ -334,6 +378,8 @@ pub struct RateEvent {
     pub pending: u32,
     /// When the limit is in force without the agent; 0: the agent has to see to it.
     pub in_force_ns: u64,
+    /// The flow.
+    pub key: flow::Key,
 }
 
 /// What a CPU is at: a TCP segment on its way from one program to the next, and what a source learned from it or
@@ -442,6 +488,18 @@ pub struct PortReset {
     pub arrived: u32,
 }
 
+/// Argument of the program [`name::FLOW_CHANGE`], in the packet that it is run on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowChange {
+    /// The flow.
+    pub key: flow::Key,
+    /// The class that it is to have unless it has one; 0: it can have none, and is limited with the short flows.
+    pub class: u32,
+    /// Padding.
+    pub _pad: u32,
+}
+
 /// What [`name::PORT_RESET`] does ([`PortReset::action`]).
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -460,9 +518,9 @@ pub enum PortAction {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// The flow map was full: the flow goes unlimited.
+    /// The flow map was full: the flow goes with the short flows, and cannot be marked.
     FlowsFull,
-    /// No class was free: the flow goes unlimited.
+    /// No class was free: the flow is limited with the short flows.
     ClassesFull,
     /// The receiver map was full: the flow is not echoed.
     ReceiversFull,
@@ -504,11 +562,13 @@ pub enum Count {
     AceBlocked,
     /// The ECN flags of a TCP segment could not be written.
     AceFailed,
+    /// Packets of flows that are limited with the short flows, since they have no class, or not yet.
+    Shared,
 }
 
 impl Count {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::FlowsFull,
         Self::ClassesFull,
         Self::ReceiversFull,
@@ -531,6 +591,7 @@ impl Count {
         Self::EchoXdp,
         Self::AceBlocked,
         Self::AceFailed,
+        Self::Shared,
     ];
 }
 
@@ -595,7 +656,10 @@ const _: () = {
     assert!(size_of::<echo::Receiver>() == 88);
     assert!(size_of::<LockedReceiver>() == 96);
     assert!(offset_of!(LockedFlow, flow) == 8);
-    assert!(size_of::<RateEvent>() == 40);
+    assert!(size_of::<LockedFlow>().is_multiple_of(8));
+    assert!(size_of::<RateEvent>() == 80);
+    assert!(size_of::<Siblings>() == 24);
+    assert!(size_of::<FlowChange>() == 48);
     assert!(size_of::<PortEvent>() == 88);
     assert!(size_of::<PortReset>() == 16);
     assert!(size_of::<Offsets>() == 72);

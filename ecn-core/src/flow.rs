@@ -27,6 +27,33 @@ pub const NEGOTIATED: u32 = 1;
 /// [`Flow::flags`]: the TCP connection did not; the receiver's ACKs say what was marked.
 pub const PLAIN: u32 = 2;
 
+/// Packets from which on a flow has a rate of its own. Before, all such flows of an endpoint are one flow, the short
+/// flows': their marks move its rate, and they share its class ([`Key::short`]). A round trip at full rate, or the first
+/// windows of TCP: less than that nobody can be told to slow down in.
+pub const SHORT_PACKETS: u64 = 32;
+
+/// A flow that was silent for so long begins anew, [`Flow::begin`]; its class may be gone.
+pub const IDLE_NS: u64 = 2_000_000_000;
+
+/// So long after a mark, flows that begin have the rate of the one that was marked.
+pub const SIBLING_NS: u64 = 500_000_000;
+
+impl Key {
+    /// The short flows of an endpoint, as one flow.
+    #[must_use]
+    pub const fn short(endpoint: u16) -> Self {
+        Self {
+            src: [0; 16],
+            dst: [0; 16],
+            src_port: 0,
+            dst_port: 0,
+            endpoint,
+            protocol: 0,
+            _pad: 0,
+        }
+    }
+}
+
 /// State of a flow at its source. Under the flow's lock, except for totals, [`Flow::last_sent_ns`], [`Flow::stirred`],
 /// [`Flow::settled`], and [`ace::Sender::end`] where nothing else changes ([`Flow::is_decided`]).
 #[repr(C)]
@@ -66,12 +93,21 @@ pub struct Flow {
     pub decreased_ns: u64,
     /// Cookie of the TCP socket that sends it, with [`abi::PACE`]; 0: none is known.
     pub socket: u64,
-    /// Minor number of the flow's class; 0: none was free, no limit.
+    /// Minor number of the flow's class, from its first decrease on; 0: it has none. Whether the class is there says
+    /// [`abi::name::IN_FORCE`].
     pub class: u32,
     /// 1: the agent was told of the last decrease and has not yet said that it is in force.
     pub pending: u32,
     /// [`NEGOTIATED`], [`PLAIN`].
     pub flags: u32,
+    /// 1: it could not have a class, and is limited with the short flows.
+    pub shared: u32,
+    /// 1: its TCP connection has ended.
+    pub ended: u32,
+    /// 1: it has a rate of its own, after [`SHORT_PACKETS`].
+    pub began: u32,
+    /// Padding.
+    pub _pad: u32,
     /// Rate that the socket was last given, payload bytes per second; 0: none.
     pub socket_bytes_per_s: u32,
     /// Times, and one more, that the [`echo::Receiver`] of a TCP connection's other direction was settled and came
@@ -146,6 +182,26 @@ impl Flow {
         Ok(self.ace.take_echo(ce, sent, departed))
     }
 
+    /// Takes an accepted echo of a short flow: the short flows as one respond to it, [`Flow::of_short`].
+    #[inline(always)]
+    pub fn heard_short(&mut self, news: &echo::News, now_ns: u64) {
+        self.acked_packets += (news.packets - news.late) as u64;
+        self.marked_packets += news.ce as u64;
+        self.last_echo_ns = now_ns;
+    }
+
+    /// The news of a short flow as news of all of them, which are counted in packets that were acknowledged: a round
+    /// lasts for as many as are on their way of the one that was marked.
+    #[inline(always)]
+    #[must_use]
+    pub fn of_short(&self, news: &echo::News) -> echo::News {
+        let acked = (self.acked_packets as u32).wrapping_add(news.packets - news.late);
+        echo::News {
+            position: acked,
+            ..*news
+        }
+    }
+
     /// Takes an accepted echo: the response, with a round that lasts until the decreased rate is in
     /// force. `in_force`: see [`crate::abi::in_force`]; `departed`: packets that left the device.
     /// Returns whether the rate is worth a message to the agent.
@@ -177,8 +233,12 @@ impl Flow {
         self.ignored_marks += reaction.ignored as u64;
         self.decreases += reaction.decreased as u64;
         self.last_echo_ns = now_ns;
+        if self.told_bytes_per_s == 0 {
+            self.told_bytes_per_s = link_bytes_per_s;
+        }
         self.rate_bytes_per_s = response::rate(self.response.ipd, link_bytes_per_s);
-        let tell = self.class != 0
+        // Who has no class needs none before it is limited.
+        let tell = (self.class != 0 || reaction.decreased != 0)
             && (self.worth_telling()
                 || (reaction.decreased != 0 && self.rate_bytes_per_s != self.told_bytes_per_s));
         if tell {
@@ -188,6 +248,24 @@ impl Flow {
             }
         }
         (reaction, tell)
+    }
+
+    /// A flow begins to have a rate of its own, or comes back after [`IDLE_NS`]: at `ipd`, that of a sibling that is
+    /// limited now, or at full rate.
+    #[inline(always)]
+    pub fn begin(&mut self, ipd: u64, link_bytes_per_s: u64) {
+        self.response = response::State::new();
+        self.response.ipd = ipd;
+        self.rate_bytes_per_s = response::rate(ipd, link_bytes_per_s);
+        self.told_bytes_per_s = self.rate_bytes_per_s;
+        self.pending = 0;
+    }
+
+    /// Whether it is held below the link's rate.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_limited(&self, link_bytes_per_s: u64) -> bool {
+        self.rate_bytes_per_s != 0 && self.rate_bytes_per_s < link_bytes_per_s
     }
 
     /// A flow that nothing is known of: at full rate.
@@ -214,6 +292,10 @@ impl Flow {
             class: 0,
             pending: 0,
             flags: 0,
+            shared: 0,
+            ended: 0,
+            began: 0,
+            _pad: 0,
             socket_bytes_per_s: 0,
             stirred: 1,
             settled: 0,

@@ -18,6 +18,17 @@ pub const HORIZON_NS: u64 = 2_000_000_000;
 /// No packet is put off further than this, however low the rate: fq drops what is 10 s ahead.
 pub const FURTHEST_NS: u64 = 8_000_000_000;
 
+/// What a limited flow may have waiting at its source, as the time that it takes at the flow's rate: as long as the
+/// loop takes some turns, and no longer, since every packet of the flow waits so long.
+pub const QUEUE_NS: u64 = 10_000_000;
+
+/// The same in bytes.
+#[inline(always)]
+#[must_use]
+pub const fn queue_bytes(rate_bytes_per_s: u64) -> u64 {
+    rate_bytes_per_s / (1_000_000_000 / QUEUE_NS)
+}
+
 /// [`Pacer::departure`] without a time: the packet is dropped.
 pub const DROPPED: u64 = u64::MAX;
 

@@ -226,6 +226,8 @@ pub const fn wire_bytes(len: u32, segments: u32, headers: u32) -> u64 {
 pub struct Tcp {
     /// SYN set.
     pub syn: bool,
+    /// FIN set.
+    pub fin: bool,
     /// RST set.
     pub rst: bool,
     /// ACK set.
@@ -249,6 +251,7 @@ pub struct Tcp {
 pub fn tcp(b: &[u8; TRANSPORT_WINDOW]) -> Tcp {
     Tcp {
         syn: b[13] & 0x02 != 0,
+        fin: b[13] & 0x01 != 0,
         rst: b[13] & 0x04 != 0,
         ack: b[13] & 0x10 != 0,
         ecn: b[13] & 0xc0 != 0 || b[12] & 0x01 != 0,

@@ -770,6 +770,7 @@ pub struct State {
 
 impl State {
     /// A flow that starts at full rate, as in the paper's Fig. 2.
+    #[inline(always)]
     pub const fn new() -> Self {
         Self {
             ipd: ONE,

@@ -4,10 +4,10 @@
 
 use std::mem::{offset_of, size_of};
 
-use ecn_core::abi::in_force;
+use ecn_core::abi::{Siblings, in_force};
 use ecn_core::echo::{Echo, News};
 use ecn_core::fixed::ONE;
-use ecn_core::flow::{Flow, Key, pause};
+use ecn_core::flow::{Flow, Key, SIBLING_NS, pause};
 use ecn_core::response::{Function, Policy, Ratio, Reaction, Round};
 use proptest::prelude::*;
 
@@ -151,12 +151,59 @@ fn worth_telling_at_a_32nd() {
     }
 }
 
+/// A flow without a class is told of when it is limited first, whatever was told before.
 #[test]
-fn without_a_class_nobody_is_told() {
-    let mut f = Flow { class: 0, ..flow() };
-    let (reaction, tell) = f.respond(&fimd(), &news(1, 1, 1, 3), 0, 4, LINK, 1);
-    assert_eq!((reaction.decreased, tell, f.pending), (1, false, 0));
+fn the_first_decrease_asks_for_a_class() {
+    let mut f = Flow {
+        class: 0,
+        told_bytes_per_s: 0,
+        ..flow()
+    };
+    let (reaction, tell) = f.respond(&fimd(), &news(1, 0, 1, 3), 0, 4, LINK, 1);
+    assert_eq!(
+        (reaction.decreased, tell, f.is_limited(LINK)),
+        (0, false, false)
+    );
+    let (reaction, tell) = f.respond(&fimd(), &news(1, 1, 2, 3), 0, 5, LINK, 1);
+    assert_eq!((reaction.decreased, tell, f.pending), (1, true, 1));
     assert_eq!(f.rate_bytes_per_s, LINK / 2);
+    assert!(f.is_limited(LINK));
+}
+
+/// What begins beside flows that are held begins with their rate, and with nothing of its own past.
+#[test]
+fn a_flow_begins_with_its_siblings_rate() {
+    const AT: u64 = 7_000_000_000;
+    let none = Siblings::default();
+    assert_eq!(none.first_ipd(AT), ONE);
+    let marked = Siblings {
+        ipd: 4 * ONE,
+        at_ns: AT,
+        ..none
+    };
+    assert_eq!(marked.first_ipd(AT + SIBLING_NS - 1), 4 * ONE);
+    assert_eq!(marked.first_ipd(AT + SIBLING_NS), ONE, "long ago");
+    let short = Siblings {
+        short_ipd: 2 * ONE,
+        ..marked
+    };
+    assert_eq!(short.first_ipd(AT + 2 * SIBLING_NS), 2 * ONE);
+    let free = Siblings {
+        short_ipd: ONE,
+        ..none
+    };
+    assert_eq!(free.first_ipd(AT), ONE);
+
+    let mut f = flow();
+    f.respond(&fimd(), &news(1, 1, 1, 3), 0, 4, LINK, 1);
+    f.begin(4 * ONE, LINK);
+    assert_eq!(
+        (f.rate_bytes_per_s, f.told_bytes_per_s),
+        (LINK / 4, LINK / 4)
+    );
+    assert_eq!((f.pending, f.response.round_packets), (0, 0));
+    f.begin(ONE, LINK);
+    assert!(!f.is_limited(LINK));
 }
 
 #[test]

@@ -221,6 +221,7 @@ fn upper() -> impl Strategy<Value = (u8, Vec<u8>, Transport)> {
                 let header_len = u32::from(words) * 4;
                 let tcp = packet::Tcp {
                     syn: flags & 2 != 0,
+                    fin: flags & 1 != 0,
                     rst: flags & 4 != 0,
                     ack: flags & 16 != 0,
                     ecn: flags & 0xc0 != 0 || ae & 1 != 0,

@@ -16,17 +16,17 @@ use ecn_core::{
     ace,
     echo::{self, Echo, Receiver},
     flow::{self, Flow, Key},
-    pacing::{DROPPED, priority},
+    pacing::{DROPPED, priority, queue_bytes},
     packet::{self, ETHERNET, IPV6, Ip},
 };
 
 use crate::{
     maps::{
-        ECN_CLASS, ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_RECEIVER,
-        ENDPOINT, constant, control, count,
+        ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_RECEIVER, ENDPOINT,
+        constant, control, count,
     },
     pacing,
-    response::{self, add, class_of, locked, now, peek, tell, tick, word},
+    response::{self, add, class_of, locked, now, peek, tick, word},
     skb::{NEXT, Packet, SHOT, field, go_on, load, raw, store},
     socket, tcp,
 };
@@ -184,11 +184,15 @@ fn out(ctx: TcContext) -> Option<i32> {
         if t.syn {
             tcp::handshake(&p, &c.ip, t, &mut key, endpoint, false);
         }
+        if t.rst || t.fin && !c.data {
+            forget_flow(&key);
+        }
         if t.syn || t.rst {
             return None;
         }
     }
     let limited = c.data && endpoint.flags & abi::CONTROL_FLOWS != 0;
+    let number = u32::from(key.endpoint);
     let (now, f) = if limited {
         // Only departure times are to the microsecond.
         let now = if endpoint.flags & abi::EDT != 0 {
@@ -213,6 +217,7 @@ fn out(ctx: TcContext) -> Option<i32> {
     let Some(f) = f else {
         if limited {
             count(Count::FlowsFull, 1);
+            join(&p, number, now > control.valid_until_ns, 1);
         }
         return None;
     };
@@ -226,15 +231,38 @@ fn out(ctx: TcContext) -> Option<i32> {
     }
     let bytes = field!(&p.ctx, wire_len) as u64;
     let link = endpoint.link_bytes_per_s;
-    let queue = endpoint.queue_bytes;
     let expired = now > control.valid_until_ns;
+    let before = peek!(f, flow.sent_packets);
+    let short = !by_socket && (before < flow::SHORT_PACKETS || peek!(f, flow.shared) != 0);
+    let own_control = peek!(f, flow.flags) & flow::NEGOTIATED != 0;
+    if !by_socket && before >= flow::SHORT_PACKETS && !own_control {
+        // A rate of its own, from the packet on by which it is no short flow any more.
+        let silent = now.saturating_sub(peek!(f, flow.last_sent_ns)) > flow::IDLE_NS;
+        if silent || peek!(f, flow.began) == 0 {
+            // SAFETY: a place in the value. Twice does no harm.
+            unsafe { core::ptr::write_volatile(&raw mut (*f).flow.began, 1) };
+            response::begin(f, &key, endpoint);
+        }
+    }
+    let own = class_of(f) & 0xffff;
+    let in_force = word(ECN_IN_FORCE.get(own)) != 0;
+    let held = own != 0 && {
+        let rate = peek!(f, flow.rate_bytes_per_s);
+        rate != 0 && rate < link
+    };
     let paced = endpoint.flags & abi::EDT != 0 && !expired;
-    let (mut stamp, mut limit, mut has_class) = (0, 0, false);
+    let mut limit = 0;
+    // The flow that has the rate which holds for this packet, if any does.
+    let mut timed = None;
     if paced {
-        stamp = pacing::stamp(&p.ctx);
-        limit = word(ECN_LIMIT.get(class_of(f) & 0xffff));
-    } else if !by_socket {
-        has_class = word(ECN_IN_FORCE.get(class_of(f) & 0xffff)) != 0;
+        if own != 0 {
+            limit = word(ECN_LIMIT.get(own));
+        }
+        if held || limit != 0 {
+            timed = Some(f);
+        } else if short && word(ECN_IN_FORCE.get(abi::short_class(number))) != 0 {
+            timed = ECN_FLOW.get_ptr_mut(&Key::short(number as u16));
+        }
     }
     let same = len == 0
         || (Flow::is_decided(peek!(f, flow.flags), known, own_ecn)
@@ -243,7 +271,7 @@ fn out(ctx: TcContext) -> Option<i32> {
                 peek!(f, flow.ace.segment),
                 segment,
             ));
-    let (class, flags, at) = if same && !paced && peek!(f, flow.created_ns) != 0 {
+    let flags = if same && peek!(f, flow.created_ns) != 0 {
         // A connection's socket is locked while it sends. Where its packets only pass, two CPUs may have some of
         // them at a time, and the earlier one's number may be written last. Until more is sent, the later one seems
         // to have come already, by which a round may be longer, and its ACK says nothing, which the next one does.
@@ -256,25 +284,31 @@ fn out(ctx: TcContext) -> Option<i32> {
             }
             core::ptr::write_volatile(&raw mut (*f).flow.last_sent_ns, now);
         }
-        (class_of(f), peek!(f, flow.flags), 0)
+        peek!(f, flow.flags)
     } else {
         locked!(f, flow as f => {
             if len != 0 {
                 f.send_tcp(known, own_ecn, sequence, len, segment);
             }
             f.seen(now);
-            let mut at = 0;
-            if paced && f.flags & flow::NEGOTIATED == 0 {
-                let rate = match (limit, f.rate_bytes_per_s) {
-                    (0, 0) => link,
-                    (0, rate) => rate,
-                    (limit, _) => limit,
-                };
-                at = f.pacer.departure(now, stamp, bytes, rate, queue);
-            }
-            (f.class, f.flags, at)
+            f.flags
         })
     };
+    let mut at = 0;
+    if let Some(timed) = timed
+        && flags & flow::NEGOTIATED == 0
+    {
+        let stamp = pacing::stamp(&p.ctx);
+        let least = endpoint.queue_bytes;
+        at = locked!(timed, flow as f => {
+            let rate = match (limit, f.rate_bytes_per_s) {
+                (0, 0) => link,
+                (0, rate) => rate,
+                (limit, _) => limit,
+            };
+            f.pacer.departure(now, stamp, bytes, rate, least + queue_bytes(rate))
+        });
+    }
     // SAFETY: places in the value.
     unsafe {
         if at != DROPPED {
@@ -299,67 +333,107 @@ fn out(ctx: TcContext) -> Option<i32> {
         count(Count::EctFailed, n as u64);
         return None;
     }
-    let class = if class != 0 {
-        class
-    } else {
-        take_class(f, endpoint, u32::from(key.endpoint))?
-    };
+    if let Some(t) = c.tcp()
+        && t.fin
+    {
+        forget_flow(&key);
+    }
+    let by_class = !by_socket && endpoint.flags & abi::EDT == 0;
+    if by_class && !in_force && (short || held) {
+        // The rest of who is limited here: who is short, who waits for a class, who cannot have one.
+        if join(&p, number, expired, if short { 0 } else { n }) {
+            return None;
+        }
+    }
+    if own == 0 {
+        return None;
+    }
     if expired {
         count(Count::LimitExpired, n as u64);
         return None;
     }
     // HTB sends a packet to the class whose handle is its priority. Before the agent says that the class
     // is there with its queue, what it takes would be lost with the queue that it is born with.
-    let priority = if has_class {
-        (abi::HTB_MAJOR as u32) << 16 | class
+    let priority = if by_class && in_force {
+        (abi::HTB_MAJOR as u32) << 16 | own
     } else {
-        priority(class, field!(&p.ctx, priority))
+        priority(own, field!(&p.ctx, priority))
     };
     // SAFETY: tc programs may write this field.
     unsafe { (*raw(&p.ctx)).priority = priority };
     None
 }
 
-/// Gives a new flow a class of its own. The agent makes it when it is told; until then packets go to
-/// the default one.
+/// Sends a packet to the class of the short flows, if there is one: they are limited, and so is whoever has no class.
+/// Counts it as `n` packets that have to.
 #[inline(always)]
-fn take_class(f: *mut LockedFlow, endpoint: &Endpoint, number: u32) -> Option<u32> {
-    let Ok(Some(class)) = ECN_CLASS.pop() else {
-        count(Count::ClassesFull, 1);
-        return None;
+fn join(p: &Packet, number: u32, expired: bool, n: u32) -> bool {
+    let class = abi::short_class(number);
+    if expired || word(ECN_IN_FORCE.get(class)) == 0 {
+        return false;
+    }
+    if n != 0 {
+        count(Count::Shared, n as u64);
+    }
+    // SAFETY: tc programs may write this field.
+    unsafe { (*raw(&p.ctx)).priority = (abi::HTB_MAJOR as u32) << 16 | class };
+    true
+}
+
+/// A TCP connection will send no more. Without a class its entry goes at once, so that short connections do not
+/// fill the table; otherwise the agent takes both away.
+#[inline(always)]
+fn forget_flow(key: &Key) {
+    let Some(f) = ECN_FLOW.get_ptr_mut(key) else {
+        return;
     };
-    // What left through this class before, which decrease was in force, and what it was held at is
-    // another flow's.
-    for counter in [
-        ECN_DEPARTED.get_ptr_mut(class & 0xffff),
-        ECN_IN_FORCE.get_ptr_mut(class & 0xffff),
-        ECN_LIMIT.get_ptr_mut(class & 0xffff),
-    ]
-    .into_iter()
-    .flatten()
+    if class_of(f) == 0 && peek!(f, flow.socket) == 0 {
+        let _ = ECN_FLOW.remove(key);
+    } else {
+        // SAFETY: a place in the value.
+        unsafe { core::ptr::write_volatile(&raw mut (*f).flow.ended, 1) };
+    }
+}
+
+/// Run by the agent, with an [`abi::FlowChange`] for a packet: user space cannot change a part of a flow, a program
+/// under the lock can. Returns the class that the flow has then; 0: none, or there is no such flow.
+#[classifier]
+pub fn ecn_flow_change(ctx: TcContext) -> i32 {
+    change(&ctx).unwrap_or(0)
+}
+
+#[inline(always)]
+fn change(ctx: &TcContext) -> Option<i32> {
+    let mut key = Key::default();
+    key.src = load::<16>(ctx, 0)?;
+    key.dst = load::<16>(ctx, 16)?;
+    let b = load::<12>(ctx, 32)?;
+    key.src_port = u16::from_ne_bytes([b[0], b[1]]);
+    key.dst_port = u16::from_ne_bytes([b[2], b[3]]);
+    key.endpoint = u16::from_ne_bytes([b[4], b[5]]);
+    key.protocol = b[6];
+    let class = u32::from_ne_bytes([b[8], b[9], b[10], b[11]]);
+    let f = ECN_FLOW.get_ptr_mut(&key)?;
+    let sent = peek!(f, flow.sent_packets);
+    if class != 0
+        && class_of(f) == 0
+        && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff)
     {
         // SAFETY: nothing is in this class yet.
-        unsafe { *counter = 0 };
+        unsafe { *departed = sent };
     }
-    let rate = endpoint.link_bytes_per_s;
-    let taken = locked!(f, flow as f => {
-        if f.class == 0 {
-            f.class = class;
-            f.rate_bytes_per_s = rate;
-            f.told_bytes_per_s = rate;
+    Some(locked!(f, flow as f => {
+        if class == 0 {
+            f.shared = 1;
+            f.pending = 0;
+        } else {
+            if f.class == 0 {
+                f.class = class;
+            }
+            f.shared = 0;
         }
-        f.class
-    });
-    if taken != class {
-        let _ = ECN_CLASS.push(class, 0);
-    } else {
-        tell(abi::RateEvent {
-            endpoint: number,
-            class,
-            ..abi::RateEvent::default()
-        });
-    }
-    Some(taken)
+        f.class as i32
+    }))
 }
 
 /// Turns a clone of a data packet into the echo for its flow.
@@ -462,10 +536,18 @@ fn come_in(ctx: TcContext) -> Option<i32> {
         if t.syn {
             tcp::handshake(&p, &c.ip, t, &mut key, endpoint, true);
         }
+        if t.rst {
+            let _ = ECN_RECEIVER.remove(&key);
+        }
         if t.syn || t.rst {
             return None;
         }
-        if receive(&p, &c, &mut key, endpoint) && limited && t.ack {
+        let answered = receive(&p, &c, &mut key, endpoint);
+        if t.fin {
+            // Nothing more comes. What is not said yet came at the end of the last window.
+            let _ = ECN_RECEIVER.remove(&key);
+        }
+        if answered && limited && t.ack {
             tcp::ack(&p, &c.ip, t, c.data, &mut key);
         }
         return None;

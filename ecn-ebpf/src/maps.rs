@@ -49,6 +49,9 @@ pub static ECN_SOCKET: HashMap<u64, flow::Key, { abi::FLOWS as usize }> = HashMa
 /// Free classes, filled by the agent.
 #[btf_map]
 pub static ECN_CLASS: Queue<u32, 1024> = Queue::new();
+/// What flows that begin are to know, per endpoint.
+#[btf_map]
+pub static ECN_SIBLINGS: Array<abi::Siblings, { abi::ENDPOINTS as usize }> = Array::new();
 /// Rates set by people, for the agent.
 #[btf_map]
 pub static ECN_PIN: HashMap<flow::Key, u64, 1024> = HashMap::new();

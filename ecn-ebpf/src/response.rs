@@ -10,13 +10,13 @@ use aya_ebpf::{
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow},
     echo::{Echo, News, Refusal},
-    fixed::forgotten,
-    flow::{Flow, Key},
+    fixed::{self, forgotten},
+    flow::{self, Flow, Key},
 };
 
 use crate::maps::{
-    COARSE_TIME, ECN_DEPARTED, ECN_FLOW, ECN_IN_FORCE, ECN_MARKED, ECN_RATE, ECN_WORK, constant,
-    count,
+    COARSE_TIME, ECN_CLASS, ECN_DEPARTED, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_MARKED, ECN_RATE,
+    ECN_SIBLINGS, ECN_WORK, constant, count,
 };
 
 #[inline(always)]
@@ -84,11 +84,11 @@ pub fn reverse(key: &mut Key) {
     core::mem::swap(&mut key.src_port, &mut key.dst_port);
 }
 
-/// Tells the agent of a new rate (0: a class was taken). Decreases and new classes wake it; increases
-/// wait until it comes by.
+/// Tells the agent of a new rate. Decreases and flows without a class wake it (`urgent`); increases wait until it
+/// comes by.
 #[inline(always)]
-pub fn tell(event: abi::RateEvent) {
-    let flags = if event.rate_bytes_per_s == 0 || event.pending != 0 {
+pub fn tell(event: &abi::RateEvent, urgent: bool) {
+    let flags = if urgent {
         BPF_RB_FORCE_WAKEUP
     } else {
         BPF_RB_NO_WAKEUP
@@ -98,7 +98,88 @@ pub fn tell(event: abi::RateEvent) {
     }
 }
 
-/// The flow's class: written once, when it got it.
+/// Gives a flow a number for a class of its own, which the agent makes when it is told. 0: none is free, and the
+/// flow goes with the short flows.
+#[inline(always)]
+pub fn take_class(f: *mut LockedFlow) -> u32 {
+    let taken = match ECN_CLASS.pop() {
+        Ok(Some(class)) => class,
+        _ => 0,
+    };
+    let class = taken & 0xffff;
+    if class == 0 {
+        count(Count::ClassesFull, 1);
+        locked!(f, flow as f => {
+            f.shared = 1;
+            f.pending = 0;
+        });
+        return 0;
+    }
+    // What left through this class before, which decrease was in force, and what it was held at is
+    // another flow's. So far nothing of this one has waited.
+    let sent = peek!(f, flow.sent_packets);
+    for (counter, value) in [
+        (ECN_DEPARTED.get_ptr_mut(class), sent),
+        (ECN_IN_FORCE.get_ptr_mut(class), 0),
+        (ECN_LIMIT.get_ptr_mut(class), 0),
+    ] {
+        if let Some(counter) = counter {
+            // SAFETY: nothing is in this class yet.
+            unsafe { *counter = value };
+        }
+    }
+    let its = locked!(f, flow as f => {
+        if f.class == 0 {
+            f.class = class;
+        }
+        f.shared = 0;
+        f.class
+    });
+    if its != class {
+        let _ = ECN_CLASS.push(class, 0);
+    }
+    its
+}
+
+/// A flow begins to have a rate of its own, or comes back after a pause: with what its siblings have.
+#[inline(always)]
+pub fn begin(f: *mut LockedFlow, key: &Key, endpoint: &Endpoint) {
+    let number = u32::from(key.endpoint);
+    let ipd = match ECN_SIBLINGS.get(number) {
+        Some(siblings) => siblings.first_ipd(now()),
+        None => fixed::ONE,
+    };
+    if ipd == fixed::ONE && peek!(f, flow.class) | peek!(f, flow.shared) == 0 {
+        // At full rate, as it is.
+        return;
+    }
+    let link = endpoint.link_bytes_per_s;
+    let (rate, decreases) = locked!(f, flow as f => {
+        f.begin(ipd, link);
+        f.shared = 0;
+        (f.rate_bytes_per_s, f.decreases as u32)
+    });
+    if rate >= link {
+        return;
+    }
+    let mut class = class_of(f);
+    if class == 0 {
+        class = take_class(f);
+    }
+    if class != 0 {
+        let event = abi::RateEvent {
+            endpoint: number,
+            class,
+            rate_bytes_per_s: rate,
+            decrease: decreases,
+            key: *key,
+            ..abi::RateEvent::default()
+        };
+        tell(&event, true);
+    }
+}
+
+/// The flow's class: written once, when it got it. 0 before.
 #[inline(always)]
 pub fn class_of(f: *mut LockedFlow) -> u32 {
     peek!(f, flow.class)
@@ -180,9 +261,16 @@ pub fn answer<C: EbpfContext>(
     flags: u32,
     heard: impl Heard,
 ) -> u32 {
-    let (class, number) = (class_of(f), u32::from(key.endpoint));
-    let departed = word(ECN_DEPARTED.get(class & 0xffff)) as u32;
-    let in_force = word(ECN_IN_FORCE.get(class & 0xffff));
+    let number = u32::from(key.endpoint);
+    // Read before the sequence number up to which TCP has sent, which is written before it: `ace::Sender::take`.
+    let sent = peek!(f, flow.sent_packets);
+    let own = class_of(f);
+    let departed = if own == 0 {
+        // Nothing waits: it has no queue.
+        sent as u32
+    } else {
+        word(ECN_DEPARTED.get(own & 0xffff)) as u32
+    };
     let mut marked_ns = 0;
     if flags & abi::TRACE_LATENCY != 0 {
         // A switch does not know the endpoints.
@@ -191,55 +279,101 @@ pub fn answer<C: EbpfContext>(
         if let Some(at) = unsafe { ECN_MARKED.get(&*key) } {
             marked_ns = *at;
         }
+        key.endpoint = number as u16;
     }
     let now = now();
-    // Read before the sequence number up to which TCP has sent, which is written before it: `ace::Sender::take`.
-    let sent = peek!(f, flow.sent_packets) as u32;
     let policy = &endpoint.response;
     let rmax = endpoint.link_bytes_per_s;
-    // 0 - refused, 1 - accepted, 2 - and the agent must be told.
-    let (outcome, refusal, lost, rate, decreased, ce, decreases, pending, since) = locked!(f, flow as f => {
-        match heard.hear(f, sent, departed) {
-            Err(refusal) => (0u32, refusal as u32, 0u32, 0u64, 0u32, 0u32, 0u32, 0u32, 0u64),
-            Ok(news) => {
-                // Departure times are in force without the agent: it only measures how soon.
-                *given = abi::Given {
-                    news,
-                    in_force: if endpoint.flags & abi::EDT != 0 {
-                        f.in_force_paced(departed, now)
-                    } else {
-                        in_force
-                    },
-                    marked_ns,
-                    flags: endpoint.flags,
-                    departed,
-                };
-                let abi::Given { news, in_force, marked_ns, flags, departed } = forgotten(given);
-                let paced = flags & abi::EDT != 0;
-                let by_socket = flags & abi::PACE != 0;
-                let (reaction, told) = f.respond(policy, &news, in_force, departed, rmax, now);
-                let (tell, since) = if paced {
-                    f.paced(&reaction, now);
-                    (reaction.decreased != 0 && marked_ns != 0, now.max(f.decreased_ns))
-                } else {
-                    (told && !by_socket, 0)
-                };
-                (
-                    1 + tell as u32,
-                    0,
-                    news.lost_echoes,
-                    f.rate_bytes_per_s,
-                    reaction.decreased,
-                    news.ce,
-                    f.decreases as u32,
-                    f.pending,
-                    since,
-                )
+    // Short flows are one flow, whose rate moves by what any of them hears. Sockets are paced one by one.
+    let mut short = endpoint.flags & abi::PACE == 0
+        && (sent < flow::SHORT_PACKETS || peek!(f, flow.shared) != 0);
+    let mut of = f;
+    let mut class = own;
+    if short {
+        let all = Key::short(number as u16);
+        match ECN_FLOW.get_ptr_mut(&all) {
+            Some(all) => {
+                of = all;
+                class = abi::short_class(number);
+            }
+            None => short = false,
+        }
+    }
+    let class = class & 0xffff;
+    // 0: there is no such class, or not yet.
+    let before = word(ECN_IN_FORCE.get(class));
+    let in_force = before;
+    let refusal = locked!(f, flow as f => match heard.hear(f, sent as u32, departed) {
+        Ok(news) => {
+            if short {
+                f.heard_short(&news, now);
+            }
+            given.news = news;
+            0
+        }
+        Err(refusal) => refusal as u32,
+    });
+    if refusal != 0 {
+        return refusal;
+    }
+    let lost = given.news.lost_echoes;
+    let (told, rate, ipd, decreased, ce, decreases, pending, since) = locked!(of, flow as f => {
+        let (news, departed, in_force) = if short {
+            let news = f.of_short(&given.news);
+            let confirmed = (in_force >> 32) as u32;
+            (news, news.position, abi::in_force(confirmed, news.position))
+        } else {
+            (given.news, departed, in_force)
+        };
+        // Departure times are in force without the agent: it only measures how soon.
+        *given = abi::Given {
+            news,
+            in_force: if endpoint.flags & abi::EDT != 0 {
+                f.in_force_paced(departed, now)
+            } else {
+                in_force
+            },
+            marked_ns,
+            flags: endpoint.flags,
+            departed,
+        };
+        let abi::Given { news, in_force, marked_ns, flags, departed } = forgotten(given);
+        let paced = flags & abi::EDT != 0;
+        let (reaction, told) = f.respond(policy, &news, in_force, departed, rmax, now);
+        let since = if paced {
+            f.paced(&reaction, now);
+            now.max(f.decreased_ns)
+        } else {
+            0
+        };
+        let measured = paced && marked_ns != 0 && reaction.decreased != 0;
+        (
+            2 * told as u32 + measured as u32,
+            f.rate_bytes_per_s,
+            f.response.ipd,
+            reaction.decreased,
+            news.ce,
+            f.decreases as u32,
+            f.pending,
+            since,
+        )
+    });
+    if short && rate >= rmax && sent >= flow::SHORT_PACKETS {
+        // It was limited with them since it had no class; now nobody is.
+        // SAFETY: a place in the value.
+        unsafe { core::ptr::write_volatile(&raw mut (*f).flow.shared, 0) };
+    }
+    if let Some(siblings) = ECN_SIBLINGS.get_ptr_mut(number) {
+        // SAFETY: words of a map value. Another CPU's may be mixed with them: then what begins has the one's rate
+        // at the other's time, nanoseconds apart.
+        unsafe {
+            if short {
+                core::ptr::write_volatile(&raw mut (*siblings).short_ipd, ipd);
+            } else if decreased != 0 {
+                core::ptr::write_volatile(&raw mut (*siblings).ipd, ipd);
+                core::ptr::write_volatile(&raw mut (*siblings).at_ns, now);
             }
         }
-    });
-    if outcome == 0 {
-        return refusal;
     }
     #[cfg(feature = "trace")]
     if decreased != 0 {
@@ -256,10 +390,28 @@ pub fn answer<C: EbpfContext>(
     }
     let marked_ns = given.marked_ns;
     if ce != 0 && marked_ns != 0 {
+        key.endpoint = 0;
         let _ = ECN_MARKED.remove(&*key);
+        key.endpoint = number as u16;
     }
-    if outcome == 2 {
-        tell(abi::RateEvent {
+    // By HTB every new rate is the agent's to bring into force; otherwise only what has to be there for it.
+    let to_tell = if endpoint.flags & (abi::EDT | abi::PACE) == 0 {
+        told & 2 != 0
+    } else {
+        told & 1 != 0 || told & 2 != 0 && before == 0
+    };
+    if to_tell {
+        let mut class = class;
+        if class == 0 {
+            class = take_class(f);
+            if class == 0 {
+                return 0;
+            }
+        }
+        if short {
+            *key = Key::short(number as u16);
+        }
+        let event = abi::RateEvent {
             endpoint: number,
             class,
             rate_bytes_per_s: rate,
@@ -267,7 +419,9 @@ pub fn answer<C: EbpfContext>(
             decrease: decreases,
             pending,
             in_force_ns: since,
-        });
+            key: *key,
+        };
+        tell(&event, pending != 0 || before == 0);
     }
     0
 }

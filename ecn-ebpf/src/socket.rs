@@ -78,6 +78,7 @@ fn pace(ctx: &SockOpsContext) -> Option<()> {
     let control = control()?;
     let endpoint = ECN_ENDPOINT.get(u32::from(key.endpoint))?;
     let class = class_of(f) & 0xffff;
+    // Class 0 is nobody's, and nothing is held at it.
     let limit = word(ECN_LIMIT.get(class));
     let departed = word(ECN_DEPARTED.get(class)) as u32;
     let free = control.flags & abi::BYPASS != 0
@@ -86,9 +87,10 @@ fn pace(ctx: &SockOpsContext) -> Option<()> {
     let (rate, decreases, before, owner) = locked!(f, flow as f => {
         (f.rate_bytes_per_s, f.decreases as u32, f.socket_bytes_per_s, f.socket)
     });
-    if owner != cookie || rate == 0 {
+    if owner != cookie || rate == 0 && limit == 0 {
         return None;
     }
+    let free = free || limit == 0 && rate >= endpoint.link_bytes_per_s;
     let wanted = if free {
         UNLIMITED
     } else {
@@ -120,7 +122,9 @@ fn pace(ctx: &SockOpsContext) -> Option<()> {
         return None;
     }
     locked!(f, flow as f => f.socket_bytes_per_s = now_set);
-    if let Some(in_force) = ECN_IN_FORCE.get_ptr_mut(class) {
+    if class != 0
+        && let Some(in_force) = ECN_IN_FORCE.get_ptr_mut(class)
+    {
         // As with classes: the next packet is already on its time.
         // SAFETY: one word; one socket's callbacks come one after the other.
         unsafe { *in_force = abi::in_force(decreases, departed.wrapping_add(2)) };

@@ -19,7 +19,6 @@ use ecn_user::{
     net::ethtool::{Ethtool, Offload},
     units::DurationText,
 };
-use socket2::SockRef;
 
 /// Link of both endpoints: less than what senders can send, also when emulated.
 fn link() -> u64 {
@@ -32,6 +31,7 @@ fn start(lab: &Lab, marked: bool, every: Every) -> Running {
     if marked {
         // Room for all: on a busy machine the first mark may be answered after the last packet.
         lab.limit(1, link() / 5, 5000);
+        lab.link(0, link());
         marking = Marking::InputOutput;
     }
     let mut config = running::config(lab, marking);
@@ -85,12 +85,15 @@ fn exact(lab: &Lab, running: &Running, protocol: u8, sent: u64, marked: bool) {
     assert_eq!(flow.marked_packets > 0, marked, "{port:?}");
     assert_eq!(flow.decreases > 0, marked, "{flow:?}");
     assert!(flow.ignored_marks < flow.marked_packets.max(1));
-    // Rounds are counted in what has left the flow's class; under load some runs of the tracepoint are missing.
-    let departed = running.maps.departed(flow.class & 0xffff).expect("a class");
-    assert!(
-        departed <= sent && departed * 10 >= sent * 9,
-        "{departed} of {sent} left"
-    );
+    assert_eq!(flow.class != 0, marked, "a class is for who is marked");
+    if marked {
+        // Rounds are counted in what has left the flow's class; under load some runs of the tracepoint are missing.
+        let departed = running.maps.departed(flow.class & 0xffff).expect("a class");
+        assert!(
+            departed <= sent && departed * 10 >= sent * 9,
+            "{departed} of {sent} left"
+        );
+    }
     // The echoes went through the port to the sender: each of them counted, none marked.
     let back = running.port(&lab.hosts[0].port);
     assert_eq!((back.marked, back.dropped), (0, 0));
@@ -130,9 +133,6 @@ fn round_trip_in(lab: &Lab, ipv6: bool, marked: bool) {
     let running = start(lab, marked, Every::Packet);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sending, receiving) = (udp(from, ipv6, 7001), udp(to, ipv6, 7002));
-    // Sending waits before the source's queue of 100 packets is full.
-    let buffer = SockRef::from(&sending).set_send_buffer_size(32 << 10);
-    buffer.expect("a small buffer");
     let target = SocketAddr::new(to.address(ipv6), 7002);
     for _ in 0..N {
         sending.send_to(&[5; 600], target).expect("send");

@@ -9,17 +9,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ecn_core::{flow::Flow, packet::protocol};
+use ecn_core::{
+    flow::{Flow, Key},
+    packet::protocol,
+};
 use ecn_tests::{
     eventually, kernel_test,
-    lab::Lab,
+    lab::{DEVICE, Lab},
     quiet::reach,
     running::{self, Running},
     s,
     traffic::{self, Stream},
 };
 use ecn_user::{agent::Options, config::Marking};
-use socket2::SockRef;
 
 const MBIT: u64 = 125_000;
 const LINK: u64 = 200 * MBIT;
@@ -51,9 +53,7 @@ fn measured(running: &Running, protocol: u8, over: Duration) -> f64 {
 fn hold(running: &mut Running, protocol: u8, mbits: &[u64]) {
     let is_there = || {
         let flows = running.maps.flows().expect("flows");
-        flows
-            .iter()
-            .any(|(key, flow)| key.protocol == protocol && flow.class != 0)
+        flows.iter().any(|(key, _)| key.protocol == protocol)
     };
     assert!(eventually(s(5), is_there), "no flow");
     let (key, _) = running.flow(|key| key.endpoint == 1 && key.protocol == protocol);
@@ -137,34 +137,71 @@ fn given_back() {
     assert!(eventually(s(5), free), "still held");
 }
 
-/// A flow's class comes into being while its first packets wait.
+/// The root qdisc, classes and longest super-packets of the first host's device.
+fn device(lab: &Lab) -> (String, usize, Option<u32>) {
+    let host = &lab.hosts[0];
+    let root = host.nl.root_qdisc(host.ifindex).expect("qdiscs");
+    let classes = host.nl.class_stats(host.ifindex).expect("classes");
+    let link = host.nl.link(DEVICE).expect("the device");
+    let kind = root.map(|root| root.kind).unwrap_or_default();
+    (kind, classes.len(), link.gso_max_segs)
+}
+
+/// Nothing is done to flows that nobody marks: they have no class and no queue, and the device is as it was. The first
+/// that is limited changes that, for itself, and afterwards all is as before.
 #[test]
-fn new_flows_lose_nothing() {
+fn unmarked_flows_pass_by() {
     kernel_test!();
     const PACKETS: u64 = 60;
-    let lab = Lab::new(2);
+    let lab = Lab::with_super_packets(2);
+    let before = device(&lab);
     let mut config = running::config(&lab, Marking::None);
-    // Slow, so that they do wait.
     config = running::with_endpoints(config, &lab, &[0, 1], 10 * MBIT);
-    let running = Running::start(config, Options::default());
+    let mut running = Running::start(config, Options::default());
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     for flow in 0..20 {
         let (sending, receiving) = (
             traffic::udp(from, false, 7001 + flow),
             traffic::udp(to, false, 8001 + flow),
         );
-        SockRef::from(&sending)
-            .set_send_buffer_size(1 << 20)
-            .expect("a buffer for all");
         let target = SocketAddr::new(to.address(false), 8001 + flow);
+        let start = Instant::now();
         for _ in 0..PACKETS {
             sending.send_to(&[5; 1000], target).expect("send");
         }
+        // 50 ms at the link's rate.
+        let sent = start.elapsed();
+        assert!(sent < Duration::from_millis(40), "{sent:?}");
         let mut buffer = [0; 1000];
         let received = (0..PACKETS).filter(|_| receiving.recv(&mut buffer).is_ok());
         assert_eq!(received.count() as u64, PACKETS, "flow {flow}");
     }
     let flows = running.maps.flows().expect("flows");
-    let in_class = |flow: &&(_, Flow)| flow.1.class != 0 && flow.1.sent_packets == PACKETS;
-    assert_eq!(flows.iter().filter(in_class).count(), 20);
+    let free = |flow: &&(_, Flow)| flow.1.class == 0 && flow.1.sent_packets == PACKETS;
+    assert_eq!(flows.iter().filter(free).count(), 20);
+    assert_eq!(device(&lab), before);
+
+    let held = Stream::start(from, to, 7101, 1000);
+    let wanted = |key: &Key| key.endpoint == 1 && key.src_port == 7101;
+    let there = || {
+        let flows = running.maps.flows().expect("flows");
+        flows.iter().any(|(key, _)| wanted(key))
+    };
+    assert!(eventually(s(5), there), "no flow");
+    let (key, _) = running.flow(wanted);
+    running.maps.set_pin(&key, MBIT).expect("pin");
+    let limited = || held.rate(Duration::from_millis(500)) < 1.2 * MBIT as f64;
+    assert!(eventually(s(5), limited), "{:?}", device(&lab));
+    // Root, link and the one class; short super-packets.
+    assert_eq!(device(&lab), ("htb".to_owned(), 2, Some(1)));
+    let other = Stream::start(from, to, 7102, 1000);
+    let fast = || other.rate(Duration::from_millis(300)) > 12.0 * MBIT as f64;
+    assert!(
+        eventually(s(5), fast),
+        "an unlimited flow is held to the link's rate"
+    );
+    drop((held, other));
+    assert!(running.maps.remove_pin(&key));
+    let as_before = || device(&lab) == before;
+    assert!(eventually(s(20), as_before), "{:?}", device(&lab));
 }

@@ -225,12 +225,6 @@ fn is_a_bridge(row: &str, settings: &[&str]) {
 }
 
 #[test]
-fn two_flows_on_a_bridge() {
-    kernel_test!();
-    is_a_bridge("udp-2", &["hosts=2"]);
-}
-
-#[test]
 fn ten_flows_on_a_bridge() {
     kernel_test!();
     is_a_bridge("udp-10", &["hosts=10"]);

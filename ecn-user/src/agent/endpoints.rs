@@ -1,7 +1,7 @@
 //! Endpoints: how the rates of their flows are enforced, and the flows' entries.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -13,20 +13,24 @@ use ecn_core::{
 
 use super::{
     Error, Inner, Result, endpoint_policy,
-    enforce::{self, Target, lock},
+    enforce::{self, Shared, lock},
     root::{Choice, Device, Root},
     state::{self, State},
+    target::Target,
 };
 use crate::{
     config::{Config, Enforcement, Hook},
-    datapath::{self, Attached, Copy},
+    datapath::{self, Attached, Copy, Maps},
     net::{
         NetNs, Netlink, QdiscWatch,
         ethtool::Ethtool,
-        htb::{ClassSocket, EndpointHtb},
+        htb::EndpointHtb,
         netlink::{Link, LinkEvent, LinkWatch},
     },
 };
+
+/// In crowded tables, what has no class and is silent for so long goes.
+const CROWDED_NS: u64 = 3_000_000_000;
 
 /// An endpoint's device.
 pub(super) struct Endpoint {
@@ -40,14 +44,12 @@ pub(super) struct Endpoint {
     /// Its root qdisc could not be looked after when it was changed.
     unsettled: bool,
     links: LinkWatch,
-    /// Segments of a super-packet at most before we came, where that was more.
+    /// Segments of a super-packet at most before we came.
     gso_max_segs: Option<u32>,
     /// Its device was deleted and has not come back, or could not be taken back.
     away: bool,
     /// That was said.
     said: bool,
-    /// Classes that exist.
-    made: HashSet<u32>,
     /// Where echoes are taken.
     hook: Hook,
     attached: Vec<Attached>,
@@ -55,7 +57,9 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn state(&self, config: &Config) -> state::EndpointState {
+    pub(super) fn state(&self, config: &Config, shared: &Shared) -> state::EndpointState {
+        let targets = lock(&shared.targets);
+        let installed = targets.get(&self.number).is_some_and(Target::is_installed);
         let of = &config.endpoints[self.number as usize - 1];
         state::EndpointState {
             number: self.number,
@@ -66,7 +70,7 @@ impl Endpoint {
             enforcement: self.choice.enforcement,
             why: self.choice.why.clone(),
             hook: self.hook,
-            installed_qdisc: self.choice.installed,
+            installed_qdisc: installed,
             gso_max_segs: self.gso_max_segs,
         }
     }
@@ -109,46 +113,22 @@ impl Endpoint {
             .is_ok_and(|events| events.iter().any(gone))
     }
 
-    /// Keeps super-packets short: see [`EndpointHtb::super_packet_segments`].
-    fn limit_super_packets(&mut self, netns: &str) {
-        let most = self.htb.super_packet_segments();
-        // A killed agent may have left its limit there.
-        let left = State::read().and_then(|state| state.gso_max_segs(netns, self.link.index));
-        let before = left.or(self.link.gso_max_segs).filter(|n| *n > most);
-        if before.is_none() || self.choice.enforcement == Enforcement::None {
-            return;
-        }
-        match self.nl.set_gso_max_segs(self.link.index, most) {
-            Ok(()) => self.gso_max_segs = before,
-            // Old kernels: it works, with longer bursts.
-            Err(error) => tracing::warn!("{error}"),
-        }
-    }
-
     /// Takes everything off its device.
-    fn take_off(self) {
+    fn take_off(mut self, shared: &Shared, maps: &mut Maps) {
         // Programs first: no packet may choose a class that is going.
-        drop(self.attached);
-        if let (Some(segments), false) = (self.gso_max_segs, self.away)
-            && let Err(error) = self.nl.set_gso_max_segs(self.link.index, segments)
-        {
-            tracing::debug!("{error}");
-        }
-        let remove = || -> crate::net::Result<()> {
-            if self.choice.installed {
-                return self.nl.delete_root_qdisc(self.link.index);
-            }
-            let remove = |&class| self.htb.remove_flow_class(&self.nl, class as u16);
-            self.made.iter().try_for_each(remove)
+        self.attached.clear();
+        let Some(mut target) = lock(&shared.targets).remove(&self.number) else {
+            return;
         };
         // Unless somebody put another one there just now, or the device is another one.
         let ours = !self.away
-            && Root::look(&self.nl, self.link.index)
-                .is_ok_and(|root| root.is_some_and(|root| root == self.choice.root));
-        let result = if ours { remove() } else { Ok(()) };
-        if let Err(error) = result {
-            // The device may be gone with its namespace.
-            tracing::debug!("{error}");
+            && Root::look(&self.nl, self.link.index).is_ok_and(|root| {
+                root.is_some_and(|root| target.expects(&root, &self.choice.root))
+            });
+        if ours {
+            target.take_off(maps);
+        } else {
+            target.forget(maps);
         }
     }
 }
@@ -175,7 +155,6 @@ impl Inner {
             ifindex: link.index,
             link_bytes_per_s: rate,
             frame_bytes: link.mtu + 14,
-            leaf_packets: 100,
         };
         let watch = QdiscWatch::open(&ns)?;
         let copy = self.datapath.copy(ns.inum(), number)?;
@@ -188,6 +167,15 @@ impl Inner {
             sockets: datapath::cgroup(self.config.agent.cgroup.as_deref()).map(drop),
         };
         let choice = device.choose()?;
+        // A killed agent may have left its limit there.
+        let named = config.netns.as_deref().unwrap_or_default();
+        let left = State::read().and_then(|state| state.gso_max_segs(named, link.index));
+        let gso_max_segs = left.or(link.gso_max_segs);
+        if let (Some(before), true) = (left, left != link.gso_max_segs)
+            && let Err(error) = nl.set_gso_max_segs(link.index, before)
+        {
+            tracing::debug!("{error}");
+        }
         let mut endpoint = Endpoint {
             number,
             ns,
@@ -198,10 +186,9 @@ impl Inner {
             choice,
             unsettled: false,
             links,
-            gso_max_segs: None,
+            gso_max_segs,
             away: false,
             said: false,
-            made: HashSet::new(),
             hook: Hook::Tc,
             attached: Vec::new(),
             copy,
@@ -210,7 +197,6 @@ impl Inner {
             self.endpoints.push(endpoint);
             return Err(error);
         }
-        endpoint.limit_super_packets(config.netns.as_deref().unwrap_or_default());
         let key = endpoint.key();
         let mut device = self.maps.device(key);
         device.role |= abi::ROLE_ENDPOINT;
@@ -282,10 +268,11 @@ impl Inner {
         let endpoint = &mut self.endpoints[at];
         tracing::warn!("endpoint {}: its device is gone", endpoint.name());
         endpoint.away = true;
-        endpoint.made.clear();
         endpoint.attached.clear();
         let (key, number) = (endpoint.key(), endpoint.number);
-        lock(&self.shared.targets).remove(&number);
+        if let Some(mut target) = lock(&self.shared.targets).remove(&number) {
+            target.forget(&mut self.maps);
+        }
         self.forget_role(key, abi::ROLE_ENDPOINT);
     }
 
@@ -299,7 +286,9 @@ impl Inner {
                 Ok(())
             }
             (added, half) => {
-                half.into_iter().for_each(Endpoint::take_off);
+                if let Some(half) = half {
+                    half.take_off(&self.shared, &mut self.maps);
+                }
                 added
             }
         }
@@ -323,14 +312,23 @@ impl Inner {
     /// Brings the choice of an endpoint into force.
     fn enforce(&mut self, endpoint: &Endpoint) -> Result<()> {
         let number = endpoint.number;
-        if endpoint.choice.enforcement == Enforcement::Htb {
-            let target = Target {
-                htb: endpoint.htb,
-                socket: ClassSocket::open(&endpoint.ns)?,
-            };
-            lock(&self.shared.targets).insert(number, target);
+        self.maps.reset_short(number);
+        let before = if endpoint.choice.enforcement == Enforcement::None {
+            lock(&self.shared.targets).remove(&number)
         } else {
-            lock(&self.shared.targets).remove(&number);
+            let target = Target::open(
+                &endpoint.ns,
+                endpoint.name(),
+                endpoint.htb,
+                endpoint.choice.enforcement,
+                endpoint.choice.whose,
+                endpoint.gso_max_segs,
+                enforce::now_ns(),
+            )?;
+            lock(&self.shared.targets).insert(number, target)
+        };
+        if let Some(mut before) = before {
+            before.forget(&mut self.maps);
         }
         if endpoint.choice.enforcement == Enforcement::Pacing {
             let cgroup = datapath::cgroup(self.config.agent.cgroup.as_deref());
@@ -377,10 +375,15 @@ impl Inner {
         if (!heard && !endpoint.unsettled) || endpoint.away || wanted == Enforcement::None {
             return Ok(false);
         }
-        match Root::look(&endpoint.nl, index)? {
-            Some(root) if root != *before => {}
-            // Nothing that matters; or the device itself went, and there is nothing to look after.
-            _ => return Ok(false),
+        {
+            // The thread neither installs nor removes one meanwhile.
+            let targets = lock(&self.shared.targets);
+            let target = targets.get(&endpoint.number);
+            match Root::look(&endpoint.nl, index)? {
+                Some(root) if !target.map_or(root == *before, |t| t.expects(&root, before)) => {}
+                // Nothing that matters; or the device itself went, and there is nothing to look after.
+                _ => return Ok(false),
+            }
         }
         let choice = endpoint.device(&self.config, wanted).choose_again()?;
         tracing::warn!(
@@ -398,81 +401,10 @@ impl Inner {
     fn switch(&mut self, at: usize, choice: Choice) -> Result<()> {
         let mut endpoint = self.endpoints.remove(at);
         endpoint.choice = choice;
-        endpoint.made.clear();
+        // Its flows' classes are gone: each is made anew at the flow's next decrease.
         let result = self.enforce(&endpoint);
-        let number = endpoint.number;
         self.endpoints.insert(at, endpoint);
-        result?;
-        for (key, flow) in self.maps.flows()? {
-            if u32::from(key.endpoint) != number || flow.class == 0 {
-                continue;
-            }
-            self.make_class(&key, flow.class)?;
-            // Who was to say so before cannot any more.
-            self.maps.set_in_force(flow.class, flow.decreases as u32)?;
-        }
-        Ok(())
-    }
-
-    fn endpoint(&mut self, number: u32) -> Option<&mut Endpoint> {
-        self.endpoints.get_mut((number as usize).wrapping_sub(1))
-    }
-
-    /// A new flow took a class.
-    pub(super) fn class_taken(&mut self, number: u32, class: u32) -> Result<()> {
-        self.offer_classes();
-        let flows = self.maps.flows()?;
-        let of_class = |(key, flow): &&(flow::Key, flow::Flow)| {
-            u32::from(key.endpoint) == number && flow.class == class
-        };
-        // Not found: it is gone, or the walk has missed it and the sweep will not.
-        match flows.iter().find(of_class) {
-            Some((key, _)) => self.make_class(key, class),
-            None => Ok(()),
-        }
-    }
-
-    /// A flow's class comes into being, if it has not, with the rate that the flow has by now.
-    fn make_class(&mut self, key: &flow::Key, class: u32) -> Result<()> {
-        let number = u32::from(key.endpoint);
-        let Some(endpoint) = self.endpoint(number) else {
-            return Ok(());
-        };
-        if endpoint.away
-            || endpoint.choice.enforcement != Enforcement::Htb
-            || endpoint.made.contains(&class)
-        {
-            return Ok(());
-        }
-        let link = endpoint.htb.link_bytes_per_s;
-        endpoint
-            .htb
-            .add_flow_class(&endpoint.nl, class as u16, link)?;
-        // Set by hand before there was a class to set.
-        let pinned = lock(&self.shared.pinned).get(&(number, class)).copied();
-        let opened = self.shared.open_class(&mut self.maps, key, pinned);
-        opened.map_err(not_changed)?;
-        // Only now: what went wrong above is tried again at the next sweep.
-        if let Some(endpoint) = self.endpoint(number) {
-            endpoint.made.insert(class);
-        }
-        Ok(())
-    }
-
-    fn set_rate(&self, at: (u32, u32), rate_bytes_per_s: u64) -> Result<()> {
-        self.shared
-            .set_rate(at.0, at.1, rate_bytes_per_s)
-            .map_err(not_changed)
-    }
-
-    /// Offers free classes to new flows, as many as the queue takes.
-    pub(super) fn offer_classes(&mut self) {
-        while let Some(class) = self.free_classes.pop_front() {
-            if !self.maps.offer_class(class) {
-                self.free_classes.push_front(class);
-                return;
-            }
-        }
+        result
     }
 
     /// Rates set by people: `ecn flow set` writes them, here they come into force.
@@ -481,76 +413,146 @@ impl Inner {
         let mut known = HashMap::new();
         for (key, rate) in wanted {
             if let Some(flow) = self.maps.flow(&key)
-                && flow.class != 0
+                && let Some(class) = self.class_for(&key, &flow)?
             {
-                known.insert((u32::from(key.endpoint), flow.class), rate);
+                known.insert((u32::from(key.endpoint), class), (key, rate));
             }
         }
-        let before = lock(&self.shared.pinned).clone();
-        if before == known {
-            return Ok(());
-        }
-        *lock(&self.shared.pinned) = known.clone();
-        for (&at, &rate) in &known {
+        let rates: HashMap<_, _> = known.iter().map(|(&at, &(_, rate))| (at, rate)).collect();
+        let before = std::mem::replace(&mut *lock(&self.shared.pinned), rates.clone());
+        for (&at, &(key, rate)) in &known {
+            let (has, held) = {
+                let targets = lock(&self.shared.targets);
+                let target = targets.get(&at.0);
+                let held = target.and_then(|target| target.rate(at.1));
+                (target.is_some_and(|target| target.has(at.1)), held)
+            };
             if before.get(&at) != Some(&rate) {
                 self.maps.set_limit(at.1, rate)?;
-                self.set_rate(at, rate)?;
+            }
+            if !has || held != Some(rate) {
+                self.set_rate(at, &key, rate)?;
             }
         }
         // Given back: the response's rate holds again.
-        let flows = self.maps.flows()?;
         for &at in before.keys().filter(|at| !known.contains_key(at)) {
             self.maps.set_limit(at.1, 0)?;
-            let flow = flows
-                .iter()
-                .find(|(k, f)| (u32::from(k.endpoint), f.class) == at);
-            if let Some((_, flow)) = flow {
-                self.set_rate(at, flow.rate_bytes_per_s)?;
+            let key = lock(&self.shared.targets)
+                .get(&at.0)
+                .and_then(|target| target.key(at.1));
+            if let Some(key) = key
+                && let Some(flow) = self.maps.flow(&key)
+            {
+                let link = self.maps.endpoint(at.0)?.link_bytes_per_s;
+                let rate = match flow.rate_bytes_per_s {
+                    0 => link,
+                    rate => rate,
+                };
+                self.set_rate(at, &key, rate)?;
             }
         }
         Ok(())
     }
 
-    /// Removes what has been idle, and mends what stands still.
+    /// The class of a flow that is to be held, whether it was ever marked or not. None: none is free.
+    fn class_for(&mut self, key: &flow::Key, flow: &flow::Flow) -> Result<Option<u32>> {
+        if flow.class != 0 {
+            return Ok(Some(flow.class));
+        }
+        let Some(class) = lock(&self.shared.free).pop_front() else {
+            return Ok(None);
+        };
+        self.maps.clear_in_force(class)?;
+        let change = abi::FlowChange {
+            key: *key,
+            class,
+            _pad: 0,
+        };
+        let its = self.datapath.change_flow(change)?;
+        if its != class {
+            lock(&self.shared.free).push_front(class);
+        }
+        Ok((its != 0).then_some(its))
+    }
+
+    fn set_rate(&mut self, at: (u32, u32), key: &flow::Key, rate_bytes_per_s: u64) -> Result<()> {
+        let event = abi::RateEvent {
+            endpoint: at.0,
+            class: at.1,
+            rate_bytes_per_s,
+            decrease: self.maps.flow(key).map_or(0, |flow| flow.decreases as u32),
+            key: *key,
+            ..abi::RateEvent::default()
+        };
+        self.shared
+            .set_rate(&mut self.maps, event)
+            .map_err(not_changed)
+    }
+
+    /// Flows that the kernel refused a class are limited with the short flows.
+    pub(super) fn share_unfit(&mut self) -> Result<()> {
+        for key in std::mem::take(&mut *lock(&self.shared.unfit)) {
+            let change = abi::FlowChange {
+                key,
+                ..abi::FlowChange::default()
+            };
+            self.datapath.change_flow(change)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what has been idle, a part of the tables at a time; and what is left of ports that stand still.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let now = enforce::now_ns();
-        let idle = self.config.flow.idle.as_nanos();
-        for (key, flow) in self.maps.flows()? {
-            // The ring was full when it took its class, or its device was made again. One device's
-            // trouble must not keep the others waiting.
-            if flow.class != 0
-                && let Err(error) = self.make_class(&key, flow.class)
-            {
-                tracing::debug!("{error}");
+        let idle = self.config.flow.idle.as_nanos() as u64;
+        // Short flows of UDP do not say that they end: where there are many, they are not waited for so long.
+        let shorter = |held: usize| {
+            if held > self.crowd() {
+                idle.min(CROWDED_NS)
+            } else {
+                idle
             }
+        };
+        let (sent, received) = (shorter(self.sweeper.sent), shorter(self.sweeper.received));
+        let mut freed = Vec::new();
+        for (key, flow) in self.sweeper.flows(&self.maps)? {
             let last = flow.last_sent_ns.max(flow.created_ns);
-            if now.saturating_sub(last) < idle {
+            let idle = if flow.class == 0 { sent } else { idle };
+            let over = flow.ended != 0 || now.saturating_sub(last) >= idle;
+            if !over || key == flow::Key::short(key.endpoint) {
+                continue;
+            }
+            let number = u32::from(key.endpoint);
+            // As long as its class is there, it has to be seen to by who does.
+            if lock(&self.shared.targets)
+                .get(&number)
+                .is_some_and(|target| target.has(flow.class))
+            {
+                if now.saturating_sub(last) >= idle {
+                    self.maps.remove_flow(&key, &flow);
+                    self.maps.remove_pin(&key);
+                }
                 continue;
             }
             self.maps.remove_flow(&key, &flow);
             self.maps.remove_pin(&key);
-            let at = (u32::from(key.endpoint), flow.class);
-            if flow.class == 0 {
-                continue;
+            if flow.class != 0 {
+                lock(&self.shared.pinned).remove(&(number, flow.class));
+                freed.push(flow.class);
             }
-            lock(&self.shared.pinned).remove(&at);
-            if let Some(endpoint) = self.endpoint(at.0)
-                && endpoint.made.remove(&flow.class)
-                && let Err(error) = endpoint
-                    .htb
-                    .remove_flow_class(&endpoint.nl, flow.class as u16)
-            {
-                tracing::debug!("{error}");
-            }
-            self.free_classes.push_back(flow.class);
         }
-        self.offer_classes();
-        for (key, receiver) in self.maps.receivers()? {
-            if now.saturating_sub(receiver.last_packet_ns) >= idle {
+        lock(&self.shared.free).extend(freed);
+        for (key, receiver) in self.sweeper.receivers(&self.maps)? {
+            if now.saturating_sub(receiver.last_packet_ns) >= received {
                 self.maps.remove_receiver(&key);
             }
         }
-        self.sweep_bridges()
+        Ok(())
+    }
+
+    /// More entries than this are a crowd.
+    fn crowd(&self) -> usize {
+        self.config.flow.max as usize / 2
     }
 
     /// Sockets keep the rate that they were given: their next round-trip time takes it off.
@@ -583,8 +585,9 @@ impl Inner {
     pub(super) fn close(&mut self) {
         self.free_sockets();
         self.bridges.clear();
-        lock(&self.shared.targets).clear();
-        self.endpoints.drain(..).for_each(Endpoint::take_off);
+        for endpoint in std::mem::take(&mut self.endpoints) {
+            endpoint.take_off(&self.shared, &mut self.maps);
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! come down. Its heartbeat keeps the limits valid: if this thread stops, they expire.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     os::fd::AsFd as _,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -17,19 +17,19 @@ use std::{
 
 use ecn_core::{
     abi::{self, RateEvent},
-    flow,
+    flow::{self, Key},
 };
 use hdrhistogram::Histogram;
 use nix::{
     poll::{PollFd, PollFlags, ppoll},
     time::{ClockId, clock_gettime},
 };
-use tokio::sync::mpsc::UnboundedSender;
 
+use super::target::Target;
 use crate::{
     datapath::{self, Maps, RateEvents},
     net::{
-        htb::{ClassBatch, ClassFailure, ClassSocket, EndpointHtb},
+        htb::{ClassBatch, EndpointHtb},
         sys,
     },
 };
@@ -41,29 +41,18 @@ pub fn now_ns() -> u64 {
         .unwrap_or(0)
 }
 
-/// A device whose classes are moved.
-pub struct Target {
-    /// The layout of its queueing discipline.
-    pub htb: EndpointHtb,
-    /// Socket in its namespace.
-    pub socket: ClassSocket,
-}
-
-impl Target {
-    fn set_rate(&mut self, class: u32, rate_bytes_per_s: u64) -> std::io::Result<()> {
-        let mut batch = ClassBatch::new();
-        self.htb
-            .set_flow_rate(&mut batch, class as u16, rate_bytes_per_s);
-        batch.send(&mut self.socket).map(drop)
-    }
-}
-
 /// What the thread and the agent share.
 pub struct Shared {
     /// Devices by endpoint number.
     pub targets: Mutex<HashMap<u32, Target>>,
     /// Rates set by people, by (endpoint, class): the response's do not count.
     pub pinned: Mutex<HashMap<(u32, u32), u64>>,
+    /// Class minors that no flow has and that are not on offer.
+    pub free: Mutex<VecDeque<u32>>,
+    /// Flows that the kernel refused a class: limited with the short flows. As many as [`UNFIT`].
+    pub unfit: Mutex<Vec<Key>>,
+    /// A root qdisc came or went.
+    pub roots_changed: AtomicBool,
     /// [`abi::Control::flags`].
     pub flags: AtomicU32,
     /// Class changes made.
@@ -80,6 +69,13 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Flows in [`Shared::unfit`].
+const UNFIT: usize = 1024;
+/// How often flows that are limited are looked at.
+const REVIEW: Duration = Duration::from_millis(250);
+/// Rates that are brought into force together: what else is in the ring waits for these.
+const TOGETHER: usize = 4096;
+
 /// Highest latency that is told apart, microseconds.
 const LATENCY_MAX_US: u64 = 60_000_000;
 
@@ -92,6 +88,9 @@ impl Shared {
         Self {
             targets: Mutex::default(),
             pinned: Mutex::default(),
+            free: Mutex::new((abi::FIRST_CLASS..abi::CLASSES).collect()),
+            unfit: Mutex::default(),
+            roots_changed: AtomicBool::new(false),
             flags: AtomicU32::new(flags),
             changes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -100,45 +99,69 @@ impl Shared {
         }
     }
 
-    /// Moves one class now.
+    /// Brings one flow's rate into force now.
     ///
     /// # Errors
     ///
     /// The kernel did not take it.
-    pub fn set_rate(
-        &self,
-        endpoint: u32,
-        class: u32,
-        rate_bytes_per_s: u64,
-    ) -> std::io::Result<()> {
-        match lock(&self.targets).get_mut(&endpoint) {
-            Some(target) => target.set_rate(class, rate_bytes_per_s),
+    pub fn set_rate(&self, maps: &mut Maps, event: RateEvent) -> std::io::Result<()> {
+        match lock(&self.targets).get_mut(&event.endpoint) {
+            Some(target) => {
+                let mut batch = ClassBatch::new();
+                let done = target.enforce(maps, &mut batch, &[event], now_ns())?;
+                self.refuse(done.1);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
 
-    /// Gives a flow's class, just made, the flow's rate of now (`pinned` if people hold it at one), and
-    /// the flow its class.
-    ///
-    /// # Errors
-    ///
-    /// The kernel did not take it.
-    pub fn open_class(
-        &self,
-        maps: &mut Maps,
-        key: &flow::Key,
-        pinned: Option<u64>,
-    ) -> std::io::Result<()> {
-        // Held to the end: what the thread says of a later decrease must stand.
-        let mut targets = lock(&self.targets);
-        let Some(flow) = maps.flow(key) else {
-            return Ok(());
-        };
-        if let Some(target) = targets.get_mut(&u32::from(key.endpoint)) {
-            target.set_rate(flow.class, pinned.unwrap_or(flow.rate_bytes_per_s))?;
+    /// Offers free classes to flows, as many as the queue takes.
+    pub fn offer_classes(&self, maps: &mut Maps) {
+        let mut free = lock(&self.free);
+        while let Some(class) = free.pop_front() {
+            if !maps.offer_class(class) {
+                free.push_front(class);
+                return;
+            }
         }
-        let in_force = maps.set_in_force(flow.class, flow.decreases as u32);
-        in_force.map_err(std::io::Error::other)
+    }
+
+    /// Notes flows that the kernel refused a class.
+    fn refuse(&self, flows: Vec<(Key, u32)>) {
+        self.refused
+            .fetch_add(flows.len() as u64, Ordering::Relaxed);
+        let mut unfit = lock(&self.unfit);
+        for (key, _) in flows {
+            if unfit.len() < UNFIT {
+                unfit.push(key);
+            }
+        }
+    }
+
+    /// Gives back what is not limited any more.
+    fn review(&self, maps: &mut Maps, batch: &mut ClassBatch) {
+        let pinned = lock(&self.pinned).clone();
+        let mut freed = Vec::new();
+        for (&endpoint, target) in lock(&self.targets).iter_mut() {
+            let installed = target.is_installed();
+            let is_pinned = |class| pinned.contains_key(&(endpoint, class));
+            match target.review(maps, batch, is_pinned, now_ns()) {
+                Ok(review) => {
+                    freed.extend(review.freed);
+                    for (key, flow) in review.ended {
+                        maps.remove_flow(&key, &flow);
+                        freed.push(flow.class);
+                    }
+                }
+                Err(error) => tracing::debug!("{error}"),
+            }
+            if target.is_installed() != installed {
+                self.roots_changed.store(true, Ordering::Relaxed);
+            }
+        }
+        lock(&self.free).extend(freed);
+        self.offer_classes(maps);
     }
 }
 
@@ -149,14 +172,13 @@ pub struct Enforcer {
 }
 
 impl Enforcer {
-    /// Starts it. `taken` is told of (endpoint, class) of new flows.
+    /// Starts it.
     pub fn start(
         shared: Arc<Shared>,
         mut maps: Maps,
         mut events: RateEvents,
         period: Duration,
         heartbeat: Duration,
-        taken: UnboundedSender<(u32, u32)>,
     ) -> std::io::Result<Self> {
         // What came before may have taken longer than the first sign of life lasts.
         let flags = shared.flags.load(Ordering::Relaxed);
@@ -169,7 +191,7 @@ impl Enforcer {
                 if !sys::prefer_this_thread() {
                     tracing::debug!("cannot raise the priority of this thread");
                 }
-                run(&worker, &mut maps, &mut events, period, heartbeat, &taken);
+                run(&worker, &mut maps, &mut events, period, heartbeat);
             })?;
         Ok(Self {
             shared,
@@ -203,15 +225,15 @@ fn run(
     events: &mut RateEvents,
     period: Duration,
     heartbeat: Duration,
-    taken: &UnboundedSender<(u32, u32)>,
 ) {
     let every = heartbeat / 8;
     let mut last_beat: Option<Instant> = None;
     let mut flags = shared.flags.load(Ordering::Relaxed);
-    // Latest rate per class, and the marks behind it.
+    // Latest rate per class, so that there are no more than classes; and the marks behind them.
     let mut rates: HashMap<(u32, u32), RateEvent> = HashMap::new();
     let mut marks: Vec<u64> = Vec::new();
     let mut batch = ClassBatch::new();
+    let mut last_review = Instant::now();
     while !shared.stop.load(Ordering::Relaxed) {
         let wanted = shared.flags.load(Ordering::Relaxed);
         if last_beat.is_none_or(|at| at.elapsed() >= every) || wanted != flags {
@@ -221,30 +243,30 @@ fn run(
             }
             last_beat = Some(Instant::now());
         }
+        if last_review.elapsed() >= REVIEW {
+            shared.review(maps, &mut batch);
+            last_review = Instant::now();
+        }
         // The programs wake us for decreases only; increases wait for the end of the period.
         let mut fds = [PollFd::new(events.as_fd(), PollFlags::POLLIN)];
         let _ = ppoll(&mut fds, Some(period.into()), None);
-        while let Some(event) = events.next() {
-            if event.rate_bytes_per_s == 0 {
-                let _ = taken.send((event.endpoint, event.class));
-                continue;
-            }
-            if event.in_force_ns != 0 {
+        while rates.len() < TOGETHER
+            && let Some(event) = events.next()
+        {
+            if event.in_force_ns != 0 && event.marked_ns != 0 {
                 // The program has seen to it.
                 let latency = event.in_force_ns.saturating_sub(event.marked_ns);
                 lock(&shared.latency_us).saturating_record(latency / 1000);
-                continue;
-            }
-            rates.insert((event.endpoint, event.class), event);
-            if event.marked_ns != 0 {
+            } else if event.marked_ns != 0 {
                 marks.push(event.marked_ns);
             }
+            rates.insert((event.endpoint, event.class), event);
         }
         if rates.is_empty() {
             continue;
         }
-        enforce(shared, maps, &rates, &mut batch);
-        rates.clear();
+        enforce(shared, maps, &mut rates, &mut batch);
+        shared.offer_classes(maps);
         if !marks.is_empty() {
             let now = now_ns();
             let mut latency = lock(&shared.latency_us);
@@ -263,48 +285,47 @@ fn pause(shared: &Shared, period: Duration) -> Duration {
     };
     let shortest = lock(&shared.targets)
         .values()
-        .map(|target| packet_ns(&target.htb))
+        .map(|target| packet_ns(target.layout()))
         .min();
     let period_ns = period.as_nanos() as u64;
     Duration::from_nanos(flow::pause(period_ns, shortest.unwrap_or(u64::MAX)))
 }
 
+/// Brings the rates into force, and forgets them.
 fn enforce(
     shared: &Shared,
     maps: &mut Maps,
-    rates: &HashMap<(u32, u32), RateEvent>,
+    rates: &mut HashMap<(u32, u32), RateEvent>,
     batch: &mut ClassBatch,
 ) {
-    let pinned = lock(&shared.pinned);
-    let mut targets = lock(&shared.targets);
-    for (&endpoint, target) in targets.iter_mut() {
-        let of_endpoint = || rates.iter().filter(move |((of, _), _)| *of == endpoint);
-        for (&(_, class), event) in of_endpoint().filter(|(at, _)| !pinned.contains_key(at)) {
-            target
-                .htb
-                .set_flow_rate(batch, class as u16, event.rate_bytes_per_s);
+    let mut events: Vec<RateEvent> = rates.drain().map(|(_, event)| event).collect();
+    events.sort_unstable_by_key(|event| (event.endpoint, event.class));
+    {
+        let pinned = lock(&shared.pinned);
+        for event in &mut events {
+            if let Some(rate) = pinned.get(&(event.endpoint, event.class)) {
+                event.rate_bytes_per_s = *rate;
+            }
         }
-        match batch.send(&mut target.socket) {
-            Ok(changed) => {
+    }
+    let mut targets = lock(&shared.targets);
+    for of_endpoint in events.chunk_by(|a, b| a.endpoint == b.endpoint) {
+        let Some(target) = of_endpoint
+            .first()
+            .and_then(|event| targets.get_mut(&event.endpoint))
+        else {
+            continue;
+        };
+        let installed = target.is_installed();
+        match target.enforce(maps, batch, of_endpoint, now_ns()) {
+            Ok((changed, refused)) => {
                 shared.changes.fetch_add(changed as u64, Ordering::Relaxed);
-                let failures = batch.failures();
-                shared
-                    .refused
-                    .fetch_add(failures.len() as u64, Ordering::Relaxed);
-                for failure in failures {
-                    tracing::debug!("{failure}");
-                }
+                shared.refuse(refused);
             }
             Err(error) => tracing::warn!("cannot change class rates: {error}"),
         }
-        for (&(_, class), event) in of_endpoint().filter(|(_, event)| event.pending != 0) {
-            // No such class yet: who makes it says so.
-            let refused = |f: &ClassFailure| f.classid == EndpointHtb::flow_classid(class as u16);
-            if !batch.failures().iter().any(refused)
-                && let Err(error) = maps.set_in_force(class, event.decrease)
-            {
-                tracing::error!("{error}");
-            }
+        if target.is_installed() != installed {
+            shared.roots_changed.store(true, Ordering::Relaxed);
         }
     }
 }

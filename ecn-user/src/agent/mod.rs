@@ -8,9 +8,10 @@ mod endpoints;
 pub mod enforce;
 pub mod root;
 pub mod state;
+mod target;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     io,
     path::PathBuf,
     sync::{Arc, Mutex, atomic::Ordering},
@@ -18,11 +19,11 @@ use std::{
 };
 
 use ecn_core::{abi, echo, marking, response, shares};
-use tokio::{signal::unix::SignalKind, sync::mpsc, task::JoinHandle};
+use tokio::{signal::unix::SignalKind, task::JoinHandle};
 
 use crate::{
     config::{self, Config, Enforcement},
-    datapath::{self, Copy, Datapath, Maps, RateEvents, Sizes},
+    datapath::{self, Copy, Datapath, Maps, RateEvents, Sizes, Sweeper},
     net::{self, htb::EndpointHtb},
 };
 use bridges::Bridge;
@@ -88,8 +89,7 @@ struct Inner {
     bridges: Vec<Bridge>,
     endpoints: Vec<Endpoint>,
     copies: HashMap<u32, Copy>,
-    /// Class minors that no flow has and that are not on offer.
-    free_classes: VecDeque<u32>,
+    sweeper: Sweeper,
     maps: Maps,
     datapath: Datapath,
     shared: Arc<Shared>,
@@ -105,7 +105,7 @@ pub struct Agent {
 
 /// How often link events and pins are looked at.
 const TICK: Duration = Duration::from_millis(100);
-/// How often idle flows and forgotten counters are looked for.
+/// How often forgotten counters are looked for.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
 /// The kernel side of a marking policy.
@@ -232,7 +232,7 @@ impl Inner {
             bridges: Vec::new(),
             endpoints: Vec::new(),
             copies: HashMap::new(),
-            free_classes: (abi::FIRST_CLASS..abi::CLASSES).collect(),
+            sweeper: Sweeper::default(),
             maps,
             datapath,
             shared,
@@ -245,7 +245,7 @@ impl Inner {
         for number in 1..=inner.config.endpoints.len() {
             inner.add_endpoint(number as u32)?;
         }
-        inner.offer_classes();
+        inner.shared.offer_classes(&mut inner.maps);
         inner.write_state()?;
         Ok(inner)
     }
@@ -258,7 +258,7 @@ impl Inner {
             endpoints: self
                 .endpoints
                 .iter()
-                .map(|e| e.state(&self.config))
+                .map(|e| e.state(&self.config, &self.shared))
                 .collect(),
         }
         .write()
@@ -269,6 +269,7 @@ impl Inner {
         let mut changed = self.follow_bridges();
         changed |= self.follow_endpoints();
         changed |= self.watch_roots()?;
+        changed |= self.shared.roots_changed.swap(false, Ordering::Relaxed);
         if changed {
             self.write_state()?;
         }
@@ -277,6 +278,8 @@ impl Inner {
             self.datapath.flush_log();
             self.copies.values_mut().for_each(Copy::flush_log);
         }
+        self.share_unfit()?;
+        self.sweep()?;
         self.apply_pins()
     }
 
@@ -309,14 +312,12 @@ impl Agent {
         let (period, heartbeat) = (config.agent.period.get(), config.agent.heartbeat.get());
         let pin = config.agent.pin.clone();
         let inner = Inner::start(config, options, Arc::clone(&shared))?;
-        let (taken, mut takers) = mpsc::unbounded_channel();
         let enforcer = Enforcer::start(
             Arc::clone(&shared),
             inner.datapath.maps()?,
             RateEvents::open(&pin)?,
             period,
             heartbeat,
-            taken,
         )
         .map_err(|error| Error::Io {
             what: "start a thread",
@@ -325,17 +326,11 @@ impl Agent {
 
         let inner = Arc::new(Mutex::new(inner));
         let mut tasks = Vec::new();
-        let refill = Arc::clone(&inner);
-        tasks.push(tokio::spawn(async move {
-            while let Some((endpoint, class)) = takers.recv().await {
-                on_inner(&refill, move |inner| inner.class_taken(endpoint, class)).await;
-            }
-        }));
         tasks.push(tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)));
         tasks.push(tokio::spawn(every(
             SWEEP_PERIOD,
             Arc::clone(&inner),
-            Inner::sweep,
+            Inner::sweep_bridges,
         )));
         Ok(Self {
             inner,
@@ -373,7 +368,7 @@ impl Agent {
             endpoints: inner
                 .endpoints
                 .iter()
-                .map(|e| e.state(&inner.config))
+                .map(|e| e.state(&inner.config, &inner.shared))
                 .collect(),
         }
     }

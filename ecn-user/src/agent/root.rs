@@ -1,6 +1,8 @@
 //! What stands at the root of an endpoint's device, and by what rates are enforced there.
 
-use nix::errno::Errno;
+use std::sync::OnceLock;
+
+use nix::sched::{CloneFlags, unshare};
 
 use super::{Error, Result};
 use crate::{
@@ -18,9 +20,6 @@ pub const FQ_MAJOR: u16 = 0xec0d;
 const FQ_FLOW_PACKETS: u32 = 8_192;
 /// The same for all flows together.
 const FQ_PACKETS: u32 = 131_072;
-/// Most that a flow may have waiting for its departure: [`EndpointHtb::leaf_packets`], or a few of the
-/// largest super-packets.
-const QUEUE_BYTES: u64 = 256 << 10;
 
 /// The root qdisc of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +93,17 @@ impl Root {
     }
 }
 
+/// The root qdisc that an enforcement needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Not ours to install or remove: somebody's, or none is needed.
+    Theirs,
+    /// Ours, left there by an agent.
+    Ours,
+    /// Ours, to be installed when a flow is limited.
+    Later,
+}
+
 /// How rates are enforced at a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
@@ -101,11 +111,11 @@ pub(super) struct Choice {
     pub(super) enforcement: Enforcement,
     /// For people: why this one.
     pub(super) why: String,
-    /// The root qdisc is ours to remove.
-    pub(super) installed: bool,
+    /// Whose the root qdisc is that this needs.
+    pub(super) whose: Whose,
     /// The root qdisc that this was chosen for.
     pub(super) root: Root,
-    /// Most that a flow may have waiting, with [`Enforcement::Edt`].
+    /// What a flow may always have waiting, with [`Enforcement::Edt`].
     pub(super) queue_bytes: u64,
 }
 
@@ -121,12 +131,11 @@ pub(super) struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// Chooses by what is there and what can be installed, and installs it.
+    /// Chooses by what is there and what could be installed. Changes nothing.
     ///
     /// # Errors
     ///
-    /// The user has a root qdisc of another kind, or the kernel has not what was asked for; then
-    /// nothing has changed.
+    /// The user has a root qdisc of another kind, or the kernel has not what was asked for.
     pub(super) fn choose(&self) -> Result<Choice> {
         let root = Root::look(self.nl, self.link.index)?;
         let root = root.unwrap_or(Root::Default { multi_queue: false });
@@ -145,11 +154,15 @@ impl Device<'_> {
                 Ok(self.choice(Enforcement::Edt, why, root))
             }
             (Enforcement::Htb | Enforcement::Auto, Root::Htb) => {
-                Ok(self.choice(Enforcement::Htb, "our HTB is there already", root))
+                let mut choice = self.choice(Enforcement::Htb, "our HTB is there already", root);
+                if !self.layout.is_link(self.nl)? {
+                    choice.whose = Whose::Ours;
+                }
+                Ok(choice)
             }
-            (_, Root::Default { .. }) => self.install(),
+            (_, Root::Default { .. }) => self.install(root),
             // fq in place of the kernel's default: handle 0 is nobody's.
-            (Enforcement::Htb, Root::Fq { major: 0, .. }) => self.install(),
+            (Enforcement::Htb, Root::Fq { major: 0, .. }) => self.install(root),
             (_, Root::Htb) => Err(self.refusal("htb", htb::ENDPOINT_MAJOR)),
             (_, Root::Fq { major, .. }) => Err(self.refusal("fq", *major)),
             (_, Root::Other { kind, major }) => Err(self.refusal(kind, *major)),
@@ -175,111 +188,66 @@ impl Device<'_> {
         }
     }
 
-    /// In place of the kernel's own qdisc.
-    fn install(&self) -> Result<Choice> {
+    /// What is to take the place of the kernel's own qdisc, once a flow is limited.
+    fn install(&self, root: Root) -> Result<Choice> {
+        let can = Kernel::get()?;
         let mut lacking = "as configured".to_owned();
         if matches!(self.wanted, Enforcement::Auto | Enforcement::Edt) {
-            match self.install_fq() {
-                Ok(()) => {
-                    let why = "the kernel has fq";
-                    return self.installed(Enforcement::Edt, why);
-                }
-                Err(error) if is_unknown(&error) => {
-                    lacking = "no fq in this kernel".to_owned();
-                }
-                Err(error) => return Err(error.into()),
+            if can.fq {
+                return Ok(self.later(Enforcement::Edt, "the kernel has fq", root));
             }
+            lacking = "no fq in this kernel".to_owned();
         }
         if matches!(self.wanted, Enforcement::Auto | Enforcement::Htb) {
-            match self.layout.install(self.nl) {
-                Ok(()) => return self.installed(Enforcement::Htb, &lacking),
-                Err(error) if is_unknown(&error) => {
-                    lacking = match self.wanted {
-                        Enforcement::Auto => "neither fq nor HTB in this kernel",
-                        _ => "no HTB in this kernel",
-                    }
-                    .to_owned();
-                }
-                Err(error) => return Err(error.into()),
+            if can.htb {
+                return Ok(self.later(Enforcement::Htb, &lacking, root));
             }
+            lacking = match self.wanted {
+                Enforcement::Auto => "neither fq nor HTB in this kernel",
+                _ => "no HTB in this kernel",
+            }
+            .to_owned();
         }
         if self.wanted != Enforcement::Auto {
             return Err(self.impossible(&lacking));
         }
         match self.sockets {
-            Ok(()) => {
-                return Ok(Choice {
-                    installed: false,
-                    ..self.installed(Enforcement::Pacing, &lacking)?
-                });
-            }
+            Ok(()) => return Ok(self.choice(Enforcement::Pacing, &lacking, root)),
             Err(missing) => lacking = format!("{lacking}, and {missing}"),
         }
         let (device, netns) = (&self.link.name, self.ns.name());
         tracing::warn!(
             "device {device} (namespace {netns}): {lacking}: rates are computed and shown, not enforced"
         );
-        Ok(Choice {
-            installed: false,
-            ..self.installed(Enforcement::None, &lacking)?
-        })
+        Ok(self.choice(Enforcement::None, &lacking, root))
     }
 
-    /// An fq for each transmit queue.
-    fn install_fq(&self) -> net::Result<()> {
-        let index = self.link.index;
-        let root = |all: Vec<net::Qdisc>| {
-            let at_root = |qdisc: &net::Qdisc| qdisc.ifindex == index && qdisc.parent == ROOT;
-            all.iter().find(|qdisc| at_root(qdisc)).cloned()
-        };
-        let fq = |major, parent| {
-            self.nl
-                .fq(index, major, parent, FQ_FLOW_PACKETS, FQ_PACKETS)
-        };
-        if root(self.nl.qdiscs()?).is_none_or(|root| root.kind != "mq") {
-            return fq(FQ_MAJOR, ROOT);
-        }
-        self.nl.mq_root(index, FQ_MAJOR)?;
-        let all = self.nl.qdiscs()?;
-        let Some(mq) = root(all.clone()) else {
-            return Ok(());
-        };
-        for queue in all.iter().filter(|qdisc| qdisc.is_child_of(&mq)) {
-            if let Err(error) = fq(0, queue.parent) {
-                self.nl.delete_root_qdisc(index)?;
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    fn installed(&self, enforcement: Enforcement, why: &str) -> Result<Choice> {
-        let root = Root::look(self.nl, self.link.index)?;
-        let root = root.unwrap_or(Root::Default { multi_queue: false });
-        Ok(Choice {
-            installed: true,
+    fn later(&self, enforcement: Enforcement, why: &str, root: Root) -> Choice {
+        Choice {
+            whose: Whose::Later,
             ..self.choice(enforcement, why, root)
-        })
+        }
     }
 
     fn choice(&self, enforcement: Enforcement, why: &str, root: Root) -> Choice {
         let frame = u64::from(self.layout.frame_bytes);
-        let wanted = QUEUE_BYTES.max(u64::from(self.layout.leaf_packets) * frame);
+        let wanted = u64::from(htb::LEAF_FRAMES) * frame;
         let queue_bytes = match root {
             // What it would drop is dropped before it: there it would be charged.
             Root::Fq { flow_packets, .. } => wanted.min(u64::from(flow_packets) * frame),
             _ => wanted,
         };
+        let ours = matches!(
+            root,
+            Root::Fq {
+                major: FQ_MAJOR,
+                ..
+            }
+        );
         Choice {
             enforcement,
             why: why.to_owned(),
-            installed: matches!(
-                root,
-                Root::Fq {
-                    major: FQ_MAJOR,
-                    ..
-                }
-            ),
+            whose: if ours { Whose::Ours } else { Whose::Theirs },
             root,
             queue_bytes,
         }
@@ -303,7 +271,76 @@ impl Device<'_> {
     }
 }
 
-/// The kernel does not know this kind of qdisc.
-fn is_unknown(error: &net::Error) -> bool {
-    error.errno() == Some(Errno::ENOENT)
+/// An fq for each transmit queue, in place of the device's root.
+pub(super) fn install_fq(nl: &Netlink, index: u32) -> net::Result<()> {
+    let root = |all: Vec<net::Qdisc>| {
+        let at_root = |qdisc: &net::Qdisc| qdisc.ifindex == index && qdisc.parent == ROOT;
+        all.iter().find(|qdisc| at_root(qdisc)).cloned()
+    };
+    let fq = |major, parent| nl.fq(index, major, parent, FQ_FLOW_PACKETS, FQ_PACKETS);
+    if root(nl.qdiscs()?).is_none_or(|root| root.kind != "mq") {
+        return fq(FQ_MAJOR, ROOT);
+    }
+    nl.mq_root(index, FQ_MAJOR)?;
+    let all = nl.qdiscs()?;
+    let Some(mq) = root(all.clone()) else {
+        return Ok(());
+    };
+    for queue in all.iter().filter(|qdisc| qdisc.is_child_of(&mq)) {
+        if let Err(error) = fq(0, queue.parent) {
+            nl.delete_root_qdisc(index)?;
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Which qdiscs this kernel has: tried on the loopback device of a namespace that nobody else sees.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kernel {
+    fq: bool,
+    htb: bool,
+}
+
+impl Kernel {
+    fn get() -> Result<Self> {
+        static KERNEL: OnceLock<Kernel> = OnceLock::new();
+        if let Some(kernel) = KERNEL.get() {
+            return Ok(*kernel);
+        }
+        // The namespace goes with the thread.
+        let tried = std::thread::spawn(Self::look).join();
+        let kernel = tried.unwrap_or(Ok(Self::default()))?;
+        Ok(*KERNEL.get_or_init(|| kernel))
+    }
+
+    fn look() -> net::Result<Self> {
+        const LOOPBACK: u32 = 1;
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| net::Error::Namespace {
+            what: "create",
+            name: String::new(),
+            errno,
+        })?;
+        let nl = Netlink::open(&NetNs::from_path("/proc/thread-self/ns/net")?)?;
+        let fq = nl.fq(LOOPBACK, FQ_MAJOR, ROOT, FQ_FLOW_PACKETS, FQ_PACKETS);
+        nl.delete_root_qdisc(LOOPBACK)?;
+        let layout = EndpointHtb {
+            ifindex: LOOPBACK,
+            link_bytes_per_s: 12_500_000,
+            frame_bytes: 1514,
+        };
+        let htb = layout
+            .install(&nl)
+            .and_then(|()| layout.add_flow_class(&nl, htb::FIRST_FLOW_MINOR, 1_250_000));
+        for error in [&fq, &htb]
+            .into_iter()
+            .filter_map(|tried| tried.as_ref().err())
+        {
+            tracing::debug!("{error}");
+        }
+        Ok(Self {
+            fq: fq.is_ok(),
+            htb: htb.is_ok(),
+        })
+    }
 }

@@ -54,11 +54,11 @@ const fn about(what: Count) -> (&'static str, &'static str) {
     match what {
         Count::FlowsFull => (
             "flows_full_packets",
-            "of flows for which there was no room ([flow] max): not limited",
+            "of flows for which there was no room ([flow] max): limited with the short flows only",
         ),
         Count::ClassesFull => (
-            "classes_full_packets",
-            "of flows for which no class was free: not limited",
+            "classes_full",
+            "decreases of flows for which no class was free: limited with the short flows",
         ),
         Count::ReceiversFull => (
             "receivers_full_packets",
@@ -121,6 +121,10 @@ const fn about(what: Count) -> (&'static str, &'static str) {
         Count::AceFailed => (
             "ace_failed",
             "TCP segments whose ECN flags could not be written",
+        ),
+        Count::Shared => (
+            "shared_packets",
+            "of flows that are limited with the short flows, since they have no class yet, or cannot have one",
         ),
     }
 }

@@ -20,7 +20,7 @@ use crate::agent::root::FQ_MAJOR;
 use crate::agent::state::{EndpointState, Lock, State};
 use crate::config::Enforcement;
 use crate::datapath::{self, AttachedBy, BTF, Datapath, Sizes};
-use crate::net::htb::EndpointHtb;
+use crate::net::htb::{EndpointHtb, FIRST_FLOW_MINOR};
 use crate::net::sys::{BPFFS, is_bpffs};
 use crate::net::{FqDrops, NetNs, Netlink, Qdisc, ROOT, VethEnd};
 
@@ -361,7 +361,7 @@ const FQ: (&str, bool, &str) = (
     "no departure times (`enforcement = \"edt\"`), HTB classes instead",
 );
 const HTB: (&str, bool, &str) = (
-    "HTB and pfifo",
+    "HTB and bfifo",
     false,
     "no classes (`enforcement = \"htb\"`), no rig",
 );
@@ -622,9 +622,10 @@ fn htb(netns: &NetNs, ifindex: u32) -> anyhow::Result<()> {
         ifindex,
         link_bytes_per_s: 12_500_000,
         frame_bytes: 1514,
-        leaf_packets: 100,
     };
-    Ok(htb.install(&Netlink::open(netns)?)?)
+    let netlink = Netlink::open(netns)?;
+    htb.install(&netlink)?;
+    Ok(htb.add_flow_class(&netlink, FIRST_FLOW_MINOR, 1_250_000)?)
 }
 
 /// What else decides how things go.

@@ -136,7 +136,7 @@ fn set(args: &FlowSet) -> anyhow::Result<()> {
             Some(flow) if flow.flags & flow::NEGOTIATED != 0 => {
                 "TCP has negotiated ECN and controls itself"
             }
-            Some(flow) if flow.class == 0 => "it has no class of its own, or no TCP socket here",
+            Some(flow) if flow.socket == 0 => "its device does not, or it has no TCP socket here",
             _ => "its device does not enforce rates",
         };
         exit::note(&format!(

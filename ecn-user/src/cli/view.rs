@@ -226,7 +226,9 @@ fn flow_row(
     let name = FlowName::from(key);
     let own_control = flow.flags & flow::NEGOTIATED != 0;
     let enforcement = match endpoint.map_or(Enforcement::Htb, |endpoint| endpoint.enforcement) {
-        _ if flow.class == 0 || own_control => Enforcement::None,
+        _ if own_control => Enforcement::None,
+        // At full rate: nothing holds it.
+        _ if pinned.is_none() && !flow.is_limited(link_bytes_per_s) => Enforcement::None,
         // No socket of this machine, or one that was connected before the agent came.
         Enforcement::Pacing if flow.socket_bytes_per_s == 0 => Enforcement::None,
         enforcement => enforcement,
@@ -240,7 +242,10 @@ fn flow_row(
         device: endpoint.map_or_else(String::new, |endpoint| endpoint.device.clone()),
         netns: endpoint.map_or_else(String::new, |endpoint| endpoint.netns.clone()),
         response,
-        rate_bytes_per_s: pinned.unwrap_or(flow.rate_bytes_per_s),
+        rate_bytes_per_s: pinned.unwrap_or(match flow.rate_bytes_per_s {
+            0 => link_bytes_per_s,
+            rate => rate,
+        }),
         ipd_packet_times: match pinned.filter(|rate| *rate > 0) {
             Some(rate) => link_bytes_per_s as f64 / rate as f64,
             None => flow.response.ipd as f64 / ecn_core::fixed::ONE as f64,
@@ -322,18 +327,31 @@ mod tests {
 
     #[test]
     fn what_is_not_enforced_says_so() {
-        let without_class = flow::Flow { class: 0, ..flow() };
+        let unlimited = flow::Flow {
+            rate_bytes_per_s: 12_500_000,
+            ..flow()
+        };
+        let never_marked = flow::Flow::new();
         let own_control = flow::Flow {
             flags: flow::NEGOTIATED,
             ..flow()
         };
         for (flow, enforcement) in [
-            (without_class, Enforcement::Htb),
+            (unlimited, Enforcement::Htb),
+            (never_marked, Enforcement::Htb),
             (own_control, Enforcement::Htb),
             (flow(), Enforcement::None),
         ] {
             assert_eq!(row(flow, enforcement, None).enforcement, "none");
         }
+        assert_eq!(
+            row(never_marked, Enforcement::Htb, None).rate_bytes_per_s,
+            12_500_000
+        );
+        assert_eq!(
+            row(never_marked, Enforcement::Htb, Some(1)).enforcement,
+            "htb"
+        );
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The pinned maps, typed.
 
 use std::{
-    collections::HashSet,
-    hash::Hash,
     os::fd::{AsFd, BorrowedFd},
     path::Path,
 };
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, MapType, PerCpuArray, Queue, RingBuf};
+use aya::maps::{
+    Array, HashMap, IterableMap as _, Map, MapData, MapError, MapType, PerCpuArray, Queue, RingBuf,
+};
 use ecn_core::{
     abi::{self, Count, name},
     flow, marking, shares, vqueue,
@@ -16,7 +16,7 @@ use ecn_core::{
 use super::{Error, Result, pin_dir};
 use crate::sys::{
     calls as sys,
-    pod::{self, Raw},
+    pod::{self, Plain, Raw},
 };
 
 /// Copy the value under its spin lock (`BPF_F_LOCK`).
@@ -41,6 +41,7 @@ pub struct Maps {
     in_force: Array<MapData, u64>,
     limit: Array<MapData, u64>,
     socket: HashMap<MapData, u64, Raw<flow::Key>>,
+    siblings: Array<MapData, Raw<abi::Siblings>>,
     class: Queue<MapData, u32>,
     flow_max: usize,
 }
@@ -215,6 +216,7 @@ impl Maps {
             in_force: map!(Array, name::IN_FORCE, 4, 8),
             limit: map!(Array, name::LIMIT, 4, 8),
             socket: map!(HashMap, Hash, name::SOCKET, 8, key),
+            siblings: map!(Array, name::SIBLINGS, 4, size::<abi::Siblings>()),
             class: map!(Queue, name::CLASS, 0, 4),
             flow_max,
         };
@@ -417,8 +419,11 @@ impl Maps {
     /// [`Error::Map`]
     pub fn flows(&self) -> Result<Vec<(flow::Key, flow::Flow)>> {
         let entries = entries(&self.flow, self.flow_max, name::FLOW)?;
+        // The short flows as one are no flow of anybody's.
+        let one = |key: &flow::Key| *key != flow::Key::short(key.endpoint);
         Ok(entries
             .into_iter()
+            .filter(|(key, _)| one(key))
             .map(|(key, value)| (key, value.flow))
             .collect())
     }
@@ -475,6 +480,31 @@ impl Maps {
         self.in_force
             .set(class, value, 0)
             .map_err(Error::map(name::IN_FORCE))
+    }
+
+    /// Says that there is no such class, or not any more: packets do not choose it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn clear_in_force(&mut self, class: u32) -> Result<()> {
+        self.in_force
+            .set(class, 0, 0)
+            .map_err(Error::map(name::IN_FORCE))
+    }
+
+    /// Lets the short flows of an endpoint begin anew, as one flow at full rate.
+    pub fn reset_short(&mut self, endpoint: u32) {
+        let fresh = abi::LockedFlow {
+            flow: flow::Flow::new(),
+            ..abi::LockedFlow::default()
+        };
+        let key = flow::Key::short(endpoint as u16);
+        // A program may have it at the moment: what that writes stays, and goes with the next mark or pause.
+        let _ = self.flow.insert(Raw(key), Raw(fresh), 0);
+        let _ = self
+            .siblings
+            .set(endpoint, Raw(abi::Siblings::default()), 0);
     }
 
     /// Packets that have left through a class since a flow took it.
@@ -546,9 +576,43 @@ impl Maps {
     }
 }
 
-/// Walks a map that changes meanwhile: at most as many steps as it has places, and an entry that
-/// went in between is left out. Where the current key went, the kernel begins again: what was seen is not seen twice.
-fn entries<K: Copy + Eq + Hash, V: Copy>(
+/// Entries that are read together: more than hash to one place, or the kernel says that they do not fit.
+const TOGETHER: usize = 1024;
+
+/// Reads on in a map that changes meanwhile: its places one after the other, so that this ends, and what is there all the
+/// time is there once. Returns whether that was the last.
+fn read_on<K: Plain + Copy, V: Plain + Copy>(
+    map: &Entries<K, V>,
+    cursor: &mut sys::Cursor,
+    name: &str,
+    found: &mut Vec<(K, V)>,
+) -> Result<bool>
+where
+    Raw<K>: aya::Pod,
+    Raw<V>: aya::Pod,
+{
+    let (mut keys, mut values) = (
+        vec![0; TOGETHER * size_of::<K>()],
+        vec![0; TOGETHER * size_of::<V>()],
+    );
+    let (n, last) = sys::map_batch(
+        map.map().fd().as_fd(),
+        cursor,
+        &mut keys,
+        size_of::<K>(),
+        &mut values,
+        size_of::<V>(),
+    )
+    .map_err(|errno| Error::map(name)(MapError::IoError(errno.into())))?;
+    let keys = keys.chunks_exact(size_of::<K>());
+    let values = values.chunks_exact(size_of::<V>());
+    for (key, value) in keys.zip(values).take(n) {
+        found.extend(pod::read(key).zip(pod::read(value)));
+    }
+    Ok(last)
+}
+
+fn entries<K: Plain + Copy, V: Plain + Copy>(
     map: &Entries<K, V>,
     max: usize,
     name: &str,
@@ -558,19 +622,70 @@ where
     Raw<V>: aya::Pod,
 {
     let mut found = Vec::new();
-    let mut seen = HashSet::new();
-    for key in map.keys().take(max) {
-        let key = key.map_err(Error::map(name))?;
-        if !seen.insert(key.0) {
-            continue;
-        }
-        match map.get(&key, LOCKED) {
-            Ok(value) => found.push((key.0, value.0)),
-            Err(MapError::KeyNotFound) => {}
-            Err(error) => return Err(Error::map(name)(error)),
-        }
-    }
+    let mut cursor = sys::Cursor::default();
+    while !read_on(map, &mut cursor, name, &mut found)? && found.len() <= 2 * max {}
     Ok(found)
+}
+
+/// Walks the tables a part at a time.
+#[derive(Debug, Default)]
+pub struct Sweeper {
+    flow: sys::Cursor,
+    receiver: sys::Cursor,
+    /// Flows that were there at the last walk, and those seen so far in this one.
+    pub sent: usize,
+    sent_so_far: usize,
+    /// Received flows, likewise.
+    pub received: usize,
+    received_so_far: usize,
+}
+
+/// Parts of a table in one step of a [`Sweeper`].
+const PARTS: usize = 8;
+
+impl Sweeper {
+    /// The next part of the flows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn flows(&mut self, maps: &Maps) -> Result<Vec<(flow::Key, flow::Flow)>> {
+        let mut found = Vec::new();
+        for _ in 0..PARTS {
+            if read_on(&maps.flow, &mut self.flow, name::FLOW, &mut found)? {
+                self.sent = self.sent_so_far + found.len();
+                self.sent_so_far = 0;
+                return Ok(found.into_iter().map(|(k, v)| (k, v.flow)).collect());
+            }
+        }
+        self.sent_so_far += found.len();
+        self.sent = self.sent.max(self.sent_so_far);
+        Ok(found.into_iter().map(|(k, v)| (k, v.flow)).collect())
+    }
+
+    /// The next part of the received flows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn receivers(&mut self, maps: &Maps) -> Result<Vec<(flow::Key, ecn_core::echo::Receiver)>> {
+        let mut found = Vec::new();
+        for _ in 0..PARTS {
+            if read_on(
+                &maps.receiver,
+                &mut self.receiver,
+                name::RECEIVER,
+                &mut found,
+            )? {
+                self.received = self.received_so_far + found.len();
+                self.received_so_far = 0;
+                return Ok(found.into_iter().map(|(k, v)| (k, v.receiver)).collect());
+            }
+        }
+        self.received_so_far += found.len();
+        self.received = self.received.max(self.received_so_far);
+        Ok(found.into_iter().map(|(k, v)| (k, v.receiver)).collect())
+    }
 }
 
 macro_rules! ring {

@@ -31,7 +31,7 @@ use thiserror::Error;
 
 use crate::sys::pod::{self, Raw};
 pub use attach::{Attached, AttachedBy, leftovers, remove_leftover};
-pub use maps::{BridgeView, Maps, RateEvents, TraceEvents};
+pub use maps::{BridgeView, Maps, RateEvents, Sweeper, TraceEvents};
 pub use offsets::BTF;
 pub use sockets::cgroup;
 pub use test_run::{TestPacket, Verdict};
@@ -248,9 +248,11 @@ impl Datapath {
                 }
                 watching => watching?,
             };
-            classifier(&mut common, name::PORT_RESET)?
-                .load()
-                .map_err(Error::program(name::PORT_RESET))?;
+            for program in [name::PORT_RESET, name::FLOW_CHANGE] {
+                classifier(&mut common, program)?
+                    .load()
+                    .map_err(Error::program(program))?;
+            }
             let tails = [
                 (abi::TAIL_OUT, name::FLOW_OUT),
                 (abi::TAIL_IN, name::FLOW_IN),
@@ -344,6 +346,25 @@ impl Datapath {
         Ok(result.return_value == 1)
     }
 
+    /// Changes a flow, see [`abi::FlowChange`]. Returns the class that it has then; 0: none, or it is not there.
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn change_flow(&mut self, change: abi::FlowChange) -> Result<u32> {
+        let program = classifier(&mut self.common, name::FLOW_CHANGE)?;
+        let mut packet = [0u8; 64];
+        packet[..size_of::<abi::FlowChange>()].copy_from_slice(pod::bytes(&change));
+        let options = TestRunOptions {
+            data_in: Some(&packet),
+            ..TestRunOptions::new()
+        };
+        let result = program
+            .test_run(options)
+            .map_err(Error::program(name::FLOW_CHANGE))?;
+        Ok(result.return_value)
+    }
+
     /// Loads every program that this kernel can use, and says how many instructions the verifier looked at (0:
     /// this kernel does not tell).
     ///
@@ -370,6 +391,7 @@ impl Datapath {
                     p.info()
                 }
                 name::PORT_RESET
+                | name::FLOW_CHANGE
                 | name::PORT_VIRTUAL
                 | name::FLOW_OUT
                 | name::FLOW_IN

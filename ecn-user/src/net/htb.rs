@@ -1,14 +1,17 @@
 //! HTB as the enforcement of rates: the layout on a device, and changing many rates at once.
 //!
-//! At an endpoint (major [`ENDPOINT_MAJOR`]):
+//! At an endpoint (major [`ENDPOINT_MAJOR`]), as long as a flow is limited there:
 //!
 //! ```text
-//! ec0e:            root, default class 2
+//! ec0e:            root, default class 0: what is not limited passes by all classes, ahead of them
 //! └─ ec0e:1        rate = ceil = link rate
-//!    ├─ ec0e:2     what belongs to no flow: a small rate, may borrow up to the link rate
-//!    ├─ ec0e:10    first flow: a small rate, may borrow up to the rate of the flow
-//!    └─ ec0e:11    ...
+//!    ├─ ec0e:11    the short flows of endpoint 1, if they were marked: a small rate, may borrow up to theirs
+//!    ├─ ec0e:410   first limited flow: a small rate, may borrow up to the rate of the flow
+//!    └─ ec0e:411   ...
 //! ```
+//!
+//! At a source of the rig the HTB stands for a link of that rate, so that nothing passes by: its default class is
+//! `ec0e:2`, which may borrow up to the link rate ([`EndpointHtb::install_link`]).
 //!
 //! A packet goes to the class whose number is in `skb->priority`. The flow's rate is the class's *ceil*,
 //! not its rate: HTB lets a class send at its guaranteed rate whatever the parent has left, and
@@ -16,16 +19,17 @@
 //! frames: four flows of 0.6 of the link each got 2.40 of the link together when the rate was
 //! guaranteed, 0.997 when it was borrowed. One flow alone kept to within 0.4 % of 1, 10 and 100 Mbit/s
 //! either way. Guaranteed rates have a second cost: what goes past the link rate is the parent's
-//! debt, and whoever borrows (the default class) then gets nothing until it is paid, up to a
+//! debt, and whoever borrows then gets nothing until it is paid, up to a
 //! minute. So the guaranteed rates are small ([`GUARANTEED_BYTES_PER_S`]).
 //!
 //! At a switch port (major [`PORT_MAJOR`]) there is one class with all traffic.
 
 use super::netlink::{self, Netlink};
 use super::queueing::show_classid;
-use super::wire::{self, u32_at, u64_at};
+use super::wire::{self, Message, u32_at, u64_at};
 use super::{HtbRate, NetNs, Result};
-use netlink_packet_core::{NLM_F_REQUEST, NLMSG_ERROR};
+use ecn_core::pacing;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NLMSG_ERROR};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
@@ -38,7 +42,7 @@ pub const ENDPOINT_MAJOR: u16 = ecn_core::abi::HTB_MAJOR;
 pub const PORT_MAJOR: u16 = 0xec0f;
 /// The class above all others, at endpoints and ports.
 pub const TOP_MINOR: u16 = 1;
-/// At an endpoint: what belongs to no flow.
+/// At a source of the rig: what belongs to no limited flow.
 pub const DEFAULT_MINOR: u16 = 2;
 /// At an endpoint: the first flow.
 pub const FIRST_FLOW_MINOR: u16 = ecn_core::abi::FIRST_CLASS as u16;
@@ -58,7 +62,6 @@ const PARMS: usize = 44;
 const OPTIONS: usize = (4 + PARMS) + (4 + 8) + (4 + 8);
 /// `struct tcmsg`, the kind `htb` and the options.
 const PAYLOAD: usize = 20 + 8 + (4 + OPTIONS);
-const MESSAGE: usize = wire::HEADER + PAYLOAD;
 /// Classes changed by one system call at most.
 const TOGETHER: usize = 256;
 
@@ -164,15 +167,24 @@ impl ClassSocket {
     }
 }
 
-/// Changes to classes that exist, sent together and without acknowledgements.
+/// Changes to classes and their queues, sent together and without acknowledgements.
 ///
 /// The kernel makes the changes within the system call. It holds the rtnl lock for each, so that
 /// a batch waits while somebody else configures the network.
 #[derive(Debug, Default)]
 pub struct ClassBatch {
     bytes: Vec<u8>,
-    classes: Vec<(u32, u32)>,
+    changes: Vec<Change>,
     failures: Vec<ClassFailure>,
+}
+
+/// A message of a batch.
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    /// Where it ends.
+    end: usize,
+    ifindex: u32,
+    classid: u32,
 }
 
 impl ClassBatch {
@@ -181,30 +193,70 @@ impl ClassBatch {
         Self::default()
     }
 
-    /// Adds a change. `parent` is the one that the class has.
-    pub fn push(&mut self, ifindex: u32, classid: u32, parent: u32, rate: &HtbRate) {
+    /// Adds a message about a class: kind, flags, and what is behind the header.
+    fn message(&mut self, ifindex: u32, classid: u32, kind: u16, flags: u16, payload: &[u8]) {
         // Numbered from 1 within its system call, so that a refusal names its class.
-        let sequence = (self.classes.len() % TOGETHER) as u32 + 1;
+        let sequence = (self.changes.len() % TOGETHER) as u32 + 1;
+        let len = (wire::HEADER + payload.len()) as u32;
+        self.bytes.extend_from_slice(&len.to_ne_bytes());
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
         self.bytes
-            .extend_from_slice(&(MESSAGE as u32).to_ne_bytes());
-        self.bytes
-            .extend_from_slice(&libc::RTM_NEWTCLASS.to_ne_bytes());
-        self.bytes.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+            .extend_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
         self.bytes.extend_from_slice(&sequence.to_ne_bytes());
         self.bytes.extend_from_slice(&[0; 4]);
-        self.bytes
-            .extend_from_slice(&class_payload(ifindex, classid, parent, rate));
-        self.classes.push((ifindex, classid));
+        self.bytes.extend_from_slice(payload);
+        self.bytes.resize(wire::align(self.bytes.len()), 0);
+        self.changes.push(Change {
+            end: self.bytes.len(),
+            ifindex,
+            classid,
+        });
+    }
+
+    /// Adds a change of a class that exists. `parent` is the one that it has.
+    pub fn push(&mut self, ifindex: u32, classid: u32, parent: u32, rate: &HtbRate) {
+        let payload = class_payload(ifindex, classid, parent, rate);
+        self.message(ifindex, classid, libc::RTM_NEWTCLASS, 0, &payload);
+    }
+
+    /// Adds a class that is made, or changed if it is there.
+    pub fn make(&mut self, ifindex: u32, classid: u32, parent: u32, rate: &HtbRate) {
+        let payload = class_payload(ifindex, classid, parent, rate);
+        self.message(
+            ifindex,
+            classid,
+            libc::RTM_NEWTCLASS,
+            NLM_F_CREATE,
+            &payload,
+        );
+    }
+
+    /// Adds a queue of so many bytes under a class, or changes how many the one that is there takes.
+    pub fn leaf(&mut self, ifindex: u32, classid: u32, limit_bytes: u32) {
+        let message = Message::raw(0, 0)
+            .tc(ifindex, 0, classid)
+            .attr_str(TCA_KIND, "bfifo")
+            .attr_u32(TCA_OPTIONS, limit_bytes);
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        let payload = &message.bytes[wire::HEADER..];
+        self.message(ifindex, classid, libc::RTM_NEWQDISC, flags, payload);
+    }
+
+    /// Adds the end of a class, and of what waits in it.
+    pub fn remove(&mut self, ifindex: u32, classid: u32) {
+        let message = Message::raw(0, 0).tc(ifindex, classid, 0);
+        let payload = &message.bytes[wire::HEADER..];
+        self.message(ifindex, classid, libc::RTM_DELTCLASS, 0, payload);
     }
 
     /// How many changes wait.
     pub fn len(&self) -> usize {
-        self.classes.len()
+        self.changes.len()
     }
 
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
-        self.classes.is_empty()
+        self.changes.is_empty()
     }
 
     /// Makes the changes and empties the batch; returns how many the kernel accepted. What it refused
@@ -212,11 +264,11 @@ impl ClassBatch {
     pub fn send(&mut self, socket: &mut ClassSocket) -> io::Result<usize> {
         self.failures.clear();
         let result = self.send_all(socket);
-        let sent = self.classes.len();
+        let sent = self.changes.len();
         self.bytes.clear();
-        self.classes.clear();
+        self.changes.clear();
         result
-            .map(|()| sent - self.failures.len())
+            .map(|()| sent.saturating_sub(self.failures.len()))
             .map_err(io::Error::from)
     }
 
@@ -227,12 +279,11 @@ impl ClassBatch {
 
     fn send_all(&mut self, socket: &mut ClassSocket) -> nix::Result<()> {
         let fd = socket.socket.as_raw_fd();
-        for (bytes, classes) in self
-            .bytes
-            .chunks(TOGETHER * MESSAGE)
-            .zip(self.classes.chunks(TOGETHER))
-        {
-            send(fd, bytes, MsgFlags::empty())?;
+        let mut start = 0;
+        for changes in self.changes.chunks(TOGETHER) {
+            let end = changes.last().map_or(start, |change| change.end);
+            send(fd, &self.bytes[start..end], MsgFlags::empty())?;
+            start = end;
             // All is done once the call returns: what was refused lies in the receive buffer.
             loop {
                 match recv(fd, &mut socket.errors, MsgFlags::MSG_DONTWAIT) {
@@ -245,10 +296,10 @@ impl ClassBatch {
                             .filter_map(|message| {
                                 let (errno, _) = netlink::refusal(&message)?;
                                 let at = (message.sequence as usize).checked_sub(1)?;
-                                let &(ifindex, classid) = classes.get(at)?;
+                                let change = changes.get(at)?;
                                 Some(ClassFailure {
-                                    ifindex,
-                                    classid,
+                                    ifindex: change.ifindex,
+                                    classid: change.classid,
                                     errno,
                                 })
                             });
@@ -281,10 +332,16 @@ pub struct EndpointHtb {
     pub link_bytes_per_s: u64,
     /// Largest frame, Ethernet header included (MTU + 14): the burst of every class.
     pub frame_bytes: u32,
-    /// Packets that a flow can have waiting.
-    pub leaf_packets: u32,
 }
 
+/// Frames that a flow may have waiting however low its rate is: as many as small socket buffers hold (8 KiB are 7), so
+/// that their senders wait and are not dropped.
+pub const LEAF_FRAMES: u32 = 10;
+/// The same of the short flows together: some first windows of TCP.
+const SHORT_LEAF_FRAMES: u32 = 64;
+
+/// Segments of the longest super-packet, of 64 KiB.
+const LONGEST: u32 = 45;
 /// Longest wait for a super-packet of another flow and the packet before it, at the link's rate.
 const SUPER_PACKET_US: u64 = 333;
 
@@ -296,9 +353,13 @@ impl EndpointHtb {
     /// fairness of local flows): without a limit 0.73 to 0.93, 11 to 14 packets, 0.76 to 0.85; 3 segments
     /// 0.96, 7.7, 0.996; 2 segments 0.98, 6.7, 0.999; 1 segment, which this gives there, 0.98, 4.8, 1.000.
     /// The victim's share with 2 segments and with 1, medians of 3 beside other load: 0.43, 0.46.
-    pub fn super_packet_segments(&self) -> u32 {
+    ///
+    /// `bytes_per_s`: what the limited flows of the device have together, which is what the port behind it leaves
+    /// them, however fast the device is.
+    pub fn super_packet_segments(&self, bytes_per_s: u64) -> u32 {
         let frame = u64::from(self.frame_bytes.max(1));
-        let packets = self.link_bytes_per_s * SUPER_PACKET_US / 1_000_000 / frame;
+        let bytes_per_s = bytes_per_s.min(self.link_bytes_per_s);
+        let packets = bytes_per_s * SUPER_PACKET_US / 1_000_000 / frame;
         u32::try_from(packets.saturating_sub(1).max(1)).unwrap_or(u32::MAX)
     }
 
@@ -306,13 +367,27 @@ impl EndpointHtb {
 
     /// Installs the layout, without flows, in place of the device's root qdisc.
     pub fn install(&self, nl: &Netlink) -> Result<()> {
+        nl.replace_htb_root(self.ifindex, ENDPOINT_MAJOR, 0)?;
+        let top = HtbRate::fixed(self.link_bytes_per_s, self.frame_bytes);
+        nl.htb_class(self.ifindex, Self::TOP, classid(ENDPOINT_MAJOR, 0), &top)
+    }
+
+    /// Installs a layout that stands for a link of its rate: what is in no class waits in a queue of so many packets.
+    pub fn install_link(&self, nl: &Netlink, leaf_packets: u32) -> Result<()> {
         let default = classid(ENDPOINT_MAJOR, DEFAULT_MINOR);
         let link = self.link_bytes_per_s;
         nl.replace_htb_root(self.ifindex, ENDPOINT_MAJOR, DEFAULT_MINOR)?;
         let top = HtbRate::fixed(link, self.frame_bytes);
         nl.htb_class(self.ifindex, Self::TOP, classid(ENDPOINT_MAJOR, 0), &top)?;
         nl.htb_class(self.ifindex, default, Self::TOP, &self.flow_rate(link))?;
-        nl.pfifo_leaf(self.ifindex, default, 0, self.leaf_packets)
+        nl.pfifo_leaf(self.ifindex, default, 0, leaf_packets)
+    }
+
+    /// Whether the HTB that is there is one of [`EndpointHtb::install_link`].
+    pub fn is_link(&self, nl: &Netlink) -> Result<bool> {
+        let default = classid(ENDPOINT_MAJOR, DEFAULT_MINOR);
+        let classes = nl.class_stats(self.ifindex)?;
+        Ok(classes.iter().any(|class| class.classid == default))
     }
 
     /// Takes the layout away; the device gets its default qdisc back.
@@ -325,22 +400,48 @@ impl EndpointHtb {
         classid(ENDPOINT_MAJOR, minor)
     }
 
-    /// Makes a flow's class ([`FIRST_FLOW_MINOR`] and up) with its queue.
+    /// What may wait in a flow's class, bytes: what it sends in [`pacing::QUEUE_NS`], and no less than a few
+    /// frames, or two super-packets of so many segments. Each of its packets waits as long as the queue is, and a
+    /// socket with a buffer of no more waits before anything is dropped; 100 packets were 86 ms at 10 Mbit/s.
+    pub fn leaf_bytes(&self, minor: u16, bytes_per_s: u64, segments: u32) -> u32 {
+        let frames = if minor < FIRST_FLOW_MINOR {
+            SHORT_LEAF_FRAMES
+        } else {
+            LEAF_FRAMES.max(2 * segments.min(LONGEST))
+        };
+        let of_rate = u32::try_from(pacing::queue_bytes(bytes_per_s)).unwrap_or(u32::MAX);
+        of_rate.max(frames * self.frame_bytes)
+    }
+
+    /// Adds a flow's class ([`FIRST_FLOW_MINOR`] and up) with its queue to a batch.
+    pub fn make_flow(&self, batch: &mut ClassBatch, minor: u16, bytes_per_s: u64, leaf_bytes: u32) {
+        let class = Self::flow_classid(minor);
+        batch.make(self.ifindex, class, Self::TOP, &self.flow_rate(bytes_per_s));
+        batch.leaf(self.ifindex, class, leaf_bytes);
+    }
+
+    /// Makes a flow's class with its queue, alone.
     pub fn add_flow_class(&self, nl: &Netlink, minor: u16, bytes_per_s: u64) -> Result<()> {
         let class = Self::flow_classid(minor);
         nl.htb_class(self.ifindex, class, Self::TOP, &self.flow_rate(bytes_per_s))?;
-        nl.pfifo_leaf(self.ifindex, class, 0, self.leaf_packets)
+        let leaf_bytes = self.leaf_bytes(minor, bytes_per_s, 1);
+        nl.fifo_leaf("bfifo", self.ifindex, class, 0, leaf_bytes)
+    }
+
+    /// Adds the end of a flow's class to a batch, with what waits in it.
+    pub fn remove_flow(&self, batch: &mut ClassBatch, minor: u16) {
+        batch.remove(self.ifindex, Self::flow_classid(minor));
+    }
+
+    /// Adds the change of a flow's queue to a batch.
+    pub fn set_flow_leaf(&self, batch: &mut ClassBatch, minor: u16, leaf_bytes: u32) {
+        batch.leaf(self.ifindex, Self::flow_classid(minor), leaf_bytes);
     }
 
     /// Adds the change of a flow's rate to a batch.
     pub fn set_flow_rate(&self, batch: &mut ClassBatch, minor: u16, bytes_per_s: u64) {
         let class = Self::flow_classid(minor);
         batch.push(self.ifindex, class, Self::TOP, &self.flow_rate(bytes_per_s));
-    }
-
-    /// Takes a flow's class away, with what waits in it. Its packets go to the default class then.
-    pub fn remove_flow_class(&self, nl: &Netlink, minor: u16) -> Result<()> {
-        nl.delete_class(self.ifindex, Self::flow_classid(minor))
     }
 
     fn flow_rate(&self, bytes_per_s: u64) -> HtbRate {

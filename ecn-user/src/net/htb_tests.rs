@@ -56,9 +56,8 @@ impl Pair {
             ifindex: link.index,
             link_bytes_per_s: LINK,
             frame_bytes: FRAME,
-            leaf_packets: 100,
         };
-        htb.install(&nl).expect("install");
+        htb.install_link(&nl, 100).expect("install");
         Self {
             source,
             _sink: sink,
@@ -252,7 +251,8 @@ fn refused_changes_are_told_one_by_one() {
     assert!(batch.is_empty());
     assert_eq!(pair.class(FLOW).ceil_bytes_per_s, 125_998);
 
-    pair.htb.remove_flow_class(&pair.nl, FLOW).expect("remove");
+    pair.htb.remove_flow(&mut batch, FLOW);
+    assert_eq!(batch.send(&mut socket).expect("send"), 1);
     pair.htb.set_flow_rate(&mut batch, FLOW, 125_000);
     assert_eq!(batch.send(&mut socket).expect("send"), 0);
     assert_eq!(batch.failures().len(), 1);
@@ -267,6 +267,53 @@ fn refused_changes_are_told_one_by_one() {
     pair.htb
         .uninstall(&pair.nl)
         .expect("nothing left to uninstall");
+}
+
+/// What is in no class passes by, ahead of classes that are full, and is not held to the link rate.
+#[test]
+fn what_is_not_limited_passes_by() {
+    require_root!();
+    let pair = Pair::new();
+    pair.htb.install(&pair.nl).expect("install");
+    assert!(!pair.htb.is_link(&pair.nl).expect("classes"));
+    let mut socket = ClassSocket::open(&pair.source).expect("socket");
+    let mut batch = ClassBatch::new();
+    let leaf = pair.htb.leaf_bytes(FLOW, 125_000, 1);
+    assert_eq!(leaf, LEAF_FRAMES * FRAME);
+    pair.htb.make_flow(&mut batch, FLOW, 125_000, leaf);
+    assert_eq!(batch.send(&mut socket).expect("send"), 2);
+    let root = || {
+        let found = pair.nl.root_qdisc(pair.htb.ifindex).expect("qdisc");
+        found.expect("a root")
+    };
+    // One class of 1 Mbit/s, and one that is not there.
+    pair.with_senders(&[FLOW, FLOW + 1], || {
+        let (start, before) = (Instant::now(), root().bytes);
+        let passed = || (root().bytes - before) as f64 / start.elapsed().as_secs_f64();
+        while start.elapsed() < Duration::from_secs(10) && passed() < 1.5 * LINK as f64 {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        assert!(passed() > 1.2 * LINK as f64, "{}", passed());
+        let class = pair.class(FLOW);
+        assert!(
+            class.backlog_bytes > 0 && class.backlog_bytes <= leaf,
+            "{class:?}"
+        );
+        // Twice the time in which that leaves.
+        let slow = (class.bytes as f64) < 2.0 * 125_000.0 * start.elapsed().as_secs_f64() + 1e5;
+        assert!(slow, "{class:?}");
+    });
+    // A queue can be made longer while it is full, and a class goes with what waits.
+    pair.htb.set_flow_leaf(&mut batch, FLOW, 2 * leaf);
+    pair.htb.remove_flow(&mut batch, FLOW);
+    assert_eq!(batch.send(&mut socket).expect("send"), 2);
+    assert!(
+        pair.nl
+            .class_stats(pair.htb.ifindex)
+            .expect("classes")
+            .len()
+            == 1
+    );
 }
 
 #[test]
@@ -326,9 +373,14 @@ fn super_packets_are_as_long_as_the_link_is_fast() {
             ifindex: 1,
             link_bytes_per_s,
             frame_bytes,
-            leaf_packets: 100,
         };
-        layout.super_packet_segments()
+        let segments = layout.super_packet_segments(u64::MAX);
+        assert_eq!(
+            layout.super_packet_segments(12_500_000),
+            1,
+            "what limited flows have decides"
+        );
+        segments
     };
     assert_eq!(segments(125_000, 1514), 1); // 1 Mbit/s
     assert_eq!(segments(12_500_000, 2068), 1);

@@ -319,11 +319,29 @@ impl Netlink {
         })
     }
 
-    /// Limits the segments of super-packets that are sent through a device.
+    /// Limits the segments of super-packets that are sent through a device. Sockets that are connected have kept what
+    /// was in force when they looked for their route: they look again, because the device says that it has changed,
+    /// which it does of an alias, even of the one that it has.
     pub fn set_gso_max_segs(&self, index: u32, segments: u32) -> Result<()> {
+        let get = Message::request(libc::RTM_GETLINK, 0)
+            .ifinfo(index, 0, 0)
+            .attr_u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        let mut alias = Vec::new();
+        self.exchange(
+            vec![get],
+            |_| format!("find interface {index}"),
+            |_, payload| {
+                let found = wire::attributes_after(payload, IFINFOMSG)
+                    .find(|(kind, _)| *kind == libc::IFLA_IFALIAS);
+                if let Some((_, value)) = found {
+                    alias = text(value).into_bytes();
+                }
+            },
+        )?;
         let message = Message::request(libc::RTM_SETLINK, 0)
             .ifinfo(index, 0, 0)
-            .attr_u32(IFLA_GSO_MAX_SEGS, segments);
+            .attr_u32(IFLA_GSO_MAX_SEGS, segments)
+            .attr(libc::IFLA_IFALIAS, &alias);
         self.request(message, || {
             format!("limit the super-packets of interface {index} to {segments} segments")
         })

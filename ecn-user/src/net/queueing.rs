@@ -18,6 +18,9 @@ const TCA_STATS_QUEUE: u16 = 3;
 const TCA_STATS_APP: u16 = 4;
 const TCA_STATS_PKT64: u16 = 8;
 const TCA_HTB_INIT: u16 = 2;
+const TCA_HTB_DIRECT_QLEN: u16 = 5;
+/// What passes by an HTB's classes may wait for the device: the kernel's own default.
+const DIRECT_PACKETS: u32 = 1_000;
 const TCA_FQ_PLIMIT: u16 = 1;
 const TCA_FQ_FLOW_PLIMIT: u16 = 2;
 
@@ -163,7 +166,7 @@ impl Netlink {
     }
 
     /// Puts an HTB at the root of a device, instead of what was there. What no class is named for
-    /// goes to the class `handle_major:default_minor`.
+    /// goes to the class `handle_major:default_minor`; with 0 it passes by all classes, ahead of them.
     pub fn replace_htb_root(
         &self,
         ifindex: u32,
@@ -178,7 +181,11 @@ impl Netlink {
         let message = Message::request(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL)
             .tc(ifindex, u32::from(handle_major) << 16, ROOT)
             .attr_str(TCA_KIND, "htb")
-            .nest_raw(TCA_OPTIONS, |options| options.attr(TCA_HTB_INIT, &glob));
+            .nest_raw(TCA_OPTIONS, |options| {
+                // Otherwise as many as the device's txqueuelen, which may be 0.
+                let options = options.attr_u32(TCA_HTB_DIRECT_QLEN, DIRECT_PACKETS);
+                options.attr(TCA_HTB_INIT, &glob)
+            });
         self.request(message, || format!("add an HTB to interface {ifindex}"))
     }
 

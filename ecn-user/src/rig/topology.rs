@@ -523,9 +523,8 @@ impl Rig {
                 ifindex: index,
                 link_bytes_per_s: self.topology.link_rate_bytes_per_s,
                 frame_bytes: self.topology.frame_bytes(),
-                leaf_packets: self.topology.leaf_limit,
             };
-            htb.install(&nl)?;
+            htb.install_link(&nl, self.topology.leaf_limit)?;
         }
         nl.set_up(index)?;
         nl.add_address(index, host.ipv4.into(), 16)?;

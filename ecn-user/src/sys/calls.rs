@@ -102,6 +102,75 @@ pub(crate) fn clear_map_value(
     map_element(BPF_MAP_UPDATE_ELEM, map, index, value.as_mut_ptr())
 }
 
+/// The part of `union bpf_attr` for operations on many elements of a map.
+#[repr(C)]
+struct Batch {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+/// Where [`map_batch`] goes on in a hash.
+#[derive(Debug, Default)]
+pub(crate) struct Cursor(Option<u32>);
+
+/// Reads on in a hash, entries of a bucket together: as many as fit into `keys` and `values`, which are multiples of the
+/// map's sizes (callers have compared them). Each value is copied under its spin lock. Returns how many there are, and
+/// whether these were the last; then the cursor is back at the beginning.
+pub(crate) fn map_batch(
+    map: BorrowedFd<'_>,
+    cursor: &mut Cursor,
+    keys: &mut [u8],
+    key_size: usize,
+    values: &mut [u8],
+    value_size: usize,
+) -> nix::Result<(usize, bool)> {
+    const BPF_MAP_LOOKUP_BATCH: libc::c_int = 24;
+    const BPF_F_LOCK: u64 = 4;
+    let places = (keys.len() / key_size.max(1)).min(values.len() / value_size.max(1));
+    let start = cursor.0.unwrap_or(0);
+    let mut next = 0u32;
+    let mut attr = Batch {
+        in_batch: match cursor.0 {
+            Some(_) => (&raw const start) as u64,
+            None => 0,
+        },
+        out_batch: (&raw mut next) as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count: places as u32,
+        map_fd: map.as_raw_fd() as u32,
+        elem_flags: BPF_F_LOCK,
+        flags: 0,
+    };
+    // SAFETY: the descriptor is open for the length of the borrow; the slices have room for as many keys and values as
+    // `count` says, by the contract of this function's callers; all outlive the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_MAP_LOOKUP_BATCH,
+            &raw mut attr,
+            size_of::<Batch>() as libc::c_uint,
+        )
+    };
+    match Errno::result(done) {
+        Ok(_) => {
+            cursor.0 = Some(next);
+            Ok((attr.count as usize, false))
+        }
+        Err(Errno::ENOENT) => {
+            cursor.0 = None;
+            Ok((attr.count as usize, true))
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Lets the kernel kill the command's process when the *thread* that starts it ends.
 ///
 /// The kernel ties this to the thread, not to the process: start the command from a thread that

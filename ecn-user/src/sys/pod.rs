@@ -28,6 +28,7 @@ pod!(
     abi::LockedReceiver,
     abi::Near,
     abi::Offsets,
+    abi::Siblings,
     flow::Key,
     marking::Policy,
 );
@@ -71,6 +72,14 @@ unsafe impl Plain for shares::Output {}
 unsafe impl Plain for shares::Source {}
 // SAFETY: as above.
 unsafe impl Plain for abi::PortReset {}
+// SAFETY: as above.
+unsafe impl Plain for abi::FlowChange {}
+// SAFETY: as above.
+unsafe impl Plain for flow::Key {}
+// SAFETY: as above.
+unsafe impl Plain for abi::LockedFlow {}
+// SAFETY: as above.
+unsafe impl Plain for abi::LockedReceiver {}
 // SAFETY: as above.
 unsafe impl Plain for marking::Port {}
 // SAFETY: as above.

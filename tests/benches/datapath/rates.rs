@@ -33,7 +33,6 @@ pub fn htb() -> Vec<Rate> {
         ifindex: host.ifindex,
         link_bytes_per_s: LINK,
         frame_bytes: FRAME,
-        leaf_packets: 100,
     };
     device.install(&host.nl).expect("HTB");
     for flow in 0..256 {

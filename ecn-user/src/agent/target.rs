@@ -1,0 +1,426 @@
+//! A device whose flows are limited: its root qdisc, the classes of its limited flows, and when they go again.
+//!
+//! Where nothing is marked there is nothing: the root qdisc comes with the first flow that is limited, and goes
+//! [`LINGER`] after the last one was. A flow's class comes with its first decrease, and goes when the flow has been at
+//! full rate for [`FREE`], is silent, or has ended.
+
+use std::{collections::BTreeMap, io, time::Duration};
+
+use ecn_core::{
+    abi,
+    flow::{self, Flow, Key},
+};
+
+use super::root::{self, FQ_MAJOR, Root, Whose};
+use crate::{
+    config::Enforcement,
+    datapath::Maps,
+    net::{
+        self, NetNs, Netlink,
+        htb::{ClassBatch, ClassSocket, EndpointHtb},
+    },
+};
+
+/// How long a root qdisc of ours stays when nothing is limited any more: taking it away and putting it back costs the
+/// packets of a millisecond.
+const LINGER: Duration = Duration::from_secs(10);
+/// How long a flow is at full rate before its class goes.
+const FREE: Duration = Duration::from_secs(1);
+/// A flow that is silent for so long begins anew ([`flow::IDLE_NS`]); by then its class is not in use.
+const SILENT_NS: u64 = flow::IDLE_NS + 100_000_000;
+/// Flows that are looked at in one [`Target::review`].
+const AT_ONCE: usize = 2048;
+/// A flow's queue follows its rate in such steps.
+const LEAF_STEP: u64 = 2;
+/// After a refusal of the root qdisc, the next try.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// A flow that is limited, or was a moment ago.
+#[derive(Clone, Copy, Debug)]
+struct Limited {
+    key: Key,
+    rate_bytes_per_s: u64,
+    /// The rate that its queue is sized for.
+    leaf_rate: u64,
+    /// Since when it has been at full rate.
+    free_since_ns: Option<u64>,
+    /// Its class is not used any more, and goes at the next review.
+    closing: bool,
+}
+
+/// A device.
+pub struct Target {
+    /// For people.
+    name: String,
+    layout: EndpointHtb,
+    enforcement: Enforcement,
+    nl: Netlink,
+    socket: ClassSocket,
+    whose: Whose,
+    /// Segments of a super-packet at most before we came, and now if that is less.
+    segments_before: Option<u32>,
+    segments: Option<u32>,
+    limited: BTreeMap<u32, Limited>,
+    /// The last class that was looked at.
+    cursor: u32,
+    /// When something was limited last.
+    used_ns: u64,
+    /// Before that, the root qdisc is not tried again.
+    refused_until_ns: u64,
+}
+
+/// What a review found.
+#[derive(Debug, Default)]
+pub struct Review {
+    /// Classes whose flows are gone: free for others.
+    pub freed: Vec<u32>,
+    /// Flows of connections that have ended, and have no class any more.
+    pub ended: Vec<(Key, Flow)>,
+}
+
+impl Target {
+    /// A device on which nothing is limited yet.
+    ///
+    /// # Errors
+    ///
+    /// No sockets.
+    pub(super) fn open(
+        ns: &NetNs,
+        name: String,
+        layout: EndpointHtb,
+        enforcement: Enforcement,
+        whose: Whose,
+        segments_before: Option<u32>,
+        now_ns: u64,
+    ) -> net::Result<Self> {
+        Ok(Self {
+            name,
+            layout,
+            enforcement,
+            nl: Netlink::open(ns)?,
+            socket: ClassSocket::open(ns)?,
+            whose,
+            segments_before,
+            segments: None,
+            limited: BTreeMap::new(),
+            cursor: 0,
+            used_ns: now_ns,
+            refused_until_ns: 0,
+        })
+    }
+
+    /// The layout of its queueing discipline.
+    pub(super) fn layout(&self) -> &EndpointHtb {
+        &self.layout
+    }
+
+    /// Whether its root qdisc is ours, and there.
+    pub(super) fn is_installed(&self) -> bool {
+        self.whose == Whose::Ours
+    }
+
+    /// Whether this root qdisc is the one that is to be there; `base`: without us.
+    pub(super) fn expects(&self, root: &Root, base: &Root) -> bool {
+        match (self.whose, self.enforcement) {
+            (Whose::Ours, Enforcement::Htb) => *root == Root::Htb,
+            (Whose::Ours, Enforcement::Edt) => root.major() == FQ_MAJOR,
+            _ => root == base,
+        }
+    }
+
+    /// Whether it knows the class.
+    pub(super) fn has(&self, class: u32) -> bool {
+        self.limited.contains_key(&class)
+    }
+
+    /// What is needed for any limit to be in force: the root qdisc and short super-packets. False: it cannot be had
+    /// now.
+    fn prepare(&mut self, now_ns: u64) -> bool {
+        self.used_ns = now_ns;
+        if self.whose != Whose::Later {
+            return true;
+        }
+        if now_ns < self.refused_until_ns {
+            return false;
+        }
+        let index = self.layout.ifindex;
+        let installed = match self.enforcement {
+            Enforcement::Htb => self.layout.install(&self.nl),
+            Enforcement::Edt => root::install_fq(&self.nl, index),
+            _ => Ok(()),
+        };
+        match installed {
+            Ok(()) => {
+                self.whose = Whose::Ours;
+                tracing::debug!("endpoint {}: flows are limited from now on", self.name);
+                true
+            }
+            Err(error) => {
+                self.refused_until_ns = now_ns + PATIENCE_NS;
+                tracing::debug!("endpoint {}: {error}", self.name);
+                false
+            }
+        }
+    }
+
+    /// Keeps super-packets short, by what the limited flows have together.
+    fn limit_super_packets(&mut self) {
+        let Some(before) = self.segments_before else {
+            return;
+        };
+        let rates = self.limited.values().map(|flow| flow.rate_bytes_per_s);
+        let most = if self.limited.is_empty() {
+            before
+        } else {
+            self.layout.super_packet_segments(rates.sum()).min(before)
+        };
+        let now = self.segments.unwrap_or(before);
+        // Small changes are not worth it: every connection looks for its route again.
+        if most == now || most != before && now != before && most * 2 > now && most < now * 2 {
+            return;
+        }
+        match self.nl.set_gso_max_segs(self.layout.ifindex, most) {
+            Ok(()) => self.segments = Some(most).filter(|most| *most != before),
+            // Old kernels: it works, with longer bursts.
+            Err(error) => {
+                tracing::warn!("{error}");
+                self.segments_before = None;
+            }
+        }
+    }
+
+    /// Adds what a new rate needs to a batch: a class where there is none, its rate, its queue. True: it is new.
+    fn set(&mut self, batch: &mut ClassBatch, class: u32, key: Key, rate: u64) -> bool {
+        let minor = class as u16;
+        let leaf = self
+            .layout
+            .leaf_bytes(minor, rate, self.segments.unwrap_or(1));
+        let by_class = self.enforcement == Enforcement::Htb;
+        if let Some(flow) = self.limited.get_mut(&class) {
+            flow.rate_bytes_per_s = rate;
+            flow.free_since_ns = None;
+            if by_class {
+                self.layout.set_flow_rate(batch, minor, rate);
+                let steps = |a: u64, b: u64| a >= b.saturating_mul(LEAF_STEP);
+                if steps(rate, flow.leaf_rate) || steps(flow.leaf_rate, rate) {
+                    flow.leaf_rate = rate;
+                    self.layout.set_flow_leaf(batch, minor, leaf);
+                }
+            }
+            return std::mem::replace(&mut flow.closing, false);
+        }
+        if by_class {
+            self.layout.make_flow(batch, minor, rate, leaf);
+        }
+        let flow = Limited {
+            key,
+            rate_bytes_per_s: rate,
+            leaf_rate: rate,
+            free_since_ns: None,
+            closing: false,
+        };
+        self.limited.insert(class, flow);
+        true
+    }
+
+    /// Brings rates of flows into force, each with its class, key, and what [`abi::in_force`] says of it if its
+    /// decrease waits for that. Returns how many changes the kernel made, and the flows that it refused.
+    ///
+    /// # Errors
+    ///
+    /// The kernel took nothing.
+    pub(super) fn enforce(
+        &mut self,
+        maps: &mut Maps,
+        batch: &mut ClassBatch,
+        rates: &[abi::RateEvent],
+        now_ns: u64,
+    ) -> io::Result<(usize, Vec<(Key, u32)>)> {
+        if !self.prepare(now_ns) {
+            return Ok((0, Vec::new()));
+        }
+        let fresh: Vec<bool> = rates
+            .iter()
+            .map(|event| self.set(batch, event.class, event.key, event.rate_bytes_per_s))
+            .collect();
+        let is_new = fresh.contains(&true);
+        let mut changed = 0;
+        if self.enforcement == Enforcement::Htb {
+            changed = batch.send(&mut self.socket)?;
+        }
+        let mut refused = Vec::new();
+        for failure in batch.failures() {
+            tracing::debug!("{failure}");
+            let class = failure.classid & 0xffff;
+            let Some(flow) = self.limited.remove(&class) else {
+                continue;
+            };
+            // One that was there has gone with its root: the next decrease makes it anew.
+            let _ = maps.clear_in_force(class);
+            let of = |event: &abi::RateEvent| event.class == class;
+            if rates.iter().position(of).is_some_and(|at| fresh[at]) {
+                refused.push((flow.key, class));
+            }
+        }
+        for (event, fresh) in rates.iter().zip(fresh) {
+            let said = (fresh || event.pending != 0) && self.enforcement != Enforcement::Pacing;
+            if said
+                && self.limited.contains_key(&event.class)
+                && let Err(error) = maps.set_in_force(event.class, event.decrease)
+            {
+                tracing::error!("{error}");
+            }
+        }
+        if is_new {
+            self.limit_super_packets();
+        }
+        Ok((changed, refused))
+    }
+
+    /// Looks after flows that are limited: those that are no more give their classes back, and with the last one the
+    /// root qdisc goes. `pinned`: whether people hold it at a rate.
+    ///
+    /// # Errors
+    ///
+    /// The kernel took nothing.
+    pub(super) fn review(
+        &mut self,
+        maps: &mut Maps,
+        batch: &mut ClassBatch,
+        pinned: impl Fn(u32) -> bool,
+        now_ns: u64,
+    ) -> io::Result<Review> {
+        let mut review = Review::default();
+        if self.limited.is_empty() {
+            self.rest(now_ns);
+            return Ok(review);
+        }
+        self.used_ns = now_ns;
+        let after = self.limited.range(self.cursor + 1..);
+        let classes: Vec<u32> = after.map(|(class, _)| *class).take(AT_ONCE).collect();
+        self.cursor = match classes.last() {
+            Some(last) if classes.len() == AT_ONCE => *last,
+            _ => 0,
+        };
+        let link = self.layout.link_bytes_per_s;
+        let mut removed = Vec::new();
+        for class in classes {
+            let Some(limited) = self.limited.get_mut(&class) else {
+                continue;
+            };
+            let short = class < abi::FIRST_CLASS;
+            let flow = maps.flow(&limited.key);
+            let flow = flow.filter(|flow| short || flow.class == class);
+            if limited.closing {
+                if self.enforcement == Enforcement::Htb {
+                    self.layout.remove_flow(batch, class as u16);
+                }
+                removed.push((class, limited.key, flow));
+                continue;
+            }
+            let over = match &flow {
+                None => true,
+                Some(_) if pinned(class) => false,
+                Some(flow) => {
+                    let last = if short {
+                        flow.last_echo_ns
+                    } else {
+                        flow.last_sent_ns
+                    };
+                    if flow.is_limited(link) {
+                        limited.free_since_ns = None;
+                    } else if limited.free_since_ns.is_none() {
+                        limited.free_since_ns = Some(now_ns);
+                    }
+                    let free = FREE.as_nanos() as u64;
+                    let is_free = |since| now_ns.saturating_sub(since) >= free;
+                    flow.ended != 0
+                        || now_ns.saturating_sub(last) > SILENT_NS
+                        || limited.free_since_ns.is_some_and(is_free)
+                }
+            };
+            if over {
+                limited.closing = true;
+                let _ = maps.clear_in_force(class);
+            }
+        }
+        if !batch.is_empty() {
+            batch.send(&mut self.socket)?;
+        }
+        for (class, key, flow) in removed {
+            self.limited.remove(&class);
+            if class < abi::FIRST_CLASS {
+                maps.reset_short(u32::from(key.endpoint));
+                continue;
+            }
+            match flow {
+                None => review.freed.push(class),
+                Some(flow) if flow.ended != 0 => review.ended.push((key, flow)),
+                Some(_) => {}
+            }
+        }
+        self.limit_super_packets();
+        Ok(review)
+    }
+
+    /// Nothing is limited.
+    fn rest(&mut self, now_ns: u64) {
+        let since = now_ns.saturating_sub(self.used_ns);
+        if self.whose != Whose::Ours || since < LINGER.as_nanos() as u64 {
+            return;
+        }
+        match self.nl.delete_root_qdisc(self.layout.ifindex) {
+            Ok(()) => {
+                self.whose = Whose::Later;
+                tracing::debug!("endpoint {}: nothing is limited any more", self.name);
+            }
+            Err(error) => {
+                self.used_ns = now_ns;
+                tracing::debug!("endpoint {}: {error}", self.name);
+            }
+        }
+    }
+
+    /// Forgets what is limited, since its classes are gone with their root. Returns the numbers of those that were
+    /// ended or gone; the others' flows keep theirs.
+    pub(super) fn forget(&mut self, maps: &mut Maps) {
+        for (class, flow) in std::mem::take(&mut self.limited) {
+            let _ = maps.clear_in_force(class);
+            if class < abi::FIRST_CLASS {
+                maps.reset_short(u32::from(flow.key.endpoint));
+            }
+        }
+    }
+
+    /// Takes everything off the device, which is the one that it was.
+    pub(super) fn take_off(&mut self, maps: &mut Maps) {
+        let result = if self.whose == Whose::Ours {
+            self.nl.delete_root_qdisc(self.layout.ifindex)
+        } else {
+            Ok(())
+        };
+        if self.whose != Whose::Ours && self.enforcement == Enforcement::Htb {
+            let mut batch = ClassBatch::new();
+            for class in self.limited.keys() {
+                self.layout.remove_flow(&mut batch, *class as u16);
+            }
+            let _ = batch.send(&mut self.socket);
+        }
+        if let Err(error) = result {
+            // The device may be gone with its namespace.
+            tracing::debug!("{error}");
+        }
+        self.forget(maps);
+        self.limit_super_packets();
+    }
+
+    /// The rate of a class that is there.
+    pub(super) fn rate(&self, class: u32) -> Option<u64> {
+        self.limited.get(&class).map(|flow| flow.rate_bytes_per_s)
+    }
+
+    /// The flow of a class that is there.
+    pub(super) fn key(&self, class: u32) -> Option<Key> {
+        self.limited.get(&class).map(|flow| flow.key)
+    }
+}
