@@ -345,12 +345,12 @@ const _: () = {
     assert!(offset_of!(Policy, ln_m) == 56);
     assert!(offset_of!(Policy, m_less_1) == 64);
     assert!(offset_of!(Policy, packet_ns) == 72);
-    assert!(size_of::<State>() == 40 && align_of::<State>() == 8);
+    assert!(size_of::<State>() == 56 && align_of::<State>() == 8);
     assert!(offset_of!(State, ipd) == 0);
     assert!(offset_of!(State, round_end) == 8);
     assert!(offset_of!(State, round_packets) == 12);
     assert!(offset_of!(State, round_until_ns) == 16);
-    assert!(offset_of!(State, window_ns) == 24);
+    assert!(offset_of!(State, window_ns) == 32);
 };
 
 /// Fractional bits of the gains (m - 1, ln m) and of the relative increase of one step: m <= 16
@@ -486,9 +486,14 @@ const STEP_PACKETS: u64 = 80;
 /// [`Round::Fractional`]: what K grows by, packets that the flow sends in this time.
 const STEP_NS: u64 = 24_000_000;
 /// [`Round::Fractional`]: time in which a rate grows by e without marks.
-const RECOVERY_NS: u64 = 1_333_333_333;
+const RECOVERY_NS: u64 = 666_666_667;
 /// [`Round::Fractional`]: interval at which FIMD, AIMD with m = 2 and LIPD take the same steps.
 const REFERENCE_NS: u64 = 1_000_000;
+/// [`Round::Fractional`]: most that a train of marks lowers a rate by at once: a queue that grew while a machine stood
+/// still marks everybody until it is empty.
+const TRAIN: u64 = ONE / 16;
+/// [`Round::Fractional`]: time after which as much more is lowered, if the marks go on.
+const TRAIN_NS: u64 = 16_000_000;
 /// Packets and time of a window that shows overload where less than a quarter of the limit arrives.
 const OVERLOAD_FAR: (u64, u64) = (4, 1_000_000);
 /// The same where more arrives.
@@ -745,7 +750,7 @@ pub struct Reaction {
     pub ignored: u32,
 }
 
-/// What the sender keeps per flow. Part of an eBPF map value: integers only, no padding, 40 bytes.
+/// What the sender keeps per flow. Part of an eBPF map value: integers only, no padding, 56 bytes.
 ///
 /// All zero is a flow that has not reacted yet, at full rate ([`State::default`] and
 /// [`State::new`] differ only in writing that rate out).
@@ -760,12 +765,16 @@ pub struct State {
     pub round_packets: u32,
     /// Until when marks are ignored, with [`Round::Time`].
     pub round_until_ns: u64,
+    /// [`Round::Fractional`]: when the last echo came.
+    pub last_ns: u64,
     /// [`Round::Fractional`]: when the window began in which overload is looked for; 0: it has not.
     pub window_ns: u64,
     /// Packets acknowledged in this window, all of them marked.
     pub window_packets: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// Longest time without an echo in this window.
+    pub longest_ns: u32,
+    /// [`Round::Fractional`]: what marks may lower the rate by now, a part of it with [`FRAC`] fractional bits.
+    pub allowance: u64,
 }
 
 impl State {
@@ -777,9 +786,11 @@ impl State {
             round_end: 0,
             round_packets: 0,
             round_until_ns: 0,
+            last_ns: 0,
             window_ns: 0,
             window_packets: 0,
-            _pad: 0,
+            longest_ns: 0,
+            allowance: 0,
         }
     }
 
@@ -803,6 +814,8 @@ impl State {
         let packet_ns = policy.packet_ns.min((1 << 27) - 1) | 1;
         let ipd = self.ipd.clamp(ONE, IPD_LIMIT << FRAC);
         let interval_ns = mul_bits(ipd, packet_ns, FRAC) | 1;
+        let gap_ns = now_ns.wrapping_sub(self.last_ns).min(TRAIN_NS);
+        self.allowance = (self.allowance + gap_ns * (TRAIN / TRAIN_NS)).min(TRAIN);
         let delivered = self.overload(interval_ns, packets, ce, now_ns);
         let mut ipd = limit_after_overload(ipd, interval_ns, delivered, packet_ns);
         // u of the module's table, 10 fractional bits, within 1/64 and 64.
@@ -824,24 +837,36 @@ impl State {
         if ce != 0 && delivered == 0 {
             let packets = (STEP_PACKETS << 20) + (STEP_NS << 20) / interval_ns;
             let step = (1 << (FRAC + 20)) / packets * ce.min(1 << 10) as u64;
-            ipd += mul_bits(ipd, scaled(step, down), FRAC);
+            let step = scaled(step, down).min(self.allowance);
+            self.allowance -= step;
+            ipd += mul_bits(ipd, step, FRAC);
         }
         self.ipd = ipd.clamp(ONE, IPD_LIMIT << FRAC);
     }
 
     /// Time between the packets that arrive, where a window shows overload: every packet was marked, and
     /// fewer arrive than the limit allows. 0: it does not.
+    ///
+    /// The longest time without an echo is left out: a machine that stood still for a moment looks
+    /// like a slow network.
     #[inline(always)]
     fn overload(&mut self, interval_ns: u64, packets: u32, ce: u32, now_ns: u64) -> u64 {
+        let gap = now_ns.wrapping_sub(self.last_ns).min(u32::MAX as u64) as u32;
+        self.last_ns = now_ns;
         if self.window_ns == 0 || ce < packets {
             // What arrives with the first echo was sent before the window began.
             self.window_ns = now_ns;
             self.window_packets = 0;
+            self.longest_ns = 0;
             return 0;
         }
         self.window_packets = self.window_packets.wrapping_add(packets);
-        let count = self.window_packets as u64 | (self.window_packets == 0) as u64;
-        let elapsed = now_ns.wrapping_sub(self.window_ns);
+        self.longest_ns = self.longest_ns.max(gap);
+        let count = (self.window_packets.saturating_sub(packets)) as u64;
+        let count = count | (count == 0) as u64;
+        let elapsed = now_ns
+            .wrapping_sub(self.window_ns)
+            .saturating_sub(self.longest_ns as u64);
         let delivered = elapsed / count;
         // Three marks in a row come by chance, and a queue is emptied of its marks one by one: few packets are
         // enough only where far fewer arrive than the limit says.
@@ -852,6 +877,7 @@ impl State {
         }
         self.window_ns = now_ns;
         self.window_packets = 0;
+        self.longest_ns = 0;
         if delivered > interval_ns + interval_ns / 4 {
             delivered
         } else {
