@@ -6,7 +6,7 @@
 use crate::{ace, echo, flow, marking, response, shares, vqueue};
 
 /// Number of this agreement.
-pub const ABI: u32 = 3;
+pub const ABI: u32 = 4;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -174,13 +174,16 @@ pub const TRACE_PORTS: u32 = 2;
 /// [`Control::flags`]: measure the time from a mark to the new rate.
 pub const TRACE_LATENCY: u32 = 4;
 
+/// [`Control::flags`], from this bit on: IP protocol of echoes.
+pub const ECHO_PROTOCOL_AT: u32 = 24;
+
 /// One entry, written by the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
     /// [`ABI`].
     pub abi: u32,
-    /// [`BYPASS`], [`TRACE_PORTS`], [`TRACE_LATENCY`].
+    /// [`BYPASS`], [`TRACE_PORTS`], [`TRACE_LATENCY`], and [`ECHO_PROTOCOL_AT`].
     pub flags: u32,
     /// Limits hold until then (monotonic clock); moved on by the agent's heartbeat.
     pub valid_until_ns: u64,
@@ -650,11 +653,11 @@ const _: () = {
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
-    assert!(size_of::<Work>() == 104 && size_of::<Given>() == 48);
+    assert!(size_of::<Work>() == 112 && size_of::<Given>() == 56);
     assert!(size_of::<ace::Sender>() == 32);
     assert!(size_of::<ace::Receiver>() == 40);
-    assert!(size_of::<echo::Receiver>() == 88);
-    assert!(size_of::<LockedReceiver>() == 96);
+    assert!(size_of::<echo::Receiver>() == 96);
+    assert!(size_of::<LockedReceiver>() == 104);
     assert!(offset_of!(LockedFlow, flow) == 8);
     assert!(size_of::<LockedFlow>().is_multiple_of(8));
     assert!(size_of::<RateEvent>() == 80);

@@ -379,6 +379,8 @@ impl Sender {
             lost_echoes: 0,
             position,
             outstanding: departed.wrapping_sub(position),
+            room: 0,
+            _pad: 0,
         }
     }
 }

@@ -13,7 +13,7 @@
 //! is made of a clone of the data packet, whose transport checksum may still be left to a device:
 //! the two zeros lie where UDP and TCP have it, and are ignored.
 
-use crate::ace;
+use crate::{ace, packet};
 
 /// Version of the format.
 pub const VERSION: u8 = 1;
@@ -37,7 +37,56 @@ pub struct Echo {
     pub ce: u32,
     /// Running number of this echo, modulo 2^16.
     pub sequence: u16,
+    /// What bridges said of the way, in the ECN field of the echo itself.
+    pub room: Room,
 }
+
+/// Whether there is room on a flow's way for more.
+///
+/// A source cannot tell a free link from luck: marks have long gaps. The bridges know. An echo comes back
+/// through the same ports, since bridges make a tree, and has no use for its own ECN field. A receiver that was marked not long
+/// ago sends echoes with ECT(0), which asks; a port at which packets waited in the last 47 ms makes it CE; one at which
+/// none did makes ECT(0) ECT(1). So ECT(1) comes home if some bridge has seen the way, and none was busy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Room {
+    /// Nobody said, or it was not asked.
+    #[default]
+    Unknown = 0,
+    /// A port is busy.
+    Busy = 1,
+    /// No port is.
+    Free = 2,
+}
+
+impl Room {
+    /// From the ECN field of an echo.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(ecn: u8) -> Self {
+        match ecn {
+            packet::ECT_1 => Self::Free,
+            packet::CE => Self::Busy,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// ECN field of an echo that goes by a port with that of its way so far.
+    #[inline(always)]
+    #[must_use]
+    pub const fn at_port(ecn: u8, busy: bool) -> u8 {
+        match (ecn, busy) {
+            (packet::NOT_ECT | packet::CE, _) => ecn,
+            (_, true) => packet::CE,
+            (_, false) => packet::ECT_1,
+        }
+    }
+}
+
+/// So long after a mark, echoes ask whether there is room.
+pub const ASK_NS: u64 = 10_000_000_000;
+/// How often TCP's receiver asks, whose marks need no echoes.
+pub const ASK_EVERY_NS: u64 = 20_000_000;
 
 impl Echo {
     /// The echo as it goes into the packet.
@@ -69,6 +118,7 @@ impl Echo {
             packets: u32::from_be_bytes([b[8], b[9], b[10], b[11]]),
             ce: u32::from_be_bytes([b[12], b[13], b[14], b[15]]),
             sequence: u16::from_be_bytes([b[18], b[19]]),
+            room: Room::Unknown,
         })
     }
 }
@@ -134,6 +184,8 @@ pub struct Receiver {
     pub last_packet_ns: u64,
     /// Time when the last echo became due.
     pub last_echo_ns: u64,
+    /// Time of the last marked packet; 0: none came.
+    pub last_ce_ns: u64,
     /// Echoes made.
     pub echoes: u32,
     /// [`NEGOTIATED`], [`PLAIN`], [`PROBING`], [`FRESH`].
@@ -152,6 +204,7 @@ impl Receiver {
             bytes: 0,
             last_packet_ns: 0,
             last_echo_ns: 0,
+            last_ce_ns: 0,
             echoes: 0,
             flags: 0,
             ace: ace::Receiver::new(),
@@ -173,7 +226,22 @@ impl Receiver {
         self.last_packet_ns = now_ns;
         if ce {
             self.ce = self.ce.wrapping_add(n as u64);
+            self.last_ce_ns = now_ns;
         }
+    }
+
+    /// Whether an echo asks if there is room.
+    #[inline(always)]
+    #[must_use]
+    pub const fn asks(last_ce_ns: u64, now_ns: u64) -> bool {
+        last_ce_ns != 0 && now_ns.saturating_sub(last_ce_ns) < ASK_NS
+    }
+
+    /// Whether TCP's receiver is to ask now.
+    #[inline(always)]
+    #[must_use]
+    pub const fn asks_now(last_ce_ns: u64, last_echo_ns: u64, now_ns: u64) -> bool {
+        Self::asks(last_ce_ns, now_ns) && now_ns.wrapping_sub(last_echo_ns) >= ASK_EVERY_NS
     }
 
     /// The rest of [`Receiver::count`].
@@ -283,6 +351,7 @@ impl Receiver {
                 self.ce as u32
             },
             sequence: self.echoes as u16,
+            room: Room::Unknown,
         }
     }
 }
@@ -315,6 +384,10 @@ pub struct News {
     pub position: u32,
     /// Packets that left after that one.
     pub outstanding: u32,
+    /// A [`Room`].
+    pub room: u32,
+    /// Padding.
+    pub _pad: u32,
 }
 
 /// Echoes per window of the loss estimate, see [`Sender::position`].
@@ -421,6 +494,8 @@ impl Sender {
             lost_echoes: step as u32 - 1,
             position,
             outstanding,
+            room: echo.room as u32,
+            _pad: 0,
         })
     }
 
@@ -456,6 +531,7 @@ impl Sender {
         let mut news = News {
             position: self.position,
             outstanding,
+            room: echo.room as u32,
             ..News::default()
         };
         if fresh {

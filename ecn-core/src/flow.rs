@@ -179,7 +179,10 @@ impl Flow {
         self.echo.sequence = echo.sequence;
         let ce = echo.ce.wrapping_sub(self.echo.ce);
         self.echo.ce = echo.ce;
-        Ok(self.ace.take_echo(ce, sent, departed))
+        Ok(echo::News {
+            room: echo.room as u32,
+            ..self.ace.take_echo(ce, sent, departed)
+        })
     }
 
     /// Takes an accepted echo of a short flow: the short flows as one respond to it, [`Flow::of_short`].
@@ -227,6 +230,7 @@ impl Flow {
             received: news.position,
             outstanding: news.outstanding,
         };
+        self.response.hear_room(news.room, now_ns);
         let reaction = self.response.on_echo(policy, feedback, now_ns);
         self.acked_packets += (news.packets - news.late) as u64;
         self.marked_packets += news.ce as u64;

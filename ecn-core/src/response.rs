@@ -345,7 +345,7 @@ const _: () = {
     assert!(offset_of!(Policy, ln_m) == 56);
     assert!(offset_of!(Policy, m_less_1) == 64);
     assert!(offset_of!(Policy, packet_ns) == 72);
-    assert!(size_of::<State>() == 56 && align_of::<State>() == 8);
+    assert!(size_of::<State>() == 72 && align_of::<State>() == 8);
     assert!(offset_of!(State, ipd) == 0);
     assert!(offset_of!(State, round_end) == 8);
     assert!(offset_of!(State, round_packets) == 12);
@@ -483,6 +483,9 @@ impl Policy {
 
 /// [`Round::Fractional`]: K at low rates, packets.
 const STEP_PACKETS: u64 = 80;
+/// [`Round::Fractional`]: time between packets at which the increase for one is half of what the time alone would make it:
+/// of hundreds of flows each hears late of what all do together.
+const SLOW_NS: u64 = 24_000_000;
 /// [`Round::Fractional`]: what K grows by, packets that the flow sends in this time.
 const STEP_NS: u64 = 24_000_000;
 /// [`Round::Fractional`]: time in which a rate grows by e without marks.
@@ -494,10 +497,20 @@ const REFERENCE_NS: u64 = 1_000_000;
 const TRAIN: u64 = ONE / 16;
 /// [`Round::Fractional`]: time after which as much more is lowered, if the marks go on.
 const TRAIN_NS: u64 = 16_000_000;
+/// [`Round::Fractional`]: how much faster rates grow where there is room, as a power of two; at most [`ROOM_MOST`].
+const ROOM_SHIFT: u64 = 1;
+/// [`Round::Fractional`]: time after which they grow twice as fast again.
+const ROOM_DOUBLES_NS: u64 = 40_000_000;
+/// [`Round::Fractional`]: most that they grow faster, as a power of two.
+const ROOM_MOST: u64 = 5;
+/// [`Round::Fractional`]: most that one echo raises a rate by where there is room, unless it would without.
+const ROOM_STEP: u64 = ONE / 32;
+/// [`Round::Fractional`]: how long it holds that there is room.
+const ROOM_HOLDS_NS: u64 = 60_000_000;
 /// Packets and time of a window that shows overload where less than a quarter of the limit arrives.
-const OVERLOAD_FAR: (u64, u64) = (4, 1_000_000);
+const OVERLOAD_FAR: (u64, u64) = (3, 1_000_000);
 /// The same where more arrives.
-const OVERLOAD_NEAR: (u64, u64) = (10, 2_000_000);
+const OVERLOAD_NEAR: (u64, u64) = (8, 2_000_000);
 
 /// `step` times `factor` (20 fractional bits), at most 1/2, with [`FRAC`] fractional bits.
 #[inline(always)]
@@ -513,9 +526,10 @@ fn limit_after_overload(ipd: u64, interval_ns: u64, delivered_ns: u64, packet_ns
     if delivered_ns == 0 {
         return ipd;
     }
-    let delivered = ((delivered_ns.min(1 << 36) << 16) / packet_ns) << (FRAC - 16);
+    let mut delivered = ((delivered_ns.min(1 << 36) << 16) / packet_ns) << (FRAC - 16);
     let most = if delivered_ns >= 4 * interval_ns {
-        delivered / 2
+        delivered += delivered * 3 / 5;
+        delivered
     } else {
         ipd + ipd / 2
     };
@@ -750,7 +764,7 @@ pub struct Reaction {
     pub ignored: u32,
 }
 
-/// What the sender keeps per flow. Part of an eBPF map value: integers only, no padding, 56 bytes.
+/// What the sender keeps per flow. Part of an eBPF map value: integers only, no padding, 72 bytes.
 ///
 /// All zero is a flow that has not reacted yet, at full rate ([`State::default`] and
 /// [`State::new`] differ only in writing that rate out).
@@ -775,6 +789,10 @@ pub struct State {
     pub longest_ns: u32,
     /// [`Round::Fractional`]: what marks may lower the rate by now, a part of it with [`FRAC`] fractional bits.
     pub allowance: u64,
+    /// [`Round::Fractional`]: since when there is room.
+    pub room_since_ns: u64,
+    /// [`Round::Fractional`]: when an echo last said so; 0: another one said that there is none.
+    pub room_ns: u64,
 }
 
 impl State {
@@ -791,6 +809,8 @@ impl State {
             window_packets: 0,
             longest_ns: 0,
             allowance: 0,
+            room_since_ns: 0,
+            room_ns: 0,
         }
     }
 
@@ -831,8 +851,13 @@ impl State {
         }
         let unmarked = (packets - ce) as u64;
         if unmarked != 0 {
-            let step = interval_ns.min(RECOVERY_NS) * (ONE / RECOVERY_NS) * unmarked.min(1 << 10);
+            let slowed_ns = interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
+            let step = (slowed_ns * (ONE / RECOVERY_NS) * unmarked.min(1 << 10)).min(ONE);
+            let step = (step << self.room(now_ns)).min(step.max(ROOM_STEP));
             ipd -= mul_bits(ipd, scaled(step, up), FRAC);
+        }
+        if ce != 0 {
+            self.room_ns = 0;
         }
         if ce != 0 && delivered == 0 {
             let packets = (STEP_PACKETS << 20) + (STEP_NS << 20) / interval_ns;
@@ -842,6 +867,30 @@ impl State {
             ipd += mul_bits(ipd, step, FRAC);
         }
         self.ipd = ipd.clamp(ONE, IPD_LIMIT << FRAC);
+    }
+
+    /// Takes what an echo says of the way, a [`crate::echo::Room`] by number.
+    #[inline(always)]
+    pub fn hear_room(&mut self, room: u32, now_ns: u64) {
+        if room == crate::echo::Room::Free as u32 {
+            let long_ago = now_ns.wrapping_sub(self.room_ns) > ROOM_HOLDS_NS;
+            if self.room_ns == 0 || long_ago {
+                self.room_since_ns = now_ns;
+            }
+            self.room_ns = now_ns;
+        } else if room == crate::echo::Room::Busy as u32 {
+            self.room_ns = 0;
+        }
+    }
+
+    /// How much faster the rate grows now, as a power of two.
+    #[inline(always)]
+    fn room(&self, now_ns: u64) -> u64 {
+        if self.room_ns == 0 || now_ns.wrapping_sub(self.room_ns) > ROOM_HOLDS_NS {
+            return 0;
+        }
+        let since = now_ns.wrapping_sub(self.room_since_ns);
+        (ROOM_SHIFT + since / ROOM_DOUBLES_NS).min(ROOM_MOST)
     }
 
     /// Time between the packets that arrive, where a window shows overload: every packet was marked, and

@@ -63,6 +63,12 @@ const FRAC: u32 = 24;
 const REFUSED_IN_A_ROW: u32 = 32;
 /// Arrivals in a row that find an output empty, after which its sources are not looked at till something waits.
 const QUIET: u32 = 256;
+/// Packets ahead of one that has to wait: of two flows that use a part of a link, two packets meet now and then.
+const WAITING: u32 = 1;
+/// Unit of [`Output::waited`].
+const WAITED_SHIFT: u32 = 20;
+/// So long after packets waited, an output is busy.
+const WAITED_FOR: u32 = 45;
 /// Epochs after which nothing is left of an average.
 const GONE: u32 = 32;
 
@@ -112,8 +118,18 @@ pub struct Output {
     pub refused: u32,
     /// Arrivals in a row that found nothing waiting.
     pub quiet: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// When packets waited here last, in units of 2^20 ns.
+    pub waited: u32,
+}
+
+impl Output {
+    /// Whether packets waited here within the last 47 ms, or 2^20 ns more or less. An echo that asks is told so,
+    /// [`crate::echo::Room`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_waited(waited: u32, now_ns: u64) -> bool {
+        waited != 0 && ((now_ns >> WAITED_SHIFT) as u32).wrapping_sub(waited) < WAITED_FOR
+    }
 }
 
 /// The shares of a bridge with port slots below `N`, for `E` sources.
@@ -280,6 +296,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
     pub fn arrive(&mut self, switch: &mut Switch<N>, policy: &Policy, a: &Arrival) -> Decision {
         let share = self.look(switch, policy, a);
         let standing = self.standing(share, a);
+        self.wait(switch, a);
         let decision = switch.enter(policy, a.input, a.output, a.packets, standing, true);
         self.count(a, decision.drop != 0);
         decision
@@ -300,6 +317,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
         let share = this.look(switch, policy, a);
         let standing = this.standing(share, a);
         let switch = hidden(switch);
+        this.wait(switch, a);
         let decision = switch.enter(policy, a.input, a.output, a.packets, standing, free);
         if decision.drop == 0 {
             let a = Arrival {
@@ -473,6 +491,15 @@ impl<const N: usize, const E: usize> Shares<N, E> {
             || ended > 1
             || (ended == 1 && average == 0)
             || now_ns.saturating_sub(output.start_ns) >= FORGET_NS
+    }
+
+    /// Notes that packets wait.
+    #[inline(always)]
+    fn wait(&mut self, switch: &Switch<N>, a: &Arrival) {
+        let o = a.output as usize & (N - 1);
+        if switch.ports[o].cnt1 >= WAITING {
+            self.outputs[o].waited = (a.now_ns >> WAITED_SHIFT) as u32 | 1;
+        }
     }
 
     /// Counts the bytes of a packet that is let in.

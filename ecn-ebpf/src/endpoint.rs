@@ -14,7 +14,7 @@ use aya_ebpf::{
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow, LockedReceiver},
     ace,
-    echo::{self, Echo, Receiver},
+    echo::{self, Echo, Receiver, Room},
     flow::{self, Flow, Key},
     pacing::{DROPPED, priority, queue_bytes},
     packet::{self, ETHERNET, IPV6, Ip},
@@ -443,7 +443,13 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
     unsafe { (*raw(&p.ctx)).mark = 0 };
     let r = ECN_RECEIVER.get_ptr_mut(key)?;
     let (protocol, src_port, dst_port) = (key.protocol, key.src_port, key.dst_port);
-    let e = locked!(r, receiver as r => r.echo(protocol, src_port, dst_port));
+    let (e, marked_ns) =
+        locked!(r, receiver as r => (r.echo(protocol, src_port, dst_port), r.last_ce_ns));
+    let ecn = if Receiver::asks(marked_ns, tick()) {
+        packet::ECT_0
+    } else {
+        packet::NOT_ECT
+    };
     let macs = load::<ETHERNET>(&p.ctx, 0)?;
     let mut swapped = [0u8; 12];
     swapped[..6].copy_from_slice(&macs[6..12]);
@@ -461,8 +467,9 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
     }
     let written = if version4 {
         let mut b = [0u8; 20];
-        // RFC 791: version and length; not ECN-capable; 40 bytes; do not fragment; 64 hops.
+        // RFC 791: version and length; ECN field; 40 bytes; do not fragment; 64 hops.
         b[0] = 0x45;
+        b[1] = ecn;
         b[3] = 20 + echo::LEN as u8;
         b[6] = 0x40;
         b[8] = 64;
@@ -474,8 +481,9 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
         store(&p.ctx, l3, &b, 0)
     } else {
         let mut b = [0u8; IPV6];
-        // RFC 8200: version; payload length; next header; 64 hops.
+        // RFC 8200: version; ECN field; payload length; next header; 64 hops.
         b[0] = 0x60;
+        b[1] = ecn << 4;
         b[5] = echo::LEN as u8;
         b[6] = number;
         b[7] = 64;
@@ -585,7 +593,14 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
             peek!(r, receiver.ace.unsaid),
             peek!(r, receiver.ace.segment),
         );
-        if !ce && Receiver::is_quiet(unsaid, longest, segment) {
+        let asks = echoed
+            && peek!(r, receiver.flags) & echo::PLAIN != 0
+            && Receiver::asks_now(
+                peek!(r, receiver.last_ce_ns),
+                peek!(r, receiver.last_echo_ns),
+                now,
+            );
+        if !ce && !asks && Receiver::is_quiet(unsaid, longest, segment) {
             // SAFETY: a place in the value.
             tally(unsafe { &raw mut (*r).receiver }, n, bytes, ce, now);
             return answered;
@@ -593,8 +608,14 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
         let end = t.sequence.wrapping_add(len);
         let verdict = locked!(r, receiver as r => {
             tally(&raw mut *r, n, bytes, ce, now);
+            if asks {
+                r.last_echo_ns = now;
+            }
             r.take_tcp(n, ce, segment, end, now)
         });
+        if verdict & echo::SAY != 0 {
+            count(Count::AceBlocked, 1);
+        }
         if verdict & echo::STIR != 0 {
             tcp::stir(key);
         }
@@ -604,7 +625,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
             }
             tcp::hurry(p, &c.ip);
         }
-        verdict & echo::SAY != 0
+        asks || verdict & echo::SAY != 0
     } else {
         let echoed_ns = peek!(r, receiver.last_echo_ns);
         if policy.is_due(echoed_ns, ce, now) {
@@ -620,9 +641,6 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
     };
     if !(due && echoed) {
         return answered;
-    }
-    if c.tcp().is_some() {
-        count(Count::AceBlocked, 1);
     }
     let context = raw(&p.ctx);
     // SAFETY: tc programs may write this field; the packet itself gets its mark back.
@@ -649,6 +667,7 @@ fn tally(r: *mut Receiver, n: u32, bytes: u64, ce: bool, now: u64) {
         add(&raw mut (*r).bytes, bytes);
         if ce {
             add(&raw mut (*r).ce, n as u64);
+            core::ptr::write_volatile(&raw mut (*r).last_ce_ns, now);
         }
         core::ptr::write_volatile(&raw mut (*r).last_packet_ns, now);
     }
@@ -670,10 +689,11 @@ fn take_echo(
         None
     };
     let parsed = bytes.and_then(|b| Echo::parse(&b));
-    let Some(e) = parsed else {
+    let Some(mut e) = parsed else {
         count(Count::EchoMalformed, 1);
         return None;
     };
+    e.room = Room::of(c.ip.ecn());
     match response::source(&e, key) {
         Some(f) => response::take(&p.ctx, &e, f, key, endpoint, flags),
         None => count(Count::EchoUnknown, 1),

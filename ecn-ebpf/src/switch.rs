@@ -20,10 +20,12 @@ use aya_ebpf::{
 };
 use ecn_core::{
     abi::{self, Bridge, Count, Device, DeviceKey, PortAction, PortEvent, PortEventKind},
+    echo::Room,
     flow,
     marking::{BACKLOG_UNKNOWN, Decision, HOST, Policy},
     pacing,
     packet::{self, Ip},
+    shares::Output,
     vqueue::Arrival,
 };
 
@@ -131,8 +133,12 @@ fn port_out(ctx: TcContext) -> Option<i32> {
         return None;
     }
     let ip = p.parse()?;
-    let c = came(&p, &ip, netns, &d);
     let now_ns = tick();
+    let asks = asks_for_room(&ip, flags);
+    let c = came(&p, &ip, netns, &d, asks);
+    if asks {
+        say_room(&p, &ip, &c, now_ns);
+    }
     let answer = ecn_arrive(c.places, c.who, c.bytes, now_ns);
     act(answer, &p, &ip, &c, now_ns, 0)
 }
@@ -165,8 +171,12 @@ fn port_virtual(ctx: TcContext) -> Option<i32> {
     let [netns, ..] = field!(&p.ctx, cb);
     let d = device(netns, field!(&p.ctx, ifindex))?;
     let ip = p.parse()?;
-    let c = came(&p, &ip, netns, &d);
     let (now_ns, per_byte) = (now(), d.virtual_ns_per_byte);
+    let asks = asks_for_room(&ip, control()?.flags);
+    let c = came(&p, &ip, netns, &d, asks);
+    if asks {
+        say_room(&p, &ip, &c, now_ns);
+    }
     let answer = ecn_arrive_virt(c.places, c.who, c.bytes, now_ns, per_byte);
     act(answer, &p, &ip, &c, now_ns, per_byte)
 }
@@ -214,8 +224,33 @@ struct Came {
     bytes: u32,
 }
 
+/// Whether it is an echo that asks if there is room: never marked, since its ECN field says something else.
 #[inline(always)]
-fn came(p: &Packet, ip: &Ip, netns: u32, d: &Device) -> Came {
+fn asks_for_room(ip: &Ip, flags: u32) -> bool {
+    ip.protocol as u32 == flags >> abi::ECHO_PROTOCOL_AT && ip.markable()
+}
+
+/// Tells an echo whether packets wait where it came from: that port is the one by which its flow goes out.
+#[inline(always)]
+fn say_room(p: &Packet, ip: &Ip, c: &Came, now_ns: u64) {
+    let from = (c.places >> 32) as u8;
+    if from == HOST {
+        return;
+    }
+    let Some(bridge) = ECN_BRIDGE.get_ptr_mut(c.places as u32) else {
+        return;
+    };
+    // SAFETY: a map value; one word.
+    let waited =
+        unsafe { read_volatile(&raw const (*bridge).shares.outputs[from as usize].waited) };
+    let ecn = Room::at_port(ip.ecn(), Output::has_waited(waited, now_ns));
+    if ecn != ip.ecn() && !p.set_ecn(ip, ecn) {
+        count(Count::EctFailed, 1);
+    }
+}
+
+#[inline(always)]
+fn came(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool) -> Came {
     let iif = field!(&p.ctx, ingress_ifindex);
     let input = input_slot(netns, iif, d.bridge, p.zero());
     let (packets, bytes) = (p.segments(ip), field!(&p.ctx, wire_len));
@@ -226,7 +261,7 @@ fn came(p: &Packet, ip: &Ip, netns: u32, d: &Device) -> Came {
         places: d.bridge as u64
             | (input as u64) << 32
             | (d.port as u8 as u64) << 40
-            | (ip.markable() as u64) << 48
+            | ((ip.markable() && !asks) as u64) << 48
             | (droppable as u64) << 49,
         who: packets as u64 | (ip.source as u64) << 32,
         bytes,

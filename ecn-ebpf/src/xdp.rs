@@ -10,7 +10,7 @@ use aya_ebpf::{
 };
 use ecn_core::{
     abi::{self, Count},
-    echo::{self, Echo},
+    echo::{self, Echo, Room},
     flow::Key,
     packet::{self, Read},
 };
@@ -114,7 +114,8 @@ fn take_echo(ctx: &XdpContext) -> Option<()> {
     if !frame.read(ip.upper(), &mut b) {
         return None;
     }
-    let e = Echo::parse(&b)?;
+    let mut e = Echo::parse(&b)?;
+    e.room = Room::of(ip.ecn());
     // Of a flow that is not ours: perhaps only flooded to here. The tc program knows.
     let f = response::source(&e, &mut key)?;
     response::take(ctx, &e, f, &mut key, endpoint, control.flags);

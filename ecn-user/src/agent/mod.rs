@@ -301,7 +301,7 @@ impl Agent {
     ///
     /// See [`Error`]; then nothing is left behind.
     pub fn start(config: Config, options: Options, _lock: &Lock) -> Result<Self> {
-        let mut flags = 0;
+        let mut flags = u32::from(config.echo.protocol) << abi::ECHO_PROTOCOL_AT;
         if options.trace_latency {
             flags |= abi::TRACE_LATENCY;
         }
