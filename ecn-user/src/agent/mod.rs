@@ -325,13 +325,11 @@ impl Agent {
         })?;
 
         let inner = Arc::new(Mutex::new(inner));
-        let mut tasks = Vec::new();
-        tasks.push(tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)));
-        tasks.push(tokio::spawn(every(
-            SWEEP_PERIOD,
-            Arc::clone(&inner),
-            Inner::sweep_bridges,
-        )));
+        let sweep = every(SWEEP_PERIOD, Arc::clone(&inner), Inner::sweep_bridges);
+        let tasks = vec![
+            tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)),
+            tokio::spawn(sweep),
+        ];
         Ok(Self {
             inner,
             shared,
