@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use ecn_user::net::{NetNs, Netlink, Qdisc, VethEnd, ethtool::Ethtool, htb};
+use ecn_user::net::{NetNs, Netlink, Qdisc, ROOT, VethEnd, ethtool::Ethtool, htb};
 
 /// The bridge.
 pub const BRIDGE: &str = "br0";
@@ -18,6 +18,8 @@ pub const DEVICE: &str = "eth0";
 pub const MTU: u32 = 1500;
 /// The frame of such a packet.
 pub const FRAME: u32 = MTU + 14;
+/// What fits into the queue of a port without a limit.
+const PORT_PACKETS: u32 = 1000;
 
 /// Bridge and hosts; gone when dropped.
 pub struct Lab {
@@ -182,6 +184,9 @@ impl Lab {
         quiet(&self.switch, &host.port);
         self.nl.set_master(port.index, self.bridge).expect("a port");
         self.nl.set_up(port.index).expect("port up");
+        // By default a veth has none, and is passed by.
+        let queue = self.nl.pfifo_leaf(port.index, ROOT, 0, PORT_PACKETS);
+        queue.expect("a queue");
         host.nl.set_up(host.ifindex).expect("host up");
         host.nl
             .add_address(host.ifindex, host.v4.into(), 24)
@@ -241,6 +246,13 @@ impl Lab {
             frame_bytes: FRAME,
         };
         layout.install_link(&host.nl, 1000).expect("HTB");
+    }
+
+    /// Takes the queue of the port of a host away: what the kernel gives a veth is none.
+    pub fn no_queue(&self, number: usize) {
+        let port = self.hosts[number].port_index;
+        self.nl.delete_root_qdisc(port).expect("no queue");
+        assert_eq!(self.qdisc(number).kind, "noqueue");
     }
 
     /// Sends nothing to the port of a host but what is for it: no multicast group's news.
