@@ -817,7 +817,8 @@ impl State {
         let gap_ns = now_ns.wrapping_sub(self.last_ns).min(TRAIN_NS);
         self.allowance = (self.allowance + gap_ns * (TRAIN / TRAIN_NS)).min(TRAIN);
         let delivered = self.overload(interval_ns, packets, ce, now_ns);
-        let mut ipd = limit_after_overload(ipd, interval_ns, delivered, packet_ns);
+        self.ipd = limit_after_overload(ipd, interval_ns, delivered, packet_ns);
+        let mut ipd = fixed::forgotten(&mut self.ipd);
         // u of the module's table, 10 fractional bits, within 1/64 and 64.
         let relative = (interval_ns / (REFERENCE_NS >> 10)).clamp(16, 1 << 16);
         let (mut up, mut down) = (1 << 20, 1 << 20);
@@ -832,7 +833,8 @@ impl State {
         let unmarked = (packets - ce) as u64;
         if unmarked != 0 {
             let step = interval_ns.min(RECOVERY_NS) * (ONE / RECOVERY_NS) * unmarked.min(1 << 10);
-            ipd -= mul_bits(ipd, scaled(step, up), FRAC);
+            self.ipd = ipd - mul_bits(ipd, scaled(step, up), FRAC);
+            ipd = fixed::forgotten(&mut self.ipd);
         }
         if ce != 0 && delivered == 0 {
             let packets = (STEP_PACKETS << 20) + (STEP_NS << 20) / interval_ns;
