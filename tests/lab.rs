@@ -74,6 +74,11 @@ fn mac(number: usize) -> [u8; 6] {
     [0x02, 0x77, 0, 0, 0, number as u8 + 1]
 }
 
+fn add_queue(nl: &Netlink, port: u32) {
+    let queue = nl.pfifo_leaf(port, ROOT, 0, PORT_PACKETS);
+    queue.expect("a queue");
+}
+
 impl Lab {
     /// So many hosts; every packet on its own (no offloads).
     pub fn new(hosts: usize) -> Self {
@@ -185,8 +190,7 @@ impl Lab {
         self.nl.set_master(port.index, self.bridge).expect("a port");
         self.nl.set_up(port.index).expect("port up");
         // By default a veth has none, and is passed by.
-        let queue = self.nl.pfifo_leaf(port.index, ROOT, 0, PORT_PACKETS);
-        queue.expect("a queue");
+        add_queue(&self.nl, port.index);
         host.nl.set_up(host.ifindex).expect("host up");
         host.nl
             .add_address(host.ifindex, host.v4.into(), 24)
@@ -246,6 +250,11 @@ impl Lab {
             frame_bytes: FRAME,
         };
         layout.install_link(&host.nl, 1000).expect("HTB");
+    }
+
+    /// Gives the port of a host, which has none, the queue back that it had.
+    pub fn queue(&self, number: usize) {
+        add_queue(&self.nl, self.hosts[number].port_index);
     }
 
     /// Takes the queue of the port of a host away: what the kernel gives a veth is none.
