@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use ecn_user::net::{NetNs, Netlink, Qdisc, VethEnd, ethtool::Ethtool, htb};
+use ecn_user::net::{NetNs, Netlink, Qdisc, ROOT, VethEnd, ethtool::Ethtool, htb};
 
 /// The bridge.
 pub const BRIDGE: &str = "br0";
@@ -18,6 +18,8 @@ pub const DEVICE: &str = "eth0";
 pub const MTU: u32 = 1500;
 /// The frame of such a packet.
 pub const FRAME: u32 = MTU + 14;
+/// What fits into the queue of a port without a limit.
+const PORT_PACKETS: u32 = 1000;
 
 /// Bridge and hosts; gone when dropped.
 pub struct Lab {
@@ -70,6 +72,11 @@ fn quiet(ns: &NetNs, device: &str) {
 
 fn mac(number: usize) -> [u8; 6] {
     [0x02, 0x77, 0, 0, 0, number as u8 + 1]
+}
+
+fn add_queue(nl: &Netlink, port: u32) {
+    let queue = nl.pfifo_leaf(port, ROOT, 0, PORT_PACKETS);
+    queue.expect("a queue");
 }
 
 impl Lab {
@@ -182,6 +189,8 @@ impl Lab {
         quiet(&self.switch, &host.port);
         self.nl.set_master(port.index, self.bridge).expect("a port");
         self.nl.set_up(port.index).expect("port up");
+        // By default a veth has none, and is passed by.
+        add_queue(&self.nl, port.index);
         host.nl.set_up(host.ifindex).expect("host up");
         host.nl
             .add_address(host.ifindex, host.v4.into(), 24)
@@ -234,13 +243,30 @@ impl Lab {
     /// Gives a host a link of a rate: with the HTB that limits its flows there from the start. Where it comes with the
     /// first mark, some packets of that moment are lost.
     pub fn link(&self, number: usize, bytes_per_s: u64) {
+        self.link_at(number, self.hosts[number].ifindex, bytes_per_s);
+    }
+
+    /// The same for another device of the host.
+    pub fn link_at(&self, number: usize, ifindex: u32, bytes_per_s: u64) {
         let host = &self.hosts[number];
         let layout = htb::EndpointHtb {
-            ifindex: host.ifindex,
+            ifindex,
             link_bytes_per_s: bytes_per_s,
             frame_bytes: FRAME,
         };
         layout.install_link(&host.nl, 1000).expect("HTB");
+    }
+
+    /// Gives the port of a host, which has none, the queue back that it had.
+    pub fn queue(&self, number: usize) {
+        add_queue(&self.nl, self.hosts[number].port_index);
+    }
+
+    /// Takes the queue of the port of a host away: what the kernel gives a veth is none.
+    pub fn no_queue(&self, number: usize) {
+        let port = self.hosts[number].port_index;
+        self.nl.delete_root_qdisc(port).expect("no queue");
+        assert_eq!(self.qdisc(number).kind, "noqueue");
     }
 
     /// Sends nothing to the port of a host but what is for it: no multicast group's news.

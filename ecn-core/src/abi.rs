@@ -222,6 +222,10 @@ pub const ROLE_WIRE_END: u32 = 4;
 /// [`Device::role`]: the length of the port's queue can be read from its root qdisc.
 pub const ROLE_BACKLOG: u32 = 8;
 
+/// [`Device::role`]: the port has no queue (`noqueue`): nothing waits there, so nothing is counted or marked unless it has
+/// a virtual one.
+pub const ROLE_NO_QUEUE: u32 = 16;
+
 /// What a device is to us. One device can be a port and the wire's end of another port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -837,7 +837,8 @@ impl State {
         let gap_ns = now_ns.wrapping_sub(self.last_ns).min(TRAIN_NS);
         self.allowance = (self.allowance + gap_ns * (TRAIN / TRAIN_NS)).min(TRAIN);
         let delivered = self.overload(interval_ns, packets, ce, now_ns);
-        let mut ipd = limit_after_overload(ipd, interval_ns, delivered, packet_ns);
+        self.ipd = limit_after_overload(ipd, interval_ns, delivered, packet_ns);
+        let mut ipd = fixed::forgotten(&mut self.ipd);
         // u of the module's table, 10 fractional bits, within 1/64 and 64.
         let relative = (interval_ns / (REFERENCE_NS >> 10)).clamp(16, 1 << 16);
         let (mut up, mut down) = (1 << 20, 1 << 20);
@@ -851,10 +852,12 @@ impl State {
         }
         let unmarked = (packets - ce) as u64;
         if unmarked != 0 {
+            let interval_ns = interval_ns.min(1 << 36);
             let slowed_ns = interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
             let step = (slowed_ns * (ONE / RECOVERY_NS) * unmarked.min(1 << 10)).min(ONE);
             let step = (step << self.room(now_ns)).min(step.max(ROOM_STEP));
-            ipd -= mul_bits(ipd, scaled(step, up), FRAC);
+            self.ipd = ipd - mul_bits(ipd, scaled(step, up), FRAC);
+            ipd = fixed::forgotten(&mut self.ipd);
         }
         if ce != 0 {
             self.room_ns = 0;

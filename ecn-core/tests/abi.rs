@@ -78,7 +78,7 @@ fn no_hidden_padding() {
             + size_of::<echo::Sender>()
             + size_of::<ace::Sender>()
             + 18 * 8
-            + 4 * 4
+            + 8 * 4
     );
     assert_eq!(
         size_of::<abi::Work>(),
@@ -119,7 +119,13 @@ fn no_hidden_padding() {
         size_of::<abi::LockedReceiver>(),
         LOCK + 4 + size_of::<echo::Receiver>()
     );
-    assert_eq!(size_of::<abi::RateEvent>(), 2 * 4 + 2 * 8 + 2 * 4 + 8);
+    assert_eq!(
+        size_of::<abi::RateEvent>(),
+        2 * 4 + 2 * 8 + 2 * 4 + 8 + size_of::<flow::Key>()
+    );
+    assert_eq!(size_of::<abi::Siblings>(), 3 * 8);
+    assert_eq!(size_of::<abi::FlowChange>(), size_of::<flow::Key>() + 2 * 4);
+    assert_eq!(size_of::<response::State>(), 8 + 2 * 4 + 3 * 8 + 2 * 4 + 8);
     assert_eq!(
         size_of::<abi::PortEvent>(),
         8 * 4 + size_of::<marking::Decision>() + 2 * 8 + 4 * 4
@@ -184,6 +190,7 @@ fn flags_are_single_bits_and_distinct() {
             abi::ROLE_ENDPOINT,
             abi::ROLE_WIRE_END,
             abi::ROLE_BACKLOG,
+            abi::ROLE_NO_QUEUE,
         ],
         &[
             abi::CONTROL_FLOWS,

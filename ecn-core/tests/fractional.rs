@@ -45,6 +45,15 @@ fn run(state: &mut State, policy: &Policy, packets: u32, marks: (u32, u32)) {
     }
 }
 
+/// Time in which a rate grows by e, seconds.
+const RECOVERY: f64 = 2.0 / 3.0;
+
+/// Most that a train of marks lowers a rate by at once.
+const TRAIN: f64 = 1.0 / 16.0;
+
+/// When tests begin: long after the machine started.
+const START_NS: u64 = 1_000_000_000;
+
 /// K of the module's text at an interval in seconds.
 fn step_packets(t: f64) -> f64 {
     80.0 + 0.024 / t
@@ -61,18 +70,18 @@ fn one_packet_is_one_step() {
         ] {
             let policy = policy(function, PACKET_NS);
             let mut marked = at(interval_ns, PACKET_NS);
-            marked.on_echo(&policy, echo(1, 1), 1);
+            marked.on_echo(&policy, echo(1, 1), START_NS);
             let got = interval(&marked, PACKET_NS) / t - 1.0;
-            let want = down / step_packets(t);
+            let want = (down / step_packets(t)).min(TRAIN);
             assert!(
                 (got / want - 1.0).abs() < 0.01,
                 "{function} {t}: {got} {want}"
             );
 
             let mut unmarked = at(interval_ns, PACKET_NS);
-            unmarked.on_echo(&policy, echo(1, 0), 1);
+            unmarked.on_echo(&policy, echo(1, 0), START_NS);
             let got = 1.0 - interval(&unmarked, PACKET_NS) / t;
-            let want = up * t * 0.75;
+            let want = (up * t / RECOVERY).min(0.5);
             assert!(
                 (got / want - 1.0).abs() < 0.01,
                 "{function} {t}: {got} {want}"
@@ -81,7 +90,7 @@ fn one_packet_is_one_step() {
     }
 }
 
-/// p / (1 - p) = t K / (4/3 s), from above and from below, whatever the rate of the source's link is.
+/// p / (1 - p) = t K / RECOVERY, from above and from below, whatever the rate of the source's link is.
 #[test]
 fn the_rate_settles_where_marks_and_recovery_balance() {
     for packet_ns in [PACKET_NS, PACKET_NS / 10, PACKET_NS / 100] {
@@ -96,18 +105,18 @@ fn the_rate_settles_where_marks_and_recovery_balance() {
             run(&mut state, &policy, 60_000, marks);
             let t = interval(&state, packet_ns);
             let p = f64::from(marks.0) / f64::from(marks.1);
-            let (got, want) = (t * step_packets(t) * 0.75, p / (1.0 - p));
+            let (got, want) = (t * step_packets(t) / RECOVERY, p / (1.0 - p));
             assert!((got / want - 1.0).abs() < 0.05, "{marks:?}: {got} {want}");
         }
     }
 }
 
 #[test]
-fn a_rate_grows_by_e_in_four_thirds_of_a_second() {
+fn a_rate_grows_by_e_in_its_time() {
     let policy = policy(Function::Lipd, PACKET_NS);
     let mut state = at(10_000_000, PACKET_NS);
     let mut now = 0.0;
-    while now < 4.0 / 3.0 {
+    while now < RECOVERY {
         now += interval(&state, PACKET_NS);
         state.on_echo(&policy, echo(1, 0), (now * 1e9) as u64);
     }
@@ -118,36 +127,96 @@ fn a_rate_grows_by_e_in_four_thirds_of_a_second() {
     );
 }
 
+/// Echoes of one marked packet each, `every_ns`; returns when the next one would come.
+fn marked_every(
+    state: &mut State,
+    policy: &Policy,
+    start_ns: u64,
+    every_ns: u64,
+    packets: u64,
+) -> u64 {
+    for n in 0..packets {
+        state.on_echo(policy, echo(1, 1), start_ns + n * every_ns);
+    }
+    start_ns + packets * every_ns
+}
+
 #[test]
 fn overload_is_answered_by_what_arrives() {
     let policy = policy(Function::Lipd, PACKET_NS);
     let marked_every = |state: &mut State, every_ns: u64, packets: u64| {
-        for n in 0..packets {
-            state.on_echo(&policy, echo(1, 1), 1 + n * every_ns);
-        }
+        marked_every(state, &policy, START_NS, every_ns, packets)
     };
-    // The limit is 16 times what arrives: twice that, after 5 packets.
+    // The limit is 16 times what arrives: twice that, after the first packet and 5 more, of which one is left out.
     let mut state = at(PACKET_NS, PACKET_NS);
-    marked_every(&mut state, 16 * PACKET_NS, 5);
+    marked_every(&mut state, 16 * PACKET_NS, 6);
     let t = interval(&state, PACKET_NS) / (8e-9 * PACKET_NS as f64);
     assert!((t - 1.0).abs() < 0.02, "{t}");
-    // Twice: half as much again, after 11.
+    // Twice: half as much again, after 12.
     let mut state = at(10 * PACKET_NS, PACKET_NS);
-    marked_every(&mut state, 20 * PACKET_NS, 11);
+    marked_every(&mut state, 20 * PACKET_NS, 12);
     let t = interval(&state, PACKET_NS) / (1e-8 * PACKET_NS as f64);
     assert!((1.5..1.75).contains(&t), "{t}");
     // As the limit says: steps only.
     let mut state = at(10 * PACKET_NS, PACKET_NS);
-    marked_every(&mut state, 10 * PACKET_NS, 11);
+    marked_every(&mut state, 10 * PACKET_NS, 12);
     let t = interval(&state, PACKET_NS) / (1e-8 * PACKET_NS as f64);
     assert!((1.05..1.2).contains(&t), "{t}");
     // One that was not marked: no overload.
     let mut state = at(PACKET_NS, PACKET_NS);
-    marked_every(&mut state, 16 * PACKET_NS, 4);
-    state.on_echo(&policy, echo(1, 0), 1 + 64 * PACKET_NS);
+    let next = marked_every(&mut state, 16 * PACKET_NS, 5);
+    state.on_echo(&policy, echo(1, 0), next);
     let before = interval(&state, PACKET_NS);
-    state.on_echo(&policy, echo(1, 1), 1 + 80 * PACKET_NS);
+    state.on_echo(&policy, echo(1, 1), next + 16 * PACKET_NS);
     assert!(interval(&state, PACKET_NS) < before * 1.05);
+}
+
+/// Echoes come as fast as the limit says, but for one pause in which the machine stood still.
+#[test]
+fn a_pause_is_no_overload() {
+    let policy = policy(Function::Lipd, PACKET_NS);
+    let every_ns = 10 * PACKET_NS;
+    for before in 1..11 {
+        let mut state = at(every_ns, PACKET_NS);
+        let next = marked_every(&mut state, &policy, START_NS, every_ns, before);
+        marked_every(
+            &mut state,
+            &policy,
+            next + 100_000_000,
+            every_ns,
+            12 - before,
+        );
+        let t = interval(&state, PACKET_NS) / (1e-9 * every_ns as f64);
+        // Overload would be half as much again.
+        assert!((1.05..1.2).contains(&t), "pause after {before}: {t}");
+    }
+}
+
+/// All marks of one moment lower a rate by a sixteenth; those of the next 16 ms by as much again.
+#[test]
+fn a_train_of_marks_lowers_a_rate_once() {
+    for function in [Function::Lipd, Function::Fimd, Function::Aimd] {
+        let policy = policy(function, PACKET_NS);
+        let mut state = at(1_000_000, PACKET_NS);
+        let mut lowered = |now_ns: u64| {
+            let before = interval(&state, PACKET_NS);
+            state.on_echo(&policy, echo(400, 400), now_ns);
+            interval(&state, PACKET_NS) / before - 1.0
+        };
+        let first = lowered(START_NS);
+        assert!((first / TRAIN - 1.0).abs() < 0.01, "{function}: {first}");
+        let same = lowered(START_NS);
+        assert!(same < 1e-6, "{function}: {same}");
+        let half = lowered(START_NS + 8_000_000);
+        assert!((half / TRAIN - 0.5).abs() < 0.01, "{function}: {half}");
+        // Not saved up: a second later it is a sixteenth again. An unmarked packet between them, since nothing but
+        // marks is overload.
+        state.on_echo(&policy, echo(1, 0), START_NS + 1_000_000_000);
+        let before = interval(&state, PACKET_NS);
+        state.on_echo(&policy, echo(400, 400), START_NS + 1_000_000_000);
+        let later = interval(&state, PACKET_NS) / before - 1.0;
+        assert!((later / TRAIN - 1.0).abs() < 0.01, "{function}: {later}");
+    }
 }
 
 proptest! {

@@ -404,9 +404,11 @@ pub fn ecn_flow_change(ctx: TcContext) -> i32 {
 
 #[inline(always)]
 fn change(ctx: &TcContext) -> Option<i32> {
-    let mut key = Key::default();
-    key.src = load::<16>(ctx, 0)?;
-    key.dst = load::<16>(ctx, 16)?;
+    let mut key = Key {
+        src: load::<16>(ctx, 0)?,
+        dst: load::<16>(ctx, 16)?,
+        ..Key::default()
+    };
     let b = load::<12>(ctx, 32)?;
     key.src_port = u16::from_ne_bytes([b[0], b[1]]);
     key.dst_port = u16::from_ne_bytes([b[2], b[3]]);

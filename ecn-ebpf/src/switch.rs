@@ -2,7 +2,8 @@
 //!
 //! * `ecn_port_out`, tcx egress of a port: the bridge has chosen the output, the queue is next. The
 //!   input port is `ingress_ifindex` (0: sent by the host). Goes on in `ecn_port_virt` at a port with a
-//!   virtual queue. What cannot be marked, of a source that has its share, is dropped here.
+//!   virtual queue. What cannot be marked, of a source that has its share, is dropped here. Where there is no
+//!   queue, nothing is done.
 //! * `ecn_depart`, `tp_btf/net_dev_start_xmit`: the packet has left the queue. Runs for every device
 //!   of the machine, so the first thing it does is to look the device up. Where the kernel gives it no lock
 //!   (5.10), it counts what leaves flows' classes, and no port's queue.
@@ -130,6 +131,9 @@ fn port_out(ctx: TcContext) -> Option<i32> {
     }
     if d.virtual_ns_per_byte != 0 {
         go_on(&p.ctx, abi::TAIL_VIRTUAL, netns);
+        return None;
+    }
+    if d.role & abi::ROLE_NO_QUEUE != 0 {
         return None;
     }
     let ip = p.parse()?;
@@ -462,7 +466,8 @@ impl Seen {
     /// A port whose own queue counts.
     #[inline(always)]
     fn is_watched(&self) -> bool {
-        self.device.role & abi::ROLE_PORT != 0 && self.device.virtual_ns_per_byte == 0
+        let role = self.device.role & (abi::ROLE_PORT | abi::ROLE_NO_QUEUE);
+        role == abi::ROLE_PORT && self.device.virtual_ns_per_byte == 0
     }
 }
 

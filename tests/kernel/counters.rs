@@ -1,11 +1,17 @@
 //! Counters at ports: exact for a counted number of packets.
 
+use std::net::SocketAddr;
+
 use ecn_core::{marking::Port, packet};
 use ecn_tests::running::Running;
 use ecn_tests::{
     eventually, frames::Ip, kernel_test, lab::Lab, note, running, s, traffic::udp, wire::Wire,
 };
-use ecn_user::{agent::Options, config::Marking};
+use ecn_user::{
+    agent::Options,
+    config::{Marking, Queue},
+};
+use nix::sys::socket::{setsockopt, sockopt};
 
 const N: u64 = 2_000;
 
@@ -147,4 +153,85 @@ fn tagged_packets_leave_as_they_came() {
     send(&lab, &[two]);
     settled(&running);
     running.all_left(&to.port, 2 * N);
+}
+
+/// Where a port has no queue, nothing waits: super-packets are not counted, and not marked. As soon as it has one they
+/// are, and again not when that goes.
+#[test]
+fn ports_without_a_queue_are_passed_by() {
+    const LINK: u64 = 12_500_000;
+    const SEGMENTS: usize = 20;
+    const SENDS: u64 = 50;
+    kernel_test!();
+    let lab = Lab::with_super_packets(2);
+    lab.no_queue(0);
+    lab.no_queue(1);
+    let mut config = running::config(&lab, Marking::InputOutput);
+    if config.bridges[0].queue == Queue::Virtual {
+        // This kernel's queues cannot be watched.
+        return;
+    }
+    config.bridges[0].buffer = 2;
+    config.bridges[0].threshold = 1;
+    let config = running::with_endpoints(config, &lab, &[0, 1], LINK);
+    let running = Running::start(config, Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sending, _receiving) = (udp(from, false, 5000), udp(to, false, 5001));
+    setsockopt(&sending, sockopt::UdpGsoSegment, &1200).expect("segments");
+    let target = SocketAddr::new(to.v4.into(), 5001);
+    let send = |times: u64| {
+        for _ in 0..times {
+            let sent = sending.send_to(&[5; SEGMENTS * 1200], target);
+            sent.expect("send");
+        }
+    };
+    let came = || {
+        let receivers = running.maps.receivers().expect("receivers");
+        let data = receivers.iter().find(|(key, _)| key.dst_port == 5001);
+        data.map_or((0, 0), |(_, receiver)| (receiver.packets, receiver.ce))
+    };
+    let counted = |number: usize| running.port(&lab.hosts[number].port);
+    send(SENDS);
+    let all = SENDS * SEGMENTS as u64;
+    assert!(eventually(s(3), || came().0 == all), "{:?}", came());
+    assert_eq!(came().1, 0, "marked");
+    for number in [0, 1] {
+        let port = counted(number);
+        let seen = (port.arrived, port.departed, port.marked, port.unmarkable);
+        assert_eq!(seen, (0, 0, 0, 0), "{number}: {port:?}");
+        assert_eq!((port.input_triggers, port.output_triggers), (0, 0));
+    }
+    // The agent hears of it within a tick.
+    lab.queue(1);
+    let heard = || {
+        send(1);
+        counted(1).arrived > 0
+    };
+    assert!(eventually(s(3), heard), "{:?}", counted(1));
+    lab.limit(1, LINK / 4, 1000);
+    let marked = || {
+        send(10);
+        counted(1).marked > 0
+    };
+    assert!(eventually(s(3), marked), "{:?}", counted(1));
+    assert_eq!(counted(0).arrived, 0, "{:?}", counted(0));
+
+    lab.no_queue(1);
+    let silent = || {
+        let before = counted(1).arrived;
+        send(1);
+        counted(1).arrived == before
+    };
+    assert!(eventually(s(3), silent), "{:?}", counted(1));
+    // Also what went with its queue does not wait any more.
+    assert!(
+        eventually(s(5), || running.waiting().is_empty()),
+        "{:?}",
+        running.waiting()
+    );
+    let before = (counted(1).arrived, came());
+    let after = (before.1.0 + all, before.1.1);
+    send(SENDS);
+    assert!(eventually(s(3), || came() == after), "{:?}", came());
+    assert_eq!(counted(1).arrived, before.0);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ecn_core::{abi::Count, packet::protocol};
+use ecn_core::{abi::Count, flow::Flow, packet::protocol};
 use ecn_tests::{
     eventually, kernel_test,
     lab::Lab,
@@ -47,16 +47,21 @@ fn a_tcp_socket_gets_its_rate_and_is_let_go() {
     let lab = Lab::new(2);
     let mut running = start(&lab);
     let stream = Tcp::start(&lab, 5001);
-    let is_held = |running: &Running| {
+    let any = |running: &Running, is: fn(&Flow) -> bool| {
         let flows = running.maps.flows().expect("flows");
-        flows.iter().any(|(_, flow)| flow.socket_bytes_per_s != 0)
+        flows.iter().any(|(_, flow)| is(flow))
     };
-    assert!(eventually(s(5), || is_held(&running)), "no socket is paced");
+    let is_known = || any(&running, |flow| flow.socket != 0);
+    assert!(eventually(s(5), is_known), "no socket is known");
+    // What is not limited is left alone.
+    assert!(!any(&running, |flow| flow.socket_bytes_per_s != 0));
     let (key, _) = running.flow(|key| key.endpoint == 1 && key.protocol == protocol::TCP);
     for mbit in [20, 5, 10] {
         let wanted = (mbit * MBIT) as f64;
         running.maps.set_pin(&key, mbit * MBIT).expect("pin");
         std::thread::sleep(Duration::from_millis(600));
+        let is_held = || any(&running, |flow| flow.socket_bytes_per_s != 0);
+        assert!(eventually(s(5), is_held), "no socket is paced");
         // Payload of 1448 bytes in frames of 1514.
         let windows = reach(&format!("pacing: TCP at {mbit} mbit"), 5, 0.9, 0.4, || {
             stream.rate(s(2)) * 1514.0 / 1448.0 / wanted

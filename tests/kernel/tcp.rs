@@ -54,17 +54,19 @@ pub fn connect(
     (stream, listener.accept().expect("accept").0)
 }
 
-/// Sends so many bytes and closes; the other end reads them all.
-pub fn send(mut from: TcpStream, mut to: TcpStream, bytes: usize) {
+/// Sends so many bytes, which the other end reads. Returns both ends: what is known of a connection goes when it ends.
+#[must_use]
+pub fn send(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> (TcpStream, TcpStream) {
     let receiving = std::thread::spawn(move || {
         let mut buffer = vec![0; 1 << 16];
         let mut received = 0;
-        loop {
+        while received < bytes {
             match to.read(&mut buffer).expect("receive") {
-                0 => return received,
+                0 => break,
                 len => received += len,
             }
         }
+        (to, received)
     });
     // Whole segments: else it is up to the moment how many a transfer takes.
     let chunk = vec![0x5a; 45 * 1448];
@@ -74,14 +76,15 @@ pub fn send(mut from: TcpStream, mut to: TcpStream, bytes: usize) {
         from.write_all(&chunk[..len]).expect("send");
         sent += len;
     }
-    drop(from);
-    assert_eq!(receiving.join().expect("the receiver"), bytes);
+    let (to, received) = receiving.join().expect("the receiver");
+    assert_eq!(received, bytes);
+    (from, to)
 }
 
 /// Moves so many bytes; returns how many were sent and received.
 pub fn transfer(from: &Host, to: &Host, bytes: usize) -> (usize, usize) {
     let (sending, receiving) = connect(from, to, false, None);
-    send(sending, receiving, bytes);
+    drop(send(sending, receiving, bytes));
     (bytes, bytes)
 }
 
@@ -285,7 +288,7 @@ fn one_way(super_packets: bool, ipv6: bool, algorithms: &[&str]) {
         }
         let taps = (!super_packets).then(|| Taps::open(&lab));
         let (from, to) = connect(&lab.hosts[0], &lab.hosts[1], ipv6, Some(algorithm));
-        send(from, to, BYTES);
+        let _open = send(from, to, BYTES);
         exact(&lab, &running, super_packets);
         if let Some(taps) = taps {
             let found = taps.check();
@@ -344,7 +347,7 @@ fn negotiated() {
     ask_for_ecn(&lab);
     let running = start(&lab, Tcp::Leave);
     let (from, to) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("reno"));
-    send(from, to, BYTES);
+    let _open = send(from, to, BYTES);
     let (flow, receiver) = (sent(&running), received(&running));
     assert_eq!(flow.flags, flow::NEGOTIATED);
     assert_eq!(
@@ -367,7 +370,7 @@ fn kept_from_negotiating() {
     ask_for_ecn(&lab);
     let running = start(&lab, Tcp::Control);
     let (from, to) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("cubic"));
-    send(from, to, BYTES);
+    let _open = send(from, to, BYTES);
     exact(&lab, &running, false);
 }
 
@@ -384,7 +387,7 @@ fn older_than_the_agent() {
         from.write_all(&[1; 1000]).expect("send");
         to.read_exact(&mut [0; 1000]).expect("receive");
         let running = start(&lab, Tcp::Leave);
-        send(from, to, BYTES);
+        let _open = send(from, to, BYTES);
         let (flow, receiver) = (sent(&running), received(&running));
         let (ours, its) = (
             flow.flags,

@@ -12,7 +12,7 @@ use crate::{
     config::{self, Config, MarkAt},
     datapath::Attached,
     net::{
-        NetNs, Netlink,
+        NetNs, Netlink, QdiscWatch, ROOT,
         netlink::{Link, LinkEvent, LinkWatch},
     },
 };
@@ -23,6 +23,7 @@ pub(super) struct Bridge {
     ns: NetNs,
     nl: Netlink,
     watch: LinkWatch,
+    queues: QdiscWatch,
     ifindex: u32,
     ports: BTreeMap<u32, Port>,
     /// Its ports could not be brought up to date.
@@ -40,14 +41,6 @@ struct Port {
     wire_end: Option<WireEnd>,
 }
 
-/// What there is to watch at a port.
-#[derive(PartialEq, Eq)]
-enum Watched {
-    Queue,
-    /// The device has no queue, and it is not to have a virtual one.
-    Nothing,
-}
-
 struct WireEnd {
     key: DeviceKey,
     _attached: Attached,
@@ -56,11 +49,28 @@ struct WireEnd {
 /// Root qdiscs whose own length says nothing: their queues lie in their children.
 const WITHOUT_BACKLOG: [&str; 4] = ["mq", "mqprio", "multiq", "taprio"];
 
+/// What programs are told of the queue of a port with this root qdisc.
+fn queue_roles(kind: &str) -> u32 {
+    if kind == "noqueue" {
+        abi::ROLE_NO_QUEUE
+    } else if WITHOUT_BACKLOG.contains(&kind) {
+        0
+    } else {
+        abi::ROLE_BACKLOG
+    }
+}
+
+/// Of a port, what [`Inner::remove_port`] takes back.
+const PORT_ROLES: u32 = abi::ROLE_PORT | QUEUE_ROLES;
+/// What [`queue_roles`] can say.
+const QUEUE_ROLES: u32 = abi::ROLE_BACKLOG | abi::ROLE_NO_QUEUE;
+
 impl Bridge {
     pub(super) fn find(config: &config::Bridge, number: u32) -> Result<Self> {
         let ns = NetNs::open(config.netns.as_deref())?;
         // Before the first listing, so that nothing is missed.
         let watch = LinkWatch::open(&ns)?;
+        let queues = QdiscWatch::open(&ns)?;
         let nl = Netlink::open(&ns)?;
         let link = nl.link(&config.name)?;
         if link.kind.as_deref() != Some("bridge") {
@@ -75,6 +85,7 @@ impl Bridge {
             ns,
             nl,
             watch,
+            queues,
             ifindex: link.index,
             ports: BTreeMap::new(),
             unsettled: false,
@@ -158,11 +169,16 @@ impl Inner {
     }
 
     fn follow_bridge(&mut self, number: usize) -> Result<bool> {
-        let Some(gone) = self.bridges[number].links_changed()? else {
-            if self.bridges[number].unsettled {
+        let bridge = &self.bridges[number];
+        let (gone, queues) = (bridge.links_changed()?, bridge.queues.any_root_changed()?);
+        let Some(gone) = gone else {
+            let unsettled = bridge.unsettled;
+            if unsettled {
                 self.sync_bridge(number)?;
+            } else if queues {
+                self.look_at_queues(number)?;
             }
-            return Ok(self.bridges[number].unsettled);
+            return Ok(unsettled);
         };
         // By now another device may have the number, and even the name.
         for ifindex in gone {
@@ -207,14 +223,26 @@ impl Inner {
         for ifindex in gone {
             self.remove_port(number, ifindex)?;
         }
-        let mut without_queue = Vec::new();
-        for link in links {
-            if !self.bridges[number].ports.contains_key(&link.index)
-                && self.add_port(number, link)? == Watched::Nothing
-            {
-                without_queue.push(link.name.as_str());
-            }
+        let known: Vec<u32> = self.bridges[number].ports.keys().copied().collect();
+        let fresh: Vec<&Link> = links
+            .into_iter()
+            .filter(|link| !known.contains(&link.index))
+            .collect();
+        for link in &fresh {
+            self.add_port(number, link)?;
         }
+        // Also of those that were there: a device that comes up gets its queue without a message of its own.
+        self.look_at_queues(number)?;
+        let bridge = &self.bridges[number];
+        let without_queue: Vec<&str> = fresh
+            .iter()
+            .filter(|link| {
+                let port = bridge.ports.get(&link.index);
+                let role = self.maps.device(bridge.key(link.index)).role;
+                port.is_some_and(|port| !port.is_virtual) && role & abi::ROLE_NO_QUEUE != 0
+            })
+            .map(|link| link.name.as_str())
+            .collect();
         if !without_queue.is_empty() {
             tracing::info!(
                 "bridge {}: no queue at {} (noqueue), so nothing waits or is marked there; \
@@ -246,7 +274,30 @@ impl Inner {
         Ok(())
     }
 
-    fn add_port(&mut self, number: usize, link: &Link) -> Result<Watched> {
+    /// Tells the programs which ports have a queue, and whether its length can be read.
+    fn look_at_queues(&mut self, number: usize) -> Result<()> {
+        let bridge = &self.bridges[number];
+        let qdiscs = bridge.nl.qdiscs()?;
+        for (&ifindex, port) in &bridge.ports {
+            let root = qdiscs
+                .iter()
+                .find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT);
+            // The device may be gone by now; that comes as news of its own.
+            let Some(root) = root.filter(|_| !port.is_virtual) else {
+                continue;
+            };
+            let key = bridge.key(ifindex);
+            let mut device = self.maps.device(key);
+            let role = device.role & !QUEUE_ROLES | queue_roles(&root.kind);
+            if std::mem::replace(&mut device.role, role) != role {
+                tracing::debug!("port {} has a {} queue", port.name, root.kind);
+                self.maps.set_device(key, device)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_port(&mut self, number: usize, link: &Link) -> Result<()> {
         let bridge = &self.bridges[number];
         let Some(slot) = bridge.free_slot() else {
             tracing::warn!(
@@ -255,21 +306,19 @@ impl Inner {
                 self.config.bridges[number].name,
                 abi::PORTS - 1
             );
-            return Ok(Watched::Queue);
+            return Ok(());
         };
         let netns = bridge.ns.inum();
         let key = bridge.key(link.index);
-        let root = bridge.nl.root_qdisc(link.index)?;
-        let kind = root.as_ref().map_or("", |q| q.kind.as_str());
-        let has_backlog = !WITHOUT_BACKLOG.contains(&kind);
         let rate = self.config.bridges[number].virtual_rate(&link.name);
         let mut device = self.maps.device(key);
         device.role |= abi::ROLE_PORT;
+        // What its queue is says [`Inner::look_at_queues`]; until then, packets pass by.
         if let Some(rate) = rate {
             self.datapath.virtual_queues()?;
             device.virtual_ns_per_byte = vqueue::ns_per_byte(rate.bytes_per_s()).unwrap_or(0);
-        } else if has_backlog {
-            device.role |= abi::ROLE_BACKLOG;
+        } else {
+            device.role |= abi::ROLE_NO_QUEUE;
         }
         device.bridge = number as u32;
         device.port = slot;
@@ -296,11 +345,7 @@ impl Inner {
             wire_end: None,
         };
         self.bridges[number].ports.insert(link.index, port);
-        Ok(if rate.is_none() && kind == "noqueue" {
-            Watched::Nothing
-        } else {
-            Watched::Queue
-        })
+        Ok(())
     }
 
     /// Attaches to the other end of a port's veth pair.
@@ -379,7 +424,7 @@ impl Inner {
         tracing::debug!("port {} is gone", port.name);
         bridge.seen.remove(&port.slot);
         let key = bridge.key(ifindex);
-        self.forget_role(key, abi::ROLE_PORT | abi::ROLE_BACKLOG);
+        self.forget_role(key, PORT_ROLES);
         if let Some(end) = &port.wire_end {
             self.forget_role(end.key, abi::ROLE_WIRE_END);
         }

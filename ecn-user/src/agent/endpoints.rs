@@ -504,7 +504,7 @@ impl Inner {
     /// Removes what has been idle, a part of the tables at a time; and what is left of ports that stand still.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let now = enforce::now_ns();
-        let idle = self.config.flow.idle.as_nanos() as u64;
+        let idle = self.config.flow.idle.as_nanos();
         // Short flows of UDP do not say that they end: where there are many, they are not waited for so long.
         let shorter = |held: usize| {
             if held > self.crowd() {

@@ -213,7 +213,8 @@ impl Inner {
     fn start(config: Config, options: Options, shared: Arc<Shared>) -> Result<Self> {
         let sizes = Sizes {
             bridges: config.bridges.len() as u32,
-            flows: config.flow.max,
+            // The short flows of each endpoint are one more.
+            flows: config.flow.max + config.endpoints.len() as u32,
         };
         let datapath = Datapath::open(&config.agent.pin, sizes)?;
         let watched = |bridge: &config::Bridge| bridge.queue == config::Queue::Device;
@@ -325,13 +326,11 @@ impl Agent {
         })?;
 
         let inner = Arc::new(Mutex::new(inner));
-        let mut tasks = Vec::new();
-        tasks.push(tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)));
-        tasks.push(tokio::spawn(every(
-            SWEEP_PERIOD,
-            Arc::clone(&inner),
-            Inner::sweep_bridges,
-        )));
+        let sweep = every(SWEEP_PERIOD, Arc::clone(&inner), Inner::sweep_bridges);
+        let tasks = vec![
+            tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)),
+            tokio::spawn(sweep),
+        ];
         Ok(Self {
             inner,
             shared,

@@ -125,7 +125,7 @@ pub fn ports_table(rows: &[PortRow]) -> String {
     let header = [
         "bridge",
         "port",
-        "marking",
+        "mark-\ning",
         "wait",
         "to\nmark",
         "in\nbuf",

@@ -579,13 +579,24 @@ impl QdiscWatch {
     /// Whether qdiscs of a device came or went that hang from its root, or from `parent_major`; does
     /// not block. Classes and their qdiscs are not told apart by anything else.
     pub fn changed(&self, ifindex: u32, parent_major: u16) -> Result<bool> {
+        self.heard(|device, parent| {
+            device == ifindex && (parent == super::ROOT || parent >> 16 == u32::from(parent_major))
+        })
+    }
+
+    /// Whether a root qdisc came or went at any device; does not block.
+    pub fn any_root_changed(&self) -> Result<bool> {
+        self.heard(|_, parent| parent == super::ROOT)
+    }
+
+    /// Whether a qdisc came or went that matters, by its device and parent; or it is not known.
+    fn heard(&self, matters: impl Fn(u32, u32) -> bool) -> Result<bool> {
         let mut changed = false;
         let each = |message: Received<'_>| {
             let at = |offset| u32_at(message.payload, offset);
             let parent = at(12).unwrap_or(super::ROOT);
             changed |= matches!(message.kind, libc::RTM_NEWQDISC | libc::RTM_DELQDISC)
-                && at(4) == Some(ifindex)
-                && (parent == super::ROOT || parent >> 16 == u32::from(parent_major));
+                && at(4).is_some_and(|device| matters(device, parent));
         };
         let overrun = drain(&self.socket, &self.netns, "qdiscs", each)?;
         Ok(changed || overrun)

@@ -247,9 +247,9 @@ fn the_port_table_fits_80_columns() {
     };
     let text = ports_table(&[row]);
     let expected = "\
-bridge  port  marking  wait    to    in  marks    not   trig   trig  drops  share
-                             mark   buf           ECT     in    out         drops
-brb     root  in-out    128   100  1000  1.23M  1.23M  1.23M  1.23M   588k  1.23M
+bridge  port  mark-   wait    to    in  marks    not   trig   trig  drops  share
+              ing           mark   buf           ECT     in    out         drops
+brb     root  in-out   128   100  1000  1.23M  1.23M  1.23M  1.23M   588k  1.23M
 ";
     assert_eq!(text, expected);
     assert!(
