@@ -243,14 +243,9 @@ impl Lab {
     /// Gives a host a link of a rate: with the HTB that limits its flows there from the start. Where it comes with the
     /// first mark, some packets of that moment are lost.
     pub fn link(&self, number: usize, bytes_per_s: u64) {
-        self.link_at(number, self.hosts[number].ifindex, bytes_per_s);
-    }
-
-    /// The same for another device of the host.
-    pub fn link_at(&self, number: usize, ifindex: u32, bytes_per_s: u64) {
         let host = &self.hosts[number];
         let layout = htb::EndpointHtb {
-            ifindex,
+            ifindex: host.ifindex,
             link_bytes_per_s: bytes_per_s,
             frame_bytes: FRAME,
         };

@@ -168,9 +168,6 @@ fn at_the_tunnels_device() {
     kernel_test!();
     let lab = Lab::new(2);
     needs_tunnel!(&lab);
-    // Nothing may be lost, also not at the first mark.
-    let tunnel = lab.hosts[0].nl.link(TUNNEL).expect("the tunnel's device");
-    lab.link_at(0, tunnel.index, LINK);
     let running = start(&lab, TUNNEL);
     let arrived = through(&lab, packet::NOT_ECT);
     assert_eq!(arrived.len(), SENT, "{}", running.counts());
