@@ -32,19 +32,24 @@
 //!
 //! ```text
 //! mark:     ipd <- ipd (1 + 1/K),        K = 80 + 24 ms / t     packets
-//! no mark:  ipd <- ipd (1 - 0.75 t / s)
+//! no mark:  ipd <- ipd (1 - 1.5 t' / s),     t' = t 24 ms / (t + 24 ms)
 //! ```
 //!
-//! The equilibrium is LIPD's: p / (1 - p) = 0.75 t K / s, so ipd grows with p / (1 - p) where t is
+//! The equilibrium is LIPD's: p / (1 - p) = 1.5 t' K / s, so ipd grows with p / (1 - p) where t is
 //! above 0.3 ms, and flows with the same share p of their packets marked have the same rate. All
 //! constants are times and packets, so neither the rate of the source's own link nor the number of flows
 //! is in them. FIMD and AIMD in the same form, with u = t / 1 ms:
 //!
 //! | | mark | no mark |
 //! |---|---|---|
-//! | LIPD | 1/K | 0.75 t / s |
-//! | FIMD | u log2 m / K | 0.75 u t log2 m / s |
-//! | AIMD | u log2 m / K | 0.75 u² t (m - 1) / s |
+//! | LIPD | 1/K | 1.5 t' / s |
+//! | FIMD | u log2 m / K | 1.5 u t' log2 m / s |
+//! | AIMD | u log2 m / K | 1.5 u² t' (m - 1) / s |
+//!
+//! A train of marks lowers a rate by 1/16 at most, and by as much again for every 16 ms that it lasts: a queue that
+//! grew while a machine stood still for some milliseconds marks everybody until it is empty, and says nothing of
+//! the load. While bridges say that there is room ([`crate::echo::Room`]), the increase is twice as large, then four times after
+//! 40 ms, and so on up to 32 times.
 //!
 //! Overload is answered at once: when every packet of a window was marked and fewer arrive than the limit
 //! allows, the limit falls towards what arrives ([`State::on_echo`]).
@@ -520,7 +525,7 @@ fn scaled(step: u64, factor: u64) -> u64 {
 
 /// The delay after a window with overload: that of what arrives, but at most half as much again, since
 /// under overload what arrives is not shared fairly either; where less than a quarter of the limit arrives,
-/// twice the rate of what does.
+/// 5/8 of the rate of what does, so that the queue that has filled meanwhile empties.
 #[inline(always)]
 fn limit_after_overload(ipd: u64, interval_ns: u64, delivered_ns: u64, packet_ns: u64) -> u64 {
     if delivered_ns == 0 {
@@ -528,7 +533,7 @@ fn limit_after_overload(ipd: u64, interval_ns: u64, delivered_ns: u64, packet_ns
     }
     let mut delivered = ((delivered_ns.min(1 << 36) << 16) / packet_ns) << (FRAC - 16);
     let most = if delivered_ns >= 4 * interval_ns {
-        delivered += delivered * 3 / 5;
+        delivered += delivered / 5 * 3;
         delivered
     } else {
         ipd + ipd / 2

@@ -133,16 +133,16 @@ fn port_out(ctx: TcContext) -> Option<i32> {
         go_on(&p.ctx, abi::TAIL_VIRTUAL, netns);
         return None;
     }
-    if d.role & abi::ROLE_NO_QUEUE != 0 {
-        return None;
-    }
     let ip = p.parse()?;
     let now_ns = tick();
     let asks = asks_for_room(&ip, flags);
-    let c = came(&p, &ip, netns, &d, asks);
     if asks {
-        say_room(&p, &ip, &c, now_ns);
+        say_room(&p, &ip, netns, &d, now_ns);
     }
+    if d.role & abi::ROLE_NO_QUEUE != 0 {
+        return None;
+    }
+    let c = came(&p, &ip, netns, &d, asks);
     let answer = ecn_arrive(c.places, c.who, c.bytes, now_ns);
     act(answer, &p, &ip, &c, now_ns, 0)
 }
@@ -179,7 +179,7 @@ fn port_virtual(ctx: TcContext) -> Option<i32> {
     let asks = asks_for_room(&ip, control()?.flags);
     let c = came(&p, &ip, netns, &d, asks);
     if asks {
-        say_room(&p, &ip, &c, now_ns);
+        say_room(&p, &ip, netns, &d, now_ns);
     }
     let answer = ecn_arrive_virt(c.places, c.who, c.bytes, now_ns, per_byte);
     act(answer, &p, &ip, &c, now_ns, per_byte)
@@ -236,12 +236,12 @@ fn asks_for_room(ip: &Ip, flags: u32) -> bool {
 
 /// Tells an echo whether packets wait where it came from: that port is the one by which its flow goes out.
 #[inline(always)]
-fn say_room(p: &Packet, ip: &Ip, c: &Came, now_ns: u64) {
-    let from = (c.places >> 32) as u8;
+fn say_room(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
+    let from = input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge, p.zero());
     if from == HOST {
         return;
     }
-    let Some(bridge) = ECN_BRIDGE.get_ptr_mut(c.places as u32) else {
+    let Some(bridge) = ECN_BRIDGE.get_ptr_mut(d.bridge) else {
         return;
     };
     // SAFETY: a map value; one word.

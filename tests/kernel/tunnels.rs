@@ -170,18 +170,19 @@ fn at_the_tunnels_device() {
     needs_tunnel!(&lab);
     let running = start(&lab, TUNNEL);
     let arrived = through(&lab, packet::NOT_ECT);
-    assert_eq!(arrived.len(), SENT, "{}", running.counts());
     let marked = count(&arrived, packet::CE) as u64;
     assert!(marked > 0, "{}", running.counts());
     let is_inside =
         |key: &Key| key.endpoint == 1 && (key.protocol, key.dst_port) == (protocol::UDP, 7001);
     let answered = || {
         let (_, flow) = running.flow(is_inside);
-        flow.marked_packets >= marked && flow.acked_packets >= SENT as u64
+        // What its limit leaves no room for is dropped at its source.
+        flow.marked_packets >= marked && flow.acked_packets >= arrived.len() as u64
     };
     assert!(
         eventually(s(3), answered),
-        "{marked} marked: {} {:?}",
+        "{marked} marked of {}: {} {:?}",
+        arrived.len(),
         running.counts(),
         running.flow(is_inside)
     );
