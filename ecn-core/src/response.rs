@@ -531,7 +531,8 @@ fn limit_after_overload(ipd: u64, interval_ns: u64, delivered_ns: u64, packet_ns
     if delivered_ns == 0 {
         return ipd;
     }
-    let mut delivered = ((delivered_ns.min(1 << 36) << 16) / packet_ns) << (FRAC - 16);
+    let in_packets = (delivered_ns.min(1 << 36) << 16) / packet_ns;
+    let mut delivered = in_packets.min(IPD_LIMIT << 16) << (FRAC - 16);
     let most = if delivered_ns >= 4 * interval_ns {
         delivered += delivered / 5 * 3;
         delivered
