@@ -92,7 +92,7 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<ace::Receiver>(), 8 + 8 * 4);
     assert_eq!(
         size_of::<echo::Receiver>(),
-        5 * 8 + 2 * 4 + size_of::<ace::Receiver>()
+        6 * 8 + 2 * 4 + size_of::<ace::Receiver>()
     );
     assert_eq!(size_of::<echo::Sender>(), 4 + 4 + 2 + 2 + 7 * 4);
     assert_eq!(size_of::<echo::Policy>(), 8 + 2 * 4);
@@ -125,7 +125,10 @@ fn no_hidden_padding() {
     );
     assert_eq!(size_of::<abi::Siblings>(), 3 * 8);
     assert_eq!(size_of::<abi::FlowChange>(), size_of::<flow::Key>() + 2 * 4);
-    assert_eq!(size_of::<response::State>(), 8 + 2 * 4 + 3 * 8 + 2 * 4 + 8);
+    assert_eq!(
+        size_of::<response::State>(),
+        8 + 2 * 4 + 3 * 8 + 2 * 4 + 3 * 8
+    );
     assert_eq!(
         size_of::<abi::PortEvent>(),
         8 * 4 + size_of::<marking::Decision>() + 2 * 8 + 4 * 4

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use ecn_core::echo::{
-    Echo, LEN, LOSS_WINDOW, News, PROTOCOL, Policy, REFUSALS, Receiver, Refusal, Sender, VERSION,
+    ASK_EVERY_NS, ASK_NS, Echo, LEN, LOSS_WINDOW, News, PROTOCOL, Policy, REFUSALS, Receiver,
+    Refusal, Room, Sender, VERSION,
 };
+use ecn_core::packet;
 use proptest::prelude::*;
 
 fn every(ns: u64) -> Policy {
@@ -25,6 +27,7 @@ fn layout() {
         packets: 0x5566_7788,
         ce: 0x99aa_bbcc,
         sequence: 0xddee,
+        room: Room::Unknown,
     };
     let bytes = [
         1, 17, 0x11, 0x22, 0x33, 0x44, 0, 0, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0, 0,
@@ -42,7 +45,7 @@ proptest! {
         packets in any::<u32>(), ce in any::<u32>(), sequence in any::<u16>(),
         checksums in any::<[u8; 4]>(), version in any::<u8>(),
     ) {
-        let echo = Echo { protocol, src_port, dst_port, packets, ce, sequence };
+        let echo = Echo { protocol, src_port, dst_port, packets, ce, sequence, room: Room::Unknown };
         let mut bytes = echo.to_bytes();
         prop_assert_eq!(Echo::parse(&bytes), Some(echo));
         // A device may write a checksum where UDP and TCP have theirs.
@@ -115,6 +118,7 @@ fn echoes_are_numbered_and_carry_the_counts() {
         packets: 7,
         ce: 5,
         sequence: 1,
+        room: Room::Unknown,
     };
     assert_eq!(r.echo(6, 7, 8), want);
     assert_eq!(
@@ -151,6 +155,7 @@ fn echo(sequence: u16, packets: u32, ce: u32) -> Echo {
         packets,
         ce,
         sequence,
+        room: Room::Unknown,
     }
 }
 
@@ -599,4 +604,46 @@ proptest! {
             }
         }
     }
+}
+
+// Room.
+
+/// What arrives of an echo that asks, after these ports.
+fn after(ports: &[bool]) -> Room {
+    let ecn = ports
+        .iter()
+        .fold(packet::ECT_0, |ecn, busy| Room::at_port(ecn, *busy));
+    Room::of(ecn)
+}
+
+#[test]
+fn there_is_room_where_a_port_was_seen_and_none_is_busy() {
+    assert_eq!(after(&[]), Room::Unknown);
+    assert_eq!(after(&[false]), Room::Free);
+    assert_eq!(after(&[false, false, false]), Room::Free);
+    for busy in 0..3 {
+        let mut ports = [false; 3];
+        ports[busy] = true;
+        assert_eq!(after(&ports), Room::Busy);
+    }
+}
+
+#[test]
+fn an_echo_that_does_not_ask_is_left_alone() {
+    for busy in [false, true] {
+        assert_eq!(Room::at_port(packet::NOT_ECT, busy), packet::NOT_ECT);
+    }
+    assert_eq!(Room::of(packet::NOT_ECT), Room::Unknown);
+}
+
+#[test]
+fn a_receiver_asks_for_a_time_after_a_mark() {
+    let mut r = Receiver::new();
+    r.count(&every(0), 1, 1, false, 5);
+    assert!(!Receiver::asks(r.last_ce_ns, 5));
+    r.count(&every(0), 1, 1, true, 7);
+    assert!(Receiver::asks(r.last_ce_ns, 7 + ASK_NS - 1));
+    assert!(!Receiver::asks(r.last_ce_ns, 7 + ASK_NS));
+    assert!(Receiver::asks_now(r.last_ce_ns, 7, 7 + ASK_EVERY_NS));
+    assert!(!Receiver::asks_now(r.last_ce_ns, 8, 7 + ASK_EVERY_NS));
 }

@@ -35,6 +35,7 @@ fn news(packets: u32, ce: u32, position: u32, outstanding: u32) -> News {
         lost_echoes: 0,
         position,
         outstanding,
+        ..News::default()
     }
 }
 
@@ -338,6 +339,7 @@ fn run(marks: &[bool], rtt: u32, delay: u32) -> Vec<u32> {
                 packets: echoed,
                 ce,
                 sequence: echoed as u16,
+                ..Echo::default()
             };
             let news = f.echo.accept(&e, departed, departed, f.quiet()).unwrap();
             assert_eq!(news.packets, 1);

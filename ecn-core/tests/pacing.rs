@@ -159,6 +159,7 @@ fn news(packets: u32, ce: u32, position: u32, outstanding: u32) -> News {
         lost_echoes: 0,
         position,
         outstanding,
+        ..News::default()
     }
 }
 

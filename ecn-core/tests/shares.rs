@@ -534,6 +534,9 @@ proptest! {
         if on == 0 {
             prop_assert_eq!(&switch, &plain);
             shares.look = Look::default();
+            for output in &mut shares.outputs {
+                output.waited = 0;
+            }
             prop_assert_eq!(shares, Box::default());
         }
         let counted: u64 = switch.ports.iter().map(|p| p.dropped_unmarkable).sum();

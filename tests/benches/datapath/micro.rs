@@ -189,6 +189,7 @@ fn next_echo(number: u32) -> Vec<u8> {
         // Every tenth packet was marked.
         ce: number / 10,
         sequence: number as u16 + 1,
+        ..Echo::default()
     };
     Ip::of([10, 77, 0, 2], [10, 77, 0, 1]).echo(&echo)
 }
