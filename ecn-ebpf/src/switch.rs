@@ -130,6 +130,13 @@ fn port_out(ctx: TcContext) -> Option<i32> {
         unsafe { (*raw(&p.ctx)).priority = 0 };
     }
     if d.virtual_ns_per_byte != 0 {
+        // Here, since the other program has no room on its stack; what is long is no echo.
+        if field!(&p.ctx, len) <= LONGEST_ECHO
+            && let Some(ip) = p.parse()
+            && asks_for_room(&ip, flags)
+        {
+            say_room(&p, &ip, netns, &d, tick());
+        }
         go_on(&p.ctx, abi::TAIL_VIRTUAL, netns);
         return None;
     }
@@ -176,11 +183,8 @@ fn port_virtual(ctx: TcContext) -> Option<i32> {
     let d = device(netns, field!(&p.ctx, ifindex))?;
     let ip = p.parse()?;
     let (now_ns, per_byte) = (now(), d.virtual_ns_per_byte);
-    let asks = asks_for_room(&ip, control()?.flags);
-    let c = came(&p, &ip, netns, &d, asks);
-    if asks {
-        say_room(&p, &ip, netns, &d, now_ns);
-    }
+    // An echo that asks may be marked here: then the port is busy indeed.
+    let c = came(&p, &ip, netns, &d, false);
     let answer = ecn_arrive_virt(c.places, c.who, c.bytes, now_ns, per_byte);
     act(answer, &p, &ip, &c, now_ns, per_byte)
 }
@@ -227,6 +231,9 @@ struct Came {
     who: u64,
     bytes: u32,
 }
+
+/// Bytes of a frame with an echo at most: two tags and IPv6.
+const LONGEST_ECHO: u32 = 128;
 
 /// Whether it is an echo that asks if there is room: never marked, since its ECN field says something else.
 #[inline(always)]
