@@ -85,8 +85,6 @@ impl Room {
 
 /// So long after a mark, echoes ask whether there is room.
 pub const ASK_NS: u64 = 10_000_000_000;
-/// How often TCP's receiver asks, whose marks need no echoes.
-pub const ASK_EVERY_NS: u64 = 20_000_000;
 
 impl Echo {
     /// The echo as it goes into the packet.
@@ -235,13 +233,6 @@ impl Receiver {
     #[must_use]
     pub const fn asks(last_ce_ns: u64, now_ns: u64) -> bool {
         last_ce_ns != 0 && now_ns.saturating_sub(last_ce_ns) < ASK_NS
-    }
-
-    /// Whether TCP's receiver is to ask now.
-    #[inline(always)]
-    #[must_use]
-    pub const fn asks_now(last_ce_ns: u64, last_echo_ns: u64, now_ns: u64) -> bool {
-        Self::asks(last_ce_ns, now_ns) && now_ns.wrapping_sub(last_echo_ns) >= ASK_EVERY_NS
     }
 
     /// The rest of [`Receiver::count`].

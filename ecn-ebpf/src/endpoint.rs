@@ -595,14 +595,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
             peek!(r, receiver.ace.unsaid),
             peek!(r, receiver.ace.segment),
         );
-        let asks = echoed
-            && peek!(r, receiver.flags) & echo::PLAIN != 0
-            && Receiver::asks_now(
-                peek!(r, receiver.last_ce_ns),
-                peek!(r, receiver.last_echo_ns),
-                now,
-            );
-        if !ce && !asks && Receiver::is_quiet(unsaid, longest, segment) {
+        if !ce && Receiver::is_quiet(unsaid, longest, segment) {
             // SAFETY: a place in the value.
             tally(unsafe { &raw mut (*r).receiver }, n, bytes, ce, now);
             return answered;
@@ -610,9 +603,6 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
         let end = t.sequence.wrapping_add(len);
         let verdict = locked!(r, receiver as r => {
             tally(&raw mut *r, n, bytes, ce, now);
-            if asks {
-                r.last_echo_ns = now;
-            }
             r.take_tcp(n, ce, segment, end, now)
         });
         if verdict & echo::SAY != 0 {
@@ -627,7 +617,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
             }
             tcp::hurry(p, &c.ip);
         }
-        asks || verdict & echo::SAY != 0
+        verdict & echo::SAY != 0
     } else {
         let echoed_ns = peek!(r, receiver.last_echo_ns);
         if policy.is_due(echoed_ns, ce, now) {
