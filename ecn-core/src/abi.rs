@@ -567,6 +567,8 @@ pub enum Count {
     EchoXdp,
     /// Echoes sent for TCP, because no ACK could say the marks.
     AceBlocked,
+    /// Echoes sent for TCP only to ask whether there is room.
+    EchoAsked,
     /// The ECN flags of a TCP segment could not be written.
     AceFailed,
     /// Packets of flows that are limited with the short flows, since they have no class, or not yet.
@@ -575,7 +577,7 @@ pub enum Count {
 
 impl Count {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::FlowsFull,
         Self::ClassesFull,
         Self::ReceiversFull,
@@ -597,6 +599,7 @@ impl Count {
         Self::Unpaced,
         Self::EchoXdp,
         Self::AceBlocked,
+        Self::EchoAsked,
         Self::AceFailed,
         Self::Shared,
     ];

@@ -193,12 +193,14 @@ impl Receiver {
         }
     }
 
-    /// Says all at once, in an echo; returns the running count of echoes.
+    /// Says all at once, in an echo, if only data went back since they came; returns the running count of echoes.
     #[inline(always)]
-    pub fn say_all(&mut self) -> u32 {
-        self.echoed = self.echoed.wrapping_add(self.unsaid);
-        self.unsaid = 0;
-        self.blocked_ns = 0;
+    pub fn say_blocked(&mut self) -> u32 {
+        if self.blocked_ns != 0 {
+            self.echoed = self.echoed.wrapping_add(self.unsaid);
+            self.unsaid = 0;
+            self.blocked_ns = 0;
+        }
         self.echoed
     }
 }

@@ -85,6 +85,10 @@ impl Room {
 
 /// So long after a mark, echoes ask whether there is room.
 pub const ASK_NS: u64 = 10_000_000_000;
+/// How often TCP's receiver asks, whose marks need no echoes.
+pub const ASK_EVERY_NS: u64 = 20_000_000;
+/// It does not ask before a mark is as old: where marks come, there is no room.
+pub const ASK_AFTER_NS: u64 = 40_000_000;
 
 impl Echo {
     /// The echo as it goes into the packet.
@@ -235,6 +239,15 @@ impl Receiver {
         last_ce_ns != 0 && now_ns.saturating_sub(last_ce_ns) < ASK_NS
     }
 
+    /// Whether TCP's receiver is to ask now.
+    #[inline(always)]
+    #[must_use]
+    pub const fn asks_now(last_ce_ns: u64, last_echo_ns: u64, now_ns: u64) -> bool {
+        Self::asks(last_ce_ns, now_ns)
+            && now_ns.wrapping_sub(last_ce_ns) >= ASK_AFTER_NS
+            && now_ns.wrapping_sub(last_echo_ns) >= ASK_EVERY_NS
+    }
+
     /// The rest of [`Receiver::count`].
     #[inline(always)]
     pub fn due(&mut self, policy: &Policy, ce: bool, now_ns: u64) -> bool {
@@ -327,7 +340,8 @@ impl Receiver {
         (self.ace.say(ack), known)
     }
 
-    /// The echo to send now; each has its own number.
+    /// The echo to send now; each has its own number. Of TCP it says the marks that ACKs cannot, and leaves the others
+    /// to them.
     #[inline(always)]
     pub fn echo(&mut self, protocol: u8, src_port: u16, dst_port: u16) -> Echo {
         self.echoes = self.echoes.wrapping_add(1);
@@ -337,7 +351,7 @@ impl Receiver {
             dst_port,
             packets: self.packets as u32,
             ce: if self.flags & PLAIN != 0 {
-                self.ace.say_all()
+                self.ace.say_blocked()
             } else {
                 self.ce as u32
             },

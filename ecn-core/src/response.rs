@@ -31,25 +31,26 @@
 //! every packet instead. With t = the time between packets at the flow's rate:
 //!
 //! ```text
-//! mark:     ipd <- ipd (1 + 1/K),        K = 80 + 24 ms / t     packets
-//! no mark:  ipd <- ipd (1 - 1.5 t' / s),     t' = t 24 ms / (t + 24 ms)
+//! mark:     ipd <- ipd (1 + w/80),         w = t / (t + 75 us), at least 1/8
+//! no mark:  ipd <- ipd (1 - w t' / 1.6 s),     t' = t 64 ms / (t + 64 ms)
 //! ```
 //!
-//! The equilibrium is LIPD's: p / (1 - p) = 1.5 t' K / s, so ipd grows with p / (1 - p) where t is
-//! above 0.3 ms, and flows with the same share p of their packets marked have the same rate. All
-//! constants are times and packets, so neither the rate of the source's own link nor the number of flows
-//! is in them. FIMD and AIMD in the same form, with u = t / 1 ms:
+//! The equilibrium is LIPD's: p / (1 - p) = 50 t' / s, so flows with the same share p of their packets marked have
+//! the same rate, and a flow that is marked at two ports has nearly that of one that is marked only at the busier
+//! one. The weight w makes the steps of fast flows smaller, since they take more of them; t' is t but for slow ones,
+//! of which each hears late of what all do together. All constants are times and packets, so neither the rate of
+//! the source's own link nor the number of flows is in them. FIMD and AIMD in the same form, with u = t / 1 ms:
 //!
 //! | | mark | no mark |
 //! |---|---|---|
-//! | LIPD | 1/K | 1.5 t' / s |
-//! | FIMD | u log2 m / K | 1.5 u t' log2 m / s |
-//! | AIMD | u log2 m / K | 1.5 u² t' (m - 1) / s |
+//! | LIPD | w/80 | w t' / 1.6 s |
+//! | FIMD | w u log2 m / 80 | w u t' log2 m / 1.6 s |
+//! | AIMD | w u log2 m / 80 | w u² t' (m - 1) / 1.6 s |
 //!
 //! A train of marks lowers a rate by 1/16 at most, and by as much again for every 16 ms that it lasts: a queue that
 //! grew while a machine stood still for some milliseconds marks everybody until it is empty, and says nothing of
-//! the load. While bridges say that there is room ([`crate::echo::Room`]), the increase is twice as large, then four times after
-//! 40 ms, and so on up to 32 times.
+//! the load. While bridges say that there is room ([`crate::echo::Room`]), packets of fast flows weigh 1 in the increase, which
+//! is four times as large, then eight times after 40 ms, and so on up to 64 times.
 //!
 //! Overload is answered at once: when every packet of a window was marked and fewer arrive than the limit
 //! allows, the limit falls towards what arrives ([`State::on_echo`]).
@@ -486,15 +487,16 @@ impl Policy {
     }
 }
 
-/// [`Round::Fractional`]: K at low rates, packets.
+/// [`Round::Fractional`]: marks after which the delay of a slow flow has grown by e.
 const STEP_PACKETS: u64 = 80;
-/// [`Round::Fractional`]: time between packets at which the increase for one is half of what the time alone would make it:
-/// of hundreds of flows each hears late of what all do together.
-const SLOW_NS: u64 = 24_000_000;
-/// [`Round::Fractional`]: what K grows by, packets that the flow sends in this time.
-const STEP_NS: u64 = 24_000_000;
-/// [`Round::Fractional`]: time in which a rate grows by e without marks.
-const RECOVERY_NS: u64 = 666_666_667;
+/// [`Round::Fractional`]: time between packets at which a packet weighs half.
+const FAST_NS: u64 = 75_000;
+/// [`Round::Fractional`]: least that a packet weighs, 16 fractional bits.
+const LEAST_WEIGHT: u64 = 1 << 13;
+/// [`Round::Fractional`]: time between packets at which the increase for one is half of what the time alone would make it.
+const SLOW_NS: u64 = 64_000_000;
+/// [`Round::Fractional`]: time in which the rate of a slow flow grows by e without marks.
+const RECOVERY_NS: u64 = 1_600_000_000;
 /// [`Round::Fractional`]: interval at which FIMD, AIMD with m = 2 and LIPD take the same steps.
 const REFERENCE_NS: u64 = 1_000_000;
 /// [`Round::Fractional`]: most that a train of marks lowers a rate by at once: a queue that grew while a machine stood
@@ -503,11 +505,11 @@ const TRAIN: u64 = ONE / 16;
 /// [`Round::Fractional`]: time after which as much more is lowered, if the marks go on.
 const TRAIN_NS: u64 = 16_000_000;
 /// [`Round::Fractional`]: how much faster rates grow where there is room, as a power of two; at most [`ROOM_MOST`].
-const ROOM_SHIFT: u64 = 1;
+const ROOM_SHIFT: u64 = 2;
 /// [`Round::Fractional`]: time after which they grow twice as fast again.
 const ROOM_DOUBLES_NS: u64 = 40_000_000;
 /// [`Round::Fractional`]: most that they grow faster, as a power of two.
-const ROOM_MOST: u64 = 5;
+const ROOM_MOST: u64 = 6;
 /// [`Round::Fractional`]: most that one echo raises a rate by where there is room, unless it would without.
 const ROOM_STEP: u64 = ONE / 32;
 /// [`Round::Fractional`]: how long it holds that there is room.
@@ -532,14 +534,13 @@ fn limit_after_overload(ipd: u64, interval_ns: u64, delivered_ns: u64, packet_ns
         return ipd;
     }
     let in_packets = (delivered_ns.min(1 << 36) << 16) / packet_ns;
-    let mut delivered = in_packets.min(IPD_LIMIT << 16) << (FRAC - 16);
-    let most = if delivered_ns >= 4 * interval_ns {
-        delivered += delivered / 5 * 3;
-        delivered
+    let delivered = in_packets.min(IPD_LIMIT << 16) << (FRAC - 16);
+    let limit = if delivered_ns >= 4 * interval_ns {
+        delivered + delivered / 5 * 3
     } else {
-        ipd + ipd / 2
+        delivered.min(ipd + ipd / 2)
     };
-    delivered.min(most).max(ipd)
+    limit.max(ipd)
 }
 
 const NONE: u32 = Function::None as u32;
@@ -840,9 +841,10 @@ impl State {
         let packet_ns = policy.packet_ns.min((1 << 27) - 1) | 1;
         let ipd = self.ipd.clamp(ONE, IPD_LIMIT << FRAC);
         let interval_ns = mul_bits(ipd, packet_ns, FRAC) | 1;
-        let gap_ns = now_ns.wrapping_sub(self.last_ns).min(TRAIN_NS);
-        self.allowance = (self.allowance + gap_ns * (TRAIN / TRAIN_NS)).min(TRAIN);
-        let delivered = self.overload(interval_ns, packets, ce, now_ns);
+        let gap_ns = now_ns.wrapping_sub(self.last_ns).min(u32::MAX as u64);
+        self.last_ns = now_ns;
+        self.allowance = (self.allowance + gap_ns.min(TRAIN_NS) * (TRAIN / TRAIN_NS)).min(TRAIN);
+        let delivered = self.overload(interval_ns, packets, ce, gap_ns as u32, now_ns);
         self.ipd = limit_after_overload(ipd, interval_ns, delivered, packet_ns);
         let mut ipd = fixed::forgotten(&mut self.ipd);
         // u of the module's table, 10 fractional bits, within 1/64 and 64.
@@ -856,12 +858,18 @@ impl State {
                 (relative * relative * (policy.m_less_1 >> (GAIN_FRAC - 20))) >> 20
             };
         }
+        let interval_ns = interval_ns.min(1 << 36);
+        // w of the module's text, 16 fractional bits.
+        let weight = ((interval_ns << 16) / (interval_ns + FAST_NS)).max(LEAST_WEIGHT);
         let unmarked = (packets - ce) as u64;
         if unmarked != 0 {
-            let interval_ns = interval_ns.min(1 << 36);
             let slowed_ns = interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
-            let step = (slowed_ns * (ONE / RECOVERY_NS) * unmarked.min(1 << 10)).min(ONE);
-            let step = (step << self.room(now_ns)).min(step.max(ROOM_STEP));
+            let whole = slowed_ns * (ONE / RECOVERY_NS) * unmarked.min(1 << 10);
+            let mut step = ((whole * weight) >> 16).min(ONE);
+            let room = self.room(now_ns);
+            if room != 0 {
+                step = (whole << room).min(ROOM_STEP).max(step);
+            }
             self.ipd = ipd - mul_bits(ipd, scaled(step, up), FRAC);
             ipd = fixed::forgotten(&mut self.ipd);
         }
@@ -869,8 +877,7 @@ impl State {
             self.room_ns = 0;
         }
         if ce != 0 && delivered == 0 {
-            let packets = (STEP_PACKETS << 20) + (STEP_NS << 20) / interval_ns;
-            let step = (1 << (FRAC + 20)) / packets * ce.min(1 << 10) as u64;
+            let step = (ONE >> 16) / STEP_PACKETS * weight * ce.min(1 << 10) as u64;
             let step = scaled(step, down).min(self.allowance);
             self.allowance -= step;
             ipd += mul_bits(ipd, step, FRAC);
@@ -908,9 +915,14 @@ impl State {
     /// The longest time without an echo is left out: a machine that stood still for a moment looks
     /// like a slow network.
     #[inline(always)]
-    fn overload(&mut self, interval_ns: u64, packets: u32, ce: u32, now_ns: u64) -> u64 {
-        let gap = now_ns.wrapping_sub(self.last_ns).min(u32::MAX as u64) as u32;
-        self.last_ns = now_ns;
+    fn overload(
+        &mut self,
+        interval_ns: u64,
+        packets: u32,
+        ce: u32,
+        gap_ns: u32,
+        now_ns: u64,
+    ) -> u64 {
         if self.window_ns == 0 || ce < packets {
             // What arrives with the first echo was sent before the window began.
             self.window_ns = now_ns;
@@ -919,7 +931,7 @@ impl State {
             return 0;
         }
         self.window_packets = self.window_packets.wrapping_add(packets);
-        self.longest_ns = self.longest_ns.max(gap);
+        self.longest_ns = self.longest_ns.max(gap_ns);
         let count = (self.window_packets.saturating_sub(packets)) as u64;
         let count = count | (count == 0) as u64;
         let elapsed = now_ns

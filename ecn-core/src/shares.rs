@@ -63,11 +63,11 @@ const FRAC: u32 = 24;
 const REFUSED_IN_A_ROW: u32 = 32;
 /// Arrivals in a row that find an output empty, after which its sources are not looked at till something waits.
 const QUIET: u32 = 256;
-/// Packets ahead of one that has to wait: of two flows that use a part of a link, two packets meet now and then.
+/// Packets that a packet has to find at an output for the output to count as busy.
 const WAITING: u32 = 1;
 /// Unit of [`Output::waited`].
 const WAITED_SHIFT: u32 = 20;
-/// So long after packets waited, an output is busy.
+/// So long after packets waited, an output is busy: 47 ms, in units of [`Output::waited`].
 const WAITED_FOR: u32 = 45;
 /// Epochs after which nothing is left of an average.
 const GONE: u32 = 32;

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use ecn_core::echo::{
-    ASK_NS, Echo, LEN, LOSS_WINDOW, News, PROTOCOL, Policy, REFUSALS, Receiver, Refusal, Room,
-    Sender, VERSION,
+    ASK_AFTER_NS, ASK_EVERY_NS, ASK_NS, Echo, LEN, LOSS_WINDOW, News, PROTOCOL, Policy, REFUSALS,
+    Receiver, Refusal, Room, Sender, VERSION,
 };
 use ecn_core::packet;
 use proptest::prelude::*;
@@ -644,4 +644,9 @@ fn a_receiver_asks_for_a_time_after_a_mark() {
     r.count(&every(0), 1, 1, true, 7);
     assert!(Receiver::asks(r.last_ce_ns, 7 + ASK_NS - 1));
     assert!(!Receiver::asks(r.last_ce_ns, 7 + ASK_NS));
+    let asks_now = |last_echo_ns, now_ns| Receiver::asks_now(r.last_ce_ns, last_echo_ns, now_ns);
+    assert!(asks_now(7, 7 + ASK_AFTER_NS));
+    assert!(!asks_now(7, 6 + ASK_AFTER_NS));
+    assert!(!asks_now(8 + ASK_AFTER_NS - ASK_EVERY_NS, 7 + ASK_AFTER_NS));
+    assert!(!asks_now(7, 7 + ASK_NS));
 }

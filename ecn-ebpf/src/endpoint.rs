@@ -595,7 +595,15 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
             peek!(r, receiver.ace.unsaid),
             peek!(r, receiver.ace.segment),
         );
-        if !ce && Receiver::is_quiet(unsaid, longest, segment) {
+        let asks = echoed
+            && !ce
+            && peek!(r, receiver.flags) & echo::PLAIN != 0
+            && Receiver::asks_now(
+                peek!(r, receiver.last_ce_ns),
+                peek!(r, receiver.last_echo_ns),
+                now,
+            );
+        if !ce && !asks && Receiver::is_quiet(unsaid, longest, segment) {
             // SAFETY: a place in the value.
             tally(unsafe { &raw mut (*r).receiver }, n, bytes, ce, now);
             return answered;
@@ -603,10 +611,15 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
         let end = t.sequence.wrapping_add(len);
         let verdict = locked!(r, receiver as r => {
             tally(&raw mut *r, n, bytes, ce, now);
+            if asks {
+                r.last_echo_ns = now;
+            }
             r.take_tcp(n, ce, segment, end, now)
         });
         if verdict & echo::SAY != 0 {
             count(Count::AceBlocked, 1);
+        } else if asks {
+            count(Count::EchoAsked, 1);
         }
         if verdict & echo::STIR != 0 {
             tcp::stir(key);
@@ -617,7 +630,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
             }
             tcp::hurry(p, &c.ip);
         }
-        verdict & echo::SAY != 0
+        asks || verdict & echo::SAY != 0
     } else {
         let echoed_ns = peek!(r, receiver.last_echo_ns);
         if policy.is_due(echoed_ns, ce, now) {

@@ -19,17 +19,17 @@ keywords! {
     }
 }
 
-/// What counts as one round, within which a flow decreases its rate at most once.
+/// How much of a step a mark is: a whole one, once per round, or a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Round {
     /// Every mark decreases the rate.
     Off,
     /// Marks on packets that were sent before the last decrease are ignored.
-    #[default]
     Packets,
     /// Marks are ignored for this long after a decrease.
     Time(DurationText),
     /// There is none: each packet applies a part of a step, see [`ecn_core::response`].
+    #[default]
     Fractional,
 }
 

@@ -252,7 +252,7 @@ impl Rig {
         Model {
             switch: SwitchKind::Output,
             rmin: Fraction::new(1, 64).unwrap_or(Model::default().rmin),
-            round: Round::Packets,
+            round: Round::Fractional,
             // A ping through the idle rig is back after 25 us: two bridges, two hosts. What the echo's
             // programs take is less than the rest. Ten times as much changes no share by 0.02.
             forwarding_delay: DurationText::from_micros(3),

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 
 use ecn_core::{
     abi::{self, Count, Device, DeviceKey, name},
+    echo,
     marking::{MarkAt, Marking, Policy},
     packet::{self, Ip as Headers, Pass, protocol},
     shares::By,
@@ -112,7 +113,7 @@ fn run_all(netns: u32, ifindex: u32, cases: u32) -> [u64; 4] {
     let mut maps = datapath.maps().expect("maps");
     let control = abi::Control {
         abi: abi::ABI,
-        flags: 0,
+        flags: u32::from(echo::PROTOCOL) << abi::ECHO_PROTOCOL_AT,
         valid_until_ns: 0,
     };
     maps.set_control(control).expect("control");
@@ -152,8 +153,10 @@ fn run_all(netns: u32, ifindex: u32, cases: u32) -> [u64; 4] {
         let unparsed = maps.count(Count::Unparsed).expect("a counter") - unparsed;
         let arrived = maps.bridge(0).expect("counters").port(1).arrived - arrived;
         let parsed = packet::parse(&frame[..]);
+        // An echo is told whether there is room, and not marked.
+        let is_marked = |ip: &Headers| ip.markable() && ip.protocol != echo::PROTOCOL;
         let kind = match parsed {
-            Ok(ip) if ip.markable() => 0,
+            Ok(ip) if is_marked(&ip) => 0,
             Ok(_) => 1,
             Err(Pass::Malformed) => 2,
             Err(_) => 3,
@@ -162,7 +165,7 @@ fn run_all(netns: u32, ifindex: u32, cases: u32) -> [u64; 4] {
         prop_assert_eq!(arrived, u64::from(parsed.is_ok()));
         prop_assert_eq!(unparsed, u64::from(parsed == Err(Pass::Malformed)));
         match parsed {
-            Ok(ip) if ip.markable() => marked(&frame, &after, &ip),
+            Ok(ip) if is_marked(&ip) => marked(&frame, &after, &ip),
             _ => {
                 prop_assert_eq!(after, frame);
                 Ok(())

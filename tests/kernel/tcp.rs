@@ -4,6 +4,7 @@ use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -114,6 +115,11 @@ fn received(running: &Running) -> echo::Receiver {
     running.receiver(|key| key.endpoint == 2 && key.protocol == protocol::TCP)
 }
 
+/// Echoes that do not only ask whether there is room.
+fn said_by_echoes(running: &Running) -> u64 {
+    running.count(Count::EchoSent) - running.count(Count::EchoAsked)
+}
+
 /// Counters of a host's stack, by name; those that are not there count 0.
 fn nstat(host: &Host, name: &str) -> u64 {
     let read = |file: &str| host.ns.run(|| std::fs::read_to_string(file)).expect(file);
@@ -193,8 +199,6 @@ fn exact(lab: &Lab, running: &Running, super_packets: bool) {
     let most = receiver.ce / if super_packets { 5 } else { 10 };
     assert!(kept <= most.max(MOST_KEPT.into()), "{receiver:#?}");
     for what in [
-        Count::EchoSent,
-        Count::EchoAccepted,
         Count::AceBlocked,
         Count::AceFailed,
         Count::EctFailed,
@@ -359,7 +363,7 @@ fn negotiated() {
     assert_eq!(nstat(&lab.hosts[1], "IpExtInCEPkts"), marked);
     assert!(nstat(&lab.hosts[0], "TcpExtTCPDeliveredCE") > 0);
     assert_eq!((flow.marked_packets, flow.decreases, flow.class), (0, 0, 0));
-    assert_eq!(running.count(Count::EchoSent), 0);
+    assert_eq!(said_by_echoes(&running), 0);
 }
 
 /// Under "control" there is no such connection.
@@ -409,7 +413,7 @@ fn older_than_the_agent() {
             flow.marked_packets + 20 > receiver.ce,
             "{flow:#?} {receiver:#?}"
         );
-        assert_eq!(running.count(Count::EchoSent), 0);
+        assert_eq!(said_by_echoes(&running), 0);
     }
 }
 
@@ -447,8 +451,8 @@ fn exchange(lab: &Lab, running: &Running, back: usize) {
     assert!(receiver.ce > 0 && flow.decreases > 0, "{flow:#?}");
     let said = receiver.ace.said + receiver.ace.echoed;
     same_count(flow.marked_packets, said.into());
+    assert_eq!(said_by_echoes(running), running.count(Count::AceBlocked));
     let echoes = running.count(Count::EchoSent);
-    assert_eq!(echoes, running.count(Count::AceBlocked));
     assert_eq!(echoes, running.count(Count::EchoAccepted));
     nothing_seen(lab);
 }
@@ -566,36 +570,48 @@ print(len(u.urlopen(sys.argv[1]).read()), end='')";
 fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
     let lab = Lab::with_super_packets(2);
     let running = start(&lab, Tcp::Leave);
-    if run(&lab).is_none() {
+    // What is known of a connection goes when it ends, so the most that there was is looked for meanwhile.
+    let ended = AtomicBool::new(false);
+    let watch = || {
+        let mut most = [0; 4];
+        while !ended.load(Ordering::Relaxed) {
+            let flows = running.maps.flows().expect("flows");
+            let receivers = running.maps.receivers().expect("receivers");
+            let of = |r: &echo::Receiver| u64::from(r.ace.said + r.ace.echoed);
+            let now = [
+                flows.iter().map(|(_, f)| f.decreases).sum::<u64>(),
+                flows.iter().map(|(_, f)| f.marked_packets).sum::<u64>(),
+                receivers.iter().map(|(_, r)| of(r)).sum::<u64>(),
+                receivers.iter().map(|(_, r)| r.ce).sum::<u64>(),
+            ];
+            most = most.max(now);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        most
+    };
+    let (there, [decreases, known, said, marked]) = std::thread::scope(|scope| {
+        let watching = scope.spawn(watch);
+        let there = run(&lab).is_some();
+        ended.store(true, Ordering::Relaxed);
+        (there, watching.join().expect("what was watched"))
+    });
+    if !there {
         skipped("tcp::applications", &format!("no {name}"));
         return;
     }
-    let (mut known, mut said, mut marked, mut decreases) = (0, 0, 0, 0);
-    let told = eventually(s(5), || {
-        let flows = running.maps.flows().expect("flows");
-        let receivers = running.maps.receivers().expect("receivers");
-        known = flows.iter().map(|(_, f)| f.marked_packets).sum::<u64>();
-        marked = receivers.iter().map(|(_, r)| r.ce).sum::<u64>();
-        decreases = flows.iter().map(|(_, f)| f.decreases).sum::<u64>();
-        let of = |r: &echo::Receiver| u64::from(r.ace.said + r.ace.echoed);
-        said = receivers.iter().map(|(_, r)| of(r)).sum::<u64>();
-        known.abs_diff(said) <= MOST_MISCOUNTED
-    });
     note(&format!(
         "{name}: {marked} marked, {said} said, {known} known, {decreases} decreases"
     ));
-    assert!(told && marked > 100 && decreases > 0);
-    // On a busy machine an ACK comes late, and covers more than it can say.
-    assert!(
-        said <= marked && marked - said <= marked / 5,
-        "{said} of {marked}"
-    );
+    assert!(marked > 100 && decreases > 0);
+    // On a busy machine an ACK comes late, and covers more than it can say; and the sums are not of one moment.
+    assert!(known.abs_diff(said) <= marked / 5, "{known} of {said}");
+    assert!(said.abs_diff(marked) <= marked / 5, "{said} of {marked}");
     for host in &lab.hosts {
         for name in ["IpExtInCEPkts", "TcpInCsumErrors", "IpExtInCsumErrors"] {
             assert_eq!(nstat(host, name), 0, "{name} at {}", host.ns.name());
         }
     }
     // Data that answers data acknowledges it, and what that cannot say an echo does; not so what is moved.
-    assert!(running.count(Count::EchoSent) < 10);
+    assert!(said_by_echoes(&running) < 10);
     assert_eq!(running.count(Count::AceFailed), 0);
 }

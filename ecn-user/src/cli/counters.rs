@@ -118,6 +118,10 @@ const fn about(what: Count) -> (&'static str, &'static str) {
             "ace_blocked",
             "echoes sent for TCP, since no ACK could say the marks",
         ),
+        Count::EchoAsked => (
+            "echo_asked",
+            "of the echoes sent, those for TCP that only ask whether there is room",
+        ),
         Count::AceFailed => (
             "ace_failed",
             "TCP segments whose ECN flags could not be written",

@@ -285,7 +285,7 @@ pub struct Response {
     pub rmin: Fraction,
     /// The factor of FIMD's and AIMD's multiplicative decrease, above 1 to 16. Default: 2.
     pub m: f64,
-    /// How much of a step a mark is. Default: [`Round::Packets`].
+    /// How much of a step a mark is. Default: [`Round::Fractional`].
     pub round: Round,
 }
 
