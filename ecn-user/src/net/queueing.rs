@@ -21,6 +21,8 @@ const TCA_HTB_INIT: u16 = 2;
 const TCA_HTB_DIRECT_QLEN: u16 = 5;
 /// What passes by an HTB's classes may wait for the device: the kernel's own default.
 const DIRECT_PACKETS: u32 = 1_000;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
 const TCA_FQ_PLIMIT: u16 = 1;
 const TCA_FQ_FLOW_PLIMIT: u16 = 2;
 
@@ -50,6 +52,8 @@ pub struct Qdisc {
     /// What fits, where it is a `pfifo` (packets) or `bfifo` (bytes); of one flow, where it is an `fq`
     /// (packets).
     pub limit: Option<u32>,
+    /// What it sends at most, bytes per second, where it is a `tbf`.
+    pub rate_bytes_per_s: Option<u64>,
     /// Why it dropped, where it is an `fq`.
     pub fq: Option<FqDrops>,
 }
@@ -339,6 +343,15 @@ fn parse_counters(stats: &[u8]) -> Option<Counters> {
     Some(counters)
 }
 
+/// The rate out of `struct tc_tbf_qopt` of linux/pkt_sched.h, whose 32 bits may be too few.
+fn parse_tbf(options: &[u8]) -> Option<u64> {
+    let of = |wanted| wire::attributes(options).find(|(kind, _)| *kind == wanted);
+    if let Some((_, rate)) = of(TCA_TBF_RATE64) {
+        return u64_at(rate, 0);
+    }
+    of(TCA_TBF_PARMS).and_then(|(_, parameters)| Some(u64::from(u32_at(parameters, 8)?)))
+}
+
 fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
     let mut qdisc = Qdisc {
         ifindex: u32_at(payload, 4)?,
@@ -357,6 +370,7 @@ fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
                     .find(|(kind, _)| *kind == TCA_FQ_FLOW_PLIMIT)
                     .and_then(|(_, packets)| u32_at(packets, 0));
             }
+            TCA_OPTIONS if qdisc.kind == "tbf" => qdisc.rate_bytes_per_s = parse_tbf(value),
             TCA_STATS2 => {
                 let counters = parse_counters(value)?;
                 qdisc.bytes = counters.bytes;

@@ -33,7 +33,7 @@ fn json_is_that_of_the_contract() {
     let contract = squeezed(PORT_CONTRACT);
     assert_eq!(
         text,
-        contract.replace("}]", r#","attached":"tcx"}]"#),
+        contract.replace("}]", r#","attached":"tcx","warnings":[]}]"#),
         "ports"
     );
     let text = serde_json::to_string(&flows()).unwrap();
