@@ -26,7 +26,7 @@ use ecn_user::{
         Options,
         health::{Kind, Warning},
     },
-    config::{Config, Marking, Round},
+    config::{Config, Marking, Queue, Round},
 };
 
 const MBIT: u64 = 125_000;
@@ -285,6 +285,29 @@ fn marks_that_nobody_answers() {
     over(&running);
     let shown = process::stdout(&process::run(&ecn, &["port", "show"]));
     assert!(!shown.contains("warning:"), "{shown}");
+}
+
+/// The same at a port without a queue of its own, where nothing is ever dropped.
+#[test]
+fn marks_that_nobody_answers_at_a_virtual_queue() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let mut config = running::config(&lab, Marking::InputOutput);
+    let bridge = &mut config.bridges[0];
+    bridge.queue = Queue::Virtual;
+    bridge.queue_rate = Some(running::rate(PORT));
+    let running = Running::start(config, Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let _receiving = udp(to, false, 7002);
+    let frame = Ip::between(from, to, false)
+        .ecn(ECT_0)
+        .udp(7001, 7002, &[5; 1000]);
+    let sending = Sending::start(from, frame, 4000);
+    let warning = said(&running, Kind::UnansweredMarks, s(20));
+    assert_eq!(warning.subject.port, to.port);
+    assert!(warning.message.contains("packets wait"), "{warning}");
+    drop(sending);
+    over(&running);
 }
 
 /// All that comes is not ECN-capable: what is too much is dropped before the queue, and nothing else happens.

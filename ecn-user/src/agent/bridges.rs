@@ -172,6 +172,7 @@ impl Bridge {
                 counters,
                 by_output,
                 level_packets: if by_output { of.threshold } else { of.buffer },
+                most_packets: port.is_virtual.then_some(vqueue::DEPTH as u32),
                 drops_unmarkable: of.drops_above().is_some(),
                 inputs: inputs
                     .into_iter()

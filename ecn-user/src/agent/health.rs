@@ -11,7 +11,7 @@
 //! Nothing here reads a map or a clock; [`super::watch`] does.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     net::{IpAddr, Ipv6Addr},
 };
@@ -59,6 +59,8 @@ const MOST: usize = 64;
 const OVER_NS: u64 = 5 * SECOND_NS;
 /// A warning is logged once in this time.
 const AGAIN_NS: u64 = 60 * SECOND_NS;
+/// Warnings of a kind that are logged in this time: a host may send to any number of receivers that do not echo.
+const LOGGED: usize = 8;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -193,6 +195,8 @@ pub struct PortReading {
     pub by_output: bool,
     /// Packets above which marks begin: the output's threshold, else an input's buffer.
     pub level_packets: u32,
+    /// Packets that its queue holds, if that is known.
+    pub most_packets: Option<u32>,
     /// Packets that cannot be marked are dropped before the queue.
     pub drops_unmarkable: bool,
     /// Names of the inputs by what they have waiting here, most first.
@@ -365,6 +369,7 @@ struct Interval {
     /// Waiting, at the end that had less.
     waiting: u64,
     level: u64,
+    most: u64,
 }
 
 impl Interval {
@@ -382,6 +387,7 @@ impl Interval {
             above: false,
             waiting: before.cnt1.min(now.cnt1).into(),
             level: reading.level_packets.into(),
+            most: reading.most_packets.map_or(u64::MAX, u64::from),
         };
         // A super-packet triggers once and arrives in segments. Who has less than a share is not marked.
         let (part, all) = if reading.by_output && now.largest <= 1 {
@@ -406,10 +412,16 @@ impl Interval {
         self.asked() > 0 && self.departed.saturating_mul(SECOND_NS) >= LEAST_PACKETS_PER_S * self.ns
     }
 
+    /// The queue is always that many times as long as where marks begin, or nearly as long as it can be.
+    const fn is_long(&self, times: u64) -> bool {
+        let nearly = self.most / 8 * 7;
+        self.above && (self.waiting >= times * self.level || self.waiting >= nearly)
+    }
+
     /// The queue is near its limit, or drops.
     const fn is_full(&self) -> bool {
-        let long = self.above && self.waiting > 2 * self.level;
-        self.is_busy() && (long || self.dropped * 64 >= self.arrivals() && self.dropped > 0)
+        self.is_busy()
+            && (self.is_long(2) || self.dropped * 64 >= self.arrivals() && self.dropped > 0)
     }
 
     /// Next to nothing of what should be marked can be.
@@ -429,8 +441,7 @@ impl Interval {
 
     /// As if there were no marks.
     const fn is_unanswered(&self) -> bool {
-        let long = self.above && self.waiting >= 4 * self.level;
-        self.is_busy() && (long || self.lost() * 8 >= self.arrivals() && self.lost() > 0)
+        self.is_busy() && (self.is_long(4) || self.lost() * 8 >= self.arrivals() && self.lost() > 0)
     }
 }
 
@@ -582,16 +593,16 @@ impl Health {
     /// Takes a reading, about every second, and says what does not work.
     pub fn read(&mut self, reading: &Reading) -> Vec<Warning> {
         let now_ns = reading.now_ns;
-        let known = |id: &(u32, u32)| reading.ports.iter().any(|port| port.id == *id);
-        self.ports.retain(|id, _| known(id));
+        let known: BTreeSet<_> = reading.ports.iter().map(|port| port.id).collect();
+        self.ports.retain(|id, _| known.contains(id));
         for port in &reading.ports {
             self.ports
                 .entry(port.id)
                 .or_insert_with(|| History::begin(port, now_ns))
                 .read(port, now_ns);
         }
-        let known = |number: &u16| reading.endpoints.iter().any(|e| e.number == *number);
-        self.endpoints.retain(|number, _| known(number));
+        let known: BTreeSet<_> = reading.endpoints.iter().map(|e| e.number).collect();
+        self.endpoints.retain(|number, _| known.contains(number));
         for endpoint in &reading.endpoints {
             let history = self.endpoints.entry(endpoint.number).or_default();
             history.read(&endpoint.flows, now_ns);
@@ -886,7 +897,8 @@ impl Journal {
                 continue;
             }
             changed = true;
-            let logged = !self.logged_ns.contains_key(&key);
+            let of_kind = self.logged_ns.keys().filter(|(kind, _)| *kind == key.0);
+            let logged = of_kind.count() < LOGGED && !self.logged_ns.contains_key(&key);
             if logged {
                 self.logged_ns.insert(key.clone(), now_ns);
                 changes.push(Change::Appeared(warning.clone()));

@@ -3,7 +3,10 @@
 //! Ports once a second, with what the sweep for forgotten counters reads anyway; flows where the sweep
 //! for idle ones comes by. So nothing is read a second time for this.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::atomic::Ordering,
+};
 
 use ecn_core::{
     abi::{self, Count},
@@ -20,7 +23,6 @@ use super::{
     },
 };
 use crate::datapath::Maps;
-use std::sync::atomic::Ordering;
 
 /// The rate of a port that marks is looked up once in this time: tc may change it.
 const RATE_NS: u64 = 10_000_000_000;

@@ -415,3 +415,31 @@ fn parse_class(payload: &[u8]) -> Option<ClassStats> {
     }
     Some(class)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let len = (4 + value.len()) as u16;
+        let mut bytes = [len.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend_from_slice(value);
+        bytes
+    }
+
+    #[test]
+    fn the_rate_of_a_tbf_may_have_64_bits() {
+        // struct tc_ratespec: two bytes, three 16-bit fields, the rate.
+        let mut parameters = vec![0; 36];
+        parameters[8..12].copy_from_slice(&1_250_000_u32.to_ne_bytes());
+        let narrow = attribute(TCA_TBF_PARMS, &parameters);
+        assert_eq!(parse_tbf(&narrow), Some(1_250_000));
+        parameters[8..12].copy_from_slice(&u32::MAX.to_ne_bytes());
+        let wide = [
+            attribute(TCA_TBF_PARMS, &parameters),
+            attribute(TCA_TBF_RATE64, &12_500_000_000_u64.to_ne_bytes()),
+        ];
+        assert_eq!(parse_tbf(&wide.concat()), Some(12_500_000_000));
+        assert_eq!(parse_tbf(&[]), None);
+    }
+}

@@ -45,6 +45,7 @@ impl Port {
             counters: self.counters,
             by_output: true,
             level_packets: LEVEL,
+            most_packets: None,
             drops_unmarkable: true,
             inputs: vec!["p0".to_owned()],
             bytes_per_s: Some(RATE),
@@ -222,6 +223,23 @@ fn marks_that_nobody_answers() {
             assert!(warning.message.contains(seen), "{}", warning.message);
             assert!(warning.message.contains("comes in at p0"));
         }
+    }
+}
+
+/// A virtual queue drops nothing; 4 times the threshold may be more than it holds.
+#[test]
+fn marks_that_nobody_answers_at_a_virtual_queue() {
+    let mut run = Run::default();
+    let mut port = Port::new();
+    for n in 1..=12 {
+        port.second(20_000, 20_000, 0, 62);
+        let reading = PortReading {
+            level_packets: 50,
+            most_packets: Some(64),
+            ..port.reading()
+        };
+        let found = run.read(vec![reading], vec![], Shortages::default());
+        assert_eq!(found.is_empty(), n < 11, "{n}: {found:?}");
     }
 }
 
@@ -516,6 +534,29 @@ fn each_is_said_once_and_when_it_is_over() {
     assert_eq!(at(30, &[]), (true, vec![], 0));
     assert_eq!(at(70, &one), (true, appeared, 1));
     assert_eq!(at(80, &[]), (true, over, 0));
+}
+
+/// Of many receivers that do not echo, a few are logged; all are shown.
+#[test]
+fn the_log_is_not_filled() {
+    let of = |last: u8| Warning {
+        kind: Kind::NoEcho,
+        subject: Subject {
+            receiver: Some(IpAddr::from([10, 0, 0, last])),
+            ..Subject::default()
+        },
+        message: String::new(),
+    };
+    let mut journal = Journal::default();
+    let mut logged = 0;
+    for n in 0..30 {
+        let (changed, changes) = journal.take(vec![of(n)], SECOND_NS);
+        logged += changes.len();
+        assert!(changed);
+    }
+    assert_eq!((logged, journal.warnings().len()), (LOGGED, 30));
+    let (_, changes) = journal.take(vec![], 20 * SECOND_NS);
+    assert_eq!(changes.len(), LOGGED);
 }
 
 #[test]
