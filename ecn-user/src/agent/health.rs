@@ -6,7 +6,7 @@
 //! | `no-echo` | a receiver did not echo 1,000 packets and 5 s of a flow |
 //! | `flow-table-full`, `receiver-table-full`, `classes-full` | the counter of it rises for seconds |
 //! | `link-rate` | flows are marked for 5 s at ports of less than a quarter of their endpoint's `link_rate` |
-//! | `unanswered-marks` | a port marks for 10 s, its queue stays long or drops, and no less arrives |
+//! | `unanswered-marks` | a port marks for 10 s, its queue stays long or drops, and arrivals do not fall |
 //!
 //! Nothing here reads a map or a clock; [`super::watch`] does.
 
@@ -646,7 +646,7 @@ impl Health {
             add(
                 Kind::ReceiverTableFull,
                 format!(
-                    "{packets} packets in 5 s came of flows for which the table has no room: they are not echoed. \
+                    "{packets} packets in 5 s were received of flows for which the table has no room: they are not echoed. \
                      Raise `max` in [flow] (now {most_flows}), or lower `idle`."
                 ),
             );
@@ -804,9 +804,9 @@ fn no_echo(endpoint: &EndpointReading, echo_protocol: u8, found: &mut Vec<Warnin
             n => format!("{n} flows"),
         };
         let never = if silent.echoed_before {
-            "has stopped to echo"
+            "has stopped echoing"
         } else {
-            "never echoed"
+            "has never echoed"
         };
         found.push(Warning {
             kind: Kind::NoEcho,
@@ -815,7 +815,7 @@ fn no_echo(endpoint: &EndpointReading, echo_protocol: u8, found: &mut Vec<Warnin
                 ..endpoint.subject.clone()
             },
             message: format!(
-                "it {never}: of {packets} packets of {flows} nothing was heard, so marks do not slow them down. \
+                "it {never}: {packets} packets of {flows} and no echo, so marks do not lower the rate. \
                  Run the agent at that host, or see that IP protocol {echo_protocol} passes the filters on the way back."
             ),
         });
@@ -825,15 +825,15 @@ fn no_echo(endpoint: &EndpointReading, echo_protocol: u8, found: &mut Vec<Warnin
 fn unanswered(port: &PortReading, all: &Interval, echo_protocol: u8) -> Warning {
     let percent = all.lost() * 100 / all.arrivals().max(1);
     let seen = if percent > 0 {
-        format!("{percent} % of it is dropped")
+        format!("{percent} % is dropped")
     } else {
-        format!("{} packets wait at least", all.waiting)
+        format!("at least {} packets wait", all.waiting)
     };
     let inputs = if port.inputs.is_empty() {
         String::new()
     } else {
         let named: Vec<_> = port.inputs.iter().take(NAMED).cloned().collect();
-        format!(" Most of it comes in at {}.", named.join(", "))
+        format!(" Most enters at {}.", named.join(", "))
     };
     let per_s = per_second(all.asked(), all.ns);
     let message = if all.is_unmarkable() {
@@ -843,12 +843,12 @@ fn unanswered(port: &PortReading, all: &Interval, echo_protocol: u8) -> Warning 
             ", or set shares = \"source\" and unmarkable = \"drop\", so that they get their share and no more"
         };
         format!(
-            "{per_s} packets per second should be marked and are not ECN-capable, and no less arrives for 10 s: \
+            "{per_s} packets per second should be marked but are not ECN-capable, and for 10 s arrivals have not fallen: \
              {seen}.{inputs} Run the agent at the sources{or}."
         )
     } else {
         format!(
-            "{per_s} packets per second are marked, and no less arrives for 10 s: {seen}.{inputs} Run the agent \
+            "{per_s} packets per second are marked, and for 10 s arrivals have not fallen: {seen}.{inputs} Run the agent \
              at the sources and at the receiver, and see that echoes (IP protocol {echo_protocol}) get back."
         )
     };

@@ -1,7 +1,7 @@
 //! Reads what [`health`](super::health) judges, and says what it found.
 //!
-//! Ports once a second, with what the sweep for forgotten counters reads anyway; flows where the sweep
-//! for idle ones comes by. So nothing is read a second time for this.
+//! Ports once a second, from what the sweep for forgotten counters reads anyway; flows as the sweep for idle ones
+//! visits them. So nothing is read a second time for this.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -204,8 +204,8 @@ fn marks_that_nobody_answers() {
     let drops = |p: &mut Port| p.second(20_000, 20_000, 12_000, 100);
     let long = |p: &mut Port| p.second(8000, 7900, 0, 500);
     for (second, seen) in [
-        (drops as fn(&mut Port), "60 % of it is dropped"),
-        (long as fn(&mut Port), "500 packets wait"),
+        (drops as fn(&mut Port), "60 % is dropped"),
+        (long as fn(&mut Port), "at least 500 packets wait"),
     ] {
         // Nor do others that do answer, and are at their lowest rate beside it, make up for it.
         for flows in [vec![], vec![endpoint(2, 2, 100)]] {
@@ -221,7 +221,7 @@ fn marks_that_nobody_answers() {
             let (after, warning) = said.unwrap();
             assert!((10..=12).contains(&after), "{after}");
             assert!(warning.message.contains(seen), "{}", warning.message);
-            assert!(warning.message.contains("comes in at p0"));
+            assert!(warning.message.contains("enters at p0"));
         }
     }
 }

@@ -265,12 +265,12 @@ fn warnings_fit_80_columns() {
     let warning = Warning {
         kind: Kind::UnansweredMarks,
         subject: Subject::port("br0", "sw", "to-c"),
-        message: "3749 packets per second are marked, and no less arrives for 10 s: 67 % of it is dropped."
+        message: "3749 packets per second are marked, and for 10 s arrivals have not fallen: 67 % is dropped."
             .to_owned(),
     };
     let expected = "\
-warning: port to-c of br0 in sw: 3749 packets per second are marked, and no less
-  arrives for 10 s: 67 % of it is dropped. (unanswered-marks)
+warning: port to-c of br0 in sw: 3749 packets per second are marked, and for 10
+  s arrivals have not fallen: 67 % is dropped. (unanswered-marks)
 ";
     assert_eq!(warnings_text(&[warning]), expected);
     assert_eq!(warnings_text(&[]), "");
