@@ -10,6 +10,7 @@ mod echo_faults;
 mod edt;
 mod forged;
 mod full;
+mod health;
 mod killed;
 mod pacing;
 mod parsed;

@@ -1,20 +1,26 @@
 //! Ports of bridges: they come, go, and change their number.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use ecn_core::{
     abi::{self, DeviceKey, PortAction, name},
-    vqueue,
+    marking, vqueue,
 };
 
-use super::{Error, Inner, Result, marking_policy, state};
+use super::{
+    Error, Inner, Result,
+    health::{PortReading, Subject},
+    marking_policy, state,
+};
 use crate::{
     config::{self, Config, MarkAt},
-    datapath::Attached,
+    datapath::{Attached, BridgeView},
     net::{
         NetNs, Netlink, QdiscWatch, ROOT,
+        ethtool::Ethtool,
         netlink::{Link, LinkEvent, LinkWatch},
     },
+    units::Rate,
 };
 
 /// A bridge and its ports.
@@ -138,6 +144,64 @@ impl Bridge {
 
     fn free_slot(&self) -> Option<u32> {
         (1..abi::PORTS as u32).find(|slot| self.ports.values().all(|port| port.slot != *slot))
+    }
+
+    /// What its ports have counted.
+    fn readings(&self, config: &Config, view: &BridgeView) -> Vec<PortReading> {
+        let of = &config.bridges[self.number as usize];
+        let netns = of.netns.as_deref().unwrap_or_default();
+        let by_output = of.marking == config::Marking::InputOutput;
+        let readings = self.ports.values().map(|port| {
+            let counters = view.port(port.slot);
+            let mut inputs: Vec<(u32, &str)> = Vec::new();
+            if counters.cnt1 > of.threshold {
+                let waiting = |slot| view.waiting(slot, port.slot);
+                let by_port = self
+                    .ports
+                    .values()
+                    .map(|input| (waiting(input.slot), &*input.name));
+                inputs.extend(by_port);
+                inputs.push((waiting(u32::from(marking::HOST)), "the host itself"));
+                // What has little there does not fill it.
+                inputs.retain(|(packets, _)| packets.saturating_mul(8) > counters.cnt1);
+                inputs.sort_unstable_by_key(|(packets, _)| Reverse(*packets));
+            }
+            PortReading {
+                id: (self.number, port.slot),
+                subject: Subject::port(&of.name, netns, &port.name),
+                counters,
+                by_output,
+                level_packets: if by_output { of.threshold } else { of.buffer },
+                most_packets: port.is_virtual.then_some(vqueue::DEPTH as u32),
+                drops_unmarkable: of.drops_above().is_some(),
+                inputs: inputs
+                    .into_iter()
+                    .map(|(_, name)| name.to_owned())
+                    .collect(),
+                bytes_per_s: None,
+            }
+        });
+        readings.collect()
+    }
+
+    /// What the port in a slot can send, bytes per second, if its queue, its driver or the configuration says so.
+    pub(super) fn port_rate(&self, config: &Config, slot: u32) -> Option<u64> {
+        let (&ifindex, port) = self.ports.iter().find(|(_, port)| port.slot == slot)?;
+        if port.is_virtual {
+            let rate = config.bridges[self.number as usize].virtual_rate(&port.name);
+            return rate.map(Rate::bytes_per_s);
+        }
+        let root = self.nl.root_qdisc(ifindex).ok()??;
+        if root.kind == "htb" {
+            let classes = self.nl.class_stats(ifindex).ok()?;
+            let top = classes.iter().filter(|class| class.parent == ROOT);
+            return top.map(|class| class.ceil_bytes_per_s).max();
+        }
+        root.rate_bytes_per_s.or_else(|| {
+            let ethtool = Ethtool::open(&self.ns).ok()?;
+            let mbit = ethtool.speed_mbit_per_s(&port.name).ok()??;
+            Some(u64::from(mbit) * 125_000)
+        })
     }
 
     /// One more than the highest slot in use.
@@ -455,11 +519,13 @@ impl Inner {
     }
 
     /// Counters that stand still while the device's queue is empty have missed something: a qdisc
-    /// replaced with packets in it, a tracepoint run lost on the last packet.
-    pub(super) fn sweep_bridges(&mut self) -> Result<()> {
+    /// replaced with packets in it, a tracepoint run lost on the last packet. Returns what was read.
+    pub(super) fn sweep_bridges(&mut self) -> Result<Vec<PortReading>> {
+        let mut readings = Vec::new();
         for number in 0..self.bridges.len() {
             let view = self.maps.bridge(number as u32)?;
             let bridge = &mut self.bridges[number];
+            readings.extend(bridge.readings(&self.config, &view));
             let mut stuck = Vec::new();
             for (&ifindex, port) in &bridge.ports {
                 let p = view.port(port.slot);
@@ -499,6 +565,6 @@ impl Inner {
                 }
             }
         }
-        Ok(())
+        Ok(readings)
     }
 }

@@ -515,7 +515,10 @@ impl Inner {
         };
         let (sent, received) = (shorter(self.sweeper.sent), shorter(self.sweeper.received));
         let mut freed = Vec::new();
-        for (key, flow) in self.sweeper.flows(&self.maps)? {
+        let flows = self.sweeper.flows(&self.maps)?;
+        self.watch
+            .see(&self.maps, &flows, self.sweeper.at_start(), now);
+        for (key, flow) in flows {
             let last = flow.last_sent_ns.max(flow.created_ns);
             let idle = if flow.class == 0 { sent } else { idle };
             let over = flow.ended != 0 || now.saturating_sub(last) >= idle;

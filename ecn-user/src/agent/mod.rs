@@ -6,9 +6,11 @@
 mod bridges;
 mod endpoints;
 pub mod enforce;
+pub mod health;
 pub mod root;
 pub mod state;
 mod target;
+mod watch;
 
 use std::{
     collections::HashMap,
@@ -30,6 +32,7 @@ use bridges::Bridge;
 use endpoints::Endpoint;
 use enforce::{Enforcer, Shared, lock};
 use state::{Lock, State};
+use watch::Watch;
 
 /// What can go wrong in the agent.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +93,7 @@ struct Inner {
     endpoints: Vec<Endpoint>,
     copies: HashMap<u32, Copy>,
     sweeper: Sweeper,
+    watch: Watch,
     maps: Maps,
     datapath: Datapath,
     shared: Arc<Shared>,
@@ -105,7 +109,7 @@ pub struct Agent {
 
 /// How often link events and pins are looked at.
 const TICK: Duration = Duration::from_millis(100);
-/// How often forgotten counters are looked for.
+/// How often forgotten counters are looked for, and what does not work.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
 /// The kernel side of a marking policy.
@@ -234,6 +238,7 @@ impl Inner {
             endpoints: Vec::new(),
             copies: HashMap::new(),
             sweeper: Sweeper::default(),
+            watch: Watch::default(),
             maps,
             datapath,
             shared,
@@ -251,18 +256,23 @@ impl Inner {
         Ok(inner)
     }
 
-    fn write_state(&self) -> Result<()> {
+    fn state(&self) -> State {
+        let (config, shared) = (&self.config, &self.shared);
         State {
             pid: std::process::id(),
-            pin: self.config.agent.pin.clone(),
-            bridges: self.bridges.iter().map(|b| b.state(&self.config)).collect(),
+            pin: config.agent.pin.clone(),
+            bridges: self.bridges.iter().map(|b| b.state(config)).collect(),
             endpoints: self
                 .endpoints
                 .iter()
-                .map(|e| e.state(&self.config, &self.shared))
+                .map(|e| e.state(config, shared))
                 .collect(),
+            warnings: self.watch.warnings(),
         }
-        .write()
+    }
+
+    fn write_state(&self) -> Result<()> {
+        self.state().write()
     }
 
     /// Ports that came and went, rates set by people.
@@ -326,7 +336,7 @@ impl Agent {
         })?;
 
         let inner = Arc::new(Mutex::new(inner));
-        let sweep = every(SWEEP_PERIOD, Arc::clone(&inner), Inner::sweep_bridges);
+        let sweep = every(SWEEP_PERIOD, Arc::clone(&inner), Inner::every_second);
         let tasks = vec![
             tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)),
             tokio::spawn(sweep),
@@ -353,23 +363,9 @@ impl Agent {
         &self.shared
     }
 
-    /// Names for the numbers in the maps.
+    /// Names for the numbers in the maps, and what does not work.
     pub fn state(&self) -> State {
-        let inner = lock(&self.inner);
-        State {
-            pid: std::process::id(),
-            pin: inner.config.agent.pin.clone(),
-            bridges: inner
-                .bridges
-                .iter()
-                .map(|b| b.state(&inner.config))
-                .collect(),
-            endpoints: inner
-                .endpoints
-                .iter()
-                .map(|e| e.state(&inner.config, &inner.shared))
-                .collect(),
-        }
+        lock(&self.inner).state()
     }
 
     /// Changes a bridge's policy; traffic goes on.

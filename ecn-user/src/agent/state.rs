@@ -9,7 +9,7 @@ use std::{
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use super::Error;
+use super::{Error, health::Warning};
 use crate::{
     config::{Enforcement, Function, Hook, Marking, Queue},
     datapath::AttachedBy,
@@ -29,6 +29,9 @@ pub struct State {
     pub bridges: Vec<BridgeState>,
     /// Endpoints by number, beginning at 1.
     pub endpoints: Vec<EndpointState>,
+    /// What does not work at present.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
 }
 
 /// A bridge.

@@ -16,6 +16,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::Serialize;
 
+use crate::agent::health::Warning;
 use crate::agent::root::FQ_MAJOR;
 use crate::agent::state::{EndpointState, Lock, State};
 use crate::config::Enforcement;
@@ -26,7 +27,7 @@ use crate::net::{FqDrops, NetNs, Netlink, Qdisc, ROOT, VethEnd};
 
 use super::counters::Counters;
 use super::exit::{Failure, message, print, print_json};
-use super::table::{plain_table, table_text};
+use super::table::{plain_table, table_text, warnings_text};
 use super::view::View;
 
 /// `ecn doctor`.
@@ -123,6 +124,8 @@ struct Report {
     agent_pid: Option<String>,
     /// What its programs counted.
     counters: Counters,
+    /// What it says does not work.
+    warnings: Vec<Warning>,
     checks: Vec<Check>,
     programs: Vec<Program>,
 }
@@ -201,8 +204,10 @@ fn examine() -> Report {
     if report.agent_pid.is_some() {
         let endpoints = State::read().unwrap_or_default().endpoints;
         report.endpoints = endpoints.into_iter().map(Enforced::new).collect();
-        let counters = View::open(None).and_then(|view| Ok(Counters::read(&view.maps)?));
-        report.counters = counters.unwrap_or_default();
+        if let Ok(view) = View::open(None) {
+            report.counters = Counters::read(&view.maps).unwrap_or_default();
+            report.warnings = view.warnings().to_vec();
+        }
     }
     rights(&mut report, effective_rights());
     kernel_files(&mut report);
@@ -734,6 +739,9 @@ fn text(report: &Report) -> String {
     }
     if counters.row_count() > 0 {
         text.push_str(&format!("\n{}\n", table_text(&counters)));
+    }
+    if !report.warnings.is_empty() {
+        text.push_str(&format!("\n{}\n", warnings_text(&report.warnings)));
     }
     text.push_str(&format!("running agent or rig: {agent}\n{verdict}\n"));
     text

@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
-use super::table::{PortFilter, PortRow, ports_table, sort_ports};
+use crate::agent::health::Warning;
+
+use super::table::{PortFilter, PortRow, ports_table, sort_ports, warnings_text};
 use super::view::View;
 use super::watch::{self, Show};
 use super::{exit, words};
@@ -32,6 +35,16 @@ pub struct PortShow {
     show: Show,
 }
 
+/// What is shown. As JSON, each port has its own warnings.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Ports {
+    rows: Vec<PortRow>,
+    /// Those of endpoints too, unless only some ports were asked for.
+    #[serde(skip)]
+    warnings: Vec<Warning>,
+}
+
 /// Runs the verb.
 ///
 /// # Errors
@@ -42,7 +55,7 @@ pub fn run(port: &Port) -> anyhow::Result<()> {
     let filter = PortFilter::parse(words(&args.filter))?;
     sort_ports(&mut [], args.sort.as_deref())?;
     let mut warned = false;
-    let look = || -> anyhow::Result<Vec<PortRow>> {
+    let look = || -> anyhow::Result<Ports> {
         let view = View::open(args.pin.as_deref())?;
         if let Some(warning) = view.stale().filter(|_| !warned) {
             exit::note(&warning);
@@ -51,7 +64,14 @@ pub fn run(port: &Port) -> anyhow::Result<()> {
         let mut rows = view.ports()?;
         rows.retain(|row| filter.matches(row));
         sort_ports(&mut rows, args.sort.as_deref())?;
-        Ok(rows)
+        let shown = |warning: &&Warning| {
+            let of_row = |row: &PortRow| row.warnings.contains(warning);
+            args.filter.is_empty() || rows.iter().any(of_row)
+        };
+        let warnings = view.warnings().iter().filter(shown).cloned().collect();
+        Ok(Ports { rows, warnings })
     };
-    watch::show(&args.show, look, |rows| ports_table(rows))
+    watch::show(&args.show, look, |ports| {
+        ports_table(&ports.rows) + &warnings_text(&ports.warnings)
+    })
 }

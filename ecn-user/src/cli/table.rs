@@ -17,6 +17,7 @@ pub use filter::{AddressFilter, FlowFilter, PortFilter};
 use serde::{Deserialize, Serialize};
 pub use sort::{sort_flows, sort_ports};
 
+use crate::agent::health::Warning;
 use crate::cli::key::{FlowName, protocol_number};
 use crate::config::{Function, Marking};
 use crate::datapath::AttachedBy;
@@ -55,6 +56,9 @@ pub struct PortRow {
     /// What the program at this port hangs from.
     #[serde(default)]
     pub attached: AttachedBy,
+    /// What does not work at this port.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
 }
 
 /// A controlled flow, as in `ecn flow show -j`.
@@ -160,6 +164,27 @@ pub fn ports_table(rows: &[PortRow]) -> String {
     let mut text = table_text(&table);
     if rows.iter().any(|row| row.attached == AttachedBy::Clsact) {
         text.push_str("attached by clsact: this kernel has no tcx\n");
+    }
+    text
+}
+
+/// Warnings for people, in lines of at most 80 columns.
+pub fn warnings_text(warnings: &[Warning]) -> String {
+    const COLUMNS: usize = 80;
+    let mut text = String::new();
+    for warning in warnings {
+        let mut line = "warning:".to_owned();
+        for word in warning.to_string().split_whitespace() {
+            if line.chars().count() + 1 + word.chars().count() > COLUMNS {
+                text.push_str(&line);
+                text.push('\n');
+                line = " ".to_owned();
+            }
+            line.push(' ');
+            line.push_str(word);
+        }
+        text.push_str(&line);
+        text.push('\n');
     }
     text
 }

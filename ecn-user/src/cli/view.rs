@@ -10,6 +10,7 @@ use ecn_core::{abi, flow, marking, response};
 use nix::unistd::{AccessFlags, access};
 
 use crate::agent::enforce::now_ns;
+use crate::agent::health::{Subject, Warning};
 use crate::agent::state::{BridgeState, EndpointState, State};
 use crate::config::{Agent, Enforcement, Function, Marking};
 use crate::datapath::{self, Maps, pin_dir};
@@ -95,10 +96,25 @@ impl View {
                     dropped_packets: p.dropped,
                     dropped_unmarkable_packets: p.dropped_unmarkable,
                     attached: port.attached,
+                    warnings: self.warnings_at(bridge, &port.name),
                 });
             }
         }
         Ok(rows)
+    }
+
+    /// What does not work at present. Nothing is known of it when the agent is gone.
+    pub fn warnings(&self) -> &[Warning] {
+        if self.stale().is_some() {
+            return &[];
+        }
+        &self.state.warnings
+    }
+
+    fn warnings_at(&self, bridge: &BridgeState, port: &str) -> Vec<Warning> {
+        let subject = Subject::port(&bridge.name, &bridge.netns, port);
+        let of_port = |warning: &&Warning| warning.subject == subject;
+        self.warnings().iter().filter(of_port).cloned().collect()
     }
 
     /// All flows that are sent from endpoints here, with their keys.

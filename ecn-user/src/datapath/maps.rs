@@ -644,6 +644,11 @@ pub struct Sweeper {
 const PARTS: usize = 8;
 
 impl Sweeper {
+    /// Whether the next part of the flows is the first of a walk.
+    pub fn at_start(&self) -> bool {
+        self.sent_so_far == 0
+    }
+
     /// The next part of the flows.
     ///
     /// # Errors

@@ -21,6 +21,8 @@ const TCA_HTB_INIT: u16 = 2;
 const TCA_HTB_DIRECT_QLEN: u16 = 5;
 /// What passes by an HTB's classes may wait for the device: the kernel's own default.
 const DIRECT_PACKETS: u32 = 1_000;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
 const TCA_FQ_PLIMIT: u16 = 1;
 const TCA_FQ_FLOW_PLIMIT: u16 = 2;
 
@@ -50,6 +52,8 @@ pub struct Qdisc {
     /// What fits, where it is a `pfifo` (packets) or `bfifo` (bytes); of one flow, where it is an `fq`
     /// (packets).
     pub limit: Option<u32>,
+    /// What it sends at most, bytes per second, where it is a `tbf`.
+    pub rate_bytes_per_s: Option<u64>,
     /// Why it dropped, where it is an `fq`.
     pub fq: Option<FqDrops>,
 }
@@ -339,6 +343,15 @@ fn parse_counters(stats: &[u8]) -> Option<Counters> {
     Some(counters)
 }
 
+/// The rate out of `struct tc_tbf_qopt` of linux/pkt_sched.h, whose 32 bits may be too few.
+fn parse_tbf(options: &[u8]) -> Option<u64> {
+    let of = |wanted| wire::attributes(options).find(|(kind, _)| *kind == wanted);
+    if let Some((_, rate)) = of(TCA_TBF_RATE64) {
+        return u64_at(rate, 0);
+    }
+    of(TCA_TBF_PARMS).and_then(|(_, parameters)| Some(u64::from(u32_at(parameters, 8)?)))
+}
+
 fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
     let mut qdisc = Qdisc {
         ifindex: u32_at(payload, 4)?,
@@ -357,6 +370,7 @@ fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
                     .find(|(kind, _)| *kind == TCA_FQ_FLOW_PLIMIT)
                     .and_then(|(_, packets)| u32_at(packets, 0));
             }
+            TCA_OPTIONS if qdisc.kind == "tbf" => qdisc.rate_bytes_per_s = parse_tbf(value),
             TCA_STATS2 => {
                 let counters = parse_counters(value)?;
                 qdisc.bytes = counters.bytes;
@@ -400,4 +414,32 @@ fn parse_class(payload: &[u8]) -> Option<ClassStats> {
         }
     }
     Some(class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let len = (4 + value.len()) as u16;
+        let mut bytes = [len.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend_from_slice(value);
+        bytes
+    }
+
+    #[test]
+    fn the_rate_of_a_tbf_may_have_64_bits() {
+        // struct tc_ratespec: two bytes, three 16-bit fields, the rate.
+        let mut parameters = vec![0; 36];
+        parameters[8..12].copy_from_slice(&1_250_000_u32.to_ne_bytes());
+        let narrow = attribute(TCA_TBF_PARMS, &parameters);
+        assert_eq!(parse_tbf(&narrow), Some(1_250_000));
+        parameters[8..12].copy_from_slice(&u32::MAX.to_ne_bytes());
+        let wide = [
+            attribute(TCA_TBF_PARMS, &parameters),
+            attribute(TCA_TBF_RATE64, &12_500_000_000_u64.to_ne_bytes()),
+        ];
+        assert_eq!(parse_tbf(&wide.concat()), Some(12_500_000_000));
+        assert_eq!(parse_tbf(&[]), None);
+    }
 }

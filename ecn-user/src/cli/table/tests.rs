@@ -2,6 +2,7 @@ use std::cmp::Ordering;
 
 use super::sort::{FLOW_KEYS, PORT_KEYS, natural};
 use super::*;
+use crate::agent::health::{Kind, Subject};
 
 /// Section 7 of the design, word for word.
 const PORT_CONTRACT: &str = r#"[{"bridge": "brb", "port": "root", "ifindex": 7, "marking": "input-output", "waiting_packets": 0, "to_mark_packets": 0,
@@ -33,7 +34,7 @@ fn json_is_that_of_the_contract() {
     let contract = squeezed(PORT_CONTRACT);
     assert_eq!(
         text,
-        contract.replace("}]", r#","attached":"tcx"}]"#),
+        contract.replace("}]", r#","attached":"tcx","warnings":[]}]"#),
         "ports"
     );
     let text = serde_json::to_string(&flows()).unwrap();
@@ -257,6 +258,22 @@ brb     root  in-out   128   100  1000  1.23M  1.23M  1.23M  1.23M   588k  1.23M
         "{text}"
     );
     assert_eq!(ports_table(&[]), "no ports\n");
+}
+
+#[test]
+fn warnings_fit_80_columns() {
+    let warning = Warning {
+        kind: Kind::UnansweredMarks,
+        subject: Subject::port("br0", "sw", "to-c"),
+        message: "3749 packets per second are marked, and for 10 s arrivals have not fallen: 67 % is dropped."
+            .to_owned(),
+    };
+    let expected = "\
+warning: port to-c of br0 in sw: 3749 packets per second are marked, and for 10
+  s arrivals have not fallen: 67 % is dropped. (unanswered-marks)
+";
+    assert_eq!(warnings_text(&[warning]), expected);
+    assert_eq!(warnings_text(&[]), "");
 }
 
 #[test]

@@ -1,0 +1,169 @@
+//! Reads what [`health`](super::health) judges, and says what it found.
+//!
+//! Ports once a second, from what the sweep for forgotten counters reads anyway; flows as the sweep for idle ones
+//! visits them. So nothing is read a second time for this.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::atomic::Ordering,
+};
+
+use ecn_core::{
+    abi::{self, Count},
+    fixed::FRAC,
+    flow::{Flow, Key},
+    response,
+};
+
+use super::{
+    Inner, Result, enforce,
+    health::{
+        self, Change, EndpointReading, FlowsSeen, Health, Journal, PortReading, Reading, Shortages,
+        Subject, Warning,
+    },
+};
+use crate::datapath::Maps;
+
+/// The rate of a port that marks is looked up once in this time: tc may change it.
+const RATE_NS: u64 = 10_000_000_000;
+
+/// What is known of health.
+#[derive(Default)]
+pub(super) struct Watch {
+    health: Health,
+    journal: Journal,
+    /// The last whole pass over the flow table, by endpoint number.
+    flows: BTreeMap<u16, FlowsSeen>,
+    /// The one that is under way.
+    gathered: BTreeMap<u16, FlowsSeen>,
+    /// Policies of endpoints that have flows, as long as a second.
+    policies: HashMap<u16, abi::Endpoint>,
+    /// Of ports by bridge and slot.
+    rates: HashMap<(u32, u32), PortRate>,
+}
+
+#[derive(Default)]
+struct PortRate {
+    /// Packets that were to be marked, when it was looked at last.
+    asked: u64,
+    /// When the rate was looked up.
+    at_ns: u64,
+    bytes_per_s: Option<u64>,
+}
+
+impl Watch {
+    /// Takes a part of the flow table; `last`: of this pass.
+    pub(super) fn see(&mut self, maps: &Maps, flows: &[(Key, Flow)], last: bool, now_ns: u64) {
+        for (key, flow) in flows {
+            let number = key.endpoint;
+            let policy = self.policies.entry(number).or_insert_with(|| {
+                let policy = maps.endpoint(number.into());
+                policy.unwrap_or_default()
+            });
+            let seen = self.gathered.entry(number).or_default();
+            seen.add(key, flow, policy, now_ns);
+        }
+        if last {
+            self.flows = std::mem::take(&mut self.gathered);
+        }
+    }
+
+    /// What does not work at present.
+    pub(super) fn warnings(&self) -> Vec<Warning> {
+        self.journal.warnings()
+    }
+
+    /// Adds the rates of ports that have marked since the last look; `look_up`: the rate of the n-th of them.
+    fn add_rates(
+        &mut self,
+        ports: &mut [PortReading],
+        now_ns: u64,
+        mut look_up: impl FnMut(usize) -> Option<u64>,
+    ) {
+        self.rates
+            .retain(|id, _| ports.iter().any(|port| port.id == *id));
+        for (at, port) in ports.iter_mut().enumerate() {
+            let rate = self.rates.entry(port.id).or_default();
+            let asked = port.counters.marked + port.counters.unmarkable;
+            let marks = std::mem::replace(&mut rate.asked, asked) < asked;
+            if marks && (rate.at_ns == 0 || now_ns.saturating_sub(rate.at_ns) >= RATE_NS) {
+                rate.at_ns = now_ns;
+                rate.bytes_per_s = look_up(at);
+            }
+            port.bytes_per_s = rate.bytes_per_s;
+        }
+    }
+}
+
+impl Inner {
+    /// What is done once a second: counters that stand still are put right, and health is judged.
+    pub(super) fn every_second(&mut self) -> Result<()> {
+        let ports = self.sweep_bridges()?;
+        self.judge(ports)
+    }
+
+    fn judge(&mut self, mut ports: Vec<PortReading>) -> Result<()> {
+        let now_ns = enforce::now_ns();
+        let (bridges, config) = (&self.bridges, &self.config);
+        let numbers: Vec<(u32, u32)> = ports.iter().map(|port| port.id).collect();
+        self.watch.add_rates(&mut ports, now_ns, |at| {
+            let (number, slot) = numbers.get(at).copied()?;
+            bridges.get(number as usize)?.port_rate(config, slot)
+        });
+        let endpoints = self.endpoint_readings();
+        self.watch.policies.clear();
+        let count = |what| self.maps.count(what);
+        let refused = self.shared.refused.load(Ordering::Relaxed);
+        let reading = Reading {
+            now_ns,
+            ports,
+            endpoints,
+            shortages: Shortages {
+                flows: count(Count::FlowsFull)?,
+                receivers: count(Count::ReceiversFull)?,
+                classes: count(Count::ClassesFull)? + refused,
+                most_flows: self.config.flow.max.into(),
+            },
+            echo_protocol: self.config.echo.protocol,
+        };
+        let found = self.watch.health.read(&reading);
+        let (changed, changes) = self.watch.journal.take(found, now_ns);
+        for change in changes {
+            match change {
+                Change::Appeared(warning) => tracing::warn!("{warning}"),
+                Change::Over(Warning { kind, subject, .. }) => {
+                    tracing::info!("{subject}: over ({})", kind.name());
+                }
+            }
+        }
+        if changed {
+            self.write_state()?;
+        }
+        Ok(())
+    }
+
+    /// Endpoints that have limited flows, or such as are not echoed.
+    fn endpoint_readings(&self) -> Vec<EndpointReading> {
+        let with_flows = self.watch.flows.iter();
+        with_flows
+            .filter(|(_, flows)| **flows != FlowsSeen::default())
+            .filter_map(|(number, flows)| {
+                let config = self
+                    .config
+                    .endpoints
+                    .get(usize::from(*number).checked_sub(1)?)?;
+                let policy = self.maps.endpoint((*number).into()).ok()?;
+                let netns = config.netns.as_deref().unwrap_or_default();
+                let floor = health::floor_ipd(&policy).max(1 << FRAC);
+                Some(EndpointReading {
+                    number: *number,
+                    subject: Subject::endpoint(&config.device, netns),
+                    link_bytes_per_s: policy.link_bytes_per_s,
+                    floor_bytes_per_s: response::rate(floor, policy.link_bytes_per_s),
+                    fractional: health::is_fractional(&policy),
+                    flows: flows.clone(),
+                })
+            })
+            .collect()
+    }
+}

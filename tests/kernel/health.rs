@@ -1,0 +1,330 @@
+//! What the agent says when control does not work, and that it says nothing when it does.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use ecn_core::packet::{ECT_0, NOT_ECT};
+use ecn_tests::{
+    ecn_or_skip, eventually,
+    frames::Ip,
+    kernel_test,
+    lab::{Host, Lab},
+    note, process,
+    running::{self, Running},
+    s,
+    traffic::{Stream, udp},
+    wire::Wire,
+};
+use ecn_user::{
+    agent::{
+        Options,
+        health::{Kind, Warning},
+    },
+    config::{Config, Marking, Queue, Round},
+};
+
+const MBIT: u64 = 125_000;
+/// Of the port to host 1.
+const PORT: u64 = 10 * MBIT;
+
+fn kinds(running: &Running) -> Vec<Kind> {
+    let warnings = running.agent().state().warnings;
+    warnings.iter().map(|warning| warning.kind).collect()
+}
+
+/// Waits until it is said.
+#[track_caller]
+fn said(running: &Running, kind: Kind, patience: Duration) -> Warning {
+    let find = || {
+        let warnings = running.agent().state().warnings;
+        warnings.into_iter().find(|warning| warning.kind == kind)
+    };
+    let found = eventually(patience, || find().is_some());
+    assert!(found, "{:?}", running.agent().state().warnings);
+    let warning = find().expect("it was there a moment ago");
+    note(&warning.to_string());
+    warning
+}
+
+/// Waits until nothing is said any more.
+#[track_caller]
+fn over(running: &Running) {
+    let over = eventually(s(15), || kinds(running).is_empty());
+    assert!(over, "{:?}", kinds(running));
+}
+
+/// Sends frames at some rate until it is dropped.
+struct Sending {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sending {
+    fn start(from: &Host, frame: Vec<u8>, per_s: u32) -> Self {
+        const AT_ONCE: u32 = 10;
+        let wire = Wire::open(&from.ns, from.ifindex);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                (0..AT_ONCE).for_each(|_| wire.send(&frame));
+                std::thread::sleep(s(1) * AT_ONCE / per_s);
+            }
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Hosts 0 and 1 are endpoints of a link, and the port to host 1 is slower.
+fn start(lab: &Lab, link: u64, change: impl FnOnce(&mut Config)) -> Running {
+    lab.limit(1, PORT, 100);
+    lab.link(0, link);
+    let mut config = running::config(lab, Marking::InputOutput);
+    change(&mut config);
+    let config = running::with_endpoints(config, lab, &[0, 1], link);
+    Running::start(config, Options::default())
+}
+
+/// Flows come, come down to the port's rate, and go: all is well.
+#[test]
+fn nothing_is_said_while_control_works() {
+    kernel_test!();
+    for round in [Round::Fractional, Round::Packets] {
+        let lab = Lab::new(2);
+        let running = start(&lab, 4 * PORT, |config| config.response.round = round);
+        let streams: Vec<Stream> = (0..4)
+            .map(|n| Stream::start(&lab.hosts[0], &lab.hosts[1], 7001 + n, 1000))
+            .collect();
+        for _ in 0..120 {
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(kinds(&running), [], "{:?}", running.agent().state());
+        }
+        let port = running.port(&lab.hosts[1].port);
+        assert!(port.marked > 0, "{port:?}");
+        drop(streams);
+        for _ in 0..40 {
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(kinds(&running), [], "{:?}", running.agent().state());
+        }
+    }
+}
+
+/// Two flows that may not be slower than half of the link each, four times what the port sends.
+#[test]
+fn flows_at_their_lowest_rate() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let running = start(&lab, 4 * PORT, |config| {
+        config.response.rmin = "1/2".parse().expect("a fraction");
+    });
+    let streams = [7001, 7002].map(|port| Stream::start(&lab.hosts[0], &lab.hosts[1], port, 1000));
+    let warning = said(&running, Kind::FlowsAtFloor, s(12));
+    assert_eq!(warning.subject.port, lab.hosts[1].port);
+    assert!(
+        warning
+            .message
+            .contains("2 flows are at their lowest rate (20mbit)")
+    );
+    // They do answer, as far as they can.
+    std::thread::sleep(s(6));
+    assert_eq!(kinds(&running), [Kind::FlowsAtFloor]);
+    drop(streams);
+    over(&running);
+}
+
+/// Data arrives, and its echoes do not: they go to the Ethernet address that the data came from, here a false one.
+#[test]
+fn echoes_that_do_not_get_back() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let config = running::config(&lab, Marking::InputOutput);
+    let config = running::with_endpoints(config, &lab, &[0, 1], 10 * PORT);
+    let running = Running::start(config, Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let _receiving = udp(to, false, 7002);
+    let frame = Ip::between(from, to, false)
+        .ecn(NOT_ECT)
+        .udp(7001, 7002, &[5; 100]);
+    let sending = Sending::start(from, frame.clone(), 500);
+    std::thread::sleep(s(8));
+    assert_eq!(kinds(&running), []);
+    drop(sending);
+    let mut elsewhere = frame.clone();
+    elsewhere[11] = 99;
+    let sending = Sending::start(from, elsewhere, 500);
+    let warning = said(&running, Kind::NoEcho, s(12));
+    assert_eq!(warning.subject.receiver, Some(to.v4.into()));
+    assert!(warning.message.starts_with("it has stopped echoing: "));
+    assert!(warning.message.contains("IP protocol 253"));
+    drop(sending);
+    let _sending = Sending::start(from, frame, 500);
+    over(&running);
+}
+
+/// There is no agent where the data goes: it is not marked by anybody, and nobody would hear of it.
+#[test]
+fn a_receiver_without_the_agent() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let config = running::config(&lab, Marking::InputOutput);
+    let config = running::with_endpoints(config, &lab, &[0], 10 * PORT);
+    let running = Running::start(config, Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let _receiving = udp(to, false, 7002);
+    let frame = Ip::between(from, to, false)
+        .ecn(NOT_ECT)
+        .udp(7001, 7002, &[5; 100]);
+    let sending = Sending::start(from, frame, 500);
+    let warning = said(&running, Kind::NoEcho, s(12));
+    assert!(warning.message.starts_with("it has never echoed: "));
+    assert_eq!(kinds(&running), [Kind::NoEcho]);
+    drop(sending);
+    over(&running);
+}
+
+/// More flows than the table holds, for seconds.
+#[test]
+fn a_table_that_is_full() {
+    const FLOWS: u16 = 40;
+    kernel_test!();
+    let lab = Lab::new(2);
+    let mut config = running::config(&lab, Marking::InputOutput);
+    config.flow.max = 10;
+    let config = running::with_endpoints(config, &lab, &[0, 1], 10 * PORT);
+    let running = Running::start(config, Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let _receiving = udp(to, false, 7002);
+    let wire = Wire::open(&from.ns, from.ifindex);
+    let packets = Ip::between(from, to, false).ecn(NOT_ECT);
+    let send = || {
+        for flow in 0..FLOWS {
+            wire.send(&packets.udp(10_000 + flow, 7002, &[5; 100]));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        kinds(&running).contains(&Kind::FlowTableFull)
+    };
+    assert!(eventually(s(8), send), "{}", running.counts());
+    let warning = said(&running, Kind::FlowTableFull, s(1));
+    assert!(warning.message.contains("(now 10)"), "{warning}");
+    over(&running);
+}
+
+/// A link of ten times the port's rate, as where a NIC's speed is taken.
+#[test]
+fn a_link_rate_far_above_the_ports() {
+    kernel_test!();
+    for round in [Round::Packets, Round::Fractional] {
+        let lab = Lab::new(2);
+        let running = start(&lab, 10 * PORT, |config| config.response.round = round);
+        let streams: Vec<Stream> = (0..4)
+            .map(|n| Stream::start(&lab.hosts[0], &lab.hosts[1], 7001 + n, 1000))
+            .collect();
+        let warning = said(&running, Kind::LinkRate, s(12));
+        assert_eq!(warning.subject.netns, lab.hosts[0].ns.name());
+        assert!(warning.message.contains("`link_rate` is 100mbit"));
+        assert!(warning.message.contains("(10mbit)"), "{warning}");
+        drop(streams);
+        over(&running);
+    }
+}
+
+/// A source that says it is ECN-capable, and does not answer; nothing but the port is ours. The command shows it.
+#[test]
+fn marks_that_nobody_answers() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let lab = Lab::new(2);
+    lab.limit(1, PORT, 100);
+    let config = running::config(&lab, Marking::InputOutput);
+    let running = Running::start(config, Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let _receiving = udp(to, false, 7002);
+    let frame = Ip::between(from, to, false)
+        .ecn(ECT_0)
+        .udp(7001, 7002, &[5; 1000]);
+    // Some three times as much as the port sends.
+    let sending = Sending::start(from, frame, 4000);
+    let warning = said(&running, Kind::UnansweredMarks, s(20));
+    assert_eq!(warning.subject.port, to.port);
+    let inputs = format!("enters at {}.", from.port);
+    assert!(warning.message.contains(&inputs), "{warning}");
+
+    let shown = process::stdout(&process::run(&ecn, &["port", "show"]));
+    assert!(shown.contains("(unanswered-marks)"), "{shown}");
+    let other = process::stdout(&process::run(&ecn, &["port", "show", "dev", &from.port]));
+    assert!(!other.contains("warning:"), "{other}");
+    let json = process::stdout(&process::run(
+        &ecn,
+        &["port", "show", "dev", &to.port, "-j"],
+    ));
+    let rows: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(rows[0]["warnings"][0]["kind"], "unanswered-marks", "{rows}");
+    let json = process::stdout(&process::run(&ecn, &["doctor", "-j"]));
+    let report: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(report["warnings"][0]["port"], to.port.as_str(), "{report}");
+    drop(sending);
+    over(&running);
+    let shown = process::stdout(&process::run(&ecn, &["port", "show"]));
+    assert!(!shown.contains("warning:"), "{shown}");
+}
+
+/// The same at a port without a queue of its own, where nothing is ever dropped.
+#[test]
+fn marks_that_nobody_answers_at_a_virtual_queue() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let mut config = running::config(&lab, Marking::InputOutput);
+    let bridge = &mut config.bridges[0];
+    bridge.queue = Queue::Virtual;
+    bridge.queue_rate = Some(running::rate(PORT));
+    let running = Running::start(config, Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let _receiving = udp(to, false, 7002);
+    let frame = Ip::between(from, to, false)
+        .ecn(ECT_0)
+        .udp(7001, 7002, &[5; 1000]);
+    let sending = Sending::start(from, frame, 4000);
+    let warning = said(&running, Kind::UnansweredMarks, s(20));
+    assert_eq!(warning.subject.port, to.port);
+    assert!(warning.message.contains("packets wait"), "{warning}");
+    drop(sending);
+    over(&running);
+}
+
+/// All that comes is not ECN-capable: what is too much is dropped before the queue, and nothing else happens.
+#[test]
+fn what_cannot_be_marked() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    lab.limit(1, PORT, 100);
+    let config = running::config(&lab, Marking::InputOutput);
+    let running = Running::start(config, Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let _receiving = udp(to, false, 7002);
+    let frame = Ip::between(from, to, false)
+        .ecn(NOT_ECT)
+        .udp(7001, 7002, &[5; 1000]);
+    let sending = Sending::start(from, frame, 4000);
+    let warning = said(&running, Kind::UnansweredMarks, s(20));
+    assert!(warning.message.contains("not ECN-capable"), "{warning}");
+    drop(sending);
+    over(&running);
+}
