@@ -118,7 +118,7 @@ pub struct Output {
     pub refused: u32,
     /// Arrivals in a row that found nothing waiting.
     pub quiet: u32,
-    /// When packets waited here last, in units of 2^20 ns.
+    /// When packets waited here last, in units of 2^20 ns; 0: never.
     pub waited: u32,
 }
 
@@ -498,7 +498,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
     fn wait(&mut self, switch: &Switch<N>, a: &Arrival) {
         let o = a.output as usize & (N - 1);
         if switch.ports[o].cnt1 >= WAITING {
-            self.outputs[o].waited = (a.now_ns >> WAITED_SHIFT) as u32 | 1;
+            self.outputs[o].waited = ((a.now_ns >> WAITED_SHIFT) as u32).max(1);
         }
     }
 

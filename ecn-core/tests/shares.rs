@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ecn_core::{
     marking::{Decision, HOST, MarkAt, Marking, Policy, Share, Switch},
-    shares::{By, FORGET_NS, Look, Shares, source},
+    shares::{By, FORGET_NS, Look, Output, Shares, source},
     vqueue::Arrival,
 };
 use proptest::prelude::*;
@@ -465,6 +465,22 @@ fn idle_outputs_are_forgotten_and_free_ones_not_measured() {
 }
 
 /// A table that is full, or a place that two want: unknown, not somebody else's.
+/// From the very moment on in which packets wait.
+#[test]
+fn an_output_is_busy_for_a_time_after_packets_waited() {
+    for now_ns in (1 << 30..(1 << 30) + (1 << 22)).step_by(1 << 18) {
+        let (mut switch, mut shares) =
+            (Box::<Switch<N>>::default(), Box::<Shares<N, E>>::default());
+        shares.arrive(&mut switch, &policy(), &packet(0, now_ns));
+        assert_eq!(shares.outputs[usize::from(O)].waited, 0, "nothing waited");
+        shares.arrive(&mut switch, &policy(), &packet(1, now_ns));
+        let waited = shares.outputs[usize::from(O)].waited;
+        for (later, busy) in [(0, true), (46_000_000, true), (48_500_000, false)] {
+            assert_eq!(Output::has_waited(waited, now_ns + later), busy, "{later}");
+        }
+    }
+}
+
 #[test]
 fn who_finds_no_place_is_unknown() {
     let mut switch = Box::<Switch<N>>::default();
