@@ -219,8 +219,13 @@ pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> 
     } else {
         Lab::new(HOSTS)
     };
-    for &host in &row.shaped {
-        shape(&lab, host, rate_bytes, control)?;
+    for host in 0..HOSTS {
+        if row.shaped.contains(&host) {
+            shape(&lab, host, rate_bytes, control)?;
+        } else {
+            // What the kernel gives a veth.
+            lab.no_queue(host);
+        }
     }
     if !row.shaped.is_empty() {
         // As a wire: at the bridge a packet is no longer its socket's.
