@@ -5,7 +5,7 @@
 //! answer marks at all, the others pay for what it takes. So each output keeps, per source, what it let in:
 //!
 //! ```text
-//! epoch of an output:  10 ms, and 16 packets for each source that wants its share; at most 250 ms
+//! epoch of an output:   8 ms, and 16 packets for each source that wants its share; at most 250 ms
 //! at its end:          A <- (A + bytes of the epoch) / 2     of the output, and of each source
 //! share of a source:   (A + bytes so far) / (the output's A + bytes so far)
 //! heavy source:        A of at least half of the fair share
@@ -13,9 +13,10 @@
 //! ```
 //!
 //! A source of less than 7/8 of the fair share is spared: its packets are not marked, and the marks go to the next
-//! ones. The others are marked when their turn comes, as always; equal sources so remain equal to marking. What
+//! ones. So is one of less than all of it, while at most 5/2 of the threshold wait: then those that have more take the
+//! marks, until all have the same. The others are marked when their turn comes, as always. What
 //! cannot be marked is dropped, before it enters the queue, where more than [`Policy::drop_threshold`] packets wait and
-//! its source has more than 9/8 of the fair share, or where twice as many wait and it is not below. Only what is
+//! its source has more than 17/16 of the fair share, or where twice as many wait and it is not below 7/8. Only what is
 //! let in counts, so a source that is held back this way has what it gets and not what it sends. That what fills the queue is dropped, by
 //! its share, is approximate fair dropping (Pan, Breslau, Prabhakar, Shenker 2003) and RFC 3168
 //! section 5, which expects drops where packets that are not ECN-capable would be marked.
@@ -266,7 +267,9 @@ impl Output {
         let its = source.average as u64 + source.bytes as u64 + half as u64;
         if its * 8 < fair * 7 {
             Share::Below
-        } else if its * 8 <= fair * 9 {
+        } else if its < fair {
+            Share::Under
+        } else if its * 16 <= fair * 17 {
             Share::At
         } else {
             Share::Over
