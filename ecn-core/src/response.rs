@@ -32,25 +32,27 @@
 //!
 //! ```text
 //! mark:     ipd <- ipd (1 + w/80),         w = t / (t + 75 us), at least 1/8
-//! no mark:  ipd <- ipd (1 - w t' / 1.6 s),     t' = t 64 ms / (t + 64 ms)
+//! no mark:  ipd <- ipd (1 - w t' / 1.8 s),     t' = 0.1 ms + t 64 ms / (t + 64 ms)
 //! ```
 //!
-//! The equilibrium is LIPD's: p / (1 - p) = 50 t' / s, so flows with the same share p of their packets marked have
+//! The equilibrium is LIPD's: p / (1 - p) = 44 t' / s, so flows with the same share p of their packets marked have
 //! the same rate, and a flow that is marked at two ports has nearly that of one that is marked only at the busier
 //! one. The weight w makes the steps of fast flows smaller, since they take more of them; t' is t but for slow ones,
-//! of which each hears late of what all do together. All constants are times and packets, so neither the rate of
-//! the source's own link nor the number of flows is in them. FIMD and AIMD in the same form, with u = t / 1 ms:
+//! of which each hears late of what all do together, and for fast ones, which may have four in a thousand of their
+//! packets marked: bursts that late timers send off fill a buffer of four packets now and then, whatever the load.
+//! All constants are times and packets, so neither the rate of the source's own link nor the number of flows is in
+//! them. FIMD and AIMD in the same form, with u = t / 1 ms:
 //!
 //! | | mark | no mark |
 //! |---|---|---|
-//! | LIPD | w/80 | w t' / 1.6 s |
-//! | FIMD | w u log2 m / 80 | w u t' log2 m / 1.6 s |
-//! | AIMD | w u log2 m / 80 | w u² t' (m - 1) / 1.6 s |
+//! | LIPD | w/80 | w t' / 1.8 s |
+//! | FIMD | w u log2 m / 80 | w u t' log2 m / 1.8 s |
+//! | AIMD | w u log2 m / 80 | w u² t' (m - 1) / 1.8 s |
 //!
 //! A train of marks lowers a rate by 1/16 at most, and by as much again for every 16 ms that it lasts: a queue that
 //! grew while a machine stood still for some milliseconds marks everybody until it is empty, and says nothing of
 //! the load. While bridges say that there is room ([`crate::echo::Room`]), packets of fast flows weigh 1 in the increase, which
-//! is four times as large, then eight times after 40 ms, and so on up to 64 times.
+//! is four times as large, then eight times after 35 ms, and so on up to 64 times.
 //!
 //! Overload is answered at once: when every packet of a window was marked and fewer arrive than the limit
 //! allows, the limit falls towards what arrives ([`State::on_echo`]).
@@ -495,8 +497,10 @@ const FAST_NS: u64 = 75_000;
 const LEAST_WEIGHT: u64 = 1 << 13;
 /// [`Round::Fractional`]: time between packets at which the increase for one is half of what the time alone would make it.
 const SLOW_NS: u64 = 64_000_000;
+/// [`Round::Fractional`]: what is added to the time between packets, for marks that come by bursts alone.
+const BURSTS_NS: u64 = 100_000;
 /// [`Round::Fractional`]: time in which the rate of a slow flow grows by e without marks.
-const RECOVERY_NS: u64 = 1_600_000_000;
+const RECOVERY_NS: u64 = 1_800_000_000;
 /// [`Round::Fractional`]: interval at which FIMD, AIMD with m = 2 and LIPD take the same steps.
 const REFERENCE_NS: u64 = 1_000_000;
 /// [`Round::Fractional`]: most that a train of marks lowers a rate by at once: a queue that grew while a machine stood
@@ -507,7 +511,7 @@ const TRAIN_NS: u64 = 16_000_000;
 /// [`Round::Fractional`]: how much faster rates grow where there is room, as a power of two; at most [`ROOM_MOST`].
 const ROOM_SHIFT: u64 = 2;
 /// [`Round::Fractional`]: time after which they grow twice as fast again.
-const ROOM_DOUBLES_NS: u64 = 40_000_000;
+const ROOM_DOUBLES_NS: u64 = 35_000_000;
 /// [`Round::Fractional`]: most that they grow faster, as a power of two.
 const ROOM_MOST: u64 = 6;
 /// [`Round::Fractional`]: most that one echo raises a rate by where there is room, unless it would without.
@@ -863,7 +867,7 @@ impl State {
         let weight = ((interval_ns << 16) / (interval_ns + FAST_NS)).max(LEAST_WEIGHT);
         let unmarked = (packets - ce) as u64;
         if unmarked != 0 {
-            let slowed_ns = interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
+            let slowed_ns = BURSTS_NS + interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
             let whole = slowed_ns * (ONE / RECOVERY_NS) * unmarked.min(1 << 10);
             let mut step = ((whole * weight) >> 16).min(ONE);
             let room = self.room(now_ns);
