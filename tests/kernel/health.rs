@@ -134,6 +134,7 @@ fn flows_at_their_lowest_rate() {
     let lab = Lab::new(2);
     let running = start(&lab, 4 * PORT, |config| {
         config.response.rmin = "1/2".parse().expect("a fraction");
+        config.response.round = Round::Packets;
     });
     let streams = [7001, 7002].map(|port| Stream::start(&lab.hosts[0], &lab.hosts[1], port, 1000));
     let warning = said(&running, Kind::FlowsAtFloor, s(12));

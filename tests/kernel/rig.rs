@@ -127,7 +127,7 @@ const PHASE: [&str; 27] = [
     "tcp_resets",
     "checksum_errors",
 ];
-const PORT: [&str; 14] = [
+const PORT: [&str; 15] = [
     "bridge",
     "port",
     "ifindex",
@@ -142,6 +142,7 @@ const PORT: [&str; 14] = [
     "dropped_packets",
     "dropped_unmarkable_packets",
     "attached",
+    "warnings",
 ];
 const FLOW: [&str; 16] = [
     "src",

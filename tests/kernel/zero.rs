@@ -11,7 +11,10 @@ use ecn_tests::{
     s,
     traffic::Stream,
 };
-use ecn_user::{agent::Options, config::Marking};
+use ecn_user::{
+    agent::Options,
+    config::{Marking, Unmarkable},
+};
 
 /// Three hosts overload the port of host 3.
 fn overload(lab: &Lab) -> Vec<Stream> {
@@ -23,10 +26,10 @@ fn overload(lab: &Lab) -> Vec<Stream> {
 fn start(lab: &Lab) -> Running {
     lab.no_flood(3);
     lab.limit(3, 6_250_000, 100);
-    Running::start(
-        running::config(lab, Marking::InputOutput),
-        Options::default(),
-    )
+    let mut config = running::config(lab, Marking::InputOutput);
+    // The queue is to drop, not the hook before it.
+    config.bridges[0].unmarkable = Unmarkable::Pass;
+    Running::start(config, Options::default())
 }
 
 /// Nothing waits by any counter, a few seconds after the traffic.
