@@ -174,12 +174,10 @@ pub enum Share {
     Unknown = 0,
     /// Clearly less: it is spared, and the mark goes to the next whose turn it is.
     Below = 1,
-    /// A little less: it is spared while the queue is short.
-    Under = 2,
     /// About as much.
-    At = 3,
+    At = 2,
     /// More.
-    Over = 4,
+    Over = 3,
 }
 
 /// How a packet stands when its turn comes.
@@ -205,15 +203,9 @@ impl Standing {
         }
     }
 
-    /// Whether it is passed over where so many packets wait. Of equal sources about half are under their share at any
-    /// time: if the others alone cannot take the marks that keep the queue short, all do.
     #[inline(always)]
-    const fn is_spared(self, policy: &Policy, waiting: u32) -> bool {
-        match self.share {
-            Share::Below => true,
-            Share::Under => waiting <= policy.threshold.saturating_mul(5) / 2,
-            Share::Unknown | Share::At | Share::Over => false,
-        }
+    const fn is_spared(self) -> bool {
+        self.share as u32 == Share::Below as u32
     }
 
     /// Whether it is dropped where so many packets wait.
@@ -221,7 +213,7 @@ impl Standing {
     const fn is_dropped(self, policy: &Policy, waiting: u32) -> bool {
         let at_most = match self.share {
             Share::Over => policy.drop_threshold,
-            Share::Under | Share::At => policy.drop_threshold.saturating_mul(2),
+            Share::At => policy.drop_threshold.saturating_mul(2),
             Share::Below | Share::Unknown => return false,
         };
         self.droppable && !self.markable && policy.drop_threshold > 0 && waiting > at_most
@@ -310,7 +302,7 @@ impl<const N: usize> Switch<N> {
             decision.drop = 1;
             return decision;
         }
-        let spared = standing.is_spared(policy, output.cnt1);
+        let spared = standing.is_spared();
         let w = self.waiting(i, o);
         *w = w.wrapping_add(n);
         let naive = policy.marking == Marking::Naive as u32;
@@ -462,7 +454,7 @@ impl<const N: usize> Switch<N> {
         self.take(i, o, n);
         let at_departure = policy.mark_at == MarkAt::Departure as u32;
         let naive = policy.marking == Marking::Naive as u32;
-        let asked = at_departure && !standing.is_spared(policy, self.port(o).cnt1);
+        let asked = at_departure && !standing.is_spared();
         let mut turn = false;
         if asked && naive {
             let input = self.port(i);
