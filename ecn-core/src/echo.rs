@@ -87,7 +87,7 @@ impl Room {
 pub const ASK_NS: u64 = 10_000_000_000;
 /// How often TCP's receiver asks, whose marks need no echoes.
 pub const ASK_EVERY_NS: u64 = 20_000_000;
-/// It does not ask before a mark is as old: where marks come, there is no room.
+/// Age of the last mark from which on it asks: while marks come, there is no room.
 pub const ASK_AFTER_NS: u64 = 40_000_000;
 
 impl Echo {

@@ -180,7 +180,7 @@ fn echoes_that_do_not_get_back() {
     over(&running);
 }
 
-/// There is no agent where the data goes: it is not marked by anybody, and nobody would hear of it.
+/// There is no agent where the data goes, so nobody echoes.
 #[test]
 fn a_receiver_without_the_agent() {
     kernel_test!();

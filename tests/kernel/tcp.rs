@@ -198,6 +198,7 @@ fn exact(lab: &Lab, running: &Running, super_packets: bool) {
     // On a busy machine an ACK comes late, and covers more than it can say.
     let most = receiver.ce / if super_packets { 5 } else { 10 };
     assert!(kept <= most.max(MOST_KEPT.into()), "{receiver:#?}");
+    assert_eq!(said_by_echoes(running), 0);
     for what in [
         Count::AceBlocked,
         Count::AceFailed,
@@ -603,9 +604,12 @@ fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
         "{name}: {marked} marked, {said} said, {known} known, {decreases} decreases"
     ));
     assert!(marked > 100 && decreases > 0);
-    // On a busy machine an ACK comes late, and covers more than it can say; and the sums are not of one moment.
-    assert!(known.abs_diff(said) <= marked / 5, "{known} of {said}");
-    assert!(said.abs_diff(marked) <= marked / 5, "{said} of {marked}");
+    assert!(known.abs_diff(said) <= MOST_MISCOUNTED, "{known} of {said}");
+    // On a busy machine an ACK comes late, and covers more than it can say.
+    assert!(
+        said <= marked && marked - said <= marked / 5,
+        "{said} of {marked}"
+    );
     for host in &lab.hosts {
         for name in ["IpExtInCEPkts", "TcpInCsumErrors", "IpExtInCsumErrors"] {
             assert_eq!(nstat(host, name), 0, "{name} at {}", host.ns.name());

@@ -69,7 +69,7 @@ fn endpoint(limited: u64, at_floor: u64, floor_packets_per_s: u64) -> EndpointRe
     }
 }
 
-/// Reads once a second, and collects what is said.
+/// Reads once a second, and collects the changes.
 #[derive(Default)]
 struct Run {
     health: Health,
