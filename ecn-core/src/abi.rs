@@ -648,7 +648,7 @@ const _: () = {
     assert!(size_of::<marking::Decision>() == 24);
     assert!(size_of::<shares::Source>() == 16);
     assert!(size_of::<shares::Output>() == 56);
-    assert!(size_of::<Shares>() == 16 + PORTS * 56 + (PORTS + SOURCES) * 16);
+    assert!(size_of::<Shares>() == 24 + PORTS * 56 + (PORTS + SOURCES) * 16);
     assert!(size_of::<Bridge>() == 8 + PORTS * 112 + PORTS * PORTS * 4 + size_of::<Shares>());
     assert!(offset_of!(Bridge, switch) == 8);
     assert!(size_of::<Control>() == 16);

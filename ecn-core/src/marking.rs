@@ -183,8 +183,8 @@ pub enum Share {
 /// How a packet stands when its turn comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// What its source has.
-    pub share: Share,
+    /// The [`Share`] that its source has.
+    pub share: u32,
     /// It can be marked.
     pub markable: bool,
     /// Where it cannot be marked, it may be dropped.
@@ -197,7 +197,7 @@ impl Standing {
     #[must_use]
     pub const fn unknown(markable: bool) -> Self {
         Self {
-            share: Share::Unknown,
+            share: Share::Unknown as u32,
             markable,
             droppable: false,
         }
@@ -205,16 +205,18 @@ impl Standing {
 
     #[inline(always)]
     const fn is_spared(self) -> bool {
-        self.share as u32 == Share::Below as u32
+        self.share == Share::Below as u32
     }
 
     /// Whether it is dropped where so many packets wait.
     #[inline(always)]
     const fn is_dropped(self, policy: &Policy, waiting: u32) -> bool {
-        let at_most = match self.share {
-            Share::Over => policy.drop_threshold,
-            Share::At => policy.drop_threshold.saturating_mul(2),
-            Share::Below | Share::Unknown => return false,
+        let at_most = if self.share == Share::Over as u32 {
+            policy.drop_threshold
+        } else if self.share == Share::At as u32 {
+            policy.drop_threshold.saturating_mul(2)
+        } else {
+            return false;
         };
         self.droppable && !self.markable && policy.drop_threshold > 0 && waiting > at_most
     }
@@ -293,7 +295,7 @@ impl<const N: usize> Switch<N> {
         alone_cuts_through: bool,
     ) -> Decision {
         let mut decision = Decision {
-            share: standing.share as u32,
+            share: standing.share,
             ..Decision::default()
         };
         let output = self.port(o);
@@ -448,7 +450,7 @@ impl<const N: usize> Switch<N> {
         standing: Standing,
     ) -> Decision {
         let mut decision = Decision {
-            share: standing.share as u32,
+            share: standing.share,
             ..Decision::default()
         };
         self.take(i, o, n);

@@ -30,6 +30,7 @@
 //! coarse clock will do.
 
 use crate::{
+    fixed::forgotten,
     marking::{Decision, Marking, Policy, Share, Standing, Switch},
     vqueue::{Arrival, Queues},
 };
@@ -118,17 +119,23 @@ pub struct Output {
     pub refused: u32,
     /// Arrivals in a row that found nothing waiting.
     pub quiet: u32,
-    /// When packets waited here last, in units of 2^20 ns; 0: never.
+    /// When packets waited here last, in units of 2^20 ns, and one more; 0: never.
     pub waited: u32,
 }
 
 impl Output {
+    /// A time as [`Output::waited`] has it: one more, since 0 is never; a branch would be two ways for the verifier.
+    #[inline(always)]
+    const fn time(now_ns: u64) -> u32 {
+        ((now_ns >> WAITED_SHIFT) as u32).wrapping_add(1)
+    }
+
     /// Whether packets waited here within the last 47 ms, or 2^20 ns more or less. An echo that asks is told so,
     /// [`crate::echo::Room`].
     #[inline(always)]
     #[must_use]
     pub const fn has_waited(waited: u32, now_ns: u64) -> bool {
-        waited != 0 && ((now_ns >> WAITED_SHIFT) as u32).wrapping_sub(waited) < WAITED_FOR
+        waited != 0 && Self::time(now_ns).wrapping_sub(waited) < WAITED_FOR
     }
 }
 
@@ -166,6 +173,10 @@ pub struct Look {
     pub place: u32,
     /// Place of the newcomers that it is one of, or [`NOWHERE`].
     pub newcomers: u32,
+    /// The [`Share`] of its source.
+    pub share: u32,
+    /// Padding.
+    pub _pad: u32,
     /// At a virtual queue: [`Arrival::ns_per_byte`].
     pub ns_per_byte: u64,
 }
@@ -336,7 +347,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
     pub fn leave(&mut self, switch: &mut Switch<N>, policy: &Policy, a: &Arrival) -> Decision {
         let mut standing = Standing::unknown(a.markable);
         if policy.mark_at == crate::marking::MarkAt::Departure as u32 {
-            standing.share = self.share(policy, a);
+            standing.share = self.share(policy, a) as u32;
         }
         switch.leave_standing(policy, a.input, a.output, a.packets, standing)
     }
@@ -372,9 +383,10 @@ impl<const N: usize, const E: usize> Shares<N, E> {
     }
 
     #[inline(always)]
-    fn standing(&self, share: Share, a: &Arrival) -> Standing {
+    fn standing(&mut self, share: Share, a: &Arrival) -> Standing {
+        self.look.share = share as u32;
         Standing {
-            share,
+            share: forgotten(&mut self.look.share),
             markable: a.markable,
             droppable: a.droppable
                 && self.outputs[a.output as usize & (N - 1)].refused < REFUSED_IN_A_ROW - 1,
@@ -498,7 +510,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
     fn wait(&mut self, switch: &Switch<N>, a: &Arrival) {
         let o = a.output as usize & (N - 1);
         if switch.ports[o].cnt1 >= WAITING {
-            self.outputs[o].waited = ((a.now_ns >> WAITED_SHIFT) as u32).max(1);
+            self.outputs[o].waited = Output::time(a.now_ns);
         }
     }
 
