@@ -174,10 +174,12 @@ pub enum Share {
     Unknown = 0,
     /// Clearly less: it is spared, and the mark goes to the next whose turn it is.
     Below = 1,
+    /// A little less: it is spared while the queue is short.
+    Under = 2,
     /// About as much.
-    At = 2,
+    At = 3,
     /// More.
-    Over = 3,
+    Over = 4,
 }
 
 /// How a packet stands when its turn comes.
@@ -203,9 +205,13 @@ impl Standing {
         }
     }
 
+    /// Whether it is passed over where so many packets wait. Of equal sources about half are under their share at any
+    /// time: if the others alone cannot take the marks that keep the queue short, all do.
     #[inline(always)]
-    const fn is_spared(self) -> bool {
+    const fn is_spared(self, policy: &Policy, waiting: u32) -> bool {
         self.share == Share::Below as u32
+            || (self.share == Share::Under as u32
+                && waiting <= policy.threshold.saturating_mul(5) / 2)
     }
 
     /// Whether it is dropped where so many packets wait.
@@ -213,7 +219,7 @@ impl Standing {
     const fn is_dropped(self, policy: &Policy, waiting: u32) -> bool {
         let at_most = if self.share == Share::Over as u32 {
             policy.drop_threshold
-        } else if self.share == Share::At as u32 {
+        } else if self.share == Share::At as u32 || self.share == Share::Under as u32 {
             policy.drop_threshold.saturating_mul(2)
         } else {
             return false;
@@ -304,7 +310,7 @@ impl<const N: usize> Switch<N> {
             decision.drop = 1;
             return decision;
         }
-        let spared = standing.is_spared();
+        let spared = standing.is_spared(policy, output.cnt1);
         let w = self.waiting(i, o);
         *w = w.wrapping_add(n);
         let naive = policy.marking == Marking::Naive as u32;
@@ -456,7 +462,7 @@ impl<const N: usize> Switch<N> {
         self.take(i, o, n);
         let at_departure = policy.mark_at == MarkAt::Departure as u32;
         let naive = policy.marking == Marking::Naive as u32;
-        let asked = at_departure && !standing.is_spared();
+        let asked = at_departure && !standing.is_spared(policy, self.port(o).cnt1);
         let mut turn = false;
         if asked && naive {
             let input = self.port(i);

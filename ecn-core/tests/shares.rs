@@ -69,7 +69,7 @@ struct Line {
     now: f64,
     free: f64,
     /// Decisions by share, per host.
-    seen: Vec<[u64; 4]>,
+    seen: Vec<[u64; 5]>,
     delivered: Vec<u64>,
     dropped: Vec<u64>,
     marked: Vec<u64>,
@@ -90,7 +90,7 @@ impl Line {
             queue: VecDeque::new(),
             now: 5e9,
             free: 0.0,
-            seen: vec![[0; 4]; hosts],
+            seen: vec![[0; 5]; hosts],
             delivered: vec![0; hosts],
             dropped: vec![0; hosts],
             marked: vec![0; hosts],
@@ -166,7 +166,7 @@ impl Line {
         for of in [&mut self.delivered, &mut self.dropped, &mut self.marked] {
             of.fill(0);
         }
-        self.seen.fill([0; 4]);
+        self.seen.fill([0; 5]);
         (self.waited, self.arrivals) = (0, 0);
     }
 
@@ -176,7 +176,7 @@ impl Line {
 
     /// About its share, or over it.
     fn part_near(&self, host: usize) -> f64 {
-        let near = [Share::At, Share::Over];
+        let near = [Share::Under, Share::At, Share::Over];
         near.map(|share| self.part(host, share)).iter().sum()
     }
 
@@ -192,14 +192,14 @@ fn equal_sources_are_at_their_share() {
     for (mbit, hosts, at_least) in [
         (100.0, 1, 0.99),
         (100.0, 2, 0.97),
-        (100.0, 10, 0.9),
-        (100.0, 40, 0.9),
-        (100.0, 100, 0.9),
-        (100.0, 400, 0.75),
+        (100.0, 10, 0.97),
+        (100.0, 40, 0.95),
+        (100.0, 100, 0.95),
+        (100.0, 400, 0.8),
         (10.0, 2, 0.97),
-        (10.0, 10, 0.9),
+        (10.0, 10, 0.97),
         (1000.0, 10, 0.97),
-        (1000.0, 400, 0.9),
+        (1000.0, 400, 0.95),
     ] {
         let mut line = Line::new(mbit, hosts);
         let rates = vec![1.02 / hosts as f64; hosts];
@@ -255,6 +255,31 @@ fn a_spared_turn_is_the_next_ones() {
         &packet(1, line.now as u64),
     );
     assert_eq!((unknown.share, unknown.mark), (Share::Unknown as u32, 1));
+}
+
+/// Who has a little less is spared while the queue is short; marked, where the others cannot take all marks.
+#[test]
+fn a_little_less_is_spared_while_the_queue_is_short() {
+    let rates = [0.5, 0.47];
+    let mut line = Line::new(100.0, 2);
+    line.run(&rates, 1.0, 0.2);
+    let standing = |queue: usize| {
+        let mut line = Line {
+            switch: line.switch.clone(),
+            shares: line.shares.clone(),
+            queue: line.queue.clone(),
+            ..Line::new(100.0, 2)
+        };
+        line.now = 6e9;
+        while line.queue.len() < queue {
+            line.send(0);
+            line.send(1);
+        }
+        let decision = line.send(1);
+        (decision.share, decision.mark)
+    };
+    assert_eq!(standing(12), (Share::Under as u32, 0));
+    assert_eq!(standing(22), (Share::Under as u32, 1));
 }
 
 /// Who does not answer marks gets about what the others leave, and the queue stays at the threshold.
@@ -443,7 +468,7 @@ fn by_port_hosts_behind_a_port_are_one() {
         let part = if host % 7 == 0 {
             line.part(host, Share::Over)
         } else {
-            1.0 - line.part(host, Share::Over)
+            line.part_near(host) - line.part(host, Share::Over)
         };
         assert!(part > 0.9, "host {host}: {part:.2}");
     }

@@ -356,7 +356,7 @@ pub extern "C" fn ecn_told(places: u64, who: u64, told: u64, now_ns: u64, ns_per
                 input_trigger: flag(2),
                 output_trigger: flag(3),
                 drop: flag(4),
-                share: (told >> 37) as u32 & 3,
+                share: (told >> 37) as u32 & 7,
             },
             now_ns,
             virtual_ns_per_byte: ns_per_byte,
