@@ -52,7 +52,8 @@
 //! A train of marks lowers a rate by 1/16 at most, and by as much again for every 16 ms that it lasts: a queue that
 //! grew while a machine stood still for some milliseconds marks everybody until it is empty, and says nothing of
 //! the load. While bridges say that there is room ([`crate::echo::Room`]), packets of fast flows weigh 1 in the increase, which
-//! is four times as large, then eight times after 35 ms, and so on up to 64 times.
+//! is four times as large, then eight times after 35 ms, and so on up to 64 times. A flow that is not marked at all though
+//! ports are busy, since it has less than its share ([`crate::shares`]), grows faster after .4 s and 64 packets.
 //!
 //! Overload is answered at once: when every packet of a window was marked and fewer arrive than the limit
 //! allows, the limit falls towards what arrives ([`State::on_echo`]).
@@ -518,6 +519,17 @@ const ROOM_MOST: u64 = 6;
 const ROOM_STEP: u64 = ONE / 32;
 /// [`Round::Fractional`]: how long it holds that there is room.
 const ROOM_HOLDS_NS: u64 = 60_000_000;
+/// [`Round::Fractional`]: a flow that has not been marked for so long, and as many of its packets, has less than its
+/// share: it grows faster though ports are busy. Marks are ten times as frequent at equilibrium.
+const SPARED_NS: u64 = 400_000_000;
+/// [`Round::Fractional`]: as [`SPARED_NS`].
+const SPARED_PACKETS: u64 = 64;
+/// [`Round::Fractional`]: time after which it grows twice as fast again.
+const SPARED_DOUBLES_NS: u64 = 130_000_000;
+/// [`Round::Fractional`]: most that it grows faster, as a power of two.
+const SPARED_MOST: u64 = 5;
+/// [`Round::Fractional`]: a longer time between two echoes is a pause of the flow.
+const PAUSE_NS: u64 = 64_000_000;
 /// Packets and time of a window that shows overload where less than a quarter of the limit arrives.
 const OVERLOAD_FAR: (u64, u64) = (3, 1_000_000);
 /// The same where more arrives.
@@ -800,8 +812,9 @@ pub struct State {
     pub longest_ns: u32,
     /// [`Round::Fractional`]: what marks may lower the rate by now, a part of it with [`FRAC`] fractional bits.
     pub allowance: u64,
-    /// [`Round::Fractional`]: since when there is room.
-    pub room_since_ns: u64,
+    /// [`Round::Fractional`]: since when there is room; where nobody says so, the last mark, or later by as long as the
+    /// flow paused.
+    pub free_since_ns: u64,
     /// [`Round::Fractional`]: when an echo last said so; 0: another one said that there is none.
     pub room_ns: u64,
 }
@@ -820,7 +833,7 @@ impl State {
             window_packets: 0,
             longest_ns: 0,
             allowance: 0,
-            room_since_ns: 0,
+            free_since_ns: 0,
             room_ns: 0,
         }
     }
@@ -870,7 +883,10 @@ impl State {
             let slowed_ns = BURSTS_NS + interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
             let whole = slowed_ns * (ONE / RECOVERY_NS) * unmarked.min(1 << 10);
             let mut step = ((whole * weight) >> 16).min(ONE);
-            let room = self.room(now_ns);
+            if gap_ns > PAUSE_NS && self.free_since_ns != 0 {
+                self.free_since_ns = (self.free_since_ns + gap_ns).min(now_ns);
+            }
+            let room = self.room(interval_ns, now_ns);
             if room != 0 {
                 step = (whole << room).min(ROOM_STEP).max(step);
             }
@@ -879,6 +895,7 @@ impl State {
         }
         if ce != 0 {
             self.room_ns = 0;
+            self.free_since_ns = now_ns;
         }
         if ce != 0 && delivered == 0 {
             let step = (ONE >> 16) / STEP_PACKETS * weight * ce.min(1 << 10) as u64;
@@ -895,7 +912,7 @@ impl State {
         if room == crate::echo::Room::Free as u32 {
             let long_ago = now_ns.wrapping_sub(self.room_ns) > ROOM_HOLDS_NS;
             if self.room_ns == 0 || long_ago {
-                self.room_since_ns = now_ns;
+                self.free_since_ns = now_ns;
             }
             self.room_ns = now_ns;
         } else if room == crate::echo::Room::Busy as u32 {
@@ -905,12 +922,16 @@ impl State {
 
     /// How much faster the rate grows now, as a power of two.
     #[inline(always)]
-    fn room(&self, now_ns: u64) -> u64 {
-        if self.room_ns == 0 || now_ns.wrapping_sub(self.room_ns) > ROOM_HOLDS_NS {
+    fn room(&self, interval_ns: u64, now_ns: u64) -> u64 {
+        let since = now_ns.wrapping_sub(self.free_since_ns).min(u32::MAX as u64);
+        if self.room_ns != 0 && now_ns.wrapping_sub(self.room_ns) <= ROOM_HOLDS_NS {
+            return (ROOM_SHIFT + since / ROOM_DOUBLES_NS).min(ROOM_MOST);
+        }
+        let after = SPARED_NS + SPARED_PACKETS * interval_ns;
+        if self.free_since_ns == 0 || since <= after {
             return 0;
         }
-        let since = now_ns.wrapping_sub(self.room_since_ns);
-        (ROOM_SHIFT + since / ROOM_DOUBLES_NS).min(ROOM_MOST)
+        (1 + (since - after) / SPARED_DOUBLES_NS).min(SPARED_MOST)
     }
 
     /// Time between the packets that arrive, where a window shows overload: every packet was marked, and

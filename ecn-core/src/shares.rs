@@ -106,7 +106,7 @@ pub struct Output {
     pub bytes: u32,
     /// Packets of this epoch.
     pub packets: u32,
-    /// Fair share, [`FRAC`] bits; 0: not known.
+    /// Fair share, `FRAC` bits; 0: not known.
     pub fair: u32,
     /// Sources seen in this epoch.
     pub sources: u32,

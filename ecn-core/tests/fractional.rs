@@ -284,10 +284,11 @@ fn a_mark_or_a_busy_port_ends_what_room_there_was() {
     let policy = policy(Function::Lipd, PACKET_NS);
     let step = |end: fn(&mut State, &Policy)| {
         let mut state = at(1_200_000, PACKET_NS);
+        state.last_ns = START_NS;
         for n in 0..100 {
-            state.hear_room(Room::Free as u32, START_NS + n * 1_000_000);
+            state.hear_room(Room::Free as u32, START_NS + n * 500_000);
         }
-        let now_ns = START_NS + 100_000_000;
+        let now_ns = START_NS + 50_000_000;
         end(&mut state, &policy);
         let before = state.ipd;
         state.on_echo(&policy, echo(1, 0), now_ns);
@@ -295,12 +296,39 @@ fn a_mark_or_a_busy_port_ends_what_room_there_was() {
     };
     let grown = step(|_, _| ());
     let marked = step(|state, policy| {
-        state.on_echo(policy, echo(1, 1), START_NS + 99_000_000);
+        state.on_echo(policy, echo(1, 1), START_NS + 49_000_000);
     });
-    let busy = step(|state, _| state.hear_room(Room::Busy as u32, START_NS + 99_000_000));
+    let busy = step(|state, _| state.hear_room(Room::Busy as u32, START_NS + 49_000_000));
     let plain = weight(1.2e-3) * slowed(1.2e-3) / RECOVERY;
     assert!(grown > 6.0 * plain, "{grown} {plain}");
     for got in [marked, busy] {
         assert!((got / plain - 1.0).abs() < 0.05, "{got} {plain}");
     }
+}
+
+/// Who has less than its share is not marked though the port is busy.
+#[test]
+fn a_flow_that_is_not_marked_grows_faster_after_400_ms() {
+    let grown = |pause_ns: u64| {
+        let policy = policy(Function::Lipd, PACKET_NS);
+        let mut state = at(1_200_000, PACKET_NS);
+        state.on_echo(&policy, echo(1, 1), START_NS);
+        let before = interval(&state, PACKET_NS);
+        let mut sent = 0.0;
+        for pauses in 1.. {
+            let now_ns = START_NS + (sent * 1e9) as u64 + pauses * pause_ns;
+            if now_ns > START_NS + 1_000_000_000 {
+                break;
+            }
+            sent += interval(&state, PACKET_NS);
+            state.on_echo(&policy, echo(1, 0), now_ns);
+        }
+        (before / interval(&state, PACKET_NS), sent)
+    };
+    let (busy, _) = grown(0);
+    assert!(busy > 8.0, "{busy}");
+    // One that has nothing to send does not: pauses do not count.
+    let (idle, sent) = grown(100_000_000);
+    let plain = (weight(1.2e-3) * sent / RECOVERY).exp();
+    assert!((idle / plain - 1.0).abs() < 0.01, "{idle} {plain}");
 }

@@ -141,6 +141,12 @@ pub fn ecn_flow_out(ctx: TcContext) -> i32 {
     }
 }
 
+/// Whether `a < b`, 1 or 0, both below 2^63: a comparison would be two ways for the verifier.
+#[inline(always)]
+fn is_below(a: u64, b: u64) -> u64 {
+    core::hint::black_box(a.wrapping_sub(b)) >> 63
+}
+
 #[inline(always)]
 fn out(ctx: TcContext) -> Option<i32> {
     let control = control()?;
@@ -233,7 +239,7 @@ fn out(ctx: TcContext) -> Option<i32> {
     let link = endpoint.link_bytes_per_s;
     let expired = now > control.valid_until_ns;
     let before = peek!(f, flow.sent_packets);
-    let short = !by_socket && (before < flow::SHORT_PACKETS || peek!(f, flow.shared) != 0);
+    let short = !by_socket && is_below(before, flow::SHORT_PACKETS) | u64::from(peek!(f, flow.shared)) != 0;
     let own_control = peek!(f, flow.flags) & flow::NEGOTIATED != 0;
     if !by_socket && before >= flow::SHORT_PACKETS && !own_control {
         // A rate of its own, from the packet on by which it is no short flow any more.
@@ -246,10 +252,8 @@ fn out(ctx: TcContext) -> Option<i32> {
     }
     let own = class_of(f) & 0xffff;
     let in_force = word(ECN_IN_FORCE.get(own)) != 0;
-    let held = own != 0 && {
-        let rate = peek!(f, flow.rate_bytes_per_s);
-        rate != 0 && rate < link
-    };
+    let rate = peek!(f, flow.rate_bytes_per_s);
+    let held = is_below(0, own.into()) & is_below(0, rate) & is_below(rate, link) != 0;
     let paced = endpoint.flags & abi::EDT != 0 && !expired;
     let mut limit = 0;
     // The flow that has the rate which holds for this packet, if any does.

@@ -23,7 +23,8 @@ pub mod tcp;
 
 use std::collections::VecDeque;
 
-use ecn_core::{echo, response};
+use ecn_core::echo::Room;
+use ecn_core::{echo, packet, response, shares, vqueue};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -44,6 +45,8 @@ use crate::traffic::{Algorithm, Traffic};
 const PROGRESS_EVENTS: u64 = 1 << 18;
 /// The agent among [`Event::Source`]; the others are timers of senders, from 1 on.
 const AGENT: u32 = 0;
+/// Packets of at most as many bytes are never dropped for their share: the kernel's programs spare echoes and ACKs.
+const SMALL_BYTES: u32 = 128;
 /// A finished flow's number is used again after this: nothing of it is on its way any more.
 const FORGOTTEN: Time = 1_000 * MS;
 
@@ -595,7 +598,20 @@ impl Simulation<'_> {
         let flow = packet.flow as usize;
         self.look(now, next, bridge, output);
         let markable = self.senders[flow].controlled;
-        match self.bridges[bridge as usize].arrive(number, input, output, markable) {
+        let way = &self.network.flows[self.senders[flow].way as usize];
+        let host = self.network.hops[way.hops.start as usize].channel;
+        let arrival = vqueue::Arrival {
+            input,
+            output,
+            markable,
+            droppable: way.packet_bytes > SMALL_BYTES,
+            packets: 1,
+            bytes: way.packet_bytes,
+            source: shares::source(&[host + 1, 0, 0, 0]),
+            now_ns: now / NS,
+            ns_per_byte: 0,
+        };
+        match self.bridges[bridge as usize].arrive(number, arrival) {
             Arrival::Queued { marked } => {
                 if marked {
                     self.mark(now, number);
@@ -616,7 +632,21 @@ impl Simulation<'_> {
 
     fn echo(&mut self, now: Time, flow: u32, marked: bool) {
         let sender = &mut self.senders[flow as usize];
-        let news = sender.deliver(&self.response, &self.echo, flow, marked, now);
+        let hops = self.network.flows[sender.way as usize].hops.clone();
+        // By the ports that the data came by.
+        let way_back = || {
+            let hops = &self.network.hops[hops.start as usize..hops.end as usize];
+            hops.iter().rev().fold(packet::ECT_0, |ecn, hop| {
+                match self.network.channels[hop.channel as usize].sender {
+                    Some((bridge, output)) => {
+                        let busy = self.bridges[bridge as usize].is_busy(output, now / NS);
+                        Room::at_port(ecn, busy)
+                    }
+                    None => ecn,
+                }
+            })
+        };
+        let news = sender.deliver(&self.response, &self.echo, flow, marked, way_back, now);
         if let Some(news) = news
             && self.agent.tell(now, news)
         {

@@ -2,21 +2,24 @@
 
 use ecn_core::marking;
 
-/// The counters of a switch, as large as its number of ports asks for.
+/// What a switch of up to 16, 64 or 256 ports has.
 #[derive(Debug)]
-pub(crate) enum Counters {
-    Small(Box<marking::Switch<16>>),
-    Medium(Box<marking::Switch<64>>),
-    Large(Box<marking::Switch<256>>),
+pub(crate) enum BySize<S, M, L> {
+    Small(Box<S>),
+    Medium(Box<M>),
+    Large(Box<L>),
 }
+
+/// The counters of a switch, as large as its number of ports asks for.
+pub(crate) type Counters = BySize<marking::Switch<16>, marking::Switch<64>, marking::Switch<256>>;
 
 /// Calls a method of the counters, whatever their size.
 macro_rules! counters {
     ($counters:expr, $name:ident => $call:expr) => {
         match $counters {
-            Counters::Small($name) => $call,
-            Counters::Medium($name) => $call,
-            Counters::Large($name) => $call,
+            $crate::counters::BySize::Small($name) => $call,
+            $crate::counters::BySize::Medium($name) => $call,
+            $crate::counters::BySize::Large($name) => $call,
         }
     };
 }
@@ -33,7 +36,7 @@ pub struct PortTotals {
     pub marked: u64,
 }
 
-impl Counters {
+impl<S: Default, M: Default, L: Default> BySize<S, M, L> {
     /// For port slots below `slots`.
     pub fn new(slots: usize) -> Self {
         match slots {
@@ -42,16 +45,14 @@ impl Counters {
             _ => Self::Large(Box::default()),
         }
     }
+}
 
-    /// A port's totals.
-    pub fn totals(&self, slot: u8) -> PortTotals {
-        counters!(self, c => {
-            let port = &c.ports[slot as usize];
-            PortTotals {
-                input_triggers: port.input_triggers,
-                output_triggers: port.output_triggers,
-                marked: port.marked,
-            }
-        })
+impl From<marking::Port> for PortTotals {
+    fn from(port: marking::Port) -> Self {
+        Self {
+            input_triggers: port.input_triggers,
+            output_triggers: port.output_triggers,
+            marked: port.marked,
+        }
     }
 }

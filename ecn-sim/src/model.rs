@@ -12,7 +12,7 @@ use ecn_core::{marking, response};
 use serde::{Deserialize, Serialize};
 
 use crate::keyword::KeywordError;
-use crate::policy::{Every, MarkAt, Round};
+use crate::policy::{Every, MarkAt, Round, Shares, Unmarkable};
 use crate::units::{DurationText, Fraction};
 use crate::{keywords, serde_as_text};
 
@@ -339,6 +339,11 @@ pub struct Model {
     pub queue: u32,
     /// Output queues: whether packets are marked as they come or as they leave.
     pub mark_at: MarkAt,
+    /// Output queues: what counts as one source, which has a share of an output; who has less is not marked.
+    pub shares: Shares,
+    /// Output queues: whether packets of hosts without the agent are dropped where more than twice the threshold wait,
+    /// of those that have their share.
+    pub unmarkable: Unmarkable,
     /// Output queues: how often receivers send an echo.
     pub echo: Every,
     /// Output queues: what a port makes up for of the time that it was late or idle (HTB's burst); a
@@ -376,6 +381,8 @@ const INPUT_ONLY: &[&str] = &[
 const OUTPUT_ONLY: &[&str] = &[
     "queue",
     "mark_at",
+    "shares",
+    "unmarkable",
     "echo",
     "burst",
     "timer_delay",
@@ -413,6 +420,9 @@ impl Default for Model {
             switch: SwitchKind::default(),
             queue: 100,
             mark_at: MarkAt::default(),
+            // As in the papers.
+            shares: Shares::Off,
+            unmarkable: Unmarkable::default(),
             echo: Every::default(),
             burst: DurationText::from_micros(130),
             timer_delay: DurationText::from_micros(20),
@@ -610,9 +620,11 @@ impl Model {
             buffer: self.buffer,
             threshold: self.threshold,
             ports,
-            // As in the papers.
-            shares: By::Off as u32,
-            drop_threshold: 0,
+            shares: By::from(self.shares) as u32,
+            drop_threshold: match (self.shares, self.unmarkable) {
+                (Shares::Off, _) | (_, Unmarkable::Pass) => 0,
+                _ => self.threshold.saturating_mul(2),
+            },
             _pad: 0,
         }
     }

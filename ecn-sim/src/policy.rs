@@ -19,6 +19,40 @@ keywords! {
     }
 }
 
+keywords! {
+    /// What counts as one source, which has a share of an output.
+    Shares {
+        /// An IP address at an input port: many hosts come by one port from another bridge.
+        #[default]
+        Source = "source",
+        /// An input port.
+        Port = "port",
+        /// Nobody's share is measured: all are marked alike, and nothing is dropped.
+        Off = "off",
+    }
+}
+
+impl From<Shares> for ecn_core::shares::By {
+    fn from(shares: Shares) -> Self {
+        match shares {
+            Shares::Source => Self::Source,
+            Shares::Port => Self::Port,
+            Shares::Off => Self::Off,
+        }
+    }
+}
+
+keywords! {
+    /// What happens to packets that cannot be marked, of sources that have their share.
+    Unmarkable {
+        /// They are dropped where more than `drop_threshold` wait.
+        #[default]
+        Drop = "drop",
+        /// They pass.
+        Pass = "pass",
+    }
+}
+
 /// How much of a step a mark is: a whole one, once per round, or a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Round {

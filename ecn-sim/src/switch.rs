@@ -316,7 +316,7 @@ impl Switch {
 
     /// A port's totals.
     pub fn totals(&self, slot: u8) -> PortTotals {
-        self.counters.totals(slot)
+        counters!(&self.counters, c => c.ports[slot as usize]).into()
     }
 
     /// Compares the counters with what waits: `cnt1` of each output with its line, the occupancy of

@@ -153,7 +153,7 @@ fn the_rig_is_simulated_where_it_cannot_run() {
         "--seconds",
         "2",
         "--warm-up",
-        "3",
+        "1",
         "--out",
         &out,
         "-j",

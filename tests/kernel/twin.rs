@@ -96,8 +96,12 @@ fn shares_are_the_rigs() {
     }
     table += "   (rig, twin)\n";
     let mut far = Vec::new();
-    for marking in ["naive", "input", "input-output"] {
-        for round in ["packets", "off"] {
+    for (marking, rounds) in [
+        ("naive", &["packets", "off"][..]),
+        ("input", &["packets", "off"]),
+        ("input-output", &["packets", "off", "fractional"]),
+    ] {
+        for round in rounds {
             let twin = twin(&ecn, marking, round);
             // Of several runs the least disturbed, whatever its shares are.
             let (mut rig, mut slowest, mut runs) = ([0.0; SHARES.len()], u64::MAX, 0);
@@ -222,6 +226,24 @@ fn is_a_bridge(row: &str, settings: &[&str]) {
     );
     note(&said);
     assert!(seen.is_near(simulated), "not within {NEAR_BRIDGE}: {said}");
+}
+
+#[test]
+fn two_flows_on_a_bridge() {
+    kernel_test!();
+    is_a_bridge("udp-2", &["hosts=2"]);
+}
+
+#[test]
+fn ten_cubic_flows_on_a_bridge() {
+    kernel_test!();
+    is_a_bridge("cubic-10", &["hosts=10", "traffic=cubic"]);
+}
+
+#[test]
+fn a_hundred_flows_on_a_bridge() {
+    kernel_test!();
+    is_a_bridge("udp-100", &["hosts=10", "flows=10"]);
 }
 
 #[test]

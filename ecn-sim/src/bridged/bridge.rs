@@ -4,9 +4,11 @@
 use std::collections::VecDeque;
 
 use ecn_core::abi::PortEventKind;
-use ecn_core::marking::{self, BACKLOG_UNKNOWN, Decision, MarkAt};
+use ecn_core::marking::{self, BACKLOG_UNKNOWN, Decision, MarkAt, Switch};
+use ecn_core::shares::{self, Shares};
+use ecn_core::vqueue;
 
-use crate::counters::{Counters, PortTotals, counters};
+use crate::counters::{BySize, PortTotals, counters};
 use crate::model::Model;
 use crate::trace::{Event, Trace};
 
@@ -15,10 +17,7 @@ use crate::trace::{Event, Trace};
 pub struct Queued {
     /// Its number.
     pub packet: u32,
-    /// Slot of its input port.
-    input: u8,
-    /// It is ECN-capable.
-    markable: bool,
+    arrival: vqueue::Arrival,
 }
 
 /// What became of a packet at an output port.
@@ -29,14 +28,24 @@ pub enum Arrival {
         /// It was marked.
         marked: bool,
     },
-    /// The queue was full.
+    /// The queue was full, or the packet, which cannot be marked, was more than its source's share.
     Dropped,
+}
+
+/// Sources that a bridge has places for.
+const SOURCES: usize = 1024;
+
+/// Counters and shares, which the kernel programs have under one lock.
+#[derive(Debug, Default)]
+struct Marked<const N: usize> {
+    switch: Switch<N>,
+    shares: Shares<N, SOURCES>,
 }
 
 /// A bridge. Ports are numbered by their slots, from 1 on.
 #[derive(Debug)]
 pub struct Bridge {
-    counters: Counters,
+    counters: BySize<Marked<16>, Marked<64>, Marked<256>>,
     policy: marking::Policy,
     limit: usize,
     trace: Option<Box<Trace>>,
@@ -51,7 +60,7 @@ impl Bridge {
     pub fn new(name: &str, slots: u32, model: &Model, traced: usize) -> Self {
         let policy = model.marking_policy(name, slots);
         Self {
-            counters: Counters::new(slots as usize),
+            counters: BySize::new(slots as usize),
             policy,
             trace: (traced > 0).then(|| Box::new(Trace::new(policy, traced))),
             limit: model.queue as usize,
@@ -60,22 +69,21 @@ impl Bridge {
     }
 
     /// The bridge has chosen the output: `ecn_port_out`, then the queue, then `ecn_drop` if it is full.
-    pub fn arrive(&mut self, packet: u32, input: u8, output: u8, markable: bool) -> Arrival {
-        let policy = self.policy;
+    pub fn arrive(&mut self, packet: u32, arrival: vqueue::Arrival) -> Arrival {
+        let (policy, vqueue::Arrival { input, output, .. }) = (self.policy, arrival);
         let decision =
-            counters!(&mut self.counters, c => c.arrive(&policy, input, output, 1, markable));
+            counters!(&mut self.counters, c => c.shares.arrive(&mut c.switch, &policy, &arrival));
         self.record(PortEventKind::Arrive, input, output, decision);
+        if decision.drop != 0 {
+            return Arrival::Dropped;
+        }
         let queue = &mut self.queues[output as usize];
         if queue.len() >= self.limit {
-            counters!(&mut self.counters, c => c.drop_queued(input, output, 1));
+            counters!(&mut self.counters, c => c.switch.drop_queued(input, output, 1));
             self.record(PortEventKind::Drop, input, output, Decision::default());
             return Arrival::Dropped;
         }
-        queue.push_back(Queued {
-            packet,
-            input,
-            markable,
-        });
+        queue.push_back(Queued { packet, arrival });
         Arrival::Queued {
             marked: decision.mark != 0,
         }
@@ -85,18 +93,13 @@ impl Bridge {
     /// `ecn_wire_end` at the device's peer, which the packet reaches at once.
     pub fn depart(&mut self, output: u8) -> Option<(u32, bool)> {
         let queue = &mut self.queues[output as usize];
-        let Queued {
-            packet,
-            input,
-            markable,
-        } = queue.pop_front()?;
-        let (policy, backlog) = (self.policy, queue.len() as u32);
-        let decision = counters!(&mut self.counters, c => {
-            c.depart(&policy, input, output, 1, markable, backlog)
-        });
+        let Queued { packet, arrival } = queue.pop_front()?;
+        let (policy, input) = (self.policy, arrival.input);
+        let decision =
+            counters!(&mut self.counters, c => c.shares.leave(&mut c.switch, &policy, &arrival));
         self.record(PortEventKind::Depart, input, output, decision);
         let marked = policy.mark_at == MarkAt::Departure as u32 && {
-            let marked = counters!(&mut self.counters, c => c.wire_end(output, 1));
+            let marked = counters!(&mut self.counters, c => c.switch.wire_end(output, 1));
             let decision = Decision {
                 mark: marked.into(),
                 ..Decision::default()
@@ -123,7 +126,7 @@ impl Bridge {
                 _ => BACKLOG_UNKNOWN,
             },
             decision,
-            ports: counters!(&self.counters, c => c.ports[..slots].to_vec()),
+            ports: counters!(&self.counters, c => c.switch.ports[..slots].to_vec()),
         });
     }
 
@@ -134,7 +137,13 @@ impl Bridge {
 
     /// A port's totals.
     pub fn totals(&self, slot: u8) -> PortTotals {
-        self.counters.totals(slot)
+        counters!(&self.counters, c => c.switch.ports[slot as usize]).into()
+    }
+
+    /// Whether packets waited at an output not long ago: what an echo that asks is told.
+    pub fn is_busy(&self, output: u8, now_ns: u64) -> bool {
+        let waited = counters!(&self.counters, c => c.shares.outputs[output as usize].waited);
+        shares::Output::has_waited(waited, now_ns)
     }
 
     /// Compares the counters with the queues: `cnt1` of each output, the occupancy of each input, and
@@ -145,9 +154,11 @@ impl Bridge {
     /// Says which differs.
     pub fn check(&self) -> Result<(), String> {
         for slot in 0..self.queues.len() {
-            let port = counters!(&self.counters, c => c.ports[slot]);
+            let port = counters!(&self.counters, c => c.switch.ports[slot]);
             let held = self.queues.iter().flatten();
-            let held = held.filter(|queued| queued.input as usize == slot).count();
+            let held = held
+                .filter(|queued| queued.arrival.input as usize == slot)
+                .count();
             let queued = self.queues[slot].len();
             if port.cnt1 as usize != queued
                 || port.occupancy as usize != held

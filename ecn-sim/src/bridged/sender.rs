@@ -1,7 +1,7 @@
 //! A flow between two kernel endpoints: `ecn-core`'s flow and receiver, and the HTB class that holds
 //! the flow to its rate.
 
-use ecn_core::echo::Receiver;
+use ecn_core::echo::{Receiver, Room};
 use ecn_core::flow::Flow;
 use ecn_core::{abi, echo, response};
 
@@ -161,13 +161,18 @@ impl Sender {
         echo: &echo::Policy,
         number: u32,
         marked: bool,
+        // The ECN field of an echo that asks for room, when it is back.
+        way_back: impl FnOnce() -> u8,
         now: Time,
     ) -> Option<News> {
         let (bytes, now_ns) = (self.packet_bytes.into(), now / NS);
         if !self.receiver.count(echo, 1, bytes, marked, now_ns) {
             return None;
         }
-        let echo = self.receiver.echo(0, 0, 0);
+        let mut echo = self.receiver.echo(0, 0, 0);
+        if Receiver::asks(self.receiver.last_ce_ns, now_ns) {
+            echo.room = Room::of(way_back());
+        }
         let (sent, departed) = (self.flow.sent_packets as u32, self.departed as u32);
         let quiet = self.flow.quiet();
         let news = self.flow.echo.accept(&echo, sent, departed, quiet).ok()?;
@@ -195,6 +200,7 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ecn_core::packet;
     use ecn_core::response::{Function, Policy, Ratio, Round};
 
     const PACKET: Time = 165_440 * NS;
@@ -230,12 +236,13 @@ mod tests {
             link_bytes_per_s: 12_500_000,
             packet_bytes: 2068,
         };
+        let unasked = || packet::NOT_ECT;
         let mut sender = Sender::new(kind, Source::Greedy, 0);
         assert_eq!(sender.packet_time, PACKET);
         for n in 0..3 {
             sender.send(n * PACKET);
         }
-        let news = sender.deliver(&policy, &echo, 7, true, 3 * PACKET);
+        let news = sender.deliver(&policy, &echo, 7, true, unasked, 3 * PACKET);
         let news = news.expect("a decrease");
         assert_eq!((news.flow, news.pending), (7, Some(1)));
         assert_eq!(news.rate_bytes_per_s, 6_250_000);
@@ -243,7 +250,7 @@ mod tests {
         // Those that were on their way are not answered.
         assert!(
             sender
-                .deliver(&policy, &echo, 7, true, 4 * PACKET)
+                .deliver(&policy, &echo, 7, true, unasked, 4 * PACKET)
                 .is_none()
         );
         let owed = sender.class.ready;

@@ -9,6 +9,7 @@ use super::{Rig, check_duration, check_warm_up, within};
 use crate::keyword::nearest;
 use crate::model::{LONGEST_DELAY, Model, ModelError};
 use crate::network::{Description, Flow, Link};
+use crate::policy::Shares;
 use crate::serde_as_text;
 use crate::traffic::{Arrivals, Traffic};
 use crate::units::{DurationText, Rate, UnitError};
@@ -156,9 +157,12 @@ const VOICE_BYTES: u32 = 242;
 const SHORT: &str = "short";
 
 impl Bridge {
-    /// As the [`Rig`].
+    /// As the [`Rig`], with shares, as an agent's bridges have.
     pub(super) fn model() -> Model {
-        Rig::model()
+        Model {
+            shares: Shares::Source,
+            ..Rig::model()
+        }
     }
 
     /// The hosts `h1`.. and the `receiver`, whose port's queue is the one that fills.

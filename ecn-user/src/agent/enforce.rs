@@ -49,7 +49,7 @@ pub struct Shared {
     pub pinned: Mutex<HashMap<(u32, u32), u64>>,
     /// Class minors that no flow has and that are not on offer.
     pub free: Mutex<VecDeque<u32>>,
-    /// Flows that the kernel refused a class: limited with the short flows. As many as [`UNFIT`].
+    /// Flows that the kernel refused a class: limited with the short flows. As many as `UNFIT`.
     pub unfit: Mutex<Vec<Key>>,
     /// A root qdisc came or went.
     pub roots_changed: AtomicBool,

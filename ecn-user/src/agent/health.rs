@@ -8,7 +8,7 @@
 //! | `link-rate` | flows are marked for 5 s at ports of less than a quarter of their endpoint's `link_rate` |
 //! | `unanswered-marks` | a port marks for 10 s, its queue stays long or drops, and arrivals do not fall |
 //!
-//! Nothing here reads a map or a clock; [`super::watch`] does.
+//! Nothing here reads a map or a clock; `agent::watch` does.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

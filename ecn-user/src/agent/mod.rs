@@ -128,11 +128,7 @@ pub fn marking_policy(bridge: &config::Bridge, ports: u32) -> marking::Policy {
         buffer: bridge.buffer,
         threshold: bridge.threshold,
         ports,
-        shares: match bridge.shares {
-            config::Shares::Source => shares::By::Source,
-            config::Shares::Port => shares::By::Port,
-            config::Shares::Off => shares::By::Off,
-        } as u32,
+        shares: shares::By::from(bridge.shares) as u32,
         drop_threshold: bridge.drops_above().unwrap_or(0),
         _pad: 0,
     }

@@ -18,7 +18,7 @@ use toml::de::DeTable;
 pub use ecn_sim::keyword::{KeywordError, nearest, suggestion};
 use ecn_sim::keywords;
 pub use ecn_sim::model::{Function, Marking};
-pub use ecn_sim::policy::{Every, MarkAt, Round};
+pub use ecn_sim::policy::{Every, MarkAt, Round, Shares, Unmarkable};
 
 use crate::units::{DurationText, Fraction, Rate};
 use file::{Source, plain, syntax};
@@ -68,30 +68,6 @@ keywords! {
         Device = "device",
         /// What would wait if the port sent at `queue_rate`: for ports without a queue of their own.
         Virtual = "virtual",
-    }
-}
-
-keywords! {
-    /// What counts as one source, which has a share of an output.
-    Shares {
-        /// An IP address at an input port: many hosts come by one port from another bridge.
-        #[default]
-        Source = "source",
-        /// An input port.
-        Port = "port",
-        /// Nobody's share is measured: all are marked alike, and nothing is dropped.
-        Off = "off",
-    }
-}
-
-keywords! {
-    /// What happens to packets that cannot be marked, of sources that have their share.
-    Unmarkable {
-        /// They are dropped where more than `drop_threshold` wait.
-        #[default]
-        Drop = "drop",
-        /// They pass.
-        Pass = "pass",
     }
 }
 
