@@ -242,6 +242,7 @@ fn receive_times_are_no_departure_times() {
         setsockopt(&socket, sockopt::ReceiveTimestamp, &true).expect("receive times");
         socket
     });
+    lab.nl.delete_root_qdisc(to.port_index).expect("no queue");
     // At the sender, the root is fq once its flow is limited.
     for (nl, ifindex) in [(&to.nl, to.ifindex), (&lab.nl, to.port_index)] {
         let fq = nl.fq(ifindex, 0x77, ecn_user::net::ROOT, 1000, 10_000);
