@@ -239,7 +239,8 @@ fn out(ctx: TcContext) -> Option<i32> {
     let link = endpoint.link_bytes_per_s;
     let expired = now > control.valid_until_ns;
     let before = peek!(f, flow.sent_packets);
-    let short = !by_socket && is_below(before, flow::SHORT_PACKETS) | u64::from(peek!(f, flow.shared)) != 0;
+    let short =
+        !by_socket && is_below(before, flow::SHORT_PACKETS) | u64::from(peek!(f, flow.shared)) != 0;
     let own_control = peek!(f, flow.flags) & flow::NEGOTIATED != 0;
     if !by_socket && before >= flow::SHORT_PACKETS && !own_control {
         // A rate of its own, from the packet on by which it is no short flow any more.
@@ -558,12 +559,12 @@ fn come_in(ctx: TcContext) -> Option<i32> {
         if t.syn || t.rst {
             return None;
         }
-        let answered = receive(&p, &c, &mut key, endpoint);
+        let fresh = receive(&p, &c, &mut key, endpoint);
         if t.fin {
             // Nothing more comes. What is not said yet came at the end of the last window.
             let _ = ECN_RECEIVER.remove(&key);
         }
-        if answered && limited && t.ack {
+        if fresh == 0 && limited && t.ack {
             tcp::ack(&p, &c.ip, t, c.data, &mut key);
         }
         return None;
@@ -572,19 +573,19 @@ fn come_in(ctx: TcContext) -> Option<i32> {
     None
 }
 
-/// Counts a packet at its receiver, and echoes; TCP's echo is in its ACKs ([`tcp::say`]). Returns whether there
-/// may be a flow that it acknowledges: not while TCP has sent nothing since the handshake.
+/// Counts a packet at its receiver, and echoes; TCP's echo is in its ACKs ([`tcp::say`]). Returns 0, but while TCP has sent nothing since the handshake. As a number, since a
+/// `bool` would be two ways for the verifier.
 #[inline(always)]
-fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bool {
+fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> u32 {
     let echoed = endpoint.flags & abi::ECHO != 0 && c.ip.ecn() != packet::NOT_ECT;
     if !c.data || (!echoed && endpoint.flags & abi::OBSERVE == 0) {
-        return true;
+        return 0;
     }
     let Some(r) = receiver_entry(key) else {
         count(Count::ReceiversFull, 1);
-        return true;
+        return 0;
     };
-    let answered = peek!(r, receiver.flags) & echo::FRESH == 0;
+    let fresh = core::hint::black_box(peek!(r, receiver.flags) & echo::FRESH);
     let exact = match c.tcp() {
         Some(_) => peek!(r, receiver.ace.blocked_ns) != 0,
         None => endpoint.echo.is_timed(),
@@ -612,7 +613,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
         if !ce && !asks && Receiver::is_quiet(unsaid, longest, segment) {
             // SAFETY: a place in the value.
             tally(unsafe { &raw mut (*r).receiver }, n, bytes, ce, now);
-            return answered;
+            return fresh;
         }
         let end = t.sequence.wrapping_add(len);
         let verdict = locked!(r, receiver as r => {
@@ -651,7 +652,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
         }
     };
     if !(due && echoed) {
-        return answered;
+        return fresh;
     }
     let context = raw(&p.ctx);
     // SAFETY: tc programs may write this field; the packet itself gets its mark back.
@@ -665,7 +666,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> bo
     if ret != 0 {
         count(Count::EchoFailed, 1);
     }
-    answered
+    fresh
 }
 
 /// The totals of [`Receiver::count`] and [`Receiver::count_tcp`]. Of a marked packet under the lock: an echo that

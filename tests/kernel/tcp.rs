@@ -574,7 +574,7 @@ fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
     // What is known of a connection goes when it ends, so the most that there was is looked for meanwhile.
     let ended = AtomicBool::new(false);
     let watch = || {
-        let mut most = [0; 4];
+        let mut most = [0u64; 4];
         while !ended.load(Ordering::Relaxed) {
             let flows = running.maps.flows().expect("flows");
             let receivers = running.maps.receivers().expect("receivers");
@@ -585,7 +585,7 @@ fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
                 receivers.iter().map(|(_, r)| of(r)).sum::<u64>(),
                 receivers.iter().map(|(_, r)| r.ce).sum::<u64>(),
             ];
-            most = most.max(now);
+            most = std::array::from_fn(|n| now[n].max(most[n]));
             std::thread::sleep(Duration::from_millis(5));
         }
         most

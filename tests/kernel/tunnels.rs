@@ -16,7 +16,7 @@ use ecn_tests::{
 };
 use ecn_user::{
     agent::Options,
-    config::{Marking, Unmarkable},
+    config::{Marking, Shares},
 };
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -62,7 +62,8 @@ fn socket(host: &Host, number: usize, port: u16) -> UdpSocket {
     let socket = host.ns.run(bind).expect("a socket in the tunnel");
     let patience = Some(Duration::from_secs(1));
     socket.set_read_timeout(patience).expect("timeout");
-    setsockopt(&socket, sockopt::SndBuf, &(64 << 10)).expect("send buffer");
+    // Fewer packets than the class of a limited flow holds: what is sent waits, and arrives.
+    setsockopt(&socket, sockopt::SndBuf, &(8 << 10)).expect("send buffer");
     setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20)).expect("receive buffer");
     socket
 }
@@ -97,7 +98,7 @@ fn start(lab: &Lab, device: &str) -> Running {
         endpoint.device = device.to_owned();
     }
     for bridge in &mut config.bridges {
-        bridge.unmarkable = Unmarkable::Pass;
+        bridge.shares = Shares::Off;
     }
     Running::start(config, Options::default())
 }

@@ -15,7 +15,10 @@ use ecn_tests::{
     traffic::udp,
     wire::Wire,
 };
-use ecn_user::{agent::Options, config::Marking};
+use ecn_user::{
+    agent::Options,
+    config::{Marking, Shares},
+};
 
 /// Frames that keep the network itself alive, each with its name. Those of IP are ECT(0).
 pub fn control_frames(from: &Host, to: &Host) -> [(&'static str, Vec<u8>); 11] {
@@ -230,12 +233,13 @@ pub fn only_marked(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
     }
 }
 
-/// Marks everything behind another packet: every arrival finds its input buffer full.
+/// Marks everything behind another packet: every arrival finds its input buffer full, and no source is spared.
 pub fn start(lab: &Lab, endpoints: &[usize]) -> Running {
     lab.limit(1, 250_000, 1000);
     let mut config = running::config(lab, Marking::InputOutput);
     config.bridges[0].buffer = 1;
     config.bridges[0].threshold = 1;
+    config.bridges[0].shares = Shares::Off;
     let config = running::with_endpoints(config, lab, endpoints, 12_500_000);
     Running::start(config, Options::default())
 }

@@ -199,9 +199,6 @@ pub fn outcome(
         control,
         "--seconds",
         &seconds,
-        // The simulator does not know shares.
-        "--response-config",
-        "bridge.shares=off",
         "--ecn",
     ];
     let words = words.map(std::ffi::OsStr::new).into_iter();
