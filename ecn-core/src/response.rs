@@ -535,6 +535,12 @@ const OVERLOAD_FAR: (u64, u64) = (3, 1_000_000);
 /// The same where more arrives.
 const OVERLOAD_NEAR: (u64, u64) = (8, 2_000_000);
 
+/// 1, or 0 of 0; of times, below 2^63.
+#[inline(always)]
+const fn is_set(time_ns: u64) -> u64 {
+    0u64.wrapping_sub(time_ns) >> 63
+}
+
 /// `step` times `factor` (20 fractional bits), at most 1/2, with [`FRAC`] fractional bits.
 #[inline(always)]
 fn scaled(step: u64, factor: u64) -> u64 {
@@ -883,9 +889,10 @@ impl State {
             let slowed_ns = BURSTS_NS + interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
             let whole = slowed_ns * (ONE / RECOVERY_NS) * unmarked.min(1 << 10);
             let mut step = ((whole * weight) >> 16).min(ONE);
-            if gap_ns > PAUSE_NS && self.free_since_ns != 0 {
-                self.free_since_ns = (self.free_since_ns + gap_ns).min(now_ns);
-            }
+            // 1 or 0 without a branch, which would be two ways for the verifier.
+            let paused = PAUSE_NS.wrapping_sub(gap_ns) >> 63;
+            let counts = is_set(self.free_since_ns) & !is_set(self.room_ns);
+            self.free_since_ns += gap_ns * (paused & counts);
             let room = self.room(interval_ns, now_ns);
             if room != 0 {
                 step = (whole << room).min(ROOM_STEP).max(step);
@@ -923,15 +930,13 @@ impl State {
     /// How much faster the rate grows now, as a power of two.
     #[inline(always)]
     fn room(&self, interval_ns: u64, now_ns: u64) -> u64 {
-        let since = now_ns.wrapping_sub(self.free_since_ns).min(u32::MAX as u64);
+        let since = now_ns.saturating_sub(self.free_since_ns);
         if self.room_ns != 0 && now_ns.wrapping_sub(self.room_ns) <= ROOM_HOLDS_NS {
             return (ROOM_SHIFT + since / ROOM_DOUBLES_NS).min(ROOM_MOST);
         }
-        let after = SPARED_NS + SPARED_PACKETS * interval_ns;
-        if self.free_since_ns == 0 || since <= after {
-            return 0;
-        }
-        (1 + (since - after) / SPARED_DOUBLES_NS).min(SPARED_MOST)
+        let after = SPARED_NS - SPARED_DOUBLES_NS + SPARED_PACKETS * interval_ns;
+        let since = since * is_set(self.free_since_ns);
+        (since.saturating_sub(after) / SPARED_DOUBLES_NS).min(SPARED_MOST)
     }
 
     /// Time between the packets that arrive, where a window shows overload: every packet was marked, and
