@@ -16,6 +16,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::Parser;
 use ecn_user::units::Rate;
+use nix::sys::resource::{Resource, setrlimit};
 
 use run::{Control, Outcome};
 
@@ -98,6 +99,11 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut args = Args::parse();
+    // Thousands of connections at both ends.
+    let files = 1 << 18;
+    if let Err(e) = setrlimit(Resource::RLIMIT_NOFILE, files, files) {
+        eprintln!("bench bridge: no more open files than the limit of the shell: {e}");
+    }
     if args.list {
         for (name, what) in rows::all() {
             println!("{name:<18} {what}");
