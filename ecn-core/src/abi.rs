@@ -351,16 +351,15 @@ pub struct Siblings {
 }
 
 impl Siblings {
-    /// What a flow begins with: at full rate if nobody is held.
+    /// What a flow begins with: the rate of a flow that was marked just now; else what the short ones have together; at
+    /// full rate if nobody is held.
     #[inline(always)]
     #[must_use]
     pub const fn first_ipd(&self, now_ns: u64) -> u64 {
-        if self.short_ipd > crate::fixed::ONE {
-            self.short_ipd
-        } else if self.ipd > crate::fixed::ONE
-            && now_ns < self.at_ns.saturating_add(flow::SIBLING_NS)
-        {
+        if self.ipd > crate::fixed::ONE && now_ns < self.at_ns.saturating_add(flow::SIBLING_NS) {
             self.ipd
+        } else if self.short_ipd > crate::fixed::ONE {
+            self.short_ipd
         } else {
             crate::fixed::ONE
         }

@@ -32,6 +32,16 @@ pub const PLAIN: u32 = 2;
 /// windows of TCP: less than that nobody can be told to slow down in.
 pub const SHORT_PACKETS: u64 = 32;
 
+/// A flow that lasts longer than this is none of the short ones, unless it has sent next to nothing
+/// ([`FEW_PACKETS`]): of hundreds of flows that share a port, each takes seconds for [`SHORT_PACKETS`].
+pub const SHORT_NS: u64 = 250_000_000;
+
+/// See [`SHORT_NS`].
+pub const FEW_PACKETS: u64 = 4;
+
+/// A flow whose receiver has said nothing for so long is held by nobody's rate.
+pub const UNHEARD_NS: u64 = 1_000_000_000;
+
 /// A flow that was silent for so long begins anew, [`Flow::begin`]; its class may be gone.
 pub const IDLE_NS: u64 = 2_000_000_000;
 
@@ -104,7 +114,7 @@ pub struct Flow {
     pub shared: u32,
     /// 1: its TCP connection has ended.
     pub ended: u32,
-    /// 1: it has a rate of its own, after [`SHORT_PACKETS`].
+    /// 1: it has a rate of its own: [`Flow::is_short`] no more.
     pub began: u32,
     /// Padding.
     pub _pad: u32,
@@ -154,6 +164,14 @@ impl Flow {
         if self.created_ns == 0 {
             self.created_ns = now_ns;
         }
+    }
+
+    /// Whether a flow that has sent so many packets since `created_ns` is one of the short ones.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_short(sent_packets: u64, created_ns: u64, now_ns: u64) -> bool {
+        sent_packets < FEW_PACKETS
+            || (sent_packets < SHORT_PACKETS && now_ns.saturating_sub(created_ns) < SHORT_NS)
     }
 
     /// Takes an echo.

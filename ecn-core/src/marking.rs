@@ -172,14 +172,16 @@ pub enum Share {
     /// Not known: it is marked when its turn comes, and never dropped.
     #[default]
     Unknown = 0,
-    /// Clearly less: it is spared, and the mark goes to the next whose turn it is.
-    Below = 1,
+    /// Less than three quarters: it is spared, and the mark goes to the next whose turn it is.
+    Light = 1,
+    /// Clearly less: it is spared unless the queue is long.
+    Below = 2,
     /// A little less: it is spared while the queue is short.
-    Under = 2,
+    Under = 3,
     /// About as much.
-    At = 3,
+    At = 4,
     /// More.
-    Over = 4,
+    Over = 5,
 }
 
 /// How a packet stands when its turn comes.
@@ -206,12 +208,20 @@ impl Standing {
     }
 
     /// Whether it is passed over where so many packets wait. Of equal sources about half are under their share at any
-    /// time: if the others alone cannot take the marks that keep the queue short, all do.
+    /// time, and of sources with many flows some are below it: if the others alone cannot take the marks that keep the
+    /// queue short, all do.
     #[inline(always)]
     const fn is_spared(self, policy: &Policy, waiting: u32) -> bool {
-        self.share == Share::Below as u32
-            || (self.share == Share::Under as u32
-                && waiting <= policy.threshold.saturating_mul(5) / 2)
+        let at_most = if self.share == Share::Light as u32 {
+            return true;
+        } else if self.share == Share::Below as u32 {
+            policy.threshold.saturating_mul(6)
+        } else if self.share == Share::Under as u32 {
+            policy.threshold.saturating_mul(5) / 2
+        } else {
+            return false;
+        };
+        waiting <= at_most
     }
 
     /// Whether it is dropped where so many packets wait.

@@ -31,13 +31,14 @@
 //! every packet instead. With t = the time between packets at the flow's rate:
 //!
 //! ```text
-//! mark:     ipd <- ipd (1 + w/80),         w = t / (t + 75 us), at least 1/8
+//! mark:     ipd <- ipd (1 + w/80),             w = max(t / (t + 75 us), 1/8) (1 + min(t / 20 ms, 2))
 //! no mark:  ipd <- ipd (1 - w t' / 1.8 s),     t' = 0.1 ms + t 64 ms / (t + 64 ms)
 //! ```
 //!
 //! The equilibrium is LIPD's: p / (1 - p) = 44 t' / s, so flows with the same share p of their packets marked have
 //! the same rate, and a flow that is marked at two ports has nearly that of one that is marked only at the busier
-//! one. The weight w makes the steps of fast flows smaller, since they take more of them; t' is t but for slow ones,
+//! one. The weight w makes the steps of fast flows smaller, since they take more of them, and those of slow ones larger:
+//! four hundred that start at once would take ten seconds to divide a port by steps of 1/80. t' is t but for slow ones,
 //! of which each hears late of what all do together, and for fast ones, which may have four in a thousand of their
 //! packets marked: bursts that late timers send off fill a buffer of four packets now and then, whatever the load.
 //! All constants are times and packets, so neither the rate of the source's own link nor the number of flows is in
@@ -55,7 +56,7 @@
 //! is four times as large, then eight times after 35 ms, and so on up to 64 times. A flow that is not marked at all though
 //! ports are busy, since it has less than its share ([`crate::shares`]), grows faster after .4 s and 64 packets.
 //!
-//! Overload is answered at once: when every packet of a window was marked and fewer arrive than the limit
+//! Overload is answered at once: when nearly every packet of a window was marked and fewer arrive than the limit
 //! allows, the limit falls towards what arrives ([`State::on_echo`]).
 //!
 //! Nothing here reads a clock. A kernel program calls [`State::on_echo`] with what an echo says; a
@@ -496,6 +497,10 @@ const STEP_PACKETS: u64 = 80;
 const FAST_NS: u64 = 75_000;
 /// [`Round::Fractional`]: least that a packet weighs, 16 fractional bits.
 const LEAST_WEIGHT: u64 = 1 << 13;
+/// [`Round::Fractional`]: time between packets at which a packet weighs twice as much, since there are so few.
+const FEW_NS: u64 = 20_000_000;
+/// [`Round::Fractional`]: most that it weighs more, times its weight.
+const FEW_MOST: u64 = 2;
 /// [`Round::Fractional`]: time between packets at which the increase for one is half of what the time alone would make it.
 const SLOW_NS: u64 = 64_000_000;
 /// [`Round::Fractional`]: what is added to the time between packets, for marks that come by bursts alone.
@@ -532,7 +537,9 @@ const SPARED_MOST: u64 = 5;
 const PAUSE_NS: u64 = 64_000_000;
 /// Packets and time of a window that shows overload where less than a quarter of the limit arrives.
 const OVERLOAD_FAR: (u64, u64) = (3, 1_000_000);
-/// The same where more arrives.
+/// A window goes on while at most one packet in so many is not marked: sources below their share are spared for moments.
+const OVERLOAD_SHARE: u64 = 4;
+/// As [`OVERLOAD_FAR`], where more arrives.
 const OVERLOAD_NEAR: (u64, u64) = (8, 2_000_000);
 
 /// 1, or 0 of 0; of times, below 2^63.
@@ -804,7 +811,8 @@ pub struct State {
     pub ipd: u64,
     /// Receiver's running packet count up to which packets were sent before the last decrease.
     pub round_end: u32,
-    /// How many packets were outstanding at that decrease; 0 when the round is over.
+    /// How many packets were outstanding at that decrease; 0 when the round is over. [`Round::Fractional`]: packets of
+    /// this window that were not marked.
     pub round_packets: u32,
     /// Until when marks are ignored, with [`Round::Time`].
     pub round_until_ns: u64,
@@ -812,7 +820,7 @@ pub struct State {
     pub last_ns: u64,
     /// [`Round::Fractional`]: when the window began in which overload is looked for; 0: it has not.
     pub window_ns: u64,
-    /// Packets acknowledged in this window, all of them marked.
+    /// Packets acknowledged in this window, nearly all of them marked.
     pub window_packets: u32,
     /// Longest time without an echo in this window.
     pub longest_ns: u32,
@@ -884,6 +892,7 @@ impl State {
         let interval_ns = interval_ns.min(1 << 36);
         // w of the module's text, 16 fractional bits.
         let weight = ((interval_ns << 16) / (interval_ns + FAST_NS)).max(LEAST_WEIGHT);
+        let weight = (weight * (FEW_NS + interval_ns.min(FEW_MOST * FEW_NS)) / FEW_NS) & 0xf_ffff;
         let unmarked = (packets - ce) as u64;
         if unmarked != 0 {
             let slowed_ns = BURSTS_NS + interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
@@ -939,7 +948,7 @@ impl State {
         (since.saturating_sub(after) / SPARED_DOUBLES_NS).min(SPARED_MOST)
     }
 
-    /// Time between the packets that arrive, where a window shows overload: every packet was marked, and
+    /// Time between the packets that arrive, where a window shows overload: nearly every packet was marked, and
     /// fewer arrive than the limit allows. 0: it does not.
     ///
     /// The longest time without an echo is left out: a machine that stood still for a moment looks
@@ -953,10 +962,13 @@ impl State {
         gap_ns: u32,
         now_ns: u64,
     ) -> u64 {
-        if self.window_ns == 0 || ce < packets {
+        self.round_packets = self.round_packets.wrapping_add(packets - ce);
+        let few = self.round_packets as u64 * OVERLOAD_SHARE > self.window_packets as u64;
+        if self.window_ns == 0 || few & (ce < packets) {
             // What arrives with the first echo was sent before the window began.
             self.window_ns = now_ns;
             self.window_packets = 0;
+            self.round_packets = 0;
             self.longest_ns = 0;
             return 0;
         }
@@ -977,6 +989,7 @@ impl State {
         }
         self.window_ns = now_ns;
         self.window_packets = 0;
+        self.round_packets = 0;
         self.longest_ns = 0;
         if delivered > interval_ns + interval_ns / 4 {
             delivered

@@ -12,9 +12,9 @@
 //! fair share:          mean of the heavy sources' shares
 //! ```
 //!
-//! A source of less than 7/8 of the fair share is spared: its packets are not marked, and the marks go to the next
-//! ones. So is one of less than all of it, while at most 5/2 of the threshold wait: then those that have more take the
-//! marks, until all have the same. The others are marked when their turn comes, as always. What cannot be marked is
+//! A source of less than 3/4 of the fair share is spared: its packets are not marked, and the marks go to the next
+//! ones. So is one of less than 7/8, while at most six times the threshold wait, and one of less than all of it, while at
+//! most 5/2 of the threshold wait: then those that have more take the marks, until all have the same. The others are marked when their turn comes, as always. What cannot be marked is
 //! dropped, before it enters the queue, where more than [`Policy::drop_threshold`] packets wait and its source has more
 //! than 17/16 of the fair share, or where twice as many wait and it is not below 7/8. Only what is let in counts, so a
 //! source that is held back this way has what it gets and not what it sends. That what fills the queue is dropped, by
@@ -276,7 +276,9 @@ impl Output {
         let half = more / 2;
         let fair = self.fair_bytes(half);
         let its = source.average as u64 + source.bytes as u64 + half as u64;
-        if its * 8 < fair * 7 {
+        if its * 4 < fair * 3 {
+            Share::Light
+        } else if its * 8 < fair * 7 {
             Share::Below
         } else if its < fair {
             Share::Under

@@ -7,7 +7,7 @@ use std::mem::{offset_of, size_of};
 use ecn_core::abi::{Siblings, in_force};
 use ecn_core::echo::{Echo, News};
 use ecn_core::fixed::ONE;
-use ecn_core::flow::{Flow, Key, SIBLING_NS, pause};
+use ecn_core::flow::{Flow, Key, SHORT_NS, SIBLING_NS, pause};
 use ecn_core::response::{Function, Policy, Ratio, Reaction, Round};
 use proptest::prelude::*;
 
@@ -171,6 +171,17 @@ fn the_first_decrease_asks_for_a_class() {
     assert!(f.is_limited(LINK));
 }
 
+/// Thirty-two packets, or a quarter of a second in which it has sent more than three.
+#[test]
+fn a_flow_is_short_for_some_packets_and_not_for_ever() {
+    const BEGAN: u64 = 7_000_000_000;
+    assert!(Flow::is_short(31, BEGAN, BEGAN + SHORT_NS - 1));
+    assert!(!Flow::is_short(32, BEGAN, BEGAN));
+    assert!(!Flow::is_short(4, BEGAN, BEGAN + SHORT_NS));
+    assert!(Flow::is_short(3, BEGAN, BEGAN + 100 * SHORT_NS));
+    assert!(Flow::is_short(0, 0, BEGAN));
+}
+
 /// What begins beside flows that are held begins with their rate, and with nothing of its own past.
 #[test]
 fn a_flow_begins_with_its_siblings_rate() {
@@ -188,6 +199,7 @@ fn a_flow_begins_with_its_siblings_rate() {
         short_ipd: 2 * ONE,
         ..marked
     };
+    assert_eq!(short.first_ipd(AT), 4 * ONE);
     assert_eq!(short.first_ipd(AT + 2 * SIBLING_NS), 2 * ONE);
     let free = Siblings {
         short_ipd: ONE,

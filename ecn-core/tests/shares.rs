@@ -69,7 +69,7 @@ struct Line {
     now: f64,
     free: f64,
     /// Decisions by share, per host.
-    seen: Vec<[u64; 5]>,
+    seen: Vec<[u64; 6]>,
     delivered: Vec<u64>,
     dropped: Vec<u64>,
     marked: Vec<u64>,
@@ -90,7 +90,7 @@ impl Line {
             queue: VecDeque::new(),
             now: 5e9,
             free: 0.0,
-            seen: vec![[0; 5]; hosts],
+            seen: vec![[0; 6]; hosts],
             delivered: vec![0; hosts],
             dropped: vec![0; hosts],
             marked: vec![0; hosts],
@@ -166,7 +166,7 @@ impl Line {
         for of in [&mut self.delivered, &mut self.dropped, &mut self.marked] {
             of.fill(0);
         }
-        self.seen.fill([0; 5]);
+        self.seen.fill([0; 6]);
         (self.waited, self.arrivals) = (0, 0);
     }
 
@@ -222,7 +222,7 @@ fn who_sends_little_is_below_its_share() {
         line.run(&rates, 0.5, 0.5);
         line.forget_what_was_seen();
         line.run(&rates, 2.0, 0.5);
-        let below = line.part(greedy, Share::Below);
+        let below = line.part(greedy, Share::Light) + line.part(greedy, Share::Below);
         assert!(below > 0.99, "beside {greedy}: {below:.3}");
         assert_eq!(line.marked[greedy], 0);
         let marked: u64 = line.marked.iter().sum();
@@ -244,7 +244,7 @@ fn a_spared_turn_is_the_next_ones() {
     let cnt2 = line.switch.ports[O as usize].cnt2;
     assert!(cnt2 > 8);
     let spared = line.send(1);
-    assert_eq!((spared.share, spared.mark), (Share::Below as u32, 0));
+    assert_eq!((spared.share, spared.mark), (Share::Light as u32, 0));
     assert_eq!(line.send(0).mark, 1);
     let unknown = line.shares.arrive(
         &mut line.switch,
@@ -280,6 +280,28 @@ fn a_little_less_is_spared_while_the_queue_is_short() {
     };
     assert_eq!(standing(12), (Share::Under as u32, 0));
     assert_eq!(standing(22), (Share::Under as u32, 1));
+}
+
+/// Who has less than 7/8 is spared unless the queue is long; who has less than 3/4 always.
+#[test]
+fn who_has_clearly_less_is_marked_only_in_a_long_queue() {
+    for (of_eleven, long) in [(3u32, 1), (1, 0)] {
+        let rate = f64::from(of_eleven) / 11.0;
+        let rates = [(1.0 - rate) / 2.0, (1.0 - rate) / 2.0, rate];
+        let mut line = Line::new(100.0, 3);
+        line.run(&rates.map(|rate| 0.97 * rate), 1.0, 0.2);
+        let mut n = 0;
+        let mut fill = |line: &mut Line, packets: usize| {
+            while line.queue.len() < packets {
+                n += 1;
+                let third = n % 11 % 4 == 1 && n % 11 / 4 < of_eleven;
+                line.send(if third { 2 } else { n % 2 });
+            }
+            line.send(2).mark
+        };
+        assert_eq!(fill(&mut line, 40), 0, "{rate:.2}");
+        assert_eq!(fill(&mut line, 60), long, "{rate:.2}");
+    }
 }
 
 /// Who does not answer marks gets about what the others leave, and the queue stays at the threshold.

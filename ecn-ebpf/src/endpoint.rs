@@ -239,17 +239,22 @@ fn out(ctx: TcContext) -> Option<i32> {
     let link = endpoint.link_bytes_per_s;
     let expired = now > control.valid_until_ns;
     let before = peek!(f, flow.sent_packets);
-    let short =
-        !by_socket && is_below(before, flow::SHORT_PACKETS) | u64::from(peek!(f, flow.shared)) != 0;
-    let own_control = peek!(f, flow.flags) & flow::NEGOTIATED != 0;
-    if !by_socket && before >= flow::SHORT_PACKETS && !own_control {
-        // A rate of its own, from the packet on by which it is no short flow any more.
+    let mut short = !by_socket;
+    let created = peek!(f, flow.created_ns);
+    if short && !Flow::is_short(before, created, now) {
+        // A rate of its own, once it is heard of: until then it may be one of many whose packets are lost. A receiver
+        // that echoes nothing is not waited for; TCP's acknowledges.
+        let heard = peek!(f, flow.last_echo_ns) != 0;
+        let alone = c.tcp().is_none() && now.saturating_sub(created) > flow::UNHEARD_NS;
         let silent = now.saturating_sub(peek!(f, flow.last_sent_ns)) > flow::IDLE_NS;
-        if silent || peek!(f, flow.began) == 0 {
+        if (silent || peek!(f, flow.began) == 0) && (heard || alone) {
             // SAFETY: a place in the value. Twice does no harm.
             unsafe { core::ptr::write_volatile(&raw mut (*f).flow.began, 1) };
-            response::begin(f, &key, endpoint);
+            if heard && peek!(f, flow.flags) & flow::NEGOTIATED == 0 {
+                response::begin(f, &key, endpoint);
+            }
         }
+        short = (peek!(f, flow.began) == 0) | (peek!(f, flow.shared) != 0);
     }
     let own = class_of(f) & 0xffff;
     let in_force = word(ECN_IN_FORCE.get(own)) != 0;

@@ -286,7 +286,7 @@ pub fn answer<C: EbpfContext>(
     let rmax = endpoint.link_bytes_per_s;
     // Short flows are one flow, whose rate moves by what any of them hears. Sockets are paced one by one.
     let mut short = endpoint.flags & abi::PACE == 0
-        && (sent < flow::SHORT_PACKETS || peek!(f, flow.shared) != 0);
+        && (peek!(f, flow.began) == 0 || peek!(f, flow.shared) != 0);
     let mut of = f;
     let mut class = own;
     if short {
@@ -358,7 +358,7 @@ pub fn answer<C: EbpfContext>(
             since,
         )
     });
-    if short && rate >= rmax && sent >= flow::SHORT_PACKETS {
+    if short && rate >= rmax && peek!(f, flow.began) != 0 {
         // It was limited with them since it had no class; now nobody is.
         // SAFETY: a place in the value.
         unsafe { core::ptr::write_volatile(&raw mut (*f).flow.shared, 0) };

@@ -553,7 +553,7 @@ impl Both<'_> {
         self.kernel.seen.arrivals += 1;
         self.kernel.seen.super_packets += u64::from(n > 1);
         self.kernel.seen.refused += u64::from(decision.drop);
-        self.kernel.seen.below += u64::from(decision.share == Share::Below as u32);
+        self.kernel.seen.below += u64::from((1..=Share::Below as u32).contains(&decision.share));
         let expected = PortEvent {
             now_ns,
             bytes: a.bytes,

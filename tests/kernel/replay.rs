@@ -142,7 +142,7 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
         seen.spared += u32::from(event.kind == place && markable && decision.mark == 0);
         seen.decided.unmarkable += decision.unmarkable;
         seen.decided.drop += decision.drop;
-        seen.decided.share += u32::from(decision.share == Share::Below as u32);
+        seen.decided.share += u32::from((1..=Share::Below as u32).contains(&decision.share));
         seen.decided.input_trigger += decision.input_trigger;
         seen.decided.output_trigger += decision.output_trigger;
     }

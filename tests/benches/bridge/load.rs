@@ -18,6 +18,7 @@ use hdrhistogram::Histogram;
 use nix::{
     cmsg_space,
     errno::Errno,
+    poll::{PollFd, PollFlags, poll},
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
         socket::{
@@ -136,7 +137,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Opens all sockets; nothing is sent yet.
+    /// Opens all sockets, and connects those of flows that send from the start on, as iperf3 does: hundreds of SYNs at
+    /// once would be a test of the queue's length. Nothing is sent yet.
     pub fn open(lab: &Lab, flows: &[Flow], how: How) -> Self {
         let shared = Arc::new(Shared {
             counts: flows.iter().map(|_| Count::default()).collect(),
@@ -167,6 +169,7 @@ impl Load {
                 load.threads.push(thread);
             }
         }
+        let (ready, opened) = std::sync::mpsc::channel::<()>();
         for (number, host) in lab.hosts.iter().enumerate() {
             let ours = flows.iter().enumerate();
             let ours: Vec<_> = ours.filter(|(_, flow)| flow.from == number).collect();
@@ -185,11 +188,18 @@ impl Load {
             });
             let senders: Vec<_> = senders.collect();
             let (ns, shared) = (super::meters::same(&host.ns), Arc::clone(&shared));
+            let ready = ready.clone();
             load.threads.push(std::thread::spawn(move || {
                 ns.enter().expect("the host's namespace");
-                Senders::new(senders, how).run(&shared);
+                let mut senders = Senders::new(senders, how);
+                senders.connect();
+                drop(ready);
+                senders.run(&shared);
             }));
         }
+        drop(ready);
+        // All are ready when nobody is left who could say something.
+        let _ = opened.recv();
         load
     }
 
@@ -313,17 +323,34 @@ impl Senders {
         }
     }
 
+    /// Opens what is due at the start, one after the other.
+    fn connect(&mut self) {
+        for n in 0..self.flows.len() {
+            if !self.flows[n].flow.is_on(Duration::ZERO) {
+                continue;
+            }
+            self.open(n);
+            if self.flows[n].flow.kind != Kind::Udp {
+                let fd = self.flows[n].socket.as_ref().expect("just opened").as_fd();
+                let made = poll(&mut [PollFd::new(fd, PollFlags::POLLOUT)], 5_000u16);
+                assert_eq!(made, Ok(1), "connect to {}", self.flows[n].to);
+            }
+        }
+    }
+
+    fn open(&mut self, n: usize) {
+        let socket = self.flows[n].open(self.how);
+        let event = EpollEvent::new(WRITABLE, n as u64);
+        self.epoll.add(&socket, event).expect("epoll");
+        self.flows[n].socket = Some(socket);
+    }
+
     /// Opens and closes what is due.
     fn switch(&mut self, now: Duration) {
         for n in 0..self.flows.len() {
             let flow = &mut self.flows[n];
             match (flow.flow.is_on(now), flow.socket.is_some()) {
-                (true, false) => {
-                    let socket = flow.open(self.how);
-                    let event = EpollEvent::new(WRITABLE, n as u64);
-                    self.epoll.add(&socket, event).expect("epoll");
-                    flow.socket = Some(socket);
-                }
+                (true, false) => self.open(n),
                 (false, true) => {
                     flow.socket = None;
                     flow.queued = false;
