@@ -11,7 +11,7 @@ use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow},
     echo::{Echo, News, Refusal},
     fixed::{self, forgotten},
-    flow::{self, Flow, Key},
+    flow::{Flow, Key},
 };
 
 use crate::maps::{

@@ -140,6 +140,9 @@ fn port_out(ctx: TcContext) -> Option<i32> {
         go_on(&p.ctx, abi::TAIL_VIRTUAL, netns);
         return None;
     }
+    if d.role & abi::ROLE_NO_QUEUE != 0 && field!(&p.ctx, len) > LONGEST_ECHO {
+        return None;
+    }
     let ip = p.parse()?;
     let now_ns = tick();
     let asks = asks_for_room(&ip, flags);
@@ -469,36 +472,46 @@ struct Seen {
     zero: u32,
 }
 
-impl Seen {
-    /// A port whose own queue counts.
-    #[inline(always)]
-    fn is_watched(&self) -> bool {
-        let role = self.device.role & (abi::ROLE_PORT | abi::ROLE_NO_QUEUE);
-        role == abi::ROLE_PORT && self.device.virtual_ns_per_byte == 0
-    }
+/// A port whose own queue counts.
+#[inline(always)]
+fn is_watched(device: &Device) -> bool {
+    let role = device.role & (abi::ROLE_PORT | abi::ROLE_NO_QUEUE);
+    role == abi::ROLE_PORT && device.virtual_ns_per_byte == 0
 }
 
-/// Finds the device; `None` for all that are not ours.
+/// The device, and its namespace; `None` for all that are not ours.
 #[inline(always)]
-fn seen(skb: *const u8, dev: *const u8) -> Option<Seen> {
-    // SAFETY: both are BTF pointers; offsets are this kernel's.
-    unsafe {
-        let ifindex: u32 = member(dev, constant(&OFFSETS.dev_ifindex));
+fn place(dev: *const u8) -> Option<(Device, u32)> {
+    // SAFETY: a BTF pointer; offsets are this kernel's.
+    let (netns, ifindex) = unsafe {
         let net: *const u8 = member(dev, constant(&OFFSETS.dev_net));
-        let netns: u32 = member(net, constant(&OFFSETS.net_inum));
-        let device = device(netns, ifindex)?;
-        let head: u64 = member(skb, constant(&OFFSETS.skb_head));
-        let end: u32 = member(skb, constant(&OFFSETS.skb_end));
-        let [s0, s1, n0, n1] =
-            kernel::<4>(head + end as u64 + constant(&OFFSETS.shinfo_gso_size) as u64)?;
-        Some(Seen {
-            device,
-            netns,
-            gso_segs: u16::from_ne_bytes([n0, n1]) as u32,
-            gso_size: u16::from_ne_bytes([s0, s1]) as u32,
-            zero: member::<u32>(skb, constant(&OFFSETS.skb_len))
-                ^ member::<u32>(skb, constant(&OFFSETS.skb_len)),
-        })
+        (
+            member::<u32>(net, constant(&OFFSETS.net_inum)),
+            member::<u32>(dev, constant(&OFFSETS.dev_ifindex)),
+        )
+    };
+    Some((device(netns, ifindex)?, netns))
+}
+
+impl Seen {
+    /// The packet at a device.
+    #[inline(always)]
+    fn at(device: Device, netns: u32, skb: *const u8) -> Option<Self> {
+        // SAFETY: a BTF pointer; offsets are this kernel's.
+        unsafe {
+            let head: u64 = member(skb, constant(&OFFSETS.skb_head));
+            let end: u32 = member(skb, constant(&OFFSETS.skb_end));
+            let [s0, s1, n0, n1] =
+                kernel::<4>(head + end as u64 + constant(&OFFSETS.shinfo_gso_size) as u64)?;
+            Some(Self {
+                device,
+                netns,
+                gso_segs: u16::from_ne_bytes([n0, n1]) as u32,
+                gso_size: u16::from_ne_bytes([s0, s1]) as u32,
+                zero: member::<u32>(skb, constant(&OFFSETS.skb_len))
+                    ^ member::<u32>(skb, constant(&OFFSETS.skb_len)),
+            })
+        }
     }
 }
 
@@ -547,18 +560,26 @@ pub fn ecn_depart(ctx: BtfTracePointContext) -> i32 {
 fn depart(ctx: &BtfTracePointContext) -> Option<()> {
     let skb: *const u8 = ctx.arg(0);
     let dev: *const u8 = ctx.arg(1);
-    let s = seen(skb, dev)?;
-    if s.device.role & abi::ROLE_ENDPOINT != 0 {
-        // SAFETY: as in `seen`.
-        let class = pacing::class(unsafe { member(skb, constant(&OFFSETS.skb_priority)) });
-        if class != 0
-            && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class)
-        {
-            // SAFETY: one class belongs to one queue, whose transmission is serialised.
-            unsafe { *departed += packet::segments(s.gso_segs, s.gso_size, 0) as u64 };
-        }
+    let (device, netns) = place(dev)?;
+    let class = if device.role & abi::ROLE_ENDPOINT != 0 {
+        // SAFETY: as in `place`.
+        pacing::class(unsafe { member(skb, constant(&OFFSETS.skb_priority)) })
+    } else {
+        0
+    };
+    let watched = constant(&TRACING_LOCKS) != 0 && is_watched(&device);
+    // Most that is sent on a machine is neither's, and the packet is farther away than the device.
+    if class == 0 && !watched {
+        return None;
     }
-    if constant(&TRACING_LOCKS) == 0 || !s.is_watched() {
+    let s = Seen::at(device, netns, skb)?;
+    if class != 0
+        && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class)
+    {
+        // SAFETY: one class belongs to one queue, whose transmission is serialised.
+        unsafe { *departed += packet::segments(s.gso_segs, s.gso_size, 0) as u64 };
+    }
+    if !watched {
         return None;
     }
     let flags = control()?.flags;
@@ -566,7 +587,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     let c = counted(skb, &s)?;
-    // SAFETY: as in `seen`.
+    // SAFETY: as in `place`.
     let (iif, backlog) = unsafe {
         let iif: u32 = member(skb, constant(&OFFSETS.skb_iif));
         let backlog = if s.device.role & abi::ROLE_BACKLOG != 0 {
@@ -648,10 +669,11 @@ fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
     let skb: *const u8 = ctx.arg(0);
     // SAFETY: a BTF pointer; offsets are this kernel's.
     let dev: *const u8 = unsafe { member(skb, constant(&OFFSETS.skb_dev)) };
-    let s = seen(skb, dev)?;
-    if !s.is_watched() {
+    let (device, netns) = place(dev)?;
+    if !is_watched(&device) {
         return None;
     }
+    let s = Seen::at(device, netns, skb)?;
     let flags = control()?.flags;
     if flags & abi::BYPASS != 0 {
         return None;
