@@ -660,7 +660,7 @@ const _: () = {
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
     assert!(size_of::<Work>() == 112 && size_of::<Given>() == 56);
-    assert!(size_of::<ace::Sender>() == 32);
+    assert!(size_of::<ace::Sender>() == 40);
     assert!(size_of::<ace::Receiver>() == 40);
     assert!(size_of::<echo::Receiver>() == 96);
     assert!(size_of::<LockedReceiver>() == 104);

@@ -118,8 +118,8 @@ pub struct Receiver {
     pub probe_end: u32,
     /// Marked packets that echoes said, modulo 2^32. Counted apart: an echo may overtake an ACK.
     pub echoed: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// Acknowledgement number of the source's FIN; 0: none came.
+    pub fin: u32,
 }
 
 impl Receiver {
@@ -135,7 +135,7 @@ impl Receiver {
             segment: 0,
             probe_end: 0,
             echoed: 0,
-            _pad: 0,
+            fin: 0,
         }
     }
 
@@ -246,6 +246,10 @@ pub struct Sender {
     pub floor: i32,
     /// What of the above is known.
     pub state: u32,
+    /// Packets sent again that are not taken off what is acknowledged yet.
+    pub resent: u32,
+    /// Padding.
+    pub _pad: u32,
 }
 
 impl Sender {
@@ -261,6 +265,8 @@ impl Sender {
             received: 0,
             floor: 0,
             state: 0,
+            resent: 0,
+            _pad: 0,
         }
     }
 
@@ -275,7 +281,7 @@ impl Sender {
         self.state = SENT | ACKED | SYNCED | HEARD;
     }
 
-    /// Whether [`Sender::send`] would change nothing but [`Sender::end`].
+    /// Whether [`Sender::send`] would change nothing but [`Sender::end`] and [`Sender::resent`].
     #[inline(always)]
     #[must_use]
     pub const fn is_known(state: u32, longest: u32, segment: u32) -> bool {
@@ -295,6 +301,8 @@ impl Sender {
         if new || !known {
             self.end = end;
             self.state |= SENT;
+        } else {
+            self.resent = self.resent.wrapping_add(packets(bytes, segment));
         }
         new && known
     }
@@ -369,6 +377,13 @@ impl Sender {
             late = ce - packets;
         }
         self.received = self.received.wrapping_add(packets);
+        let unmarked = packets - if ce < packets { ce } else { packets };
+        let resent = if self.resent < unmarked {
+            self.resent
+        } else {
+            unmarked
+        };
+        self.resent -= resent;
         let difference = departed.wrapping_sub(self.received) as i32;
         if difference < self.floor {
             self.floor = difference;
@@ -382,7 +397,7 @@ impl Sender {
             position,
             outstanding: departed.wrapping_sub(position),
             room: 0,
-            _pad: 0,
+            resent,
         }
     }
 }

@@ -391,8 +391,8 @@ pub struct News {
     pub outstanding: u32,
     /// A [`Room`].
     pub room: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// Of the unmarked ones, sent again, so that as many did not come, most likely.
+    pub resent: u32,
 }
 
 /// Echoes per window of the loss estimate, see [`Sender::position`].
@@ -500,7 +500,7 @@ impl Sender {
             position,
             outstanding,
             room: echo.room as u32,
-            _pad: 0,
+            resent: 0,
         })
     }
 

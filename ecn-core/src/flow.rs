@@ -243,7 +243,7 @@ impl Flow {
             self.pending = !confirmed as u32;
         }
         let feedback = response::Feedback {
-            packets: news.packets,
+            packets: news.packets - news.resent,
             ce: news.ce,
             received: news.position,
             outstanding: news.outstanding,

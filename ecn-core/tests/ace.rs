@@ -160,6 +160,24 @@ fn old_acks_say_nothing() {
     assert_eq!(c.acked, 4);
 }
 
+/// A segment that is lost and sent again came once.
+#[test]
+fn what_is_sent_again_came_once() {
+    let mut c = Connection::new(0);
+    c.data(10, 1, 1);
+    // Three of them twice, one of these three times.
+    for first in [0, 4, 5, 5] {
+        assert!(!c.source.send(first * SEGMENT, SEGMENT, SEGMENT));
+        c.sent += 1;
+    }
+    for (packets, ce, resent) in [(14, 1, 4), (5, 5, 0)] {
+        let ack = c.say();
+        let news = c.source.take(ack, c.sent, c.sent);
+        assert_eq!((news.packets, news.ce, news.resent), (packets, ce, resent));
+        c.data(5, 5, 1);
+    }
+}
+
 /// The first ACK of a connection that was there before says where counts are, no more.
 #[test]
 fn connections_from_before() {
@@ -468,7 +486,9 @@ fn decided_flows_stay_as_they_are() {
                 let same = flow::Flow::is_decided(flags, known, own)
                     && Sender::is_known(state, 1448, segment);
                 if same {
-                    f.ace.end = if sequence == 2000 { 3000 } else { 2000 };
+                    let new = sequence == 2000;
+                    f.ace.end = if new { 3000 } else { 2000 };
+                    f.ace.resent = if new { 0 } else { 1000_u32.div_ceil(segment) };
                     assert_eq!(f, after);
                     stayed += 1;
                 }

@@ -190,8 +190,11 @@ fn out(ctx: TcContext) -> Option<i32> {
         if t.syn {
             tcp::handshake(&p, &c.ip, t, &mut key, endpoint, false);
         }
-        if t.rst || t.fin && !c.data {
+        if t.rst {
             forget_flow(&key);
+        }
+        if t.fin && !c.data {
+            end_flow(&key);
         }
         if t.syn || t.rst {
             return None;
@@ -287,10 +290,13 @@ fn out(ctx: TcContext) -> Option<i32> {
         // to have come already, by which a round may be longer, and its ACK says nothing, which the next one does.
         let end = sequence.wrapping_add(len);
         let later = len != 0 && ace::is_later(end, peek!(f, flow.ace.end));
+        let resent = peek!(f, flow.ace.resent).wrapping_add(n);
         // SAFETY: places in the value.
         unsafe {
             if later {
                 core::ptr::write_volatile(&raw mut (*f).flow.ace.end, end);
+            } else if len != 0 {
+                core::ptr::write_volatile(&raw mut (*f).flow.ace.resent, resent);
             }
             core::ptr::write_volatile(&raw mut (*f).flow.last_sent_ns, now);
         }
@@ -346,7 +352,8 @@ fn out(ctx: TcContext) -> Option<i32> {
     if let Some(t) = c.tcp()
         && t.fin
     {
-        forget_flow(&key);
+        // SAFETY: a place in the value.
+        unsafe { core::ptr::write_volatile(&raw mut (*f).flow.ended, 1) };
     }
     let by_class = !by_socket && endpoint.flags & abi::EDT == 0;
     if by_class && !in_force && (short || held) {
@@ -390,8 +397,8 @@ fn join(p: &Packet, number: u32, expired: bool, n: u32) -> bool {
     true
 }
 
-/// A TCP connection will send no more. Without a class its entry goes at once, so that short connections do not
-/// fill the table; otherwise the agent takes both away.
+/// A TCP connection is reset. Without a class its entry goes at once, so that short connections do not fill the
+/// table; otherwise the agent takes both away.
 #[inline(always)]
 fn forget_flow(key: &Key) {
     let Some(f) = ECN_FLOW.get_ptr_mut(key) else {
@@ -400,6 +407,15 @@ fn forget_flow(key: &Key) {
     if class_of(f) == 0 && peek!(f, flow.socket) == 0 {
         let _ = ECN_FLOW.remove(key);
     } else {
+        // SAFETY: a place in the value.
+        unsafe { core::ptr::write_volatile(&raw mut (*f).flow.ended, 1) };
+    }
+}
+
+/// A TCP connection sends no more: its entry goes with the ACK of that, whose marks still count.
+#[inline(always)]
+fn end_flow(key: &Key) {
+    if let Some(f) = ECN_FLOW.get_ptr_mut(key) {
         // SAFETY: a place in the value.
         unsafe { core::ptr::write_volatile(&raw mut (*f).flow.ended, 1) };
     }
@@ -566,8 +582,7 @@ fn come_in(ctx: TcContext) -> Option<i32> {
         }
         let fresh = receive(&p, &c, &mut key, endpoint);
         if t.fin {
-            // Nothing more comes. What is not said yet came at the end of the last window.
-            let _ = ECN_RECEIVER.remove(&key);
+            tcp::finish(&p, &c.ip, t, &key);
         }
         if fresh == 0 && limited && t.ack {
             tcp::ack(&p, &c.ip, t, c.data, &mut key);

@@ -20,7 +20,7 @@ use ecn_core::{
 use crate::{
     endpoint::receiver_entry,
     maps::{ECN_ENDPOINT, ECN_FLOW, ECN_RECEIVER, ECN_TAIL, ECN_WORK, control, count},
-    response::{self, Heard, add, locked, now, peek, reverse},
+    response::{self, Heard, add, class_of, locked, now, peek, reverse},
     skb::{NEXT, Packet, field, load, raw, store},
 };
 
@@ -135,9 +135,13 @@ pub fn say(
     }
     reverse(key);
     let found = ECN_RECEIVER.get_ptr_mut(&*key);
-    let (mut known, unsaid) = match found {
-        Some(r) => (peek!(r, receiver.flags), peek!(r, receiver.ace.unsaid)),
-        None => (0, 0),
+    let (mut known, unsaid, fin) = match found {
+        Some(r) => (
+            peek!(r, receiver.flags),
+            peek!(r, receiver.ace.unsaid),
+            peek!(r, receiver.ace.fin),
+        ),
+        None => (0, 0, 0),
     };
     let settled = data && !own && Receiver::is_settled(known, unsaid);
     let mut ace = 0;
@@ -151,6 +155,10 @@ pub fn say(
             stir(key);
         }
     }
+    if fin != 0 && fin == ack {
+        // Nothing more comes, and what came has been said.
+        let _ = ECN_RECEIVER.remove(&*key);
+    }
     reverse(key);
     if let Some(f) = f
         && settled
@@ -162,6 +170,17 @@ pub fn say(
         write(&p.ctx, ip.upper(), ace);
     }
     known
+}
+
+/// The source's FIN came: the entry goes when that is acknowledged.
+#[inline(always)]
+pub fn finish(p: &Packet, ip: &Ip, t: &Tcp, key: &Key) {
+    let (len, _) = lengths(p, ip, t);
+    if let Some(r) = ECN_RECEIVER.get_ptr_mut(key) {
+        let end = t.sequence.wrapping_add(len).wrapping_add(1);
+        // SAFETY: a place in the value.
+        unsafe { core::ptr::write_volatile(&raw mut (*r).receiver.ace.fin, end) };
+    }
 }
 
 /// Lets the flow that goes against a received one look at what was received: after that has changed.
@@ -212,12 +231,20 @@ fn answer(ctx: &TcContext) -> Option<()> {
     let work = unsafe { &mut *work };
     let (key, a, at) = (&mut work.key, work.ack, work.at);
     let f = ECN_FLOW.get_ptr_mut(&*key)?;
-    if peek!(f, flow.flags) & flow::PLAIN == 0 {
-        return None;
+    let of_flow = *key;
+    if peek!(f, flow.flags) & flow::PLAIN != 0 {
+        response::answer(ctx, f, key, &mut work.given, endpoint, flags, a);
+        if a.ace != 0 && a.payload == 0 {
+            write(ctx, at, 0);
+        }
     }
-    response::answer(ctx, f, key, &mut work.given, endpoint, flags, a);
-    if a.ace != 0 && a.payload == 0 {
-        write(ctx, at, 0);
+    // Behind the last byte is the FIN. With a class, the agent takes both away.
+    if peek!(f, flow.ended) != 0
+        && ace::is_later(a.ack, peek!(f, flow.ace.end))
+        && class_of(f) == 0
+        && peek!(f, flow.socket) == 0
+    {
+        let _ = ECN_FLOW.remove(&of_flow);
     }
     Some(())
 }

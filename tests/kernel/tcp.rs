@@ -25,7 +25,7 @@ use ecn_tests::{
 };
 use ecn_user::{
     agent::Options,
-    config::{Config, Marking, Tcp},
+    config::{Config, Marking, Round, Tcp},
     net::ethtool::{Ethtool, Offload},
 };
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
@@ -345,6 +345,49 @@ fn ask_for_ecn(lab: &Lab) {
 }
 
 /// A connection that negotiated ECN keeps its own control: its marks reach TCP, which answers them.
+/// A server that sends its answer and closes: the marks come back when it has sent its last, and count.
+#[test]
+fn marks_of_the_last_packets_count() {
+    kernel_test!();
+    const CONNECTIONS: usize = 60;
+    let lab = Lab::new(2);
+    // Their least rate together is more than the port's: marks go on.
+    lab.limit(1, LINK / 50, 1000);
+    let mut config = running::config(&lab, Marking::InputOutput);
+    config.response.rmin = "1/16".parse().expect("a fraction");
+    config.response.round = Round::Packets;
+    let config = running::with_endpoints(config, &lab, &[0, 1], LINK);
+    let running = Running::start(config, Options::default());
+    for _ in 0..CONNECTIONS {
+        let (mut server, mut client) = connect(&lab.hosts[0], &lab.hosts[1], false, None);
+        server.write_all(&[7; 8 * 1448]).expect("send");
+        drop(server);
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).expect("receive");
+        assert_eq!(received.len(), 8 * 1448);
+    }
+    let marked = running.port(&lab.hosts[1].port).marked;
+    assert!(marked > CONNECTIONS as u64, "{marked} are marked");
+    let heard = || {
+        let together = running.maps.flow(&flow::Key::short(1));
+        together.expect("short flows").marked_packets
+    };
+    // Soon: with nothing to limit, short flows are forgotten.
+    eventually(Duration::from_millis(100), || heard() == marked);
+    assert!(heard() * 20 >= marked * 19, "{} of {marked}", heard());
+    // Entries go with the connection; what comes once more makes another, which idles.
+    let left = || {
+        let flows = running.maps.flows().expect("flows");
+        let receivers = running.maps.receivers().expect("received flows");
+        flows.len() + receivers.len()
+    };
+    assert!(
+        eventually(s(5), || left() <= CONNECTIONS / 10),
+        "{}",
+        left()
+    );
+}
+
 #[test]
 fn negotiated() {
     kernel_test!();

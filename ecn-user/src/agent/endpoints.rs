@@ -32,6 +32,9 @@ use crate::{
 /// In crowded tables, what has no class and is silent for so long goes.
 const CROWDED_NS: u64 = 3_000_000_000;
 
+/// Connections that have ended go with their last ACK, or after so long without it.
+const ENDED_NS: u64 = 1_000_000_000;
+
 /// An endpoint's device.
 pub(super) struct Endpoint {
     number: u32,
@@ -513,15 +516,25 @@ impl Inner {
                 idle
             }
         };
-        let (sent, received) = (shorter(self.sweeper.sent), shorter(self.sweeper.received));
+        let (sent, received) = (
+            shorter(self.sweeper.sent.held),
+            shorter(self.sweeper.received.held),
+        );
         let mut freed = Vec::new();
         let flows = self.sweeper.flows(&self.maps)?;
-        self.watch
-            .see(&self.maps, &flows, self.sweeper.at_start(), now);
-        for (key, flow) in flows {
+        if let Some(flows) = &flows {
+            let is_over = self.sweeper.sent.is_over();
+            self.watch.see(&self.maps, flows, is_over, now);
+        }
+        for (key, flow) in flows.into_iter().flatten() {
             let last = flow.last_sent_ns.max(flow.created_ns);
-            let idle = if flow.class == 0 { sent } else { idle };
-            let over = flow.ended != 0 || now.saturating_sub(last) >= idle;
+            let over = now.saturating_sub(last)
+                >= match (flow.class, flow.ended) {
+                    (0, 0) => sent,
+                    (0, _) => sent.min(ENDED_NS),
+                    (_, 0) => idle,
+                    (..) => 0,
+                };
             if !over || key == flow::Key::short(key.endpoint) {
                 continue;
             }
@@ -545,7 +558,7 @@ impl Inner {
             }
         }
         lock(&self.shared.free).extend(freed);
-        for (key, receiver) in self.sweeper.receivers(&self.maps)? {
+        for (key, receiver) in self.sweeper.receivers(&self.maps)?.into_iter().flatten() {
             if now.saturating_sub(receiver.last_packet_ns) >= received {
                 self.maps.remove_receiver(&key);
             }

@@ -3,6 +3,7 @@
 use std::{
     os::fd::{AsFd, BorrowedFd},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use aya::maps::{
@@ -630,66 +631,85 @@ where
 /// Walks the tables a part at a time.
 #[derive(Debug, Default)]
 pub struct Sweeper {
-    flow: sys::Cursor,
-    receiver: sys::Cursor,
-    /// Flows that were there at the last walk, and those seen so far in this one.
-    pub sent: usize,
-    sent_so_far: usize,
-    /// Received flows, likewise.
-    pub received: usize,
-    received_so_far: usize,
+    /// Flows that are sent here.
+    pub sent: Walk,
+    /// Flows that are received here.
+    pub received: Walk,
 }
 
-/// Parts of a table in one step of a [`Sweeper`].
+/// A walk through a table, one after the other.
+#[derive(Debug, Default)]
+pub struct Walk {
+    /// Entries that were there at the last walk, or so many already in this one.
+    pub held: usize,
+    so_far: usize,
+    began: Option<Instant>,
+    cursor: sys::Cursor,
+}
+
+/// Parts of a table in one step of a [`Walk`].
 const PARTS: usize = 8;
+/// No walk begins sooner after another: a table of tens of thousands is copied each time.
+const WALK_PERIOD: Duration = Duration::from_secs(1);
+
+impl Walk {
+    /// Whether the last part was the last of a walk.
+    pub fn is_over(&self) -> bool {
+        self.so_far == 0
+    }
+
+    /// The next part; `None`: it is too early for another walk.
+    fn next<K: Plain + Copy, V: Plain + Copy>(
+        &mut self,
+        map: &Entries<K, V>,
+        name: &str,
+    ) -> Result<Option<Vec<(K, V)>>>
+    where
+        Raw<K>: aya::Pod,
+        Raw<V>: aya::Pod,
+    {
+        if self.is_over() {
+            if self.began.is_some_and(|at| at.elapsed() < WALK_PERIOD) {
+                return Ok(None);
+            }
+            self.began = Some(Instant::now());
+        }
+        let mut found = Vec::new();
+        for _ in 0..PARTS {
+            if read_on(map, &mut self.cursor, name, &mut found)? {
+                self.held = self.so_far + found.len();
+                self.so_far = 0;
+                return Ok(Some(found));
+            }
+        }
+        self.so_far += found.len();
+        self.held = self.held.max(self.so_far);
+        Ok(Some(found))
+    }
+}
 
 impl Sweeper {
-    /// Whether the next part of the flows is the first of a walk.
-    pub fn at_start(&self) -> bool {
-        self.sent_so_far == 0
-    }
-
-    /// The next part of the flows.
+    /// The next part of the flows; `None`: nothing to look at yet.
     ///
     /// # Errors
     ///
     /// [`Error::Map`]
-    pub fn flows(&mut self, maps: &Maps) -> Result<Vec<(flow::Key, flow::Flow)>> {
-        let mut found = Vec::new();
-        for _ in 0..PARTS {
-            if read_on(&maps.flow, &mut self.flow, name::FLOW, &mut found)? {
-                self.sent = self.sent_so_far + found.len();
-                self.sent_so_far = 0;
-                return Ok(found.into_iter().map(|(k, v)| (k, v.flow)).collect());
-            }
-        }
-        self.sent_so_far += found.len();
-        self.sent = self.sent.max(self.sent_so_far);
-        Ok(found.into_iter().map(|(k, v)| (k, v.flow)).collect())
+    pub fn flows(&mut self, maps: &Maps) -> Result<Option<Vec<(flow::Key, flow::Flow)>>> {
+        let found = self.sent.next(&maps.flow, name::FLOW)?;
+        Ok(found.map(|found| found.into_iter().map(|(k, v)| (k, v.flow)).collect()))
     }
 
-    /// The next part of the received flows.
+    /// The next part of the received flows; `None`: nothing to look at yet.
     ///
     /// # Errors
     ///
     /// [`Error::Map`]
-    pub fn receivers(&mut self, maps: &Maps) -> Result<Vec<(flow::Key, ecn_core::echo::Receiver)>> {
-        let mut found = Vec::new();
-        for _ in 0..PARTS {
-            if read_on(
-                &maps.receiver,
-                &mut self.receiver,
-                name::RECEIVER,
-                &mut found,
-            )? {
-                self.received = self.received_so_far + found.len();
-                self.received_so_far = 0;
-                return Ok(found.into_iter().map(|(k, v)| (k, v.receiver)).collect());
-            }
-        }
-        self.received_so_far += found.len();
-        self.received = self.received.max(self.received_so_far);
-        Ok(found.into_iter().map(|(k, v)| (k, v.receiver)).collect())
+    pub fn receivers(
+        &mut self,
+        maps: &Maps,
+    ) -> Result<Option<Vec<(flow::Key, ecn_core::echo::Receiver)>>> {
+        let found = self.received.next(&maps.receiver, name::RECEIVER)?;
+        Ok(found.map(|found| found.into_iter().map(|(k, v)| (k, v.receiver)).collect()))
     }
 }
 

@@ -24,6 +24,8 @@ use nix::{
         },
         time::{TimeSpec, TimeVal},
     },
+    time::ClockId,
+    unistd::Pid,
 };
 
 use super::load::{self, Shared, clock_ns, delays};
@@ -375,13 +377,9 @@ pub fn host_drops(lab: &Lab) -> u64 {
 
 /// Processor time of a process so far, all threads.
 pub fn process_cpu(pid: u32) -> Duration {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the name, which may contain anything: user and system time are fields 14 and 15 of all.
-    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();
-    // USER_HZ is 100 wherever Linux runs.
-    Duration::from_millis(ticks * 10)
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid as i32));
+    let time = clock.and_then(|clock| clock.now());
+    time.map_or(Duration::ZERO, Duration::from)
 }
 
 /// Memory of a process, bytes.
