@@ -6,7 +6,7 @@
 use crate::{ace, echo, flow, marking, response, shares, vqueue};
 
 /// Number of this agreement.
-pub const ABI: u32 = 4;
+pub const ABI: u32 = 5;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -418,6 +418,8 @@ pub struct Given {
     pub flags: u32,
     /// Packets of the class that have departed, modulo 2^32.
     pub departed: u32,
+    /// What its siblings have, [`Siblings::first_ipd`].
+    pub sibling_ipd: u64,
 }
 
 /// Entry of [`name::IN_FORCE`]: decrease number `decrease` is in force since the class's packet
@@ -659,7 +661,7 @@ const _: () = {
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
-    assert!(size_of::<Work>() == 112 && size_of::<Given>() == 56);
+    assert!(size_of::<Work>() == 120 && size_of::<Given>() == 64);
     assert!(size_of::<ace::Sender>() == 40);
     assert!(size_of::<ace::Receiver>() == 40);
     assert!(size_of::<echo::Receiver>() == 96);

@@ -45,6 +45,9 @@ pub const UNHEARD_NS: u64 = 1_000_000_000;
 /// A flow that was silent for so long begins anew, [`Flow::begin`]; its class may be gone.
 pub const IDLE_NS: u64 = 2_000_000_000;
 
+/// TCP waits for so long at least before it sends again what nobody acknowledged (Linux).
+pub const TIMEOUT_NS: u64 = 200_000_000;
+
 /// So long after a mark, flows that begin have the rate of the one that was marked.
 pub const SIBLING_NS: u64 = 500_000_000;
 
@@ -221,6 +224,21 @@ impl Flow {
             position: acked,
             ..*news
         }
+    }
+
+    /// Takes an accepted echo, before [`Flow::respond`] does: whether TCP gave up what it had sent, and sent it again.
+    /// `sibling_ipd`: what its siblings have, [`abi::Siblings::first_ipd`].
+    #[inline(always)]
+    pub fn time_out(
+        &mut self,
+        policy: &response::Policy,
+        news: &echo::News,
+        sibling_ipd: u64,
+        now_ns: u64,
+    ) {
+        let silent = TIMEOUT_NS.wrapping_sub(now_ns.wrapping_sub(self.last_echo_ns)) >> 63;
+        let again = (news.resent as u64).wrapping_neg() >> 63;
+        self.response.time_out(policy, silent & again, sibling_ipd);
     }
 
     /// Takes an accepted echo: the response, with a round that lasts until the decreased rate is in

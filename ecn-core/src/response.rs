@@ -31,14 +31,15 @@
 //! every packet instead. With t = the time between packets at the flow's rate:
 //!
 //! ```text
-//! mark:     ipd <- ipd (1 + w/80),             w = max(t / (t + 75 us), 1/8) (1 + min(t / 20 ms, 2))
+//! mark:     ipd <- ipd (1 + w/80),             w = max(t / (t + 75 us), 1/8) (1 + min(t / 10 ms, 2))
 //! no mark:  ipd <- ipd (1 - w t' / 1.8 s),     t' = 0.1 ms + t 64 ms / (t + 64 ms)
 //! ```
 //!
 //! The equilibrium is LIPD's: p / (1 - p) = 44 t' / s, so flows with the same share p of their packets marked have
 //! the same rate, and a flow that is marked at two ports has nearly that of one that is marked only at the busier
 //! one. The weight w makes the steps of fast flows smaller, since they take more of them, and those of slow ones larger:
-//! four hundred that start at once would take ten seconds to divide a port by steps of 1/80. t' is t but for slow ones,
+//! four hundred that start at once would take ten seconds to divide a port by steps of 1/80. A flow that sends less than it
+//! may is slow, too: at a mark, the t of the second factor is the time since the last echo. t' is t but for slow ones,
 //! of which each hears late of what all do together, and for fast ones, which may have four in a thousand of their
 //! packets marked: bursts that late timers send off fill a buffer of four packets now and then, whatever the load.
 //! All constants are times and packets, so neither the rate of the source's own link nor the number of flows is in
@@ -53,7 +54,7 @@
 //! A train of marks lowers a rate by 1/16 at most, and by as much again for every 16 ms that it lasts: a queue that
 //! grew while a machine stood still for some milliseconds marks everybody until it is empty, and says nothing of
 //! the load. While bridges say that there is room ([`crate::echo::Room`]), packets of fast flows weigh 1 in the increase, which
-//! is four times as large, then eight times after 35 ms, and so on up to 64 times. A flow that is not marked at all though
+//! is four times as large, then eight times after 28 ms, and so on up to 64 times. A flow that is not marked at all though
 //! ports are busy, since it has less than its share ([`crate::shares`]), grows faster after .4 s and 64 packets.
 //!
 //! Overload is answered at once: when nearly every packet of a window was marked and fewer arrive than the limit
@@ -498,7 +499,7 @@ const FAST_NS: u64 = 75_000;
 /// [`Round::Fractional`]: least that a packet weighs, 16 fractional bits.
 const LEAST_WEIGHT: u64 = 1 << 13;
 /// [`Round::Fractional`]: time between packets at which a packet weighs twice as much, since there are so few.
-const FEW_NS: u64 = 20_000_000;
+const FEW_NS: u64 = 10_000_000;
 /// [`Round::Fractional`]: most that it weighs more, times its weight.
 const FEW_MOST: u64 = 2;
 /// [`Round::Fractional`]: time between packets at which the increase for one is half of what the time alone would make it.
@@ -517,7 +518,7 @@ const TRAIN_NS: u64 = 16_000_000;
 /// [`Round::Fractional`]: how much faster rates grow where there is room, as a power of two; at most [`ROOM_MOST`].
 const ROOM_SHIFT: u64 = 2;
 /// [`Round::Fractional`]: time after which they grow twice as fast again.
-const ROOM_DOUBLES_NS: u64 = 35_000_000;
+const ROOM_DOUBLES_NS: u64 = 28_000_000;
 /// [`Round::Fractional`]: most that they grow faster, as a power of two.
 const ROOM_MOST: u64 = 6;
 /// [`Round::Fractional`]: most that one echo raises a rate by where there is room, unless it would without.
@@ -541,6 +542,10 @@ const OVERLOAD_FAR: (u64, u64) = (3, 1_000_000);
 const OVERLOAD_SHARE: u64 = 4;
 /// As [`OVERLOAD_FAR`], where more arrives.
 const OVERLOAD_NEAR: (u64, u64) = (8, 2_000_000);
+/// What is left out of the longest time without an echo, of flows with [`SLOW_FLOW_NS`] between packets and more.
+const STALL_NS: u64 = 8_000_000;
+/// See [`STALL_NS`]: 6 Mbit/s.
+const SLOW_FLOW_NS: u64 = 2_000_000;
 
 /// 1, or 0 of 0; of times, below 2^63.
 #[inline(always)]
@@ -870,7 +875,8 @@ impl State {
     fn fractional(&mut self, policy: &Policy, packets: u32, ce: u32, now_ns: u64) {
         // Up to 134 ms, 1.5 kB at 90 kbit/s. `| 1` for the divisions.
         let packet_ns = policy.packet_ns.min((1 << 27) - 1) | 1;
-        let ipd = self.ipd.clamp(ONE, IPD_LIMIT << FRAC);
+        self.ipd = self.ipd.clamp(ONE, IPD_LIMIT << FRAC);
+        let ipd = fixed::forgotten(&mut self.ipd);
         let interval_ns = mul_bits(ipd, packet_ns, FRAC) | 1;
         let gap_ns = now_ns.wrapping_sub(self.last_ns).min(u32::MAX as u64);
         self.last_ns = now_ns;
@@ -892,7 +898,9 @@ impl State {
         let interval_ns = interval_ns.min(1 << 36);
         // w of the module's text, 16 fractional bits.
         let weight = ((interval_ns << 16) / (interval_ns + FAST_NS)).max(LEAST_WEIGHT);
-        let weight = (weight * (FEW_NS + interval_ns.min(FEW_MOST * FEW_NS)) / FEW_NS) & 0xf_ffff;
+        let apart_ns = gap_ns * is_set(ce as u64) / (packets | (packets == 0) as u32) as u64;
+        let apart_ns = apart_ns.max(interval_ns).min(FEW_MOST * FEW_NS);
+        let weight = (weight * (FEW_NS + apart_ns) / FEW_NS) & 0xf_ffff;
         let unmarked = (packets - ce) as u64;
         if unmarked != 0 {
             let slowed_ns = BURSTS_NS + interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
@@ -936,6 +944,21 @@ impl State {
         }
     }
 
+    /// TCP had to send again what nobody had acknowledged for long. What was lost came to a full queue, and its marks
+    /// never come: a flow that is limited has half its rate, and not more than its siblings have with `sibling_ipd`
+    /// ([`Round::Fractional`] only). Nothing happens unless `timed_out` is 1: a branch would be two ways for the
+    /// kernel's verifier.
+    #[inline(always)]
+    pub fn time_out(&mut self, policy: &Policy, timed_out: u64, sibling_ipd: u64) {
+        let is_limited = ONE.wrapping_sub(self.ipd) >> 63;
+        let other_round = is_set((policy.round ^ Round::Fractional as u32) as u64);
+        let timed_out = timed_out & is_limited & !other_round;
+        let half = self.ipd << timed_out;
+        let above = (sibling_ipd * timed_out).wrapping_sub(half);
+        // Nothing where it wrapped.
+        self.ipd = half.wrapping_add(above & (above >> 63).wrapping_sub(1));
+    }
+
     /// How much faster the rate grows now, as a power of two.
     #[inline(always)]
     fn room(&self, interval_ns: u64, now_ns: u64) -> u64 {
@@ -951,8 +974,9 @@ impl State {
     /// Time between the packets that arrive, where a window shows overload: nearly every packet was marked, and
     /// fewer arrive than the limit allows. 0: it does not.
     ///
-    /// The longest time without an echo is left out: a machine that stood still for a moment looks
-    /// like a slow network.
+    /// The longest time without an echo is left out: a machine that stood still for a moment looks like a slow
+    /// network. To a slow flow such a moment is a few packets, and [`STALL_NS`] of it are left out; TCP that lost
+    /// most of a window says little else. More than [`PAUSE_NS`] never count: it may have had nothing to send.
     #[inline(always)]
     fn overload(
         &mut self,
@@ -974,11 +998,12 @@ impl State {
         }
         self.window_packets = self.window_packets.wrapping_add(packets);
         self.longest_ns = self.longest_ns.max(gap_ns);
+        self.window_ns += (gap_ns as u64).saturating_sub(PAUSE_NS);
         let count = (self.window_packets.saturating_sub(packets)) as u64;
         let count = count | (count == 0) as u64;
-        let elapsed = now_ns
-            .wrapping_sub(self.window_ns)
-            .saturating_sub(self.longest_ns as u64);
+        let slow = (interval_ns >= SLOW_FLOW_NS) as u64;
+        let left_out = (self.longest_ns as u64).min(STALL_NS | slow.wrapping_sub(1));
+        let elapsed = now_ns.wrapping_sub(self.window_ns).saturating_sub(left_out);
         let delivered = elapsed / count;
         // Three marks in a row come by chance, and a queue is emptied of its marks one by one: few packets are
         // enough only where far fewer arrive than the limit says.

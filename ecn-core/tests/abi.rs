@@ -86,7 +86,7 @@ fn no_hidden_padding() {
     );
     assert_eq!(
         size_of::<abi::Given>(),
-        size_of::<echo::News>() + 2 * 8 + 2 * 4
+        size_of::<echo::News>() + 3 * 8 + 2 * 4
     );
     assert_eq!(size_of::<ace::Sender>(), 10 * 4);
     assert_eq!(size_of::<ace::Receiver>(), 8 + 8 * 4);

@@ -7,7 +7,7 @@ use std::mem::{offset_of, size_of};
 use ecn_core::abi::{Siblings, in_force};
 use ecn_core::echo::{Echo, News};
 use ecn_core::fixed::ONE;
-use ecn_core::flow::{Flow, Key, SHORT_NS, SIBLING_NS, pause};
+use ecn_core::flow::{Flow, Key, SHORT_NS, SIBLING_NS, TIMEOUT_NS, pause};
 use ecn_core::response::{Function, Policy, Ratio, Reaction, Round};
 use proptest::prelude::*;
 
@@ -108,6 +108,25 @@ fn a_decrease_is_told_however_small() {
     f.told_bytes_per_s = LINK / 256;
     let (reaction, tell) = f.respond(&policy, &news(1, 1, 1, 0), 0, 1, LINK, 1);
     assert_eq!((reaction.decreased, tell, f.pending), (1, false, 0));
+}
+
+/// What was acknowledged came again after TCP had given the first up: half the rate, once for each wait.
+#[test]
+fn a_time_out_halves_the_rate() {
+    let policy = Policy::hp(Function::Lipd).fractional(12_000);
+    let again = News {
+        resent: 1,
+        ..news(1, 0, 1, 0)
+    };
+    let mut f = flow();
+    f.response.ipd = 8 * ONE;
+    f.last_echo_ns = 1;
+    f.time_out(&policy, &again, ONE, TIMEOUT_NS);
+    assert_eq!(f.response.ipd, 8 * ONE, "soon: a duplicate told it");
+    f.time_out(&policy, &news(1, 0, 1, 0), ONE, 2 * TIMEOUT_NS);
+    assert_eq!(f.response.ipd, 8 * ONE, "a pause, and nothing was lost");
+    f.time_out(&policy, &again, ONE, 2 * TIMEOUT_NS);
+    assert_eq!(f.response.ipd, 16 * ONE);
 }
 
 #[test]

@@ -316,6 +316,10 @@ pub fn answer<C: EbpfContext>(
     if refusal != 0 {
         return refusal;
     }
+    let sibling_ipd = match ECN_SIBLINGS.get(number) {
+        Some(siblings) => siblings.first_ipd(now),
+        None => fixed::ONE,
+    };
     let lost = given.news.lost_echoes;
     let (told, rate, ipd, decreased, ce, decreases, pending, since) = locked!(of, flow as f => {
         let (news, departed, in_force) = if short {
@@ -336,9 +340,11 @@ pub fn answer<C: EbpfContext>(
             marked_ns,
             flags: endpoint.flags,
             departed,
+            sibling_ipd,
         };
-        let abi::Given { news, in_force, marked_ns, flags, departed } = forgotten(given);
+        let abi::Given { news, in_force, marked_ns, flags, departed, sibling_ipd } = forgotten(given);
         let paced = flags & abi::EDT != 0;
+        f.time_out(policy, &news, sibling_ipd, now);
         let (reaction, told) = f.respond(policy, &news, in_force, departed, rmax, now);
         let since = if paced {
             f.paced(&reaction, now);
