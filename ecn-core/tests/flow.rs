@@ -110,7 +110,7 @@ fn a_decrease_is_told_however_small() {
     assert_eq!((reaction.decreased, tell, f.pending), (1, false, 0));
 }
 
-/// What was acknowledged came again after TCP had given the first up: half the rate, once for each wait.
+/// What was acknowledged came again, after TCP had given up the first: half the rate.
 #[test]
 fn a_time_out_halves_the_rate() {
     let policy = Policy::hp(Function::Lipd).fractional(12_000);
