@@ -215,13 +215,17 @@ impl Flow {
     }
 
     /// The news of a short flow as news of all of them, which are counted in packets that were acknowledged: a round
-    /// lasts for as many as are on their way of the one that was marked.
+    /// lasts for as many as are on their way of the one that was marked. What one of them sent again says nothing
+    /// of the others' silence, see [`Flow::time_out`].
     #[inline(always)]
     #[must_use]
     pub fn of_short(&self, news: &echo::News) -> echo::News {
-        let acked = (self.acked_packets as u32).wrapping_add(news.packets - news.late);
+        let packets = news.packets - news.resent;
+        let acked = (self.acked_packets as u32).wrapping_add(packets - news.late);
         echo::News {
+            packets,
             position: acked,
+            resent: 0,
             ..*news
         }
     }

@@ -129,6 +129,23 @@ fn a_time_out_halves_the_rate() {
     assert_eq!(f.response.ipd, 16 * ONE);
 }
 
+/// Short flows are one flow: that one of them sent again does not show that all had been silent.
+#[test]
+fn what_one_short_flow_sends_again_is_not_a_time_out_of_all() {
+    let policy = Policy::hp(Function::Lipd).fractional(12_000);
+    let mut f = flow();
+    f.response.ipd = 8 * ONE;
+    f.last_echo_ns = 1;
+    let again = News {
+        resent: 2,
+        ..news(3, 0, 3, 0)
+    };
+    let of_all = f.of_short(&again);
+    assert_eq!((of_all.packets, of_all.position), (1, 1));
+    f.time_out(&policy, &of_all, ONE, 2 * TIMEOUT_NS);
+    assert_eq!(f.response.ipd, 8 * ONE);
+}
+
 #[test]
 fn increases_add_up_until_they_are_worth_telling() {
     // LIPD: each echo raises the rate by 1/255, so the eighth is the first above 1/32.

@@ -190,6 +190,9 @@ fn out(ctx: TcContext) -> Option<i32> {
         if t.syn {
             tcp::handshake(&p, &c.ip, t, &mut key, endpoint, false);
         }
+        if (t.fin || t.rst) && !c.data && endpoint.flags & abi::CONTROL_FLOWS != 0 {
+            follow(&p, &key, endpoint, control.valid_until_ns);
+        }
         if t.rst {
             forget_flow(&key);
         }
@@ -379,6 +382,47 @@ fn out(ctx: TcContext) -> Option<i32> {
     // SAFETY: tc programs may write this field.
     unsafe { (*raw(&p.ctx)).priority = priority };
     None
+}
+
+/// A FIN or RST without data waits behind the data that its connection has sent. In front of it, the FIN has the
+/// receiver report everything before it as missing, and the source sends that again (RACK, RFC 8985); the RST
+/// cuts it off.
+#[inline(always)]
+fn follow(p: &Packet, key: &Key, endpoint: &Endpoint, valid_until_ns: u64) {
+    let now = tick();
+    if endpoint.flags & abi::PACE != 0 || now > valid_until_ns {
+        return;
+    }
+    let Some(f) = ECN_FLOW.get_ptr_mut(key) else {
+        return;
+    };
+    let number = u32::from(key.endpoint);
+    let own = class_of(f) & 0xffff;
+    let rate = peek!(f, flow.rate_bytes_per_s);
+    let held = own != 0 && rate != 0 && rate < endpoint.link_bytes_per_s;
+    let short = peek!(f, flow.began) == 0 || peek!(f, flow.shared) != 0;
+    if endpoint.flags & abi::EDT != 0 {
+        let timed = if short {
+            ECN_FLOW.get_ptr_mut(&Key::short(key.endpoint))
+        } else {
+            Some(f)
+        };
+        if let Some(timed) = timed {
+            let at = peek!(timed, flow.pacer.last_ns);
+            if at > now {
+                pacing::set_stamp(&p.ctx, at);
+            }
+        }
+    } else if word(ECN_IN_FORCE.get(own)) != 0 {
+        // SAFETY: a place in the value; tc programs may write the field.
+        unsafe {
+            // As every packet that leaves through the class.
+            add(&raw mut (*f).flow.sent_packets, 1);
+            (*raw(&p.ctx)).priority = (abi::HTB_MAJOR as u32) << 16 | own;
+        }
+    } else if short || held {
+        join(p, number, false, 0);
+    }
 }
 
 /// Sends a packet to the class of the short flows, if there is one: they are limited, and so is whoever has no class.

@@ -344,7 +344,6 @@ fn ask_for_ecn(lab: &Lab) {
     }
 }
 
-/// A connection that negotiated ECN keeps its own control: its marks reach TCP, which answers them.
 /// A server that sends its answer and closes: the marks come back when it has sent its last, and count.
 #[test]
 fn marks_of_the_last_packets_count() {
@@ -352,7 +351,7 @@ fn marks_of_the_last_packets_count() {
     const CONNECTIONS: usize = 60;
     let lab = Lab::new(2);
     // Their least rate together is more than the port's: marks go on.
-    lab.limit(1, LINK / 50, 1000);
+    lab.limit(1, LINK / 20, 1000);
     let mut config = running::config(&lab, Marking::InputOutput);
     config.response.rmin = "1/16".parse().expect("a fraction");
     config.response.round = Round::Packets;
@@ -375,6 +374,8 @@ fn marks_of_the_last_packets_count() {
     // Soon: with nothing to limit, short flows are forgotten.
     eventually(Duration::from_millis(100), || heard() == marked);
     assert!(heard() * 20 >= marked * 19, "{} of {marked}", heard());
+    // The FIN waits behind the data.
+    assert_eq!(nstat(&lab.hosts[1], "TcpExtTCPOFOQueue"), 0);
     // Entries go with the connection; what comes once more makes another, which idles.
     let left = || {
         let flows = running.maps.flows().expect("flows");
@@ -388,6 +389,7 @@ fn marks_of_the_last_packets_count() {
     );
 }
 
+/// A connection that negotiated ECN keeps its own control: its marks reach TCP, which answers them.
 #[test]
 fn negotiated() {
     kernel_test!();
