@@ -6,7 +6,7 @@
 use crate::{ace, echo, flow, marking, response, shares, vqueue};
 
 /// Number of this agreement.
-pub const ABI: u32 = 5;
+pub const ABI: u32 = 6;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -648,8 +648,8 @@ const _: () = {
     assert!(size_of::<marking::Policy>() == 32);
     assert!(size_of::<marking::Decision>() == 24);
     assert!(size_of::<shares::Source>() == 16);
-    assert!(size_of::<shares::Output>() == 56);
-    assert!(size_of::<Shares>() == 24 + PORTS * 56 + (PORTS + SOURCES) * 16);
+    assert!(size_of::<shares::Output>() == 64);
+    assert!(size_of::<Shares>() == 24 + PORTS * 64 + (PORTS + SOURCES) * 16);
     assert!(size_of::<Bridge>() == 8 + PORTS * 112 + PORTS * PORTS * 4 + size_of::<Shares>());
     assert!(offset_of!(Bridge, switch) == 8);
     assert!(size_of::<Control>() == 16);

@@ -45,8 +45,9 @@ pub struct Echo {
 ///
 /// A source cannot tell a free link from luck: marks have long gaps. The bridges know. An echo comes back
 /// through the same ports, since bridges make a tree, and has no use for its own ECN field. A receiver that was marked not long
-/// ago sends echoes with ECT(0), which asks; a port at which packets waited in the last 47 ms makes it CE; one at which
-/// none did makes ECT(0) ECT(1). So ECT(1) comes home if some bridge has seen the way, and none was busy.
+/// ago sends echoes with ECT(0), which asks; a port at which packets waited a short time ago
+/// ([`Output::is_busy`](crate::shares::Output::is_busy)) makes it CE; one at which none did makes ECT(0) ECT(1). So ECT(1)
+/// comes home if some bridge has seen the way, and none was busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Room {

@@ -54,7 +54,7 @@
 //! A train of marks lowers a rate by 1/16 at most, and by as much again for every 16 ms that it lasts: a queue that
 //! grew while a machine stood still for some milliseconds marks everybody until it is empty, and says nothing of
 //! the load. While bridges say that there is room ([`crate::echo::Room`]), packets of fast flows weigh 1 in the increase, which
-//! is four times as large, then eight times after 28 ms, and so on up to 64 times. A flow that is not marked at all though
+//! is four times as large, then eight times after 22 ms, and so on up to 64 times. A flow that is not marked at all though
 //! ports are busy, since it has less than its share ([`crate::shares`]), grows faster after .4 s and 64 packets.
 //!
 //! Overload is answered at once: when nearly every packet of a window was marked and fewer arrive than the limit
@@ -518,11 +518,13 @@ const TRAIN_NS: u64 = 16_000_000;
 /// [`Round::Fractional`]: how much faster rates grow where there is room, as a power of two; at most [`ROOM_MOST`].
 const ROOM_SHIFT: u64 = 2;
 /// [`Round::Fractional`]: time after which they grow twice as fast again.
-const ROOM_DOUBLES_NS: u64 = 28_000_000;
+const ROOM_DOUBLES_NS: u64 = 22_000_000;
 /// [`Round::Fractional`]: most that they grow faster, as a power of two.
 const ROOM_MOST: u64 = 6;
-/// [`Round::Fractional`]: most that one echo raises a rate by where there is room, unless it would without.
+/// [`Round::Fractional`]: most that one echo raises a rate by where there is room, unless it would without;
 const ROOM_STEP: u64 = ONE / 32;
+/// to a slow flow as much as the time between its packets says, up to four times that.
+const ROOM_TIME_NS: u64 = 80_000_000;
 /// [`Round::Fractional`]: how long it holds that there is room.
 const ROOM_HOLDS_NS: u64 = 60_000_000;
 /// [`Round::Fractional`]: a flow that has not been marked for so long, and as many of its packets, has less than its
@@ -912,7 +914,8 @@ impl State {
             self.free_since_ns += gap_ns * (paused & counts);
             let room = self.room(interval_ns, now_ns);
             if room != 0 {
-                step = (whole << room).min(ROOM_STEP).max(step);
+                let most = (slowed_ns * (ONE / ROOM_TIME_NS)).clamp(ROOM_STEP, 4 * ROOM_STEP);
+                step = (whole << room).min(most).max(step);
             }
             self.ipd = ipd - mul_bits(ipd, scaled(step, up), FRAC);
             ipd = fixed::forgotten(&mut self.ipd);

@@ -67,10 +67,19 @@ const REFUSED_IN_A_ROW: u32 = 32;
 const QUIET: u32 = 256;
 /// Packets that a packet has to find at an output for the output to count as busy.
 const WAITING: u32 = 1;
-/// Unit of [`Output::waited`].
-const WAITED_SHIFT: u32 = 20;
-/// So long after packets waited, an output is busy: 47 ms, in units of [`Output::waited`].
-const WAITED_FOR: u32 = 45;
+/// Unit of [`Output::busy_until`].
+const BUSY_SHIFT: u32 = 20;
+/// After packets waited, an output is busy for the time in which it sends so many: at a slow port a queue of few packets is
+/// empty for longer;
+const BUSY_PACKETS: u64 = 64;
+/// and so many more, divided by its heavy sources and one, since a mark takes more of the port from few;
+const BUSY_SOURCES: u64 = 1600;
+/// but so long at least, in units of 2^20 ns,
+const LEAST_BUSY: u32 = 10;
+/// and at most.
+const MOST_BUSY: u32 = 64;
+/// A tick of the coarse clock at 250 Hz, rounded up, in the same units.
+const CLOCK_TICK: u32 = 4;
 /// Epochs after which nothing is left of an average.
 const GONE: u32 = 32;
 
@@ -120,23 +129,30 @@ pub struct Output {
     pub refused: u32,
     /// Arrivals in a row that found nothing waiting.
     pub quiet: u32,
-    /// When packets waited here last, in units of 2^20 ns, and one more; 0: never.
-    pub waited: u32,
+    /// When it is no longer busy unless packets wait again, in units of 2^20 ns; 0: packets never waited.
+    pub busy_until: u32,
+    /// By how much less than [`MOST_BUSY`] it is busy after packets waited.
+    pub less_busy: u32,
+    /// Padding.
+    pub _pad: u32,
 }
 
 impl Output {
-    /// A time as [`Output::waited`] has it: one more, since 0 is never; a branch would be two ways for the verifier.
-    #[inline(always)]
-    const fn time(now_ns: u64) -> u32 {
-        ((now_ns >> WAITED_SHIFT) as u32).wrapping_add(1)
-    }
-
-    /// Whether packets waited here within the last 47 ms, or 2^20 ns more or less. An echo that asks is told so,
-    /// [`crate::echo::Room`].
+    /// Whether packets waited here a short time ago: the time of [`BUSY_PACKETS`] and more, at least
+    /// 11 ms and at most 67 ms. An echo that asks is told so, [`crate::echo::Room`].
     #[inline(always)]
     #[must_use]
-    pub const fn has_waited(waited: u32, now_ns: u64) -> bool {
-        waited != 0 && Self::time(now_ns).wrapping_sub(waited) < WAITED_FOR
+    pub const fn is_busy(busy_until: u32, now_ns: u64) -> bool {
+        busy_until
+            .wrapping_sub((now_ns >> BUSY_SHIFT) as u32)
+            .wrapping_sub(1)
+            < MOST_BUSY
+    }
+
+    /// Notes that packets wait.
+    #[inline(always)]
+    fn wait(&mut self, now_ns: u64) {
+        self.busy_until = ((now_ns >> BUSY_SHIFT) as u32).wrapping_add(MOST_BUSY - self.less_busy);
     }
 }
 
@@ -233,6 +249,14 @@ impl Output {
         let over = elapsed >= EPOCH_NS && (enough || elapsed >= LONGEST_EPOCH_NS);
         if !over && self.bytes < MOST_BYTES {
             return;
+        }
+        let busy_for = MOST_BUSY - self.less_busy;
+        let waited = self.busy_until.wrapping_sub(busy_for);
+        // Packets wait: what comes is what leaves.
+        if Self::is_busy(waited.wrapping_add(CLOCK_TICK + 1), now_ns) {
+            let packets = BUSY_PACKETS + BUSY_SOURCES / (self.heavy_before as u64 + 1);
+            let time = elapsed.wrapping_mul(packets) / (self.packets as u64 | 1);
+            self.less_busy = MOST_BUSY - ((time >> BUSY_SHIFT) as u32).clamp(LEAST_BUSY, MOST_BUSY);
         }
         if elapsed >= FORGET_NS {
             self.epoch = self.epoch.wrapping_add(GONE);
@@ -515,7 +539,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
     fn wait(&mut self, switch: &Switch<N>, a: &Arrival) {
         let o = a.output as usize & (N - 1);
         if switch.ports[o].cnt1 >= WAITING {
-            self.outputs[o].waited = Output::time(a.now_ns);
+            self.outputs[o].wait(a.now_ns);
         }
     }
 

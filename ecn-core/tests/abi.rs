@@ -100,7 +100,7 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<marking::Policy>(), 8 * 4);
     assert_eq!(size_of::<marking::Decision>(), 6 * 4);
     assert_eq!(size_of::<shares::Source>(), 4 + 2 + 2 + 2 * 4);
-    assert_eq!(size_of::<shares::Output>(), 8 + 12 * 4);
+    assert_eq!(size_of::<shares::Output>(), 8 + 14 * 4);
     assert_eq!(
         size_of::<abi::Shares>(),
         4 * 4 + 8 + 256 * size_of::<shares::Output>() + (256 + 4096) * size_of::<shares::Source>()

@@ -46,6 +46,11 @@ fn packet(host: u32, now_ns: u64) -> Arrival {
     }
 }
 
+/// The kernel's coarse clock, 250 times a second.
+fn tick(now: f64) -> u64 {
+    (now / 4e6) as u64 * 4_000_000
+}
+
 struct Random(u64);
 
 impl Random {
@@ -114,12 +119,10 @@ impl Line {
     }
 
     fn send(&mut self, host: u32) -> Decision {
-        // The kernel's coarse clock, 250 times a second.
-        let tick = (self.now / 4e6) as u64 * 4_000_000;
         let h = host as usize;
         let a = Arrival {
             markable: !self.unmarkable[h],
-            ..packet(host, tick)
+            ..packet(host, tick(self.now))
         };
         let decision = self.shares.arrive(&mut self.switch, &self.policy, &a);
         self.seen[h][decision.share as usize] += 1;
@@ -516,19 +519,59 @@ fn idle_outputs_are_forgotten_and_free_ones_not_measured() {
     assert!(line.part_near(0) > 0.1);
 }
 
+fn busy_ms(of: &Output, now: f64) -> Option<u32> {
+    let at = |later: u32| tick(now) + u64::from(later) * 1_000_000;
+    let is_busy = |later| Output::is_busy(of.busy_until, at(later));
+    (0..100).take_while(|&later| is_busy(later)).last()
+}
+
 /// From the very moment on in which packets wait.
 #[test]
 fn an_output_is_busy_for_a_time_after_packets_waited() {
     for now_ns in (1 << 30..(1 << 30) + (1 << 22)).step_by(1 << 18) {
         let (mut switch, mut shares) =
             (Box::<Switch<N>>::default(), Box::<Shares<N, E>>::default());
-        shares.arrive(&mut switch, &policy(), &packet(0, now_ns));
-        assert_eq!(shares.outputs[usize::from(O)].waited, 0, "nothing waited");
-        shares.arrive(&mut switch, &policy(), &packet(1, now_ns));
-        let waited = shares.outputs[usize::from(O)].waited;
-        for (later, busy) in [(0, true), (46_000_000, true), (48_500_000, false)] {
-            assert_eq!(Output::has_waited(waited, now_ns + later), busy, "{later}");
-        }
+        let now = f64::from(now_ns);
+        shares.arrive(&mut switch, &policy(), &packet(0, tick(now)));
+        let busy = busy_ms(&shares.outputs[usize::from(O)], now);
+        assert_eq!(busy, None, "nothing waited");
+        shares.arrive(&mut switch, &policy(), &packet(1, tick(now)));
+        let busy = busy_ms(&shares.outputs[usize::from(O)], now);
+        assert!(matches!(busy, Some(66..=67)), "not measured yet: {busy:?}");
+    }
+}
+
+/// The time of some packets, of more if few sources fill it, whatever comes after they waited.
+#[test]
+fn a_slow_output_is_busy_longer() {
+    for (mbit, hosts, least, most) in [
+        (10.0, 10, 62, 68),
+        (20.0, 40, 57, 66),
+        (100.0, 2, 62, 68),
+        (100.0, 10, 17, 29),
+        (100.0, 40, 9, 15),
+        (1000.0, 10, 9, 12),
+    ] {
+        let mut line = Line::new(mbit, hosts);
+        line.run(&vec![1.05 / hosts as f64; hosts], 1.0, 0.5);
+        let output = |line: &Line| line.shares.outputs[usize::from(O)];
+        let busy = busy_ms(&output(&line), line.now);
+        let is_so_long = |busy: Option<u32>| busy.is_some_and(|ms| (least..=most).contains(&ms));
+        assert!(
+            is_so_long(busy),
+            "{mbit} Mbit/s, {hosts} hosts: {busy:?} ms"
+        );
+        let until = output(&line).busy_until;
+        // One goes on, slowly, when the queue is empty.
+        line.until(line.now + 1e9);
+        line.run(&[0.05], 1.0, 0.0);
+        assert_eq!(output(&line).busy_until, until, "nothing waits");
+        line.run(&[1.5], 0.001, 0.0);
+        let busy = busy_ms(&output(&line), line.now);
+        assert!(
+            is_so_long(busy),
+            "{mbit} Mbit/s, after {hosts} hosts: {busy:?} ms"
+        );
     }
 }
 
@@ -603,7 +646,7 @@ proptest! {
             prop_assert_eq!(&switch, &plain);
             shares.look = Look::default();
             for output in &mut shares.outputs {
-                output.waited = 0;
+                output.busy_until = 0;
             }
             prop_assert_eq!(shares, Box::default());
         }

@@ -255,9 +255,9 @@ fn say_room(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
         return;
     };
     // SAFETY: a map value; one word.
-    let waited =
-        unsafe { read_volatile(&raw const (*bridge).shares.outputs[from as usize].waited) };
-    let ecn = Room::at_port(ip.ecn(), Output::has_waited(waited, now_ns));
+    let busy_until =
+        unsafe { read_volatile(&raw const (*bridge).shares.outputs[from as usize].busy_until) };
+    let ecn = Room::at_port(ip.ecn(), Output::is_busy(busy_until, now_ns));
     if ecn != ip.ecn() && !p.set_ecn(ip, ecn) {
         count(Count::EctFailed, 1);
     }

@@ -142,8 +142,9 @@ impl Bridge {
 
     /// Whether packets waited at an output not long ago: what an echo that asks is told.
     pub fn is_busy(&self, output: u8, now_ns: u64) -> bool {
-        let waited = counters!(&self.counters, c => c.shares.outputs[output as usize].waited);
-        shares::Output::has_waited(waited, now_ns)
+        let busy_until =
+            counters!(&self.counters, c => c.shares.outputs[output as usize].busy_until);
+        shares::Output::is_busy(busy_until, now_ns)
     }
 
     /// Compares the counters with the queues: `cnt1` of each output, the occupancy of each input, and
