@@ -5,6 +5,7 @@
 //! copies share their maps through pins, `<pin>/v<ABI>/maps/NAME`.
 
 mod attach;
+mod btf;
 mod maps;
 mod offsets;
 mod sockets;

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use btf_rs::{Btf, Struct, Type};
 use ecn_core::abi::Offsets;
 
-use super::Error;
+use super::{
+    Error,
+    btf::{Btf, Kind, Type},
+};
 
 /// Where the kernel describes itself.
 pub const BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -19,7 +21,7 @@ pub fn resolve() -> Result<Offsets, Error> {
     if !Path::new(BTF).exists() {
         return Err(Error::NoBtf);
     }
-    let btf = Btf::from_file(BTF).map_err(|error| Error::Btf(error.to_string()))?;
+    let btf = Btf::from_file(BTF)?;
     let at = |root: &str, path: &[&str]| offset(&btf, root, path);
     let gso_size = at("skb_shared_info", &["gso_size"])?;
     if at("skb_shared_info", &["gso_segs"])? != gso_size + 2 {
@@ -50,58 +52,45 @@ pub fn resolve() -> Result<Offsets, Error> {
 fn offset(btf: &Btf, root: &str, path: &[&str]) -> Result<u32, Error> {
     let missing = || Error::NoMember(format!("{root}.{}", path.join(".")));
     let mut at = btf
-        .resolve_types_by_name(root)
-        .ok()
-        .and_then(|types| types.into_iter().find_map(structure))
+        .named(root)
+        .find(|&t| btf.kind(t) == Kind::Struct)
         .ok_or_else(missing)?;
     let mut bits = 0;
     for (depth, name) in path.iter().enumerate() {
-        let (member_bits, inner) = find(btf, &at, name).ok_or_else(missing)?;
+        let (member_bits, inner) = find(btf, at, name).ok_or_else(missing)?;
         bits += member_bits;
         if depth + 1 < path.len() {
-            at = inner.and_then(structure).ok_or_else(missing)?;
+            at = inner.ok_or_else(missing)?;
         }
     }
     Ok(bits / 8)
 }
 
-fn structure(t: Type) -> Option<Struct> {
-    match t {
-        Type::Struct(s) | Type::Union(s) => Some(s),
-        _ => None,
-    }
-}
-
 /// A member by name, looked for in anonymous structures and unions too: its offset in bits, and its
-/// type without qualifiers.
-fn find(btf: &Btf, of: &Struct, name: &str) -> Option<(u32, Option<Type>)> {
-    for member in &of.members {
-        let inner = bare(btf, btf.resolve_chained_type(member).ok()?);
-        let member_name = btf.resolve_name(member).unwrap_or_default();
-        if member_name == name {
-            return Some((member.bit_offset(), inner));
+/// type if that is a structure or union.
+fn find(btf: &Btf, of: Type, name: &str) -> Option<(u32, Option<Type>)> {
+    for member in btf.members(of) {
+        let inner = structure(btf, member.of);
+        if member.name == name.as_bytes() {
+            return Some((member.bits, inner));
         }
-        if member_name.is_empty()
-            && let Some(anonymous) = inner.and_then(structure)
-            && let Some((bits, t)) = find(btf, &anonymous, name)
+        if member.name.is_empty()
+            && let Some(anonymous) = inner
+            && let Some((bits, t)) = find(btf, anonymous, name)
         {
-            return Some((member.bit_offset() + bits, t));
+            return Some((member.bits + bits, t));
         }
     }
     None
 }
 
-fn bare(btf: &Btf, mut t: Type) -> Option<Type> {
-    loop {
-        t = match t {
-            Type::Typedef(ref x) => btf.resolve_chained_type(x).ok()?,
-            Type::Const(ref x) | Type::Volatile(ref x) | Type::Restrict(ref x) => {
-                btf.resolve_chained_type(x).ok()?
-            }
-            Type::TypeTag(ref x) => btf.resolve_chained_type(x).ok()?,
-            other => return Some(other),
-        };
+/// The structure or union behind typedefs and qualifiers.
+fn structure(btf: &Btf, number: u32) -> Option<Type> {
+    let mut t = btf.get(number)?;
+    while matches!(btf.kind(t), Kind::Typedef | Kind::Qualifier) {
+        t = btf.target(t)?;
     }
+    (btf.kind(t) == Kind::Struct).then_some(t)
 }
 
 /// Reasons with which queueing disciplines drop: their names differ between kernels, and fq and
@@ -111,20 +100,17 @@ fn drop_reasons(btf: &Btf) -> Option<[u64; 2]> {
     if arguments(btf, "btf_trace_kfree_skb")? < 4 {
         return None;
     }
-    let types = btf.resolve_types_by_name("skb_drop_reason").ok()?;
-    let reasons = types.into_iter().find_map(|t| match t {
-        Type::Enum(e) => Some(e),
-        _ => None,
-    })?;
+    let reasons = btf
+        .named("skb_drop_reason")
+        .find(|&t| btf.kind(t) == Kind::Enum)?;
     let mut bits = [0u64; 2];
-    for member in &reasons.members {
-        let name = btf.resolve_name(member).unwrap_or_default();
-        let name = name.strip_prefix("SKB_DROP_REASON_").unwrap_or_default();
-        let queue = ["QDISC_", "FQ_", "CAKE_", "QUEUE_PURGE"];
+    for (name, value) in btf.values(reasons) {
+        let name = name.strip_prefix(b"SKB_DROP_REASON_").unwrap_or_default();
+        let queue: [&[u8]; 4] = [b"QDISC_", b"FQ_", b"CAKE_", b"QUEUE_PURGE"];
         if queue.iter().any(|prefix| name.starts_with(prefix))
-            && let Some(word) = bits.get_mut(member.val() as usize / 64)
+            && let Some(word) = bits.get_mut(value as usize / 64)
         {
-            *word |= 1 << (member.val() % 64);
+            *word |= 1 << (value % 64);
         }
     }
     Some(bits)
@@ -132,18 +118,11 @@ fn drop_reasons(btf: &Btf) -> Option<[u64; 2]> {
 
 /// How many arguments the function has that a type's name points to.
 fn arguments(btf: &Btf, name: &str) -> Option<usize> {
-    let types = btf.resolve_types_by_name(name).ok()?;
-    let function = types.into_iter().find_map(|t| match t {
-        Type::Typedef(typedef) => match btf.resolve_chained_type(&typedef).ok()? {
-            Type::Ptr(pointer) => Some(btf.resolve_chained_type(&pointer).ok()?),
-            _ => None,
-        },
-        _ => None,
-    });
-    match function? {
-        Type::FuncProto(prototype) => Some(prototype.parameters.len()),
-        _ => None,
-    }
+    let typedef = btf.named(name).find(|&t| btf.kind(t) == Kind::Typedef)?;
+    let pointer = btf.target(typedef)?;
+    let function = btf.target(pointer)?;
+    let is_function = btf.kind(pointer) == Kind::Pointer && btf.kind(function) == Kind::Prototype;
+    is_function.then(|| btf.len(function))
 }
 
 #[cfg(test)]
