@@ -71,12 +71,12 @@ const WAITING: u32 = 1;
 const BUSY_SHIFT: u32 = 20;
 /// After packets waited, an output is busy for the time in which it sends so many: at a slow port a queue of few packets is
 /// empty for longer;
-const BUSY_PACKETS: u64 = 64;
-/// and so many more, divided by its heavy sources and one, since a mark takes more of the port from few;
-const BUSY_SOURCES: u64 = 1600;
-/// but so long at least, in units of 2^20 ns,
-const LEAST_BUSY: u32 = 10;
-/// and at most.
+const BUSY_PACKETS: u64 = 80;
+/// and of so many divided by the square of the number of its heavy sources, since a mark takes more of the port from few;
+const BUSY_SOURCES: u64 = 2700;
+/// and so much longer, in units of 2^20 ns,
+const LEAST_BUSY: u64 = 8;
+/// but no longer than this.
 const MOST_BUSY: u32 = 64;
 /// A tick of the coarse clock at 250 Hz, rounded up, in the same units.
 const CLOCK_TICK: u32 = 4;
@@ -133,13 +133,13 @@ pub struct Output {
     pub busy_until: u32,
     /// By how much less than [`MOST_BUSY`] it is busy after packets waited.
     pub less_busy: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// Time since packets waited, at the end of an epoch, in the same units.
+    pub since_waited: u32,
 }
 
 impl Output {
-    /// Whether packets waited here a short time ago: the time of [`BUSY_PACKETS`] and more, at least
-    /// 11 ms and at most 67 ms. An echo that asks is told so, [`crate::echo::Room`].
+    /// Whether packets waited here a short time ago, 9 to 67 ms: longer where the port is slow, or few sources
+    /// fill it. An echo that asks is told so, [`crate::echo::Room`].
     #[inline(always)]
     #[must_use]
     pub const fn is_busy(busy_until: u32, now_ns: u64) -> bool {
@@ -147,6 +147,22 @@ impl Output {
             .wrapping_sub((now_ns >> BUSY_SHIFT) as u32)
             .wrapping_sub(1)
             < MOST_BUSY
+    }
+
+    /// How long it is busy after packets waited, by what came in an epoch in which they did: what comes is what leaves
+    /// then. Without branches, each of which would be two ways for the verifier.
+    #[inline(always)]
+    fn measure_busy(&mut self, elapsed_ns: u64, now_ns: u64) {
+        let heavy = self.heavy_before as u64;
+        let packets = BUSY_PACKETS + BUSY_SOURCES / (heavy.wrapping_mul(heavy) | 1);
+        let time = elapsed_ns.wrapping_mul(packets) / (self.packets as u64 | 1);
+        let less = MOST_BUSY.saturating_sub((LEAST_BUSY + (time >> BUSY_SHIFT)) as u32);
+        let waited = self.busy_until.wrapping_sub(MOST_BUSY - self.less_busy);
+        self.since_waited = ((now_ns >> BUSY_SHIFT) as u32).wrapping_sub(waited);
+        let long_ago = CLOCK_TICK.wrapping_sub(forgotten(&mut self.since_waited));
+        // All ones or none.
+        let keep = (long_ago as i32 >> 31) as u32;
+        self.less_busy = self.less_busy & keep | less & !keep;
     }
 
     /// Notes that packets wait.
@@ -250,14 +266,7 @@ impl Output {
         if !over && self.bytes < MOST_BYTES {
             return;
         }
-        let busy_for = MOST_BUSY - self.less_busy;
-        let waited = self.busy_until.wrapping_sub(busy_for);
-        // Packets wait: what comes is what leaves.
-        if Self::is_busy(waited.wrapping_add(CLOCK_TICK + 1), now_ns) {
-            let packets = BUSY_PACKETS + BUSY_SOURCES / (self.heavy_before as u64 + 1);
-            let time = elapsed.wrapping_mul(packets) / (self.packets as u64 | 1);
-            self.less_busy = MOST_BUSY - ((time >> BUSY_SHIFT) as u32).clamp(LEAST_BUSY, MOST_BUSY);
-        }
+        self.measure_busy(elapsed, now_ns);
         if elapsed >= FORGET_NS {
             self.epoch = self.epoch.wrapping_add(GONE);
             self.average = 0;

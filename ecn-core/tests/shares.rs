@@ -546,11 +546,11 @@ fn an_output_is_busy_for_a_time_after_packets_waited() {
 fn a_slow_output_is_busy_longer() {
     for (mbit, hosts, least, most) in [
         (10.0, 10, 62, 68),
-        (20.0, 40, 57, 66),
+        (20.0, 40, 48, 60),
         (100.0, 2, 62, 68),
-        (100.0, 10, 17, 29),
-        (100.0, 40, 9, 15),
-        (1000.0, 10, 9, 12),
+        (100.0, 10, 16, 26),
+        (100.0, 40, 13, 21),
+        (1000.0, 10, 7, 12),
     ] {
         let mut line = Line::new(mbit, hosts);
         line.run(&vec![1.05 / hosts as f64; hosts], 1.0, 0.5);
