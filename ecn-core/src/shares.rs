@@ -131,7 +131,7 @@ pub struct Output {
     pub quiet: u32,
     /// When it is no longer busy unless packets wait again, in units of 2^20 ns; 0: packets never waited.
     pub busy_until: u32,
-    /// By how much less than [`MOST_BUSY`] it is busy after packets waited.
+    /// By how much less than the most it is busy after packets waited, in the same units.
     pub less_busy: u32,
     /// Time since packets waited, at the end of an epoch, in the same units.
     pub since_waited: u32,
