@@ -129,7 +129,7 @@ pub struct Output {
     pub refused: u32,
     /// Arrivals in a row that found nothing waiting.
     pub quiet: u32,
-    /// When it is no longer busy unless packets wait again, in units of 2^20 ns; 0: packets never waited.
+    /// Until when it is busy, in units of 2^20 ns; 0: packets never waited.
     pub busy_until: u32,
     /// By how much less than the most it is busy after packets waited, in the same units.
     pub less_busy: u32,

@@ -2,7 +2,7 @@
 //!
 //! One bridge in a namespace of its own; ten hosts that send, one that receives behind the port under test, one
 //! that pings it, one that sends it voice. Every packet is a frame of its own, as on a wire. The port is an HTB class with a pfifo of
-//! 100 packets; a host sends no more than its NIC carries, which is what the endpoints' `link_rate` says.
+//! 100 packets; a host sends no more than its NIC carries, which is what the endpoints' `link_rate` says, and 1 Gbit/s at most.
 
 mod agent;
 mod load;
