@@ -3,6 +3,7 @@
 mod attach;
 mod back_pressure;
 mod chaos;
+mod containers;
 mod counters;
 mod devices;
 mod differential;

@@ -1,6 +1,11 @@
 //! Ports of bridges: they come, go, and change their number.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use ecn_core::{
     abi::{self, DeviceKey, PortAction, name},
@@ -9,29 +14,34 @@ use ecn_core::{
 
 use super::{
     Error, Inner, Result,
+    discover::{self, Peer, Space, Spec},
     health::{PortReading, Subject},
-    marking_policy, state,
+    marking_policy,
+    state::{self, Waiting, WaitingFor},
 };
 use crate::{
-    config::{self, Config, MarkAt},
+    config::{self, MarkAt},
     datapath::{Attached, BridgeView},
-    net::{
-        NetNs, Netlink, QdiscWatch, ROOT,
-        ethtool::Ethtool,
-        netlink::{Link, LinkEvent, LinkWatch},
-    },
+    net::{Link, NetNs, Netlink, News, ROOT, ethtool::Ethtool},
     units::Rate,
 };
 
-/// A bridge and its ports.
+/// After this, ends of veth pairs that were not found are looked for again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A bridge that is there, and its ports.
 pub(super) struct Bridge {
     number: u32,
-    ns: NetNs,
-    nl: Netlink,
-    watch: LinkWatch,
-    queues: QdiscWatch,
-    ifindex: u32,
+    /// Its section, with its own names in place of patterns.
+    pub(super) config: config::Bridge,
+    pub(super) space: Arc<Space>,
+    pub(super) ifindex: u32,
     ports: BTreeMap<u32, Port>,
+    /// The other ends of its ports, by the ports' numbers, if they are endpoints.
+    pub(super) peers: BTreeMap<u32, Peer>,
+    /// When they were looked for, and the ports whose other ends were not found.
+    looked: Option<Instant>,
+    lost: Vec<String>,
     /// Its ports could not be brought up to date.
     unsettled: bool,
     /// Per slot, what had arrived and left at the last sweep.
@@ -72,48 +82,8 @@ const PORT_ROLES: u32 = abi::ROLE_PORT | QUEUE_ROLES;
 const QUEUE_ROLES: u32 = abi::ROLE_BACKLOG | abi::ROLE_NO_QUEUE;
 
 impl Bridge {
-    pub(super) fn find(config: &config::Bridge, number: u32) -> Result<Self> {
-        let ns = NetNs::open(config.netns.as_deref())?;
-        // Before the first listing, so that nothing is missed.
-        let watch = LinkWatch::open(&ns)?;
-        let queues = QdiscWatch::open(&ns)?;
-        let nl = Netlink::open(&ns)?;
-        let link = nl.link(&config.name)?;
-        if link.kind.as_deref() != Some("bridge") {
-            return Err(Error::Configuration(format!(
-                "{} (namespace {}) is no bridge",
-                config.name,
-                ns.name()
-            )));
-        }
-        Ok(Self {
-            number,
-            ns,
-            nl,
-            watch,
-            queues,
-            ifindex: link.index,
-            ports: BTreeMap::new(),
-            unsettled: false,
-            seen: BTreeMap::new(),
-        })
-    }
-
-    /// Whether devices changed since the last call; if so, the numbers of those that went.
-    pub(super) fn links_changed(&self) -> Result<Option<Vec<u32>>> {
-        let events = self.watch.drain()?;
-        if events.is_empty() {
-            return Ok(None);
-        }
-        let gone = events.iter().filter_map(|event| match event {
-            LinkEvent::Gone { index, .. } => Some(*index),
-            _ => None,
-        });
-        Ok(Some(gone.collect()))
-    }
-
-    pub(super) fn state(&self, config: &Config) -> state::BridgeState {
-        let of = &config.bridges[self.number as usize];
+    pub(super) fn state(&self) -> state::BridgeState {
+        let of = &self.config;
         let mut ports: Vec<_> = self
             .ports
             .iter()
@@ -128,16 +98,35 @@ impl Bridge {
         state::BridgeState {
             number: self.number,
             name: of.name.clone(),
-            netns: of.netns.clone().unwrap_or_default(),
+            netns: self.space.name().to_owned(),
             marking: of.marking,
             queue: of.queue,
             ports,
         }
     }
 
+    /// A namespace has lost its name: what is in it may have another one.
+    pub(super) fn forget_peers_in(&mut self, spec: &Spec) {
+        let before = self.peers.len();
+        self.peers.retain(|_, peer| peer.spec != *spec);
+        if self.peers.len() < before {
+            self.looked = None;
+        }
+    }
+
+    /// Ports whose other ends are to be endpoints and were not found.
+    pub(super) fn missing_peers(&self) -> impl Iterator<Item = Waiting> {
+        self.lost.iter().map(|port| Waiting {
+            kind: WaitingFor::Endpoint,
+            name: format!("at port {port} of {}", self.config.name),
+            netns: self.space.name().to_owned(),
+            why: "its namespace has neither a name nor a process here".to_owned(),
+        })
+    }
+
     fn key(&self, ifindex: u32) -> DeviceKey {
         DeviceKey {
-            netns: self.ns.inum(),
+            netns: self.space.ns.inum(),
             ifindex,
         }
     }
@@ -147,9 +136,8 @@ impl Bridge {
     }
 
     /// What its ports have counted.
-    fn readings(&self, config: &Config, view: &BridgeView) -> Vec<PortReading> {
-        let of = &config.bridges[self.number as usize];
-        let netns = of.netns.as_deref().unwrap_or_default();
+    fn readings(&self, view: &BridgeView) -> Vec<PortReading> {
+        let (of, netns) = (&self.config, self.space.name());
         let by_output = of.marking == config::Marking::InputOutput;
         let readings = self.ports.values().map(|port| {
             let counters = view.port(port.slot);
@@ -185,20 +173,19 @@ impl Bridge {
     }
 
     /// What the port in a slot can send, bytes per second, if its queue, its driver or the configuration says so.
-    pub(super) fn port_rate(&self, config: &Config, slot: u32) -> Option<u64> {
+    pub(super) fn port_rate(&self, slot: u32) -> Option<u64> {
         let (&ifindex, port) = self.ports.iter().find(|(_, port)| port.slot == slot)?;
         if port.is_virtual {
-            let rate = config.bridges[self.number as usize].virtual_rate(&port.name);
-            return rate.map(Rate::bytes_per_s);
+            return self.config.virtual_rate(&port.name).map(Rate::bytes_per_s);
         }
-        let root = self.nl.root_qdisc(ifindex).ok()??;
+        let root = self.space.nl.root_qdisc(ifindex).ok()??;
         if root.kind == "htb" {
-            let classes = self.nl.class_stats(ifindex).ok()?;
+            let classes = self.space.nl.class_stats(ifindex).ok()?;
             let top = classes.iter().filter(|class| class.parent == ROOT);
             return top.map(|class| class.ceil_bytes_per_s).max();
         }
         root.rate_bytes_per_s.or_else(|| {
-            let ethtool = Ethtool::open(&self.ns).ok()?;
+            let ethtool = Ethtool::open(&self.space.ns).ok()?;
             let mbit = ethtool.speed_mbit_per_s(&port.name).ok()??;
             Some(u64::from(mbit) * 125_000)
         })
@@ -211,67 +198,148 @@ impl Bridge {
 }
 
 impl Inner {
-    /// Follows what has become of the bridges' devices. Returns whether anything has changed. What fails
-    /// is tried again at the next tick, and said once: a device may have gone between two calls.
-    pub(super) fn follow_bridges(&mut self) -> bool {
-        let mut changed = false;
-        for number in 0..self.bridges.len() {
-            match self.follow_bridge(number) {
-                Ok(followed) => {
-                    changed |= followed;
-                    self.bridges[number].unsettled = false;
-                }
-                Err(error) => {
-                    changed = true;
-                    if !std::mem::replace(&mut self.bridges[number].unsettled, true) {
-                        tracing::warn!("{error}");
-                    }
-                }
-            }
+    /// Takes a bridge up.
+    pub(super) fn add_bridge(
+        &mut self,
+        config: config::Bridge,
+        space: &Arc<Space>,
+        link: &Link,
+    ) -> Result<()> {
+        if link.kind.as_deref() != Some("bridge") {
+            return Err(Error::Configuration(format!(
+                "{} (namespace {}) is no bridge",
+                link.name,
+                space.ns.name()
+            )));
         }
-        changed
+        if config.queue == config::Queue::Device && !self.datapath.watches_queues() {
+            return Err(crate::datapath::Error::NoTracingLock.into());
+        }
+        let name = (space.spec.clone(), config.name.clone());
+        let Some(number) = self
+            .numbers
+            .of_bridge(name, |number| self.bridges.contains_key(&number))
+        else {
+            return Err(Error::Configuration(format!(
+                "{} bridges are the most until the agent is restarted",
+                self.numbers.bridges()
+            )));
+        };
+        self.maps.clear_bridge(number)?;
+        let bridge = Bridge {
+            number,
+            config,
+            space: Arc::clone(space),
+            ifindex: link.index,
+            ports: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            looked: None,
+            lost: Vec::new(),
+            unsettled: false,
+            seen: BTreeMap::new(),
+        };
+        self.bridges.insert(number, bridge);
+        self.sync_bridge(number)
+            .inspect_err(|_| self.remove_bridge(number))
     }
 
-    fn follow_bridge(&mut self, number: usize) -> Result<bool> {
-        let bridge = &self.bridges[number];
-        let (gone, queues) = (bridge.links_changed()?, bridge.queues.any_root_changed()?);
-        let Some(gone) = gone else {
-            let unsettled = bridge.unsettled;
-            if unsettled {
-                self.sync_bridge(number)?;
-            } else if queues {
-                self.look_at_queues(number)?;
-            }
-            return Ok(unsettled);
+    /// A bridge is no more, or no more meant.
+    pub(super) fn remove_bridge(&mut self, number: u32) {
+        let Some(bridge) = self.bridges.get(&number) else {
+            return;
         };
-        // By now another device may have the number, and even the name.
-        for ifindex in gone {
-            self.remove_port(number, ifindex)?;
+        tracing::info!("bridge {}: gone", bridge.config.name);
+        let ports: Vec<u32> = bridge.ports.keys().copied().collect();
+        for ifindex in ports {
+            if let Err(error) = self.remove_port(number, ifindex) {
+                tracing::warn!("{error}");
+            }
         }
-        self.sync_bridge(number)?;
-        Ok(true)
+        let bridge = self.bridges.remove(&number);
+        if let Some(netns) = bridge.map(|bridge| bridge.space.ns.inum())
+            && !self
+                .bridges
+                .values()
+                .any(|other| other.space.ns.inum() == netns)
+        {
+            self.copies.remove(&netns);
+        }
+    }
+
+    /// Follows what has become of a bridge's ports. Returns whether anything has changed. What fails is tried again at
+    /// the next tick, and said once: a device may have gone between two calls.
+    pub(super) fn follow_bridge(&mut self, number: u32, news: &News) -> bool {
+        let followed = self.try_to_follow_bridge(number, news);
+        let Some(bridge) = self.bridges.get_mut(&number) else {
+            return false;
+        };
+        let said = std::mem::replace(&mut bridge.unsettled, followed.is_err());
+        match followed {
+            Ok(changed) => changed,
+            Err(error) => {
+                if !said {
+                    tracing::warn!("{error}");
+                }
+                true
+            }
+        }
+    }
+
+    fn try_to_follow_bridge(&mut self, number: u32, news: &News) -> Result<bool> {
+        let unsettled = self.bridges.get(&number).is_some_and(|b| b.unsettled);
+        if news.of_links() || unsettled {
+            // By now another device may have the number, and even the name.
+            for ifindex in news.gone() {
+                self.remove_port(number, ifindex)?;
+            }
+            self.sync_bridge(number)?;
+            return Ok(true);
+        }
+        if news.of_roots() {
+            self.look_at_queues(number)?;
+        }
+        Ok(false)
+    }
+
+    /// Looks for the other ends of ports' veth pairs, where those are to be endpoints. Returns whether any was found.
+    pub(super) fn find_peers(&mut self) -> bool {
+        let mut found = false;
+        for bridge in self.bridges.values_mut().filter(|b| b.config.peers) {
+            let again = |at: Instant| !bridge.lost.is_empty() && at.elapsed() >= LOOK_AGAIN;
+            if !bridge.looked.is_none_or(again) {
+                continue;
+            }
+            let Ok(links) = bridge.space.nl.links() else {
+                continue;
+            };
+            let missing: Vec<&Link> = links
+                .iter()
+                .filter(|link| link.kind.as_deref() == Some("veth"))
+                .filter(|link| bridge.ports.contains_key(&link.index))
+                .filter(|link| !bridge.peers.contains_key(&link.index))
+                .collect();
+            let peers = discover::peers(&bridge.space, &missing);
+            found |= !peers.is_empty();
+            let lost = missing
+                .iter()
+                .filter(|link| !peers.contains_key(&link.index));
+            bridge.lost = lost.map(|link| link.name.clone()).collect();
+            bridge.looked = Some(Instant::now());
+            bridge.peers.extend(peers);
+        }
+        found
     }
 
     /// Brings ports and policy of a bridge up to date with the kernel and the configuration.
-    pub(super) fn sync_bridge(&mut self, number: usize) -> Result<()> {
-        let config = self.config.bridges[number].clone();
-        let bridge = &mut self.bridges[number];
-        let all = bridge.nl.links()?;
-        // It may have been deleted and made again. 0 is no device's number, and no port's master.
-        let is_it = |l: &&Link| l.name == config.name && l.kind.as_deref() == Some("bridge");
-        let found = all.iter().find(is_it).map_or(0, |link| link.index);
-        if std::mem::replace(&mut bridge.ifindex, found) != found {
-            let what = if found == 0 { "gone" } else { "there again" };
-            tracing::warn!("bridge {} is {what}", config.name);
-        }
-        let bridge = &self.bridges[number];
-        let wanted = |link: &&Link| {
-            link.master == Some(bridge.ifindex)
-                && config
-                    .ports
-                    .as_ref()
-                    .is_none_or(|names| names.contains(&link.name))
+    pub(super) fn sync_bridge(&mut self, number: u32) -> Result<()> {
+        let Some(bridge) = self.bridges.get_mut(&number) else {
+            return Ok(());
         };
+        let config = bridge.config.clone();
+        let all = bridge.space.nl.links()?;
+        bridge.looked = None;
+        let wanted =
+            |link: &&Link| link.master == Some(bridge.ifindex) && config.has_port(&link.name);
         let links: Vec<&Link> = all.iter().filter(wanted).collect();
         let gone: Vec<u32> = bridge
             .ports
@@ -287,17 +355,14 @@ impl Inner {
         for ifindex in gone {
             self.remove_port(number, ifindex)?;
         }
-        let known: Vec<u32> = self.bridges[number].ports.keys().copied().collect();
-        let fresh: Vec<&Link> = links
-            .into_iter()
-            .filter(|link| !known.contains(&link.index))
-            .collect();
+        let known = |link: &&Link| self.bridges[&number].ports.contains_key(&link.index);
+        let fresh: Vec<&Link> = links.into_iter().filter(|link| !known(link)).collect();
         for link in &fresh {
             self.add_port(number, link)?;
         }
         // Also of those that were there: a device that comes up gets its queue without a message of its own.
         self.look_at_queues(number)?;
-        let bridge = &self.bridges[number];
+        let bridge = &self.bridges[&number];
         let without_queue: Vec<&str> = fresh
             .iter()
             .filter(|link| {
@@ -315,12 +380,12 @@ impl Inner {
                 without_queue.join(" ")
             );
         }
-        let slots = self.bridges[number].slots();
+        let slots = self.bridges[&number].slots();
         self.maps
-            .set_marking(number as u32, marking_policy(&config, slots))?;
+            .set_marking(number, marking_policy(&config, slots))?;
         // After the policy: an end of the wire has something to write only under it.
         if config.mark_at == MarkAt::Departure {
-            let bridge = &self.bridges[number];
+            let bridge = &self.bridges[&number];
             let links: Vec<Link> = all
                 .iter()
                 .filter(|link| {
@@ -339,9 +404,9 @@ impl Inner {
     }
 
     /// Tells the programs which ports have a queue, and whether its length can be read.
-    fn look_at_queues(&mut self, number: usize) -> Result<()> {
-        let bridge = &self.bridges[number];
-        let qdiscs = bridge.nl.qdiscs()?;
+    fn look_at_queues(&mut self, number: u32) -> Result<()> {
+        let bridge = &self.bridges[&number];
+        let qdiscs = bridge.space.nl.qdiscs()?;
         for (&ifindex, port) in &bridge.ports {
             let root = qdiscs
                 .iter()
@@ -361,20 +426,20 @@ impl Inner {
         Ok(())
     }
 
-    fn add_port(&mut self, number: usize, link: &Link) -> Result<()> {
-        let bridge = &self.bridges[number];
+    fn add_port(&mut self, number: u32, link: &Link) -> Result<()> {
+        let bridge = &self.bridges[&number];
         let Some(slot) = bridge.free_slot() else {
             tracing::warn!(
                 "port {} of bridge {} is not marked: {} ports are the most",
                 link.name,
-                self.config.bridges[number].name,
+                bridge.config.name,
                 abi::PORTS - 1
             );
             return Ok(());
         };
-        let netns = bridge.ns.inum();
+        let netns = bridge.space.ns.inum();
         let key = bridge.key(link.index);
-        let rate = self.config.bridges[number].virtual_rate(&link.name);
+        let rate = bridge.config.virtual_rate(&link.name);
         let mut device = self.maps.device(key);
         device.role |= abi::ROLE_PORT;
         // What its queue is says [`Inner::look_at_queues`]; until then, packets pass by.
@@ -384,16 +449,17 @@ impl Inner {
         } else {
             device.role |= abi::ROLE_NO_QUEUE;
         }
-        device.bridge = number as u32;
+        device.bridge = number;
         device.port = slot;
         self.maps.set_device(key, device)?;
         let slots = bridge.slots().max(slot + 1);
-        self.maps.set_marking(
-            number as u32,
-            marking_policy(&self.config.bridges[number], slots),
-        )?;
-        let ns = NetNs::clone_of(&self.bridges[number].ns)?;
-        let out = match self.copy(netns)?.attach(&ns, &link.name, name::PORT_OUT) {
+        let policy = marking_policy(&bridge.config, slots);
+        self.maps.set_marking(number, policy)?;
+        let space = Arc::clone(&self.bridges[&number].space);
+        let out = match self
+            .copy(netns)?
+            .attach(&space.ns, &link.name, name::PORT_OUT)
+        {
             Ok(attached) => attached,
             Err(error) => {
                 self.maps.remove_device(key);
@@ -408,34 +474,33 @@ impl Inner {
             out,
             wire_end: None,
         };
-        self.bridges[number].ports.insert(link.index, port);
+        if let Some(bridge) = self.bridges.get_mut(&number) {
+            bridge.ports.insert(link.index, port);
+        }
         Ok(())
     }
 
     /// Attaches to the other end of a port's veth pair.
-    fn add_wire_end(&mut self, number: usize, link: &Link) -> Result<()> {
-        let bridge = &self.bridges[number];
+    fn add_wire_end(&mut self, number: u32, link: &Link) -> Result<()> {
+        let bridge = &self.bridges[&number];
         let refuse = |why: &str| {
             Error::Configuration(format!(
                 "port {} of bridge {}: {why}; departure marking writes the mark at the other end of \
                  a veth pair: use mark_at = \"arrival\"",
-                link.name, self.config.bridges[number].name
+                link.name, bridge.config.name
             ))
         };
         let peer = match (link.kind.as_deref(), link.peer) {
             (Some("veth"), Some(peer)) => peer,
             _ => return Err(refuse("it is no veth")),
         };
-        let ns = match link.peer_nsid {
-            None => NetNs::clone_of(&bridge.ns)?,
-            Some(nsid) => self
-                .known_namespaces()
-                .into_iter()
-                .find(|ns| bridge.nl.nsid(ns).ok().flatten() == Some(nsid))
-                .ok_or_else(|| {
-                    refuse("its peer is in a namespace that has no name in /run/netns")
-                })?,
+        let found = discover::peers(&bridge.space, &[link]);
+        let Some(of_peer) = found.get(&link.index) else {
+            return Err(refuse(
+                "its peer is in a namespace that has neither a name nor a process here",
+            ));
         };
+        let ns = NetNs::open(of_peer.spec.as_deref())?;
         let peers = Netlink::open(&ns)?.links()?;
         let Some(far) = peers.iter().find(|l| l.index == peer) else {
             return Err(refuse("its peer is gone"));
@@ -452,13 +517,14 @@ impl Inner {
         );
         let mut device = self.maps.device(key);
         device.role |= abi::ROLE_WIRE_END;
-        device.wire_bridge = number as u32;
+        device.wire_bridge = number;
         device.wire_port = slot;
         self.maps.set_device(key, device)?;
-        let attached = self
-            .copy(ns.inum())?
-            .attach(&ns, &far.name, name::WIRE_END)?;
-        if let Some(port) = self.bridges[number].ports.get_mut(&link.index) {
+        // Not kept: nothing of ours is to stay of a namespace that goes.
+        let mut copy = self.datapath.copy(ns.inum(), 0)?;
+        let attached = copy.attach(&ns, &far.name, name::WIRE_END)?;
+        let bridge = self.bridges.get_mut(&number);
+        if let Some(port) = bridge.and_then(|bridge| bridge.ports.get_mut(&link.index)) {
             port.wire_end = Some(WireEnd {
                 key,
                 _attached: attached,
@@ -467,24 +533,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Namespaces that have a name, or that the configuration names.
-    fn known_namespaces(&self) -> Vec<NetNs> {
-        let mut specs: Vec<String> = NetNs::list().unwrap_or_default();
-        specs.extend(self.config.endpoints.iter().filter_map(|e| e.netns.clone()));
-        specs.extend(self.config.bridges.iter().filter_map(|b| b.netns.clone()));
-        let mut known: Vec<NetNs> = specs
-            .iter()
-            .filter_map(|spec| NetNs::open(Some(spec)).ok())
-            .collect();
-        known.extend(NetNs::current().ok());
-        known
-    }
-
-    pub(super) fn remove_port(&mut self, number: usize, ifindex: u32) -> Result<()> {
-        let bridge = &mut self.bridges[number];
+    pub(super) fn remove_port(&mut self, number: u32, ifindex: u32) -> Result<()> {
+        let Some(bridge) = self.bridges.get_mut(&number) else {
+            return Ok(());
+        };
         let Some(port) = bridge.ports.remove(&ifindex) else {
             return Ok(());
         };
+        bridge.peers.remove(&ifindex);
         tracing::debug!("port {} is gone", port.name);
         bridge.seen.remove(&port.slot);
         let key = bridge.key(ifindex);
@@ -493,7 +549,7 @@ impl Inner {
             self.forget_role(end.key, abi::ROLE_WIRE_END);
         }
         self.datapath.reset_port(abi::PortReset {
-            bridge: number as u32,
+            bridge: number,
             port: port.slot,
             action: if port.is_virtual {
                 PortAction::RemoveVirtual
@@ -522,10 +578,9 @@ impl Inner {
     /// replaced with packets in it, a tracepoint run lost on the last packet. Returns what was read.
     pub(super) fn sweep_bridges(&mut self) -> Result<Vec<PortReading>> {
         let mut readings = Vec::new();
-        for number in 0..self.bridges.len() {
-            let view = self.maps.bridge(number as u32)?;
-            let bridge = &mut self.bridges[number];
-            readings.extend(bridge.readings(&self.config, &view));
+        for (&number, bridge) in &mut self.bridges {
+            let view = self.maps.bridge(number)?;
+            readings.extend(bridge.readings(&view));
             let mut stuck = Vec::new();
             for (&ifindex, port) in &bridge.ports {
                 let p = view.port(port.slot);
@@ -533,7 +588,7 @@ impl Inner {
                     // Its departures are computed when something comes; nothing did for a while, perhaps.
                     if p.cnt1 > 0 {
                         self.datapath.reset_port(abi::PortReset {
-                            bridge: number as u32,
+                            bridge: number,
                             port: port.slot,
                             action: PortAction::CatchUp as u32,
                             arrived: 0,
@@ -550,14 +605,14 @@ impl Inner {
             if stuck.is_empty() {
                 continue;
             }
-            let qdiscs = bridge.nl.qdiscs()?;
+            let qdiscs = bridge.space.nl.qdiscs()?;
             for (ifindex, slot, arrived) in stuck {
                 let waits = qdiscs
                     .iter()
                     .any(|q| q.ifindex == ifindex && q.qlen_packets > 0);
                 if !waits {
                     self.datapath.reset_port(abi::PortReset {
-                        bridge: number as u32,
+                        bridge: number,
                         port: slot,
                         action: PortAction::Forget as u32,
                         arrived: arrived as u32,

@@ -1,8 +1,8 @@
 //! Endpoints: how the rates of their flows are enforced, and the flows' entries.
 
 use std::{
-    collections::HashMap,
-    sync::atomic::Ordering,
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -12,21 +12,18 @@ use ecn_core::{
 };
 
 use super::{
-    Error, Inner, Result, endpoint_policy,
+    Error, Inner, Result,
+    discover::Space,
+    endpoint_policy,
     enforce::{self, Shared, lock},
     root::{Choice, Device, Root},
     state::{self, State},
     target::Target,
 };
 use crate::{
-    config::{Config, Enforcement, Hook},
-    datapath::{self, Attached, Copy, Maps},
-    net::{
-        NetNs, Netlink, QdiscWatch,
-        ethtool::Ethtool,
-        htb::EndpointHtb,
-        netlink::{Link, LinkEvent, LinkWatch},
-    },
+    config::{self, Config, Enforcement, Hook},
+    datapath::{self, Attached, Maps},
+    net::{Link, NetNs, News, ethtool::Ethtool, htb::EndpointHtb},
 };
 
 /// In crowded tables, what has no class and is silent for so long goes.
@@ -35,39 +32,32 @@ const CROWDED_NS: u64 = 3_000_000_000;
 /// Connections that have ended go with their last ACK, or after so long without it.
 const ENDED_NS: u64 = 1_000_000_000;
 
-/// An endpoint's device.
+/// An endpoint's device, which is there.
 pub(super) struct Endpoint {
     number: u32,
-    ns: NetNs,
-    nl: Netlink,
-    link: Link,
+    /// Its section, with its own names in place of patterns.
+    pub(super) config: config::Endpoint,
+    pub(super) space: Arc<Space>,
+    pub(super) link: Link,
     htb: EndpointHtb,
-    watch: QdiscWatch,
     choice: Choice,
     /// Its root qdisc could not be looked after when it was changed.
     unsettled: bool,
-    links: LinkWatch,
     /// Segments of a super-packet at most before we came.
     gso_max_segs: Option<u32>,
-    /// Its device was deleted and has not come back, or could not be taken back.
-    away: bool,
-    /// That was said.
-    said: bool,
     /// Where echoes are taken.
     hook: Hook,
     attached: Vec<Attached>,
-    copy: Copy,
 }
 
 impl Endpoint {
     pub(super) fn state(&self, config: &Config, shared: &Shared) -> state::EndpointState {
         let targets = lock(&shared.targets);
         let installed = targets.get(&self.number).is_some_and(Target::is_installed);
-        let of = &config.endpoints[self.number as usize - 1];
         state::EndpointState {
             number: self.number,
-            device: of.device.clone(),
-            netns: of.netns.clone().unwrap_or_default(),
+            device: self.config.device.clone(),
+            netns: self.space.name().to_owned(),
             ifindex: self.link.index,
             response: config.response.function,
             enforcement: self.choice.enforcement,
@@ -78,17 +68,17 @@ impl Endpoint {
         }
     }
 
-    fn key(&self) -> DeviceKey {
+    pub(super) fn key(&self) -> DeviceKey {
         DeviceKey {
-            netns: self.ns.inum(),
+            netns: self.space.ns.inum(),
             ifindex: self.link.index,
         }
     }
 
     fn device(&self, config: &Config, wanted: Enforcement) -> Device<'_> {
         Device {
-            nl: &self.nl,
-            ns: &self.ns,
+            nl: &self.space.nl,
+            ns: &self.space.ns,
             link: &self.link,
             layout: &self.htb,
             wanted,
@@ -98,34 +88,19 @@ impl Endpoint {
 
     /// For people.
     fn name(&self) -> String {
-        format!("{} (namespace {})", self.link.name, self.ns.name())
+        format!("{} (namespace {})", self.link.name, self.space.ns.name())
     }
 
-    /// Whether the device was deleted; by now another one may have its name and number.
-    fn has_gone(&self) -> bool {
-        let gone = |event: &LinkEvent| match event {
-            LinkEvent::Gone { index, .. } => *index == self.link.index,
-            LinkEvent::Changed(_) => false,
-            LinkEvent::Overrun => {
-                let link = self.nl.link(&self.link.name);
-                link.is_ok_and(|link| link.index != self.link.index)
-            }
-        };
-        self.links
-            .drain()
-            .is_ok_and(|events| events.iter().any(gone))
-    }
-
-    /// Takes everything off its device.
-    fn take_off(mut self, shared: &Shared, maps: &mut Maps) {
+    /// Takes everything off its device; `is_there`: it still exists.
+    fn take_off(mut self, is_there: bool, shared: &Shared, maps: &mut Maps) {
         // Programs first: no packet may choose a class that is going.
         self.attached.clear();
         let Some(mut target) = lock(&shared.targets).remove(&self.number) else {
             return;
         };
-        // Unless somebody put another one there just now, or the device is another one.
-        let ours = !self.away
-            && Root::look(&self.nl, self.link.index).is_ok_and(|root| {
+        // Unless somebody put another one there just now.
+        let ours = is_there
+            && Root::look(&self.space.nl, self.link.index).is_ok_and(|root| {
                 root.is_some_and(|root| target.expects(&root, &self.choice.root))
             });
         if ours {
@@ -137,173 +112,130 @@ impl Endpoint {
 }
 
 impl Inner {
-    pub(super) fn add_endpoint(&mut self, number: u32) -> Result<()> {
-        let config = self.config.endpoints[number as usize - 1].clone();
-        if number >= abi::ENDPOINTS {
+    /// Takes a device up as an endpoint.
+    pub(super) fn add_endpoint(
+        &mut self,
+        config: config::Endpoint,
+        space: &Arc<Space>,
+        link: &Link,
+    ) -> Result<()> {
+        let name = (space.spec.clone(), config.device.clone());
+        let Some(number) = self
+            .numbers
+            .of_endpoint(name, |number| self.endpoints.contains_key(&number))
+        else {
             return Err(Error::Configuration(format!(
                 "{} endpoints are the most",
                 abi::ENDPOINTS - 1
             )));
-        }
-        let ns = NetNs::open(config.netns.as_deref())?;
-        // Before the first look, so that nothing is missed.
-        let links = LinkWatch::open(&ns)?;
-        let nl = Netlink::open(&ns)?;
-        let link = nl.link(&config.device)?;
+        };
         let rate = match config.link_rate {
             Some(rate) => rate.bytes_per_s(),
-            None => speed(&ns, &config.device)?,
+            None => speed(&space.ns, &config.device)?,
         };
         let layout = EndpointHtb {
             ifindex: link.index,
             link_bytes_per_s: rate,
             frame_bytes: link.mtu + 14,
         };
-        let watch = QdiscWatch::open(&ns)?;
-        let copy = self.datapath.copy(ns.inum(), number)?;
         let device = Device {
-            nl: &nl,
-            ns: &ns,
-            link: &link,
+            nl: &space.nl,
+            ns: &space.ns,
+            link,
             layout: &layout,
             wanted: config.enforcement,
             sockets: datapath::cgroup(self.config.agent.cgroup.as_deref()).map(drop),
         };
         let choice = device.choose()?;
         // A killed agent may have left its limit there.
-        let named = config.netns.as_deref().unwrap_or_default();
-        let left = State::read().and_then(|state| state.gso_max_segs(named, link.index));
+        let left = State::read().and_then(|state| state.gso_max_segs(space.name(), link.index));
         let gso_max_segs = left.or(link.gso_max_segs);
         if let (Some(before), true) = (left, left != link.gso_max_segs)
-            && let Err(error) = nl.set_gso_max_segs(link.index, before)
+            && let Err(error) = space.nl.set_gso_max_segs(link.index, before)
         {
             tracing::debug!("{error}");
         }
+        // The kernel holds on to its programs; the rest of it goes when they are attached.
+        let mut copy = self.datapath.copy(space.ns.inum(), number)?;
         let mut endpoint = Endpoint {
             number,
-            ns,
-            nl,
-            link,
+            config,
+            space: Arc::clone(space),
+            link: link.clone(),
             htb: layout,
-            watch,
             choice,
             unsettled: false,
-            links,
             gso_max_segs,
-            away: false,
-            said: false,
             hook: Hook::Tc,
             attached: Vec::new(),
-            copy,
         };
-        if let Err(error) = self.enforce(&endpoint) {
-            self.endpoints.push(endpoint);
-            return Err(error);
+        match self.attach_endpoint(&mut endpoint, &mut copy) {
+            Ok(()) => {
+                self.endpoints.insert(number, endpoint);
+                #[cfg(feature = "trace")]
+                self.endpoint_copies.insert(number, copy);
+                Ok(())
+            }
+            Err(error) => {
+                self.let_go(endpoint, true);
+                Err(error)
+            }
         }
+    }
+
+    fn attach_endpoint(
+        &mut self,
+        endpoint: &mut Endpoint,
+        copy: &mut datapath::Copy,
+    ) -> Result<()> {
+        self.enforce(endpoint)?;
         let key = endpoint.key();
         let mut device = self.maps.device(key);
         device.role |= abi::ROLE_ENDPOINT;
-        device.endpoint = number;
+        device.endpoint = endpoint.number;
         self.maps.set_device(key, device)?;
+        let (ns, device) = (&endpoint.space.ns, &endpoint.config.device);
         for program in [name::ENDPOINT_IN, name::ENDPOINT_OUT] {
-            let attached = endpoint.copy.attach(&endpoint.ns, &config.device, program);
-            match attached {
-                Ok(attached) => endpoint.attached.push(attached),
-                Err(error) => {
-                    self.endpoints.push(endpoint);
-                    return Err(error.into());
-                }
-            }
+            endpoint.attached.push(copy.attach(ns, device, program)?);
         }
         // tc stays behind it: there data is counted, and echoes too where XDP lets them pass.
-        if config.hook == Hook::Xdp
-            || config.hook == Hook::Auto && endpoint.link.kind.as_deref() != Some("veth")
-        {
-            match endpoint.copy.attach_xdp(&endpoint.ns, &config.device) {
+        let hook = endpoint.config.hook;
+        let is_veth = endpoint.link.kind.as_deref() == Some("veth");
+        if hook == Hook::Xdp || hook == Hook::Auto && !is_veth {
+            match copy.attach_xdp(ns, device) {
                 Ok(attached) => {
                     endpoint.attached.push(attached);
                     endpoint.hook = Hook::Xdp;
                 }
-                Err(error) if config.hook == Hook::Auto => tracing::debug!("{error}"),
-                Err(error) => {
-                    self.endpoints.push(endpoint);
-                    return Err(Error::Configuration(error.to_string()));
-                }
+                Err(error) if hook == Hook::Auto => tracing::debug!("{error}"),
+                Err(error) => return Err(Error::Configuration(error.to_string())),
             }
         }
-        self.endpoints.push(endpoint);
         Ok(())
     }
 
-    /// Devices that were deleted and made again get programs, queueing and their flows' classes again.
-    /// Returns whether anything has changed. What fails is tried again at the next tick.
-    pub(super) fn follow_endpoints(&mut self) -> bool {
-        let mut changed = false;
-        for at in 0..self.endpoints.len() {
-            if !self.endpoints[at].away {
-                if !self.endpoints[at].has_gone() {
-                    continue;
-                }
-                self.release_endpoint(at);
-            }
-            let device = &self.config.endpoints[at].device;
-            if self.endpoints[at].nl.link(device).is_err() {
-                continue;
-            }
-            match self.remake_endpoint(at) {
-                Ok(()) => {
-                    changed = true;
-                    tracing::warn!("endpoint {} is there again", self.endpoints[at].name());
-                }
-                Err(error) => {
-                    let endpoint = &mut self.endpoints[at];
-                    if !std::mem::replace(&mut endpoint.said, true) {
-                        tracing::warn!("endpoint {}: {error}", endpoint.name());
-                    }
-                }
-            }
-        }
-        changed
-    }
-
-    /// What holds on to a device that is gone.
-    fn release_endpoint(&mut self, at: usize) {
-        let endpoint = &mut self.endpoints[at];
-        tracing::warn!("endpoint {}: its device is gone", endpoint.name());
-        endpoint.away = true;
-        endpoint.attached.clear();
-        let (key, number) = (endpoint.key(), endpoint.number);
-        if let Some(mut target) = lock(&self.shared.targets).remove(&number) {
-            target.forget(&mut self.maps);
-        }
+    /// Takes everything off a device; its flows' entries stay, for when it is there again.
+    fn let_go(&mut self, endpoint: Endpoint, is_there: bool) {
+        let key = endpoint.key();
+        endpoint.take_off(is_there, &self.shared, &mut self.maps);
         self.forget_role(key, abi::ROLE_ENDPOINT);
     }
 
-    fn remake_endpoint(&mut self, at: usize) -> Result<()> {
-        let others = self.endpoints.len();
-        let added = self.add_endpoint(self.endpoints[at].number);
-        let new = self.endpoints.drain(others..).next();
-        match (added, new) {
-            (Ok(()), Some(new)) => {
-                self.endpoints[at] = new;
-                Ok(())
-            }
-            (added, half) => {
-                if let Some(half) = half {
-                    half.take_off(&self.shared, &mut self.maps);
-                }
-                added
-            }
+    /// An endpoint is no more, or no more meant; `is_there`: its device still is.
+    pub(super) fn remove_endpoint(&mut self, number: u32, is_there: bool) {
+        if let Some(endpoint) = self.endpoints.remove(&number) {
+            tracing::info!("endpoint {}: gone", endpoint.name());
+            self.let_go(endpoint, is_there);
         }
     }
 
     /// Gives every endpoint the policy of the configuration as it is now.
     pub(super) fn update_endpoints(&mut self) -> Result<()> {
-        for endpoint in &self.endpoints {
+        for endpoint in self.endpoints.values() {
             let policy = endpoint_policy(
                 &self.config,
                 self.options,
-                &self.config.endpoints[endpoint.number as usize - 1],
+                &endpoint.config,
                 &endpoint.choice,
                 &endpoint.htb,
             )?;
@@ -320,7 +252,7 @@ impl Inner {
             lock(&self.shared.targets).remove(&number)
         } else {
             let target = Target::open(
-                &endpoint.ns,
+                &endpoint.space,
                 endpoint.name(),
                 endpoint.htb,
                 endpoint.choice.enforcement,
@@ -338,11 +270,10 @@ impl Inner {
             let cgroup = cgroup.map_err(|missing| Error::Configuration(missing.to_owned()))?;
             self.datapath.pace_sockets(&cgroup)?;
         }
-        let config = &self.config.endpoints[number as usize - 1];
         let policy = endpoint_policy(
             &self.config,
             self.options,
-            config,
+            &endpoint.config,
             &endpoint.choice,
             &endpoint.htb,
         )?;
@@ -351,62 +282,73 @@ impl Inner {
 
     /// Looks after root qdiscs that somebody else has changed: what was deleted comes back, what was
     /// replaced is respected. Returns whether anything is enforced in another way now.
-    pub(super) fn watch_roots(&mut self) -> Result<bool> {
+    pub(super) fn watch_roots(&mut self, news: &BTreeMap<super::discover::Spec, News>) -> bool {
         let mut changed = false;
-        for at in 0..self.endpoints.len() {
-            match self.watch_root(at) {
-                Ok(switched) => {
-                    changed |= switched;
-                    self.endpoints[at].unsettled = false;
-                }
-                Err(error) => {
-                    // Again at the next tick; said once.
-                    if !std::mem::replace(&mut self.endpoints[at].unsettled, true) {
-                        tracing::warn!("{error}");
-                    }
-                }
+        let numbers: Vec<u32> = self.endpoints.keys().copied().collect();
+        for number in numbers {
+            let Some(endpoint) = self.endpoints.get(&number) else {
+                continue;
+            };
+            let major = endpoint.choice.root.major();
+            let heard = news
+                .get(&endpoint.space.spec)
+                .is_some_and(|news| news.of_root(endpoint.link.index, major));
+            let wanted = endpoint.config.enforcement;
+            if (!heard && !endpoint.unsettled) || wanted == Enforcement::None {
+                continue;
+            }
+            let watched = self.watch_root(number);
+            let Some(endpoint) = self.endpoints.get_mut(&number) else {
+                continue;
+            };
+            let failed = watched.is_err();
+            let said = std::mem::replace(&mut endpoint.unsettled, failed);
+            match watched {
+                Ok(switched) => changed |= switched,
+                // Again at the next tick; said once.
+                Err(error) if !said => tracing::warn!("{error}"),
+                Err(_) => {}
             }
         }
-        Ok(changed)
+        changed
     }
 
-    fn watch_root(&mut self, at: usize) -> Result<bool> {
-        let endpoint = &self.endpoints[at];
-        let wanted = self.config.endpoints[at].enforcement;
-        let (index, before) = (endpoint.link.index, &endpoint.choice.root);
-        let heard = endpoint.watch.changed(index, before.major())?;
-        if (!heard && !endpoint.unsettled) || endpoint.away || wanted == Enforcement::None {
+    fn watch_root(&mut self, number: u32) -> Result<bool> {
+        let Some(endpoint) = self.endpoints.get(&number) else {
             return Ok(false);
-        }
+        };
+        let (index, before) = (endpoint.link.index, &endpoint.choice.root);
         {
             // The thread neither installs nor removes one meanwhile.
             let targets = lock(&self.shared.targets);
-            let target = targets.get(&endpoint.number);
-            match Root::look(&endpoint.nl, index)? {
+            let target = targets.get(&number);
+            match Root::look(&endpoint.space.nl, index)? {
                 Some(root) if !target.map_or(root == *before, |t| t.expects(&root, before)) => {}
                 // Nothing that matters; or the device itself went, and there is nothing to look after.
                 _ => return Ok(false),
             }
         }
+        let wanted = endpoint.config.enforcement;
         let choice = endpoint.device(&self.config, wanted).choose_again()?;
         tracing::warn!(
-            "endpoint {} (namespace {}): its root qdisc was changed; rates are enforced by {} now ({})",
-            endpoint.link.name,
-            endpoint.ns.name(),
+            "endpoint {}: its root qdisc was changed; rates are enforced by {} now ({})",
+            endpoint.name(),
             choice.enforcement,
             choice.why
         );
-        self.switch(at, choice)?;
+        self.switch(number, choice)?;
         Ok(true)
     }
 
     /// Another way of enforcement, while flows run.
-    fn switch(&mut self, at: usize, choice: Choice) -> Result<()> {
-        let mut endpoint = self.endpoints.remove(at);
+    fn switch(&mut self, number: u32, choice: Choice) -> Result<()> {
+        let Some(mut endpoint) = self.endpoints.remove(&number) else {
+            return Ok(());
+        };
         endpoint.choice = choice;
         // Its flows' classes are gone: each is made anew at the flow's next decrease.
         let result = self.enforce(&endpoint);
-        self.endpoints.insert(at, endpoint);
+        self.endpoints.insert(number, endpoint);
         result
     }
 
@@ -575,7 +517,7 @@ impl Inner {
     fn free_sockets(&mut self) {
         const PATIENCE: Duration = Duration::from_secs(1);
         let paces = |endpoint: &Endpoint| endpoint.choice.enforcement == Enforcement::Pacing;
-        if !self.endpoints.iter().any(paces) {
+        if !self.endpoints.values().any(paces) {
             return;
         }
         let until = Instant::now() + PATIENCE;
@@ -601,8 +543,9 @@ impl Inner {
     pub(super) fn close(&mut self) {
         self.free_sockets();
         self.bridges.clear();
-        for endpoint in std::mem::take(&mut self.endpoints) {
-            endpoint.take_off(&self.shared, &mut self.maps);
+        for endpoint in std::mem::take(&mut self.endpoints).into_values() {
+            // The device may be gone with its namespace; then nothing is taken off.
+            endpoint.take_off(true, &self.shared, &mut self.maps);
         }
     }
 }

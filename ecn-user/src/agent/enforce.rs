@@ -27,6 +27,7 @@ use nix::{
 
 use super::target::Target;
 use crate::{
+    config::Config,
     datapath::{self, Maps, RateEvents},
     net::{
         htb::{ClassBatch, EndpointHtb},
@@ -55,6 +56,11 @@ pub struct Shared {
     pub roots_changed: AtomicBool,
     /// [`abi::Control::flags`].
     pub flags: AtomicU32,
+    /// How often class rates are moved, and how long limits hold after a sign of life.
+    period_ns: AtomicU64,
+    heartbeat_ns: AtomicU64,
+    /// When the rest of the agent did something last.
+    alive_ns: AtomicU64,
     /// Class changes made.
     pub changes: AtomicU64,
     /// Class changes that the kernel refused.
@@ -73,6 +79,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const UNFIT: usize = 1024;
 /// How often flows that are limited are looked at.
 const REVIEW: Duration = Duration::from_millis(250);
+/// Limits are not kept in force by an agent that has done nothing else for so long.
+const STUCK: Duration = Duration::from_secs(5);
 /// Rates that are brought into force together: what else is in the ring waits for these.
 const TOGETHER: usize = 4096;
 
@@ -92,11 +100,46 @@ impl Shared {
             unfit: Mutex::default(),
             roots_changed: AtomicBool::new(false),
             flags: AtomicU32::new(flags),
+            period_ns: AtomicU64::new(0),
+            heartbeat_ns: AtomicU64::new(0),
+            alive_ns: AtomicU64::new(now_ns()),
             changes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             latency_us: Mutex::new(latency),
             stop: AtomicBool::new(false),
         }
+    }
+
+    /// Takes from the configuration how often things are done, and what echoes are.
+    pub fn set_timing(&self, config: &Config) {
+        let (period, heartbeat) = (config.agent.period, config.agent.heartbeat);
+        self.period_ns.store(period.as_nanos(), Ordering::Relaxed);
+        self.heartbeat_ns
+            .store(heartbeat.as_nanos(), Ordering::Relaxed);
+        let protocol = |number: u8| u32::from(number) << abi::ECHO_PROTOCOL_AT;
+        let flags = self.flags.load(Ordering::Relaxed) & !protocol(u8::MAX);
+        self.flags
+            .store(flags | protocol(config.echo.protocol), Ordering::Relaxed);
+    }
+
+    /// How long limits hold after a sign of life.
+    pub fn heartbeat(&self) -> Duration {
+        Duration::from_nanos(self.heartbeat_ns.load(Ordering::Relaxed))
+    }
+
+    /// The rest of the agent is at work.
+    pub fn is_alive(&self) {
+        self.alive_ns.store(now_ns(), Ordering::Relaxed);
+    }
+
+    /// Whether the rest of the agent has done nothing for too long.
+    fn is_stuck(&self) -> bool {
+        let since = now_ns().saturating_sub(self.alive_ns.load(Ordering::Relaxed));
+        since > STUCK.as_nanos() as u64
+    }
+
+    fn period(&self) -> Duration {
+        Duration::from_nanos(self.period_ns.load(Ordering::Relaxed))
     }
 
     /// Brings one flow's rate into force now.
@@ -177,12 +220,10 @@ impl Enforcer {
         shared: Arc<Shared>,
         mut maps: Maps,
         mut events: RateEvents,
-        period: Duration,
-        heartbeat: Duration,
     ) -> std::io::Result<Self> {
         // What came before may have taken longer than the first sign of life lasts.
         let flags = shared.flags.load(Ordering::Relaxed);
-        beat(&mut maps, flags, heartbeat).map_err(std::io::Error::other)?;
+        beat(&mut maps, flags, shared.heartbeat()).map_err(std::io::Error::other)?;
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("ecn-enforce".to_owned())
@@ -191,7 +232,7 @@ impl Enforcer {
                 if !sys::prefer_this_thread() {
                     tracing::debug!("cannot raise the priority of this thread");
                 }
-                run(&worker, &mut maps, &mut events, period, heartbeat);
+                run(&worker, &mut maps, &mut events);
             })?;
         Ok(Self {
             shared,
@@ -219,14 +260,7 @@ pub fn beat(maps: &mut Maps, flags: u32, heartbeat: Duration) -> datapath::Resul
     })
 }
 
-fn run(
-    shared: &Shared,
-    maps: &mut Maps,
-    events: &mut RateEvents,
-    period: Duration,
-    heartbeat: Duration,
-) {
-    let every = heartbeat / 8;
+fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
     let mut last_beat: Option<Instant> = None;
     let mut flags = shared.flags.load(Ordering::Relaxed);
     // Latest rate per class, so that there are no more than classes; and the marks behind them.
@@ -234,11 +268,22 @@ fn run(
     let mut marks: Vec<u64> = Vec::new();
     let mut batch = ClassBatch::new();
     let mut last_review = Instant::now();
+    let mut was_stuck = false;
     while !shared.stop.load(Ordering::Relaxed) {
+        let (period, heartbeat) = (shared.period(), shared.heartbeat());
         let wanted = shared.flags.load(Ordering::Relaxed);
-        if last_beat.is_none_or(|at| at.elapsed() >= every) || wanted != flags {
+        if last_beat.is_none_or(|at| at.elapsed() >= heartbeat / 8) || wanted != flags {
             flags = wanted;
-            if let Err(error) = beat(maps, flags, heartbeat) {
+            let stuck = shared.is_stuck();
+            if std::mem::replace(&mut was_stuck, stuck) != stuck {
+                let what = if stuck {
+                    "does nothing any more: limits are let go"
+                } else {
+                    "goes on: limits hold again"
+                };
+                tracing::error!("the agent {what}");
+            }
+            if !stuck && let Err(error) = beat(maps, flags, heartbeat) {
                 tracing::error!("heartbeat: {error}");
             }
             last_beat = Some(Instant::now());

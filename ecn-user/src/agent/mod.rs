@@ -4,8 +4,10 @@
 //! [`enforce`]. Here is what happens when things come and go.
 
 mod bridges;
+mod discover;
 mod endpoints;
 pub mod enforce;
+mod follow;
 pub mod health;
 pub mod root;
 pub mod state;
@@ -13,9 +15,9 @@ mod target;
 mod watch;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
@@ -27,11 +29,15 @@ use crate::{
     config::{self, Config, Enforcement},
     datapath::{self, Copy, Datapath, Maps, RateEvents, Sizes, Sweeper},
     net::{self, htb::EndpointHtb},
+    sys::names::Names,
 };
 use bridges::Bridge;
+use discover::{Space, Spec};
+pub use discover::{Survey, survey};
 use endpoints::Endpoint;
 use enforce::{Enforcer, Shared, lock};
-use state::{Lock, State};
+use follow::{Failed, Numbers};
+use state::{Lock, State, Waiting, WaitingFor};
 use watch::Watch;
 
 /// What can go wrong in the agent.
@@ -89,9 +95,23 @@ struct Inner {
     config: Config,
     options: Options,
     // Attached programs go before the maps that they use.
-    bridges: Vec<Bridge>,
-    endpoints: Vec<Endpoint>,
+    bridges: BTreeMap<u32, Bridge>,
+    endpoints: BTreeMap<u32, Endpoint>,
+    /// The namespaces that something of the configuration is or may come to be in.
+    spaces: BTreeMap<Spec, Arc<Space>>,
+    numbers: Numbers,
+    /// What is there and could not be taken up.
+    failed: BTreeMap<(WaitingFor, (Spec, String)), Failed>,
+    waiting: Vec<Waiting>,
+    /// See [`State`].
+    path: Option<PathBuf>,
+    reloads: u32,
+    reload_error: Option<String>,
+    /// Programs for the ports in a namespace, by its number.
     copies: HashMap<u32, Copy>,
+    /// What endpoints' programs say.
+    #[cfg(feature = "trace")]
+    endpoint_copies: HashMap<u32, Copy>,
     sweeper: Sweeper,
     watch: Watch,
     maps: Maps,
@@ -211,42 +231,42 @@ fn endpoint_policy(
 
 impl Inner {
     fn start(config: Config, options: Options, shared: Arc<Shared>) -> Result<Self> {
+        response_policy(&config.response)?;
         let sizes = Sizes {
-            bridges: config.bridges.len() as u32,
+            bridges: follow::room_for_bridges(&config),
             // The short flows of each endpoint are one more.
-            flows: config.flow.max + config.endpoints.len() as u32,
+            flows: config.flow.max + abi::ENDPOINTS,
         };
         let datapath = Datapath::open(&config.agent.pin, sizes)?;
-        let watched = |bridge: &config::Bridge| bridge.queue == config::Queue::Device;
-        if config.bridges.iter().any(watched) && !datapath.watches_queues() {
-            return Err(datapath::Error::NoTracingLock.into());
-        }
         let mut maps = datapath.maps()?;
         enforce::beat(
             &mut maps,
             shared.flags.load(Ordering::Relaxed),
-            config.agent.heartbeat.get(),
+            shared.heartbeat(),
         )?;
         let mut inner = Self {
+            numbers: Numbers::new(&config),
             config,
             options,
-            bridges: Vec::new(),
-            endpoints: Vec::new(),
+            bridges: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            spaces: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            waiting: Vec::new(),
+            path: None,
+            reloads: 0,
+            reload_error: None,
             copies: HashMap::new(),
+            #[cfg(feature = "trace")]
+            endpoint_copies: HashMap::new(),
             sweeper: Sweeper::default(),
             watch: Watch::default(),
             maps,
             datapath,
             shared,
         };
-        for number in 0..inner.config.bridges.len() {
-            let bridge = Bridge::find(&inner.config.bridges[number], number as u32)?;
-            inner.bridges.push(bridge);
-            inner.sync_bridge(number)?;
-        }
-        for number in 1..=inner.config.endpoints.len() {
-            inner.add_endpoint(number as u32)?;
-        }
+        inner.follow();
+        inner.first_failure()?;
         inner.shared.offer_classes(&mut inner.maps);
         inner.write_state()?;
         Ok(inner)
@@ -257,13 +277,17 @@ impl Inner {
         State {
             pid: std::process::id(),
             pin: config.agent.pin.clone(),
-            bridges: self.bridges.iter().map(|b| b.state(config)).collect(),
+            config: self.path.clone(),
+            reloads: self.reloads,
+            reload_error: self.reload_error.clone(),
+            bridges: self.bridges.values().map(Bridge::state).collect(),
             endpoints: self
                 .endpoints
-                .iter()
+                .values()
                 .map(|e| e.state(config, shared))
                 .collect(),
             warnings: self.watch.warnings(),
+            waiting: self.waiting.clone(),
         }
     }
 
@@ -273,9 +297,8 @@ impl Inner {
 
     /// Ports that came and went, rates set by people.
     fn tick(&mut self) -> Result<()> {
-        let mut changed = self.follow_bridges();
-        changed |= self.follow_endpoints();
-        changed |= self.watch_roots()?;
+        self.shared.is_alive();
+        let mut changed = self.follow();
         changed |= self.shared.roots_changed.swap(false, Ordering::Relaxed);
         if changed {
             self.write_state()?;
@@ -284,6 +307,10 @@ impl Inner {
         {
             self.datapath.flush_log();
             self.copies.values_mut().for_each(Copy::flush_log);
+            let endpoints = &self.endpoints;
+            self.endpoint_copies
+                .retain(|number, _| endpoints.contains_key(number));
+            self.endpoint_copies.values_mut().for_each(Copy::flush_log);
         }
         self.share_unfit()?;
         self.sweep()?;
@@ -308,7 +335,7 @@ impl Agent {
     ///
     /// See [`Error`]; then nothing is left behind.
     pub fn start(config: Config, options: Options, _lock: &Lock) -> Result<Self> {
-        let mut flags = u32::from(config.echo.protocol) << abi::ECHO_PROTOCOL_AT;
+        let mut flags = 0;
         if options.trace_latency {
             flags |= abi::TRACE_LATENCY;
         }
@@ -316,15 +343,13 @@ impl Agent {
             flags |= abi::TRACE_PORTS;
         }
         let shared = Arc::new(Shared::new(flags));
-        let (period, heartbeat) = (config.agent.period.get(), config.agent.heartbeat.get());
+        shared.set_timing(&config);
         let pin = config.agent.pin.clone();
         let inner = Inner::start(config, options, Arc::clone(&shared))?;
         let enforcer = Enforcer::start(
             Arc::clone(&shared),
             inner.datapath.maps()?,
             RateEvents::open(&pin)?,
-            period,
-            heartbeat,
         )
         .map_err(|error| Error::Io {
             what: "start a thread",
@@ -336,6 +361,7 @@ impl Agent {
         let tasks = vec![
             tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)),
             tokio::spawn(sweep),
+            tokio::spawn(watch_names(Arc::clone(&inner))),
         ];
         Ok(Self {
             inner,
@@ -375,54 +401,39 @@ impl Agent {
         change: impl FnOnce(&mut config::Bridge),
     ) -> Result<()> {
         let mut inner = lock(&self.inner);
-        let Some(bridge) = inner.config.bridges.get_mut(number) else {
+        let mut config = inner.config.clone();
+        let Some(bridge) = config.bridges.get_mut(number) else {
             return Err(Error::Configuration(format!(
                 "there is no bridge number {number}"
             )));
         };
         change(bridge);
-        inner.sync_bridge(number)?;
+        inner.reload(config)?;
         inner.write_state()
     }
 
-    /// Takes new policies while traffic goes on: marking of the bridges, response and echo of the
-    /// endpoints.
+    /// Takes a new configuration while traffic goes on, whole or not at all.
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] if anything else differs; then nothing has changed.
+    /// See [`Error`]; then the one before stays in force.
     pub fn reload(&self, new: Config) -> Result<()> {
         let mut inner = lock(&self.inner);
-        let fixed = |config: &Config| {
-            let bridges: Vec<_> = config
-                .bridges
-                .iter()
-                .map(|b| {
-                    let queue = (b.queue, b.queue_rate, b.queue_rates.clone());
-                    (b.name.clone(), b.netns.clone(), b.ports.clone(), queue)
-                })
-                .collect();
-            (
-                bridges,
-                config.endpoints.clone(),
-                config.flow.clone(),
-                config.agent.clone(),
-            )
-        };
-        if fixed(&inner.config) != fixed(&new) {
-            return Err(Error::Configuration(
-                "only marking, [response] and [echo] can change while the agent runs: restart it \
-                 for the rest"
-                    .to_owned(),
-            ));
-        }
-        response_policy(&new.response)?;
-        inner.config = new;
-        for number in 0..inner.bridges.len() {
-            inner.sync_bridge(number)?;
-        }
-        inner.update_endpoints()?;
+        inner.reload(new)?;
         inner.write_state()
+    }
+
+    /// Reads the configuration again that it was started with, and says how that went in its state.
+    fn reload_from(&self, path: &Path) -> std::result::Result<(), String> {
+        let read = Config::load(path).map_err(|error| error.to_string());
+        let mut inner = lock(&self.inner);
+        let done = read.and_then(|new| inner.reload(new).map_err(|error| error.to_string()));
+        inner.reloads += 1;
+        inner.reload_error = done.clone().err();
+        if let Err(error) = inner.write_state() {
+            tracing::warn!("{error}");
+        }
+        done
     }
 
     /// Loads every program and says how many instructions the verifier looked at.
@@ -467,16 +478,29 @@ async fn every(period: Duration, inner: Arc<Mutex<Inner>>, step: fn(&mut Inner) 
     }
 }
 
-/// `ecn run`: the agent in the foreground, until SIGINT or SIGTERM. SIGHUP: `reload` gives the
-/// configuration anew.
+/// Looks at once when a namespace gets or loses its name: as long as it is open here, its devices stay.
+async fn watch_names(inner: Arc<Mutex<Inner>>) {
+    let names = match Names::follow(&discover::DIRECTORIES) {
+        Ok(names) => names,
+        Err(error) => return tracing::debug!("inotify: {error}"),
+    };
+    loop {
+        tokio::select! {
+            changed = names.changed() => match changed {
+                Ok(()) => on_inner(&inner, Inner::tick).await,
+                Err(_) => return,
+            },
+            () = tokio::time::sleep(SWEEP_PERIOD) => names.find_directories(),
+        }
+    }
+}
+
+/// `ecn run`: the agent in the foreground, until SIGINT or SIGTERM. At SIGHUP the configuration is read from `path` again.
 ///
 /// # Errors
 ///
 /// See [`Error`].
-pub async fn run(
-    config: Config,
-    reload: impl Fn() -> std::result::Result<Config, config::ConfigError>,
-) -> Result<()> {
+pub async fn run(config: Config, path: PathBuf) -> Result<()> {
     let mut signals = Vec::new();
     for kind in [
         SignalKind::interrupt(),
@@ -497,6 +521,11 @@ pub async fn run(
         what: "start the agent",
         error: io::Error::other(error),
     })??;
+    {
+        let mut inner = lock(&agent.inner);
+        inner.path = Some(path.clone());
+        inner.write_state()?;
+    }
     let state = agent.state();
     for bridge in &state.bridges {
         let ports: Vec<&str> = bridge.ports.iter().map(|p| p.name.as_str()).collect();
@@ -527,6 +556,9 @@ pub async fn run(
             endpoint.why
         );
     }
+    for waiting in &state.waiting {
+        tracing::info!("waiting for {waiting}");
+    }
     tracing::info!("running");
     let [interrupt, terminate, hangup] = signals.as_mut_slice() else {
         return Ok(());
@@ -538,16 +570,11 @@ pub async fn run(
             _ = terminate.recv() => break tracing::info!("SIGTERM: stopping"),
             _ = hangup.recv() => {}
         }
-        match reload() {
-            Ok(config) => {
-                let running = Arc::clone(&agent);
-                match tokio::task::spawn_blocking(move || running.reload(config)).await {
-                    Ok(Ok(())) => tracing::info!("SIGHUP: new policies are in force"),
-                    Ok(Err(error)) => tracing::error!("SIGHUP: nothing changed: {error}"),
-                    Err(error) => tracing::error!("SIGHUP: {error}"),
-                }
-            }
-            Err(error) => tracing::error!("SIGHUP: nothing changed: {error}"),
+        let (running, path) = (Arc::clone(&agent), path.clone());
+        match tokio::task::spawn_blocking(move || running.reload_from(&path)).await {
+            Ok(Ok(())) => tracing::info!("SIGHUP: the new configuration is in force"),
+            Ok(Err(error)) => tracing::error!("SIGHUP: nothing changed: {error}"),
+            Err(error) => tracing::error!("SIGHUP: {error}"),
         }
     }
     tokio::task::spawn_blocking(move || drop(agent))

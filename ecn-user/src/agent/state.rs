@@ -1,12 +1,20 @@
 //! What a running agent leaves for others to find: a lock, and names for the numbers in the maps.
 
 use std::{
+    fmt,
     fs::{self, File},
-    io::Write as _,
+    io::{self, Write as _},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    },
     path::{Path, PathBuf},
 };
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::stat::{major, minor},
+    unistd::{Group, chown},
+};
 use serde::{Deserialize, Serialize};
 
 use super::{Error, health::Warning};
@@ -25,6 +33,15 @@ pub struct State {
     pub pid: u32,
     /// Directory of the pins.
     pub pin: PathBuf,
+    /// Where the configuration was read, if SIGHUP has it read again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<PathBuf>,
+    /// How often it was read again.
+    #[serde(default)]
+    pub reloads: u32,
+    /// Why it was not taken the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reload_error: Option<String>,
     /// Bridges by number.
     pub bridges: Vec<BridgeState>,
     /// Endpoints by number, beginning at 1.
@@ -32,6 +49,46 @@ pub struct State {
     /// What does not work at present.
     #[serde(default)]
     pub warnings: Vec<Warning>,
+    /// What the configuration means and is not there, or could not be taken up.
+    #[serde(default)]
+    pub waiting: Vec<Waiting>,
+}
+
+/// Bridge or endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WaitingFor {
+    /// A bridge.
+    Bridge,
+    /// An endpoint.
+    Endpoint,
+}
+
+/// A bridge or an endpoint that is not there yet, or could not be taken up. It is as soon as it can be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// Which of them.
+    pub kind: WaitingFor,
+    /// Name of the device, or a pattern.
+    pub name: String,
+    /// Namespace as configured; empty: the agent's own.
+    pub netns: String,
+    /// What is missing.
+    pub why: String,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            WaitingFor::Bridge => "bridge",
+            WaitingFor::Endpoint => "endpoint",
+        };
+        write!(f, "{kind} {}", self.name)?;
+        if !self.netns.is_empty() {
+            write!(f, " (namespace {})", self.netns)?;
+        }
+        write!(f, ": {}", self.why)
+    }
 }
 
 /// A bridge.
@@ -114,9 +171,13 @@ impl State {
     pub fn write(&self) -> Result<(), Error> {
         let path = Self::path();
         let write = || {
-            fs::create_dir_all(DIR)?;
+            prepare()?;
             let next = path.with_extension("next");
-            fs::write(&next, serde_json::to_vec_pretty(self)?)?;
+            let mut file = private(
+                File::options().write(true).create(true).truncate(true),
+                &next,
+            )?;
+            file.write_all(&serde_json::to_vec_pretty(self)?)?;
             fs::rename(&next, &path)
         };
         write().map_err(|error| Error::State {
@@ -154,13 +215,12 @@ impl Lock {
     pub fn take() -> Result<Self, Error> {
         let path = Self::path();
         let open = || {
-            fs::create_dir_all(DIR)?;
-            File::options()
-                .create(true)
-                .truncate(false)
-                .read(true)
-                .write(true)
-                .open(&path)
+            prepare()?;
+            let mut options = File::options();
+            private(
+                options.create(true).truncate(false).read(true).write(true),
+                &path,
+            )
         };
         let file = open().map_err(|error| Error::State {
             path: path.clone(),
@@ -172,16 +232,11 @@ impl Lock {
                 let _ = writeln!(file, "{}", std::process::id());
                 Ok(Self { _file: file })
             }
-            Err(_) => {
-                let pid = fs::read_to_string(&path).unwrap_or_default();
-                Err(Error::Running {
-                    pid: pid.trim().to_owned(),
-                })
-            }
+            Err((file, _)) => Err(Error::Running { pid: owner(&file) }),
         }
     }
 
-    /// The process that holds the lock, if one does.
+    /// The process that holds the lock, if one does: by what the kernel says, since the file may hold anything.
     pub fn holder() -> Option<String> {
         let file = File::options()
             .read(true)
@@ -190,9 +245,61 @@ impl Lock {
             .ok()?;
         match Flock::lock(file, FlockArg::LockSharedNonblock) {
             Ok(_) => None,
-            Err(_) => fs::read_to_string(Self::path())
-                .ok()
-                .map(|pid| pid.trim().to_owned()),
+            Err((file, _)) => Some(owner(&file)),
         }
+    }
+}
+
+/// The process that has a file locked (proc_locks(5)); `unknown` if it is none of this PID namespace.
+fn owner(file: &File) -> String {
+    let find = || {
+        let of = file.metadata().ok()?;
+        let device = of.dev();
+        let id = format!("{:02x}:{:02x}:{}", major(device), minor(device), of.ino());
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().find_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [_, "FLOCK", _, "WRITE", pid, at, ..] = words.as_slice() else {
+                return None;
+            };
+            let pid = pid.parse::<u32>().ok().filter(|pid| *pid > 0);
+            pid.filter(|_| *at == id).map(|pid| pid.to_string())
+        })
+    };
+    find().unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The group whose members may look at the state, if there is one of this name.
+const GROUP: &str = "ecn";
+
+/// Makes the directory of lock and state, for root and [`GROUP`] alone: who may open the lock may hold it.
+fn prepare() -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o750).create(DIR) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let of = fs::metadata(DIR)?;
+    if of.mode() & 0o7777 != 0o750 {
+        fs::set_permissions(DIR, fs::Permissions::from_mode(0o750))?;
+    }
+    give_to_group(Path::new(DIR), of.gid())
+}
+
+/// Opens a file that root writes and [`GROUP`] reads.
+fn private(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options.mode(0o640).open(path)?;
+    let of = file.metadata()?;
+    if of.mode() & 0o7777 != 0o640 {
+        file.set_permissions(fs::Permissions::from_mode(0o640))?;
+    }
+    give_to_group(path, of.gid())?;
+    Ok(file)
+}
+
+fn give_to_group(path: &Path, now: u32) -> io::Result<()> {
+    let group = Group::from_name(GROUP).ok().flatten();
+    match group.filter(|group| group.gid.as_raw() != now) {
+        Some(group) => Ok(chown(path, None, Some(group.gid))?),
+        None => Ok(()),
     }
 }

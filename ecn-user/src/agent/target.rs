@@ -4,19 +4,22 @@
 //! [`LINGER`] after the last one was. A flow's class comes with its first decrease, and goes when the flow has been at
 //! full rate for [`FREE`], is silent, or has ended.
 
-use std::{collections::BTreeMap, io, time::Duration};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use ecn_core::{
     abi,
     flow::{self, Flow, Key},
 };
 
-use super::root::{self, FQ_MAJOR, Root, Whose};
+use super::{
+    discover::Space,
+    root::{self, FQ_MAJOR, Root, Whose},
+};
 use crate::{
     config::Enforcement,
     datapath::Maps,
     net::{
-        self, NetNs, Netlink,
+        self,
         htb::{ClassBatch, ClassSocket, EndpointHtb},
     },
 };
@@ -54,7 +57,7 @@ pub struct Target {
     name: String,
     layout: EndpointHtb,
     enforcement: Enforcement,
-    nl: Netlink,
+    space: Arc<Space>,
     socket: ClassSocket,
     whose: Whose,
     /// Segments of a super-packet at most before we came, and now if that is less.
@@ -85,7 +88,7 @@ impl Target {
     ///
     /// No sockets.
     pub(super) fn open(
-        ns: &NetNs,
+        space: &Arc<Space>,
         name: String,
         layout: EndpointHtb,
         enforcement: Enforcement,
@@ -97,8 +100,8 @@ impl Target {
             name,
             layout,
             enforcement,
-            nl: Netlink::open(ns)?,
-            socket: ClassSocket::open(ns)?,
+            space: Arc::clone(space),
+            socket: ClassSocket::open(&space.ns)?,
             whose,
             segments_before,
             segments: None,
@@ -145,8 +148,8 @@ impl Target {
         }
         let index = self.layout.ifindex;
         let installed = match self.enforcement {
-            Enforcement::Htb => self.layout.install(&self.nl),
-            Enforcement::Edt => root::install_fq(&self.nl, index),
+            Enforcement::Htb => self.layout.install(&self.space.nl),
+            Enforcement::Edt => root::install_fq(&self.space.nl, index),
             _ => Ok(()),
         };
         match installed {
@@ -179,7 +182,7 @@ impl Target {
         if most == now || most != before && now != before && most * 2 > now && most < now * 2 {
             return;
         }
-        match self.nl.set_gso_max_segs(self.layout.ifindex, most) {
+        match self.space.nl.set_gso_max_segs(self.layout.ifindex, most) {
             Ok(()) => self.segments = Some(most).filter(|most| *most != before),
             // Old kernels: it works, with longer bursts.
             Err(error) => {
@@ -369,7 +372,7 @@ impl Target {
         if self.whose != Whose::Ours || since < LINGER.as_nanos() as u64 {
             return;
         }
-        match self.nl.delete_root_qdisc(self.layout.ifindex) {
+        match self.space.nl.delete_root_qdisc(self.layout.ifindex) {
             Ok(()) => {
                 self.whose = Whose::Later;
                 tracing::debug!("endpoint {}: nothing is limited any more", self.name);
@@ -395,7 +398,7 @@ impl Target {
     /// Takes everything off the device, which is the one that it was.
     pub(super) fn take_off(&mut self, maps: &mut Maps) {
         let result = if self.whose == Whose::Ours {
-            self.nl.delete_root_qdisc(self.layout.ifindex)
+            self.space.nl.delete_root_qdisc(self.layout.ifindex)
         } else {
             Ok(())
         };

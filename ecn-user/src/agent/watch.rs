@@ -104,11 +104,11 @@ impl Inner {
 
     fn judge(&mut self, mut ports: Vec<PortReading>) -> Result<()> {
         let now_ns = enforce::now_ns();
-        let (bridges, config) = (&self.bridges, &self.config);
+        let bridges = &self.bridges;
         let numbers: Vec<(u32, u32)> = ports.iter().map(|port| port.id).collect();
         self.watch.add_rates(&mut ports, now_ns, |at| {
             let (number, slot) = numbers.get(at).copied()?;
-            bridges.get(number as usize)?.port_rate(config, slot)
+            bridges.get(&number)?.port_rate(slot)
         });
         let endpoints = self.endpoint_readings();
         self.watch.policies.clear();
@@ -148,16 +148,12 @@ impl Inner {
         with_flows
             .filter(|(_, flows)| **flows != FlowsSeen::default())
             .filter_map(|(number, flows)| {
-                let config = self
-                    .config
-                    .endpoints
-                    .get(usize::from(*number).checked_sub(1)?)?;
+                let endpoint = self.endpoints.get(&u32::from(*number))?;
                 let policy = self.maps.endpoint((*number).into()).ok()?;
-                let netns = config.netns.as_deref().unwrap_or_default();
                 let floor = health::floor_ipd(&policy).max(1 << FRAC);
                 Some(EndpointReading {
                     number: *number,
-                    subject: Subject::endpoint(&config.device, netns),
+                    subject: Subject::endpoint(&endpoint.config.device, endpoint.space.name()),
                     link_bytes_per_s: policy.link_bytes_per_s,
                     floor_bytes_per_s: response::rate(floor, policy.link_bytes_per_s),
                     fractional: health::is_fractional(&policy),

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::agent::health::Warning;
 use crate::agent::root::FQ_MAJOR;
-use crate::agent::state::{EndpointState, Lock, State};
+use crate::agent::state::{EndpointState, Lock, State, Waiting};
 use crate::config::Enforcement;
 use crate::datapath::{self, AttachedBy, BTF, Datapath, Sizes};
 use crate::net::htb::{EndpointHtb, FIRST_FLOW_MINOR};
@@ -120,6 +120,8 @@ struct Report {
     enforcement_why: &'static str,
     /// How it is at the endpoints of the running agent, and why.
     endpoints: Vec<Enforced>,
+    /// What it waits for.
+    waiting: Vec<Waiting>,
     /// Process of a running agent or rig.
     agent_pid: Option<String>,
     /// What its programs counted.
@@ -202,8 +204,9 @@ fn examine() -> Report {
         ..Report::default()
     };
     if report.agent_pid.is_some() {
-        let endpoints = State::read().unwrap_or_default().endpoints;
-        report.endpoints = endpoints.into_iter().map(Enforced::new).collect();
+        let state = State::read().unwrap_or_default();
+        report.endpoints = state.endpoints.into_iter().map(Enforced::new).collect();
+        report.waiting = state.waiting;
         if let Ok(view) = View::open(None) {
             report.counters = Counters::read(&view.maps).unwrap_or_default();
             report.warnings = view.warnings().to_vec();
@@ -732,6 +735,9 @@ fn text(report: &Report) -> String {
             of.why,
             dropped(of)
         ));
+    }
+    for waiting in &report.waiting {
+        text.push_str(&format!("waiting for {waiting}\n"));
     }
     let mut counters = plain_table(&["counted", "", ""], &[0, 2]);
     for (key, n, meaning) in report.counters.rows() {

@@ -10,7 +10,9 @@ mod doctor;
 mod exit;
 mod flow;
 pub mod key;
+mod log;
 mod port;
+mod reload;
 mod rig;
 mod run;
 pub mod table;
@@ -18,11 +20,9 @@ mod top;
 pub mod view;
 mod watch;
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
-use tracing_subscriber::filter::LevelFilter;
 
 use crate::rig::traffic;
 
@@ -47,6 +47,8 @@ pub struct Cli {
 enum Command {
     /// Run the agent in the foreground
     Run(run::RunArgs),
+    /// Let the running agent read its configuration again
+    Reload(reload::ReloadArgs),
     /// HP's Fig. 1 as network namespaces and bridges
     #[command(subcommand)]
     Rig(rig::Rig),
@@ -86,14 +88,14 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
-    let quiet = if matches!(cli.command, Command::Run(_)) {
-        1
+    let _log = if matches!(cli.command, Command::Run(_)) {
+        log::start_for_long(cli.verbose)?
     } else {
-        0
+        log::start(cli.verbose)?
     };
-    start_logs(cli.verbose.saturating_add(quiet))?;
     match &cli.command {
         Command::Run(args) => run::run(args),
+        Command::Reload(args) => reload::run(args),
         Command::Rig(rig) => rig::run(rig),
         Command::Port(port) => port::run(port),
         Command::Flow(flow) => flow::run(flow),
@@ -104,30 +106,6 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Design(args) => Ok(ecn_sim::cli::design::run(args)?),
         Command::Traffic => Ok(traffic::main_traffic()?),
     }
-}
-
-/// Sends logs to the standard error: as much as `-v` or ECN_LOG asks for.
-fn start_logs(verbose: u8) -> anyhow::Result<()> {
-    let level = match verbose {
-        0 => LevelFilter::WARN,
-        1 => LevelFilter::INFO,
-        2 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    };
-    let level = match std::env::var("ECN_LOG") {
-        Ok(text) if !text.is_empty() => text.parse().map_err(|_| {
-            Failure::usage(format!(
-                "ECN_LOG={text} is not usable: off, error, warn, info, debug or trace"
-            ))
-        })?,
-        _ => level,
-    };
-    let _ = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .try_init();
-    Ok(())
 }
 
 /// The words of a filter, whether each came by itself or several in quotes.

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 
-use crate::agent;
+use crate::agent::{self, state::Waiting};
 use crate::config::{Config, ConfigError};
 
-use super::exit::Failure;
+use super::exit::{Failure, print, print_json};
 
 /// Where the configuration is unless said otherwise.
 pub const CONFIG: &str = "/etc/ecn/ecn.toml";
@@ -22,9 +23,71 @@ pub struct RunArgs {
     /// The configuration
     #[arg(long, short = 'c', value_name = "FILE", default_value = CONFIG)]
     config: PathBuf,
-    /// Only check the configuration
+    /// Only check the configuration: its words, and its names against what there is on this machine. What is not there
+    /// is waited for, and is no error
     #[arg(long)]
     check: bool,
+    /// With --check: its words alone
+    #[arg(long, requires = "check")]
+    offline: bool,
+    /// With --check: print what it means as JSON
+    #[arg(long, short = 'j', requires = "check", conflicts_with = "offline")]
+    json: bool,
+}
+
+/// What a configuration means on this machine.
+#[derive(Serialize)]
+struct Meaning {
+    bridges: Vec<Device>,
+    endpoints: Vec<Device>,
+    waiting: Vec<Waiting>,
+}
+
+#[derive(Serialize)]
+struct Device {
+    name: String,
+    /// Empty: the agent's own.
+    netns: String,
+}
+
+impl From<agent::Survey> for Meaning {
+    fn from(survey: agent::Survey) -> Self {
+        let device = |name, netns: Option<String>| Device {
+            name,
+            netns: netns.unwrap_or_default(),
+        };
+        let bridges = survey.bridges.into_iter();
+        let endpoints = survey.endpoints.into_iter();
+        Self {
+            bridges: bridges
+                .map(|bridge| device(bridge.name, bridge.netns))
+                .collect(),
+            endpoints: endpoints.map(|of| device(of.device, of.netns)).collect(),
+            waiting: survey.waiting,
+        }
+    }
+}
+
+/// One line for each bridge and endpoint, and for what is waited for.
+fn check(config: &Config, json: bool) -> anyhow::Result<()> {
+    let meaning = Meaning::from(agent::survey(config)?);
+    if json {
+        return print_json(&meaning);
+    }
+    let line = |kind: &str, of: &Device| match of.netns.as_str() {
+        "" => format!("{kind} {}\n", of.name),
+        netns => format!("{kind} {} (namespace {netns})\n", of.name),
+    };
+    let mut text = String::new();
+    text.extend(meaning.bridges.iter().map(|of| line("bridge", of)));
+    text.extend(meaning.endpoints.iter().map(|of| line("endpoint", of)));
+    text.extend(
+        meaning
+            .waiting
+            .iter()
+            .map(|of| format!("waiting for {of}\n")),
+    );
+    print(&text)
 }
 
 /// Runs the agent until it is told to stop.
@@ -34,12 +97,15 @@ pub struct RunArgs {
 /// The configuration is bad, or the agent fails.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let config = Config::load(&args.config).map_err(|error| with_hint(error, args))?;
-    if args.check {
-        return Ok(());
+    match (args.check, args.offline) {
+        (true, true) => return Ok(()),
+        (true, false) => return check(&config, args.json),
+        _ => {}
     }
     let runtime = runtime()?;
-    let path = args.config.clone();
-    Ok(runtime.block_on(agent::run(config, move || Config::load(&path)))?)
+    // The agent may be asked from anywhere to read it again.
+    let path = std::path::absolute(&args.config)?;
+    Ok(runtime.block_on(agent::run(config, path))?)
 }
 
 /// What an agent runs on.

@@ -7,7 +7,7 @@ use ecn_core::vqueue::DEPTH;
 use super::{
     Agent, Bridge, Config, Every, Fraction, MarkAt, Queue, Response, Round, VERSION,
     file::{Place, SECTIONS, Section},
-    fraction, netns_path,
+    fraction, is_pattern, netns_path,
 };
 use crate::units::DurationText;
 
@@ -250,9 +250,7 @@ impl Check {
         }
         for port in bridge.queue_rates.keys() {
             self.device(at("queue_rates"), port);
-            if let Some(ports) = &bridge.ports
-                && !ports.contains(port)
-            {
+            if !bridge.has_port(port) {
                 self.fail(at("queue_rates"), format!("`{port}` is not among `ports`"));
             }
         }
@@ -262,29 +260,45 @@ impl Check {
     fn device(&mut self, place: Place, name: &str) {
         let reason = if name.is_empty() {
             "it is empty"
-        } else if name.len() > 15 {
+        } else if name.len() > 15 && !is_pattern(name) {
             "it is longer than 15 bytes"
         } else if name == "." || name == ".." {
             "it names a directory"
-        } else if name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
-            "it contains a space, `/` or `:`"
+        } else if name.contains(|c: char| matches!(c, '/' | ':' | '\0') || c.is_whitespace()) {
+            "it contains a space, `/`, `:` or NUL"
         } else {
-            return;
+            return self.pattern(place, name);
         };
         self.fail(
             place,
-            format!("`{name}` cannot be the name of a device: {reason}"),
+            format!(
+                "`{}` cannot be the name of a device: {reason}",
+                name.escape_debug()
+            ),
         );
     }
 
     fn netns(&mut self, place: Place, netns: Option<&str>) {
         let Some(netns) = netns else { return };
         let is_name = !netns.is_empty() && netns != "." && netns != ".." && !netns.contains('/');
-        if !is_name && !netns.starts_with('/') {
+        if netns.contains('\0') || !is_name && !netns.starts_with('/') {
             self.fail(
                 place,
-                format!("`{netns}` is neither a name in /run/netns nor an absolute path"),
+                format!(
+                    "`{}` is neither a name in /run/netns nor an absolute path",
+                    netns.escape_debug()
+                ),
             );
+        } else {
+            self.pattern(place, netns);
+        }
+    }
+
+    fn pattern(&mut self, place: Place, name: &str) {
+        if is_pattern(name)
+            && let Err(error) = glob::Pattern::new(name)
+        {
+            self.fail(place, format!("`{name}` is no pattern: {}", error.msg));
         }
     }
 

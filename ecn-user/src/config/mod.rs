@@ -130,9 +130,9 @@ fn default_threshold() -> u32 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bridge {
-    /// Name of the bridge device.
+    /// Name of the bridge device, or a pattern ([`is_pattern`]) for all that match.
     pub name: String,
-    /// Its network namespace: a name in `/run/netns`, or a path. Default: the agent's own.
+    /// Its network namespace: a name in `/run/netns`, or a path; or a pattern. Default: the agent's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
     /// Which packets are marked. Default: [`Marking::InputOutput`].
@@ -158,7 +158,11 @@ pub struct Bridge {
     /// share, above twice as many. Default: twice `threshold`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_threshold: Option<u32>,
-    /// Only these ports. Default: all, also those that join later.
+    /// Whether the other ends of its ports' veth pairs, wherever on this machine they are, are endpoints, with the
+    /// defaults of [`Endpoint`] unless a section says otherwise. Default: they are not.
+    #[serde(default)]
+    pub peers: bool,
+    /// Only these ports, or patterns for them. Default: all, also those that join later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<Vec<String>>,
     /// Which queues are watched. Default: [`Queue::Device`].
@@ -186,11 +190,28 @@ impl Bridge {
             shares: Shares::default(),
             unmarkable: Unmarkable::default(),
             drop_threshold: None,
+            peers: false,
             ports: None,
             queue: Queue::default(),
             queue_rate: None,
             queue_rates: BTreeMap::new(),
         }
+    }
+
+    /// Whether another section says the same of the bridge itself, its ports' queues and where it marks.
+    pub(crate) fn same_queues(&self, other: &Self) -> bool {
+        let of = |bridge: &Self| {
+            let rates = (bridge.queue_rate, bridge.queue_rates.clone());
+            let name = (bridge.name.clone(), bridge.netns.clone());
+            (name, bridge.queue, rates, bridge.mark_at)
+        };
+        of(self) == of(other)
+    }
+
+    /// Whether it is to mark at a port.
+    pub fn has_port(&self, port: &str) -> bool {
+        let ports = self.ports.as_ref();
+        ports.is_none_or(|ports| ports.iter().any(|meant| means(meant, port)))
     }
 
     /// Packets that wait where those that cannot be marked are dropped; `None`: they never are.
@@ -217,9 +238,9 @@ impl Bridge {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// Name of the device.
+    /// Name of the device, or a pattern ([`is_pattern`]) for all that match.
     pub device: String,
-    /// Its network namespace: a name in `/run/netns`, or a path. Default: the agent's own.
+    /// Its network namespace: a name in `/run/netns`, or a path; or a pattern. Default: the agent's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
     /// The highest rate of a flow, Rmax. Default: the device's speed.
@@ -357,6 +378,27 @@ pub fn netns_path(netns: &str) -> PathBuf {
         None => Path::new("/run/netns").join(netns),
     }
 }
+
+/// Whether a name stands for all that match it: `*`, `?`, `[a-c]`.
+pub fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?', '['])
+}
+
+/// Whether a name is meant by one of the configuration, which may be a pattern.
+pub fn means(configured: &str, name: &str) -> bool {
+    if !is_pattern(configured) {
+        return configured == name;
+    }
+    let pattern = glob::Pattern::new(configured);
+    pattern.is_ok_and(|pattern| pattern.matches_with(name, PATTERNS))
+}
+
+/// As a shell takes them.
+const PATTERNS: glob::MatchOptions = glob::MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
 
 /// Why a configuration is not usable.
 #[derive(Debug, thiserror::Error)]

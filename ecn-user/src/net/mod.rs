@@ -16,7 +16,7 @@ mod queueing;
 pub use crate::sys::calls as sys;
 mod wire;
 
-pub use netlink::{Link, LinkEvent, LinkWatch, Netlink, QdiscWatch, VethEnd};
+pub use netlink::{Link, LinkEvent, Netlink, News, VethEnd, Watch};
 pub use netns::NetNs;
 pub use queueing::{ClassStats, FqDrops, HtbRate, Qdisc, ROOT};
 

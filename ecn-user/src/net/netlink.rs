@@ -1,7 +1,7 @@
 //! Links, addresses and neighbours over rtnetlink; the queueing half is in `queueing` and `htb`.
 
 use super::wire::{self, Message, Received, text, u32_at};
-use super::{Error, NetNs, Result, errno_of};
+use super::{Error, NetNs, ROOT, Result, errno_of};
 use netlink_packet_core::{
     NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLMSG_DONE, NLMSG_ERROR,
 };
@@ -560,92 +560,6 @@ impl Connection {
     }
 }
 
-/// Follows the qdiscs of a namespace.
-#[derive(Debug)]
-pub struct QdiscWatch {
-    socket: Socket,
-    netns: String,
-}
-
-impl QdiscWatch {
-    /// Starts to follow. Look at the qdiscs after this, not before, so that no change is missed.
-    pub fn open(ns: &NetNs) -> Result<Self> {
-        Ok(Self {
-            socket: follow(ns, RTNLGRP_TC, "qdiscs")?,
-            netns: ns.name().to_owned(),
-        })
-    }
-
-    /// Whether qdiscs of a device came or went that hang from its root, or from `parent_major`; does
-    /// not block. Classes and their qdiscs are not told apart by anything else.
-    pub fn changed(&self, ifindex: u32, parent_major: u16) -> Result<bool> {
-        self.heard(|device, parent| {
-            device == ifindex && (parent == super::ROOT || parent >> 16 == u32::from(parent_major))
-        })
-    }
-
-    /// Whether a root qdisc came or went at any device; does not block.
-    pub fn any_root_changed(&self) -> Result<bool> {
-        self.heard(|_, parent| parent == super::ROOT)
-    }
-
-    /// Whether a qdisc came or went that matters, by its device and parent; or it is not known.
-    fn heard(&self, matters: impl Fn(u32, u32) -> bool) -> Result<bool> {
-        let mut changed = false;
-        let each = |message: Received<'_>| {
-            let at = |offset| u32_at(message.payload, offset);
-            let parent = at(12).unwrap_or(super::ROOT);
-            changed |= matches!(message.kind, libc::RTM_NEWQDISC | libc::RTM_DELQDISC)
-                && at(4).is_some_and(|device| matters(device, parent));
-        };
-        let overrun = drain(&self.socket, &self.netns, "qdiscs", each)?;
-        Ok(changed || overrun)
-    }
-}
-
-/// Opens a socket that hears a group's news.
-fn follow(ns: &NetNs, group: u32, what: &str) -> Result<Socket> {
-    let mut socket = open_socket(ns, NETLINK_ROUTE)?;
-    let start = |socket: &mut Socket| {
-        socket.add_membership(group)?;
-        socket.set_non_blocking(true)
-    };
-    start(&mut socket).map_err(|io| Error::Netlink {
-        what: format!("follow the {what}"),
-        netns: ns.name().to_owned(),
-        errno: errno_of(&io),
-        kernel: None,
-    })?;
-    Ok(socket)
-}
-
-/// Hands out all that waits, oldest first; true: something was lost in between.
-fn drain(
-    socket: &Socket,
-    netns: &str,
-    what: &str,
-    mut each: impl FnMut(Received<'_>),
-) -> Result<bool> {
-    let mut overrun = false;
-    let mut buffer = vec![0; DATAGRAM];
-    loop {
-        match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-            Ok(len) => wire::messages(&buffer[..len]).for_each(&mut each),
-            Err(Errno::EAGAIN) => return Ok(overrun),
-            Err(Errno::EINTR) => {}
-            Err(Errno::ENOBUFS) => overrun = true,
-            Err(errno) => {
-                return Err(Error::Netlink {
-                    what: format!("follow the {what}"),
-                    netns: netns.to_owned(),
-                    errno,
-                    kernel: None,
-                });
-            }
-        }
-    }
-}
-
 /// A device that came, changed or went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEvent {
@@ -658,44 +572,110 @@ pub enum LinkEvent {
         /// Its name.
         name: String,
     },
-    /// Events were lost: list all devices anew.
-    Overrun,
 }
 
-/// Follows the devices of a namespace. Wait for the descriptor to become readable, then drain.
+/// What has happened in a namespace, oldest first.
+#[derive(Debug, Default)]
+pub struct News {
+    /// To devices.
+    pub links: Vec<LinkEvent>,
+    /// Qdiscs that came or went: device and parent.
+    qdiscs: Vec<(u32, u32)>,
+    /// Something was lost in between.
+    overrun: bool,
+}
+
+impl News {
+    /// Whether devices came, changed or went.
+    pub fn of_links(&self) -> bool {
+        self.overrun || !self.links.is_empty()
+    }
+
+    /// Whether qdiscs of a device came or went that hang from its root, or from `parent_major`.
+    pub fn of_root(&self, ifindex: u32, parent_major: u16) -> bool {
+        let below = |parent| parent == ROOT || parent >> 16 == u32::from(parent_major);
+        let matters = |&(device, parent): &(u32, u32)| device == ifindex && below(parent);
+        self.overrun || self.qdiscs.iter().any(matters)
+    }
+
+    /// Whether a root qdisc came or went at any device.
+    pub fn of_roots(&self) -> bool {
+        self.overrun || self.qdiscs.iter().any(|(_, parent)| *parent == ROOT)
+    }
+
+    /// Numbers of devices that were deleted; others may have them by now.
+    pub fn gone(&self) -> impl Iterator<Item = u32> {
+        self.links.iter().filter_map(|event| match event {
+            LinkEvent::Gone { index, .. } => Some(*index),
+            LinkEvent::Changed(_) => None,
+        })
+    }
+}
+
+/// Follows the devices of a namespace, and their qdiscs.
 #[derive(Debug)]
-pub struct LinkWatch {
+pub struct Watch {
     socket: Socket,
     netns: String,
 }
 
-impl LinkWatch {
-    /// Starts to follow. List the devices after this, not before, so that none is missed.
+impl Watch {
+    /// Starts to follow. List what there is after this, not before, so that nothing is missed.
     pub fn open(ns: &NetNs) -> Result<Self> {
-        Ok(Self {
-            socket: follow(ns, RTNLGRP_LINK, "interfaces")?,
-            netns: ns.name().to_owned(),
-        })
-    }
-
-    /// All events that wait, oldest first; does not block.
-    pub fn drain(&self) -> Result<Vec<LinkEvent>> {
-        let mut events = Vec::new();
-        let each = |message: Received<'_>| events.extend(link_event(message));
-        if drain(&self.socket, &self.netns, "interfaces", each)? {
-            events.push(LinkEvent::Overrun);
+        let mut socket = open_socket(ns, NETLINK_ROUTE)?;
+        let start = |socket: &mut Socket| {
+            socket.add_membership(RTNLGRP_LINK)?;
+            socket.add_membership(RTNLGRP_TC)?;
+            socket.set_non_blocking(true)
+        };
+        let netns = ns.name().to_owned();
+        match start(&mut socket) {
+            Ok(()) => Ok(Self { socket, netns }),
+            Err(io) => Err(follow_error(netns, errno_of(&io))),
         }
-        Ok(events)
+    }
+
+    /// All that waits; does not block.
+    pub fn drain(&self) -> Result<News> {
+        let mut news = News::default();
+        let mut buffer = vec![0; DATAGRAM];
+        loop {
+            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(len) => wire::messages(&buffer[..len]).for_each(|message| news.add(&message)),
+                Err(Errno::EAGAIN) => return Ok(news),
+                Err(Errno::EINTR) => {}
+                Err(Errno::ENOBUFS) => news.overrun = true,
+                Err(errno) => return Err(follow_error(self.netns.clone(), errno)),
+            }
+        }
     }
 }
 
-impl AsFd for LinkWatch {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+fn follow_error(netns: String, errno: Errno) -> Error {
+    Error::Netlink {
+        what: "follow the interfaces".to_owned(),
+        netns,
+        errno,
+        kernel: None,
     }
 }
 
-fn link_event(message: Received<'_>) -> Option<LinkEvent> {
+impl News {
+    fn add(&mut self, message: &Received<'_>) {
+        match message.kind {
+            libc::RTM_NEWLINK | libc::RTM_DELLINK => self.links.extend(link_event(message)),
+            libc::RTM_NEWQDISC | libc::RTM_DELQDISC => {
+                let at = |offset| u32_at(message.payload, offset);
+                if let (Some(device), Some(parent)) = (at(4), at(12)) {
+                    self.qdiscs.push((device, parent));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn link_event(message: &Received<'_>) -> Option<LinkEvent> {
     // With the family of bridges, the same kinds speak of membership: a DELLINK there means that
     // the device left the bridge, not that it is gone. The plain message follows in each case.
     if message.payload.first() != Some(&(libc::AF_UNSPEC as u8)) {

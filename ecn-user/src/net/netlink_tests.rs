@@ -98,21 +98,22 @@ fn links_are_followed() {
     require_root!();
     let ns = TempNs::new("watch");
     let nl = Netlink::open(&ns).expect("open");
-    let watch = LinkWatch::open(&ns).expect("watch");
-    assert_eq!(watch.drain().expect("drain"), []);
+    let watch = Watch::open(&ns).expect("watch");
+    assert!(!watch.drain().expect("drain").of_links());
     let bridge = nl.add_bridge("br").expect("bridge");
     let port = nl
         .add_veth(&end("p1"), &end("p2"), &ns, 1500)
         .expect("veth");
     nl.set_master(port.index, bridge.index).expect("master");
     let came = watch.drain().expect("drain");
-    assert!(came.iter().any(|event| matches!(event,
+    assert!(came.links.iter().any(|event| matches!(event,
         LinkEvent::Changed(link) if link.name == "p1" && link.master == Some(bridge.index))));
     nl.delete_link(bridge.index).expect("delete the bridge");
     nl.delete_link(port.index).expect("delete the port");
     let mut went: Vec<_> = watch
         .drain()
         .expect("drain")
+        .links
         .into_iter()
         .filter_map(|event| match event {
             LinkEvent::Gone { name, .. } => Some(name),

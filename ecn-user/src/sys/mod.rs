@@ -1,4 +1,5 @@
 //! All of this crate's `unsafe`: system calls without a safe wrapper, and values that travel as bytes.
 
 pub mod calls;
+pub mod names;
 pub(crate) mod pod;

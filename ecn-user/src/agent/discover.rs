@@ -1,0 +1,321 @@
+//! Which namespaces and devices a configuration means, among those that there are.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use super::state::{Waiting, WaitingFor};
+use crate::{
+    config::{self, Config, is_pattern, netns_path},
+    net::{self, Link, NetNs, Netlink, News, Watch, netns},
+};
+
+/// A namespace as the configuration names it; `None`: the agent's own.
+pub(super) type Spec = Option<String>;
+
+/// Where Docker names the namespaces of containers.
+const DOCKER: &str = "/run/docker/netns";
+
+/// An open namespace.
+///
+/// While it is open, it and its devices stay, whatever becomes of its name. So it is to be dropped when
+/// [`Space::is_named`] says so.
+pub(super) struct Space {
+    pub(super) spec: Spec,
+    pub(super) ns: NetNs,
+    pub(super) nl: Netlink,
+    watch: Watch,
+}
+
+impl Space {
+    pub(super) fn open(spec: &Spec) -> net::Result<Self> {
+        let ns = NetNs::open(spec.as_deref())?;
+        Ok(Self {
+            spec: spec.clone(),
+            // Before anything is listed, so that nothing is missed.
+            watch: Watch::open(&ns)?,
+            nl: Netlink::open(&ns)?,
+            ns,
+        })
+    }
+
+    /// Whether it can still be found where it was.
+    pub(super) fn is_named(&self) -> bool {
+        let Some(spec) = &self.spec else { return true };
+        fs::metadata(netns_path(spec)).is_ok_and(|found| found.ino() as u32 == self.ns.inum())
+    }
+
+    /// For the state; empty: the agent's own.
+    pub(super) fn name(&self) -> &str {
+        self.spec.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn news(&self) -> net::Result<News> {
+        self.watch.drain()
+    }
+}
+
+/// The directories in which namespaces have names.
+pub(super) const DIRECTORIES: [&str; 2] = [netns::DIRECTORY, DOCKER];
+
+/// The namespaces that are meant. A pattern stands for those that there are now.
+pub(super) fn namespaces(netns: Option<&str>) -> Vec<Spec> {
+    let Some(netns) = netns else {
+        return vec![None];
+    };
+    if !is_pattern(netns) {
+        return vec![Some(netns.to_owned())];
+    }
+    let path = netns_path(netns);
+    let found = glob::glob(&path.to_string_lossy()).into_iter().flatten();
+    let spelled = |path: PathBuf| {
+        let whole = netns.contains('/');
+        let text = if whole {
+            path.as_os_str()
+        } else {
+            path.file_name()?
+        };
+        text.to_str().map(|text| Some(text.to_owned()))
+    };
+    found.flatten().filter_map(spelled).collect()
+}
+
+/// All namespaces that the configuration means.
+pub(super) fn all_namespaces(config: &Config) -> BTreeSet<Spec> {
+    let bridges = config.bridges.iter().map(|bridge| &bridge.netns);
+    let endpoints = config.endpoints.iter().map(|endpoint| &endpoint.netns);
+    let named: BTreeSet<_> = bridges.chain(endpoints).collect();
+    let meant = named
+        .into_iter()
+        .flat_map(|netns| namespaces(netns.as_deref()));
+    meant.collect()
+}
+
+/// Whether a namespace is among those that are meant.
+fn means(netns: Option<&str>, spec: &Spec) -> bool {
+    match (netns, spec) {
+        (None, None) => true,
+        (Some(netns), Some(spec)) if netns.contains('/') == spec.contains('/') => {
+            config::means(netns, spec)
+        }
+        _ => false,
+    }
+}
+
+/// What the configuration says of a bridge there is, if it means it: the first section that does.
+pub(super) fn bridge(config: &Config, spec: &Spec, link: &Link) -> Option<config::Bridge> {
+    let is_bridge = link.kind.as_deref() == Some("bridge");
+    let of = config.bridges.iter().find(|bridge| {
+        // Of a name that is no pattern something else is an error, which says so.
+        (is_bridge || bridge.name == link.name)
+            && means(bridge.netns.as_deref(), spec)
+            && config::means(&bridge.name, &link.name)
+    })?;
+    Some(config::Bridge {
+        name: link.name.clone(),
+        netns: spec.clone(),
+        ..of.clone()
+    })
+}
+
+/// What the configuration says of a device, if it means it: the first section that does.
+pub(super) fn endpoint(config: &Config, spec: &Spec, link: &Link) -> Option<config::Endpoint> {
+    let of = config.endpoints.iter().find(|endpoint| {
+        means(endpoint.netns.as_deref(), spec) && config::means(&endpoint.device, &link.name)
+    })?;
+    Some(config::Endpoint {
+        device: link.name.clone(),
+        netns: spec.clone(),
+        ..of.clone()
+    })
+}
+
+/// The other end of a port's veth pair.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Peer {
+    /// Its namespace.
+    pub(super) spec: Spec,
+    /// Its number there.
+    pub(super) ifindex: u32,
+}
+
+/// The other ends of veth pairs whose devices are in `space`, by their numbers here. Not found is what is in a namespace
+/// that has neither a name nor a process.
+pub(super) fn peers(space: &Space, links: &[&Link]) -> BTreeMap<u32, Peer> {
+    let mut found = BTreeMap::new();
+    let mut wanted: BTreeMap<i32, Vec<(u32, u32)>> = BTreeMap::new();
+    for link in links {
+        let Some(peer) = link.peer.filter(|_| link.kind.as_deref() == Some("veth")) else {
+            continue;
+        };
+        match link.peer_nsid {
+            None => {
+                let spec = space.spec.clone();
+                found.insert(
+                    link.index,
+                    Peer {
+                        spec,
+                        ifindex: peer,
+                    },
+                );
+            }
+            Some(nsid) => wanted.entry(nsid).or_default().push((link.index, peer)),
+        }
+    }
+    let mut seen = BTreeSet::new();
+    if let Ok(own) = NetNs::current()
+        && let Some(nsid) = space.nl.nsid(&own).ok().flatten()
+    {
+        for (port, ifindex) in wanted.remove(&nsid).unwrap_or_default() {
+            found.insert(
+                port,
+                Peer {
+                    spec: None,
+                    ifindex,
+                },
+            );
+        }
+    }
+    for path in places() {
+        if wanted.is_empty() {
+            break;
+        }
+        // One namespace may be found in several places.
+        if !fs::metadata(&path).is_ok_and(|at| seen.insert(at.ino())) {
+            continue;
+        }
+        let text = path.to_string_lossy().into_owned();
+        let Ok(ns) = NetNs::from_path(&path) else {
+            continue;
+        };
+        let Some(nsid) = space.nl.nsid(&ns).ok().flatten() else {
+            continue;
+        };
+        let name = path.strip_prefix(netns::DIRECTORY).ok();
+        let spec = Some(name.map_or(text, |name| name.to_string_lossy().into_owned()));
+        for (port, ifindex) in wanted.remove(&nsid).unwrap_or_default() {
+            let spec = spec.clone();
+            found.insert(port, Peer { spec, ifindex });
+        }
+    }
+    found
+}
+
+/// The entries of a directory, sorted; none if it is not there.
+fn list(directory: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Files of all namespaces: those that have names first, then those that processes are in.
+fn places() -> impl Iterator<Item = PathBuf> {
+    let processes = || {
+        let mut pids: Vec<u32> = list("/proc")
+            .iter()
+            .filter_map(|path| path.file_name()?.to_str()?.parse().ok())
+            .collect();
+        pids.sort_unstable();
+        pids.into_iter()
+            .map(|pid| Path::new("/proc").join(pid.to_string()).join("ns/net"))
+    };
+    let named = DIRECTORIES.into_iter().flat_map(list);
+    // Looked for only where the names were not enough.
+    named.chain(std::iter::once_with(processes).flatten())
+}
+
+/// What a configuration means of what there is.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Bridges, each with its namespace, and what its section says.
+    pub bridges: Vec<config::Bridge>,
+    /// Endpoints, other than the peers of bridges' ports.
+    pub endpoints: Vec<config::Endpoint>,
+    /// What is not there.
+    pub waiting: Vec<Waiting>,
+}
+
+/// Looks at what there is, and changes nothing.
+///
+/// # Errors
+///
+/// Namespaces that are there cannot be looked into.
+pub fn survey(config: &Config) -> net::Result<Survey> {
+    let mut survey = Survey::default();
+    for spec in all_namespaces(config) {
+        let links = match NetNs::open(spec.as_deref()) {
+            Ok(ns) => Netlink::open(&ns)?.links()?,
+            Err(net::Error::NoNamespace { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        let bridges = links.iter().filter_map(|link| bridge(config, &spec, link));
+        survey.bridges.extend(bridges);
+        let endpoints = links
+            .iter()
+            .filter_map(|link| endpoint(config, &spec, link));
+        survey.endpoints.extend(endpoints);
+    }
+    let bridges = survey.bridges.iter().map(|b| (&b.netns, b.name.as_str()));
+    let endpoints = survey
+        .endpoints
+        .iter()
+        .map(|e| (&e.netns, e.device.as_str()));
+    survey.waiting = waiting(config, bridges, endpoints);
+    Ok(survey)
+}
+
+/// The sections of a configuration that mean nothing that there is.
+pub(super) fn waiting<'a>(
+    config: &Config,
+    bridges: impl Iterator<Item = (&'a Spec, &'a str)>,
+    endpoints: impl Iterator<Item = (&'a Spec, &'a str)>,
+) -> Vec<Waiting> {
+    let (bridges, endpoints): (Vec<_>, Vec<_>) = (bridges.collect(), endpoints.collect());
+    let is_there = |found: &[(&Spec, &str)], netns: &Option<String>, name: &str| {
+        let mut found = found.iter();
+        found.any(|(spec, n)| means(netns.as_deref(), spec) && config::means(name, n))
+    };
+    let mut waiting = Vec::new();
+    let mut add = |kind, netns: &Option<String>, name: &str| {
+        waiting.push(Waiting {
+            kind,
+            name: name.to_owned(),
+            netns: netns.clone().unwrap_or_default(),
+            why: why_not(netns.as_deref(), name),
+        });
+    };
+    for of in &config.bridges {
+        if !is_there(&bridges, &of.netns, &of.name) {
+            add(WaitingFor::Bridge, &of.netns, &of.name);
+        }
+    }
+    for of in &config.endpoints {
+        if !is_there(&endpoints, &of.netns, &of.device) {
+            add(WaitingFor::Endpoint, &of.netns, &of.device);
+        }
+    }
+    waiting
+}
+
+/// Why a section means nothing.
+fn why_not(netns: Option<&str>, name: &str) -> String {
+    if let Some(netns) = netns {
+        let path = netns_path(netns);
+        if is_pattern(netns) {
+            if namespaces(Some(netns)).is_empty() {
+                return format!("no namespace matches {}", path.display());
+            }
+        } else if !path.exists() {
+            return format!("there is no namespace {}", path.display());
+        }
+    }
+    if is_pattern(name) {
+        "no device matches".to_owned()
+    } else {
+        "there is no such device".to_owned()
+    }
+}

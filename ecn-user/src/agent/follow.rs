@@ -1,0 +1,464 @@
+//! What comes and goes: namespaces, bridges, endpoints.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ecn_core::abi;
+
+use super::{
+    Error, Inner, Result,
+    discover::{self, Space, Spec},
+    response_policy,
+    state::{Waiting, WaitingFor},
+};
+use crate::{
+    config::{self, Config},
+    net::{Link, News},
+};
+
+/// After this, what could not be taken up is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Bridges for which there is room beyond those that the configuration names: it may be loaded anew.
+const SPARE_BRIDGES: u32 = 4;
+/// Bridges for which there is room with each section that has a pattern.
+const BRIDGES_PER_PATTERN: u32 = 16;
+
+/// A device in its namespace.
+type Name = (Spec, String);
+
+/// The numbers that bridges and endpoints have in the maps. One that comes back gets the number that it had, and with
+/// it what its flows have.
+pub(super) struct Numbers {
+    bridges: Vec<Option<Name>>,
+    endpoints: Vec<Option<Name>>,
+}
+
+impl Numbers {
+    /// Those that the configuration names have theirs from the start, in its order.
+    pub(super) fn new(config: &Config) -> Self {
+        let bridges = config.bridges.iter();
+        let bridges = bridges.map(|bridge| (bridge.netns.clone(), bridge.name.clone()));
+        let endpoints = config.endpoints.iter();
+        let endpoints = endpoints.map(|of| (of.netns.clone(), of.device.clone()));
+        Self {
+            bridges: places(bridges, room_for_bridges(config) as usize),
+            // Number 0 is no endpoint's.
+            endpoints: places(endpoints, abi::ENDPOINTS as usize - 1),
+        }
+    }
+
+    /// How many bridges there can be.
+    pub(super) fn bridges(&self) -> usize {
+        self.bridges.len()
+    }
+
+    /// A bridge's number.
+    pub(super) fn of_bridge(&mut self, name: Name, is_used: impl Fn(u32) -> bool) -> Option<u32> {
+        take(&mut self.bridges, name, |at| is_used(at as u32)).map(|at| at as u32)
+    }
+
+    /// An endpoint's number, from 1.
+    pub(super) fn of_endpoint(&mut self, name: Name, is_used: impl Fn(u32) -> bool) -> Option<u32> {
+        take(&mut self.endpoints, name, |at| is_used(at as u32 + 1)).map(|at| at as u32 + 1)
+    }
+}
+
+fn places(names: impl Iterator<Item = Name>, most: usize) -> Vec<Option<Name>> {
+    let is_plain = |(netns, name): &Name| {
+        !config::is_pattern(name) && !netns.as_deref().is_some_and(config::is_pattern)
+    };
+    let mut places: Vec<_> = names.filter(is_plain).map(Some).collect();
+    places.resize(most, None);
+    places
+}
+
+fn take(places: &mut [Option<Name>], name: Name, is_used: impl Fn(usize) -> bool) -> Option<usize> {
+    let has_it = |place: &Option<Name>| place.as_ref() == Some(&name);
+    let at = (places.iter().position(has_it))
+        .or_else(|| places.iter().position(Option::is_none))
+        .or_else(|| (0..places.len()).find(|at| !is_used(*at)))?;
+    places[at] = Some(name);
+    Some(at)
+}
+
+/// A bridge or an endpoint that could not be taken up.
+pub(super) struct Failed {
+    error: Error,
+    again: Instant,
+}
+
+impl Inner {
+    /// Brings bridges and endpoints up to date with the machine. Returns whether anything has changed.
+    pub(super) fn follow(&mut self) -> bool {
+        let mut changed = self.close_spaces();
+        let mut unlisted = self.open_spaces();
+        let mut news: BTreeMap<Spec, News> = BTreeMap::new();
+        for (spec, space) in &self.spaces {
+            match space.news() {
+                Ok(heard) => {
+                    if heard.of_links() {
+                        unlisted.insert(spec.clone());
+                    }
+                    news.insert(spec.clone(), heard);
+                }
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+        let due = |failed: &Failed| failed.again <= Instant::now();
+        let again = self.failed.iter().filter(|(_, failed)| due(failed));
+        unlisted.extend(again.map(|((_, (spec, _)), _)| spec.clone()));
+
+        let numbers: Vec<u32> = self.bridges.keys().copied().collect();
+        for spec in &unlisted {
+            changed |= self.look(spec, news.get(spec), WaitingFor::Bridge);
+        }
+        let nothing = News::default();
+        for number in numbers {
+            let spec = self.bridges.get(&number).map(|b| b.space.spec.clone());
+            let news = spec.and_then(|spec| news.get(&spec)).unwrap_or(&nothing);
+            changed |= self.follow_bridge(number, news);
+        }
+        if self.find_peers() {
+            let of_peers = self.bridges.values().flat_map(|b| b.peers.values());
+            unlisted.extend(of_peers.map(|peer| peer.spec.clone()));
+            unlisted.extend(self.open_spaces());
+        }
+        for spec in &unlisted {
+            changed |= self.look(spec, news.get(spec), WaitingFor::Endpoint);
+        }
+        changed |= self.watch_roots(&news);
+        if changed || !unlisted.is_empty() {
+            let waiting = self.what_waits();
+            changed |= std::mem::replace(&mut self.waiting, waiting) != self.waiting;
+        }
+        changed
+    }
+
+    /// The namespaces that something of ours is in, or may come to be in.
+    fn wanted_spaces(&self) -> BTreeSet<Spec> {
+        let mut wanted = discover::all_namespaces(&self.config);
+        let peers = self.bridges.values().flat_map(|b| b.peers.values());
+        wanted.extend(peers.map(|peer| peer.spec.clone()));
+        wanted
+    }
+
+    /// Lets namespaces go that have lost their names. Returns whether there were any.
+    fn close_spaces(&mut self) -> bool {
+        let wanted = self.wanted_spaces();
+        let over = |(spec, space): (&Spec, &Arc<Space>)| {
+            (!wanted.contains(spec) || !space.is_named()).then(|| spec.clone())
+        };
+        let over: Vec<Spec> = self.spaces.iter().filter_map(over).collect();
+        for spec in &over {
+            let endpoints = self.endpoints.iter();
+            let inside = endpoints.filter(|(_, endpoint)| endpoint.space.spec == *spec);
+            for number in inside.map(|(number, _)| *number).collect::<Vec<_>>() {
+                // Perhaps only the name went: then its devices are to be as they were.
+                self.remove_endpoint(number, true);
+            }
+            let bridges = self.bridges.iter();
+            let inside = bridges.filter(|(_, bridge)| bridge.space.spec == *spec);
+            for number in inside.map(|(number, _)| *number).collect::<Vec<_>>() {
+                self.remove_bridge(number);
+            }
+            for bridge in self.bridges.values_mut() {
+                bridge.forget_peers_in(spec);
+            }
+            self.failed.retain(|(_, (of, _)), _| of != spec);
+            self.spaces.remove(spec);
+        }
+        !over.is_empty()
+    }
+
+    /// Opens the namespaces that have come. Returns which.
+    fn open_spaces(&mut self) -> BTreeSet<Spec> {
+        let mut opened = BTreeSet::new();
+        for spec in self.wanted_spaces() {
+            if self.spaces.contains_key(&spec) {
+                continue;
+            }
+            match Space::open(&spec) {
+                Ok(space) => {
+                    self.spaces.insert(spec.clone(), Arc::new(space));
+                    opened.insert(spec);
+                }
+                // `ip netns add` makes the file first: soon it is one.
+                Err(error) => tracing::trace!("{error}"),
+            }
+        }
+        opened
+    }
+
+    /// Takes up and lets go what has come and gone in a namespace. Returns whether anything has changed.
+    fn look(&mut self, spec: &Spec, news: Option<&News>, what: WaitingFor) -> bool {
+        let Some(space) = self.spaces.get(spec).map(Arc::clone) else {
+            return false;
+        };
+        let links = match space.nl.links() {
+            Ok(links) => links,
+            Err(error) => {
+                tracing::warn!("{error}");
+                return false;
+            }
+        };
+        // By now another device may have the number, and even the name.
+        let gone: BTreeSet<u32> = news.into_iter().flat_map(News::gone).collect();
+        let is_there = |ifindex| links.iter().any(|link| link.index == ifindex);
+        let mut changed = false;
+        match what {
+            WaitingFor::Bridge => {
+                for (number, meant) in self.bridges_in(&space, &links) {
+                    let ifindex = self.bridges[&number].ifindex;
+                    if !meant || gone.contains(&ifindex) {
+                        self.remove_bridge(number);
+                        changed = true;
+                    }
+                }
+            }
+            WaitingFor::Endpoint => {
+                for (number, meant) in self.endpoints_in(&space, &links) {
+                    let ifindex = self.endpoints[&number].link.index;
+                    if !meant || gone.contains(&ifindex) {
+                        let is_there = is_there(ifindex) && !gone.contains(&ifindex);
+                        self.remove_endpoint(number, is_there);
+                        changed = true;
+                    }
+                }
+            }
+        }
+        for link in &links {
+            changed |= match what {
+                WaitingFor::Bridge => self.take_up_bridge(&space, link),
+                WaitingFor::Endpoint => self.take_up_endpoint(&space, link),
+            };
+        }
+        let named = |name: &str| links.iter().any(|link| link.name == name);
+        self.failed
+            .retain(|(kind, (of, name)), _| *kind != what || of != spec || named(name));
+        changed
+    }
+
+    /// Bridges in a namespace, and whether the configuration means them as they are.
+    fn bridges_in(&self, space: &Space, links: &[Link]) -> Vec<(u32, bool)> {
+        let inside = self
+            .bridges
+            .iter()
+            .filter(|(_, b)| b.space.spec == space.spec);
+        let meant = inside.map(|(&number, bridge)| {
+            let link = links.iter().find(|link| link.index == bridge.ifindex);
+            let meant = link.and_then(|link| discover::bridge(&self.config, &space.spec, link));
+            (
+                number,
+                meant.is_some_and(|meant| meant.same_queues(&bridge.config)),
+            )
+        });
+        meant.collect()
+    }
+
+    /// Endpoints in a namespace, and whether the configuration means them as they are.
+    fn endpoints_in(&self, space: &Space, links: &[Link]) -> Vec<(u32, bool)> {
+        let inside = self
+            .endpoints
+            .iter()
+            .filter(|(_, e)| e.space.spec == space.spec);
+        let meant = inside.map(|(&number, endpoint)| {
+            let link = links.iter().find(|link| link.index == endpoint.link.index);
+            let meant = link.and_then(|link| self.meant_endpoint(space, link));
+            (number, meant.is_some_and(|meant| meant == endpoint.config))
+        });
+        meant.collect()
+    }
+
+    /// What the configuration says of a device, if it is to be an endpoint.
+    fn meant_endpoint(&self, space: &Space, link: &Link) -> Option<config::Endpoint> {
+        discover::endpoint(&self.config, &space.spec, link).or_else(|| {
+            let mut peers = self
+                .bridges
+                .values()
+                .flat_map(|bridge| bridge.peers.values());
+            let is_peer = peers.any(|peer| peer.spec == space.spec && peer.ifindex == link.index);
+            is_peer.then(|| config::Endpoint {
+                netns: space.spec.clone(),
+                ..config::Endpoint::new(link.name.clone())
+            })
+        })
+    }
+
+    fn take_up_bridge(&mut self, space: &Arc<Space>, link: &Link) -> bool {
+        let Some(config) = discover::bridge(&self.config, &space.spec, link) else {
+            return false;
+        };
+        // A namespace may have two names.
+        let is_it = |b: &super::bridges::Bridge| {
+            b.space.ns.inum() == space.ns.inum() && b.ifindex == link.index
+        };
+        if self.bridges.values().any(is_it) {
+            return false;
+        }
+        let added = self.add_bridge(config, space, link);
+        self.taken_up(WaitingFor::Bridge, space, link, added)
+    }
+
+    fn take_up_endpoint(&mut self, space: &Arc<Space>, link: &Link) -> bool {
+        let Some(config) = self.meant_endpoint(space, link) else {
+            return false;
+        };
+        let is_it = |e: &super::endpoints::Endpoint| {
+            e.space.ns.inum() == space.ns.inum() && e.link.index == link.index
+        };
+        if self.endpoints.values().any(is_it) {
+            return false;
+        }
+        let added = self.add_endpoint(config, space, link);
+        self.shared.is_alive();
+        self.taken_up(WaitingFor::Endpoint, space, link, added)
+    }
+
+    /// Notes whether something could be taken up. What cannot be is said once.
+    fn taken_up(
+        &mut self,
+        kind: WaitingFor,
+        space: &Space,
+        link: &Link,
+        added: Result<()>,
+    ) -> bool {
+        let name = (kind, (space.spec.clone(), link.name.clone()));
+        let before = self.failed.remove(&name);
+        let Err(error) = added else {
+            return true;
+        };
+        if before.is_none_or(|before| before.error.to_string() != error.to_string()) {
+            tracing::warn!("{error}");
+        }
+        let again = Instant::now() + TRY_AGAIN;
+        self.failed.insert(name, Failed { error, again });
+        false
+    }
+
+    /// What the configuration means and is not there, or could not be taken up.
+    fn what_waits(&self) -> Vec<Waiting> {
+        let bridges = self.bridges.values();
+        let bridges = bridges.map(|b| (&b.space.spec, b.config.name.as_str()));
+        let endpoints = self.endpoints.values();
+        let endpoints = endpoints.map(|e| (&e.space.spec, e.link.name.as_str()));
+        let failed = self.failed.keys();
+        let mut waiting = discover::waiting(
+            &self.config,
+            // What failed is there.
+            bridges.chain(failed.clone().filter_map(|(kind, (spec, name))| {
+                (*kind == WaitingFor::Bridge).then_some((spec, name.as_str()))
+            })),
+            endpoints.chain(failed.filter_map(|(kind, (spec, name))| {
+                (*kind == WaitingFor::Endpoint).then_some((spec, name.as_str()))
+            })),
+        );
+        waiting.extend(
+            self.failed
+                .iter()
+                .map(|((kind, (spec, name)), failed)| Waiting {
+                    kind: *kind,
+                    name: name.clone(),
+                    netns: spec.clone().unwrap_or_default(),
+                    why: failed.error.to_string(),
+                }),
+        );
+        for bridge in self.bridges.values() {
+            waiting.extend(bridge.missing_peers());
+        }
+        waiting
+    }
+
+    /// What cannot be taken up although it is there: the first of it.
+    pub(super) fn first_failure(&mut self) -> Result<()> {
+        self.failed
+            .pop_first()
+            .map_or(Ok(()), |(_, failed)| Err(failed.error))
+    }
+
+    /// Takes a new configuration while traffic goes on, whole or not at all.
+    pub(super) fn reload(&mut self, new: Config) -> Result<()> {
+        let fixed = |config: &Config| {
+            let agent = &config.agent;
+            (config.flow.max, agent.pin.clone(), agent.cgroup.clone())
+        };
+        if fixed(&self.config) != fixed(&new) {
+            return Err(Error::Configuration(
+                "`max` of [flow], `pin` and `cgroup` of [agent] cannot change while the agent runs: \
+                 restart it for those"
+                    .to_owned(),
+            ));
+        }
+        if new.bridges.len() > self.numbers.bridges() {
+            return Err(Error::Configuration(format!(
+                "there is room for {} bridges until the agent is restarted",
+                self.numbers.bridges()
+            )));
+        }
+        response_policy(&new.response)?;
+        let before: Vec<_> = self.failed.keys().cloned().collect();
+        let old = std::mem::replace(&mut self.config, new);
+        let applied = self.apply().and_then(|()| {
+            let fresh = self
+                .failed
+                .keys()
+                .find(|name| !before.contains(name))
+                .cloned();
+            match fresh.and_then(|name| self.failed.remove(&name)) {
+                Some(failed) => Err(failed.error),
+                None => Ok(()),
+            }
+        });
+        if applied.is_err() {
+            self.config = old;
+            if let Err(error) = self.apply() {
+                tracing::error!("{error}");
+            }
+        }
+        applied
+    }
+
+    /// Brings everything in line with the configuration.
+    pub(super) fn apply(&mut self) -> Result<()> {
+        self.shared.set_timing(&self.config);
+        // All of it is looked at again.
+        self.failed.clear();
+        let specs: Vec<Spec> = self.spaces.keys().cloned().collect();
+        for spec in &specs {
+            self.look(spec, None, WaitingFor::Bridge);
+        }
+        for number in self.bridges.keys().copied().collect::<Vec<_>>() {
+            if let Some(bridge) = self.bridges.get_mut(&number) {
+                let link = bridge.space.nl.link(&bridge.config.name);
+                let meant = |link: Link| discover::bridge(&self.config, &bridge.space.spec, &link);
+                if let Some(meant) = link.ok().and_then(meant) {
+                    bridge.config = meant;
+                    if !bridge.config.peers {
+                        bridge.peers.clear();
+                    }
+                }
+            }
+            self.sync_bridge(number)?;
+        }
+        for spec in &specs {
+            self.look(spec, None, WaitingFor::Endpoint);
+        }
+        self.follow();
+        self.update_endpoints()
+    }
+}
+
+/// Bridges for which maps have room.
+pub(super) fn room_for_bridges(config: &Config) -> u32 {
+    let of = |bridge: &config::Bridge| {
+        let netns = bridge.netns.as_deref().unwrap_or_default();
+        if config::is_pattern(&bridge.name) || config::is_pattern(netns) {
+            BRIDGES_PER_PATTERN
+        } else {
+            1
+        }
+    };
+    SPARE_BRIDGES + config.bridges.iter().map(of).sum::<u32>()
+}

@@ -1,0 +1,81 @@
+//! `ecn reload`: the running agent reads its configuration again.
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde::Serialize;
+
+use super::exit::{Failure, print, print_json};
+use super::require_root;
+use crate::agent::state::{Lock, State};
+
+/// `ecn reload`.
+#[derive(Args, Debug)]
+pub struct ReloadArgs {
+    /// Print the outcome as JSON
+    #[arg(long, short = 'j')]
+    json: bool,
+}
+
+/// How long the agent may take: it may have to take up a thousand endpoints.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Serialize)]
+struct Outcome {
+    config: String,
+    pid: i32,
+}
+
+/// Asks the agent, and waits until it has answered.
+///
+/// # Errors
+///
+/// None runs, or it refuses the new configuration; then the one before stays in force.
+pub fn run(args: &ReloadArgs) -> anyhow::Result<()> {
+    require_root("reloading")?;
+    let nobody = || Failure::lacking("no agent is running: start `ecn run` first".to_owned());
+    let pid = Lock::holder().ok_or_else(nobody)?;
+    let number = pid.parse::<i32>().map_err(|_| {
+        Failure::failed("the agent runs in another PID namespace: send it SIGHUP there".to_owned())
+    })?;
+    let before = State::read().ok_or_else(nobody)?;
+    let Some(config) = before.config else {
+        return Err(Failure::lacking(format!(
+            "process {pid} is a rig, which has no configuration to read again"
+        ))
+        .into());
+    };
+    kill(Pid::from_raw(number), Signal::SIGHUP)?;
+    let until = Instant::now() + PATIENCE;
+    let after = loop {
+        sleep(Duration::from_millis(20));
+        match State::read() {
+            Some(state) if state.reloads != before.reloads => break state,
+            _ if Lock::holder().is_none() => return Err(nobody().into()),
+            _ if Instant::now() >= until => {
+                let patience = PATIENCE.as_secs();
+                let message = format!("process {pid} has not answered within {patience} s");
+                return Err(Failure::failed(message).into());
+            }
+            _ => {}
+        }
+    };
+    if let Some(error) = after.reload_error {
+        return Err(Failure::usage(format!("nothing changed: {error}")).into());
+    }
+    let config = config.display().to_string();
+    if args.json {
+        return print_json(&Outcome {
+            config,
+            pid: number,
+        });
+    }
+    print(&format!("{config} is in force\n"))
+}

@@ -1,0 +1,240 @@
+//! Containers that come and go: nothing of ours keeps them, and what comes is taken up.
+
+use std::{
+    fs,
+    net::IpAddr,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use ecn_tests::{
+    eventually, kernel_test,
+    lab::{BRIDGE, DEVICE, Lab, MTU},
+    running::{Running, config as lab_config},
+};
+use ecn_user::{
+    agent::{Options, state::State},
+    config::{self, Config, Marking},
+    net::{NetNs, Netlink, VethEnd},
+};
+
+/// This soon something that came or went is to be noticed.
+const SOON: Duration = Duration::from_secs(1);
+
+/// A container as runtimes make them: a namespace with a name, and a veth pair to the bridge. Nothing here keeps it
+/// open.
+struct Container<'a> {
+    lab: &'a Lab,
+    netns: String,
+    port: String,
+}
+
+impl<'a> Container<'a> {
+    fn new(lab: &'a Lab, number: u8) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let container = Self {
+            lab,
+            netns: format!("{}-c{next}", lab.switch.name()),
+            port: format!("c{number}"),
+        };
+        container.make(number);
+        container
+    }
+
+    fn make(&self, number: u8) {
+        let ns = NetNs::create(&self.netns).expect("a namespace");
+        let end = |name| VethEnd {
+            name,
+            ..VethEnd::default()
+        };
+        let port = self
+            .lab
+            .nl
+            .add_veth(&end(&self.port), &end(DEVICE), &ns, MTU)
+            .expect("a veth pair");
+        self.lab
+            .nl
+            .set_master(port.index, self.lab.bridge)
+            .expect("a port");
+        self.lab.nl.set_up(port.index).expect("port up");
+        let nl = Netlink::open(&ns).expect("netlink");
+        let device = nl.link(DEVICE).expect("its end").index;
+        nl.set_up(device).expect("up");
+        let address = IpAddr::from([10, 77, 0, 100 + number]);
+        nl.add_address(device, address, 24).expect("an address");
+    }
+
+    fn remove(&self) {
+        NetNs::delete(&self.netns).expect("a namespace");
+    }
+
+    /// Whether its port is still there.
+    fn has_port(&self) -> bool {
+        self.lab.nl.link(&self.port).is_ok()
+    }
+}
+
+impl Drop for Container<'_> {
+    fn drop(&mut self) {
+        let _ = NetNs::delete(&self.netns);
+    }
+}
+
+/// The lab's bridge and the other ends of its ports.
+fn peers(lab: &Lab) -> Config {
+    let mut config = lab_config(lab, Marking::InputOutput);
+    config.bridges[0].peers = true;
+    config
+}
+
+fn controls(state: &State, netns: &str) -> bool {
+    let is_it = |of: &ecn_user::agent::state::EndpointState| of.netns == netns;
+    state.endpoints.iter().any(is_it)
+}
+
+fn open_files() -> usize {
+    fs::read_dir("/proc/self/fd").expect("own files").count()
+}
+
+#[test]
+fn a_removed_namespace_goes_at_once_and_is_taken_up_when_made_again() {
+    kernel_test!();
+    let lab = Lab::new(1);
+    let running = Running::start(peers(&lab), Options::default());
+    let container = Container::new(&lab, 1);
+    let taken_up = || controls(&running.agent().state(), &container.netns);
+    assert!(eventually(SOON, taken_up), "{:?}", running.agent().state());
+    let files = open_files();
+    for turn in 0..10 {
+        container.remove();
+        let gone = eventually(SOON, || !container.has_port());
+        assert!(gone, "turn {turn}: its port is still there");
+        container.make(1);
+        assert!(eventually(SOON, taken_up), "turn {turn}");
+    }
+    let closed = eventually(SOON, || open_files() == files);
+    assert!(closed, "{} and {files} before", open_files());
+}
+
+#[test]
+fn peers_of_ports_are_endpoints_wherever_they_are() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let containers = [1, 2].map(|number| Container::new(&lab, number));
+    let running = Running::start(peers(&lab), Options::default());
+    let state = running.agent().state();
+    let hosts = lab.hosts.iter().map(|host| host.ns.name().to_owned());
+    let names = containers.iter().map(|container| container.netns.clone());
+    for netns in hosts.chain(names) {
+        assert!(controls(&state, &netns), "{netns}: {state:?}");
+    }
+    assert_eq!(state.endpoints.len(), 4, "{state:?}");
+    assert_eq!(state.waiting, [], "{state:?}");
+}
+
+#[test]
+fn few_files_are_open_for_an_endpoint() {
+    kernel_test!();
+    let lab = Lab::new(0);
+    let running = Running::start(peers(&lab), Options::default());
+    let first = Container::new(&lab, 0);
+    let has = |n| running_endpoints(&running) == n;
+    assert!(eventually(SOON, || has(1)));
+    let before = open_files();
+    let more: Vec<_> = (1..=10)
+        .map(|number| Container::new(&lab, number))
+        .collect();
+    let all = eventually(5 * SOON, || has(11));
+    assert!(all, "{:?}", running.agent().state());
+    let each = (open_files() - before) as f64 / more.len() as f64;
+    assert!(each <= 8.0, "{each} for each endpoint");
+    drop(more);
+    assert!(eventually(SOON, || has(1)));
+    let closed = eventually(SOON, || open_files() == before);
+    assert!(closed, "{} and {before} before", open_files());
+    drop(first);
+}
+
+fn running_endpoints(running: &Running) -> usize {
+    running.agent().state().endpoints.len()
+}
+
+#[test]
+fn patterns_take_up_what_matches_and_what_is_not_there_is_waited_for() {
+    kernel_test!();
+    let lab = Lab::new(0);
+    let mut config = lab_config(&lab, Marking::InputOutput);
+    config.bridges[0].name = "br[0-9]".to_owned();
+    let mut missing = config::Bridge::new("br-not-there");
+    missing.netns = Some(lab.switch.name().to_owned());
+    missing.queue = config.bridges[0].queue;
+    missing.queue_rate = config.bridges[0].queue_rate;
+    config.bridges.push(missing);
+    let mut endpoint = config::Endpoint::new("eth*");
+    endpoint.netns = Some(format!("{}-c*", lab.switch.name()));
+    config.endpoints.push(endpoint);
+    let running = Running::start(config, Options::default());
+    let waits = |name: &str| {
+        let state = running.agent().state();
+        state.waiting.iter().any(|waiting| waiting.name == name)
+    };
+    let state = running.agent().state();
+    assert_eq!(state.bridges.len(), 1, "{state:?}");
+    assert_eq!(state.bridges[0].name, BRIDGE);
+    assert!(waits("eth*") && waits("br-not-there"), "{state:?}");
+
+    let container = Container::new(&lab, 1);
+    let taken_up = || controls(&running.agent().state(), &container.netns);
+    assert!(eventually(SOON, taken_up), "{:?}", running.agent().state());
+    assert!(!waits("eth*"));
+    lab.nl.add_bridge("br-not-there").expect("a bridge");
+    let both = || running.agent().state().bridges.len() == 2;
+    assert!(eventually(SOON, both), "{:?}", running.agent().state());
+    assert!(!waits("br-not-there"));
+}
+
+#[test]
+fn a_new_configuration_is_taken_whole_or_not_at_all() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let one = lab_config(&lab, Marking::InputOutput);
+    let with = |host: usize| {
+        let mut endpoint = config::Endpoint::new(DEVICE);
+        endpoint.netns = Some(lab.hosts[host].ns.name().to_owned());
+        endpoint
+    };
+    let mut config = one.clone();
+    config.endpoints.push(with(0));
+    let running = Running::start(config.clone(), Options::default());
+    let agent = running.agent();
+
+    // Another endpoint comes, another threshold holds.
+    let mut new = config.clone();
+    new.endpoints.push(with(1));
+    new.bridges[0].threshold = 5;
+    agent.reload(new.clone()).expect("a good configuration");
+    assert_eq!(agent.state().endpoints.len(), 2);
+    assert_eq!(running.maps.marking(0).expect("a policy").threshold, 5);
+
+    // One that cannot be changes nothing: here somebody has a root qdisc of his own.
+    lab.hosts[0]
+        .nl
+        .pfifo_leaf(lab.hosts[0].ifindex, ecn_user::net::ROOT, 7 << 16, 10)
+        .expect("a qdisc");
+    let mut bad = new.clone();
+    bad.bridges[0].threshold = 6;
+    bad.endpoints[0].enforcement = config::Enforcement::Htb;
+    let refused = agent.reload(bad).expect_err("a root qdisc of another");
+    assert!(refused.to_string().contains("root qdisc"), "{refused}");
+    assert_eq!(running.maps.marking(0).expect("a policy").threshold, 5);
+    let mut bad = new.clone();
+    bad.flow.max += 1;
+    let refused = agent.reload(bad).expect_err("another size of the table");
+    assert!(refused.to_string().contains("restart"), "{refused}");
+
+    // What is not meant any more goes.
+    agent.reload(one).expect("a good configuration");
+    assert_eq!(agent.state().endpoints, []);
+    assert_eq!(running.maps.marking(0).expect("a policy").threshold, 8);
+}
