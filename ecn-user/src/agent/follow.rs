@@ -462,3 +462,15 @@ pub(super) fn room_for_bridges(config: &Config) -> u32 {
     };
     SPARE_BRIDGES + config.bridges.iter().map(of).sum::<u32>()
 }
+
+/// Endpoints for which maps have room beside flows.
+pub(super) fn room_for_endpoints(config: &Config) -> u32 {
+    let is_pattern = |of: &config::Endpoint| {
+        config::is_pattern(&of.device) || of.netns.as_deref().is_some_and(config::is_pattern)
+    };
+    if config.bridges.iter().any(|of| of.peers) || config.endpoints.iter().any(is_pattern) {
+        abi::ENDPOINTS
+    } else {
+        config.endpoints.len() as u32
+    }
+}

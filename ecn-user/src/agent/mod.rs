@@ -235,7 +235,7 @@ impl Inner {
         let sizes = Sizes {
             bridges: follow::room_for_bridges(&config),
             // The short flows of each endpoint are one more.
-            flows: config.flow.max + abi::ENDPOINTS,
+            flows: config.flow.max + follow::room_for_endpoints(&config),
         };
         let datapath = Datapath::open(&config.agent.pin, sizes)?;
         let mut maps = datapath.maps()?;

@@ -2,17 +2,21 @@
 
 use std::{collections::HashSet, fmt, ops::RangeInclusive};
 
-use ecn_core::vqueue::DEPTH;
+use ecn_core::{abi::ENDPOINTS, vqueue::DEPTH};
 
 use super::{
     Agent, Bridge, Config, Every, Fraction, MarkAt, Queue, Response, Round, VERSION,
     file::{Place, SECTIONS, Section},
     fraction, is_pattern, netns_path,
 };
-use crate::units::DurationText;
+use crate::units::{DurationText, Rate};
 
 const RMIN_LOWEST: Fraction = fraction(1, 65536);
 const ONE: Fraction = fraction(1, 1);
+const LOWEST_RATE_BYTES_PER_S: u64 = 1_000;
+const LONGEST_PERIOD: DurationText = DurationText::from_secs(1);
+/// Limits stay in force for so long when the agent was killed.
+const LONGEST_HEARTBEAT: DurationText = DurationText::from_secs(60);
 
 impl Config {
     pub(super) fn check(&self) -> Vec<(Option<Place>, String)> {
@@ -74,6 +78,14 @@ impl Config {
                 }
             }
             check.queue(at, bridge);
+            let rates = bridge
+                .queue_rates
+                .values()
+                .map(|rate| ("queue_rates", *rate));
+            let rate = bridge.queue_rate.map(|rate| ("queue_rate", rate));
+            for (key, rate) in rate.into_iter().chain(rates) {
+                check.rate(at(key), rate);
+            }
             if let Some(ports) = &bridge.ports {
                 if ports.is_empty() {
                     check.fail(at("ports"), "the list is empty: leave it out for all ports");
@@ -97,6 +109,15 @@ impl Config {
             };
             check.device(at("device"), &endpoint.device);
             check.netns(at("netns"), endpoint.netns.as_deref());
+            if let Some(rate) = endpoint.link_rate {
+                check.rate(at("link_rate"), rate);
+            }
+            if index as u32 == ENDPOINTS - 1 {
+                check.fail(
+                    at("device"),
+                    format!("{} endpoints are the most", ENDPOINTS - 1),
+                );
+            }
             if !seen.insert((&endpoint.device, endpoint.netns.as_deref().map(netns_path))) {
                 check.duplicate(at("device"), &endpoint.device, endpoint.netns.as_deref());
             }
@@ -162,7 +183,14 @@ impl Config {
                 format!("{heartbeat} is not longer than `period`, {period}: limits would expire"),
             );
         }
-        if !pin.is_absolute() {
+        check.longest(at("period"), *period, LONGEST_PERIOD);
+        check.longest(at("heartbeat"), *heartbeat, LONGEST_HEARTBEAT);
+        if pin.parent().is_none() {
+            check.fail(
+                at("pin"),
+                "`/` is no directory of its own below a BPF file system, such as /sys/fs/bpf/ecn",
+            );
+        } else if !pin.is_absolute() {
             check.fail(
                 at("pin"),
                 format!(
@@ -207,6 +235,25 @@ impl Check {
             self.fail(
                 place,
                 format!("{value} is out of range: allowed are {low} to {high}"),
+            );
+        }
+    }
+
+    /// A packet of 1500 bytes takes no more than a second and a half.
+    fn rate(&mut self, place: Place, rate: Rate) {
+        if rate.bytes_per_s() < LOWEST_RATE_BYTES_PER_S {
+            self.fail(
+                place,
+                format!("{rate} is out of range: allowed are 8kbit and more"),
+            );
+        }
+    }
+
+    fn longest(&mut self, place: Place, duration: DurationText, most: DurationText) {
+        if duration > most {
+            self.fail(
+                place,
+                format!("{duration} is out of range: allowed are {most} and less"),
             );
         }
     }
@@ -264,8 +311,10 @@ impl Check {
             "it is longer than 15 bytes"
         } else if name == "." || name == ".." {
             "it names a directory"
-        } else if name.contains(|c: char| matches!(c, '/' | ':' | '\0') || c.is_whitespace()) {
-            "it contains a space, `/`, `:` or NUL"
+        } else if name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
+            "it contains a space, `/` or `:`"
+        } else if name.contains(char::is_control) {
+            "it contains a control character"
         } else {
             return self.pattern(place, name);
         };

@@ -40,6 +40,7 @@ pub(super) const SECTIONS: [Section; 6] = [
             "shares",
             "unmarkable",
             "drop_threshold",
+            "peers",
             "ports",
             "queue",
             "queue_rate",

@@ -533,6 +533,55 @@ fn bad_names_of_devices_are_refused() {
 }
 
 #[test]
+fn patterns_are_names_for_all_that_match() {
+    assert!(means("br-*", "br-1a2b") && means("tap[0-9]", "tap3") && means("web-?", "web-1"));
+    assert!(!means("br-*", "br0") && !means("tap[0-9]", "tap10") && !means("br0", "br00"));
+    // A part of a path at a time.
+    assert!(means("/run/docker/netns/*", "/run/docker/netns/1a"));
+    assert!(!means("/run/*", "/run/docker/netns/1a"));
+    assert!(Config::parse("[[bridge]]\nname = \"br-*\"\nports = [\"veth*\"]\n", "x").is_ok());
+    assert_eq!(
+        errors("[[endpoint]]\ndevice = \"eth[0\"\n"),
+        "`device` in [[endpoint]]: `eth[0` is no pattern: invalid range pattern (ecn.toml:2)"
+    );
+    assert_eq!(
+        errors("[[endpoint]]\ndevice = \"a\\u0000b\"\n"),
+        "`device` in [[endpoint]]: `a\\0b` cannot be the name of a device: it contains a \
+         control character (ecn.toml:2)"
+    );
+}
+
+#[test]
+fn what_nobody_can_mean_is_refused() {
+    let endpoint = "[[endpoint]]\ndevice = \"eth0\"\n";
+    for (text, why) in [
+        (
+            "link_rate = \"8bit\"\n",
+            "`link_rate` in [[endpoint]]: 8bit is out of range: allowed are 8kbit and more",
+        ),
+        (
+            "[agent]\nheartbeat = \"1000000000s\"\n",
+            "`heartbeat` in [agent]: 1000000000s is out of range: allowed are 60s and less",
+        ),
+        (
+            "[agent]\npin = \"/\"\n",
+            "`pin` in [agent]: `/` is no directory of its own below a BPF file system, such as \
+             /sys/fs/bpf/ecn",
+        ),
+    ] {
+        let found = errors(&format!("{endpoint}{text}"));
+        assert!(found.starts_with(why), "{found}");
+    }
+    let many: String = (0..1024)
+        .map(|n| format!("[[endpoint]]\ndevice = \"eth{n}\"\n"))
+        .collect();
+    assert_eq!(
+        errors(&many),
+        "`device` in [[endpoint]]: 1023 endpoints are the most (ecn.toml:2048)"
+    );
+}
+
+#[test]
 fn duplicates_are_refused_at_the_second() {
     assert_eq!(
         errors("[[bridge]]\nname = \"br0\"\n[[bridge]]\nbuffer = 2\nname = \"br0\"\n"),
