@@ -346,6 +346,19 @@ impl Sender {
         self.news(received, ce, sent, departed)
     }
 
+    /// Whether data of this sequence number was sent and may just have arrived: it is among what is not acknowledged,
+    /// or a little before.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_sent(&self, sequence: u32) -> bool {
+        /// ACKs may overtake the echo of what they acknowledge.
+        const BEFORE: u32 = 1 << 18;
+        // The number of a FIN is behind the end.
+        let on_way = self.end.wrapping_sub(self.acked);
+        let on_way = if on_way as i32 > 0 { on_way } else { 0 };
+        self.end.wrapping_sub(sequence) <= on_way + BEFORE
+    }
+
     /// Takes an echo, which the receiver sends when segments cannot say it, with `ce` marks more than the
     /// last one.
     #[inline(always)]

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! All fields are big-endian. Addresses are those of the IP header, exchanged; ports are those of
-//! the data packets. `packets` and `CE` count modulo 2^32 since the receiver began to count. An echo
+//! the data packets. `packets` and `CE` count modulo 2^32 since the receiver began to count; of TCP, `packets` is the
+//! sequence number of the data packet instead, which only those know who see the connection. An echo
 //! is made of a clone of the data packet, whose transport checksum may still be left to a device:
 //! the two zeros lie where UDP and TCP have it, and are ignored.
 
@@ -31,9 +32,9 @@ pub struct Echo {
     pub src_port: u16,
     /// Destination port of the data packets.
     pub dst_port: u16,
-    /// Packets received so far, modulo 2^32.
+    /// Packets received so far, modulo 2^32; of TCP, the sequence number of the one that this echo is made of.
     pub packets: u32,
-    /// Of these, marked CE.
+    /// Packets received so far that were marked CE.
     pub ce: u32,
     /// Running number of this echo, modulo 2^16.
     pub sequence: u16,
@@ -165,6 +166,11 @@ pub const PLAIN: u32 = 2;
 pub const PROBING: u32 = 4;
 /// [`Receiver::flags`]: its handshake was seen, and nothing sent since.
 pub const FRESH: u32 = 8;
+/// [`Receiver::flags`]: a SYN left for it; only the SYN-ACK that acknowledges this one says what the connection is.
+pub const ASKED: u32 = 16;
+
+/// Data that a SYN may carry (RFC 7413), so that its SYN-ACK acknowledges up to so many bytes more.
+const SYN_DATA: u32 = 1460;
 
 /// [`Receiver::count_tcp`]: take the mark off before TCP sees it.
 pub const HIDE: u32 = 1;
@@ -257,6 +263,21 @@ impl Receiver {
             self.last_echo_ns = now_ns;
         }
         due
+    }
+
+    /// A SYN leaves, whose first byte of data would be `next`. Whatever was known of an earlier connection is over.
+    #[inline(always)]
+    pub fn ask(&mut self, next: u32, now_ns: u64) {
+        self.flags = ASKED;
+        self.ace.probe_end = next;
+        self.last_packet_ns = now_ns;
+    }
+
+    /// A SYN-ACK comes that acknowledges up to `ack`: whether it answers the SYN that left. Anybody can send others.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_answer(&self, ack: u32) -> bool {
+        self.flags & ASKED != 0 && ack.wrapping_sub(self.ace.probe_end) <= SYN_DATA
     }
 
     /// A TCP connection begins; `next` is the number of the first byte to come.

@@ -45,6 +45,10 @@ pub const UNHEARD_NS: u64 = 1_000_000_000;
 /// A flow that was silent for so long begins anew, [`Flow::begin`]; its class may be gone.
 pub const IDLE_NS: u64 = 2_000_000_000;
 
+/// A receiver that counted before the flow began, or begins anew ([`echo::REFUSALS`]), is believed when nothing was
+/// accepted for so long: as long as another's echoes come, it cannot take its place.
+pub const ANEW_NS: u64 = 250_000_000;
+
 /// TCP waits for so long at least before it sends again what nobody acknowledged (Linux).
 pub const TIMEOUT_NS: u64 = 200_000_000;
 
@@ -187,10 +191,29 @@ impl Flow {
         &mut self,
         echo: &echo::Echo,
         departed: u32,
+        now_ns: u64,
     ) -> Result<echo::News, echo::Refusal> {
         let sent = self.sent_packets as u32;
         if self.flags & PLAIN == 0 {
+            let heard_ns = if self.last_echo_ns == 0 {
+                self.created_ns
+            } else {
+                self.last_echo_ns
+            };
+            // Of who has sent nothing since, nothing is to be heard.
+            let waits = self.last_sent_ns > self.last_echo_ns;
+            if !waits || now_ns.wrapping_sub(heard_ns) < ANEW_NS {
+                self.echo.refused = 0;
+                // Of more packets than were sent so far only a receiver that counted before can tell.
+                if self.echo.synced == 0 && echo.packets > sent {
+                    return Err(echo::Refusal::Impossible);
+                }
+            }
             return self.echo.accept(echo, sent, departed, self.quiet());
+        }
+        // Whoever does not see the connection's packets does not know its sequence numbers.
+        if !self.ace.has_sent(echo.packets) {
+            return Err(echo::Refusal::Impossible);
         }
         let step = echo.sequence.wrapping_sub(self.echo.sequence);
         if self.echo.synced != 0 && (step == 0 || step > i16::MAX as u16) {

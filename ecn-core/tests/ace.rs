@@ -416,15 +416,45 @@ fn echoes_of_tcp() {
     r.say(true, 0, false, 3);
     let echo = r.echo(6, 1, 2);
     assert_eq!((echo.ce, r.ace.unsaid), (10, 0));
-    let news = f.hear_echo(&echo, 10).unwrap();
+    // Who sends one without seeing the connection does not know where it is.
+    for elsewhere in [14_481, 1 << 20, 1 << 31, u32::MAX - (1 << 18)] {
+        let forged = echo::Echo {
+            packets: elsewhere,
+            ..echo
+        };
+        let heard = f.hear_echo(&forged, 10, 4);
+        assert_eq!(heard, Err(echo::Refusal::Impossible), "{elsewhere}");
+    }
+    let echo = echo::Echo { packets: 0, ..echo };
+    let news = f.hear_echo(&echo, 10, 4).unwrap();
     assert_eq!((news.packets, news.ce), (10, 10));
-    assert_eq!(f.hear_echo(&echo, 10), Err(echo::Refusal::Duplicate));
+    assert_eq!(f.hear_echo(&echo, 10, 5), Err(echo::Refusal::Duplicate));
+}
+
+/// Only what answers the SYN that left says what a connection is.
+#[test]
+fn the_answer_to_a_syn() {
+    let mut r = echo::Receiver::new();
+    assert!(!r.is_answer(0), "none left");
+    r.ask(u32::MAX, 1);
+    for (ack, answers) in [
+        (u32::MAX, true),
+        (1400, true),
+        (u32::MAX - 1, false),
+        (2000, false),
+    ] {
+        assert_eq!(r.is_answer(ack), answers, "{ack}");
+    }
+    r.begin(false, 7, 2);
+    assert!(!r.is_answer(u32::MAX), "a second one");
+    r.ask(9, 3);
+    assert_eq!(r.flags, echo::ASKED, "another connection");
 }
 
 /// What a program does not lock for, it need not.
 #[test]
 fn settled_connections_stay_as_they_are() {
-    for flags in 0..16 {
+    for flags in 0..32 {
         for unsaid in 0..2 {
             let mut r = echo::Receiver {
                 flags,

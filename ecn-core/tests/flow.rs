@@ -5,7 +5,7 @@
 use std::mem::{offset_of, size_of};
 
 use ecn_core::abi::{Siblings, in_force};
-use ecn_core::echo::{Echo, News};
+use ecn_core::echo::{self, Echo, News};
 use ecn_core::fixed::ONE;
 use ecn_core::flow::{Flow, Key, SHORT_NS, SIBLING_NS, TIMEOUT_NS, pause};
 use ecn_core::response::{Function, Policy, Ratio, Reaction, Round};
@@ -459,4 +459,38 @@ fn the_pause_follows_the_link_within_the_period() {
     assert_eq!(pause(1_000_000, 60_000), 360_000);
     assert_eq!(pause(1_000_000, 165_440), 500_000);
     assert_eq!(pause(1_000_000, u64::MAX), 500_000);
+}
+
+/// A receiver whose echoes come is not replaced by one that claims to have begun anew.
+#[test]
+fn a_receiver_begins_anew_when_the_old_one_is_silent() {
+    let echo = |sequence, packets| echo::Echo {
+        protocol: 17,
+        sequence,
+        packets,
+        ..echo::Echo::default()
+    };
+    let mut f = Flow::new();
+    f.sent_packets = 1000;
+    let mut now = 1_000_000_000;
+    f.created_ns = now;
+    // The first echo cannot be of more than was sent.
+    assert!(f.hear_echo(&echo(7, 1001), 1000, now).is_err());
+    f.hear_echo(&echo(100, 1000), 1000, now).unwrap();
+    f.last_echo_ns = now;
+    for _ in 0..2 * echo::REFUSALS {
+        assert!(f.hear_echo(&echo(5, 5), 1000, now).is_err());
+    }
+    now += ecn_core::flow::ANEW_NS;
+    for _ in 0..2 * echo::REFUSALS {
+        assert!(
+            f.hear_echo(&echo(5, 5), 1000, now).is_err(),
+            "nothing was sent since"
+        );
+    }
+    f.last_sent_ns = now;
+    for _ in 1..echo::REFUSALS {
+        assert!(f.hear_echo(&echo(5, 5), 1000, now).is_err());
+    }
+    assert!(f.hear_echo(&echo(6, 6), 1000, now).is_ok());
 }

@@ -515,8 +515,11 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
     unsafe { (*raw(&p.ctx)).mark = 0 };
     let r = ECN_RECEIVER.get_ptr_mut(key)?;
     let (protocol, src_port, dst_port) = (key.protocol, key.src_port, key.dst_port);
-    let (e, marked_ns) =
+    let (mut e, marked_ns) =
         locked!(r, receiver as r => (r.echo(protocol, src_port, dst_port), r.last_ce_ns));
+    if let Some(t) = c.tcp() {
+        e.packets = t.sequence;
+    }
     let ecn = if Receiver::asks(marked_ns, tick()) {
         packet::ECT_0
     } else {
@@ -618,9 +621,7 @@ fn come_in(ctx: TcContext) -> Option<i32> {
         if t.syn {
             tcp::handshake(&p, &c.ip, t, &mut key, endpoint, true);
         }
-        if t.rst {
-            let _ = ECN_RECEIVER.remove(&key);
-        }
+        // A RST may be anybody's. What is known of a connection that one has ended goes when it is idle.
         if t.syn || t.rst {
             return None;
         }

@@ -236,13 +236,19 @@ const REFUSED_IMPOSSIBLE: u32 = Refusal::Impossible as u32;
 /// and old kernels let nothing be called under a lock (6.1 does not, 6.12 does).
 pub trait Heard {
     /// Takes it, given the packets that have been sent and have departed.
-    fn hear(self, flow: &mut Flow, sent: u32, departed: u32) -> Result<News, Refusal>;
+    fn hear(self, flow: &mut Flow, sent: u32, departed: u32, now_ns: u64) -> Result<News, Refusal>;
 }
 
 impl Heard for &Echo {
     #[inline(always)]
-    fn hear(self, flow: &mut Flow, _sent: u32, departed: u32) -> Result<News, Refusal> {
-        flow.hear_echo(self, departed)
+    fn hear(
+        self,
+        flow: &mut Flow,
+        _sent: u32,
+        departed: u32,
+        now_ns: u64,
+    ) -> Result<News, Refusal> {
+        flow.hear_echo(self, departed, now_ns)
     }
 }
 
@@ -303,7 +309,7 @@ pub fn answer<C: EbpfContext>(
     // 0: there is no such class, or not yet.
     let before = word(ECN_IN_FORCE.get(class));
     let in_force = before;
-    let refusal = locked!(f, flow as f => match heard.hear(f, sent as u32, departed) {
+    let refusal = locked!(f, flow as f => match heard.hear(f, sent as u32, departed, now) {
         Ok(news) => {
             if short {
                 f.heard_short(&news, now);

@@ -33,7 +33,13 @@ const CHECKSUM: u32 = 16;
 
 impl Heard for Ack {
     #[inline(always)]
-    fn hear(self, flow: &mut Flow, sent: u32, departed: u32) -> Result<News, Refusal> {
+    fn hear(
+        self,
+        flow: &mut Flow,
+        sent: u32,
+        departed: u32,
+        _now_ns: u64,
+    ) -> Result<News, Refusal> {
         Ok(flow.ace.take(self, sent, departed))
     }
 }
@@ -84,30 +90,50 @@ fn rewrite(ctx: &TcContext, at: u32, change: impl FnOnce([u8; 2]) -> [u8; 2]) {
     }
 }
 
-/// A SYN or SYN-ACK. A SYN that asks for ECN can be kept from it; a SYN-ACK says how it was answered.
-/// `arriving`: at ingress.
+/// A SYN or SYN-ACK. A SYN that asks for ECN can be kept from it; a SYN-ACK says how it was answered: one that this
+/// machine sends, or that answers a SYN that it sent. `arriving`: at ingress.
 #[inline(always)]
 pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoint, arriving: bool) {
     if !t.ack {
         if t.ecn && endpoint.flags & abi::CONTROL_TCP != 0 {
             write(&p.ctx, ip.upper(), 0);
         }
+        if arriving {
+            return;
+        }
+    }
+    let (negotiated, now) = (t.ecn, now());
+    // What the connection is stands with the flow that is received here.
+    if arriving {
+        let (next, ack) = (t.sequence.wrapping_add(1), t.ack_number);
+        let Some(r) = ECN_RECEIVER.get_ptr_mut(&*key) else {
+            return;
+        };
+        let answers = locked!(r, receiver as r => {
+            let answers = r.is_answer(ack);
+            if answers {
+                r.begin(negotiated, next, now);
+            }
+            answers
+        });
+        if answers {
+            stir(key);
+        }
         return;
     }
-    // What the connection is stands with the flow that is received here.
-    let next = if arriving {
-        t.sequence.wrapping_add(1)
-    } else {
-        reverse(key);
-        t.ack_number
-    };
+    reverse(key);
     let Some(r) = receiver_entry(key) else {
         count(Count::ReceiversFull, 1);
         return;
     };
-    let (negotiated, now) = (t.ecn, now());
-    locked!(r, receiver as r => r.begin(negotiated, next, now));
-    stir(key);
+    if t.ack {
+        let next = t.ack_number;
+        locked!(r, receiver as r => r.begin(negotiated, next, now));
+        stir(key);
+    } else {
+        let next = t.sequence.wrapping_add(1);
+        locked!(r, receiver as r => r.ask(next, now));
+    }
 }
 
 /// Says what was marked, in a segment towards the source. Returns what is known of the connection, as

@@ -210,7 +210,6 @@ fn doubled_and_forged_echoes_change_nothing() {
         "an application saw an echo of ours"
     );
     let after = flow(&running);
-    let refused = after.echo.refused;
     let after = Flow {
         echo: echo::Sender {
             refused: before.echo.refused,
@@ -219,7 +218,6 @@ fn doubled_and_forged_echoes_change_nothing() {
         ..after
     };
     assert_eq!(after, before);
-    assert_eq!(refused, 5, "duplicate and impossible ones");
     // And the flow goes on.
     last_echo(&lab, &running, 100);
     assert_eq!(flow(&running).echo.refused, 0);

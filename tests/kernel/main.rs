@@ -1,6 +1,7 @@
 //! Tests on the real kernel, in namespaces of their own.
 
 mod attach;
+mod attacks;
 mod back_pressure;
 mod chaos;
 mod containers;

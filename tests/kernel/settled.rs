@@ -82,10 +82,12 @@ impl End {
         self.pass(false, packet::CE, ACK, DATA);
     }
 
-    /// The SYN-ACK of a connection that did not negotiate ECN comes in.
+    /// A SYN goes out, and the SYN-ACK of a connection that did not negotiate ECN comes in.
     fn handshake(&mut self) {
         self.received += 1_000_000;
         self.next += 1_000_000;
+        self.pass(true, packet::NOT_ECT, SYN, 0);
+        self.next += 1;
         self.pass(false, packet::NOT_ECT, SYN | ACK, 0);
         self.received += 1;
     }

@@ -265,7 +265,10 @@ impl Inner {
             datapath,
             shared,
         };
-        inner.follow();
+        {
+            let _hurry = datapath::Hurry::begin();
+            inner.follow();
+        }
         inner.first_failure()?;
         inner.shared.offer_classes(&mut inner.maps);
         inner.write_state()?;

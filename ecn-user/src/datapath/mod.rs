@@ -12,10 +12,12 @@ mod sockets;
 mod test_run;
 
 use std::{
+    collections::BTreeMap,
     ffi::OsStr,
     io,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use aya::{
@@ -31,7 +33,7 @@ use ecn_core::abi::{self, name};
 use thiserror::Error;
 
 use crate::sys::pod::{self, Raw};
-pub use attach::{Attached, AttachedBy, leftovers, remove_leftover};
+pub use attach::{Attached, AttachedBy, Hurry, leftovers, remove_leftover};
 pub use maps::{BridgeView, Maps, RateEvents, Sweeper, TraceEvents};
 pub use offsets::BTF;
 pub use sockets::cgroup;
@@ -199,7 +201,7 @@ pub struct Verified {
 /// The datapath of one agent: owns the pins and the tracing programs.
 pub struct Datapath {
     pin: PathBuf,
-    sizes: Sizes,
+    loader: Mutex<EbpfLoader<'static>>,
     offsets: abi::Offsets,
     watches_queues: bool,
     /// Holds the tracing programs' links, and the program that resets ports.
@@ -241,11 +243,15 @@ impl Datapath {
         let open = || {
             let btf = aya::Btf::from_sys_fs().map_err(|error| Error::Btf(error.to_string()))?;
             let mut watches_queues = true;
-            let mut common = match watch(&maps, sizes, &offsets, &btf, true) {
+            let mut loader = loader(&maps, sizes, &offsets, true);
+            let mut common = match watch(&mut loader, &offsets, &btf, true) {
                 // Old: then the programs are told not to lock, and count what leaves flows' classes only.
                 Err(Error::NoTracingLock) => {
                     watches_queues = false;
-                    watch(&maps, sizes, &offsets, &btf, false)?
+                    loader.override_global("TRACING_LOCKS", number(0), true);
+                    let common = watch(&mut loader, &offsets, &btf, false)?;
+                    loader.override_global("TRACING_LOCKS", number(1), true);
+                    common
                 }
                 watching => watching?,
             };
@@ -264,7 +270,7 @@ impl Datapath {
             }
             Ok(Self {
                 pin: pin.to_owned(),
-                sizes,
+                loader: Mutex::new(loader),
                 offsets,
                 watches_queues,
                 #[cfg(feature = "trace")]
@@ -305,12 +311,12 @@ impl Datapath {
     ///
     /// See [`enum@Error`].
     pub fn copy(&self, netns: u32, endpoint: u32) -> Result<Copy> {
-        let maps = pin_dir(&self.pin).join("maps");
+        let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
         #[cfg_attr(
             not(feature = "trace"),
             expect(unused_mut, reason = "the log takes a map")
         )]
-        let mut ebpf = load(&maps, self.sizes, &self.offsets, true, netns, endpoint)?;
+        let mut ebpf = load(&mut loader, netns, endpoint)?;
         Ok(Copy {
             #[cfg(feature = "trace")]
             log: start_log(&mut ebpf)?,
@@ -588,13 +594,12 @@ fn tail(common: &mut Ebpf, place: u32, program: &str) -> Result<()> {
 ///
 /// [`Error::NoTracingLock`] if they are to lock and cannot.
 fn watch(
-    maps: &Path,
-    sizes: Sizes,
+    loader: &mut EbpfLoader<'static>,
     offsets: &abi::Offsets,
     btf: &aya::Btf,
     locks: bool,
 ) -> Result<Ebpf> {
-    let mut common = load(maps, sizes, offsets, locks, 0, 0)?;
+    let mut common = load(loader, 0, 0)?;
     for (program, hook) in [
         (name::DEPART, "net_dev_start_xmit"),
         (name::DROP, "kfree_skb"),
@@ -609,23 +614,17 @@ fn watch(
     Ok(common)
 }
 
-fn load(
+/// A loader of the object file. It is kept: to make one takes the kernel's type information, 5 MB of it and 18 ms.
+fn loader(
     maps: &Path,
     sizes: Sizes,
     offsets: &abi::Offsets,
     tracing_locks: bool,
-    netns: u32,
-    endpoint: u32,
-) -> Result<Ebpf> {
-    let offsets = Raw(*offsets);
+) -> EbpfLoader<'static> {
+    static OFFSETS: OnceLock<Raw<abi::Offsets>> = OnceLock::new();
     // `tstamp_type` came with the helper that sets it.
-    let helper = BpfHelper::BPF_FUNC_skb_set_tstamp;
-    let stamp_types = is_helper_supported(ProgramType::SchedClassifier, helper).unwrap_or(false);
-    let stamp_types = u32::from(stamp_types);
-    let helper = BpfHelper::BPF_FUNC_ktime_get_coarse_ns;
-    let coarse_time = is_helper_supported(ProgramType::SchedClassifier, helper).unwrap_or(false);
-    let coarse_time = u32::from(coarse_time);
-    let tracing_locks = u32::from(tracing_locks);
+    let stamp_types = has_helper(BpfHelper::BPF_FUNC_skb_set_tstamp);
+    let coarse_time = has_helper(BpfHelper::BPF_FUNC_ktime_get_coarse_ns);
     let mut loader = EbpfLoader::new();
     loader
         .map_max_entries(name::BRIDGE, sizes.bridges.max(1))
@@ -634,15 +633,32 @@ fn load(
         .map_max_entries(name::FLOW, sizes.flows)
         .map_max_entries(name::RECEIVER, sizes.flows)
         .map_max_entries(name::SOCKET, sizes.flows)
-        .override_global("NETNS", &netns, true)
-        .override_global("ENDPOINT", &endpoint, true)
-        .override_global("STAMP_TYPES", &stamp_types, true)
-        .override_global("COARSE_TIME", &coarse_time, true)
-        .override_global("TRACING_LOCKS", &tracing_locks, true)
-        .override_global("OFFSETS", &offsets, true);
+        .override_global("STAMP_TYPES", number(stamp_types.into()), true)
+        .override_global("COARSE_TIME", number(coarse_time.into()), true)
+        .override_global("TRACING_LOCKS", number(tracing_locks.into()), true)
+        // The same in all of a kernel's life.
+        .override_global("OFFSETS", OFFSETS.get_or_init(|| Raw(*offsets)), true);
     for shared in name::SHARED {
         loader.map_pin_path(shared, maps.join(shared));
     }
+    loader
+}
+
+fn has_helper(helper: BpfHelper) -> bool {
+    is_helper_supported(ProgramType::SchedClassifier, helper).unwrap_or(false)
+}
+
+/// A number that lives as long as a loader may: each is made once.
+fn number(n: u32) -> &'static u32 {
+    static NUMBERS: Mutex<BTreeMap<u32, &'static u32>> = Mutex::new(BTreeMap::new());
+    let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+    numbers.entry(n).or_insert_with(|| Box::leak(Box::new(n)))
+}
+
+fn load(loader: &mut EbpfLoader<'static>, netns: u32, endpoint: u32) -> Result<Ebpf> {
+    loader
+        .override_global("NETNS", number(netns), true)
+        .override_global("ENDPOINT", number(endpoint), true);
     Ok(loader.load(OBJECT)?)
 }
 

@@ -1,0 +1,165 @@
+//! Who is not on a connection's way, and knows its addresses and ports, changes nothing about its control.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use ecn_core::{
+    abi::Count,
+    echo::{self, Echo},
+    flow::{self, Flow},
+    packet::{self, protocol},
+};
+use ecn_tests::{
+    eventually,
+    frames::Ip,
+    kernel_test,
+    lab::{Host, Lab},
+    running::{self, Running},
+    s,
+    traffic::udp,
+    wire::Wire,
+};
+use ecn_user::{agent::Options, config::Marking};
+use etherparse::TcpHeader;
+
+use super::tcp::{PORT, connect, send};
+
+const LINK: u64 = 12_500_000;
+/// How many packets of each kind a stranger sends, at most 10,000 a second.
+const FORGED: u32 = 10_000;
+
+/// Hosts 0 and 1 are endpoints, host 2 is the stranger. Nothing is marked.
+fn start(lab: &Lab) -> Running {
+    let config = running::config(lab, Marking::None);
+    let config = running::with_endpoints(config, lab, &[0, 1], LINK);
+    Running::start(config, Options::default())
+}
+
+fn only_flow(running: &Running, protocol: u8) -> Flow {
+    let is = |key: &flow::Key| key.endpoint == 1 && key.protocol == protocol;
+    running.flow(is).1
+}
+
+/// What the stranger sends in the name of `from`, by its IP address: frames in its name would come back to the
+/// stranger, who is then on the way.
+fn in_the_name_of(from: &Host, to: &Host, stranger: &Host) -> Ip {
+    Ip::between(stranger, to, false)
+        .addresses(from.v4, to.v4)
+        .ecn(packet::NOT_ECT)
+}
+
+fn forged(from: &Host, to: &Host, stranger: &Host, tcp: &TcpHeader) -> Vec<u8> {
+    let mut tcp = tcp.clone();
+    let sum = tcp.calc_checksum_ipv4_raw(from.v4.octets(), to.v4.octets(), &[]);
+    tcp.checksum = sum.expect("a short segment");
+    in_the_name_of(from, to, stranger).with(protocol::TCP, &tcp.to_bytes())
+}
+
+/// A number that nobody guesses, and that is the same in each run.
+fn scattered(n: u32) -> u32 {
+    n.wrapping_mul(0x9e37_79b9) ^ 0x5bd1_e995
+}
+
+/// Sends what `frame` makes of each number.
+fn flood(stranger: &Wire, frame: impl Fn(u32) -> Vec<u8>) {
+    let begun = Instant::now();
+    for n in 0..FORGED {
+        stranger.send(&frame(n));
+        let due = Duration::from_micros(100) * n;
+        if n % 10 == 0 {
+            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        }
+    }
+}
+
+#[test]
+fn a_forged_handshake_or_reset_leaves_a_connection_controlled() {
+    kernel_test!();
+    let lab = Lab::new(3);
+    let running = start(&lab);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sending, receiving) = connect(from, to, false, None);
+    let port = sending.local_addr().expect("its address").port();
+    let (sending, receiving) = send(sending, receiving, 1 << 20);
+    assert_eq!(only_flow(&running, protocol::TCP).flags, flow::PLAIN);
+    let known = || running.receiver(|key| key.endpoint == 2 && key.protocol == protocol::TCP);
+    assert_eq!(
+        known().flags & (echo::PLAIN | echo::NEGOTIATED),
+        echo::PLAIN
+    );
+
+    let stranger = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
+    flood(&stranger, |n| {
+        let mut syn_ack = TcpHeader::new(PORT, port, scattered(n), 65_535);
+        (syn_ack.syn, syn_ack.ack, syn_ack.ece) = (true, true, true);
+        syn_ack.acknowledgment_number = scattered(!n);
+        forged(to, from, &lab.hosts[2], &syn_ack)
+    });
+    flood(&stranger, |n| {
+        let mut reset = TcpHeader::new(port, PORT, scattered(n), 0);
+        reset.rst = true;
+        forged(from, to, &lab.hosts[2], &reset)
+    });
+    let received = known().packets;
+    let (_sending, _receiving) = send(sending, receiving, 1 << 20);
+    assert_eq!(only_flow(&running, protocol::TCP).flags, flow::PLAIN);
+    let after = known();
+    assert_eq!(after.flags & (echo::PLAIN | echo::NEGOTIATED), echo::PLAIN);
+    assert!(after.packets > received, "{after:?}");
+}
+
+#[test]
+fn forged_echoes_slow_no_flow() {
+    kernel_test!();
+    let lab = Lab::new(3);
+    let running = start(&lab);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sending, receiving) = connect(from, to, false, None);
+    let port = sending.local_addr().expect("its address").port();
+    let _receiving = udp(to, false, 7002);
+    let datagrams = udp(from, false, 7001);
+    let at = SocketAddr::new(to.v4.into(), 7002);
+    let stranger = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
+    // The connection stays: its flow is forgotten with it.
+    let _ends = std::thread::scope(|scope| {
+        // Both flows send all the while: TCP 8 MiB, UDP 1,000 datagrams a second.
+        let tcp = scope.spawn(move || send(sending, receiving, 8 << 20));
+        scope.spawn(|| {
+            for _ in 0..2 * FORGED / 10 {
+                datagrams.send_to(&[7; 200], at).expect("send");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let echoes = in_the_name_of(to, from, &lab.hosts[2]);
+        for (protocol, src_port, dst_port) in
+            [(protocol::UDP, 7001, 7002), (protocol::TCP, port, PORT)]
+        {
+            flood(&stranger, |n| {
+                echoes.echo(&Echo {
+                    protocol,
+                    src_port,
+                    dst_port,
+                    packets: scattered(n),
+                    ce: n * 8,
+                    sequence: n as u16,
+                    room: echo::Room::Unknown,
+                })
+            });
+        }
+        tcp.join().expect("the transfer")
+    });
+    let told = eventually(s(2), || {
+        only_flow(&running, protocol::UDP).acked_packets == u64::from(2 * FORGED / 10)
+    });
+    let (udp, tcp) = (
+        only_flow(&running, protocol::UDP),
+        only_flow(&running, protocol::TCP),
+    );
+    assert!(told, "{udp:?} {}", running.counts());
+    assert_eq!((udp.decreases, udp.marked_packets), (0, 0), "{udp:?}");
+    assert_eq!((tcp.decreases, tcp.marked_packets), (0, 0), "{tcp:?}");
+    let refused = running.count(Count::EchoDuplicate) + running.count(Count::EchoImpossible);
+    assert!(refused >= u64::from(FORGED), "{}", running.counts());
+}
