@@ -464,11 +464,11 @@ fn the_pause_follows_the_link_within_the_period() {
 /// A receiver whose echoes come is not replaced by one that claims to have begun anew.
 #[test]
 fn a_receiver_begins_anew_when_the_old_one_is_silent() {
-    let echo = |sequence, packets| echo::Echo {
+    let echo = |sequence, packets| Echo {
         protocol: 17,
         sequence,
         packets,
-        ..echo::Echo::default()
+        ..Echo::default()
     };
     let mut f = Flow::new();
     f.sent_packets = 1000;
