@@ -132,10 +132,15 @@ impl Shared {
         self.alive_ns.store(now_ns(), Ordering::Relaxed);
     }
 
+    /// Time since the rest of the agent did something.
+    pub(super) fn loop_age(&self) -> Duration {
+        let alive_ns = self.alive_ns.load(Ordering::Relaxed);
+        Duration::from_nanos(now_ns().saturating_sub(alive_ns))
+    }
+
     /// Whether the rest of the agent has done nothing for too long.
-    fn is_stuck(&self) -> bool {
-        let since = now_ns().saturating_sub(self.alive_ns.load(Ordering::Relaxed));
-        since > STUCK.as_nanos() as u64
+    pub(super) fn is_stuck(&self) -> bool {
+        self.loop_age() > STUCK
     }
 
     fn period(&self) -> Duration {

@@ -382,11 +382,12 @@ impl Inner {
     pub(super) fn reload(&mut self, new: Config) -> Result<()> {
         let fixed = |config: &Config| {
             let agent = &config.agent;
-            (config.flow.max, agent.pin.clone(), agent.cgroup.clone())
+            let paths = (agent.pin.clone(), agent.cgroup.clone());
+            (config.flow.max, paths, config.metrics.listen)
         };
         if fixed(&self.config) != fixed(&new) {
             return Err(Error::Configuration(
-                "`max` of [flow], `pin` and `cgroup` of [agent] cannot change while the agent runs: \
+                "`max` of [flow], `pin` and `cgroup` of [agent], and `listen` of [metrics] cannot change while the agent runs: \
                  restart it for those"
                     .to_owned(),
             ));

@@ -83,6 +83,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::FlowsAtFloor,
+        Self::NoEcho,
+        Self::FlowTableFull,
+        Self::ReceiverTableFull,
+        Self::ClassesFull,
+        Self::LinkRate,
+        Self::UnansweredMarks,
+    ];
+
     /// The word in JSON and logs.
     pub const fn name(self) -> &'static str {
         match self {

@@ -9,6 +9,7 @@ mod endpoints;
 pub mod enforce;
 mod follow;
 pub mod health;
+mod metrics;
 pub mod root;
 pub mod state;
 mod target;
@@ -17,6 +18,7 @@ mod watch;
 use std::{
     collections::{BTreeMap, HashMap},
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
@@ -66,6 +68,14 @@ pub enum Error {
     /// Namespaces and netlink.
     #[error(transparent)]
     Net(#[from] net::Error),
+    /// The address of `[metrics]`.
+    #[error("cannot listen on {address} for metrics: {error}; set another `listen` in [metrics]")]
+    Listen {
+        /// Address and port.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
     /// A thread or a descriptor.
     #[error("cannot {what}: {error}")]
     Io {
@@ -338,6 +348,7 @@ impl Agent {
     ///
     /// See [`Error`]; then nothing is left behind.
     pub fn start(config: Config, options: Options, _lock: &Lock) -> Result<Self> {
+        let listener = config.metrics.listen.map(metrics::listen).transpose()?;
         let mut flags = 0;
         if options.trace_latency {
             flags |= abi::TRACE_LATENCY;
@@ -361,11 +372,14 @@ impl Agent {
 
         let inner = Arc::new(Mutex::new(inner));
         let sweep = every(SWEEP_PERIOD, Arc::clone(&inner), Inner::every_second);
-        let tasks = vec![
+        let mut tasks = vec![
             tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)),
             tokio::spawn(sweep),
             tokio::spawn(watch_names(Arc::clone(&inner))),
         ];
+        if let Some(listener) = listener {
+            tasks.push(tokio::spawn(metrics::serve(listener, &inner)?));
+        }
         Ok(Self {
             inner,
             shared,

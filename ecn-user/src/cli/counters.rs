@@ -24,6 +24,11 @@ impl Counters {
             .map(Self)
     }
 
+    /// All of them: key and count.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.iter().map(|(what, n)| (key(*what), *n))
+    }
+
     /// Those that are not zero: key, count, and what it means.
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
         let counted = self.0.iter().filter(|(_, n)| *n > 0);

@@ -1,9 +1,10 @@
 //! The log, on the standard error.
 
 use std::io::{self, IsTerminal as _, Write};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tracing_appender::non_blocking::{self, WorkerGuard};
+use tracing_appender::non_blocking::{self, ErrorCounter, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -11,6 +12,16 @@ use super::exit::Failure;
 
 /// Lines that could not be written and that nobody was told of.
 static LOST: AtomicU64 = AtomicU64::new(0);
+/// Lines that could not be written since the start.
+static LOST_EVER: AtomicU64 = AtomicU64::new(0);
+/// Lines that came faster than they could be written.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Lines of this process's log that were lost since its start.
+pub fn lost() -> u64 {
+    let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines);
+    LOST_EVER.load(Ordering::Relaxed) + dropped as u64
+}
 
 /// The standard error. A line that it does not take, because nobody reads it or the disk is full, is lost and counted:
 /// no reason to stop. The next one that it takes is followed by how many were lost.
@@ -21,6 +32,7 @@ impl Write for Stderr {
         let mut out = io::stderr().lock();
         if out.write_all(line).is_err() {
             LOST.fetch_add(1, Ordering::Relaxed);
+            LOST_EVER.fetch_add(1, Ordering::Relaxed);
         } else if LOST.load(Ordering::Relaxed) != 0 {
             let lost = LOST.swap(0, Ordering::Relaxed);
             if writeln!(out, "ecn: {lost} lines of this log were lost").is_err() {
@@ -56,6 +68,7 @@ pub fn start_for_long(verbose: u8) -> anyhow::Result<Option<WorkerGuard>> {
         .lossy(true)
         .thread_name("ecn-log")
         .finish(Stderr);
+    let _ = DROPPED.set(writer.error_counter());
     start_with(verbose.saturating_add(1), writer)?;
     Ok(Some(guard))
 }

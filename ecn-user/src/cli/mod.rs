@@ -5,12 +5,12 @@
 //! lacks something.
 
 mod clean;
-mod counters;
+pub mod counters;
 mod doctor;
 mod exit;
 mod flow;
 pub mod key;
-mod log;
+pub mod log;
 mod port;
 mod reload;
 mod rig;

@@ -11,7 +11,7 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::agent::enforce::now_ns;
 use crate::agent::health::{Subject, Warning};
-use crate::agent::state::{BridgeState, EndpointState, State};
+use crate::agent::state::{BridgeState, EndpointState, PortState, State};
 use crate::config::{Agent, Enforcement, Function, Marking};
 use crate::datapath::{self, Maps, pin_dir};
 
@@ -71,36 +71,42 @@ impl View {
     ///
     /// A map cannot be read, or there are no names for its numbers.
     pub fn ports(&self) -> anyhow::Result<Vec<PortRow>> {
-        let mut rows = Vec::new();
+        let row = |(bridge, port, p): (&BridgeState, &PortState, marking::Port)| PortRow {
+            bridge: bridge.name.clone(),
+            port: port.name.clone(),
+            ifindex: port.ifindex,
+            marking: marking_of(&self.maps, bridge),
+            waiting_packets: p.cnt1.into(),
+            to_mark_packets: p.cnt2.into(),
+            occupancy_packets: p.occupancy.into(),
+            marked_packets: p.marked,
+            unmarkable_packets: p.unmarkable,
+            input_triggers: p.input_triggers,
+            output_triggers: p.output_triggers,
+            dropped_packets: p.dropped,
+            dropped_unmarkable_packets: p.dropped_unmarkable,
+            attached: port.attached,
+            warnings: self.warnings_at(bridge, &port.name),
+        };
+        Ok(self.port_counters()?.into_iter().map(row).collect())
+    }
+
+    /// The counters of all ports, without the host itself.
+    ///
+    /// # Errors
+    ///
+    /// A map cannot be read.
+    pub fn port_counters(
+        &self,
+    ) -> datapath::Result<Vec<(&BridgeState, &PortState, marking::Port)>> {
+        let mut ports = Vec::new();
         for bridge in &self.state.bridges {
             let counters = self.maps.bridge_at(bridge.number, now_ns())?;
-            let marking = marking_of(&self.maps, bridge);
-            for port in bridge
-                .ports
-                .iter()
-                .filter(|port| port.slot != u32::from(marking::HOST))
-            {
-                let p = counters.port(port.slot);
-                rows.push(PortRow {
-                    bridge: bridge.name.clone(),
-                    port: port.name.clone(),
-                    ifindex: port.ifindex,
-                    marking,
-                    waiting_packets: p.cnt1.into(),
-                    to_mark_packets: p.cnt2.into(),
-                    occupancy_packets: p.occupancy.into(),
-                    marked_packets: p.marked,
-                    unmarkable_packets: p.unmarkable,
-                    input_triggers: p.input_triggers,
-                    output_triggers: p.output_triggers,
-                    dropped_packets: p.dropped,
-                    dropped_unmarkable_packets: p.dropped_unmarkable,
-                    attached: port.attached,
-                    warnings: self.warnings_at(bridge, &port.name),
-                });
-            }
+            let without_host = |port: &&PortState| port.slot != u32::from(marking::HOST);
+            let of_bridge = bridge.ports.iter().filter(without_host);
+            ports.extend(of_bridge.map(|port| (bridge, port, counters.port(port.slot))));
         }
-        Ok(rows)
+        Ok(ports)
     }
 
     /// What does not work at present. Nothing is known of it when the agent is gone.
@@ -123,7 +129,16 @@ impl View {
     ///
     /// A map cannot be read.
     pub fn flows(&self) -> anyhow::Result<Vec<(flow::Key, FlowRow)>> {
-        let pins: HashMap<_, _> = self.maps.pins()?.into_iter().collect();
+        let pins = self.maps.pins()?.into_iter().collect();
+        Ok(self.flow_rows(self.maps.flows()?, &pins))
+    }
+
+    /// Rows of some flows; `pins`: the rates set by hand.
+    pub fn flow_rows(
+        &self,
+        flows: Vec<(flow::Key, flow::Flow)>,
+        pins: &HashMap<flow::Key, u64>,
+    ) -> Vec<(flow::Key, FlowRow)> {
         let mut responses = HashMap::new();
         let now_ns = now_ns();
         let row = |(key, flow): (flow::Key, flow::Flow)| {
@@ -146,7 +161,7 @@ impl View {
             );
             (key, row)
         };
-        Ok(self.maps.flows()?.into_iter().map(row).collect())
+        flows.into_iter().map(row).collect()
     }
 
     /// The endpoint of this number.
@@ -230,6 +245,14 @@ fn response_of(maps: &Maps, number: u16, endpoint: Option<&EndpointState>) -> Fu
         .unwrap_or(Function::None)
 }
 
+/// The rate that a flow may send at, bytes per second.
+pub fn allowed_rate(flow: &flow::Flow, pinned: Option<u64>, link_bytes_per_s: u64) -> u64 {
+    pinned.unwrap_or(match flow.rate_bytes_per_s {
+        0 => link_bytes_per_s,
+        rate => rate,
+    })
+}
+
 fn flow_row(
     key: &flow::Key,
     flow: &flow::Flow,
@@ -258,10 +281,7 @@ fn flow_row(
         device: endpoint.map_or_else(String::new, |endpoint| endpoint.device.clone()),
         netns: endpoint.map_or_else(String::new, |endpoint| endpoint.netns.clone()),
         response,
-        rate_bytes_per_s: pinned.unwrap_or(match flow.rate_bytes_per_s {
-            0 => link_bytes_per_s,
-            rate => rate,
-        }),
+        rate_bytes_per_s: allowed_rate(flow, pinned, link_bytes_per_s),
         ipd_packet_times: match pinned.filter(|rate| *rate > 0) {
             Some(rate) => link_bytes_per_s as f64 / rate as f64,
             None => flow.response.ipd as f64 / ecn_core::fixed::ONE as f64,

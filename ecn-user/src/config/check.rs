@@ -5,7 +5,7 @@ use std::{collections::HashSet, fmt, ops::RangeInclusive};
 use ecn_core::{abi::ENDPOINTS, vqueue::DEPTH};
 
 use super::{
-    Agent, Bridge, Config, Every, Fraction, MarkAt, Queue, Response, Round, VERSION,
+    Agent, Bridge, Config, Every, Fraction, MarkAt, Metrics, Queue, Response, Round, VERSION,
     file::{Place, SECTIONS, Section},
     fraction, is_pattern, netns_path,
 };
@@ -14,6 +14,8 @@ use crate::units::{DurationText, Rate};
 const RMIN_LOWEST: Fraction = fraction(1, 65536);
 const ONE: Fraction = fraction(1, 1);
 const LOWEST_RATE_BYTES_PER_S: u64 = 1_000;
+/// Each flow that is named makes new time series.
+const MOST_TOP_FLOWS: u32 = 1000;
 const LONGEST_PERIOD: DurationText = DurationText::from_secs(1);
 /// Limits stay in force for so long when the agent was killed.
 const LONGEST_HEARTBEAT: DurationText = DurationText::from_secs(60);
@@ -206,6 +208,29 @@ impl Config {
                     "`{}` is not an absolute path such as /sys/fs/cgroup/system.slice",
                     cgroup.display()
                 ),
+            );
+        }
+
+        let at = |key| Place {
+            section: "metrics",
+            index: 0,
+            key,
+        };
+        let Metrics { listen, top_flows } = self.metrics;
+        if listen.is_some_and(|listen| listen.port() == 0) {
+            check.fail(
+                at("listen"),
+                "port 0 would be another one at each start: allowed are 1 to 65535",
+            );
+        }
+        if listen.is_some_and(|listen| listen.ip().is_multicast()) {
+            check.fail(at("listen"), "a multicast address cannot be listened on");
+        }
+        check.range(at("top_flows"), top_flows, 0..=MOST_TOP_FLOWS);
+        if top_flows > 0 && listen.is_none() {
+            check.fail(
+                at("top_flows"),
+                "nothing is shown without `listen`, such as listen = \"127.0.0.1:9433\"",
             );
         }
         check.problems

@@ -25,7 +25,7 @@ impl Section {
     }
 }
 
-pub(super) const SECTIONS: [Section; 6] = [
+pub(super) const SECTIONS: [Section; 7] = [
     Section {
         name: "bridge",
         is_list: true,
@@ -77,10 +77,16 @@ pub(super) const SECTIONS: [Section; 6] = [
         required: &[],
         keys: &["period", "heartbeat", "pin", "cgroup"],
     },
+    Section {
+        name: "metrics",
+        is_list: false,
+        required: &[],
+        keys: &["listen", "top_flows"],
+    },
 ];
 
-pub(super) const TOP_KEYS: [&str; 7] = [
-    "version", "bridge", "endpoint", "response", "echo", "flow", "agent",
+pub(super) const TOP_KEYS: [&str; 8] = [
+    "version", "bridge", "endpoint", "response", "echo", "flow", "agent", "metrics",
 ];
 
 /// Which value of the file a problem is about.
@@ -253,6 +259,10 @@ pub(super) fn plain(message: &str) -> String {
         ("expected f64", "expected a number such as 2.0"),
         ("expected a string", "expected text in quotes"),
         ("expected path string", "expected a path in quotes"),
+        (
+            "invalid socket address syntax",
+            "expected an IP address and a port such as \"127.0.0.1:9433\" or \"[::1]:9433\"",
+        ),
         ("expected a sequence", "expected a list such as [\"veth1\"]"),
     ] {
         if message.ends_with(rust) {

@@ -10,6 +10,7 @@ mod file;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -102,6 +103,8 @@ pub struct Config {
     pub flow: Flow,
     /// The agent itself.
     pub agent: Agent,
+    /// What the agent shows over HTTP.
+    pub metrics: Metrics,
 }
 
 impl Default for Config {
@@ -114,6 +117,7 @@ impl Default for Config {
             echo: Echo::default(),
             flow: Flow::default(),
             agent: Agent::default(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -368,6 +372,17 @@ impl Default for Agent {
             cgroup: None,
         }
     }
+}
+
+/// Metrics and health over HTTP.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Address and TCP port to listen on. Default: none, and nothing is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    /// How many flows have metrics of their own, those with the highest rates first, 0 to 1000. Default: 0.
+    pub top_flows: u32,
 }
 
 /// The file of a network namespace: a bare name is one in `/run/netns`, anything else a path.

@@ -429,6 +429,11 @@ impl Maps {
             .collect())
     }
 
+    /// Most flows that are sent, and that are received.
+    pub const fn flow_max(&self) -> usize {
+        self.flow_max
+    }
+
     /// All flows that are received at endpoints here.
     ///
     /// # Errors
