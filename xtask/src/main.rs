@@ -7,6 +7,7 @@
 
 mod bench;
 mod build_ebpf;
+mod deny;
 mod harness;
 mod kernels;
 mod linker;
