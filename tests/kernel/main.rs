@@ -19,6 +19,7 @@ mod pins;
 mod rate;
 mod replay;
 mod rig;
+mod service;
 mod settled;
 mod super_packets;
 mod tcp;

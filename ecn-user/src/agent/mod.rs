@@ -21,6 +21,7 @@ use std::{
 };
 
 use ecn_core::{abi, echo, marking, response, shares};
+use sd_notify::NotifyState;
 use tokio::{signal::unix::SignalKind, task::JoinHandle};
 
 use crate::{
@@ -273,6 +274,7 @@ impl Inner {
 
     /// Ports that came and went, rates set by people.
     fn tick(&mut self) -> Result<()> {
+        tell(NotifyState::Watchdog);
         let mut changed = self.follow_bridges();
         changed |= self.follow_endpoints();
         changed |= self.watch_roots()?;
@@ -467,6 +469,13 @@ async fn every(period: Duration, inner: Arc<Mutex<Inner>>, step: fn(&mut Inner) 
     }
 }
 
+/// Tells systemd, where it has started this as a service of `Type=notify`.
+fn tell(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!("cannot reach the service manager: {error}");
+    }
+}
+
 /// `ecn run`: the agent in the foreground, until SIGINT or SIGTERM. SIGHUP: `reload` gives the
 /// configuration anew.
 ///
@@ -528,6 +537,7 @@ pub async fn run(
         );
     }
     tracing::info!("running");
+    tell(NotifyState::Ready);
     let [interrupt, terminate, hangup] = signals.as_mut_slice() else {
         return Ok(());
     };
@@ -550,6 +560,7 @@ pub async fn run(
             Err(error) => tracing::error!("SIGHUP: nothing changed: {error}"),
         }
     }
+    tell(NotifyState::Stopping);
     tokio::task::spawn_blocking(move || drop(agent))
         .await
         .map_err(|error| Error::Io {
