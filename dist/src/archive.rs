@@ -71,3 +71,29 @@ pub fn sha256(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_come_first_and_once_and_the_same_gives_the_same() {
+        let make = || {
+            let mut archive = Archive::new(1);
+            archive.file("/a/b/c", 0o644, b"text").expect("a file");
+            archive.file("/a/b/d", 0o755, b"").expect("a file");
+            archive.tar().expect("an archive")
+        };
+        let bytes = make();
+        let mut archive = tar::Archive::new(bytes.as_slice());
+        let entries = archive.entries().expect("entries");
+        let paths: Vec<_> = entries
+            .map(|entry| {
+                let entry = entry.expect("an entry");
+                entry.path().expect("a path").display().to_string()
+            })
+            .collect();
+        assert_eq!(paths, ["a/", "a/b/", "a/b/c", "a/b/d"]);
+        assert_eq!(gzip(&bytes).expect("gzip"), gzip(&make()).expect("gzip"));
+    }
+}

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 use clap_mangen::Man;
-use ecn_user::cli::Cli;
+use ecn_user::{cli::Cli, config::EXAMPLE};
 
 use crate::about;
 use crate::archive::gzip;
@@ -41,7 +41,7 @@ impl Payload {
         payload.add("/usr/bin/ecn", 0o755, command);
         let unit = include_bytes!("../ecn.service");
         payload.add("/usr/lib/systemd/system/ecn.service", 0o644, unit);
-        let example = include_bytes!("../../ecn-user/ecn.example.toml");
+        let example = EXAMPLE.as_bytes();
         payload.add("/etc/ecn/ecn.toml.example", 0o644, example);
         payload.documents(bom);
         payload.completions(style);
@@ -103,5 +103,32 @@ impl Payload {
         let path = format!("/usr/share/man/man1/{}.gz", page.get_filename());
         self.add(path, 0o644, &gzip(&text)?);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_verb_has_its_page_and_each_file_its_own_path() {
+        for style in [Style::Deb, Style::Rpm] {
+            let files = Payload::new(b"", b"{}", style).expect("files").files;
+            let paths: BTreeSet<_> = files.iter().map(|file| file.path.as_str()).collect();
+            assert_eq!(paths.len(), files.len());
+            for page in ["ecn", "ecn-run", "ecn-flow-set", "ecn-sim-run"] {
+                let path = format!("/usr/share/man/man1/{page}.1.gz");
+                assert!(paths.contains(path.as_str()), "{path}");
+            }
+            let hidden = paths.iter().find(|path| path.contains("traffic"));
+            assert_eq!(hidden, None);
+            assert!(
+                files
+                    .iter()
+                    .all(|file| !file.content.is_empty() || file.path == "/usr/bin/ecn")
+            );
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! `cargo xtask dist`: what people install, in `target/dist`.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use crate::machine::{Lacks, Permission, cargo, root};
-use crate::{build_ebpf, setup, step, toolchain};
+use crate::machine::{Lacks, Permission, cargo, is_root, root};
+use crate::{build_ebpf, kernels, setup, step, toolchain};
 
 /// What `dist` is told.
 #[derive(clap::Args)]
@@ -14,7 +15,18 @@ pub struct Args {
     /// Architectures
     #[arg(long, value_delimiter = ',', default_values = ARCHS, value_parser = ARCHS)]
     arch: Vec<String>,
+    /// Then try them, as root: the package in bare Debians under systemd, the commands in an empty root
+    #[arg(long)]
+    check: bool,
 }
+
+/// Debians that the package is tried in.
+const SUITES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
+/// What trying takes, and the Debian package of each.
+const TOOLS: [(&str, &str); 2] = [
+    ("debootstrap", "debootstrap"),
+    ("qemu-aarch64-static", "qemu-user-static"),
+];
 
 const ARCHS: [&str; 2] = ["x86_64", "aarch64"];
 
@@ -39,7 +51,55 @@ pub fn dist(args: &Args, permission: Permission) -> Result<ExitCode> {
     step::say(&format!("packages: {}", step::shown(&dist)));
     // Its table is what was asked for: it goes to stdout.
     let status = dist.status().context("could not start cargo")?;
-    Ok(ExitCode::from(u8::from(!status.success())))
+    if !status.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    if args.check {
+        check(&args.arch, permission)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tries what was made, where it is for this machine; emulates the rest.
+fn check(archs: &[String], permission: Permission) -> Result<()> {
+    if !is_root() {
+        return Err(Lacks("systemd and empty roots are only for root".into()).into());
+    }
+    setup::ensure("trying packages takes", &TOOLS, permission)?;
+    let scripts = root().join("dist/check");
+    for arch in archs {
+        let mut empty = Command::new(scripts.join("empty"));
+        empty.arg(built(arch));
+        if arch != std::env::consts::ARCH {
+            empty.arg(format!("qemu-{arch}-static"));
+        }
+        step::run("an empty root", &mut empty)?;
+    }
+    for suite in SUITES {
+        let mut boot = Command::new(scripts.join("boot"));
+        boot.arg(debian(suite)?).arg(root().join("target/dist"));
+        step::run(&format!("the package in {suite}"), &mut boot)?;
+    }
+    Ok(())
+}
+
+/// A bare Debian with systemd, kept in `target/debian`.
+fn debian(suite: &str) -> Result<PathBuf> {
+    let folder = root().join("target/debian").join(suite);
+    let ready = folder.join("ready");
+    if !ready.exists() {
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        let mut debootstrap = Command::new("debootstrap");
+        debootstrap
+            .args(["--variant=minbase", "--include=dbus,iproute2,systemd-sysv"])
+            .arg(suite)
+            .arg(&folder)
+            .arg(format!("{}/debian", kernels::mirror()));
+        step::logged("a bare Debian", suite, &mut debootstrap)?;
+        fs::write(&ready, "").with_context(|| format!("writing {}", ready.display()))?;
+    }
+    Ok(folder)
 }
 
 /// Builds the command for an architecture, with nothing from outside: it starts on any kernel, in any root.
@@ -61,13 +121,18 @@ fn command(arch: &str, permission: Permission) -> Result<PathBuf> {
         build.env(format!("CARGO_TARGET_{name}_LINKER"), "rust-lld");
     }
     step::run("the static command", &mut build)?;
-    Ok(root().join("target").join(target).join("release/ecn"))
+    Ok(built(arch))
+}
+
+fn built(arch: &str) -> PathBuf {
+    root().join(format!("target/{arch}-unknown-linux-musl/release/ecn"))
 }
 
 fn without_paths() -> String {
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
-    let named = [(Some(root()), "/ecn"), (cargo, "/cargo")];
+    let rust = toolchain::own().map(|toolchain| toolchain.sysroot.join("lib/rustlib/src/rust"));
+    let named = [(Some(root()), "/ecn"), (cargo, "/cargo"), (rust, "/rustc")];
     let flags = named
         .into_iter()
         .filter_map(|(path, name)| Some(format!("--remap-path-prefix={}={name}", path?.display())));

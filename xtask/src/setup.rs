@@ -115,7 +115,8 @@ pub fn emulator(permission: Permission) -> Result<()> {
     ensure("other kernels need", &kernels::TOOLS, permission)
 }
 
-fn ensure(why: &str, tools: &[(&str, &'static str)], permission: Permission) -> Result<()> {
+/// The packages of tools: found, or installed.
+pub fn ensure(why: &str, tools: &[(&str, &'static str)], permission: Permission) -> Result<()> {
     let packages = packages_missing(tools);
     if packages.is_empty() {
         return Ok(());

@@ -472,7 +472,7 @@ async fn every(period: Duration, inner: Arc<Mutex<Inner>>, step: fn(&mut Inner) 
 /// Tells systemd, where it has started this as a service of `Type=notify`.
 fn tell(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!("cannot reach the service manager: {error}");
+        tracing::debug!("cannot reach the service manager: {error}");
     }
 }
 
