@@ -103,6 +103,11 @@ impl Process {
         objects
     }
 
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.0.id() as i32), signal).expect("signal");

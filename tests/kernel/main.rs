@@ -21,6 +21,7 @@ mod pins;
 mod rate;
 mod replay;
 mod rig;
+mod service;
 mod settled;
 mod super_packets;
 mod tcp;

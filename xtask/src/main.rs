@@ -7,6 +7,8 @@
 
 mod bench;
 mod build_ebpf;
+mod deny;
+mod dist;
 mod harness;
 mod kernels;
 mod linker;
@@ -43,6 +45,8 @@ enum Verb {
     Bench(bench::Args),
     /// The programs for the kernel: target/bpf/ecn.bpf.o
     BuildEbpf(build_ebpf::Args),
+    /// What people install: static commands, deb, rpm, image, checksums, in target/dist
+    Dist(dist::Args),
     /// Install what building and testing need on this machine
     Setup(setup::Args),
 }
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
         Verb::Test(args) => test::test(&args, permission),
         Verb::Bench(args) => bench::bench(args, permission),
         Verb::BuildEbpf(args) => build_ebpf::build_ebpf(args, permission),
+        Verb::Dist(args) => dist::dist(&args, permission),
         Verb::Setup(args) => setup::setup(args, permission),
     };
     match done {

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::machine::{Apt, Lacks, Permission, is_root, program};
 use crate::toolchain::Toolchain;
-use crate::{kernels, linker, step, toolchain};
+use crate::{deny, kernels, linker, step, toolchain};
 
 /// What `setup` is told.
 #[derive(clap::Args)]
@@ -38,6 +38,7 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
     ));
     tools(permission)?;
     emulator(permission)?;
+    deny::ensure()?;
     step::say("everything is here");
     Ok(ExitCode::SUCCESS)
 }
@@ -114,7 +115,8 @@ pub fn emulator(permission: Permission) -> Result<()> {
     ensure("other kernels need", &kernels::TOOLS, permission)
 }
 
-fn ensure(why: &str, tools: &[(&str, &'static str)], permission: Permission) -> Result<()> {
+/// The packages of tools: found, or installed.
+pub fn ensure(why: &str, tools: &[(&str, &'static str)], permission: Permission) -> Result<()> {
     let packages = packages_missing(tools);
     if packages.is_empty() {
         return Ok(());
@@ -167,6 +169,11 @@ fn check() -> ExitCode {
             &otherwise,
         );
     }
+    line(
+        "cargo-deny",
+        deny::find().map(|path| path.display().to_string()),
+        "is compiled when it is needed",
+    );
     for (tool, package) in TOOLS.into_iter().chain(kernels::TOOLS) {
         let found = program(tool).map(|path| path.display().to_string());
         line(tool, found, &format!("package {package}"));

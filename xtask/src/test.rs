@@ -12,7 +12,7 @@ use crate::harness::Again;
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::run::KERNEL_TYPES;
 use crate::setup::Bpf;
-use crate::{build_ebpf, harness, kernels, setup, step, toolchain};
+use crate::{build_ebpf, deny, harness, kernels, setup, step, toolchain};
 
 /// What `test` is told.
 #[derive(clap::Args)]
@@ -116,7 +116,12 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
     let mut tools = None;
     thread::scope(|scope| {
         // What has to be fetched is fetched while the first checks run.
-        let setup = scope.spawn(|| (setup::bpf(permission), setup::tools(permission)));
+        let setup = scope.spawn(|| {
+            let found = (setup::bpf(permission), setup::tools(permission));
+            // Its check says what went wrong.
+            let _ = deny::ensure();
+            found
+        });
         checks.check("format", || {
             component("fmt", "rustfmt", permission)?;
             step::run("format", cargo().args(["fmt", "--check"]))?;
@@ -142,6 +147,8 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
         bpf = Some(found);
         tools = Some(ready);
     });
+    checks.check("licences", deny::check);
+    checks.check("advisories", deny::advisories);
 
     let mut built: Option<Bpf> = None;
     let mut tests_skipped = Vec::new();

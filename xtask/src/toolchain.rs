@@ -144,10 +144,19 @@ pub fn advice() -> Vec<String> {
 
 /// `rustup component add`, to the toolchain in use, where that is rustup's.
 pub fn rustup_component(component: &str) -> Option<Command> {
+    rustup_add("component", component)
+}
+
+/// `rustup target add`, likewise.
+pub fn rustup_target(target: &str) -> Option<Command> {
+    rustup_add("target", target)
+}
+
+fn rustup_add(kind: &str, name: &str) -> Option<Command> {
     let toolchain = std::env::var("RUSTUP_TOOLCHAIN").ok()?;
     program("rustup")?;
     let mut command = Command::new("rustup");
-    command.args(["component", "add", "--toolchain", &toolchain, component]);
+    command.args([kind, "add", "--toolchain", &toolchain, name]);
     Some(command)
 }
 

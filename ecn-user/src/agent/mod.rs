@@ -25,6 +25,7 @@ use std::{
 };
 
 use ecn_core::{abi, echo, marking, response, shares};
+use sd_notify::NotifyState;
 use tokio::{signal::unix::SignalKind, task::JoinHandle};
 
 use crate::{
@@ -311,6 +312,7 @@ impl Inner {
     /// Ports that came and went, rates set by people.
     fn tick(&mut self) -> Result<()> {
         self.shared.is_alive();
+        tell(NotifyState::Watchdog);
         let mut changed = self.follow();
         changed |= self.shared.roots_changed.swap(false, Ordering::Relaxed);
         if changed {
@@ -512,6 +514,13 @@ async fn watch_names(inner: Arc<Mutex<Inner>>) {
     }
 }
 
+/// Tells systemd, where it has started this as a service of `Type=notify`.
+fn tell(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!("cannot reach the service manager: {error}");
+    }
+}
+
 /// `ecn run`: the agent in the foreground, until SIGINT or SIGTERM. At SIGHUP the configuration is read from `path` again.
 ///
 /// # Errors
@@ -577,6 +586,7 @@ pub async fn run(config: Config, path: PathBuf) -> Result<()> {
         tracing::info!("waiting for {waiting}");
     }
     tracing::info!("running");
+    tell(NotifyState::Ready);
     let [interrupt, terminate, hangup] = signals.as_mut_slice() else {
         return Ok(());
     };
@@ -594,6 +604,7 @@ pub async fn run(config: Config, path: PathBuf) -> Result<()> {
             Err(error) => tracing::error!("SIGHUP: {error}"),
         }
     }
+    tell(NotifyState::Stopping);
     tokio::task::spawn_blocking(move || drop(agent))
         .await
         .map_err(|error| Error::Io {

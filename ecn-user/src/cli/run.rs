@@ -125,7 +125,7 @@ fn with_hint(error: ConfigError, args: &RunArgs) -> anyhow::Error {
         {
             Failure::usage(format!(
                 "there is no configuration at {CONFIG}: name one with --config FILE \
-                 (an example with all keys: ecn-user/ecn.example.toml)"
+                 (an example with all keys: {CONFIG}.example, in the source ecn-user/ecn.example.toml)"
             ))
             .into()
         }

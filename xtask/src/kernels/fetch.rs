@@ -260,7 +260,7 @@ impl Lists {
 }
 
 /// The mirror of Debian that this machine's own lists name.
-fn mirror() -> String {
+pub fn mirror() -> String {
     let mut targets = Command::new("apt-get");
     targets.args([
         "indextargets",

@@ -23,6 +23,8 @@ use fetch::{Gone, Kernel};
 pub use guest::TOOLS;
 use guest::{Ended, Guest};
 
+pub use fetch::mirror;
+
 /// Kernels that every `cargo xtask test` tests on: the oldest on which ports' own queues are watched, the newest, and
 /// one between.
 const EVERY_RUN: [&str; 3] = ["6.1", "6.12", "7.3"];
