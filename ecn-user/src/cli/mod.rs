@@ -11,6 +11,7 @@ mod exit;
 mod flow;
 pub mod key;
 pub mod log;
+mod monitor;
 mod port;
 mod reload;
 mod rig;
@@ -58,8 +59,10 @@ enum Command {
     /// Look at flows, and set their rates by hand
     #[command(subcommand)]
     Flow(flow::Flow),
-    /// Watch the busiest ports and flows
+    /// Watch ports and flows: rates per second, busiest first
     Top(top::TopArgs),
+    /// Print what happens as JSON lines: triggers, changes of rates, warnings, what comes and goes
+    Monitor(monitor::MonitorArgs),
     /// Say what this machine has and lacks
     Doctor(doctor::DoctorArgs),
     /// Remove what a killed agent or rig left behind
@@ -100,6 +103,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Port(port) => port::run(port),
         Command::Flow(flow) => flow::run(flow),
         Command::Top(args) => top::run(args),
+        Command::Monitor(args) => monitor::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Clean(args) => clean::run(args),
         Command::Sim(sim) => Ok(ecn_sim::cli::run(sim)?),

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 pub use ecn_sim::cli::table::{plain_table, short_count, table_text};
 pub use filter::{AddressFilter, FlowFilter, PortFilter};
 use serde::{Deserialize, Serialize};
+pub(super) use sort::natural;
 pub use sort::{sort_flows, sort_ports};
 
 use crate::agent::health::Warning;
@@ -59,6 +60,12 @@ pub struct PortRow {
     /// What does not work at this port.
     #[serde(default)]
     pub warnings: Vec<Warning>,
+    /// The network namespace of the bridge; empty for the agent's own.
+    #[serde(default)]
+    pub netns: String,
+    /// Packets that entered the output queue. 0 where there is no queue to watch.
+    #[serde(default)]
+    pub arrived_packets: u64,
 }
 
 /// A controlled flow, as in `ecn flow show -j`.
@@ -97,6 +104,9 @@ pub struct FlowRow {
     pub pinned: bool,
     /// Time since its last packet, in milliseconds.
     pub idle_ms: u64,
+    /// Bytes handed to the device, with link headers.
+    #[serde(default)]
+    pub sent_bytes: u64,
 }
 
 /// What is asked for does not exist.
@@ -104,7 +114,7 @@ pub struct FlowRow {
 #[error("{0}")]
 pub struct SelectError(String);
 
-fn or_dash(text: &str) -> &str {
+pub(super) fn or_dash(text: &str) -> &str {
     if text.is_empty() { "-" } else { text }
 }
 
@@ -203,6 +213,15 @@ impl FlowRow {
         }
         .to_string()
     }
+
+    /// The response for people. A pinned rate is set by hand: no function moves it.
+    pub(super) fn response_text(&self) -> &str {
+        match self.response {
+            _ if self.pinned => "pinned",
+            Function::None => "-",
+            response => response.name(),
+        }
+    }
 }
 
 /// An address out of a flow's key: IPv4 stands there as `::ffff:a.b.c.d`.
@@ -210,7 +229,7 @@ pub fn address(bytes: &[u8; 16]) -> IpAddr {
     std::net::Ipv6Addr::from(*bytes).to_canonical()
 }
 
-fn idle_text(ms: u64) -> String {
+pub(super) fn idle_text(ms: u64) -> String {
     match ms {
         0..=999 => format!("{ms}ms"),
         1_000..=9_999 => format!("{}.{}s", ms / 1000, ms % 1000 / 100),
@@ -229,17 +248,11 @@ pub fn flows_table(rows: &[FlowRow]) -> String {
     ];
     let mut table = plain_table(&header, &[0, 1, 2, 3, 8]);
     for row in rows {
-        // A pinned rate is set by hand: no function moves it.
-        let response = if row.pinned {
-            "pinned"
-        } else {
-            row.response.name()
-        };
         table.add_row([
             row.name(),
             or_dash(&row.device).to_owned(),
             or_dash(&row.netns).to_owned(),
-            if response == "none" { "-" } else { response }.to_owned(),
+            row.response_text().to_owned(),
             rate_text(row.rate_bytes_per_s),
             format!("{:.1}", row.ipd_packet_times),
             short_count(row.marked_packets),

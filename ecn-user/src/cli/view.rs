@@ -87,6 +87,8 @@ impl View {
             dropped_unmarkable_packets: p.dropped_unmarkable,
             attached: port.attached,
             warnings: self.warnings_at(bridge, &port.name),
+            netns: bridge.netns.clone(),
+            arrived_packets: p.arrived,
         };
         Ok(self.port_counters()?.into_iter().map(row).collect())
     }
@@ -139,17 +141,13 @@ impl View {
         flows: Vec<(flow::Key, flow::Flow)>,
         pins: &HashMap<flow::Key, u64>,
     ) -> Vec<(flow::Key, FlowRow)> {
-        let mut responses = HashMap::new();
+        let mut policies = HashMap::new();
         let now_ns = now_ns();
         let row = |(key, flow): (flow::Key, flow::Flow)| {
             let endpoint = self.endpoint(key.endpoint);
-            let response = *responses
+            let (response, link_bytes_per_s) = *policies
                 .entry(key.endpoint)
-                .or_insert_with(|| response_of(&self.maps, key.endpoint, endpoint));
-            let link_bytes_per_s = self
-                .maps
-                .endpoint(key.endpoint.into())
-                .map_or(0, |endpoint| endpoint.link_bytes_per_s);
+                .or_insert_with(|| policy_of(&self.maps, key.endpoint, endpoint));
             let row = flow_row(
                 &key,
                 &flow,
@@ -227,22 +225,20 @@ fn marking_of(maps: &Maps, bridge: &BridgeState) -> Marking {
         .unwrap_or(bridge.marking)
 }
 
-/// Likewise for the response of an endpoint.
-fn response_of(maps: &Maps, number: u16, endpoint: Option<&EndpointState>) -> Function {
-    let number = maps
-        .endpoint(number.into())
-        .map(|endpoint| endpoint.response.function);
+/// Likewise for the response of an endpoint, and the rate of its link.
+fn policy_of(maps: &Maps, number: u16, endpoint: Option<&EndpointState>) -> (Function, u64) {
+    let policy = maps.endpoint(number.into()).ok();
     let known = |number| {
         response::Function::ALL
             .into_iter()
             .find(|known| *known as u32 == number)
     };
-    number
-        .ok()
-        .and_then(known)
+    let response = policy
+        .and_then(|policy| known(policy.response.function))
         .and_then(|function| function.name().parse().ok())
         .or(endpoint.map(|endpoint| endpoint.response))
-        .unwrap_or(Function::None)
+        .unwrap_or(Function::None);
+    (response, policy.map_or(0, |policy| policy.link_bytes_per_s))
 }
 
 /// The rate that a flow may send at, bytes per second.
@@ -294,6 +290,7 @@ fn flow_row(
             .to_owned(),
         pinned: pinned.is_some(),
         idle_ms: now_ns.saturating_sub(flow.last_sent_ns) / 1_000_000,
+        sent_bytes: flow.sent_bytes,
     }
 }
 

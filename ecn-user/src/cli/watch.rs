@@ -37,6 +37,12 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Whether the standard output is a terminal on which text can be drawn over.
+pub fn can_redraw() -> bool {
+    let term = std::env::var("TERM").unwrap_or_default();
+    io::stdout().is_terminal() && !matches!(term.as_str(), "" | "dumb")
+}
+
 /// The words of the command line with `--watch 2` joined to `--watch=2`: a word that follows
 /// `--watch` and is no number belongs to the filter.
 pub fn join_seconds(
@@ -76,7 +82,7 @@ pub fn show<T: Serialize>(
             print(&draw(&found))
         };
     };
-    let redraw = !how.json && io::stdout().is_terminal();
+    let redraw = !how.json && can_redraw();
     let mut next = Instant::now();
     for round in 0_u64.. {
         let found = look()?;

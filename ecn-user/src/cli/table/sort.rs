@@ -8,7 +8,7 @@ use crate::config::suggestion;
 type Order<T> = fn(&T, &T) -> Ordering;
 
 /// Text and numbers that name something ascend, counts descend.
-pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 13] = [
+pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 15] = [
     ("bridge", |a, b| natural(&a.bridge, &b.bridge)),
     ("port", |a, b| natural(&a.port, &b.port)),
     ("ifindex", |a, b| a.ifindex.cmp(&b.ifindex)),
@@ -41,9 +41,13 @@ pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 13] = [
         b.dropped_unmarkable_packets
             .cmp(&a.dropped_unmarkable_packets)
     }),
+    ("netns", |a, b| natural(&a.netns, &b.netns)),
+    ("arrived_packets", |a, b| {
+        b.arrived_packets.cmp(&a.arrived_packets)
+    }),
 ];
 
-pub(super) const FLOW_KEYS: [(&str, Order<FlowRow>); 15] = [
+pub(super) const FLOW_KEYS: [(&str, Order<FlowRow>); 16] = [
     ("src", |a, b| a.src.cmp(&b.src)),
     ("dst", |a, b| a.dst.cmp(&b.dst)),
     ("protocol", |a, b| natural(&a.protocol, &b.protocol)),
@@ -71,10 +75,11 @@ pub(super) const FLOW_KEYS: [(&str, Order<FlowRow>); 15] = [
     }),
     ("pinned", |a, b| b.pinned.cmp(&a.pinned)),
     ("idle_ms", |a, b| a.idle_ms.cmp(&b.idle_ms)),
+    ("sent_bytes", |a, b| b.sent_bytes.cmp(&a.sent_bytes)),
 ];
 
 /// Ends of keys that say a unit; a key may be given without.
-const UNITS: [&str; 4] = ["_packets", "_bytes_per_s", "_packet_times", "_ms"];
+const UNITS: [&str; 5] = ["_packets", "_bytes", "_bytes_per_s", "_packet_times", "_ms"];
 
 fn find_key<T>(key: &str, keys: &[(&str, Order<T>)]) -> Result<Order<T>, SelectError> {
     let without_unit = |name: &str| {
@@ -95,7 +100,7 @@ fn find_key<T>(key: &str, keys: &[(&str, Order<T>)]) -> Result<Order<T>, SelectE
 }
 
 /// Compares names as people count: `a2` before `a10`.
-pub(super) fn natural(a: &str, b: &str) -> Ordering {
+pub(in crate::cli) fn natural(a: &str, b: &str) -> Ordering {
     let (mut a_rest, mut b_rest) = (a, b);
     loop {
         let ((a_text, a_number), (b_text, b_number)) = (head(&mut a_rest), head(&mut b_rest));

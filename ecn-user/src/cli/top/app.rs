@@ -1,0 +1,246 @@
+//! What `ecn top` shows at present, and what keys do to it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use ecn_core::flow;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::columns::{self, Column, FLOWS, PORTS};
+use super::rates::{FlowRates, PortRates, Top};
+
+/// Looks that a flow's history goes back.
+const HISTORY: usize = 200;
+/// Flows that have one.
+const HISTORIES: usize = 4096;
+
+/// Ports or flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Pane {
+    Ports,
+    #[default]
+    Flows,
+}
+
+/// How the rows of a pane are shown.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    /// Column by which they are sorted; `None`: the busiest first.
+    pub sort: Option<usize>,
+    pub reverse: bool,
+    /// Row on which the cursor is.
+    pub cursor: usize,
+}
+
+impl Rows {
+    /// Steps through the columns, and the order of the busiest.
+    fn next_sort(&mut self, columns: usize) {
+        self.sort = match self.sort {
+            None => Some(0),
+            Some(last) if last + 1 >= columns => None,
+            Some(column) => Some(column + 1),
+        };
+    }
+
+    fn order<'a, T>(&self, columns: &[Column<T>], rows: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
+        let mut rows: Vec<_> = rows.collect();
+        columns::sort(
+            &mut rows,
+            self.sort.and_then(|at| columns.get(at)),
+            self.reverse,
+        );
+        rows
+    }
+}
+
+/// What is to be done after a key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    Go,
+    Quit,
+}
+
+/// The state of the screen.
+#[derive(Debug, Default)]
+pub(super) struct App {
+    top: Top,
+    /// Why there is nothing to show, or why it does not move.
+    pub notice: Option<String>,
+    pub pane: Pane,
+    pub ports: Rows,
+    pub flows: Rows,
+    /// Only rows whose names contain this.
+    pub filter: String,
+    /// The filter is being typed.
+    pub typing: bool,
+    pub paused: bool,
+    /// The cursor stays with this flow when the order changes.
+    selected: Option<flow::Key>,
+    /// Measured rates, the newest last.
+    history: HashMap<flow::Key, VecDeque<Option<u64>>>,
+}
+
+impl App {
+    /// Takes a look; while paused, none.
+    pub fn take(&mut self, top: Top, notice: Option<String>) {
+        if self.paused {
+            return;
+        }
+        let present: HashSet<_> = top.flows.iter().map(|flow| flow.key).collect();
+        self.history.retain(|key, _| present.contains(key));
+        for flow in &top.flows {
+            if self.history.len() >= HISTORIES && !self.history.contains_key(&flow.key) {
+                continue;
+            }
+            let history = self.history.entry(flow.key).or_default();
+            if history.len() == HISTORY {
+                history.pop_front();
+            }
+            history.push_back(flow.sent_bytes_per_s);
+        }
+        self.top = top;
+        self.notice = notice;
+        self.follow_selected();
+    }
+
+    /// What is shown.
+    pub fn top(&self) -> &Top {
+        &self.top
+    }
+
+    /// The ports to show, in order.
+    pub fn shown_ports(&self) -> Vec<&PortRates> {
+        let ports = self
+            .top
+            .ports
+            .iter()
+            .filter(|port| port.matches(&self.filter));
+        self.ports.order(&PORTS, ports)
+    }
+
+    /// The flows to show, in order.
+    pub fn shown_flows(&self) -> Vec<&FlowRates> {
+        let flows = self
+            .top
+            .flows
+            .iter()
+            .filter(|flow| flow.matches(&self.filter));
+        self.flows.order(&FLOWS, flows)
+    }
+
+    /// The flow on which the cursor is, with its rates so far.
+    pub fn selected(&self) -> Option<(&FlowRates, &VecDeque<Option<u64>>)> {
+        let flow = self.shown_flows().get(self.flows.cursor).copied()?;
+        Some((flow, self.history.get(&flow.key)?))
+    }
+
+    /// Lines about what is wrong.
+    pub fn troubles(&self) -> Vec<String> {
+        let notice = self.notice.iter().cloned();
+        let warnings = self
+            .top
+            .warnings
+            .iter()
+            .map(|warning| format!("warning: {warning}"));
+        let waiting = self
+            .top
+            .waiting
+            .iter()
+            .map(|waiting| format!("waiting: {waiting}"));
+        notice.chain(warnings).chain(waiting).collect()
+    }
+
+    /// A key was pressed.
+    pub fn key(&mut self, key: KeyEvent) -> Then {
+        if key.kind == KeyEventKind::Release {
+            return Then::Go;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return if key.code == KeyCode::Char('c') {
+                Then::Quit
+            } else {
+                Then::Go
+            };
+        }
+        if self.typing {
+            self.type_filter(key.code);
+        } else {
+            match key.code {
+                KeyCode::Char('q') | KeyCode::Esc => return Then::Quit,
+                KeyCode::Char(' ') => self.paused = !self.paused,
+                KeyCode::Char('/') => self.typing = true,
+                KeyCode::Tab | KeyCode::BackTab => {
+                    self.pane = match self.pane {
+                        Pane::Ports => Pane::Flows,
+                        Pane::Flows => Pane::Ports,
+                    };
+                }
+                KeyCode::Char('s') => match self.pane {
+                    Pane::Ports => self.ports.next_sort(PORTS.len()),
+                    Pane::Flows => self.flows.next_sort(FLOWS.len()),
+                },
+                KeyCode::Char('r') => {
+                    let rows = self.rows();
+                    rows.reverse = !rows.reverse;
+                }
+                code => self.move_cursor(code),
+            }
+        }
+        self.follow_selected();
+        Then::Go
+    }
+
+    fn type_filter(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Char(c) => self.filter.push(c),
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                self.typing = false;
+                self.filter.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn rows(&mut self) -> &mut Rows {
+        match self.pane {
+            Pane::Ports => &mut self.ports,
+            Pane::Flows => &mut self.flows,
+        }
+    }
+
+    fn move_cursor(&mut self, code: KeyCode) {
+        const PAGE: usize = 10;
+        let rows = self.rows();
+        rows.cursor = match code {
+            KeyCode::Up | KeyCode::Char('k') => rows.cursor.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => rows.cursor.saturating_add(1),
+            KeyCode::PageUp => rows.cursor.saturating_sub(PAGE),
+            KeyCode::PageDown => rows.cursor.saturating_add(PAGE),
+            KeyCode::Home => 0,
+            KeyCode::End => usize::MAX,
+            _ => return,
+        };
+        if self.pane == Pane::Flows {
+            let flows = self.shown_flows();
+            let flow = flows.get(self.flows.cursor).or(flows.last());
+            self.selected = flow.map(|flow| flow.key);
+        }
+    }
+
+    /// Keeps the cursors on rows: that of flows on the flow that was selected, as long as it is shown.
+    fn follow_selected(&mut self) {
+        let flows = self.shown_flows();
+        let at = flows
+            .iter()
+            .position(|flow| Some(flow.key) == self.selected);
+        let last = flows.len().saturating_sub(1);
+        self.flows.cursor = at.unwrap_or(self.flows.cursor).min(last);
+        self.ports.cursor = self
+            .ports
+            .cursor
+            .min(self.shown_ports().len().saturating_sub(1));
+    }
+}

@@ -1,0 +1,159 @@
+//! Rates of ports and flows, measured between two looks at their counters.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use ecn_core::flow;
+use serde::Serialize;
+
+use crate::agent::health::Warning;
+use crate::agent::state::Waiting;
+use crate::cli::table::{FlowRow, PortRow};
+
+/// A port and its rates. `None`: not measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct PortRates {
+    #[serde(flatten)]
+    pub row: PortRow,
+    /// Packets that entered the queue. Not measured where none ever did: there may be no queue to watch.
+    pub arrived_packets_per_s: Option<u64>,
+    pub marked_packets_per_s: Option<u64>,
+    /// Dropped by the queue, and before it because they could not be marked.
+    pub dropped_packets_per_s: Option<u64>,
+    pub input_triggers_per_s: Option<u64>,
+    pub output_triggers_per_s: Option<u64>,
+}
+
+/// A flow and its rates. `None`: not measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct FlowRates {
+    #[serde(skip)]
+    pub key: flow::Key,
+    #[serde(flatten)]
+    pub row: FlowRow,
+    /// The measured rate; `rate_bytes_per_s` is the allowed one.
+    pub sent_bytes_per_s: Option<u64>,
+    pub acked_packets_per_s: Option<u64>,
+    pub marked_packets_per_s: Option<u64>,
+}
+
+/// What was measured at a look.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Top {
+    pub ports_in_all: usize,
+    pub flows_in_all: usize,
+    /// Packets that the bridges marked.
+    pub marked_packets_per_s: Option<u64>,
+    /// Packets that their queues dropped, and those dropped before them that could not be marked.
+    pub dropped_packets_per_s: Option<u64>,
+    /// Packets that receivers echoed.
+    pub acked_packets_per_s: Option<u64>,
+    /// Those that mark and drop most, then those with the longest queues.
+    pub ports: Vec<PortRates>,
+    /// Those that send most.
+    pub flows: Vec<FlowRates>,
+    /// What does not work.
+    pub warnings: Vec<Warning>,
+    /// Bridges and endpoints that are not there yet.
+    pub waiting: Vec<Waiting>,
+}
+
+/// Names a port: bridges in different namespaces may have the same name.
+type PortId = (String, String, u32);
+
+fn id(row: &PortRow) -> PortId {
+    (row.netns.clone(), row.bridge.clone(), row.ifindex)
+}
+
+/// Counters at the look before.
+#[derive(Default)]
+pub(super) struct Meter {
+    at: Option<Instant>,
+    ports: HashMap<PortId, PortRow>,
+    flows: HashMap<flow::Key, FlowRow>,
+}
+
+impl Meter {
+    /// Rates since the look before. Warnings are left empty.
+    pub fn measure(
+        &mut self,
+        ports: Vec<PortRow>,
+        flows: Vec<(flow::Key, FlowRow)>,
+        now: Instant,
+    ) -> Top {
+        let elapsed = self.at.replace(now).map(|before| now - before);
+        let ports_before = std::mem::take(&mut self.ports);
+        let flows_before = std::mem::take(&mut self.flows);
+        self.ports = ports.iter().map(|row| (id(row), row.clone())).collect();
+        self.flows = flows.iter().cloned().collect();
+        let mut ports: Vec<_> = ports
+            .into_iter()
+            .map(|row| port_rates(ports_before.get(&id(&row)), row, elapsed))
+            .collect();
+        let mut flows: Vec<_> = flows
+            .into_iter()
+            .map(|(key, row)| flow_rates(flows_before.get(&key), key, row, elapsed))
+            .collect();
+        ports.sort_by_key(|port| {
+            let busy =
+                port.marked_packets_per_s.unwrap_or(0) + port.dropped_packets_per_s.unwrap_or(0);
+            Reverse((busy, port.row.waiting_packets))
+        });
+        flows.sort_by_key(|flow| Reverse(flow.sent_bytes_per_s));
+        Top {
+            ports_in_all: ports.len(),
+            flows_in_all: flows.len(),
+            marked_packets_per_s: sum(elapsed, ports.iter().map(|port| port.marked_packets_per_s)),
+            dropped_packets_per_s: sum(
+                elapsed,
+                ports.iter().map(|port| port.dropped_packets_per_s),
+            ),
+            acked_packets_per_s: sum(elapsed, flows.iter().map(|flow| flow.acked_packets_per_s)),
+            ports,
+            flows,
+            warnings: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+}
+
+/// Nothing at the first look, else the sum of what was measured.
+fn sum(elapsed: Option<Duration>, rates: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    elapsed.map(|_| rates.flatten().sum())
+}
+
+/// Nothing at the first look, and where the counter began anew.
+fn per_s(before: Option<u64>, now: u64, elapsed: Option<Duration>) -> Option<u64> {
+    let count = now.checked_sub(before?)?;
+    let seconds = elapsed?.as_secs_f64();
+    (seconds > 0.0).then(|| (count as f64 / seconds).round() as u64)
+}
+
+fn port_rates(before: Option<&PortRow>, row: PortRow, elapsed: Option<Duration>) -> PortRates {
+    let rate = |count: fn(&PortRow) -> u64| per_s(before.map(count), count(&row), elapsed);
+    PortRates {
+        arrived_packets_per_s: rate(|row| row.arrived_packets).filter(|_| row.arrived_packets != 0),
+        marked_packets_per_s: rate(|row| row.marked_packets),
+        dropped_packets_per_s: rate(|row| row.dropped_packets + row.dropped_unmarkable_packets),
+        input_triggers_per_s: rate(|row| row.input_triggers),
+        output_triggers_per_s: rate(|row| row.output_triggers),
+        row,
+    }
+}
+
+fn flow_rates(
+    before: Option<&FlowRow>,
+    key: flow::Key,
+    row: FlowRow,
+    elapsed: Option<Duration>,
+) -> FlowRates {
+    let rate = |count: fn(&FlowRow) -> u64| per_s(before.map(count), count(&row), elapsed);
+    FlowRates {
+        key,
+        sent_bytes_per_s: rate(|row| row.sent_bytes),
+        acked_packets_per_s: rate(|row| row.acked_packets),
+        marked_packets_per_s: rate(|row| row.marked_packets),
+        row,
+    }
+}
