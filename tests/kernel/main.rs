@@ -15,6 +15,7 @@ mod forged;
 mod full;
 mod health;
 mod killed;
+mod metrics;
 mod pacing;
 mod parsed;
 mod pins;

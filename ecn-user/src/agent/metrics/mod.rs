@@ -6,9 +6,6 @@
 
 mod exposition;
 mod server;
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests;
 
 use std::{
     cmp::Reverse,
