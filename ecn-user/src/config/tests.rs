@@ -147,6 +147,9 @@ fn a_full_file_is_read_as_it_says() {
         heartbeat = "3s"
         pin = "/run/bpf/ecn"
         cgroup = "/sys/fs/cgroup/web"
+        [metrics]
+        listen = "127.0.0.1:9471"
+        top_flows = 20
     "#;
     let config = Config::parse(text, "ecn.toml").unwrap();
     let expected = Config {
@@ -194,6 +197,10 @@ fn a_full_file_is_read_as_it_says() {
             heartbeat: DurationText::from_secs(3),
             pin: "/run/bpf/ecn".into(),
             cgroup: Some("/sys/fs/cgroup/web".into()),
+        },
+        metrics: Metrics {
+            listen: Some("127.0.0.1:9471".parse().unwrap()),
+            top_flows: 20,
         },
     };
     assert_eq!(config, expected);
