@@ -240,8 +240,7 @@ fn clean_removes_what_was_left_and_says_so() {
 
 #[test]
 fn clean_refuses_while_somebody_works() {
-    let held = "mkdir -p /run/ecn; (flock 9; sh -c 'echo $PPID' >&9; exec sleep 30 >&-) \
-                9> /run/ecn/lock & sleep 0.3; ";
+    let held = "mkdir -p /run/ecn; flock --close /run/ecn/lock sleep 30 >&- & sleep 0.3; ";
     let Some(output) = run_alone(&format!("{held} $ECN clean; echo $?; $ECN clean --force")) else {
         return;
     };

@@ -132,7 +132,10 @@ fn metrics_and_health() {
         );
     }
 
-    assert_eq!(get(at, "/healthz"), (200, "{\"status\":\"ok\"}".to_owned()));
+    assert_eq!(
+        get(at, "/healthz"),
+        (200, "{\"status\":\"ok\"}\n".to_owned())
+    );
     assert_eq!(get(at, "/").0, 404);
     // Who asks slowly holds nobody up.
     let _slow: Vec<_> = (0..8)

@@ -144,7 +144,7 @@ const PORT: [&str; 15] = [
     "attached",
     "warnings",
 ];
-const FLOW: [&str; 16] = [
+const FLOW: [&str; 17] = [
     "src",
     "dst",
     "protocol",
@@ -157,6 +157,7 @@ const FLOW: [&str; 16] = [
     "ipd_packet_times",
     "marked_packets",
     "acked_packets",
+    "sent_bytes",
     "enforcement",
     "hook",
     "pinned",

@@ -7,6 +7,7 @@ use std::{
 };
 
 use ecn_core::abi;
+use nix::errno::Errno;
 
 use super::{
     Error, Inner, Result,
@@ -176,6 +177,7 @@ impl Inner {
     /// Opens the namespaces that have come. Returns which.
     fn open_spaces(&mut self) -> BTreeSet<Spec> {
         let mut opened = BTreeSet::new();
+        let mut closed = std::mem::take(&mut self.closed);
         for spec in self.wanted_spaces() {
             if self.spaces.contains_key(&spec) {
                 continue;
@@ -185,8 +187,14 @@ impl Inner {
                     self.spaces.insert(spec.clone(), Arc::new(space));
                     opened.insert(spec);
                 }
-                // `ip netns add` makes the file first: soon it is one.
-                Err(error) => tracing::trace!("{error}"),
+                // `ip netns add` makes the file first, and mounts the namespace on it later (EINVAL until then).
+                Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => {}
+                Err(error) => {
+                    if closed.remove(&spec).is_none() {
+                        tracing::warn!("{error}");
+                    }
+                    self.closed.insert(spec, error);
+                }
             }
         }
         opened
@@ -365,6 +373,12 @@ impl Inner {
                     why: failed.error.to_string(),
                 }),
         );
+        for waits in &mut waiting {
+            let spec = Some(waits.netns.clone()).filter(|netns| !netns.is_empty());
+            if let Some(error) = self.closed.get(&spec) {
+                waits.why = error.to_string();
+            }
+        }
         for bridge in self.bridges.values() {
             waiting.extend(bridge.missing_peers());
         }
@@ -373,6 +387,9 @@ impl Inner {
 
     /// What cannot be taken up although it is there: the first of it.
     pub(super) fn first_failure(&mut self) -> Result<()> {
+        if let Some((_, error)) = self.closed.pop_first() {
+            return Err(error.into());
+        }
         self.failed
             .pop_first()
             .map_or(Ok(()), |(_, failed)| Err(failed.error))

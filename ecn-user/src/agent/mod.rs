@@ -111,6 +111,8 @@ struct Inner {
     /// The namespaces that something of the configuration is or may come to be in.
     spaces: BTreeMap<Spec, Arc<Space>>,
     numbers: Numbers,
+    /// Namespaces that are there and cannot be entered.
+    closed: BTreeMap<Spec, net::Error>,
     /// What is there and could not be taken up.
     failed: BTreeMap<(WaitingFor, (Spec, String)), Failed>,
     waiting: Vec<Waiting>,
@@ -130,9 +132,13 @@ struct Inner {
     shared: Arc<Shared>,
 }
 
+/// What the agent and its tasks work on. The agent takes it out when it stops: a task that has not ended by then finds
+/// nothing to work on, and cannot keep anything loaded.
+type SharedInner = Arc<Mutex<Option<Inner>>>;
+
 /// A running agent. Needs a tokio runtime; stops when dropped.
 pub struct Agent {
-    inner: Arc<Mutex<Inner>>,
+    inner: SharedInner,
     shared: Arc<Shared>,
     tasks: Vec<JoinHandle<()>>,
     enforcer: Option<Enforcer>,
@@ -262,6 +268,7 @@ impl Inner {
             bridges: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             spaces: BTreeMap::new(),
+            closed: BTreeMap::new(),
             failed: BTreeMap::new(),
             waiting: Vec::new(),
             path: None,
@@ -372,7 +379,7 @@ impl Agent {
             error,
         })?;
 
-        let inner = Arc::new(Mutex::new(inner));
+        let inner = Arc::new(Mutex::new(Some(inner)));
         let sweep = every(SWEEP_PERIOD, Arc::clone(&inner), Inner::every_second);
         let mut tasks = vec![
             tokio::spawn(every(TICK, Arc::clone(&inner), Inner::tick)),
@@ -380,7 +387,12 @@ impl Agent {
             tokio::spawn(watch_names(Arc::clone(&inner))),
         ];
         if let Some(listener) = listener {
-            tasks.push(tokio::spawn(metrics::serve(listener, &inner)?));
+            let served = lock(&inner)
+                .as_ref()
+                .map(|of| metrics::serve(listener, &inner, of));
+            if let Some(served) = served {
+                tasks.push(tokio::spawn(served?));
+            }
         }
         Ok(Self {
             inner,
@@ -396,7 +408,7 @@ impl Agent {
     ///
     /// See [`datapath::Error`].
     pub fn maps(&self) -> Result<Maps> {
-        Ok(lock(&self.inner).datapath.maps()?)
+        Ok(self.with(|inner| inner.datapath.maps())?)
     }
 
     /// What [`enforce`] counts and measures.
@@ -406,7 +418,7 @@ impl Agent {
 
     /// Names for the numbers in the maps, and what does not work.
     pub fn state(&self) -> State {
-        lock(&self.inner).state()
+        self.with(|inner| inner.state())
     }
 
     /// Changes a bridge's policy; traffic goes on.
@@ -419,16 +431,17 @@ impl Agent {
         number: usize,
         change: impl FnOnce(&mut config::Bridge),
     ) -> Result<()> {
-        let mut inner = lock(&self.inner);
-        let mut config = inner.config.clone();
-        let Some(bridge) = config.bridges.get_mut(number) else {
-            return Err(Error::Configuration(format!(
-                "there is no bridge number {number}"
-            )));
-        };
-        change(bridge);
-        inner.reload(config)?;
-        inner.write_state()
+        self.with(|inner| {
+            let mut config = inner.config.clone();
+            let Some(bridge) = config.bridges.get_mut(number) else {
+                return Err(Error::Configuration(format!(
+                    "there is no bridge number {number}"
+                )));
+            };
+            change(bridge);
+            inner.reload(config)?;
+            inner.write_state()
+        })
     }
 
     /// Takes a new configuration while traffic goes on, whole or not at all.
@@ -437,22 +450,24 @@ impl Agent {
     ///
     /// See [`Error`]; then the one before stays in force.
     pub fn reload(&self, new: Config) -> Result<()> {
-        let mut inner = lock(&self.inner);
-        inner.reload(new)?;
-        inner.write_state()
+        self.with(|inner| {
+            inner.reload(new)?;
+            inner.write_state()
+        })
     }
 
     /// Reads the configuration again that it was started with, and says how that went in its state.
     fn reload_from(&self, path: &Path) -> std::result::Result<(), String> {
         let read = Config::load(path).map_err(|error| error.to_string());
-        let mut inner = lock(&self.inner);
-        let done = read.and_then(|new| inner.reload(new).map_err(|error| error.to_string()));
-        inner.reloads += 1;
-        inner.reload_error = done.clone().err();
-        if let Err(error) = inner.write_state() {
-            tracing::warn!("{error}");
-        }
-        done
+        self.with(|inner| {
+            let done = read.and_then(|new| inner.reload(new).map_err(|error| error.to_string()));
+            inner.reloads += 1;
+            inner.reload_error = done.clone().err();
+            if let Err(error) = inner.write_state() {
+                tracing::warn!("{error}");
+            }
+            done
+        })
     }
 
     /// Loads every program and says how many instructions the verifier looked at.
@@ -461,7 +476,16 @@ impl Agent {
     ///
     /// See [`datapath::Error`].
     pub fn verify(&self) -> Result<Vec<datapath::Verified>> {
-        Ok(lock(&self.inner).datapath.verify()?)
+        Ok(self.with(|inner| inner.datapath.verify())?)
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = lock(&self.inner);
+        work(
+            inner
+                .as_mut()
+                .expect("taken out only when the agent is dropped"),
+        )
     }
 }
 
@@ -471,24 +495,26 @@ impl Drop for Agent {
             task.abort();
         }
         self.enforcer.take();
-        lock(&self.inner).close();
+        // A step that is being taken is waited for.
+        lock(&self.inner).take();
         State::remove();
     }
 }
 
 /// Runs a step that may block, and logs what went wrong.
 async fn on_inner(
-    inner: &Arc<Mutex<Inner>>,
+    inner: &SharedInner,
     step: impl FnOnce(&mut Inner) -> Result<()> + Send + 'static,
 ) {
     let inner = Arc::clone(inner);
-    let done = tokio::task::spawn_blocking(move || step(&mut lock(&inner))).await;
+    let done =
+        tokio::task::spawn_blocking(move || lock(&inner).as_mut().map_or(Ok(()), step)).await;
     if let Ok(Err(error)) = done {
         tracing::warn!("{error}");
     }
 }
 
-async fn every(period: Duration, inner: Arc<Mutex<Inner>>, step: fn(&mut Inner) -> Result<()>) {
+async fn every(period: Duration, inner: SharedInner, step: fn(&mut Inner) -> Result<()>) {
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
@@ -498,7 +524,7 @@ async fn every(period: Duration, inner: Arc<Mutex<Inner>>, step: fn(&mut Inner) 
 }
 
 /// Looks at once when a namespace gets or loses its name: as long as it is open here, its devices stay.
-async fn watch_names(inner: Arc<Mutex<Inner>>) {
+async fn watch_names(inner: SharedInner) {
     let names = match Names::follow(&discover::DIRECTORIES) {
         Ok(names) => names,
         Err(error) => return tracing::debug!("inotify: {error}"),
@@ -547,11 +573,10 @@ pub async fn run(config: Config, path: PathBuf) -> Result<()> {
         what: "start the agent",
         error: io::Error::other(error),
     })??;
-    {
-        let mut inner = lock(&agent.inner);
+    agent.with(|inner| {
         inner.path = Some(path.clone());
-        inner.write_state()?;
-    }
+        inner.write_state()
+    })?;
     let state = agent.state();
     for bridge in &state.bridges {
         let ports: Vec<&str> = bridge.ports.iter().map(|p| p.name.as_str()).collect();

@@ -184,11 +184,11 @@ pub fn run(args: &CleanArgs) -> anyhow::Result<()> {
 
 /// Asks the process that holds the lock to end, and waits until it has.
 fn stop(pid: &str) -> anyhow::Result<()> {
-    let number: i32 = pid
-        .parse()
-        .ok()
-        .filter(|pid| *pid > 1)
-        .ok_or_else(|| Failure::failed(format!("{pid:?} in {DIR}/lock is no process")))?;
+    let number: i32 = pid.parse().ok().filter(|pid| *pid > 1).ok_or_else(|| {
+        Failure::failed(format!(
+            "the process that holds {DIR}/lock is in another PID namespace: stop it there"
+        ))
+    })?;
     match kill(Pid::from_raw(number), Signal::SIGTERM) {
         Ok(()) | Err(Errno::ESRCH) => {}
         Err(errno) => {

@@ -90,6 +90,10 @@ fn the_table_of_keys_is_that_of_the_structs() {
             cgroup: Some("/sys/fs/cgroup/web".into()),
             ..Agent::default()
         },
+        metrics: Metrics {
+            listen: "127.0.0.1:9471".parse().ok(),
+            ..Metrics::default()
+        },
         ..Config::default()
     };
     let table = toml::Table::try_from(&config).unwrap();

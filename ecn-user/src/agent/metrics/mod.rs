@@ -22,7 +22,7 @@ use ecn_core::{
 };
 
 use super::{
-    Error, Inner, Result,
+    Error, Inner, Result, SharedInner,
     enforce::{Shared, lock, now_ns},
     health::Kind,
     state::WaitingFor,
@@ -254,7 +254,7 @@ fn heartbeat_age(control: &abi::Control, shared: &Shared, now_ns: u64) -> Durati
 
 /// Where scrapes take what they show from.
 struct Source {
-    inner: Arc<Mutex<Inner>>,
+    inner: SharedInner,
     shared: Arc<Shared>,
     view: Mutex<View>,
     /// For health: scrapes may be at work on the other ones.
@@ -265,6 +265,7 @@ impl Shown for Source {
     fn metrics(&self) -> std::result::Result<String, String> {
         let (state, top_flows) = {
             let inner = lock(&self.inner);
+            let inner = inner.as_ref().ok_or("the agent is stopping")?;
             (inner.state(), inner.config.metrics.top_flows)
         };
         let mut view = lock(&self.view);
@@ -305,7 +306,8 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
 /// Answers until it is aborted.
 pub(super) fn serve(
     listener: TcpListener,
-    inner: &Arc<Mutex<Inner>>,
+    inner: &SharedInner,
+    of: &Inner,
 ) -> Result<impl Future<Output = ()> + Send + 'static> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| Error::Io {
         what: "listen for requests of metrics",
@@ -314,7 +316,6 @@ pub(super) fn serve(
     if let Ok(address) = listener.local_addr() {
         tracing::info!("metrics at http://{address}/metrics");
     }
-    let of = lock(inner);
     let source = Source {
         inner: Arc::clone(inner),
         shared: Arc::clone(&of.shared),

@@ -18,7 +18,6 @@ use super::app::{App, Pane, Rows, Then};
 use super::columns::{Column, FLOWS, GAP, PORTS, cut, fit, measured_text};
 use super::rates::Top;
 use super::summary;
-use crate::cli::table::rate_text;
 
 /// Signals and keys are seen after this at the latest.
 const WAKE: Duration = Duration::from_millis(100);
@@ -257,14 +256,9 @@ fn render_history(frame: &mut Frame, area: Rect, app: &App) {
     let newest = history.iter().skip(history.len().saturating_sub(width));
     let most = newest.clone().flatten().max().copied();
     let [title, line] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
-    let numbers = format!(
-        " measured {}, at most {}; allowed {}",
-        measured_text(flow.sent_bytes_per_s),
-        measured_text(most),
-        rate_text(flow.row.rate_bytes_per_s),
-    );
-    let name = cut(&flow.row.name(), width.saturating_sub(numbers.len()));
-    frame.render_widget(Line::raw(name + &numbers), title);
+    let peak = format!(" peak {}", measured_text(most));
+    let name = cut(&flow.row.name(), width.saturating_sub(peak.len()));
+    frame.render_widget(Line::raw(name + &peak), title);
     let bars = newest.map(|rate| SparklineBar::from(*rate));
     let sparkline = Sparkline::default()
         .data(bars)

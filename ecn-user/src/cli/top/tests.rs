@@ -229,9 +229,7 @@ fn the_screen_fits_every_size() {
             gap,
             "{lines:#?}"
         );
-        assert!(
-            line_with(&lines, "at most").contains("10.0.0.1:2>10.0.1.1:2/udp measured 1.6mbit")
-        );
+        assert!(line_with(&lines, "peak").contains("10.0.0.1:2>10.0.1.1:2/udp peak 1.6mbit"));
     }
     assert!(line_with(&lines(&app, SIZES[0]), "warning").ends_with("(+1)"));
     let wide = lines(&app, SIZES[2]);
@@ -342,10 +340,7 @@ fn the_cursor_follows_its_flow() {
     let history = app.selected().unwrap().1;
     assert_eq!(history, &[None, Some(100_000)]);
     let lines = lines(&app, SIZES[1]);
-    let title = lines
-        .iter()
-        .position(|line| line.contains("at most"))
-        .unwrap();
+    let title = lines.iter().position(|line| line.contains("peak")).unwrap();
     assert!(
         lines[title + 1..].iter().any(|line| line.contains('█')),
         "{lines:#?}"
