@@ -127,7 +127,9 @@ const PHASE: [&str; 27] = [
     "tcp_resets",
     "checksum_errors",
 ];
-const PORT: [&str; 15] = [
+const PORT: [&str; 17] = [
+    "netns",
+    "arrived_packets",
     "bridge",
     "port",
     "ifindex",
