@@ -6,7 +6,7 @@
 use crate::{ace, echo, flow, marking, response, shares, vqueue};
 
 /// Number of this agreement.
-pub const ABI: u32 = 6;
+pub const ABI: u32 = 7;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -550,6 +550,8 @@ pub enum Count {
     EchoDuplicate,
     /// Echoes refused: counts that cannot be.
     EchoImpossible,
+    /// Echoes refused: not signed by a key that is accepted.
+    EchoForged,
     /// The agent was not told of a rate: the ring was full.
     RingFull,
     /// A packet could not be made ECN-capable.
@@ -578,7 +580,7 @@ pub enum Count {
 
 impl Count {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::FlowsFull,
         Self::ClassesFull,
         Self::ReceiversFull,
@@ -591,6 +593,7 @@ impl Count {
         Self::EchoUnknown,
         Self::EchoDuplicate,
         Self::EchoImpossible,
+        Self::EchoForged,
         Self::RingFull,
         Self::EctFailed,
         Self::MarkFailed,

@@ -13,13 +13,21 @@
 //! sequence number of the data packet instead, which only those know who see the connection. An echo
 //! is made of a clone of the data packet, whose transport checksum may still be left to a device:
 //! the two zeros lie where UDP and TCP have it, and are ignored.
+//!
+//! With a key ([`Policy::keys`]) the version is [`VERSION_SIGNED`], and a tag of 8 bytes follows: [`siphash`] of addresses and
+//! fields, big-endian. Who does not know the key can send no echo then, whatever else he knows. A copy of one that was
+//! accepted is refused as before, by its number.
 
-use crate::{ace, packet};
+use crate::{ace, packet, siphash::siphash};
 
 /// Version of the format.
 pub const VERSION: u8 = 1;
-/// Length, bytes.
+/// Version of the format with a tag.
+pub const VERSION_SIGNED: u8 = 2;
+/// Length, bytes, without a tag.
 pub const LEN: usize = 20;
+/// Length of a tag, bytes.
+pub const TAG_LEN: usize = 8;
 /// IP protocol number unless configured otherwise: for experimentation, RFC 3692 and RFC 4727.
 pub const PROTOCOL: u8 = 253;
 
@@ -40,6 +48,8 @@ pub struct Echo {
     pub sequence: u16,
     /// What bridges said of the way, in the ECN field of the echo itself.
     pub room: Room,
+    /// Whether a tag follows.
+    pub signed: bool,
 }
 
 /// Whether there is room on a flow's way for more.
@@ -98,7 +108,7 @@ impl Echo {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LEN] {
         let mut b = [0u8; LEN];
-        b[0] = VERSION;
+        b[0] = self.version();
         b[1] = self.protocol;
         b[2..4].copy_from_slice(&self.src_port.to_be_bytes());
         b[4..6].copy_from_slice(&self.dst_port.to_be_bytes());
@@ -112,7 +122,7 @@ impl Echo {
     #[inline(always)]
     #[must_use]
     pub fn parse(b: &[u8; LEN]) -> Option<Self> {
-        if b[0] != VERSION {
+        if b[0] != VERSION && b[0] != VERSION_SIGNED {
             return None;
         }
         Some(Self {
@@ -123,9 +133,46 @@ impl Echo {
             ce: u32::from_be_bytes([b[12], b[13], b[14], b[15]]),
             sequence: u16::from_be_bytes([b[18], b[19]]),
             room: Room::Unknown,
+            signed: b[0] == VERSION_SIGNED,
         })
     }
+
+    const fn version(&self) -> u8 {
+        if self.signed { VERSION_SIGNED } else { VERSION }
+    }
+
+    /// The tag of this echo on its way `from` the receiver `to` the source, IPv4 addresses mapped into IPv6. Not of its
+    /// ECN field, which bridges change.
+    #[inline(always)]
+    #[must_use]
+    pub fn tag(&self, key: [u64; 2], from: &[u8; 16], to: &[u8; 16]) -> u64 {
+        let flow = (self.version() as u64) << 56
+            | (self.protocol as u64) << 48
+            | (self.src_port as u64) << 32
+            | (self.dst_port as u64) << 16
+            | self.sequence as u64;
+        let counts = (self.packets as u64) << 32 | self.ce as u64;
+        let ([f0, f1], [t0, t1]) = (words(from), words(to));
+        siphash(key, [f0, f1, t0, t1, flow, counts])
+    }
 }
+
+/// An address as two words.
+#[inline(always)]
+fn words(address: &[u8; 16]) -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, low @ ..] = *address;
+    [
+        u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        u64::from_le_bytes(low),
+    ]
+}
+
+/// [`Policy::auth`]: echoes are signed by the first key, and refused unless signed by an accepted one.
+pub const SIGN: u32 = 1;
+/// [`Policy::auth`]: the second key is accepted, too.
+pub const ACCEPT_SECOND: u32 = 2;
+/// [`Policy::auth`]: echoes without a tag are accepted, too.
+pub const ACCEPT_UNSIGNED: u32 = 4;
 
 /// How often a receiver echoes, as the programs read it.
 #[repr(C)]
@@ -136,8 +183,10 @@ pub struct Policy {
     pub every_ns: u64,
     /// IP protocol number of echoes.
     pub protocol: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// [`SIGN`], [`ACCEPT_SECOND`], [`ACCEPT_UNSIGNED`].
+    pub auth: u32,
+    /// Keys of 16 bytes, as little-endian words: the one that signs, and another that is accepted.
+    pub keys: [[u64; 2]; 2],
 }
 
 impl Policy {
@@ -147,6 +196,27 @@ impl Policy {
     pub const fn is_timed(&self) -> bool {
         const LONG_NS: u64 = 1_000_000_000;
         self.every_ns != 0 && self.every_ns < LONG_NS
+    }
+
+    /// Whether echoes are signed.
+    #[inline(always)]
+    #[must_use]
+    pub const fn signs(&self) -> bool {
+        self.auth & SIGN != 0
+    }
+
+    /// Whether an echo may be believed that came `from` there `to` here, with the tag of a signed one.
+    #[inline(always)]
+    #[must_use]
+    pub fn accepts(&self, e: &Echo, tag: u64, from: &[u8; 16], to: &[u8; 16]) -> bool {
+        if !self.signs() {
+            return true;
+        }
+        if !e.signed {
+            return self.auth & ACCEPT_UNSIGNED != 0;
+        }
+        tag == e.tag(self.keys[0], from, to)
+            || self.auth & ACCEPT_SECOND != 0 && tag == e.tag(self.keys[1], from, to)
     }
 
     /// Whether a packet is to be echoed, of a receiver whose last echo became due at `last_echo_ns`.
@@ -379,6 +449,7 @@ impl Receiver {
             },
             sequence: self.echoes as u16,
             room: Room::Unknown,
+            signed: false,
         }
     }
 }

@@ -22,5 +22,6 @@ pub mod pacing;
 pub mod packet;
 pub mod response;
 pub mod shares;
+pub mod siphash;
 pub mod tcd;
 pub mod vqueue;

@@ -95,7 +95,7 @@ fn no_hidden_padding() {
         6 * 8 + 2 * 4 + size_of::<ace::Receiver>()
     );
     assert_eq!(size_of::<echo::Sender>(), 4 + 4 + 2 + 2 + 7 * 4);
-    assert_eq!(size_of::<echo::Policy>(), 8 + 2 * 4);
+    assert_eq!(size_of::<echo::Policy>(), 8 + 2 * 4 + 4 * 8);
     assert_eq!(size_of::<marking::Port>(), 10 * 4 + 9 * 8);
     assert_eq!(size_of::<marking::Policy>(), 8 * 4);
     assert_eq!(size_of::<marking::Decision>(), 6 * 4);

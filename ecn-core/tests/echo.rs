@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use ecn_core::echo::{
-    ASK_AFTER_NS, ASK_EVERY_NS, ASK_NS, Echo, LEN, LOSS_WINDOW, News, PROTOCOL, Policy, REFUSALS,
-    Receiver, Refusal, Room, Sender, VERSION,
+    ACCEPT_SECOND, ACCEPT_UNSIGNED, ASK_AFTER_NS, ASK_EVERY_NS, ASK_NS, Echo, LEN, LOSS_WINDOW,
+    News, PROTOCOL, Policy, REFUSALS, Receiver, Refusal, Room, SIGN, Sender, VERSION,
+    VERSION_SIGNED,
 };
 use ecn_core::packet;
 use proptest::prelude::*;
@@ -28,6 +29,7 @@ fn layout() {
         ce: 0x99aa_bbcc,
         sequence: 0xddee,
         room: Room::Unknown,
+        signed: false,
     };
     let bytes = [
         1, 17, 0x11, 0x22, 0x33, 0x44, 0, 0, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0, 0,
@@ -45,7 +47,7 @@ proptest! {
         packets in any::<u32>(), ce in any::<u32>(), sequence in any::<u16>(),
         checksums in any::<[u8; 4]>(), version in any::<u8>(),
     ) {
-        let echo = Echo { protocol, src_port, dst_port, packets, ce, sequence, room: Room::Unknown };
+        let echo = Echo { protocol, src_port, dst_port, packets, ce, sequence, room: Room::Unknown, signed: version == 2 };
         let mut bytes = echo.to_bytes();
         prop_assert_eq!(Echo::parse(&bytes), Some(echo));
         // A device may write a checksum where UDP and TCP have theirs.
@@ -53,7 +55,44 @@ proptest! {
             (checksums[0], checksums[1], checksums[2], checksums[3]);
         prop_assert_eq!(Echo::parse(&bytes), Some(echo));
         bytes[0] = version;
-        prop_assert_eq!(Echo::parse(&bytes).is_some(), version == 1);
+        prop_assert_eq!(Echo::parse(&bytes).is_some(), matches!(version, 1 | 2));
+    }
+
+    /// Every field and both addresses count; without the key no tag is right.
+    #[test]
+    fn what_is_changed_on_the_way_is_refused(
+        keys in any::<[[u64; 2]; 2]>(), bytes in any::<[u8; LEN]>(), from in any::<[u8; 16]>(), to in any::<[u8; 16]>(),
+        at in 0..LEN + 32, bit in 0..8u8, auth in 0..8u32,
+    ) {
+        let mut policy = Policy { auth: SIGN, keys, ..Policy::default() };
+        let mut signed = bytes;
+        signed[0] = VERSION_SIGNED;
+        let e = Echo::parse(&signed).unwrap();
+        let tag = e.tag(keys[0], &from, &to);
+        prop_assert!(policy.accepts(&e, tag, &from, &to));
+        prop_assert!(!policy.accepts(&e, tag ^ 1, &from, &to));
+
+        let (mut changed, mut other_from, mut other_to) = (signed, from, to);
+        match at {
+            0..LEN => changed[at] ^= 1u8 << bit,
+            20..36 => other_from[at - LEN] ^= 1u8 << bit,
+            _ => other_to[at - LEN - 16] ^= 1u8 << bit,
+        }
+        // Of the version all others are none; a device writes into the two zeros.
+        if let Some(other) = Echo::parse(&changed).filter(|other| other.signed) {
+            let zero = matches!(at, 6 | 7 | 16 | 17);
+            prop_assert_eq!(policy.accepts(&other, tag, &other_from, &other_to), zero);
+        }
+
+        policy.auth = auth;
+        let none = auth & SIGN == 0;
+        prop_assert!(policy.accepts(&e, tag, &from, &to));
+        let of_second = e.tag(keys[1], &from, &to);
+        let second = none || auth & ACCEPT_SECOND != 0 || keys[0] == keys[1];
+        prop_assert_eq!(policy.accepts(&e, of_second, &from, &to), second);
+        let unsigned = Echo { signed: false, ..e };
+        let accepted = none || auth & ACCEPT_UNSIGNED != 0;
+        prop_assert_eq!(policy.accepts(&unsigned, 0, &from, &to), accepted);
     }
 }
 
@@ -119,6 +158,7 @@ fn echoes_are_numbered_and_carry_the_counts() {
         ce: 5,
         sequence: 1,
         room: Room::Unknown,
+        signed: false,
     };
     assert_eq!(r.echo(6, 7, 8), want);
     assert_eq!(
@@ -156,6 +196,7 @@ fn echo(sequence: u16, packets: u32, ce: u32) -> Echo {
         ce,
         sequence,
         room: Room::Unknown,
+        signed: false,
     }
 }
 

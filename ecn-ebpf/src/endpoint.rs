@@ -162,7 +162,7 @@ fn out(ctx: TcContext) -> Option<i32> {
     let c = classify(&p, &mut key)?;
     if echo {
         // A clone that could not become an echo must not go back as it is.
-        let sent = send_echo(&p, &c, &key, endpoint.echo.protocol as u8).is_some();
+        let sent = send_echo(&p, &c, &key, &endpoint.echo).is_some();
         count(
             if sent {
                 Count::EchoSent
@@ -510,7 +510,7 @@ fn change(ctx: &TcContext) -> Option<i32> {
 
 /// Turns a clone of a data packet into the echo for its flow.
 #[inline(always)]
-fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
+fn send_echo(p: &Packet, c: &Classified, key: &Key, policy: &echo::Policy) -> Option<()> {
     // SAFETY: tc programs may write this field.
     unsafe { (*raw(&p.ctx)).mark = 0 };
     let r = ECN_RECEIVER.get_ptr_mut(key)?;
@@ -519,6 +519,13 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
         locked!(r, receiver as r => (r.echo(protocol, src_port, dst_port), r.last_ce_ns));
     if let Some(t) = c.tcp() {
         e.packets = t.sequence;
+    }
+    let mut len = echo::LEN;
+    let mut tag = 0;
+    if policy.signs() {
+        e.signed = true;
+        len += echo::TAG_LEN;
+        tag = e.tag(policy.keys[0], &key.dst, &key.src);
     }
     let ecn = if Receiver::asks(marked_ns, tick()) {
         packet::ECT_0
@@ -533,7 +540,7 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
     let version4 = c.ip.version == 4;
     let header = if version4 { 20 } else { IPV6 as u32 };
     // SAFETY: takes the context; packet pointers are not held.
-    let ret = unsafe { bpf_skb_change_tail(raw(&p.ctx).cast(), l3 + header + echo::LEN as u32, 0) };
+    let ret = unsafe { bpf_skb_change_tail(raw(&p.ctx).cast(), l3 + header + len as u32, 0) };
     // What comes through a tunnel from a device on this machine the kernel does not cut: what is behind the echo is
     // padding then. Of a super-packet every segment would have a piece of it.
     let whole = ret != 0 && field!(&p.ctx, gso_size) != 0;
@@ -542,13 +549,13 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
     }
     let written = if version4 {
         let mut b = [0u8; 20];
-        // RFC 791: version and length; ECN field; 40 bytes; do not fragment; 64 hops.
+        // RFC 791: version and length; ECN field; total length; do not fragment; 64 hops.
         b[0] = 0x45;
         b[1] = ecn;
-        b[3] = 20 + echo::LEN as u8;
+        b[3] = 20 + len as u8;
         b[6] = 0x40;
         b[8] = 64;
-        b[9] = number;
+        b[9] = policy.protocol as u8;
         b[12..16].copy_from_slice(&key.dst[12..]);
         b[16..20].copy_from_slice(&key.src[12..]);
         let sum = checksum(&b);
@@ -559,14 +566,18 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, number: u8) -> Option<()> {
         // RFC 8200: version; ECN field; payload length; next header; 64 hops.
         b[0] = 0x60;
         b[1] = ecn << 4;
-        b[5] = echo::LEN as u8;
-        b[6] = number;
+        b[5] = len as u8;
+        b[6] = policy.protocol as u8;
         b[7] = 64;
         b[8..24].copy_from_slice(&key.dst);
         b[24..40].copy_from_slice(&key.src);
         store(&p.ctx, l3, &b, 0)
     };
-    (written && store(&p.ctx, l3 + header, &e.to_bytes(), 0)).then_some(())
+    let at = l3 + header;
+    let whole = written
+        && store(&p.ctx, at, &e.to_bytes(), 0)
+        && (!e.signed || store(&p.ctx, at + echo::LEN as u32, &tag.to_be_bytes(), 0));
+    whole.then_some(())
 }
 
 /// IPv4 header checksum, RFC 791 section 3.1.
@@ -770,6 +781,21 @@ fn take_echo(
         count(Count::EchoMalformed, 1);
         return None;
     };
+    let mut tag = 0;
+    if e.signed {
+        let signed = c.ip.upper_len() >= (echo::LEN + echo::TAG_LEN) as u32;
+        let bytes =
+            signed.then(|| load::<{ echo::TAG_LEN }>(&p.ctx, c.ip.upper() + echo::LEN as u32));
+        let Some(bytes) = bytes.flatten() else {
+            count(Count::EchoMalformed, 1);
+            return None;
+        };
+        tag = u64::from_be_bytes(bytes);
+    }
+    if !endpoint.echo.accepts(&e, tag, &key.src, &key.dst) {
+        count(Count::EchoForged, 1);
+        return Some(SHOT);
+    }
     e.room = Room::of(c.ip.ecn());
     match response::source(&e, key) {
         Some(f) => response::take(&p.ctx, &e, f, key, endpoint, flags),

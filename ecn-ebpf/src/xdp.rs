@@ -115,6 +115,14 @@ fn take_echo(ctx: &XdpContext) -> Option<()> {
         return None;
     }
     let mut e = Echo::parse(&b)?;
+    let mut tag = [0; echo::TAG_LEN];
+    if e.signed && !frame.read(ip.upper() + echo::LEN as u32, &mut tag) {
+        return None;
+    }
+    if !(endpoint.echo).accepts(&e, u64::from_be_bytes(tag), &key.src, &key.dst) {
+        // The tc program refuses it, and counts that.
+        return None;
+    }
     e.room = Room::of(ip.ecn());
     // Of a flow that is not ours: perhaps only flooded to here. The tc program knows.
     let f = response::source(&e, &mut key)?;

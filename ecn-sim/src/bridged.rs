@@ -208,7 +208,7 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
                 Every::Time(time) => time.as_nanos(),
             },
             protocol: echo::PROTOCOL.into(),
-            _pad: 0,
+            ..echo::Policy::default()
         },
         burst: ps(model.burst),
         sent_packets: vec![0; network.flows.len()],

@@ -21,7 +21,10 @@ use ecn_tests::{
     traffic::udp,
     wire::Wire,
 };
-use ecn_user::{agent::Options, config::Marking};
+use ecn_user::{
+    agent::Options,
+    config::{AlsoAccept, Key, Marking},
+};
 use etherparse::TcpHeader;
 
 use super::tcp::{PORT, connect, send};
@@ -145,6 +148,7 @@ fn forged_echoes_slow_no_flow() {
                     ce: n * 8,
                     sequence: n as u16,
                     room: echo::Room::Unknown,
+                    signed: false,
                 })
             });
         }
@@ -162,4 +166,102 @@ fn forged_echoes_slow_no_flow() {
     assert_eq!((tcp.decreases, tcp.marked_packets), (0, 0), "{tcp:?}");
     let refused = running.count(Count::EchoDuplicate) + running.count(Count::EchoImpossible);
     assert!(refused >= u64::from(FORGED), "{}", running.counts());
+}
+
+/// Keys of [echo], and echoes that they have signed.
+mod keys {
+    use super::*;
+
+    /// In the configuration and as the programs have it.
+    pub fn key(n: u8) -> (Key, [u64; 2]) {
+        let text = format!("{n:02x}").repeat(16);
+        let key = Key::try_from(text).expect("32 digits");
+        (key, key.words())
+    }
+
+    /// From host `from` to host `to`, sent by the stranger.
+    pub fn signed(lab: &Lab, from: usize, to: usize, e: &Echo, key: [u64; 2]) -> Vec<u8> {
+        let e = Echo { signed: true, ..*e };
+        let mapped = |host: usize| lab.hosts[host].v4.to_ipv6_mapped().octets();
+        let tag = e.tag(key, &mapped(from), &mapped(to)).to_be_bytes();
+        in_the_name_of(&lab.hosts[from], &lab.hosts[to], &lab.hosts[2])
+            .with(echo::PROTOCOL, &[&e.to_bytes()[..], &tag].concat())
+    }
+}
+
+/// Even who knows all that an echo says sends none without the key; who has it is heard, also while it changes.
+#[test]
+fn without_the_key_nobody_echoes() {
+    kernel_test!();
+    let lab = Lab::new(3);
+    let mut config = running::config(&lab, Marking::None);
+    config = running::with_endpoints(config, &lab, &[0, 1], LINK);
+    let ((first, first_words), (second, second_words)) = (keys::key(1), keys::key(2));
+    config.echo.key = Some(first);
+    let running = Running::start(config.clone(), Options::default());
+    let heard = |n: u64| {
+        let all = eventually(s(5), || running.count(Count::EchoAccepted) == n);
+        assert!(all, "{n}: {}", running.counts());
+    };
+
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let send = |v6: bool| {
+        let (_receiving, datagrams) = (udp(to, v6, 7002), udp(from, v6, 7001));
+        let address = if v6 { to.v6.into() } else { to.v4.into() };
+        for _ in 0..100 {
+            let sent = datagrams.send_to(&[7; 200], SocketAddr::new(address, 7002));
+            sent.expect("send");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    send(true);
+    heard(100);
+    send(false);
+    heard(200);
+
+    // Right in all that is in it.
+    let next = |sequence| Echo {
+        protocol: protocol::UDP,
+        src_port: 7001,
+        dst_port: 7002,
+        packets: 100,
+        sequence,
+        ..Echo::default()
+    };
+    let stranger = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
+    let unsigned = in_the_name_of(to, from, &lab.hosts[2]).echo(&next(101));
+    stranger.send(&unsigned);
+    stranger.send(&keys::signed(&lab, 1, 0, &next(101), second_words));
+    // A signature of what another pair of hosts said.
+    let mut moved = keys::signed(&lab, 0, 1, &next(101), first_words);
+    let right = keys::signed(&lab, 1, 0, &next(101), first_words);
+    moved[..34 + echo::LEN].copy_from_slice(&right[..34 + echo::LEN]);
+    stranger.send(&moved);
+    let refused = |n: u64| {
+        let all = eventually(s(5), || running.count(Count::EchoForged) == n);
+        assert!(all, "{n}: {}", running.counts());
+    };
+    refused(3);
+
+    // While keys change, both are accepted, whichever signs.
+    config.echo.also_accept = Some(AlsoAccept::Key(second));
+    running.agent().reload(config.clone()).expect("reload");
+    send(true);
+    heard(300);
+    config.echo.key = Some(second);
+    config.echo.also_accept = Some(AlsoAccept::Key(first));
+    running.agent().reload(config.clone()).expect("reload");
+    send(true);
+    heard(400);
+    stranger.send(&right);
+    heard(401);
+    config.echo.also_accept = None;
+    running.agent().reload(config.clone()).expect("reload");
+    stranger.send(&keys::signed(&lab, 1, 0, &next(102), first_words));
+    refused(4);
+    config.echo.also_accept = Some(AlsoAccept::None);
+    running.agent().reload(config).expect("reload");
+    let unsigned = in_the_name_of(to, from, &lab.hosts[2]).echo(&next(103));
+    stranger.send(&unsigned);
+    heard(402);
 }

@@ -8,6 +8,7 @@ mod containers;
 mod counters;
 mod devices;
 mod differential;
+mod documents;
 mod echo;
 mod echo_faults;
 mod edt;

@@ -129,7 +129,7 @@ fn with_an_end(test: impl FnOnce(End) + Send) {
             echo: echo::Policy {
                 every_ns: 0,
                 protocol: echo::PROTOCOL.into(),
-                _pad: 0,
+                ..echo::Policy::default()
             },
             ..abi::Endpoint::default()
         };

@@ -200,6 +200,24 @@ pub fn response_policy(config: &config::Response) -> Result<response::Policy> {
     Ok(policy.with_round(round, ns))
 }
 
+/// The keys of an echo policy.
+fn echo_keys(config: &config::Echo) -> echo::Policy {
+    let mut policy = echo::Policy::default();
+    if let Some(key) = config.key {
+        policy.auth = echo::SIGN;
+        policy.keys[0] = key.words();
+    }
+    match config.also_accept {
+        Some(config::AlsoAccept::Key(key)) => {
+            policy.auth |= echo::ACCEPT_SECOND;
+            policy.keys[1] = key.words();
+        }
+        Some(config::AlsoAccept::None) => policy.auth |= echo::ACCEPT_UNSIGNED,
+        None => {}
+    }
+    policy
+}
+
 /// The kernel side of an endpoint's policy.
 fn endpoint_policy(
     config: &Config,
@@ -241,7 +259,7 @@ fn endpoint_policy(
                 config::Every::Time(t) => t.as_nanos(),
             },
             protocol: config.echo.protocol.into(),
-            _pad: 0,
+            ..echo_keys(&config.echo)
         },
     })
 }
@@ -540,6 +558,16 @@ async fn watch_names(inner: SharedInner) {
     }
 }
 
+/// Each endpoint takes about eight files: as many may be open as the system allows, instead of the 1,024 that `select` knows.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(errno) = raised {
+        tracing::debug!("cannot raise the limit of open files: {errno}");
+    }
+}
+
 /// Tells systemd, where it has started this as a service of `Type=notify`.
 fn tell(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
@@ -553,6 +581,7 @@ fn tell(state: NotifyState<'_>) {
 ///
 /// See [`Error`].
 pub async fn run(config: Config, path: PathBuf) -> Result<()> {
+    raise_open_files();
     let mut signals = Vec::new();
     for kind in [
         SignalKind::interrupt(),

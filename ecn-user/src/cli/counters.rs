@@ -96,6 +96,10 @@ const fn about(what: Count) -> (&'static str, &'static str) {
             "echo_impossible",
             "echoes of more than was sent: dropped; a forger, or a receiver of long ago",
         ),
+        Count::EchoForged => (
+            "echo_forged",
+            "echoes that no accepted key has signed: dropped; a forger, or a host with another `key` of [echo]",
+        ),
         Count::RingFull => ("ring_full", "new rates that the agent was not told at once"),
         Count::EctFailed => (
             "ect_failed_packets",

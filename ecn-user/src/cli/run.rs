@@ -1,6 +1,7 @@
 //! `ecn run`: the agent, in the foreground.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -8,7 +9,7 @@ use serde::Serialize;
 use crate::agent::{self, state::Waiting};
 use crate::config::{Config, ConfigError};
 
-use super::exit::{Failure, print, print_json};
+use super::exit::{Failure, note, print, print_json};
 
 /// Where the configuration is unless said otherwise.
 pub const CONFIG: &str = "/etc/ecn/ecn.toml";
@@ -97,6 +98,7 @@ fn check(config: &Config, json: bool) -> anyhow::Result<()> {
 /// The configuration is bad, or the agent fails.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let config = Config::load(&args.config).map_err(|error| with_hint(error, args))?;
+    warn_of_secrets(&config, &args.config);
     match (args.check, args.offline) {
         (true, true) => return Ok(()),
         (true, false) => return check(&config, args.json),
@@ -106,6 +108,18 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     // The agent may be asked from anywhere to read it again.
     let path = std::path::absolute(&args.config)?;
     Ok(runtime.block_on(agent::run(config, path))?)
+}
+
+/// A key that everybody can read protects nothing.
+fn warn_of_secrets(config: &Config, path: &Path) {
+    const OTHERS: u32 = 0o007;
+    let mode = std::fs::metadata(path).map(|file| file.permissions().mode());
+    if config.echo.key.is_some() && mode.is_ok_and(|mode| mode & OTHERS != 0) {
+        let path = path.display();
+        note(&format!(
+            "{path} has the key of [echo], and everybody can read it: `chmod 0600 {path}`"
+        ));
+    }
 }
 
 /// What an agent runs on.

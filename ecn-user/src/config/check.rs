@@ -157,6 +157,12 @@ impl Config {
         if let Every::Time(duration) = self.echo.every {
             check.not_zero(at("every"), duration);
         }
+        if self.echo.also_accept.is_some() && self.echo.key.is_none() {
+            check.fail(
+                at("also_accept"),
+                "does not apply without `key`: echoes are not signed then".to_owned(),
+            );
+        }
 
         let at = |key| Place {
             section: "flow",

@@ -63,7 +63,7 @@ pub(super) const SECTIONS: [Section; 7] = [
         name: "echo",
         is_list: false,
         required: &[],
-        keys: &["protocol", "every"],
+        keys: &["protocol", "every", "key", "also_accept"],
     },
     Section {
         name: "flow",

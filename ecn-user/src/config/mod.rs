@@ -318,6 +318,12 @@ pub struct Echo {
     pub protocol: u8,
     /// How often. Default: [`Every::Packet`].
     pub every: Every,
+    /// Signs echoes, and refuses those of others that it has not signed. Default: none, and none is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
+    /// Also accepted, while keys change. Default: nothing else is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub also_accept: Option<AlsoAccept>,
 }
 
 impl Default for Echo {
@@ -325,6 +331,80 @@ impl Default for Echo {
         Self {
             protocol: 253,
             every: Every::default(),
+            key: None,
+            also_accept: None,
+        }
+    }
+}
+
+/// A secret of 16 bytes, written as 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Key([u8; 16]);
+
+impl Key {
+    /// As SipHash reads it.
+    pub fn words(self) -> [u64; 2] {
+        let whole = u128::from_le_bytes(self.0);
+        [whole as u64, (whole >> 64) as u64]
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        // What was read is a secret, perhaps with a slip in it: it is not repeated.
+        let refused =
+            || "a key is 32 hexadecimal digits, such as `openssl rand -hex 16` prints".to_owned();
+        if text.len() != 32 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(refused());
+        }
+        let whole = u128::from_str_radix(&text, 16).map_err(|_| refused())?;
+        Ok(Self(whole.to_be_bytes()))
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        format!("{:032x}", u128::from_be_bytes(key.0))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// What else is accepted while keys change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum AlsoAccept {
+    /// `none`: echoes that are not signed, for the time in which hosts get their first key.
+    None,
+    /// Echoes that this one has signed.
+    Key(Key),
+}
+
+impl TryFrom<String> for AlsoAccept {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self::None);
+        }
+        Key::try_from(text)
+            .map(Self::Key)
+            .map_err(|error| format!("{error}; `none` accepts echoes that are not signed"))
+    }
+}
+
+impl From<AlsoAccept> for String {
+    fn from(key: AlsoAccept) -> Self {
+        match key {
+            AlsoAccept::None => "none".to_owned(),
+            AlsoAccept::Key(key) => key.into(),
         }
     }
 }

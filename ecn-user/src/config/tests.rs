@@ -143,6 +143,8 @@ fn a_full_file_is_read_as_it_says() {
         [echo]
         protocol = 254
         every = "5ms"
+        key = "000102030405060708090a0b0c0d0e0f"
+        also_accept = "none"
         [flow]
         idle = "10s"
         max = 1024
@@ -191,6 +193,11 @@ fn a_full_file_is_read_as_it_says() {
         echo: Echo {
             protocol: 254,
             every: Every::Time(DurationText::from_millis(5)),
+            key: "000102030405060708090a0b0c0d0e0f"
+                .to_owned()
+                .try_into()
+                .ok(),
+            also_accept: Some(AlsoAccept::None),
         },
         flow: Flow {
             idle: DurationText::from_secs(10),

@@ -88,7 +88,7 @@ impl Loaded {
                 // No echo is due while the receiver is measured: it is a packet of its own.
                 every_ns: u64::MAX >> 1,
                 protocol: echo::PROTOCOL.into(),
-                _pad: 0,
+                ..echo::Policy::default()
             },
             ..abi::Endpoint::default()
         };
