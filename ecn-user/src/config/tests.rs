@@ -90,6 +90,11 @@ fn the_table_of_keys_is_that_of_the_structs() {
             cgroup: Some("/sys/fs/cgroup/web".into()),
             ..Agent::default()
         },
+        echo: Echo {
+            key: "000102030405060708090a0b0c0d0e0f".to_owned().try_into().ok(),
+            also_accept: Some(AlsoAccept::None),
+            ..Echo::default()
+        },
         metrics: Metrics {
             listen: "127.0.0.1:9471".parse().ok(),
             ..Metrics::default()
@@ -231,7 +236,7 @@ fn unknown_keys_are_refused_with_the_nearest() {
     );
     assert_eq!(
         error_of("[echo]", "frobnicate = 1"),
-        "unknown key `frobnicate` in [echo]: allowed are protocol, every (ecn.toml:5)"
+        "unknown key `frobnicate` in [echo]: allowed are protocol, every, key, also_accept (ecn.toml:5)"
     );
     assert_eq!(
         error_of("[ehco]", "protocol = 253"),
