@@ -20,7 +20,7 @@ use ecn_tests::{
     traffic::{Stream, udp},
 };
 use ecn_user::{
-    config::{Config, Marking},
+    config::{self, Config, Marking},
     datapath::Maps,
     net::ethtool::{Ethtool, Offload},
 };
@@ -31,7 +31,9 @@ use serde_json::Value;
 const LINK: u64 = 5_000_000;
 /// The host that the others send to.
 const SINK: usize = 3;
-const HOSTS: usize = 4;
+/// A host without the agent: its packets cannot be marked.
+const GREEDY: usize = 4;
+const HOSTS: usize = 5;
 
 /// splitmix64.
 struct Random(u64);
@@ -154,7 +156,11 @@ fn change(
             "an MTU changed"
         }
         _ => {
-            config.bridges[0].threshold = 4 + random.below(8) as u32;
+            use config::{Shares, Unmarkable};
+            let bridge = &mut config.bridges[0];
+            bridge.threshold = 4 + random.below(8) as u32;
+            bridge.shares = [Shares::Off, Shares::Source, Shares::Port][random.below(3)];
+            bridge.unmarkable = [Unmarkable::Drop, Unmarkable::Pass][random.below(2)];
             folder.write(config);
             agent.signal(Signal::SIGHUP);
             "SIGHUP"
@@ -196,6 +202,7 @@ fn everything_changes_under_load() {
     let before = Snapshot::take();
     let config = running::config(&lab, Marking::InputOutput);
     let mut config = running::with_endpoints(config, &lab, &[0, 1, 2, SINK], LINK);
+    let before_chaos = config.bridges[0].clone();
     let path = folder.write(&config);
     let words = ["run", "--config", path.to_str().expect("a path")];
     let mut agent = Process::start(&ecn, &words, &folder.0.join("agent"));
@@ -205,6 +212,7 @@ fn everything_changes_under_load() {
 
     let load = |lab: &Lab| -> Vec<Stream> {
         (0..SINK)
+            .chain([GREEDY])
             .map(|n| Stream::start(&lab.hosts[n], &lab.hosts[SINK], 7001 + n as u16, 1000))
             .collect()
     };
@@ -235,7 +243,11 @@ fn everything_changes_under_load() {
     assert!(at_rest, "{ports:#?}\n{}", folder.log());
     assert_eq!(blocked(&lab), [], "nothing passes\n{}", folder.log());
 
-    // And all of it works: marks come at the port, echoes at the sources, rates follow.
+    // And all of it works: marks come at the port, echoes at the sources, rates follow, and what cannot be marked is
+    // held to its share.
+    config.bridges[0] = before_chaos;
+    folder.write(&config);
+    agent.signal(Signal::SIGHUP);
     let streams = load(&lab);
     let mut flows = Vec::new();
     let controlled = eventually(s(30), || {
@@ -248,6 +260,12 @@ fn everything_changes_under_load() {
         flows.iter().filter(limited).count() == SINK
     });
     assert!(controlled, "{flows:#?}\n{}", folder.log());
+    let held = |port: &Value| {
+        port["ifindex"] == lab.hosts[SINK].port_index
+            && port["dropped_unmarkable_packets"].as_u64() > Some(100)
+    };
+    let ports = rows(&ecn, "port");
+    assert!(ports.iter().any(held), "{ports:#?}\n{}", folder.log());
     let qdisc = |n: usize| {
         let host = &lab.hosts[n];
         let root = host.nl.root_qdisc(host.ifindex).expect("qdiscs");
