@@ -33,11 +33,14 @@ use crate::{
     net::{Netlink, htb::EndpointHtb},
 };
 
+/// Flows by their endpoint's number.
+type Keys = HashMap<u32, Vec<flow::Key>>;
+
 /// What another agent has kept, as long as this one starts.
 pub(super) struct Kept {
     pub(super) state: State,
     /// Flows that had classes, by endpoint.
-    flows: HashMap<u32, Vec<flow::Key>>,
+    flows: Keys,
 }
 
 /// What there is to take over. What cannot be is removed as `ecn clean` would, with a warning that says why.
@@ -103,9 +106,9 @@ fn adoptable(config: &Config, state: Option<&State>) -> std::result::Result<Maps
 }
 
 /// Classes that no flow has and that are not on offer, and the flows that have one.
-fn classes(maps: &mut Maps) -> datapath::Result<(VecDeque<u32>, HashMap<u32, Vec<flow::Key>>)> {
+fn classes(maps: &mut Maps) -> datapath::Result<(VecDeque<u32>, Keys)> {
     let mut used = maps.offered_classes();
-    let mut flows: HashMap<u32, Vec<flow::Key>> = HashMap::new();
+    let mut flows = Keys::new();
     // After the others: what a program takes meanwhile is a flow's by now.
     for (key, flow) in maps.flows()? {
         if flow.class != 0 {
