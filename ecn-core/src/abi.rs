@@ -5,7 +5,8 @@
 
 use crate::{ace, echo, flow, marking, response, shares, vqueue};
 
-/// Number of this agreement.
+/// Number of this agreement. An agent takes over what another one with the same number has left, and for a moment programs
+/// of both work on the same maps: so it also changes with what values mean.
 pub const ABI: u32 = 7;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
@@ -174,6 +175,10 @@ pub const TRACE_PORTS: u32 = 2;
 /// [`Control::flags`]: measure the time from a mark to the new rate.
 pub const TRACE_LATENCY: u32 = 4;
 
+/// [`Control::flags`]: of which generation the programs at tracepoints are that count. When an agent takes over from
+/// another, both have theirs attached for a moment, and a packet is to be counted once.
+pub const GENERATION: u32 = 8;
+
 /// [`Control::flags`], from this bit on: IP protocol of echoes.
 pub const ECHO_PROTOCOL_AT: u32 = 24;
 
@@ -183,7 +188,7 @@ pub const ECHO_PROTOCOL_AT: u32 = 24;
 pub struct Control {
     /// [`ABI`].
     pub abi: u32,
-    /// [`BYPASS`], [`TRACE_PORTS`], [`TRACE_LATENCY`], and [`ECHO_PROTOCOL_AT`].
+    /// [`BYPASS`], [`TRACE_PORTS`], [`TRACE_LATENCY`], [`GENERATION`], and [`ECHO_PROTOCOL_AT`].
     pub flags: u32,
     /// Limits hold until then (monotonic clock); moved on by the agent's heartbeat.
     pub valid_until_ns: u64,

@@ -90,6 +90,9 @@ pub static COARSE_TIME: u32 = 0;
 /// 1: tracing programs may lock; found out by the agent. Where they may not the verifier never sees that they do.
 #[unsafe(no_mangle)]
 pub static TRACING_LOCKS: u32 = 1;
+/// [`abi::GENERATION`] of this loaded copy's programs at tracepoints, or 0.
+#[unsafe(no_mangle)]
+pub static GENERATION: u32 = 0;
 /// Structure offsets of the running kernel.
 #[unsafe(no_mangle)]
 pub static OFFSETS: abi::Offsets = abi::Offsets {

@@ -33,7 +33,7 @@ use ecn_core::{
 use crate::{
     maps::{
         ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_NEAR, ECN_TRACE,
-        ECN_VIRTUAL, OFFSETS, TRACING_LOCKS, constant, control, count, netns,
+        ECN_VIRTUAL, GENERATION, OFFSETS, TRACING_LOCKS, constant, control, count, netns,
     },
     response::{now, tick},
     skb::{Linear, NEXT, Packet, SHOT, field, go_on, kernel, load, member, raw, unknown},
@@ -550,6 +550,12 @@ fn counted(skb: *const u8, s: &Seen) -> Option<Counted> {
     Some(Counted { ip, n })
 }
 
+/// Whether this copy of the programs at tracepoints counts, and not that of the agent before or after.
+#[inline(always)]
+fn counts(flags: u32) -> bool {
+    flags & abi::GENERATION == constant(&GENERATION)
+}
+
 #[btf_tracepoint(function = "net_dev_start_xmit")]
 pub fn ecn_depart(ctx: BtfTracePointContext) -> i32 {
     let _ = depart(&ctx);
@@ -572,6 +578,10 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
     if class == 0 && !watched {
         return None;
     }
+    let flags = control()?.flags;
+    if !counts(flags) {
+        return None;
+    }
     let s = Seen::at(device, netns, skb)?;
     if class != 0
         && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class)
@@ -579,11 +589,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
         // SAFETY: one class belongs to one queue, whose transmission is serialised.
         unsafe { *departed += packet::segments(s.gso_segs, s.gso_size, 0) as u64 };
     }
-    if !watched {
-        return None;
-    }
-    let flags = control()?.flags;
-    if flags & abi::BYPASS != 0 {
+    if !watched || flags & abi::BYPASS != 0 {
         return None;
     }
     let c = counted(skb, &s)?;
@@ -675,7 +681,7 @@ fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
     }
     let s = Seen::at(device, netns, skb)?;
     let flags = control()?.flags;
-    if flags & abi::BYPASS != 0 {
+    if !counts(flags) || flags & abi::BYPASS != 0 {
         return None;
     }
     let c = counted(skb, &s)?;

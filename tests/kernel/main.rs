@@ -22,6 +22,7 @@ mod parsed;
 mod pins;
 mod rate;
 mod replay;
+mod restart;
 mod rig;
 mod service;
 mod settled;

@@ -2,7 +2,8 @@
 
 use std::{
     cmp::Reverse,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -37,6 +38,8 @@ pub(super) struct Bridge {
     pub(super) space: Arc<Space>,
     pub(super) ifindex: u32,
     ports: BTreeMap<u32, Port>,
+    /// Slots of ports that another agent has kept, until all of them are found or given up.
+    kept_slots: BTreeSet<u32>,
     /// The other ends of its ports, by the ports' numbers, if they are endpoints.
     pub(super) peers: BTreeMap<u32, Peer>,
     /// When they were looked for, and the ports whose other ends were not found.
@@ -59,7 +62,7 @@ struct Port {
 
 struct WireEnd {
     key: DeviceKey,
-    _attached: Attached,
+    attached: Attached,
 }
 
 /// Root qdiscs whose own length says nothing: their queues lie in their children.
@@ -77,7 +80,7 @@ fn queue_roles(kind: &str) -> u32 {
 }
 
 /// Of a port, what [`Inner::remove_port`] takes back.
-const PORT_ROLES: u32 = abi::ROLE_PORT | QUEUE_ROLES;
+pub(super) const PORT_ROLES: u32 = abi::ROLE_PORT | QUEUE_ROLES;
 /// What [`queue_roles`] can say.
 const QUEUE_ROLES: u32 = abi::ROLE_BACKLOG | abi::ROLE_NO_QUEUE;
 
@@ -132,7 +135,10 @@ impl Bridge {
     }
 
     fn free_slot(&self) -> Option<u32> {
-        (1..abi::PORTS as u32).find(|slot| self.ports.values().all(|port| port.slot != *slot))
+        let is_free = |slot: &u32| {
+            !self.kept_slots.contains(slot) && self.ports.values().all(|port| port.slot != *slot)
+        };
+        (1..abi::PORTS as u32).find(is_free)
     }
 
     /// What its ports have counted.
@@ -193,7 +199,11 @@ impl Bridge {
 
     /// One more than the highest slot in use.
     fn slots(&self) -> u32 {
-        self.ports.values().map(|port| port.slot).max().unwrap_or(0) + 1
+        let used = self.ports.values().map(|port| port.slot);
+        used.chain(self.kept_slots.iter().copied())
+            .max()
+            .unwrap_or(0)
+            + 1
     }
 }
 
@@ -225,13 +235,17 @@ impl Inner {
                 self.numbers.bridges()
             )));
         };
-        self.maps.clear_bridge(number)?;
+        let kept_slots = self.kept_slots(number, &config)?;
+        if kept_slots.is_empty() {
+            self.maps.clear_bridge(number)?;
+        }
         let bridge = Bridge {
             number,
             config,
             space: Arc::clone(space),
             ifindex: link.index,
             ports: BTreeMap::new(),
+            kept_slots,
             peers: BTreeMap::new(),
             looked: None,
             lost: Vec::new(),
@@ -241,6 +255,64 @@ impl Inner {
         self.bridges.insert(number, bridge);
         self.sync_bridge(number)
             .inspect_err(|_| self.remove_bridge(number))
+    }
+
+    /// The slots of ports that another agent has kept of a bridge. If its queues are others now, it begins anew.
+    fn kept_slots(&mut self, number: u32, config: &config::Bridge) -> Result<BTreeSet<u32>> {
+        let netns = config.netns.as_deref().unwrap_or_default();
+        let kept = self.kept.as_ref();
+        if !kept.is_some_and(|kept| kept.has_bridge(number, netns, &config.name)) {
+            return Ok(BTreeSet::new());
+        }
+        let mut slots = BTreeSet::new();
+        for (key, device) in self.maps.devices() {
+            if device.role & abi::ROLE_PORT == 0 || device.bridge != number {
+                continue;
+            }
+            if (device.virtual_ns_per_byte != 0) == (config.queue == config::Queue::Virtual) {
+                slots.insert(device.port);
+            } else {
+                self.forget_port(key, device)?;
+            }
+        }
+        Ok(slots)
+    }
+
+    pub(super) fn release_slots(&mut self) {
+        self.bridges
+            .values_mut()
+            .for_each(|of| of.kept_slots.clear());
+    }
+
+    /// Whether a device is one of a bridge's ports.
+    pub(super) fn has_port(&self, key: DeviceKey, number: u32) -> bool {
+        let bridge = self.bridges.get(&number);
+        bridge.is_some_and(|of| of.key(key.ifindex) == key && of.ports.contains_key(&key.ifindex))
+    }
+
+    pub(super) fn has_wire_end(&self, key: DeviceKey) -> bool {
+        let mut ports = self.bridges.values().flat_map(|of| of.ports.values());
+        ports.any(|port| port.wire_end.as_ref().is_some_and(|end| end.key == key))
+    }
+
+    /// What is attached at ports.
+    pub(super) fn attached_at_ports(&mut self) -> impl Iterator<Item = Attached> {
+        let bridges = std::mem::take(&mut self.bridges).into_values();
+        let ports = bridges.flat_map(|of| of.ports.into_values());
+        ports.flat_map(|port| {
+            let end = port.wire_end.map(|end| end.attached);
+            [port.out].into_iter().chain(end)
+        })
+    }
+
+    /// Where links of programs at ports are pinned.
+    pub(super) fn links_at_ports(&self) -> impl Iterator<Item = &Path> {
+        let ports = self.bridges.values().flat_map(|of| of.ports.values());
+        let attached = ports.flat_map(|port| {
+            let end = port.wire_end.as_ref().map(|end| &end.attached);
+            [&port.out].into_iter().chain(end)
+        });
+        attached.filter_map(Attached::pin)
     }
 
     /// A bridge is no more, or no more meant.
@@ -428,7 +500,15 @@ impl Inner {
 
     fn add_port(&mut self, number: u32, link: &Link) -> Result<()> {
         let bridge = &self.bridges[&number];
-        let Some(slot) = bridge.free_slot() else {
+        let key = bridge.key(link.index);
+        let mut device = self.maps.device(key);
+        let is_kept = device.role & abi::ROLE_PORT != 0 && device.bridge == number;
+        let slot = if is_kept {
+            Some(device.port)
+        } else {
+            bridge.free_slot()
+        };
+        let Some(slot) = slot else {
             tracing::warn!(
                 "port {} of bridge {} is not marked: {} ports are the most",
                 link.name,
@@ -438,15 +518,13 @@ impl Inner {
             return Ok(());
         };
         let netns = bridge.space.ns.inum();
-        let key = bridge.key(link.index);
         let rate = bridge.config.virtual_rate(&link.name);
-        let mut device = self.maps.device(key);
         device.role |= abi::ROLE_PORT;
         // What its queue is says [`Inner::look_at_queues`]; until then, packets pass by.
         if let Some(rate) = rate {
             self.datapath.virtual_queues()?;
             device.virtual_ns_per_byte = vqueue::ns_per_byte(rate.bytes_per_s()).unwrap_or(0);
-        } else {
+        } else if !is_kept {
             device.role |= abi::ROLE_NO_QUEUE;
         }
         device.bridge = number;
@@ -525,10 +603,7 @@ impl Inner {
         let attached = copy.attach(&ns, &far.name, name::WIRE_END)?;
         let bridge = self.bridges.get_mut(&number);
         if let Some(port) = bridge.and_then(|bridge| bridge.ports.get_mut(&link.index)) {
-            port.wire_end = Some(WireEnd {
-                key,
-                _attached: attached,
-            });
+            port.wire_end = Some(WireEnd { key, attached });
         }
         Ok(())
     }

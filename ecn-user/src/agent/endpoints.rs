@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    path::Path,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -138,19 +139,28 @@ impl Inner {
             link_bytes_per_s: rate,
             frame_bytes: link.mtu + 14,
         };
+        let kept = self.kept.as_ref().and_then(|kept| kept.endpoint(number));
+        let wanted = config.enforcement;
+        if kept.is_some_and(|of| {
+            of.installed_qdisc && ![of.enforcement, Enforcement::Auto].contains(&wanted)
+        }) {
+            // It is to be another one now.
+            space.nl.delete_root_qdisc(link.index)?;
+        }
         let device = Device {
             nl: &space.nl,
             ns: &space.ns,
             link,
             layout: &layout,
-            wanted: config.enforcement,
+            wanted,
             sockets: datapath::cgroup(self.config.agent.cgroup.as_deref()).map(drop),
         };
         let choice = device.choose()?;
-        // A killed agent may have left its limit there.
+        // An agent that was killed, or kept what it had, has left its limit there.
         let left = State::read().and_then(|state| state.gso_max_segs(space.name(), link.index));
         let gso_max_segs = left.or(link.gso_max_segs);
-        if let (Some(before), true) = (left, left != link.gso_max_segs)
+        let is_limited = kept.is_some() && choice.enforcement != Enforcement::None;
+        if let (Some(before), true, false) = (left, left != link.gso_max_segs, is_limited)
             && let Err(error) = space.nl.set_gso_max_segs(link.index, before)
         {
             tracing::debug!("{error}");
@@ -247,20 +257,34 @@ impl Inner {
     /// Brings the choice of an endpoint into force.
     fn enforce(&mut self, endpoint: &Endpoint) -> Result<()> {
         let number = endpoint.number;
-        self.maps.reset_short(number);
+        let kept = self.kept.as_ref();
+        let kept = kept.filter(|kept| kept.endpoint(number).is_some());
+        if kept.is_none() {
+            self.maps.reset_short(number);
+        }
         let before = if endpoint.choice.enforcement == Enforcement::None {
             lock(&self.shared.targets).remove(&number)
         } else {
+            let segments = match kept {
+                Some(_) => endpoint.link.gso_max_segs,
+                None => endpoint.gso_max_segs,
+            };
             let target = Target::open(
                 &endpoint.space,
                 endpoint.name(),
                 endpoint.htb,
                 endpoint.choice.enforcement,
                 endpoint.choice.whose,
-                endpoint.gso_max_segs,
+                (endpoint.gso_max_segs, segments),
                 enforce::now_ns(),
             )?;
-            lock(&self.shared.targets).insert(number, target)
+            match kept {
+                Some(kept) => {
+                    kept.adopt(number, target, &mut self.maps, &self.shared)?;
+                    None
+                }
+                None => lock(&self.shared.targets).insert(number, target),
+            }
         };
         if let Some(mut before) = before {
             before.forget(&mut self.maps);
@@ -549,11 +573,45 @@ impl Inner {
             endpoint.take_off(true, &self.shared, &mut self.maps);
         }
     }
+
+    /// Whether a device is an endpoint.
+    pub(super) fn has_endpoint(&self, key: DeviceKey) -> bool {
+        self.endpoints.values().any(|of| of.key() == key)
+    }
+
+    /// Where links are pinned of programs at devices.
+    pub(super) fn links(&self) -> impl Iterator<Item = &Path> {
+        let endpoints = self.endpoints.values().flat_map(|of| &of.attached);
+        self.links_at_ports()
+            .chain(endpoints.filter_map(Attached::pin))
+    }
+
+    /// Leaves everything as it is, for another agent to go on with; limits hold for one more heartbeat.
+    fn leave(&mut self) {
+        let pinned = lock(&self.shared.pinned).clone();
+        for (&number, target) in lock(&self.shared.targets).iter_mut() {
+            target.leave(|class| pinned.contains_key(&(number, class)));
+        }
+        let flags = self.shared.flags.load(Ordering::Relaxed);
+        if let Err(error) = enforce::beat(&mut self.maps, flags, self.shared.heartbeat()) {
+            tracing::warn!("{error}");
+        }
+        let endpoints = std::mem::take(&mut self.endpoints).into_values();
+        let at_endpoints = endpoints.flat_map(|of| of.attached);
+        for attached in at_endpoints.chain(self.attached_at_ports()) {
+            attached.leave();
+        }
+        self.datapath.leave();
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.close();
+        if self.leaves {
+            self.leave();
+        } else {
+            self.close();
+        }
     }
 }
 

@@ -127,6 +127,18 @@ impl Shared {
         Duration::from_nanos(self.heartbeat_ns.load(Ordering::Relaxed))
     }
 
+    /// Has the programs at tracepoints count that are of this generation ([`abi::GENERATION`] or 0), and waits until the
+    /// thread has said so: it alone writes that.
+    pub(super) fn switch_to(&self, generation: u32, maps: &Maps) -> datapath::Result<()> {
+        let flags = self.flags.load(Ordering::Relaxed) & !abi::GENERATION | generation;
+        self.flags.store(flags, Ordering::Relaxed);
+        self.is_alive();
+        while maps.control()?.flags & abi::GENERATION != generation {
+            std::thread::sleep(self.period().min(Duration::from_millis(1)));
+        }
+        Ok(())
+    }
+
     /// The rest of the agent is at work.
     pub fn is_alive(&self) {
         self.alive_ns.store(now_ns(), Ordering::Relaxed);
@@ -226,7 +238,7 @@ impl Enforcer {
         mut maps: Maps,
         mut events: RateEvents,
     ) -> std::io::Result<Self> {
-        // What came before may have taken longer than the first sign of life lasts.
+        // Limits hold before anything else is done.
         let flags = shared.flags.load(Ordering::Relaxed);
         beat(&mut maps, flags, shared.heartbeat()).map_err(std::io::Error::other)?;
         let worker = Arc::clone(&shared);

@@ -13,7 +13,7 @@ use super::{
     Error, Inner, Result,
     discover::{self, Space, Spec},
     response_policy,
-    state::{Waiting, WaitingFor},
+    state::{State, Waiting, WaitingFor},
 };
 use crate::{
     config::{self, Config},
@@ -38,16 +38,23 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Those that the configuration names have theirs from the start, in its order.
-    pub(super) fn new(config: &Config) -> Self {
+    /// Those that an agent before has left keep theirs. Others that the configuration names have theirs from the start,
+    /// in its order.
+    pub(super) fn new(config: &Config, room_for_bridges: u32, kept: Option<&State>) -> Self {
         let bridges = config.bridges.iter();
         let bridges = bridges.map(|bridge| (bridge.netns.clone(), bridge.name.clone()));
         let endpoints = config.endpoints.iter();
         let endpoints = endpoints.map(|of| (of.netns.clone(), of.device.clone()));
+        let spec = |netns: &String| Some(netns.clone()).filter(|netns| !netns.is_empty());
+        let kept_bridges = kept.into_iter().flat_map(|state| &state.bridges);
+        let kept_bridges = kept_bridges.map(|of| (of.number, (spec(&of.netns), of.name.clone())));
+        let kept_endpoints = kept.into_iter().flat_map(|state| &state.endpoints);
+        // Number 0 is no endpoint's.
+        let kept_endpoints =
+            kept_endpoints.map(|of| (of.number - 1, (spec(&of.netns), of.device.clone())));
         Self {
-            bridges: places(bridges, room_for_bridges(config) as usize),
-            // Number 0 is no endpoint's.
-            endpoints: places(endpoints, abi::ENDPOINTS as usize - 1),
+            bridges: places(room_for_bridges, kept_bridges, bridges),
+            endpoints: places(abi::ENDPOINTS - 1, kept_endpoints, endpoints),
         }
     }
 
@@ -67,12 +74,21 @@ impl Numbers {
     }
 }
 
-fn places(names: impl Iterator<Item = Name>, most: usize) -> Vec<Option<Name>> {
+fn places(
+    most: u32,
+    kept: impl Iterator<Item = (u32, Name)>,
+    names: impl Iterator<Item = Name>,
+) -> Vec<Option<Name>> {
     let is_plain = |(netns, name): &Name| {
         !config::is_pattern(name) && !netns.as_deref().is_some_and(config::is_pattern)
     };
-    let mut places: Vec<_> = names.filter(is_plain).map(Some).collect();
-    places.resize(most, None);
+    let mut places = vec![None; most as usize];
+    for (number, name) in kept {
+        places[number as usize] = Some(name);
+    }
+    for name in names.filter(is_plain) {
+        take(&mut places, name, |_| true);
+    }
     places
 }
 
@@ -400,11 +416,11 @@ impl Inner {
         let fixed = |config: &Config| {
             let agent = &config.agent;
             let paths = (agent.pin.clone(), agent.cgroup.clone());
-            (config.flow.max, paths, config.metrics.listen)
+            (config.flow.max, paths, agent.keep, config.metrics.listen)
         };
         if fixed(&self.config) != fixed(&new) {
             return Err(Error::Configuration(
-                "`max` of [flow], `pin` and `cgroup` of [agent], and `listen` of [metrics] cannot change while the agent runs: \
+                "`max` of [flow], `keep`, `pin` and `cgroup` of [agent], and `listen` of [metrics] cannot change while the agent runs: \
                  restart it for those"
                     .to_owned(),
             ));

@@ -9,6 +9,8 @@ mod endpoints;
 pub mod enforce;
 mod follow;
 pub mod health;
+mod kept;
+pub mod leftovers;
 mod metrics;
 pub mod root;
 pub mod state;
@@ -30,7 +32,7 @@ use tokio::{signal::unix::SignalKind, task::JoinHandle};
 
 use crate::{
     config::{self, Config, Enforcement},
-    datapath::{self, Copy, Datapath, Maps, RateEvents, Sizes, Sweeper},
+    datapath::{self, Copy, Datapath, Life, Maps, RateEvents, Sizes, Sweeper},
     net::{self, htb::EndpointHtb},
     sys::names::Names,
 };
@@ -40,6 +42,7 @@ pub use discover::{Survey, survey};
 use endpoints::Endpoint;
 use enforce::{Enforcer, Shared, lock};
 use follow::{Failed, Numbers};
+use kept::Kept;
 use state::{Lock, State, Waiting, WaitingFor};
 use watch::Watch;
 
@@ -99,9 +102,20 @@ pub struct Options {
     pub trace_ports: bool,
     /// Count every flow at its receiver, whether it is controlled or not.
     pub observe: bool,
+    /// Instead of `keep` of the configuration.
+    pub keep: Option<bool>,
 }
 
-/// Everything that the agent holds; dropped, nothing is left.
+impl Options {
+    /// Puts what was asked for at the start in the place of what the file says.
+    fn apply(self, config: &mut Config) {
+        if let Some(keep) = self.keep {
+            config.agent.keep = keep;
+        }
+    }
+}
+
+/// Everything that the agent holds; dropped, nothing is left, unless it is to be.
 struct Inner {
     config: Config,
     options: Options,
@@ -130,6 +144,10 @@ struct Inner {
     maps: Maps,
     datapath: Datapath,
     shared: Arc<Shared>,
+    /// What another agent has left, as long as this one starts.
+    kept: Option<Kept>,
+    /// Dropped, everything stays as it is.
+    leaves: bool,
 }
 
 /// What the agent and its tasks work on. The agent takes it out when it stops: a task that has not ended by then finds
@@ -265,22 +283,41 @@ fn endpoint_policy(
 }
 
 impl Inner {
-    fn start(config: Config, options: Options, shared: Arc<Shared>) -> Result<Self> {
+    /// Starts everything, and the thread that moves rates before all else: what is taken over is to stay in force.
+    fn start(config: Config, options: Options, shared: Arc<Shared>) -> Result<(Self, Enforcer)> {
         response_policy(&config.response)?;
+        let pin = config.agent.pin.clone();
         let sizes = Sizes {
             bridges: follow::room_for_bridges(&config),
             // The short flows of each endpoint are one more.
             flows: config.flow.max + follow::room_for_endpoints(&config),
         };
-        let datapath = Datapath::open(&config.agent.pin, sizes)?;
-        let mut maps = datapath.maps()?;
-        enforce::beat(
-            &mut maps,
-            shared.flags.load(Ordering::Relaxed),
-            shared.heartbeat(),
-        )?;
+        let life = |adopt| Life {
+            adopt,
+            keep: config.agent.keep,
+        };
+        let (maps, datapath, kept, enforcer) = match kept::find(&config) {
+            Some((state, mut maps)) => {
+                let (kept, enforcer) = Kept::resume(state, &mut maps, &shared)?;
+                let mut datapath = Datapath::open_for(&pin, sizes, life(true))?;
+                shared.switch_to(datapath.generation(), &maps)?;
+                datapath.take_over()?;
+                (maps, datapath, Some(kept), enforcer)
+            }
+            None => {
+                let mut datapath = Datapath::open_for(&pin, sizes, life(false))?;
+                datapath.take_over()?;
+                let enforcer = start_enforcer(&shared, &pin)?;
+                (datapath.maps()?, datapath, None, enforcer)
+            }
+        };
+        let numbers = Numbers::new(
+            &config,
+            maps.bridges()?,
+            kept.as_ref().map(|kept| &kept.state),
+        );
         let mut inner = Self {
-            numbers: Numbers::new(&config),
+            numbers,
             config,
             options,
             bridges: BTreeMap::new(),
@@ -300,21 +337,28 @@ impl Inner {
             maps,
             datapath,
             shared,
+            // A start that fails leaves what was there.
+            leaves: kept.is_some(),
+            kept,
         };
         {
             let _hurry = datapath::Hurry::begin();
             inner.follow();
         }
         inner.first_failure()?;
+        inner.settle()?;
+        inner.apply_pins()?;
         inner.shared.offer_classes(&mut inner.maps);
         inner.write_state()?;
-        Ok(inner)
+        inner.leaves = inner.config.agent.keep;
+        Ok((inner, enforcer))
     }
 
     fn state(&self) -> State {
         let (config, shared) = (&self.config, &self.shared);
         State {
             pid: std::process::id(),
+            keep: config.agent.keep,
             pin: config.agent.pin.clone(),
             config: self.path.clone(),
             reloads: self.reloads,
@@ -374,7 +418,8 @@ impl Agent {
     /// # Errors
     ///
     /// See [`Error`]; then nothing is left behind.
-    pub fn start(config: Config, options: Options, _lock: &Lock) -> Result<Self> {
+    pub fn start(mut config: Config, options: Options, _lock: &Lock) -> Result<Self> {
+        options.apply(&mut config);
         let listener = config.metrics.listen.map(metrics::listen).transpose()?;
         let mut flags = 0;
         if options.trace_latency {
@@ -385,18 +430,7 @@ impl Agent {
         }
         let shared = Arc::new(Shared::new(flags));
         shared.set_timing(&config);
-        let pin = config.agent.pin.clone();
-        let inner = Inner::start(config, options, Arc::clone(&shared))?;
-        let enforcer = Enforcer::start(
-            Arc::clone(&shared),
-            inner.datapath.maps()?,
-            RateEvents::open(&pin)?,
-        )
-        .map_err(|error| Error::Io {
-            what: "start a thread",
-            error,
-        })?;
-
+        let (inner, enforcer) = Inner::start(config, options, Arc::clone(&shared))?;
         let inner = Arc::new(Mutex::new(Some(inner)));
         let sweep = every(SWEEP_PERIOD, Arc::clone(&inner), Inner::every_second);
         let mut tasks = vec![
@@ -478,7 +512,10 @@ impl Agent {
     fn reload_from(&self, path: &Path) -> std::result::Result<(), String> {
         let read = Config::load(path).map_err(|error| error.to_string());
         self.with(|inner| {
-            let done = read.and_then(|new| inner.reload(new).map_err(|error| error.to_string()));
+            let done = read.and_then(|mut new| {
+                inner.options.apply(&mut new);
+                inner.reload(new).map_err(|error| error.to_string())
+            });
             inner.reloads += 1;
             inner.reload_error = done.clone().err();
             if let Err(error) = inner.write_state() {
@@ -512,11 +549,31 @@ impl Drop for Agent {
         for task in &self.tasks {
             task.abort();
         }
+        // A step that is being taken is waited for; until then rates move.
+        let inner = lock(&self.inner).take();
         self.enforcer.take();
-        // A step that is being taken is waited for.
-        lock(&self.inner).take();
-        State::remove();
+        match inner.filter(|inner| inner.leaves) {
+            Some(inner) => {
+                let state = State {
+                    pid: 0,
+                    ..inner.state()
+                };
+                if let Err(error) = state.write() {
+                    tracing::warn!("{error}");
+                }
+            }
+            None => State::remove(),
+        }
     }
+}
+
+fn start_enforcer(shared: &Arc<Shared>, pin: &Path) -> Result<Enforcer> {
+    Enforcer::start(Arc::clone(shared), Maps::open(pin)?, RateEvents::open(pin)?).map_err(|error| {
+        Error::Io {
+            what: "start a thread",
+            error,
+        }
+    })
 }
 
 /// Runs a step that may block, and logs what went wrong.
@@ -576,11 +633,12 @@ fn tell(state: NotifyState<'_>) {
 }
 
 /// `ecn run`: the agent in the foreground, until SIGINT or SIGTERM. At SIGHUP the configuration is read from `path` again.
+/// `keep`: instead of what the configuration says.
 ///
 /// # Errors
 ///
 /// See [`Error`].
-pub async fn run(config: Config, path: PathBuf) -> Result<()> {
+pub async fn run(config: Config, path: PathBuf, keep: Option<bool>) -> Result<()> {
     raise_open_files();
     let mut signals = Vec::new();
     for kind in [
@@ -596,7 +654,11 @@ pub async fn run(config: Config, path: PathBuf) -> Result<()> {
     }
     let process_lock = Lock::take()?;
     let starting = tokio::task::spawn_blocking(move || {
-        Agent::start(config, Options::default(), &process_lock).map(|agent| (agent, process_lock))
+        let options = Options {
+            keep,
+            ..Options::default()
+        };
+        Agent::start(config, options, &process_lock).map(|agent| (agent, process_lock))
     });
     let (agent, _process_lock) = starting.await.map_err(|error| Error::Io {
         what: "start the agent",
@@ -659,6 +721,9 @@ pub async fn run(config: Config, path: PathBuf) -> Result<()> {
         }
     }
     tell(NotifyState::Stopping);
+    if agent.with(|inner| inner.leaves) {
+        tracing::info!("programs, maps and queues stay: ports still mark, rate limits lapse");
+    }
     tokio::task::spawn_blocking(move || drop(agent))
         .await
         .map_err(|error| Error::Io {

@@ -83,6 +83,11 @@ impl Root {
         }))
     }
 
+    /// Whether an agent has put it there.
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self.major(), htb::ENDPOINT_MAJOR | FQ_MAJOR)
+    }
+
     /// Major number under which its queues' qdiscs hang; 0 where it has none of its own.
     pub(super) const fn major(&self) -> u16 {
         match self {

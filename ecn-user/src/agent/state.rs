@@ -29,8 +29,11 @@ pub const DIR: &str = "/run/ecn";
 /// What the agent manages, by the numbers that the maps use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Process.
+    /// Process; 0: it has ended, and what it had attached was kept.
     pub pid: u32,
+    /// Programs, maps and queueing disciplines outlive the process.
+    #[serde(default)]
+    pub keep: bool,
     /// Directory of the pins.
     pub pin: PathBuf,
     /// Where the configuration was read, if SIGHUP has it read again.
@@ -238,11 +241,7 @@ impl Lock {
 
     /// The process that holds the lock, if one does: by what the kernel says, since the file may hold anything.
     pub fn holder() -> Option<String> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .open(Self::path())
-            .ok()?;
+        let file = File::open(Self::path()).ok()?;
         match Flock::lock(file, FlockArg::LockSharedNonblock) {
             Ok(_) => None,
             Err((file, _)) => Some(owner(&file)),

@@ -1,7 +1,7 @@
-//! `ecn clean`: removes what a killed agent or rig left behind.
+//! `ecn clean`: removes what an agent or rig left behind.
 //!
-//! Attached programs are on the list where they hang from clsact; links of tcx are descriptors, which go with the
-//! process.
+//! Attached programs are on the list where they hang from clsact. Those that hang from links go with the pins, or went
+//! with the process.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,14 +17,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
 
-use crate::agent::root::FQ_MAJOR;
+use crate::agent::leftovers;
 use crate::agent::state::{DIR, Lock, State};
-use crate::config::Agent;
-use crate::datapath;
-use crate::net::filter::Filter;
-use crate::net::htb::ENDPOINT_MAJOR;
+use crate::net::NetNs;
 use crate::net::netns::DIRECTORY;
-use crate::net::{NetNs, Netlink, Qdisc, ROOT};
 use crate::rig::topology::{self, DEFAULT_PREFIX};
 
 use super::exit::{Failure, note, print, print_json};
@@ -53,63 +49,22 @@ const PATIENCE: Duration = Duration::from_secs(15);
 enum Leftover {
     /// A process that sends the rig's traffic.
     Process { pid: i32, command: String },
-    /// The root qdisc of an endpoint.
-    Qdisc {
-        /// As tc shows it: `htb ec0e:`.
-        qdisc: String,
-        device: String,
-        /// Empty for this process's own.
-        netns: String,
-        ifindex: u32,
-    },
-    /// A program on clsact.
-    Filter {
-        program: String,
-        device: String,
-        /// Empty for this process's own.
-        netns: String,
-        #[serde(skip)]
-        filter: Filter,
-    },
-    /// A directory of pinned maps.
-    Pins { path: PathBuf },
     /// A namespace of the rig.
     Netns { name: String },
     /// State or lock.
     File { path: PathBuf },
+    /// An agent's.
+    #[serde(untagged)]
+    Agent(leftovers::Leftover),
 }
 
 impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process { pid, command } => write!(f, "process {pid} ({command})"),
-            Self::Qdisc {
-                qdisc,
-                device,
-                netns,
-                ..
-            } => {
-                write!(f, "{qdisc} of {device}")?;
-                match netns.as_str() {
-                    "" => Ok(()),
-                    netns => write!(f, " in namespace {netns}"),
-                }
-            }
-            Self::Filter {
-                program,
-                device,
-                netns,
-                ..
-            } => {
-                write!(f, "program {program} of {device}")?;
-                match netns.as_str() {
-                    "" => Ok(()),
-                    netns => write!(f, " in namespace {netns}"),
-                }
-            }
-            Self::Pins { path } => write!(f, "pinned maps {}", path.display()),
             Self::Netns { name } => write!(f, "namespace {name}"),
             Self::File { path } => write!(f, "file {}", path.display()),
+            Self::Agent(leftover) => leftover.fmt(f),
         }
     }
 }
@@ -156,6 +111,8 @@ pub fn run(args: &CleanArgs) -> anyhow::Result<()> {
                 Err(error) => failures.push(format!("cannot remove {leftover}: {error}")),
             }
         }
+        // Not while it holds something.
+        let _ = fs::remove_dir(DIR);
     }
     if args.json {
         print_json(&Report {
@@ -213,31 +170,16 @@ fn stop(pid: &str) -> anyhow::Result<()> {
 
 /// Everything there is, in the order in which it goes.
 fn leftovers() -> anyhow::Result<Vec<Leftover>> {
-    let state = State::read();
     let rig = topology::leftovers(DEFAULT_PREFIX)?;
     let mut found = processes(&rig);
-    found.extend(qdiscs(&rig, state.as_ref()));
-    let pins: BTreeSet<_> = state
-        .iter()
-        .map(|state| state.pin.clone())
-        .chain([Agent::default().pin])
-        .collect();
-    let pins = pins.into_iter().filter(|path| is_ours(path));
-    found.extend(pins.map(|path| Leftover::Pins { path }));
+    // What is in the rig's namespaces goes with them.
+    let agents = leftovers::find(State::read().as_ref(), &rig);
+    found.extend(agents.into_iter().map(Leftover::Agent));
     found.extend(rig.into_iter().map(|name| Leftover::Netns { name }));
     let files = ["state.json", "state.next", "lock"].map(|name| Path::new(DIR).join(name));
     let files = files.into_iter().filter(|path| path.exists());
     found.extend(files.map(|path| Leftover::File { path }));
     Ok(found)
-}
-
-/// Whether a directory of pins holds what an agent puts there and nothing else: the state that
-/// names it is a file like any other.
-fn is_ours(pin: &Path) -> bool {
-    let Ok(mut entries) = fs::read_dir(pin) else {
-        return false;
-    };
-    entries.all(|entry| entry.is_ok_and(|entry| datapath::is_version(&entry.file_name())))
 }
 
 /// The rig's senders and receivers that outlived it: `ecn traffic`, and iperf3 in its namespaces.
@@ -285,94 +227,10 @@ fn processes(rig: &[String]) -> Vec<Leftover> {
     found
 }
 
-/// Our root qdiscs and filters in the current and all named namespaces, and where the state has endpoints or
-/// bridges. Those of the rig go with its namespaces.
-fn qdiscs(rig: &[String], state: Option<&State>) -> Vec<Leftover> {
-    let named = NetNs::list().unwrap_or_default();
-    let endpoints = state.iter().flat_map(|state| &state.endpoints);
-    let bridges = state.iter().flat_map(|state| &state.bridges);
-    let configured = endpoints
-        .map(|endpoint| endpoint.netns.clone())
-        .chain(bridges.map(|bridge| bridge.netns.clone()));
-    let places: BTreeSet<_> = named
-        .into_iter()
-        .chain(configured)
-        .filter(|name| !rig.contains(name))
-        .chain([String::new()])
-        .collect();
-    let mut seen = BTreeSet::new();
-    let mut found = Vec::new();
-    for place in places {
-        // What is no namespace any more holds nothing.
-        let Ok(netns) = open(&place) else {
-            continue;
-        };
-        if seen.insert(netns.inum()) {
-            found.extend(qdiscs_in(&netns, &place).unwrap_or_default());
-        }
-    }
-    found
-}
-
-/// As [`State`] spells namespaces: empty is this process's own.
-fn open(netns: &str) -> crate::net::Result<NetNs> {
-    NetNs::open(Some(netns).filter(|netns| !netns.is_empty()))
-}
-
-fn qdiscs_in(netns: &NetNs, place: &str) -> crate::net::Result<Vec<Leftover>> {
-    let netlink = Netlink::open(netns)?;
-    let ours = |qdisc: &Qdisc| {
-        qdisc.parent == ROOT
-            && matches!(
-                (qdisc.major(), qdisc.kind.as_str()),
-                (ENDPOINT_MAJOR, "htb") | (FQ_MAJOR, "fq" | "mq")
-            )
-    };
-    let qdiscs = netlink.qdiscs()?;
-    let with_clsact = qdiscs.iter().filter(|qdisc| qdisc.kind == "clsact");
-    let mut filters = Vec::new();
-    for qdisc in with_clsact {
-        filters.extend(datapath::leftovers(&netlink, qdisc.ifindex)?);
-    }
-    let ours: Vec<_> = qdiscs.into_iter().filter(ours).collect();
-    if ours.is_empty() && filters.is_empty() {
-        return Ok(Vec::new());
-    }
-    let links = netlink.links()?;
-    let device = |ifindex: u32| {
-        let link = links.iter().find(|link| link.index == ifindex);
-        link.map_or_else(|| ifindex.to_string(), |link| link.name.clone())
-    };
-    let filters = filters.into_iter().map(|filter| Leftover::Filter {
-        program: filter.name.clone(),
-        device: device(filter.ifindex),
-        netns: place.to_owned(),
-        filter,
-    });
-    let qdiscs = ours.into_iter().map(|qdisc| Leftover::Qdisc {
-        qdisc: format!("{} {:x}:", qdisc.kind, qdisc.major()),
-        device: device(qdisc.ifindex),
-        netns: place.to_owned(),
-        ifindex: qdisc.ifindex,
-    });
-    Ok(filters.chain(qdiscs).collect())
-}
-
 fn remove(leftover: &Leftover) -> anyhow::Result<()> {
     match leftover {
         Leftover::Process { pid, .. } => end(*pid)?,
-        Leftover::Qdisc { netns, ifindex, .. } => {
-            let netlink = Netlink::open(&open(netns)?)?;
-            netlink.delete_root_qdisc(*ifindex)?;
-            let before = State::read().and_then(|state| state.gso_max_segs(netns, *ifindex));
-            if let Some(segments) = before {
-                netlink.set_gso_max_segs(*ifindex, segments)?;
-            }
-        }
-        Leftover::Filter { netns, filter, .. } => {
-            datapath::remove_leftover(&Netlink::open(&open(netns)?)?, filter)?;
-        }
-        Leftover::Pins { path } => datapath::remove_pins(path)?,
+        Leftover::Agent(leftover) => leftover.remove(State::read().as_ref())?,
         Leftover::Netns { name } => NetNs::delete(name)?,
         Leftover::File { path } => fs::remove_file(path)?,
     }
@@ -414,23 +272,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_directories_of_pins_are_ours() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(folder.path().join("v1/maps")).unwrap();
-        assert!(is_ours(folder.path()));
-        fs::write(folder.path().join("notes"), "").unwrap();
-        assert!(!is_ours(folder.path()));
-        assert!(!is_ours(Path::new("/nowhere")));
-    }
-
-    #[test]
     fn leftovers_have_one_line_and_one_object() {
-        let leftover = Leftover::Qdisc {
+        let leftover = Leftover::Agent(leftovers::Leftover::Qdisc {
             qdisc: "htb ec0e:".to_owned(),
             device: "eth0".to_owned(),
             netns: "web".to_owned(),
             ifindex: 2,
-        };
+        });
         assert_eq!(leftover.to_string(), "htb ec0e: of eth0 in namespace web");
         assert_eq!(
             serde_json::to_string(&leftover).unwrap(),

@@ -124,6 +124,8 @@ struct Report {
     waiting: Vec<Waiting>,
     /// Process of a running agent or rig.
     agent_pid: Option<String>,
+    /// None is running, and programs go on that one has left.
+    kept: bool,
     /// What its programs counted.
     counters: Counters,
     /// What it says does not work.
@@ -211,6 +213,8 @@ fn examine() -> Report {
             report.counters = Counters::read(&view.maps).unwrap_or_default();
             report.warnings = view.warnings().to_vec();
         }
+    } else {
+        report.kept = State::read().is_some_and(|state| state.keep);
     }
     rights(&mut report, effective_rights());
     kernel_files(&mut report);
@@ -711,6 +715,11 @@ fn text(report: &Report) -> String {
     }
     let agent = match &report.agent_pid {
         Some(pid) => format!("process {pid}"),
+        None if report.kept => {
+            "none; programs that one has left still mark: `ecn run --keep` takes over, \
+             `ecn clean` removes them"
+                .to_owned()
+        }
         None => "none".to_owned(),
     };
     let verdict = if report.ready {

@@ -24,6 +24,16 @@ pub struct RunArgs {
     /// The configuration
     #[arg(long, short = 'c', value_name = "FILE", default_value = CONFIG)]
     config: PathBuf,
+    /// Leave programs, maps and queues in place at the end, and take over those that an agent has left: instead of `keep`
+    /// in [agent]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    keep: Option<bool>,
     /// Only check the configuration: its words, and its names against what there is on this machine. What is not there
     /// is waited for, and is no error
     #[arg(long)]
@@ -107,7 +117,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let runtime = runtime()?;
     // The agent may be asked from anywhere to read it again.
     let path = std::path::absolute(&args.config)?;
-    Ok(runtime.block_on(agent::run(config, path))?)
+    Ok(runtime.block_on(agent::run(config, path, args.keep))?)
 }
 
 /// A key that everybody can read protects nothing.

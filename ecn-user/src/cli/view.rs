@@ -11,7 +11,7 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::agent::enforce::now_ns;
 use crate::agent::health::{Subject, Warning};
-use crate::agent::state::{BridgeState, EndpointState, PortState, State};
+use crate::agent::state::{BridgeState, EndpointState, Lock, PortState, State};
 use crate::config::{Agent, Enforcement, Function, Marking};
 use crate::datapath::{self, Maps, pin_dir};
 
@@ -52,9 +52,20 @@ impl View {
         Ok(Self { maps, state })
     }
 
-    /// Why the numbers do not move: the agent has gone without taking its pins along.
+    /// Why rates do not move: the agent has gone without taking its pins along.
     pub fn stale(&self) -> Option<String> {
         let control = self.maps.control().ok()?;
+        if self.state.keep && Lock::holder().is_none() {
+            let limits = if now_ns() < control.valid_until_ns {
+                "lapse in a moment"
+            } else {
+                "have lapsed"
+            };
+            return Some(format!(
+                "no agent is running: ports still mark, as it was configured, and rate limits {limits}; \
+                 `ecn run --keep` takes over, `ecn clean` removes everything"
+            ));
+        }
         let ago_ns = now_ns().checked_sub(control.valid_until_ns)?;
         (control.valid_until_ns != 0).then(|| {
             format!(

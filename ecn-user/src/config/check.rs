@@ -180,6 +180,7 @@ impl Config {
         let Agent {
             period,
             heartbeat,
+            keep: _,
             pin,
             cgroup,
         } = &self.agent;

@@ -75,7 +75,7 @@ pub(super) const SECTIONS: [Section; 7] = [
         name: "agent",
         is_list: false,
         required: &[],
-        keys: &["period", "heartbeat", "pin", "cgroup"],
+        keys: &["period", "heartbeat", "keep", "pin", "cgroup"],
     },
     Section {
         name: "metrics",

@@ -436,7 +436,10 @@ pub struct Agent {
     pub period: DurationText,
     /// Limits expire this long after the agent's last sign of life. Default: 1 s.
     pub heartbeat: DurationText,
-    /// Directory of pinned maps, below a BPF file system. Default: `/sys/fs/bpf/ecn`.
+    /// Whether programs, maps and queues stay when the agent ends, for the next one to take over. Default: they are
+    /// removed.
+    pub keep: bool,
+    /// Directory of pinned maps and links, below a BPF file system. Default: `/sys/fs/bpf/ecn`.
     pub pin: PathBuf,
     /// The cgroup whose sockets [`Enforcement::Pacing`] is for. Default: the root of cgroup v2.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -448,6 +451,7 @@ impl Default for Agent {
         Self {
             period: DurationText::from_millis(1),
             heartbeat: DurationText::from_secs(1),
+            keep: false,
             pin: PathBuf::from("/sys/fs/bpf/ecn"),
             cgroup: None,
         }

@@ -91,7 +91,10 @@ fn the_table_of_keys_is_that_of_the_structs() {
             ..Agent::default()
         },
         echo: Echo {
-            key: "000102030405060708090a0b0c0d0e0f".to_owned().try_into().ok(),
+            key: "000102030405060708090a0b0c0d0e0f"
+                .to_owned()
+                .try_into()
+                .ok(),
             also_accept: Some(AlsoAccept::None),
             ..Echo::default()
         },
@@ -156,6 +159,7 @@ fn a_full_file_is_read_as_it_says() {
         [agent]
         period = "200us"
         heartbeat = "3s"
+        keep = true
         pin = "/run/bpf/ecn"
         cgroup = "/sys/fs/cgroup/web"
         [metrics]
@@ -211,6 +215,7 @@ fn a_full_file_is_read_as_it_says() {
         agent: Agent {
             period: DurationText::from_micros(200),
             heartbeat: DurationText::from_secs(3),
+            keep: true,
             pin: "/run/bpf/ecn".into(),
             cgroup: Some("/sys/fs/cgroup/web".into()),
         },

@@ -6,12 +6,15 @@
 use std::{
     collections::BTreeSet,
     fmt, fs,
+    io::{self, ErrorKind},
     os::fd::AsFd as _,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
 use aya::programs::{
-    LinkOrder, ProgramError, SchedClassifier, TcAttachType,
+    LinkOrder, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode,
+    links::{FdLink, LinkError, PinnedLink},
     tc::{SchedClassifierLink, TcAttachOptions},
     xdp::XdpLink,
 };
@@ -73,30 +76,115 @@ impl fmt::Display for AttachedBy {
 }
 
 /// An attached program; dropping it detaches.
-pub struct Attached(Held);
+pub struct Attached {
+    by: AttachedBy,
+    held: Held,
+    /// Where its link is pinned, so that it outlives the process.
+    pin: Option<PathBuf>,
+}
 
-#[expect(dead_code, reason = "dropping them detaches")]
+#[expect(dead_code, reason = "dropping links detaches")]
 enum Held {
-    Link(SchedClassifierLink),
-    Filter(OnClsact),
+    /// Pinned.
+    Link(FdLink),
+    Tcx(SchedClassifierLink),
     Xdp(XdpLink),
+    Filter(OnClsact),
 }
 
 impl Attached {
     /// What it hangs from.
     pub fn hook(&self) -> AttachedBy {
-        match self.0 {
-            Held::Link(_) => AttachedBy::Tcx,
-            Held::Filter(_) => AttachedBy::Clsact,
-            Held::Xdp(_) => AttachedBy::Xdp,
+        self.by
+    }
+
+    /// Where its link is pinned.
+    pub fn pin(&self) -> Option<&Path> {
+        self.pin.as_deref()
+    }
+
+    /// Leaves it attached when the process ends: a filter, or a link that is pinned.
+    pub fn leave(mut self) {
+        self.pin = None;
+        if let Held::Filter(filter) = &mut self.held {
+            filter.is_left = true;
+        }
+    }
+
+    /// By a link that is pinned, or is to be (`is_new`).
+    fn pinned<L>(by: AttachedBy, link: L, is_new: bool, at: PathBuf) -> Result<Self>
+    where
+        L: TryInto<FdLink, Error = LinkError>,
+    {
+        let link = link.try_into().map_err(|error| Error::File {
+            what: "pin a link at",
+            path: at.clone(),
+            error: io::Error::other(error),
+        })?;
+        let link = if is_new { pin_link(link, &at)? } else { link };
+        Ok(Self {
+            by,
+            held: Held::Link(link),
+            pin: Some(at),
+        })
+    }
+
+    fn unpinned(by: AttachedBy, held: Held) -> Self {
+        Self {
+            by,
+            held,
+            pin: None,
         }
     }
 }
 
-impl From<XdpLink> for Attached {
-    fn from(link: XdpLink) -> Self {
-        Self(Held::Xdp(link))
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Some(pin) = &self.pin {
+            let _ = fs::remove_file(pin);
+        }
     }
+}
+
+/// Pins a link, in place of one that may be pinned there.
+pub(super) fn pin_link(link: FdLink, at: &Path) -> Result<FdLink> {
+    let failed = |what| {
+        move |error| Error::File {
+            what,
+            path: at.to_owned(),
+            error,
+        }
+    };
+    match fs::remove_file(at) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(failed("replace the link")(error));
+        }
+        _ => {}
+    }
+    // Before Linux 5.7 there are no links to pin.
+    let pinned = link.pin(at);
+    let pinned = pinned.map_err(|error| failed("pin a link at")(io::Error::other(error)))?;
+    Ok(pinned.into())
+}
+
+/// Where the link of a program at a device is pinned.
+fn place(links: &Path, ns: &NetNs, device: &str, program: &str) -> Result<PathBuf> {
+    let ifindex = Netlink::open(ns)?.link(device)?.index;
+    Ok(links.join(format!("{}-{ifindex}-{program}", ns.inum())))
+}
+
+/// Puts a program in the place of the one whose link is pinned: no packet passes by both. `None`: none is, or its
+/// device has gone.
+fn replace<L: TryFrom<FdLink, Error = LinkError>>(
+    pin: Option<&Path>,
+    update: impl FnOnce(L) -> std::result::Result<L, ProgramError>,
+) -> Option<L> {
+    let at = pin?;
+    let old: FdLink = PinnedLink::from_pin(at).ok()?.into();
+    let link = L::try_from(old).ok()?;
+    update(link)
+        .inspect_err(|error| tracing::debug!("{}: {error}", at.display()))
+        .ok()
 }
 
 /// Devices, by namespace and number, whose clsact is ours.
@@ -106,6 +194,8 @@ struct OnClsact {
     nl: Netlink,
     netns: u32,
     filter: Filter,
+    /// It stays when this is dropped.
+    is_left: bool,
 }
 
 impl OnClsact {
@@ -124,6 +214,10 @@ impl OnClsact {
             ours.insert(place);
         }
         let filter = filter(program, ifindex);
+        // One that another agent has left: see [`remove_leftover`].
+        if nl.filters(ifindex)?.contains(&filter) {
+            ours.insert(place);
+        }
         let set = classifier
             .fd()
             .map_err(AddError::Program)
@@ -132,6 +226,7 @@ impl OnClsact {
             nl,
             netns: ns.inum(),
             filter,
+            is_left: false,
         };
         match set {
             Ok(()) => Ok(added),
@@ -158,6 +253,9 @@ impl OnClsact {
 
 impl Drop for OnClsact {
     fn drop(&mut self) {
+        if self.is_left {
+            return;
+        }
         // The device may be gone, with everything on it.
         let _ = self.nl.delete_filter(&self.filter);
         let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,13 +308,15 @@ fn no_tcx(error: &ProgramError) -> bool {
         )
 }
 
-/// Attaches a loaded program behind those that are there: by `only`, or by what the kernel has.
+/// Attaches a loaded program behind those that are there: by `only`, or by what the kernel has. With `links`, a directory,
+/// its link is pinned there; if one is, the program takes the place of that one's.
 pub(super) fn attach(
     classifier: &mut SchedClassifier,
     ns: &NetNs,
     device: &str,
     program: &str,
     only: Option<AttachedBy>,
+    links: Option<&Path>,
 ) -> Result<Attached> {
     let failed = |error: ProgramError| Error::Attach {
         program: program.to_owned(),
@@ -224,23 +324,62 @@ pub(super) fn attach(
         netns: ns.name().to_owned(),
         error: Box::new(error),
     };
+    let pin = links.map(|links| place(links, ns, device, program));
+    let pin = pin.transpose()?;
     if only != Some(AttachedBy::Clsact) {
-        let tcx = ns.run(|| {
-            let options = TcAttachOptions::TcxOrder(LinkOrder::default());
-            let id = classifier.attach_with_options(device, direction(program), options)?;
+        let replaced = replace(pin.as_deref(), |link: SchedClassifierLink| {
+            let id = classifier.attach_to_link(link)?;
             classifier.take_link(id)
         });
-        match tcx {
-            Ok(link) => return Ok(Attached(Held::Link(link))),
-            Err(error) if only.is_none() && no_tcx(&error) => {}
-            Err(error) => return Err(failed(error)),
+        let is_new = replaced.is_none();
+        let tcx = match replaced {
+            Some(link) => Ok(link),
+            None => ns.run(|| {
+                let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+                let id = classifier.attach_with_options(device, direction(program), options)?;
+                classifier.take_link(id)
+            }),
+        };
+        match (tcx, pin) {
+            (Ok(link), Some(pin)) => return Attached::pinned(AttachedBy::Tcx, link, is_new, pin),
+            (Ok(link), None) => return Ok(Attached::unpinned(AttachedBy::Tcx, Held::Tcx(link))),
+            (Err(error), _) if only.is_none() && no_tcx(&error) => {}
+            (Err(error), _) => return Err(failed(error)),
         }
     }
     match OnClsact::add(ns, device, program, classifier) {
-        Ok(filter) => Ok(Attached(Held::Filter(filter))),
+        Ok(filter) => Ok(Attached::unpinned(AttachedBy::Clsact, Held::Filter(filter))),
         Err(AddError::Net(error)) => Err(error.into()),
         Err(AddError::Program(error)) => Err(failed(error)),
     }
+}
+
+/// Attaches a loaded XDP program in the device's driver; `links` as for [`attach`].
+pub(super) fn attach_xdp(
+    xdp: &mut Xdp,
+    ns: &NetNs,
+    device: &str,
+    links: Option<&Path>,
+) -> Result<std::result::Result<Attached, ProgramError>> {
+    let pin = links.map(|links| place(links, ns, device, name::ENDPOINT_XDP));
+    let pin = pin.transpose()?;
+    let replaced = replace(pin.as_deref(), |link: XdpLink| {
+        let id = xdp.attach_to_link(link)?;
+        xdp.take_link(id)
+    });
+    let is_new = replaced.is_none();
+    let attached = match replaced {
+        Some(link) => Ok(link),
+        None => ns.run(|| {
+            let id = xdp.attach(device, XdpMode::Driver)?;
+            xdp.take_link(id)
+        }),
+    };
+    Ok(match (attached, pin) {
+        (Ok(link), Some(pin)) => Ok(Attached::pinned(AttachedBy::Xdp, link, is_new, pin)?),
+        (Ok(link), None) => Ok(Attached::unpinned(AttachedBy::Xdp, Held::Xdp(link))),
+        (Err(error), _) => Err(error),
+    })
 }
 
 /// Programs of ours on a device's clsact: without an agent, what a killed one left.

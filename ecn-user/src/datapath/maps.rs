@@ -1,6 +1,7 @@
 //! The pinned maps, typed.
 
 use std::{
+    collections::BTreeSet,
     os::fd::{AsFd, BorrowedFd},
     path::Path,
     time::{Duration, Instant},
@@ -14,7 +15,7 @@ use ecn_core::{
     flow, marking, shares, vqueue,
 };
 
-use super::{Error, Result, pin_dir};
+use super::{Error, Result, Sizes, is_version, pin_dir};
 use crate::sys::{
     calls as sys,
     pod::{self, Plain, Raw},
@@ -160,6 +161,58 @@ const fn size<T>() -> u32 {
     size_of::<T>() as u32
 }
 
+/// Maps that the programs have for themselves, and rings.
+const OTHERS: [(&str, MapType, u32, u32); 5] = [
+    (name::RATE, MapType::RingBuf, 0, 0),
+    (name::TRACE, MapType::RingBuf, 0, 0),
+    (name::MARKED, MapType::LruHash, size::<flow::Key>(), 8),
+    (name::TAIL, MapType::ProgramArray, 4, 4),
+    (name::WORK, MapType::PerCpuArray, 4, size::<abi::Work>()),
+];
+
+/// The maps that are pinned below `pin`, if a datapath of this version can go on with all of them.
+///
+/// # Errors
+///
+/// Why it cannot.
+pub fn adoptable(pin: &Path, least: Sizes) -> std::result::Result<Maps, String> {
+    let dir = pin_dir(pin).join("maps");
+    if !dir.exists() {
+        let entries = std::fs::read_dir(pin).into_iter().flatten().flatten();
+        let mut versions = entries
+            .map(|entry| entry.file_name())
+            .filter(|name| is_version(name));
+        return Err(match versions.next() {
+            Some(other) => format!(
+                "the maps are of layout {}, and this version has v{}",
+                other.display(),
+                abi::ABI
+            ),
+            None => format!("nothing is pinned below {}", pin.display()),
+        });
+    }
+    let reason = |error| match error {
+        Error::Layout { name, what, .. } => format!("map {name}: {what}"),
+        error => error.to_string(),
+    };
+    let maps = Maps::open(pin).map_err(reason)?;
+    for (name, kind, key, value) in OTHERS {
+        open(&dir, name, kind, key, value).map_err(reason)?;
+    }
+    let bridges = maps.bridges().map_err(reason)?;
+    for (what, has, wanted) in [
+        ("flows", maps.flow_max as u32, least.flows),
+        ("bridges", bridges, least.bridges),
+    ] {
+        if has < wanted {
+            return Err(format!(
+                "there is room for {has} {what}, and the configuration has {wanted}"
+            ));
+        }
+    }
+    Ok(maps)
+}
+
 impl Maps {
     /// Opens the maps that a running agent or rig has pinned below `pin`, and compares layouts: a
     /// pin says nothing of them.
@@ -230,6 +283,22 @@ impl Maps {
             });
         }
         Ok(maps)
+    }
+
+    /// Bridges for which there is room.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn bridges(&self) -> Result<u32> {
+        let info = self.bridge.info().map_err(Error::map(name::BRIDGE))?;
+        Ok(info.max_entries())
+    }
+
+    /// All devices that are something to us.
+    pub fn devices(&self) -> Vec<(abi::DeviceKey, abi::Device)> {
+        let entries = self.device.iter().flatten();
+        entries.map(|(key, device)| (key.0, device.0)).collect()
     }
 
     /// The agent's entry.
@@ -471,6 +540,26 @@ impl Maps {
     /// Offers a class to new flows. False: enough are on offer.
     pub fn offer_class(&mut self, class: u32) -> bool {
         self.class.push(class, 0).is_ok()
+    }
+
+    /// Which classes are on offer: each is taken, and offered again behind the others.
+    pub fn offered_classes(&mut self) -> BTreeSet<u32> {
+        let mut offered = BTreeSet::new();
+        while let Ok(class) = self.class.pop(0) {
+            let seen = !offered.insert(class);
+            if self.class.push(class, 0).is_err() {
+                offered.remove(&class);
+            }
+            if seen {
+                break;
+            }
+        }
+        offered
+    }
+
+    /// Whether a class is there, by what programs are told.
+    pub fn is_in_force(&self, class: u32) -> bool {
+        self.in_force.get(&class, 0).is_ok_and(|value| value != 0)
     }
 
     /// Says that a class's decrease is in force. The next packet that leaves was still put on its

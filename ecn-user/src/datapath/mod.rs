@@ -12,7 +12,7 @@ mod sockets;
 mod test_run;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     io,
     os::fd::AsFd as _,
@@ -25,7 +25,7 @@ use aya::{
     maps::{MapError, ProgramArray},
     programs::{
         BtfTracePoint, ProgramError, ProgramType, SchedClassifier, SockOps, TestRun as _,
-        TestRunOptions, Xdp, XdpMode,
+        TestRunOptions, Xdp, links::FdLink,
     },
     sys::{BpfHelper, is_helper_supported},
 };
@@ -34,7 +34,7 @@ use thiserror::Error;
 
 use crate::sys::pod::{self, Raw};
 pub use attach::{Attached, AttachedBy, Hurry, leftovers, remove_leftover};
-pub use maps::{BridgeView, Maps, RateEvents, Sweeper, TraceEvents};
+pub use maps::{BridgeView, Maps, RateEvents, Sweeper, TraceEvents, adoptable};
 pub use offsets::BTF;
 pub use sockets::cgroup;
 pub use test_run::{TestPacket, Verdict};
@@ -189,6 +189,15 @@ pub struct Sizes {
     pub flows: u32,
 }
 
+/// How a datapath begins and ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Life {
+    /// What is pinned is taken over, and programs are replaced in place. It has to be [`adoptable`].
+    pub adopt: bool,
+    /// Links are pinned, so that programs outlive the process.
+    pub keep: bool,
+}
+
 /// A program as the kernel took it.
 #[derive(Clone, Debug)]
 pub struct Verified {
@@ -204,8 +213,15 @@ pub struct Datapath {
     loader: Mutex<EbpfLoader<'static>>,
     offsets: abi::Offsets,
     watches_queues: bool,
-    /// Holds the tracing programs' links, and the program that resets ports.
+    /// The programs that are loaded once.
     common: Ebpf,
+    /// The tracing programs' links, with their names, and whether they are pinned.
+    tracing: Vec<(&'static str, FdLink)>,
+    generation: u32,
+    /// Where links are pinned, if they are.
+    links: Option<PathBuf>,
+    /// Pins stay when this is dropped.
+    is_left: bool,
     sockets: sockets::Sockets,
     #[cfg(feature = "trace")]
     log: Log,
@@ -214,9 +230,18 @@ pub struct Datapath {
 /// A loaded copy of the tcx programs.
 pub struct Copy {
     ebpf: Ebpf,
+    links: Option<PathBuf>,
     #[cfg(feature = "trace")]
     log: Log,
 }
+
+/// Programs that others go on in, with their places; all but [`name::PORT_VIRTUAL`], see
+/// [`Datapath::virtual_queues`].
+const TAILS: [(u32, &str); 3] = [
+    (abi::TAIL_OUT, name::FLOW_OUT),
+    (abi::TAIL_IN, name::FLOW_IN),
+    (abi::TAIL_ACK, name::TCP_ACK),
+];
 
 impl Datapath {
     /// Makes the pins anew, loads and attaches the tracing programs.
@@ -225,6 +250,16 @@ impl Datapath {
     ///
     /// See [`enum@Error`]; then nothing stays behind.
     pub fn open(pin: &Path, sizes: Sizes) -> Result<Self> {
+        Self::open_for(pin, sizes, Life::default())
+    }
+
+    /// [`Datapath::open`] for a life of some kind. Where it takes over, tracing programs of both are attached until
+    /// [`Datapath::take_over`], and those of the other one count.
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`]; then nothing stays behind, or what was there before stays as it was.
+    pub fn open_for(pin: &Path, sizes: Sizes, life: Life) -> Result<Self> {
         if OBJECT.is_empty() {
             return Err(Error::NoObject);
         }
@@ -233,55 +268,114 @@ impl Datapath {
         if !net::sys::is_bpffs(pin) {
             return Err(Error::NotBpffs(pin.to_owned()));
         }
-        remove_pins(pin)?;
-        let maps = pin_dir(pin).join("maps");
-        std::fs::create_dir_all(&maps).map_err(|error| Error::File {
-            what: "create",
-            path: maps.clone(),
-            error,
-        })?;
-        let open = || {
-            let btf = aya::Btf::from_sys_fs().map_err(|error| Error::Btf(error.to_string()))?;
-            let mut watches_queues = true;
-            let mut loader = loader(&maps, sizes, &offsets, true);
-            let mut common = match watch(&mut loader, &offsets, &btf, true) {
-                // Old: then the programs are told not to lock, and count what leaves flows' classes only.
-                Err(Error::NoTracingLock) => {
-                    watches_queues = false;
-                    loader.override_global("TRACING_LOCKS", number(0), true);
-                    let common = watch(&mut loader, &offsets, &btf, false)?;
-                    loader.override_global("TRACING_LOCKS", number(1), true);
-                    common
-                }
-                watching => watching?,
-            };
-            for program in [name::PORT_RESET, name::FLOW_CHANGE] {
-                classifier(&mut common, program)?
-                    .load()
-                    .map_err(Error::program(program))?;
+        if !life.adopt {
+            remove_pins(pin)?;
+        }
+        Self::load(pin, sizes, life, offsets).inspect_err(|_| {
+            if !life.adopt {
+                let _ = remove_pins(pin);
             }
-            let tails = [
-                (abi::TAIL_OUT, name::FLOW_OUT),
-                (abi::TAIL_IN, name::FLOW_IN),
-                (abi::TAIL_ACK, name::TCP_ACK),
-            ];
-            for (place, program) in tails {
-                tail(&mut common, place, program)?;
-            }
-            Ok(Self {
-                pin: pin.to_owned(),
-                loader: Mutex::new(loader),
-                offsets,
-                watches_queues,
-                #[cfg(feature = "trace")]
-                log: start_log(&mut common)?,
-                common,
-                sockets: None,
-            })
-        };
-        open().inspect_err(|_| {
-            let _ = remove_pins(pin);
         })
+    }
+
+    fn load(pin: &Path, sizes: Sizes, life: Life, offsets: abi::Offsets) -> Result<Self> {
+        let maps = pin_dir(pin).join("maps");
+        create(&maps)?;
+        let links = pin_dir(pin).join("links");
+        let links = (life.keep || life.adopt).then_some(links);
+        if let Some(links) = &links {
+            create(links)?;
+        }
+        let generation = if life.adopt {
+            Maps::open(pin)?.control()?.flags & abi::GENERATION ^ abi::GENERATION
+        } else {
+            0
+        };
+        let btf = aya::Btf::from_sys_fs().map_err(|error| Error::Btf(error.to_string()))?;
+        let mut watches_queues = true;
+        let mut loader = loader(&maps, sizes, &offsets, true);
+        loader.override_global("GENERATION", number(generation), true);
+        let mut common = match load_tracing(&mut loader, &offsets, &btf, true) {
+            // Old: then the programs are told not to lock, and count what leaves flows' classes only.
+            Err(Error::NoTracingLock) => {
+                watches_queues = false;
+                loader.override_global("TRACING_LOCKS", number(0), true);
+                let common = load_tracing(&mut loader, &offsets, &btf, false)?;
+                loader.override_global("TRACING_LOCKS", number(1), true);
+                common
+            }
+            watching => watching?,
+        };
+        let tails = TAILS.map(|(_, program)| program);
+        for program in [name::PORT_RESET, name::FLOW_CHANGE]
+            .into_iter()
+            .chain(tails)
+        {
+            classifier(&mut common, program)?
+                .load()
+                .map_err(Error::program(program))?;
+        }
+        // The verifier has taken all of them: only now is anything replaced.
+        for (place, program) in TAILS {
+            tail(&mut common, place, program)?;
+        }
+        Ok(Self {
+            pin: pin.to_owned(),
+            loader: Mutex::new(loader),
+            offsets,
+            watches_queues,
+            #[cfg(feature = "trace")]
+            log: start_log(&mut common)?,
+            tracing: attach_tracing(&mut common)?,
+            common,
+            generation,
+            links,
+            is_left: false,
+            sockets: None,
+        })
+    }
+
+    /// [`abi::GENERATION`] of its tracing programs, or 0.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Detaches the tracing programs that it takes over from: [`abi::Control::flags`] says by now that its own count.
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn take_over(&mut self) -> Result<()> {
+        let Some(links) = &self.links else {
+            return Ok(());
+        };
+        for (program, link) in std::mem::take(&mut self.tracing) {
+            let link = attach::pin_link(link, &links.join(program))?;
+            self.tracing.push((program, link));
+        }
+        Ok(())
+    }
+
+    /// Removes the links of programs that nobody wants any more; `wanted`: those at devices that are.
+    pub fn remove_other_links(&self, wanted: &BTreeSet<&Path>) {
+        let Some(links) = &self.links else { return };
+        let of_process = |name: &OsStr| {
+            let sockets = self.sockets.is_some().then_some(name::SOCK);
+            let tracing = self.tracing.iter().map(|(program, _)| *program);
+            tracing.chain(sockets).any(|program| name == program)
+        };
+        for entry in std::fs::read_dir(links).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if !wanted.contains(path.as_path()) && !of_process(&entry.file_name()) {
+                tracing::debug!("{}: not wanted any more", path.display());
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Leaves pins in place when the process ends.
+    pub fn leave(&mut self) {
+        self.is_left = true;
     }
 
     /// Whether packets that queues drop are seen: `kfree_skb` is told why since 5.17. Where it is not, the
@@ -320,6 +414,7 @@ impl Datapath {
         Ok(Copy {
             #[cfg(feature = "trace")]
             log: start_log(&mut ebpf)?,
+            links: self.links.clone(),
             ebpf,
         })
     }
@@ -451,7 +546,9 @@ impl Copy {
 
 impl Drop for Datapath {
     fn drop(&mut self) {
-        let _ = remove_pins(&self.pin);
+        if !self.is_left {
+            let _ = remove_pins(&self.pin);
+        }
     }
 }
 
@@ -482,7 +579,7 @@ impl Copy {
         if classifier.fd().is_err() {
             classifier.load().map_err(Error::program(program))?;
         }
-        attach::attach(classifier, ns, device, program, hook)
+        attach::attach(classifier, ns, device, program, hook, self.links.as_deref())
     }
 
     /// Attaches the XDP program to a device, in its driver: by a link, or by netlink where the kernel
@@ -506,12 +603,8 @@ impl Copy {
             }
         }
         let program = xdp(&mut self.ebpf, name)?;
-        let attach = || {
-            let id = program.attach(device, XdpMode::Driver)?;
-            program.take_link(id)
-        };
-        match ns.run(attach) {
-            Ok(link) => Ok(link.into()),
+        match attach::attach_xdp(program, ns, device, self.links.as_deref())? {
+            Ok(attached) => Ok(attached),
             Err(error) => {
                 // A link's refusal is a number; netlink's comes with a reason.
                 let program = xdp(&mut self.ebpf, name)?;
@@ -575,10 +668,9 @@ fn classifier<'a>(ebpf: &'a mut Ebpf, program: &str) -> Result<&'a mut SchedClas
 /// Loads a program that others go on in, if it was not yet, and puts it into its place.
 fn tail(common: &mut Ebpf, place: u32, program: &str) -> Result<()> {
     let tail = classifier(common, program)?;
-    if tail.fd().is_ok() {
-        return Ok(());
+    if tail.fd().is_err() {
+        tail.load().map_err(Error::program(program))?;
     }
-    tail.load().map_err(Error::program(program))?;
     let fd = tail
         .fd()
         .and_then(|fd| Ok(fd.try_clone()?))
@@ -588,30 +680,55 @@ fn tail(common: &mut Ebpf, place: u32, program: &str) -> Result<()> {
     array.set(place, &fd, 0).map_err(Error::map(name::TAIL))
 }
 
-/// Loads the programs that are loaded once, and attaches those at tracepoints.
+/// The programs at tracepoints, and where they are.
+const TRACING: [(&str, &str); 2] = [
+    (name::DEPART, "net_dev_start_xmit"),
+    (name::DROP, "kfree_skb"),
+];
+
+/// Loads the object and its programs at tracepoints.
 ///
 /// # Errors
 ///
 /// [`Error::NoTracingLock`] if they are to lock and cannot.
-fn watch(
+fn load_tracing(
     loader: &mut EbpfLoader<'static>,
     offsets: &abi::Offsets,
     btf: &aya::Btf,
     locks: bool,
 ) -> Result<Ebpf> {
     let mut common = load(loader, 0, 0)?;
-    for (program, hook) in [
-        (name::DEPART, "net_dev_start_xmit"),
-        (name::DROP, "kfree_skb"),
-    ] {
+    for (program, hook) in TRACING {
         if program == name::DROP && !(locks && knows_drops(offsets)) {
             continue;
         }
         let tracing: &mut BtfTracePoint = get(&mut common, program)?;
         tracing.load(hook, btf).map_err(tracing_error(program))?;
-        tracing.attach().map_err(Error::program(program))?;
     }
     Ok(common)
+}
+
+/// Attaches those that are loaded.
+fn attach_tracing(common: &mut Ebpf) -> Result<Vec<(&'static str, FdLink)>> {
+    let mut links = Vec::new();
+    for (program, _) in TRACING {
+        let tracing: &mut BtfTracePoint = get(common, program)?;
+        if tracing.fd().is_err() {
+            continue;
+        }
+        let id = tracing.attach().map_err(Error::program(program))?;
+        let link = tracing.take_link(id).map_err(Error::program(program))?;
+        links.push((program, link.into()));
+    }
+    Ok(links)
+}
+
+fn create(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory).map_err(|error| Error::File {
+        what: "create",
+        path: directory.to_owned(),
+        error,
+    })
 }
 
 /// A loader of the object file. It is kept: to make one takes the kernel's type information, 5 MB of it and 18 ms.

@@ -5,13 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::programs::{
-    CgroupAttachMode, ProgramType, SockOps,
-    links::{FdLink, PinnedLink},
-};
+use aya::programs::{CgroupAttachMode, ProgramType, SockOps, links::FdLink};
 use ecn_core::abi::name;
 
-use super::{Datapath, Error, Result, get, pin_dir};
+use super::{Datapath, Error, Result, attach::pin_link, create, get, pin_dir};
 
 /// The first cgroup v2 that is mounted.
 fn mounted() -> Option<PathBuf> {
@@ -55,7 +52,7 @@ impl Datapath {
             move |error| Error::File { what, path, error }
         };
         let links = pin_dir(&self.pin).join("links");
-        std::fs::create_dir_all(&links).map_err(file("create", &links))?;
+        create(&links)?;
         let group = File::open(cgroup).map_err(file("open", cgroup))?;
         let program: &mut SockOps = get(&mut self.common, name::SOCK)?;
         let attach = || {
@@ -71,14 +68,12 @@ impl Datapath {
         let link: FdLink = link
             .try_into()
             .map_err(|error| file("pin", &links)(std::io::Error::other(error)))?;
-        let at = links.join(name::SOCK);
-        let pinned = link
-            .pin(&at)
-            .map_err(|error| file("pin", &at)(std::io::Error::other(error)))?;
+        // Of another agent's, if there is one: until here both are attached, and say the same of each socket.
+        let pinned = pin_link(link, &links.join(name::SOCK))?;
         self.sockets = Some(pinned);
         Ok(())
     }
 }
 
 /// See [`Datapath::pace_sockets`].
-pub(super) type Sockets = Option<PinnedLink>;
+pub(super) type Sockets = Option<FdLink>;
