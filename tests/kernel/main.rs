@@ -16,6 +16,7 @@ mod forged;
 mod full;
 mod health;
 mod killed;
+mod lock;
 mod metrics;
 mod pacing;
 mod parsed;

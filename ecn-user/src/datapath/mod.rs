@@ -15,7 +15,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsStr,
     io,
-    os::fd::AsFd as _,
+    os::{fd::AsFd as _, unix::fs::DirBuilderExt as _},
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
 };
@@ -235,11 +235,7 @@ impl Datapath {
         }
         remove_pins(pin)?;
         let maps = pin_dir(pin).join("maps");
-        std::fs::create_dir_all(&maps).map_err(|error| Error::File {
-            what: "create",
-            path: maps.clone(),
-            error,
-        })?;
+        create_private(&maps)?;
         let open = || {
             let btf = aya::Btf::from_sys_fs().map_err(|error| Error::Btf(error.to_string()))?;
             let mut watches_queues = true;
@@ -660,6 +656,17 @@ fn load(loader: &mut EbpfLoader<'static>, netns: u32, endpoint: u32) -> Result<E
         .override_global("NETNS", number(netns), true)
         .override_global("ENDPOINT", number(endpoint), true);
     Ok(loader.load(OBJECT)?)
+}
+
+/// Makes a directory of pins, and those above it: root's alone.
+fn create_private(path: &Path) -> Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    let created = builder.recursive(true).mode(0o700).create(path);
+    created.map_err(|error| Error::File {
+        what: "create",
+        path: path.to_owned(),
+        error,
+    })
 }
 
 /// Removes what agents have pinned below a directory, of any version. Of others' pins there it knows nothing: they

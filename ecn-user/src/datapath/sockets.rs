@@ -11,7 +11,7 @@ use aya::programs::{
 };
 use ecn_core::abi::name;
 
-use super::{Datapath, Error, Result, get, pin_dir};
+use super::{Datapath, Error, Result, create_private, get, pin_dir};
 
 /// The first cgroup v2 that is mounted.
 fn mounted() -> Option<PathBuf> {
@@ -55,7 +55,7 @@ impl Datapath {
             move |error| Error::File { what, path, error }
         };
         let links = pin_dir(&self.pin).join("links");
-        std::fs::create_dir_all(&links).map_err(file("create", &links))?;
+        create_private(&links)?;
         let group = File::open(cgroup).map_err(file("open", cgroup))?;
         let program: &mut SockOps = get(&mut self.common, name::SOCK)?;
         let attach = || {
