@@ -6,7 +6,7 @@
 use crate::{ace, echo, flow, marking, response, shares, vqueue};
 
 /// Number of this agreement.
-pub const ABI: u32 = 7;
+pub const ABI: u32 = 8;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -400,6 +400,8 @@ pub struct Work {
     pub ack: ace::Ack,
     /// Offset of its TCP header.
     pub at: u32,
+    /// Padding.
+    pub _pad: u32,
     /// What the response is given.
     pub given: Given,
 }
@@ -664,7 +666,7 @@ const _: () = {
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
-    assert!(size_of::<Work>() == 120 && size_of::<Given>() == 64);
+    assert!(size_of::<Work>() == 128 && size_of::<Given>() == 64);
     assert!(size_of::<ace::Sender>() == 40);
     assert!(size_of::<ace::Receiver>() == 40);
     assert!(size_of::<echo::Receiver>() == 96);

@@ -82,7 +82,7 @@ fn no_hidden_padding() {
     );
     assert_eq!(
         size_of::<abi::Work>(),
-        size_of::<flow::Key>() + 3 * 4 + 4 + size_of::<abi::Given>()
+        size_of::<flow::Key>() + 4 * 4 + 2 * 4 + size_of::<abi::Given>()
     );
     assert_eq!(
         size_of::<abi::Given>(),

@@ -232,6 +232,7 @@ pub fn ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
     unsafe {
         (*a).key = *key;
         (*a).ack = Ack {
+            sequence: t.sequence,
             ack: t.ack_number,
             ace: t.ace.into(),
             payload: data.into(),
