@@ -12,6 +12,7 @@ mod documents;
 mod echo;
 mod echo_faults;
 mod edt;
+mod floods;
 mod forged;
 mod full;
 mod health;

@@ -7,6 +7,7 @@ mod bridges;
 mod discover;
 mod endpoints;
 pub mod enforce;
+mod eviction;
 mod follow;
 pub mod health;
 mod metrics;
@@ -39,6 +40,7 @@ use discover::{Space, Spec};
 pub use discover::{Survey, survey};
 use endpoints::Endpoint;
 use enforce::{Enforcer, Shared, lock};
+use eviction::Ages;
 use follow::{Failed, Numbers};
 use state::{Lock, State, Waiting, WaitingFor};
 use watch::Watch;
@@ -126,6 +128,8 @@ struct Inner {
     #[cfg(feature = "trace")]
     endpoint_copies: HashMap<u32, Copy>,
     sweeper: Sweeper,
+    /// Of sent and of received flows.
+    ages: [Ages; 2],
     watch: Watch,
     maps: Maps,
     datapath: Datapath,
@@ -274,6 +278,7 @@ impl Inner {
         };
         let datapath = Datapath::open(&config.agent.pin, sizes)?;
         let mut maps = datapath.maps()?;
+        maps.set_quotas(config.flow.max.into())?;
         enforce::beat(
             &mut maps,
             shared.flags.load(Ordering::Relaxed),
@@ -296,6 +301,7 @@ impl Inner {
             #[cfg(feature = "trace")]
             endpoint_copies: HashMap::new(),
             sweeper: Sweeper::default(),
+            ages: Default::default(),
             watch: Watch::default(),
             maps,
             datapath,
