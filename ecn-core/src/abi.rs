@@ -7,7 +7,7 @@ use crate::{ace, echo, flow, marking, response, shares, vqueue};
 
 /// Number of this agreement. An agent takes over what another one with the same number has left, and for a moment programs
 /// of both work on the same maps: so it also changes with what values mean.
-pub const ABI: u32 = 7;
+pub const ABI: u32 = 8;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -36,6 +36,36 @@ pub const fn short_class(endpoint: u32) -> u32 {
     SHORT_CLASS + endpoint % ENDPOINTS
 }
 
+/// The table of sent flows, [`name::FLOW`], see [`held`].
+pub const TABLE_FLOWS: u32 = 0;
+/// The table of received flows, [`name::RECEIVER`], see [`held`].
+pub const TABLE_RECEIVERS: u32 = 1;
+/// In place of an endpoint's number in [`held`]: all endpoints together.
+pub const ALL_ENDPOINTS: u32 = ENDPOINTS;
+/// Entries in [`name::ADDED`] and [`name::REMOVED`].
+pub const HELD: u32 = 2 * (ENDPOINTS + 1);
+
+/// Place of an endpoint, or of [`ALL_ENDPOINTS`], in [`name::ADDED`] and [`name::REMOVED`].
+#[inline(always)]
+#[must_use]
+pub const fn held(table: u32, endpoint: u32) -> u32 {
+    endpoint * 2 + table
+}
+
+/// Whether an endpoint may have one more entry in a table that all endpoints share: it may hold as many as are free. So
+/// one alone holds half of the table at most, n that want everything 1/(n + 1) each, and there is always room for
+/// others: dynamic thresholds, Choudhury and Hahne, IEEE/ACM Trans. Networking 6(2), 1998, with alpha = 1.
+///
+/// `added`, `removed`: the endpoint's words in [`name::ADDED`] and [`name::REMOVED`]; `all_added`, `all_removed`: those of
+/// [`ALL_ENDPOINTS`].
+#[inline(always)]
+#[must_use]
+pub const fn has_room(added: u64, removed: u64, all_added: u64, all_removed: u64) -> bool {
+    let held = added.wrapping_sub(removed) as i64;
+    let free = all_removed.wrapping_sub(all_added) as i64;
+    all_removed == 0 || held < free
+}
+
 /// Names of maps and programs, as `bpftool` shows them (at most 15 characters).
 pub mod name {
     /// `Control`, one entry.
@@ -56,6 +86,12 @@ pub mod name {
     pub const FLOW: &str = "ECN_FLOW";
     /// `flow::Key` (as received) to `LockedReceiver`.
     pub const RECEIVER: &str = "ECN_RECEIVER";
+    /// Per [`super::held`], entries that programs have added to a table, less those that they have removed.
+    pub const ADDED: &str = "ECN_ADDED";
+    /// Per [`super::held`], entries that the agent has removed from a table; of [`super::ALL_ENDPOINTS`] these and what the
+    /// table holds, 0: there are no quotas. Apart from [`ADDED`], since user space cannot add to a word that programs
+    /// add to.
+    pub const REMOVED: &str = "ECN_REMOVED";
     /// Packets that left the device, per class minor.
     pub const DEPARTED: &str = "ECN_DEPARTED";
     /// Free class minors.
@@ -89,9 +125,10 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps that are pinned and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 22] = [
-        CONTROL, DEVICE, NEAR, BRIDGE, MARKING, VIRTUAL, ENDPOINT, FLOW, RECEIVER, DEPARTED,
-        IN_FORCE, CLASS, PIN, LIMIT, SOCKET, SIBLINGS, RATE, TRACE, MARKED, TAIL, WORK, COUNT,
+    pub const SHARED: [&str; 24] = [
+        CONTROL, DEVICE, NEAR, BRIDGE, MARKING, VIRTUAL, ENDPOINT, FLOW, RECEIVER, ADDED, REMOVED,
+        DEPARTED, IN_FORCE, CLASS, PIN, LIMIT, SOCKET, SIBLINGS, RATE, TRACE, MARKED, TAIL, WORK,
+        COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -405,6 +442,8 @@ pub struct Work {
     pub ack: ace::Ack,
     /// Offset of its TCP header.
     pub at: u32,
+    /// Padding.
+    pub _pad: u32,
     /// What the response is given.
     pub given: Given,
 }
@@ -531,11 +570,11 @@ pub enum PortAction {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// The flow map was full: the flow goes with the short flows, and cannot be marked.
+    /// The flow map was full, or the endpoint's part of it: the flow goes with the short flows, and cannot be marked.
     FlowsFull,
     /// No class was free: the flow is limited with the short flows.
     ClassesFull,
-    /// The receiver map was full: the flow is not echoed.
+    /// The receiver map was full, or the endpoint's part of it: the flow is not echoed.
     ReceiversFull,
     /// A limit was not enforced: the agent's heartbeat had stopped.
     LimitExpired,
@@ -669,7 +708,7 @@ const _: () = {
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
-    assert!(size_of::<Work>() == 120 && size_of::<Given>() == 64);
+    assert!(size_of::<Work>() == 128 && size_of::<Given>() == 64);
     assert!(size_of::<ace::Sender>() == 40);
     assert!(size_of::<ace::Receiver>() == 40);
     assert!(size_of::<echo::Receiver>() == 96);

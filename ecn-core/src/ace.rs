@@ -205,19 +205,24 @@ impl Receiver {
     }
 }
 
-/// [`Sender::state`]: [`Sender::end`] is known.
+/// [`Sender::state`]: [`Sender::end`] is known, and where the connection's numbers begin for us.
 const SENT: u32 = 1;
-/// [`Sender::state`]: [`Sender::acked`] is known.
-const ACKED: u32 = 2;
 /// [`Sender::state`]: [`Sender::said`] is the receiver's.
 const SYNCED: u32 = 4;
 /// [`Sender::state`]: the receiver's count of echoes is known.
 const HEARD: u32 = 8;
 
+/// Numbers so far before the last one: ACKs may overtake data, other ACKs, and echoes.
+const BEFORE: u32 = 1 << 18;
+/// Numbers so far from the last one's: more than is lost in a row.
+const NEAR: u32 = 1 << 24;
+
 /// A segment from the receiver.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ack {
+    /// Sequence number.
+    pub sequence: u32,
     /// Acknowledgement number.
     pub ack: u32,
     /// ACE.
@@ -248,8 +253,8 @@ pub struct Sender {
     pub state: u32,
     /// Packets sent again that are not taken off what is acknowledged yet.
     pub resent: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// Sequence number of the last segment from the receiver; 0: not known.
+    pub heard: u32,
 }
 
 impl Sender {
@@ -266,7 +271,7 @@ impl Sender {
             floor: 0,
             state: 0,
             resent: 0,
-            _pad: 0,
+            heard: 0,
         }
     }
 
@@ -278,7 +283,7 @@ impl Sender {
         (self.ack, self.acked, self.end) = (next, next, next);
         self.received = sent;
         self.floor = floor;
-        self.state = SENT | ACKED | SYNCED | HEARD;
+        self.state = SENT | SYNCED | HEARD;
     }
 
     /// Whether [`Sender::send`] would change nothing but [`Sender::end`] and [`Sender::resent`].
@@ -298,16 +303,20 @@ impl Sender {
         let end = sequence.wrapping_add(bytes);
         let known = self.state & SENT != 0;
         let new = is_later(end, self.end);
+        if !known {
+            (self.ack, self.acked) = (sequence, sequence);
+            self.state |= SENT;
+        }
         if new || !known {
             self.end = end;
-            self.state |= SENT;
         } else {
             self.resent = self.resent.wrapping_add(packets(bytes, segment));
         }
         new && known
     }
 
-    /// Takes a segment from the receiver. `sent`: packets that the source had handed to its device;
+    /// Takes a segment from the receiver, if it can be one: its numbers are in the windows of the connection (RFC 5961
+    /// section 5.2), which nobody knows who does not see it. `sent`: packets that the source had handed to its device;
     /// `departed`: of these, packets that had left it (both modulo 2^32). No packets: no news.
     ///
     /// [`Sender::end`] may be ahead of `sent`, by what is being counted at this moment: as much seems to be on its
@@ -316,26 +325,34 @@ impl Sender {
     #[inline(always)]
     pub fn take(&mut self, a: Ack, sent: u32, departed: u32) -> News {
         let on_way = self.end.wrapping_sub(a.ack) as i32;
+        let old = self.acked.wrapping_sub(a.ack) as i32 > BEFORE as i32;
         // A FIN has a number too. More than that was never sent here.
-        if self.state & SENT == 0 || on_way < -1 {
+        if self.state & SENT == 0 || on_way < -1 || old {
+            return self.news(self.received, 0, sent, departed);
+        }
+        // One that is elsewhere is forged, or was; the next one that is near it is not.
+        let apart = a.sequence.wrapping_sub(self.heard).wrapping_add(NEAR);
+        let stray = self.heard != 0 && apart > 2 * NEAR;
+        self.heard = a.sequence;
+        if stray {
             return self.news(self.received, 0, sent, departed);
         }
         let mut received = self.received;
-        if self.state & ACKED == 0 || a.ack.wrapping_sub(self.acked) as i32 > -1 {
+        if a.ack.wrapping_sub(self.acked) as i32 > -1 {
             self.acked = a.ack;
-            self.state |= ACKED;
             let on_way = if on_way > 0 { on_way as u32 } else { 0 };
             received = sent.wrapping_sub(packets(on_way, self.segment));
         }
         // Data may have overtaken it, and says nothing; a later one that does may not.
         let newly = a.ack.wrapping_sub(self.ack);
         let mut ce = 0;
-        if a.payload == 0 && self.state & SYNCED == 0 {
+        let says = a.payload == 0 && newly as i32 > -1;
+        if says && self.state & SYNCED == 0 {
             // Counts from before we looked are no news.
             self.said = a.ace;
             self.ack = a.ack;
             self.state |= SYNCED;
-        } else if a.payload == 0 && newly as i32 > -1 {
+        } else if says {
             let step = a.ace.wrapping_sub(self.said) & 7;
             if let Some(meant) = meaning(step, packets(newly, self.segment)) {
                 ce = meant;
@@ -351,8 +368,6 @@ impl Sender {
     #[inline(always)]
     #[must_use]
     pub const fn has_sent(&self, sequence: u32) -> bool {
-        /// ACKs may overtake the echo of what they acknowledge.
-        const BEFORE: u32 = 1 << 18;
         // The number of a FIN is behind the end.
         let on_way = self.end.wrapping_sub(self.acked);
         let on_way = if on_way as i32 > 0 { on_way } else { 0 };

@@ -494,7 +494,8 @@ pub const LOSS_WINDOW: u32 = 8;
 /// of the link; more than that is loss.
 pub const QUIET_PACKET_TIMES: u64 = 16;
 
-/// So many echoes refused in a row, and the receiver is taken to have begun anew.
+/// So many echoes refused in a row, for long enough, and the receiver is taken to have begun anew
+/// ([`Flow::hear_echo`](crate::flow::Flow::hear_echo)).
 pub const REFUSALS: u16 = 32;
 
 /// What a source keeps of its receiver's echoes.
@@ -529,8 +530,8 @@ pub struct Sender {
     pub least: i32,
     /// Echoes in this window.
     pub samples: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// When the first of [`Sender::refused`] was, in units of 2^20 ns, modulo 2^32.
+    pub refused_since: u32,
 }
 
 impl Sender {
@@ -548,7 +549,7 @@ impl Sender {
             floor: 0,
             least: i32::MAX,
             samples: 0,
-            _pad: 0,
+            refused_since: 0,
         }
     }
 

@@ -45,9 +45,13 @@ pub const UNHEARD_NS: u64 = 1_000_000_000;
 /// A flow that was silent for so long begins anew, [`Flow::begin`]; its class may be gone.
 pub const IDLE_NS: u64 = 2_000_000_000;
 
-/// A receiver that counted before the flow began, or begins anew ([`echo::REFUSALS`]), is believed when nothing was
-/// accepted for so long: as long as another's echoes come, it cannot take its place.
+/// A receiver that counted before the flow began, or begins anew ([`echo::REFUSALS`]), is believed when all echoes were
+/// refused for so long, and for [`ANEW_BYTES`] at the flow's rate, while it waited for some: as long as another's echoes
+/// come, it cannot take its place.
 pub const ANEW_NS: u64 = 250_000_000;
+
+/// Four packets that are on their way at the flow's rate. See [`ANEW_NS`].
+pub const ANEW_BYTES: u64 = 4 * 1500;
 
 /// TCP waits for so long at least before it sends again what nobody acknowledged (Linux).
 pub const TIMEOUT_NS: u64 = 200_000_000;
@@ -181,7 +185,7 @@ impl Flow {
             || (sent_packets < SHORT_PACKETS && now_ns.saturating_sub(created_ns) < SHORT_NS)
     }
 
-    /// Takes an echo.
+    /// Takes an echo. `every_ns`: [`echo::Policy::every_ns`].
     ///
     /// # Errors
     ///
@@ -191,23 +195,30 @@ impl Flow {
         &mut self,
         echo: &echo::Echo,
         departed: u32,
+        every_ns: u64,
         now_ns: u64,
     ) -> Result<echo::News, echo::Refusal> {
         let sent = self.sent_packets as u32;
         if self.flags & PLAIN == 0 {
-            let heard_ns = if self.last_echo_ns == 0 {
-                self.created_ns
-            } else {
-                self.last_echo_ns
-            };
+            let at_rate_ns = (ANEW_BYTES * 1_000_000_000)
+                .checked_div(self.rate_bytes_per_s)
+                .unwrap_or(0);
+            let patience_ns = ANEW_NS + at_rate_ns + every_ns;
+            let now = (now_ns >> 20) as u32;
             // Of who has sent nothing since, nothing is to be heard.
             let waits = self.last_sent_ns > self.last_echo_ns;
-            if !waits || now_ns.wrapping_sub(heard_ns) < ANEW_NS {
+            if !waits || self.echo.refused == 0 {
                 self.echo.refused = 0;
-                // Of more packets than were sent so far only a receiver that counted before can tell.
-                if self.echo.synced == 0 && echo.packets > sent {
-                    return Err(echo::Refusal::Impossible);
-                }
+                self.echo.refused_since = now;
+            }
+            let since = now.wrapping_sub(self.echo.refused_since) as u64;
+            if since <= patience_ns >> 20 && self.echo.refused >= echo::REFUSALS {
+                self.echo.refused = echo::REFUSALS - 1;
+            }
+            // Of more packets than were sent so far only a receiver that counted before can tell.
+            let early = now_ns.wrapping_sub(self.created_ns) < patience_ns;
+            if self.echo.synced == 0 && early && echo.packets > sent {
+                return Err(echo::Refusal::Impossible);
             }
             return self.echo.accept(echo, sent, departed, self.quiet());
         }

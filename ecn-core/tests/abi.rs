@@ -82,7 +82,7 @@ fn no_hidden_padding() {
     );
     assert_eq!(
         size_of::<abi::Work>(),
-        size_of::<flow::Key>() + 3 * 4 + 4 + size_of::<abi::Given>()
+        size_of::<flow::Key>() + 4 * 4 + 2 * 4 + size_of::<abi::Given>()
     );
     assert_eq!(
         size_of::<abi::Given>(),
@@ -230,4 +230,35 @@ fn bounds() {
     assert_eq!(tails, [0, 1, 2, 3]);
     assert_eq!(tails.len(), abi::TAILS as usize);
     assert_ne!(abi::HTB_MAJOR, 0);
+}
+
+/// Endpoints that want all of a table get equal parts of it, and leave as much to others.
+#[test]
+fn parts_of_a_table() {
+    const MAX: u64 = 1000;
+    for greedy in 1..=9 {
+        let (mut added, mut removed) = (vec![0u64; greedy], vec![0u64; greedy]);
+        let all = |of: &[u64]| of.iter().sum::<u64>();
+        // Entries come, and some go, by programs as by the agent.
+        for n in 0..10 * MAX as usize {
+            let of = n % greedy;
+            let (all_added, all_removed) = (all(&added), MAX + all(&removed));
+            if abi::has_room(added[of], removed[of], all_added, all_removed) {
+                added[of] += 1;
+            } else if n % 7 == 0 {
+                removed[of] += 1;
+            }
+        }
+        let part = MAX / (greedy as u64 + 1);
+        for (added, removed) in added.iter().zip(&removed) {
+            let held = added - removed;
+            assert!(held.abs_diff(part) <= 2, "{held} of {greedy}");
+        }
+        let (all_added, all_removed) = (all(&added), MAX + all(&removed));
+        assert!(abi::has_room(0, 0, all_added, all_removed));
+    }
+    // Without quotas.
+    assert!(abi::has_room(u64::MAX / 2, 0, u64::MAX / 2, 0));
+    // What programs have removed of what they had not added themselves.
+    assert!(abi::has_room(u64::MAX, 0, u64::MAX, MAX));
 }

@@ -49,6 +49,7 @@ impl Connection {
     /// The segment that acknowledges all.
     fn say(&mut self) -> Ack {
         Ack {
+            sequence: 0,
             ack: self.end,
             ace: self.receiver.say(self.end).into(),
             payload: 0,
@@ -59,6 +60,7 @@ impl Connection {
     fn say_with_data(&mut self, now_ns: u64) -> Ack {
         self.receiver.wait(now_ns);
         Ack {
+            sequence: 0,
             ack: self.end,
             ace: 0,
             payload: 1,
@@ -145,12 +147,14 @@ fn old_acks_say_nothing() {
     assert_eq!(c.source, before);
     // Neither does one of bytes that were never sent; a FIN's number is one more.
     let ahead = Ack {
+        sequence: 0,
         ack: c.end.wrapping_add(2),
         ..old
     };
     c.take(ahead);
     assert_eq!(c.source, before);
     let fin = Ack {
+        sequence: 0,
         ack: c.end.wrapping_add(1),
         ace: 3,
         payload: 0,
@@ -158,6 +162,55 @@ fn old_acks_say_nothing() {
     c.take(fin);
     assert_eq!(c.acked_marks, 3);
     assert_eq!(c.acked, 4);
+}
+
+/// Who does not see the connection does not know its numbers: guesses change nothing but, seldom, what is taken for near.
+#[test]
+fn forged_acks_say_nothing() {
+    let mut c = Connection::new(7);
+    c.data(20, 0, 1);
+    c.source.heard = 5_000;
+    let forged = |sequence: u32, ack: u32| Ack {
+        sequence,
+        ack,
+        ace: 5,
+        payload: 0,
+    };
+    let before = c.source;
+    for n in 0..100_000_u32 {
+        let scattered = (n | 1).wrapping_mul(0x9e37_79b9);
+        c.take(forged(scattered, 1 << 31 | scattered >> 2));
+        // The receiver's sequence number is not enough,
+        c.take(forged(5_000, 7 + 20 * SEGMENT + 2 + n));
+        c.take(forged(5_000, 6 - n % 7));
+        assert_eq!(c.source, before);
+        // and what is acknowledged is not: the receiver's next ACK is near its own last one again.
+        c.take(forged((1 << 31) + ((n & 31) << 25), 7 + SEGMENT));
+        c.take(forged(5_000, 7));
+        assert_eq!((c.source, c.acked, c.acked_marks), (before, 0, 0));
+    }
+    c.take(forged(5_000, 7 + 20 * SEGMENT));
+    assert_eq!(c.acked_marks, 13);
+}
+
+/// Of a connection that was there before, an ACK of what was not seen leaving says nothing.
+#[test]
+fn forged_acks_of_connections_from_before() {
+    let mut source = Sender::new();
+    source.send(1_000_000, 2 * SEGMENT, SEGMENT);
+    let before = source;
+    for ack in [0, 999_999, 1 << 31, u32::MAX] {
+        for payload in 0..2 {
+            let forged = Ack {
+                sequence: 0,
+                ack,
+                ace: 5,
+                payload,
+            };
+            source.take(forged, 2, 2);
+        }
+    }
+    assert_eq!(source, before);
 }
 
 /// A segment that is lost and sent again came once.
@@ -183,6 +236,7 @@ fn what_is_sent_again_came_once() {
 fn connections_from_before() {
     let mut source = Sender::new();
     let ack = |ack, ace| Ack {
+        sequence: 0,
         ack,
         ace,
         payload: 0,
@@ -231,6 +285,7 @@ fn an_echo_overtakes_an_ack() {
     c.data(2, 2, 100);
     let ace = c.receiver.say(c.end).into();
     let ack = Ack {
+        sequence: 0,
         ack: c.end,
         ace,
         payload: 0,
@@ -320,7 +375,7 @@ proptest! {
         for (ack, ace, payload, bytes) in acks {
             source.send(ack.wrapping_add(bytes), bytes, segment);
             sent += 1;
-            let news = source.take(Ack { ack, ace, payload }, sent, departed);
+            let news = source.take(Ack { sequence: 0, ack, ace, payload }, sent, departed);
             prop_assert!(news.ce <= news.packets && news.late <= news.packets);
             acked += u64::from(news.packets - news.late);
             prop_assert!(acked <= u64::from(sent));
@@ -422,13 +477,13 @@ fn echoes_of_tcp() {
             packets: elsewhere,
             ..echo
         };
-        let heard = f.hear_echo(&forged, 10, 4);
+        let heard = f.hear_echo(&forged, 10, 0, 4);
         assert_eq!(heard, Err(echo::Refusal::Impossible), "{elsewhere}");
     }
     let echo = echo::Echo { packets: 0, ..echo };
-    let news = f.hear_echo(&echo, 10, 4).unwrap();
+    let news = f.hear_echo(&echo, 10, 0, 4).unwrap();
     assert_eq!((news.packets, news.ce), (10, 10));
-    assert_eq!(f.hear_echo(&echo, 10, 5), Err(echo::Refusal::Duplicate));
+    assert_eq!(f.hear_echo(&echo, 10, 0, 5), Err(echo::Refusal::Duplicate));
 }
 
 /// Only what answers the SYN that left says what a connection is.

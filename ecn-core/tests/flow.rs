@@ -475,22 +475,75 @@ fn a_receiver_begins_anew_when_the_old_one_is_silent() {
     let mut now = 1_000_000_000;
     f.created_ns = now;
     // The first echo cannot be of more than was sent.
-    assert!(f.hear_echo(&echo(7, 1001), 1000, now).is_err());
-    f.hear_echo(&echo(100, 1000), 1000, now).unwrap();
+    assert!(f.hear_echo(&echo(7, 1001), 1000, 0, now).is_err());
+    f.hear_echo(&echo(100, 1000), 1000, 0, now).unwrap();
     f.last_echo_ns = now;
     for _ in 0..2 * echo::REFUSALS {
-        assert!(f.hear_echo(&echo(5, 5), 1000, now).is_err());
+        assert!(f.hear_echo(&echo(5, 5), 1000, 0, now).is_err());
     }
     now += ecn_core::flow::ANEW_NS;
     for _ in 0..2 * echo::REFUSALS {
         assert!(
-            f.hear_echo(&echo(5, 5), 1000, now).is_err(),
+            f.hear_echo(&echo(5, 5), 1000, 0, now).is_err(),
             "nothing was sent since"
         );
     }
     f.last_sent_ns = now;
-    for _ in 1..echo::REFUSALS {
-        assert!(f.hear_echo(&echo(5, 5), 1000, now).is_err());
+    for _ in 0..2 * echo::REFUSALS {
+        assert!(
+            f.hear_echo(&echo(5, 5), 1000, 0, now).is_err(),
+            "there was no time yet for an echo"
+        );
     }
-    assert!(f.hear_echo(&echo(6, 6), 1000, now).is_ok());
+    now += ecn_core::flow::ANEW_NS + 2 * (1 << 20);
+    assert!(f.hear_echo(&echo(6, 6), 1000, 0, now).is_ok());
+}
+
+/// Nobody is believed in the receiver's place while its echoes may still come: of a flow that sends seldom, or is limited
+/// to a low rate, or where echoes are seldom.
+#[test]
+fn a_slow_flow_waits_for_its_receiver() {
+    const MS: u64 = 1_000_000;
+    for (rate, every, gap, rtt) in [
+        (0, 0, 300 * MS, 20 * MS),
+        (5_000, 0, 300 * MS, 1_000 * MS),
+        (0, 1_000 * MS, 900 * MS, 20 * MS),
+    ] {
+        let mut f = Flow::new();
+        f.rate_bytes_per_s = rate;
+        let (mut now, mut sequence) = (1_000 * MS, 0u16);
+        f.created_ns = now;
+        let mut forged = 0u16;
+        for n in 1..=20 {
+            f.sent_packets = n;
+            f.last_sent_ns = now;
+            let echoed = now + rtt;
+            let next = now + gap.max(rtt + MS);
+            let mut accepted = false;
+            while now < next {
+                now += MS / 10;
+                if now >= echoed && !accepted {
+                    sequence += 1;
+                    let echo = Echo {
+                        sequence,
+                        packets: n as u32,
+                        ..Echo::default()
+                    };
+                    let heard = f.hear_echo(&echo, n as u32, every, now);
+                    assert!(heard.is_ok(), "{n} {heard:?}");
+                    f.last_echo_ns = now;
+                    accepted = true;
+                }
+                forged += 1;
+                let echo = Echo {
+                    sequence: forged,
+                    packets: 1 << 30 | u32::from(forged),
+                    ce: 1 << 29,
+                    ..Echo::default()
+                };
+                assert!(f.hear_echo(&echo, n as u32, every, now).is_err(), "{n}");
+                forged %= 1 << 15;
+            }
+        }
+    }
 }

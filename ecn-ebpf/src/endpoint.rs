@@ -25,7 +25,7 @@ use crate::{
         ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_RECEIVER, ENDPOINT,
         constant, control, count,
     },
-    pacing,
+    pacing, quota,
     response::{self, add, class_of, locked, now, peek, tick, word},
     skb::{NEXT, Packet, SHOT, field, go_on, load, raw, store},
     socket, tcp,
@@ -103,9 +103,35 @@ fn flow_entry(key: &Key) -> Option<*mut LockedFlow> {
     if let Some(f) = ECN_FLOW.get_ptr_mut(key) {
         return Some(f);
     }
-    // Two CPUs may meet on the first packet: the second finds what the first has put there.
-    let _ = ECN_FLOW.insert(key, &FRESH_FLOW, BPF_NOEXIST);
+    add_flow(key);
     ECN_FLOW.get_ptr_mut(key)
+}
+
+/// Makes a flow's entry, if there is room for it. Not inlined, nor is [`add_receiver`]: with more in one function the
+/// compiler spills registers that hold nothing, which the verifier refuses.
+#[inline(never)]
+fn add_flow(key: &Key) {
+    if !quota::has_room(abi::TABLE_FLOWS, key) {
+        return;
+    }
+    // Two CPUs may meet on the first packet: the second finds what the first has put there.
+    if ECN_FLOW.insert(key, &FRESH_FLOW, BPF_NOEXIST).is_ok() {
+        quota::added(abi::TABLE_FLOWS, key);
+    }
+}
+
+/// Makes a receiver's entry, if there is room for it.
+#[inline(never)]
+fn add_receiver(key: &Key) {
+    if !quota::has_room(abi::TABLE_RECEIVERS, key) {
+        return;
+    }
+    if ECN_RECEIVER
+        .insert(key, &FRESH_RECEIVER, BPF_NOEXIST)
+        .is_ok()
+    {
+        quota::added(abi::TABLE_RECEIVERS, key);
+    }
 }
 
 #[inline(always)]
@@ -113,7 +139,7 @@ pub fn receiver_entry(key: &Key) -> Option<*mut LockedReceiver> {
     if let Some(r) = ECN_RECEIVER.get_ptr_mut(key) {
         return Some(r);
     }
-    let _ = ECN_RECEIVER.insert(key, &FRESH_RECEIVER, BPF_NOEXIST);
+    add_receiver(key);
     ECN_RECEIVER.get_ptr_mut(key)
 }
 
@@ -449,7 +475,7 @@ fn forget_flow(key: &Key) {
         return;
     };
     if class_of(f) == 0 && peek!(f, flow.socket) == 0 {
-        let _ = ECN_FLOW.remove(key);
+        quota::remove_flow(key);
     } else {
         // SAFETY: a place in the value.
         unsafe { core::ptr::write_volatile(&raw mut (*f).flow.ended, 1) };

@@ -32,6 +32,7 @@
 mod endpoint;
 mod maps;
 mod pacing;
+mod quota;
 mod response;
 mod skb;
 mod socket;

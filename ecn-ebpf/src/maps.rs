@@ -34,6 +34,12 @@ pub static ECN_FLOW: HashMap<flow::Key, abi::LockedFlow, { abi::FLOWS as usize }
 #[btf_map]
 pub static ECN_RECEIVER: HashMap<flow::Key, abi::LockedReceiver, { abi::FLOWS as usize }> =
     HashMap::new();
+/// Entries that programs have added to these tables, per endpoint.
+#[btf_map]
+pub static ECN_ADDED: Array<u64, { abi::HELD as usize }> = Array::new();
+/// Entries that the agent has removed from them, per endpoint.
+#[btf_map]
+pub static ECN_REMOVED: Array<u64, { abi::HELD as usize }> = Array::new();
 /// Packets that left their device, per class.
 #[btf_map]
 pub static ECN_DEPARTED: Array<u64, { abi::CLASSES as usize }> = Array::new();

@@ -220,7 +220,8 @@ pub fn take<C: EbpfContext>(
     };
     // SAFETY: this CPU's own, and nothing else runs here meanwhile.
     let given = unsafe { &mut (*work).given };
-    match answer(ctx, f, key, given, endpoint, flags, e) {
+    let every_ns = endpoint.echo.every_ns;
+    match answer(ctx, f, key, given, endpoint, flags, (e, every_ns)) {
         REFUSED_DUPLICATE => count(Count::EchoDuplicate, 1),
         REFUSED_IMPOSSIBLE => count(Count::EchoImpossible, 1),
         _ => count(Count::EchoAccepted, 1),
@@ -239,7 +240,8 @@ pub trait Heard {
     fn hear(self, flow: &mut Flow, sent: u32, departed: u32, now_ns: u64) -> Result<News, Refusal>;
 }
 
-impl Heard for &Echo {
+/// With [`ecn_core::echo::Policy::every_ns`].
+impl Heard for (&Echo, u64) {
     #[inline(always)]
     fn hear(
         self,
@@ -248,7 +250,7 @@ impl Heard for &Echo {
         departed: u32,
         now_ns: u64,
     ) -> Result<News, Refusal> {
-        flow.hear_echo(self, departed, now_ns)
+        flow.hear_echo(self.0, departed, self.1, now_ns)
     }
 }
 

@@ -20,6 +20,7 @@ use ecn_core::{
 use crate::{
     endpoint::receiver_entry,
     maps::{ECN_ENDPOINT, ECN_FLOW, ECN_RECEIVER, ECN_TAIL, ECN_WORK, control, count},
+    quota,
     response::{self, Heard, add, class_of, locked, now, peek, reverse},
     skb::{NEXT, Packet, field, load, raw, store},
 };
@@ -183,7 +184,7 @@ pub fn say(
     }
     if fin != 0 && fin == ack {
         // Nothing more comes, and what came has been said.
-        let _ = ECN_RECEIVER.remove(&*key);
+        quota::remove_receiver(key);
     }
     reverse(key);
     if let Some(f) = f
@@ -232,6 +233,7 @@ pub fn ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
     unsafe {
         (*a).key = *key;
         (*a).ack = Ack {
+            sequence: t.sequence,
             ack: t.ack_number,
             ace: t.ace.into(),
             payload: data.into(),
@@ -270,7 +272,7 @@ fn answer(ctx: &TcContext) -> Option<()> {
         && class_of(f) == 0
         && peek!(f, flow.socket) == 0
     {
-        let _ = ECN_FLOW.remove(&of_flow);
+        quota::remove_flow(&of_flow);
     }
     Some(())
 }

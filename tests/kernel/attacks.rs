@@ -168,6 +168,48 @@ fn forged_echoes_slow_no_flow() {
     assert!(refused >= u64::from(FORGED), "{}", running.counts());
 }
 
+/// ACKs with flags that would be marks, of a stranger who does not see the connection's numbers.
+#[test]
+fn forged_flags_of_acks_slow_no_connection() {
+    kernel_test!();
+    let lab = Lab::new(3);
+    let running = start(&lab);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sending, receiving) = connect(from, to, false, None);
+    let port = sending.local_addr().expect("its address").port();
+    let stranger = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
+    let with_flags = |sequence: u32, number: u32, n: u32| {
+        let mut ack = TcpHeader::new(PORT, port, sequence, 65_535);
+        ack.acknowledgment_number = number;
+        (ack.ack, ack.ns, ack.cwr, ack.ece) = (true, n & 4 != 0, n & 2 != 0, n & 1 != 0);
+        forged(to, from, &lab.hosts[2], &ack)
+    };
+    // The connection sends all the while.
+    let (sending, receiving) = std::thread::scope(|scope| {
+        let transfer = scope.spawn(move || {
+            let mut ends = (sending, receiving);
+            for _ in 0..FORGED / 1000 {
+                ends = send(ends.0, ends.1, 1 << 20);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            ends
+        });
+        flood(&stranger, |n| with_flags(scattered(n), scattered(!n), n));
+        transfer.join().expect("the transfer")
+    });
+    let tcp = only_flow(&running, protocol::TCP);
+    assert_eq!((tcp.decreases, tcp.marked_packets), (0, 0), "{tcp:?}");
+    // The right acknowledgement number is not enough.
+    flood(&stranger, |n| {
+        let far = tcp.ace.heard.wrapping_add(1 << 30);
+        with_flags(far.wrapping_add((n % 8) << 27), tcp.ace.acked, n)
+    });
+    let (_sending, _receiving) = send(sending, receiving, 1 << 20);
+    let tcp = only_flow(&running, protocol::TCP);
+    assert_eq!((tcp.decreases, tcp.marked_packets), (0, 0), "{tcp:?}");
+    assert_eq!(tcp.flags, flow::PLAIN);
+}
+
 /// Keys of [echo], and echoes that they have signed.
 mod keys {
     use super::*;

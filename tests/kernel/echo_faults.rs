@@ -213,6 +213,7 @@ fn doubled_and_forged_echoes_change_nothing() {
     let after = Flow {
         echo: echo::Sender {
             refused: before.echo.refused,
+            refused_since: before.echo.refused_since,
             ..after.echo
         },
         ..after

@@ -225,6 +225,7 @@ fn a_table_that_is_full() {
     assert!(eventually(s(8), send), "{}", running.counts());
     let warning = said(&running, Kind::FlowTableFull, s(1));
     assert!(warning.message.contains("(now 10)"), "{warning}");
+    assert_eq!(warning.subject.netns, from.ns.name());
     over(&running);
 }
 

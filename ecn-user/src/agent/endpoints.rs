@@ -17,6 +17,7 @@ use super::{
     discover::Space,
     endpoint_policy,
     enforce::{self, Shared, lock},
+    health::Subject,
     root::{Choice, Device, Root},
     state::{self, State},
     target::Target,
@@ -26,9 +27,6 @@ use crate::{
     datapath::{self, Attached, Maps},
     net::{Link, NetNs, News, ethtool::Ethtool, htb::EndpointHtb},
 };
-
-/// In crowded tables, what has no class and is silent for so long goes.
-const CROWDED_NS: u64 = 3_000_000_000;
 
 /// Connections that have ended go with their last ACK, or after so long without it.
 const ENDED_NS: u64 = 1_000_000_000;
@@ -90,6 +88,11 @@ impl Endpoint {
     /// For people.
     fn name(&self) -> String {
         format!("{} (namespace {})", self.link.name, self.space.ns.name())
+    }
+
+    /// What a warning calls it.
+    pub(super) fn subject(&self) -> Subject {
+        Subject::endpoint(&self.config.device, self.space.name())
     }
 
     /// Takes everything off its device; `is_there`: it still exists.
@@ -470,38 +473,34 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes what has been idle, a part of the tables at a time; and what is left of ports that stand still.
+    /// Removes what has been idle, or has to make room, a part of the tables at a time; and what is left of ports that
+    /// stand still.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let now = enforce::now_ns();
         let idle = self.config.flow.idle.as_nanos();
-        // Short flows of UDP do not say that they end: where there are many, they are not waited for so long.
-        let shorter = |held: usize| {
-            if held > self.crowd() {
-                idle.min(CROWDED_NS)
-            } else {
-                idle
-            }
-        };
-        let (sent, received) = (
-            shorter(self.sweeper.sent.held),
-            shorter(self.sweeper.received.held),
-        );
         let mut freed = Vec::new();
+        let max = self.config.flow.max.into();
+        let [sent_ages, received_ages] = &mut self.ages;
         let flows = self.sweeper.flows(&self.maps)?;
         if let Some(flows) = &flows {
             let is_over = self.sweeper.sent.is_over();
             self.watch.see(&self.maps, flows, is_over, now);
         }
-        for (key, flow) in flows.into_iter().flatten() {
+        for (key, flow) in flows.iter().flatten().copied() {
+            if key == flow::Key::short(key.endpoint) {
+                continue;
+            }
             let last = flow.last_sent_ns.max(flow.created_ns);
-            let over = now.saturating_sub(last)
+            let age = now.saturating_sub(last);
+            let unlimited = sent_ages.most(key.endpoint, age).min(idle);
+            let over = age
                 >= match (flow.class, flow.ended) {
-                    (0, 0) => sent,
-                    (0, _) => sent.min(ENDED_NS),
+                    (0, 0) => unlimited,
+                    (0, _) => unlimited.min(ENDED_NS),
                     (_, 0) => idle,
                     (..) => 0,
                 };
-            if !over || key == flow::Key::short(key.endpoint) {
+            if !over {
                 continue;
             }
             let number = u32::from(key.endpoint);
@@ -524,17 +523,20 @@ impl Inner {
             }
         }
         lock(&self.shared.free).extend(freed);
-        for (key, receiver) in self.sweeper.receivers(&self.maps)?.into_iter().flatten() {
-            if now.saturating_sub(receiver.last_packet_ns) >= received {
-                self.maps.remove_receiver(&key);
+        if flows.is_some() && self.sweeper.sent.is_over() {
+            sent_ages.end_walk(max);
+        }
+        let receivers = self.sweeper.receivers(&self.maps)?;
+        for (key, receiver) in receivers.iter().flatten() {
+            let age = now.saturating_sub(receiver.last_packet_ns);
+            if age >= received_ages.most(key.endpoint, age).min(idle) {
+                self.maps.remove_receiver(key);
             }
         }
+        if receivers.is_some() && self.sweeper.received.is_over() {
+            received_ages.end_walk(max);
+        }
         Ok(())
-    }
-
-    /// More entries than this are a crowd.
-    fn crowd(&self) -> usize {
-        self.config.flow.max as usize / 2
     }
 
     /// Sockets keep the rate that they were given: their next round-trip time takes it off.

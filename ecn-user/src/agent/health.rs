@@ -257,6 +257,8 @@ pub struct Reading {
     pub endpoints: Vec<EndpointReading>,
     /// Tables and classes.
     pub shortages: Shortages,
+    /// The endpoint that has most entries in the table of sent and in that of received flows.
+    pub fullest: [Subject; 2],
     /// IP protocol of echoes.
     pub echo_protocol: u8,
 }
@@ -637,34 +639,41 @@ impl Health {
             most_flows,
         } = reading.shortages;
         let now_ns = reading.now_ns;
-        let mut add = |kind, message| {
+        let mut add = |kind, subject: &Subject, message| {
             found.push(Warning {
                 kind,
-                subject: Subject::default(),
+                subject: subject.clone(),
                 message,
             });
         };
+        let [sends, receives] = &reading.fullest;
         if let Some(packets) = self.flows.read(flows, now_ns) {
             add(
                 Kind::FlowTableFull,
+                sends,
                 format!(
-                    "{packets} packets in 5 s were of flows for which the table has no room: they are not marked, \
-                     and limited with the short flows only. Raise `max` in [flow] (now {most_flows}), or lower `idle`."
+                    "its flows fill the table, and an endpoint may have as many entries as are free: {packets} packets in 5 s \
+                     were of flows without one. They are not marked, and limited with the short flows only. Raise `max` in \
+                     [flow] (now {most_flows}), or lower `idle`."
                 ),
             );
         }
         if let Some(packets) = self.receivers.read(receivers, now_ns) {
             add(
                 Kind::ReceiverTableFull,
+                receives,
                 format!(
-                    "{packets} packets in 5 s were received of flows for which the table has no room: they are not echoed. \
-                     Raise `max` in [flow] (now {most_flows}), or lower `idle`."
+                    "the flows that it receives fill the table, and an endpoint may have as many entries as are free: \
+                     {packets} packets in 5 s were of flows without one. They are not echoed. If nothing there receives so \
+                     many flows, their sources are forged; otherwise raise `max` in [flow] (now {most_flows}), or lower \
+                     `idle`."
                 ),
             );
         }
         if let Some(times) = self.classes.read(classes, now_ns) {
             add(
                 Kind::ClassesFull,
+                &Subject::default(),
                 format!(
                     "{times} times in 5 s a marked flow got no class: it is limited with the short flows. \
                      Spread the flows over more machines, or use enforcement = \"edt\" or \"pacing\" where \

@@ -7,6 +7,7 @@ mod bridges;
 mod discover;
 mod endpoints;
 pub mod enforce;
+mod eviction;
 mod follow;
 pub mod health;
 mod kept;
@@ -41,6 +42,7 @@ use discover::{Space, Spec};
 pub use discover::{Survey, survey};
 use endpoints::Endpoint;
 use enforce::{Enforcer, Shared, lock};
+use eviction::Ages;
 use follow::{Failed, Numbers};
 use kept::Kept;
 use state::{Lock, State, Waiting, WaitingFor};
@@ -140,6 +142,8 @@ struct Inner {
     #[cfg(feature = "trace")]
     endpoint_copies: HashMap<u32, Copy>,
     sweeper: Sweeper,
+    /// Of sent and of received flows.
+    ages: [Ages; 2],
     watch: Watch,
     maps: Maps,
     datapath: Datapath,
@@ -307,8 +311,10 @@ impl Inner {
             None => {
                 let mut datapath = Datapath::open_for(&pin, sizes, life(false))?;
                 datapath.take_over()?;
+                let mut maps = datapath.maps()?;
+                maps.set_quotas(config.flow.max.into())?;
                 let enforcer = start_enforcer(&shared, &pin)?;
-                (datapath.maps()?, datapath, None, enforcer)
+                (maps, datapath, None, enforcer)
             }
         };
         let numbers = Numbers::new(
@@ -333,6 +339,7 @@ impl Inner {
             #[cfg(feature = "trace")]
             endpoint_copies: HashMap::new(),
             sweeper: Sweeper::default(),
+            ages: Default::default(),
             watch: Watch::default(),
             maps,
             datapath,

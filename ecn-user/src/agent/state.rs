@@ -179,6 +179,7 @@ impl State {
             let mut file = private(
                 File::options().write(true).create(true).truncate(true),
                 &next,
+                0o640,
             )?;
             file.write_all(&serde_json::to_vec_pretty(self)?)?;
             fs::rename(&next, &path)
@@ -220,9 +221,11 @@ impl Lock {
         let open = || {
             prepare()?;
             let mut options = File::options();
+            // Whoever may open a file may lock it.
             private(
                 options.create(true).truncate(false).read(true).write(true),
                 &path,
+                0o600,
             )
         };
         let file = open().map_err(|error| Error::State {
@@ -271,7 +274,7 @@ fn owner(file: &File) -> String {
 /// The group whose members may look at the state, if there is one of this name.
 const GROUP: &str = "ecn";
 
-/// Makes the directory of lock and state, for root and [`GROUP`] alone: who may open the lock may hold it.
+/// Makes the directory of lock and state, for root and [`GROUP`] alone.
 fn prepare() -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o750).create(DIR) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -284,12 +287,12 @@ fn prepare() -> io::Result<()> {
     give_to_group(Path::new(DIR), of.gid())
 }
 
-/// Opens a file that root writes and [`GROUP`] reads.
-fn private(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
-    let file = options.mode(0o640).open(path)?;
+/// Opens a file of root's, which [`GROUP`] may read if the mode says so.
+fn private(options: &mut fs::OpenOptions, path: &Path, mode: u32) -> io::Result<File> {
+    let file = options.mode(mode).open(path)?;
     let of = file.metadata()?;
-    if of.mode() & 0o7777 != 0o640 {
-        file.set_permissions(fs::Permissions::from_mode(0o640))?;
+    if of.mode() & 0o7777 != mode {
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
     }
     give_to_group(path, of.gid())?;
     Ok(file)

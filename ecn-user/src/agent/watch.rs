@@ -124,6 +124,10 @@ impl Inner {
                 classes: count(Count::ClassesFull)? + refused,
                 most_flows: self.config.flow.max.into(),
             },
+            fullest: [
+                self.fullest(abi::TABLE_FLOWS),
+                self.fullest(abi::TABLE_RECEIVERS),
+            ],
             echo_protocol: self.config.echo.protocol,
         };
         let found = self.watch.health.read(&reading);
@@ -142,6 +146,15 @@ impl Inner {
         Ok(())
     }
 
+    /// The endpoint that has most entries in a table.
+    fn fullest(&self, table: u32) -> Subject {
+        let most = self
+            .endpoints
+            .iter()
+            .max_by_key(|(number, _)| self.maps.held(table, **number).unwrap_or(0));
+        most.map_or_else(Subject::default, |(_, endpoint)| endpoint.subject())
+    }
+
     /// Endpoints that have limited flows, or such as are not echoed.
     fn endpoint_readings(&self) -> Vec<EndpointReading> {
         let with_flows = self.watch.flows.iter();
@@ -153,7 +166,7 @@ impl Inner {
                 let floor = health::floor_ipd(&policy).max(1 << FRAC);
                 Some(EndpointReading {
                     number: *number,
-                    subject: Subject::endpoint(&endpoint.config.device, endpoint.space.name()),
+                    subject: endpoint.subject(),
                     link_bytes_per_s: policy.link_bytes_per_s,
                     floor_bytes_per_s: response::rate(floor, policy.link_bytes_per_s),
                     fractional: health::is_fractional(&policy),

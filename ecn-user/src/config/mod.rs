@@ -415,7 +415,7 @@ impl From<AlsoAccept> for String {
 pub struct Flow {
     /// The state of a flow that was idle this long is removed. Default: 30 s.
     pub idle: DurationText,
-    /// Most flows at a time, 1 to 16777216. Default: 65536.
+    /// Most flows at a time, sent and received each, 1 to 16777216; an endpoint has at most as many as are free. Default: 65536.
     pub max: u32,
 }
 

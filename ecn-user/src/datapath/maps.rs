@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     os::fd::{AsFd, BorrowedFd},
     path::Path,
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -39,6 +40,8 @@ pub struct Maps {
     receiver: Entries<flow::Key, abi::LockedReceiver>,
     count: PerCpuArray<MapData, u64>,
     pin: HashMap<MapData, Raw<flow::Key>, u64>,
+    added: Array<MapData, u64>,
+    removed: Array<MapData, u64>,
     departed: Array<MapData, u64>,
     in_force: Array<MapData, u64>,
     limit: Array<MapData, u64>,
@@ -266,6 +269,8 @@ impl Maps {
             ),
             count: map!(PerCpuArray, name::COUNT, 4, 8),
             pin: map!(HashMap, Hash, name::PIN, key, 8),
+            added: map!(Array, name::ADDED, 4, 8),
+            removed: map!(Array, name::REMOVED, 4, 8),
             departed: map!(Array, name::DEPARTED, 4, 8),
             in_force: map!(Array, name::IN_FORCE, 4, 8),
             limit: map!(Array, name::LIMIT, 4, 8),
@@ -526,7 +531,9 @@ impl Maps {
 
     /// Forgets a flow and its socket; its next packet begins a new one.
     pub fn remove_flow(&mut self, key: &flow::Key, flow: &flow::Flow) {
-        let _ = self.flow.remove(&Raw(*key));
+        if self.flow.remove(&Raw(*key)).is_ok() {
+            self.count_removed(abi::TABLE_FLOWS, key);
+        }
         if flow.socket != 0 {
             let _ = self.socket.remove(&flow.socket);
         }
@@ -534,7 +541,50 @@ impl Maps {
 
     /// Forgets a received flow.
     pub fn remove_receiver(&mut self, key: &flow::Key) {
-        let _ = self.receiver.remove(&Raw(*key));
+        if self.receiver.remove(&Raw(*key)).is_ok() {
+            self.count_removed(abi::TABLE_RECEIVERS, key);
+        }
+    }
+
+    /// Divides both tables, of `max` entries each, among the endpoints ([`abi::has_room`]). Once, while they are empty.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn set_quotas(&mut self, max: u64) -> Result<()> {
+        [abi::TABLE_FLOWS, abi::TABLE_RECEIVERS]
+            .into_iter()
+            .try_for_each(|table| {
+                let all = abi::held(table, abi::ALL_ENDPOINTS);
+                self.removed.set(all, max, 0)
+            })
+            .map_err(Error::map(name::REMOVED))
+    }
+
+    /// Entries that an endpoint has in a table.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn held(&self, table: u32, endpoint: u32) -> Result<u64> {
+        let at = abi::held(table, endpoint);
+        let added = self.added.get(&at, 0).map_err(Error::map(name::ADDED))?;
+        let removed = self.removed.get(&at, 0);
+        let removed = removed.map_err(Error::map(name::REMOVED))?;
+        // One was read before the other.
+        Ok(u64::try_from(added.wrapping_sub(removed) as i64).unwrap_or(0))
+    }
+
+    fn count_removed(&mut self, table: u32, key: &flow::Key) {
+        /// Two threads of an agent remove entries.
+        static WRITES: Mutex<()> = Mutex::new(());
+        let _writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
+        for of in [u32::from(key.endpoint), abi::ALL_ENDPOINTS] {
+            let at = abi::held(table, of);
+            if let Ok(removed) = self.removed.get(&at, 0) {
+                let _ = self.removed.set(at, removed.wrapping_add(1), 0);
+            }
+        }
     }
 
     /// Offers a class to new flows. False: enough are on offer.
@@ -734,8 +784,6 @@ pub struct Sweeper {
 /// A walk through a table, one after the other.
 #[derive(Debug, Default)]
 pub struct Walk {
-    /// Entries that were there at the last walk, or so many already in this one.
-    pub held: usize,
     so_far: usize,
     began: Option<Instant>,
     cursor: sys::Cursor,
@@ -771,13 +819,11 @@ impl Walk {
         let mut found = Vec::new();
         for _ in 0..PARTS {
             if read_on(map, &mut self.cursor, name, &mut found)? {
-                self.held = self.so_far + found.len();
                 self.so_far = 0;
                 return Ok(Some(found));
             }
         }
         self.so_far += found.len();
-        self.held = self.held.max(self.so_far);
         Ok(Some(found))
     }
 }

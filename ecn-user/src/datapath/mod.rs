@@ -15,7 +15,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     io,
-    os::fd::AsFd as _,
+    os::{fd::AsFd as _, unix::fs::DirBuilderExt as _},
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
 };
@@ -280,11 +280,11 @@ impl Datapath {
 
     fn load(pin: &Path, sizes: Sizes, life: Life, offsets: abi::Offsets) -> Result<Self> {
         let maps = pin_dir(pin).join("maps");
-        create(&maps)?;
+        create_private(&maps)?;
         let links = pin_dir(pin).join("links");
         let links = (life.keep || life.adopt).then_some(links);
         if let Some(links) = &links {
-            create(links)?;
+            create_private(links)?;
         }
         let generation = if life.adopt {
             Maps::open(pin)?.control()?.flags & abi::GENERATION ^ abi::GENERATION
@@ -723,14 +723,6 @@ fn attach_tracing(common: &mut Ebpf) -> Result<Vec<(&'static str, FdLink)>> {
     Ok(links)
 }
 
-fn create(directory: &Path) -> Result<()> {
-    std::fs::create_dir_all(directory).map_err(|error| Error::File {
-        what: "create",
-        path: directory.to_owned(),
-        error,
-    })
-}
-
 /// A loader of the object file. It is kept: to make one takes the kernel's type information, 5 MB of it and 18 ms.
 fn loader(
     maps: &Path,
@@ -777,6 +769,17 @@ fn load(loader: &mut EbpfLoader<'static>, netns: u32, endpoint: u32) -> Result<E
         .override_global("NETNS", number(netns), true)
         .override_global("ENDPOINT", number(endpoint), true);
     Ok(loader.load(OBJECT)?)
+}
+
+/// Makes a directory of pins, and those above it: root's alone.
+fn create_private(path: &Path) -> Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    let created = builder.recursive(true).mode(0o700).create(path);
+    created.map_err(|error| Error::File {
+        what: "create",
+        path: path.to_owned(),
+        error,
+    })
 }
 
 /// Removes what agents have pinned below a directory, of any version. Of others' pins there it knows nothing: they

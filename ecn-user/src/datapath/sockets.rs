@@ -8,7 +8,7 @@ use std::{
 use aya::programs::{CgroupAttachMode, ProgramType, SockOps, links::FdLink};
 use ecn_core::abi::name;
 
-use super::{Datapath, Error, Result, attach::pin_link, create, get, pin_dir};
+use super::{Datapath, Error, Result, attach::pin_link, create_private, get, pin_dir};
 
 /// The first cgroup v2 that is mounted.
 fn mounted() -> Option<PathBuf> {
@@ -52,7 +52,7 @@ impl Datapath {
             move |error| Error::File { what, path, error }
         };
         let links = pin_dir(&self.pin).join("links");
-        create(&links)?;
+        create_private(&links)?;
         let group = File::open(cgroup).map_err(file("open", cgroup))?;
         let program: &mut SockOps = get(&mut self.common, name::SOCK)?;
         let attach = || {

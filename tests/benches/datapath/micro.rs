@@ -1,7 +1,9 @@
 //! Programs by `BPF_PROG_TEST_RUN`, in turns with an empty one.
 
+use std::net::Ipv4Addr;
+
 use ecn_core::{
-    abi::{self, Device, DeviceKey, PortEventKind, name},
+    abi::{self, Count, Device, DeviceKey, PortEventKind, name},
     echo::{self, Echo},
     marking::{MarkAt, Marking, Policy},
     packet::{self, protocol},
@@ -60,6 +62,10 @@ struct Case {
     cb: [u32; 2],
     /// Runs change what they read: each by itself, with a frame of its own.
     single: Option<fn(u32) -> Vec<u8>>,
+    /// Echoes are signed.
+    signed: bool,
+    /// `skb->mark`.
+    mark: u32,
 }
 
 /// Programs loaded once, on devices of the calling thread's namespace.
@@ -121,6 +127,14 @@ impl Loaded {
         self.device(ifindex, device);
     }
 
+    /// From now on echoes are signed.
+    fn sign(&mut self) {
+        let mut endpoint = self.maps.endpoint(ENDPOINT).expect("an endpoint");
+        endpoint.echo.auth = echo::SIGN;
+        endpoint.echo.keys[0] = KEY;
+        self.maps.set_endpoint(ENDPOINT, endpoint).expect("a key");
+    }
+
     fn policy(&mut self, bridge: u32, mark_at: MarkAt, buffer: u32, threshold: u32) {
         let policy = Policy {
             marking: Marking::InputOutput as u32,
@@ -180,8 +194,30 @@ fn to_mac(frame: &mut [u8], mac: [u8; 6]) {
     frame[..6].copy_from_slice(&mac);
 }
 
+/// Of the echoes that are signed.
+const KEY: [u64; 2] = [7, 9];
+
+fn back() -> Ip {
+    Ip::of([10, 77, 0, 2], [10, 77, 0, 1])
+}
+
 fn next_echo(number: u32) -> Vec<u8> {
+    back().echo(&echo(number))
+}
+
+fn next_signed(number: u32) -> Vec<u8> {
     let echo = Echo {
+        signed: true,
+        ..echo(number + SINGLE as u32)
+    };
+    let [from, to] = [2, 1].map(|last| Ipv4Addr::new(10, 77, 0, last).to_ipv6_mapped().octets());
+    let tag = echo.tag(KEY, &from, &to).to_be_bytes();
+    let payload = [&echo.to_bytes()[..], &tag].concat();
+    back().ecn(packet::NOT_ECT).with(echo::PROTOCOL, &payload)
+}
+
+fn echo(number: u32) -> Echo {
+    Echo {
         protocol: protocol::UDP,
         src_port: 1,
         dst_port: 2,
@@ -190,8 +226,7 @@ fn next_echo(number: u32) -> Vec<u8> {
         ce: number / 10,
         sequence: number as u16 + 1,
         ..Echo::default()
-    };
-    Ip::of([10, 77, 0, 2], [10, 77, 0, 1]).echo(&echo)
+    }
 }
 
 /// The cases; devices are three pairs of ports on bridges of different policies, and an endpoint.
@@ -212,10 +247,18 @@ fn cases(devices: &[u32]) -> Vec<Case> {
         frame: frame.clone(),
         cb,
         single: None,
+        signed: false,
+        mark: 0,
     };
     let single = |program, name, frame| Case {
         single: Some(frame),
         ..case(program, name, 4, &v4, none)
+    };
+    // A clone of a received packet, on its way back.
+    let sent = |name, signed| Case {
+        signed,
+        mark: 0xec0e_ec0e,
+        ..single(name::ENDPOINT_OUT, name, fresh_udp)
     };
     vec![
         case(name::EMPTY, "", 0, &v4, none),
@@ -241,6 +284,16 @@ fn cases(devices: &[u32]) -> Vec<Case> {
         single(name::ENDPOINT_OUT, "UDP made ECT, one by one", fresh_udp),
         single(name::ENDPOINT_OUT, "TCP made ECT, one by one", fresh_tcp),
         single(name::ENDPOINT_IN, "echo, response, one by one", next_echo),
+        sent("echo made, one by one", false),
+        sent("echo made and signed, one by one", true),
+        Case {
+            signed: true,
+            ..single(
+                name::ENDPOINT_IN,
+                "signed echo, response, one by one",
+                next_signed,
+            )
+        },
     ]
 }
 
@@ -257,7 +310,10 @@ fn check(maps: &Maps) {
         .iter()
         .map(|(_, flow)| flow.acked_packets)
         .sum();
-    assert_eq!(acked, SINGLE as u64, "packets acknowledged by echoes");
+    assert_eq!(acked, 2 * SINGLE as u64, "packets acknowledged by echoes");
+    let count = |what| maps.count(what).expect("a counter");
+    assert_eq!(count(Count::EchoAccepted), 2 * SINGLE as u64);
+    assert_eq!(count(Count::EchoSent), 2 * SINGLE as u64);
 }
 
 /// All programs on all packets.
@@ -337,13 +393,23 @@ fn measure(netns: u32, links: &[Link]) -> Vec<Row> {
         }
     }
     let mut empty_singly = Vec::new();
-    for number in 0..SINGLE as u32 {
+    for (signed, number) in [false, true]
+        .into_iter()
+        .flat_map(|signed| (0..SINGLE as u32).map(move |number| (signed, number)))
+    {
+        if signed && number == 0 {
+            loaded.sign();
+        }
         for (case, times) in cases.iter().zip(&mut times) {
-            let Some(frame) = case.single else { continue };
+            let Some(frame) = case.single.filter(|_| case.signed == signed) else {
+                continue;
+            };
             let mut one = |program, frame: &[u8]| {
                 let packet = TestPacket {
                     frame,
                     ifindex: case.ifindex,
+                    ingress_ifindex: if case.mark == 0 { 0 } else { case.ifindex },
+                    mark: case.mark,
                     ..TestPacket::default()
                 };
                 loaded.run(program, &packet, 1)

@@ -90,6 +90,7 @@ impl Run {
             ports,
             endpoints,
             shortages,
+            fullest: ["web", "db"].map(|device| Subject::endpoint(device, "")),
             echo_protocol: self.echo_protocol,
         })
     }
@@ -355,10 +356,10 @@ fn tables_that_are_full_for_seconds() {
             most_flows: 100,
         }
     };
-    for (what, kind) in [
-        (0, Kind::FlowTableFull),
-        (1, Kind::ReceiverTableFull),
-        (2, Kind::ClassesFull),
+    for (what, kind, subject) in [
+        (0, Kind::FlowTableFull, "endpoint web"),
+        (1, Kind::ReceiverTableFull, "endpoint db"),
+        (2, Kind::ClassesFull, "agent"),
     ] {
         // What an agent finds there is old; one burst is none.
         let mut run = Run::default();
@@ -370,7 +371,7 @@ fn tables_that_are_full_for_seconds() {
             found = run.read(vec![], vec![], of(6000 + n * 10, what));
         }
         assert_eq!(kinds(&found), [kind]);
-        assert_eq!(found[0].subject.to_string(), "agent");
+        assert_eq!(found[0].subject.to_string(), subject);
     }
 }
 
