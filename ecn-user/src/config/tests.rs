@@ -91,7 +91,10 @@ fn the_table_of_keys_is_that_of_the_structs() {
             ..Agent::default()
         },
         echo: Echo {
-            key: "000102030405060708090a0b0c0d0e0f".to_owned().try_into().ok(),
+            key: "000102030405060708090a0b0c0d0e0f"
+                .to_owned()
+                .try_into()
+                .ok(),
             also_accept: Some(AlsoAccept::None),
             ..Echo::default()
         },
