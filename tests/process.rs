@@ -13,6 +13,8 @@ use aya::{
     programs::{loaded_links, loaded_programs},
 };
 use ecn_user::{
+    agent::state::State,
+    config::Config,
     net::{NetNs, Netlink},
     sys::calls as sys,
 };
@@ -70,22 +72,89 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Files of a test; gone when dropped.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes it.
+    #[expect(clippy::new_without_default, reason = "it makes a folder")]
+    pub fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("ecn-t-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// What the agent has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.file("agent.err")).unwrap_or_default()
+    }
+
+    /// Writes `ecn.toml`.
+    pub fn write(&self, config: &Config) -> PathBuf {
+        let path = self.file("ecn.toml");
+        fs::write(&path, toml::to_string(config).expect("a configuration")).expect("write it");
+        path
+    }
+
+    /// Starts `ecn run` with a configuration, and waits until it runs.
+    #[track_caller]
+    pub fn start(&self, ecn: &Path, config: &Config) -> Process {
+        let path = self.write(config);
+        let words = ["run", "--config", path.to_str().expect("a path")];
+        let agent = Process::start(ecn, &words, &self.file("agent"));
+        let log = || self.log();
+        assert!(eventually(s(60), || is_running(agent.id())), "{}", log());
+        agent
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether this process is the agent, and has started.
+pub fn is_running(pid: u32) -> bool {
+    // It says where its configuration is when all else is done.
+    State::read().is_some_and(|state| state.pid == pid && state.config.is_some())
+}
+
+/// How many files there are below the BPF file system.
+pub fn pins() -> usize {
+    let mut found = BTreeSet::new();
+    files(Path::new(sys::BPFFS), &mut found);
+    found.len()
+}
+
 /// A running command; killed when dropped.
 pub struct Process(Child);
 
 impl Process {
     /// Starts it; what it says goes to files.
     pub fn start(ecn: &Path, words: &[&str], say: &Path) -> Self {
-        let file = |kind: &str| {
-            let file = fs::File::create(say.with_extension(kind)).expect("a file");
-            Stdio::from(file)
-        };
+        let file = |kind: &str| fs::File::create(say.with_extension(kind)).expect("a file");
+        Self::start_to(ecn, words, file("out"), file("err"))
+    }
+
+    /// Starts it; this is where it says something.
+    pub fn start_to(
+        ecn: &Path,
+        words: &[&str],
+        stdout: impl Into<Stdio>,
+        stderr: impl Into<Stdio>,
+    ) -> Self {
         let mut command = Command::new(ecn);
         command
             .args(words)
             .env_remove("ECN_LOG")
             .stdin(Stdio::null());
-        command.stdout(file("out")).stderr(file("err"));
+        command.stdout(stdout).stderr(stderr);
         sys::die_with_parent(&mut command);
         Self(command.spawn().expect("start ecn"))
     }
@@ -101,6 +170,11 @@ impl Process {
         }
         assert_eq!(objects.left().len(), objects.0.len());
         objects
+    }
+
+    /// What it holds now.
+    pub fn held(&self) -> Held {
+        Held::by(self.0.id())
     }
 
     /// Its number.
@@ -128,6 +202,36 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// What a process holds of what must not grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Open descriptors.
+    pub files: usize,
+    /// Programs, maps and links of the kernel.
+    pub objects: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Resident memory, KiB.
+    pub memory_kib: u64,
+}
+
+impl Held {
+    /// By a running process.
+    pub fn by(pid: u32) -> Self {
+        let of = PathBuf::from(format!("/proc/{pid}"));
+        let count = |folder: &str| fs::read_dir(of.join(folder)).expect("a process").count();
+        let status = fs::read_to_string(of.join("status")).expect("a process");
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let memory = memory.and_then(|memory| memory.trim().strip_suffix(" kB"));
+        Self {
+            files: count("fd"),
+            objects: Objects::of(pid).0.len(),
+            threads: count("task"),
+            memory_kib: memory.and_then(|kib| kib.parse().ok()).expect("VmRSS"),
+        }
     }
 }
 

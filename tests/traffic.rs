@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -44,6 +44,51 @@ pub fn raw(host: &Host, protocol: u8) -> Socket {
         .expect("timeout");
     setsockopt(&socket, sockopt::SndBuf, &8192).expect("send buffer");
     socket
+}
+
+/// A thread that does the same again and again until this is dropped.
+pub struct Repeated {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Repeated {
+    /// Starts it.
+    pub fn start(mut step: impl FnMut() + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                step();
+            }
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// Starts it so often in a second.
+    pub fn paced(per_s: u64, mut step: impl FnMut(u64) + Send + 'static) -> Self {
+        let (start, mut done) = (Instant::now(), 0);
+        Self::start(move || {
+            let due = start.elapsed().as_nanos() * u128::from(per_s) / 1_000_000_000;
+            while u128::from(done) < due {
+                step(done);
+                done += 1;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        })
+    }
+}
+
+impl Drop for Repeated {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// A thread that sends UDP as fast as it may, and one that counts what arrives.
@@ -131,7 +176,7 @@ impl Stream {
 
     /// Payload bytes per second over some time from now.
     pub fn rate(&self, over: Duration) -> f64 {
-        let (start, before) = (std::time::Instant::now(), self.received_bytes());
+        let (start, before) = (Instant::now(), self.received_bytes());
         std::thread::sleep(over);
         (self.received_bytes() - before) as f64 / start.elapsed().as_secs_f64()
     }
@@ -190,7 +235,7 @@ impl Tcp {
     /// Payload bytes per second over some time from now.
     pub fn rate(&self, over: Duration) -> f64 {
         let bytes = || self.received.load(Ordering::Relaxed);
-        let (start, before) = (std::time::Instant::now(), bytes());
+        let (start, before) = (Instant::now(), bytes());
         std::thread::sleep(over);
         (bytes() - before) as f64 / start.elapsed().as_secs_f64()
     }

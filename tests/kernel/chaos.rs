@@ -4,9 +4,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -14,14 +13,12 @@ use ecn_tests::{
     ecn_or_skip, eventually, kernel_test,
     lab::{DEVICE, Host, Lab, MTU},
     note,
-    process::{self, Process, Snapshot},
-    running::{self, pin},
-    s,
+    process::{self, Folder, Process, Snapshot},
+    running, s,
     traffic::{Stream, udp},
 };
 use ecn_user::{
     config::{self, Config, Marking},
-    datapath::Maps,
     net::ethtool::{Ethtool, Offload},
 };
 use nix::sys::signal::Signal;
@@ -50,33 +47,6 @@ impl Random {
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
-}
-
-/// Files of the test; gone when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("ecn-t-chaos-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.0.join("agent.err")).unwrap_or_default()
-    }
-
-    fn write(&self, config: &Config) -> PathBuf {
-        let path = self.0.join("ecn.toml");
-        fs::write(&path, toml::to_string(config).expect("a configuration")).expect("write it");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 fn limit(lab: &Lab) {
@@ -203,11 +173,7 @@ fn everything_changes_under_load() {
     let config = running::config(&lab, Marking::InputOutput);
     let mut config = running::with_endpoints(config, &lab, &[0, 1, 2, SINK], LINK);
     let before_chaos = config.bridges[0].clone();
-    let path = folder.write(&config);
-    let words = ["run", "--config", path.to_str().expect("a path")];
-    let mut agent = Process::start(&ecn, &words, &folder.0.join("agent"));
-    let runs = || folder.log().contains("running") && Maps::open(&pin()).is_ok();
-    assert!(eventually(s(60), runs), "{}", folder.log());
+    let mut agent = folder.start(&ecn, &config);
     let objects = agent.objects();
 
     let load = |lab: &Lab| -> Vec<Stream> {

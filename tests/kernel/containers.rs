@@ -4,13 +4,16 @@ use std::{
     fs,
     net::IpAddr,
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ecn_tests::{
-    eventually, kernel_test,
+    ecn_or_skip, eventually, kernel_test,
     lab::{BRIDGE, DEVICE, Lab, MTU},
+    note,
+    process::{Folder, pins},
     running::{Running, config as lab_config},
+    traffic::{Repeated, Stream, udp},
 };
 use ecn_user::{
     agent::{Options, state::State},
@@ -97,24 +100,81 @@ fn open_files() -> usize {
     fs::read_dir("/proc/self/fd").expect("own files").count()
 }
 
+/// Turns of [`a_removed_namespace_goes_at_once_and_is_taken_up_when_made_again`], and those before the first count.
+const TURNS: u32 = 200;
+const WARM_UP: u32 = 20;
+/// 100 Mbit/s: of the ports that are full meanwhile.
+const PORT: u64 = 12_500_000;
+/// What 180 turns may leave in the agent's heap.
+const GROWTH_KIB: u64 = 2048;
+
+/// As an operator has it: with two full ports, and traffic to the container.
 #[test]
 fn a_removed_namespace_goes_at_once_and_is_taken_up_when_made_again() {
     kernel_test!();
-    let lab = Lab::new(1);
-    let running = Running::start(peers(&lab), Options::default());
+    let ecn = ecn_or_skip!();
+    let (lab, folder) = (Lab::new(3), Folder::new());
+    lab.limit(1, PORT, 100);
+    lab.limit(2, PORT, 100);
+    let agent = folder.start(&ecn, &peers(&lab));
+    let log = || folder.log();
     let container = Container::new(&lab, 1);
-    let taken_up = || controls(&running.agent().state(), &container.netns);
-    assert!(eventually(SOON, taken_up), "{:?}", running.agent().state());
-    let files = open_files();
-    for turn in 0..10 {
+    let taken_up = || State::read().is_some_and(|state| controls(&state, &container.netns));
+    assert!(eventually(SOON, taken_up), "{}", log());
+    let streams = [
+        Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1000),
+        Stream::start(&lab.hosts[0], &lab.hosts[2], 7002, 1000),
+    ];
+    let socket = udp(&lab.hosts[2], false, 7003);
+    let to_container = Repeated::paced(1000, move |_| {
+        // Nobody listens there, and at times nobody is there.
+        let _ = socket.send_to(&[7; 1000], "10.77.0.101:7003");
+    });
+    // What the kernel lets go of later is not counted.
+    let settled = || {
+        let mut held = agent.held();
+        eventually(SOON, || {
+            let before = std::mem::replace(&mut held, agent.held());
+            std::thread::sleep(Duration::from_millis(100));
+            before.files == held.files && before.objects == held.objects
+        });
+        let pins = pins();
+        let qdiscs = lab.nl.qdiscs().expect("qdiscs").len();
+        (held, pins, qdiscs)
+    };
+    let mut slowest = [Duration::ZERO; 2];
+    let turn = |slowest: &mut [Duration; 2]| {
+        let begun = Instant::now();
         container.remove();
         let gone = eventually(SOON, || !container.has_port());
-        assert!(gone, "turn {turn}: its port is still there");
+        assert!(gone, "its port is still there: {}", log());
+        let removed = Instant::now();
+        // The same name is to stand for the new one.
+        assert!(eventually(SOON, || !taken_up()), "{}", log());
         container.make(1);
-        assert!(eventually(SOON, taken_up), "turn {turn}");
-    }
-    let closed = eventually(SOON, || open_files() == files);
-    assert!(closed, "{} and {files} before", open_files());
+        let made = Instant::now();
+        assert!(eventually(SOON, taken_up), "not taken up: {}", log());
+        slowest[0] = slowest[0].max(removed - begun);
+        slowest[1] = slowest[1].max(made.elapsed());
+    };
+    (0..WARM_UP).for_each(|_| turn(&mut slowest));
+    let before = settled();
+    (WARM_UP..TURNS).for_each(|_| turn(&mut slowest));
+    let after = settled();
+    let sent = streams.each_ref().map(Stream::sent);
+    drop((streams, to_container));
+    note(&format!(
+        "{TURNS} turns: {before:?} -> {after:?}, slowest {slowest:?}, {sent:?} packets beside them"
+    ));
+    let ((held, pins, qdiscs), (then, pins_then, qdiscs_then)) = (before, after);
+    assert_eq!(
+        (then.files, then.objects, pins_then, qdiscs_then),
+        (held.files, held.objects, pins, qdiscs),
+        "{}",
+        log()
+    );
+    let grown = then.memory_kib.saturating_sub(held.memory_kib);
+    assert!(grown <= GROWTH_KIB, "{grown} KiB more");
 }
 
 #[test]

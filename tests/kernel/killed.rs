@@ -1,16 +1,12 @@
 //! An agent that is killed, stopped, or told to end.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use ecn_core::{abi::Count, flow::Key};
 use ecn_tests::{
     ecn_or_skip, eventually, kernel_test,
     lab::{DEVICE, Lab},
-    process::{self, Process, Snapshot, stdout},
+    process::{self, Folder, Process, Snapshot, stdout},
     running::{self, pin},
     s,
     traffic::Stream,
@@ -26,47 +22,15 @@ const LINK: u64 = 5_000_000;
 /// 1 Mbit/s.
 const PINNED: u64 = 125_000;
 
-/// Files of a test; gone when dropped.
-struct Folder(PathBuf);
-
-fn folder() -> PathBuf {
-    std::env::temp_dir().join(format!("ecn-t-{}", std::process::id()))
-}
-
-fn agent_log() -> PathBuf {
-    folder().join("agent.err")
-}
-
-impl Folder {
-    fn new() -> Self {
-        let path = folder();
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Starts `ecn run` with two endpoints and waits until it runs.
-fn start(ecn: &Path, lab: &Lab, folder: &Folder) -> Process {
+pub(crate) fn start(ecn: &Path, lab: &Lab, folder: &Folder) -> Process {
+    folder.start(ecn, &config(lab))
+}
+
+/// The lab's bridge and its first two hosts.
+pub(crate) fn config(lab: &Lab) -> Config {
     let config = running::config(lab, Marking::InputOutput);
-    let config: Config = running::with_endpoints(config, lab, &[0, 1], LINK);
-    let path = folder.0.join("ecn.toml");
-    fs::write(&path, toml::to_string(&config).expect("a configuration")).expect("write it");
-    let words = ["run", "--config", path.to_str().expect("a path")];
-    let process = Process::start(ecn, &words, &folder.0.join("agent"));
-    let runs = || Maps::open(&pin()).is_ok() && Path::new("/run/ecn/state.json").exists();
-    let said = || fs::read_to_string(folder.0.join("agent.err")).unwrap_or_default();
-    assert!(
-        eventually(s(20), runs),
-        "the agent does not start: {}",
-        said()
-    );
-    process
+    running::with_endpoints(config, lab, &[0, 1], LINK)
 }
 
 fn flow_of(maps: &Maps) -> Option<Key> {
@@ -78,7 +42,7 @@ fn flow_of(maps: &Maps) -> Option<Key> {
 }
 
 /// Holds the stream's flow at 1 Mbit/s.
-fn pinned(lab: &Lab) -> (Stream, Maps, Key) {
+pub(crate) fn pinned(lab: &Lab) -> (Stream, Maps, Key) {
     let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1000);
     let mut maps = Maps::open(&pin()).expect("maps");
     let there = || flow_of(&maps).is_some();
@@ -89,16 +53,15 @@ fn pinned(lab: &Lab) -> (Stream, Maps, Key) {
     let why = || {
         let host = &lab.hosts[0];
         let classes = host.nl.class_stats(host.ifindex);
-        let said = fs::read_to_string(agent_log()).unwrap_or_default();
         let (flow, pins, control) = (maps.flow(&key), maps.pins(), maps.control());
         let expired = maps.count(Count::LimitExpired);
-        format!("{flow:?}\n{pins:?}\n{control:?} {expired:?}\n{classes:?}\n{said}")
+        format!("{flow:?}\n{pins:?}\n{control:?} {expired:?}\n{classes:?}")
     };
     assert!(eventually(s(10), held), "the flow is not held: {}", why());
     (stream, maps, key)
 }
 
-fn is_free(stream: &Stream) -> bool {
+pub(crate) fn is_free(stream: &Stream) -> bool {
     stream.rate(Duration::from_millis(400)) > LINK as f64 / 2.0
 }
 
@@ -186,7 +149,7 @@ fn a_second_agent_is_refused() {
     let ecn = ecn_or_skip!();
     let (lab, folder) = (Lab::new(2), Folder::new());
     let mut agent = start(&ecn, &lab, &folder);
-    let config = folder.0.join("ecn.toml");
+    let config = folder.file("ecn.toml");
     let second = process::run(&ecn, &["run", "--config", config.to_str().expect("a path")]);
     assert_eq!(second.status.code(), Some(3));
     let said = String::from_utf8_lossy(&second.stderr);

@@ -13,10 +13,11 @@ use crate::{kernels, setup, step};
 /// What `bench` is told.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What is measured: the simulator; the programs in this kernel (root); control on a bridge (root)
+    /// What is measured: the simulator; the programs in this kernel (root); control on a bridge (root); whether
+    /// something grows in the agent (root)
     #[arg(value_enum, default_value = "simulator")]
     what: What,
-    /// Options of `bench bridge`, see `cargo xtask bench bridge --help`
+    /// Options of `bench bridge`, see `cargo xtask bench bridge --help`; for how many seconds, of `bench soak`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
 }
@@ -26,6 +27,7 @@ enum What {
     Simulator,
     Datapath,
     Bridge,
+    Soak,
 }
 
 /// A benchmark: its group is the unit of its throughput, its name `MODEL-VARIANT`: an event queue, or a number
@@ -53,6 +55,7 @@ pub fn bench(args: Args, permission: Permission) -> Result<ExitCode> {
         What::Simulator => simulator(),
         What::Datapath => datapath(permission),
         What::Bridge => bridge(&args.words, permission),
+        What::Soak => soak(&args.words, permission),
     }
 }
 
@@ -88,6 +91,28 @@ fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
         Some(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         None => ExitCode::FAILURE,
     })
+}
+
+/// The agent under load for ten minutes, or as many seconds as are asked for: a table of what it holds.
+fn soak(words: &[String], permission: Permission) -> Result<ExitCode> {
+    let seconds = words.first().map_or("600", String::as_str);
+    if words.len() > 1 || seconds.parse::<u32>().is_err() {
+        bail!("`cargo xtask bench soak` takes a number of seconds, and no more");
+    }
+    if !is_root() {
+        return Err(Lacks("the agent runs only for root".into()).into());
+    }
+    build_ebpf::build(&setup::bpf(permission)?, false)?;
+    let mut command = cargo();
+    command.args(["build", "--release", "-p", "ecn-user"]);
+    step::run("the ecn command", &mut command)?;
+    let mut command = cargo();
+    command
+        .args(["test", "--release", "-p", "ecn-tests", "--test", "kernel"])
+        .args(["--", "soak::", "--nocapture"])
+        .env("ECN_SOAK_SECONDS", seconds);
+    step::run("the soak", &mut command)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The kernel that is asked for, and the other words.

@@ -76,7 +76,7 @@ impl Permission {
     }
 }
 
-/// Finds a program in PATH, or where root's programs are.
+/// Finds a program in PATH, or where root's programs are; one that is named by its path only there.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

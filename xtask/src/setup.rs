@@ -87,7 +87,7 @@ fn bpf_missing() -> Vec<String> {
 }
 
 /// What the real-kernel tests call, and the Debian package of each.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 8] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("bridge", "iproute2"),
@@ -95,6 +95,7 @@ const TOOLS: [(&str, &str); 7] = [
     ("iperf3", "iperf3"),
     ("bpftool", "bpftool"),
     ("python3", "python3"),
+    ("/usr/lib/cni/bridge", "containernetworking-plugins"),
 ];
 
 /// The packages of the tools that are missing, each once.

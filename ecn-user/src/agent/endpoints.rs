@@ -28,6 +28,9 @@ use crate::{
     net::{Link, NetNs, News, ethtool::Ethtool, htb::EndpointHtb},
 };
 
+/// Bytes of a frame that the MTU does not count.
+const ETHERNET_HEADER: u32 = 14;
+
 /// Connections that have ended go with their last ACK, or after so long without it.
 const ENDED_NS: u64 = 1_000_000_000;
 
@@ -140,7 +143,7 @@ impl Inner {
         let layout = EndpointHtb {
             ifindex: link.index,
             link_bytes_per_s: rate,
-            frame_bytes: link.mtu + 14,
+            frame_bytes: link.mtu + ETHERNET_HEADER,
         };
         let kept = self.kept.as_ref().and_then(|kept| kept.endpoint(number));
         let wanted = config.enforcement;
@@ -255,6 +258,32 @@ impl Inner {
             self.maps.set_endpoint(endpoint.number, policy)?;
         }
         Ok(())
+    }
+
+    /// A device's largest frame may have changed: packet times and bursts follow it. Returns whether it has.
+    pub(super) fn follow_mtu(&mut self, number: u32, mtu: u32) -> Result<bool> {
+        let Some(endpoint) = self.endpoints.get_mut(&number) else {
+            return Ok(false);
+        };
+        if std::mem::replace(&mut endpoint.link.mtu, mtu) == mtu {
+            return Ok(false);
+        }
+        let before = std::mem::replace(&mut endpoint.htb.frame_bytes, mtu + ETHERNET_HEADER);
+        // A number of frames.
+        endpoint.choice.queue_bytes /= u64::from(before);
+        endpoint.choice.queue_bytes *= u64::from(endpoint.htb.frame_bytes);
+        if let Some(target) = lock(&self.shared.targets).get_mut(&number) {
+            target.set_layout(endpoint.htb);
+        }
+        let policy = endpoint_policy(
+            &self.config,
+            self.options,
+            &endpoint.config,
+            &endpoint.choice,
+            &endpoint.htb,
+        )?;
+        self.maps.set_endpoint(number, policy)?;
+        Ok(true)
     }
 
     /// Brings the choice of an endpoint into force.

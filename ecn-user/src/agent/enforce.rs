@@ -2,7 +2,7 @@
 //!
 //! The programs write every new rate into a ring. A thread of its own takes what is there and sends
 //! one batch of class changes per endpoint: at the end of each period, and as soon as a rate has to
-//! come down. Its heartbeat keeps the limits valid: if this thread stops, they expire.
+//! come down. Its heartbeat keeps the limits valid: if this thread or the main loop is stuck, they expire.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -42,6 +42,16 @@ pub fn now_ns() -> u64 {
         .unwrap_or(0)
 }
 
+/// Whether [`now_ns`] is the programs' time: a time namespace may set it off (time_namespaces(7)).
+pub(super) fn has_kernels_clock() -> bool {
+    // Not there: this kernel has no time namespaces.
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let monotonic = offsets
+        .lines()
+        .find_map(|line| line.strip_prefix("monotonic"));
+    monotonic.is_none_or(|offset| offset.split_whitespace().all(|part| part == "0"))
+}
+
 /// What the thread and the agent share.
 pub struct Shared {
     /// Devices by endpoint number.
@@ -59,8 +69,9 @@ pub struct Shared {
     /// How often class rates are moved, and how long limits hold after a sign of life.
     period_ns: AtomicU64,
     heartbeat_ns: AtomicU64,
-    /// When the rest of the agent did something last.
+    /// When the agent's main loop did something last, and the thread that moves class rates.
     alive_ns: AtomicU64,
+    enforced_ns: AtomicU64,
     /// Class changes made.
     pub changes: AtomicU64,
     /// Class changes that the kernel refused.
@@ -79,8 +90,9 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const UNFIT: usize = 1024;
 /// How often flows that are limited are looked at.
 const REVIEW: Duration = Duration::from_millis(250);
-/// Limits are not kept in force by an agent that has done nothing else for so long.
-const STUCK: Duration = Duration::from_secs(5);
+/// So long the main loop may take for a step, however short the heartbeat: where namespaces with many devices go, the
+/// kernel holds up everybody's netlink requests.
+const STEP: Duration = Duration::from_secs(3);
 /// Rates that are brought into force together: what else is in the ring waits for these.
 const TOGETHER: usize = 4096;
 
@@ -103,6 +115,7 @@ impl Shared {
             period_ns: AtomicU64::new(0),
             heartbeat_ns: AtomicU64::new(0),
             alive_ns: AtomicU64::new(now_ns()),
+            enforced_ns: AtomicU64::new(now_ns()),
             changes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             latency_us: Mutex::new(latency),
@@ -139,20 +152,37 @@ impl Shared {
         Ok(())
     }
 
-    /// The rest of the agent is at work.
+    /// The main loop has made progress.
     pub fn is_alive(&self) {
         self.alive_ns.store(now_ns(), Ordering::Relaxed);
     }
 
-    /// Time since the rest of the agent did something.
+    /// Time since the main loop made progress.
     pub(super) fn loop_age(&self) -> Duration {
         let alive_ns = self.alive_ns.load(Ordering::Relaxed);
         Duration::from_nanos(now_ns().saturating_sub(alive_ns))
     }
 
-    /// Whether the rest of the agent has done nothing for too long.
+    /// How long either part of the agent may do nothing.
+    fn patience(&self) -> Duration {
+        self.heartbeat().max(STEP)
+    }
+
+    /// Whether the main loop is stuck: then limits are not confirmed any more.
     pub(super) fn is_stuck(&self) -> bool {
-        self.loop_age() > STUCK
+        self.loop_age() >= self.patience()
+    }
+
+    /// Whether the thread that moves class rates is at work.
+    pub(super) fn is_enforcing(&self) -> bool {
+        let enforced_ns = self.enforced_ns.load(Ordering::Relaxed);
+        Duration::from_nanos(now_ns().saturating_sub(enforced_ns)) < self.patience()
+    }
+
+    /// How long limits hold from now on: not longer than a heartbeat after the main loop's last progress.
+    fn validity(&self) -> Duration {
+        let left = self.patience().saturating_sub(self.loop_age());
+        self.heartbeat().min(left)
     }
 
     fn period(&self) -> Duration {
@@ -287,20 +317,20 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
     let mut last_review = Instant::now();
     let mut was_stuck = false;
     while !shared.stop.load(Ordering::Relaxed) {
+        shared.enforced_ns.store(now_ns(), Ordering::Relaxed);
         let (period, heartbeat) = (shared.period(), shared.heartbeat());
         let wanted = shared.flags.load(Ordering::Relaxed);
         if last_beat.is_none_or(|at| at.elapsed() >= heartbeat / 8) || wanted != flags {
             flags = wanted;
             let stuck = shared.is_stuck();
             if std::mem::replace(&mut was_stuck, stuck) != stuck {
-                let what = if stuck {
-                    "does nothing any more: limits are let go"
+                if stuck {
+                    tracing::error!("the main loop is stuck: rate limits lapse");
                 } else {
-                    "goes on: limits hold again"
-                };
-                tracing::error!("the agent {what}");
+                    tracing::warn!("the main loop runs again: rate limits hold");
+                }
             }
-            if !stuck && let Err(error) = beat(maps, flags, heartbeat) {
+            if !stuck && let Err(error) = beat(maps, flags, shared.validity()) {
                 tracing::error!("heartbeat: {error}");
             }
             last_beat = Some(Instant::now());

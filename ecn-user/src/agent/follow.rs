@@ -175,6 +175,7 @@ impl Inner {
             for number in inside.map(|(number, _)| *number).collect::<Vec<_>>() {
                 // Perhaps only the name went: then its devices are to be as they were.
                 self.remove_endpoint(number, true);
+                self.shared.is_alive();
             }
             let bridges = self.bridges.iter();
             let inside = bridges.filter(|(_, bridge)| bridge.space.spec == *spec);
@@ -238,6 +239,7 @@ impl Inner {
                     let ifindex = self.bridges[&number].ifindex;
                     if !meant || gone.contains(&ifindex) {
                         self.remove_bridge(number);
+                        self.shared.is_alive();
                         changed = true;
                     }
                 }
@@ -248,7 +250,16 @@ impl Inner {
                     if !meant || gone.contains(&ifindex) {
                         let is_there = is_there(ifindex) && !gone.contains(&ifindex);
                         self.remove_endpoint(number, is_there);
+                        self.shared.is_alive();
                         changed = true;
+                        continue;
+                    }
+                    let Some(link) = links.iter().find(|link| link.index == ifindex) else {
+                        continue;
+                    };
+                    match self.follow_mtu(number, link.mtu) {
+                        Ok(is_new) => changed |= is_new,
+                        Err(error) => tracing::warn!("{error}"),
                     }
                 }
             }
@@ -480,6 +491,8 @@ impl Inner {
             self.look(spec, None, WaitingFor::Endpoint);
         }
         self.follow();
+        // Also where nothing else has changed.
+        self.waiting = self.what_waits();
         self.update_endpoints()
     }
 }

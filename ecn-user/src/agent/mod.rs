@@ -57,6 +57,12 @@ pub enum Error {
         /// Its process.
         pid: String,
     },
+    /// Packets' times cannot be compared with ours.
+    #[error(
+        "the monotonic clock of this time namespace is not the kernel's, by which rate limits lapse: \
+         start ecn outside of it (time_namespaces(7))"
+    )]
+    TimeNamespace,
     /// Lock or state file.
     #[error("cannot use {path}: {error}")]
     State {
@@ -136,6 +142,9 @@ struct Inner {
     path: Option<PathBuf>,
     reloads: u32,
     reload_error: Option<String>,
+    /// The state could not be written; it is tried again.
+    unwritten: bool,
+    log_lines_lost: u64,
     /// Programs for the ports in a namespace, by its number.
     copies: HashMap<u32, Copy>,
     /// What endpoints' programs say.
@@ -335,6 +344,8 @@ impl Inner {
             path: None,
             reloads: 0,
             reload_error: None,
+            unwritten: false,
+            log_lines_lost: 0,
             copies: HashMap::new(),
             #[cfg(feature = "trace")]
             endpoint_copies: HashMap::new(),
@@ -378,21 +389,37 @@ impl Inner {
                 .collect(),
             warnings: self.watch.warnings(),
             waiting: self.waiting.clone(),
+            log_lines_lost: self.log_lines_lost,
         }
     }
 
-    fn write_state(&self) -> Result<()> {
-        self.state().write()
+    fn write_state(&mut self) -> Result<()> {
+        let written = self.state().write();
+        self.unwritten = written.is_err();
+        written
+    }
+
+    /// As [`Inner::write_state`], for steps that go on without: an error is logged once, and every second it is tried
+    /// again.
+    fn save_state(&mut self) {
+        let was_unwritten = self.unwritten;
+        if let Err(error) = self.write_state()
+            && !was_unwritten
+        {
+            tracing::warn!("{error}");
+        }
     }
 
     /// Ports that came and went, rates set by people.
     fn tick(&mut self) -> Result<()> {
         self.shared.is_alive();
-        tell(NotifyState::Watchdog);
+        if self.shared.is_enforcing() {
+            tell(NotifyState::Watchdog);
+        }
         let mut changed = self.follow();
         changed |= self.shared.roots_changed.swap(false, Ordering::Relaxed);
         if changed {
-            self.write_state()?;
+            self.save_state();
         }
         #[cfg(feature = "trace")]
         {
@@ -426,6 +453,9 @@ impl Agent {
     ///
     /// See [`Error`]; then nothing is left behind.
     pub fn start(mut config: Config, options: Options, _lock: &Lock) -> Result<Self> {
+        if !enforce::has_kernels_clock() {
+            return Err(Error::TimeNamespace);
+        }
         options.apply(&mut config);
         let listener = config.metrics.listen.map(metrics::listen).transpose()?;
         let mut flags = 0;
@@ -517,7 +547,7 @@ impl Agent {
 
     /// Reads the configuration again that it was started with, and says how that went in its state.
     fn reload_from(&self, path: &Path) -> std::result::Result<(), String> {
-        let read = Config::load(path).map_err(|error| error.to_string());
+        let read = Config::load_file(path).map_err(|error| error.to_string());
         self.with(|inner| {
             let done = read.and_then(|mut new| {
                 inner.options.apply(&mut new);
@@ -525,9 +555,7 @@ impl Agent {
             });
             inner.reloads += 1;
             inner.reload_error = done.clone().err();
-            if let Err(error) = inner.write_state() {
-                tracing::warn!("{error}");
-            }
+            inner.save_state();
             done
         })
     }
@@ -589,8 +617,12 @@ async fn on_inner(
     step: impl FnOnce(&mut Inner) -> Result<()> + Send + 'static,
 ) {
     let inner = Arc::clone(inner);
-    let done =
-        tokio::task::spawn_blocking(move || lock(&inner).as_mut().map_or(Ok(()), step)).await;
+    let take = move || {
+        // Limits hold only as long as steps are taken: senders must not be able to hold them up.
+        let _preferred = net::sys::Preferred::begin();
+        lock(&inner).as_mut().map_or(Ok(()), step)
+    };
+    let done = tokio::task::spawn_blocking(take).await;
     if let Ok(Err(error)) = done {
         tracing::warn!("{error}");
     }

@@ -55,6 +55,9 @@ pub struct State {
     /// What the configuration means and is not there, or could not be taken up.
     #[serde(default)]
     pub waiting: Vec<Waiting>,
+    /// Lines of its log that were lost since its start.
+    #[serde(default)]
+    pub log_lines_lost: u64,
 }
 
 /// Bridge or endpoint.

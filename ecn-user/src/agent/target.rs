@@ -120,6 +120,11 @@ impl Target {
         })
     }
 
+    /// The device has changed: classes get what follows from it with their next rate.
+    pub(super) fn set_layout(&mut self, layout: EndpointHtb) {
+        self.layout = layout;
+    }
+
     /// The layout of its queueing discipline.
     pub(super) fn layout(&self) -> &EndpointHtb {
         &self.layout

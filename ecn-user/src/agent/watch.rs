@@ -22,7 +22,7 @@ use super::{
         Subject, Warning,
     },
 };
-use crate::datapath::Maps;
+use crate::{cli::log, datapath::Maps};
 
 /// The rate of a port that marks is looked up once in this time: tc may change it.
 const RATE_NS: u64 = 10_000_000_000;
@@ -140,8 +140,9 @@ impl Inner {
                 }
             }
         }
-        if changed {
-            self.write_state()?;
+        let lost = std::mem::replace(&mut self.log_lines_lost, log::lost());
+        if changed || self.unwritten || lost != self.log_lines_lost {
+            self.save_state();
         }
         Ok(())
     }

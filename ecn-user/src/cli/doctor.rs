@@ -130,6 +130,8 @@ struct Report {
     counters: Counters,
     /// What it says does not work.
     warnings: Vec<Warning>,
+    /// Lines of its log that were lost.
+    log_lines_lost: u64,
     checks: Vec<Check>,
     programs: Vec<Program>,
 }
@@ -209,6 +211,7 @@ fn examine() -> Report {
         let state = State::read().unwrap_or_default();
         report.endpoints = state.endpoints.into_iter().map(Enforced::new).collect();
         report.waiting = state.waiting;
+        report.log_lines_lost = state.log_lines_lost;
         if let Ok(view) = View::open(None) {
             report.counters = Counters::read(&view.maps).unwrap_or_default();
             report.warnings = view.warnings().to_vec();
@@ -757,6 +760,12 @@ fn text(report: &Report) -> String {
     }
     if !report.warnings.is_empty() {
         text.push_str(&format!("\n{}\n", warnings_text(&report.warnings)));
+    }
+    if report.log_lines_lost > 0 {
+        text.push_str(&format!(
+            "lines of its log that were lost: {} (nobody reads it, the disk is full, or they came too fast)\n",
+            report.log_lines_lost
+        ));
     }
     text.push_str(&format!("running agent or rig: {agent}\n{verdict}\n"));
     text

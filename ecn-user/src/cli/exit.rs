@@ -59,7 +59,7 @@ fn code_of_agent(error: &agent::Error) -> Option<u8> {
     match error {
         agent::Error::Configuration(_) => Some(USAGE),
         // One at a time: the machine has no room for another.
-        agent::Error::Running { .. } => Some(LACKING),
+        agent::Error::Running { .. } | agent::Error::TimeNamespace => Some(LACKING),
         agent::Error::Datapath(error) => code_of_datapath(error),
         // What the configuration names and the machine does not have.
         agent::Error::Net(
@@ -100,7 +100,10 @@ fn code_of_datapath(error: &datapath::Error) -> Option<u8> {
 }
 
 fn denied(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::PermissionDenied
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+    )
 }
 
 /// Rights and features that are missing are the machine's.

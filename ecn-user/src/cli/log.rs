@@ -3,6 +3,9 @@
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use tracing_appender::non_blocking::{self, ErrorCounter, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
@@ -10,34 +13,40 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::exit::Failure;
 
-/// Lines that could not be written and that nobody was told of.
-static LOST: AtomicU64 = AtomicU64::new(0);
-/// Lines that could not be written since the start.
-static LOST_EVER: AtomicU64 = AtomicU64::new(0);
+/// Lines that wait to be written at most; those beyond are lost.
+const WAITING_LINES: usize = 4096;
+/// How long the end of the process waits for lines to be written.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// Lines that could not be written.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+/// How many of [`lost`] have been reported.
+static REPORTED: AtomicU64 = AtomicU64::new(0);
 /// Lines that came faster than they could be written.
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// Lines of this process's log that were lost since its start.
+/// Lines of this process's log that were lost since its start: nobody read them, the disk was full, or they came too
+/// fast.
 pub fn lost() -> u64 {
     let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines);
-    LOST_EVER.load(Ordering::Relaxed) + dropped as u64
+    REFUSED.load(Ordering::Relaxed) + dropped as u64
 }
 
-/// The standard error. A line that it does not take, because nobody reads it or the disk is full, is lost and counted:
-/// no reason to stop. The next one that it takes is followed by how many were lost.
+/// The standard error. A line that it does not take is lost and counted: no reason to stop. The next line that it takes
+/// is followed by how many were lost.
 struct Stderr;
 
 impl Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut out = io::stderr().lock();
         if out.write_all(line).is_err() {
-            LOST.fetch_add(1, Ordering::Relaxed);
-            LOST_EVER.fetch_add(1, Ordering::Relaxed);
-        } else if LOST.load(Ordering::Relaxed) != 0 {
-            let lost = LOST.swap(0, Ordering::Relaxed);
-            if writeln!(out, "ecn: {lost} lines of this log were lost").is_err() {
-                LOST.fetch_add(lost, Ordering::Relaxed);
-            }
+            REFUSED.fetch_add(1, Ordering::Relaxed);
+            return Ok(line.len());
+        }
+        let lost = lost();
+        let fresh = lost - REPORTED.load(Ordering::Relaxed);
+        if fresh != 0 && writeln!(out, "ecn: {fresh} lines of this log were lost").is_ok() {
+            REPORTED.store(lost, Ordering::Relaxed);
         }
         Ok(line.len())
     }
@@ -47,30 +56,48 @@ impl Write for Stderr {
     }
 }
 
+/// A log that a thread of its own writes; when dropped, what waits is written.
+pub struct Background(Option<WorkerGuard>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let guard = self.0.take();
+        let (done, is_done) = mpsc::channel();
+        // The guard prints to the standard output when the log's thread is stuck, which may block as well.
+        thread::spawn(move || {
+            drop(guard);
+            let _ = done.send(());
+        });
+        let _ = is_done.recv_timeout(PATIENCE);
+    }
+}
+
 /// Starts the log of a command.
 ///
 /// # Errors
 ///
 /// `ECN_LOG` has no level.
-pub fn start(verbose: u8) -> anyhow::Result<Option<WorkerGuard>> {
+pub fn start(verbose: u8) -> anyhow::Result<Option<Background>> {
     start_with(verbose, || Stderr)?;
     Ok(None)
 }
 
-/// Starts the log of what runs for long: one level more, and written by a thread of its own, so that who does not read
-/// it holds nobody up. What is left is written when the guard is dropped.
+/// Starts the log of what runs for long: one level more, and written by a thread of its own, so that a reader that does
+/// not read holds nobody up. Panics go there too: writing them directly could block while a lock is held.
 ///
 /// # Errors
 ///
 /// As [`start`].
-pub fn start_for_long(verbose: u8) -> anyhow::Result<Option<WorkerGuard>> {
+pub fn start_for_long(verbose: u8) -> anyhow::Result<Option<Background>> {
     let (writer, guard) = non_blocking::NonBlockingBuilder::default()
         .lossy(true)
+        .buffered_lines_limit(WAITING_LINES)
         .thread_name("ecn-log")
         .finish(Stderr);
     let _ = DROPPED.set(writer.error_counter());
     start_with(verbose.saturating_add(1), writer)?;
-    Ok(Some(guard))
+    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    Ok(Some(Background(Some(guard))))
 }
 
 /// As much as `-v` or ECN_LOG asks for.

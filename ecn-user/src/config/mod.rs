@@ -10,6 +10,8 @@ mod file;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +28,9 @@ use file::{Source, plain, syntax};
 
 /// The commented example, whose every key is its default.
 pub const EXAMPLE: &str = include_str!("../../ecn.example.toml");
+
+/// Longest file that is read, bytes.
+const LARGEST_FILE: u64 = 16 << 20;
 
 /// The version of the file format that this program reads.
 pub const VERSION: u32 = 1;
@@ -508,7 +513,7 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// What the operating system said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The configuration does not say what it should; one line for each problem.
     #[error("{}", lines(.0))]
@@ -553,11 +558,38 @@ impl Config {
     /// When the file cannot be read, or with everything that is wrong in it.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        let read = || {
+            let mut text = String::new();
+            let file = File::open(path)?;
+            file.take(LARGEST_FILE).read_to_string(&mut text)?;
+            if text.len() as u64 == LARGEST_FILE {
+                return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+            }
+            Ok(text)
+        };
+        let text = read().map_err(|source| ConfigError::Read {
             path: path.to_owned(),
             source,
         })?;
         Self::parse(&text, path)
+    }
+
+    /// As [`Config::load`], of a regular file alone: reading a pipe may block for ever.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::load`], and when the file is something else.
+    pub fn load_file(path: &Path) -> Result<Self, ConfigError> {
+        let error = match std::fs::metadata(path) {
+            Ok(file) if file.is_file() => return Self::load(path),
+            Ok(file) if file.is_dir() => io::ErrorKind::IsADirectory.into(),
+            Ok(_) => io::Error::other("it is not a regular file"),
+            Err(error) => error,
+        };
+        Err(ConfigError::Read {
+            path: path.to_owned(),
+            source: error,
+        })
     }
 
     /// Checks the text of a file; `path` is only for the messages.

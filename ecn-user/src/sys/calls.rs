@@ -198,6 +198,32 @@ pub fn prefer_this_thread() -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) == 0 }
 }
 
+/// The calling thread runs before ordinary ones until this is dropped.
+pub struct Preferred {
+    before: libc::c_int,
+    // The thread's own: it is not to be dropped by another.
+    _here: std::marker::PhantomData<*const ()>,
+}
+
+impl Preferred {
+    /// Raises the calling thread's priority. None without the right to.
+    pub fn begin() -> Option<Self> {
+        // SAFETY: takes numbers; 0 is the calling thread, for which it cannot fail.
+        let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        prefer_this_thread().then(|| Self {
+            before,
+            _here: std::marker::PhantomData,
+        })
+    }
+}
+
+impl Drop for Preferred {
+    fn drop(&mut self) {
+        // SAFETY: takes numbers; 0 is the calling thread.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, self.before) };
+    }
+}
+
 /// Keeps what is mounted from now on to the calling thread's mount namespace. In a chroot `/` is no
 /// mount point; there it is done for the places that we mount on.
 pub fn keep_mounts_private() -> nix::Result<()> {
