@@ -175,8 +175,8 @@ fn of_the_simulator(session: &mut Session) {
     let at = text(&folder).to_owned();
     session.json("design", "design -j");
     session.json("sim list", "sim list -j");
-    for scenario in ["hp", "bridge"] {
-        let words = format!("sim run {scenario} --set duration=20ms -j");
+    for (scenario, duration) in [("hp", "20ms"), ("bridge", "3s")] {
+        let words = format!("sim run {scenario} --set duration={duration} -j");
         session.json("sim run", &words);
     }
     session.json("sim run", &format!("sim run fat-tree {FABRIC} -j"));
