@@ -5,11 +5,13 @@
 //! that it meets neither the machine's own agent nor another rig, and so that nothing outlives the
 //! process, even one that is killed. Where the rights are missing the test is skipped, by name.
 
+pub mod agent;
 pub mod frames;
 pub mod lab;
 pub mod process;
 pub mod quiet;
 pub mod running;
+pub mod terminal;
 pub mod traffic;
 pub mod wire;
 

@@ -25,7 +25,7 @@ pub fn pin() -> PathBuf {
 const UNLIMITED: u64 = 1_250_000_000;
 
 /// Whether this kernel can count what leaves ports' own queues.
-pub(crate) fn watches_queues() -> bool {
+pub fn watches_queues() -> bool {
     static WATCHES: OnceLock<bool> = OnceLock::new();
     let sizes = Sizes {
         bridges: 1,

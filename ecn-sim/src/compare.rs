@@ -10,11 +10,11 @@ mod tests;
 pub use figures::Figure;
 pub use html::HEADER;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-use serde::Serialize;
 use toml::Table;
 
 use crate::engine::{MS, Time};
@@ -50,7 +50,7 @@ pub enum CompareError {
 }
 
 /// A quantity over time, sampled in one run of a scheme.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Series {
     /// What it is, and where.
     pub name: String,
@@ -61,7 +61,7 @@ pub struct Series {
 }
 
 /// What a scheme got, over all seeds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Outcome {
     /// Its name.
     pub scheme: String,
@@ -99,7 +99,7 @@ pub struct Outcome {
 }
 
 /// Schemes side by side.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Comparison {
     /// Name of the scenario.
     pub scenario: String,

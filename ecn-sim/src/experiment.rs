@@ -1,9 +1,9 @@
 //! Whatever can be run, by its name or from its file: a network whose links' shares are counted, or a
 //! data centre, whose flows are.
 
-use std::path::Path;
-
+use schemars::JsonSchema;
 use serde::Serialize;
+use std::path::Path;
 use toml::{Table, Value};
 
 use crate::engine::Time;
@@ -24,7 +24,7 @@ pub enum Experiment {
 }
 
 /// A run of it, as `ecn sim run -j` prints it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 #[serde(untagged)]
 pub enum Report {
     /// Shares over windows.

@@ -49,10 +49,29 @@ impl KeywordError {
     }
 }
 
-/// `Serialize` and `Deserialize` of a type as the text that it displays as and is parsed from.
+/// `Serialize`, `Deserialize` and `JsonSchema` of a type as the text that it displays as and is parsed from.
 #[macro_export]
 macro_rules! serde_as_text {
     ($type:ty) => {
+        $crate::serde_as_text!(@serde $type);
+        $crate::serde_as_text!(@schema $type, ::schemars::json_schema!({ "type": "string" }));
+    };
+    (@schema $type:ty, $schema:expr) => {
+        impl ::schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> ::std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(_: &mut ::schemars::SchemaGenerator) -> ::schemars::Schema {
+                $schema
+            }
+        }
+    };
+    (@serde $type:ty) => {
         impl ::serde::Serialize for $type {
             fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
@@ -112,6 +131,10 @@ macro_rules! keywords {
             }
         }
 
-        $crate::serde_as_text!($name);
+        $crate::serde_as_text!(@serde $name);
+        $crate::serde_as_text!(
+            @schema $name,
+            ::schemars::json_schema!({ "type": "string", "enum": [$($text),+] })
+        );
     };
 }

@@ -1,11 +1,11 @@
 //! The record of a run as people and programs read it: shares of links, over windows.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
-
-use serde::{Deserialize, Serialize};
 
 use crate::engine::{MS, NS, Time};
 use crate::measure::{Record, Snapshot, Times, Window, flows_of, jain};
@@ -14,13 +14,14 @@ use crate::scenario::{Bridge, Rig, Scenario, ScenarioError, Topology, Victim};
 use crate::simulation::{self, Options, SimulationError};
 
 /// One run, as `ecn sim run -j` prints it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct RunReport {
     /// Name of the scenario.
     pub scenario: String,
     /// The run's seed.
     pub seed: u64,
     /// Every key with its value.
+    #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub parameters: toml::Table,
     /// Shares over time windows.
     pub windows: Vec<WindowReport>,
@@ -41,7 +42,7 @@ pub struct RunReport {
 }
 
 /// One window.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum WindowReport {
     /// Of Fig. 1.
@@ -52,7 +53,7 @@ pub enum WindowReport {
 
 /// Shares of a link's rate in Fig. 1, counted where a packet starts on its last link (`inter_switch`:
 /// on that).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct HpWindow {
     /// Begin, ms.
     pub from_ms: f64,
@@ -83,7 +84,7 @@ pub struct HpWindow {
 }
 
 /// Shares in any network.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AnyWindow {
     /// Begin, ms.
     pub from_ms: f64,
@@ -99,7 +100,7 @@ pub struct AnyWindow {
 }
 
 /// An output queue in a window.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct QueueCounts {
     /// Mean number of packets that waited.
     pub mean_packets: f64,
@@ -110,7 +111,7 @@ pub struct QueueCounts {
 }
 
 /// A class in a window.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ClassShare {
     /// Sum of its flows' shares of the rates of their last links.
     pub share: f64,
@@ -124,7 +125,7 @@ pub struct ClassShare {
 }
 
 /// A class's hosts in a window.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct HostShares {
     /// What arrives of each, headers included, bytes per second.
     pub hosts_bytes_per_s: BTreeMap<String, u64>,
@@ -146,7 +147,7 @@ pub struct HostShares {
 }
 
 /// Finished flows in a window.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Finished {
     /// How many.
     pub finished_flows: u64,

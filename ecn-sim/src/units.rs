@@ -166,6 +166,8 @@ macro_rules! serde_as_text {
                 deserializer.deserialize_str(TextVisitor::new($expecting))
             }
         }
+
+        crate::serde_as_text!(@schema $type, schemars::json_schema!({ "type": "string" }));
     };
 }
 

@@ -246,7 +246,7 @@ fn clean_refuses_while_somebody_works() {
     };
     let (said, errors) = (stdout(&output), stderr(&output));
     assert!(
-        said.starts_with("1\n") && errors.contains("is running (process"),
+        said.starts_with("3\n") && errors.contains("is running (process"),
         "{said}{errors}"
     );
     assert!(errors.contains("stopped process"), "{errors}");

@@ -159,7 +159,7 @@ fn a_second_agent_is_refused() {
     );
     assert_eq!(said.trim_end().lines().count(), 1, "{said}");
     // Neither it nor `clean` did the first one any harm.
-    assert_eq!(process::run(&ecn, &["clean"]).status.code(), Some(1));
+    assert_eq!(process::run(&ecn, &["clean"]).status.code(), Some(3));
     let (stream, _, _) = pinned(&lab);
     drop(stream);
     agent.signal(Signal::SIGTERM);

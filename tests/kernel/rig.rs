@@ -196,7 +196,7 @@ fn uncontrolled_and_controlled() {
     ports.iter().for_each(|port| keys(port, &PORT));
 
     // A second one, and a clean-up, are refused in one line.
-    for (words, code) in [(&["rig", "run", "--seconds", "1"][..], 3), (&["clean"], 1)] {
+    for (words, code) in [(&["rig", "run", "--seconds", "1"][..], 3), (&["clean"], 3)] {
         let output = process::run(&ecn, words);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::net::UnixDatagram,
+    os::unix::{fs::MetadataExt as _, net::UnixDatagram},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -19,9 +19,14 @@ use ecn_user::{
     config::{Config, Marking},
     datapath::Maps,
 };
-use nix::sys::signal::Signal;
+use nix::{
+    mount::{MsFlags, mount},
+    sys::signal::Signal,
+};
 
 const UNIT: &str = include_str!("../../dist/ecn.service");
+/// Number of the group `ecn`.
+const GROUP: u32 = 4321;
 /// 40 Mbit/s.
 const LINK: u64 = 5_000_000;
 
@@ -190,6 +195,18 @@ fn each_capability_has_its_use() {
         all.push(more);
         assert!(manager.runs(&ecn, config, &all), "{}", manager.log());
     }
+    // Lock and state belong to the group `ecn`, where there is one.
+    let groups = manager.folder.join("group");
+    fs::write(&groups, format!("root:x:0:\necn:x:{GROUP}:\n")).expect("groups");
+    let (none, to) = (None::<&str>, "/etc/group");
+    mount(Some(&groups), to, none, MsFlags::MS_BIND, none).expect("groups of this test");
+    let why = "CAP_CHOWN is not needed";
+    assert!(!manager.runs(&ecn, &of_a_process, &all), "{why}");
+    all.push("CAP_CHOWN");
+    assert!(manager.runs(&ecn, &of_a_process, &all), "{}", manager.log());
+    let folder = fs::metadata("/run/ecn").expect("the agent's folder");
+    assert_eq!(folder.gid(), GROUP);
+
     let mut unit = setting("CapabilityBoundingSet");
     unit.sort_unstable();
     all.sort_unstable();

@@ -128,6 +128,32 @@ impl Apt {
         })
     }
 
+    /// Fetches a package into a folder without installing it; fetches the package lists first if they are missing or old.
+    pub fn download(
+        &self,
+        why: &str,
+        package: &str,
+        folder: &Path,
+        permission: Permission,
+    ) -> Result<()> {
+        let fetch = || {
+            let mut command = Command::new("apt-get");
+            command
+                .args(["-q", "download", package])
+                .current_dir(folder);
+            step::logged(why, "apt-download", &mut command)
+        };
+        if self.candidate(package).is_some() && fetch().is_ok() {
+            return Ok(());
+        }
+        if permission == Permission::No {
+            let message = format!("the package lists do not know {package}: sudo apt-get update");
+            return Err(Lacks(message).into());
+        }
+        self.update(permission)?;
+        fetch()
+    }
+
     fn install_known(&self, why: &str, packages: &[&str], permission: Permission) -> Result<()> {
         let mut command = self.command(permission);
         command

@@ -1,11 +1,12 @@
 //! `cargo xtask setup`: what building and testing need on this machine.
 
+use std::fs;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use crate::machine::{Apt, Lacks, Permission, is_root, program};
+use crate::machine::{Apt, Lacks, Permission, is_root, program, root};
 use crate::toolchain::Toolchain;
 use crate::{deny, kernels, linker, step, toolchain};
 
@@ -87,7 +88,7 @@ fn bpf_missing() -> Vec<String> {
 }
 
 /// What the real-kernel tests call, and the Debian package of each.
-const TOOLS: [(&str, &str); 8] = [
+const TOOLS: [(&str, &str); 9] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("bridge", "iproute2"),
@@ -96,6 +97,7 @@ const TOOLS: [(&str, &str); 8] = [
     ("bpftool", "bpftool"),
     ("python3", "python3"),
     ("/usr/lib/cni/bridge", "containernetworking-plugins"),
+    ("tmux", "tmux"),
 ];
 
 /// The packages of the tools that are missing, each once.
@@ -108,7 +110,45 @@ fn packages_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
 
 /// The tools of the real-kernel tests: found, or installed.
 pub fn tools(permission: Permission) -> Result<()> {
-    ensure("the real-kernel tests call", &TOOLS, permission)
+    ensure("the real-kernel tests call", &TOOLS, permission)?;
+    prometheus(permission)
+}
+
+/// Where Prometheus is unpacked.
+fn prometheus_folder() -> PathBuf {
+    root().join("target/tools/prometheus")
+}
+
+fn find_prometheus() -> Option<PathBuf> {
+    let unpacked = prometheus_folder().join("usr/bin/prometheus");
+    program("prometheus").or_else(|| Some(unpacked).filter(|file| file.is_file()))
+}
+
+/// Debian's Prometheus: found, or unpacked. Installed, it would start as a service.
+fn prometheus(permission: Permission) -> Result<()> {
+    if find_prometheus().is_some() {
+        return Ok(());
+    }
+    let (Some(apt), Some(_)) = (Apt::find(), program("dpkg-deb")) else {
+        return Err(Lacks("the test of metrics needs a prometheus in PATH".into()).into());
+    };
+    let folder = prometheus_folder();
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    apt.download(
+        "the test of metrics asks it",
+        "prometheus",
+        &folder,
+        permission,
+    )?;
+    let files = fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
+    for file in files.flatten() {
+        let mut unpack = Command::new("dpkg-deb");
+        unpack.arg("-x").arg(file.path()).arg(&folder);
+        step::logged("not installed: it would start", "prometheus", &mut unpack)?;
+        let _ = fs::remove_file(file.path());
+    }
+    Ok(())
 }
 
 /// What emulates other kernels: found, or installed.
@@ -179,6 +219,11 @@ fn check() -> ExitCode {
         let found = program(tool).map(|path| path.display().to_string());
         line(tool, found, &format!("package {package}"));
     }
+    line(
+        "prometheus",
+        find_prometheus().map(|path| path.display().to_string()),
+        "is unpacked when it is needed (package prometheus)",
+    );
     for component in ["rustfmt", "clippy"] {
         let name = if component == "clippy" {
             "cargo-clippy"

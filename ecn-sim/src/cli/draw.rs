@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::{Error, print};
+use super::{Error, json, print};
 use crate::experiment::Experiment;
 use crate::output::Output;
 
@@ -19,6 +21,16 @@ pub struct DrawArgs {
     /// The picture (SVG)
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// One JSON document
+    #[arg(long, short)]
+    json: bool,
+}
+
+/// What was drawn, as in `ecn sim draw -j`.
+#[derive(JsonSchema, Serialize)]
+pub struct Drawn {
+    /// The picture.
+    file: PathBuf,
 }
 
 pub(super) fn run(args: &DrawArgs) -> Result<(), Error> {
@@ -43,5 +55,9 @@ pub(super) fn run(args: &DrawArgs) -> Result<(), Error> {
     let output = Output::new(folder.unwrap_or(Path::new(".")))?;
     let svg = figure.to_svg().map_err(Error::failed)?;
     output.write(name, svg)?;
+    if args.json {
+        let file = args.out.clone();
+        return print(&json(&Drawn { file })?);
+    }
     print(&args.out.display().to_string())
 }

@@ -1,7 +1,9 @@
 //! `ecn sim list`: scenarios and keys.
 
 use clap::Args;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+use toml::Table;
 
 use super::table::{plain_table, table_text};
 use super::{Error, json as to_json, print};
@@ -17,27 +19,42 @@ pub struct ListArgs {
     json: bool,
 }
 
+/// A scenario, as in `ecn sim list -j`.
+#[derive(JsonSchema, Serialize)]
+pub struct Listed {
+    scenario: &'static str,
+    about: &'static str,
+    /// Keys and defaults.
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
+    parameters: Table,
+}
+
 pub(super) fn run(args: &ListArgs) -> Result<(), Error> {
     let mut scenarios = Vec::new();
     let kinds = fabric::Kind::ALL.iter();
     let kinds = kinds.map(|kind| (kind.name(), kind.about()));
     for (name, about) in BUILT_IN.iter().copied().chain(kinds) {
         let keys = Experiment::built_in(name).map(|experiment| experiment.keys());
-        scenarios.push((name, about, keys.unwrap_or_default()));
+        scenarios.push(Listed {
+            scenario: name,
+            about,
+            parameters: keys.unwrap_or_default(),
+        });
     }
     if args.json {
-        let list: Vec<_> = scenarios
-            .iter()
-            .map(|(name, about, parameters)| json!({"scenario": name, "about": about, "parameters": parameters}))
-            .collect();
-        return print(&to_json(&list)?);
+        return print(&to_json(&scenarios)?);
     }
-    for (name, about, parameters) in scenarios {
+    for Listed {
+        scenario,
+        about,
+        parameters,
+    } in scenarios
+    {
         let mut keys = plain_table(&["KEY", "DEFAULT"], &[0, 1]);
         for (key, value) in &parameters {
             keys.add_row([key.clone(), shown(value)]);
         }
-        print(&format!("{name}: {about}\n\n{}", table_text(&keys)))?;
+        print(&format!("{scenario}: {about}\n\n{}", table_text(&keys)))?;
     }
     Ok(())
 }

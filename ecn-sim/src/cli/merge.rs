@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{Error, json as to_json, print};
 use crate::sweep::Merged;
@@ -25,6 +26,19 @@ pub struct MergeArgs {
     json: bool,
 }
 
+/// What was joined, as in `ecn sim merge -j`.
+#[derive(JsonSchema, Serialize)]
+pub struct Joined {
+    /// Runs of the sweep.
+    runs: usize,
+    /// Runs that failed.
+    failed: usize,
+    /// Runs that no folder has, by their names.
+    missing: Vec<String>,
+    /// What was written; nothing where runs are missing, unless that was allowed.
+    files: Option<Vec<PathBuf>>,
+}
+
 pub(super) fn run(args: &MergeArgs) -> Result<(), Error> {
     let merged = Merged::read(&args.folders)?;
     let missing = merged.missing_runs();
@@ -35,12 +49,12 @@ pub(super) fn run(args: &MergeArgs) -> Result<(), Error> {
         None
     };
     if args.json {
-        print(&to_json(&json!({
-            "runs": merged.runs(),
-            "failed": merged.failed(),
-            "missing": missing,
-            "files": written,
-        }))?)?;
+        print(&to_json(&Joined {
+            runs: merged.runs(),
+            failed: merged.failed(),
+            missing,
+            files: written.clone(),
+        })?)?;
     } else if let Some(files) = &written {
         let failed = match merged.failed() {
             0 => String::new(),

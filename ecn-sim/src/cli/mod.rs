@@ -15,6 +15,7 @@ pub mod table;
 use std::fmt;
 
 use clap::Subcommand;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::output::OutputError;
 use crate::report::RunError;
@@ -116,6 +117,29 @@ impl From<SweepError> for Error {
         }
     }
 }
+
+/// Makes the JSON Schema of a type.
+pub type SchemaOf = fn(SchemaGenerator) -> Schema;
+
+/// See [`SchemaOf`].
+pub fn schema_of<T: JsonSchema>(generator: SchemaGenerator) -> Schema {
+    generator.into_root_schema_for::<T>()
+}
+
+/// What commands print with `-j`.
+pub const SCHEMAS: [(&str, SchemaOf); 8] = [
+    ("design", schema_of::<crate::design::Report>),
+    ("sim compare", schema_of::<crate::compare::Comparison>),
+    ("sim draw", schema_of::<draw::Drawn>),
+    ("sim list", schema_of::<Vec<list::Listed>>),
+    ("sim merge", schema_of::<merge::Joined>),
+    (
+        "sim reproduce",
+        schema_of::<crate::reproduce::report::Report>,
+    ),
+    ("sim run", schema_of::<crate::experiment::Report>),
+    ("sim sweep", schema_of::<crate::sweep::Summary>),
+];
 
 /// The simulator.
 #[derive(Subcommand, Debug)]

@@ -1,6 +1,6 @@
 //! Tables for people.
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 /// A table without lines; columns in `text` are aligned left, the others right.
 pub fn plain_table(header: &[&str], text: &[usize]) -> Table {
@@ -26,6 +26,15 @@ pub fn plain_table(header: &[&str], text: &[usize]) -> Table {
             });
         }
     }
+    table
+}
+
+/// A table in lines of at most `columns` characters: texts go on below themselves.
+pub fn wrapped_table(header: &[&str], text: &[usize], columns: u16) -> Table {
+    let mut table = plain_table(header, text);
+    table
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(columns);
     table
 }
 

@@ -1,6 +1,7 @@
 //! What a design does: the three conditions, recovery times, and the curves of slide 14.
 
 use ecn_core::fixed::ONE;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Design, Fit, Table};
@@ -17,7 +18,7 @@ const TOLERANCE: f64 = 1e-6;
 const MARKED_AT: [f64; 7] = [1.0, 0.5, 0.25, 0.1, 1.0 / 20.0, 1.0 / 64.0, 1.0 / 128.0];
 
 /// A condition on the increase function (slides 9 to 12), checked from Rmin to Rmax.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, JsonSchema, Serialize)]
 pub struct Condition {
     /// Its name.
     pub name: &'static str,
@@ -33,7 +34,7 @@ pub struct Condition {
 }
 
 /// One mark, and the time until the rate is what it was.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, JsonSchema, Serialize)]
 pub struct Recovery {
     /// The rate before the mark.
     pub rate: f64,
@@ -44,7 +45,7 @@ pub struct Recovery {
 }
 
 /// A response function as a whole.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, JsonSchema, Serialize)]
 pub struct Curve {
     /// `design`, `lipd`, `fimd` or `aimd`.
     pub name: &'static str,
@@ -86,7 +87,7 @@ impl Curve {
 }
 
 /// What `ecn design` found. Rates are fractions of Rmax.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, JsonSchema, Serialize)]
 pub struct Report {
     /// The decrease function.
     pub decrease: String,

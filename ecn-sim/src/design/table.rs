@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use ecn_core::fixed::{FRAC, ONE, mul_32, mul_hi, ratio};
 use ecn_core::response::IPD_LIMIT;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Design;
@@ -61,7 +62,7 @@ pub struct Table {
 }
 
 /// How exact a table is.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, JsonSchema, Serialize)]
 pub struct Fit {
     /// Largest error of a new delay, as a fraction of it.
     pub relative_error: f64,

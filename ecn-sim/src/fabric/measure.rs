@@ -1,8 +1,8 @@
 //! Flow completion times, as the field reports them.
 
-use std::collections::BTreeSet;
-
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 use super::packet::{CROSSES, HELD};
 use crate::engine::Time;
@@ -46,7 +46,7 @@ impl Finished {
 }
 
 /// Slowdowns of flows: completion time over that of the same flow alone in an idle network.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Slowdowns {
     /// Median; none if no flow is finished.
     pub p50: Option<f64>,
@@ -63,7 +63,7 @@ pub struct Slowdowns {
 }
 
 /// Slowdowns of the flows of some sizes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct OfSize {
     /// Smallest, bytes of payload.
     pub from_bytes: u64,
@@ -80,7 +80,7 @@ pub struct OfSize {
 }
 
 /// Slowdowns of the flows of a class.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct OfPriority {
     /// PFC's priority, or virtual lane.
     pub priority: u8,

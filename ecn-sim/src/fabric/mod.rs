@@ -20,9 +20,9 @@ pub mod topology;
 pub mod watch;
 pub mod workload;
 
-use std::time::Instant;
-
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::time::Instant;
 
 use crate::engine::MS;
 use crate::model::ModelError;
@@ -34,13 +34,14 @@ pub use scenario::{Kind, Scenario};
 use workload::Workload;
 
 /// One run, as `ecn sim run -j` prints it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Report {
     /// Name of the scenario.
     pub scenario: String,
     /// The run's seed.
     pub seed: u64,
     /// Every key that matters with its value.
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub parameters: toml::Table,
     /// Flows that started.
     pub flows_started: u64,

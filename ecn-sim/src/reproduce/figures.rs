@@ -1,8 +1,8 @@
 //! The papers' figures, drawn from [`Runs`].
 
-use std::fmt::Write as _;
-
+use schemars::JsonSchema;
 use serde::Serialize;
+use std::fmt::Write as _;
 
 use super::curves::{Curve, RMIN};
 use super::runs::{Case, Rates, Runs, Scheme};
@@ -39,7 +39,7 @@ pub struct Drawing {
 }
 
 /// The files of a figure.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Files {
     /// Its name.
     pub figure: Figure,

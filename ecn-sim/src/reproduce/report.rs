@@ -1,8 +1,8 @@
 //! `report.json` and `report.md`.
 
-use std::fmt::Write as _;
-
+use schemars::JsonSchema;
 use serde::Serialize;
+use std::fmt::Write as _;
 
 use super::assertions::{Choice, Measured, Statement, Verdict};
 use super::figures::Files;
@@ -10,7 +10,7 @@ use super::{ReproduceError, Reproduction};
 use crate::output::Output;
 
 /// What a reproduction came to.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Report {
     /// Each run was made with seeds 1 to this.
     pub seeds: u64,

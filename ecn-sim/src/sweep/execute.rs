@@ -1,5 +1,7 @@
 //! Runs a sweep, or a shard of it, over all cores.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -7,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
-
-use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use super::{MANIFEST, Manifest, Shard, Sweep, SweepError, one_line};
@@ -215,7 +215,7 @@ impl Sweep {
 }
 
 /// What a sweep did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Summary {
     /// The file with the records.
     pub file: PathBuf,

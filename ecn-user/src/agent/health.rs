@@ -24,6 +24,7 @@ use ecn_core::{
     packet::{self, protocol},
     response::{IPD_LIMIT, Round},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::units::Rate;
@@ -63,7 +64,9 @@ const AGAIN_NS: u64 = 60 * SECOND_NS;
 const LOGGED: usize = 8;
 
 /// What is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Flows are at their lowest rate, and the queue is full all the same.
@@ -110,7 +113,9 @@ impl Kind {
 
 /// What a warning is about: a port, an endpoint, a receiver of an endpoint's flows, or the agent
 /// itself (all empty).
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 pub struct Subject {
     /// The bridge of the port.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -171,7 +176,8 @@ impl fmt::Display for Subject {
 }
 
 /// Something does not work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(inline)]
 pub struct Warning {
     /// What.
     pub kind: Kind,

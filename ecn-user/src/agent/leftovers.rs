@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{root::FQ_MAJOR, state::State};
@@ -16,7 +17,7 @@ use crate::{
 };
 
 /// Something that was left behind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Leftover {
     /// The root qdisc of an endpoint.

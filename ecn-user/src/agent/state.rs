@@ -15,6 +15,7 @@ use nix::{
     sys::stat::{major, minor},
     unistd::{Group, chown},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Error, health::Warning};
@@ -27,7 +28,7 @@ use crate::{
 pub const DIR: &str = "/run/ecn";
 
 /// What the agent manages, by the numbers that the maps use.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct State {
     /// Process; 0: it has ended, and what it had attached was kept.
     pub pid: u32,
@@ -61,7 +62,9 @@ pub struct State {
 }
 
 /// Bridge or endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitingFor {
     /// A bridge.
@@ -71,7 +74,8 @@ pub enum WaitingFor {
 }
 
 /// A bridge or an endpoint that is not there yet, or could not be taken up. It is as soon as it can be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(inline)]
 pub struct Waiting {
     /// Which of them.
     pub kind: WaitingFor,
@@ -98,7 +102,7 @@ impl fmt::Display for Waiting {
 }
 
 /// A bridge.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct BridgeState {
     /// Number.
     pub number: u32,
@@ -116,7 +120,7 @@ pub struct BridgeState {
 }
 
 /// A port.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct PortState {
     /// Slot.
     pub slot: u32,
@@ -130,7 +134,7 @@ pub struct PortState {
 }
 
 /// An endpoint.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct EndpointState {
     /// Number.
     pub number: u32,

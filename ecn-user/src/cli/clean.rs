@@ -15,6 +15,7 @@ use clap::Args;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::agent::leftovers;
@@ -44,9 +45,9 @@ pub struct CleanArgs {
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Something that was left behind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-enum Leftover {
+pub(super) enum Leftover {
     /// A process that sends the rig's traffic.
     Process { pid: i32, command: String },
     /// A namespace of the rig.
@@ -69,8 +70,9 @@ impl fmt::Display for Leftover {
     }
 }
 
-#[derive(Serialize)]
-struct Report<'a> {
+#[derive(JsonSchema, Serialize)]
+pub(super) struct Report<'a> {
+    /// Nothing was removed: what would be is named.
     dry_run: bool,
     removed: &'a [Leftover],
 }
@@ -86,7 +88,7 @@ pub fn run(args: &CleanArgs) -> anyhow::Result<()> {
         if args.force && !args.dry_run {
             stop(&pid)?;
         } else if !args.dry_run {
-            return Err(Failure::failed(format!(
+            return Err(Failure::lacking(format!(
                 "an agent or rig is running (process {pid}), nothing was removed: \
                  stop it, or use --force"
             ))

@@ -1,7 +1,11 @@
 //! What the programs counted: things that went another way, above all.
 
+use std::borrow::Cow;
+
 use ecn_core::abi::Count;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use serde_json::{Map, json};
 
 use crate::datapath::{self, Maps};
 
@@ -43,6 +47,24 @@ impl Serialize for Counters {
             map.serialize_entry(key(*what), n)?;
         }
         map.end()
+    }
+}
+
+impl JsonSchema for Counters {
+    fn schema_name() -> Cow<'static, str> {
+        "Counters".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let counter = |what| {
+            let schema = json!({"type": "integer", "minimum": 0, "description": meaning(what)});
+            (key(what).to_owned(), schema)
+        };
+        // Without an agent there are none.
+        json_schema!({
+            "type": "object",
+            "properties": Count::ALL.into_iter().map(counter).collect::<Map<_, _>>(),
+        })
     }
 }
 
@@ -160,10 +182,7 @@ mod tests {
         let json = serde_json::to_value(&counters).expect("JSON");
         assert_eq!(json["unparsed_packets"], 3);
         assert_eq!(json["marked_packets"], 0);
-        assert_eq!(
-            json.as_object().map(serde_json::Map::len),
-            Some(Count::ALL.len())
-        );
+        assert_eq!(json.as_object().map(Map::len), Some(Count::ALL.len()));
         let rows: Vec<_> = counters.rows().collect();
         assert_eq!(rows, [("unparsed_packets", 3, meaning(Count::Unparsed))]);
     }

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use aya::maps::MapType;
 use clap::Args;
-use comfy_table::Table;
 use ecn_core::abi::name;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::agent::health::Warning;
@@ -27,7 +27,7 @@ use crate::net::{FqDrops, NetNs, Netlink, Qdisc, ROOT, VethEnd};
 
 use super::counters::Counters;
 use super::exit::{Failure, message, print, print_json};
-use super::table::{plain_table, table_text, warnings_text};
+use super::table::{plain_table, table_text, warnings_text, wrapped, wrapped_table};
 use super::view::View;
 
 /// `ecn doctor`.
@@ -39,8 +39,8 @@ pub struct DoctorArgs {
 }
 
 /// Something that we need, or could use.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Check {
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
+pub(super) struct Check {
     need: &'static str,
     /// Nothing if it could not be tried.
     found: Option<bool>,
@@ -53,15 +53,15 @@ struct Check {
     without: &'static str,
 }
 
-#[derive(Debug, Serialize)]
-struct Program {
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct Program {
     program: String,
     verified_instructions: u32,
 }
 
 /// An endpoint of the running agent.
-#[derive(Debug, Serialize)]
-struct Enforced {
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct Enforced {
     device: String,
     netns: String,
     enforcement: Enforcement,
@@ -109,8 +109,8 @@ fn queues(of: &EndpointState) -> crate::net::Result<Vec<Qdisc>> {
     Ok(all)
 }
 
-#[derive(Debug, Default, Serialize)]
-struct Report {
+#[derive(Debug, Default, JsonSchema, Serialize)]
+pub(super) struct Report {
     kernel: String,
     ready: bool,
     missing: Vec<&'static str>,
@@ -689,8 +689,11 @@ fn netfilter(report: &mut Report, values: &[(&str, String)]) {
     report.add("br_netfilter", false, true, texts.join(", "), LOST);
 }
 
+/// Of the text for people.
+const COLUMNS: u16 = 100;
+
 fn text(report: &Report) -> String {
-    let mut checks: Table = plain_table(&["", "need", "found"], &[0, 1, 2]);
+    let mut checks = wrapped_table(&["", "need", "found"], &[0, 1, 2], COLUMNS);
     for check in &report.checks {
         let sign = match (check.found, check.required) {
             (Some(true), _) => "ok",
@@ -740,18 +743,19 @@ fn text(report: &Report) -> String {
             "" => String::new(),
             netns => format!(" in {netns}"),
         };
-        text.push_str(&format!(
-            "endpoint {}{netns}: {} ({}){}\n",
+        let line = format!(
+            "endpoint {}{netns}: {} ({}){}",
             of.device,
             of.enforcement,
             of.why,
             dropped(of)
-        ));
+        );
+        text.push_str(&wrapped(&line, COLUMNS));
     }
     for waiting in &report.waiting {
-        text.push_str(&format!("waiting for {waiting}\n"));
+        text.push_str(&wrapped(&format!("waiting for {waiting}"), COLUMNS));
     }
-    let mut counters = plain_table(&["counted", "", ""], &[0, 2]);
+    let mut counters = wrapped_table(&["counted", "", ""], &[0, 2], COLUMNS);
     for (key, n, meaning) in report.counters.rows() {
         counters.add_row([key, &n.to_string(), meaning]);
     }

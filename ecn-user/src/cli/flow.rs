@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use ecn_core::flow;
+use ecn_core::{abi, flow, response};
 
+use crate::agent::health::floor_ipd;
+use crate::config::LOWEST_RATE_BYTES_PER_S;
 use crate::units::Rate;
 
 use super::exit::{self, Failure};
@@ -15,10 +17,13 @@ use super::view::View;
 use super::watch::{self, Show};
 use super::words;
 
+const NO_RESPONSE: u32 = response::Function::None as u32;
+
 /// What to do with flows.
 #[derive(Subcommand, Debug)]
 pub enum Flow {
     /// Show the rate, marks and response of each flow
+    #[command(visible_aliases = ["list", "ls"])]
     Show(FlowShow),
     /// Hold a flow at a rate, whatever its marks say
     Set(FlowSet),
@@ -29,7 +34,7 @@ pub enum Flow {
 /// `ecn flow show`.
 #[derive(Args, Debug)]
 pub struct FlowShow {
-    /// Only these: dev NAME, src ADDRESS, dst ADDRESS, netns NAME, protocol NAME
+    /// Only these: dev NAME, src ADDRESS, dst ADDRESS, netns NAME, proto NAME
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
     /// Sort by a key of the JSON form, with or without its unit, such as rate or marked_packets
@@ -83,7 +88,7 @@ pub struct FlowUnset {
 ///
 /// # Errors
 ///
-/// Bad filters and keys, unknown flows, rates above the link's; no datapath.
+/// Bad filters and keys, unknown flows, rates out of the device's range; no datapath.
 pub fn run(flow: &Flow) -> anyhow::Result<()> {
     match flow {
         Flow::Show(args) => show(args),
@@ -114,18 +119,10 @@ fn set(args: &FlowSet) -> anyhow::Result<()> {
     let mut view = View::open(args.which.pin.as_deref())?;
     let flows = view.flows()?;
     let key = *pick(&view, &args.which, flows.iter().map(|(key, _)| key))?;
-    let link = view.maps.endpoint(key.endpoint.into())?.link_bytes_per_s;
-    let rate = args.rate.bytes_per_s();
-    if link != 0 && rate > link {
-        let link = rate_text(link);
-        let message = format!(
-            "{} is above the link rate of this flow's device, {link}",
-            args.rate
-        );
-        return Err(Failure::usage(message).into());
-    }
+    let policy = view.maps.endpoint(key.endpoint.into())?;
+    check_rate(args.rate, &policy)?;
     view.maps
-        .set_pin(&key, rate)
+        .set_pin(&key, args.rate.bytes_per_s())
         .with_context(|| format!("cannot set {}", args.which.flow))?;
     if let Some(warning) = view.stale() {
         exit::note(&warning);
@@ -148,6 +145,30 @@ fn set(args: &FlowSet) -> anyhow::Result<()> {
         return exit::print_json(&flow);
     }
     exit::print(&format!("{} {}\n", args.which.flow, args.rate))
+}
+
+/// A flow's rate lies between the lowest rate of its device's response and the link rate.
+fn check_rate(rate: Rate, policy: &abi::Endpoint) -> Result<(), Failure> {
+    let link = policy.link_bytes_per_s;
+    let floor = match policy.response.function {
+        NO_RESPONSE => 0,
+        _ => response::rate(floor_ipd(policy), link),
+    };
+    let floor = floor.max(LOWEST_RATE_BYTES_PER_S);
+    let bytes_per_s = rate.bytes_per_s();
+    if link != 0 && bytes_per_s > link {
+        let link = rate_text(link);
+        return Err(Failure::usage(format!(
+            "{rate} is above the link rate of this flow's device, {link}"
+        )));
+    }
+    if bytes_per_s < floor {
+        let floor = rate_text(floor);
+        return Err(Failure::usage(format!(
+            "{rate} is below the lowest rate of this flow's device, {floor}"
+        )));
+    }
+    Ok(())
 }
 
 fn unset(args: &FlowUnset) -> anyhow::Result<()> {
@@ -230,6 +251,39 @@ fn pick<'a>(
             let places = places(&several);
             let message = format!("several devices have {}: choose by {places}", which.flow);
             Err(Failure::usage(message).into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_out_of_range_are_refused() {
+        let policy = |function, round| abi::Endpoint {
+            link_bytes_per_s: 12_500_000,
+            response: response::Policy::hp(function).with_round(round, 0),
+            ..abi::Endpoint::default()
+        };
+        let (lipd, none) = (response::Function::Lipd, response::Function::None);
+        let (packets, fractional) = (response::Round::Packets, response::Round::Fractional);
+        for (function, round, lowest, too_low) in [
+            // A 256th of the link rate.
+            (lipd, packets, "390626bit", "390kbit"),
+            (lipd, fractional, "8kbit", "7992bit"),
+            (none, packets, "8kbit", "7992bit"),
+        ] {
+            let policy = policy(function, round);
+            let check = |rate: &str| check_rate(rate.parse().expect("a rate"), &policy);
+            for allowed in [lowest, "1mbit", "100mbit"] {
+                assert!(check(allowed).is_ok(), "{function:?} {round:?} {allowed}");
+            }
+            for (refused, why) in [(too_low, "below the lowest"), ("101mbit", "above the link")] {
+                let error = check(refused).expect_err(refused);
+                assert_eq!(error.code, exit::USAGE);
+                assert!(error.to_string().contains(why), "{error}");
+            }
         }
     }
 }

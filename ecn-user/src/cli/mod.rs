@@ -16,6 +16,7 @@ mod port;
 mod reload;
 mod rig;
 mod run;
+pub mod schema;
 pub mod table;
 mod top;
 pub mod view;
@@ -63,6 +64,8 @@ enum Command {
     Top(top::TopArgs),
     /// Print what happens as JSON lines: triggers, changes of rates, warnings, what comes and goes
     Monitor(monitor::MonitorArgs),
+    /// Print the JSON Schema of what a command prints with -j
+    Schema(schema::SchemaArgs),
     /// Say what this machine has and lacks
     Doctor(doctor::DoctorArgs),
     /// Remove what a killed agent or rig left behind
@@ -104,6 +107,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Flow(flow) => flow::run(flow),
         Command::Top(args) => top::run(args),
         Command::Monitor(args) => monitor::run(args),
+        Command::Schema(args) => schema::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Clean(args) => clean::run(args),
         Command::Sim(sim) => Ok(ecn_sim::cli::run(sim)?),

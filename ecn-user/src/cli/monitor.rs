@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use ecn_core::flow;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
@@ -33,11 +34,14 @@ pub struct MonitorArgs {
     /// Directory of the pinned maps; by default that of the running agent
     #[arg(long, value_name = "DIR")]
     pin: Option<PathBuf>,
+    /// Print JSON lines, as it always does
+    #[arg(long = "json", short = 'j')]
+    _json: bool,
 }
 
 /// A line.
-#[derive(Serialize)]
-struct Line<'a> {
+#[derive(JsonSchema, Serialize)]
+pub(super) struct Line<'a> {
     /// RFC 3339, UTC.
     time: &'a str,
     #[serde(flatten)]
@@ -45,9 +49,9 @@ struct Line<'a> {
 }
 
 /// What happened since the look before.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-enum Event {
+pub(super) enum Event {
     /// An agent runs.
     AgentStarted { pid: u32 },
     /// It runs no more, or is silent: limits are lifted.
@@ -91,8 +95,9 @@ enum Event {
 }
 
 /// Names a port.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct Port {
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
+#[schemars(inline)]
+pub(super) struct Port {
     bridge: String,
     port: String,
     ifindex: u32,
@@ -100,16 +105,17 @@ struct Port {
 }
 
 /// Names an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Endpoint {
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(inline)]
+pub(super) struct Endpoint {
     device: String,
     netns: String,
     ifindex: u32,
 }
 
 /// Names a flow.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Flow {
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub(super) struct Flow {
     src: std::net::IpAddr,
     dst: std::net::IpAddr,
     protocol: String,

@@ -16,6 +16,7 @@ use super::{exit, words};
 #[derive(Subcommand, Debug)]
 pub enum Port {
     /// Show queues, marks and drops of each port
+    #[command(visible_aliases = ["list", "ls"])]
     Show(PortShow),
 }
 

@@ -10,6 +10,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::exit::{Failure, print, print_json};
@@ -27,9 +28,12 @@ pub struct ReloadArgs {
 /// How long the agent may take: it may have to take up a thousand endpoints.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-#[derive(Serialize)]
-struct Outcome {
+/// What the agent has read.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct Outcome {
+    /// The file.
     config: String,
+    /// Process.
     pid: i32,
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Subcommand};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -189,7 +190,7 @@ fn down(args: &DownArgs) -> anyhow::Result<()> {
     require_root("the rig")?;
     if let Some(pid) = Lock::holder().filter(|_| agent_is_in_rig()) {
         let message = format!("process {pid} is working in the rig: stop it first");
-        return Err(Failure::failed(message).into());
+        return Err(Failure::lacking(message).into());
     }
     let removed = topology::remove(DEFAULT_PREFIX)?;
     if args.json {
@@ -217,8 +218,8 @@ fn agent_is_in_rig() -> bool {
 }
 
 /// The rig in `ecn rig show -j`.
-#[derive(Debug, Serialize)]
-struct Shown {
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct Shown {
     #[serde(flatten)]
     topology: Topology,
     switch_netns: String,
@@ -226,8 +227,8 @@ struct Shown {
     ports: Vec<ShownPort>,
 }
 
-#[derive(Debug, Serialize)]
-struct ShownHost {
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct ShownHost {
     #[serde(flatten)]
     host: Host,
     device: &'static str,
@@ -236,8 +237,8 @@ struct ShownHost {
     counters: Option<Counters>,
 }
 
-#[derive(Debug, Serialize)]
-struct ShownPort {
+#[derive(Debug, JsonSchema, Serialize)]
+pub(super) struct ShownPort {
     port: String,
     rate_bytes_per_s: u64,
     #[serde(flatten)]
@@ -274,7 +275,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<()> {
     require_root("looking at the rig")?;
     let look = || -> anyhow::Result<Shown> {
         let rig = topology::Rig::find(DEFAULT_PREFIX)?
-            .ok_or_else(|| Failure::failed("no rig is up: `ecn rig up` makes one"))?;
+            .ok_or_else(|| Failure::lacking("no rig is up: `ecn rig up` makes one"))?;
         shown(&rig)
     };
     watch::show(&args.show, look, text)

@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ecn_core::abi;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::agent::{self, state::Waiting};
@@ -42,19 +44,32 @@ pub struct RunArgs {
     #[arg(long, requires = "check")]
     offline: bool,
     /// With --check: print what it means as JSON
-    #[arg(long, short = 'j', requires = "check", conflicts_with = "offline")]
+    #[arg(long, short = 'j', requires = "check")]
     json: bool,
 }
 
+/// A configuration without errors.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct Checked {
+    /// The file.
+    config: PathBuf,
+    /// Left out with --offline.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    meaning: Option<Meaning>,
+}
+
 /// What a configuration means on this machine.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Meaning {
+    /// Bridges that are there.
     bridges: Vec<Device>,
+    /// Endpoints that are there, without peers of bridges' ports.
     endpoints: Vec<Device>,
+    /// What is not there yet.
     waiting: Vec<Waiting>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Device {
     name: String,
     /// Empty: the agent's own.
@@ -79,12 +94,36 @@ impl From<agent::Survey> for Meaning {
     }
 }
 
-/// One line for each bridge and endpoint, and for what is waited for.
-fn check(config: &Config, json: bool) -> anyhow::Result<()> {
-    let meaning = Meaning::from(agent::survey(config)?);
-    if json {
-        return print_json(&meaning);
+/// Patterns may match more than fits.
+fn check_room(survey: &agent::Survey) -> Result<(), Failure> {
+    const ROOM: usize = abi::ENDPOINTS as usize - 1;
+    match survey.endpoints.len() {
+        0..=ROOM => Ok(()),
+        found => Err(Failure::usage(format!(
+            "{found} devices match the [[endpoint]] sections, {ROOM} are the most: \
+             name fewer, or use narrower patterns"
+        ))),
     }
+}
+
+/// One line for each bridge and endpoint, and for what is waited for.
+fn check(config: &Config, args: &RunArgs) -> anyhow::Result<()> {
+    let meaning = if args.offline {
+        None
+    } else {
+        let survey = agent::survey(config)?;
+        check_room(&survey)?;
+        Some(Meaning::from(survey))
+    };
+    if args.json {
+        return print_json(&Checked {
+            config: args.config.clone(),
+            meaning,
+        });
+    }
+    let Some(meaning) = meaning else {
+        return Ok(());
+    };
     let line = |kind: &str, of: &Device| match of.netns.as_str() {
         "" => format!("{kind} {}\n", of.name),
         netns => format!("{kind} {} (namespace {netns})\n", of.name),
@@ -109,10 +148,8 @@ fn check(config: &Config, json: bool) -> anyhow::Result<()> {
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let config = Config::load(&args.config).map_err(|error| with_hint(error, args))?;
     warn_of_secrets(&config, &args.config);
-    match (args.check, args.offline) {
-        (true, true) => return Ok(()),
-        (true, false) => return check(&config, args.json),
-        _ => {}
+    if args.check {
+        return check(&config, args);
     }
     let runtime = runtime()?;
     // The agent may be asked from anywhere to read it again.

@@ -12,8 +12,9 @@ mod tests;
 
 use std::net::IpAddr;
 
-pub use ecn_sim::cli::table::{plain_table, short_count, table_text};
+pub use ecn_sim::cli::table::{plain_table, short_count, table_text, wrapped_table};
 pub use filter::{AddressFilter, FlowFilter, PortFilter};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub(super) use sort::natural;
 pub use sort::{sort_flows, sort_ports};
@@ -25,7 +26,7 @@ use crate::datapath::AttachedBy;
 use crate::units::Rate;
 
 /// A port of a bridge, as in `ecn port show -j`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct PortRow {
     /// The bridge device.
     pub bridge: String,
@@ -69,7 +70,7 @@ pub struct PortRow {
 }
 
 /// A controlled flow, as in `ecn flow show -j`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct FlowRow {
     /// Source address.
     pub src: IpAddr,
@@ -180,23 +181,20 @@ pub fn ports_table(rows: &[PortRow]) -> String {
 
 /// Warnings for people, in lines of at most 80 columns.
 pub fn warnings_text(warnings: &[Warning]) -> String {
-    const COLUMNS: usize = 80;
-    let mut text = String::new();
-    for warning in warnings {
-        let mut line = "warning:".to_owned();
-        for word in warning.to_string().split_whitespace() {
-            if line.chars().count() + 1 + word.chars().count() > COLUMNS {
-                text.push_str(&line);
-                text.push('\n');
-                line = " ".to_owned();
-            }
-            line.push(' ');
-            line.push_str(word);
-        }
-        text.push_str(&line);
-        text.push('\n');
-    }
-    text
+    const COLUMNS: u16 = 80;
+    let lines = warnings
+        .iter()
+        .map(|of| wrapped(&format!("warning: {of}"), COLUMNS));
+    lines.collect()
+}
+
+/// A line in as many as it needs, none longer than this; those after the first are indented.
+pub(super) fn wrapped(line: &str, columns: u16) -> String {
+    let options = textwrap::Options::new(columns.into())
+        .subsequent_indent("  ")
+        .word_splitter(textwrap::WordSplitter::NoHyphenation)
+        .break_words(false);
+    textwrap::fill(line, options) + "\n"
 }
 
 impl FlowRow {

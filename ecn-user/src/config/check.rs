@@ -1,6 +1,11 @@
 //! What values are allowed.
 
-use std::{collections::HashSet, fmt, ops::RangeInclusive};
+use std::{
+    collections::HashSet,
+    fmt,
+    ops::RangeInclusive,
+    path::{Component, Path},
+};
 
 use ecn_core::{abi::ENDPOINTS, vqueue::DEPTH};
 
@@ -13,10 +18,14 @@ use crate::units::{DurationText, Rate};
 
 const RMIN_LOWEST: Fraction = fraction(1, 65536);
 const ONE: Fraction = fraction(1, 1);
-const LOWEST_RATE_BYTES_PER_S: u64 = 1_000;
+/// A packet of 1500 bytes takes no more than a second and a half.
+pub const LOWEST_RATE_BYTES_PER_S: u64 = 1_000;
 /// Each flow that is named makes new time series.
 const MOST_TOP_FLOWS: u32 = 1000;
 const LONGEST_PERIOD: DurationText = DurationText::from_secs(1);
+/// Of marks that are answered together, and between echoes: no flow could be controlled.
+const LONGEST_STEP: DurationText = DurationText::from_secs(60);
+const LONGEST_IDLE: DurationText = DurationText::from_secs(86_400);
 /// Limits stay in force for so long when the agent was killed.
 const LONGEST_HEARTBEAT: DurationText = DurationText::from_secs(60);
 
@@ -145,6 +154,7 @@ impl Config {
         }
         if let Round::Time(duration) = round {
             check.not_zero(at("round"), duration);
+            check.longest(at("round"), duration, LONGEST_STEP);
         }
 
         let at = |key| Place {
@@ -156,6 +166,7 @@ impl Config {
         check.range(at("protocol"), u32::from(self.echo.protocol), 148..=254);
         if let Every::Time(duration) = self.echo.every {
             check.not_zero(at("every"), duration);
+            check.longest(at("every"), duration, LONGEST_STEP);
         }
         if self.echo.also_accept.is_some() && self.echo.key.is_none() {
             check.fail(
@@ -170,6 +181,7 @@ impl Config {
             key,
         };
         check.not_zero(at("idle"), self.flow.idle);
+        check.longest(at("idle"), self.flow.idle, LONGEST_IDLE);
         check.range(at("max"), self.flow.max, 1..=1 << 24);
 
         let at = |key| Place {
@@ -199,23 +211,11 @@ impl Config {
                 at("pin"),
                 "`/` is no directory of its own below a BPF file system, such as /sys/fs/bpf/ecn",
             );
-        } else if !pin.is_absolute() {
-            check.fail(
-                at("pin"),
-                format!(
-                    "`{}` is not an absolute path such as /sys/fs/bpf/ecn",
-                    pin.display()
-                ),
-            );
+        } else {
+            check.path(at("pin"), pin, "/sys/fs/bpf/ecn");
         }
-        if let Some(cgroup) = cgroup.as_ref().filter(|path| !path.is_absolute()) {
-            check.fail(
-                at("cgroup"),
-                format!(
-                    "`{}` is not an absolute path such as /sys/fs/cgroup/system.slice",
-                    cgroup.display()
-                ),
-            );
+        if let Some(cgroup) = cgroup {
+            check.path(at("cgroup"), cgroup, "/sys/fs/cgroup/system.slice");
         }
 
         let at = |key| Place {
@@ -271,7 +271,6 @@ impl Check {
         }
     }
 
-    /// A packet of 1500 bytes takes no more than a second and a half.
     fn rate(&mut self, place: Place, rate: Rate) {
         if rate.bytes_per_s() < LOWEST_RATE_BYTES_PER_S {
             self.fail(
@@ -288,6 +287,19 @@ impl Check {
                 format!("{duration} is out of range: allowed are {most} and less"),
             );
         }
+    }
+
+    fn path(&mut self, place: Place, path: &Path, example: &str) {
+        let text = path.to_string_lossy();
+        let reason = if !path.is_absolute() || text.contains('\0') {
+            "is not an absolute path"
+        } else if path.components().any(|part| part == Component::ParentDir) {
+            "is not a path without `..`"
+        } else {
+            return;
+        };
+        let text = text.escape_debug();
+        self.fail(place, format!("`{text}` {reason} such as {example}"));
     }
 
     fn not_zero(&mut self, place: Place, duration: DurationText) {

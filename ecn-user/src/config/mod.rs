@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 
+pub use check::LOWEST_RATE_BYTES_PER_S;
 pub use ecn_sim::keyword::{KeywordError, nearest, suggestion};
 use ecn_sim::keywords;
 pub use ecn_sim::model::{Function, Marking};

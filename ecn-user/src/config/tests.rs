@@ -592,9 +592,21 @@ fn what_nobody_can_mean_is_refused() {
             "`heartbeat` in [agent]: 1000000000s is out of range: allowed are 60s and less",
         ),
         (
+            "[echo]\nevery = \"1000000000s\"\n",
+            "`every` in [echo]: 1000000000s is out of range: allowed are 60s and less",
+        ),
+        (
+            "[agent]\npin = \"/sys/fs/bpf/../ecn\"\n",
+            "`pin` in [agent]: `/sys/fs/bpf/../ecn` is not a path without `..` such as /sys/fs/bpf/ecn",
+        ),
+        (
             "[agent]\npin = \"/\"\n",
             "`pin` in [agent]: `/` is no directory of its own below a BPF file system, such as \
              /sys/fs/bpf/ecn",
+        ),
+        (
+            "[agent]\npin = \"/sys/fs/bpf/a\\u0000b\"\n",
+            "`pin` in [agent]: `/sys/fs/bpf/a\\0b` is not an absolute path such as /sys/fs/bpf/ecn",
         ),
     ] {
         let found = errors(&format!("{endpoint}{text}"));

@@ -20,6 +20,7 @@ use aya::programs::{
 };
 use ecn_core::abi::name;
 use nix::errno::Errno;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Error, Result};
@@ -53,7 +54,7 @@ impl Drop for Hurry {
 }
 
 /// What a program hangs from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttachedBy {
     /// A link, which goes with the process.

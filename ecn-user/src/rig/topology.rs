@@ -15,6 +15,7 @@
 use crate::net::ethtool::{Ethtool, Offload};
 use crate::net::htb::{self, EndpointHtb};
 use crate::net::{self, ClassStats, NetNs, Netlink, Qdisc, VethEnd};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -75,7 +76,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What rig to make.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Topology {
     /// Local sources, at the congested switch.
     pub local: u32,
@@ -112,7 +113,7 @@ impl Default for Topology {
 }
 
 /// What a host is there for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Sends to the congested sink from its own switch.
@@ -128,7 +129,7 @@ pub enum Role {
 }
 
 /// An end host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Host {
     /// `a1`, `b1`, `av`, `bc`, `bv`, ...
     pub name: String,
@@ -243,7 +244,7 @@ impl Topology {
 }
 
 /// Counters of a port or source that sends at the link rate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Counters {
     /// Bytes sent, with Ethernet header.
     pub bytes: u64,

@@ -1,5 +1,5 @@
 //! What P12 and P14 depend on.
-
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
@@ -13,7 +13,7 @@ use crate::scenario::Victim;
 use crate::units::{DurationText, Fraction};
 
 /// What P12 and P14 depend on, measured under one other choice of the model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Choice {
     /// `key=value`, or `default`.
     pub choice: String,

@@ -3,7 +3,7 @@
 mod choices;
 mod marking;
 mod response;
-
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::runs::{Case, Outcome, Rates, Runs, Sample, Scheme};
@@ -50,7 +50,7 @@ keywords! {
 }
 
 /// A measured quantity.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Measured {
     /// What it is.
     pub quantity: String,
@@ -61,7 +61,7 @@ pub struct Measured {
 }
 
 /// A statement, judged.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Statement {
     /// P1 to P24 and R1 to R9 of HP's; B of BCN, Q of QCN, T of TCD, I of IB CC, D of DCQCN, M of TIMELY.
     pub id: String,

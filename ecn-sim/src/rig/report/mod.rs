@@ -12,10 +12,10 @@ mod live;
 mod table;
 mod verdict;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-use serde::{Deserialize, Serialize, Serializer};
 
 use crate::figure::FigureError;
 use crate::model::{Function, Marking};
@@ -26,7 +26,7 @@ use crate::units::Fraction;
 pub use live::{live_header, live_row, live_view};
 
 /// A whole run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Report {
     /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
@@ -37,7 +37,7 @@ pub struct Report {
 }
 
 /// What all phases of a run have in common.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Parameters {
     /// Rate of every link of the rig.
     pub link_rate_bytes_per_s: u64,
@@ -77,7 +77,7 @@ pub struct Parameters {
 }
 
 /// The measured part of one phase, its keys in the order of the contract.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Phase {
     /// Name of the phase, such as `uncontrolled`.
     pub name: String,

@@ -5,7 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use super::{FlowRow, PortRow, SelectError};
+use crate::cli::key::{protocol_name, protocol_number};
 use crate::config::suggestion;
+
+/// Short for `protocol`, as in ss and nft.
+const PROTO: &str = "proto";
 
 /// Reads pairs of words such as `dev eth0 src 10.0.0.1` and hands each to `set`.
 fn read_pairs<'a>(
@@ -16,6 +20,7 @@ fn read_pairs<'a>(
     let mut words = words.into_iter();
     let mut seen = Vec::new();
     while let Some(name) = words.next() {
+        let name = if name == PROTO { "protocol" } else { name };
         if !names.contains(&name) {
             let hint = suggestion(name, names);
             return Err(SelectError(format!("cannot select by `{name}`: {hint}")));
@@ -146,7 +151,16 @@ impl fmt::Display for AddressFilter {
     }
 }
 
-/// Which flows to show: `dev X`, `src A`, `dst A`, `netns N`, `protocol P`.
+/// The name under which rows have a protocol that is given by name or number.
+fn protocol(value: &str) -> Result<String, SelectError> {
+    protocol_number(value).map(protocol_name).ok_or_else(|| {
+        SelectError(format!(
+            "unknown protocol `{value}`: a name such as udp, or a number of 0 to 255"
+        ))
+    })
+}
+
+/// Which flows to show: `dev X`, `src A`, `dst A`, `netns N`, `protocol P` or `proto P`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowFilter {
     /// Only flows that leave through this device.
@@ -166,7 +180,7 @@ impl FlowFilter {
     ///
     /// # Errors
     ///
-    /// On unknown words, a word given twice, a missing value, and bad addresses.
+    /// On unknown words, a word given twice, a missing value, bad addresses and unknown protocols.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, SelectError> {
         let mut filter = Self::default();
         let names = ["dev", "src", "dst", "netns", "protocol"];
@@ -176,7 +190,7 @@ impl FlowFilter {
                 "src" => filter.src = Some(value.parse()?),
                 "dst" => filter.dst = Some(value.parse()?),
                 "netns" => filter.netns = Some(value.to_owned()),
-                _ => filter.protocol = Some(value.to_ascii_lowercase()),
+                _ => filter.protocol = Some(protocol(value)?),
             }
             Ok(())
         })?;

@@ -150,6 +150,9 @@ fn flows_are_filtered() {
         ("src 0.0.0.0/0", true),
         ("src ::/0", false),
         ("netns a1 protocol UDP", true),
+        ("proto udp", true),
+        ("proto 17", true),
+        ("proto 6", false),
         ("netns a2", false),
         ("protocol tcp", false),
     ] {
@@ -202,6 +205,11 @@ fn bad_filters_are_refused() {
             "cannot select by `protocl`: did you mean `protocol`?",
         ),
         ("dev", "a value is missing after `dev`"),
+        (
+            "proto foo",
+            "unknown protocol `foo`: a name such as udp, or a number of 0 to 255",
+        ),
+        ("proto udp protocol tcp", "`protocol` is given twice"),
         ("dev a dev b", "`dev` is given twice"),
         (
             "src 10.0.0.0/33",

@@ -2,7 +2,7 @@
 
 mod app;
 mod columns;
-mod rates;
+pub(super) mod rates;
 mod screen;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]

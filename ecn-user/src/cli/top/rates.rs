@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ecn_core::flow;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::agent::health::Warning;
@@ -12,8 +13,8 @@ use crate::agent::state::Waiting;
 use crate::cli::table::{FlowRow, PortRow};
 
 /// A port and its rates. `None`: not measured.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct PortRates {
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub(in crate::cli) struct PortRates {
     #[serde(flatten)]
     pub row: PortRow,
     /// Packets that entered the queue. Not measured where none ever did: there may be no queue to watch.
@@ -26,8 +27,8 @@ pub(super) struct PortRates {
 }
 
 /// A flow and its rates. `None`: not measured.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct FlowRates {
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub(in crate::cli) struct FlowRates {
     #[serde(skip)]
     pub key: flow::Key,
     #[serde(flatten)]
@@ -39,8 +40,8 @@ pub(super) struct FlowRates {
 }
 
 /// What was measured at a look.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Top {
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
+pub(in crate::cli) struct Top {
     pub ports_in_all: usize,
     pub flows_in_all: usize,
     /// Packets that the bridges marked.

@@ -12,7 +12,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, SparklineBar, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::app::{App, Pane, Rows, Then};
 use super::columns::{Column, FLOWS, GAP, PORTS, cut, fit, measured_text};
@@ -41,7 +41,8 @@ pub(super) fn run(
     mut look: impl FnMut() -> (Top, Option<String>),
 ) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    // Not SIGHUP: without a terminal there is nothing to restore, and crossterm would read its end for ever.
+    for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .context("cannot wait for signals")?;
     }

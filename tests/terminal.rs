@@ -1,0 +1,141 @@
+//! A terminal that is typed at and read: tmux.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use crate::{eventually, process::Process, s};
+
+/// A terminal with a shell in it; gone when dropped.
+pub struct Terminal {
+    _server: Process,
+    folder: PathBuf,
+}
+
+/// Leaves the test where there is no tmux.
+#[macro_export]
+macro_rules! tmux_or_skip {
+    () => {
+        if !$crate::terminal::is_there() {
+            $crate::skipped($crate::name_of(|| {}), "no tmux");
+            return;
+        }
+    };
+}
+
+/// Whether there is a tmux.
+pub fn is_there() -> bool {
+    Command::new("tmux").arg("-V").output().is_ok()
+}
+
+impl Terminal {
+    /// Of so many columns and lines.
+    #[track_caller]
+    pub fn new(columns: u16, lines: u16) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("ecn-t-{}-tmux{next}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let (socket, config) = (folder.join("socket"), folder.join("config"));
+        let settings = "set -g status off\nset -sg escape-time 0\nset -g default-terminal screen\n";
+        fs::write(&config, settings).expect("settings");
+        let at = |path: &PathBuf| path.to_str().expect("a path").to_owned();
+        // Not a daemon: it ends with this process.
+        let words = ["-D", "-S", &at(&socket), "-f", &at(&config)];
+        let terminal = Self {
+            _server: Process::start("tmux".as_ref(), &words, &folder.join("server")),
+            folder,
+        };
+        assert!(eventually(s(10), || socket.exists()), "tmux does not start");
+        let (columns, lines) = (columns.to_string(), lines.to_string());
+        let shell = "env PS1='$ ' LC_ALL=C.UTF-8 sh";
+        terminal.tmux(&["new-session", "-d", "-x", &columns, "-y", &lines, shell]);
+        terminal
+    }
+
+    #[track_caller]
+    fn tmux(&self, words: &[&str]) -> String {
+        let output = Command::new("tmux")
+            .arg("-u")
+            .arg("-S")
+            .arg(self.folder.join("socket"))
+            .args(words)
+            .output()
+            .expect("tmux");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "tmux {words:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Types a text.
+    pub fn text(&self, text: &str) {
+        self.tmux(&["send-keys", "-l", "--", text]);
+    }
+
+    /// Presses a key by its name in tmux, such as `Enter`.
+    pub fn key(&self, name: &str) {
+        self.tmux(&["send-keys", name]);
+    }
+
+    /// Types a line.
+    pub fn line(&self, text: &str) {
+        self.text(text);
+        self.key("Enter");
+    }
+
+    /// The lines that it shows.
+    pub fn lines(&self) -> Vec<String> {
+        let screen = self.tmux(&["capture-pane", "-p"]);
+        screen.lines().map(str::to_owned).collect()
+    }
+
+    /// Those that go on in the next one, joined with it.
+    pub fn joined_lines(&self) -> Vec<String> {
+        let screen = self.tmux(&["capture-pane", "-p", "-J"]);
+        screen
+            .lines()
+            .map(|line| line.trim_end().to_owned())
+            .collect()
+    }
+
+    /// The process in it.
+    pub fn process(&self) -> u32 {
+        let pid = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
+        pid.trim().parse().expect("a process")
+    }
+
+    /// Whether a program has the whole screen.
+    pub fn is_taken(&self) -> bool {
+        self.tmux(&["display-message", "-p", "#{alternate_on}"])
+            .trim()
+            == "1"
+    }
+
+    /// Whether the cursor is shown.
+    pub fn has_cursor(&self) -> bool {
+        self.tmux(&["display-message", "-p", "#{cursor_flag}"])
+            .trim()
+            == "1"
+    }
+
+    /// Waits until what it shows holds, and returns it.
+    #[track_caller]
+    pub fn until(&self, what: &str, holds: impl Fn(&[String]) -> bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        let held = eventually(s(10), || {
+            lines = self.lines();
+            holds(&lines)
+        });
+        assert!(held, "not seen: {what}\n{}", lines.join("\n"));
+        lines
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
