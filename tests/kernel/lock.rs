@@ -94,9 +94,11 @@ fn force_stops_who_holds_the_lock() {
     let sleep =
         |name: &str| Process::start(Path::new("sleep"), &["600"], &folder.path().join(name));
     let mut named = sleep("named");
-    fs::create_dir_all("/run/ecn").expect("a folder");
     let line = format!("{}\n", named.id());
-    let write = || fs::write("/run/ecn/lock", &line);
+    let write = || {
+        fs::create_dir_all("/run/ecn")?;
+        fs::write("/run/ecn/lock", &line)
+    };
     write().expect("a lock file");
     let clean = || process::run(&ecn, &["clean", "--force"]);
 

@@ -1,6 +1,7 @@
 //! The agent as systemd runs it: with what its unit leaves it, and telling how it is.
 
 use std::{
+    cell::Cell,
     fs,
     os::unix::{fs::MetadataExt as _, net::UnixDatagram},
     path::{Path, PathBuf},
@@ -41,6 +42,8 @@ fn setting(name: &str) -> Vec<&'static str> {
 struct Manager {
     folder: PathBuf,
     socket: UnixDatagram,
+    /// Of lock and state, when an agent last ran.
+    group: Cell<u32>,
 }
 
 impl Manager {
@@ -50,7 +53,11 @@ impl Manager {
         let socket = UnixDatagram::bind(folder.join("notify")).expect("a socket");
         let some = Some(Duration::from_millis(200));
         socket.set_read_timeout(some).expect("timeout");
-        Self { folder, socket }
+        Self {
+            folder,
+            socket,
+            group: Cell::default(),
+        }
     }
 
     /// The unit's command, with these capabilities.
@@ -107,6 +114,8 @@ impl Manager {
                 false
             }
             None => {
+                let folder = fs::metadata("/run/ecn").expect("the agent's folder");
+                self.group.set(folder.gid());
                 agent.signal(Signal::SIGTERM);
                 assert_eq!(agent.ended(s(20)), Some(Some(0)), "{}", self.log());
                 process::stdout(&process::run(ecn, &["clean"]));
@@ -204,8 +213,7 @@ fn each_capability_has_its_use() {
     assert!(!manager.runs(&ecn, &of_a_process, &all), "{why}");
     all.push("CAP_CHOWN");
     assert!(manager.runs(&ecn, &of_a_process, &all), "{}", manager.log());
-    let folder = fs::metadata("/run/ecn").expect("the agent's folder");
-    assert_eq!(folder.gid(), GROUP);
+    assert_eq!(manager.group.get(), GROUP);
 
     let mut unit = setting("CapabilityBoundingSet");
     unit.sort_unstable();

@@ -235,17 +235,23 @@ impl Lock {
                 0o600,
             )
         };
-        let file = open().map_err(|error| Error::State {
+        let failed = |error| Error::State {
             path: path.clone(),
             error,
-        })?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(mut file) => {
+        };
+        loop {
+            let file = open().map_err(failed)?;
+            let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(file) => file,
+                Err((file, _)) => return Err(Error::Running { pid: owner(&file) }),
+            };
+            // `ecn clean` may just have removed it: then the next one locks another file of that name.
+            let locked = file.metadata().map_err(failed)?;
+            if fs::metadata(&path).is_ok_and(|named| named.ino() == locked.ino()) {
                 let _ = file.set_len(0);
                 let _ = writeln!(file, "{}", std::process::id());
-                Ok(Self { _file: file })
+                return Ok(Self { _file: file });
             }
-            Err((file, _)) => Err(Error::Running { pid: owner(&file) }),
         }
     }
 
