@@ -1,10 +1,10 @@
 //! The agent as systemd runs it: with what its unit leaves it, and telling how it is.
 
 use std::{
-    cell::Cell,
     fs,
     os::unix::{fs::MetadataExt as _, net::UnixDatagram},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -43,7 +43,7 @@ struct Manager {
     folder: PathBuf,
     socket: UnixDatagram,
     /// Of lock and state, when an agent last ran.
-    group: Cell<u32>,
+    group: AtomicU32,
 }
 
 impl Manager {
@@ -56,7 +56,7 @@ impl Manager {
         Self {
             folder,
             socket,
-            group: Cell::default(),
+            group: AtomicU32::default(),
         }
     }
 
@@ -115,7 +115,7 @@ impl Manager {
             }
             None => {
                 let folder = fs::metadata("/run/ecn").expect("the agent's folder");
-                self.group.set(folder.gid());
+                self.group.store(folder.gid(), Ordering::Relaxed);
                 agent.signal(Signal::SIGTERM);
                 assert_eq!(agent.ended(s(20)), Some(Some(0)), "{}", self.log());
                 process::stdout(&process::run(ecn, &["clean"]));
@@ -213,7 +213,7 @@ fn each_capability_has_its_use() {
     assert!(!manager.runs(&ecn, &of_a_process, &all), "{why}");
     all.push("CAP_CHOWN");
     assert!(manager.runs(&ecn, &of_a_process, &all), "{}", manager.log());
-    assert_eq!(manager.group.get(), GROUP);
+    assert_eq!(manager.group.load(Ordering::Relaxed), GROUP);
 
     let mut unit = setting("CapabilityBoundingSet");
     unit.sort_unstable();

@@ -95,6 +95,8 @@ const REVIEW: Duration = Duration::from_millis(250);
 const STEP: Duration = Duration::from_secs(3);
 /// Rates that are brought into force together: what else is in the ring waits for these.
 const TOGETHER: usize = 4096;
+/// Of these, as many of an endpoint at a time: the kernel makes some 10,000 classes a second.
+const AT_ONCE: usize = 512;
 
 /// Highest latency that is told apart, microseconds.
 const LATENCY_MAX_US: u64 = 60_000_000;
@@ -307,34 +309,59 @@ pub fn beat(maps: &mut Maps, flags: u32, heartbeat: Duration) -> datapath::Resul
     })
 }
 
+/// Has limits hold, as long as the main loop is at work.
+struct Heart<'a> {
+    shared: &'a Shared,
+    last_beat: Option<Instant>,
+    flags: u32,
+    was_stuck: bool,
+}
+
+impl<'a> Heart<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Self {
+            shared,
+            last_beat: None,
+            flags: shared.flags.load(Ordering::Relaxed),
+            was_stuck: false,
+        }
+    }
+
+    /// To be called between steps that take less than a heartbeat.
+    fn beat(&mut self, maps: &mut Maps) {
+        let shared = self.shared;
+        shared.enforced_ns.store(now_ns(), Ordering::Relaxed);
+        let wanted = shared.flags.load(Ordering::Relaxed);
+        let is_due = |at: Instant| at.elapsed() >= shared.heartbeat() / 8;
+        if !self.last_beat.is_none_or(is_due) && wanted == self.flags {
+            return;
+        }
+        self.flags = wanted;
+        let stuck = shared.is_stuck();
+        if std::mem::replace(&mut self.was_stuck, stuck) != stuck {
+            if stuck {
+                tracing::error!("the main loop is stuck: rate limits lapse");
+            } else {
+                tracing::warn!("the main loop runs again: rate limits hold");
+            }
+        }
+        if !stuck && let Err(error) = beat(maps, self.flags, shared.validity()) {
+            tracing::error!("heartbeat: {error}");
+        }
+        self.last_beat = Some(Instant::now());
+    }
+}
+
 fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
-    let mut last_beat: Option<Instant> = None;
-    let mut flags = shared.flags.load(Ordering::Relaxed);
+    let mut heart = Heart::new(shared);
     // Latest rate per class, so that there are no more than classes; and the marks behind them.
     let mut rates: HashMap<(u32, u32), RateEvent> = HashMap::new();
     let mut marks: Vec<u64> = Vec::new();
     let mut batch = ClassBatch::new();
     let mut last_review = Instant::now();
-    let mut was_stuck = false;
     while !shared.stop.load(Ordering::Relaxed) {
-        shared.enforced_ns.store(now_ns(), Ordering::Relaxed);
-        let (period, heartbeat) = (shared.period(), shared.heartbeat());
-        let wanted = shared.flags.load(Ordering::Relaxed);
-        if last_beat.is_none_or(|at| at.elapsed() >= heartbeat / 8) || wanted != flags {
-            flags = wanted;
-            let stuck = shared.is_stuck();
-            if std::mem::replace(&mut was_stuck, stuck) != stuck {
-                if stuck {
-                    tracing::error!("the main loop is stuck: rate limits lapse");
-                } else {
-                    tracing::warn!("the main loop runs again: rate limits hold");
-                }
-            }
-            if !stuck && let Err(error) = beat(maps, flags, shared.validity()) {
-                tracing::error!("heartbeat: {error}");
-            }
-            last_beat = Some(Instant::now());
-        }
+        let period = shared.period();
+        heart.beat(maps);
         if last_review.elapsed() >= REVIEW {
             shared.review(maps, &mut batch);
             last_review = Instant::now();
@@ -357,7 +384,7 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
         if rates.is_empty() {
             continue;
         }
-        enforce(shared, maps, &mut rates, &mut batch);
+        enforce(shared, maps, &mut rates, &mut batch, &mut heart);
         shared.offer_classes(maps);
         if !marks.is_empty() {
             let now = now_ns();
@@ -389,6 +416,7 @@ fn enforce(
     maps: &mut Maps,
     rates: &mut HashMap<(u32, u32), RateEvent>,
     batch: &mut ClassBatch,
+    heart: &mut Heart<'_>,
 ) {
     let mut events: Vec<RateEvent> = rates.drain().map(|(_, event)| event).collect();
     events.sort_unstable_by_key(|event| (event.endpoint, event.class));
@@ -409,12 +437,15 @@ fn enforce(
             continue;
         };
         let installed = target.is_installed();
-        match target.enforce(maps, batch, of_endpoint, now_ns()) {
-            Ok((changed, refused)) => {
-                shared.changes.fetch_add(changed as u64, Ordering::Relaxed);
-                shared.refuse(refused);
+        for some in of_endpoint.chunks(AT_ONCE) {
+            match target.enforce(maps, batch, some, now_ns()) {
+                Ok((changed, refused)) => {
+                    shared.changes.fetch_add(changed as u64, Ordering::Relaxed);
+                    shared.refuse(refused);
+                }
+                Err(error) => tracing::warn!("cannot change class rates: {error}"),
             }
-            Err(error) => tracing::warn!("cannot change class rates: {error}"),
+            heart.beat(maps);
         }
         if target.is_installed() != installed {
             shared.roots_changed.store(true, Ordering::Relaxed);
