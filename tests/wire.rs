@@ -41,6 +41,12 @@ impl Wire {
         self
     }
 
+    /// Lets so much wait in queues that sending never waits for them.
+    pub fn never_waits(self) -> Self {
+        setsockopt(&self.0, sockopt::SndBufForce, &(256 << 20)).expect("send buffer");
+        self
+    }
+
     /// Every frame sent begins with a `virtio_net_hdr` from now on: packets that the device is to
     /// segment, as guests send them.
     pub fn with_offload(self) -> Self {
