@@ -95,7 +95,7 @@ const REVIEW: Duration = Duration::from_millis(250);
 const STEP: Duration = Duration::from_secs(3);
 /// Rates that are brought into force together: what else is in the ring waits for these.
 const TOGETHER: usize = 4096;
-/// Of these, as many of an endpoint at a time: the kernel makes some 10,000 classes a second.
+/// Of these, as many of an endpoint at a time: in between the limits are confirmed.
 const AT_ONCE: usize = 512;
 
 /// Highest latency that is told apart, microseconds.

@@ -49,7 +49,7 @@ impl Numbers {
         let kept_bridges = kept.into_iter().flat_map(|state| &state.bridges);
         let kept_bridges = kept_bridges.map(|of| (of.number, (spec(&of.netns), of.name.clone())));
         let kept_endpoints = kept.into_iter().flat_map(|state| &state.endpoints);
-        // Number 0 is no endpoint's.
+        // Number 0 stands for no endpoint.
         let kept_endpoints =
             kept_endpoints.map(|of| (of.number - 1, (spec(&of.netns), of.device.clone())));
         Self {

@@ -307,7 +307,7 @@ impl Inner {
     /// Takes off a device what is not wanted there any more: filters, and the root qdisc of an endpoint.
     fn strip(&self, netns: &str, ifindex: u32, endpoint: Option<&EndpointState>) {
         let strip = || -> Result<()> {
-            // What is no namespace any more holds nothing.
+            // A namespace that has gone holds nothing.
             let Ok(ns) = leftovers::open(netns) else {
                 return Ok(());
             };

@@ -114,7 +114,7 @@ fn queueing(state: Option<&State>, except: &[String]) -> Vec<Leftover> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     for place in places {
-        // What is no namespace any more holds nothing.
+        // A namespace that has gone holds nothing.
         let Ok(netns) = open(&place) else {
             continue;
         };

@@ -40,7 +40,7 @@ const SILENT_NS: u64 = flow::IDLE_NS + 100_000_000;
 const AT_ONCE: usize = 2048;
 /// A flow's queue follows its rate in such steps.
 const LEAF_STEP: u64 = 2;
-/// Of its rate, what a flow gives up as long as there is no agent: one part in so many. Queues grew by 37 packets while one
+/// A flow gives up one part in so many of its rate while no agent runs. Queues grew by 37 packets while one
 /// was replaced by another at 100 Mbit/s, with rates as they had been.
 const LEFT: u64 = 8;
 /// After a refusal of the root qdisc, the next try.

@@ -1,6 +1,6 @@
 //! `ecn schema`: the JSON documents that commands print with `-j`, as JSON Schemas.
 //!
-//! They say what is printed: all keys that are always there are required, and no other is allowed.
+//! They describe what is printed: keys that are always there are required, and unknown ones are refused.
 
 use clap::Args;
 use ecn_sim::cli::{SchemaOf, schema_of};
@@ -100,7 +100,7 @@ fn close(schema: &mut Schema) {
 ///
 /// # Errors
 ///
-/// There is no such command, or it has no schema.
+/// Unknown command, or one without a schema.
 pub fn run(args: &SchemaArgs) -> anyhow::Result<()> {
     let commands = commands();
     if args.command.is_empty() {
