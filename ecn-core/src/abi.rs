@@ -7,7 +7,7 @@ use crate::{ace, echo, flow, marking, response, shares, vqueue};
 
 /// Number of this agreement. An agent takes over what another one with the same number has left, and for a moment programs
 /// of both work on the same maps: so it also changes with what values mean.
-pub const ABI: u32 = 8;
+pub const ABI: u32 = 9;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -372,12 +372,12 @@ pub struct LockedFlow {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockedReceiver {
+    /// The counts.
+    pub receiver: echo::Receiver,
     /// Lock over `receiver`.
     pub lock: bpf_spin_lock,
     /// Padding.
     pub _pad: u32,
-    /// The counts.
-    pub receiver: echo::Receiver,
 }
 
 /// What flows that begin at an endpoint are to know of those that are there.
@@ -714,7 +714,9 @@ const _: () = {
     assert!(size_of::<echo::Receiver>() == 96);
     assert!(size_of::<LockedReceiver>() == 104);
     assert!(offset_of!(LockedFlow, flow) == 8);
-    assert!(size_of::<LockedFlow>().is_multiple_of(8));
+    // In the kernel's table (struct htab_elem) 48 bytes go before the key: both kinds of entries are whole cache lines.
+    assert!((48 + size_of::<flow::Key>() + size_of::<LockedFlow>()).is_multiple_of(64));
+    assert!((48 + size_of::<flow::Key>() + size_of::<LockedReceiver>()).is_multiple_of(64));
     assert!(size_of::<RateEvent>() == 80);
     assert!(size_of::<Siblings>() == 24);
     assert!(size_of::<FlowChange>() == 48);

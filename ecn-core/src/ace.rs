@@ -101,25 +101,25 @@ pub const fn sayable(unsaid: u32, n: u32) -> u32 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receiver {
-    /// Since when marks wait, while only data goes back; 0: they do not.
-    pub blocked_ns: u64,
-    /// Marked packets that were said, modulo 2^32; ACE is its last three bits.
-    pub said: u32,
     /// Marked packets that are still to be said.
     pub unsaid: u32,
-    /// Marked packets that will never be, see [`MOST_UNSAID`] and [`MOST_KEPT`].
-    pub forgotten: u32,
-    /// Acknowledgement number of the last segment that said something.
-    pub ack: u32,
+    /// Marked packets that were said, modulo 2^32; ACE is its last three bits.
+    pub said: u32,
     /// Longest segment seen, bytes of payload.
     pub segment: u32,
+    /// Acknowledgement number of the source's FIN; 0: none came.
+    pub fin: u32,
+    /// Since when marks wait, while only data goes back; 0: they do not.
+    pub blocked_ns: u64,
     /// Sequence number behind a marked segment that TCP saw the mark of, see
     /// [`crate::echo::PROBING`].
     pub probe_end: u32,
     /// Marked packets that echoes said, modulo 2^32. Counted apart: an echo may overtake an ACK.
     pub echoed: u32,
-    /// Acknowledgement number of the source's FIN; 0: none came.
-    pub fin: u32,
+    /// Marked packets that will never be, see [`MOST_UNSAID`] and [`MOST_KEPT`].
+    pub forgotten: u32,
+    /// Acknowledgement number of the last segment that said something.
+    pub ack: u32,
 }
 
 impl Receiver {

@@ -249,28 +249,28 @@ pub const SAY: u32 = 2;
 /// [`Receiver::count_tcp`]: it was settled ([`Receiver::is_settled`]) and is not any more.
 pub const STIR: u32 = 4;
 
-/// What a receiver keeps per flow.
+/// What a receiver keeps per flow. As in [`crate::flow::Flow`], what is seldom written is on the cache line of the key.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receiver {
-    /// Packets received.
-    pub packets: u64,
-    /// Of these, marked CE.
-    pub ce: u64,
-    /// Bytes received, with link headers.
-    pub bytes: u64,
-    /// Time of the last packet.
-    pub last_packet_ns: u64,
-    /// Time when the last echo became due.
-    pub last_echo_ns: u64,
-    /// Time of the last marked packet; 0: none came.
-    pub last_ce_ns: u64,
     /// Echoes made.
     pub echoes: u32,
     /// [`NEGOTIATED`], [`PLAIN`], [`PROBING`], [`FRESH`].
     pub flags: u32,
     /// TCP's.
     pub ace: ace::Receiver,
+    /// Of these, marked CE.
+    pub ce: u64,
+    /// Time of the last marked packet; 0: none came.
+    pub last_ce_ns: u64,
+    /// Time when the last echo became due.
+    pub last_echo_ns: u64,
+    /// Packets received.
+    pub packets: u64,
+    /// Bytes received, with link headers.
+    pub bytes: u64,
+    /// Time of the last packet.
+    pub last_packet_ns: u64,
 }
 
 impl Receiver {
@@ -405,6 +405,14 @@ impl Receiver {
     #[must_use]
     pub const fn is_settled(flags: u32, unsaid: u32) -> bool {
         flags & (FRESH | PROBING) == 0 && unsaid == 0
+    }
+
+    /// Whether [`Receiver::say`] would only move [`ace::Receiver::ack`] on, for a segment without payload whose TCP has set
+    /// no flags.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_told(flags: u32, unsaid: u32) -> bool {
+        flags & PROBING == 0 && unsaid == 0
     }
 
     /// The ACE of a TCP segment towards the source, which acknowledges up to `ack`; 0: its flags stay as

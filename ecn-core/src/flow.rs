@@ -77,19 +77,47 @@ impl Key {
 
 /// State of a flow at its source. Under the flow's lock, except for totals, [`Flow::last_sent_ns`], [`Flow::stirred`],
 /// [`Flow::settled`], and [`ace::Sender::end`] where nothing else changes ([`Flow::is_decided`]).
+///
+/// Data and acknowledgements are often on two CPUs. So on the cache line of the key is what is seldom written, on the
+/// next one what both write, and behind it what only acknowledgements do.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Response: inter-packet delay, end of the round.
-    pub response: response::State,
-    /// Echoes seen.
-    pub echo: echo::Sender,
+    /// Minor number of the flow's class, from its first decrease on; 0: it has none. Whether the class is there says
+    /// [`abi::name::IN_FORCE`].
+    pub class: u32,
+    /// [`NEGOTIATED`], [`PLAIN`].
+    pub flags: u32,
+    /// 1: it could not have a class, and is limited with the short flows.
+    pub shared: u32,
+    /// 1: it has a rate of its own: [`Flow::is_short`] no more.
+    pub began: u32,
+    /// Times, and one more, that the [`echo::Receiver`] of a TCP connection's other direction was settled and came
+    /// to have something for this one to say or to know.
+    pub stirred: u64,
+    /// [`Flow::stirred`] when that was last seen settled: as long as they are the same it need not be looked at.
+    /// Read before, written after, so that what happens meanwhile is not missed.
+    pub settled: u64,
     /// TCP's ACKs seen.
     pub ace: ace::Sender,
     /// Packets handed to the device.
     pub sent_packets: u64,
     /// Bytes handed to the device, with link headers.
     pub sent_bytes: u64,
+    /// Time of the last packet.
+    pub last_sent_ns: u64,
+    /// Response: inter-packet delay, end of the round.
+    pub response: response::State,
+    /// Echoes seen.
+    pub echo: echo::Sender,
+    /// Rate limit, bytes per second.
+    pub rate_bytes_per_s: u64,
+    /// Rate limit last told to the agent.
+    pub told_bytes_per_s: u64,
+    /// Time of the last accepted echo.
+    pub last_echo_ns: u64,
+    /// Time of the first packet.
+    pub created_ns: u64,
     /// Packets that the receiver counted.
     pub acked_packets: u64,
     /// Of these, marked CE.
@@ -98,45 +126,22 @@ pub struct Flow {
     pub ignored_marks: u64,
     /// Decreases.
     pub decreases: u64,
-    /// Rate limit, bytes per second.
-    pub rate_bytes_per_s: u64,
-    /// Rate limit last told to the agent.
-    pub told_bytes_per_s: u64,
-    /// Time of the first packet.
-    pub created_ns: u64,
-    /// Time of the last packet.
-    pub last_sent_ns: u64,
-    /// Time of the last accepted echo.
-    pub last_echo_ns: u64,
-    /// Departure times of its packets.
-    pub pacer: pacing::Pacer,
     /// Departure time of the last packet at the last decrease: what departs later does so at the decreased rate.
     pub decreased_ns: u64,
     /// Cookie of the TCP socket that sends it, with [`abi::PACE`]; 0: none is known.
     pub socket: u64,
-    /// Minor number of the flow's class, from its first decrease on; 0: it has none. Whether the class is there says
-    /// [`abi::name::IN_FORCE`].
-    pub class: u32,
-    /// 1: the agent was told of the last decrease and has not yet said that it is in force.
-    pub pending: u32,
-    /// [`NEGOTIATED`], [`PLAIN`].
-    pub flags: u32,
-    /// 1: it could not have a class, and is limited with the short flows.
-    pub shared: u32,
     /// 1: its TCP connection has ended.
     pub ended: u32,
-    /// 1: it has a rate of its own: [`Flow::is_short`] no more.
-    pub began: u32,
-    /// Padding.
-    pub _pad: u32,
+    /// 1: the agent was told of the last decrease and has not yet said that it is in force.
+    pub pending: u32,
     /// Rate that the socket was last given, payload bytes per second; 0: none.
     pub socket_bytes_per_s: u32,
-    /// Times, and one more, that the [`echo::Receiver`] of a TCP connection's other direction was settled and came
-    /// to have something for this one to say or to know.
-    pub stirred: u64,
-    /// [`Flow::stirred`] when that was last seen settled: as long as they are the same it need not be looked at.
-    /// Read before, written after, so that what happens meanwhile is not missed.
-    pub settled: u64,
+    /// Padding.
+    pub _pad: u32,
+    /// Departure times of its packets.
+    pub pacer: pacing::Pacer,
+    /// Padding: with its key and the kernel's own, an entry of the table is whole cache lines.
+    pub _line: [u64; 3],
 }
 
 impl Flow {
@@ -374,6 +379,7 @@ impl Flow {
             ended: 0,
             began: 0,
             _pad: 0,
+            _line: [0; 3],
             socket_bytes_per_s: 0,
             stirred: 1,
             settled: 0,

@@ -525,6 +525,29 @@ fn settled_connections_stay_as_they_are() {
     }
 }
 
+/// The same of segments without payload, when there is nothing to say: only the number that they acknowledge moves on.
+#[test]
+fn acks_that_say_nothing_new_only_move_on() {
+    for (flags, unsaid, ack) in (0..32)
+        .flat_map(|flags| (0..2).map(move |unsaid| (flags, unsaid)))
+        .flat_map(|(flags, unsaid)| [8, 9, 10].map(|ack| (flags, unsaid, ack)))
+        .filter(|(flags, unsaid, _)| echo::Receiver::is_told(*flags, *unsaid))
+    {
+        let mut r = echo::Receiver {
+            flags,
+            ..echo::Receiver::new()
+        };
+        (r.ace.segment, r.ace.said, r.ace.ack) = (1448, 13, 9);
+        let mut after = r;
+        let plain = flags & echo::PLAIN != 0;
+        if plain && ecn_core::ace::is_later(ack, r.ace.ack) {
+            after.ace.ack = ack;
+        }
+        let said = r.say(false, ack, false, 0);
+        assert_eq!((r, said), (after, (if plain { 13 & 7 } else { 0 }, flags)));
+    }
+}
+
 /// The same at the receiver of data: only totals change.
 #[test]
 fn quiet_receivers_stay_as_they_are() {

@@ -272,25 +272,37 @@ fn out(ctx: TcContext) -> Option<i32> {
     let expired = now > control.valid_until_ns;
     let before = peek!(f, flow.sent_packets);
     let mut short = !by_socket;
-    let created = peek!(f, flow.created_ns);
+    let created = if before < flow::SHORT_PACKETS {
+        peek!(f, flow.created_ns)
+    } else {
+        0
+    };
     if short && !Flow::is_short(before, created, now) {
         // A rate of its own, once it is heard of: until then it may be one of many whose packets are lost. A receiver
         // that echoes nothing is not waited for; TCP's acknowledges.
-        let heard = peek!(f, flow.last_echo_ns) != 0;
-        let alone = c.tcp().is_none() && now.saturating_sub(created) > flow::UNHEARD_NS;
         let silent = now.saturating_sub(peek!(f, flow.last_sent_ns)) > flow::IDLE_NS;
-        if (silent || peek!(f, flow.began) == 0) && (heard || alone) {
-            // SAFETY: a place in the value. Twice does no harm.
-            unsafe { core::ptr::write_volatile(&raw mut (*f).flow.began, 1) };
-            if heard && peek!(f, flow.flags) & flow::NEGOTIATED == 0 {
-                response::begin(f, &key, endpoint);
+        if silent || peek!(f, flow.began) == 0 {
+            let heard = peek!(f, flow.last_echo_ns) != 0;
+            let created = peek!(f, flow.created_ns);
+            let alone = c.tcp().is_none() && now.saturating_sub(created) > flow::UNHEARD_NS;
+            if heard || alone {
+                // SAFETY: a place in the value. Twice does no harm.
+                unsafe { core::ptr::write_volatile(&raw mut (*f).flow.began, 1) };
+                if heard && peek!(f, flow.flags) & flow::NEGOTIATED == 0 {
+                    response::begin(f, &key, endpoint);
+                }
             }
         }
         short = (peek!(f, flow.began) == 0) | (peek!(f, flow.shared) != 0);
     }
     let own = class_of(f) & 0xffff;
     let in_force = word(ECN_IN_FORCE.get(own)) != 0;
-    let rate = peek!(f, flow.rate_bytes_per_s);
+    // Seldom needed, and written with each acknowledgement.
+    let rate = if own != 0 {
+        peek!(f, flow.rate_bytes_per_s)
+    } else {
+        0
+    };
     let held = is_below(0, own.into()) & is_below(0, rate) & is_below(rate, link) != 0;
     let paced = endpoint.flags & abi::EDT != 0 && !expired;
     let mut limit = 0;
@@ -313,7 +325,8 @@ fn out(ctx: TcContext) -> Option<i32> {
                 peek!(f, flow.ace.segment),
                 segment,
             ));
-    let flags = if same && peek!(f, flow.created_ns) != 0 {
+    // The first packet says when it came.
+    let flags = if same && before != 0 {
         // A connection's socket is locked while it sends. Where its packets only pass, two CPUs may have some of
         // them at a time, and the earlier one's number may be written last. Until more is sent, the later one seems
         // to have come already, by which a round may be longer, and its ACK says nothing, which the next one does.

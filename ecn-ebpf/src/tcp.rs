@@ -162,17 +162,29 @@ pub fn say(
     }
     reverse(key);
     let found = ECN_RECEIVER.get_ptr_mut(&*key);
-    let (mut known, unsaid, fin) = match found {
+    let (mut known, unsaid, said, fin) = match found {
         Some(r) => (
             peek!(r, receiver.flags),
             peek!(r, receiver.ace.unsaid),
+            peek!(r, receiver.ace.said),
             peek!(r, receiver.ace.fin),
         ),
-        None => (0, 0, 0),
+        None => (0, 0, 0, 0),
     };
     let settled = data && !own && Receiver::is_settled(known, unsaid);
+    let told = !data && !own && Receiver::is_told(known, unsaid);
     let mut ace = 0;
     if let Some(r) = found
+        && told
+    {
+        if known & echo::PLAIN != 0 {
+            ace = said as u8 & 7;
+            if ace::is_later(ack, peek!(r, receiver.ace.ack)) {
+                // SAFETY: a place in the value. What is marked meanwhile is said with the next one.
+                unsafe { core::ptr::write_volatile(&raw mut (*r).receiver.ace.ack, ack) };
+            }
+        }
+    } else if let Some(r) = found
         && !settled
     {
         // How long marks wait behind data.

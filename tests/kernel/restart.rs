@@ -500,7 +500,7 @@ fn what_is_not_wanted_any_more_is_detached() {
     assert_eq!(numbers, [2, 3]);
     let links = fs::read_dir(pin_dir(&pin()).join("links")).expect("links");
     // Two tracing programs; by tcx three ports, and two programs at each of two endpoints.
-    let by_links = state.bridges[0].ports[0].attached == AttachedBy::Tcx;
+    let by_links = state.bridges[0].ports[0].attached == Some(AttachedBy::Tcx);
     let at_devices = if by_links { 3 + 2 * 2 } else { 0 };
     assert_eq!(links.count(), 2 + at_devices);
     let maps = Maps::open(&pin()).expect("maps");

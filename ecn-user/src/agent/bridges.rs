@@ -14,7 +14,7 @@ use ecn_core::{
 };
 
 use super::{
-    Error, Inner, Result,
+    Error, Inner, Result, copy,
     discover::{self, Peer, Space, Spec},
     health::{PortReading, Subject},
     marking_policy,
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     config::{self, MarkAt},
-    datapath::{Attached, BridgeView},
+    datapath::{self, Attached, BridgeView},
     net::{Link, NetNs, Netlink, News, ROOT, ethtool::Ethtool},
     units::Rate,
 };
@@ -56,7 +56,10 @@ struct Port {
     name: String,
     /// Its queue is virtual.
     is_virtual: bool,
-    out: Attached,
+    /// Its device has a queue, or it has a virtual one.
+    has_queue: bool,
+    /// While a port of the bridge has a queue: there echoes are told too whether it is busy.
+    out: Option<Attached>,
     wire_end: Option<WireEnd>,
 }
 
@@ -94,7 +97,7 @@ impl Bridge {
                 slot: port.slot,
                 name: port.name.clone(),
                 ifindex,
-                attached: port.out.hook(),
+                attached: port.out.as_ref().map(Attached::hook),
             })
             .collect();
         ports.sort_by_key(|port| port.slot);
@@ -125,6 +128,17 @@ impl Bridge {
             netns: self.space.name().to_owned(),
             why: "its namespace has neither a name nor a process here".to_owned(),
         })
+    }
+
+    /// Whether packets can wait at a port of it.
+    fn has_queue(&self) -> bool {
+        self.ports.values().any(|port| port.has_queue)
+    }
+
+    /// Whether what leaves its ports' own queues is to be counted.
+    pub(super) fn is_watched(&self) -> bool {
+        let mut ports = self.ports.values();
+        ports.any(|port| port.has_queue && !port.is_virtual)
     }
 
     fn key(&self, ifindex: u32) -> DeviceKey {
@@ -223,7 +237,7 @@ impl Inner {
             )));
         }
         if config.queue == config::Queue::Device && !self.datapath.watches_queues() {
-            return Err(crate::datapath::Error::NoTracingLock.into());
+            return Err(datapath::Error::NoTracingLock.into());
         }
         let name = (space.spec.clone(), config.name.clone());
         let Some(number) = self
@@ -301,7 +315,7 @@ impl Inner {
         let ports = bridges.flat_map(|of| of.ports.into_values());
         ports.flat_map(|port| {
             let end = port.wire_end.map(|end| end.attached);
-            [port.out].into_iter().chain(end)
+            port.out.into_iter().chain(end)
         })
     }
 
@@ -310,7 +324,7 @@ impl Inner {
         let ports = self.bridges.values().flat_map(|of| of.ports.values());
         let attached = ports.flat_map(|port| {
             let end = port.wire_end.as_ref().map(|end| &end.attached);
-            [&port.out].into_iter().chain(end)
+            port.out.iter().chain(end)
         });
         attached.filter_map(Attached::pin)
     }
@@ -475,11 +489,16 @@ impl Inner {
         Ok(())
     }
 
-    /// Tells the programs which ports have a queue, and whether its length can be read.
+    /// Tells the programs which ports have a queue, and whether its length can be read. Where none has, none is
+    /// attached.
     fn look_at_queues(&mut self, number: u32) -> Result<()> {
-        let bridge = &self.bridges[&number];
+        let Some(bridge) = self.bridges.get_mut(&number) else {
+            return Ok(());
+        };
         let qdiscs = bridge.space.nl.qdiscs()?;
-        for (&ifindex, port) in &bridge.ports {
+        let netns = bridge.space.ns.inum();
+        let mut changed = Vec::new();
+        for (&ifindex, port) in &mut bridge.ports {
             let root = qdiscs
                 .iter()
                 .find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT);
@@ -487,13 +506,44 @@ impl Inner {
             let Some(root) = root.filter(|_| !port.is_virtual) else {
                 continue;
             };
-            let key = bridge.key(ifindex);
+            let key = DeviceKey { netns, ifindex };
             let mut device = self.maps.device(key);
             let role = device.role & !QUEUE_ROLES | queue_roles(&root.kind);
+            port.has_queue = role & abi::ROLE_NO_QUEUE == 0;
             if std::mem::replace(&mut device.role, role) != role {
                 tracing::debug!("port {} has a {} queue", port.name, root.kind);
-                self.maps.set_device(key, device)?;
+                changed.push((key, device));
             }
+        }
+        if bridge.is_watched() {
+            // First: what leaves is to be counted of all that comes.
+            self.datapath.watch(true)?;
+        }
+        for (key, device) in changed {
+            self.maps.set_device(key, device)?;
+        }
+        self.attach_ports(number)
+    }
+
+    /// Attaches to the ports of a bridge if one of them has a queue, and detaches if none has.
+    fn attach_ports(&mut self, number: u32) -> Result<()> {
+        let Some(bridge) = self.bridges.get_mut(&number) else {
+            return Ok(());
+        };
+        if !bridge.has_queue() {
+            bridge.ports.values_mut().for_each(|port| port.out = None);
+            return Ok(());
+        }
+        let missing = bridge.ports.values_mut().filter(|port| port.out.is_none());
+        let missing: Vec<&mut Port> = missing.collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let _hurry = datapath::Hurry::begin();
+        let netns = bridge.space.ns.inum();
+        let copy = copy(&mut self.copies, &self.datapath, netns)?;
+        for port in missing {
+            port.out = Some(copy.attach(&bridge.space.ns, &port.name, name::PORT_OUT)?);
         }
         Ok(())
     }
@@ -517,7 +567,6 @@ impl Inner {
             );
             return Ok(());
         };
-        let netns = bridge.space.ns.inum();
         let rate = bridge.config.virtual_rate(&link.name);
         device.role |= abi::ROLE_PORT;
         // What its queue is says [`Inner::look_at_queues`]; until then, packets pass by.
@@ -533,22 +582,20 @@ impl Inner {
         let slots = bridge.slots().max(slot + 1);
         let policy = marking_policy(&bridge.config, slots);
         self.maps.set_marking(number, policy)?;
-        let space = Arc::clone(&self.bridges[&number].space);
-        let out = match self
-            .copy(netns)?
-            .attach(&space.ns, &link.name, name::PORT_OUT)
-        {
-            Ok(attached) => attached,
-            Err(error) => {
-                self.maps.remove_device(key);
-                return Err(error.into());
-            }
+        // What is attached there is taken over first, even to be detached.
+        let space = Arc::clone(&bridge.space);
+        let out = if is_kept {
+            let copy = copy(&mut self.copies, &self.datapath, space.ns.inum())?;
+            Some(copy.attach(&space.ns, &link.name, name::PORT_OUT)?)
+        } else {
+            None
         };
         tracing::debug!("port {} has slot {slot}", link.name);
         let port = Port {
             slot,
             name: link.name.clone(),
             is_virtual: rate.is_some(),
+            has_queue: rate.is_some(),
             out,
             wire_end: None,
         };

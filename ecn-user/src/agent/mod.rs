@@ -365,6 +365,7 @@ impl Inner {
         }
         inner.first_failure()?;
         inner.settle()?;
+        inner.watch_queues()?;
         inner.apply_pins()?;
         inner.shared.offer_classes(&mut inner.maps);
         inner.write_state()?;
@@ -430,18 +431,29 @@ impl Inner {
                 .retain(|number, _| endpoints.contains_key(number));
             self.endpoint_copies.values_mut().for_each(Copy::flush_log);
         }
+        self.watch_queues()?;
         self.share_unfit()?;
         self.sweep()?;
         self.apply_pins()
     }
 
-    /// The loaded copy for a namespace's ports.
-    fn copy(&mut self, netns: u32) -> Result<&mut Copy> {
-        use std::collections::hash_map::Entry;
-        match self.copies.entry(netns) {
-            Entry::Occupied(entry) => Ok(entry.into_mut()),
-            Entry::Vacant(entry) => Ok(entry.insert(self.datapath.copy(netns, 0)?)),
-        }
+    /// Has what leaves queues be counted while something can wait in one: at a port, or in a flow's class.
+    fn watch_queues(&mut self) -> Result<()> {
+        let wanted = self.bridges.values().any(Bridge::is_watched) || self.shared.has_limits();
+        Ok(self.datapath.watch(wanted)?)
+    }
+}
+
+/// The loaded copy for a namespace's ports.
+fn copy<'a>(
+    copies: &'a mut HashMap<u32, Copy>,
+    datapath: &Datapath,
+    netns: u32,
+) -> datapath::Result<&'a mut Copy> {
+    use std::collections::hash_map::Entry;
+    match copies.entry(netns) {
+        Entry::Occupied(entry) => Ok(entry.into_mut()),
+        Entry::Vacant(entry) => Ok(entry.insert(datapath.copy(netns, 0)?)),
     }
 }
 

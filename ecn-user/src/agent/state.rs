@@ -128,9 +128,9 @@ pub struct PortState {
     pub name: String,
     /// Interface number.
     pub ifindex: u32,
-    /// What the program hangs from.
+    /// What the program hangs from; none where no port of the bridge has a queue.
     #[serde(default)]
-    pub attached: AttachedBy,
+    pub attached: Option<AttachedBy>,
 }
 
 /// An endpoint.

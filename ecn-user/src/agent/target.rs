@@ -130,6 +130,11 @@ impl Target {
         &self.layout
     }
 
+    /// Whether flows are limited there, or were a moment ago.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.is_installed() || !self.limited.is_empty()
+    }
+
     /// Whether its root qdisc is ours, and there.
     pub(super) fn is_installed(&self) -> bool {
         self.whose == Whose::Ours

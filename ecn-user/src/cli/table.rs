@@ -55,9 +55,9 @@ pub struct PortRow {
     /// Packets dropped before it that could not be marked, of sources that had their share.
     #[serde(default)]
     pub dropped_unmarkable_packets: u64,
-    /// What the program at this port hangs from.
+    /// What the program at this port hangs from; none where no port of the bridge has a queue.
     #[serde(default)]
-    pub attached: AttachedBy,
+    pub attached: Option<AttachedBy>,
     /// What does not work at this port.
     #[serde(default)]
     pub warnings: Vec<Warning>,
@@ -173,7 +173,10 @@ pub fn ports_table(rows: &[PortRow]) -> String {
         ]);
     }
     let mut text = table_text(&table);
-    if rows.iter().any(|row| row.attached == AttachedBy::Clsact) {
+    if rows
+        .iter()
+        .any(|row| row.attached == Some(AttachedBy::Clsact))
+    {
         text.push_str("attached by clsact: this kernel has no tcx\n");
     }
     text

@@ -215,7 +215,7 @@ pub struct Datapath {
     watches_queues: bool,
     /// The programs that are loaded once.
     common: Ebpf,
-    /// The tracing programs' links, with their names, and whether they are pinned.
+    /// The tracing programs' links, with their names, while they are attached.
     tracing: Vec<(&'static str, FdLink)>,
     generation: u32,
     /// Where links are pinned, if they are.
@@ -244,7 +244,7 @@ const TAILS: [(u32, &str); 3] = [
 ];
 
 impl Datapath {
-    /// Makes the pins anew, loads and attaches the tracing programs.
+    /// Makes the pins anew, and loads the programs that are loaded once.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Datapath {
     }
 
     /// [`Datapath::open`] for a life of some kind. Where it takes over, tracing programs of both are attached until
-    /// [`Datapath::take_over`], and those of the other one count.
+    /// [`Datapath::take_over`], and those of the other one count; if it had any attached.
     ///
     /// # Errors
     ///
@@ -319,6 +319,12 @@ impl Datapath {
         for (place, program) in TAILS {
             tail(&mut common, place, program)?;
         }
+        let is_watching = |links: &PathBuf| links.join(name::DEPART).exists();
+        let tracing = if life.adopt && links.as_ref().is_some_and(is_watching) {
+            attach_tracing(&mut common)?
+        } else {
+            Vec::new()
+        };
         Ok(Self {
             pin: pin.to_owned(),
             loader: Mutex::new(loader),
@@ -326,7 +332,7 @@ impl Datapath {
             watches_queues,
             #[cfg(feature = "trace")]
             log: start_log(&mut common)?,
-            tracing: attach_tracing(&mut common)?,
+            tracing,
             common,
             generation,
             links,
@@ -352,6 +358,28 @@ impl Datapath {
         for (program, link) in std::mem::take(&mut self.tracing) {
             let link = attach::pin_link(link, &links.join(program))?;
             self.tracing.push((program, link));
+        }
+        Ok(())
+    }
+
+    /// Attaches the tracing programs, which count what leaves queues and what is dropped there, or detaches them: they
+    /// run for each packet that any device of the machine sends.
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn watch(&mut self, wanted: bool) -> Result<()> {
+        if wanted != self.tracing.is_empty() {
+            return Ok(());
+        }
+        if wanted {
+            self.tracing = attach_tracing(&mut self.common)?;
+            return self.take_over();
+        }
+        for (program, _) in self.tracing.drain(..) {
+            if let Some(links) = &self.links {
+                let _ = std::fs::remove_file(links.join(program));
+            }
         }
         Ok(())
     }

@@ -99,6 +99,8 @@ pub struct How {
     pub nic_bytes_per_s: u64,
     /// `SO_SNDBUF` of UDP; else the system's default.
     pub sndbuf: Option<usize>,
+    /// What TCP is given at a time, bytes.
+    pub write: usize,
 }
 
 /// Wall clock, as the kernel stamps packets.
@@ -307,7 +309,7 @@ impl Senders {
             ready: VecDeque::new(),
             tokens: 0.0,
             filled: Duration::ZERO,
-            payload: vec![0x5a; 16 << 10],
+            payload: vec![0x5a; how.write],
         }
     }
 

@@ -260,7 +260,7 @@ fn the_port_table_fits_80_columns() {
         output_triggers: 1_234_567,
         dropped_packets: 588_123,
         dropped_unmarkable_packets: 1_234_567,
-        attached: AttachedBy::Tcx,
+        attached: Some(AttachedBy::Tcx),
         ..ports().remove(0)
     };
     let text = ports_table(&[row]);
