@@ -214,7 +214,7 @@ const HEARD: u32 = 8;
 
 /// Numbers so far before the last one: ACKs may overtake data, other ACKs, and echoes.
 const BEFORE: u32 = 1 << 18;
-/// Numbers so far from the last one's: more than is lost in a row.
+/// Numbers so far from the one that is expected: more than a window of what the receiver sends.
 const NEAR: u32 = 1 << 24;
 
 /// A segment from the receiver.
@@ -253,8 +253,9 @@ pub struct Sender {
     pub state: u32,
     /// Packets sent again that are not taken off what is acknowledged yet.
     pub resent: u32,
-    /// Sequence number of the last segment from the receiver; 0: not known.
-    pub heard: u32,
+    /// Up to where the source's own TCP acknowledged when it last sent data: the sequence number that it expected from the
+    /// receiver; 0: not known. Nobody else can say it.
+    pub expected: u32,
 }
 
 impl Sender {
@@ -271,7 +272,7 @@ impl Sender {
             floor: 0,
             state: 0,
             resent: 0,
-            heard: 0,
+            expected: 0,
         }
     }
 
@@ -330,11 +331,8 @@ impl Sender {
         if self.state & SENT == 0 || on_way < -1 || old {
             return self.news(self.received, 0, sent, departed);
         }
-        // One that is elsewhere is forged, or was; the next one that is near it is not.
-        let apart = a.sequence.wrapping_sub(self.heard).wrapping_add(NEAR);
-        let stray = self.heard != 0 && apart > 2 * NEAR;
-        self.heard = a.sequence;
-        if stray {
+        let apart = a.sequence.wrapping_sub(self.expected).wrapping_add(NEAR);
+        if self.expected != 0 && apart > 2 * NEAR {
             return self.news(self.received, 0, sent, departed);
         }
         let mut received = self.received;

@@ -164,12 +164,12 @@ fn old_acks_say_nothing() {
     assert_eq!(c.acked, 4);
 }
 
-/// Who does not see the connection does not know its numbers: guesses change nothing but, seldom, what is taken for near.
+/// Who does not see the connection does not know its numbers: guesses change nothing.
 #[test]
 fn forged_acks_say_nothing() {
     let mut c = Connection::new(7);
     c.data(20, 0, 1);
-    c.source.heard = 5_000;
+    c.source.expected = 5_000;
     let forged = |sequence: u32, ack: u32| Ack {
         sequence,
         ack,
@@ -180,13 +180,11 @@ fn forged_acks_say_nothing() {
     for n in 0..100_000_u32 {
         let scattered = (n | 1).wrapping_mul(0x9e37_79b9);
         c.take(forged(scattered, 1 << 31 | scattered >> 2));
-        // The receiver's sequence number is not enough,
+        // Nor is a number better for being repeated. The receiver's sequence number is not enough,
         c.take(forged(5_000, 7 + 20 * SEGMENT + 2 + n));
         c.take(forged(5_000, 6 - n % 7));
-        assert_eq!(c.source, before);
-        // and what is acknowledged is not: the receiver's next ACK is near its own last one again.
-        c.take(forged((1 << 31) + ((n & 31) << 25), 7 + SEGMENT));
-        c.take(forged(5_000, 7));
+        // and what is acknowledged is not.
+        c.take(forged(1 << 31, 7 + SEGMENT));
         assert_eq!((c.source, c.acked, c.acked_marks), (before, 0, 0));
     }
     c.take(forged(5_000, 7 + 20 * SEGMENT));

@@ -243,13 +243,13 @@ fn out(ctx: TcContext) -> Option<i32> {
         (0, None)
     };
     let mut known = 0;
-    let (mut sequence, mut len, mut segment, mut own_ecn) = (0, 0, 0, false);
+    let (mut sequence, mut expected, mut len, mut segment, mut own_ecn) = (0, 0, 0, 0, false);
     if let Some(t) = c.tcp() {
         if endpoint.flags & abi::ECHO != 0 {
             known = tcp::say(&p, &c.ip, t, c.data, f, &mut key);
         }
         (len, segment) = tcp::lengths(&p, &c.ip, t);
-        sequence = t.sequence;
+        (sequence, expected) = (t.sequence, t.ack_number);
         own_ecn = t.ecn || c.ip.ecn() != packet::NOT_ECT;
     }
     let Some(f) = f else {
@@ -337,6 +337,7 @@ fn out(ctx: TcContext) -> Option<i32> {
         unsafe {
             if later {
                 core::ptr::write_volatile(&raw mut (*f).flow.ace.end, end);
+                core::ptr::write_volatile(&raw mut (*f).flow.ace.expected, expected);
             } else if len != 0 {
                 core::ptr::write_volatile(&raw mut (*f).flow.ace.resent, resent);
             }
@@ -347,6 +348,7 @@ fn out(ctx: TcContext) -> Option<i32> {
         locked!(f, flow as f => {
             if len != 0 {
                 f.send_tcp(known, own_ecn, sequence, len, segment);
+                f.ace.expected = expected;
             }
             f.seen(now);
             f.flags

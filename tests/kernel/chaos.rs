@@ -230,8 +230,13 @@ fn everything_changes_under_load() {
         port["ifindex"] == lab.hosts[SINK].port_index
             && port["dropped_unmarkable_packets"].as_u64() > Some(100)
     };
-    let ports = rows(&ecn, "port");
-    assert!(ports.iter().any(held), "{ports:#?}\n{}", folder.log());
+    // Its share is known a moment after it is due.
+    let mut ports = Vec::new();
+    let is_held = eventually(s(5), || {
+        ports = rows(&ecn, "port");
+        ports.iter().any(held)
+    });
+    assert!(is_held, "{ports:#?}\n{}", folder.log());
     let qdisc = |n: usize| {
         let host = &lab.hosts[n];
         let root = host.nl.root_qdisc(host.ifindex).expect("qdiscs");

@@ -582,7 +582,7 @@ fn an_mtu_changes() {
 
 /// Flows that begin together, and the packets of each.
 const FLOWS: u16 = 10_000;
-const EACH: u64 = 5;
+const EACH: u32 = 40;
 /// 100 Mbit/s.
 const FAST: u64 = 12_500_000;
 
