@@ -536,6 +536,7 @@ fn acks_that_say_nothing_new_only_move_on() {
             ..echo::Receiver::new()
         };
         (r.ace.segment, r.ace.said, r.ace.ack) = (1448, 13, 9);
+        r.ace.unsaid = unsaid;
         let mut after = r;
         let plain = flags & echo::PLAIN != 0;
         if plain && ecn_core::ace::is_later(ack, r.ace.ack) {
