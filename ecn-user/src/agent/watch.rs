@@ -99,7 +99,9 @@ impl Inner {
     /// What is done once a second: counters that stand still are put right, and health is judged.
     pub(super) fn every_second(&mut self) -> Result<()> {
         let ports = self.sweep_bridges()?;
-        self.judge(ports)
+        self.judge(ports)?;
+        crate::sys::calls::give_back_memory();
+        Ok(())
     }
 
     fn judge(&mut self, mut ports: Vec<PortReading>) -> Result<()> {

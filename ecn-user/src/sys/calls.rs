@@ -263,6 +263,15 @@ pub fn mount_bpffs() -> Result<bool> {
     Ok(true)
 }
 
+/// Gives back to the kernel what the allocator keeps of a burst: the GNU one does so by itself at the end of its heap only.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes a number only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

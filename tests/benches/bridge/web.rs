@@ -315,9 +315,16 @@ impl Client {
 
     fn open(&mut self, flags: &Flags) {
         let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let fd = socket(AddressFamily::Inet, SockType::Stream, kind, None).expect("a socket");
-        sockopt::TcpNoDelay.set(&fd, &true).expect("no delay");
         let counts = flags.measures.load(Relaxed);
+        let fd = match socket(AddressFamily::Inet, SockType::Stream, kind, None) {
+            // More than its host's share of the port wait.
+            Err(Errno::EMFILE) => {
+                self.found.failed += u64::from(counts);
+                return;
+            }
+            fd => fd.expect("a socket"),
+        };
+        sockopt::TcpNoDelay.set(&fd, &true).expect("no delay");
         match connect(fd.as_raw_fd(), &SockaddrStorage::from(self.to)) {
             Ok(()) | Err(Errno::EINPROGRESS) => {}
             Err(_) => {
