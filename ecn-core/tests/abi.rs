@@ -77,7 +77,7 @@ fn no_hidden_padding() {
         size_of::<response::State>()
             + size_of::<echo::Sender>()
             + size_of::<ace::Sender>()
-            + 18 * 8
+            + 21 * 8
             + 8 * 4
     );
     assert_eq!(
