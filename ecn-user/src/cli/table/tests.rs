@@ -36,7 +36,7 @@ fn json_is_that_of_the_contract() {
         text,
         contract.replace(
             "}]",
-            r#","attached":"tcx","warnings":[],"netns":"","arrived_packets":0}]"#
+            r#","attached":null,"warnings":[],"netns":"","arrived_packets":0}]"#
         ),
         "ports"
     );
