@@ -132,7 +132,7 @@ pub struct Flow {
     pub socket: u64,
     /// 1: its TCP connection has ended.
     pub ended: u32,
-    /// 1: the agent was told of the last decrease and has not yet said that it is in force.
+    /// 1: the last decrease was sent to the agent, which has not confirmed yet that it is in force.
     pub pending: u32,
     /// Rate that the socket was last given, payload bytes per second; 0: none.
     pub socket_bytes_per_s: u32,

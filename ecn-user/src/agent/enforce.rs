@@ -90,6 +90,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const UNFIT: usize = 1024;
 /// How often flows that are limited are looked at.
 const REVIEW: Duration = Duration::from_millis(250);
+/// The thread sleeps so long at most where nothing is limited: it also ends and changes flags on request.
+const IDLE: Duration = Duration::from_millis(100);
 /// So long the main loop may take for a step, however short the heartbeat: where namespaces with many devices go, the
 /// kernel holds up everybody's netlink requests.
 const STEP: Duration = Duration::from_secs(3);
@@ -381,7 +383,7 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
         let wait = if shared.has_limits() {
             period
         } else {
-            period.max(heart.interval())
+            period.max(heart.interval().min(IDLE))
         };
         let mut fds = [PollFd::new(events.as_fd(), PollFlags::POLLIN)];
         let _ = ppoll(&mut fds, Some(wait.into()), None);
