@@ -22,7 +22,14 @@ pub const FURTHEST_NS: u64 = 8_000_000_000;
 /// loop takes some turns, and no longer, since every packet of the flow waits so long.
 pub const QUEUE_NS: u64 = 10_000_000;
 
-/// The same in bytes.
+/// A queue that was not empty for so long stands: it is more than a burst. CoDel's interval, RFC 8289 section 4.2.
+pub const STANDING_NS: u64 = 100_000_000;
+
+/// What a flow that does not keep its own queue short may have waiting where the queue stands, beside one packet. What
+/// is stamped leaves at its old rate, so all of it delays each decrease.
+pub const STANDING_QUEUE_NS: u64 = 4_000_000;
+
+/// [`QUEUE_NS`] in bytes.
 #[inline(always)]
 #[must_use]
 pub const fn queue_bytes(rate_bytes_per_s: u64) -> u64 {
@@ -56,6 +63,8 @@ pub struct Pacer {
     pub slower_until_ns: u64,
     /// The lowest rate since then.
     pub base_bytes_per_s: u64,
+    /// When a packet last found nothing ahead of it.
+    pub empty_ns: u64,
 }
 
 impl Pacer {
@@ -66,12 +75,16 @@ impl Pacer {
             last_ns: 0,
             slower_until_ns: 0,
             base_bytes_per_s: 0,
+            empty_ns: 0,
         }
     }
 
     /// Departure time of a packet; [`DROPPED`] if more than [`HORIZON_NS`] or `queue_bytes` (twice that
     /// while the rate rises) is ahead of it already, and then nothing is charged. A flow with nothing
     /// ahead is never dropped.
+    ///
+    /// `standing_queue_ns`: what may be ahead beside one packet after [`STANDING_NS`] in which the flow always had
+    /// something waiting.
     ///
     /// `stamp_ns`: the time that the packet carries, 0 if it carries none or one of another clock.
     /// Anything beyond [`FURTHEST_NS`] is of another clock: a receive time is decades ahead.
@@ -83,9 +96,19 @@ impl Pacer {
         bytes: u64,
         rate_bytes_per_s: u64,
         queue_bytes: u64,
+        standing_queue_ns: u64,
     ) -> u64 {
         let last = self.last_ns;
-        if last.saturating_sub(now_ns) > HORIZON_NS {
+        let waits = last.saturating_sub(now_ns);
+        if waits > HORIZON_NS {
+            return DROPPED;
+        }
+        if waits == 0 {
+            self.empty_ns = now_ns;
+        }
+        let stands = now_ns.saturating_sub(self.empty_ns) > STANDING_NS;
+        let packet_ns = duration_ns(bytes, rate_bytes_per_s);
+        if stands && waits.saturating_sub(packet_ns) > standing_queue_ns {
             return DROPPED;
         }
         if rate_bytes_per_s >> 1 >= self.base_bytes_per_s {
@@ -107,7 +130,7 @@ impl Pacer {
             return DROPPED;
         }
         let furthest = now_ns + FURTHEST_NS;
-        let mut at = last + duration_ns(bytes, rate_bytes_per_s);
+        let mut at = last + packet_ns;
         if at < now_ns {
             at = now_ns;
         }

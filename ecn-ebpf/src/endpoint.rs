@@ -16,7 +16,7 @@ use ecn_core::{
     ace,
     echo::{self, Echo, Receiver, Room},
     flow::{self, Flow, Key},
-    pacing::{DROPPED, priority, queue_bytes},
+    pacing::{DROPPED, STANDING_QUEUE_NS, priority, queue_bytes},
     packet::{self, ETHERNET, IPV6, Ip},
 };
 
@@ -360,13 +360,19 @@ fn out(ctx: TcContext) -> Option<i32> {
     {
         let stamp = pacing::stamp(&p.ctx);
         let least = endpoint.queue_bytes;
+        // TCP keeps its own queue short.
+        let standing = if c.tcp().is_some() {
+            u64::MAX
+        } else {
+            STANDING_QUEUE_NS
+        };
         at = locked!(timed, flow as f => {
             let rate = match (limit, f.rate_bytes_per_s) {
                 (0, 0) => link,
                 (0, rate) => rate,
                 (limit, _) => limit,
             };
-            f.pacer.departure(now, stamp, bytes, rate, least + queue_bytes(rate))
+            f.pacer.departure(now, stamp, bytes, rate, least + queue_bytes(rate), standing)
         });
     }
     // SAFETY: places in the value.

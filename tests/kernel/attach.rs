@@ -1,11 +1,24 @@
 //! What programs hang from: tcx, or clsact where the kernel has none.
 
+use aya::programs::{loaded_links, loaded_programs};
 use ecn_core::abi::{self, name};
 use ecn_tests::{
-    ecn_or_skip, eventually, frames::Ip, kernel_test, lab::Lab, process, process::stdout,
-    running::pin, s, skipped, wire::Wire,
+    agent::Agent,
+    ecn_or_skip, eventually,
+    frames::Ip,
+    kernel_test,
+    lab::Lab,
+    process,
+    process::stdout,
+    running::{self, pin},
+    s, skipped,
+    traffic::Stream,
+    wire::Wire,
 };
-use ecn_user::datapath::{self, Attached, AttachedBy, Datapath, Sizes};
+use ecn_user::{
+    config::Marking,
+    datapath::{self, Attached, AttachedBy, Datapath, Sizes},
+};
 
 const SIZES: Sizes = Sizes {
     bridges: 1,
@@ -150,4 +163,50 @@ fn what_is_behind_ours_runs_too() {
     (0..SENT).for_each(|_| wire.send(&frame));
     let arrived = || maps.bridge(0).expect("counters").port(1).arrived;
     assert!(eventually(s(3), || arrived() >= 3 * SENT), "{}", arrived());
+}
+
+/// Links of a program anywhere in the kernel.
+fn links(program: &str) -> usize {
+    let named = |id: u32| {
+        let mut loaded = loaded_programs().filter_map(Result::ok);
+        loaded.any(|info| info.id() == id && info.name_as_str() == Some(program))
+    };
+    let links = loaded_links().filter_map(Result::ok);
+    links.filter(|link| named(link.program_id())).count()
+}
+
+/// An agent costs a bridge nothing where nothing can wait: programs come with a port's queue and with a flow's limit, and
+/// go with them.
+#[test]
+fn nothing_is_attached_where_nothing_waits() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let lab = Lab::new(2);
+    lab.no_queue(0);
+    lab.no_queue(1);
+    let config = running::config(&lab, Marking::InputOutput);
+    let config = running::with_endpoints(config, &lab, &[0, 1], 5_000_000);
+    let _agent = Agent::start(&ecn, &config);
+    let of_port = || links(name::PORT_OUT) + programs(&lab).len();
+    let attached = || (of_port() > 0, links(name::DEPART) + links(name::DROP));
+    let becomes = |wanted| eventually(s(15), || attached() == wanted);
+    assert_eq!(attached(), (false, 0));
+
+    lab.queue(1);
+    assert!(becomes((true, 2)), "with a queue: {:?}", attached());
+    lab.no_queue(1);
+    assert!(becomes((false, 0)), "without one: {:?}", attached());
+
+    let _stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 100);
+    let flow = || {
+        let shown = stdout(&process::run(&ecn, &["flow", "show", "proto", "udp"]));
+        let mut words = shown.split_whitespace();
+        words.find(|word| word.contains('>')).map(str::to_owned)
+    };
+    assert!(eventually(s(5), || flow().is_some()), "no flow");
+    let flow = flow().expect("a flow");
+    process::run(&ecn, &["flow", "set", &flow, "--rate", "2mbit"]);
+    assert!(becomes((false, 2)), "with a limit: {:?}", attached());
+    process::run(&ecn, &["flow", "unset", &flow]);
+    assert!(becomes((false, 0)), "without one: {:?}", attached());
 }
