@@ -29,6 +29,13 @@ pub const STANDING_NS: u64 = 100_000_000;
 /// is stamped leaves at its old rate, so all of it delays each decrease.
 pub const STANDING_QUEUE_NS: u64 = 4_000_000;
 
+/// [`STANDING_QUEUE_NS`], or no limit for TCP, which keeps its own queue short.
+#[inline(always)]
+#[must_use]
+pub const fn standing_queue_ns(is_tcp: bool) -> u64 {
+    STANDING_QUEUE_NS | (is_tcp as u64) << 62
+}
+
 /// [`QUEUE_NS`] in bytes.
 #[inline(always)]
 #[must_use]
@@ -50,6 +57,24 @@ pub const fn duration_ns(bytes: u64, rate_bytes_per_s: u64) -> u64 {
         rate_bytes_per_s
     };
     (bytes * 1_000_000_000).wrapping_add(rate - 1) / rate
+}
+
+/// All ones where `a` is negative as a signed number, else 0. The compiler does not know that, or it would branch.
+#[inline(always)]
+fn negative(a: u64) -> u64 {
+    core::hint::black_box((a as i64 >> 63) as u64)
+}
+
+/// All ones where a < b, else 0. They differ by less than 2^63.
+#[inline(always)]
+fn below(a: u64, b: u64) -> u64 {
+    negative(a.wrapping_sub(b))
+}
+
+/// `yes` where all bits of `which` are set, `no` where none is.
+#[inline(always)]
+fn choose(which: u64, yes: u64, no: u64) -> u64 {
+    no ^ ((yes ^ no) & which)
 }
 
 /// What is kept of a flow's departure times.
@@ -83,7 +108,7 @@ impl Pacer {
     /// while the rate rises) is ahead of it already, and then nothing is charged. A flow with nothing
     /// ahead is never dropped.
     ///
-    /// `standing_queue_ns`: what may be ahead beside one packet after [`STANDING_NS`] in which the flow always had
+    /// `standing_queue_ns`, below 2^63: what may be ahead beside one packet after [`STANDING_NS`] in which the flow always had
     /// something waiting.
     ///
     /// `stamp_ns`: the time that the packet carries, 0 if it carries none or one of another clock.
@@ -98,48 +123,37 @@ impl Pacer {
         queue_bytes: u64,
         standing_queue_ns: u64,
     ) -> u64 {
+        // Signs instead of branches, each of which would be two ways for the verifier.
         let last = self.last_ns;
-        let waits = last.saturating_sub(now_ns);
-        if waits > HORIZON_NS {
-            return DROPPED;
-        }
-        if waits == 0 {
-            self.empty_ns = now_ns;
-        }
-        let stands = now_ns.saturating_sub(self.empty_ns) > STANDING_NS;
+        let waits = last.wrapping_sub(now_ns);
+        let waits = waits & !negative(waits);
         let packet_ns = duration_ns(bytes, rate_bytes_per_s);
-        if stands && waits.saturating_sub(packet_ns) > standing_queue_ns {
-            return DROPPED;
-        }
-        if rate_bytes_per_s >> 1 >= self.base_bytes_per_s {
-            self.slower_until_ns = last;
-            self.base_bytes_per_s = rate_bytes_per_s;
-        } else if rate_bytes_per_s < self.base_bytes_per_s {
-            self.base_bytes_per_s = rate_bytes_per_s;
-        }
-        let from = if self.slower_until_ns > now_ns {
-            self.slower_until_ns
-        } else {
-            now_ns
-        };
-        let ahead = last.saturating_sub(from);
-        // ahead x rate is what waits, but for units of 1024 ns: fits 64 bits up to 9 TB/s.
+        let empty = !negative(waits.wrapping_neg());
+        self.empty_ns = choose(empty, now_ns, self.empty_ns);
+        let stands = below(STANDING_NS, now_ns.wrapping_sub(self.empty_ns));
+        let full = below(standing_queue_ns.wrapping_add(packet_ns), waits);
+        let base = self.base_bytes_per_s;
+        let rises = !below(rate_bytes_per_s >> 1, base);
+        let falls = below(rate_bytes_per_s, base);
+        self.slower_until_ns = choose(rises, last, self.slower_until_ns);
+        self.base_bytes_per_s = choose(rises | falls, rate_bytes_per_s, base);
+        let slower = self.slower_until_ns;
+        let from = choose(below(now_ns, slower), slower, now_ns);
+        let ahead = last.wrapping_sub(from);
+        let ahead = ahead & !negative(ahead);
+        // ahead x rate is what waits, but for units of 1024 ns: fits 63 bits up to 1 TB/s.
         const SHIFT: u32 = 10;
         let most = queue_bytes * (1_000_000_000 >> SHIFT);
-        if (ahead >> SHIFT) * self.base_bytes_per_s > most {
+        let long = below(most, (ahead >> SHIFT) * self.base_bytes_per_s);
+        if stands & full | below(HORIZON_NS, waits) | long != 0 {
             return DROPPED;
         }
         let furthest = now_ns + FURTHEST_NS;
         let mut at = last + packet_ns;
-        if at < now_ns {
-            at = now_ns;
-        }
-        if stamp_ns > at && stamp_ns <= furthest {
-            at = stamp_ns;
-        }
-        if at > furthest {
-            at = furthest;
-        }
+        at = choose(below(at, now_ns), now_ns, at);
+        let later = below(at, stamp_ns) & !below(furthest, stamp_ns);
+        at = choose(later, stamp_ns, at);
+        at = choose(below(furthest, at), furthest, at);
         self.last_ns = at;
         at
     }

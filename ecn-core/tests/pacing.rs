@@ -5,7 +5,7 @@ use ecn_core::echo::News;
 use ecn_core::flow::Flow;
 use ecn_core::pacing::{
     DROPPED, FURTHEST_NS, HORIZON_NS, Pacer, STANDING_QUEUE_NS, UNLIMITED, class, duration_ns,
-    priority, queue_bytes, socket_rate,
+    priority, queue_bytes, socket_rate, standing_queue_ns,
 };
 use ecn_core::response::{Function, Policy};
 use proptest::prelude::*;
@@ -14,6 +14,7 @@ const NOW: u64 = 1_000_000_000_000;
 const MBIT: u64 = 125_000;
 /// So much may wait that only the horizon counts.
 const ENDLESS: u64 = 1 << 40;
+const TCP: u64 = standing_queue_ns(true);
 
 #[test]
 fn durations_round_up() {
@@ -28,7 +29,7 @@ fn durations_round_up() {
 #[test]
 fn the_first_leaves_at_once_and_the_next_a_packet_time_later() {
     let mut pacer = Pacer::new();
-    let mut send = |now| pacer.departure(now, 0, 1250, MBIT, ENDLESS, u64::MAX);
+    let mut send = |now| pacer.departure(now, 0, 1250, MBIT, ENDLESS, TCP);
     assert_eq!(send(NOW), NOW);
     assert_eq!(send(NOW), NOW + 10_000_000);
     assert_eq!(send(NOW + 15_000_000), NOW + 20_000_000);
@@ -41,11 +42,11 @@ fn the_first_leaves_at_once_and_the_next_a_packet_time_later() {
 fn a_new_rate_holds_from_the_next_packet() {
     let mut pacer = Pacer::new();
     for k in 0..3 {
-        let at = pacer.departure(NOW, 0, 1250, 10 * MBIT, ENDLESS, u64::MAX);
+        let at = pacer.departure(NOW, 0, 1250, 10 * MBIT, ENDLESS, TCP);
         assert_eq!(at, NOW + k * 1_000_000);
     }
     assert_eq!(
-        pacer.departure(NOW, 0, 1250, MBIT, ENDLESS, u64::MAX),
+        pacer.departure(NOW, 0, 1250, MBIT, ENDLESS, TCP),
         NOW + 12_000_000
     );
 }
@@ -61,10 +62,7 @@ fn a_later_stamp_is_kept_and_one_of_another_clock_is_not() {
         (u64::MAX, NOW),
     ] {
         let mut pacer = Pacer::new();
-        assert_eq!(
-            pacer.departure(NOW, stamp, 100, MBIT, ENDLESS, u64::MAX),
-            at
-        );
+        assert_eq!(pacer.departure(NOW, stamp, 100, MBIT, ENDLESS, TCP), at);
         assert_eq!(pacer.last_ns, at);
     }
 }
@@ -74,14 +72,14 @@ fn what_is_dropped_is_not_charged() {
     let mut pacer = Pacer::new();
     let mut sent = 0;
     // 1 s at this rate is 100 packets.
-    while pacer.departure(NOW, 0, 1250, MBIT, 100 * 1250, u64::MAX) != DROPPED {
+    while pacer.departure(NOW, 0, 1250, MBIT, 100 * 1250, TCP) != DROPPED {
         sent += 1;
     }
     assert!((100..=102).contains(&sent), "{sent}");
     let before = pacer;
     for _ in 0..1000 {
         assert_eq!(
-            pacer.departure(NOW, 0, 1250, MBIT, 100 * 1250, u64::MAX),
+            pacer.departure(NOW, 0, 1250, MBIT, 100 * 1250, TCP),
             DROPPED
         );
     }
@@ -89,7 +87,7 @@ fn what_is_dropped_is_not_charged() {
     // As soon as one has left there is room for one.
     let later = NOW + 30_000_000;
     assert_ne!(
-        pacer.departure(later, 0, 1250, MBIT, 100 * 1250, u64::MAX),
+        pacer.departure(later, 0, 1250, MBIT, 100 * 1250, TCP),
         DROPPED
     );
 }
@@ -100,16 +98,16 @@ fn a_rate_that_rises_finds_room() {
     let mut pacer = Pacer::new();
     // 0.5 s of packets.
     while pacer.last_ns < NOW + 500_000_000 {
-        pacer.departure(NOW, 0, 1250, MBIT, 256 << 10, u64::MAX);
+        pacer.departure(NOW, 0, 1250, MBIT, 256 << 10, TCP);
     }
     let mut sent = 0;
-    while pacer.departure(NOW, 0, 1250, 1_000 * MBIT, 256 << 10, u64::MAX) != DROPPED {
+    while pacer.departure(NOW, 0, 1250, 1_000 * MBIT, 256 << 10, TCP) != DROPPED {
         sent += 1250;
     }
     assert!((256 << 10..258 << 10).contains(&sent), "{sent}");
     // Slowly, a bit with each packet: there is an end to it too.
     let (mut pacer, mut rate, mut sent) = (Pacer::new(), MBIT, 0u64);
-    while pacer.departure(NOW, 0, 1250, rate, 64 << 10, u64::MAX) != DROPPED {
+    while pacer.departure(NOW, 0, 1250, rate, 64 << 10, TCP) != DROPPED {
         rate = (rate + rate / 64).min(1_000 * MBIT);
         sent += 1250;
     }
@@ -142,7 +140,7 @@ fn a_queue_that_stands_is_short() {
 #[test]
 fn the_horizon_holds_where_the_queue_would_take_more() {
     let mut pacer = Pacer::new();
-    while pacer.departure(NOW, 0, 1250, MBIT, ENDLESS, u64::MAX) != DROPPED {}
+    while pacer.departure(NOW, 0, 1250, MBIT, ENDLESS, TCP) != DROPPED {}
     assert!(pacer.last_ns > NOW + HORIZON_NS && pacer.last_ns <= NOW + HORIZON_NS + 10_000_000);
 }
 
@@ -151,7 +149,7 @@ fn the_lowest_rates_still_let_packets_go() {
     let mut pacer = Pacer::new();
     let mut now = NOW;
     for _ in 0..10 {
-        let at = pacer.departure(now, 0, 65_536, 1, 1, u64::MAX);
+        let at = pacer.departure(now, 0, 65_536, 1, 1, TCP);
         assert_ne!(at, DROPPED);
         assert!(at <= now + FURTHEST_NS);
         now = at;
@@ -204,7 +202,7 @@ fn the_round_lasts_until_what_was_stamped_has_left() {
     let link = 10 * MBIT;
     let mut f = Flow::new();
     for _ in 0..10 {
-        f.pacer.departure(NOW, 0, 1250, link, ENDLESS, u64::MAX);
+        f.pacer.departure(NOW, 0, 1250, link, ENDLESS, TCP);
     }
     let ms = |k: u64| NOW + k * 1_000_000;
     let reaction = f.respond_paced(&policy, &news(1, 1, 1, 1), 2, link, ms(1));
@@ -213,7 +211,7 @@ fn the_round_lasts_until_what_was_stamped_has_left() {
     // One more, at the new rate: 2 ms after the last.
     assert_eq!(
         f.pacer
-            .departure(ms(1), 0, 1250, f.rate_bytes_per_s, ENDLESS, u64::MAX),
+            .departure(ms(1), 0, 1250, f.rate_bytes_per_s, ENDLESS, TCP),
         ms(11)
     );
     for k in 2..=9u32 {
@@ -233,7 +231,7 @@ fn a_decrease_with_nothing_waiting_is_in_force_at_once() {
     let mut f = Flow::new();
     for k in 1..=3u32 {
         let now = NOW + u64::from(k) * 1_000_000_000;
-        f.pacer.departure(now, 0, 1250, MBIT, ENDLESS, u64::MAX);
+        f.pacer.departure(now, 0, 1250, MBIT, ENDLESS, TCP);
         let reaction = f.respond_paced(&policy, &news(1, 1, k, 0), k, MBIT, now + 1_000_000);
         assert_eq!((reaction.decreased, f.pending), (1, 0), "packet {k}");
     }
@@ -251,7 +249,7 @@ proptest! {
         for (bytes, pause, stamped) in packets {
             now += pause;
             let stamp = if stamped { now + pause / 2 } else { 0 };
-            let at = pacer.departure(now, stamp, bytes, rate, 256 << 10, u64::MAX);
+            let at = pacer.departure(now, stamp, bytes, rate, 256 << 10, TCP);
             if at == DROPPED {
                 continue;
             }
@@ -282,7 +280,7 @@ proptest! {
         let (mut pacer, mut now) = (Pacer::new(), NOW);
         let mut sent = 0u64;
         for (k, &bytes) in sizes.iter().enumerate() {
-            let at = pacer.departure(now, 0, bytes, rate, ENDLESS, u64::MAX);
+            let at = pacer.departure(now, 0, bytes, rate, ENDLESS, TCP);
             prop_assert_ne!(at, DROPPED);
             if k > 0 {
                 sent += bytes;

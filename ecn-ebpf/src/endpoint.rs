@@ -16,7 +16,7 @@ use ecn_core::{
     ace,
     echo::{self, Echo, Receiver, Room},
     flow::{self, Flow, Key},
-    pacing::{DROPPED, STANDING_QUEUE_NS, priority, queue_bytes},
+    pacing::{DROPPED, priority, queue_bytes, standing_queue_ns},
     packet::{self, ETHERNET, IPV6, Ip},
 };
 
@@ -360,12 +360,7 @@ fn out(ctx: TcContext) -> Option<i32> {
     {
         let stamp = pacing::stamp(&p.ctx);
         let least = endpoint.queue_bytes;
-        // TCP keeps its own queue short.
-        let standing = if c.tcp().is_some() {
-            u64::MAX
-        } else {
-            STANDING_QUEUE_NS
-        };
+        let standing = standing_queue_ns(c.tcp().is_some());
         at = locked!(timed, flow as f => {
             let rate = match (limit, f.rate_bytes_per_s) {
                 (0, 0) => link,

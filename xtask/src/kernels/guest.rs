@@ -111,13 +111,20 @@ impl Guest {
         self.root.program(from, Path::new("/test").join(name))
     }
 
-    /// Boots, and runs a command of the shell in /test. The kernel's messages go to `log`.
-    pub fn run(mut self, command: &str, limit: Duration, log: &Path) -> Result<Ended> {
+    /// Boots, and runs a command of the shell in /test. The kernel's messages go to `log`, each line of the command's
+    /// output to `shown` as it comes.
+    pub fn run(
+        mut self,
+        command: &str,
+        limit: Duration,
+        log: &Path,
+        shown: impl FnMut(&str),
+    ) -> Result<Ended> {
         self.root.file("/test/command", command.as_bytes());
         let archive = log.with_extension("cpio");
         fs::write(&archive, self.root.finish())
             .with_context(|| format!("writing {}", archive.display()))?;
-        let ended = boot(&self.kernel, &archive, limit, log);
+        let ended = boot(&self.kernel, &archive, limit, log, shown);
         let _ = fs::remove_file(&archive);
         ended
     }
@@ -207,8 +214,18 @@ fn needs(kernel: &Kernel) -> Result<BTreeMap<String, (String, Vec<String>)>> {
     Ok(text.lines().filter_map(line).collect())
 }
 
-fn boot(kernel: &Kernel, archive: &Path, limit: Duration, log: &Path) -> Result<Ended> {
+fn boot(
+    kernel: &Kernel,
+    archive: &Path,
+    limit: Duration,
+    log: &Path,
+    mut shown: impl FnMut(&str),
+) -> Result<Ended> {
     let output = log.with_extension("out");
+    let text = |path: &Path| {
+        let bytes = fs::read(path).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\r', "")
+    };
     let begun = Instant::now();
     // Rarely, emulation trips over the kernel as it patches itself: once more, if no test has begun.
     for _ in 0..3 {
@@ -233,10 +250,21 @@ fn boot(kernel: &Kernel, archive: &Path, limit: Duration, log: &Path) -> Result<
             .stdin(Stdio::null());
         let errors = log.with_extension("qemu");
         qemu.stderr(File::create(&errors).with_context(|| format!("making {}", errors.display()))?);
+        let _ = fs::remove_file(&output);
         let mut qemu = qemu.spawn().context("starting qemu-system-x86_64")?;
+        let mut lines = 0;
         let exit = loop {
-            if let Some(exit) = qemu.try_wait().context("waiting for qemu")? {
-                break Some(exit);
+            let exit = qemu.try_wait().context("waiting for qemu")?;
+            let so_far = text(&output);
+            let whole = so_far
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'));
+            for line in whole.skip(lines) {
+                shown(line);
+                lines += 1;
+            }
+            if exit.is_some() {
+                break exit;
             }
             if begun.elapsed() > limit {
                 qemu.kill().context("ending qemu")?;
@@ -244,10 +272,6 @@ fn boot(kernel: &Kernel, archive: &Path, limit: Duration, log: &Path) -> Result<
                 break None;
             }
             thread::sleep(Duration::from_millis(100));
-        };
-        let text = |path: &Path| {
-            let bytes = fs::read(path).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).replace('\r', "")
         };
         if exit.is_some_and(|exit| !exit.success()) {
             let said = text(&errors);

@@ -218,8 +218,11 @@ pub fn bench(series: &str, words: &[String], permission: Permission) -> Result<(
     guest.add(&bridge, "bridge")?;
     step::say(&format!("kernel {}: booting", kernel.version));
     let log = log.join(format!("bench-{series}.log"));
-    let ended = guest.run(&command, BENCH_LIMIT, &log)?;
-    println!("{}", ended.output.trim_end());
+    let ended = guest.run(&command, BENCH_LIMIT, &log, |line| {
+        if !line.starts_with("guest: ") {
+            print!("{line}");
+        }
+    })?;
     match ended.exit {
         Some(0) => Ok(()),
         Some(code) => bail!("the benchmark ended with {code}"),
@@ -344,7 +347,7 @@ fn boot(
     let mut guest = Guest::new(kernel)?;
     guest.add(&binaries.command, "ecn")?;
     guest.add(&binaries.tests, "kernel")?;
-    let ended = guest.run(&command, LIMIT, log)?;
+    let ended = guest.run(&command, LIMIT, log, |_| ())?;
     Ok(Column::read(&kernel.version, &ended))
 }
 
