@@ -141,7 +141,7 @@ pub struct Flow {
     /// Departure times of its packets.
     pub pacer: pacing::Pacer,
     /// Padding: with its key and the kernel's own, an entry of the table is whole cache lines.
-    pub _line: [u64; 2],
+    pub _line: [u64; 1],
 }
 
 impl Flow {
@@ -379,7 +379,7 @@ impl Flow {
             ended: 0,
             began: 0,
             _pad: 0,
-            _line: [0; 2],
+            _line: [0; 1],
             socket_bytes_per_s: 0,
             stirred: 1,
             settled: 0,

@@ -6,9 +6,15 @@
 //! t = max(t_last + bytes/rate, now, TCP's own time)        t_last = t
 //! ```
 //!
-//! so the rate that counts is the one at the time of stamping: a new rate is in force with the next
-//! packet, and what was stamped before leaves at the old one. In any interval a flow sends at most
-//! rate x interval and one packet. Times are nanoseconds of the monotonic clock, fq's own.
+//! so the rate that counts is the one at the time of stamping: what was stamped before a change leaves at the
+//! old rate. After a decrease the next packet makes up for it, as if what waits had been stamped at the new rate:
+//!
+//! ```text
+//! t_last <- now + (t_last - now) old rate / new rate
+//! ```
+//!
+//! An increase cannot take back times, and holds from the next packet on. At a steady rate a flow sends in any
+//! interval at most rate x interval and one packet. Times are nanoseconds of the monotonic clock, fq's own.
 //!
 //! As in Linux's `samples/bpf/hbm_edt.c` and cilium's `bpf/lib/edt.h`.
 
@@ -26,7 +32,7 @@ pub const QUEUE_NS: u64 = 10_000_000;
 pub const STANDING_NS: u64 = 100_000_000;
 
 /// What a flow that does not keep its own queue short may have waiting where the queue stands, beside one packet. What
-/// is stamped leaves at its old rate, so all of it delays each decrease.
+/// is stamped leaves at its old rate, so all of it delays each change.
 pub const STANDING_QUEUE_NS: u64 = 4_000_000;
 
 /// [`STANDING_QUEUE_NS`], or no limit for TCP, which keeps its own queue short.
@@ -77,6 +83,13 @@ fn choose(which: u64, yes: u64, no: u64) -> u64 {
     no ^ ((yes ^ no) & which)
 }
 
+/// `a`, or `b` where `a` is 0; both below 2^63.
+#[inline(always)]
+#[must_use]
+pub fn first_set(a: u64, b: u64) -> u64 {
+    choose(negative(a.wrapping_neg()), a, b)
+}
+
 /// What is kept of a flow's departure times.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +103,8 @@ pub struct Pacer {
     pub base_bytes_per_s: u64,
     /// When a packet last found nothing ahead of it.
     pub empty_ns: u64,
+    /// Rate at which the last packet was stamped.
+    pub rate_bytes_per_s: u64,
 }
 
 impl Pacer {
@@ -101,6 +116,7 @@ impl Pacer {
             slower_until_ns: 0,
             base_bytes_per_s: 0,
             empty_ns: 0,
+            rate_bytes_per_s: 0,
         }
     }
 
@@ -123,12 +139,21 @@ impl Pacer {
         queue_bytes: u64,
         standing_queue_ns: u64,
     ) -> u64 {
+        const SHIFT: u32 = 10;
         // Signs instead of branches, each of which would be two ways for the verifier.
         let last = self.last_ns;
         let waits = last.wrapping_sub(now_ns);
         let waits = waits & !negative(waits);
         let packet_ns = duration_ns(bytes, rate_bytes_per_s);
         let empty = !negative(waits.wrapping_neg());
+        // What waits leaves at the old, higher rate, which the next packet makes up for. Fits 63 bits up to 1 TB/s;
+        // `| 1` for the division.
+        let old = self.rate_bytes_per_s;
+        let stretched =
+            ((waits >> SHIFT) * old / (rate_bytes_per_s | 1)).min(FURTHEST_NS >> SHIFT) << SHIFT;
+        let fell = below(rate_bytes_per_s, old);
+        let waits = choose(fell, stretched, waits);
+        let last = choose(fell & !empty, now_ns + stretched, last);
         self.empty_ns = choose(empty, now_ns, self.empty_ns);
         let stands = below(STANDING_NS, now_ns.wrapping_sub(self.empty_ns));
         let full = below(standing_queue_ns.wrapping_add(packet_ns), waits);
@@ -142,7 +167,6 @@ impl Pacer {
         let ahead = last.wrapping_sub(from);
         let ahead = ahead & !negative(ahead);
         // ahead x rate is what waits, but for units of 1024 ns: fits 63 bits up to 1 TB/s.
-        const SHIFT: u32 = 10;
         let most = queue_bytes * (1_000_000_000 >> SHIFT);
         let long = below(most, (ahead >> SHIFT) * self.base_bytes_per_s);
         if stands & full | below(HORIZON_NS, waits) | long != 0 {
@@ -155,6 +179,7 @@ impl Pacer {
         at = choose(later, stamp_ns, at);
         at = choose(below(furthest, at), furthest, at);
         self.last_ns = at;
+        self.rate_bytes_per_s = rate_bytes_per_s;
         at
     }
 }

@@ -39,15 +39,32 @@ fn the_first_leaves_at_once_and_the_next_a_packet_time_later() {
 }
 
 #[test]
-fn a_new_rate_holds_from_the_next_packet() {
+fn a_higher_rate_holds_from_the_next_packet() {
+    let mut pacer = Pacer::new();
+    for k in 0..3 {
+        let at = pacer.departure(NOW, 0, 1250, MBIT, ENDLESS, TCP);
+        assert_eq!(at, NOW + k * 10_000_000);
+    }
+    assert_eq!(
+        pacer.departure(NOW, 0, 1250, 10 * MBIT, ENDLESS, TCP),
+        NOW + 21_000_000
+    );
+}
+
+/// The two packets that wait leave within 2 ms, and would take 20 ms at the new rate.
+#[test]
+fn after_a_decrease_the_next_packet_makes_up_for_those_that_wait() {
     let mut pacer = Pacer::new();
     for k in 0..3 {
         let at = pacer.departure(NOW, 0, 1250, 10 * MBIT, ENDLESS, TCP);
         assert_eq!(at, NOW + k * 1_000_000);
     }
+    let at = pacer.departure(NOW, 0, 1250, MBIT, ENDLESS, TCP);
+    assert!(at.abs_diff(NOW + 30_000_000) <= 20_000, "{}", at - NOW);
+    // Once only.
     assert_eq!(
         pacer.departure(NOW, 0, 1250, MBIT, ENDLESS, TCP),
-        NOW + 12_000_000
+        at + 10_000_000
     );
 }
 
@@ -208,19 +225,18 @@ fn the_round_lasts_until_what_was_stamped_has_left() {
     let reaction = f.respond_paced(&policy, &news(1, 1, 1, 1), 2, link, ms(1));
     assert_eq!((reaction.decreased, f.pending), (1, 1));
     assert_eq!((f.decreased_ns, f.rate_bytes_per_s), (ms(9), link / 2));
-    // One more, at the new rate: 2 ms after the last.
-    assert_eq!(
-        f.pacer
-            .departure(ms(1), 0, 1250, f.rate_bytes_per_s, ENDLESS, TCP),
-        ms(11)
-    );
+    // One more, at the new rate: the 8 ms that wait take twice as long, and it 2 ms.
+    let at = f
+        .pacer
+        .departure(ms(1), 0, 1250, f.rate_bytes_per_s, ENDLESS, TCP);
+    assert!(at.abs_diff(ms(19)) <= 3_000, "{}", at - NOW);
     for k in 2..=9u32 {
         let reaction = f.respond_paced(&policy, &news(1, 1, k, 1), k + 1, link, ms(k.into()));
         assert_eq!((reaction.decreased, reaction.ignored), (0, 1), "packet {k}");
     }
     let reaction = f.respond_paced(&policy, &news(1, 1, 10, 0), 10, link, ms(10));
     assert_eq!((reaction.decreased, f.pending), (0, 0), "the last old one");
-    let reaction = f.respond_paced(&policy, &news(1, 1, 11, 0), 11, link, ms(12));
+    let reaction = f.respond_paced(&policy, &news(1, 1, 11, 0), 11, link, ms(20));
     assert_eq!((reaction.decreased, f.pending), (1, 0), "the first new one");
 }
 

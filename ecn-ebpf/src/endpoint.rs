@@ -16,7 +16,7 @@ use ecn_core::{
     ace,
     echo::{self, Echo, Receiver, Room},
     flow::{self, Flow, Key},
-    pacing::{DROPPED, priority, queue_bytes, standing_queue_ns},
+    pacing::{DROPPED, first_set, priority, queue_bytes, standing_queue_ns},
     packet::{self, ETHERNET, IPV6, Ip},
 };
 
@@ -354,38 +354,29 @@ fn out(ctx: TcContext) -> Option<i32> {
             f.flags
         })
     };
-    let mut at = 0;
     if let Some(timed) = timed
         && flags & flow::NEGOTIATED == 0
     {
         let stamp = pacing::stamp(&p.ctx);
         let least = endpoint.queue_bytes;
         let standing = standing_queue_ns(c.tcp().is_some());
-        at = locked!(timed, flow as f => {
-            let rate = match (limit, f.rate_bytes_per_s) {
-                (0, 0) => link,
-                (0, rate) => rate,
-                (limit, _) => limit,
-            };
+        let at = locked!(timed, flow as f => {
+            let rate = first_set(limit, first_set(f.rate_bytes_per_s, link));
             f.pacer.departure(now, stamp, bytes, rate, least + queue_bytes(rate), standing)
         });
+        if at == DROPPED {
+            count(Count::SourceDropped, n as u64);
+            return Some(SHOT);
+        }
+        pacing::set_stamp(&p.ctx, at);
     }
     // SAFETY: places in the value.
     unsafe {
-        if at != DROPPED {
-            add(&raw mut (*f).flow.sent_packets, n as u64);
-            add(&raw mut (*f).flow.sent_bytes, bytes);
-        }
+        add(&raw mut (*f).flow.sent_packets, n as u64);
+        add(&raw mut (*f).flow.sent_bytes, bytes);
     }
     if flags & flow::NEGOTIATED != 0 {
         return None;
-    }
-    if at == DROPPED {
-        count(Count::SourceDropped, n as u64);
-        return Some(SHOT);
-    }
-    if at != 0 {
-        pacing::set_stamp(&p.ctx, at);
     }
     if c.ip.ecn() == packet::NOT_ECT
         && !packet::is_tunnel(c.ip.protocol, key.dst_port)

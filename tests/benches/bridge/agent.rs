@@ -13,7 +13,7 @@ use ecn_user::sys::calls as sys;
 use serde_json::Value;
 
 /// How long the agent may take to attach everything.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What its configuration says.
 #[derive(Debug, Clone)]
