@@ -11,6 +11,8 @@ pub mod figures;
 pub mod report;
 pub mod runs;
 pub mod schemes;
+#[cfg(test)]
+mod tests;
 
 use crate::compare::CompareError;
 use crate::figure::FigureError;

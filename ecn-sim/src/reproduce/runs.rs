@@ -322,6 +322,27 @@ impl Sample {
     pub fn sd_with(&self, other: &Self) -> f64 {
         self.sd.hypot(other.sd)
     }
+
+    /// The difference of one run here and one there.
+    pub fn less(&self, other: &Self) -> Self {
+        Self {
+            mean: self.mean - other.mean,
+            sd: self.sd_with(other),
+            n: self.n.min(other.n),
+        }
+    }
+
+    /// Twice the standard error of the mean.
+    pub fn error(&self) -> f64 {
+        2.0 * self.sd / (self.n.max(1) as f64).sqrt()
+    }
+
+    /// Whether the mean is above another by more than chance explains, two standard errors of the
+    /// difference.
+    pub fn is_above(&self, other: &Self) -> bool {
+        let difference = self.less(other);
+        difference.mean > difference.error()
+    }
 }
 
 /// Outcomes by case. What has not been run is remembered when it is asked for, and looks empty until
@@ -380,6 +401,14 @@ impl Runs {
     ///
     /// A run that cannot be made.
     pub fn run_wanted(&mut self) -> Result<bool, RunError> {
+        self.answer_wanted(Case::run)
+    }
+
+    /// The same with another way to an outcome, from a case and a seed.
+    pub(super) fn answer_wanted(
+        &mut self,
+        run: impl Fn(&Case, u64) -> Result<Outcome, RunError> + Sync,
+    ) -> Result<bool, RunError> {
         let wanted = self.wanted.take();
         if wanted.is_empty() {
             return Ok(false);
@@ -394,7 +423,7 @@ impl Runs {
         let position = bar.position();
         let done = in_parallel(jobs.len(), |index| {
             let (_, case, seed) = jobs[index];
-            let outcome = case.run(seed);
+            let outcome = run(case, seed);
             position.fetch_add(case.duration(), Ordering::Relaxed);
             outcome
         });

@@ -12,7 +12,8 @@ use crate::keywords;
 pub use choices::{Choice, choices};
 
 keywords! {
-    /// Where a statement comes from. All but `P?` and `from memory` are hard: the reproduction fails with them.
+    /// Where a statement comes from. All but `P?` and `from memory` are hard: the reproduction fails with them,
+    /// unless they are known not to hold here, and why.
     Kind {
         /// Published.
         #[default]
@@ -40,8 +41,8 @@ keywords! {
         /// The measured value is in the band.
         #[default]
         Holds = "holds",
-        /// It is not.
-        DoesNotHold = "does not hold",
+        /// It is not. Where the note names what decides that, the reproduction does not fail with it.
+        DoesNotHold = "does not hold here",
         /// The versions of the paper contradict each other.
         SourcesDisagree = "sources disagree",
         /// Measured beside what is published, and not judged.
@@ -93,6 +94,24 @@ pub(super) struct Found {
     pub measured: Vec<Measured>,
     pub verdict: Verdict,
     pub note: String,
+    /// It does not hold, no more than is known, and the note names what decides it.
+    pub explained: bool,
+}
+
+impl Found {
+    /// What is known of a statement that may not hold here: `explained` says whether what was found is no
+    /// more than that.
+    pub(super) fn known(self, explained: bool, note: String) -> Self {
+        if self.verdict == Verdict::DoesNotHold {
+            Self {
+                explained,
+                note,
+                ..self
+            }
+        } else {
+            self
+        }
+    }
 }
 
 impl Statement {
@@ -106,7 +125,8 @@ impl Statement {
             id: id.to_owned(),
             kind,
             hard: !matches!(kind, Kind::Open | Kind::Memory)
-                && !matches!(found.verdict, Verdict::Reported | Verdict::SourcesDisagree),
+                && !matches!(found.verdict, Verdict::Reported | Verdict::SourcesDisagree)
+                && !found.explained,
             published: published.to_owned(),
             band: band.to_owned(),
             measured: found.measured,
@@ -125,6 +145,7 @@ pub(super) fn found(holds: bool, measured: impl Into<Vec<Measured>>) -> Found {
             Verdict::DoesNotHold
         },
         note: String::new(),
+        explained: false,
     }
 }
 

@@ -9,6 +9,15 @@ mod qcn;
 mod tcd;
 mod timely;
 
+#[cfg(test)]
+pub(super) mod judges {
+    //! What judges values, for tests.
+    pub(in crate::reproduce) use super::bcn::{Swing, swings_around};
+    pub(in crate::reproduce) use super::qcn::holds_much;
+    pub(in crate::reproduce) use super::tcd::{Factors, improves};
+    pub(in crate::reproduce) use super::timely::{Incast, shorter};
+}
+
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

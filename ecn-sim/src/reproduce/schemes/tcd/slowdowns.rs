@@ -7,13 +7,13 @@ use crate::compare::{Comparison, Plan};
 use crate::fabric::measure::Slowdowns;
 use crate::fabric::{Kind, Scenario};
 use crate::reproduce::ReproduceError;
-use crate::reproduce::assertions::{Found, exact, found, named};
+use crate::reproduce::assertions::{exact, found, named};
 use crate::reproduce::runs::Sample;
 use crate::reproduce::schemes::Bench;
 use crate::reproduce::schemes::dcqcn::V2;
 
-/// Whatever number is asked for: two standard errors of DCQCN's ratios are 1 to 3 % with these. So it holds with seeds 13 to 24, 25
-/// to 36 and 37 to 48 as well, with means of 0.947 to 0.999.
+/// Whatever number is asked for: two standard errors of DCQCN's factors are 1 to 3 % with these. None is worse with seeds 13 to 24, 25
+/// to 36 and 37 to 48 either.
 const SEEDS: u64 = 12;
 /// Of those that are reported only.
 const FEW: u64 = 3;
@@ -49,30 +49,61 @@ fn side_by_side(
 
 type Percentile = fn(&Slowdowns) -> Option<f64>;
 
-/// Seed by seed, slowdown with TCD over that without.
-fn ratio(compared: &Comparison, of: Percentile) -> Sample {
+/// Seed by seed, slowdown without TCD over that with it.
+fn factor(compared: &Comparison, of: Percentile) -> Sample {
     let all = |index: usize| {
         let runs = &compared.schemes[index].runs;
         runs.iter().map(move |run| of(&run.fct_slowdown))
     };
-    let ratios = all(0).zip(all(1)).map(|(plain, tcd)| match (plain, tcd) {
-        (Some(plain), Some(tcd)) => tcd / plain,
+    let factors = all(0).zip(all(1)).map(|(plain, tcd)| match (plain, tcd) {
+        (Some(plain), Some(tcd)) => plain / tcd,
         _ => f64::NAN,
     });
-    Sample::of(ratios)
+    Sample::of(factors)
 }
 
-/// Is a ratio not above 1, for all that chance can say; and by no more than 5 %, for sure?
-fn not_worse(ratio: &Sample) -> bool {
-    let error = 2.0 * ratio.sd / (ratio.n as f64).sqrt();
-    ratio.mean - error <= 1.0 && ratio.mean + error <= 1.05
+/// Is a factor not below 1, for all that chance can say; and by no more than 5 %, for sure?
+fn not_worse(factor: &Sample) -> bool {
+    let error = factor.error();
+    factor.mean + error >= 1.0 && factor.mean - error >= 0.95
+}
+
+/// By how much TCD is published to be better, at most: median and 99th percentile.
+const PUBLISHED: [f64; 2] = [3.3, 2.0];
+
+/// A scheme's factors with TCD, median and 99th percentile.
+pub(in crate::reproduce) struct Factors {
+    /// It may not be worse with TCD; of others there are too few seeds to say.
+    pub guarded: bool,
+    /// Of the median, and of the 99th percentile.
+    pub factors: [Sample; 2],
+}
+
+/// T11: the best of all schemes is to be as much better as published. That it is not is known, as long as the
+/// best is better at all, and nothing is worse.
+pub(in crate::reproduce) fn improves(all: &[Factors]) -> (bool, bool) {
+    let best = [0, 1].map(|which| {
+        let factors = all.iter().map(|one| one.factors[which]);
+        factors.max_by(|a, b| a.mean.total_cmp(&b.mean))
+    });
+    let reaches = |least: fn(&Sample) -> f64, bound: [f64; 2]| {
+        let mut both = best.iter().zip(bound);
+        both.all(|(best, bound)| best.is_some_and(|best| least(&best) >= bound))
+    };
+    let mut guarded = all.iter().filter(|one| one.guarded);
+    let none_worse = guarded.all(|one| one.factors.iter().all(not_worse));
+    let better = reaches(|best| best.mean - best.error(), [1.0; 2]);
+    (
+        none_worse && reaches(|best| best.mean, PUBLISHED),
+        none_worse && better,
+    )
 }
 
 pub(super) fn t11(_: &Bench) -> Judged {
     const PERCENTILES: [(&str, Percentile); 2] =
         [("median", |all| all.p50), ("p99", |all| all.p99)];
     let mut measured = Vec::new();
-    let mut holds = true;
+    let mut schemes = Vec::new();
     for (name, scheme, settings, seeds) in [
         (
             "DCQCN, the HPCC artifact's thresholds",
@@ -91,30 +122,31 @@ pub(super) fn t11(_: &Bench) -> Judged {
         ("IB CC", "ibcc", [CBFC, &[]], FEW),
     ] {
         let compared = side_by_side(scheme, &settings, seeds)?;
+        schemes.push(Factors {
+            guarded: scheme == "dcqcn",
+            factors: PERCENTILES.map(|(_, of)| factor(&compared, of)),
+        });
         for (which, of) in PERCENTILES {
-            let ratio = ratio(&compared, of);
-            holds &= scheme != "dcqcn" || not_worse(&ratio);
+            let factor = factor(&compared, of);
             measured.push(named(
-                format!("{name}: {which} with TCD over that without"),
-                &ratio,
+                format!("{name}: {which} better by a factor of"),
+                &factor,
             ));
             // Of the flows of all seeds.
             let [plain, tcd] = [0, 1]
                 .map(|index: usize| of(&compared.schemes[index].fct_slowdown).unwrap_or(f64::NAN));
             measured.push(exact("all flows, without TCD", plain));
             measured.push(exact("with TCD", tcd));
-            measured.push(exact("better by a factor of", plain / tcd));
         }
     }
-    Ok(Found {
-        note: format!(
-            "FCT slowdown on a fat tree of 16 hosts at 40 Gb/s: Poisson arrivals of Hadoop's sizes at a load of 0.4, and 0.2 in \
-            bursts of 12 hosts to one, 256 kB each. How TCD's marks are answered is a rule of this project, and the factor is that of the \
-            workload. DCQCN's thresholds by the HPCC artifact are 160 and 640 kB; seeds 1 to {SEEDS}, of TIMELY and IB CC 1 to \
-            {FEW}."
-        ),
-        ..found(holds, measured)
-    })
+    let (holds, known) = improves(&schemes);
+    let note = format!(
+        "FCT slowdown on a fat tree of 16 hosts at 40 Gb/s: Poisson arrivals of Hadoop's sizes at a load of 0.4, and 0.2 in \
+        bursts of 12 hosts to one, 256 kB each. What decides it is how TCD's marks are answered, a rule of this project, as the paper's \
+        was not at hand; how soon they come, as DCQCN shows; and the workload. DCQCN's thresholds by the HPCC artifact are 160 and \
+        640 kB; seeds 1 to {SEEDS}, of TIMELY and IB CC 1 to {FEW}."
+    );
+    Ok(found(holds, measured).known(known, note))
 }
 
 #[cfg(test)]
@@ -124,12 +156,12 @@ mod tests {
     #[test]
     fn worse_is_told_from_chance() {
         let sample = |mean, sd| Sample { mean, sd, n: 16 };
-        assert!(not_worse(&sample(0.99, 0.02)));
+        assert!(not_worse(&sample(1.01, 0.02)));
         // Chance.
-        assert!(not_worse(&sample(1.01, 0.04)));
-        assert!(!not_worse(&sample(1.01, 0.01)));
+        assert!(not_worse(&sample(0.99, 0.04)));
+        assert!(!not_worse(&sample(0.99, 0.01)));
         // Nothing is known.
-        assert!(!not_worse(&sample(0.99, 0.2)));
-        assert!(!not_worse(&sample(0.9, f64::NAN)));
+        assert!(!not_worse(&sample(1.01, 0.2)));
+        assert!(!not_worse(&sample(1.1, f64::NAN)));
     }
 }

@@ -1,0 +1,406 @@
+//! Verdicts that can fail: judges are given what the papers say, and then what contradicts it.
+
+use super::Lengths;
+use super::assertions::{Found, Kind, Statement, Verdict, found, judge_all};
+use super::runs::{Case, Outcome, Rates, Runs, Sample};
+use super::schemes::judges;
+use crate::model::{Function, Marking, Response};
+use crate::report::HpWindow;
+
+/// What a setting comes to.
+#[derive(Clone, Copy)]
+struct World {
+    root: f64,
+    /// Remote over local rate.
+    ratio: f64,
+    victim: f64,
+}
+
+/// A setting, as far as the judges here look at it.
+struct Setting {
+    /// Of output queues; 0 where these trigger nothing.
+    threshold: u32,
+    marking: Marking,
+    response: Function,
+    buffer: u32,
+    flows: u32,
+}
+
+impl Setting {
+    fn of(case: &Case) -> Self {
+        let model = &case.model;
+        Self {
+            threshold: model.threshold,
+            marking: model.marking,
+            response: match model.response {
+                Response::Function(function) => function,
+                _ => Function::None,
+            },
+            buffer: model.buffer,
+            flows: case.hp.flows,
+        }
+    }
+
+    /// A world in which all holds that is published.
+    fn as_published(&self) -> World {
+        let (ratio, victim) = match (self.marking, self.threshold) {
+            (Marking::None, _) => (0.4, 0.04),
+            (Marking::Naive, _) => (0.11, 0.8),
+            (Marking::InputOutput, 4) => (0.87, 0.5),
+            (Marking::InputOutput, 8) if self.buffer == 16 => (1.2, 0.4),
+            (Marking::InputOutput, _) => (0.5, 0.6),
+            _ => (0.34, 0.7),
+        };
+        let root = match self.response {
+            Function::Aimd => 0.9,
+            Function::Fimd => 0.93,
+            _ if self.threshold == 6 && self.buffer <= 4 => 0.8,
+            _ => 0.97,
+        };
+        World {
+            root,
+            // No two numbers of flows are quite alike.
+            ratio: ratio + f64::from(self.flows) * 1e-3,
+            victim,
+        }
+    }
+}
+
+/// As a run has it, with a little chance.
+fn outcome(world: World, seed: u64) -> Outcome {
+    let chance = (seed as f64 - 2.0) * 1e-3;
+    let (root, ratio) = (world.root + chance, world.ratio + chance);
+    let local = root / (1.0 + ratio);
+    let remote = root - local;
+    let shares = HpWindow {
+        from_ms: 0.0,
+        to_ms: 100.0,
+        root,
+        inter_switch: remote + world.victim,
+        local,
+        remote,
+        victim: world.victim + chance,
+        remote_local_ratio: Some(ratio),
+        jain_local: 1.0,
+        jain_remote: 1.0,
+        root_queue_mean_packets: None,
+        root_queue_max_packets: None,
+    };
+    Outcome {
+        windows: vec![Rates {
+            shares,
+            spread_local: 1.1,
+            spread_remote: 1.1,
+        }],
+        marked: 1_000,
+        ..Outcome::default()
+    }
+}
+
+/// A statement about HP's networks, judged in the published world but for what `change` makes of it.
+fn judged(id: &str, change: fn(&Setting, &mut World)) -> (Verdict, bool) {
+    let mut runs = Runs::new(3);
+    loop {
+        let statements = judge_all(&runs, Lengths::QUICK, &[], |_| true);
+        let more = runs.answer_wanted(|case, seed| {
+            let setting = Setting::of(case);
+            let mut world = setting.as_published();
+            change(&setting, &mut world);
+            Ok(outcome(world, seed))
+        });
+        if !more.expect("outcomes") {
+            let statement = statements.iter().find(|one| one.id == id);
+            let statement = statement.expect("a statement");
+            return (statement.verdict, statement.hard);
+        }
+    }
+}
+
+/// Of another scheme.
+fn verdict(found: Found) -> (Verdict, bool) {
+    let statement = Statement::new(("", Kind::Seed), ("", ""), found);
+    (statement.verdict, statement.hard)
+}
+
+const HOLDS: (Verdict, bool) = (Verdict::Holds, true);
+/// As the report explains it: no failure of the reproduction.
+const KNOWN: (Verdict, bool) = (Verdict::DoesNotHold, false);
+const FAILS: (Verdict, bool) = (Verdict::DoesNotHold, true);
+/// P12 is contested, and never hard.
+const CONTESTED: (Verdict, bool) = (Verdict::SourcesDisagree, false);
+
+type Row = (
+    &'static str,
+    &'static str,
+    fn(&Setting, &mut World),
+    (Verdict, bool),
+);
+
+const HP: &[Row] = &[
+    ("P7", "as published", |_, _| (), HOLDS),
+    (
+        "P7",
+        "naive marking lets something spread",
+        |s, w| {
+            if s.marking == Marking::Naive {
+                w.victim = 0.38;
+            }
+        },
+        FAILS,
+    ),
+    (
+        "P7",
+        "naive marking helps hardly",
+        |s, w| {
+            if s.marking == Marking::Naive {
+                w.victim = 0.15;
+            }
+        },
+        FAILS,
+    ),
+    (
+        "P7",
+        "threshold 8 lets something spread",
+        |s, w| {
+            if s.threshold == 8 {
+                w.victim = 0.38;
+            }
+        },
+        FAILS,
+    ),
+    ("P11", "as published", |_, _| (), HOLDS),
+    (
+        "P11",
+        "no difference",
+        |s, w| {
+            if s.threshold == 8 {
+                w.ratio = 0.35;
+            }
+        },
+        KNOWN,
+    ),
+    (
+        "P11",
+        "less fair",
+        |s, w| {
+            if s.threshold == 8 {
+                w.ratio = 0.3;
+            }
+        },
+        FAILS,
+    ),
+    ("P12", "as T has it", |_, _| (), CONTESTED),
+    (
+        "P12",
+        "as G has it",
+        |s, w| {
+            if s.threshold == 8 {
+                w.ratio = 1.0;
+            }
+        },
+        CONTESTED,
+    ),
+    (
+        "P12",
+        "as neither has it",
+        |s, w| {
+            if s.threshold == 4 {
+                w.ratio = 0.45;
+            }
+        },
+        KNOWN,
+    ),
+    ("P13", "as published", |_, _| (), HOLDS),
+    (
+        "P13",
+        "4 slots are enough",
+        |s, w| {
+            if s.threshold == 6 && s.buffer == 4 {
+                w.root = 0.98;
+            }
+        },
+        KNOWN,
+    ),
+    (
+        "P13",
+        "3 are, too",
+        |s, w| {
+            if s.threshold == 6 && s.buffer >= 3 {
+                w.root = 0.98;
+            }
+        },
+        FAILS,
+    ),
+    (
+        "P13",
+        "8 are too few",
+        |s, w| {
+            if s.threshold == 6 && s.buffer == 8 {
+                w.root = 0.89;
+            }
+        },
+        FAILS,
+    ),
+    ("P14", "as published", |_, _| (), HOLDS),
+    (
+        "P14",
+        "no difference",
+        |s, w| {
+            if s.threshold == 8 && s.buffer == 16 {
+                w.ratio = 0.88;
+            }
+        },
+        FAILS,
+    ),
+    (
+        "P14",
+        "fairer",
+        |s, w| {
+            if s.threshold == 8 && s.buffer == 16 {
+                w.ratio = 1.0;
+            }
+        },
+        FAILS,
+    ),
+    ("P21", "as published", |_, _| (), HOLDS),
+    (
+        "P21",
+        "4 slots are enough, and 3 for 5 flows",
+        |s, w| {
+            if s.threshold == 6 && (s.buffer == 4 || s.buffer == 3 && s.flows == 5) {
+                w.root = 0.95;
+            }
+        },
+        KNOWN,
+    ),
+    (
+        "P21",
+        "3 are enough for 15 flows",
+        |s, w| {
+            if s.threshold == 6 && s.buffer == 3 && s.flows == 15 {
+                w.root = 0.95;
+            }
+        },
+        FAILS,
+    ),
+    (
+        "P21",
+        "naive marking is fair among 20 flows",
+        |s, w| {
+            if s.marking == Marking::Naive && s.flows == 20 {
+                w.ratio = 0.9;
+            }
+        },
+        FAILS,
+    ),
+    ("R4", "as published", |_, _| (), HOLDS),
+    (
+        "R4",
+        "FIMD is below AIMD with 5 slots",
+        |s, w| {
+            if s.response == Function::Fimd && s.buffer == 5 {
+                w.root = 0.89;
+            }
+        },
+        KNOWN,
+    ),
+    (
+        "R4",
+        "FIMD is not above AIMD with 8 slots",
+        |s, w| {
+            if s.response == Function::Fimd && s.buffer == 8 {
+                w.root = 0.9;
+            }
+        },
+        FAILS,
+    ),
+    (
+        "R4",
+        "LIPD is not above AIMD with 5 slots",
+        |s, w| {
+            if s.response == Function::Lipd && s.buffer == 5 {
+                w.root = 0.9;
+            }
+        },
+        FAILS,
+    ),
+];
+
+/// The same of other schemes, whose judges are given values.
+fn of_other_schemes() -> Vec<(&'static str, &'static str, Found, (Verdict, bool))> {
+    let swing = |mean, deviation, above| judges::Swing {
+        mean,
+        deviation,
+        above,
+    };
+    let swings = |mean, more| {
+        let runs = |deviation: f64| {
+            let some = [-0.01, 0.0, 0.01];
+            some.map(|chance| swing(mean, deviation + chance, 0.5))
+                .to_vec()
+        };
+        judges::swings_around(
+            &runs(0.3),
+            &[("Gi x 4", runs(0.3 + more)), ("Gd x 4", runs(0.6))],
+        )
+    };
+    let shares = |above: usize| {
+        let share = |run| if run < above { 0.45 } else { 0.3 };
+        (0..40).map(share).collect::<Vec<f64>>()
+    };
+    let hold = |long, mended| judges::holds_much(&shares(long), &shares(mended), &shares(long));
+    let factors = |guarded, [median, p99]: [f64; 2]| judges::Factors {
+        guarded,
+        factors: [median, p99].map(|mean| Sample {
+            mean,
+            sd: 0.05,
+            n: 12,
+        }),
+    };
+    let tcd = |dcqcn, timely| {
+        let all = [factors(true, dcqcn), factors(false, timely)];
+        let (holds, known) = judges::improves(&all);
+        found(holds, []).known(known, String::new())
+    };
+    let incast = |p99_us, used| judges::Incast { p99_us, used };
+    let shorter = |times, used| judges::shorter(&incast(times * 50.0, 1.0), &incast(50.0, used));
+    vec![
+        ("B2", "as published", swings(1.1, 0.3), HOLDS),
+        ("B2", "below Qeq", swings(0.6, 0.3), FAILS),
+        ("B2", "above Qeq", swings(1.4, 0.3), FAILS),
+        ("B2", "Gi makes no difference", swings(1.0, 0.005), FAILS),
+        ("Q6", "as published", hold(20, 0), HOLDS),
+        ("Q6", "as chance has it", hold(2, 0), FAILS),
+        ("Q6", "what mends it does not", hold(20, 15), FAILS),
+        ("T11", "as published", tcd([1.1, 1.1], [3.4, 2.1]), HOLDS),
+        ("T11", "less", tcd([1.1, 1.1], [2.8, 1.4]), KNOWN),
+        (
+            "T11",
+            "less in the tail",
+            tcd([1.1, 1.1], [3.4, 1.9]),
+            KNOWN,
+        ),
+        ("T11", "not at all", tcd([1.0, 1.0], [1.0, 1.0]), FAILS),
+        ("T11", "DCQCN is worse", tcd([1.1, 0.9], [3.4, 2.1]), FAILS),
+        ("M5", "as published", shorter(9.5, 0.95), HOLDS),
+        ("M5", "not by so much", shorter(8.0, 0.95), FAILS),
+        ("M5", "at a lower rate", shorter(20.0, 0.8), FAILS),
+    ]
+}
+
+#[test]
+fn verdicts_can_fail() {
+    let mut wrong = Vec::new();
+    let mut check = |id: &str, world: &str, is: (Verdict, bool), expected: (Verdict, bool)| {
+        if is != expected {
+            wrong.push(format!("{id}, {world}: {is:?}, not {expected:?}"));
+        }
+    };
+    for (id, world, change, expected) in HP {
+        check(id, world, judged(id, *change), *expected);
+    }
+    for (id, world, found, expected) in of_other_schemes() {
+        check(id, world, verdict(found), expected);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
