@@ -94,7 +94,7 @@ pub struct Outcome {
     pub head_of_line_victims: u64,
     /// Sampled in the first run.
     pub series: Vec<Series>,
-    /// Each run, by its seed.
+    /// Each run, by its seed; the first of those that are the same.
     pub runs: Vec<Report>,
 }
 
@@ -103,7 +103,8 @@ pub struct Outcome {
 pub struct Comparison {
     /// Name of the scenario.
     pub scenario: String,
-    /// Each scheme ran with seeds from 1 up to this one.
+    /// Each scheme ran with seeds from 1 up to this one. Where no chance is in a scenario these runs are all the same,
+    /// and count as one.
     pub seeds: u64,
     /// Keys whose values are the same with all schemes.
     pub parameters: BTreeMap<String, String>,
@@ -230,8 +231,8 @@ impl Plan {
     fn comparison(&self, results: Vec<One>) -> Comparison {
         let mut results = results.into_iter();
         let outcome = |(scheme, _): &(String, Scenario)| {
-            let of_scheme: Vec<_> = results.by_ref().take(self.seeds as usize).collect();
-            outcome(scheme, of_scheme)
+            let of_scheme = results.by_ref().take(self.seeds as usize);
+            outcome(scheme, distinct(of_scheme))
         };
         let mut schemes: Vec<Outcome> = self.schemes.iter().map(outcome).collect();
         let (_, first) = &self.schemes[0];
@@ -295,6 +296,26 @@ struct One {
     report: Report,
     finished: Vec<Finished>,
     series: Vec<Series>,
+}
+
+impl One {
+    /// Whether seeds made no difference: the same events, and the same flows at the same times.
+    fn repeats(&self, other: &Self) -> bool {
+        let counts = |one: &Self| (one.report.events, one.report.packet_hops);
+        counts(self) == counts(other) && self.finished == other.finished
+    }
+}
+
+/// Each run that there is once: in a scenario without chance all seeds give the same, which is known no better
+/// for being repeated.
+fn distinct(runs: impl Iterator<Item = One>) -> Vec<One> {
+    let mut all: Vec<One> = Vec::new();
+    for run in runs {
+        if !all.iter().any(|other| run.repeats(other)) {
+            all.push(run);
+        }
+    }
+    all
 }
 
 /// Points of a series: steps of a run are joined until they are no more.

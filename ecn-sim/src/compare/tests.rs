@@ -206,3 +206,46 @@ fn a_slow_scheme_does_not_squeeze_the_others() {
     assert!(of_none(&before.svg).is_some());
     assert_eq!(of_none(&after.svg), of_none(&before.svg));
 }
+
+/// Seeds vary the paths and phases of flows that a file lists; each run counts, and each flow in it.
+#[test]
+fn flows_of_a_file_are_run_anew_with_each_seed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("flows.csv");
+    let mut text = "start_ns,from,to,bytes\n".to_owned();
+    for flow in 0..384 {
+        let (from, by) = (flow % 16, 1 + flow / 16 % 15);
+        text += &format!("{},{from},{},20000\n", flow / 48 * 1_000, (from + by) % 16);
+    }
+    std::fs::write(&file, text).unwrap();
+    let mut base = Scenario::find("fat-tree").unwrap();
+    let workload = format!("workload=file:{}", file.display());
+    for setting in ["hosts=16", &workload] {
+        base.set_text(setting).unwrap();
+    }
+    let plan = Plan::new(&base, &schemes(&["none", "dcqcn"]), 3).unwrap();
+    let found = plan.run(1, &AtomicU64::new(0)).unwrap();
+    for one in &found.schemes {
+        assert_eq!(one.flows_started, 3 * 384);
+        let started: Vec<u64> = one.runs.iter().map(|run| run.flows_started).collect();
+        assert_eq!(started, [384; 3]);
+        let ends: std::collections::BTreeSet<u64> = (one.runs.iter())
+            .map(|run| run.last_flow_end_ms.to_bits())
+            .collect();
+        assert_eq!(ends.len(), 3, "{ends:?}");
+    }
+}
+
+/// Nothing is random here: one run is not three.
+#[test]
+fn what_repeats_counts_once() {
+    let mut base = Scenario::find("dumbbell").unwrap();
+    for setting in ["hosts=8", "workload=all-to-all", "flow_size=30kB"] {
+        base.set_text(setting).unwrap();
+    }
+    let plan = Plan::new(&base, &schemes(&["none"]), 3).unwrap();
+    let found = plan.run(2, &AtomicU64::new(0)).unwrap();
+    let one = &found.schemes[0];
+    assert_eq!(one.runs.len(), 1);
+    assert_eq!((one.flows_started, one.flows_finished), (56, 56));
+}

@@ -129,7 +129,7 @@ pub fn run(
     options: &Options,
 ) -> Result<(Report, Counts), RunError> {
     let begin = Instant::now();
-    let topology = scenario.topology()?;
+    let topology = scenario.topology()?.seeded(seed);
     let setup_s = begin.elapsed().as_secs_f64();
     let begin = Instant::now();
     let mut counts = parts::run(scenario, &topology, seed, options)?;

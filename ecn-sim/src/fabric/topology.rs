@@ -255,6 +255,8 @@ pub struct Topology {
     /// Links up to the edge switch.
     distances: Vec<u16>,
     sets: Vec<u32>,
+    /// Mixed into what chooses among equal paths.
+    salt: u32,
 }
 
 /// Multiplier of Fibonacci hashing, 2^64 over the golden ratio.
@@ -308,9 +310,18 @@ impl Topology {
             routes: Vec::new(),
             distances: Vec::new(),
             sets: Vec::new(),
+            salt: 0,
         };
         topology.find_routes()?;
         Ok(topology)
+    }
+
+    /// With the paths of a seed: which of several equal ones a flow takes is another choice with each. The
+    /// first seed's are those of the flows' numbers alone.
+    #[must_use]
+    pub fn seeded(self, seed: u64) -> Self {
+        let salt = (seed.wrapping_sub(1).wrapping_mul(GOLDEN) >> 32) as u32;
+        Self { salt, ..self }
     }
 
     fn find_routes(&mut self) -> Result<(), String> {
@@ -471,7 +482,8 @@ impl Topology {
             0 => self.peer[host as usize],
             1 => self.sets[route.first()],
             ports => {
-                let mixed = (u64::from(hash) << 32 | u64::from(switch)).wrapping_mul(GOLDEN);
+                let mixed =
+                    (u64::from(hash ^ self.salt) << 32 | u64::from(switch)).wrapping_mul(GOLDEN);
                 let mixed = (mixed ^ mixed >> 32).wrapping_mul(GOLDEN);
                 let choice = ((mixed >> 32) * u64::from(ports)) >> 32;
                 self.sets[route.first() + choice as usize]

@@ -15,6 +15,7 @@ pub use self::cdf::Cdf;
 use self::cdf::{mean, points, size_at};
 use self::flows::listed;
 use super::parameters::Parameters;
+use super::run::{byte_time, wire_time};
 use crate::engine::{NS, Time};
 use crate::keyword::KeywordError;
 use crate::model::ModelError;
@@ -289,7 +290,11 @@ pub fn arrivals(
         Workload::File(file) => {
             let error = |reason| ModelError::new("workload", &parameters.workload, reason);
             let names: Vec<String> = (0..hosts).map(host_name).collect();
-            let flows = listed(file, &names, parameters).map_err(error)?;
+            let mut flows = listed(file, &names, parameters).map_err(error)?;
+            // The first seed's are as they are listed.
+            if seed != 1 {
+                out_of_step(&mut flows, parameters, &mut random);
+            }
             // Which have their classes.
             return Ok(Box::new(flows.into_iter()));
         }
@@ -302,6 +307,17 @@ pub fn arrivals(
         priority: turn(id, priorities),
         ..arrival
     })))
+}
+
+/// Starts that no list knows better: each flow's is later by less than a full packet takes. So flows that are
+/// listed for one moment do not meet in the order of their lines with every seed.
+fn out_of_step(flows: &mut [Arrival], parameters: &Parameters, random: &mut Pcg64Mcg) {
+    let frame = parameters.payload + parameters.header;
+    let packet = wire_time(byte_time(parameters.link_rate), frame);
+    for flow in flows.iter_mut() {
+        flow.start += random.random_range(0..packet.max(1));
+    }
+    flows.sort_by_key(|flow| flow.start);
 }
 
 /// Payload that a link carries in `duration`, at least a byte.
