@@ -1,5 +1,16 @@
 //! How fast the HP scenario runs: packet-hops (a data packet crossing a link) and events per second,
 //! with each queue; and data centres, with each number of threads.
+//!
+//! To hold a change against what was before, on one quiet machine: `cargo bench -p ecn-sim --bench hops -- --save-baseline
+//! before`, then `--baseline before`. In November 2026, before the engines of HP's networks, bridges and data centres
+//! became one, a virtual machine of two processors gave, in millions of packet-hops per second (medians, +- 10 %):
+//!
+//! | | one thread | two |
+//! |---|---|---|
+//! | Fig. 1, uncontrolled; input-output, LIPD (calendar) | 16.7; 13.5 | - |
+//! | incast, 20 to 1 of 128 hosts | 6.3 | 6.0 |
+//! | permutation, 1,024 hosts | 2.7 | 4.5 |
+//! | permutation, 8,192 hosts | 2.0 | 1.3 |
 
 use std::hint::black_box;
 
@@ -69,8 +80,8 @@ fn bench(criterion: &mut Criterion) {
 }
 
 /// Fat trees: 20 MB from each of 20 hosts to one of 128, and permutations of 625 kB from each of 1,024 hosts, or of 10
-/// packets from each of more.
-const FABRICS: [(&str, &[&str], &[u16]); 4] = [
+/// packets from each of 8,192.
+const FABRICS: [(&str, &[&str], &[u16]); 3] = [
     ("incast", &["senders=20", "flow_size=20MB"], &[1, 2]),
     (
         "permutation",
@@ -80,11 +91,6 @@ const FABRICS: [(&str, &[&str], &[u16]); 4] = [
     (
         "permutation-8192",
         &["hosts=8192", "workload=permutation", "flow_size=10kB"],
-        &[1, 2],
-    ),
-    (
-        "permutation-65536",
-        &["hosts=65536", "workload=permutation", "flow_size=10kB"],
         &[1, 2],
     ),
 ];
@@ -97,14 +103,7 @@ fn data_centres(criterion: &mut Criterion) {
         for setting in settings {
             scenario.set_text(setting).expect("a setting");
         }
-        // So many hosts may be refused: then there is no row.
-        let topology = match scenario.topology() {
-            Ok(topology) => topology,
-            Err(reason) => {
-                eprintln!("{name}: {reason}");
-                continue;
-            }
-        };
+        let topology = scenario.topology().expect("a topology");
         for &threads in threads {
             let options = fabric::Options {
                 threads,
