@@ -94,7 +94,7 @@ pub struct Outcome {
     pub head_of_line_victims: u64,
     /// Sampled in the first run.
     pub series: Vec<Series>,
-    /// Each run, by its seed; the first of those that are the same.
+    /// Each run, by its seed; one where all are the same.
     pub runs: Vec<Report>,
 }
 
@@ -103,7 +103,7 @@ pub struct Outcome {
 pub struct Comparison {
     /// Name of the scenario.
     pub scenario: String,
-    /// Each scheme ran with seeds from 1 up to this one. Where no chance is in a scenario these runs are all the same,
+    /// Each scheme ran with seeds from 1 up to this one. Where a scenario has no randomness these runs are all the same,
     /// and count as one.
     pub seeds: u64,
     /// Keys whose values are the same with all schemes.
@@ -306,16 +306,14 @@ impl One {
     }
 }
 
-/// Each run that there is once: in a scenario without chance all seeds give the same, which is known no better
-/// for being repeated.
+/// All runs, or one of them where all are the same: in a scenario without randomness repetition adds nothing. Others
+/// stay in the order of their seeds, by which schemes are compared.
 fn distinct(runs: impl Iterator<Item = One>) -> Vec<One> {
-    let mut all: Vec<One> = Vec::new();
-    for run in runs {
-        if !all.iter().any(|other| run.repeats(other)) {
-            all.push(run);
-        }
+    let mut runs: Vec<One> = runs.collect();
+    if runs.iter().all(|run| run.repeats(&runs[0])) {
+        runs.truncate(1);
     }
-    all
+    runs
 }
 
 /// Points of a series: steps of a run are joined until they are no more.

@@ -140,7 +140,7 @@ const SCENARIOS: &[(&str, &str, &str)] = &[
 ];
 
 /// What is in no snapshot: times of this machine and names of temporary files; settings, which the command has, and a
-/// change of their keys is no change of results; and what happened over time, by hundreds of points.
+/// change of their keys does not change results; and time series, of hundreds of points.
 const LEFT_OUT: &[&str] = &[
     "wall_s",
     "setup_s",
@@ -185,7 +185,11 @@ fn every_snapshot_has_its_scenario() {
             let known = SCENARIOS
                 .iter()
                 .any(|(name, ..)| path.file_stem() == Some(name.as_ref()));
-            assert!(known, "{} is no scenario's: remove it", path.display());
+            assert!(
+                known,
+                "{} belongs to no scenario: remove it",
+                path.display()
+            );
         }
     }
 }
@@ -232,7 +236,7 @@ fn results(command: &str, set: &str) -> Value {
     })
 }
 
-/// Without what is left out, and with four significant digits of each number that is not whole: enough to see a
+/// Without [`LEFT_OUT`], and with four significant digits of each number that is not an integer: enough to see a
 /// difference of .002 in a share, and no more than another order of the same additions leaves as it is.
 fn rounded(value: Value) -> Value {
     match value {

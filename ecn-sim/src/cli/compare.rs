@@ -23,7 +23,7 @@ pub struct CompareArgs {
     /// Folder for the report (report.html), its figures (SVG) and its numbers (JSON, CSV)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Run each scheme with the seeds 1 to N; runs that are all the same, for want of chance, count as one
+    /// Run each scheme with the seeds 1 to N; runs that are all the same, since nothing is random, count as one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
     /// Set a key (see `list`), for example hosts=16; can be given again

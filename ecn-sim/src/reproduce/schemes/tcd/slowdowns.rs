@@ -12,8 +12,7 @@ use crate::reproduce::runs::Sample;
 use crate::reproduce::schemes::Bench;
 use crate::reproduce::schemes::dcqcn::V2;
 
-/// Whatever number is asked for: two standard errors of DCQCN's factors are 1 to 3 % with these. None is worse with seeds 13 to 24, 25
-/// to 36 and 37 to 48 either.
+/// Whatever number is asked for: two standard errors of DCQCN's factors are 1 to 3 % with these.
 const SEEDS: u64 = 12;
 /// Of those that are reported only.
 const FEW: u64 = 3;
