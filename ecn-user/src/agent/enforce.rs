@@ -69,6 +69,8 @@ pub struct Shared {
     /// How often class rates are moved, and how long limits hold after a sign of life.
     period_ns: AtomicU64,
     heartbeat_ns: AtomicU64,
+    /// Programs are being loaded: the main loop does not run yet.
+    is_starting: AtomicBool,
     /// When the agent's main loop did something last, and the thread that moves class rates.
     alive_ns: AtomicU64,
     enforced_ns: AtomicU64,
@@ -95,6 +97,9 @@ const IDLE: Duration = Duration::from_millis(100);
 /// So long the main loop may take for a step, however short the heartbeat: where namespaces with many devices go, the
 /// kernel holds up everybody's netlink requests.
 const STEP: Duration = Duration::from_secs(3);
+/// And so long it may take to start: on a busy or emulated processor the verifier takes seconds for a program, and what
+/// was taken over is to stay in force meanwhile.
+const START: Duration = Duration::from_secs(60);
 /// Rates that are brought into force together: what else is in the ring waits for these.
 const TOGETHER: usize = 4096;
 /// Of these, as many of an endpoint at a time: in between the limits are confirmed.
@@ -118,6 +123,7 @@ impl Shared {
             flags: AtomicU32::new(flags),
             period_ns: AtomicU64::new(0),
             heartbeat_ns: AtomicU64::new(0),
+            is_starting: AtomicBool::new(true),
             alive_ns: AtomicU64::new(now_ns()),
             enforced_ns: AtomicU64::new(now_ns()),
             changes: AtomicU64::new(0),
@@ -161,6 +167,12 @@ impl Shared {
         self.alive_ns.store(now_ns(), Ordering::Relaxed);
     }
 
+    /// The main loop runs from now on.
+    pub(super) fn has_started(&self) {
+        self.is_alive();
+        self.is_starting.store(false, Ordering::Relaxed);
+    }
+
     /// Time since the main loop made progress.
     pub(super) fn loop_age(&self) -> Duration {
         let alive_ns = self.alive_ns.load(Ordering::Relaxed);
@@ -169,7 +181,12 @@ impl Shared {
 
     /// How long either part of the agent may do nothing.
     fn patience(&self) -> Duration {
-        self.heartbeat().max(STEP)
+        let step = if self.is_starting.load(Ordering::Relaxed) {
+            START
+        } else {
+            STEP
+        };
+        self.heartbeat().max(step)
     }
 
     /// Whether the main loop is stuck: then limits are not confirmed any more.

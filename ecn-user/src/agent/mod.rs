@@ -370,6 +370,7 @@ impl Inner {
         inner.shared.offer_classes(&mut inner.maps);
         inner.write_state()?;
         inner.leaves = inner.config.agent.keep;
+        inner.shared.has_started();
         Ok((inner, enforcer))
     }
 
