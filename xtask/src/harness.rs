@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 
 use crate::step;
 
@@ -31,16 +31,23 @@ pub struct Again {
 
 /// Runs tests by a command that ends with arguments for the harness, and those that fail again.
 pub fn run(why: &str, tests: impl Fn() -> Command) -> Result<Vec<Again>> {
-    let (mut result, output) = step::heard(why, &mut tests());
+    let (result, output) = step::heard(why, &mut tests());
     let mut failed = failures(&output);
-    if result.is_ok() || failed.is_empty() || too_many(&failed) {
-        return result.map(|()| Vec::new());
+    let Err(error) = result else {
+        return Ok(Vec::new());
+    };
+    if failed.is_empty() {
+        return Err(error);
     }
     let again = failed.iter().map(|name| Again {
         name: name.clone(),
         said: panic_of(&output, name),
     });
-    let again = again.collect();
+    let again: Vec<_> = again.collect();
+    if too_many(&failed) {
+        return Err(with_tests(&error, &again));
+    }
+    let mut result = Err(error);
     for _ in 0..RERUNS {
         let mut command = tests();
         command.arg("--exact").args(&failed);
@@ -55,7 +62,18 @@ pub fn run(why: &str, tests: impl Fn() -> Command) -> Result<Vec<Again>> {
             break;
         }
     }
-    result.map(|()| again)
+    match result {
+        Ok(()) => Ok(again),
+        Err(error) => Err(with_tests(&error, &again)),
+    }
+}
+
+/// The error, and a line for each test that failed.
+fn with_tests(error: &Error, failed: &[Again]) -> Error {
+    let lines = failed
+        .iter()
+        .map(|Again { name, said }| format!("\n    {name}: {said}"));
+    anyhow!("{error:#}{}", lines.collect::<String>())
 }
 
 /// The names of failed tests, as each program's harness lists them at its end.
@@ -219,7 +237,8 @@ pub mod tests {
     fn many_failures_are_not_run_again() {
         let (folder, tests) =
             script("printf '%s\\n' failures: '    a' '    made_up' '    c' '    d'; exit 101");
-        run("test", tests).expect_err("four failed");
+        let error = run("test", tests).expect_err("four failed").to_string();
+        assert!(error.contains("\n    made_up: "), "{error}");
         let runs = std::fs::read_to_string(folder.path().join("runs")).expect("what was counted");
         assert_eq!(runs.lines().count(), 1);
     }

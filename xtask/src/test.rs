@@ -84,7 +84,7 @@ impl Outcome {
     fn shown(&self) -> (&'static str, String) {
         match self {
             Self::Passed => ("passed", String::new()),
-            Self::Failed(reason) => ("FAILED", format!(": {}", first_line(reason))),
+            Self::Failed(reason) => ("FAILED", format!(": {reason}")),
             Self::Skipped(reason) => ("skipped", format!(": {}", first_line(reason))),
         }
     }
