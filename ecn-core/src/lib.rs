@@ -24,4 +24,6 @@ pub mod response;
 pub mod shares;
 pub mod siphash;
 pub mod tcd;
+#[cfg(feature = "text")]
+mod text;
 pub mod vqueue;

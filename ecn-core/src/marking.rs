@@ -27,17 +27,32 @@
 
 /// When a packet is marked ([`Policy::mark_at`]).
 #[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MarkAt {
     /// As it enters the queue: the next `cnt2` packets that arrive. Works on every device.
+    #[default]
     Arrival = 0,
     /// As it leaves (the papers' own place). On Linux: where the veth peer is ours.
     Departure = 1,
 }
 
+impl MarkAt {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Arrival, Self::Departure];
+
+    /// The name used in configuration and output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Arrival => "arrival",
+            Self::Departure => "departure",
+        }
+    }
+}
+
 /// Who is marked ([`Policy::marking`]).
 #[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Marking {
     /// Count only.
     None = 0,
@@ -47,12 +62,18 @@ pub enum Marking {
     Input = 2,
     /// As [`Marking::Input`], and all packets for an output with more than `threshold` waiting
     /// (mechanism 3).
+    #[default]
     InputOutput = 3,
 }
 
 impl Marking {
     /// All policies, in the papers' order.
     pub const ALL: [Self; 4] = [Self::None, Self::Naive, Self::Input, Self::InputOutput];
+
+    /// The one that a policy says by number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|m| *m as u32 == number)
+    }
 
     /// The name used in configuration and output.
     #[must_use]

@@ -65,7 +65,6 @@
 
 use core::fmt;
 use core::num::NonZeroU64;
-use core::str::FromStr;
 
 use crate::fixed::{self, FRAC, LOG_FRAC, ONE, mul, mul_32, mul_bits, mul_hi, mul_shift};
 
@@ -81,9 +80,9 @@ pub const MAX_DECREASES: u32 = 8;
 #[repr(u32)]
 pub enum Function {
     /// No control: the delay never changes.
-    #[default]
     None = 0,
     /// Linear inter-packet delay: a mark adds one packet time.
+    #[default]
     Lipd = 1,
     /// Fast increase, multiplicative decrease: recovery in 1/Rmin from any rate.
     Fimd = 2,
@@ -94,6 +93,11 @@ pub enum Function {
 impl Function {
     /// Every function, in the order of its number.
     pub const ALL: [Self; 4] = [Self::None, Self::Lipd, Self::Fimd, Self::Aimd];
+
+    /// The one that a policy says by number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|f| *f as u32 == number)
+    }
 
     /// The name in commands, scenarios and JSON.
     pub const fn name(self) -> &'static str {
@@ -126,92 +130,6 @@ pub enum Round {
     Fractional = 3,
 }
 
-impl Round {
-    /// Every rule, in the order of its number.
-    pub const ALL: [Self; 4] = [Self::Off, Self::Packets, Self::Time, Self::Fractional];
-
-    /// The name in commands and configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Packets => "round",
-            Self::Time => "time",
-            Self::Fractional => "fractional",
-        }
-    }
-}
-
-/// A number or name that stands for no [`Function`] or no [`Round`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unknown(&'static str);
-
-impl fmt::Display for Unknown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl core::error::Error for Unknown {}
-
-const NO_FUNCTION: Unknown = Unknown("not a response function: none, lipd, fimd or aimd");
-const NO_ROUND: Unknown = Unknown("not a round rule: off, round, time or fractional");
-
-impl TryFrom<u32> for Function {
-    type Error = Unknown;
-
-    fn try_from(number: u32) -> Result<Self, Unknown> {
-        Self::ALL
-            .into_iter()
-            .find(|f| *f as u32 == number)
-            .ok_or(NO_FUNCTION)
-    }
-}
-
-impl FromStr for Function {
-    type Err = Unknown;
-
-    fn from_str(name: &str) -> Result<Self, Unknown> {
-        Self::ALL
-            .into_iter()
-            .find(|f| f.name() == name)
-            .ok_or(NO_FUNCTION)
-    }
-}
-
-impl fmt::Display for Function {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl TryFrom<u32> for Round {
-    type Error = Unknown;
-
-    fn try_from(number: u32) -> Result<Self, Unknown> {
-        Self::ALL
-            .into_iter()
-            .find(|r| *r as u32 == number)
-            .ok_or(NO_ROUND)
-    }
-}
-
-impl FromStr for Round {
-    type Err = Unknown;
-
-    fn from_str(name: &str) -> Result<Self, Unknown> {
-        Self::ALL
-            .into_iter()
-            .find(|r| r.name() == name)
-            .ok_or(NO_ROUND)
-    }
-}
-
-impl fmt::Display for Round {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
 /// A fraction: Rmin/Rmax (`1/256`) or the decrease factor (`2`, `3/2`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio {
@@ -225,56 +143,6 @@ impl Ratio {
     /// num/den; any two quantities of one unit, such as rates in bytes per second.
     pub const fn new(num: u64, den: u64) -> Self {
         Self { num, den }
-    }
-}
-
-/// A text that is no [`Ratio`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RatioError;
-
-impl fmt::Display for RatioError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a fraction such as 1/256, 2 or 0.05")
-    }
-}
-
-impl core::error::Error for RatioError {}
-
-impl FromStr for Ratio {
-    type Err = RatioError;
-
-    /// `1/256`, `2`, `1.5`; no sign, no exponent, denominator not 0.
-    fn from_str(text: &str) -> Result<Self, RatioError> {
-        fn digits(text: &str) -> Result<u64, RatioError> {
-            if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-                return Err(RatioError);
-            }
-            text.parse().map_err(|_| RatioError)
-        }
-        let (num, den) = if let Some((num, den)) = text.split_once('/') {
-            (digits(num)?, digits(den)?)
-        } else if let Some((whole, decimals)) = text.split_once('.') {
-            let places = u32::try_from(decimals.len()).map_err(|_| RatioError)?;
-            let den = 10u64.checked_pow(places).ok_or(RatioError)?;
-            let whole = digits(whole)?.checked_mul(den).ok_or(RatioError)?;
-            (whole.checked_add(digits(decimals)?).ok_or(RatioError)?, den)
-        } else {
-            (digits(text)?, 1)
-        };
-        if den == 0 {
-            return Err(RatioError);
-        }
-        Ok(Self { num, den })
-    }
-}
-
-impl fmt::Display for Ratio {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.den == 1 {
-            write!(f, "{}", self.num)
-        } else {
-            write!(f, "{}/{}", self.num, self.den)
-        }
     }
 }
 

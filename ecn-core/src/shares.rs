@@ -38,14 +38,30 @@ use crate::{
 
 /// What a source is ([`Policy::shares`]).
 #[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum By {
-    /// Nobody is looked at.
+    /// Nobody's share is measured: all are marked alike, and nothing is dropped.
     Off = 0,
-    /// The source IP address at an input port.
+    /// The source IP address at an input port: many hosts come by one port from another bridge.
+    #[default]
     Source = 1,
     /// The input port.
     Port = 2,
+}
+
+impl By {
+    /// Every value, the default first.
+    pub const ALL: [Self; 3] = [Self::Source, Self::Port, Self::Off];
+
+    /// The name used in configuration and output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Source => "source",
+            Self::Port => "port",
+        }
+    }
 }
 
 /// Least length of an epoch. At 100 Mbit/s 80 packets.

@@ -92,7 +92,7 @@ fn one_packet_is_one_step() {
                 let want = (down * weight_of_mark(t, apart_ns as f64 * 1e-9) / 80.0).min(TRAIN);
                 assert!(
                     (got / want - 1.0).abs() < 0.01,
-                    "{function} {t}: {got} {want}"
+                    "{function:?} {t}: {got} {want}"
                 );
             }
 
@@ -102,7 +102,7 @@ fn one_packet_is_one_step() {
             let want = (up * weight(t) * slowed(t) / RECOVERY).min(0.5);
             assert!(
                 (got / want - 1.0).abs() < 0.01,
-                "{function} {t}: {got} {want}"
+                "{function:?} {t}: {got} {want}"
             );
         }
     }
@@ -270,18 +270,18 @@ fn a_train_of_marks_lowers_a_rate_once() {
             interval(&state, PACKET_NS) / before - 1.0
         };
         let first = lowered(START_NS);
-        assert!((first / TRAIN - 1.0).abs() < 0.01, "{function}: {first}");
+        assert!((first / TRAIN - 1.0).abs() < 0.01, "{function:?}: {first}");
         let same = lowered(START_NS);
-        assert!(same < 1e-6, "{function}: {same}");
+        assert!(same < 1e-6, "{function:?}: {same}");
         let half = lowered(START_NS + 8_000_000);
-        assert!((half / TRAIN - 0.5).abs() < 0.01, "{function}: {half}");
+        assert!((half / TRAIN - 0.5).abs() < 0.01, "{function:?}: {half}");
         // Not saved up: a second later it is a sixteenth again. An unmarked packet between them, since nothing but
         // marks is overload.
         state.on_echo(&policy, echo(1, 0), START_NS + 1_000_000_000);
         let before = interval(&state, PACKET_NS);
         state.on_echo(&policy, echo(400, 400), START_NS + 1_000_000_000);
         let later = interval(&state, PACKET_NS) / before - 1.0;
-        assert!((later / TRAIN - 1.0).abs() < 0.01, "{function}: {later}");
+        assert!((later / TRAIN - 1.0).abs() < 0.01, "{function:?}: {later}");
     }
 }
 

@@ -24,7 +24,9 @@ pub mod tcp;
 use std::collections::VecDeque;
 
 use ecn_core::echo::Room;
+use ecn_core::response::Function;
 use ecn_core::{echo, packet, response, shares, vqueue};
+use ecn_units::Every;
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -35,9 +37,8 @@ use self::source::Source;
 use self::tcp::Tcp;
 use crate::engine::{Agenda, Event, Heap, INDEX, MS, NS, Slab, Time};
 use crate::measure::{Record, Snapshot, Times};
-use crate::model::{Function, Model, Response};
+use crate::model::{Model, Response};
 use crate::network::Network;
-use crate::policy::Every;
 use crate::simulation::{Instant, Options, SimulationError, counted, schedule};
 use crate::traffic::{Algorithm, Traffic};
 
@@ -114,7 +115,7 @@ struct Simulation<'a> {
     latencies: Vec<(Time, Time)>,
 }
 
-fn ps(duration: crate::units::DurationText) -> Time {
+fn ps(duration: ecn_units::DurationText) -> Time {
     duration.as_nanos() * NS
 }
 

@@ -10,6 +10,7 @@ mod tests;
 pub use figures::Figure;
 pub use html::HEADER;
 
+use ecn_units::suggestion;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -22,7 +23,6 @@ use crate::fabric::measure::{Finished, Slowdowns, slowdowns};
 use crate::fabric::series::{self, Point, WINDOW_PACKETS};
 use crate::fabric::{Options, Report, RunError, Scenario, run};
 use crate::figure::NetworkFigure;
-use crate::keyword::suggestion;
 use crate::scenario::{ScenarioError, dotted, shown};
 
 /// A comparison that there is not.

@@ -31,8 +31,8 @@ pub mod expression;
 mod report;
 mod table;
 
-use crate::units::Fraction;
 use ecn_core::response::{Function, Policy, PolicyError, Ratio};
+use ecn_units::Fraction;
 use expression::{ALLOWED, Expression, ExpressionError};
 
 pub use report::{Condition, Curve, Recovery, Report, figure};

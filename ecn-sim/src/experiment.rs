@@ -1,6 +1,7 @@
 //! Whatever can be run, by its name or from its file: a network whose links' shares are counted, or a
 //! data centre, whose flows are.
 
+use ecn_units::suggestion;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::Path;
@@ -9,7 +10,6 @@ use toml::{Table, Value};
 use crate::engine::Time;
 use crate::fabric::{self, Options};
 use crate::figure::NetworkFigure;
-use crate::keyword::suggestion;
 use crate::model::Response;
 use crate::report::{self, RunReport};
 use crate::scenario::{BUILT_IN, Scenario, ScenarioError};

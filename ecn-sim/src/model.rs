@@ -7,44 +7,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use ecn_core::fixed::{self, FRAC, ONE};
+use ecn_core::marking::{self, MarkAt, Marking};
+use ecn_core::response::{self, Function};
 use ecn_core::shares::By;
-use ecn_core::{marking, response};
+use ecn_units::{
+    DurationText, Every, Fraction, KeywordError, Round, Unmarkable, keywords, serde_as_text,
+};
 use serde::{Deserialize, Serialize};
-
-use crate::keyword::KeywordError;
-use crate::policy::{Every, MarkAt, Round, Shares, Unmarkable};
-use crate::units::{DurationText, Fraction};
-use crate::{keywords, serde_as_text};
-
-keywords! {
-    /// Which packets a bridge marks.
-    Marking {
-        /// Packets are counted but never marked.
-        None = "none",
-        /// A full input buffer: all packets in it.
-        Naive = "naive",
-        /// A full input buffer: all packets in the bridge for the outputs of its packets.
-        Input = "input",
-        /// As `Input`, and more packets waiting for one output than the threshold.
-        #[default]
-        InputOutput = "input-output",
-    }
-}
-
-keywords! {
-    /// How a flow's rate answers to marked and unmarked packets.
-    Function {
-        /// The rate stays at the link rate.
-        None = "none",
-        /// Linear inter-packet delay.
-        #[default]
-        Lipd = "lipd",
-        /// Fast increase, multiplicative decrease.
-        Fimd = "fimd",
-        /// Additive increase, multiplicative decrease.
-        Aimd = "aimd",
-    }
-}
 
 keywords! {
     /// Which of the packets that wait for an output goes first.
@@ -200,7 +169,8 @@ impl FromStr for Response {
             Some(file) if !file.is_empty() => Ok(Self::Table(file.into())),
             Some(_) => Err(KeywordError::new(text, &["table:FILE"])),
             None => text.parse().map(Self::Function).map_err(|_| {
-                let names = [Function::NAMES, &["table:FILE"]].concat();
+                let mut names = Function::ALL.map(Function::name).to_vec();
+                names.push("table:FILE");
                 KeywordError::new(text, &names)
             }),
         }
@@ -340,7 +310,7 @@ pub struct Model {
     /// Output queues: whether packets are marked as they come or as they leave.
     pub mark_at: MarkAt,
     /// Output queues: what counts as one source, which has a share of an output; who has less is not marked.
-    pub shares: Shares,
+    pub shares: By,
     /// Output queues: whether packets of hosts without the agent are dropped where more than twice the threshold wait,
     /// of those that have their share.
     pub unmarkable: Unmarkable,
@@ -421,7 +391,7 @@ impl Default for Model {
             queue: 100,
             mark_at: MarkAt::default(),
             // As in the papers.
-            shares: Shares::Off,
+            shares: By::Off,
             unmarkable: Unmarkable::default(),
             echo: Every::default(),
             burst: DurationText::from_micros(130),
@@ -575,22 +545,8 @@ impl Model {
     /// `rmin` or `m` out of range.
     pub fn policy(&self, function: Function) -> Result<response::Policy, ModelError> {
         use response::PolicyError as E;
-        let ratio =
-            |f: Fraction| response::Ratio::new(f.numerator().into(), f.denominator().into());
-        let function = match function {
-            Function::None => response::Function::None,
-            Function::Lipd => response::Function::Lipd,
-            Function::Fimd => response::Function::Fimd,
-            Function::Aimd => response::Function::Aimd,
-        };
-        let (round, round_ns) = match self.round {
-            Round::Off => (response::Round::Off, 0),
-            Round::Packets => (response::Round::Packets, 0),
-            Round::Time(time) => (response::Round::Time, time.as_nanos()),
-            Round::Fractional => (response::Round::Fractional, 0),
-        };
-        response::Policy::new(function, ratio(self.rmin), ratio(self.m))
-            .map(|policy| policy.with_round(round, round_ns))
+        response::Policy::new(function, self.rmin.into(), self.m.into())
+            .map(|policy| policy.with_rounds(self.round))
             .map_err(|error| match error {
                 E::FactorTooSmall | E::FactorTooLarge => ModelError::new("m", self.m, error),
                 _ => ModelError::new("rmin", self.rmin, error),
@@ -603,16 +559,10 @@ impl Model {
             MarkIn::All => true,
             MarkIn::Named(names) => names.iter().any(|named| named == name),
         };
-        let marking = match self.marking {
-            _ if !marks => marking::Marking::None,
-            Marking::None => marking::Marking::None,
-            Marking::Naive => marking::Marking::Naive,
-            Marking::Input => marking::Marking::Input,
-            Marking::InputOutput => marking::Marking::InputOutput,
-        };
+        let marking = if marks { self.marking } else { Marking::None };
         let mark_at = match (self.switch, self.mark_at) {
-            (SwitchKind::Output, MarkAt::Arrival) => marking::MarkAt::Arrival,
-            _ => marking::MarkAt::Departure,
+            (SwitchKind::Output, mark_at) => mark_at,
+            _ => MarkAt::Departure,
         };
         marking::Policy {
             marking: marking as u32,
@@ -620,9 +570,9 @@ impl Model {
             buffer: self.buffer,
             threshold: self.threshold,
             ports,
-            shares: By::from(self.shares) as u32,
+            shares: self.shares as u32,
             drop_threshold: match (self.shares, self.unmarkable) {
-                (Shares::Off, _) | (_, Unmarkable::Pass) => 0,
+                (By::Off, _) | (_, Unmarkable::Pass) => 0,
                 _ => self.threshold.saturating_mul(2),
             },
             _pad: 0,

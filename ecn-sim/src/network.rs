@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use ecn_units::{DurationText, Rate};
+
 use crate::engine::{NS, Time};
 use crate::model::{Forwarding, Model, SwitchKind};
 use crate::traffic::{Arrivals, Traffic};
-use crate::units::{DurationText, Rate};
 
 /// Bytes of an ACK.
 pub const ACK_BYTES: u32 = 20;
@@ -245,7 +246,7 @@ impl Network {
                 NetworkError::Unknown {
                     what: what(),
                     name: name.clone(),
-                    hint: crate::keyword::suggestion(name, &known),
+                    hint: ecn_units::suggestion(name, &known),
                 }
             })
         };

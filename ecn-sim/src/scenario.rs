@@ -18,13 +18,12 @@ use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
 use crate::figure::NetworkFigure;
-use crate::keyword::{nearest, suggestion};
 use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind};
 use crate::network::{Description, Flow, Link, Network, NetworkError};
-use crate::policy::Round;
-use crate::serde_as_text;
 use crate::traffic::Traffic;
-use crate::units::{DurationText, Fraction, Rate, UnitError};
+use ecn_units::{
+    DurationText, Fraction, Rate, Round, UnitError, nearest, serde_as_text, suggestion,
+};
 
 /// A scenario that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,16 +5,15 @@
 
 use std::str::FromStr as _;
 
+use ecn_units::{DurationText, Rate, suggestion};
 use serde::Deserialize;
 use toml::Table;
 
 use crate::fabric;
-use crate::keyword::suggestion;
 use crate::model::Model;
 use crate::network::{Description, Flow, Link};
 use crate::scenario::{Scenario, ScenarioError, Topology};
 use crate::traffic::{Arrivals, Traffic};
-use crate::units::{DurationText, Rate};
 
 /// Most nodes, links or flows that one entry may stand for.
 const MOST: u64 = 10_000;

@@ -24,10 +24,10 @@ use values::{Axis, seeds, windows};
 
 use crate::engine::Time;
 use crate::experiment::Experiment;
-use crate::keyword::suggestion;
 use crate::output::OutputError;
 use crate::scenario::{ScenarioError, dotted, shown};
 use crate::scenario_file::located;
+use ecn_units::suggestion;
 
 /// Most runs of a sweep: of more, the plan alone would take a noticeable share of the memory.
 pub const MOST_RUNS: usize = 1_000_000;

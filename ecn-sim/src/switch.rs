@@ -10,9 +10,8 @@ use ecn_core::marking::{self, BACKLOG_UNKNOWN, Decision};
 
 pub use crate::counters::PortTotals;
 use crate::counters::{Counters, counters};
-use crate::model::{
-    Arbitration, BypassCounts, Counting, Crossbar, Marking, Model, OutputTrigger, Trigger,
-};
+use crate::model::{Arbitration, BypassCounts, Counting, Crossbar, Model, OutputTrigger, Trigger};
+use ecn_core::marking::Marking;
 
 /// A port: the input buffer behind it, and the output before it.
 #[derive(Debug, Default)]

@@ -3,9 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::keyword::nearest;
-use crate::serde_as_text;
-use crate::units::Rate;
+use ecn_units::{Rate, nearest, serde_as_text};
 
 /// What a flow's program sends: `greedy`, `reno`, `cubic`, or a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ecn_core::fixed::ONE;
 use ecn_core::response::{Function, Policy, Ratio, marked, unmarked};
 use ecn_sim::design::{Design, Report, Table, figure};
-use ecn_sim::units::Fraction;
+use ecn_units::Fraction;
 use proptest::prelude::*;
 
 fn rmin(denominator: u32) -> Fraction {

@@ -16,7 +16,7 @@ use ecn_sim::report::{self, WindowReport};
 use ecn_sim::scenario::Scenario;
 use ecn_sim::simulation::{self, Options};
 use ecn_sim::traffic::Traffic;
-use ecn_sim::units::DurationText;
+use ecn_units::DurationText;
 
 /// Times in ps: a packet, a header through a switch, an ACK on the wire (Table I).
 const PACKET: f64 = 2_068_000.0;

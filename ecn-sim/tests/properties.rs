@@ -3,17 +3,18 @@
 
 use std::fmt::Debug;
 
+use ecn_core::marking::{MarkAt, Marking};
+use ecn_core::response::Function;
 use ecn_sim::engine::{Agenda, Calendar, Event, Heap, Lanes, Queue, Time, WORD};
 use ecn_sim::measure::Record;
 use ecn_sim::model::{
-    Arbitration, Bypass, BypassCounts, Counting, Crossbar, Forwarding, Function, MarkIn, Marking,
-    Model, OutputTrigger, Phases, Response, SlotFreed, Spacing, SwitchKind, Trigger,
+    Arbitration, Bypass, BypassCounts, Counting, Crossbar, Forwarding, MarkIn, Model,
+    OutputTrigger, Phases, Response, SlotFreed, Spacing, SwitchKind, Trigger,
 };
 use ecn_sim::network::{Description, Flow, Link, Network};
-use ecn_sim::policy::{Every, MarkAt, Round};
 use ecn_sim::simulation::{Options, run_with};
 use ecn_sim::traffic::Traffic;
-use ecn_sim::units::{DurationText, Fraction, Rate};
+use ecn_units::{DurationText, Every, Fraction, Rate, Round};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
@@ -46,10 +47,10 @@ fn nanos(values: &'static [u64]) -> impl Strategy<Value = DurationText> {
 
 fn model() -> impl Strategy<Value = Model> {
     let mechanisms = (
-        any_of(Marking::ALL),
+        any_of(&Marking::ALL),
         0u32..12,
         prop_oneof![4 => 1u32..8, 1 => Just(16u32)],
-        any_of(Function::ALL),
+        any_of(&Function::ALL),
         fractions(&["1/256", "1/16", "2/5"]),
         fractions(&["2", "3/2", "5"]),
         prop_oneof![Just(1u32), 2u32..=8],
@@ -115,7 +116,7 @@ fn model() -> impl Strategy<Value = Model> {
 fn bridges() -> impl Strategy<Value = Model> {
     (
         prop_oneof![1u32..8, Just(100u32)],
-        any_of(MarkAt::ALL),
+        any_of(&MarkAt::ALL),
         select(&["packet", "3us"]).prop_map(|text| text.parse::<Every>().expect("a time")),
         select(&["off", "packets", "3us"]).prop_map(|text| text.parse::<Round>().expect("a round")),
         nanos(&[0, 2_000, 10_000]),

@@ -7,4 +7,4 @@ pub mod datapath;
 pub mod net;
 pub mod rig;
 pub mod sys;
-pub use ecn_sim::units;
+pub use ecn_units as units;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ecn_core::{
     abi::{Count, PORTS, PortEvent, PortEventKind, SOURCES},
-    marking::{self, Decision, Share, Switch},
+    marking::{Decision, Share, Switch},
     packet,
     shares::Shares,
     vqueue::{Arrival, Queues},
@@ -80,7 +80,7 @@ struct Seen {
 fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
     events.sort_by_key(|event| event.sequence);
     let policy = running.maps.marking(0).expect("policy");
-    let place = if policy.mark_at == marking::MarkAt::Departure as u32 {
+    let place = if policy.mark_at == MarkAt::Departure as u32 {
         PortEventKind::Depart as u32
     } else {
         PortEventKind::Arrive as u32

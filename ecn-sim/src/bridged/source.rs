@@ -155,7 +155,7 @@ impl Source {
 mod tests {
     use super::*;
     use crate::engine::{MS, NS};
-    use crate::units::Rate;
+    use ecn_units::Rate;
 
     #[test]
     fn a_constant_rate_is_kept_by_a_timer_that_is_late() {

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ecn_units::Fraction;
 
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::design::{Curve, Design, Report, Table, figure};
 use crate::output::Output;
-use crate::units::Fraction;
 
 /// What `design` is told.
 #[derive(Args, Debug)]

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
+use ecn_units::{Rate, Size, suggestion};
 use live::Live;
 
 use super::run::RunArgs;
@@ -19,10 +20,8 @@ use crate::fabric::topology::Topology;
 use crate::fabric::watch::Watch;
 use crate::fabric::{self, Counts, Options, Report, Scenario};
 use crate::figure::{Line, LineFigure, Panel};
-use crate::keyword::suggestion;
 use crate::output::{Output, csv};
 use crate::progress;
-use crate::units::{Rate, Size};
 
 /// A data centre by name or from a file.
 pub(super) fn find(name: &str) -> Result<Scenario, Error> {

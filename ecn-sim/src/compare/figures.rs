@@ -1,9 +1,10 @@
 //! The figures of a comparison.
 
+use ecn_units::Size;
+
 use super::{Comparison, Outcome};
 use crate::fabric::measure::OfSize;
 use crate::figure::{FigureError, LOOKS, Line, LineFigure, Panel, decades};
-use crate::units::Size;
 
 /// A figure with the name of its file and what it shows.
 #[derive(Clone, Debug)]

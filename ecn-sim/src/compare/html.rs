@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use ecn_units::{Rate, Size};
+
 use super::figures::Figure;
 use super::{Comparison, Outcome};
 use crate::figure::escape;
-use crate::units::{Rate, Size};
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;color:#222;max-width:980px;margin:2em auto;padding:0 1em}\
 h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2em}.wide{overflow-x:auto}\

@@ -1,12 +1,12 @@
 //! What a design does: the three conditions, recovery times, and the curves of slide 14.
 
 use ecn_core::fixed::ONE;
+use ecn_units::Fraction;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Design, Fit, Table};
 use crate::figure::{FigureError, Line, LineFigure, Panel};
-use crate::units::Fraction;
 
 /// Decrease factor of FIMD and AIMD beside the design (slide 14).
 const M: f64 = 2.0;

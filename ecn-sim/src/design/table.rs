@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use ecn_core::fixed::{FRAC, ONE, mul_32, mul_hi, ratio};
 use ecn_core::response::IPD_LIMIT;
+use ecn_units::Fraction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Design;
 use crate::endpoint::Designed;
-use crate::units::Fraction;
 
 /// First line of the format's description, and the value of `format`.
 const FORMAT: &str = "ecn response table";

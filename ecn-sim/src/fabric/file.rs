@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 
+use ecn_units::suggestion;
 use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::scenario::Scenario;
 use super::topology::{End, Plan, Topology};
-use crate::keyword::suggestion;
 use crate::scenario::{ScenarioError, dotted};
 use crate::scenario_file::{expand, located, pairs};
 

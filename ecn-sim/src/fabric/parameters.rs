@@ -1,12 +1,11 @@
 //! What can be chosen of a fabric, by `--set KEY=VALUE`.
 
+use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
 use super::scheme;
 use super::workload::{Cdf, Workload};
-use crate::keywords;
-use crate::units::{DurationText, Fraction, Rate, Size};
 
 keywords! {
     /// What keeps switches from overflowing.

@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ecn_core::tcd::Mark;
+use ecn_units::Rate;
 use foldhash::fast::FixedState;
 
 use super::auto::Auto;
@@ -39,7 +40,6 @@ use super::watch::Watch;
 use super::workload::{Arrival, Arrivals, Ring};
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD};
 use crate::model::ModelError;
-use crate::units::Rate;
 
 /// What happens to the packet, port or flow whose number comes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ mod check;
 
 use std::path::Path;
 
+use ecn_units::{Fraction, Size, keywords};
 use toml::{Table, Value};
 
 use super::credit;
@@ -18,10 +19,8 @@ use super::topology::{
 use super::workload::{Arrival, Arrivals, Cdf, Workload, arrivals};
 use crate::engine::{NS, Time};
 use crate::figure::NetworkFigure;
-use crate::keywords;
 use crate::model::ModelError;
 use crate::scenario::{ScenarioError, dotted, parted, with_key};
-use crate::units::{Fraction, Size};
 
 keywords! {
     /// The built-in fabrics.

@@ -17,10 +17,8 @@ use self::flows::listed;
 use super::parameters::Parameters;
 use super::run::{byte_time, wire_time};
 use crate::engine::{NS, Time};
-use crate::keyword::KeywordError;
 use crate::model::ModelError;
-use crate::serde_as_text;
-use crate::units::Fraction;
+use ecn_units::{Fraction, KeywordError, serde_as_text};
 
 /// A pattern of flows, or `file:F`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -446,7 +444,7 @@ mod tests {
         for cdf in [Cdf::WebSearch, Cdf::Hadoop] {
             let parameters = Parameters {
                 workload: Workload::Poisson,
-                duration: crate::units::DurationText::from_millis(100),
+                duration: ecn_units::DurationText::from_millis(100),
                 cdf,
                 ..Parameters::default()
             };
@@ -465,7 +463,7 @@ mod tests {
     fn bursts_come_on_top_of_poisson() {
         let plain = Parameters {
             workload: Workload::Poisson,
-            duration: crate::units::DurationText::from_millis(100),
+            duration: ecn_units::DurationText::from_millis(100),
             ..Parameters::default()
         };
         let with = Parameters {

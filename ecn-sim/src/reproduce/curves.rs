@@ -2,9 +2,9 @@
 //! point, which is what runs.
 
 use ecn_core::fixed::{FRAC, ONE};
-use ecn_core::response::{self, Policy};
+use ecn_core::response::{self, Function, Policy};
 
-use crate::model::{Function, Model};
+use crate::model::Model;
 
 /// Rmin/Rmax: the only value that ends slide 14's curves at 2K and 65K packet times.
 pub const RMIN: f64 = 1.0 / 256.0;

@@ -1,5 +1,6 @@
 //! The papers' figures, drawn from [`Runs`].
 
+use ecn_core::response::Function;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -8,7 +9,6 @@ use super::curves::{Curve, RMIN};
 use super::runs::{Case, Rates, Runs, Scheme};
 use super::{Figure, Lengths};
 use crate::figure::{FigureError, Line, LineFigure, Panel};
-use crate::model::Function;
 use crate::report::HpWindow;
 
 /// Buffer sizes of Fig. 4, packets.

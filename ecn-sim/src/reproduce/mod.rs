@@ -14,14 +14,14 @@ pub mod schemes;
 #[cfg(test)]
 mod tests;
 
+use ecn_units::{DurationText, KeywordError, keywords};
+
 use crate::compare::CompareError;
 use crate::figure::FigureError;
-use crate::keyword::KeywordError;
 use crate::model::ModelError;
 use crate::report::RunError;
 use crate::scenario::ScenarioError;
-use crate::units::DurationText;
-use crate::{fabric, keywords, output::OutputError};
+use crate::{fabric, output::OutputError};
 
 keywords! {
     /// A figure of the papers.

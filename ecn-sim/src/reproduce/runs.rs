@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ecn_core::marking::Marking;
+use ecn_core::response::Function;
+use ecn_units::DurationText;
+
 use crate::engine::{MS, Time};
 use crate::measure::{Record, Window, flows_of};
-use crate::model::{Function, Marking, Model, Response};
+use crate::model::{Model, Response};
 use crate::network::Network;
 use crate::progress;
 use crate::report::{HpWindow, RunError, hp_shares, hp_window};
 use crate::scenario::{Hp, Scenario, Topology, Victim};
 use crate::simulation::{self, Options, SimulationError};
-use crate::units::DurationText;
 
 /// Width of the sliding windows of Fig. 2 and 3.
 pub const SLIDING: Time = 2 * MS;

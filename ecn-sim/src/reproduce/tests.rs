@@ -1,10 +1,13 @@
 //! Verdicts that can fail: judges are given what the papers say, and then what contradicts it.
 
+use ecn_core::marking::Marking;
+use ecn_core::response::Function;
+
 use super::Lengths;
 use super::assertions::{Found, Kind, Statement, Verdict, found, judge_all};
 use super::runs::{Case, Outcome, Rates, Runs, Sample};
 use super::schemes::judges;
-use crate::model::{Function, Marking, Response};
+use crate::model::Response;
 use crate::report::HpWindow;
 
 /// What a setting comes to.

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::model::{Function, Marking};
-use crate::policy::{Every, MarkAt, Round};
-use crate::units::{Fraction, Rate};
+use ecn_core::marking::{MarkAt, Marking};
+use ecn_core::response::Function;
+use ecn_units::{Every, Fraction, Rate, Round};
 
 /// Which rig.
 #[derive(Args, Debug, Clone, PartialEq, Eq)]

@@ -7,15 +7,17 @@ pub mod report;
 use std::collections::BTreeMap;
 
 use args::{CONGESTION_CONTROL, Offload, Phases, RigArgs, Traffic};
+use ecn_core::marking::Marking;
+use ecn_core::response::Function;
+use ecn_units::DurationText;
 use report::{Parameters, Phase, Report, Sample};
 
 use crate::engine::{MS, NS, Time};
 use crate::measure::Snapshot;
-use crate::model::{Function, Marking, Response};
+use crate::model::Response;
 use crate::network::Network;
 use crate::report::{RunError, hp_shares, run};
 use crate::scenario::{Rig, Scenario, ScenarioError, Topology, Victim};
-use crate::units::DurationText;
 
 /// One phase to run.
 #[derive(Clone, Debug, PartialEq)]

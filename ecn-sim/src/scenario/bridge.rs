@@ -3,16 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ecn_core::shares::By;
+use ecn_units::{DurationText, Rate, UnitError, nearest, serde_as_text};
 use serde::{Deserialize, Serialize};
 
 use super::{Rig, check_duration, check_warm_up, within};
-use crate::keyword::nearest;
 use crate::model::{LONGEST_DELAY, Model, ModelError};
 use crate::network::{Description, Flow, Link};
-use crate::policy::Shares;
-use crate::serde_as_text;
 use crate::traffic::{Arrivals, Traffic};
-use crate::units::{DurationText, Rate, UnitError};
 
 /// When something happens, if it does: `off`, or a time since the start of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,7 +158,7 @@ impl Bridge {
     /// As the [`Rig`], with shares, as an agent's bridges have.
     pub(super) fn model() -> Model {
         Model {
-            shares: Shares::Source,
+            shares: By::Source,
             ..Rig::model()
         }
     }

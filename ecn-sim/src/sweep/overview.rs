@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ecn_units::{DurationText, Fraction, Rate, Size};
 use toml::Value;
 
 use super::Sweep;
@@ -9,7 +10,6 @@ use super::values::Axis;
 use crate::experiment::Experiment;
 use crate::figure::{FigureError, LOOKS, Line, LineFigure, Panel, decades};
 use crate::scenario::shown;
-use crate::units::{DurationText, Fraction, Rate, Size};
 
 /// A record's values, in one window if it has windows, by column of the table.
 pub(super) type Row = BTreeMap<String, String>;

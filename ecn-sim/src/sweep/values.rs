@@ -1,11 +1,11 @@
 //! Lists and ranges of values in a sweep file.
 
+use ecn_units::suggestion;
 use toml::Value;
 
 use super::{MOST_RUNS, one_line};
 use crate::engine::{NS, Time};
 use crate::experiment::Experiment;
-use crate::keyword::suggestion;
 use crate::scenario::{shown, span};
 
 /// A key and the values that it takes in turn.

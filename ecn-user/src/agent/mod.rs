@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use ecn_core::{abi, echo, marking, response, shares};
+use ecn_core::{abi, echo, marking, response};
 use sd_notify::NotifyState;
 use tokio::{signal::unix::SignalKind, task::JoinHandle};
 
@@ -183,20 +183,12 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 /// The kernel side of a marking policy.
 pub fn marking_policy(bridge: &config::Bridge, ports: u32) -> marking::Policy {
     marking::Policy {
-        marking: match bridge.marking {
-            config::Marking::None => marking::Marking::None,
-            config::Marking::Naive => marking::Marking::Naive,
-            config::Marking::Input => marking::Marking::Input,
-            config::Marking::InputOutput => marking::Marking::InputOutput,
-        } as u32,
-        mark_at: match bridge.mark_at {
-            config::MarkAt::Arrival => marking::MarkAt::Arrival,
-            config::MarkAt::Departure => marking::MarkAt::Departure,
-        } as u32,
+        marking: bridge.marking as u32,
+        mark_at: bridge.mark_at as u32,
         buffer: bridge.buffer,
         threshold: bridge.threshold,
         ports,
-        shares: shares::By::from(bridge.shares) as u32,
+        shares: bridge.shares as u32,
         drop_threshold: bridge.drops_above().unwrap_or(0),
         _pad: 0,
     }
@@ -208,27 +200,11 @@ pub fn marking_policy(bridge: &config::Bridge, ports: u32) -> marking::Policy {
 ///
 /// The parameters are out of range.
 pub fn response_policy(config: &config::Response) -> Result<response::Policy> {
-    let function = match config.function {
-        config::Function::None => response::Function::None,
-        config::Function::Lipd => response::Function::Lipd,
-        config::Function::Fimd => response::Function::Fimd,
-        config::Function::Aimd => response::Function::Aimd,
-    };
-    let rmin = response::Ratio::new(
-        config.rmin.numerator().into(),
-        config.rmin.denominator().into(),
-    );
     // Exact to six decimals, which is how people write it.
     let m = response::Ratio::new((config.m * 1e6).round() as u64, 1_000_000);
-    let policy = response::Policy::new(function, rmin, m)
+    let policy = response::Policy::new(config.function, config.rmin.into(), m)
         .map_err(|error| Error::Configuration(format!("[response]: {error}")))?;
-    let (round, ns) = match config.round {
-        config::Round::Off => (response::Round::Off, 0),
-        config::Round::Packets => (response::Round::Packets, 0),
-        config::Round::Time(t) => (response::Round::Time, t.as_nanos()),
-        config::Round::Fractional => (response::Round::Fractional, 0),
-    };
-    Ok(policy.with_round(round, ns))
+    Ok(policy.with_rounds(config.round))
 }
 
 /// The keys of an echo policy.

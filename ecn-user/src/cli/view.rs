@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use ecn_core::{abi, flow, marking, response};
+use ecn_core::{abi, flow, marking};
 use nix::unistd::{AccessFlags, access};
 
 use crate::agent::enforce::now_ns;
@@ -223,30 +223,17 @@ fn readable(pin: &Path) -> anyhow::Result<()> {
 
 /// The policy in force; the state's says what the agent began with.
 fn marking_of(maps: &Maps, bridge: &BridgeState) -> Marking {
-    let number = maps.marking(bridge.number).map(|policy| policy.marking);
-    let known = |number| {
-        marking::Marking::ALL
-            .into_iter()
-            .find(|known| *known as u32 == number)
-    };
-    number
-        .ok()
-        .and_then(known)
-        .and_then(|marking| marking.name().parse().ok())
+    let policy = maps.marking(bridge.number).ok();
+    policy
+        .and_then(|policy| Marking::from_number(policy.marking))
         .unwrap_or(bridge.marking)
 }
 
 /// Likewise for the response of an endpoint, and the rate of its link.
 fn policy_of(maps: &Maps, number: u16, endpoint: Option<&EndpointState>) -> (Function, u64) {
     let policy = maps.endpoint(number.into()).ok();
-    let known = |number| {
-        response::Function::ALL
-            .into_iter()
-            .find(|known| *known as u32 == number)
-    };
     let response = policy
-        .and_then(|policy| known(policy.response.function))
-        .and_then(|function| function.name().parse().ok())
+        .and_then(|policy| Function::from_number(policy.response.function))
         .or(endpoint.map(|endpoint| endpoint.response))
         .unwrap_or(Function::None);
     (response, policy.map_or(0, |policy| policy.link_bytes_per_s))

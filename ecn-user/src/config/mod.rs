@@ -19,10 +19,11 @@ use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 
 pub use check::LOWEST_RATE_BYTES_PER_S;
-pub use ecn_sim::keyword::{KeywordError, nearest, suggestion};
-use ecn_sim::keywords;
-pub use ecn_sim::model::{Function, Marking};
-pub use ecn_sim::policy::{Every, MarkAt, Round, Shares, Unmarkable};
+pub use ecn_core::marking::{MarkAt, Marking};
+pub use ecn_core::response::Function;
+pub use ecn_core::shares::By as Shares;
+use ecn_units::keywords;
+pub use ecn_units::{Every, KeywordError, Round, Unmarkable, nearest, suggestion};
 
 use crate::units::{DurationText, Fraction, Rate};
 use file::{Source, plain, syntax};

@@ -1,5 +1,7 @@
 //! What makes no sense, and is refused with what is allowed.
 
+use ecn_units::{DurationText, Size};
+
 use super::{Kind, Scenario};
 use crate::fabric::auto::Auto;
 use crate::fabric::parameters::{FlowControl, Parameters, Switch};
@@ -8,7 +10,6 @@ use crate::fabric::topology::fat_tree_ports;
 use crate::fabric::workload::{Workload, carried};
 use crate::model::ModelError;
 use crate::scenario::shown;
-use crate::units::{DurationText, Size};
 
 fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ModelError> {
     if (least..=most).contains(&value) {

@@ -5,15 +5,14 @@ use std::collections::hash_map::Entry;
 
 use ecn_core::bcn::{Feedback, Gains, Granularity, Key, Limiter, Policy, PolicyError};
 use ecn_core::response::Ratio;
+use ecn_units::{Fraction, Rate, Size, keywords};
 use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 
 use super::{Ends, Notice, Sending, transmission};
 use crate::engine::Time;
 use crate::fabric::auto::Auto;
-use crate::keywords;
 use crate::model::ModelError;
-use crate::units::{Fraction, Rate, Size};
 
 keywords! {
     /// What shares a rate limiter, as long as there are enough of them.

@@ -3,13 +3,12 @@
 //! Timers are not events: what they do matters when the next packet is sent, and is worked out then.
 
 use ecn_core::tcd::Mark;
+use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
-use crate::keywords;
 use crate::model::ModelError;
-use crate::units::{DurationText, Fraction, Rate, Size};
 
 keywords! {
     /// Whether a notification lowers the target rate RT to the current rate RC.

@@ -3,16 +3,16 @@
 
 use ecn_core::fixed::{FRAC, ONE};
 use ecn_core::marking;
-use ecn_core::response::{Feedback, Policy, State};
+use ecn_core::marking::Marking;
+use ecn_core::response::{Feedback, Function, Policy, State};
 use ecn_core::tcd::Mark;
+use ecn_units::{Fraction, Rate, Round};
 use serde::{Deserialize, Serialize};
 
 use super::Acknowledged;
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
-use crate::model::{Function, Marking, Model, ModelError};
-use crate::policy::Round;
-use crate::units::{Fraction, Rate};
+use crate::model::{Model, ModelError};
 
 /// Parameters of response and marking.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,12 +5,11 @@
 //! next packet is sent, and is worked out then.
 
 use ecn_core::tcd::Mark;
+use ecn_units::{Fraction, Rate, Size, keywords};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{NS, Time};
-use crate::keywords;
 use crate::model::ModelError;
-use crate::units::{Fraction, Rate, Size};
 
 keywords! {
     /// Which ports mark although it is credits that they lack (`Victim_Mask`).

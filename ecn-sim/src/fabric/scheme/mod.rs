@@ -12,13 +12,13 @@ pub mod timely;
 use std::fmt;
 use std::str::FromStr;
 
+use ecn_core::marking::Marking;
+use ecn_core::response::Function;
 use ecn_core::tcd::Mark;
+use ecn_units::{KeywordError, Rate, serde_as_text};
 
 use crate::engine::Time;
-use crate::keyword::KeywordError;
-use crate::model::{Function, Marking, ModelError};
-use crate::serde_as_text;
-use crate::units::Rate;
+use crate::model::ModelError;
 
 /// How the network's congestion is controlled. `tcd`: ports tell congestion from pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -2,13 +2,13 @@
 //!
 //! Timers are not events: what they do matters when the next packet is sent, and is worked out then.
 
+use ecn_units::{DurationText, Fraction, Rate, Size};
 use serde::{Deserialize, Serialize};
 
 use super::dcqcn::ClampTarget;
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::model::ModelError;
-use crate::units::{DurationText, Fraction, Rate, Size};
 
 /// QCN's parameters: the defaults of the 802.1Q congestion notification MIB, which are for 10 Gb/s.
 ///

@@ -2,11 +2,11 @@
 
 use ecn_core::response::Ratio;
 use ecn_core::tcd::{Policy, growth_bytes, max_on_cbfc_ns, max_on_pfc_ns};
+use ecn_units::{DurationText, Fraction, Size};
 use serde::{Deserialize, Serialize};
 
 use crate::fabric::auto::Auto;
 use crate::model::ModelError;
-use crate::units::{DurationText, Fraction, Size};
 
 /// TCD's parameters, with the source of each default in `doc/sources.md`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

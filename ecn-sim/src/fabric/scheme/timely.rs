@@ -5,12 +5,12 @@
 //! which IEEE 754 defines to the last bit, so runs stay the same everywhere.
 
 use ecn_core::tcd::Mark;
+use ecn_units::{DurationText, Fraction, Rate};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::model::ModelError;
-use crate::units::{DurationText, Fraction, Rate};
 
 /// TIMELY's parameters, with the source of each default in `doc/sources.md`: V5's recommendations for a sender that
 /// paces packet by packet, as here.

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use ecn_units::{KeywordError, serde_as_text};
+
 use super::file_of;
 use super::table;
-use crate::keyword::KeywordError;
-use crate::serde_as_text;
 
 /// A distribution of flow sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use ecn_units::near;
+
 use super::table::{at, number, rows};
 use super::{Arrival, turn};
 use crate::engine::NS;
 use crate::fabric::parameters::Parameters;
-use crate::keyword::near;
 
 /// Most names that are suggested, or listed, at once.
 const NAMES: usize = 5;

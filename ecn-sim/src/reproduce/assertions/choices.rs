@@ -1,16 +1,17 @@
 //! What P11 to P14 depend on.
+use ecn_core::response::Function;
+use ecn_units::{DurationText, Fraction};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Arbitration, Bypass, Counting, Crossbar, Forwarding, Function, MarkIn, OutputTrigger, Response,
-    Spacing, Trigger,
+    Arbitration, Bypass, Counting, Crossbar, Forwarding, MarkIn, OutputTrigger, Response, Spacing,
+    Trigger,
 };
 use crate::reproduce::Lengths;
 use crate::reproduce::figures::{ratio, root};
 use crate::reproduce::runs::{Case, Rates, Runs, Scheme};
 use crate::scenario::Victim;
-use crate::units::{DurationText, Fraction};
 
 /// What P11 to P14 depend on, measured under one other choice of the model.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::runs::{Case, Outcome, Rates, Runs, Sample, Scheme};
 use super::{Figure, Lengths};
-use crate::keywords;
 pub use choices::{Choice, choices};
+use ecn_units::keywords;
 
 keywords! {
     /// Where a statement comes from. All but `P?` and `from memory` are hard: the reproduction fails with them,

@@ -1,7 +1,8 @@
 //! R1 to R9: the response.
 
+use ecn_core::response::Function;
+
 use super::{Bench, Claim, Found, Kind, Measured, exact, found, named};
-use crate::model::Function;
 use crate::reproduce::Figure as F;
 use crate::reproduce::curves::{Curve, RMIN};
 use crate::reproduce::figures::{FLOWS, RESPONSES, SLIDE_BUFFERS, root};

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use ecn_core::bcn::{CongestionPoint, Feedback, Gains, Limiter, Policy};
+use ecn_units::Rate;
 
 use super::{
     Bench, Bottleneck, Claim, ENDLESS, Settled, flow, highest, lowest, one_switch, over, scenario,
@@ -18,7 +19,6 @@ use crate::model::ModelError;
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, exact, found, named};
 use crate::reproduce::runs::Sample;
-use crate::units::Rate;
 
 /// Qeq at 10 Gb/s: 16 frames.
 const QEQ: f64 = 24_000.0;

@@ -1,6 +1,7 @@
 //! Statements about DCQCN: public simulators (V1 to V3 in `doc/sources.md`), and what follows from the rules.
 
 use ecn_core::tcd::Mark;
+use ecn_units::{DurationText, Rate, Size};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -12,7 +13,6 @@ use crate::fabric::congestion::Red;
 use crate::fabric::scheme::dcqcn::{Flow, Parameters, Quiet, Rules};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, Verdict, exact, found, named};
-use crate::units::{DurationText, Rate, Size};
 
 const US: Time = 1_000 * NS;
 /// 40 Gb/s in bytes per second.

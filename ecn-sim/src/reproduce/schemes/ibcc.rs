@@ -3,6 +3,7 @@
 use ecn_core::fixed::ONE;
 use ecn_core::response::{Function, IPD_LIMIT, Policy, Ratio, marked};
 use ecn_core::tcd::{Mark, State};
+use ecn_units::{Fraction, Rate};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -19,7 +20,6 @@ use crate::fabric::{self, Scenario};
 use crate::measure::jain;
 use crate::model::ModelError;
 use crate::reproduce::assertions::{Measured, Verdict, exact, found};
-use crate::units::{Fraction, Rate};
 
 type Judged = Result<Found, ReproduceError>;
 

@@ -1,12 +1,13 @@
 //! Statements about QCN, IEEE 802.1Qau.
 
+use ecn_units::{Fraction, Rate};
+
 use super::{Bench, Bottleneck, Claim, Settled, highest, over};
 use crate::engine::{MS, Time};
 use crate::fabric::scheme::dcqcn::ClampTarget;
 use crate::fabric::scheme::qcn::{CongestionPoint, Flow, Parameters, Rules};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, Verdict, exact, found, named};
-use crate::units::{Fraction, Rate};
 
 /// Bytes per second.
 const LINE: u64 = 1_250_000_000;

@@ -1,6 +1,7 @@
 //! Statements about TIMELY: the authors' published code (V5 in `doc/sources.md`).
 
 use ecn_core::tcd::Mark;
+use ecn_units::{DurationText, Rate};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -10,7 +11,6 @@ use crate::fabric::auto::Auto;
 use crate::fabric::scheme::timely::{Flow, Parameters, Rules};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, exact, found};
-use crate::units::{DurationText, Rate};
 
 const US: Time = 1_000 * NS;
 /// 10 Gb/s in bytes per second.
@@ -294,7 +294,7 @@ pub(super) const CLAIMS: &[Claim] = &[
 mod tests {
     use super::*;
     use crate::reproduce::assertions::Verdict;
-    use crate::units::Fraction;
+    use ecn_units::Fraction;
 
     #[test]
     fn other_parameters_are_noticed() {

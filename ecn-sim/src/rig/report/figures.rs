@@ -1,8 +1,10 @@
 //! The figures, with the axes of Fig. 2 and 3 of the HP papers.
 
+use ecn_core::marking::Marking;
+use ecn_core::response::Function;
+
 use super::{Phase, Report, Sample};
 use crate::figure::{DotColumn, DotFigure, Line, LineFigure, Panel};
-use crate::model::{Function, Marking};
 
 pub(super) const TIME_LABEL: &str = "time in s";
 pub(super) const SHARE_LABEL: &str = "fraction of the link rate";

@@ -12,16 +12,16 @@ mod live;
 mod table;
 mod verdict;
 
+use ecn_core::marking::{MarkAt, Marking};
+use ecn_core::response::Function;
+use ecn_units::{Every, Fraction, Round};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::figure::FigureError;
-use crate::model::{Function, Marking};
 use crate::output::{Output, OutputError, csv};
-use crate::policy::{Every, MarkAt, Round};
-use crate::units::Fraction;
 
 pub use live::{live_header, live_row, live_view};
 

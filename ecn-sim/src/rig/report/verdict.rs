@@ -1,7 +1,8 @@
 //! What the numbers say, in words.
 
+use ecn_core::marking::Marking;
+
 use super::{Parameters, Phase, Report, count};
-use crate::model::Marking;
 
 impl Phase {
     fn drop_share(&self) -> f64 {

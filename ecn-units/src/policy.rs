@@ -1,46 +1,9 @@
-//! What bridges and endpoints on a kernel are told beside marking and response.
+//! Keys that the agent and the simulator read alike.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::keyword::nearest;
-use crate::units::{DurationText, UnitError};
-use crate::{keywords, serde_as_text};
-
-keywords! {
-    /// Where on its way through the bridge a packet gets its mark.
-    MarkAt {
-        /// When it enters the queue of its output port. Works on any port.
-        #[default]
-        Arrival = "arrival",
-        /// When it leaves that queue, as in HP's switch. Only where the port is one end of a veth
-        /// pair.
-        Departure = "departure",
-    }
-}
-
-keywords! {
-    /// What counts as one source, which has a share of an output.
-    Shares {
-        /// An IP address at an input port: many hosts come by one port from another bridge.
-        #[default]
-        Source = "source",
-        /// An input port.
-        Port = "port",
-        /// Nobody's share is measured: all are marked alike, and nothing is dropped.
-        Off = "off",
-    }
-}
-
-impl From<Shares> for ecn_core::shares::By {
-    fn from(shares: Shares) -> Self {
-        match shares {
-            Shares::Source => Self::Source,
-            Shares::Port => Self::Port,
-            Shares::Off => Self::Off,
-        }
-    }
-}
+use crate::{DurationText, UnitError, keywords, nearest, serde_as_text};
 
 keywords! {
     /// What happens to packets that cannot be marked, of sources that have their share.
@@ -62,7 +25,7 @@ pub enum Round {
     Packets,
     /// Marks are ignored for this long after a decrease.
     Time(DurationText),
-    /// There is none: each packet applies a part of a step, see [`ecn_core::response`].
+    /// There is none: each packet applies a part of a step, see `ecn_core::response`.
     #[default]
     Fractional,
 }

@@ -49,47 +49,6 @@ impl KeywordError {
     }
 }
 
-/// `Serialize`, `Deserialize` and `JsonSchema` of a type as the text that it displays as and is parsed from.
-#[macro_export]
-macro_rules! serde_as_text {
-    ($type:ty) => {
-        $crate::serde_as_text!(@serde $type);
-        $crate::serde_as_text!(@schema $type, ::schemars::json_schema!({ "type": "string" }));
-    };
-    (@schema $type:ty, $schema:expr) => {
-        impl ::schemars::JsonSchema for $type {
-            fn inline_schema() -> bool {
-                true
-            }
-
-            fn schema_name() -> ::std::borrow::Cow<'static, str> {
-                stringify!($type).into()
-            }
-
-            fn json_schema(_: &mut ::schemars::SchemaGenerator) -> ::schemars::Schema {
-                $schema
-            }
-        }
-    };
-    (@serde $type:ty) => {
-        impl ::serde::Serialize for $type {
-            fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> ::serde::Deserialize<'de> for $type {
-            fn deserialize<D: ::serde::Deserializer<'de>>(
-                deserializer: D,
-            ) -> Result<Self, D::Error> {
-                <String as ::serde::Deserialize>::deserialize(deserializer)?
-                    .parse()
-                    .map_err(::serde::de::Error::custom)
-            }
-        }
-    };
-}
-
 /// An enumeration whose values have a name each, the same in files, on the command line and in JSON.
 #[macro_export]
 macro_rules! keywords {
@@ -114,27 +73,41 @@ macro_rules! keywords {
             }
         }
 
-        impl ::std::fmt::Display for $name {
-            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                f.pad(self.name())
-            }
-        }
+        $crate::keyword_impls!($name);
+    };
+}
 
-        impl ::std::str::FromStr for $name {
-            type Err = $crate::keyword::KeywordError;
+/// `Display`, `FromStr`, `Serialize`, `Deserialize` and `JsonSchema` of an enumeration that has `ALL` and `name()`.
+#[macro_export]
+macro_rules! keyword_impls {
+    ($name:ty) => {
+        const _: () = {
+            use $crate::__private::std::{fmt, result::Result, str::FromStr, vec::Vec};
 
-            fn from_str(text: &str) -> Result<Self, $crate::keyword::KeywordError> {
-                match text {
-                    $( $text => Ok(Self::$variant), )+
-                    _ => Err($crate::keyword::KeywordError::new(text, Self::NAMES)),
+            impl fmt::Display for $name {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.pad(self.name())
                 }
             }
-        }
 
-        $crate::serde_as_text!(@serde $name);
-        $crate::serde_as_text!(
-            @schema $name,
-            ::schemars::json_schema!({ "type": "string", "enum": [$($text),+] })
-        );
+            impl FromStr for $name {
+                type Err = $crate::KeywordError;
+
+                fn from_str(text: &str) -> Result<Self, $crate::KeywordError> {
+                    let named = Self::ALL.iter().find(|value| value.name() == text);
+                    named.copied().ok_or_else(|| {
+                        let names: Vec<_> = Self::ALL.iter().map(|value| value.name()).collect();
+                        $crate::KeywordError::new(text, &names)
+                    })
+                }
+            }
+        };
+
+        $crate::serde_as_text!(@serde $name, "a keyword in quotes");
+        $crate::serde_as_text!(@schema $name, {
+            let names = Self::ALL.iter().map(|value| value.name());
+            let names: $crate::__private::std::vec::Vec<_> = names.collect();
+            $crate::__private::schemars::json_schema!({ "type": "string", "enum": names })
+        });
     };
 }
