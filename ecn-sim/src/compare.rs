@@ -24,6 +24,7 @@ use crate::fabric::series::{self, Point, WINDOW_PACKETS};
 use crate::fabric::{Options, Report, RunError, Scenario, run};
 use crate::figure::NetworkFigure;
 use crate::scenario::{ScenarioError, dotted, shown};
+use crate::statistics::Sample;
 
 /// A comparison that there is not.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +61,42 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
+/// Half the widths of 95 % confidence intervals ([`Sample::half_width`]); null where there was one run. Those of the
+/// percentiles are around the percentile of all flows, by how the runs' own percentiles vary (sectioning: Asmussen and
+/// Glynn, "Stochastic Simulation", 2007, chapter III).
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
+pub struct Intervals {
+    /// Of the median slowdown.
+    pub slowdown_p50: Option<f64>,
+    /// Of its 95th percentile.
+    pub slowdown_p95: Option<f64>,
+    /// Of its 99th percentile.
+    pub slowdown_p99: Option<f64>,
+    /// Of the mean of [`Outcome::last_flow_end_ms`].
+    pub last_flow_end_ms: Option<f64>,
+    /// Of the mean of [`Outcome::goodput_bytes_per_s`].
+    pub goodput_bytes_per_s: Option<f64>,
+    /// Of the mean of [`Outcome::jain`].
+    pub jain: Option<f64>,
+}
+
+impl Intervals {
+    fn of(runs: &[Report]) -> Self {
+        let of = |value: fn(&Report) -> Option<f64>| {
+            let values: Option<Vec<f64>> = runs.iter().map(value).collect();
+            Sample::of(values?).half_width()
+        };
+        Self {
+            slowdown_p50: of(|run| run.fct_slowdown.p50),
+            slowdown_p95: of(|run| run.fct_slowdown.p95),
+            slowdown_p99: of(|run| run.fct_slowdown.p99),
+            last_flow_end_ms: of(|run| Some(run.last_flow_end_ms)),
+            goodput_bytes_per_s: of(|run| Some(run.goodput_bytes_per_s as f64)),
+            jain: of(|run| Some(run.jain)),
+        }
+    }
+}
+
 /// What a scheme got, over all seeds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Outcome {
@@ -82,6 +119,8 @@ pub struct Outcome {
     pub goodput_bytes_per_s: u64,
     /// Jain's index of the flows' acknowledged payload per time: mean of the runs.
     pub jain: f64,
+    /// How sure these are.
+    pub ci95: Intervals,
     /// Data packets that did not fit, of all runs.
     pub dropped_packets: u64,
     /// PFC frames that asked for a pause, of all runs.
@@ -388,6 +427,7 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         last_flow_end_ms: mean(|run| run.last_flow_end_ms),
         goodput_bytes_per_s: mean(|run| run.goodput_bytes_per_s as f64) as u64,
         jain: mean(|run| run.jain),
+        ci95: Intervals::of(&runs),
         dropped_packets: total(|run| run.dropped_packets),
         pause_frames: total(|run| run.pause_frames),
         marked_packets: total(|run| run.marked_packets),
@@ -399,7 +439,7 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
 }
 
 /// Columns of [`Comparison::rows`].
-pub const COLUMNS: [&str; 15] = [
+pub const COLUMNS: [&str; 21] = [
     "scheme",
     "runs",
     "flows_started",
@@ -415,6 +455,12 @@ pub const COLUMNS: [&str; 15] = [
     "marked_packets",
     "undetermined_packets",
     "head_of_line_victims",
+    "slowdown_p50_ci95",
+    "slowdown_p95_ci95",
+    "slowdown_p99_ci95",
+    "last_flow_end_ms_ci95",
+    "goodput_bytes_per_s_ci95",
+    "jain_ci95",
 ];
 
 /// Columns of [`Comparison::rows_by_size`].
@@ -430,17 +476,17 @@ pub const COLUMNS_BY_SIZE: [&str; 7] = [
 
 impl Comparison {
     /// A row of numbers per scheme, under [`COLUMNS`].
-    pub fn rows(&self) -> impl Iterator<Item = [String; 15]> {
-        let percentile = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
+    pub fn rows(&self) -> impl Iterator<Item = [String; 21]> {
+        let known = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
         self.schemes.iter().map(move |one| {
             [
                 one.scheme.clone(),
                 one.runs.len().to_string(),
                 one.flows_started.to_string(),
                 one.flows_finished.to_string(),
-                percentile(one.fct_slowdown.p50),
-                percentile(one.fct_slowdown.p95),
-                percentile(one.fct_slowdown.p99),
+                known(one.fct_slowdown.p50),
+                known(one.fct_slowdown.p95),
+                known(one.fct_slowdown.p99),
                 one.last_flow_end_ms.to_string(),
                 one.goodput_bytes_per_s.to_string(),
                 one.jain.to_string(),
@@ -449,6 +495,12 @@ impl Comparison {
                 one.marked_packets.to_string(),
                 one.undetermined_packets.to_string(),
                 one.head_of_line_victims.to_string(),
+                known(one.ci95.slowdown_p50),
+                known(one.ci95.slowdown_p95),
+                known(one.ci95.slowdown_p99),
+                known(one.ci95.last_flow_end_ms),
+                known(one.ci95.goodput_bytes_per_s),
+                known(one.ci95.jain),
             ]
         })
     }

@@ -24,6 +24,7 @@ pub mod rig;
 pub mod scenario;
 mod scenario_file;
 pub mod simulation;
+pub mod statistics;
 pub mod sweep;
 pub mod switch;
 pub mod trace;

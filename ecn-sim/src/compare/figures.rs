@@ -4,7 +4,7 @@ use ecn_units::Size;
 
 use super::{Comparison, Outcome};
 use crate::fabric::measure::OfSize;
-use crate::figure::{FigureError, LOOKS, Line, LineFigure, Panel, decades};
+use crate::figure::{DotColumn, DotFigure, FigureError, LOOKS, Line, LineFigure, Panel, decades};
 
 /// A figure with the name of its file and what it shows.
 #[derive(Clone, Debug)]
@@ -26,14 +26,17 @@ fn size(bytes: f64) -> String {
 }
 
 impl Comparison {
-    /// All figures: the distribution of slowdowns; slowdowns by size, if there are flows of several
-    /// sizes; what was sampled over time; the network.
+    /// All figures: means with their confidence intervals, if there are several runs; the distribution of slowdowns;
+    /// slowdowns by size, if there are flows of several sizes; what was sampled over time; the network.
     ///
     /// # Errors
     ///
     /// One cannot be drawn.
     pub fn figures(&self) -> Result<Vec<Figure>, FigureError> {
         let mut figures = Vec::new();
+        if self.schemes.iter().any(|one| one.runs.len() > 1) {
+            figures.push(self.means()?);
+        }
         let finished = |one: &&Outcome| !one.fct_slowdown_cdf.is_empty();
         if self.schemes.iter().any(|one| finished(&one)) {
             figures.push(self.cdf()?);
@@ -77,6 +80,49 @@ impl Comparison {
                 .collect(),
         };
         parts.map(panel).collect()
+    }
+
+    fn means(&self) -> Result<Figure, FigureError> {
+        let column = |title: &str, unit: &str, of: fn(&Outcome) -> (Option<f64>, Option<f64>)| {
+            let (values, half_widths) = self.schemes.iter().map(of).unzip();
+            DotColumn {
+                title: title.to_owned(),
+                unit: unit.to_owned(),
+                values,
+                half_widths,
+                reference: None,
+            }
+        };
+        let figure = DotFigure {
+            title: format!("{}: means and their confidence intervals", self.scenario),
+            rows: (self.schemes.iter())
+                .map(|one| (one.scheme.clone(), String::new()))
+                .collect(),
+            columns: vec![
+                column("Slowdown", "median", |one| {
+                    (one.fct_slowdown.p50, one.ci95.slowdown_p50)
+                }),
+                column("Slowdown", "99th percentile", |one| {
+                    (one.fct_slowdown.p99, one.ci95.slowdown_p99)
+                }),
+                column("Goodput", "payload (Gb/s)", |one| {
+                    let gbit = |bytes: f64| bytes * 8e-9;
+                    (
+                        Some(gbit(one.goodput_bytes_per_s as f64)),
+                        one.ci95.goodput_bytes_per_s.map(gbit),
+                    )
+                }),
+                column("Fairness", "Jain's index", |one| {
+                    (Some(one.jain), one.ci95.jain)
+                }),
+            ],
+        };
+        Ok(Figure {
+            file: "means.svg".to_owned(),
+            caption: "Over all seeds, with 95 % confidence intervals (Student's t over the runs)"
+                .to_owned(),
+            svg: figure.to_svg()?,
+        })
     }
 
     fn cdf(&self) -> Result<Figure, FigureError> {

@@ -58,25 +58,49 @@ pub const HEADER: [&str; 12] = [
     "VICTIMS",
 ];
 
+/// A value, and half the width of its confidence interval where there is one.
+fn with(value: String, half: Option<String>) -> String {
+    match half {
+        Some(half) => format!("{value} ± {half}"),
+        None => value,
+    }
+}
+
 impl Comparison {
     /// A row per scheme for people, under [`HEADER`].
     pub fn table(&self) -> impl Iterator<Item = [String; 12]> {
-        let decimal = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.2}"));
+        let decimal = |value: Option<f64>, half: Option<f64>| match value {
+            Some(value) => with(format!("{value:.2}"), half.map(|half| format!("{half:.2}"))),
+            None => "-".to_owned(),
+        };
         let flows = |one: &Outcome| match (one.flows_finished, one.flows_started) {
             (finished, started) if finished == started => started.to_string(),
             (finished, started) => format!("{finished} of {started}"),
         };
         self.schemes.iter().map(move |one| {
-            let goodput = Rate::from_bytes_per_s(one.goodput_bytes_per_s);
+            let rate = |bytes: u64| Rate::from_bytes_per_s(bytes).map(Rate::short);
+            let ci95 = &one.ci95;
             [
                 one.scheme.clone(),
                 flows(one),
-                decimal(one.fct_slowdown.p50),
-                decimal(one.fct_slowdown.p95),
-                decimal(one.fct_slowdown.p99),
-                format!("{:.3} ms", one.last_flow_end_ms),
-                goodput.map_or("-".to_owned(), Rate::short),
-                format!("{:.3}", one.jain),
+                decimal(one.fct_slowdown.p50, ci95.slowdown_p50),
+                decimal(one.fct_slowdown.p95, ci95.slowdown_p95),
+                decimal(one.fct_slowdown.p99, ci95.slowdown_p99),
+                with(
+                    format!("{:.3}", one.last_flow_end_ms),
+                    ci95.last_flow_end_ms.map(|half| format!("{half:.3}")),
+                ) + " ms",
+                rate(one.goodput_bytes_per_s).map_or("-".to_owned(), |goodput| {
+                    let half = ci95.goodput_bytes_per_s.map(|half| half.round() as u64);
+                    with(
+                        goodput,
+                        half.map(|half| rate(half).unwrap_or("0bit".to_owned())),
+                    )
+                }),
+                with(
+                    format!("{:.3}", one.jain),
+                    ci95.jain.map(|half| format!("{half:.3}")),
+                ),
                 one.dropped_packets.to_string(),
                 one.pause_frames.to_string(),
                 one.marked_packets.to_string(),
@@ -103,7 +127,7 @@ impl Comparison {
              over that of the same flow alone in an idle network. Slowdowns, drops, pauses (PFC frames that ask \
              for one), marked packets and victims (flows that met queues that pauses held up, and no congestion) are of \
              all runs; last end, goodput and Jain's index are means of the \
-             runs.</p>"
+             runs. Behind ± is half the width of the 95 % confidence interval, by Student's t over the runs.</p>"
         );
         table(&mut html, "measures", &HEADER, self.table());
         for figure in figures {

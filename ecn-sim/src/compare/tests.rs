@@ -38,6 +38,9 @@ fn outcomes_are_those_of_the_runs() {
         let seeds: Vec<u64> = one.runs.iter().map(|run| run.seed).collect();
         assert_eq!(seeds, [1, 2, 3]);
         assert_eq!((one.flows_started, one.flows_finished), (12, 12));
+        let ends = one.runs.iter().map(|run| run.last_flow_end_ms);
+        assert_eq!(one.ci95.last_flow_end_ms, Sample::of(ends).half_width());
+        assert!(one.ci95.last_flow_end_ms.is_some_and(|half| half > 0.0));
         let marked: u64 = one.runs.iter().map(|run| run.marked_packets).sum();
         assert_eq!(one.marked_packets, marked);
         assert_eq!(marked > 0, one.scheme == "dcqcn");
@@ -59,6 +62,11 @@ fn outcomes_are_those_of_the_runs() {
     assert_eq!(none.parameters.get("dcqcn.kmin"), None);
     assert_eq!(dcqcn.parameters["dcqcn.kmin"], "5kB");
     assert_eq!(found.parameters["hosts"], "8");
+    let figures = found.figures().unwrap();
+    assert_eq!(figures[0].file, "means.svg");
+    let half = found.schemes[0].ci95.slowdown_p50.unwrap();
+    let html = found.html(&figures);
+    assert!(html.contains(&format!(" ± {half:.2}</td>")), "{html}");
     assert!(!found.parameters.contains_key("dcqcn.kmin"));
 }
 
@@ -248,4 +256,7 @@ fn what_repeats_counts_once() {
     let one = &found.schemes[0];
     assert_eq!(one.runs.len(), 1);
     assert_eq!((one.flows_started, one.flows_finished), (56, 56));
+    assert_eq!(one.ci95, Intervals::default());
+    let files = found.figures().unwrap();
+    assert!(files.iter().all(|figure| figure.file != "means.svg"));
 }

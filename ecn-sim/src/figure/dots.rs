@@ -18,6 +18,8 @@ pub struct DotColumn {
     pub unit: String,
     /// A value per row; `None` where there is none.
     pub values: Vec<Option<f64>>,
+    /// Half the width of each value's confidence interval, drawn as a bar; may be empty.
+    pub half_widths: Vec<Option<f64>>,
     /// A value that deserves a line, such as 1 for equal shares.
     pub reference: Option<f64>,
 }
@@ -84,12 +86,10 @@ impl DotFigure {
                 let cell = left + number as f64 * column_width;
                 // The number stands right of its point, also of a point at the right end.
                 let (plot_left, plot_right) = (cell + 8.0, cell + column_width - 42.0);
-                let max = column
-                    .values
-                    .iter()
-                    .flatten()
-                    .copied()
-                    .filter(|v| v.is_finite());
+                let half_of = |row: usize| column.half_widths.get(row).copied().flatten();
+                let ends = column.values.iter().enumerate();
+                let ends = ends.map(|(row, value)| Some((*value)? + half_of(row).unwrap_or(0.0)));
+                let max = ends.flatten().filter(|end| end.is_finite());
                 let axis = Axis::new(0.0, max.fold(1.0, f64::max), 2.0, true);
                 let at = |value: f64| plot_left + value / axis.end * (plot_right - plot_left);
                 let room = column_width - 8.0;
@@ -117,6 +117,15 @@ impl DotFigure {
                     };
                     let x = at(value);
                     canvas.path(&[(plot_left, y), (x, y)], look.color, 1.4)?;
+                    let mut right = x;
+                    if let Some(half) = half_of(row).filter(|half| half.is_finite()) {
+                        let from = at((value - half).max(0.0));
+                        right = at(value + half).max(x);
+                        canvas.path(&[(from, y), (right, y)], INK, 1.4)?;
+                        for end in [from, right] {
+                            canvas.path(&[(end, y - 4.0), (end, y + 4.0)], INK, 1.4)?;
+                        }
+                    }
                     canvas.marker(
                         (x, y),
                         &Look {
@@ -129,14 +138,14 @@ impl DotFigure {
                     let width = text_width(&number, TEXT) + 2.0;
                     canvas.polygon(
                         &[
-                            (x + 6.0, y - 8.0),
-                            (x + 6.0 + width, y - 8.0),
-                            (x + 6.0 + width, y + 8.0),
-                            (x + 6.0, y + 8.0),
+                            (right + 6.0, y - 8.0),
+                            (right + 6.0 + width, y - 8.0),
+                            (right + 6.0 + width, y + 8.0),
+                            (right + 6.0, y + 8.0),
                         ],
                         WHITE,
                     )?;
-                    canvas.text(&number, (x + 8.0, y), HPos::Left, PLAIN)?;
+                    canvas.text(&number, (right + 8.0, y), HPos::Left, PLAIN)?;
                 }
             }
             Ok(())

@@ -17,6 +17,7 @@ use crate::progress;
 use crate::report::{HpWindow, RunError, hp_shares, hp_window};
 use crate::scenario::{Hp, Scenario, Topology, Victim};
 use crate::simulation::{self, Options, SimulationError};
+use crate::statistics::Sample;
 
 /// Width of the sliding windows of Fig. 2 and 3.
 pub const SLIDING: Time = 2 * MS;
@@ -293,59 +294,6 @@ pub struct Outcome {
     pub events: u64,
     /// Events after which the counters were compared.
     pub checked_events: u64,
-}
-
-/// Mean and standard deviation over seeds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
-    /// Mean.
-    pub mean: f64,
-    /// Standard deviation of one run.
-    pub sd: f64,
-    /// Runs.
-    pub n: usize,
-}
-
-impl Sample {
-    /// Of some values; nothing is known of none, nor the deviation of one.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
-        let values: Vec<f64> = values.into_iter().collect();
-        let n = values.len();
-        let mean = values.iter().sum::<f64>() / n as f64;
-        let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
-        let sd = if n > 1 {
-            (squares / (n - 1) as f64).sqrt()
-        } else {
-            f64::NAN
-        };
-        Self { mean, sd, n }
-    }
-
-    /// Standard deviation of the difference of one run here and one there.
-    pub fn sd_with(&self, other: &Self) -> f64 {
-        self.sd.hypot(other.sd)
-    }
-
-    /// The difference of one run here and one there.
-    pub fn less(&self, other: &Self) -> Self {
-        Self {
-            mean: self.mean - other.mean,
-            sd: self.sd_with(other),
-            n: self.n.min(other.n),
-        }
-    }
-
-    /// Twice the standard error of the mean.
-    pub fn error(&self) -> f64 {
-        2.0 * self.sd / (self.n.max(1) as f64).sqrt()
-    }
-
-    /// Whether the mean is above another by more than chance explains, two standard errors of the
-    /// difference.
-    pub fn is_above(&self, other: &Self) -> bool {
-        let difference = self.less(other);
-        difference.mean > difference.error()
-    }
 }
 
 /// Outcomes by case. What has not been run is remembered when it is asked for, and looks empty until

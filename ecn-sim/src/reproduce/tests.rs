@@ -5,10 +5,11 @@ use ecn_core::response::Function;
 
 use super::Lengths;
 use super::assertions::{Found, Kind, Statement, Verdict, found, judge_all};
-use super::runs::{Case, Outcome, Rates, Runs, Sample};
+use super::runs::{Case, Outcome, Rates, Runs};
 use super::schemes::judges;
 use crate::model::Response;
 use crate::report::HpWindow;
+use crate::statistics::Sample;
 
 /// What a setting comes to.
 #[derive(Clone, Copy)]

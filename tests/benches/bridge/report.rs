@@ -198,6 +198,7 @@ pub fn write(outcomes: &[Outcome]) -> std::io::Result<PathBuf> {
             .iter()
             .map(|outcome| Some(outcome.value(name)).filter(|value| value.is_finite()))
             .collect(),
+        half_widths: Vec::new(),
         reference,
     };
     let figure = DotFigure {

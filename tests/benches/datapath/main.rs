@@ -185,6 +185,7 @@ fn write(document: &Value, runs: &[micro::Row]) -> std::io::Result<()> {
             title: "over an empty program".to_owned(),
             unit: "ns per packet".to_owned(),
             values: shown.map(|row| Some(tenth(row.over_ns))).collect(),
+            half_widths: Vec::new(),
             reference: Some(ACCEPTED_NS),
         }],
     };

@@ -8,8 +8,9 @@ use super::{
 use crate::model::{Arbitration, Bypass, Counting, Crossbar, SlotFreed};
 use crate::reproduce::Figure as F;
 use crate::reproduce::figures::{BUFFERS, FLOWS, THRESHOLDS, ratio, root};
-use crate::reproduce::runs::{Case, Outcome, Rates, Sample, Scheme};
+use crate::reproduce::runs::{Case, Outcome, Rates, Scheme};
 use crate::reproduce::{Figure, Lengths};
+use crate::statistics::Sample;
 
 fn p1(b: &Bench<'_>) -> Found {
     let victim = b.with_victim(Scheme::Uncontrolled, |r| r.shares.victim);

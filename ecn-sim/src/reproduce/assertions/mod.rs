@@ -6,8 +6,9 @@ mod response;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::runs::{Case, Outcome, Rates, Runs, Sample, Scheme};
+use super::runs::{Case, Outcome, Rates, Runs, Scheme};
 use super::{Figure, Lengths};
+use crate::statistics::Sample;
 pub use choices::{Choice, choices};
 use ecn_units::keywords;
 

@@ -6,8 +6,9 @@ use super::{Bench, Claim, Found, Kind, Measured, exact, found, named};
 use crate::reproduce::Figure as F;
 use crate::reproduce::curves::{Curve, RMIN};
 use crate::reproduce::figures::{FLOWS, RESPONSES, SLIDE_BUFFERS, root};
-use crate::reproduce::runs::{Case, Outcome, STOP_MS, Sample, Scheme};
+use crate::reproduce::runs::{Case, Outcome, STOP_MS, Scheme};
 use crate::scenario::{Hp, Victim};
+use crate::statistics::Sample;
 
 /// A function's name as the papers write it.
 fn upper(function: Function) -> String {

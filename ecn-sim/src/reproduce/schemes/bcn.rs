@@ -18,7 +18,7 @@ use crate::fabric::{Counts, Kind as Fabric};
 use crate::model::ModelError;
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, exact, found, named};
-use crate::reproduce::runs::Sample;
+use crate::statistics::Sample;
 
 /// Qeq at 10 Gb/s: 16 frames.
 const QEQ: f64 = 24_000.0;

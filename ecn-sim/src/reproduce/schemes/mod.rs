@@ -23,11 +23,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::ReproduceError;
 use super::assertions::{Found, Kind, Statement};
-use super::runs::{Sample, in_parallel};
+use super::runs::in_parallel;
 use crate::engine::{MS, NS, Time};
 use crate::fabric::workload::Arrival;
 use crate::fabric::{self, Counts, Options, Scenario};
 use crate::measure::jain;
+use crate::statistics::Sample;
 
 /// A statement before it is judged.
 struct Claim {

@@ -116,6 +116,7 @@ impl Report {
             title: title.to_owned(),
             unit: unit.to_owned(),
             values: phases.iter().map(|phase| Some(get(phase))).collect(),
+            half_widths: Vec::new(),
             reference: None,
         };
         let share = "of link rate";

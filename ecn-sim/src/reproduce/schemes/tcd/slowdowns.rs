@@ -8,9 +8,9 @@ use crate::fabric::measure::Slowdowns;
 use crate::fabric::{Kind, Scenario};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{exact, found, named};
-use crate::reproduce::runs::Sample;
 use crate::reproduce::schemes::Bench;
 use crate::reproduce::schemes::dcqcn::V2;
+use crate::statistics::Sample;
 
 /// Whatever number is asked for: two standard errors of DCQCN's factors are 1 to 3 % with these.
 const SEEDS: u64 = 12;

@@ -1,0 +1,87 @@
+//! What several runs say together.
+
+use statrs::distribution::{ContinuousCDF as _, StudentsT};
+
+/// Mean and standard deviation over seeds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Mean.
+    pub mean: f64,
+    /// Standard deviation of one run.
+    pub sd: f64,
+    /// Runs.
+    pub n: usize,
+}
+
+impl Sample {
+    /// Of some values; nothing is known of none, nor the deviation of one.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let values: Vec<f64> = values.into_iter().collect();
+        let n = values.len();
+        let mean = values.iter().sum::<f64>() / n as f64;
+        let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
+        let sd = if n > 1 {
+            (squares / (n - 1) as f64).sqrt()
+        } else {
+            f64::NAN
+        };
+        Self { mean, sd, n }
+    }
+
+    /// Standard deviation of the difference of one run here and one there.
+    pub fn sd_with(&self, other: &Self) -> f64 {
+        self.sd.hypot(other.sd)
+    }
+
+    /// The difference of one run here and one there.
+    pub fn less(&self, other: &Self) -> Self {
+        Self {
+            mean: self.mean - other.mean,
+            sd: self.sd_with(other),
+            n: self.n.min(other.n),
+        }
+    }
+
+    /// Half the width of the 95 % confidence interval of the mean, by Student's t distribution: the runs are
+    /// independent, their number is small. None of a single run.
+    pub fn half_width(&self) -> Option<f64> {
+        let freedom = self.n.checked_sub(1).filter(|freedom| *freedom > 0)?;
+        let t = StudentsT::new(0.0, 1.0, freedom as f64).ok()?;
+        Some(t.inverse_cdf(0.975) * self.sd / (self.n as f64).sqrt())
+    }
+
+    /// Twice the standard error of the mean.
+    pub fn error(&self) -> f64 {
+        2.0 * self.sd / (self.n.max(1) as f64).sqrt()
+    }
+
+    /// Whether the mean is above another by more than chance explains, two standard errors of the
+    /// difference.
+    pub fn is_above(&self, other: &Self) -> bool {
+        let difference = self.less(other);
+        difference.mean > difference.error()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against the t table of any textbook: 12.706 of two runs, 2.776 of five, 2.045 of thirty.
+    #[test]
+    fn intervals_are_those_of_students_t() {
+        for (n, t) in [(2_usize, 12.706), (5, 2.776), (30, 2.045)] {
+            let sample = Sample::of((0..n).map(|value| value as f64));
+            let found = sample
+                .half_width()
+                .map(|half| half * (n as f64).sqrt() / sample.sd);
+            assert!(
+                found.is_some_and(|found| (found - t).abs() < 1e-3),
+                "{n}: {found:?}"
+            );
+        }
+        assert_eq!(Sample::of([1.0]).half_width(), None);
+        assert_eq!(Sample::of([]).half_width(), None);
+        assert_eq!(Sample::of([3.0; 4]).half_width(), Some(0.0));
+    }
+}
