@@ -25,7 +25,7 @@ pub struct RunReport {
     pub parameters: toml::Table,
     /// Shares over time windows.
     pub windows: Vec<WindowReport>,
-    /// Packets that were marked, by class.
+    /// Packets that were marked in the whole run, as what follows; by class.
     pub marked_packets: BTreeMap<String, u64>,
     /// Arrivals that found an input buffer full, over all switches.
     pub input_triggers: u64,
@@ -81,6 +81,9 @@ pub struct HpWindow {
     /// Output queues only: most packets that waited for the root link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_queue_max_packets: Option<u32>,
+    /// Output queues only: packets that found a queue full, of all ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped_packets: Option<u64>,
 }
 
 /// Shares in any network.
@@ -137,10 +140,10 @@ pub struct HostShares {
     pub dropped_packets: u64,
     /// Packets of a constant rate that found no room at their host.
     pub host_dropped_packets: u64,
-    /// From a packet's making until it left the last queue: the middle one, us.
-    pub delay_us_p50: f64,
-    /// What 99 % do not exceed, us.
-    pub delay_us_p99: f64,
+    /// From a packet's making until it left the last queue: the median, us; null if none left.
+    pub delay_us_p50: Option<f64>,
+    /// The 99th percentile, us.
+    pub delay_us_p99: Option<f64>,
     /// Flows that were finished, of those that arrived.
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
     pub finished: Option<Finished>,
@@ -151,10 +154,10 @@ pub struct HostShares {
 pub struct Finished {
     /// How many.
     pub finished_flows: u64,
-    /// From a flow's arrival until its last packet was acknowledged: the middle one, ms.
-    pub completion_ms_p50: f64,
-    /// What 99 % do not exceed, ms.
-    pub completion_ms_p99: f64,
+    /// From a flow's arrival until its last packet was acknowledged: the median, ms; null if none was finished.
+    pub completion_ms_p50: Option<f64>,
+    /// The 99th percentile, ms.
+    pub completion_ms_p99: Option<f64>,
 }
 
 /// Why there is no report.
@@ -381,6 +384,7 @@ pub fn hp_shares(network: &Network, counts: &Snapshot, time: Time) -> HpWindow {
             .and_then(|root| counts.waited_ns.get(root))
             .map(|&waited| waited as f64 / (time / NS).max(1) as f64),
         root_queue_max_packets: None,
+        dropped_packets: (!counts.dropped.is_empty()).then(|| counts.dropped.iter().sum()),
     }
 }
 
@@ -458,7 +462,7 @@ fn host_shares(network: &Network, window: &Window, class: usize) -> HostShares {
         let times = times
             .get(class)
             .and_then(|times| times.quantile_ns(percent));
-        times.map_or(0.0, |ns| ns as f64 / 1e3)
+        times.map(|ns| ns as f64 / 1e3)
     };
     let arrive = flows_of(network, class).any(|flow| network.flows[flow].arrivals.is_some());
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
@@ -482,8 +486,8 @@ fn host_shares(network: &Network, window: &Window, class: usize) -> HostShares {
         delay_us_p99: in_us(&window.delays, 99),
         finished: arrive.then(|| Finished {
             finished_flows: window.completions.get(class).map_or(0, Times::count),
-            completion_ms_p50: in_us(&window.completions, 50) / 1e3,
-            completion_ms_p99: in_us(&window.completions, 99) / 1e3,
+            completion_ms_p50: in_us(&window.completions, 50).map(|us| us / 1e3),
+            completion_ms_p99: in_us(&window.completions, 99).map(|us| us / 1e3),
         }),
     }
 }

@@ -370,6 +370,7 @@ fn schemes_are_set_side_by_side() {
         "data-that-waits-in-switches.svg",
         "goodput.svg",
         "longest-queue.svg",
+        "means.svg",
         "network.svg",
         "ports-that-may-not-send.svg",
         "report.html",

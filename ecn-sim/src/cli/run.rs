@@ -125,6 +125,7 @@ fn shown(report: &RunReport) -> String {
                 if let Some(mean) = w.root_queue_mean_packets {
                     put("root queue, mean (packets)", Some(mean));
                     put("root queue, most", w.root_queue_max_packets.map(f64::from));
+                    put("drops", w.dropped_packets.map(|packets| packets as f64));
                 }
             }
             WindowReport::Any(w) => {
@@ -136,12 +137,12 @@ fn shown(report: &RunReport) -> String {
                         let row = format!("Jain's index of hosts, {class}");
                         put(&row, Some(hosts.jain_hosts));
                         let mut put = |what: &str, value| {
-                            put(&format!("{what}, {class}"), Some(value));
+                            put(&format!("{what}, {class}"), value);
                         };
-                        put("drops", hosts.dropped_packets as f64);
-                        put("delay p99 (ms)", hosts.delay_us_p99 / 1e3);
+                        put("drops", Some(hosts.dropped_packets as f64));
+                        put("delay p99 (ms)", hosts.delay_us_p99.map(|us| us / 1e3));
                         if let Some(finished) = &hosts.finished {
-                            put("finished flows", finished.finished_flows as f64);
+                            put("finished flows", Some(finished.finished_flows as f64));
                             put("completion p50 (ms)", finished.completion_ms_p50);
                             put("completion p99 (ms)", finished.completion_ms_p99);
                         }
@@ -176,7 +177,7 @@ fn shown(report: &RunReport) -> String {
     let _ = writeln!(text, "{}", table_text(&shares));
     let _ = writeln!(
         text,
-        "marked packets: {}; input triggers {}, output triggers {}, drops {}",
+        "whole run: marked packets: {}; input triggers {}, output triggers {}, drops {}",
         marked.join(", "),
         report.input_triggers,
         report.output_triggers,

@@ -89,6 +89,7 @@ fn outcome(world: World, seed: u64) -> Outcome {
         jain_remote: 1.0,
         root_queue_mean_packets: None,
         root_queue_max_packets: None,
+        dropped_packets: None,
     };
     Outcome {
         windows: vec![Rates {

@@ -210,7 +210,7 @@ fn phase(
     latencies.sort_unstable();
     let quantile = |percent: usize| {
         let at = (latencies.len() * percent).div_ceil(100).saturating_sub(1);
-        latencies.get(at).copied().unwrap_or(0)
+        latencies.get(at).copied()
     };
     Ok(Phase {
         name: plan.name,
@@ -232,14 +232,14 @@ fn phase(
         root_queue_max_packets: most.unwrap_or(0).into(),
         control_latency_us_p50: quantile(50),
         control_latency_us_p99: quantile(99),
-        cpu_share: 0.0,
-        victim_ping_us_p50: 0,
-        victim_ping_us_p99: 0,
-        victim_tcp_rtt_us_p50: 0,
-        victim_tcp_rtt_us_p99: 0,
-        tcp_retransmitted_segments: 0,
-        tcp_resets: 0,
-        checksum_errors: 0,
+        cpu_share: None,
+        victim_ping_us_p50: None,
+        victim_ping_us_p99: None,
+        victim_tcp_rtt_us_p50: None,
+        victim_tcp_rtt_us_p99: None,
+        tcp_retransmitted_segments: None,
+        tcp_resets: None,
+        checksum_errors: None,
         samples: samples(network, &record.series, root),
     })
 }

@@ -57,19 +57,19 @@ pub struct RoundTrips {
     pub cpu: Duration,
 }
 
-/// The half and the 99 % of the times; 0 without any.
-fn quantiles(times: &mut [u64]) -> [u64; 2] {
-    [0.5, 0.99].map(|q| quantile(times, q).unwrap_or(0))
+/// The median and the 99th percentile of the times, if there are any.
+fn quantiles(times: &mut [u64]) -> [Option<u64>; 2] {
+    [0.5, 0.99].map(|q| quantile(times, q))
 }
 
 impl RoundTrips {
     /// Of pings: the times that half and 99 % of them stay below, us.
-    pub fn ping(&mut self) -> [u64; 2] {
+    pub fn ping(&mut self) -> [Option<u64>; 2] {
         quantiles(&mut self.ping)
     }
 
     /// Of the victim's TCP, smoothed by it: likewise.
-    pub fn tcp(&mut self) -> [u64; 2] {
+    pub fn tcp(&mut self) -> [Option<u64>; 2] {
         quantiles(&mut self.tcp)
     }
 }
@@ -251,11 +251,11 @@ mod tests {
 
     #[test]
     fn no_times_are_no_quantiles() {
-        assert_eq!(RoundTrips::default().ping(), [0, 0]);
+        assert_eq!(RoundTrips::default().ping(), [None, None]);
         let mut trips = RoundTrips {
             tcp: (1..=100).rev().collect(),
             ..RoundTrips::default()
         };
-        assert_eq!(trips.tcp(), [50, 99]);
+        assert_eq!(trips.tcp(), [Some(50), Some(99)]);
     }
 }

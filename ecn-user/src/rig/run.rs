@@ -555,13 +555,7 @@ fn run_phase(
     };
     let ([ping_p50, ping_p99], [tcp_p50, tcp_p99]) = (trips.ping(), trips.tcp());
     let latency = lock(&agent.enforcement().latency_us).clone();
-    let quantile = |q| {
-        if latency.is_empty() {
-            0
-        } else {
-            latency.value_at_quantile(q)
-        }
-    };
+    let quantile = |q| (!latency.is_empty()).then(|| latency.value_at_quantile(q));
     Ok(Phase {
         name: phase.name.clone(),
         marking: phase.marking,
@@ -582,14 +576,14 @@ fn run_phase(
         root_queue_max_packets: queue.max,
         control_latency_us_p50: quantile(0.5),
         control_latency_us_p99: quantile(0.99),
-        cpu_share: cpu.as_secs_f64() / time.as_secs_f64(),
+        cpu_share: Some(cpu.as_secs_f64() / time.as_secs_f64()),
         victim_ping_us_p50: ping_p50,
         victim_ping_us_p99: ping_p99,
         victim_tcp_rtt_us_p50: tcp_p50,
         victim_tcp_rtt_us_p99: tcp_p99,
-        tcp_retransmitted_segments: tcp.retransmitted_segments,
-        tcp_resets: tcp.resets,
-        checksum_errors: tcp.checksum_errors,
+        tcp_retransmitted_segments: Some(tcp.retransmitted_segments),
+        tcp_resets: Some(tcp.resets),
+        checksum_errors: Some(tcp.checksum_errors),
         samples,
     })
 }

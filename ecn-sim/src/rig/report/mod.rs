@@ -122,36 +122,36 @@ pub struct Phase {
     pub root_queue_mean_packets: f64,
     /// Most packets in that queue.
     pub root_queue_max_packets: u64,
-    /// Median time from a mark to the changed rate; 0 if none was seen.
-    pub control_latency_us_p50: u64,
-    /// The time that 99 % of the marks stay below; 0 if none was seen.
-    pub control_latency_us_p99: u64,
+    /// Median time from a mark to the changed rate; null if none was seen.
+    pub control_latency_us_p50: Option<u64>,
+    /// The time that 99 % of the marks stay below; null if none was seen.
+    pub control_latency_us_p99: Option<u64>,
     /// Processor time of the agent (its threads, without measurement and traffic) over the time that
-    /// passed: the share of one core.
-    #[serde(serialize_with = "rounded")]
-    pub cpu_share: f64,
-    /// Median round-trip time of a ping beside the victim's flow; 0 if none came back.
+    /// passed: the share of one core. Null in simulation.
+    #[serde(serialize_with = "rounded_if_known")]
+    pub cpu_share: Option<f64>,
+    /// Median round-trip time of a ping beside the victim's flow; null if none came back, and in simulation.
     #[serde(default)]
-    pub victim_ping_us_p50: u64,
+    pub victim_ping_us_p50: Option<u64>,
     /// The time that 99 % of these pings stay below.
     #[serde(default)]
-    pub victim_ping_us_p99: u64,
-    /// Median of the round-trip time that the victim's TCP reckons with, its wait at the source included; 0
-    /// if the victim is not TCP.
+    pub victim_ping_us_p99: Option<u64>,
+    /// Median of the round-trip time that the victim's TCP reckons with, its wait at the source included;
+    /// null if the victim is not TCP.
     #[serde(default)]
-    pub victim_tcp_rtt_us_p50: u64,
+    pub victim_tcp_rtt_us_p50: Option<u64>,
     /// The time that 99 % of these stay below.
     #[serde(default)]
-    pub victim_tcp_rtt_us_p99: u64,
-    /// Segments that TCP sent again.
+    pub victim_tcp_rtt_us_p99: Option<u64>,
+    /// Segments that TCP sent again; null in simulation, as the next two.
     #[serde(default)]
-    pub tcp_retransmitted_segments: u64,
+    pub tcp_retransmitted_segments: Option<u64>,
     /// TCP connections that a reset ended.
     #[serde(default)]
-    pub tcp_resets: u64,
+    pub tcp_resets: Option<u64>,
     /// TCP segments that came with a wrong checksum.
     #[serde(default)]
-    pub checksum_errors: u64,
+    pub checksum_errors: Option<u64>,
     /// Rates over time, for figures and `rig-samples.csv`; not part of the JSON document.
     #[serde(skip)]
     pub samples: Vec<Sample>,
@@ -184,6 +184,14 @@ fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error>
         0.0
     };
     serializer.serialize_f64(value)
+}
+
+/// [`rounded`], or null.
+fn rounded_if_known<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => rounded(value, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 /// What remote flows got in relation to local ones; 0 if local flows got nothing.

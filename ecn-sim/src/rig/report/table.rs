@@ -16,6 +16,7 @@ impl Report {
     fn table_side_by_side(&self) -> String {
         /// Name, unit, and value of a phase.
         type Row<'a> = (&'a str, &'a str, &'a dyn Fn(&Phase) -> String);
+        let none = || "-".to_owned();
         let percent: fn(f64) -> String = |share| format!("{:.1}", share * 100.0);
         let victim = self.parameters.victim;
         let has_tcp = self.parameters.congestion_control.is_some();
@@ -37,11 +38,7 @@ impl Report {
             ("local flows", "% of link", &|p| percent(p.local)),
             ("remote flows", "% of link", &|p| percent(p.remote)),
             ("victim", "% of link", &|p| {
-                if victim {
-                    percent(p.victim)
-                } else {
-                    "-".to_owned()
-                }
+                if victim { percent(p.victim) } else { none() }
             }),
             ("remote / local", "ratio", &|p| {
                 format!("{:.2}", p.remote_local_ratio)
@@ -74,11 +71,11 @@ impl Report {
                 or_dash(p.victim_tcp_rtt_us_p99)
             }),
             ("TCP, sent again", "packets", &|p| {
-                count(p.tcp_retransmitted_segments)
+                or_dash(p.tcp_retransmitted_segments)
             }),
-            ("TCP, resets", "", &|p| count(p.tcp_resets)),
+            ("TCP, resets", "", &|p| or_dash(p.tcp_resets)),
             ("TCP, bad checksum", "packets", &|p| {
-                count(p.checksum_errors)
+                or_dash(p.checksum_errors)
             }),
             ("mark to rate, 50 %", "us", &|p| {
                 or_dash(p.control_latency_us_p50)
@@ -86,7 +83,9 @@ impl Report {
             ("mark to rate, 99 %", "us", &|p| {
                 or_dash(p.control_latency_us_p99)
             }),
-            ("agent", "% of core", &|p| percent(p.cpu_share)),
+            ("agent", "% of core", &|p| {
+                p.cpu_share.map_or_else(none, percent)
+            }),
         ];
         let mut header = vec!["", ""];
         header.extend(self.phases.iter().map(|phase| phase.name.as_str()));
@@ -136,10 +135,6 @@ impl Report {
     }
 }
 
-fn or_dash(number: u64) -> String {
-    if number == 0 {
-        "-".to_owned()
-    } else {
-        count(number)
-    }
+fn or_dash(number: Option<u64>) -> String {
+    number.map_or_else(|| "-".to_owned(), count)
 }
