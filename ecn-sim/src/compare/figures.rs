@@ -96,7 +96,7 @@ impl Comparison {
         let figure = DotFigure {
             title: format!("{}: means and their confidence intervals", self.scenario),
             rows: (self.schemes.iter())
-                .map(|one| (one.scheme.clone(), String::new()))
+                .map(|one| (String::new(), one.scheme.clone()))
                 .collect(),
             columns: vec![
                 column("Slowdown", "median", |one| {

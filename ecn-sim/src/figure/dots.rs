@@ -24,6 +24,16 @@ pub struct DotColumn {
     pub reference: Option<f64>,
 }
 
+/// A number that fits beside its point: two decimals, fewer of large ones.
+fn short(value: f64) -> String {
+    let decimals = match value.abs() {
+        ..100.0 => 2,
+        ..1000.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}")
+}
+
 /// Settings as rows, quantities as columns, values as points with their number beside them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DotFigure {
@@ -53,7 +63,7 @@ impl DotFigure {
                 .fold(0.0, f64::max)
         };
         let group_width = widest(|row| &row.0, TEXT * 1.12).min(140.0);
-        let name_width = widest(|row| &row.1, TEXT).min(140.0);
+        let name_width = widest(|row| &row.1, TEXT).min(280.0 - group_width);
         let left = 12.0 + group_width + 14.0 + name_width + 14.0;
         let column_width = (WIDTH - left - 6.0) / self.columns.len().max(1) as f64;
 
@@ -133,7 +143,7 @@ impl DotFigure {
                             ..*look
                         },
                     )?;
-                    let number = format!("{value:.2}");
+                    let number = short(value);
                     // A white ground keeps grid lines out of the number.
                     let width = text_width(&number, TEXT) + 2.0;
                     canvas.polygon(
