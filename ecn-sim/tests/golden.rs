@@ -140,12 +140,14 @@ const SCENARIOS: &[(&str, &str, &str)] = &[
 ];
 
 /// What is in no snapshot: times of this machine and names of temporary files; settings, which the command has, and a
-/// change of their keys does not change results; and time series, of hundreds of points.
+/// change of their keys does not change results, nor names of runs, which are hashes of them; and time series, of hundreds
+/// of points.
 const LEFT_OUT: &[&str] = &[
     "wall_s",
     "setup_s",
     "file",
     "parameters",
+    "run",
     "series",
     "samples",
     "fct_slowdown_cdf",
