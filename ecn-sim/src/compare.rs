@@ -232,6 +232,7 @@ impl Plan {
                 let seed = index as u64 % self.seeds + 1;
                 let options = Options {
                     series: seed == 1,
+                    windows: Vec::new(),
                     ..Options::default()
                 };
                 let result = run(scenario, seed, &options);

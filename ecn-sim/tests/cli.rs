@@ -329,6 +329,7 @@ fn a_data_centre_runs_every_workload() {
             );
             for name in ecn_sim::fabric::Kind::NAMES {
                 let words = ["run", name, "--set", "hosts=8", "--set", &workload];
+                let words = [&words, &["--set", "switch=shared-memory"][..]].concat();
                 let words = [&words, &["--set", &scheme, "--set", &control][..]].concat();
                 let output = sim(&words);
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -35,6 +35,7 @@ fn counts_by(scenario: &Scenario, seed: u64, threads: u16) -> Counts {
     let options = Options {
         threads,
         series: true,
+        windows: Vec::new(),
         trace: true,
         watch: None,
     };
@@ -64,6 +65,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
             ("shared-memory", "none"),
             ("crossbar", "pfc"),
             ("crossbar", "cbfc"),
+            ("input-queued", "cbfc"),
         ]),
         1u8..=4,
         select(scheme::NAMES),
@@ -124,6 +126,11 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
             if scheme.ends_with("+tcd") {
                 settings.extend(set(&["tcd.threshold=3kB", "tcd.max_on=5us"]));
             }
+            let slots = switch == "input-queued";
+            if slots {
+                settings.retain(|setting| setting != "hp.buffer=5");
+                settings.extend(set(&["priorities=1", &format!("slots={}", 1 + extra % 8)]));
+            }
             let shared = control != "cbfc" && switch == "shared-memory";
             if shared {
                 if dynamic {
@@ -138,9 +145,11 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
                 scenario.set_text(&format!("xoff={xoff}")).expect("xoff");
             }
             let least = scenario.least_buffer();
-            scenario
-                .set_text(&format!("buffer={}", least + extra))
-                .expect("a buffer");
+            if !slots {
+                scenario
+                    .set_text(&format!("buffer={}", least + extra))
+                    .expect("a buffer");
+            }
             scenario
         },
     )
@@ -200,6 +209,7 @@ fn a_flow_alone_has_a_slowdown_of_1() {
                 "workload=incast",
                 "hosts=16",
                 "senders=1",
+                "window=auto",
                 &format!("flow_size={bytes}"),
             ]);
             let counts = counts(&scenario(*kind, &settings), 5);
@@ -575,6 +585,7 @@ fn a_run_can_be_watched() {
         let options = Options {
             threads,
             series: true,
+            windows: Vec::new(),
             trace: false,
             watch: Some(watch.clone()),
         };

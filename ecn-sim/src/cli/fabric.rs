@@ -66,6 +66,7 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
                 .min(u16::try_from(cores.get()).unwrap_or(u16::MAX))
         }),
         series: files.is_some(),
+        windows: Vec::new(),
         trace: false,
         watch: Some(Arc::clone(&live) as Arc<dyn Watch>),
     };

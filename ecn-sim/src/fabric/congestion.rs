@@ -7,7 +7,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::packet::Packet;
-use super::parameters::FlowControl;
+use super::parameters::{FlowControl, Switch};
 use super::scenario::Scenario;
 use super::scheme::bcn::{Rules as Bcn, UNTAGGED, packed};
 use super::scheme::ibcc::{Marker, Rules as Ibcc};
@@ -152,6 +152,8 @@ impl Detection {
                 let points = vec![bcn::CongestionPoint::default(); ports];
                 Self::Bcn(rules, points, streams())
             }
+            // The switches mark by themselves.
+            (Name::Hp(..), _) if own.switch == Switch::InputQueued => Self::None,
             (Name::Hp(_, marking), _) => {
                 let most = topology.most_ports();
                 if most > 255 {

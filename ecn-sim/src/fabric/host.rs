@@ -33,6 +33,8 @@ pub struct Flow {
     start: Time,
     /// When its rate allows the next packet.
     next_time: Time,
+    /// It sends nothing from then on.
+    stop: Time,
     /// When it last made progress.
     progress: Time,
     /// Its number, by the order of the starts.
@@ -129,6 +131,7 @@ impl Run<'_> {
             bytes: arrival.bytes,
             start: now,
             next_time: now,
+            stop: arrival.stop,
             progress: now,
             id,
             from: arrival.from,
@@ -161,6 +164,9 @@ impl Run<'_> {
     fn go_on(&mut self, number: u32) {
         let now = self.now();
         let flow = &mut self.flows[number];
+        if now >= flow.stop && flow.next < flow.packets {
+            return self.stop_flow(number);
+        }
         if flow.state != State::Waits
             || flow.next >= flow.packets
             || flow.next - flow.acked >= self.window
@@ -178,11 +184,26 @@ impl Run<'_> {
         self.wake(port);
     }
 
+    /// A flow is what it has sent.
+    #[cold]
+    fn stop_flow(&mut self, number: u32) {
+        let flow = &mut self.flows[number];
+        flow.packets = flow.next;
+        flow.bytes = u64::from(flow.packets) * u64::from(self.payload);
+        if flow.acked == flow.packets {
+            self.finish(number);
+        }
+    }
+
     /// The time that its rate gave a flow has come.
     pub(super) fn paced(&mut self, number: u32) {
-        self.flows[number].state = State::Waits;
-        self.go_on(number);
-        self.retire(number);
+        let flow = &mut self.flows[number];
+        flow.state = State::Waits;
+        if flow.finished {
+            self.retire(number);
+        } else {
+            self.go_on(number);
+        }
     }
 
     /// The first flow in one of a host's lines sends; `false` if there is none.
@@ -412,22 +433,32 @@ impl Run<'_> {
             in_flight,
         };
         self.control.acknowledged(&mut flow.scheme, &acknowledged);
+        if let Some(time) = self.control.next_time(&flow.scheme, self.data_time) {
+            flow.next_time = time;
+        }
         if flow.acked == flow.packets {
-            flow.finished = true;
-            let flow = *flow;
-            self.control.ends(flow.ends());
-            let ideal = self.ideal(flow.bytes, flow.from, flow.to);
-            let time = now - flow.start;
-            self.counts.last_end = now;
-            self.counts.finished.push(Finished {
-                time,
-                slowdown: time as f64 / ideal as f64,
-                ..flow.so_far(flow.bytes)
-            });
-            self.retire(ack.flow);
+            self.finish(ack.flow);
         } else if flow.state == State::Waits {
             self.go_on(ack.flow);
         }
+    }
+
+    /// A flow's last ACK is back.
+    fn finish(&mut self, number: u32) {
+        let now = self.now();
+        let flow = &mut self.flows[number];
+        flow.finished = true;
+        let flow = *flow;
+        self.control.ends(flow.ends());
+        let ideal = self.ideal(flow.bytes, flow.from, flow.to);
+        let time = now - flow.start;
+        self.counts.last_end = now;
+        self.counts.finished.push(Finished {
+            time,
+            slowdown: time as f64 / ideal as f64,
+            ..flow.so_far(flow.bytes)
+        });
+        self.retire(number);
     }
 
     /// Was there progress since this came last? If not, the flow sends again what is not acknowledged,
@@ -469,7 +500,8 @@ impl Run<'_> {
     }
 
     /// Completion time of a flow alone in an idle network: all packets leave back to back, the last
-    /// crosses each further link behind the one before it, and its ACK goes back, behind that one's.
+    /// crosses each further link behind the one before it, and its ACK goes back, behind that one's. Where headers are
+    /// forwarded, a link costs no more than that.
     pub(super) fn ideal(&self, bytes: u64, from: u32, to: u32) -> Time {
         let links = u64::from(self.topology.hops(from, to));
         let packets = bytes.div_ceil(self.payload.into());
@@ -477,6 +509,11 @@ impl Run<'_> {
         let ack = self.wire_time(self.ack_bytes);
         let rest = bytes - (packets - 1) * u64::from(self.payload);
         let last = self.wire_time(rest as u32 + self.header);
+        if let Some(switches) = &self.input_queued {
+            let end = if packets == 1 { last } else { last.max(ack) };
+            let crossing = (links - 1) * switches.forwarding() + links * self.delay;
+            return (packets - 1) * full + end + ack + 2 * crossing;
+        }
         let data = if packets == 1 {
             links * last
         } else {

@@ -1,5 +1,5 @@
-//! A data centre: hosts, switches with shared memory or as crossbars, PFC, credits or tail drop, and congestion
-//! control, packet by packet.
+//! A data centre: hosts, switches with shared memory, as crossbars or with slots at their inputs, PFC, credits or tail
+//! drop, and congestion control, packet by packet.
 
 pub mod auto;
 pub mod congestion;
@@ -7,6 +7,7 @@ pub mod credit;
 pub mod crossbar;
 pub mod file;
 pub mod host;
+pub mod input_queued;
 pub mod measure;
 pub mod packet;
 pub mod parameters;
@@ -17,6 +18,7 @@ pub mod scheme;
 pub mod series;
 pub mod switch;
 pub mod topology;
+pub mod transfers;
 pub mod watch;
 pub mod workload;
 

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::auto::Auto;
 use super::scheme;
 use super::workload::{Cdf, Workload};
+use crate::model::Bypass;
+use crate::scenario::Victim;
 
 keywords! {
     /// What keeps switches from overflowing.
@@ -30,6 +32,9 @@ keywords! {
         SharedMemory = "shared-memory",
         /// In queues of their inputs, each of which feeds one output at a time, in order.
         Crossbar = "crossbar",
+        /// In slots of their inputs, each of which feeds any number of outputs at a time; headers are forwarded before
+        /// their packets are there (cut-through). HP's switch, with `cbfc`: the credit for a slot is back at once.
+        InputQueued = "input-queued",
     }
 }
 
@@ -79,6 +84,10 @@ pub struct Parameters {
     pub incast_size: Size,
     /// Chain: time between two bursts.
     pub burst_gap: DurationText,
+    /// Fig. 1: flows start this long after each other, the local ones first.
+    pub stagger: DurationText,
+    /// Fig. 1: when the victim sends: `off`, `on`, or `FROM..TO`.
+    pub victim: Victim,
     /// Poisson and on-off: flows start for so long; all of them are finished. Greedy: so long a flow takes alone.
     /// Chain: so long `S0` and `S1` send, and bursts come.
     pub duration: DurationText,
@@ -105,6 +114,13 @@ pub struct Parameters {
     /// Memory of a switch, per port (V2 has 32 MB for 32 ports). `cbfc` and `crossbar`: the buffer of each port, in
     /// equal parts for its lanes or priorities.
     pub buffer: Size,
+    /// Input-queued: packets that an input has room for.
+    pub slots: u32,
+    /// Input-queued: how many packets may overtake one that waits at the same input for a busy output: a number, or
+    /// `unlimited`.
+    pub bypass: Bypass,
+    /// Input-queued: from the arrival of a header to its earliest departure.
+    pub forwarding_delay: DurationText,
     /// `cbfc`: a port tells of its buffer so often, where there is something new to tell.
     pub credit_period: DurationText,
     /// How much of it a port may use for a class before it pauses the one before it (`pfc`: counted where packets
@@ -147,6 +163,8 @@ impl Default for Parameters {
             incast_load: Fraction::ratio(0, 1),
             incast_senders: 60,
             incast_size: Size::from_bytes(500_000),
+            stagger: DurationText::from_micros(100),
+            victim: Victim::During(DurationText::from_millis(40), DurationText::from_millis(60)),
             duration: DurationText::from_millis(1),
             limit: DurationText::from_secs(10),
             payload: 1_000,
@@ -157,6 +175,9 @@ impl Default for Parameters {
             flow_control: FlowControl::Pfc,
             priorities: 1,
             buffer: Size::from_bytes(1_000_000),
+            slots: 4,
+            bypass: Bypass::UNLIMITED,
+            forwarding_delay: DurationText::from_nanos(40),
             credit_period: DurationText::from_micros(4),
             thresholds: Thresholds::Dynamic,
             alpha: Fraction::ratio(1, 8),

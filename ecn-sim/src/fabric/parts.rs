@@ -95,6 +95,8 @@ pub struct Options {
     pub threads: u16,
     /// Keep what happens over time.
     pub series: bool,
+    /// Count what each flow transfers between these times, the first before the second.
+    pub windows: Vec<(Time, Time)>,
     /// Keep what happens to ports: grows with the run.
     pub trace: bool,
     /// Who looks at the run while it goes on.
@@ -106,6 +108,7 @@ impl Default for Options {
         Self {
             threads: 1,
             series: false,
+            windows: Vec::new(),
             trace: false,
             watch: None,
         }
@@ -132,6 +135,7 @@ pub fn run(
         if options.series {
             run.watch(FIRST_STEP);
         }
+        run.reads(&options.windows);
         run.watch.clone_from(&options.watch);
         if options.trace {
             run.trace = Some(Trace::new(run.ports.places() as usize));

@@ -27,6 +27,7 @@ use super::congestion::{Detection, Detects, Place};
 use super::credit::Credits;
 use super::crossbar::{Inputs, Joined};
 use super::host::{Flow, Receiver};
+use super::input_queued::InputQueued;
 use super::measure::Finished;
 use super::packet::{CROSSES, HELD, Kind, NONE, Packet};
 use super::parameters::{FlowControl, Switch};
@@ -36,6 +37,7 @@ use super::scheme::{Control, Notice};
 use super::series::{Series, Trace, Traced};
 use super::switch::{Limits, Memory, Port, Ports};
 use super::topology::Topology;
+use super::transfers::{Reading, Transfers};
 use super::watch::Watch;
 use super::workload::{Arrival, Arrivals, Ring};
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD};
@@ -68,6 +70,10 @@ impl Event {
         (self as u32) << INDEX | number
     }
 }
+
+/// Input-queued: ranks below this one are of transmissions that end, before arrivals. Of two packets back to back, the
+/// second one's header is there when the first one's tail has left, and cuts through.
+const ENDS: u64 = 1 << 31;
 
 /// Rank of a flow's start: behind the arrivals, whose ranks are ports.
 const START: u64 = 1 << 32;
@@ -176,6 +182,8 @@ pub struct Counts {
     pub most_packets: u64,
     /// What happened when, if that was asked for.
     pub series: Option<Series>,
+    /// Payload that each flow had acknowledged in each of the windows that were asked for.
+    pub windows: Vec<Transfers>,
     /// What happened to ports, by time and port, if that was asked for.
     pub trace: Option<Vec<Traced>>,
 }
@@ -191,8 +199,8 @@ pub struct Run<'a> {
     pub(super) flows: Slab<Flow>,
     pub(super) receivers: HashMap<u32, Receiver, FixedState>,
     pub(super) control: Control,
-    detection: Detection,
-    detects: Detects,
+    pub(super) detection: Detection,
+    pub(super) detects: Detects,
     arrivals: Arrivals,
     /// Flows that start when others are there.
     pub(super) ring: Option<Ring>,
@@ -206,8 +214,10 @@ pub struct Run<'a> {
     root_bytes: u32,
     /// With credit-based flow control.
     credits: Option<Credits>,
-    /// With input-buffered switches.
+    /// With crossbars.
     inputs: Option<Inputs>,
+    /// With HP's switches.
+    pub(super) input_queued: Option<InputQueued>,
     pub(super) lossless: bool,
     pub(super) payload: u32,
     pub(super) header: u32,
@@ -222,7 +232,7 @@ pub struct Run<'a> {
     byte_time: u64,
     /// Bytes of a full packet.
     full: u32,
-    data_time: Time,
+    pub(super) data_time: Time,
     ack_time: Time,
     pub(super) counts: Counts,
     /// Links that control crossed, and data: in `counts` from the end on.
@@ -234,6 +244,8 @@ pub struct Run<'a> {
     until_check: u64,
     pub(super) series: Option<Series>,
     pub(super) trace: Option<Trace>,
+    /// What flows transfer in windows.
+    pub(super) reading: Reading,
     /// Who looks at it while it goes on.
     pub(super) watch: Option<Arc<dyn Watch>>,
     /// When its next sample is due.
@@ -263,7 +275,7 @@ impl<'a> Run<'a> {
             let part = part.of(topology, peer);
             Port::new(peer, node, topology.own(number), part)
         });
-        let shared = own.buffer.bytes() - headroom;
+        let shared = scenario.buffer() - headroom;
         let switches = 0..topology.names.len() as u32;
         let memories = switches.map(|switch| Memory {
             pool: shared * topology.ports(switch).len() as u64,
@@ -295,14 +307,15 @@ impl<'a> Run<'a> {
                 headroom: (headroom / u64::from(own.priorities)) as u32,
             },
             root_bytes: scenario.root_bytes(topology.fewest_ports()),
-            credits: (own.flow_control == FlowControl::Cbfc).then(|| {
+            credits: scenario.tells_credits().then(|| {
                 let period = own.credit_period.as_nanos() * NS;
                 let lanes = own.priorities as usize;
-                let buffer = own.buffer.bytes() / u64::from(own.priorities);
+                let buffer = scenario.buffer() / u64::from(own.priorities);
                 Credits::new(topology.peer.len() * lanes, buffer, frame, period)
             }),
             inputs: (own.switch == Switch::Crossbar)
                 .then(|| Inputs::new(topology.peer.len() as u32 * own.priorities)),
+            input_queued: InputQueued::new(scenario, topology)?,
             lossless,
             payload: own.payload,
             header: own.header,
@@ -334,6 +347,7 @@ impl<'a> Run<'a> {
             until_check: CHECK_EVENTS,
             series: None,
             trace: None,
+            reading: Reading::default(),
             watch: None,
             sample_due: Time::MAX,
             error: None,
@@ -418,6 +432,9 @@ impl<'a> Run<'a> {
     #[inline(always)]
     fn free(&mut self, number: u32) {
         self.ports[number as usize].wakes = false;
+        if self.input_queued.is_some() && number >= self.topology.hosts {
+            return self.tail_left(number);
+        }
         self.serve(number);
     }
 
@@ -485,7 +502,7 @@ impl<'a> Run<'a> {
 
     /// The line of a packet's arrivals.
     #[inline(always)]
-    fn line(&self, id: u32) -> usize {
+    pub(super) fn line(&self, id: u32) -> usize {
         let packet = &self.packets[id];
         match packet.kind {
             Kind::Data if u32::from(packet.bytes) == self.full => Line::DATA,
@@ -496,7 +513,7 @@ impl<'a> Run<'a> {
 
     /// An idle port that has nothing else to do sends a packet of this line, and is busy until that is done.
     #[inline(always)]
-    fn send(&mut self, number: u32, id: u32, line: usize) {
+    pub(super) fn send(&mut self, number: u32, id: u32, line: usize) {
         let packet = &mut self.packets[id];
         let port = &mut self.ports[number as usize];
         packet.link = port.peer;
@@ -509,11 +526,19 @@ impl<'a> Run<'a> {
         self.hops[usize::from(is_data)] += 1;
         let end = self.agenda.now() + time;
         port.busy_until = end;
-        let arrival = end + self.delay;
+        let mut arrival = end + self.delay;
+        let mut rank = port.peer.into();
+        if let Some(switches) = &self.input_queued {
+            rank += ENDS;
+            if port.peer >= self.topology.hosts {
+                // A header is enough.
+                arrival = self.agenda.now() + self.delay + switches.forwarding();
+            }
+        }
         if port.part == self.part.number() {
             self.data_on_links += i64::from(is_data);
-            let (to, word) = (port.peer.into(), Event::Arrive.word(id));
-            self.agenda.at_rank(line, arrival, to, word);
+            let word = Event::Arrive.word(id);
+            self.agenda.at_rank(line, arrival, rank, word);
         } else {
             let part = usize::from(port.part);
             self.leaving[part].push((arrival, *packet));
@@ -525,23 +550,37 @@ impl<'a> Run<'a> {
             let on = credits.send(self.ports.place(number, class), bytes);
             self.turn(number, class, on);
         }
+        if is_data && let Some(switches) = &mut self.input_queued {
+            let on = switches.starts(number);
+            self.turn(number, 0, on);
+        }
     }
 
     /// A port sends, and is busy until that is done; then it goes on.
     #[inline(always)]
     pub(super) fn transmit(&mut self, number: u32, id: u32) {
         self.send(number, id, self.line(id));
-        let port = &mut self.ports[number as usize];
-        if port.has_work() {
-            port.wakes = true;
-            let end = port.busy_until;
-            let ends = if end - self.agenda.now() == self.data_time {
-                Line::DATA_ENDS
-            } else {
-                Line::OTHERS
-            };
-            self.agenda.at(ends, end, Event::Free.word(number));
+        if self.ports[number as usize].has_work() {
+            self.wakes_at_end(number);
         }
+    }
+
+    /// A port has something to do when its transmission ends.
+    #[inline(always)]
+    pub(super) fn wakes_at_end(&mut self, number: u32) {
+        let port = &mut self.ports[number as usize];
+        port.wakes = true;
+        let end = port.busy_until;
+        let ends = if end - self.agenda.now() == self.data_time {
+            Line::DATA_ENDS
+        } else {
+            Line::OTHERS
+        };
+        let word = Event::Free.word(number);
+        if self.input_queued.is_some() {
+            return self.agenda.at_rank(ends, end, number.into(), word);
+        }
+        self.agenda.at(ends, end, word);
     }
 
     /// A port has something new to do: it does it now, or when its transmission ends.
@@ -563,7 +602,7 @@ impl<'a> Run<'a> {
 
     /// An idle port sends what comes first: PFC, control, data.
     #[inline]
-    fn serve(&mut self, number: u32) {
+    pub(super) fn serve(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
         if port.has_to_tell() {
             return self.tell(number);
@@ -574,6 +613,9 @@ impl<'a> Run<'a> {
         if number < self.topology.hosts {
             self.emit(number);
             return;
+        }
+        if self.input_queued.is_some() {
+            return self.take_next(number);
         }
         let switch = port.node;
         let Some((id, packet)) = self.ports.dequeue(number, &mut self.packets) else {
@@ -638,7 +680,7 @@ impl<'a> Run<'a> {
 
     /// Where a data packet is that is to leave by a port.
     #[inline(always)]
-    fn place(&self, id: u32, number: u32) -> Place {
+    pub(super) fn place(&self, id: u32, number: u32) -> Place {
         let port = &self.ports[number as usize];
         let class = self.packets[id].class;
         Place {
@@ -656,7 +698,7 @@ impl<'a> Run<'a> {
     }
 
     /// A packet comes, and waits for its port or leaves at once.
-    fn detect(&mut self, id: u32, number: u32, waits: bool) {
+    pub(super) fn detect(&mut self, id: u32, number: u32, waits: bool) {
         let place = self.place(id, number);
         let packet = &mut self.packets[id];
         let mark = packet.mark;
@@ -671,7 +713,7 @@ impl<'a> Run<'a> {
     }
 
     /// What a packet that said this before has come to, and the state of its port.
-    fn is_detected(&mut self, place: &Place, before: Mark, id: u32) {
+    pub(super) fn is_detected(&mut self, place: &Place, before: Mark, id: u32) {
         if let Some(trace) = &mut self.trace {
             let packet = &self.packets[id];
             if packet.mark != before {
@@ -717,7 +759,7 @@ impl<'a> Run<'a> {
     }
 
     /// A port may send data of a class from now on, or may not.
-    fn turn(&mut self, number: u32, class: u8, on: bool) {
+    pub(super) fn turn(&mut self, number: u32, class: u8, on: bool) {
         if self.ports[number as usize].turn_to(class, on) {
             let now = self.agenda.now();
             self.detection
@@ -821,6 +863,8 @@ impl<'a> Run<'a> {
         let number = self.packets[id].link;
         if number < self.topology.hosts {
             self.receive_data(id);
+        } else if self.input_queued.is_some() {
+            self.enter(id, number, line);
         } else {
             self.forward(id, number, line);
         }
@@ -894,7 +938,7 @@ impl<'a> Run<'a> {
 
     /// What a packet tells of a queue of a port that it meets: that it is or was held up, or is long though it was not.
     #[inline(always)]
-    fn is_long(&self, out: u32, class: u8) -> Option<u8> {
+    pub(super) fn is_long(&self, out: u32, class: u8) -> Option<u8> {
         let held = self.ports[out as usize].held() >> class & 1 != 0;
         let long = held || self.ports.class(out, class).queued > self.root_bytes;
         long.then_some(if held { HELD } else { CROSSES })

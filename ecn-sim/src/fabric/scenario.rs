@@ -4,9 +4,10 @@ mod check;
 
 use std::path::Path;
 
-use ecn_units::{Fraction, Size, keywords};
+use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use toml::{Table, Value};
 
+use super::auto::Auto;
 use super::credit;
 use super::packet::LINK_BYTES;
 use super::parameters::{FlowControl, Parameters, Switch, Thresholds};
@@ -14,7 +15,7 @@ use super::run::{byte_time, wire_time};
 use super::scheme;
 use super::switch::{Threshold, headroom_needed};
 use super::topology::{
-    Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, leaf_spine, parking_lot,
+    Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, fig1, leaf_spine, parking_lot,
 };
 use super::workload::{Arrival, Arrivals, Cdf, Workload, arrivals};
 use crate::engine::{NS, Time};
@@ -36,6 +37,8 @@ keywords! {
         ParkingLot = "parking-lot",
         /// TCD's chain: two flows share it, and bursts congest the end of one of them.
         Chain = "chain",
+        /// HP's Fig. 1: local and remote flows to one host, and a victim.
+        Fig1 = "fig1",
     }
 }
 
@@ -51,6 +54,9 @@ impl Kind {
             Self::ParkingLot => "the same with switches in a row and hosts at each",
             Self::Chain => {
                 "TCD's chain: two flows share it, and bursts congest the end of one of them"
+            }
+            Self::Fig1 => {
+                "HP's Fig. 1 as a data centre: input-queued switches, local and remote flows, and a victim"
             }
         }
     }
@@ -103,13 +109,29 @@ impl Scenario {
             parameters.flow_size = Size::from_bytes(100_000);
             parameters.thresholds = Thresholds::Static;
         }
+        let mut schemes = scheme::Parameters::default();
+        if kind == Kind::Fig1 {
+            // Ten local, ten remote, and three others.
+            parameters.hosts = 23;
+            parameters.workload = Workload::Fig1;
+            parameters.limit = DurationText::from_millis(100);
+            // On the wire 2068 bytes, and ACKs of 20, as in the papers (Table I).
+            (parameters.payload, parameters.header) = (2_052, 20 - ACK_EXTRA);
+            let gigabyte = Rate::from_bytes_per_s(1_000_000_000);
+            parameters.link_rate = gigabyte.unwrap_or(parameters.link_rate);
+            parameters.link_delay = DurationText::from_nanos(0);
+            parameters.switch = Switch::InputQueued;
+            parameters.flow_control = FlowControl::Cbfc;
+            parameters.window = Auto::Is(Size::from_bytes(2_052));
+            schemes.hp = scheme::hp::Parameters::of_the_papers();
+        }
         Self {
             name: None,
             kind,
             plan: None,
             flows: None,
             parameters,
-            schemes: scheme::Parameters::default(),
+            schemes,
         }
     }
 
@@ -167,6 +189,8 @@ impl Scenario {
         let chain = own.workload == Workload::Chain;
         only(chain || own.workload == Workload::Incast, &["senders"]);
         only(chain, &["burst_gap"]);
+        let fig1 = own.workload == Workload::Fig1;
+        only(fig1, &["stagger", "victim"]);
         let poisson = own.workload == Workload::Poisson;
         only(poisson, &["cdf", "incast_load"]);
         let bursts = poisson && own.incast_load.numerator() > 0;
@@ -176,11 +200,14 @@ impl Scenario {
         let greedy = own.workload == Workload::Greedy;
         only(lasts || greedy || chain, &["duration"]);
         let is_file = matches!(own.workload, Workload::File(_));
-        only(!poisson && !greedy && !is_file, &["flow_size"]);
+        only(!poisson && !greedy && !is_file && !fig1, &["flow_size"]);
         let pfc = own.flow_control == FlowControl::Pfc;
         only(pfc, &["headroom", "xon_gap"]);
         let cbfc = own.flow_control == FlowControl::Cbfc;
-        only(cbfc, &["credit_period"]);
+        let input_queued = own.switch == Switch::InputQueued;
+        only(input_queued, &["slots", "bypass", "forwarding_delay"]);
+        only(!input_queued, &["buffer", "hp.buffer"]);
+        only(self.tells_credits(), &["credit_period"]);
         only(!pfc && !cbfc, &["retransmit_after"]);
         let shared = !cbfc && own.switch == Switch::SharedMemory;
         only(shared, &["thresholds"]);
@@ -246,7 +273,7 @@ impl Scenario {
             Kind::FatTree => &["leaves", "spines", "switches"],
             Kind::LeafSpine => &["k", "switches"],
             Kind::ParkingLot => &["k", "leaves", "spines"],
-            Kind::Dumbbell | Kind::Chain => &["k", "leaves", "spines", "switches"],
+            Kind::Dumbbell | Kind::Chain | Kind::Fig1 => &["k", "leaves", "spines", "switches"],
         }
     }
 
@@ -342,6 +369,21 @@ impl Scenario {
         wire_time(byte_time(self.parameters.link_rate), self.frame())
     }
 
+    /// Do ports tell each other of their credits?
+    pub fn tells_credits(&self) -> bool {
+        let own = &self.parameters;
+        own.flow_control == FlowControl::Cbfc && own.switch != Switch::InputQueued
+    }
+
+    /// Memory of a switch per port, bytes.
+    pub fn buffer(&self) -> u64 {
+        let own = &self.parameters;
+        match own.switch {
+            Switch::InputQueued => u64::from(own.slots) * u64::from(self.frame()),
+            Switch::SharedMemory | Switch::Crossbar => own.buffer.bytes(),
+        }
+    }
+
     /// Delay of a link.
     pub fn delay(&self) -> Time {
         self.parameters.link_delay.as_nanos() * NS
@@ -351,6 +393,10 @@ impl Scenario {
     /// data, and its link.
     pub fn look_ahead(&self) -> Time {
         let own = &self.parameters;
+        if own.switch == Switch::InputQueued {
+            // Credits are back at once.
+            return 0;
+        }
         let bytes = LINK_BYTES.min(own.header + 1);
         self.delay() + wire_time(byte_time(own.link_rate), bytes)
     }
@@ -376,7 +422,7 @@ impl Scenario {
     /// The longest queue that one class at one port of a switch with so many gets, without flow control, bytes.
     pub fn longest_tail(&self, ports: u32) -> u64 {
         let own = &self.parameters;
-        let pool = u128::from(own.buffer.bytes()) * u128::from(ports);
+        let pool = u128::from(self.buffer()) * u128::from(ports);
         match self.threshold() {
             Threshold::Static(most) => most.min(pool as u64),
             // As long as alpha times what it leaves.
@@ -392,8 +438,8 @@ impl Scenario {
     pub fn threshold(&self) -> Threshold {
         let own = &self.parameters;
         match (own.switch, own.thresholds) {
-            (Switch::Crossbar, _) => {
-                let without_headroom = own.buffer.bytes().saturating_sub(self.headroom());
+            (Switch::Crossbar | Switch::InputQueued, _) => {
+                let without_headroom = self.buffer().saturating_sub(self.headroom());
                 Threshold::Static(without_headroom / u64::from(own.priorities.max(1)))
             }
             (Switch::SharedMemory, Thresholds::Static) => Threshold::Static(own.xoff.bytes()),
@@ -408,7 +454,7 @@ impl Scenario {
     /// an eighth of a port's memory if that is less. `ports`: the fewest of a switch.
     pub fn root_bytes(&self, ports: u32) -> u32 {
         let own = &self.parameters;
-        let eighth = own.buffer.bytes() / u64::from(own.priorities) / 8;
+        let eighth = self.buffer() / u64::from(own.priorities) / 8;
         self.red_thresholds(ports).0.min(eighth) as u32
     }
 
@@ -422,9 +468,9 @@ impl Scenario {
         scheme::Network {
             line,
             buffer: match own.flow_control {
-                FlowControl::Cbfc => own.buffer.bytes() / u64::from(own.priorities.max(1)),
-                FlowControl::Pfc => own.buffer.bytes(),
-                FlowControl::None => own.buffer.bytes().min(self.longest_tail(ports)),
+                FlowControl::Cbfc => self.buffer() / u64::from(own.priorities.max(1)),
+                FlowControl::Pfc => self.buffer(),
+                FlowControl::None => self.buffer().min(self.longest_tail(ports)),
             },
             frame: self.frame(),
             idle_rtt: u64::from(links) * (2 * self.delay() + wire),
@@ -534,6 +580,7 @@ impl Scenario {
             (None, Kind::Dumbbell) => dumbbell(own.hosts),
             (None, Kind::ParkingLot) => parking_lot(own.hosts, self.switches_in_a_row()),
             (None, Kind::Chain) => chain(own.hosts),
+            (None, Kind::Fig1) => fig1(own.hosts),
         };
         Topology::new(plan).map_err(|reason| ModelError::new("hosts", own.hosts, reason))
     }

@@ -293,8 +293,9 @@ impl Run<'_> {
     /// Takes the samples that are due before `time`'s events.
     #[cold]
     pub(super) fn sample(&mut self, time: Time) {
+        let next = self.look_at_flows(time);
         let Some(series) = &mut self.series else {
-            self.sample_due = Time::MAX;
+            self.sample_due = next;
             return;
         };
         if let Some(trace) = &mut self.trace {
@@ -321,7 +322,7 @@ impl Run<'_> {
             series.push();
         }
         if self.trace.is_none() {
-            self.sample_due = series.due();
+            self.sample_due = series.due().min(next);
         }
     }
 }

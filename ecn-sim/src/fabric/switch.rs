@@ -317,6 +317,26 @@ impl Ports {
         self.own(port, class).class.queued += bytes;
     }
 
+    /// Data of so many bytes begins to wait in a line of its switch for this port.
+    #[inline]
+    pub fn joins(&mut self, port: u32, class: u8, bytes: u32) {
+        let own = self.own(port, class);
+        *own.waiting |= own.bit;
+        own.class.queued += bytes;
+    }
+
+    /// Data goes out from such a line, which may be empty then.
+    #[inline]
+    pub fn goes(&mut self, port: u32, class: u8, bytes: u32, empty: bool) {
+        let own = self.own(port, class);
+        own.class.queued -= bytes;
+        if empty {
+            *own.waiting &= !own.bit;
+            let port = &mut self.ports[port as usize];
+            port.held &= port.waiting | port.off;
+        }
+    }
+
     /// Data goes out.
     #[inline(always)]
     pub fn dequeue<'a>(

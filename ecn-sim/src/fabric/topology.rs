@@ -208,6 +208,41 @@ pub fn chain(hosts: u32) -> Plan {
     }
 }
 
+/// Hosts of [`fig1`] before those that send to `BC`.
+pub const FIG1_OTHERS: u32 = 3;
+
+/// Local senders of [`fig1`]: the other half is remote.
+pub const fn fig1_local(hosts: u32) -> u32 {
+    hosts.saturating_sub(FIG1_OTHERS) / 2
+}
+
+/// Fig. 1 of HP's papers: switches `A` and `B`, and
+///
+/// | host | at | role |
+/// |---|---|---|
+/// | 0, `BC` | `B` | all but the victim send to it |
+/// | 1, `BV` | `B` | the victim sends to it |
+/// | 2, `AV` | `A` | the victim |
+/// | 3 on, `B1`.. | `B` | local senders |
+/// | then `A1`.. | `A` | remote ones |
+pub fn fig1(hosts: u32) -> Plan {
+    let local = fig1_local(hosts);
+    let ends = ["BC", "BV", "AV"].map(str::to_owned).into_iter();
+    let numbered = |letter, count| (1..=count).map(move |number| format!("{letter}{number}"));
+    let remote = hosts.saturating_sub(FIG1_OTHERS + local);
+    let names = ends
+        .chain(numbered('B', local))
+        .chain(numbered('A', remote));
+    let is_at_a = |host| host == 2 || host >= FIG1_OTHERS + local;
+    let links = (0..hosts).map(|host| (End::Host(host), End::Switch(u32::from(!is_at_a(host)))));
+    Plan {
+        hosts,
+        host_names: names.take(hosts as usize).collect(),
+        switches: ["A", "B"].map(str::to_owned).to_vec(),
+        links: links.chain(row(2)).collect(),
+    }
+}
+
 /// The ports by which a switch reaches an edge switch: a place in [`Topology::sets`], and how many. Small,
 /// since each packet asks at each switch.
 #[derive(Clone, Copy, Debug, Default)]

@@ -16,8 +16,10 @@ use self::cdf::{mean, points, size_at};
 use self::flows::listed;
 use super::parameters::Parameters;
 use super::run::{byte_time, wire_time};
+use super::topology::FIG1_OTHERS;
 use crate::engine::{NS, Time};
 use crate::model::ModelError;
+use crate::scenario::Victim;
 use ecn_units::{Fraction, KeywordError, serde_as_text};
 
 /// A pattern of flows, or `file:F`.
@@ -45,6 +47,9 @@ pub enum Workload {
     /// TCD's chain only: `S0` to `R0`, the victim, and `S1` to `R1` offer `load` each for `duration`; every
     /// `burst_gap` each of `senders` hosts sends `flow_size` to `R1`.
     Chain,
+    /// HP's Fig. 1 only: each sender to `BC` for ever, one `stagger` after the other and up to a packet's time later, and
+    /// the victim `AV` to `BV` in its time.
+    Fig1,
     /// From a CSV file: a line `start_ns,from,to,bytes`, then such flows; hosts by their names, or by their numbers from 0 on.
     /// With a fifth column, `priority`, flows have the class that it says, if it says one.
     File(PathBuf),
@@ -59,6 +64,7 @@ const WORKLOADS: &[&str] = &[
     "all-reduce",
     "greedy",
     "chain",
+    "fig1",
     "file:FILE",
 ];
 
@@ -73,6 +79,7 @@ impl fmt::Display for Workload {
             Self::AllReduce => f.write_str("all-reduce"),
             Self::Greedy => f.write_str("greedy"),
             Self::Chain => f.write_str("chain"),
+            Self::Fig1 => f.write_str("fig1"),
             Self::File(file) => write!(f, "file:{}", file.display()),
         }
     }
@@ -97,6 +104,7 @@ impl FromStr for Workload {
             "all-reduce" => Self::AllReduce,
             "greedy" => Self::Greedy,
             "chain" => Self::Chain,
+            "fig1" => Self::Fig1,
             _ => Self::File(file_of(text).ok_or_else(|| KeywordError::new(text, WORKLOADS))?),
         })
     }
@@ -115,6 +123,8 @@ pub struct Arrival {
     pub to: u32,
     /// Its payload.
     pub bytes: u64,
+    /// What is not sent by then is not sent.
+    pub stop: Time,
     /// Bytes per second that its application offers at most; [`UNLIMITED`]: as much as the link takes.
     pub rate: u64,
     /// Class of its data, less than the scenario's `priorities`.
@@ -132,6 +142,7 @@ impl Arrival {
             from,
             to,
             bytes,
+            stop: Time::MAX,
             rate: UNLIMITED,
             priority: 0,
         }
@@ -285,6 +296,29 @@ pub fn arrivals(
             });
             Box::new(long.into_iter().chain(bursts))
         }
+        Workload::Fig1 => {
+            let bytes = u64::from(parameters.payload) * u64::from(u32::MAX / 2);
+            let stagger = parameters.stagger.as_nanos() * NS;
+            let senders = (FIG1_OTHERS..hosts).zip(0..);
+            let sends = |(from, number)| Arrival::new(number * stagger, from, 0, bytes);
+            let mut flows: Vec<Arrival> = senders.map(sends).collect();
+            let victim = |start, stop| Arrival {
+                stop,
+                ..Arrival::new(start, 2, 1, bytes)
+            };
+            flows.extend(match parameters.victim {
+                Victim::Off => None,
+                Victim::On => Some(victim(0, Time::MAX)),
+                Victim::During(from, to) => Some(victim(from.as_nanos() * NS, to.as_nanos() * NS)),
+            });
+            for (index, flow) in (0_u64..).zip(&mut flows) {
+                // A stream per flow: adding one does not change the others.
+                let mut random = Pcg64Mcg::seed_from_u64(seed ^ index << 32);
+                flow.start += random.random_range(0..packet_time(parameters));
+            }
+            flows.sort_by_key(|flow| flow.start);
+            Box::new(flows.into_iter())
+        }
         Workload::File(file) => {
             let error = |reason| ModelError::new("workload", &parameters.workload, reason);
             let names: Vec<String> = (0..hosts).map(host_name).collect();
@@ -310,12 +344,16 @@ pub fn arrivals(
 /// Starts that no list knows better: each flow's is later by less than a full packet takes. So flows that are
 /// listed for one moment do not meet in the order of their lines with every seed.
 fn out_of_step(flows: &mut [Arrival], parameters: &Parameters, random: &mut Pcg64Mcg) {
-    let frame = parameters.payload + parameters.header;
-    let packet = wire_time(byte_time(parameters.link_rate), frame);
     for flow in flows.iter_mut() {
-        flow.start += random.random_range(0..packet.max(1));
+        flow.start += random.random_range(0..packet_time(parameters));
     }
     flows.sort_by_key(|flow| flow.start);
+}
+
+/// Time of a full packet on a link, at least a picosecond.
+fn packet_time(parameters: &Parameters) -> Time {
+    let frame = parameters.payload + parameters.header;
+    wire_time(byte_time(parameters.link_rate), frame).max(1)
 }
 
 /// Payload that a link carries in `duration`, at least a byte.

@@ -5,6 +5,7 @@ use crate::engine::{NS, Time};
 use crate::fabric::credit::blocks;
 use crate::fabric::packet::{NONE, Packet};
 use crate::fabric::series::Series;
+use crate::fabric::transfers::join;
 
 impl Run<'_> {
     /// There are no numbers left.
@@ -49,6 +50,12 @@ impl Run<'_> {
     /// Looks at everything that waits: memory is what the queues hold.
     #[cold]
     pub(super) fn check(&mut self) {
+        if let Some(switches) = &self.input_queued {
+            if let Err((port, what)) = switches.check(self.topology) {
+                self.broken(what, port);
+            }
+            return;
+        }
         let places = self.ports.place(self.topology.hosts, 0)..self.ports.places();
         let mut came_by = vec![0_u64; places.end as usize];
         let mut queued = vec![0_u64; places.end as usize];
@@ -129,6 +136,12 @@ impl Run<'_> {
 
     /// Data packets that wait in switches.
     fn waiting(&self) -> u64 {
+        if let Some(switches) = &self.input_queued {
+            let all = 0..self.topology.names.len() as u32;
+            return all
+                .map(|number| switches.waiting(number).count() as u64)
+                .sum();
+        }
         let places = self.ports.place(self.topology.hosts, 0)..self.ports.places();
         let waiting = places.map(|place| {
             let (number, class) = self.ports.at(place);
@@ -211,6 +224,7 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
         if let Some(trace) = part.trace.take() {
             counts.trace.get_or_insert_default().extend(trace.changes);
         }
+        join(&mut counts.windows, part.transfers(end));
         counts.unfinished.extend(part.unfinished(end));
         let own = part.counts;
         counts.flows_started += own.flows_started;

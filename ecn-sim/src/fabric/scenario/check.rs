@@ -8,7 +8,7 @@ use crate::fabric::parameters::{FlowControl, Parameters, Switch};
 use crate::fabric::switch::MOST_CLASSES;
 use crate::fabric::topology::fat_tree_ports;
 use crate::fabric::workload::{Workload, carried};
-use crate::model::ModelError;
+use crate::model::{LONGEST_DELAY, MOST_PACKETS, ModelError};
 use crate::scenario::shown;
 
 fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ModelError> {
@@ -50,6 +50,19 @@ impl Scenario {
             let reason = "its inputs drop nothing: pfc or cbfc is allowed with switch=crossbar";
             return Err(ModelError::new("flow_control", own.flow_control, reason));
         }
+        if own.switch == Switch::InputQueued {
+            if own.flow_control != FlowControl::Cbfc {
+                let reason = "cbfc is allowed with switch=input-queued";
+                return Err(ModelError::new("flow_control", own.flow_control, reason));
+            }
+            within("priorities", own.priorities.into(), 1, 1)?;
+            within("slots", own.slots.into(), 1, MOST_PACKETS.into())?;
+            let delay = own.forwarding_delay;
+            if delay.is_zero() || delay > LONGEST_DELAY {
+                let reason = format!("more than 0 up to {LONGEST_DELAY} is allowed");
+                return Err(ModelError::new("forwarding_delay", delay, reason));
+            }
+        }
         if own.workload == Workload::AllReduce && own.hosts > 2_048 {
             let reason = "up to 2048 is allowed with workload=all-reduce: flows are numbered";
             return Err(ModelError::new("hosts", own.hosts, reason));
@@ -80,6 +93,7 @@ impl Scenario {
             ("link_delay", own.link_delay, DurationText::from_millis(100)),
             ("limit", own.limit, DurationText::from_secs(3_600)),
             ("duration", own.duration, own.limit),
+            ("stagger", own.stagger, LONGEST_DELAY),
         ] {
             if value > most && !self.strange().contains(&key) {
                 return Err(ModelError::new(
@@ -118,6 +132,13 @@ impl Scenario {
                 let reason = "more than 0 is allowed";
                 return Err(ModelError::new("burst_gap", own.burst_gap, reason));
             }
+        }
+        if own.workload == Workload::Fig1 {
+            if self.plan.is_some() || self.kind != Kind::Fig1 {
+                let reason = "it is of the topology `fig1` only";
+                return Err(ModelError::new("workload", &own.workload, reason));
+            }
+            within("hosts", own.hosts.into(), 5, 16_384)?;
         }
         if own.incast_load.numerator() > 0 {
             let hosts = u64::from(own.hosts);
@@ -208,7 +229,8 @@ impl Scenario {
             );
             return Err(ModelError::new("link_delay", own.link_delay, reason));
         }
-        if !(least..=most).contains(&own.buffer.bytes()) {
+        let in_slots = own.switch == Switch::InputQueued;
+        if !in_slots && !(least..=most).contains(&own.buffer.bytes()) {
             let of = match own.flow_control {
                 FlowControl::Cbfc => "two packets for each lane, in blocks of 64".to_owned(),
                 _ => format!("headroom {headroom} and two packets"),

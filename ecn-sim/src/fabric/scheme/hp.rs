@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Acknowledged;
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
-use crate::model::{Model, ModelError};
+use crate::model::{Model, ModelError, Spacing};
 
 /// Parameters of response and marking.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +26,8 @@ pub struct Parameters {
     /// decrease at each mark, and have a window of one packet; where more are in flight, all those of
     /// one queue would.
     pub round: Round,
+    /// Which rate spaces a packet from the one before.
+    pub spacing: Spacing,
     /// Packets from one input that fill its buffer. `auto`: 32 us at the link's rate, as DCQCN's Kmin: the
     /// papers' buffers hold a round trip too.
     pub buffer: Auto<u32>,
@@ -40,6 +42,7 @@ impl Default for Parameters {
             rmin: papers.rmin,
             m: papers.m,
             round: Round::Packets,
+            spacing: Spacing::AtSend,
             buffer: Auto::Auto,
             threshold: Auto::Auto,
         }
@@ -48,9 +51,23 @@ impl Default for Parameters {
 
 /// The response, computed with.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules(Policy);
+pub struct Rules {
+    policy: Policy,
+    after_ack: bool,
+}
 
 impl Parameters {
+    /// As in the papers: windows of a packet, and switches that count slots.
+    pub fn of_the_papers() -> Self {
+        let papers = Model::default();
+        Self {
+            round: papers.round,
+            spacing: papers.spacing,
+            threshold: Auto::Is(papers.threshold),
+            ..Self::default()
+        }
+    }
+
     /// Checks what the types leave open.
     ///
     /// # Errors
@@ -63,7 +80,15 @@ impl Parameters {
             round: self.round,
             ..Model::default()
         };
-        model.policy(function).map(Rules)
+        Ok(Rules {
+            policy: model.policy(function)?,
+            after_ack: self.spacing == Spacing::AfterAck,
+        })
+    }
+
+    /// More packets than this for one output are congestion.
+    pub fn threshold(&self, line: Rate, frame: u32) -> u32 {
+        self.threshold.or(usual(line, frame))
     }
 
     /// The marking of a switch with so many ports, at most 255, for frames of this length.
@@ -78,12 +103,10 @@ impl Parameters {
         line: Rate,
         frame: u32,
     ) -> Result<marking::Policy, ModelError> {
-        let auto = line.bytes_per_s() * 32 / 1_000_000 / u64::from(frame);
-        let auto = (auto as u32).max(2);
         let model = Model {
             marking,
-            buffer: self.buffer.or(auto),
-            threshold: self.threshold.or(auto),
+            buffer: self.buffer.or(usual(line, frame)),
+            threshold: self.threshold(line, frame),
             ..Model::default()
         };
         if model.buffer == 0 {
@@ -93,11 +116,19 @@ impl Parameters {
     }
 }
 
+/// Packets of 32 us.
+fn usual(line: Rate, frame: u32) -> u32 {
+    let packets = line.bytes_per_s() * 32 / 1_000_000 / u64::from(frame);
+    (packets as u32).max(2)
+}
+
 /// What a source knows of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
     state: State,
     received: u32,
+    /// When it last began to send a packet.
+    sent: Time,
 }
 
 impl Flow {
@@ -106,14 +137,26 @@ impl Flow {
         Self {
             state: State::new(),
             received: 0,
+            sent: 0,
         }
     }
 
     /// From the start of a packet to that of the next one, if that is longer than its time on the wire.
     #[inline]
-    pub fn sends(&self, wire: Time) -> Option<Time> {
+    pub fn sends(&mut self, now: Time, wire: Time) -> Option<Time> {
+        self.sent = now;
+        self.gap(wire)
+    }
+
+    fn gap(&self, wire: Time) -> Option<Time> {
         (self.state.ipd > ONE)
             .then(|| ((u128::from(self.state.ipd) * u128::from(wire)) >> FRAC) as Time)
+    }
+
+    /// When it may send the next packet by its rate now, if that counts; `wire`: what the last one took.
+    #[inline]
+    pub fn next_time(&self, rules: &Rules, wire: Time) -> Option<Time> {
+        (rules.after_ack).then(|| self.sent + self.gap(wire).unwrap_or(wire))
     }
 
     /// An ACK is back.
@@ -126,7 +169,7 @@ impl Flow {
             received: self.received,
             outstanding: ack.in_flight,
         };
-        self.state.on_echo(&rules.0, echo, ack.now / NS);
+        self.state.on_echo(&rules.policy, echo, ack.now / NS);
     }
 }
 
@@ -147,7 +190,7 @@ mod tests {
             };
             let rules = parameters.rules(Function::Lipd).unwrap();
             let mut flow = Flow::at_full_rate();
-            assert_eq!(flow.sends(1_000), None);
+            assert_eq!(flow.sends(0, 1_000), None);
             let mut next = |mark| {
                 let ack = Acknowledged {
                     now: 0,
@@ -156,7 +199,7 @@ mod tests {
                     in_flight,
                 };
                 flow.acknowledged(&rules, &ack);
-                flow.sends(1_000)
+                flow.sends(0, 1_000)
             };
             // At the full rate there is nothing to raise.
             assert_eq!(next(Mark::None), None);

@@ -303,13 +303,22 @@ impl Control {
             (Rules::Timely(rules), Sender::Timely(flow)) => flow.sends(rules),
             (Rules::Ibcc(rules), Sender::Ibcc(flow)) => flow.sends(rules, now),
             (Rules::Qcn(rules), Sender::Qcn(flow)) => flow.sends(rules, now, bytes),
-            (Rules::Hp(_), Sender::Hp(flow)) => return flow.sends(packet.wire),
+            (Rules::Hp(_), Sender::Hp(flow)) => return flow.sends(now, packet.wire),
             (Rules::Bcn(rules), _) => {
                 return self.limiters[packet.ends.from as usize].sends(rules, packet);
             }
             _ => None,
         };
         rate.map(|rate| transmission(bytes, rate))
+    }
+
+    /// When a flow may send its next packet after an ACK, if that is to be said anew; `wire`: what the last one took.
+    #[inline]
+    pub fn next_time(&self, sender: &Sender, wire: Time) -> Option<Time> {
+        match (&self.rules, sender) {
+            (Rules::Hp(rules), Sender::Hp(flow)) => flow.next_time(rules, wire),
+            _ => None,
+        }
     }
 
     /// The tag of a packet to come: the congestion point that its limiter obeys (BCN).

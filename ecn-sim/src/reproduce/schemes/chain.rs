@@ -43,6 +43,7 @@ pub(super) const CBFC: &[&str] = &["link_rate=40gbit", "flow_control=cbfc", "buf
 pub(super) const TRACE: Options = Options {
     threads: 1,
     series: true,
+    windows: Vec::new(),
     trace: true,
     watch: None,
 };

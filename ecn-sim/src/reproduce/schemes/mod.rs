@@ -119,6 +119,7 @@ impl Bench {
 const SERIES: Options = Options {
     threads: 1,
     series: true,
+    windows: Vec::new(),
     trace: false,
     watch: None,
 };

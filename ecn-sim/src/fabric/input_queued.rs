@@ -1,0 +1,239 @@
+//! HP's switch: packets wait in slots of the input that they came by, any number of outputs read an input at a time, and
+//! headers are forwarded before their packets are here (cut-through).
+//!
+//! Order, overtaking and marking are [`Switch`]'s. Here is what the network around it does: a packet takes a slot of the
+//! next switch's input when it starts on a link, and gives it back when its tail has left that switch. The credit for it
+//! is there at once, and no message carries it.
+
+use super::packet::Packet;
+use super::parameters;
+use super::run::Run;
+use super::scenario::Scenario;
+use super::scheme::Name;
+use super::topology::Topology;
+use crate::engine::{NS, Time};
+use crate::model::{BypassCounts, Model, ModelError};
+use crate::switch::Switch;
+use ecn_core::marking::Marking;
+
+/// All switches of a network, and the credits for their slots.
+#[derive(Debug)]
+pub struct InputQueued {
+    switches: Vec<Switch>,
+    /// Slots of an input.
+    slots: u32,
+    /// By port: free slots at the other end of its link. A host always has room.
+    credits: Vec<u32>,
+    /// From a header's arrival to its earliest departure.
+    forwarding: Time,
+}
+
+/// Slot of a port as [`Switch`] counts: from 1 on.
+const fn slot(own: u16) -> u8 {
+    own as u8 + 1
+}
+
+impl InputQueued {
+    /// Those of a scenario; `None`: its switches are of another kind.
+    ///
+    /// # Errors
+    ///
+    /// A switch has more ports than marking can number, or HP's parameters make no sense.
+    pub fn new(scenario: &Scenario, topology: &Topology) -> Result<Option<Self>, ModelError> {
+        let own = &scenario.parameters;
+        if own.switch != parameters::Switch::InputQueued {
+            return Ok(None);
+        }
+        let most = topology.most_ports();
+        if most > 255 {
+            let reason = format!("up to 255 ports are possible, and one has {most}");
+            return Err(ModelError::new("switch", own.switch, reason));
+        }
+        let marking = match own.scheme {
+            Name::Hp(_, marking) => marking,
+            _ => Marking::None,
+        };
+        let hp = &scenario.schemes.hp;
+        let threshold = hp.threshold(own.link_rate, scenario.frame());
+        let model = Model {
+            marking,
+            threshold,
+            buffer: own.slots,
+            bypass: own.bypass,
+            bypass_counts: BypassCounts::AnyOutput,
+            ..Model::default()
+        };
+        let switch = |(number, name): (u32, &String)| {
+            let ports = topology
+                .ports(number)
+                .map(|port| topology.peer[port as usize]);
+            // Slot 0 is nobody's.
+            let upstream: Vec<u32> = std::iter::once(0).chain(ports).collect();
+            Switch::new(name, &upstream, &model)
+        };
+        let to_host = |peer: &u32| *peer < topology.hosts;
+        Ok(Some(Self {
+            switches: (0..).zip(&topology.names).map(switch).collect(),
+            slots: own.slots,
+            credits: (topology.peer.iter())
+                .map(|peer| if to_host(peer) { u32::MAX } else { own.slots })
+                .collect(),
+            forwarding: own.forwarding_delay.as_nanos() * NS,
+        }))
+    }
+
+    /// From the arrival of a header at a switch until that can send it on.
+    #[inline]
+    pub const fn forwarding(&self) -> Time {
+        self.forwarding
+    }
+
+    /// A port starts a data packet. Has the other end room for another one?
+    #[inline]
+    pub fn starts(&mut self, port: u32) -> bool {
+        let credits = &mut self.credits[port as usize];
+        if *credits != u32::MAX {
+            *credits -= 1;
+        }
+        *credits > 0
+    }
+
+    /// The packets that wait in a switch.
+    pub fn waiting(&self, switch: u32) -> impl Iterator<Item = u32> {
+        let ports = self.switches[switch as usize].ports.iter();
+        ports
+            .flat_map(|port| &port.line)
+            .map(|waiting| waiting.packet)
+    }
+
+    /// Compares what switches count with what waits there.
+    ///
+    /// # Errors
+    ///
+    /// Says at which port something differs, and what.
+    pub fn check(&self, topology: &Topology) -> Result<(), (u32, String)> {
+        for (number, switch) in (0..).zip(&self.switches) {
+            let ports = topology.ports(number);
+            switch.check(false).map_err(|what| (ports.start, what))?;
+            for port in ports {
+                let upstream = topology.peer[port as usize];
+                let free = self.credits[upstream as usize];
+                let taken = switch.slots_taken(slot(topology.own(port)), false);
+                // The others are on their way.
+                if free.saturating_add(taken) > self.slots {
+                    let slots = self.slots;
+                    let what = format!("{free} credits, and {taken} packets in {slots} slots");
+                    return Err((port, what));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Run<'_> {
+    /// A packet's header is at a switch: it cuts through, or waits.
+    pub(super) fn enter(&mut self, id: u32, ingress: u32, line: usize) {
+        let now = self.now();
+        let came_by = &self.ports[ingress as usize];
+        let (switch, own) = (came_by.node, came_by.own);
+        let packet = &mut self.packets[id];
+        packet.ingress = own;
+        let Packet { bytes, class, .. } = *packet;
+        let out = self
+            .topology
+            .route(switch, packet.destination.into(), packet.hash());
+        let port = &self.ports[out as usize];
+        let idle = !port.wakes && port.busy_until <= now;
+        let (output, can_start) = (slot(port.own), idle && port.off >> class & 1 == 0);
+        let Some(input_queued) = &mut self.input_queued else {
+            return;
+        };
+        let switch = &mut input_queued.switches[switch as usize];
+        let waits = !switch.arrive(id, slot(own), output, can_start);
+        if waits && self.detects.waiting || self.detects.passing {
+            self.detect(id, out, waits);
+        }
+        if !waits {
+            self.send(out, id, line);
+            return self.wakes_at_end(out);
+        }
+        if let Some(met) = self.is_long(out, class) {
+            self.packets[id].flags |= met;
+        }
+        self.ports.joins(out, class, bytes.into());
+        // Where triggers come first, it had no chance yet.
+        self.wake(out);
+    }
+
+    /// An idle output takes its next packet, if there is one that may go.
+    pub(super) fn take_next(&mut self, out: u32) {
+        let port = &self.ports[out as usize];
+        let (number, output) = (port.node, slot(port.own));
+        let Some(input_queued) = &mut self.input_queued else {
+            return;
+        };
+        if port.off & 1 != 0 {
+            return;
+        }
+        let switch = &mut input_queued.switches[number as usize];
+        let Some((next, marks)) = switch.next(output) else {
+            return;
+        };
+        let empty = switch.ports[output as usize].line.is_empty();
+        let id = next.packet;
+        let Packet {
+            bytes, class, mark, ..
+        } = self.packets[id];
+        self.ports.goes(out, class, bytes.into(), empty);
+        let place = self.place(id, out);
+        if marks {
+            self.packets[id].mark = ecn_core::tcd::Mark::Congestion;
+        }
+        if self.detects.leaving {
+            self.detection.leaves(place, &mut self.packets[id], true);
+        }
+        self.is_detected(&place, mark, id);
+        self.send(out, id, self.line(id));
+        self.wakes_at_end(out);
+        self.let_go(number, next.input, output);
+    }
+
+    /// The tail of what an output sent has left, if that was data: the output goes on, and the slot is free.
+    pub(super) fn tail_left(&mut self, out: u32) {
+        let port = &self.ports[out as usize];
+        let (number, output) = (port.node, slot(port.own));
+        let Some(input_queued) = &mut self.input_queued else {
+            return;
+        };
+        let switch = &mut input_queued.switches[number as usize];
+        if !switch.ports[output as usize].busy {
+            return self.serve(out);
+        }
+        let input = switch.leave(output);
+        let upstream = switch.ports[input as usize].upstream;
+        self.serve(out);
+        self.let_go(number, input, output);
+        if let Some(input_queued) = &mut self.input_queued {
+            input_queued.credits[upstream as usize] += 1;
+        }
+        self.turn(upstream, 0, true);
+        self.wake(upstream);
+    }
+
+    /// Outputs whose packets the departure of one from `input` by `output` no longer holds up.
+    #[inline]
+    fn let_go(&mut self, number: u32, input: u8, output: u8) {
+        let Some(input_queued) = &self.input_queued else {
+            return;
+        };
+        let switch = &input_queued.switches[number as usize];
+        if switch.is_plain() {
+            return;
+        }
+        let first = self.topology.ports(number).start;
+        for other in switch.held_up(input, output) {
+            self.wake(first + u32::from(other) - 1);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What each flow transfers in windows of a run.
+//!
+//! All flows are looked at where a window begins and where it ends: however many there are, packets cost nothing more.
+
+use super::measure::Finished;
+use super::run::Run;
+use crate::engine::Time;
+
+/// What flows transferred between two times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Transfers {
+    /// From this time on.
+    pub from: Time,
+    /// Up to this one.
+    pub to: Time,
+    /// The flows that had started by then, in that order, with the payload that was acknowledged meanwhile.
+    pub flows: Vec<Finished>,
+}
+
+impl Transfers {
+    /// Payload of the flows of which this holds, bytes per second.
+    pub fn rate(&self, of: impl Fn(&Finished) -> bool) -> f64 {
+        let flows = self.flows.iter().filter(|flow| of(flow));
+        let bytes: u64 = flows.map(|flow| flow.bytes).sum();
+        bytes as f64 * 1e12 / (self.to - self.from).max(1) as f64
+    }
+}
+
+/// All flows at times that come up.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    windows: Vec<(Time, Time)>,
+    /// When to look, each time once.
+    times: Vec<Time>,
+    /// What there was then, as far as that is over.
+    read: Vec<Vec<Finished>>,
+}
+
+impl Run<'_> {
+    /// Is to count in these windows.
+    pub(super) fn reads(&mut self, windows: &[(Time, Time)]) {
+        let mut times: Vec<Time> = windows.iter().flat_map(|&(a, b)| [a, b]).collect();
+        times.sort_unstable();
+        times.dedup();
+        let first = times.first().copied().unwrap_or(Time::MAX);
+        self.sample_due = self.sample_due.min(first);
+        self.reading = Reading {
+            windows: windows.to_vec(),
+            times,
+            read: Vec::new(),
+        };
+    }
+
+    /// Looks at what is due before `time`'s events. When it looks next.
+    pub(super) fn look_at_flows(&mut self, time: Time) -> Time {
+        loop {
+            let next = self.reading.times.get(self.reading.read.len());
+            match next {
+                Some(&at) if at <= time => {
+                    let flows = self.flows_at(at);
+                    self.reading.read.push(flows);
+                }
+                _ => return next.copied().unwrap_or(Time::MAX),
+            }
+        }
+    }
+
+    fn flows_at(&self, at: Time) -> Vec<Finished> {
+        let finished = self.counts.finished.iter().copied();
+        let mut flows: Vec<Finished> = finished.chain(self.unfinished(at)).collect();
+        flows.sort_unstable_by_key(|flow| flow.id);
+        flows
+    }
+
+    /// What was transferred in the windows, at the run's end.
+    pub(super) fn transfers(&self, end: Time) -> impl Iterator<Item = Transfers> {
+        let last = self.flows_at(end);
+        let Reading {
+            windows,
+            times,
+            read,
+        } = &self.reading;
+        windows.iter().map(move |&(from, to)| {
+            let at = |time| {
+                let index = times.binary_search(&time).unwrap_or(times.len());
+                read.get(index).unwrap_or(&last)
+            };
+            let before = at(from);
+            let since = |flow: &Finished| {
+                let earlier = before.binary_search_by_key(&flow.id, |earlier| earlier.id);
+                let earlier = earlier.map_or(0, |index| before[index].bytes);
+                Finished {
+                    bytes: flow.bytes - earlier,
+                    ..*flow
+                }
+            };
+            Transfers {
+                from,
+                to,
+                flows: at(to).iter().map(since).collect(),
+            }
+        })
+    }
+}
+
+/// The flows of another part of the network, in the same windows.
+pub fn join(all: &mut Vec<Transfers>, others: impl Iterator<Item = Transfers>) {
+    for (index, other) in others.enumerate() {
+        match all.get_mut(index) {
+            None => all.push(other),
+            Some(own) => {
+                own.flows.extend(other.flows);
+                own.flows.sort_unstable_by_key(|flow| flow.id);
+            }
+        }
+    }
+}
