@@ -1,0 +1,163 @@
+//! HP's Fig. 1 by both engines that know it: that of HP's networks, and that of data centres.
+
+use ecn_sim::engine::MS;
+use ecn_sim::fabric::measure::Finished;
+use ecn_sim::fabric::{self, Kind, Options};
+use ecn_sim::report::{self, WindowReport};
+use ecn_sim::scenario::Scenario;
+
+/// Of the links' rate: local and remote flows at the root link, and the victim.
+type Shares = [f64; 3];
+
+/// In this window, ms.
+#[derive(Clone, Copy)]
+struct Window {
+    from: u64,
+    to: u64,
+}
+
+/// By the engine of HP's networks.
+fn of_hp(settings: &[(&str, String)], seed: u64, window: Window) -> Shares {
+    let mut scenario = Scenario::hp();
+    for (key, value) in settings {
+        let setting = format!("{key}={value}");
+        scenario.set_text(&setting).expect("a setting");
+    }
+    let windows = [(window.from * MS, window.to * MS)];
+    let run = report::run(&scenario, seed, &windows, 0, None).expect("a run");
+    match &run.report(&scenario, seed).windows[0] {
+        WindowReport::Hp(window) => [window.local, window.remote, window.victim],
+        WindowReport::Any(_) => panic!("no window of Fig. 1"),
+    }
+}
+
+/// By that of data centres, with the same settings.
+fn of_fabric(settings: &[(&str, String)], seed: u64, window: Window) -> Shares {
+    let mut scenario = fabric::Scenario::of(Kind::Fig1);
+    let of = |wanted| settings.iter().find(|(key, _)| *key == wanted);
+    for (key, value) in settings {
+        let setting = match *key {
+            "marking" | "response" => continue,
+            "buffer" => format!("slots={value}"),
+            "bypass" => format!("bypass={value}"),
+            // It counts overtaking by packets for any output.
+            "bypass_counts" => continue,
+            "duration" => format!("limit={value}"),
+            "flows" => {
+                let flows: u32 = value.parse().expect("a number");
+                format!("hosts={}", 2 * flows + 3)
+            }
+            "threshold" => format!("hp.threshold={value}"),
+            _ => format!("{key}={value}"),
+        };
+        scenario.set_text(&setting).expect("a setting");
+    }
+    if let (Some((_, marking)), Some((_, response))) = (of("marking"), of("response"))
+        && marking != "none"
+    {
+        let scheme = format!("scheme={response}/{marking}");
+        scenario.set_text(&scheme).expect("a scheme");
+    }
+    let options = Options {
+        windows: vec![(window.from * MS, window.to * MS)],
+        ..Options::default()
+    };
+    let (_, counts) = fabric::run(&scenario, seed, &options).expect("a run");
+    let own = &scenario.parameters;
+    let local = 3..3 + (own.hosts - 3) / 2;
+    let headers = f64::from(scenario.frame()) / f64::from(own.payload);
+    let capacity = own.link_rate.bytes_per_s() as f64;
+    let share = |of: &dyn Fn(&Finished) -> bool| counts.windows[0].rate(of) * headers / capacity;
+    [
+        share(&|flow| local.contains(&flow.from)),
+        share(&|flow| flow.from >= local.end),
+        share(&|flow| flow.from == 2),
+    ]
+}
+
+fn settings<'a>(all: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
+    let own = |(key, value): &(&'a str, &str)| (*key, (*value).to_owned());
+    all.iter().map(own).collect()
+}
+
+/// Means over seeds, and their standard deviations.
+fn over_seeds(seeds: u64, run: impl Fn(u64) -> Shares) -> [(f64, f64); 3] {
+    let shares: Vec<Shares> = (1..=seeds).map(run).collect();
+    [0, 1, 2].map(|class| {
+        let own = || shares.iter().map(|shares| shares[class]);
+        let mean = own().sum::<f64>() / seeds as f64;
+        let squares: f64 = own().map(|share| (share - mean).powi(2)).sum();
+        (mean, (squares / (seeds - 1) as f64).sqrt())
+    })
+}
+
+/// Without control ACKs do not meet: both engines send the same packets at the same times, and only what is on its way where
+/// the window begins and ends makes a difference.
+#[test]
+fn without_control_both_engines_are_one() {
+    let window = Window { from: 44, to: 58 };
+    for buffer in 2..=12 {
+        for bypass in ["unlimited", "0", "4"] {
+            let settings = settings(&[
+                ("marking", "none"),
+                ("response", "none"),
+                ("buffer", &buffer.to_string()),
+                ("bypass", bypass),
+                ("bypass_counts", "any-output"),
+                ("duration", "60ms"),
+            ]);
+            for seed in 1..=2 {
+                let (hp, fabric) = (
+                    of_hp(&settings, seed, window),
+                    of_fabric(&settings, seed, window),
+                );
+                for (a, b) in hp.iter().zip(fabric) {
+                    assert!(
+                        (a - b).abs() < 0.002,
+                        "{buffer} {bypass}: {hp:?} {fabric:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// With control, ACKs of paced flows can meet on a link, where only the engine of data centres has one of them wait: for
+/// 20 ns, after which the runs go ways of their own. Their means differ by less than two standard deviations over seeds.
+#[test]
+fn with_control_both_engines_agree() {
+    let window = Window { from: 30, to: 150 };
+    for (marking, response, buffer, threshold, flows) in [
+        ("naive", "lipd", 4, 8, 10),
+        ("naive", "fimd", 6, 8, 10),
+        ("naive", "aimd", 4, 8, 10),
+        ("input", "lipd", 4, 8, 10),
+        ("input", "fimd", 4, 8, 10),
+        ("input", "aimd", 6, 8, 10),
+        ("input-output", "lipd", 4, 8, 10),
+        ("input-output", "lipd", 4, 4, 10),
+        ("input-output", "lipd", 12, 16, 10),
+        ("input-output", "fimd", 8, 6, 10),
+        ("input-output", "aimd", 4, 8, 10),
+        ("input-output", "lipd", 3, 6, 5),
+        ("input-output", "lipd", 4, 8, 20),
+    ] {
+        let settings = settings(&[
+            ("marking", marking),
+            ("response", response),
+            ("buffer", &buffer.to_string()),
+            ("threshold", &threshold.to_string()),
+            ("flows", &flows.to_string()),
+            ("victim", "on"),
+            ("duration", "150ms"),
+        ]);
+        let hp = over_seeds(8, |seed| of_hp(&settings, seed, window));
+        let fabric = over_seeds(8, |seed| of_fabric(&settings, seed, window));
+        for ((a, of_a), (b, of_b)) in hp.iter().zip(&fabric) {
+            // Where all seeds are alike, half a thousandth for what is on its way.
+            let bound = 2.0 * of_a.max(*of_b) + 0.0005;
+            let case = format!("{marking} {response} {buffer} {threshold} {flows}");
+            assert!((a - b).abs() < bound, "{case}: {hp:.4?} {fabric:.4?}");
+        }
+    }
+}
