@@ -9,6 +9,9 @@ use ecn_sim::scenario::Scenario;
 /// Of the links' rate: local and remote flows at the root link, and the victim.
 type Shares = [f64; 3];
 
+/// Links that data packets crossed.
+type Hops = u64;
+
 /// In this window, ms.
 #[derive(Clone, Copy)]
 struct Window {
@@ -17,7 +20,7 @@ struct Window {
 }
 
 /// By the engine of HP's networks.
-fn of_hp(settings: &[(&str, String)], seed: u64, window: Window) -> Shares {
+fn of_hp(settings: &[(&str, String)], seed: u64, window: Window) -> (Shares, Hops) {
     let mut scenario = Scenario::hp();
     for (key, value) in settings {
         let setting = format!("{key}={value}");
@@ -25,14 +28,15 @@ fn of_hp(settings: &[(&str, String)], seed: u64, window: Window) -> Shares {
     }
     let windows = [(window.from * MS, window.to * MS)];
     let run = report::run(&scenario, seed, &windows, 0, None).expect("a run");
-    match &run.report(&scenario, seed).windows[0] {
+    let shares = match &run.report(&scenario, seed).windows[0] {
         WindowReport::Hp(window) => [window.local, window.remote, window.victim],
         WindowReport::Any(_) => panic!("no window of Fig. 1"),
-    }
+    };
+    (shares, run.record.packet_hops)
 }
 
 /// By that of data centres, with the same settings.
-fn of_fabric(settings: &[(&str, String)], seed: u64, window: Window) -> Shares {
+fn of_fabric(settings: &[(&str, String)], seed: u64, window: Window) -> (Shares, Hops) {
     let mut scenario = fabric::Scenario::of(Kind::Fig1);
     let of = |wanted| settings.iter().find(|(key, _)| *key == wanted);
     for (key, value) in settings {
@@ -68,11 +72,12 @@ fn of_fabric(settings: &[(&str, String)], seed: u64, window: Window) -> Shares {
     let headers = f64::from(scenario.frame()) / f64::from(own.payload);
     let capacity = own.link_rate.bytes_per_s() as f64;
     let share = |of: &dyn Fn(&Finished) -> bool| counts.windows[0].rate(of) * headers / capacity;
-    [
+    let shares = [
         share(&|flow| local.contains(&flow.from)),
         share(&|flow| flow.from >= local.end),
         share(&|flow| flow.from == 2),
-    ]
+    ];
+    (shares, counts.data_packet_hops)
 }
 
 fn settings<'a>(all: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
@@ -91,8 +96,8 @@ fn over_seeds(seeds: u64, run: impl Fn(u64) -> Shares) -> [(f64, f64); 3] {
     })
 }
 
-/// Without control ACKs do not meet: both engines send the same packets at the same times, and only what is on its way where
-/// the window begins and ends makes a difference.
+/// Without control ACKs do not meet: both engines send the same packets at the same times. Shares differ by what is on its way
+/// where the window begins and ends.
 #[test]
 fn without_control_both_engines_are_one() {
     let window = Window { from: 44, to: 58 };
@@ -107,10 +112,9 @@ fn without_control_both_engines_are_one() {
                 ("duration", "60ms"),
             ]);
             for seed in 1..=2 {
-                let (hp, fabric) = (
-                    of_hp(&settings, seed, window),
-                    of_fabric(&settings, seed, window),
-                );
+                let (hp, hops) = of_hp(&settings, seed, window);
+                let (fabric, hops_of_fabric) = of_fabric(&settings, seed, window);
+                assert_eq!(hops, hops_of_fabric, "{buffer} {bypass}");
                 for (a, b) in hp.iter().zip(fabric) {
                     assert!(
                         (a - b).abs() < 0.002,
@@ -151,8 +155,8 @@ fn with_control_both_engines_agree() {
             ("victim", "on"),
             ("duration", "150ms"),
         ]);
-        let hp = over_seeds(8, |seed| of_hp(&settings, seed, window));
-        let fabric = over_seeds(8, |seed| of_fabric(&settings, seed, window));
+        let hp = over_seeds(8, |seed| of_hp(&settings, seed, window).0);
+        let fabric = over_seeds(8, |seed| of_fabric(&settings, seed, window).0);
         for ((a, of_a), (b, of_b)) in hp.iter().zip(&fabric) {
             // Where all seeds are alike, half a thousandth for what is on its way.
             let bound = 2.0 * of_a.max(*of_b) + 0.0005;

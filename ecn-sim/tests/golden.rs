@@ -81,6 +81,7 @@ const SCENARIOS: &[(&str, &str, &str)] = &[
         "run leaf-spine",
         "hosts=32 senders=15 flow_size=200kB flow_control=none buffer=200kB scheme=dcqcn dcqcn.cnp_gap=4us",
     ),
+    ("fig1", "run fig1", "scheme=lipd/input-output"),
     (
         "chain-tcd",
         "compare chain --schemes dcqcn,dcqcn+tcd,timely,timely+tcd --out OUT",
