@@ -129,7 +129,17 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
             let slots = switch == "input-queued";
             if slots {
                 settings.retain(|setting| setting != "hp.buffer=5");
-                settings.extend(set(&["priorities=1", &format!("slots={}", 1 + extra % 8)]));
+                let choice =
+                    |number: u64, values: [&'static str; 2]| values[(extra >> number) as usize % 2];
+                settings.extend(set(&[
+                    "priorities=1",
+                    &format!("slots={}", 1 + extra % 8),
+                    &format!("bypass={}", extra % 5),
+                    choice(4, ["bypass_counts=any-output", "bypass=unlimited"]),
+                    choice(5, ["crossbar=single", "crossbar=multiple"]),
+                    choice(6, ["arbitration=round-robin", "arbitration=oldest"]),
+                    choice(7, ["forwarding=store-and-forward", "slot_freed=head"]),
+                ]));
             }
             let shared = control != "cbfc" && switch == "shared-memory";
             if shared {

@@ -43,15 +43,13 @@ fn of_fabric(settings: &[(&str, String)], seed: u64, window: Window) -> (Shares,
         let setting = match *key {
             "marking" | "response" => continue,
             "buffer" => format!("slots={value}"),
-            "bypass" => format!("bypass={value}"),
-            // It counts overtaking by packets for any output.
-            "bypass_counts" => continue,
             "duration" => format!("limit={value}"),
             "flows" => {
                 let flows: u32 = value.parse().expect("a number");
                 format!("hosts={}", 2 * flows + 3)
             }
-            "threshold" => format!("hp.threshold={value}"),
+            "threshold" | "trigger" | "full_counts" | "threshold_counts" | "output_trigger"
+            | "mark_in" | "spacing" => format!("hp.{key}={value}"),
             _ => format!("{key}={value}"),
         };
         scenario.set_text(&setting).expect("a setting");
@@ -126,11 +124,37 @@ fn without_control_both_engines_are_one() {
     }
 }
 
+/// The same where a choice that the papers leave open is another one.
+#[test]
+fn without_control_all_choices_are_one() {
+    let window = Window { from: 44, to: 58 };
+    for (key, value) in [
+        ("arbitration", "round-robin"),
+        ("crossbar", "single"),
+        ("slot_freed", "head"),
+        ("forwarding", "store-and-forward"),
+        ("forwarding_delay", "200ns"),
+        ("link_delay", "300ns"),
+    ] {
+        for buffer in [3, 4, 8] {
+            let settings = settings(&[
+                ("marking", "none"),
+                ("response", "none"),
+                ("buffer", &buffer.to_string()),
+                ("duration", "60ms"),
+                (key, value),
+            ]);
+            let (_, hops) = of_hp(&settings, 3, window);
+            let (_, hops_of_fabric) = of_fabric(&settings, 3, window);
+            assert_eq!(hops, hops_of_fabric, "{buffer} {key}={value}");
+        }
+    }
+}
+
 /// With control, ACKs of paced flows can meet on a link, where only the engine of data centres has one of them wait: for
 /// 20 ns, after which the runs go ways of their own. Their means differ by less than two standard deviations over seeds.
 #[test]
 fn with_control_both_engines_agree() {
-    let window = Window { from: 30, to: 150 };
     for (marking, response, buffer, threshold, flows) in [
         ("naive", "lipd", 4, 8, 10),
         ("naive", "fimd", 6, 8, 10),
@@ -152,16 +176,44 @@ fn with_control_both_engines_agree() {
             ("buffer", &buffer.to_string()),
             ("threshold", &threshold.to_string()),
             ("flows", &flows.to_string()),
-            ("victim", "on"),
-            ("duration", "150ms"),
         ]);
-        let hp = over_seeds(8, |seed| of_hp(&settings, seed, window).0);
-        let fabric = over_seeds(8, |seed| of_fabric(&settings, seed, window).0);
-        for ((a, of_a), (b, of_b)) in hp.iter().zip(&fabric) {
-            // Where all seeds are alike, half a thousandth for what is on its way.
-            let bound = 2.0 * of_a.max(*of_b) + 0.0005;
-            let case = format!("{marking} {response} {buffer} {threshold} {flows}");
-            assert!((a - b).abs() < bound, "{case}: {hp:.4?} {fabric:.4?}");
-        }
+        agree(settings);
+    }
+}
+
+/// The same where a choice that the papers leave open is another one. Store-and-forward is not among them: there HP's engine
+/// has a packet arrive before the one ahead of it has left, at the same instant, and the local share is .715 instead of .692.
+#[test]
+fn with_control_all_choices_agree() {
+    for (key, value) in [
+        ("arbitration", "round-robin"),
+        ("bypass_counts", "any-output"),
+        ("crossbar", "single"),
+        ("trigger", "before-dispatch"),
+        ("full_counts", "waiting"),
+        ("threshold_counts", "present"),
+        ("output_trigger", "crossing"),
+        ("mark_in", "B"),
+        ("slot_freed", "head"),
+        ("spacing", "at-send"),
+    ] {
+        let marking = [("marking", "input-output"), ("response", "lipd")];
+        agree(settings(
+            &[&marking[..], &[("threshold", "6"), (key, value)]].concat(),
+        ));
+    }
+}
+
+/// Means over seeds differ by less than two standard deviations, while the victim is active.
+fn agree(mut settings: Vec<(&str, String)>) {
+    let window = Window { from: 30, to: 150 };
+    settings.push(("victim", "on".to_owned()));
+    settings.push(("duration", "150ms".to_owned()));
+    let hp = over_seeds(8, |seed| of_hp(&settings, seed, window).0);
+    let fabric = over_seeds(8, |seed| of_fabric(&settings, seed, window).0);
+    for ((a, of_a), (b, of_b)) in hp.iter().zip(&fabric) {
+        // Where all seeds are alike, half a thousandth for what is on its way.
+        let bound = 2.0 * of_a.max(*of_b) + 0.0005;
+        assert!((a - b).abs() < bound, "{settings:?}: {hp:.4?} {fabric:.4?}");
     }
 }

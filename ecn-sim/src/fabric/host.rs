@@ -510,9 +510,12 @@ impl Run<'_> {
         let rest = bytes - (packets - 1) * u64::from(self.payload);
         let last = self.wire_time(rest as u32 + self.header);
         if let Some(switches) = &self.input_queued {
-            let end = if packets == 1 { last } else { last.max(ack) };
-            let crossing = (links - 1) * switches.forwarding() + links * self.delay;
-            return (packets - 1) * full + end + ack + 2 * crossing;
+            // The last packet is not behind the one before it unless that is longer.
+            let ahead = if packets == 1 { last } else { full };
+            let (end, crossings) = (if packets == 1 { last } else { last.max(ack) }, links - 1);
+            let there = (packets - 1) * full + crossings * switches.forwarding(ahead) + end;
+            let back = crossings * switches.forwarding(0) + ack;
+            return there + back + 2 * links * self.delay;
         }
         let data = if packets == 1 {
             links * last

@@ -12,7 +12,7 @@ use super::scenario::Scenario;
 use super::scheme::Name;
 use super::topology::Topology;
 use crate::engine::{NS, Time};
-use crate::model::{BypassCounts, Model, ModelError};
+use crate::model::{Forwarding, Model, ModelError, SlotFreed};
 use crate::switch::Switch;
 use ecn_core::marking::Marking;
 
@@ -24,7 +24,11 @@ pub struct InputQueued {
     slots: u32,
     /// By port: free slots at the other end of its link. A host always has room.
     credits: Vec<u32>,
-    /// From a header's arrival to its earliest departure.
+    /// A slot is free when a header leaves.
+    free_at_head: bool,
+    /// Packets are forwarded when all of them is there.
+    whole: bool,
+    /// From the arrival of what is needed to the earliest departure.
     forwarding: Time,
 }
 
@@ -54,14 +58,13 @@ impl InputQueued {
             _ => Marking::None,
         };
         let hp = &scenario.schemes.hp;
-        let threshold = hp.threshold(own.link_rate, scenario.frame());
         let model = Model {
-            marking,
-            threshold,
             buffer: own.slots,
             bypass: own.bypass,
-            bypass_counts: BypassCounts::AnyOutput,
-            ..Model::default()
+            bypass_counts: own.bypass_counts,
+            arbitration: own.arbitration,
+            crossbar: own.crossbar,
+            ..hp.model(marking, own.link_rate, scenario.frame())
         };
         let switch = |(number, name): (u32, &String)| {
             let ports = topology
@@ -78,14 +81,17 @@ impl InputQueued {
             credits: (topology.peer.iter())
                 .map(|peer| if to_host(peer) { u32::MAX } else { own.slots })
                 .collect(),
+            free_at_head: own.slot_freed == SlotFreed::Head,
+            whole: own.forwarding == Forwarding::StoreAndForward,
             forwarding: own.forwarding_delay.as_nanos() * NS,
         }))
     }
 
-    /// From the arrival of a header at a switch until that can send it on.
+    /// From the time at which data that takes so long begins to arrive at a switch until that can send it on; 0: what is
+    /// no data is cut through always.
     #[inline]
-    pub const fn forwarding(&self) -> Time {
-        self.forwarding
+    pub const fn forwarding(&self, wire: Time) -> Time {
+        self.forwarding + if self.whole { wire } else { 0 }
     }
 
     /// A port starts a data packet. Has the other end room for another one?
@@ -114,11 +120,13 @@ impl InputQueued {
     pub fn check(&self, topology: &Topology) -> Result<(), (u32, String)> {
         for (number, switch) in (0..).zip(&self.switches) {
             let ports = topology.ports(number);
-            switch.check(false).map_err(|what| (ports.start, what))?;
+            switch
+                .check(self.free_at_head)
+                .map_err(|what| (ports.start, what))?;
             for port in ports {
                 let upstream = topology.peer[port as usize];
                 let free = self.credits[upstream as usize];
-                let taken = switch.slots_taken(slot(topology.own(port)), false);
+                let taken = switch.slots_taken(slot(topology.own(port)), self.free_at_head);
                 // The others are on their way.
                 if free.saturating_add(taken) > self.slots {
                     let slots = self.slots;
@@ -156,7 +164,8 @@ impl Run<'_> {
         }
         if !waits {
             self.send(out, id, line);
-            return self.wakes_at_end(out);
+            self.wakes_at_end(out);
+            return self.head_left(ingress);
         }
         if let Some(met) = self.is_long(out, class) {
             self.packets[id].flags |= met;
@@ -196,7 +205,32 @@ impl Run<'_> {
         self.is_detected(&place, mark, id);
         self.send(out, id, self.line(id));
         self.wakes_at_end(out);
+        let ingress = self.topology.ports(number).start + u32::from(next.input) - 1;
+        self.head_left(ingress);
         self.let_go(number, next.input, output);
+    }
+
+    /// A header has left that came by this port: its slot may be free.
+    #[inline]
+    fn head_left(&mut self, ingress: u32) {
+        if self
+            .input_queued
+            .as_ref()
+            .is_some_and(|switches| switches.free_at_head)
+        {
+            self.free_slot(ingress);
+        }
+    }
+
+    /// A slot is free at the input of a port: its credit lets the other end go on.
+    #[inline]
+    fn free_slot(&mut self, ingress: u32) {
+        let upstream = self.topology.peer[ingress as usize];
+        if let Some(switches) = &mut self.input_queued {
+            switches.credits[upstream as usize] += 1;
+        }
+        self.turn(upstream, 0, true);
+        self.wake(upstream);
     }
 
     /// The tail of what an output sent has left, if that was data: the output goes on, and the slot is free.
@@ -211,14 +245,12 @@ impl Run<'_> {
             return self.serve(out);
         }
         let input = switch.leave(output);
-        let upstream = switch.ports[input as usize].upstream;
+        let free_at_head = input_queued.free_at_head;
         self.serve(out);
         self.let_go(number, input, output);
-        if let Some(input_queued) = &mut self.input_queued {
-            input_queued.credits[upstream as usize] += 1;
+        if !free_at_head {
+            self.free_slot(self.topology.ports(number).start + u32::from(input) - 1);
         }
-        self.turn(upstream, 0, true);
-        self.wake(upstream);
     }
 
     /// Outputs whose packets the departure of one from `input` by `output` no longer holds up.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::auto::Auto;
 use super::scheme;
 use super::workload::{Cdf, Workload};
-use crate::model::Bypass;
+use crate::model::{Arbitration, Bypass, BypassCounts, Crossbar, Forwarding, SlotFreed};
 use crate::scenario::Victim;
 
 keywords! {
@@ -116,10 +116,19 @@ pub struct Parameters {
     pub buffer: Size,
     /// Input-queued: packets that an input has room for.
     pub slots: u32,
-    /// Input-queued: how many packets may overtake one that waits at the same input for a busy output: a number, or
-    /// `unlimited`.
+    /// Input-queued: how many packets may overtake one that waits at the same input: a number, or `unlimited`.
     pub bypass: Bypass,
-    /// Input-queued: from the arrival of a header to its earliest departure.
+    /// Input-queued: what counts against that limit.
+    pub bypass_counts: BypassCounts,
+    /// Input-queued: order of an output's packets.
+    pub arbitration: Arbitration,
+    /// Input-queued: whether an input can feed several outputs at once.
+    pub crossbar: Crossbar,
+    /// Input-queued: when a slot is free again; the credit for it is back at once.
+    pub slot_freed: SlotFreed,
+    /// Input-queued: how much of a data packet must be there before it is forwarded. Of an ACK, the header is enough.
+    pub forwarding: Forwarding,
+    /// Input-queued: from then to its earliest departure.
     pub forwarding_delay: DurationText,
     /// `cbfc`: a port tells of its buffer so often, where there is something new to tell.
     pub credit_period: DurationText,
@@ -176,7 +185,12 @@ impl Default for Parameters {
             priorities: 1,
             buffer: Size::from_bytes(1_000_000),
             slots: 4,
-            bypass: Bypass::UNLIMITED,
+            bypass: Bypass(4),
+            bypass_counts: BypassCounts::default(),
+            arbitration: Arbitration::default(),
+            crossbar: Crossbar::default(),
+            slot_freed: SlotFreed::default(),
+            forwarding: Forwarding::default(),
             forwarding_delay: DurationText::from_nanos(40),
             credit_period: DurationText::from_micros(4),
             thresholds: Thresholds::Dynamic,

@@ -531,8 +531,9 @@ impl<'a> Run<'a> {
         if let Some(switches) = &self.input_queued {
             rank += ENDS;
             if port.peer >= self.topology.hosts {
-                // A header is enough.
-                arrival = self.agenda.now() + self.delay + switches.forwarding();
+                // A header is enough, mostly.
+                let data = if is_data { time } else { 0 };
+                arrival = self.agenda.now() + self.delay + switches.forwarding(data);
             }
         }
         if port.part == self.part.number() {

@@ -84,6 +84,23 @@ pub const ACK_EXTRA: u32 = 4;
 /// What a CNP has beyond it.
 pub const CNP_EXTRA: u32 = 16;
 
+/// Keys of HP's switch.
+const INPUT_QUEUED: &[&str] = &[
+    "slots",
+    "bypass",
+    "bypass_counts",
+    "arbitration",
+    "crossbar",
+    "slot_freed",
+    "forwarding",
+    "forwarding_delay",
+    "hp.trigger",
+    "hp.full_counts",
+    "hp.threshold_counts",
+    "hp.output_trigger",
+    "hp.mark_in",
+];
+
 impl Scenario {
     /// A built-in fabric by name.
     pub fn find(name: &str) -> Option<Self> {
@@ -205,7 +222,7 @@ impl Scenario {
         only(pfc, &["headroom", "xon_gap"]);
         let cbfc = own.flow_control == FlowControl::Cbfc;
         let input_queued = own.switch == Switch::InputQueued;
-        only(input_queued, &["slots", "bypass", "forwarding_delay"]);
+        only(input_queued, INPUT_QUEUED);
         only(!input_queued, &["buffer", "hp.buffer"]);
         only(self.tells_credits(), &["credit_period"]);
         only(!pfc && !cbfc, &["retransmit_after"]);

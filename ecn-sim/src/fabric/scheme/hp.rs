@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Acknowledged;
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
-use crate::model::{Model, ModelError, Spacing};
+use crate::model::{Counting, MarkIn, Model, ModelError, OutputTrigger, Spacing, Trigger};
 
 /// Parameters of response and marking.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +33,16 @@ pub struct Parameters {
     pub buffer: Auto<u32>,
     /// Input-output: more packets than this for one output. `auto`: the same.
     pub threshold: Auto<u32>,
+    /// Input-queued switches: when triggers are evaluated.
+    pub trigger: Trigger,
+    /// Input-queued switches: what fills a buffer.
+    pub full_counts: Counting,
+    /// Input-queued switches: what is compared with the threshold.
+    pub threshold_counts: Counting,
+    /// Input-queued switches: when the output trigger fires.
+    pub output_trigger: OutputTrigger,
+    /// Input-queued switches: those that mark.
+    pub mark_in: MarkIn,
 }
 
 impl Default for Parameters {
@@ -45,6 +55,11 @@ impl Default for Parameters {
             spacing: Spacing::AtSend,
             buffer: Auto::Auto,
             threshold: Auto::Auto,
+            trigger: papers.trigger,
+            full_counts: papers.full_counts,
+            threshold_counts: papers.threshold_counts,
+            output_trigger: papers.output_trigger,
+            mark_in: papers.mark_in,
         }
     }
 }
@@ -87,8 +102,22 @@ impl Parameters {
     }
 
     /// More packets than this for one output are congestion.
-    pub fn threshold(&self, line: Rate, frame: u32) -> u32 {
+    fn threshold(&self, line: Rate, frame: u32) -> u32 {
         self.threshold.or(usual(line, frame))
+    }
+
+    /// What input-queued switches mark by, and whatever else is the papers'.
+    pub fn model(&self, marking: Marking, line: Rate, frame: u32) -> Model {
+        Model {
+            marking,
+            threshold: self.threshold(line, frame),
+            trigger: self.trigger,
+            full_counts: self.full_counts,
+            threshold_counts: self.threshold_counts,
+            output_trigger: self.output_trigger,
+            mark_in: self.mark_in.clone(),
+            ..Model::default()
+        }
     }
 
     /// The marking of a switch with so many ports, at most 255, for frames of this length.
