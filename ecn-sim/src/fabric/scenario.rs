@@ -563,6 +563,12 @@ impl Scenario {
         let topology = self.planned()?;
         let own = &self.parameters;
         let ports = u64::from(topology.most_ports());
+        // They are numbered in 16 bits.
+        if ports > 1 << 16 {
+            let reason =
+                format!("65536 ports are allowed for a switch, and one would have {ports}");
+            return Err(ModelError::new("hosts", own.hosts, reason));
+        }
         // Queues are counted in 32 bits.
         let most = u64::from(u32::MAX) / ports.max(1);
         if own.buffer.bytes() > most {

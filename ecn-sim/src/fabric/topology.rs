@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::FixedState;
+
 use crate::figure::NetworkFigure;
 
 /// One end of a link.
@@ -243,25 +245,60 @@ pub fn fig1(hosts: u32) -> Plan {
     }
 }
 
-/// The ports by which a switch reaches an edge switch: a place in [`Topology::sets`], and how many. Small,
-/// since each packet asks at each switch.
-#[derive(Clone, Copy, Debug, Default)]
-struct Route(u32);
+/// How a switch reaches an edge switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Route {
+    /// Its ports there: a place in [`Topology::sets`].
+    first: u32,
+    /// How many there are; none: it is that switch.
+    ports: u16,
+    /// Links up to the edge switch.
+    distance: u16,
+}
 
-impl Route {
-    const COUNT: u32 = 10;
+/// So many edge switches have their routes found and kept together.
+const BLOCK: usize = 32;
 
-    fn new(first: usize, ports: usize) -> Option<Self> {
-        let fits = first < 1 << (32 - Self::COUNT) && ports < 1 << Self::COUNT;
-        fits.then_some(Self((first as u32) << Self::COUNT | ports as u32))
-    }
+/// A set of the edges of a block, as bits.
+type Edges = u32;
 
-    const fn first(self) -> usize {
-        (self.0 >> Self::COUNT) as usize
-    }
+/// Sets of ports, each but once.
+#[derive(Default)]
+struct Sets {
+    ports: Vec<u32>,
+    known: HashMap<Vec<u32>, u32, FixedState>,
+}
 
-    const fn ports(self) -> u32 {
-        self.0 & ((1 << Self::COUNT) - 1)
+impl Sets {
+    /// Sorts edges that are this far from a switch by the ports that lead there; `ahead`: by port, to which one does.
+    fn divide(&mut self, ahead: &[Edges], edges: Edges, distance: u16, row: &mut [Route; BLOCK]) {
+        let mut left = edges;
+        while left != 0 {
+            let first = left & left.wrapping_neg();
+            let (mut alike, mut set) = (left, Vec::new());
+            for (port, edges) in (0..).zip(ahead) {
+                if edges & first == 0 {
+                    alike &= !edges;
+                } else {
+                    alike &= edges;
+                    set.push(port);
+                }
+            }
+            left &= !alike;
+            let route = Route {
+                ports: set.len() as u16,
+                first: *self.known.entry(set).or_insert_with_key(|set| {
+                    self.ports.extend(set);
+                    (self.ports.len() - set.len()) as u32
+                }),
+                distance,
+            };
+            for (bit, own) in row.iter_mut().enumerate() {
+                if alike >> bit & 1 != 0 {
+                    *own = route;
+                }
+            }
+        }
     }
 }
 
@@ -285,11 +322,17 @@ pub struct Topology {
     edge_of: Vec<u32>,
     /// Number of edges.
     edges: u32,
-    /// By switch and edge.
-    routes: Vec<Route>,
-    /// Links up to the edge switch.
-    distances: Vec<u16>,
+    /// By switch and block of edges, where the routes begin.
+    blocks: Vec<u32>,
+    /// Each block but once, for all switches: so few that they stay in the caches, since each packet asks at each
+    /// switch.
+    routes: Vec<[Route; BLOCK]>,
+    /// Ports, by their numbers among those of their switch.
     sets: Vec<u32>,
+    /// Which switches are on a way between hosts: not those of a fat tree's pods without any.
+    used: Vec<bool>,
+    /// Links between the edges that are farthest from each other.
+    farthest: u16,
     /// Mixed into what chooses among equal paths.
     salt: u32,
 }
@@ -342,9 +385,11 @@ impl Topology {
             node,
             edge_of: Vec::new(),
             edges: 0,
+            blocks: Vec::new(),
             routes: Vec::new(),
-            distances: Vec::new(),
             sets: Vec::new(),
+            used: Vec::new(),
+            farthest: 0,
             salt: 0,
         };
         topology.find_routes()?;
@@ -371,37 +416,97 @@ impl Topology {
             self.edge_of.push(edge);
         }
         self.edges = edges.len() as u32;
-        self.routes = vec![Route::default(); self.names.len() * edges.len()];
-        self.distances = vec![0; self.routes.len()];
-        let mut known: HashMap<Vec<u32>, usize> = HashMap::new();
-        for (edge, &target) in edges.iter().enumerate() {
-            let distance = self.distances(target);
-            for switch in 0..self.names.len() as u32 {
-                let here = distance[switch as usize];
-                if here == u16::MAX {
-                    let (from, to) = (&self.names[switch as usize], &self.names[target as usize]);
-                    let hosts = self.some_hosts(target);
-                    return Err(format!("{from} cannot reach {to}, the switch of {hosts}"));
-                }
-                let nearer = |port: &u32| {
-                    self.neighbour(*port)
-                        .is_some_and(|there| distance[there as usize] < here)
-                };
-                let set: Vec<u32> = self.ports(switch).filter(nearer).collect();
-                let ports = set.len();
-                let first = *known.entry(set).or_insert_with_key(|set| {
-                    self.sets.extend(set);
-                    self.sets.len() - set.len()
-                });
-                let at = switch as usize * edges.len() + edge;
-                self.distances[at] = here;
-                self.routes[at] = Route::new(first, ports).ok_or_else(|| {
-                    let name = &self.names[switch as usize];
-                    format!("{ports} ports of {name} are as near to a host: 1023 are allowed")
-                })?;
+        let (switches, count) = (self.names.len(), edges.len().div_ceil(BLOCK));
+        self.used = vec![false; switches];
+        self.blocks = vec![0; switches * count];
+        let ports = 0..self.peer.len() as u32;
+        let neighbours: Vec<_> = ports.map(|port| self.neighbour(port)).collect();
+        let (mut sets, mut known) = (Sets::default(), HashMap::<_, _, FixedState>::default());
+        for (block, targets) in edges.chunks(BLOCK).enumerate() {
+            let levels = self.levels(targets, &neighbours)?;
+            let mut rows = vec![[Route::default(); BLOCK]; switches];
+            // To which edges data goes by a switch, and to which it is nearer than those of the level.
+            let (mut by, mut nearer) = (vec![0; switches], vec![0; switches]);
+            for edge in &edges {
+                by[*edge as usize] = Edges::MAX;
             }
+            let mut ahead = Vec::new();
+            for distance in (1..levels.len()).rev() {
+                for (switch, edges) in &levels[distance - 1] {
+                    nearer[*switch as usize] = *edges;
+                }
+                for &(switch, edges) in &levels[distance] {
+                    ahead.clear();
+                    for there in &neighbours[self.range(switch)] {
+                        let there = there.map(|there| there as usize);
+                        let on = there.map_or(0, |there| nearer[there] & edges);
+                        ahead.push(on);
+                        if let Some(there) = there {
+                            by[there] |= by[switch as usize] & on;
+                        }
+                    }
+                    let row = &mut rows[switch as usize];
+                    sets.divide(&ahead, edges, distance as u16, row);
+                }
+                for (switch, _) in &levels[distance - 1] {
+                    nearer[*switch as usize] = 0;
+                }
+            }
+            for (switch, row) in rows.iter().enumerate() {
+                self.used[switch] |= by[switch] != 0;
+                self.blocks[switch * count + block] = *known.entry(*row).or_insert_with(|| {
+                    self.routes.push(*row);
+                    self.routes.len() as u32 - 1
+                });
+            }
+            let own = edges.iter().flat_map(|edge| &rows[*edge as usize]);
+            let farthest = own.map(|route| route.distance).max();
+            self.farthest = self.farthest.max(farthest.unwrap_or_default());
         }
+        self.sets = sets.ports;
         Ok(())
+    }
+
+    /// By distance, the switches from which some of these are that far, and which: one search for all of them
+    /// (Then et al., "The more the merrier: efficient multi-source graph traversal", PVLDB 8(4), 2014).
+    fn levels(
+        &self,
+        targets: &[u32],
+        neighbours: &[Option<u32>],
+    ) -> Result<Vec<Vec<(u32, Edges)>>, String> {
+        let (mut reached, mut next) = (vec![0; self.names.len()], vec![0; self.names.len()]);
+        let own = |(bit, target): (usize, &u32)| (*target, 1 << bit);
+        let mut level: Vec<(u32, Edges)> = targets.iter().enumerate().map(own).collect();
+        for (switch, edges) in &level {
+            reached[*switch as usize] = *edges;
+        }
+        let mut levels = Vec::new();
+        while !level.is_empty() {
+            let mut found = Vec::new();
+            for (switch, edges) in &level {
+                for there in neighbours[self.range(*switch)].iter().flatten() {
+                    let new = edges & !reached[*there as usize];
+                    if new != 0 && next[*there as usize] == 0 {
+                        found.push(*there);
+                    }
+                    next[*there as usize] |= new;
+                }
+            }
+            levels.push(level);
+            let enter = |switch: u32| {
+                let edges = std::mem::take(&mut next[switch as usize]);
+                reached[switch as usize] |= edges;
+                (switch, edges)
+            };
+            level = found.into_iter().map(enter).collect();
+        }
+        // Links go both ways: who reaches one edge reaches all.
+        if let Some(from) = reached.iter().position(|edges| edges & 1 == 0) {
+            let (from, to) = (&self.names[from], &self.names[targets[0] as usize]);
+            let hosts = self.some_hosts(targets[0]);
+            return Err(format!("{from} cannot reach {to}, the switch of {hosts}"));
+        }
+        Ok(levels)
     }
 
     /// The hosts at a switch, or the first of them.
@@ -418,26 +523,6 @@ impl Topology {
             0 => few.join(", "),
             more => format!("{} and {more} more", few.join(", ")),
         }
-    }
-
-    /// Links from each switch to this one.
-    fn distances(&self, target: u32) -> Vec<u16> {
-        let mut distance = vec![u16::MAX; self.names.len()];
-        distance[target as usize] = 0;
-        let mut reached = vec![target];
-        let mut at = 0;
-        while let Some(&switch) = reached.get(at) {
-            at += 1;
-            for port in self.ports(switch) {
-                if let Some(there) = self.neighbour(port)
-                    && distance[there as usize] == u16::MAX
-                {
-                    distance[there as usize] = distance[switch as usize] + 1;
-                    reached.push(there);
-                }
-            }
-        }
-        distance
     }
 
     /// The switches by their distance from the nearest host, those that have one first.
@@ -479,10 +564,15 @@ impl Topology {
         self.first_port[switch as usize]..self.first_port[switch as usize + 1]
     }
 
+    /// The same, to index with.
+    fn range(&self, switch: u32) -> std::ops::Range<usize> {
+        let ports = self.ports(switch);
+        ports.start as usize..ports.end as usize
+    }
+
     /// Ports of the switch that has the fewest, of those that are on a way between hosts.
     pub fn fewest_ports(&self) -> u32 {
-        let used = self.in_use();
-        let switches = (0..).zip(used).filter(|(_, used)| *used);
+        let switches = (0..).zip(&self.used).filter(|(_, used)| **used);
         let ports = switches.map(|(switch, _)| self.ports(switch).len());
         ports.min().unwrap_or_default() as u32
     }
@@ -510,27 +600,34 @@ impl Topology {
     /// switch another one of several, as each mixes its own number in.
     #[inline]
     pub fn route(&self, switch: u32, host: u32, hash: u32) -> u32 {
-        let edge = self.edge_of[host as usize];
-        let route = self.routes[(switch * self.edges + edge) as usize];
-        match route.ports() {
+        let route = self.way(switch, self.edge_of[host as usize]);
+        let choice = match route.ports {
             // The host is here.
-            0 => self.peer[host as usize],
-            1 => self.sets[route.first()],
+            0 => return self.peer[host as usize],
+            1 => 0,
             ports => {
                 let mixed =
                     (u64::from(hash ^ self.salt) << 32 | u64::from(switch)).wrapping_mul(GOLDEN);
                 let mixed = (mixed ^ mixed >> 32).wrapping_mul(GOLDEN);
-                let choice = ((mixed >> 32) * u64::from(ports)) >> 32;
-                self.sets[route.first() + choice as usize]
+                ((mixed >> 32) * u64::from(ports)) >> 32
             }
-        }
+        };
+        self.first_port[switch as usize] + self.sets[route.first as usize + choice as usize]
+    }
+
+    /// How a switch reaches an edge.
+    #[inline]
+    fn way(&self, switch: u32, edge: u32) -> Route {
+        let blocks = (self.edges as usize).div_ceil(BLOCK);
+        let edge = edge as usize;
+        let block = self.blocks[switch as usize * blocks + edge / BLOCK];
+        self.routes[block as usize][edge % BLOCK]
     }
 
     /// Links between two hosts.
     pub fn hops(&self, from: u32, to: u32) -> u32 {
-        let switch = self.edge(from);
-        let edge = self.edge_of[to as usize];
-        2 + u32::from(self.distances[(switch * self.edges + edge) as usize])
+        let way = self.way(self.edge(from), self.edge_of[to as usize]);
+        2 + u32::from(way.distance)
     }
 
     /// A host as people say it.
@@ -540,16 +637,11 @@ impl Topology {
 
     /// Links of the longest path.
     pub fn longest(&self) -> u32 {
-        let most = |switch: u32| {
-            let own = &self.distances[(switch * self.edges) as usize..][..self.edges as usize];
-            own.iter().map(|distance| u32::from(*distance)).max()
-        };
-        let edges = (0..self.hosts).map(|host| self.edge(host));
-        2 + edges.filter_map(most).max().unwrap_or_default()
+        2 + u32::from(self.farthest)
     }
 
-    /// Each switch on a way from a host to an edge, with the ports by which it goes on, for all edges.
-    fn ways(&self, mut on_the_way: impl FnMut(u32, u32, &[u32])) {
+    /// Each switch on a way from a host to an edge, for all edges.
+    fn ways(&self, mut on_the_way: impl FnMut(u32, u32)) {
         let mut edges: Vec<u32> = (0..self.hosts).map(|host| self.edge(host)).collect();
         edges.sort_unstable();
         edges.dedup();
@@ -560,24 +652,19 @@ impl Topology {
                 if std::mem::replace(&mut seen[switch as usize], true) {
                     continue;
                 }
+                on_the_way(switch, target);
                 let ports = self.ports_to(switch, target);
-                on_the_way(switch, target, ports);
-                reached.extend(ports.iter().filter_map(|port| self.neighbour(*port)));
+                reached.extend(ports.filter_map(|port| self.neighbour(port)));
             }
         }
     }
 
     /// The ports by which a switch reaches an edge.
-    fn ports_to(&self, switch: u32, edge: u32) -> &[u32] {
-        let route = self.routes[(switch * self.edges + edge) as usize];
-        &self.sets[route.first()..][..route.ports() as usize]
-    }
-
-    /// Which switches are on a way between hosts: not those of a fat tree's pods without any.
-    fn in_use(&self) -> Vec<bool> {
-        let mut used = vec![false; self.names.len()];
-        self.ways(|switch, _, _| used[switch as usize] = true);
-        used
+    fn ports_to(&self, switch: u32, edge: u32) -> impl Iterator<Item = u32> {
+        let route = self.way(switch, edge);
+        let own = &self.sets[route.first as usize..][..route.ports.into()];
+        let first = self.first_port[switch as usize];
+        own.iter().map(move |port| first + port)
     }
 
     /// Ports that wait for each other in a circle, if routes allow that: data that may only leave one when the
@@ -585,10 +672,10 @@ impl Topology {
     /// 36(5), 1987).
     pub fn circle(&self) -> Option<Vec<u32>> {
         let mut next: Vec<Vec<u32>> = vec![Vec::new(); self.peer.len()];
-        self.ways(|_, target, ports| {
-            for port in ports {
-                if let Some(there) = self.neighbour(*port) {
-                    next[*port as usize].extend(self.ports_to(there, target));
+        self.ways(|switch, target| {
+            for port in self.ports_to(switch, target) {
+                if let Some(there) = self.neighbour(port) {
+                    next[port as usize].extend(self.ports_to(there, target));
                 }
             }
         });
@@ -621,7 +708,7 @@ impl Topology {
 
     /// A picture of it, without switches that are on no way between hosts.
     pub fn figure(&self, title: &str, note: &str) -> NetworkFigure {
-        let used = self.in_use();
+        let used = &self.used;
         // Numbers among those that are drawn.
         let drawn: Vec<usize> = used
             .iter()
@@ -638,7 +725,7 @@ impl Topology {
                 format!("{note}; not drawn: {unused} switches out of use")
             }
         };
-        let names = self.names.iter().zip(&used).filter(|(_, used)| **used);
+        let names = self.names.iter().zip(used).filter(|(_, used)| **used);
         let between = (self.hosts..self.peer.len() as u32).filter_map(|port| {
             let peer = self.peer[port as usize];
             let [a, b] = [port, peer].map(|port| self.node[port as usize] as usize);
@@ -706,6 +793,19 @@ mod tests {
         assert_eq!(topology.hops(0, 3), 2);
         assert_eq!(topology.hops(0, 4), 4);
         assert_eq!(topology.hops(0, 16), 6);
+    }
+
+    /// Switches share their routes: those of 2,048 edges by 5,120 switches are few.
+    #[test]
+    fn the_largest_fat_tree_has_few_routes() {
+        let topology = Topology::new(fat_tree(65_536, 64)).unwrap();
+        assert!(topology.routes.len() < 200, "{}", topology.routes.len());
+        assert!(topology.used.iter().all(|used| *used));
+        assert_eq!((topology.longest(), topology.fewest_ports()), (6, 64));
+        for (from, to, links) in [(0, 31, 2), (32, 0, 4), (1_023, 1_024, 6), (65_535, 0, 6)] {
+            assert_eq!(topology.hops(from, to), links);
+            assert_eq!(walk(&topology, from, to, 7).len() as u32, links);
+        }
     }
 
     /// A ring of five switches: each way of two links goes on where another one begins.

@@ -178,13 +178,15 @@ impl Scenario {
     /// Checks what the topology depends on.
     pub(super) fn check_plan(&self) -> Result<(), ModelError> {
         let own = &self.parameters;
-        within("hosts", own.hosts.into(), 2, 16_384)?;
+        // Packets name hosts in 16 bits; what a file lists is searched for circles.
+        let most = if self.plan.is_some() { 16_384 } else { 65_536 };
+        within("hosts", own.hosts.into(), 2, most)?;
         if self.plan.is_none() && self.kind == Kind::FatTree {
             let k = self.ports_of_a_switch();
             let least = fat_tree_ports(own.hosts);
-            if k < least || k > 42 || !k.is_multiple_of(2) {
+            if k < least || k > 64 || !k.is_multiple_of(2) {
                 let reason = format!(
-                    "an even number from {least} (the fewest ports for {} hosts) to 42 is allowed",
+                    "an even number from {least} (the fewest ports for {} hosts) to 64 is allowed",
                     own.hosts
                 );
                 return Err(ModelError::new("k", k, reason));
