@@ -2,7 +2,7 @@
 
 use ecn_core::tcd::Mark;
 
-use crate::engine::Slab;
+use crate::engine::{Slab, fetch};
 
 /// No packet, flow or port.
 pub const NONE: u32 = u32::MAX;
@@ -164,6 +164,8 @@ impl List {
     pub fn shift<T: Linked>(&mut self, slab: &mut Slab<T>) -> u32 {
         let number = self.head;
         self.head = *slab[number].next();
+        // It is next.
+        slab.get(self.head).map(fetch);
         number
     }
 }

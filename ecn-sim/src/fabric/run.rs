@@ -40,7 +40,7 @@ use super::topology::Topology;
 use super::transfers::{Reading, Transfers};
 use super::watch::Watch;
 use super::workload::{Arrival, Arrivals, Ring};
-use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD};
+use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD, fetch};
 use crate::model::ModelError;
 
 /// What happens to the packet, port or flow whose number comes with it.
@@ -391,24 +391,19 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Looks at what the next events are about, all at once: where a run is larger than the caches, they would
-    /// wait for it one by one.
-    #[inline(never)]
+    /// Fetches what the next events are about: where a run is larger than the caches, they would wait for it one by
+    /// one.
+    #[inline(always)]
     fn touch(&self, line: usize) {
-        let mut sum = 0;
         for event in self.agenda.ahead(line) {
             let number = event as u32 & ((1 << INDEX) - 1);
             if line == Line::DATA_ENDS {
-                let port = self.ports.get(number as usize);
-                let packet = port.and_then(|port| self.packets.get(port.first()));
-                sum |= packet.map_or(0, |packet| packet.link);
+                self.ports.get(number as usize).map(fetch);
             } else {
-                let port = self.ports.get((event >> WORD) as usize);
-                let packet = self.packets.get(number);
-                sum |= port.map_or(0, |port| port.node) | packet.map_or(0, |packet| packet.link);
+                self.packets.get(number).map(fetch);
+                self.ports.get((event >> WORD) as usize).map(fetch);
             }
         }
-        std::hint::black_box(sum);
     }
 
     /// What does not take the same time each time.
