@@ -80,9 +80,9 @@ fn bench(criterion: &mut Criterion) {
 }
 
 /// Fat trees: 20 MB from each of 20 hosts to one of 128, and permutations of 625 kB from each of 1,024 hosts, or of 10
-/// packets from each of 8,192.
-const FABRICS: [(&str, &[&str], &[u16]); 3] = [
-    ("incast", &["senders=20", "flow_size=20MB"], &[1, 2]),
+/// packets from each of 8,192 and 65,536.
+const FABRICS: [(&str, &[&str], &[u16]); 4] = [
+    ("incast", &["senders=20", "flow_size=20MB"], &[1]),
     (
         "permutation",
         &["hosts=1024", "workload=permutation", "flow_size=625kB"],
@@ -91,6 +91,11 @@ const FABRICS: [(&str, &[&str], &[u16]); 3] = [
     (
         "permutation-8192",
         &["hosts=8192", "workload=permutation", "flow_size=10kB"],
+        &[1, 2],
+    ),
+    (
+        "permutation-65536",
+        &["hosts=65536", "workload=permutation", "flow_size=10kB"],
         &[1, 2],
     ),
 ];

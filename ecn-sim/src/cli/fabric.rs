@@ -61,10 +61,10 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     });
     let options = Options {
         // With more than there are cores they would wait for each other.
-        threads: available_parallelism().map_or(args.threads, |cores| {
+        threads: scenario.useful_threads(available_parallelism().map_or(args.threads, |cores| {
             args.threads
                 .min(u16::try_from(cores.get()).unwrap_or(u16::MAX))
-        }),
+        })),
         series: files.is_some(),
         windows: Vec::new(),
         trace: false,

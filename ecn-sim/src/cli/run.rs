@@ -33,7 +33,7 @@ pub struct RunArgs {
     /// Folder for the time series (CSV), its figure (SVG) and the report (JSON)
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Cores for one run of a data centre, by which its results do not change; at most as many as there are
+    /// Cores for one run of a data centre, by which its results do not change; at most as many as there are, and one for an incast
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(super) threads: u16,
     /// One JSON document

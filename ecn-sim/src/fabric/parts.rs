@@ -159,11 +159,10 @@ pub fn run(
         count: parts,
         of_switch: &of_switch,
     };
-    let runs = (0..parts).map(|number| start(part(number)));
-    end(together(
-        runs.collect::<Result<_, _>>()?,
-        scenario.look_ahead(),
-    ))
+    let numbers: Vec<_> = (0..parts).collect();
+    let runs = at_once(numbers, |number| start(part(number)));
+    let runs = runs.into_iter().collect::<Result<_, _>>()?;
+    end(together(runs, scenario.look_ahead()))
 }
 
 /// Has all parts say what there is, and counts it.
@@ -207,12 +206,19 @@ fn together(runs: Vec<Run>, ahead: Time) -> Vec<Run> {
         failed: AtomicBool::new(false),
         barrier: Barrier::new(count),
     };
+    at_once(runs.into_iter().enumerate().collect(), |(part, run)| {
+        windows(part, run, ahead, &shared)
+    })
+}
+
+/// Does the same with each of these, in a thread of its own.
+fn at_once<T: Send, R: Send>(these: Vec<T>, what: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let what = &what;
     thread::scope(|scope| {
-        let shared = &shared;
-        let start = |(part, run)| scope.spawn(move || windows(part, run, ahead, shared));
-        let threads: Vec<_> = runs.into_iter().enumerate().map(start).collect();
+        let start = |one| scope.spawn(move || what(one));
+        let threads: Vec<_> = these.into_iter().map(start).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| match thread.join() {
-            Ok(run) => run,
+            Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         };
         threads.into_iter().map(join).collect()
@@ -222,6 +228,7 @@ fn together(runs: Vec<Run>, ahead: Time) -> Vec<Run> {
 /// One part, window by window, each `ahead` long.
 fn windows<'a>(part: usize, mut run: Run<'a>, ahead: Time, shared: &Shared) -> Run<'a> {
     let (mut round, mut looked) = (0_u32, Instant::now());
+    let mut all = Vec::new();
     loop {
         shared.next[part].store(run.next_time(), Ordering::Relaxed);
         if run.error.is_some() {
@@ -248,11 +255,9 @@ fn windows<'a>(part: usize, mut run: Run<'a>, ahead: Time, shared: &Shared) -> R
         }
         shared.barrier.wait();
         for mail in &shared.mail[part] {
-            let mut mail = lock(mail);
-            for (time, packet) in mail.drain(..) {
-                run.take_in(time, packet);
-            }
+            all.append(&mut lock(mail));
         }
+        run.take_in(&mut all);
     }
 }
 

@@ -81,14 +81,16 @@ const START: u64 = 1 << 32;
 /// Days of the agenda, 2 ns: of a thousand hosts, thousands of events in a microsecond are on no line.
 const DAY: u32 = 11;
 
-/// Lines of the agenda: arrivals of full packets and of ACKs, and ends of the former. [`Self::OTHERS`] is none.
+/// Lines of the agenda: arrivals of full packets and of ACKs, ends of the former, and what arrives from other parts.
+/// [`Self::OTHERS`] is none.
 struct Line;
 
 impl Line {
     const DATA: usize = 0;
     const ACKS: usize = 1;
     const DATA_ENDS: usize = 2;
-    const COUNT: usize = 3;
+    const FROM_OTHERS: usize = 3;
+    const COUNT: usize = 4;
     const OTHERS: usize = Self::COUNT;
 }
 
@@ -433,19 +435,21 @@ impl<'a> Run<'a> {
         self.serve(number);
     }
 
-    /// Takes in what comes from another part.
-    pub(super) fn take_in(&mut self, time: Time, packet: Packet) {
-        self.data_on_links += i64::from(packet.kind == Kind::Data);
-        if time < self.now() {
-            return self.broken("a packet of another part comes too late", packet.link);
-        }
-        let port = packet.link.into();
-        match self.packets.insert(packet) {
-            Some(id) => {
-                let word = Event::Arrive.word(id);
-                self.agenda.at_rank(Line::OTHERS, time, port, word);
+    /// Takes in what other parts sent in one window: hardly any of it arrives before all that they sent in the one
+    /// before.
+    pub(super) fn take_in(&mut self, mail: &mut Vec<(Time, Packet)>) {
+        mail.sort_unstable_by_key(|(time, packet)| (*time, packet.link));
+        for (time, packet) in mail.drain(..) {
+            self.data_on_links += i64::from(packet.kind == Kind::Data);
+            if time < self.now() {
+                return self.broken("a packet of another part comes too late", packet.link);
             }
-            None => self.too_many("packets"),
+            let Some(id) = self.packets.insert(packet) else {
+                return self.too_many("packets");
+            };
+            let word = Event::Arrive.word(id);
+            let port = packet.link.into();
+            self.agenda.at_rank(Line::FROM_OTHERS, time, port, word);
         }
     }
 

@@ -418,6 +418,15 @@ impl Scenario {
         self.delay() + wire_time(byte_time(own.link_rate), bytes)
     }
 
+    /// Threads that a run has work for, of so many: all flows of an incast wait for one link, and in the time that
+    /// parts can go on alone too little happens to share.
+    pub fn useful_threads(&self, most: u16) -> u16 {
+        match self.parameters.workload {
+            Workload::Incast if self.flows.is_none() => 1,
+            _ => most,
+        }
+    }
+
     /// How far below its threshold a paused port goes on, bytes.
     pub fn xon_gap(&self) -> u64 {
         let auto = Size::from_bytes(2 * u64::from(self.frame()));
