@@ -144,6 +144,26 @@ fn a_scenario_file_names_its_own_classes_and_links() {
     assert!(alone < Some(0.05) && victim(&[]) > Some(0.4), "{alone:?}");
 }
 
+/// README's: HP's Fig. 1 with a scheme of data centres.
+#[test]
+fn any_scheme_runs_in_fig_1() {
+    let victim = |settings: &str| {
+        let words = format!("run fig1 --window 44ms..58ms -j {settings}");
+        let run = document(&words.split_whitespace().collect::<Vec<_>>());
+        let window = &run["windows"][0];
+        assert_eq!(window["flows"], 21);
+        let rate = window["senders_bytes_per_s"]["AV"].as_f64();
+        rate.expect("the victim's rate") * 8e-9
+    };
+    let dcqcn = "--set scheme=dcqcn --set dcqcn.kmin=2kB --set dcqcn.kmax=8kB --set dcqcn.pmax=1";
+    let (none, lipd) = (victim(""), victim("--set scheme=lipd/input-output"));
+    let dcqcn = victim(dcqcn);
+    assert!(
+        none < 0.5 && 4.0 * none < dcqcn && 2.0 * dcqcn < lipd,
+        "{none} {dcqcn} {lipd}"
+    );
+}
+
 #[test]
 fn the_rig_is_simulated_where_it_cannot_run() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use ecn_sim::engine::Time;
 use ecn_sim::fabric::measure::Finished;
 use ecn_sim::fabric::parameters::FlowControl;
 use ecn_sim::fabric::scheme;
@@ -739,4 +740,43 @@ fn memory_is_for_what_is_in_flight() {
     };
     let (little, much) = (most("flow_size=2MB"), most("flow_size=20MB"));
     assert!(much < 2 * little, "{little} {much}");
+}
+
+/// Two windows that divide a run have all of it; of one after its end nothing is known.
+#[test]
+fn windows_divide_a_run() {
+    let settings = ["hosts=16", "workload=all-to-all", "flow_size=30kB"].map(str::to_owned);
+    let scenario = scenario(Kind::FatTree, &settings);
+    let run = |windows: Vec<(Time, Time)>, threads| {
+        let options = Options {
+            windows,
+            threads,
+            ..Options::default()
+        };
+        let (report, counts) = fabric::run(&scenario, 1, &options).expect("a run");
+        (report.windows, counts.end)
+    };
+    let (none, end) = run(Vec::new(), 1);
+    assert_eq!(none, []);
+    let middle = end / 2;
+    let windows = vec![(0, middle), (middle, end + 1), (2 * end, 3 * end)];
+    let (found, _) = run(windows.clone(), 1);
+    assert_eq!(found, run(windows, 2).0);
+    let payload = |window: &fabric::WindowReport| {
+        let rate = window.goodput_bytes_per_s.expect("known") as f64;
+        let senders = window.senders_bytes_per_s.clone().expect("known");
+        // Each is rounded down.
+        let sum: u64 = senders.values().sum();
+        assert!((0.0..17.0).contains(&(rate - sum as f64)), "{window:?}");
+        rate * (window.to_ms - window.from_ms) / 1e3
+    };
+    let [first, second, after] = &found[..] else {
+        panic!("{found:?}")
+    };
+    let sum = payload(first) + payload(second);
+    assert!((sum - 16.0 * 15.0 * 30e3).abs() < 10.0, "{sum}");
+    assert!(payload(first) > payload(second) / 2.0);
+    assert_eq!((first.flows, after.flows), (240, 0));
+    assert!(first.jain.is_some_and(|jain| jain > 0.5 && jain <= 1.0));
+    assert_eq!((after.goodput_bytes_per_s, after.jain), (None, None));
 }

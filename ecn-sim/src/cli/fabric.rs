@@ -2,6 +2,7 @@
 
 mod live;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -18,7 +19,7 @@ use crate::fabric::measure::Finished;
 use crate::fabric::series::{Point, Series, WINDOW_PACKETS};
 use crate::fabric::topology::Topology;
 use crate::fabric::watch::Watch;
-use crate::fabric::{self, Counts, Options, Report, Scenario};
+use crate::fabric::{self, Counts, Options, Report, Scenario, WindowReport};
 use crate::figure::{Line, LineFigure, Panel};
 use crate::output::{Output, csv};
 use crate::progress;
@@ -40,11 +41,7 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     for setting in &args.set {
         scenario.set_text(setting)?;
     }
-    if !args.window.is_empty() {
-        let name = scenario.name();
-        let reason = format!("{name} counts whole flows: --window is for the others");
-        return Err(Error::usage(reason));
-    }
+    let windows = args.windows()?;
     let files = match args.out.as_deref() {
         None => None,
         Some(folder) => {
@@ -66,7 +63,7 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
                 .min(u16::try_from(cores.get()).unwrap_or(u16::MAX))
         })),
         series: files.is_some(),
-        windows: Vec::new(),
+        windows,
         trace: false,
         watch: Some(Arc::clone(&live) as Arc<dyn Watch>),
     };
@@ -294,7 +291,7 @@ fn shown(report: &Report) -> String {
         let [p50, p95, p99] = [p50, p95, p99].map(decimal);
         slowdowns.add_row(["all".to_owned(), flows, p50, p95, p99]);
     }
-    let goodput = Rate::from_bytes_per_s(report.goodput_bytes_per_s);
+    let rate = |bytes| Rate::from_bytes_per_s(bytes).map_or("0".to_owned(), Rate::short);
     let undetermined = match report.undetermined_packets {
         0 => String::new(),
         packets => format!(", undetermined {packets}"),
@@ -307,7 +304,7 @@ fn shown(report: &Report) -> String {
         report.flows_finished,
         report.flows_started,
         report.last_flow_end_ms,
-        goodput.map_or("0".to_owned(), Rate::short),
+        rate(report.goodput_bytes_per_s),
         report.jain,
         report.data_packets,
         report.dropped_packets,
@@ -318,5 +315,38 @@ fn shown(report: &Report) -> String {
         report.data_packet_hops,
         report.packet_hops,
         report.wall_s,
-    )
+    ) + &shown_windows(report, rate)
+}
+
+/// Most senders that have a column each.
+const SENDERS: usize = 8;
+
+/// A row for each window, if there are some.
+fn shown_windows(report: &Report, rate: impl Fn(u64) -> String) -> String {
+    if report.windows.is_empty() {
+        return String::new();
+    }
+    let rates = |window: &WindowReport| window.senders_bytes_per_s.clone().unwrap_or_default();
+    let senders: BTreeSet<String> = (report.windows.iter())
+        .flat_map(|window| rates(window).into_keys())
+        .collect();
+    let few = Some(&senders).filter(|senders| senders.len() <= SENDERS);
+    let mut header = vec!["WINDOW", "FLOWS", "GOODPUT", "JAIN"];
+    header.extend(few.into_iter().flatten().map(String::as_str));
+    let mut table = plain_table(&header, &[0]);
+    let none = || "-".to_owned();
+    let ms = |ms: f64| (ms * 1e3).round() / 1e3;
+    for window in &report.windows {
+        let mut row = vec![
+            format!("{}..{} ms", ms(window.from_ms), ms(window.to_ms)),
+            window.flows.to_string(),
+            window.goodput_bytes_per_s.map_or_else(none, &rate),
+            window.jain.map_or_else(none, |jain| format!("{jain:.3}")),
+        ];
+        let rates = rates(window);
+        let of = |sender| rates.get(sender).copied().map_or_else(none, &rate);
+        row.extend(few.into_iter().flatten().map(of));
+        table.add_row(row);
+    }
+    format!("\n\n{}", table_text(&table).trim_end())
 }

@@ -27,7 +27,7 @@ pub struct RunArgs {
     /// All randomness comes from it
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// Count from..to, for example 42ms..59ms; can be given again
+    /// Count from FROM until before TO, for example 42ms..59ms; can be given again
     #[arg(long, value_name = "FROM..TO")]
     pub(super) window: Vec<String>,
     /// Folder for the time series (CSV), its figure (SVG) and the report (JSON)
@@ -39,6 +39,18 @@ pub struct RunArgs {
     /// One JSON document
     #[arg(long, short)]
     pub(super) json: bool,
+}
+
+impl RunArgs {
+    /// The windows, ps.
+    pub(super) fn windows(&self) -> Result<Vec<(Time, Time)>, Error> {
+        let window = |text: &String| {
+            let (from, to) =
+                span(text).map_err(|reason| Error::usage(format!("--window: {reason}")))?;
+            Ok((from.as_nanos() * NS, to.as_nanos() * NS))
+        };
+        self.window.iter().map(window).collect()
+    }
 }
 
 /// Width of the sliding window of the papers' figures; of longer runs it is a hundredth.
@@ -62,12 +74,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
     for setting in &args.set {
         scenario.set_text(setting)?;
     }
-    let mut windows = Vec::new();
-    for window in &args.window {
-        let (from, to) =
-            span(window).map_err(|reason| Error::usage(format!("--window: {reason}")))?;
-        windows.push((from.as_nanos() * NS, to.as_nanos() * NS));
-    }
+    let windows = args.windows()?;
     let output = args.out.as_deref().map(Output::new).transpose()?;
     let duration = scenario.duration();
     // A whole number of steps to the sliding window.

@@ -33,6 +33,7 @@ use measure::Slowdowns;
 pub use parts::Options;
 pub use run::{Counts, RunError};
 pub use scenario::{Kind, Scenario};
+pub use transfers::WindowReport;
 use workload::Workload;
 
 /// One run, as `ecn sim run -j` prints it.
@@ -77,6 +78,9 @@ pub struct Report {
     pub packet_hops: u64,
     /// Events handled.
     pub events: u64,
+    /// Those that were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<WindowReport>,
     /// Time that the run took, seconds.
     pub wall_s: f64,
     /// Time that it took to build the network before, seconds.
@@ -139,7 +143,11 @@ pub fn run(
     if counts.flows_started == 0 {
         return Err(none_starts(scenario));
     }
-    let report = report(scenario, seed, &mut counts, wall_s, setup_s);
+    let mut report = report(scenario, seed, &mut counts, wall_s, setup_s);
+    let windows = counts.windows.iter();
+    report.windows = windows
+        .map(|window| window.report(&topology, counts.end))
+        .collect();
     Ok((report, counts))
 }
 
@@ -183,6 +191,7 @@ fn report(
         data_packet_hops: counts.data_packet_hops,
         packet_hops: counts.packet_hops,
         events: counts.events,
+        windows: Vec::new(),
         wall_s,
         setup_s,
     }

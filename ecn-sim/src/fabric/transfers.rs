@@ -2,9 +2,33 @@
 //!
 //! All flows are looked at where a window begins and where it ends: however many there are, packets cost nothing more.
 
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::measure::Finished;
 use super::run::Run;
-use crate::engine::Time;
+use super::topology::Topology;
+use crate::engine::{MS, Time};
+use crate::measure::jain;
+
+/// A window of a run, as `ecn sim run -j` prints it.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct WindowReport {
+    /// Begin, ms.
+    pub from_ms: f64,
+    /// End, ms: that of the run, if the run ended in the window.
+    pub to_ms: f64,
+    /// Flows that had something to send in it.
+    pub flows: u64,
+    /// Payload that was acknowledged, over the window; null if the run was over when it began, as the others.
+    pub goodput_bytes_per_s: Option<u64>,
+    /// Jain's index of the flows' acknowledged payload over the time that each had something to send.
+    pub jain: Option<f64>,
+    /// Likewise the payload by the host that sent it.
+    pub senders_bytes_per_s: Option<BTreeMap<String, u64>>,
+}
 
 /// What flows transferred between two times.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,6 +42,41 @@ pub struct Transfers {
 }
 
 impl Transfers {
+    /// What people want to know of it; the run's end is at `end`.
+    pub(super) fn report(&self, topology: &Topology, end: Time) -> WindowReport {
+        let to = if self.from < end {
+            self.to.min(end)
+        } else {
+            self.to
+        };
+        let ms = |time: Time| time as f64 / MS as f64;
+        let active = |flow: &Finished| {
+            let until = to.min(flow.start + flow.time);
+            until.saturating_sub(self.from.max(flow.start))
+        };
+        let flows = || self.flows.iter().filter(|flow| active(flow) > 0);
+        let time = to - self.from;
+        let per_s = |bytes: u64| (bytes as f64 * 1e12 / time as f64) as u64;
+        let is_known = self.from < end;
+        let senders = || {
+            let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
+            for flow in flows() {
+                *bytes.entry(flow.from).or_default() += flow.bytes;
+            }
+            let named = |(host, bytes)| (topology.host_name(host), per_s(bytes));
+            bytes.into_iter().map(named).collect()
+        };
+        WindowReport {
+            from_ms: ms(self.from),
+            to_ms: ms(to),
+            flows: flows().count() as u64,
+            goodput_bytes_per_s: is_known.then(|| per_s(flows().map(|flow| flow.bytes).sum())),
+            jain: is_known
+                .then(|| jain(flows().map(|flow| flow.bytes as f64 / active(flow) as f64))),
+            senders_bytes_per_s: is_known.then(senders),
+        }
+    }
+
     /// Payload of the flows of which this holds, bytes per second.
     pub fn rate(&self, of: impl Fn(&Finished) -> bool) -> f64 {
         let flows = self.flows.iter().filter(|flow| of(flow));
