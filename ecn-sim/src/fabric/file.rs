@@ -3,12 +3,13 @@
 //!
 //! Names may have ranges, as in other scenario files: `h[1-4]` stands for four.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use ecn_units::suggestion;
+use ecn_units::{DurationText, Rate, suggestion};
 use serde::Deserialize;
-use toml::{Table, Value};
+use toml::Table;
 
+use super::links::Own;
 use super::scenario::Scenario;
 use super::topology::{End, Plan, Topology};
 use crate::scenario::{ScenarioError, dotted};
@@ -31,8 +32,8 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct LinkEntry {
     between: [String; 2],
-    rate: Option<Value>,
-    delay: Option<Value>,
+    rate: Option<Rate>,
+    delay: Option<DurationText>,
 }
 
 /// Reads the text of a file; `None` if that is no data centre's, which has a `topology`. `name` is its name
@@ -91,14 +92,9 @@ fn plan(file: &mut File) -> Result<Plan, String> {
             return Err(format!("the name `{name}` is given twice"));
         }
     }
-    let mut links = Vec::new();
+    let (mut links, mut own_links) = (Vec::new(), BTreeMap::new());
     for link in &file.links {
         let [from, to] = &link.between;
-        if link.rate.is_some() || link.delay.is_some() {
-            return Err(format!(
-                "link between `{from}` and `{to}`: all links are alike, by link_rate and link_delay at the top of the file"
-            ));
-        }
         let end = |name: &String| {
             ends.get(name.as_str()).copied().ok_or_else(|| {
                 let known: Vec<&str> = hosts.iter().chain(&switches).map(String::as_str).collect();
@@ -106,13 +102,21 @@ fn plan(file: &mut File) -> Result<Plan, String> {
                 format!("link between `{from}` and `{to}`: `{name}` is no host or switch: {hint}")
             })
         };
+        let own = Own {
+            rate: link.rate,
+            delay: link.delay,
+        };
         for (from, to) in pairs(from, to)? {
+            if own != Own::default() {
+                own_links.insert(links.len(), own);
+            }
             links.push((end(&from)?, end(&to)?));
         }
     }
     let plan = Plan {
         hosts: hosts.len() as u32,
         links,
+        own_links,
         host_names: hosts,
         switches,
     };
@@ -162,6 +166,51 @@ mod tests {
             (report.scenario.as_str(), report.flows_finished),
             ("two racks", 8)
         );
+    }
+
+    /// Alone, a flow takes what its own way allows, whatever the links.
+    #[test]
+    fn links_have_rates_and_delays_of_their_own() {
+        let text = TWO_RACKS
+            .replace("\"rack1\"] }", "\"rack1\"], rate = \"10gbit\" }")
+            .replace(
+                "\"top\"] }",
+                "\"top\"], rate = \"1gbit\", delay = \"20us\" }",
+            )
+            .replace("\"rack2\"] }", "\"rack2\"], delay = \"3us\" }")
+            .replace("permutation", "file:flows.csv");
+        for (number, flow) in [
+            "a1,b1,1",
+            "b3,a2,1500",
+            "a4,b4,4501",
+            "b1,b2,90000",
+            "a1,a2,99999",
+        ]
+        .iter()
+        .enumerate()
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("flows.csv");
+            std::fs::write(&file, format!("start_ns,from,to,bytes\n0,{flow}\n")).unwrap();
+            let text = text.replace("file:flows.csv", &format!("file:{}", file.display()));
+            let scenario = parse(&text, "racks").unwrap().unwrap();
+            for threads in [1, 2] {
+                let options = Options {
+                    threads,
+                    ..Options::default()
+                };
+                let (_, counts) = super::super::run(&scenario, 1, &options).unwrap();
+                assert_eq!(counts.finished[0].slowdown, 1.0, "{flow}");
+                if number == 0 {
+                    // 61 bytes of data and 64 of ACK over 10, 1, 1 and 100 Gb/s, by 1, 20, 20 and 3 us.
+                    let header = u64::from(scenario.parameters.header);
+                    let bits = 8 * (2 * header + 1 + 4);
+                    let wire = bits * (100 + 1_000 + 1_000 + 10);
+                    let delays = 2 * (1 + 20 + 20 + 3) * 1_000_000;
+                    assert_eq!(counts.finished[0].time, wire + delays);
+                }
+            }
+        }
     }
 
     /// Five switches in a ring, which a lossless network cannot be.
@@ -237,8 +286,8 @@ mod tests {
             ),
             (
                 "\"top\"] }",
-                "\"top\"], rate = \"1gbit\" }",
-                "all links are alike",
+                "\"top\"], rate = \"1gbits\" }",
+                "`1gbits` is not a rate",
             ),
             ("payload = 1500", "paylaod = 1500", "`payload`"),
             (
@@ -263,6 +312,16 @@ mod tests {
         // These a setting can mend, and they can be drawn.
         for (old, new, needed) in [
             ("payload = 1500", "payload = 1", "payload = 1"),
+            (
+                "\"top\"] }",
+                "\"top\"], rate = \"20tbit\" }",
+                "link_rate = 20tbit",
+            ),
+            (
+                "\"top\"] }",
+                "\"top\"], delay = \"1s\" }",
+                "link_delay = 1s",
+            ),
             (
                 "payload = 1500",
                 "headroom = \"1kB\"",

@@ -7,6 +7,7 @@ use std::collections::hash_map::Entry;
 
 use ecn_core::tcd::Mark;
 
+use super::links::{self, Link};
 use super::measure::Finished;
 use super::packet::{HELD, Kind, LAST, Linked, NONE, Packet};
 use super::run::{Event, Run};
@@ -230,7 +231,8 @@ impl Run<'_> {
                 self.payload.into()
             };
             let bytes = payload as u32 + self.header;
-            let wire = self.wire_time(bytes);
+            let from = flow.from;
+            let wire = self.wire_time_at(from, bytes);
             let end = now + wire;
             let flow = &mut self.flows[number];
             let ends = flow.ends();
@@ -450,7 +452,10 @@ impl Run<'_> {
         flow.finished = true;
         let flow = *flow;
         self.control.ends(flow.ends());
-        let ideal = self.ideal(flow.bytes, flow.from, flow.to);
+        let ideal = match &self.links {
+            None => self.ideal(flow.bytes, flow.from, flow.to),
+            Some(links) => self.ideal_by(links, &flow),
+        };
         let time = now - flow.start;
         self.counts.last_end = now;
         self.counts.finished.push(Finished {
@@ -499,13 +504,29 @@ impl Run<'_> {
         }
     }
 
+    /// As [`Self::ideal`], where links are not all alike.
+    fn ideal_by(&self, links: &[Link], flow: &Flow) -> Time {
+        let path = |from, to, hash| -> Vec<Link> {
+            let ports = self.topology.path(from, to, hash).into_iter();
+            ports.map(|port| links[port as usize]).collect()
+        };
+        let packets = flow.bytes.div_ceil(self.payload.into());
+        let rest = flow.bytes - (packets - 1) * u64::from(self.payload);
+        links::ideal(
+            &path(flow.from, flow.to, flow.id),
+            &path(flow.to, flow.from, !flow.id),
+            packets,
+            [self.full(), rest as u32 + self.header, self.ack_bytes],
+        )
+    }
+
     /// Completion time of a flow alone in an idle network: all packets leave back to back, the last
     /// crosses each further link behind the one before it, and its ACK goes back, behind that one's. Where headers are
     /// forwarded, a link costs no more than that.
     pub(super) fn ideal(&self, bytes: u64, from: u32, to: u32) -> Time {
         let links = u64::from(self.topology.hops(from, to));
         let packets = bytes.div_ceil(self.payload.into());
-        let full = self.wire_time(self.payload + self.header);
+        let full = self.wire_time(self.full());
         let ack = self.wire_time(self.ack_bytes);
         let rest = bytes - (packets - 1) * u64::from(self.payload);
         let last = self.wire_time(rest as u32 + self.header);

@@ -8,6 +8,7 @@ pub mod crossbar;
 pub mod file;
 pub mod host;
 pub mod input_queued;
+pub mod links;
 pub mod measure;
 pub mod packet;
 pub mod parameters;

@@ -28,6 +28,7 @@ use super::credit::Credits;
 use super::crossbar::{Inputs, Joined};
 use super::host::{Flow, Receiver};
 use super::input_queued::InputQueued;
+use super::links::{self, Link};
 use super::measure::Finished;
 use super::packet::{CROSSES, HELD, Kind, NONE, Packet};
 use super::parameters::{FlowControl, Switch};
@@ -232,6 +233,8 @@ pub struct Run<'a> {
     pub(super) limit: Time,
     /// Picoseconds per byte, in 2^-20.
     byte_time: u64,
+    /// By port, if links are not all alike.
+    pub(super) links: Option<Vec<Link>>,
     /// Bytes of a full packet.
     full: u32,
     pub(super) data_time: Time,
@@ -328,7 +331,7 @@ impl<'a> Run<'a> {
                 Auto::Auto => {
                     let tail = scenario.longest_tail(topology.most_ports());
                     let waits = u128::from(tail) * 1_000_000_000_000
-                        / u128::from(own.link_rate.bytes_per_s());
+                        / u128::from(scenario.rates().0.bytes_per_s());
                     (3 * network.idle_rtt + waits as Time).max(NS * 1_000_000)
                 }
                 Auto::Is(time) => time.as_nanos() * NS,
@@ -336,6 +339,7 @@ impl<'a> Run<'a> {
             delay: scenario.delay(),
             limit: own.limit.as_nanos() * NS,
             byte_time: byte_time(own.link_rate),
+            links: links::of_ports(scenario, topology),
             full: frame,
             data_time: 0,
             ack_time: 0,
@@ -499,6 +503,20 @@ impl<'a> Run<'a> {
         wire_time(self.byte_time, bytes)
     }
 
+    /// Bytes of a full packet.
+    pub(super) const fn full(&self) -> u32 {
+        self.full
+    }
+
+    /// Time that a packet takes to go on the link of a port.
+    #[inline]
+    pub(super) fn wire_time_at(&self, port: u32, bytes: u32) -> Time {
+        match &self.links {
+            None => self.wire_time(bytes),
+            Some(links) => links[port as usize].wire_time(bytes),
+        }
+    }
+
     /// The line of a packet's arrivals.
     #[inline(always)]
     pub(super) fn line(&self, id: u32) -> usize {
@@ -517,22 +535,30 @@ impl<'a> Run<'a> {
         let port = &mut self.ports[number as usize];
         packet.link = port.peer;
         let bytes = u32::from(packet.bytes);
-        let (time, is_data) = match line {
+        let (mut time, is_data) = match line {
             Line::DATA => (self.data_time, true),
             Line::ACKS => (self.ack_time, false),
             _ => (wire_time(self.byte_time, bytes), packet.kind == Kind::Data),
         };
+        let (mut line, mut delay) = (line, self.delay);
+        if let Some(links) = &self.links
+            && let link = &links[number as usize]
+            && !link.is_usual
+        {
+            // What is on other links arrives in another order.
+            (time, delay, line) = (link.wire_time(bytes), link.delay, Line::OTHERS);
+        }
         self.hops[usize::from(is_data)] += 1;
         let end = self.agenda.now() + time;
         port.busy_until = end;
-        let mut arrival = end + self.delay;
+        let mut arrival = end + delay;
         let mut rank = port.peer.into();
         if let Some(switches) = &self.input_queued {
             rank += ENDS;
             if port.peer >= self.topology.hosts {
                 // A header is enough, mostly.
                 let data = if is_data { time } else { 0 };
-                arrival = self.agenda.now() + self.delay + switches.forwarding(data);
+                arrival = self.agenda.now() + delay + switches.forwarding(data);
             }
         }
         if port.part == self.part.number() {

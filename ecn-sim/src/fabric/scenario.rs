@@ -9,6 +9,7 @@ use toml::{Table, Value};
 
 use super::auto::Auto;
 use super::credit;
+use super::links::Own;
 use super::packet::LINK_BYTES;
 use super::parameters::{FlowControl, Parameters, Switch, Thresholds};
 use super::run::{byte_time, wire_time};
@@ -406,6 +407,29 @@ impl Scenario {
         self.parameters.link_delay.as_nanos() * NS
     }
 
+    fn own_links(&self) -> impl Iterator<Item = &Own> {
+        self.plan.iter().flat_map(|plan| plan.own_links.values())
+    }
+
+    /// The lowest and the highest rate of links.
+    pub fn rates(&self) -> (Rate, Rate) {
+        let usual = self.parameters.link_rate;
+        let rates = self.own_links().filter_map(|own| own.rate);
+        rates.fold((usual, usual), |(least, most), rate| {
+            (least.min(rate), most.max(rate))
+        })
+    }
+
+    /// The shortest and the longest delay of links.
+    fn delays(&self) -> (Time, Time) {
+        let usual = self.delay();
+        let delays = self.own_links().filter_map(|own| own.delay);
+        let delays = delays.map(|delay| delay.as_nanos() * NS);
+        delays.fold((usual, usual), |(least, most), delay| {
+            (least.min(delay), most.max(delay))
+        })
+    }
+
     /// Shortest time from when a switch sends something to when another gets it: the shortest packet, a message or a byte of
     /// data, and its link.
     pub fn look_ahead(&self) -> Time {
@@ -415,7 +439,7 @@ impl Scenario {
             return 0;
         }
         let bytes = LINK_BYTES.min(own.header + 1);
-        self.delay() + wire_time(byte_time(own.link_rate), bytes)
+        self.delays().0 + wire_time(byte_time(self.rates().1), bytes)
     }
 
     /// Threads that a run has work for, of so many: all flows of an incast wait for one link, and in the time that
@@ -490,7 +514,7 @@ impl Scenario {
         let own = &self.parameters;
         let line = own.link_rate;
         let bytes = u64::from(self.frame()) + u64::from(own.header + ACK_EXTRA);
-        let wire = bytes * 1_000_000_000_000 / line.bytes_per_s();
+        let wire = bytes * 1_000_000_000_000 / self.rates().0.bytes_per_s();
         scheme::Network {
             line,
             buffer: match own.flow_control {
@@ -499,7 +523,7 @@ impl Scenario {
                 FlowControl::None => self.buffer().min(self.longest_tail(ports)),
             },
             frame: self.frame(),
-            idle_rtt: u64::from(links) * (2 * self.delay() + wire),
+            idle_rtt: u64::from(links) * (2 * self.delays().1 + wire),
         }
     }
 
@@ -520,8 +544,8 @@ impl Scenario {
         let own = &self.parameters;
         let needed = u64::from(own.priorities)
             * headroom_needed(
-                own.link_rate.bytes_per_s(),
-                self.delay(),
+                self.rates().1.bytes_per_s(),
+                self.delays().1,
                 self.frame().into(),
                 LINK_BYTES.into(),
             );
@@ -551,8 +575,12 @@ impl Scenario {
         let own = &self.parameters;
         self.check_plan()?;
         let topology = self.planned()?;
+        let others = match self.own_links().count() {
+            0 => String::new(),
+            several => format!(" ({several} others)"),
+        };
         let note = format!(
-            "{} hosts, {} switches, {} links of {}, {}",
+            "{} hosts, {} switches, {} links of {}, {}{others}",
             topology.hosts,
             topology.names.len(),
             topology.peer.len() / 2,

@@ -4,10 +4,11 @@
 //! links: all ports on shortest paths, per switch and *edge* switch (one that has hosts), so that
 //! memory grows with switches, not with pairs of hosts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use foldhash::fast::FixedState;
 
+use super::links::Own;
 use crate::figure::NetworkFigure;
 
 /// One end of a link.
@@ -30,6 +31,8 @@ pub struct Plan {
     pub switches: Vec<String>,
     /// Links, each in both directions.
     pub links: Vec<(End, End)>,
+    /// Those that have properties of their own, by their places in `links`.
+    pub own_links: BTreeMap<usize, Own>,
 }
 
 fn host_name(names: &[String], host: u32) -> String {
@@ -154,6 +157,7 @@ pub fn dumbbell(hosts: u32) -> Plan {
         host_names: Vec::new(),
         switches: vec!["left".to_owned(), "right".to_owned()],
         links,
+        ..Plan::default()
     }
 }
 
@@ -169,6 +173,7 @@ pub fn parking_lot(hosts: u32, switches: u32) -> Plan {
             .map(|host| (End::Host(host), End::Switch(switch_of(host))))
             .chain(row(switches))
             .collect(),
+        ..Plan::default()
     }
 }
 
@@ -207,6 +212,7 @@ pub fn chain(hosts: u32) -> Plan {
             })
             .chain(row(CHAIN))
             .collect(),
+        ..Plan::default()
     }
 }
 
@@ -242,6 +248,7 @@ pub fn fig1(hosts: u32) -> Plan {
         host_names: names.take(hosts as usize).collect(),
         switches: ["A", "B"].map(str::to_owned).to_vec(),
         links: links.chain(row(2)).collect(),
+        ..Plan::default()
     }
 }
 
@@ -316,6 +323,8 @@ pub struct Topology {
     first_port: Vec<u32>,
     /// The port at the other end.
     pub peer: Vec<u32>,
+    /// What the link of each port has of its own; empty if all are alike.
+    pub own_links: Vec<Own>,
     /// The switch of each port; the host of a host's.
     pub node: Vec<u32>,
     /// The edge of each host, as an index into the routes of a switch.
@@ -371,8 +380,13 @@ impl Topology {
                 (port, switch)
             }
         };
-        for (a, b) in plan.links {
+        let alike = plan.own_links.is_empty();
+        let mut own_links = vec![Own::default(); if alike { 0 } else { ports }];
+        for (number, (a, b)) in plan.links.into_iter().enumerate() {
             let ((a, node_a), (b, node_b)) = (port_of(a), port_of(b));
+            if let Some(own) = plan.own_links.get(&number) {
+                (own_links[a as usize], own_links[b as usize]) = (*own, *own);
+            }
             (peer[a as usize], peer[b as usize]) = (b, a);
             (node[a as usize], node[b as usize]) = (node_a, node_b);
         }
@@ -382,6 +396,7 @@ impl Topology {
             host_names: plan.host_names,
             first_port,
             peer,
+            own_links,
             node,
             edge_of: Vec::new(),
             edges: 0,
@@ -613,6 +628,18 @@ impl Topology {
             }
         };
         self.first_port[switch as usize] + self.sets[route.first as usize + choice as usize]
+    }
+
+    /// The ports by which packets with this hash leave on their way from a host to another one.
+    pub fn path(&self, from: u32, to: u32, hash: u32) -> Vec<u32> {
+        let mut ports = vec![from];
+        let mut next = self.peer[from as usize];
+        while next >= self.hosts {
+            let port = self.route(self.node[next as usize], to, hash);
+            ports.push(port);
+            next = self.peer[port as usize];
+        }
+        ports
     }
 
     /// How a switch reaches an edge.

@@ -55,6 +55,10 @@ impl Scenario {
                 let reason = "cbfc is allowed with switch=input-queued";
                 return Err(ModelError::new("flow_control", own.flow_control, reason));
             }
+            if self.own_links().next().is_some() {
+                let reason = "links with a rate or delay of their own need another switch";
+                return Err(ModelError::new("switch", own.switch, reason));
+            }
             within("priorities", own.priorities.into(), 1, 1)?;
             within("slots", own.slots.into(), 1, MOST_PACKETS.into())?;
             let delay = own.forwarding_delay;
@@ -85,9 +89,18 @@ impl Scenario {
         }
         within("header", own.header.into(), 0, 256)?;
         let (slow, fast) = (125_000, 1_250_000_000_000);
-        if !(slow..=fast).contains(&own.link_rate.bytes_per_s()) {
-            let reason = "1mbit to 10tbit is allowed";
-            return Err(ModelError::new("link_rate", own.link_rate, reason));
+        let rates = self.own_links().filter_map(|own| own.rate);
+        for rate in rates.chain([own.link_rate]) {
+            if !(slow..=fast).contains(&rate.bytes_per_s()) {
+                let reason = "1mbit to 10tbit is allowed";
+                return Err(ModelError::new("link_rate", rate, reason));
+            }
+        }
+        let longest = DurationText::from_millis(100);
+        let delays = self.own_links().filter_map(|own| own.delay);
+        if let Some(delay) = delays.max().filter(|delay| *delay > longest) {
+            let reason = format!("of a link: at most {longest} is allowed");
+            return Err(ModelError::new("link_delay", delay, reason));
         }
         for (key, value, most) in [
             ("link_delay", own.link_delay, DurationText::from_millis(100)),
