@@ -219,8 +219,15 @@ fn nothing_grows() {
         "{log}"
     );
     assert!(last.held.threads <= first.held.threads + POOL, "{log}");
-    let grown = last.held.memory_kib.saturating_sub(first.held.memory_kib);
-    assert!(grown <= GROWTH_KIB, "{grown} KiB more");
+    // What a burst of flows takes goes back within a second: the least of several samples is what the agent keeps.
+    let least = |samples: &[Sample]| samples.iter().map(|sample| sample.held.memory_kib).min();
+    let (early, late) = samples.split_at(samples.len() / 2);
+    let grown = least(late).zip(least(early));
+    let grown = grown.map(|(late, early)| late.saturating_sub(early));
+    assert!(
+        grown.is_some_and(|grown| grown <= GROWTH_KIB),
+        "{grown:?} KiB more"
+    );
     let lines = last.log_lines - first.log_lines;
     assert!(
         lines <= LINES * minutes,
