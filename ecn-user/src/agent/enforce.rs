@@ -487,3 +487,29 @@ fn enforce(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten seconds without a sign of life are too long for the main loop, but not for loading programs.
+    #[test]
+    fn limits_hold_while_programs_are_loaded() {
+        let heartbeat = Duration::from_secs(1);
+        let shared = Shared::new(0);
+        let heartbeat_ns = heartbeat.as_nanos() as u64;
+        shared.heartbeat_ns.store(heartbeat_ns, Ordering::Relaxed);
+        let silent = || {
+            let since = now_ns() - 10_000_000_000;
+            shared.alive_ns.store(since, Ordering::Relaxed);
+        };
+        silent();
+        assert!(!shared.is_stuck());
+        assert_eq!(shared.validity(), heartbeat);
+        shared.has_started();
+        assert!(!shared.is_stuck());
+        silent();
+        assert!(shared.is_stuck());
+        assert_eq!(shared.validity(), Duration::ZERO);
+    }
+}
