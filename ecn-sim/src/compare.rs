@@ -413,10 +413,7 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         let value = all.get(rank - 1)?;
         Some((*value, part as f64 / POINTS as f64))
     };
-    let mean = |value: fn(&Report) -> f64| {
-        let sum: f64 = runs.iter().map(value).sum();
-        sum / runs.len() as f64
-    };
+    let mean = |value: fn(&Report) -> f64| Sample::of(runs.iter().map(value)).mean;
     let total = |value: fn(&Report) -> u64| runs.iter().map(value).sum();
     Outcome {
         scheme: scheme.to_owned(),

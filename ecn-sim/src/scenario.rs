@@ -10,6 +10,9 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ecn_units::{
+    DurationText, Fraction, Rate, Round, UnitError, nearest, serde_as_text, suggestion,
+};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -21,9 +24,6 @@ use crate::figure::NetworkFigure;
 use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind};
 use crate::network::{Description, Flow, Link, Network, NetworkError};
 use crate::traffic::Traffic;
-use ecn_units::{
-    DurationText, Fraction, Rate, Round, UnitError, nearest, serde_as_text, suggestion,
-};
 
 /// A scenario that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

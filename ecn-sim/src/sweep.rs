@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use ecn_units::suggestion;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -27,7 +28,6 @@ use crate::experiment::Experiment;
 use crate::output::OutputError;
 use crate::scenario::{ScenarioError, dotted, shown};
 use crate::scenario_file::located;
-use ecn_units::suggestion;
 
 /// Most runs of a sweep: of more, the plan alone would take a noticeable share of the memory.
 pub const MOST_RUNS: usize = 1_000_000;

@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 use ecn_core::marking::{self, BACKLOG_UNKNOWN, Decision};
 
 pub use crate::counters::PortTotals;
+use ecn_core::marking::Marking;
+
 use crate::counters::{Counters, counters};
 use crate::model::{Arbitration, BypassCounts, Counting, Crossbar, Model, OutputTrigger, Trigger};
-use ecn_core::marking::Marking;
 
 /// A port: the input buffer behind it, and the output before it.
 #[derive(Debug, Default)]

@@ -689,7 +689,7 @@ fn bad_input_of_a_data_centre_is_refused() {
         (&["scheme=dqcn"], "`dcqcn`"),
         (&["flow_control=pcf"], "`pfc`"),
         (&["hosts=1"], "hosts = 1"),
-        (&["hosts=128", "k=6"], "an even number from 8"),
+        (&["hosts=128", "k=6"], "must be an even number between 8"),
         (&["k=9"], "even"),
         (&["hosts=4000", "workload=all-to-all"], "up to 2048"),
         (

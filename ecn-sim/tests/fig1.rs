@@ -5,6 +5,7 @@ use ecn_sim::fabric::measure::Finished;
 use ecn_sim::fabric::{self, Kind, Options};
 use ecn_sim::report::{self, WindowReport};
 use ecn_sim::scenario::Scenario;
+use ecn_sim::statistics::Sample;
 
 /// Of the links' rate: local and remote flows at the root link, and the victim.
 type Shares = [f64; 3];
@@ -83,15 +84,10 @@ fn settings<'a>(all: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
     all.iter().map(own).collect()
 }
 
-/// Means over seeds, and their standard deviations.
-fn over_seeds(seeds: u64, run: impl Fn(u64) -> Shares) -> [(f64, f64); 3] {
+/// Local, remote and the victim's shares over seeds.
+fn over_seeds(seeds: u64, run: impl Fn(u64) -> Shares) -> [Sample; 3] {
     let shares: Vec<Shares> = (1..=seeds).map(run).collect();
-    [0, 1, 2].map(|class| {
-        let own = || shares.iter().map(|shares| shares[class]);
-        let mean = own().sum::<f64>() / seeds as f64;
-        let squares: f64 = own().map(|share| (share - mean).powi(2)).sum();
-        (mean, (squares / (seeds - 1) as f64).sqrt())
-    })
+    [0, 1, 2].map(|class| Sample::of(shares.iter().map(|shares| shares[class])))
 }
 
 /// Without control ACKs do not meet: both engines send the same packets at the same times. Shares differ by what is on its way
@@ -211,9 +207,12 @@ fn agree(mut settings: Vec<(&str, String)>) {
     settings.push(("duration", "150ms".to_owned()));
     let hp = over_seeds(8, |seed| of_hp(&settings, seed, window).0);
     let fabric = over_seeds(8, |seed| of_fabric(&settings, seed, window).0);
-    for ((a, of_a), (b, of_b)) in hp.iter().zip(&fabric) {
+    for (a, b) in hp.iter().zip(&fabric) {
         // Where all seeds are alike, half a thousandth for what is on its way.
-        let bound = 2.0 * of_a.max(*of_b) + 0.0005;
-        assert!((a - b).abs() < bound, "{settings:?}: {hp:.4?} {fabric:.4?}");
+        let bound = 2.0 * a.sd.max(b.sd) + 0.0005;
+        assert!(
+            (a.mean - b.mean).abs() < bound,
+            "{settings:?}: {hp:.4?} {fabric:.4?}"
+        );
     }
 }

@@ -56,12 +56,15 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
         let live = Arc::clone(&live);
         move || live.text()
     });
+    let threads = scenario.useful_threads(args.threads);
+    if threads < args.threads {
+        eprintln!("all flows of an incast wait for one link: it runs on one thread");
+    }
     let options = Options {
         // With more than there are cores they would wait for each other.
-        threads: scenario.useful_threads(available_parallelism().map_or(args.threads, |cores| {
-            args.threads
-                .min(u16::try_from(cores.get()).unwrap_or(u16::MAX))
-        })),
+        threads: available_parallelism().map_or(threads, |cores| {
+            threads.min(u16::try_from(cores.get()).unwrap_or(u16::MAX))
+        }),
         series: files.is_some(),
         windows,
         trace: false,

@@ -315,12 +315,12 @@ mod tests {
             (
                 "\"top\"] }",
                 "\"top\"], rate = \"20tbit\" }",
-                "link_rate = 20tbit",
+                "links.rate = 20tbit",
             ),
             (
                 "\"top\"] }",
                 "\"top\"], delay = \"1s\" }",
-                "link_delay = 1s",
+                "links.delay = 1s",
             ),
             (
                 "payload = 1500",

@@ -452,10 +452,7 @@ impl Run<'_> {
         flow.finished = true;
         let flow = *flow;
         self.control.ends(flow.ends());
-        let ideal = match &self.links {
-            None => self.ideal(flow.bytes, flow.from, flow.to),
-            Some(links) => self.ideal_by(links, &flow),
-        };
+        let ideal = self.ideal(&flow);
         let time = now - flow.start;
         self.counts.last_end = now;
         self.counts.finished.push(Finished {
@@ -504,46 +501,38 @@ impl Run<'_> {
         }
     }
 
-    /// As [`Self::ideal`], where links are not all alike.
-    fn ideal_by(&self, links: &[Link], flow: &Flow) -> Time {
+    /// Completion time of a flow alone in an idle network ([`links::ideal`]). Where headers are forwarded, a link costs no
+    /// more than that.
+    fn ideal(&self, flow: &Flow) -> Time {
+        let payload = u64::from(self.payload);
+        let packets = flow.bytes.div_ceil(payload);
+        let rest = (flow.bytes - (packets - 1) * payload) as u32 + self.header;
+        if let Some(switches) = &self.input_queued {
+            let hops = u64::from(self.topology.hops(flow.from, flow.to));
+            let full = self.data_time;
+            let [last, ack] = [rest, self.ack_bytes].map(|bytes| self.wire_time(bytes));
+            // The last packet is not behind the one before it unless that is longer.
+            let ahead = if packets == 1 { last } else { full };
+            let (end, crossings) = (if packets == 1 { last } else { last.max(ack) }, hops - 1);
+            let there = (packets - 1) * full + crossings * switches.forwarding(ahead) + end;
+            let back = crossings * switches.forwarding(0) + ack;
+            return there + back + 2 * hops * self.link.delay;
+        }
         let path = |from, to, hash| -> Vec<Link> {
-            let ports = self.topology.path(from, to, hash).into_iter();
-            ports.map(|port| links[port as usize]).collect()
+            match &self.links {
+                None => vec![self.link; self.topology.hops(from, to) as usize],
+                Some(links) => {
+                    let ports = self.topology.path(from, to, hash).into_iter();
+                    ports.map(|port| links[port as usize]).collect()
+                }
+            }
         };
-        let packets = flow.bytes.div_ceil(self.payload.into());
-        let rest = flow.bytes - (packets - 1) * u64::from(self.payload);
         links::ideal(
             &path(flow.from, flow.to, flow.id),
             &path(flow.to, flow.from, !flow.id),
             packets,
-            [self.full(), rest as u32 + self.header, self.ack_bytes],
+            [self.full, rest, self.ack_bytes],
         )
-    }
-
-    /// Completion time of a flow alone in an idle network: all packets leave back to back, the last
-    /// crosses each further link behind the one before it, and its ACK goes back, behind that one's. Where headers are
-    /// forwarded, a link costs no more than that.
-    pub(super) fn ideal(&self, bytes: u64, from: u32, to: u32) -> Time {
-        let links = u64::from(self.topology.hops(from, to));
-        let packets = bytes.div_ceil(self.payload.into());
-        let full = self.wire_time(self.full());
-        let ack = self.wire_time(self.ack_bytes);
-        let rest = bytes - (packets - 1) * u64::from(self.payload);
-        let last = self.wire_time(rest as u32 + self.header);
-        if let Some(switches) = &self.input_queued {
-            // The last packet is not behind the one before it unless that is longer.
-            let ahead = if packets == 1 { last } else { full };
-            let (end, crossings) = (if packets == 1 { last } else { last.max(ack) }, links - 1);
-            let there = (packets - 1) * full + crossings * switches.forwarding(ahead) + end;
-            let back = crossings * switches.forwarding(0) + ack;
-            return there + back + 2 * links * self.delay;
-        }
-        let data = if packets == 1 {
-            links * last
-        } else {
-            (packets - 1) * full + (links - 1) * full + last.max(ack)
-        };
-        data + links * ack + 2 * links * self.delay
     }
 }
 

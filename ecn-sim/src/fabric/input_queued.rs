@@ -5,6 +5,8 @@
 //! next switch's input when it starts on a link, and gives it back when its tail has left that switch. The credit for it
 //! is there at once, and no message carries it.
 
+use ecn_core::marking::Marking;
+
 use super::packet::Packet;
 use super::parameters;
 use super::run::Run;
@@ -14,7 +16,6 @@ use super::topology::Topology;
 use crate::engine::{NS, Time};
 use crate::model::{Forwarding, Model, ModelError, SlotFreed};
 use crate::switch::Switch;
-use ecn_core::marking::Marking;
 
 /// All switches of a network, and the credits for their slots.
 #[derive(Debug)]

@@ -2,9 +2,8 @@
 
 use ecn_units::{DurationText, Rate};
 
+use super::parameters::Parameters;
 use super::run::{byte_time, wire_time};
-use super::scenario::Scenario;
-use super::topology::Topology;
 use crate::engine::{NS, Time};
 
 /// What a link has of its own. Its other properties are those of `link_rate` and `link_delay`.
@@ -34,31 +33,29 @@ impl Link {
     }
 }
 
-/// The links of all ports, if some have properties of their own.
-pub fn of_ports(scenario: &Scenario, topology: &Topology) -> Option<Vec<Link>> {
-    let usual = &scenario.parameters;
-    let link = |own: &Own| {
-        let rate = own.rate.unwrap_or(usual.link_rate);
-        let delay = own.delay.unwrap_or(usual.link_delay);
+impl Own {
+    /// A link with these properties.
+    pub fn link(&self, usual: &Parameters) -> Link {
+        let rate = self.rate.unwrap_or(usual.link_rate);
+        let delay = self.delay.unwrap_or(usual.link_delay);
         Link {
             byte_time: byte_time(rate),
             delay: delay.as_nanos() * NS,
             is_usual: (rate, delay) == (usual.link_rate, usual.link_delay),
         }
-    };
-    let own = &topology.own_links;
-    (!own.is_empty()).then(|| own.iter().map(link).collect())
+    }
 }
 
-/// When the tails of the last two packets of a flow leave the ports of its way, of which the last packet has `rest`
-/// bytes and the others `full`; alone, and sent back to back from time 0 on. Two times: those at the way's end.
-fn arrivals(way: &[Link], packets: u64, full: u32, rest: u32) -> [Time; 2] {
+/// When the last two packets of a flow arrive at the end of a path, the first of these only where there are two. The
+/// last packet has `rest` bytes and the others `full`; all are sent back to back from time 0 on, in an idle network of
+/// switches that store and forward.
+fn arrivals(path: &[Link], packets: u64, full: u32, rest: u32) -> [Time; 2] {
     let (mut sum, mut slowest, mut delays, mut last) = (0, 0, 0, 0);
     let mut before = 0;
-    for link in way {
+    for link in path {
         let wire = link.wire_time(full);
         (sum, slowest) = (sum + wire, slowest.max(wire));
-        // All but the last, the slowest link so far being what spaces them.
+        // When all but the last have left this link: the slowest one so far spaces them.
         before = match packets {
             1 => 0,
             more => sum + (more - 2) * slowest + delays,
@@ -66,14 +63,14 @@ fn arrivals(way: &[Link], packets: u64, full: u32, rest: u32) -> [Time; 2] {
         last = before.max(last) + link.wire_time(rest) + link.delay;
         delays += link.delay;
     }
-    let end = way.last().map_or(0, |link| link.delay);
+    let end = path.last().map_or(0, |link| link.delay);
     [before + end, last]
 }
 
-/// Completion time of a flow alone in an idle network, on these links to its destination and back.
+/// Completion time of a flow alone in an idle network, over these links to its destination and back: all packets leave
+/// back to back, and the last one's ACK goes back behind that of the one before it.
 pub fn ideal(there: &[Link], back: &[Link], packets: u64, [full, rest, ack]: [u32; 3]) -> Time {
     let [before, last] = arrivals(there, packets, full, rest);
-    // The last ACK is behind the one before it, if there is one.
     let (mut ahead, mut time) = (before, last);
     for link in back {
         let wire = link.wire_time(ack);

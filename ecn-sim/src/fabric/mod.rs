@@ -34,6 +34,7 @@ use measure::Slowdowns;
 pub use parts::Options;
 pub use run::{Counts, RunError};
 pub use scenario::{Kind, Scenario};
+use topology::Topology;
 pub use transfers::WindowReport;
 use workload::Workload;
 
@@ -144,16 +145,13 @@ pub fn run(
     if counts.flows_started == 0 {
         return Err(none_starts(scenario));
     }
-    let mut report = report(scenario, seed, &mut counts, wall_s, setup_s);
-    let windows = counts.windows.iter();
-    report.windows = windows
-        .map(|window| window.report(&topology, counts.end))
-        .collect();
+    let report = report(scenario, &topology, seed, &mut counts, wall_s, setup_s);
     Ok((report, counts))
 }
 
 fn report(
     scenario: &Scenario,
+    topology: &Topology,
     seed: u64,
     counts: &mut Counts,
     wall_s: f64,
@@ -192,7 +190,9 @@ fn report(
         data_packet_hops: counts.data_packet_hops,
         packet_hops: counts.packet_hops,
         events: counts.events,
-        windows: Vec::new(),
+        windows: (counts.windows.iter())
+            .map(|window| window.report(topology, counts.end))
+            .collect(),
         wall_s,
         setup_s,
     }

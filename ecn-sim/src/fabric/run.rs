@@ -28,7 +28,7 @@ use super::credit::Credits;
 use super::crossbar::{Inputs, Joined};
 use super::host::{Flow, Receiver};
 use super::input_queued::InputQueued;
-use super::links::{self, Link};
+use super::links::{Link, Own};
 use super::measure::Finished;
 use super::packet::{CROSSES, HELD, Kind, NONE, Packet};
 use super::parameters::{FlowControl, Switch};
@@ -229,14 +229,13 @@ pub struct Run<'a> {
     /// Packets that a flow may have in flight.
     pub(super) window: u32,
     pub(super) retransmit_after: Time,
-    pub(super) delay: Time,
     pub(super) limit: Time,
-    /// Picoseconds per byte, in 2^-20.
-    byte_time: u64,
+    /// A link as `link_rate` and `link_delay` say.
+    pub(super) link: Link,
     /// By port, if links are not all alike.
     pub(super) links: Option<Vec<Link>>,
     /// Bytes of a full packet.
-    full: u32,
+    pub(super) full: u32,
     pub(super) data_time: Time,
     ack_time: Time,
     pub(super) counts: Counts,
@@ -336,10 +335,12 @@ impl<'a> Run<'a> {
                 }
                 Auto::Is(time) => time.as_nanos() * NS,
             },
-            delay: scenario.delay(),
             limit: own.limit.as_nanos() * NS,
-            byte_time: byte_time(own.link_rate),
-            links: links::of_ports(scenario, topology),
+            link: Own::default().link(own),
+            links: (!topology.own_links.is_empty()).then(|| {
+                let links = topology.own_links.iter().map(|link| link.link(own));
+                links.collect()
+            }),
             full: frame,
             data_time: 0,
             ack_time: 0,
@@ -500,12 +501,7 @@ impl<'a> Run<'a> {
     /// Time that a packet takes to go on a link.
     #[inline]
     pub(super) const fn wire_time(&self, bytes: u32) -> Time {
-        wire_time(self.byte_time, bytes)
-    }
-
-    /// Bytes of a full packet.
-    pub(super) const fn full(&self) -> u32 {
-        self.full
+        self.link.wire_time(bytes)
     }
 
     /// Time that a packet takes to go on the link of a port.
@@ -538,9 +534,9 @@ impl<'a> Run<'a> {
         let (mut time, is_data) = match line {
             Line::DATA => (self.data_time, true),
             Line::ACKS => (self.ack_time, false),
-            _ => (wire_time(self.byte_time, bytes), packet.kind == Kind::Data),
+            _ => (self.link.wire_time(bytes), packet.kind == Kind::Data),
         };
-        let (mut line, mut delay) = (line, self.delay);
+        let (mut line, mut delay) = (line, self.link.delay);
         if let Some(links) = &self.links
             && let link = &links[number as usize]
             && !link.is_usual

@@ -602,8 +602,7 @@ impl Scenario {
         let ports = u64::from(topology.most_ports());
         // They are numbered in 16 bits.
         if ports > 1 << 16 {
-            let reason =
-                format!("65536 ports are allowed for a switch, and one would have {ports}");
+            let reason = format!("a switch would have {ports} ports, more than 65536");
             return Err(ModelError::new("hosts", own.hosts, reason));
         }
         // Queues are counted in 32 bits.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use ecn_units::{Fraction, KeywordError, serde_as_text};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -20,7 +21,6 @@ use super::topology::FIG1_OTHERS;
 use crate::engine::{NS, Time};
 use crate::model::ModelError;
 use crate::scenario::Victim;
-use ecn_units::{Fraction, KeywordError, serde_as_text};
 
 /// A pattern of flows, or `file:F`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -52,7 +52,7 @@ impl Scenario {
         }
         if own.switch == Switch::InputQueued {
             if own.flow_control != FlowControl::Cbfc {
-                let reason = "cbfc is allowed with switch=input-queued";
+                let reason = "must be cbfc with switch=input-queued";
                 return Err(ModelError::new("flow_control", own.flow_control, reason));
             }
             if self.own_links().next().is_some() {
@@ -63,7 +63,7 @@ impl Scenario {
             within("slots", own.slots.into(), 1, MOST_PACKETS.into())?;
             let delay = own.forwarding_delay;
             if delay.is_zero() || delay > LONGEST_DELAY {
-                let reason = format!("more than 0 up to {LONGEST_DELAY} is allowed");
+                let reason = format!("must be above 0 and at most {LONGEST_DELAY}");
                 return Err(ModelError::new("forwarding_delay", delay, reason));
             }
         }
@@ -90,20 +90,23 @@ impl Scenario {
         within("header", own.header.into(), 0, 256)?;
         let (slow, fast) = (125_000, 1_250_000_000_000);
         let rates = self.own_links().filter_map(|own| own.rate);
-        for rate in rates.chain([own.link_rate]) {
+        for (key, rate) in [("link_rate", own.link_rate)]
+            .into_iter()
+            .chain(rates.map(|rate| ("links.rate", rate)))
+        {
             if !(slow..=fast).contains(&rate.bytes_per_s()) {
-                let reason = "1mbit to 10tbit is allowed";
-                return Err(ModelError::new("link_rate", rate, reason));
+                let reason = "must be between 1mbit and 10tbit";
+                return Err(ModelError::new(key, rate, reason));
             }
         }
         let longest = DurationText::from_millis(100);
         let delays = self.own_links().filter_map(|own| own.delay);
         if let Some(delay) = delays.max().filter(|delay| *delay > longest) {
-            let reason = format!("of a link: at most {longest} is allowed");
-            return Err(ModelError::new("link_delay", delay, reason));
+            let reason = format!("must be at most {longest}");
+            return Err(ModelError::new("links.delay", delay, reason));
         }
         for (key, value, most) in [
-            ("link_delay", own.link_delay, DurationText::from_millis(100)),
+            ("link_delay", own.link_delay, longest),
             ("limit", own.limit, DurationText::from_secs(3_600)),
             ("duration", own.duration, own.limit),
             ("stagger", own.stagger, LONGEST_DELAY),
@@ -199,7 +202,7 @@ impl Scenario {
             let least = fat_tree_ports(own.hosts);
             if k < least || k > 64 || !k.is_multiple_of(2) {
                 let reason = format!(
-                    "an even number from {least} (the fewest ports for {} hosts) to 64 is allowed",
+                    "must be an even number between {least} (the fewest ports for {} hosts) and 64",
                     own.hosts
                 );
                 return Err(ModelError::new("k", k, reason));

@@ -2,8 +2,7 @@
 //! the code that runs in the kernel. Marking is in [`crate::fabric::congestion`].
 
 use ecn_core::fixed::{FRAC, ONE};
-use ecn_core::marking;
-use ecn_core::marking::Marking;
+use ecn_core::marking::{self, Marking};
 use ecn_core::response::{Feedback, Function, Policy, State};
 use ecn_core::tcd::Mark;
 use ecn_units::{Fraction, Rate, Round};
