@@ -104,6 +104,17 @@ keywords! {
 }
 
 keywords! {
+    /// Which packets a trigger has marked.
+    MarkBy {
+        /// As many as wait for a congested output, whichever leave by it next: `cnt2` of the papers.
+        #[default]
+        Counters = "counters",
+        /// Those that wait, found by a scan of the buffers.
+        Scan = "scan",
+    }
+}
+
+keywords! {
     /// Which rate spaces a packet from the one before.
     Spacing {
         /// The rate after the ACK just received.
@@ -212,6 +223,56 @@ impl FromStr for Bypass {
 
 serde_as_text!(Bypass);
 
+/// How many packets in an input buffer are a trigger: `full`, a number, or `off`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InputTrigger {
+    /// As many as it has slots.
+    #[default]
+    Full,
+    /// So many.
+    At(u32),
+    /// None: the output trigger alone marks.
+    Off,
+}
+
+impl InputTrigger {
+    /// The least number of packets that is a trigger, in a buffer of so many slots.
+    const fn least(self, slots: u32) -> u32 {
+        match self {
+            Self::Full => slots,
+            Self::At(packets) => packets,
+            Self::Off => u32::MAX,
+        }
+    }
+}
+
+impl fmt::Display for InputTrigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("full"),
+            Self::At(packets) => packets.fmt(f),
+            Self::Off => f.write_str("off"),
+        }
+    }
+}
+
+impl FromStr for InputTrigger {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "full" => Ok(Self::Full),
+            "off" => Ok(Self::Off),
+            _ => text
+                .parse()
+                .map(Self::At)
+                .map_err(|_| format!("`{text}` is not a number of packets, `full` or `off`")),
+        }
+    }
+}
+
+serde_as_text!(InputTrigger);
+
 /// The switches that mark: `all`, or their names with commas between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MarkIn {
@@ -285,8 +346,16 @@ pub struct Model {
     pub full_counts: Counting,
     /// What is compared with the threshold.
     pub threshold_counts: Counting,
+    /// At how many packets in an input buffer the input trigger fires. Below its slots, small buffers cost bandwidth,
+    /// and without it what spreads by full buffers is not seen, say the papers.
+    pub input_trigger: InputTrigger,
     /// When the output trigger fires.
     pub output_trigger: OutputTrigger,
+    /// Which packets are marked. The papers count; a scan marks those that were there at the trigger.
+    pub mark_by: MarkBy,
+    /// By scan: an output that lacked a credit within this time is not congested, and its packets are spared by the
+    /// input trigger. 0s: none is spared.
+    pub spare_blocked: DurationText,
     /// The switches that mark.
     pub mark_in: MarkIn,
     /// When a slot is free again; the credit for it returns at once.
@@ -342,7 +411,10 @@ const INPUT_ONLY: &[&str] = &[
     "trigger",
     "full_counts",
     "threshold_counts",
+    "input_trigger",
     "output_trigger",
+    "mark_by",
+    "spare_blocked",
     "slot_freed",
     "forwarding",
     "spacing",
@@ -378,7 +450,10 @@ impl Default for Model {
             trigger: Trigger::default(),
             full_counts: Counting::Present,
             threshold_counts: Counting::default(),
+            input_trigger: InputTrigger::default(),
             output_trigger: OutputTrigger::default(),
+            mark_by: MarkBy::default(),
+            spare_blocked: DurationText::from_nanos(0),
             mark_in: MarkIn::All,
             slot_freed: SlotFreed::default(),
             forwarding: Forwarding::default(),
@@ -464,6 +539,7 @@ impl Model {
         for (key, delay) in [
             ("forwarding_delay", self.forwarding_delay),
             ("ack_delay", self.ack_delay),
+            ("spare_blocked", self.spare_blocked),
             ("burst", self.burst),
             ("timer_delay", self.timer_delay),
             ("agent_period", self.agent_period),
@@ -477,6 +553,17 @@ impl Model {
         if self.agent_period.as_nanos() == 0 {
             let reason = "it has to be more than 0";
             return Err(ModelError::new("agent_period", self.agent_period, reason));
+        }
+        if let InputTrigger::At(packets) = self.input_trigger
+            && !(1..=self.buffer).contains(&packets)
+        {
+            let buffer = self.buffer;
+            let reason = format!("must be between 1 and the buffer's {buffer} slots, or `off`");
+            return Err(ModelError::new("input_trigger", packets, reason));
+        }
+        if self.spare_blocked.as_nanos() > 0 && self.mark_by != MarkBy::Scan {
+            let reason = "counters do not know which packets they mark: set mark_by=scan, too";
+            return Err(ModelError::new("spare_blocked", self.spare_blocked, reason));
         }
         self.check_kind()?;
         self.initial_ipd()?;
@@ -567,7 +654,7 @@ impl Model {
         marking::Policy {
             marking: marking as u32,
             mark_at: mark_at as u32,
-            buffer: self.buffer,
+            buffer: self.input_trigger.least(self.buffer),
             threshold: self.threshold,
             ports,
             shares: self.shares as u32,

@@ -559,7 +559,7 @@ impl<Q: Queue> Simulation<'_, Q> {
     /// A switch's output takes its next packet, if it can.
     fn dispatch_output(&mut self, now: Time, channel: u32, switch: u32, output: u8) {
         if self.wires[channel as usize].credits == 0 {
-            return;
+            return self.switches[switch as usize].lacks_credit(output);
         }
         let Some((next, mark)) = self.switches[switch as usize].next(output) else {
             return;
@@ -643,9 +643,9 @@ impl<Q: Queue> Simulation<'_, Q> {
         let Some(through) = hop.through else {
             return Ok(());
         };
-        let can_start = self.wires[hop.channel as usize].credits > 0;
+        let has_credit = self.wires[hop.channel as usize].credits > 0;
         let switch = &mut self.switches[through.switch as usize];
-        if switch.arrive(number, through.input, through.output, can_start) {
+        if switch.arrive(now, number, through.input, through.output, has_credit) {
             self.start(now, number, hop);
         } else if self.trigger_first {
             // What had its chance already cannot go now either.
@@ -674,7 +674,11 @@ impl<Q: Queue> Simulation<'_, Q> {
     #[inline]
     fn free_slot(&mut self, now: Time, switch: u32, input: u8) {
         let upstream = self.switches[switch as usize].ports[input as usize].upstream;
-        self.wires[upstream as usize].credits += 1;
+        let wire = &mut self.wires[upstream as usize];
+        wire.credits += 1;
+        if let Some((switch, output)) = wire.sender {
+            self.switches[switch as usize].has_credit(now, output);
+        }
         self.dispatch(now, upstream);
     }
 }

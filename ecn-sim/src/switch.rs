@@ -12,7 +12,10 @@ pub use crate::counters::PortTotals;
 use ecn_core::marking::Marking;
 
 use crate::counters::{Counters, counters};
-use crate::model::{Arbitration, BypassCounts, Counting, Crossbar, Model, OutputTrigger, Trigger};
+use crate::engine::{NS, Time};
+use crate::model::{
+    Arbitration, BypassCounts, Counting, Crossbar, MarkBy, Model, OutputTrigger, Trigger,
+};
 
 /// A port: the input buffer behind it, and the output before it.
 #[derive(Debug, Default)]
@@ -33,6 +36,10 @@ pub struct Port {
     pub reading: bool,
     /// Packets at the input that wait, oldest first: kept only where overtaking is limited.
     order: VecDeque<Waiting>,
+    /// Till when packets waited for a credit here: [`Time::MAX`] if they do.
+    blocked_until: Option<Time>,
+    /// Packets that were marked by scan.
+    marked: u64,
 }
 
 /// A packet in the order of its input buffer.
@@ -50,13 +57,18 @@ pub struct InLine {
     pub packet: u32,
     /// Slot of its input.
     pub input: u8,
+    /// To be marked, by a scan.
+    chosen: bool,
 }
 
 /// A switch. Ports are numbered by their slots, from 1 on.
 #[derive(Debug)]
 pub struct Switch {
     counters: Counters,
+    /// Its buffer is what the input trigger fires at.
     policy: marking::Policy,
+    /// Slots of an input buffer.
+    slots: u32,
     rules: Rules,
     /// By slot.
     pub ports: Vec<Port>,
@@ -74,6 +86,9 @@ struct Rules {
     full_present: bool,
     threshold_present: bool,
     crossing: bool,
+    scan: bool,
+    /// So long after it lacked a credit an output is not congested.
+    spare_blocked: Time,
 }
 
 impl Switch {
@@ -92,6 +107,8 @@ impl Switch {
             full_present: model.full_counts == Counting::Present,
             threshold_present: model.threshold_counts == Counting::Present,
             crossing: model.output_trigger == OutputTrigger::Crossing,
+            scan: model.mark_by == MarkBy::Scan,
+            spare_blocked: model.spare_blocked.as_nanos() * NS,
         };
         // Lines in the order of arrival never overtake for the same output.
         rules.plain = !rules.round_robin
@@ -100,6 +117,7 @@ impl Switch {
         Self {
             counters,
             policy,
+            slots: model.buffer,
             rules,
             ports: receiving
                 .iter()
@@ -111,14 +129,21 @@ impl Switch {
         }
     }
 
-    /// A packet's header is here. True if it cuts through now: `can_start` says whether its output's
+    /// A packet's header is here. True if it cuts through now: `has_credit` says whether its output's
     /// next hop could take it. Otherwise it waits, and marking is told.
     #[inline]
-    pub fn arrive(&mut self, packet: u32, input: u8, output: u8, can_start: bool) -> bool {
+    pub fn arrive(
+        &mut self,
+        now: Time,
+        packet: u32,
+        input: u8,
+        output: u8,
+        has_credit: bool,
+    ) -> bool {
         let (i, o) = (input as usize, output as usize);
         self.ports[i].present += 1;
         // Whatever is in the line of an idle output with a slot ahead is held up at its own input.
-        let can_start = can_start && !self.ports[o].busy && !self.rules.before_dispatch;
+        let can_start = has_credit && !self.ports[o].busy && !self.rules.before_dispatch;
         if can_start && (self.rules.plain || self.may_go(input, u32::MAX)) {
             if !self.rules.plain {
                 self.overtake(input, u32::MAX);
@@ -129,11 +154,19 @@ impl Switch {
             if self.rules.full_present && self.ports[i].present >= self.policy.buffer {
                 counters!(&mut self.counters, c => c.fill(&self.policy, input));
                 self.congest_leaving(input);
+                self.choose_for_input(now, input);
             }
             return true;
         }
         self.ports[i].waiting += 1;
-        self.ports[o].line.push_back(InLine { packet, input });
+        self.ports[o].line.push_back(InLine {
+            packet,
+            input,
+            chosen: false,
+        });
+        if !has_credit {
+            self.lacks_credit(output);
+        }
         if !self.rules.plain {
             self.ports[i].order.push_back(Waiting {
                 packet,
@@ -142,13 +175,62 @@ impl Switch {
             });
         }
         let policy = self.policy_now(input, output);
-        let Decision { input_trigger, .. } = counters!(&mut self.counters, c => {
+        let decision = counters!(&mut self.counters, c => {
             c.wait(&policy, input, output, 1, true)
         });
-        if input_trigger != 0 && self.rules.full_present {
-            self.congest_leaving(input);
+        if decision.input_trigger != 0 {
+            if self.rules.full_present {
+                self.congest_leaving(input);
+            }
+            self.choose_for_input(now, input);
+        }
+        if decision.output_trigger != 0 && self.rules.scan {
+            let line = self.ports[o].line.iter_mut();
+            line.for_each(|waiting| waiting.chosen = true);
         }
         false
+    }
+
+    /// Marks by scan: what the input trigger chooses.
+    fn choose_for_input(&mut self, now: Time, input: u8) {
+        if !self.rules.scan || self.policy.marking == Marking::None as u32 {
+            return;
+        }
+        let naive = self.policy.marking == Marking::Naive as u32;
+        let spare = self.rules.spare_blocked;
+        for port in self.ports.iter_mut().skip(1) {
+            let is_blocked = |until: Time| until.saturating_add(spare) > now;
+            if spare > 0 && port.blocked_until.is_some_and(is_blocked) {
+                continue;
+            }
+            let is_leaving = self.rules.full_present && port.busy && port.last_served == input;
+            let is_congested = is_leaving || port.line.iter().any(|one| one.input == input);
+            for waiting in &mut port.line {
+                waiting.chosen |= if naive {
+                    waiting.input == input
+                } else {
+                    is_congested
+                };
+            }
+        }
+    }
+
+    /// An output has no credit: it is blocked if a packet waits for that, and for nothing else.
+    #[inline]
+    pub fn lacks_credit(&mut self, output: u8) {
+        let port = &mut self.ports[output as usize];
+        if self.rules.spare_blocked > 0 && !port.busy && !port.line.is_empty() {
+            port.blocked_until = Some(Time::MAX);
+        }
+    }
+
+    /// A credit has come back to this output.
+    #[inline]
+    pub fn has_credit(&mut self, now: Time, output: u8) {
+        let port = &mut self.ports[output as usize];
+        if port.blocked_until == Some(Time::MAX) {
+            port.blocked_until = Some(now);
+        }
     }
 
     /// A full buffer also holds the packets that are leaving it: their outputs are congested too.
@@ -208,7 +290,11 @@ impl Switch {
         let Decision { mark, .. } = counters!(&mut self.counters, c => {
             c.depart(&self.policy, chosen.input, output, 1, true, BACKLOG_UNKNOWN)
         });
-        Some((chosen, mark != 0))
+        if !self.rules.scan {
+            return Some((chosen, mark != 0));
+        }
+        self.ports[output as usize].marked += u64::from(chosen.chosen);
+        Some((chosen, chosen.chosen))
     }
 
     /// Is there a packet that an output could transmit now, if the next switch has a slot?
@@ -237,7 +323,7 @@ impl Switch {
             line, last_served, ..
         } = &self.ports[output as usize];
         let allowed = |at: &usize| {
-            let InLine { packet, input } = line[*at];
+            let InLine { packet, input, .. } = line[*at];
             self.may_go(input, packet)
         };
         let mut fit = (0..line.len()).filter(allowed);
@@ -316,7 +402,15 @@ impl Switch {
 
     /// A port's totals.
     pub fn totals(&self, slot: u8) -> PortTotals {
-        counters!(&self.counters, c => c.ports[slot as usize]).into()
+        let totals = counters!(&self.counters, c => c.ports[slot as usize]).into();
+        if self.rules.scan {
+            PortTotals {
+                marked: self.ports[slot as usize].marked,
+                ..totals
+            }
+        } else {
+            totals
+        }
     }
 
     /// Compares the counters with what waits: `cnt1` of each output with its line, the occupancy of
@@ -354,10 +448,10 @@ impl Switch {
                 ));
             }
             let taken = self.slots_taken(slot as u8, free_at_head);
-            if taken > self.policy.buffer {
+            if taken > self.slots {
                 return Err(format!(
                     "port {slot}: {taken} packets in a buffer of {}",
-                    self.policy.buffer
+                    self.slots
                 ));
             }
         }

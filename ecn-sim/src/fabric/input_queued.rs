@@ -159,7 +159,7 @@ impl Run<'_> {
             return;
         };
         let switch = &mut input_queued.switches[switch as usize];
-        let waits = !switch.arrive(id, slot(own), output, can_start);
+        let waits = !switch.arrive(now, id, slot(own), output, can_start);
         if waits && self.detects.waiting || self.detects.passing {
             self.detect(id, out, waits);
         }

@@ -7,7 +7,7 @@ use super::Lengths;
 use super::assertions::{Found, Kind, Statement, Verdict, found, judge_all};
 use super::runs::{Case, Outcome, Rates, Runs};
 use super::schemes::judges;
-use crate::model::Response;
+use crate::model::{Arbitration, Counting, InputTrigger, MarkBy, Response};
 use crate::report::HpWindow;
 use crate::statistics::Sample;
 
@@ -18,12 +18,20 @@ struct World {
     /// Remote over local rate.
     ratio: f64,
     victim: f64,
+    marked: u64,
 }
 
 /// A setting, as far as the judges here look at it.
 struct Setting {
     /// Of output queues; 0 where these trigger nothing.
     threshold: u32,
+    input_trigger: InputTrigger,
+    /// Packets for links that were blocked lately are spared.
+    spares: bool,
+    in_turn: bool,
+    scans: bool,
+    /// The threshold counts packets till their tail has left.
+    tails: bool,
     marking: Marking,
     response: Function,
     buffer: u32,
@@ -35,6 +43,11 @@ impl Setting {
         let model = &case.model;
         Self {
             threshold: model.threshold,
+            input_trigger: model.input_trigger,
+            spares: model.spare_blocked.as_nanos() > 0,
+            in_turn: model.arbitration == Arbitration::RoundRobin,
+            scans: model.mark_by == MarkBy::Scan,
+            tails: model.threshold_counts == Counting::Present,
             marking: model.marking,
             response: match model.response {
                 Response::Function(function) => function,
@@ -61,11 +74,25 @@ impl Setting {
             _ if self.threshold == 6 && self.buffer <= 4 => 0.8,
             _ => 0.97,
         };
+        let root = match self.input_trigger {
+            InputTrigger::At(_) => root - 0.1,
+            _ => {
+                root - if self.tails && self.threshold == 3 {
+                    0.1
+                } else {
+                    0.0
+                }
+            }
+        };
         World {
             root,
             // No two numbers of flows are quite alike.
             ratio: ratio + f64::from(self.flows) * 1e-3,
-            victim,
+            victim: match self.input_trigger {
+                InputTrigger::Off => 0.06,
+                _ => victim,
+            },
+            marked: 1_000 + u64::from(self.in_turn && self.scans),
         }
     }
 }
@@ -97,7 +124,7 @@ fn outcome(world: World, seed: u64) -> Outcome {
             spread_local: 1.1,
             spread_remote: 1.1,
         }],
-        marked: 1_000,
+        marked: world.marked,
         ..Outcome::default()
     }
 }
@@ -294,6 +321,58 @@ const HP: &[Row] = &[
         |s, w| {
             if s.marking == Marking::Naive && s.flows == 20 {
                 w.ratio = 0.9;
+            }
+        },
+        FAILS,
+    ),
+    ("P25", "as published", |_, _| (), HOLDS),
+    (
+        "P25",
+        "threshold 10 alone keeps the victim",
+        |s, w| {
+            if s.input_trigger == InputTrigger::Off && s.threshold == 10 {
+                w.victim = 0.4;
+            }
+        },
+        FAILS,
+    ),
+    ("P26", "as published", |_, _| (), HOLDS),
+    (
+        "P26",
+        "no difference with 3 slots",
+        |s, w| {
+            if s.buffer == 3 {
+                w.root = 0.97;
+            }
+        },
+        FAILS,
+    ),
+    ("P27", "as published", |_, _| (), HOLDS),
+    (
+        "P27",
+        "the victim gains",
+        |s, w| {
+            if s.spares {
+                w.victim += 0.01;
+            }
+        },
+        FAILS,
+    ),
+    ("P28", "as published", |_, _| (), HOLDS),
+    ("P28", "no difference", |_, w| w.marked = 1_000, FAILS),
+    (
+        "P28",
+        "always another",
+        |s, w| w.marked = 1_000 + u64::from(s.scans),
+        FAILS,
+    ),
+    ("P29", "as published", |_, _| (), HOLDS),
+    (
+        "P29",
+        "no difference",
+        |s, w| {
+            if s.tails {
+                w.root = 0.97;
             }
         },
         FAILS,

@@ -5,7 +5,7 @@ use super::{
     Bench, Claim, EIGHT, FOUR, Found, INPUT, Kind, Measured, NAIVE, Setting, Verdict, exact, found,
     in_band, marked, named,
 };
-use crate::model::{Arbitration, Bypass, Counting, Crossbar, SlotFreed};
+use crate::model::{Arbitration, Bypass, Counting, Crossbar, InputTrigger, MarkBy, SlotFreed};
 use crate::reproduce::Figure as F;
 use crate::reproduce::figures::{BUFFERS, FLOWS, THRESHOLDS, ratio, root};
 use crate::reproduce::runs::{Case, Outcome, Rates, Scheme};
@@ -509,6 +509,9 @@ const SWITCHES: &[Change] = &[
     |c| c.model.bypass = Bypass(0),
     |c| c.model.arbitration = Arbitration::RoundRobin,
     |c| c.model.slot_freed = SlotFreed::Head,
+    |c| c.model.input_trigger = InputTrigger::At(3),
+    |c| c.model.input_trigger = InputTrigger::Off,
+    |c| c.model.mark_by = MarkBy::Scan,
     |c| c.model.window = 2,
 ];
 

@@ -1,8 +1,9 @@
-//! What the papers say (P1 to P24 on marking, R1 to R9 on the response), as bands, and whether it holds.
+//! What the papers say (P1 to P29 on marking, R1 to R9 on the response), as bands, and whether it holds.
 
 mod choices;
 mod marking;
 mod response;
+mod variants;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +66,7 @@ pub struct Measured {
 /// A statement, judged.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Statement {
-    /// P1 to P24 and R1 to R9 of HP's; B of BCN, Q of QCN, T of TCD, I of IB CC, D of DCQCN, M of TIMELY.
+    /// P1 to P29 and R1 to R9 of HP's; B of BCN, Q of QCN, T of TCD, I of IB CC, D of DCQCN, M of TIMELY.
     pub id: String,
     /// Where it comes from.
     pub kind: Kind,
@@ -231,7 +232,7 @@ pub fn judge_all(
         lengths,
         choices,
     };
-    [marking::CLAIMS, response::CLAIMS]
+    [marking::CLAIMS, variants::CLAIMS, response::CLAIMS]
         .into_iter()
         .flatten()
         .filter(|claim| wanted(claim.about))
