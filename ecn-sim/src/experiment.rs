@@ -185,7 +185,7 @@ impl Experiment {
         }
     }
 
-    /// Whether it can be run, with windows in ps, which are of shares only.
+    /// Whether it can be run, with windows in ps.
     ///
     /// # Errors
     ///
@@ -213,7 +213,11 @@ impl Experiment {
                 Report::Shares(Box::new(run.report(scenario, seed)))
             }
             Self::Fabric(fabric) => {
-                let (report, _) = fabric::run(fabric, seed, &Options::default())?;
+                let options = Options {
+                    windows: windows.to_vec(),
+                    ..Options::default()
+                };
+                let (report, _) = fabric::run(fabric, seed, &options)?;
                 Report::Fabric(Box::new(report))
             }
         })

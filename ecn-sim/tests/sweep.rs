@@ -264,6 +264,45 @@ fn data_centres_are_swept_like_others() {
     assert_eq!(parameters[1]["dcqcn"]["kmin"], "20kB");
 }
 
+/// Windows count as `--window` does, a row each, and means over seeds have their intervals.
+#[test]
+fn windows_of_data_centres_are_rows() {
+    let windows = "windows = [\"0us..50us\", \"50us..5s\"]\nscenario";
+    let folder = Folder::of(&FABRIC.replace("scenario", windows));
+    let table = sharded(&folder);
+    assert_eq!(table.len(), 17);
+    let columns: Vec<&str> = table[0].split(',').collect();
+    assert_eq!(
+        columns[..6],
+        ["run", "load", "scheme", "seed", "from_ms", "to_ms"]
+    );
+    let at = |name: &str| columns.iter().position(|column| *column == name).unwrap();
+    let row = |line: usize| table[line].split(',').collect::<Vec<_>>();
+    assert_eq!(row(1)[at("to_ms")], "0.05");
+    let words = "run fat-tree --set hosts=16 --set workload=poisson --set duration=100us --set load=1/4 \
+                 --window 0us..50us --window 50us..5s -j";
+    let output = ecn_sim(&words.split_whitespace().collect::<Vec<_>>());
+    let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (line, window) in [(1, 0), (2, 1)] {
+        let own = &run["windows"][window];
+        let goodput = own["goodput_bytes_per_s"].to_string();
+        assert_eq!(row(line)[at("window.goodput_bytes_per_s")], goodput);
+        assert_eq!(row(line)[at("window.flows")], own["flows"].to_string());
+        // Those of the whole run are in both.
+        let all = run["goodput_bytes_per_s"].to_string();
+        assert_eq!(row(line)[at("goodput_bytes_per_s")], all);
+    }
+    let svg = |folder: &Folder| fs::read_to_string(folder.path("m/runs.svg")).unwrap();
+    let both = svg(&folder);
+    assert!(both.contains("mean over the seeds and its 95 % interval"));
+    // Four points in each of three panels, with a bar of three strokes each, of a width of their own.
+    let one = Folder::of(&FABRIC.replace("seeds = [1, 2]", "seeds = [1]"));
+    sharded(&one);
+    let strokes = |svg: &str| svg.matches("stroke-width=\"24\"").count();
+    assert_eq!([strokes(&both), strokes(&svg(&one))], [36, 0]);
+    assert!(svg(&one).contains("slowdown, of one seed"));
+}
+
 #[test]
 fn missing_runs_are_named() {
     let folder = Folder::new();
@@ -512,8 +551,8 @@ fn bad_input_is_one_line_and_writes_nothing() {
         ("scenario = \"hpp\"", "did you mean `hp`?"),
         ("scenario = \"fat-tre\"", "did you mean `fat-tree`?"),
         (
-            "scenario = \"fat-tree\"\nwindows = [\"1ms..2ms\"]",
-            "fat-tree counts whole flows: windows are for the others",
+            "scenario = \"fat-tree\"\nwindows = [\"2ms..1ms\"]",
+            "ends before it begins",
         ),
         (
             "scenario = \"fat-tree\"\n[sweep]\nscheme = [\"none\", \"dcqn\"]",

@@ -201,6 +201,7 @@ fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [L
             label: label.to_owned(),
             points: points.collect(),
             look,
+            ..Line::default()
         }
     };
     let point = |number: usize| &series.points[number];
@@ -219,6 +220,7 @@ fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [L
             label: label.to_owned(),
             points: points.collect(),
             look,
+            ..Line::default()
         }
     };
     let mut rates = vec![rate("all", 0, &|point| point.delivered)];

@@ -220,6 +220,7 @@ fn write(output: &Output, run: &Run, report: &RunReport, sliding: Time) -> Resul
             label,
             points,
             look,
+            ..Line::default()
         });
     let figure = LineFigure {
         title: format!("{title}: rates over time"),

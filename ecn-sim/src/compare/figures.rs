@@ -76,6 +76,7 @@ impl Comparison {
                     label: one.scheme.clone(),
                     points: points(one),
                     look,
+                    ..Line::default()
                 })
                 .collect(),
         };

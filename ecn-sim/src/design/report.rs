@@ -308,12 +308,14 @@ pub fn figure(design: &Design) -> Result<String, FigureError> {
         label: "design".to_owned(),
         points: points(&|t| design.rate_after(t)),
         look: 4,
+        ..Line::default()
     }];
     for (look, closed) in Closed::ALL.into_iter().enumerate() {
         lines.push(Line {
             label: closed.name().to_uppercase(),
             points: points(&|t| closed.rate_after(t, rmin)),
             look: look + 1,
+            ..Line::default()
         });
     }
     LineFigure {

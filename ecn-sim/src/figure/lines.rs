@@ -9,7 +9,7 @@ use super::canvas::{
 };
 
 /// A line of a panel.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Line {
     /// The label at its right end.
     pub label: String,
@@ -17,6 +17,8 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
     /// Which of the [`LOOKS`] it has; the same number looks the same in every figure.
     pub look: usize,
+    /// Where the confidence interval of each point begins and ends, drawn as a bar; may be empty.
+    pub bars: Vec<(f64, f64)>,
 }
 
 /// One panel of a figure.
@@ -125,6 +127,7 @@ impl Frame<'_> {
                 canvas.dashed(part, look(line))?;
             }
         }
+        self.draw_bars(canvas, panel)?;
         let points = |number: usize| parts[number].iter().flatten().copied();
         for (number, line) in panel.lines.iter().enumerate() {
             if self.every_point {
@@ -155,6 +158,26 @@ impl Frame<'_> {
             }
         }
         self.draw_labels(canvas, panel, x_stop)
+    }
+
+    /// Confidence intervals; those of several lines at the same x stand side by side.
+    fn draw_bars(&self, canvas: &Canvas<'_>, panel: &Panel) -> Drawn {
+        const APART: f64 = 3.0;
+        let middle = panel.lines.len().saturating_sub(1) as f64 / 2.0;
+        for (number, line) in panel.lines.iter().enumerate() {
+            let color = LOOKS[line.look % LOOKS.len()].color;
+            let aside = (number as f64 - middle) * APART;
+            let bars = line.points.iter().zip(&line.bars);
+            for ((x, _), (low, high)) in bars.filter(|(_, (low, high))| low < high) {
+                let [low, high] = [*low, *high].map(|y| self.at((*x, y.max(self.y.start))));
+                let x = low.0 + aside;
+                canvas.path(&[(x, low.1), (x, high.1)], color, 1.2)?;
+                for y in [low.1, high.1] {
+                    canvas.path(&[(x - 3.0, y), (x + 3.0, y)], color, 1.2)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Labels at the right, at the height where the lines end, moved apart where they would touch.
@@ -207,7 +230,12 @@ impl LineFigure {
                 .filter(|(x, y)| x.is_finite() && y.is_finite())
         };
         let x_max = all().map(|point| point.0).fold(self.x_at_least, f64::max);
-        let y_max = all().map(|point| point.1).fold(self.y_at_least, f64::max);
+        let lines = self.panels.iter().flat_map(|panel| &panel.lines);
+        let bars = lines.flat_map(|line| &line.bars);
+        let tops = all().map(|point| point.1).chain(bars.map(|bar| bar.1));
+        let y_max = tops
+            .filter(|top| top.is_finite())
+            .fold(self.y_at_least, f64::max);
         let y = Axis::new(self.y_from, y_max, 5.0, true);
         let x_steps = if columns == 1 { 10.0 } else { 5.0 };
         let x = Axis::new(self.x_from, x_max, x_steps, false);

@@ -8,6 +8,7 @@ fn figure(points: Vec<(f64, f64)>) -> LineFigure {
         label: format!("line {look}"),
         points: points.clone(),
         look,
+        ..Line::default()
     };
     LineFigure {
         title: "a < b & c".to_owned(),

@@ -150,6 +150,7 @@ fn over_time(runs: &Runs, scheme: Scheme, title: &str) -> (LineFigure, String) {
             label: (*label).to_owned(),
             points: series.iter().map(|(at, w)| (*at, value(w))).collect(),
             look,
+            ..Line::default()
         });
     let mut csv = "time_ms,root,inter_switch,local,remote,victim\n".to_owned();
     for (at, window) in series {
@@ -211,6 +212,7 @@ fn over_buffers(
                 label: label.clone(),
                 points,
                 look,
+                ..Line::default()
             });
         }
         panels.push(Panel {
@@ -362,6 +364,7 @@ fn slide14() -> (LineFigure, String) {
             label: name,
             points,
             look,
+            ..Line::default()
         });
     }
     let thousands = |k: u32| match k {

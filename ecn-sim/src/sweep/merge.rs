@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::execute::{lock, read_manifest, read_records, record_files};
 use super::overview::Row;
 use super::{MANIFEST, Shard, Sweep, SweepError};
+use crate::experiment::Experiment;
 use crate::output::{Output, csv};
 use crate::scenario::shown;
 
@@ -29,8 +30,12 @@ pub struct Merged {
 /// Columns of the table that come first, and those that come last.
 const FIRST: &[&str] = &["seed", "from_ms", "to_ms"];
 const LAST: &[&str] = &["error"];
-/// Of those, the window's.
+/// Of those, the window's, which not all have.
 const WINDOW: &[&str] = &["from_ms", "to_ms"];
+
+/// Where more hosts than this sent in a window, the table leaves out what each did.
+const MOST_SENDERS: usize = 64;
+const SENDERS: &str = "senders_bytes_per_s";
 
 /// What says how fast the machine was, not what the run gave.
 const TIMES: &[&str] = &["wall_s", "setup_s"];
@@ -203,9 +208,17 @@ impl Merged {
     /// The rows of the table, with the index of the run.
     fn rows(&self) -> impl Iterator<Item = (usize, Row)> {
         let records = self.records.iter().enumerate();
+        // A data centre's run has the same figures as its windows.
+        let of_window = match self.sweep.base {
+            Experiment::Shares(_) => "",
+            Experiment::Fabric(_) => "window",
+        };
         records
             .filter_map(|(index, record)| Some((index, record.as_deref()?)))
-            .flat_map(|(index, record)| rows(record).into_iter().map(move |row| (index, row)))
+            .flat_map(move |(index, record)| {
+                let rows = rows(record, of_window).into_iter();
+                rows.map(move |row| (index, row))
+            })
     }
 
     /// The table: name of the run, swept keys, seed and window first, then what was counted.
@@ -218,7 +231,6 @@ impl Merged {
         let middle = names.iter().map(String::as_str);
         let middle: Vec<&str> = middle.filter(|name| !fixed.contains(name)).collect();
         let mut columns = [FIRST, &middle, LAST].concat();
-        // Data centres have no windows.
         columns.retain(|name| names.contains(*name) || !WINDOW.contains(name));
         let keys = self.sweep.axes.iter().map(|axis| axis.key.as_str());
         let header = std::iter::once("run").chain(keys).chain(columns.clone());
@@ -259,8 +271,8 @@ fn same(one: &str, other: &str) -> bool {
     one == other || content(one) == content(other)
 }
 
-/// A record's rows, one per window, by column.
-fn rows(record: &str) -> Vec<Row> {
+/// A record's rows, one per window, by column; of what a window counted, with this before the name.
+fn rows(record: &str, of_window: &str) -> Vec<Row> {
     let Ok(Value::Object(mut record)) = serde_json::from_str(record) else {
         return Vec::new();
     };
@@ -273,12 +285,25 @@ fn rows(record: &str) -> Vec<Row> {
     };
     let mut common = Row::new();
     flatten("", &Value::Object(record), &mut common);
-    let row = |window: &Value| {
+    let row = |mut window: Value| {
         let mut row = common.clone();
-        flatten("", window, &mut row);
+        for name in WINDOW {
+            if let Some(time) = window.get_mut(name) {
+                flatten(name, &time.take(), &mut row);
+            }
+        }
+        let many = |senders: &Value| {
+            senders
+                .as_object()
+                .is_some_and(|all| all.len() > MOST_SENDERS)
+        };
+        if let Some(senders) = window.get_mut(SENDERS).filter(|senders| many(senders)) {
+            senders.take();
+        }
+        flatten(of_window, &window, &mut row);
         row
     };
-    windows.iter().map(row).collect()
+    windows.into_iter().map(row).collect()
 }
 
 /// The values of nested objects, by their keys with dots between them.

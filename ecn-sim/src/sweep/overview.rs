@@ -10,6 +10,7 @@ use super::values::Axis;
 use crate::experiment::Experiment;
 use crate::figure::{FigureError, LOOKS, Line, LineFigure, Panel, decades};
 use crate::scenario::shown;
+use crate::statistics::Sample;
 
 /// A record's values, in one window if it has windows, by column of the table.
 pub(super) type Row = BTreeMap<String, String>;
@@ -24,8 +25,32 @@ const SLOWDOWNS: &[(&str, &str)] = &[
     ("fct_slowdown.p99", "Slowdown, 99th percentile"),
 ];
 
-/// Sum and number of values.
-type Mean = (f64, f64);
+/// Values of all seeds by place on the x axis.
+type Points = BTreeMap<usize, Vec<f64>>;
+
+/// Means over seeds and their confidence intervals; of slowdowns their logarithms.
+fn line(label: String, look: usize, points: Vec<(f64, Vec<f64>)>, are_slowdowns: bool) -> Line {
+    let scaled = |value: f64| match are_slowdowns {
+        true => value.max(1.0).log10(),
+        false => value,
+    };
+    let mut points: Vec<(f64, Sample)> = (points.into_iter())
+        .map(|(x, values)| (x, Sample::of(values)))
+        .collect();
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let bar = |(_, sample): &(f64, Sample)| {
+        let half = sample.half_width().unwrap_or(0.0);
+        (scaled(sample.mean - half), scaled(sample.mean + half))
+    };
+    Line {
+        label,
+        bars: points.iter().map(bar).collect(),
+        points: (points.iter())
+            .map(|(x, sample)| (*x, scaled(sample.mean)))
+            .collect(),
+        look,
+    }
+}
 
 /// A key's value as a number, in a unit of its kind.
 fn number(value: &Value) -> Option<(f64, &'static str)> {
@@ -61,9 +86,16 @@ fn panel(column: &str) -> Option<(usize, &str)> {
 }
 
 impl Sweep {
-    /// The figure: a panel per share or percentile, its mean over the seeds; a line per window, or per value
-    /// of the other key if there is one window or none. None if the sweep has other keys than that, or too
-    /// many lines.
+    const fn over_seeds(&self) -> &'static str {
+        match self.seeds.len() {
+            0 | 1 => "of one seed",
+            _ => "mean over the seeds and its 95 % interval",
+        }
+    }
+
+    /// The figure: a panel per share or percentile, its mean over the seeds with a 95 % confidence interval; a line per
+    /// window, or per value of the other key if there is one window or none. None if the sweep has other keys than that,
+    /// or too many lines.
     pub(super) fn overview(
         &self,
         rows: impl Iterator<Item = (usize, Row)>,
@@ -84,13 +116,16 @@ impl Sweep {
             return None;
         }
         let is_fabric = matches!(self.base, Experiment::Fabric(_));
-        // By panel, then by line, then by place on the x axis.
-        let mut means: BTreeMap<_, BTreeMap<usize, BTreeMap<usize, Mean>>> = BTreeMap::new();
+        // By panel, then by line.
+        let mut values: BTreeMap<_, BTreeMap<usize, Points>> = BTreeMap::new();
         let mut windows: Vec<String> = Vec::new();
+        let mut last = None;
         for (index, row) in rows {
             let window = match (row.get("from_ms"), row.get("to_ms")) {
-                (Some(from), Some(to)) => format!("{from}..{to} ms"),
+                // Slowdowns are of whole runs, in each of their rows.
+                _ if is_fabric && last.replace(index) == Some(index) => continue,
                 _ if is_fabric => "all".to_owned(),
+                (Some(from), Some(to)) => format!("{from}..{to} ms"),
                 _ => continue,
             };
             let known = windows.iter().position(|known| *known == window);
@@ -111,9 +146,9 @@ impl Sweep {
                 let Some((order, title)) = panel(column) else {
                     continue;
                 };
-                let lines = means.entry((order, title.to_owned())).or_default();
-                let mean = lines.entry(line).or_default().entry(at).or_default();
-                *mean = (mean.0 + value.parse::<f64>().ok()?, mean.1 + 1.0);
+                let lines = values.entry((order, title.to_owned())).or_default();
+                let here = lines.entry(line).or_default().entry(at).or_default();
+                here.push(value.parse::<f64>().ok()?);
             }
         }
         let (labels, note) = match other {
@@ -128,24 +163,14 @@ impl Sweep {
             }
             None => (windows, String::new()),
         };
-        if labels.len() > LOOKS.len() || means.is_empty() {
+        if labels.len() > LOOKS.len() || values.is_empty() {
             return None;
         }
-        let mean = |(sum, count): Mean| match is_fabric {
-            true => (sum / count).log10(),
-            false => sum / count,
+        let line = |(look, points): (usize, Points)| {
+            let points = points.into_iter().map(|(at, values)| (numbers[at], values));
+            line(labels[look].clone(), look, points.collect(), is_fabric)
         };
-        let line = |(line, points): (usize, BTreeMap<usize, Mean>)| {
-            let points = points.into_iter().map(|(at, sum)| (numbers[at], mean(sum)));
-            let mut points: Vec<_> = points.collect();
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            Line {
-                label: labels[line].clone(),
-                points,
-                look: line,
-            }
-        };
-        let panels = means.into_iter().map(|((_, title), lines)| Panel {
+        let panels = values.into_iter().map(|((_, title), lines)| Panel {
             title: title.replace('_', "-"),
             note: note.clone(),
             lines: lines.into_iter().map(line).collect(),
@@ -153,16 +178,16 @@ impl Sweep {
         let mut figure = LineFigure {
             title: format!("{} over {}", self.base.name(), x.key),
             x_label: format!("{}{unit}", x.key),
-            y_label: "share of the link's rate, mean over the seeds".to_owned(),
+            y_label: format!("share of the link's rate, {}", self.over_seeds()),
             y_at_least: 1.0,
             panels: panels.collect(),
             ..LineFigure::default()
         };
         if is_fabric {
             let lines = figure.panels.iter().flat_map(|panel| &panel.lines);
-            let points = lines.flat_map(|line| &line.points);
-            let most = points.map(|point| point.1).fold(2_f64.log10(), f64::max);
-            figure.y_label = "slowdown, mean over the seeds".to_owned();
+            let bars = lines.flat_map(|line| &line.bars);
+            let most = bars.map(|bar| bar.1).fold(2_f64.log10(), f64::max);
+            figure.y_label = format!("slowdown, {}", self.over_seeds());
             figure.y_at_least = most;
             figure.y_ticks = decades(1.0, 1.5 * 10_f64.powf(most), |value| format!("{value}"));
             figure.every_point = true;

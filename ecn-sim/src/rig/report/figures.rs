@@ -34,6 +34,7 @@ impl Phase {
                     label: (*label).to_owned(),
                     points: self.samples.iter().map(|s| (s.t_s, get(s))).collect(),
                     look,
+                    ..Line::default()
                 })
                 .collect(),
         }
@@ -48,6 +49,7 @@ impl Phase {
                 .map(|sample| (sample.t_s, f64::from(sample.root_queue_packets)))
                 .collect(),
             look,
+            ..Line::default()
         }
     }
 }
