@@ -12,8 +12,11 @@ use toml::Table;
 use crate::fabric;
 use crate::model::Model;
 use crate::network::{Description, Flow, Link};
-use crate::scenario::{Scenario, ScenarioError, Topology};
+use crate::scenario::{BUILT_IN, Scenario, ScenarioError, Topology, shown};
 use crate::traffic::{Arrivals, Traffic};
+
+/// In `[model]`: the built-in scenario whose switches and hosts these are like, but for the other keys.
+const PRESET: &str = "preset";
 
 /// Most nodes, links or flows that one entry may stand for.
 const MOST: u64 = 10_000;
@@ -76,7 +79,7 @@ const fn hp_packet() -> u32 {
 /// Reads a scenario; `name` is its name if it has none of its own.
 pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     let bad = ScenarioError::Text;
-    let file: File = toml::from_str(text).map_err(|error| {
+    let mut file: File = toml::from_str(text).map_err(|error| {
         let reason = located(text, &error);
         let message = error.message();
         let unknown = message.strip_prefix("unknown field `");
@@ -164,7 +167,7 @@ pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
             description,
             duration: file.duration,
         },
-        model: Model::default(),
+        model: preset(&mut file.model)?,
     };
     for (key, value) in &file.model {
         if key == "duration" {
@@ -176,6 +179,21 @@ pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     }
     scenario.network()?;
     Ok(scenario)
+}
+
+/// What the keys of a `[model]` change; takes its preset out.
+fn preset(model: &mut Table) -> Result<Model, ScenarioError> {
+    let Some(name) = model.remove(PRESET) else {
+        return Ok(Model::default());
+    };
+    let name = shown(&name);
+    let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+    Scenario::built_in(&name)
+        .map(|like| like.model)
+        .ok_or_else(|| {
+            let hint = suggestion(&name, &known);
+            ScenarioError::Text(format!("[model] {PRESET} = \"{name}\": {hint}"))
+        })
 }
 
 /// What is wrong with a file, with its line.
