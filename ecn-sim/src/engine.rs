@@ -656,6 +656,11 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
         self.now
     }
 
+    /// Turns the clock to a time that no event that is to come is before; what it was.
+    pub const fn turn_to(&mut self, time: Time) -> Time {
+        std::mem::replace(&mut self.now, time)
+    }
+
     /// Schedules an event, whose word is below `1 << WORD`, with a rank below [`Self::IN_TURN`], on a line
     /// if it comes in order there; a `line` of `N` or more is none. A time in the past counts as now.
     ///

@@ -22,7 +22,7 @@ pub(crate) use canvas::escape;
 pub use canvas::{LOOKS, Look};
 pub use dots::{DotColumn, DotFigure};
 pub use lines::{Line, LineFigure, Panel};
-pub use network::NetworkFigure;
+pub use network::{NetworkFigure, Special};
 use plotters::prelude::DrawingAreaErrorKind;
 
 /// A figure could not be drawn.

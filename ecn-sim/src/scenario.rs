@@ -542,6 +542,7 @@ impl Scenario {
             switches: described.switches.clone(),
             hosts,
             links,
+            ..NetworkFigure::default()
         })
     }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use ecn_sim::engine::Time;
+use ecn_sim::engine::{MS, Time};
+use ecn_sim::fabric::failures::Lost;
 use ecn_sim::fabric::measure::Finished;
 use ecn_sim::fabric::parameters::FlowControl;
 use ecn_sim::fabric::scheme;
@@ -201,6 +202,116 @@ proptest! {
             prop_assert_eq!(counts.data_packet_hops, hops);
         }
         prop_assert!(control == FlowControl::Pfc || counts.pause_frames == 0);
+    }
+}
+
+/// Two tiers with links of their own rates and delays, of which some fail, before the run or in it. All ways over the
+/// first spine stay.
+fn any_links() -> impl Strategy<Value = String> {
+    let rate = || select(vec!["10gbit", "25gbit", "40gbit", "100gbit"]);
+    let delay = || select(vec!["0ns", "300ns", "1us", "7us"]);
+    let outage = (
+        prop::option::of(0u64..80),
+        prop::option::of(10u64..100),
+        prop::option::of(0u64..20),
+    );
+    let link = (rate(), delay(), prop::option::weighted(0.4, outage));
+    let tiers = (2usize..4, 2usize..4, 1usize..4);
+    let workload = (
+        select(vec!["permutation", "all-to-all", "incast", "all-reduce"]),
+        select(vec!["pfc", "cbfc", "none"]),
+        select(vec![
+            "none",
+            "dcqcn",
+            "dcqcn+tcd",
+            "ibcc",
+            "qcn",
+            "bcn",
+            "timely",
+            "lipd/input-output",
+        ]),
+        1u64..60_000,
+        1u8..=3,
+    );
+    let links = prop::collection::vec(link, 9);
+    (tiers, links, workload).prop_map(|((leaves, spines, hosts), links, workload)| {
+        let (kind, control, scheme, bytes, priorities) = workload;
+        let bytes = bytes.max(leaves as u64 * hosts as u64);
+        let names: Vec<_> = (0..leaves * hosts).map(|host| format!("\"h{host}\"")).collect();
+        let mut text = format!(
+            "topology = \"custom\"\nhosts = [{}]\nswitches = [\"leaf[1-{leaves}]\", \"spine[1-{spines}]\"]\n\
+             workload = \"{kind}\"\nflow_control = \"{control}\"\nscheme = \"{scheme}\"\nflow_size = \"{bytes}\"\n\
+             priorities = {priorities}\nlimit = \"1000s\"\n",
+            names.join(", ")
+        );
+        if kind == "incast" {
+            text += &format!("senders = {}\n", leaves * hosts - 1);
+        }
+        for host in 0..leaves * hosts {
+            text += &format!("[[links]]\nbetween = [\"h{host}\", \"leaf{}\"]\n", host / hosts + 1);
+        }
+        let between = (1..=leaves).flat_map(|leaf| (1..=spines).map(move |spine| (leaf, spine)));
+        for ((leaf, spine), (rate, delay, outage)) in between.zip(links) {
+            let link = format!("[\"leaf{leaf}\", \"spine{spine}\"]");
+            text += &format!("[[links]]\nbetween = {link}\nrate = \"{rate}\"\ndelay = \"{delay}\"\n");
+            let Some((from, lasts, reroute)) = outage.filter(|_| spine > 1) else {
+                continue;
+            };
+            text += &format!("[[failures]]\nlink = {link}\n");
+            for (key, time) in [
+                ("from", from),
+                ("to", lasts.map(|lasts| from.unwrap_or(0) + lasts)),
+                ("reroute", reroute),
+            ] {
+                text += &time.map_or_else(String::new, |time| format!("{key} = \"{time}us\"\n"));
+            }
+        }
+        text
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    /// Whatever fails, all that is sent is delivered, lost for a reason that is counted, or sent again: every flow is
+    /// finished, and any number of threads comes to the same. Without a change during the run nothing is lost.
+    #[test]
+    fn flows_survive_links_that_fail(text in any_links(), seed in 0u64..1_000, threads in 2u16..6) {
+        let scenario = fabric::file::parse(&text, "links").expect("a file").expect("a data centre");
+        let topology = match scenario.topology() {
+            Ok(topology) => topology.seeded(seed),
+            // Three failures can leave paths that go up again.
+            Err(error) => {
+                prop_assert!(error.to_string().contains("cyclic routing"), "{}", error);
+                return Ok(());
+            }
+        };
+        let run = |threads| {
+            let options = Options { threads, series: true, trace: true, ..Options::default() };
+            parts::run(&scenario, &topology, seed, &options).map_err(|error| TestCaseError::fail(error.to_string()))
+        };
+        let counts = run(1)?;
+        prop_assert_eq!(&Counts { most_packets: counts.most_packets, ..run(threads)? }, &counts);
+        let flows = arrivals(&scenario.parameters, |host| format!("h{host}"), seed).expect("flows");
+        let payload = u64::from(scenario.parameters.payload);
+        let (mut bytes, mut packets, mut hops) = (0, 0, 0);
+        let all_reduce = scenario.parameters.workload.to_string() == "all-reduce";
+        for flow in flows.filter(|_| !all_reduce) {
+            bytes += flow.bytes;
+            packets += flow.bytes.div_ceil(payload);
+            hops += flow.bytes.div_ceil(payload) * u64::from(topology.hops(flow.from, flow.to));
+        }
+        prop_assert_eq!(counts.flows_started, counts.finished.len() as u64);
+        let finished: u64 = counts.finished.iter().map(|flow| flow.bytes).sum();
+        prop_assert!(all_reduce || finished == bytes);
+        prop_assert!(counts.data_packets >= packets + counts.lost.data() + counts.dropped_packets);
+        let lossless = scenario.parameters.flow_control != FlowControl::None;
+        prop_assert!(!lossless || counts.dropped_packets == 0);
+        if topology.changes.is_empty() {
+            prop_assert_eq!(counts.lost, Lost::default());
+            prop_assert!(counts.finished.iter().all(|flow| flow.slowdown > 1.0 - 1e-12));
+            prop_assert!(!lossless || all_reduce || counts.data_packet_hops == hops);
+        }
     }
 }
 
@@ -779,4 +890,198 @@ fn windows_divide_a_run() {
     assert_eq!((first.flows, after.flows), (240, 0));
     assert!(first.jain.is_some_and(|jain| jain > 0.5 && jain <= 1.0));
     assert_eq!((after.goodput_bytes_per_s, after.jain), (None, None));
+}
+
+/// Two leaves and two spines; one flow from each of two hosts on the left to the right.
+fn two_flows(failures: &str, settings: &[&str]) -> Result<Scenario, String> {
+    let text = format!(
+        "topology = \"leaf-spine\"\nhosts = 4\nleaves = 2\nspines = 2\nworkload = \"permutation\"\n\
+         link_rate = \"10gbit\"\n{failures}"
+    );
+    let scenario = fabric::file::parse(&text, "two flows").map_err(|error| error.to_string())?;
+    let mut scenario = scenario.expect("a data centre");
+    for setting in settings {
+        scenario.set_text(setting).expect("a setting");
+    }
+    let flow = |from, to| Arrival::new(0, from, to, 5_000_000);
+    Ok(scenario.with_flows(vec![flow(0, 2), flow(1, 3)]))
+}
+
+fn run_of(scenario: &Scenario, windows: &[(Time, Time)]) -> Counts {
+    let topology = scenario.topology().expect("a topology");
+    // The first two flows take different ways, where they can.
+    let apart = |seed: &u64| {
+        let seeded = topology.clone().seeded(*seed);
+        seeded.path(0, 2, 1)[1] != seeded.path(1, 3, 2)[1]
+    };
+    let topology = match (1..20).find(apart) {
+        Some(seed) => topology.seeded(seed),
+        None => topology,
+    };
+    let options = |threads| Options {
+        threads,
+        windows: windows.to_vec(),
+        ..Options::default()
+    };
+    let of = |threads| parts::run(scenario, &topology, 1, &options(threads)).expect("a run");
+    let (one, two) = (of(1), of(2));
+    assert_eq!(
+        Counts {
+            most_packets: one.most_packets,
+            ..two
+        },
+        one
+    );
+    one
+}
+
+/// With one of two spines both flows share its link, and lose nothing.
+#[test]
+fn a_link_that_is_down_is_not_used() {
+    let end = |failures: &str| {
+        let counts = run_of(&two_flows(failures, &[]).expect("a scenario"), &[]);
+        assert_eq!((counts.finished.len(), counts.dropped_packets), (2, 0));
+        assert_eq!(counts.lost, Lost::default());
+        counts.last_end as f64 / MS as f64
+    };
+    // 5 MB at 10 Gb/s: 4.25 ms with headers, of each alone.
+    let whole = end("");
+    let cut = end("[[failures]]\nlink = [\"spine1\", \"leaf0\"]\n");
+    let other = end("[[failures]]\nlink = [\"leaf[0-1]\", \"spine0\"]\n");
+    assert!(
+        (whole - 4.25).abs() < 0.1 && (cut - 8.5).abs() < 0.1,
+        "{whole} {cut}"
+    );
+    assert!((other - cut).abs() < 0.01, "{other} {cut}");
+}
+
+/// A link fails after 1 ms, routes move after another 0.1, and it is back after 2: what was on it and in its queue is
+/// lost once, what follows until routes move is lost, too, and the flows are finished with PFC, credits and neither.
+#[test]
+fn a_link_fails_and_returns() {
+    for control in ["pfc", "cbfc", "none"] {
+        let control_key = format!("flow_control={control}");
+        // Of a larger one, all that waits in it is sent twice when later packets overtake it on the way that is back.
+        let settings = [&*control_key, "buffer=200kB"];
+        let lost = |spine: u32, more: &str| {
+            let failures = format!(
+                "[[failures]]\nlink = [\"leaf0\", \"spine{spine}\"]\nfrom = \"1ms\"\n{more}"
+            );
+            let windows = [(MS / 2, MS), (3 * MS, 3 * MS + MS / 2)];
+            let scenario = two_flows(&failures, &settings).expect("a scenario");
+            let counts = run_of(&scenario, &windows);
+            assert_eq!(counts.finished.len(), 2, "{control}");
+            assert!(counts.data_packets >= 10_000 + counts.lost.data());
+            let rates: Vec<f64> = counts
+                .windows
+                .iter()
+                .map(|window| window.rate(|_| true) * 8e-9)
+                .collect();
+            (counts.lost, rates)
+        };
+        // Each spine carries one of the flows.
+        for spine in 0..2 {
+            let (at_once, rates) = lost(spine, "to = \"2ms\"\n");
+            let (later, _) = lost(spine, "to = \"2ms\"\nreroute = \"100us\"\n");
+            assert_eq!(
+                (at_once.on_link, at_once.queued),
+                (later.on_link, later.queued),
+                "{control}"
+            );
+            // A microsecond of delay, and the packet that is being sent.
+            assert!((2..=3).contains(&at_once.on_link), "{control} {at_once:?}");
+            // In 0.1 ms a port sends 117 packets of 1062 bytes; a window's worth may be on its way.
+            assert!(
+                at_once.no_route <= 1 && (100..=125).contains(&later.no_route),
+                "{control} {later:?}"
+            );
+            assert!(rates.iter().all(|rate| *rate > 18.0), "{control} {rates:?}");
+        }
+        let (_, rates) = lost(0, "");
+        assert!(rates[0] > 18.0 && rates[1] < 9.5, "{control} {rates:?}");
+    }
+}
+
+/// What routers need not decide, or cannot: each is refused by name.
+#[test]
+fn failures_that_make_no_sense_are_refused() {
+    let spine = "link = [\"leaf0\", \"spine0\"]\n";
+    for (failures, settings, needed) in [
+        (
+            "link = [\"leaf0\", \"spine2\"]\n".to_owned(),
+            &[][..],
+            "`spine2` is no host or switch: did you mean `spine0`?",
+        ),
+        (
+            "link = [\"leaf0\", \"leaf1\"]\n".to_owned(),
+            &[],
+            "there is no link from `leaf0` to `leaf1`",
+        ),
+        (
+            format!("{spine}from = \"1ms\"\nto = \"1ms\"\n"),
+            &[],
+            "down for 1851ns at least",
+        ),
+        (
+            format!("{spine}[[failures]]\n{spine}from = \"1ms\"\n"),
+            &[],
+            "is down in another of [[failures]]",
+        ),
+        (
+            "link = [\"h2\", \"leaf1\"]\nfrom = \"1ms\"\n".to_owned(),
+            &[],
+            "no path is left from 1ms on for flows from h0 to h2",
+        ),
+        (
+            "link = [\"leaf0\", \"spine[0-1]\"]\n".to_owned(),
+            &[],
+            "no path is left from 0s on for flows from h0 to h2, h1 to h3",
+        ),
+        (
+            format!("{spine}from = \"1ms\"\n"),
+            &["switch=crossbar"],
+            "need switch=shared-memory",
+        ),
+    ] {
+        let scenario = two_flows(&format!("[[failures]]\n{failures}"), settings);
+        let checked = scenario.and_then(|scenario| {
+            fabric::check_run(&scenario, 1).map_err(|error| error.to_string())
+        });
+        let error = checked.expect_err(needed);
+        assert!(error.contains(needed), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    // Hosts without flows may be cut off.
+    let aside = "[[failures]]\nlink = [\"h2\", \"leaf1\"]\n";
+    let flows = vec![Arrival::new(0, 0, 3, 1_000)];
+    let scenario = two_flows(aside, &[]).expect("a scenario");
+    let counts = run_of(&scenario.with_flows(flows), &[]);
+    assert_eq!(counts.finished.len(), 1);
+}
+
+/// Two failures by which packets between two leaves go up again at others, and can wait for each other.
+#[test]
+fn failures_that_make_routes_cyclic_are_refused() {
+    let text = "topology = \"leaf-spine\"\nhosts = 4\nleaves = 4\nspines = 2\nworkload = \"all-to-all\"\n\
+                flow_size = \"5kB\"\n[[failures]]\nlink = [\"leaf0\", \"spine1\"]\n\
+                [[failures]]\nlink = [\"leaf2\", \"spine0\"]\n";
+    let parse = |text: &str| {
+        let scenario = fabric::file::parse(text, "x").expect("a file");
+        scenario.expect("a data centre")
+    };
+    let mut both = parse(text);
+    let error = fabric::check_run(&both, 1).expect_err("a circle");
+    assert!(error.to_string().contains("cyclic routing: "), "{error}");
+    both.set_text("flow_control=none").expect("a setting");
+    assert_eq!(run_of(&both, &[]).finished.len(), 12);
+    // Also where only what waits while routes move does so.
+    let later = "[[failures]]\nlink = [\"leaf2\", \"spine0\"]\nfrom = \"1ms\"\n";
+    let one = text
+        .split_once("[[failures]]\nlink = [\"leaf2\"")
+        .expect("two")
+        .0;
+    assert!(fabric::check_run(&parse(one), 1).is_ok());
+    let error = fabric::check_run(&parse(&format!("{one}{later}")), 1);
+    let error = error.expect_err("a circle").to_string();
+    assert!(error.contains("cyclic routing: "), "{error}");
 }

@@ -301,9 +301,15 @@ fn shown(report: &Report) -> String {
         0 => String::new(),
         packets => format!(", undetermined {packets}"),
     };
+    let lost = report.lost_packets.map_or_else(String::new, |lost| {
+        format!(
+            "\nlost with links {} on them, {} in their queues, {} without a route; control {}",
+            lost.on_link, lost.queued, lost.no_route, lost.control
+        )
+    });
     format!(
         "{}\n{} of {} flows finished, the last at {:.3} ms; goodput {}, Jain's index {:.3}\n\
-         of {} data packets dropped {}, marked {}{}; pause frames {}, head-of-line victims {}\n\
+         of {} data packets dropped {}, marked {}{}; pause frames {}, head-of-line victims {}{lost}\n\
          {} data packet-hops, {} with ACKs and control, in {:.3} s",
         table_text(&slowdowns),
         report.flows_finished,

@@ -123,6 +123,12 @@ impl Credits {
         limit
     }
 
+    /// A port's link fails: when it is back, nothing was sent, and nothing is known of the other end's buffer.
+    pub fn forget(&mut self, port: u32) {
+        let link = &mut self.links[port as usize];
+        (link.sent, link.limit, link.received, link.told) = (0, 0, 0, 0);
+    }
+
     /// Blocks that a port holds.
     pub fn held(&self, port: u32) -> u32 {
         self.links[port as usize].held

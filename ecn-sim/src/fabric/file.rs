@@ -1,7 +1,7 @@
 //! Data centres from TOML: a topology, its keys as `--set` knows them, and for `topology = "custom"` the
 //! names of hosts and switches and the links between them.
 //!
-//! Names may have ranges, as in other scenario files: `h[1-4]` stands for four.
+//! Links of any topology may be down for some time, in `[[failures]]`. Names may have ranges, as in other scenario files: `h[1-4]` stands for four.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,6 +9,7 @@ use ecn_units::{DurationText, Rate, suggestion};
 use serde::Deserialize;
 use toml::Table;
 
+use super::failures::Failure;
 use super::links::Own;
 use super::scenario::Scenario;
 use super::topology::{End, Plan, Topology};
@@ -24,6 +25,8 @@ struct File {
     name: Option<String>,
     #[serde(default)]
     links: Vec<LinkEntry>,
+    #[serde(default)]
+    failures: Vec<Failure>,
     #[serde(flatten)]
     keys: Table,
 }
@@ -65,6 +68,7 @@ pub fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> 
             bad(format!("unknown topology `{}`: {hint}", file.topology))
         })?,
     };
+    scenario.failures = file.failures;
     scenario.name = Some(file.name.unwrap_or_else(|| name.to_owned()));
     for (key, value) in dotted(&file.keys, |_, _| false) {
         scenario.set(&key, &value)?;
@@ -119,6 +123,7 @@ fn plan(file: &mut File) -> Result<Plan, String> {
         own_links,
         host_names: hosts,
         switches,
+        ..Plan::default()
     };
     Topology::new(plan.clone())?;
     Ok(plan)

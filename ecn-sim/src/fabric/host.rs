@@ -122,7 +122,7 @@ impl Run<'_> {
         let now = self.now();
         let packets = arrival.bytes.div_ceil(self.payload.into()) as u32;
         self.counts.flows_started += 1;
-        let timed = !self.lossless;
+        let timed = self.repeats;
         let ends = Ends {
             from: arrival.from,
             to: arrival.to,
@@ -349,7 +349,7 @@ impl Run<'_> {
                 series.deliver(packet.id, payload.into());
             }
         } else if packet.number > receiver.expected {
-            if self.lossless {
+            if !self.repeats {
                 return self.broken("a packet is missing in a lossless run", to);
             }
             kind = Kind::Nak;
@@ -375,7 +375,7 @@ impl Run<'_> {
         };
         receiver.quiet = notifies.unwrap_or(receiver.quiet);
         // Where packets get lost, late copies of others may follow.
-        if complete && self.lossless {
+        if complete && !self.repeats {
             entry.remove();
         }
         if notifies.is_some() {

@@ -5,6 +5,7 @@ pub mod auto;
 pub mod congestion;
 pub mod credit;
 pub mod crossbar;
+pub mod failures;
 pub mod file;
 pub mod host;
 pub mod input_queued;
@@ -29,6 +30,7 @@ use std::time::Instant;
 
 use crate::engine::MS;
 use crate::model::ModelError;
+use failures::Lost;
 use measure::Slowdowns;
 
 pub use parts::Options;
@@ -66,6 +68,9 @@ pub struct Report {
     pub data_packets: u64,
     /// Data packets that did not fit: none with PFC or credits.
     pub dropped_packets: u64,
+    /// Packets that were lost because links failed; only where some do during a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_packets: Option<Lost>,
     /// PFC frames that asked for a pause.
     pub pause_frames: u64,
     /// Data packets that were marked.
@@ -183,6 +188,7 @@ fn report(
         jain: crate::measure::jain(rates),
         data_packets: counts.data_packets,
         dropped_packets: counts.dropped_packets,
+        lost_packets: scenario.links_change().then_some(counts.lost),
         pause_frames: counts.pause_frames,
         marked_packets: counts.marked_packets,
         undetermined_packets: counts.undetermined_packets,

@@ -147,7 +147,7 @@ pub struct Parameters {
     /// Bytes that a flow may have in flight. `auto`: no limit; with HP's schemes, which have a fixed window
     /// beside the rate, what the longest path takes in a round trip.
     pub window: Auto<Size>,
-    /// Tail drop: a flow that got no ACK for so long sends again what is not acknowledged;
+    /// Tail drop, or links that fail or return: a flow that got no ACK for so long sends again what is not acknowledged;
     /// the time doubles up to 64 times as long while there is no progress. `auto`: 1 ms, or three round trips of an
     /// idle network and the longest queue if that is more.
     pub retransmit_after: Auto<DurationText>,

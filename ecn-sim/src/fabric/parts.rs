@@ -150,7 +150,10 @@ pub fn run(
     };
     if parts == 1 {
         let mut run = start(Part::ALL)?;
-        run.advance(run.limit + 1);
+        while run.error.is_none() && run.next_time() <= run.limit {
+            let (_, until) = run.change_links(run.next_time());
+            run.advance(until.min(run.limit + 1));
+        }
         return end(vec![run]);
     }
     let of_switch = split(topology, parts);
@@ -247,7 +250,8 @@ fn windows<'a>(part: usize, mut run: Run<'a>, ahead: Time, shared: &Shared) -> R
             run.look();
             looked = Instant::now();
         }
-        run.advance((first + ahead).min(run.limit + 1));
+        let (begin, until) = run.change_links(first);
+        run.advance((begin + ahead).min(until).min(run.limit + 1));
         for (to, leaving) in run.leaving.iter_mut().enumerate() {
             if !leaving.is_empty() {
                 mem::swap(&mut *lock(&shared.mail[to][part]), leaving);

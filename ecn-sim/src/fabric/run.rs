@@ -9,11 +9,13 @@
 //! the same however it is [split](super::parts).
 
 mod invariants;
+mod outages;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
 
 pub use invariants::finish;
+use outages::Outages;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,10 +24,10 @@ use ecn_core::tcd::Mark;
 use ecn_units::Rate;
 use foldhash::fast::FixedState;
 
-use super::auto::Auto;
 use super::congestion::{Detection, Detects, Place};
 use super::credit::Credits;
 use super::crossbar::{Inputs, Joined};
+use super::failures::{self, Lost};
 use super::host::{Flow, Receiver};
 use super::input_queued::InputQueued;
 use super::links::{Link, Own};
@@ -165,6 +167,8 @@ pub struct Counts {
     pub end: Time,
     /// Data packets that did not fit.
     pub dropped_packets: u64,
+    /// Those that were lost because links failed.
+    pub lost: Lost,
     /// PFC frames that ask for a pause.
     pub pause_frames: u64,
     /// Data packets that hosts sent.
@@ -194,6 +198,10 @@ pub struct Counts {
 /// A part of a run that goes on: all of the network, or some of its nodes.
 pub struct Run<'a> {
     pub(super) topology: &'a Topology,
+    /// The same, or what links that fail have made of its routes.
+    pub(super) routes: &'a Topology,
+    /// Links that fail or return.
+    pub(super) outages: Option<Box<Outages<'a>>>,
     pub(super) part: Part<'a>,
     agenda: Lanes<Calendar<DAY>, { Line::COUNT }>,
     pub(super) ports: Ports,
@@ -222,6 +230,8 @@ pub struct Run<'a> {
     /// With HP's switches.
     pub(super) input_queued: Option<InputQueued>,
     pub(super) lossless: bool,
+    /// Packets get lost, or overtake others: flows send again what is missing.
+    pub(super) repeats: bool,
     pub(super) payload: u32,
     pub(super) header: u32,
     pub(super) ack_bytes: u32,
@@ -290,6 +300,7 @@ impl<'a> Run<'a> {
         let window = own.window.or(scenario.usual_window(&network)).bytes();
         let window = (window / u64::from(own.payload)).max(1);
         let detection = Detection::new(scenario, &rules, topology, seed)?;
+        failures::check(topology, || scenario.arrivals(topology, seed))?;
         let mut run = Self {
             agenda: Lanes::default(),
             ports: Ports::new(ports.collect(), own.priorities as u8),
@@ -321,20 +332,13 @@ impl<'a> Run<'a> {
                 .then(|| Inputs::new(topology.peer.len() as u32 * own.priorities)),
             input_queued: InputQueued::new(scenario, topology)?,
             lossless,
+            repeats: !lossless || scenario.links_change(),
             payload: own.payload,
             header: own.header,
             ack_bytes: own.header + ACK_EXTRA,
             cnp_bytes: own.header + CNP_EXTRA,
             window: u32::try_from(window).unwrap_or(u32::MAX),
-            retransmit_after: match own.retransmit_after {
-                Auto::Auto => {
-                    let tail = scenario.longest_tail(topology.most_ports());
-                    let waits = u128::from(tail) * 1_000_000_000_000
-                        / u128::from(scenario.rates().0.bytes_per_s());
-                    (3 * network.idle_rtt + waits as Time).max(NS * 1_000_000)
-                }
-                Auto::Is(time) => time.as_nanos() * NS,
-            },
+            retransmit_after: scenario.retransmit_after(&network, topology.most_ports()),
             limit: own.limit.as_nanos() * NS,
             link: Own::default().link(own),
             links: (!topology.own_links.is_empty()).then(|| {
@@ -345,6 +349,8 @@ impl<'a> Run<'a> {
             data_time: 0,
             ack_time: 0,
             topology,
+            routes: topology,
+            outages: Outages::of(topology),
             part,
             counts: Counts::default(),
             hops: [0; 2],
@@ -433,6 +439,9 @@ impl<'a> Run<'a> {
     /// A port's transmission ends.
     #[inline(always)]
     fn free(&mut self, number: u32) {
+        if self.fails(number) {
+            return;
+        }
         self.ports[number as usize].wakes = false;
         if self.input_queued.is_some() && number >= self.topology.hosts {
             return self.tail_left(number);
@@ -643,8 +652,7 @@ impl<'a> Run<'a> {
         let Some((id, packet)) = self.ports.dequeue(number, &mut self.packets) else {
             return;
         };
-        let (bytes, class) = (u32::from(packet.bytes), packet.class);
-        let ingress = packet.ingress;
+        let packet = *packet;
         if self.detects.leaving {
             let place = self.place(id, number);
             let mark = self.packets[id].mark;
@@ -653,17 +661,23 @@ impl<'a> Run<'a> {
         }
         self.transmit(number, id);
         if self.inputs.is_some() {
-            let ingress = self.topology.ports(switch).start + u32::from(ingress);
-            self.read(self.ports.place(ingress, class), number);
+            let ingress = self.topology.ports(switch).start + u32::from(packet.ingress);
+            self.read(self.ports.place(ingress, packet.class), number);
         }
+        self.give_back(switch, &packet);
+    }
+
+    /// A packet that waited takes no memory of its switch any more.
+    #[inline(always)]
+    fn give_back(&mut self, switch: u32, packet: &Packet) {
+        let (bytes, class) = (u32::from(packet.bytes), packet.class);
         let memory = &mut self.memories[switch as usize];
+        let ingress = self.topology.ports(switch).start + u32::from(packet.ingress);
         if let Some(credits) = &mut self.credits {
-            let ingress = self.topology.ports(switch).start + u32::from(ingress);
             let place = self.ports.place(ingress, class);
             credits.give(place, bytes);
             self.has_credits(place);
         } else if self.lossless {
-            let ingress = self.topology.ports(switch).start + u32::from(ingress);
             let from = (ingress, class);
             if self.ports.give(&self.limits, memory, from, bytes) {
                 self.wake(ingress);
@@ -773,8 +787,9 @@ impl<'a> Run<'a> {
             ..packet
         };
         let to = u32::from(message.destination);
-        let out = self.topology.route(switch, to, message.hash());
+        let out = self.routes.route(switch, to, message.hash());
         match self.packets.insert(message) {
+            Some(id) if self.fails(out) => self.lose(id, |lost| &mut lost.no_route),
             Some(id) => self.send_control(out, id),
             None => self.too_many("packets"),
         }
@@ -841,6 +856,9 @@ impl<'a> Run<'a> {
         let (number, kind) = (packet.link, packet.kind);
         match kind {
             Kind::Data => self.arrive_data(id, self.line(id)),
+            Kind::Pause | Kind::Resume | Kind::Credit if self.fails(number) => {
+                self.lose(id, |lost| &mut lost.on_link);
+            }
             Kind::Pause | Kind::Resume => {
                 let paused = packet.number;
                 self.packets.remove(id);
@@ -869,12 +887,18 @@ impl<'a> Run<'a> {
     #[inline(always)]
     fn arrive_control(&mut self, id: u32, line: usize) {
         let packet = &self.packets[id];
+        if self.fails(packet.link) {
+            return self.lose(id, |lost| &mut lost.on_link);
+        }
         if packet.link < self.topology.hosts {
             return self.receive(id);
         }
         let switch = self.ports[packet.link as usize].node;
         let (to, hash) = (packet.destination.into(), packet.hash());
-        let out = self.topology.route(switch, to, hash);
+        let out = self.routes.route(switch, to, hash);
+        if self.fails(out) {
+            return self.lose(id, |lost| &mut lost.no_route);
+        }
         self.send_or_wait(out, id, line);
     }
 
@@ -883,7 +907,9 @@ impl<'a> Run<'a> {
     fn arrive_data(&mut self, id: u32, line: usize) {
         self.data_on_links -= 1;
         let number = self.packets[id].link;
-        if number < self.topology.hosts {
+        if self.fails(number) {
+            self.lose(id, |lost| &mut lost.on_link);
+        } else if number < self.topology.hosts {
             self.receive_data(id);
         } else if self.input_queued.is_some() {
             self.enter(id, number, line);
@@ -900,7 +926,11 @@ impl<'a> Run<'a> {
         let came_by = &self.ports[ingress as usize];
         let (switch, own) = (came_by.node, came_by.own);
         let to = u32::from(packet.destination);
-        let out = self.topology.route(switch, to, packet.hash());
+        let out = self.routes.route(switch, to, packet.hash());
+        if self.fails(out) {
+            return self.lose(id, |lost| &mut lost.no_route);
+        }
+        let packet = &mut self.packets[id];
         let port = &self.ports[out as usize];
         let (bytes, class) = (u32::from(packet.bytes), packet.class);
         packet.ingress = own;

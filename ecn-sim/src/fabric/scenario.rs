@@ -9,6 +9,7 @@ use toml::{Table, Value};
 
 use super::auto::Auto;
 use super::credit;
+use super::failures::{self, Failure};
 use super::links::Own;
 use super::packet::LINK_BYTES;
 use super::parameters::{FlowControl, Parameters, Switch, Thresholds};
@@ -72,6 +73,8 @@ pub struct Scenario {
     pub kind: Kind,
     /// The network that its file describes.
     plan: Option<Plan>,
+    /// Links that are down at some time.
+    pub(super) failures: Vec<Failure>,
     /// These flows, by their starts, instead of a workload.
     flows: Option<Vec<Arrival>>,
     /// What was chosen.
@@ -147,6 +150,7 @@ impl Scenario {
             name: None,
             kind,
             plan: None,
+            failures: Vec::new(),
             flows: None,
             parameters,
             schemes,
@@ -179,6 +183,11 @@ impl Scenario {
             Some(flows) => Ok(Box::new(flows.clone().into_iter())),
             None => arrivals(&self.parameters, |host| topology.host_name(host), seed),
         }
+    }
+
+    /// Do links fail or return while a run goes on?
+    pub(super) fn links_change(&self) -> bool {
+        self.failures.iter().any(|failure| !failure.is_permanent())
     }
 
     /// Its name.
@@ -226,7 +235,8 @@ impl Scenario {
         only(input_queued, INPUT_QUEUED);
         only(!input_queued, &["buffer", "hp.buffer"]);
         only(self.tells_credits(), &["credit_period"]);
-        only(!pfc && !cbfc, &["retransmit_after"]);
+        let lossless = pfc || cbfc;
+        only(!lossless || self.links_change(), &["retransmit_after"]);
         let shared = !cbfc && own.switch == Switch::SharedMemory;
         only(shared, &["thresholds"]);
         let dynamic = own.thresholds == Thresholds::Dynamic;
@@ -266,6 +276,13 @@ impl Scenario {
             if let Some(value) = all.get_mut(key) {
                 *value = Value::String(taken.to_string());
             }
+        }
+        if !self.failures.is_empty() {
+            let failures = self
+                .failures
+                .iter()
+                .map(|failure| failure.to_string().into());
+            all.insert("failures".to_owned(), Value::Array(failures.collect()));
         }
         all
     }
@@ -483,6 +500,21 @@ impl Scenario {
         }
     }
 
+    /// Time after which a flow without progress sends again; `ports`: the most of a switch.
+    pub(super) fn retransmit_after(&self, network: &scheme::Network, ports: u32) -> Time {
+        let time = self.parameters.retransmit_after;
+        let least = DurationText::from_millis(1).as_nanos() * NS;
+        match time {
+            Auto::Is(time) => time.as_nanos() * NS,
+            Auto::Auto => {
+                let tail = u128::from(self.longest_tail(ports));
+                let slowest = u128::from(self.rates().0.bytes_per_s());
+                let waits = (tail * 1_000_000_000_000 / slowest) as Time;
+                (3 * network.idle_rtt + waits).max(least)
+            }
+        }
+    }
+
     /// What a port may hold of a class: of what came by it (PFC), or of what waits for it (tail drop). An input of a crossbar has
     /// its own buffer.
     pub fn threshold(&self) -> Threshold {
@@ -612,7 +644,7 @@ impl Scenario {
             return Err(ModelError::new("buffer", own.buffer, reason));
         }
         // The built-in ones go up and down, or along a line.
-        if self.plan.is_some()
+        if (self.plan.is_some() || !self.failures.is_empty())
             && own.flow_control != FlowControl::None
             && let Some(circle) = topology.circle()
         {
@@ -632,7 +664,7 @@ impl Scenario {
 
     pub(super) fn planned(&self) -> Result<Topology, ModelError> {
         let own = &self.parameters;
-        let plan = match (&self.plan, self.kind) {
+        let mut plan = match (&self.plan, self.kind) {
             (Some(plan), _) => plan.clone(),
             (None, Kind::FatTree) => fat_tree(own.hosts, self.ports_of_a_switch()),
             (None, Kind::LeafSpine) => leaf_spine(own.hosts, own.leaves, own.spines),
@@ -641,6 +673,7 @@ impl Scenario {
             (None, Kind::Chain) => chain(own.hosts),
             (None, Kind::Fig1) => fig1(own.hosts),
         };
+        plan.outages = failures::outages(&self.failures, &plan, own)?;
         Topology::new(plan).map_err(|reason| ModelError::new("hosts", own.hosts, reason))
     }
 }

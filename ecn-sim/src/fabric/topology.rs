@@ -4,12 +4,16 @@
 //! links: all ports on shortest paths, per switch and *edge* switch (one that has hosts), so that
 //! memory grows with switches, not with pairs of hosts.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use ecn_units::DurationText;
 use foldhash::fast::FixedState;
 
+use super::failures::Outage;
 use super::links::Own;
-use crate::figure::NetworkFigure;
+use super::packet::NONE;
+use crate::engine::{NS, Time};
+use crate::figure::{NetworkFigure, Special};
 
 /// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub struct Plan {
     pub links: Vec<(End, End)>,
     /// Those that have properties of their own, by their places in `links`.
     pub own_links: BTreeMap<usize, Own>,
+    /// Those that are down at some time.
+    pub outages: Vec<Outage>,
 }
 
 fn host_name(names: &[String], host: u32) -> String {
@@ -46,7 +52,8 @@ impl Plan {
         host_name(&self.host_names, host)
     }
 
-    fn name(&self, end: End) -> String {
+    /// A host or switch as people say it.
+    pub fn name(&self, end: End) -> String {
         match end {
             End::Host(host) => self.host_name(host),
             End::Switch(switch) => self.switches[switch as usize].clone(),
@@ -257,10 +264,21 @@ pub fn fig1(hosts: u32) -> Plan {
 struct Route {
     /// Its ports there: a place in [`Topology::sets`].
     first: u32,
-    /// How many there are; none: it is that switch.
+    /// How many there are; none: it is that switch, or cannot reach it.
     ports: u16,
-    /// Links up to the edge switch.
+    /// Links up to the edge switch, or [`UNREACHABLE`].
     distance: u16,
+}
+
+/// Distance of an edge switch that failed links cut off.
+const UNREACHABLE: u16 = u16::MAX;
+
+impl Route {
+    const NONE: Self = Self {
+        first: 0,
+        ports: 0,
+        distance: UNREACHABLE,
+    };
 }
 
 /// So many edge switches have their routes found and kept together.
@@ -344,6 +362,23 @@ pub struct Topology {
     farthest: u16,
     /// Mixed into what chooses among equal paths.
     salt: u32,
+    /// By port, the links that the routes avoid; empty if there are none.
+    down: Vec<bool>,
+    /// Links that fail or return while a run goes on, by time.
+    pub changes: Vec<Change>,
+}
+
+/// Links fail or return, or routes move.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// When, before all else that happens then.
+    pub time: Time,
+    /// Ports of links that fail.
+    pub fails: Vec<u32>,
+    /// Ports of links that return.
+    pub returns: Vec<u32>,
+    /// The routes from then on, if they move.
+    pub routes: Option<Topology>,
 }
 
 /// Multiplier of Fibonacci hashing, 2^64 over the golden ratio.
@@ -382,8 +417,10 @@ impl Topology {
         };
         let alike = plan.own_links.is_empty();
         let mut own_links = vec![Own::default(); if alike { 0 } else { ports }];
+        let mut ends = Vec::with_capacity(plan.links.len());
         for (number, (a, b)) in plan.links.into_iter().enumerate() {
             let ((a, node_a), (b, node_b)) = (port_of(a), port_of(b));
+            ends.push([a, b]);
             if let Some(own) = plan.own_links.get(&number) {
                 (own_links[a as usize], own_links[b as usize]) = (*own, *own);
             }
@@ -406,9 +443,51 @@ impl Topology {
             used: Vec::new(),
             farthest: 0,
             salt: 0,
+            down: Vec::new(),
+            changes: Vec::new(),
         };
+        topology.find_edges();
+        let (always, changing): (Vec<&Outage>, _) = plan
+            .outages
+            .iter()
+            .partition(|outage| outage.is_permanent());
+        topology.avoid(always.into_iter(), &ends);
         topology.find_routes()?;
+        topology.changes = topology.changes_by(&changing, &ends)?;
         Ok(topology)
+    }
+
+    /// Routes are not to use these links either.
+    fn avoid<'a>(&mut self, outages: impl Iterator<Item = &'a Outage>, ends: &[[u32; 2]]) {
+        for port in outages.flat_map(|outage| ends[outage.link]) {
+            self.down.resize(self.peer.len(), false);
+            self.down[port as usize] = true;
+        }
+    }
+
+    fn changes_by(&self, outages: &[&Outage], ends: &[[u32; 2]]) -> Result<Vec<Change>, String> {
+        let times = outages.iter().flat_map(|outage| outage.times());
+        let times: BTreeSet<Time> = times.collect();
+        let ports = |of: &dyn Fn(&Outage) -> bool| {
+            let outages = outages.iter().filter(|outage| of(outage));
+            outages.flat_map(|outage| ends[outage.link]).collect()
+        };
+        let change = |time| {
+            let moves = outages.iter().any(|outage| outage.moves_routes(time));
+            let routes = moves.then(|| {
+                let mut routes = self.clone();
+                let avoided = outages.iter().filter(|outage| outage.is_avoided(time));
+                routes.avoid(avoided.copied(), ends);
+                routes.find_routes().map(|()| routes)
+            });
+            Ok(Change {
+                time,
+                fails: ports(&|outage| outage.from == time),
+                returns: ports(&|outage| outage.to == Some(time)),
+                routes: routes.transpose()?,
+            })
+        };
+        times.into_iter().map(change).collect()
     }
 
     /// With the paths of a seed: which of several equal ones a flow takes is another choice with each. The
@@ -416,30 +495,42 @@ impl Topology {
     #[must_use]
     pub fn seeded(self, seed: u64) -> Self {
         let salt = (seed.wrapping_sub(1).wrapping_mul(GOLDEN) >> 32) as u32;
-        Self { salt, ..self }
+        let mut seeded = Self { salt, ..self };
+        for change in &mut seeded.changes {
+            let routes = change.routes.iter_mut();
+            routes.for_each(|routes| routes.salt = salt);
+        }
+        seeded
+    }
+
+    fn find_edges(&mut self) {
+        let mut number = HashMap::new();
+        for host in 0..self.hosts {
+            let switch = self.edge(host);
+            let next = number.len() as u32;
+            self.edge_of.push(*number.entry(switch).or_insert(next));
+        }
+        self.edges = number.len() as u32;
     }
 
     fn find_routes(&mut self) -> Result<(), String> {
-        let mut edges: Vec<u32> = Vec::new();
-        let mut number = HashMap::new();
-        for host in 0..self.hosts {
-            let switch = self.node[self.peer[host as usize] as usize];
-            let edge = *number.entry(switch).or_insert_with(|| {
-                edges.push(switch);
-                edges.len() as u32 - 1
-            });
-            self.edge_of.push(edge);
+        let mut edges = vec![0; self.edges as usize];
+        for (host, edge) in (0..).zip(&self.edge_of) {
+            edges[*edge as usize] = self.edge(host);
         }
-        self.edges = edges.len() as u32;
         let (switches, count) = (self.names.len(), edges.len().div_ceil(BLOCK));
         self.used = vec![false; switches];
         self.blocks = vec![0; switches * count];
+        (self.routes, self.farthest) = (Vec::new(), 0);
         let ports = 0..self.peer.len() as u32;
         let neighbours: Vec<_> = ports.map(|port| self.neighbour(port)).collect();
         let (mut sets, mut known) = (Sets::default(), HashMap::<_, _, FixedState>::default());
         for (block, targets) in edges.chunks(BLOCK).enumerate() {
             let levels = self.levels(targets, &neighbours)?;
-            let mut rows = vec![[Route::default(); BLOCK]; switches];
+            let mut rows = vec![[Route::NONE; BLOCK]; switches];
+            for (bit, target) in targets.iter().enumerate() {
+                rows[*target as usize][bit] = Route::default();
+            }
             // To which edges data goes by a switch, and to which it is nearer than those of the level.
             let (mut by, mut nearer) = (vec![0; switches], vec![0; switches]);
             for edge in &edges {
@@ -475,7 +566,8 @@ impl Topology {
                 });
             }
             let own = edges.iter().flat_map(|edge| &rows[*edge as usize]);
-            let farthest = own.map(|route| route.distance).max();
+            let distances = own.map(|route| route.distance);
+            let farthest = distances.filter(|distance| *distance != UNREACHABLE).max();
             self.farthest = self.farthest.max(farthest.unwrap_or_default());
         }
         self.sets = sets.ports;
@@ -515,8 +607,10 @@ impl Topology {
             };
             level = found.into_iter().map(enter).collect();
         }
-        // Links go both ways: who reaches one edge reaches all.
-        if let Some(from) = reached.iter().position(|edges| edges & 1 == 0) {
+        // Links go both ways: who reaches one edge reaches all. What failed links cut off is not used.
+        if let Some(from) = reached.iter().position(|edges| edges & 1 == 0)
+            && self.down.is_empty()
+        {
             let (from, to) = (&self.names[from], &self.names[targets[0] as usize]);
             let hosts = self.some_hosts(targets[0]);
             return Err(format!("{from} cannot reach {to}, the switch of {hosts}"));
@@ -568,10 +662,29 @@ impl Topology {
         }
     }
 
-    /// The switch behind a port, if there is one.
+    /// The switch behind a port, if there is one and the link is up.
     fn neighbour(&self, port: u32) -> Option<u32> {
         let peer = self.peer[port as usize];
-        (peer >= self.hosts).then(|| self.node[peer as usize])
+        (peer >= self.hosts && !self.is_down(port)).then(|| self.node[peer as usize])
+    }
+
+    /// Do the routes avoid the link of a port?
+    pub fn is_down(&self, port: u32) -> bool {
+        self.down.get(port as usize).is_some_and(|down| *down)
+    }
+
+    /// Is there a host, or a switch with hosts, that others cannot reach?
+    pub fn is_parted(&self) -> bool {
+        let hosts = 0..self.hosts;
+        let cut_off = |edge| self.way(self.edge(0), edge).distance == UNREACHABLE;
+        !self.down.is_empty()
+            && (hosts.into_iter().any(|host| self.is_down(host)) || (0..self.edges).any(cut_off))
+    }
+
+    /// Does what a host sends reach another one?
+    pub fn reaches(&self, from: u32, to: u32) -> bool {
+        let way = self.way(self.edge(from), self.edge_of[to as usize]);
+        way.distance != UNREACHABLE && !self.is_down(from) && !self.is_down(to)
     }
 
     /// The ports of a switch.
@@ -612,11 +725,12 @@ impl Topology {
     }
 
     /// The port by which a switch sends to a host what has this hash: always the same one, and at each
-    /// switch another one of several, as each mixes its own number in.
+    /// switch another one of several, as each mixes its own number in. [`NONE`]: it cannot reach that.
     #[inline]
     pub fn route(&self, switch: u32, host: u32, hash: u32) -> u32 {
         let route = self.way(switch, self.edge_of[host as usize]);
         let choice = match route.ports {
+            0 if route.distance == UNREACHABLE => return NONE,
             // The host is here.
             0 => return self.peer[host as usize],
             1 => 0,
@@ -667,21 +781,28 @@ impl Topology {
         2 + u32::from(self.farthest)
     }
 
-    /// Each switch on a way from a host to an edge, for all edges.
-    fn ways(&self, mut on_the_way: impl FnMut(u32, u32)) {
+    /// Each switch on a way from a host to an edge, for all edges, and by which of these routes, one after the other: what
+    /// went by the first ones may go on by those that follow.
+    fn ways(&self, routes: &[&Self], mut on_the_way: impl FnMut(u32, u32, usize)) {
         let mut edges: Vec<u32> = (0..self.hosts).map(|host| self.edge(host)).collect();
         edges.sort_unstable();
         edges.dedup();
+        let start =
+            (0..routes.len()).flat_map(|moved| edges.iter().map(move |edge| (*edge, moved)));
+        let start: Vec<(u32, usize)> = start.collect();
         for target in 0..self.edges {
-            let mut reached = edges.clone();
-            let mut seen = vec![false; self.names.len()];
-            while let Some(switch) = reached.pop() {
-                if std::mem::replace(&mut seen[switch as usize], true) {
+            let mut reached = start.clone();
+            let mut seen = vec![false; self.names.len() * routes.len()];
+            while let Some((switch, moved)) = reached.pop() {
+                let place = switch as usize * routes.len() + moved;
+                if std::mem::replace(&mut seen[place], true) {
                     continue;
                 }
-                on_the_way(switch, target);
-                let ports = self.ports_to(switch, target);
-                reached.extend(ports.filter_map(|port| self.neighbour(port)));
+                on_the_way(switch, target, moved);
+                let ports = routes[moved].ports_to(switch, target);
+                for there in ports.filter_map(|port| routes[moved].neighbour(port)) {
+                    reached.extend((moved..routes.len()).map(|moved| (there, moved)));
+                }
             }
         }
     }
@@ -696,13 +817,27 @@ impl Topology {
 
     /// Ports that wait for each other in a circle, if routes allow that: data that may only leave one when the
     /// next has room for it can then stand still for ever (Dally and Seitz, IEEE Transactions on Computers
-    /// 36(5), 1987).
+    /// 36(5), 1987). Where routes move, what waits by the old ones goes on by the new.
     pub fn circle(&self) -> Option<Vec<u32>> {
+        let moved = self
+            .changes
+            .iter()
+            .filter_map(|change| change.routes.as_ref());
+        let all: Vec<&Self> = std::iter::once(self).chain(moved).collect();
+        match all[..] {
+            [only] => self.circle_of(&[only]),
+            _ => all.windows(2).find_map(|both| self.circle_of(both)),
+        }
+    }
+
+    fn circle_of(&self, routes: &[&Self]) -> Option<Vec<u32>> {
         let mut next: Vec<Vec<u32>> = vec![Vec::new(); self.peer.len()];
-        self.ways(|switch, target| {
-            for port in self.ports_to(switch, target) {
-                if let Some(there) = self.neighbour(port) {
-                    next[port as usize].extend(self.ports_to(there, target));
+        self.ways(routes, |switch, target, moved| {
+            for port in routes[moved].ports_to(switch, target) {
+                if let Some(there) = routes[moved].neighbour(port) {
+                    let after = routes[moved..].iter();
+                    let ports = after.flat_map(|after| after.ports_to(there, target));
+                    next[port as usize].extend(ports);
                 }
             }
         });
@@ -733,9 +868,13 @@ impl Topology {
         None
     }
 
-    /// A picture of it, without switches that are on no way between hosts.
+    /// A picture of it, without switches that are on no way between hosts, unless that is for failed links.
     pub fn figure(&self, title: &str, note: &str) -> NetworkFigure {
-        let used = &self.used;
+        let mut used = self.used.clone();
+        for port in self.hosts..self.peer.len() as u32 {
+            used[self.node[port as usize] as usize] |= self.fails_at_all(port);
+        }
+        let used = &used;
         // Numbers among those that are drawn.
         let drawn: Vec<usize> = used
             .iter()
@@ -753,19 +892,62 @@ impl Topology {
             }
         };
         let names = self.names.iter().zip(used).filter(|(_, used)| **used);
-        let between = (self.hosts..self.peer.len() as u32).filter_map(|port| {
+        let (mut links, mut special) = (Vec::new(), BTreeMap::new());
+        for port in self.hosts..self.peer.len() as u32 {
             let peer = self.peer[port as usize];
             let [a, b] = [port, peer].map(|port| self.node[port as usize] as usize);
-            (peer > port && used[a] && used[b]).then(|| (drawn[a], drawn[b]))
-        });
+            if peer > port && used[a] && used[b] {
+                let failed = self.fails_at_all(port);
+                let label = self.link_label(port);
+                if failed || !label.is_empty() {
+                    special.insert(links.len(), Special { failed, label });
+                }
+                links.push((drawn[a], drawn[b]));
+            }
+        }
         let host = |host| (self.host_name(host), drawn[self.edge(host) as usize]);
+        let failed = (0..self.hosts).filter(|host| self.fails_at_all(*host));
         NetworkFigure {
             title: title.to_owned(),
             note,
             switches: names.map(|(name, _)| name.clone()).collect(),
             hosts: (0..self.hosts).map(host).collect(),
-            links: between.collect(),
+            links,
+            special,
+            failed_hosts: failed.map(|host| self.host_name(host)).collect(),
         }
+    }
+
+    fn fails_at_all(&self, port: u32) -> bool {
+        let fails = |change: &Change| change.fails.contains(&port);
+        self.is_down(port) || self.changes.iter().any(fails)
+    }
+
+    /// When the link of a port is down, or what it has of its own.
+    fn link_label(&self, port: u32) -> String {
+        if self.is_down(port) {
+            return "down".to_owned();
+        }
+        let time = |time| DurationText::from_nanos(time / NS).to_string();
+        let mut label: Vec<String> = Vec::new();
+        for change in &self.changes {
+            if change.fails.contains(&port) {
+                label.push(format!("down {}..", time(change.time)));
+            }
+            if change.returns.contains(&port)
+                && let Some(label) = label.last_mut()
+            {
+                label.push_str(&time(change.time));
+            }
+        }
+        let own = self
+            .own_links
+            .get(port as usize)
+            .copied()
+            .unwrap_or_default();
+        label.extend(own.rate.map(|rate| rate.to_string()));
+        label.extend(own.delay.map(|delay| delay.to_string()));
+        label.join(", ")
     }
 
     /// A port as people say it.

@@ -1,12 +1,14 @@
 //! Networks: hosts below, switches above them in layers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use plotters::style::RGBColor;
 use plotters::style::text_anchor::HPos;
 
 use super::FigureError;
-use super::canvas::{Canvas, Drawn, GREY, INK, PLAIN, TEXT, Type, WIDTH, fit, text_width};
+use super::canvas::{
+    Canvas, Drawn, GREY, INK, Look, Marker, PLAIN, TEXT, Type, WIDTH, fit, text_width,
+};
 
 /// A network to be drawn.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,6 +23,19 @@ pub struct NetworkFigure {
     pub hosts: Vec<(String, usize)>,
     /// Links between switches.
     pub links: Vec<(usize, usize)>,
+    /// Those that are not like the others, by their places in `links`.
+    pub special: BTreeMap<usize, Special>,
+    /// Names of hosts whose links are down at some time.
+    pub failed_hosts: BTreeSet<String>,
+}
+
+/// A link that is not like the others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Special {
+    /// It is down at some time.
+    pub failed: bool,
+    /// What is written beside it, where there is room.
+    pub label: String,
 }
 
 /// More hosts than this are drawn as one box per switch.
@@ -37,6 +52,15 @@ const ARCS: f64 = 44.0;
 const SWITCH: RGBColor = RGBColor(221, 236, 247);
 const HOST: RGBColor = RGBColor(255, 255, 255);
 const LINK: RGBColor = RGBColor(140, 140, 140);
+/// A link that is down at some time.
+const FAILED: Look = Look {
+    color: RGBColor(213, 94, 0),
+    width: 1.6,
+    dash: &[4.0, 3.0],
+    marker: Marker::Cross,
+};
+/// Links with a label, at most: of more they would cover each other.
+const MOST_LABELS: usize = 24;
 
 /// How the names of a row are written.
 #[derive(Clone, Copy, PartialEq)]
@@ -323,15 +347,24 @@ impl NetworkFigure {
             let beside = left + text_width(&self.title, TEXT * 1.12) + 10.0;
             let note = fit(&self.note, TEXT, width - beside - 4.0);
             canvas.text(&note, (beside, 16.0), HPos::Left, grey)?;
-            self.draw_links(canvas, &layers, &rows, &tops)?;
-            let above = lowest_x.iter().zip(&below);
-            let above = above.flat_map(|(x, hosts)| std::iter::repeat_n(*x, hosts.len()));
+            self.draw_links(canvas, &layers, &rows, &tops, width)?;
             let bottom = rows
                 .first()
                 .zip(tops.first())
                 .map_or(0.0, |(row, top)| top + row.height);
-            for (switch_x, host_x) in above.zip(&hosts_row.x) {
-                canvas.path(&[(switch_x, bottom), (*host_x, hosts_top)], LINK, 0.8)?;
+            let mut host_x = hosts_row.x.iter();
+            for (switch_x, host) in lowest_x
+                .iter()
+                .zip(&below)
+                .flat_map(|(x, hosts)| hosts.iter().map(move |host| (*x, &host.0)))
+            {
+                let Some(x) = host_x.next() else { break };
+                let ends = [(switch_x, bottom), (*x, hosts_top)];
+                if self.failed_hosts.contains(host) {
+                    canvas.dashed(&ends, &FAILED)?;
+                } else {
+                    canvas.path(&ends, LINK, 0.8)?;
+                }
             }
             for (row, top) in rows.iter().zip(&tops) {
                 row.draw(canvas, *top)?;
@@ -346,13 +379,17 @@ impl NetworkFigure {
         layers: &Layers,
         rows: &[Row],
         tops: &[f64],
+        width: f64,
     ) -> Drawn {
         let thickness = if self.links.len() > 300 { 0.4 } else { 1.0 };
-        let mut parallel: BTreeMap<(usize, usize), usize> = BTreeMap::new();
-        for (a, b) in &self.links {
-            *parallel.entry((*a.min(b), *a.max(b))).or_default() += 1;
+        let mut parallel: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        for (link, (a, b)) in self.links.iter().enumerate() {
+            let between = parallel.entry((*a.min(b), *a.max(b)));
+            between.or_default().push(link);
         }
-        for ((a, b), count) in parallel {
+        let mut labels = Vec::new();
+        for ((a, b), links) in parallel {
+            let count = links.len();
             let (lower, upper) = if layers.of[a].0 <= layers.of[b].0 {
                 (a, b)
             } else {
@@ -370,27 +407,70 @@ impl NetworkFigure {
             };
             let ((layer, at, x, top, row), (other, to, x2, top2, row2)) =
                 (place(lower), place(upper));
-            for number in 0..count {
+            for (number, link) in links.into_iter().enumerate() {
                 let aside = (number as f64 - (count - 1) as f64 / 2.0) * 4.0;
-                if layer != other {
-                    let ends = [(x + aside, top), (x2 + aside, top2 + row2.height)];
-                    canvas.path(&ends, LINK, thickness)?;
+                let path = if layer != other {
+                    vec![(x + aside, top), (x2 + aside, top2 + row2.height)]
                 } else if at.abs_diff(to) == 1 {
                     let y = top + row.height / 2.0 + aside;
-                    canvas.path(&[(x, y), (x2, y)], LINK, thickness)?;
+                    vec![(x, y), (x2, y)]
                 } else {
                     let rise = ARCS - 6.0 + aside;
                     let arc = |step: u32| {
                         let t = f64::from(step) / 24.0;
                         (x + (x2 - x) * t, top - 4.0 * t * (1.0 - t) * rise)
                     };
-                    let arc: Vec<_> = (0..=24).map(arc).collect();
-                    canvas.path(&arc, LINK, thickness)?;
+                    (0..=24).map(arc).collect()
+                };
+                let special = self.special.get(&link);
+                if special.is_some_and(|special| special.failed) {
+                    canvas.dashed(&path, &FAILED)?;
+                } else {
+                    canvas.path(&path, LINK, thickness)?;
+                }
+                if let Some(special) = special.filter(|special| !special.label.is_empty()) {
+                    labels.push((special, beside_at(&path, number)));
                 }
             }
         }
+        if labels.len() > MOST_LABELS {
+            labels.retain(|(special, _)| special.failed);
+        }
+        labels.truncate(MOST_LABELS);
+        for (special, (x, y)) in labels {
+            let color = if special.failed { FAILED.color } else { GREY };
+            let half = text_width(&special.label, TEXT) / 2.0 + 4.0;
+            let x = x.clamp(half, (width - half).max(half));
+            beside(canvas, &special.label, (x, y), color)?;
+        }
         Ok(())
     }
+}
+
+/// Where a link's label stands: nearer to the lower end than to the other, for in the middle links cross; that of the
+/// next parallel one below it.
+fn beside_at(path: &[(f64, f64)], number: usize) -> (f64, f64) {
+    let down = number as f64 * 15.0;
+    match path {
+        [(x, y), (x2, y2)] => (x + (x2 - x) * 0.3, y + (y2 - y) * 0.3 + down),
+        arc => {
+            let (x, y) = arc[arc.len() / 2];
+            (x, y + down)
+        }
+    }
+}
+
+/// A label on a white ground, which keeps lines out of it.
+fn beside(canvas: &Canvas<'_>, label: &str, (x, y): (f64, f64), color: RGBColor) -> Drawn {
+    let half = text_width(label, TEXT) / 2.0 + 1.0;
+    let ground = [
+        (x - half, y - 8.0),
+        (x + half, y - 8.0),
+        (x + half, y + 8.0),
+        (x - half, y + 8.0),
+    ];
+    canvas.polygon(&ground, HOST)?;
+    canvas.text(label, (x, y), HPos::Center, Type { color, ..PLAIN })
 }
 
 /// The switches along a row or a ring, if none has more than two neighbours; from the first that is an

@@ -3,6 +3,7 @@
 use super::{Counts, Run, RunError};
 use crate::engine::{NS, Time};
 use crate::fabric::credit::blocks;
+use crate::fabric::failures::Lost;
 use crate::fabric::packet::{NONE, Packet};
 use crate::fabric::series::Series;
 use crate::fabric::transfers::join;
@@ -188,14 +189,19 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
     let on_links: i64 = parts.iter().map(|part| part.data_on_links).sum();
     let (sent, delivered) = (sum(|part| part.data_sent), sum(|part| part.data_delivered));
     let dropped = sum(|part| part.counts.dropped_packets);
+    let mut lost = Lost::default();
+    for outages in parts.iter().filter_map(|part| part.outages.as_ref()) {
+        lost.add(&outages.lost);
+    }
     let end = parts.iter().map(Run::now).max().unwrap_or_default();
     let ns = end / NS;
-    let known = delivered + dropped + waiting;
+    let known = delivered + dropped + lost.data() + waiting;
     if Some(sent) != known.checked_add_signed(on_links) {
         return Err(RunError::Invariant {
             what: format!(
                 "{sent} data packets sent, {delivered} delivered, {dropped} dropped, \
-                 {waiting} wait, {on_links} on links"
+                 {} lost, {waiting} wait, {on_links} on links",
+                lost.data()
             ),
             place: "the end".to_owned(),
             ns,
@@ -214,6 +220,7 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
     }
     let mut counts = Counts {
         end,
+        lost,
         ..Counts::default()
     };
     for mut part in parts {

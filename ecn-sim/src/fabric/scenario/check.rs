@@ -67,6 +67,11 @@ impl Scenario {
                 return Err(ModelError::new("forwarding_delay", delay, reason));
             }
         }
+        if own.switch != Switch::SharedMemory && self.links_change() {
+            let reason = "links that fail or return during a run need switch=shared-memory; those \
+                          that are down from before it to its end, without `from` and `to`, do not";
+            return Err(ModelError::new("switch", own.switch, reason));
+        }
         if own.workload == Workload::AllReduce && own.hosts > 2_048 {
             let reason = "up to 2048 is allowed with workload=all-reduce: flows are numbered";
             return Err(ModelError::new("hosts", own.hosts, reason));
@@ -194,8 +199,9 @@ impl Scenario {
     /// Checks what the topology depends on.
     pub(super) fn check_plan(&self) -> Result<(), ModelError> {
         let own = &self.parameters;
-        // Packets name hosts in 16 bits; what a file lists is searched for circles.
-        let most = if self.plan.is_some() { 16_384 } else { 65_536 };
+        // Packets name hosts in 16 bits; what a file lists or cuts is searched for circles.
+        let described = self.plan.is_some() || !self.failures.is_empty();
+        let most = if described { 16_384 } else { 65_536 };
         within("hosts", own.hosts.into(), 2, most)?;
         if self.plan.is_none() && self.kind == Kind::FatTree {
             let k = self.ports_of_a_switch();

@@ -1,0 +1,165 @@
+//! Links that fail and return while a run goes on.
+
+use super::Run;
+use crate::engine::Time;
+use crate::fabric::failures::Lost;
+use crate::fabric::packet::{Kind, Packet};
+use crate::fabric::switch::Classes;
+use crate::fabric::topology::{Change, Topology};
+
+/// What a run knows of them.
+pub(in crate::fabric) struct Outages<'a> {
+    /// By port, links that are down.
+    down: Vec<bool>,
+    /// What is to come.
+    changes: &'a [Change],
+    pub lost: Lost,
+}
+
+impl<'a> Outages<'a> {
+    /// Those of a topology, if there are any.
+    pub fn of(topology: &'a Topology) -> Option<Box<Self>> {
+        (!topology.changes.is_empty()).then(|| {
+            Box::new(Self {
+                down: vec![false; topology.peer.len()],
+                changes: &topology.changes,
+                lost: Lost::default(),
+            })
+        })
+    }
+
+    /// Nothing gets over the link of a port, or there is no port.
+    fn fails(&self, port: u32) -> bool {
+        self.down.get(port as usize).is_none_or(|down| *down)
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Nothing gets over the link of a port that a route led to, or there is no route.
+    #[inline(always)]
+    pub(super) fn fails(&self, port: u32) -> bool {
+        self.outages
+            .as_ref()
+            .is_some_and(|outages| outages.fails(port))
+    }
+
+    /// Does what is due when the next event, of any part, is at `first`. When that was, and until when nothing else is
+    /// due.
+    pub(in crate::fabric) fn change_links(&mut self, first: Time) -> (Time, Time) {
+        let Some(outages) = &mut self.outages else {
+            return (first, Time::MAX);
+        };
+        let mut begin = first;
+        if let Some((change, others)) = outages.changes.split_first()
+            && change.time <= first
+        {
+            outages.changes = others;
+            begin = change.time;
+            self.change(change);
+        }
+        let next = self
+            .outages
+            .as_ref()
+            .and_then(|outages| outages.changes.first());
+        (begin, next.map_or(Time::MAX, |next| next.time))
+    }
+
+    fn change(&mut self, change: &'a Change) {
+        if self.sample_due <= change.time {
+            self.sample(change.time);
+        }
+        // The run does not end later because links change.
+        let before = self.agenda.turn_to(change.time);
+        let down = |run: &mut Self, ports: &[u32], is_down| {
+            if let Some(outages) = &mut run.outages {
+                ports
+                    .iter()
+                    .for_each(|port| outages.down[*port as usize] = is_down);
+            }
+        };
+        down(self, &change.fails, true);
+        down(self, &change.returns, false);
+        if let Some(routes) = &change.routes {
+            self.routes = routes;
+        }
+        let own = |ports: &[u32]| -> Vec<u32> {
+            let ports = ports.iter().copied();
+            ports
+                .filter(|port| self.part.has(self.topology, *port))
+                .collect()
+        };
+        let (failed, returned) = (own(&change.fails), own(&change.returns));
+        for port in &failed {
+            // Nobody wakes it.
+            self.ports[*port as usize].wakes = true;
+        }
+        failed.into_iter().for_each(|port| self.fail(port));
+        returned.into_iter().for_each(|port| self.return_to(port));
+        self.agenda.turn_to(before);
+    }
+
+    /// What waits at a port is lost, and so is what its ends knew of each other.
+    fn fail(&mut self, number: u32) {
+        while let Some(id) = {
+            let port = &mut self.ports[number as usize];
+            port.control.pop(&mut self.packets)
+        } {
+            self.lose(id, |lost| &mut lost.queued);
+        }
+        if number >= self.topology.hosts {
+            self.drain(number);
+        }
+        if !self.lossless {
+            return;
+        }
+        let classes = self.ports.classes(number).len();
+        for class in 0..classes as u8 {
+            self.turn(number, class, false);
+            if let Some(credits) = &mut self.credits {
+                credits.forget(self.ports.place(number, class));
+            }
+        }
+        if self.credits.is_none() {
+            // It tells the other end what may be sent, once the link is back.
+            self.ports[number as usize].pause_sent = ((1_u16 << classes) - 1) as Classes;
+        }
+    }
+
+    fn drain(&mut self, number: u32) {
+        let switch = self.ports[number as usize].node;
+        self.ports[number as usize].off = 0;
+        while let Some((id, packet)) = self.ports.dequeue(number, &mut self.packets) {
+            let packet: Packet = *packet;
+            let place = self.place(id, number);
+            self.detection.dropped(place);
+            self.give_back(switch, &packet);
+            self.lose(id, |lost| &mut lost.queued);
+        }
+    }
+
+    /// A link is back, and idle: its ends tell each other what may be sent.
+    fn return_to(&mut self, number: u32) {
+        self.ports[number as usize].wakes = false;
+        if self.credits.is_some() {
+            let classes = self.ports.classes(number).len() as u8;
+            for class in 0..classes {
+                self.has_credits(self.ports.place(number, class));
+            }
+        }
+        self.wake(number);
+    }
+
+    /// A packet is lost for this reason, if it is data.
+    #[cold]
+    pub(super) fn lose(&mut self, id: u32, why: fn(&mut Lost) -> &mut u64) {
+        let kind = self.packets[id].kind;
+        self.packets.remove(id);
+        if let Some(outages) = &mut self.outages {
+            let count = match kind {
+                Kind::Data => why(&mut outages.lost),
+                _ => &mut outages.lost.control,
+            };
+            *count += 1;
+        }
+    }
+}
