@@ -28,6 +28,11 @@
 /// When a packet is marked ([`Policy::mark_at`]).
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "text",
+    derive(schemars::JsonSchema),
+    schemars(inline, rename_all = "kebab-case")
+)]
 pub enum MarkAt {
     /// As it enters the queue: the next `cnt2` packets that arrive. Works on every device.
     #[default]
@@ -53,6 +58,11 @@ impl MarkAt {
 /// Who is marked ([`Policy::marking`]).
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "text",
+    derive(schemars::JsonSchema),
+    schemars(inline, rename_all = "kebab-case")
+)]
 pub enum Marking {
     /// Count only.
     None = 0,

@@ -78,6 +78,11 @@ pub const MAX_DECREASES: u32 = 8;
 /// The response functions, as numbered in [`Policy::function`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u32)]
+#[cfg_attr(
+    feature = "text",
+    derive(schemars::JsonSchema),
+    schemars(inline, rename_all = "kebab-case")
+)]
 pub enum Function {
     /// No control: the delay never changes.
     None = 0,

@@ -39,6 +39,11 @@ use crate::{
 /// What a source is ([`Policy::shares`]).
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "text",
+    derive(schemars::JsonSchema),
+    schemars(inline, rename_all = "kebab-case")
+)]
 pub enum By {
     /// Nobody's share is measured: all are marked alike, and nothing is dropped.
     Off = 0,

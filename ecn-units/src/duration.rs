@@ -106,4 +106,4 @@ impl FromStr for DurationText {
     }
 }
 
-serde_as_text!(DurationText, "a duration in quotes, such as \"1500us\"");
+serde_as_text!(DurationText, "duration", "1500us");

@@ -127,4 +127,4 @@ impl FromStr for Fraction {
     }
 }
 
-serde_as_text!(Fraction, "a fraction in quotes, such as \"1/64\"");
+serde_as_text!(Fraction, "fraction", "1/64");

@@ -58,7 +58,9 @@ macro_rules! keywords {
     ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-        pub enum $name { $( $(#[$variant_doc])* $variant, )+ }
+        #[derive($crate::__private::schemars::JsonSchema)]
+        #[schemars(inline)]
+        pub enum $name { $( $(#[$variant_doc])* #[schemars(rename = $text)] $variant, )+ }
 
         impl $name {
             /// Every value, in the order of the documentation.
@@ -77,7 +79,8 @@ macro_rules! keywords {
     };
 }
 
-/// `Display`, `FromStr`, `Serialize`, `Deserialize` and `JsonSchema` of an enumeration that has `ALL` and `name()`.
+/// `Display`, `FromStr`, `Serialize` and `Deserialize` of an enumeration that has `ALL` and `name()`. Its `JsonSchema` is
+/// derived, for the documentation of the values.
 #[macro_export]
 macro_rules! keyword_impls {
     ($name:ty) => {
@@ -104,10 +107,5 @@ macro_rules! keyword_impls {
         };
 
         $crate::serde_as_text!(@serde $name, "a keyword in quotes");
-        $crate::serde_as_text!(@schema $name, {
-            let names = Self::ALL.iter().map(|value| value.name());
-            let names: $crate::__private::std::vec::Vec<_> = names.collect();
-            $crate::__private::schemars::json_schema!({ "type": "string", "enum": names })
-        });
     };
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
+
 use crate::{DurationText, UnitError, keywords, nearest, serde_as_text};
 
 keywords! {
@@ -17,17 +19,19 @@ keywords! {
 }
 
 /// How much of a step a mark is: a whole one, once per round, or a part of one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum Round {
     /// Every mark decreases the rate.
     Off,
     /// Marks on packets that were sent before the last decrease are ignored.
     Packets,
-    /// Marks are ignored for this long after a decrease.
-    Time(DurationText),
     /// There is none: each packet applies a part of a step, see `ecn_core::response`.
     #[default]
     Fractional,
+    /// Marks are ignored for this long after a decrease.
+    #[schemars(untagged)]
+    Time(DurationText),
 }
 
 impl fmt::Display for Round {
@@ -54,15 +58,17 @@ impl FromStr for Round {
     }
 }
 
-serde_as_text!(Round);
+serde_as_text!(@serde Round);
 
 /// How often the receiver of a flow sends an echo.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum Every {
     /// One echo for each packet.
     #[default]
     Packet,
     /// At most one in this time, plus one at once for each packet that carries CE.
+    #[schemars(untagged)]
     Time(DurationText),
 }
 
@@ -86,7 +92,7 @@ impl FromStr for Every {
     }
 }
 
-serde_as_text!(Every);
+serde_as_text!(@serde Every);
 
 /// Reads a duration where one of `words` was possible too.
 fn word_or_duration(text: &str, words: &[&str]) -> Result<DurationText, String> {

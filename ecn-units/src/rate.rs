@@ -145,4 +145,4 @@ impl FromStr for Rate {
     }
 }
 
-serde_as_text!(Rate, "a rate in quotes, such as \"100mbit\"");
+serde_as_text!(Rate, "rate", "100mbit");

@@ -93,4 +93,4 @@ impl FromStr for Size {
     }
 }
 
-serde_as_text!(Size, "a size in quotes, such as \"20MB\"");
+serde_as_text!(Size, "size", "20MB");

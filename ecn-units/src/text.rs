@@ -38,20 +38,26 @@ where
     }
 }
 
-/// `Serialize`, `Deserialize` and `JsonSchema` of a type as the text that it displays as and is parsed from.
+/// `Serialize`, `Deserialize` and `JsonSchema` of a type as the text that it displays as and is parsed from: what it is,
+/// and an example. With `@serde`, without the schema, which is another one or derived.
 #[macro_export]
 macro_rules! serde_as_text {
-    ($type:ty) => {
-        $crate::serde_as_text!($type, "a string");
-    };
-    ($type:ty, $expecting:literal) => {
-        $crate::serde_as_text!(@serde $type, $expecting);
+    ($type:ty, $what:literal, $example:literal) => {
+        $crate::serde_as_text!(
+            @serde $type,
+            $crate::__private::std::concat!("a ", $what, " in quotes, such as \"", $example, "\"")
+        );
         $crate::serde_as_text!(
             @schema $type,
-            $crate::__private::schemars::json_schema!({ "type": "string" })
+            $crate::__private::schemars::json_schema!({
+                "type": "string", "title": $what, "examples": [$example],
+            })
         );
     };
-    (@serde $type:ty, $expecting:literal) => {
+    (@serde $type:ty) => {
+        $crate::serde_as_text!(@serde $type, "a string");
+    };
+    (@serde $type:ty, $expecting:expr) => {
         const _: () = {
             use $crate::__private::{TextVisitor, serde, std::result::Result};
 
