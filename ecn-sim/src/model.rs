@@ -13,6 +13,7 @@ use ecn_core::shares::By;
 use ecn_units::{
     DurationText, Every, Fraction, KeywordError, Round, Unmarkable, keywords, serde_as_text,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 keywords! {
@@ -149,11 +150,14 @@ keywords! {
 }
 
 /// How a source answers to marked and unmarked ACKs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(inline)]
 pub enum Response {
     /// One of the papers' functions, or none.
+    #[schemars(untagged)]
     Function(Function),
     /// A designed function from a table file of `ecn design`.
+    #[schemars(untagged, title = "table:FILE")]
     Table(PathBuf),
 }
 
@@ -188,7 +192,7 @@ impl FromStr for Response {
     }
 }
 
-serde_as_text!(Response);
+serde_as_text!(@serde Response);
 
 /// The most younger packets that may overtake one that waits: a number, or `unlimited`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,15 +225,20 @@ impl FromStr for Bypass {
     }
 }
 
-serde_as_text!(Bypass);
+serde_as_text!(@serde Bypass);
+serde_as_text!(@schema Bypass, schemars::json_schema!({
+    "type": "string", "title": "number, or `unlimited`", "examples": ["4"], "unit": "packets",
+}));
 
 /// How many packets in an input buffer are a trigger: `full`, a number, or `off`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum InputTrigger {
     /// As many as it has slots.
     #[default]
     Full,
-    /// So many.
+    /// So many packets.
+    #[schemars(untagged, title = "number")]
     At(u32),
     /// None: the output trigger alone marks.
     Off,
@@ -271,14 +280,16 @@ impl FromStr for InputTrigger {
     }
 }
 
-serde_as_text!(InputTrigger);
+serde_as_text!(@serde InputTrigger);
 
 /// The switches that mark: `all`, or their names with commas between them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum MarkIn {
     /// Every switch.
     All,
     /// These.
+    #[schemars(untagged, with = "String", title = "NAME,NAME,...")]
     Named(Vec<String>),
 }
 
@@ -303,78 +314,82 @@ impl FromStr for MarkIn {
     }
 }
 
-serde_as_text!(MarkIn);
+serde_as_text!(@serde MarkIn);
 
 /// The mechanisms of a run, and each choice that the papers leave open.
 ///
 /// The defaults are the papers' values where they state one, and otherwise those that reproduce
 /// their statements.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Model {
-    /// Which packets a switch marks.
+    /// Which packets a switch marks (G).
     pub marking: Marking,
-    /// Output trigger: more than this many packets for one output. Packets.
+    /// Output trigger: more than this many packets for one output (G: 4, 6, 8 and 16 in Fig. 4).
+    #[schemars(extend("unit" = "packets"))]
     pub threshold: u32,
-    /// Slots of an input buffer. Packets.
+    /// Slots of an input buffer (G).
+    #[schemars(extend("unit" = "packets"))]
     pub buffer: u32,
-    /// How a source answers.
+    /// How a source answers to marked and unmarked ACKs (S).
     pub response: Response,
     /// Floor of a source's rate, as a fraction of the rate of its link. The papers do not state it;
-    /// 1/256 alone puts the ends of slide 14's curves where they are.
+    /// 1/256 alone puts the ends of slide 14's curves where they are (D).
     pub rmin: Fraction,
-    /// Factor of the decrease of FIMD and AIMD.
+    /// Factor of the decrease of FIMD and AIMD (S, slide 14).
     pub m: Fraction,
-    /// Packets that a flow may have in flight.
+    /// Packets that a flow may have in flight (G).
+    #[schemars(extend("unit" = "packets"))]
     pub window: u32,
     /// What counts as one round, within which a source decreases its rate at most once. HP's answer to
-    /// each mark, which a window of one packet makes the same as once per round.
+    /// each mark, which a window of one packet makes the same as once per round (S).
     pub round: Round,
-    /// Order of an output's packets.
+    /// Order of an output's packets (R).
     pub arbitration: Arbitration,
-    /// Limit on overtaking within an input buffer.
+    /// Limit on overtaking within an input buffer (G).
     pub bypass: Bypass,
-    /// What counts against that limit.
+    /// What counts against the limit on overtaking, `bypass` (R).
     pub bypass_counts: BypassCounts,
-    /// Whether an input can feed several outputs at once.
+    /// Whether an input can feed several outputs at once (R).
     pub crossbar: Crossbar,
-    /// When triggers are evaluated.
+    /// When triggers are evaluated (R).
     pub trigger: Trigger,
-    /// What fills a buffer, for the input trigger, and whose outputs are congested then. With
+    /// What fills a buffer (R), for the input trigger, and whose outputs are congested then. With
     /// `present`, a packet on its way out still holds its slot: buffers of 12 never fill, as the papers
     /// say, and the smallest ones cost much bandwidth (P13); with `waiting` it is 11, and they do not.
     pub full_counts: Counting,
-    /// What is compared with the threshold.
+    /// What is compared with the threshold (D: waiting packets, as only these can still be marked).
     pub threshold_counts: Counting,
-    /// At how many packets in an input buffer the input trigger fires. Below its slots, small buffers cost bandwidth,
-    /// and without it what spreads by full buffers is not seen, say the papers.
+    /// At how many packets in an input buffer the input trigger fires. Below its slots, small buffers cost bandwidth
+    /// (P26), and without it what spreads by full buffers is not seen (G, P25).
     pub input_trigger: InputTrigger,
-    /// When the output trigger fires.
+    /// When the output trigger fires (R).
     pub output_trigger: OutputTrigger,
-    /// Which packets are marked. The papers count; a scan marks those that were there at the trigger.
+    /// Which packets are marked. The papers count; a scan marks those that were there at the trigger (G, P28).
     pub mark_by: MarkBy,
     /// By scan: an output that lacked a credit within this time is not congested, and its packets are spared by the
-    /// input trigger. 0s: none is spared.
+    /// input trigger (G, P27). 0s: none is spared.
     pub spare_blocked: DurationText,
-    /// The switches that mark.
+    /// The switches that mark (R).
     pub mark_in: MarkIn,
-    /// When a slot is free again; the credit for it returns at once.
+    /// When a slot is free again; the credit for it returns at once (R).
     pub slot_freed: SlotFreed,
-    /// How much of a packet must be there before it is forwarded.
+    /// How much of a packet must be there before it is forwarded (G).
     pub forwarding: Forwarding,
-    /// From the arrival of a header to its earliest departure.
+    /// From the arrival of a header to its earliest departure (G).
     pub forwarding_delay: DurationText,
-    /// Added to the time that an ACK (an echo) takes; ACKs do not contend with data.
+    /// Added to the time that an ACK (an echo) takes; ACKs do not contend with data (R).
     pub ack_delay: DurationText,
-    /// Which rate spaces packets.
+    /// Which rate spaces packets (R).
     pub spacing: Spacing,
-    /// A flow's rate at its start, as a fraction of the rate of its link.
+    /// A flow's rate at its start, as a fraction of the rate of its link (R).
     pub initial_rate: Fraction,
-    /// Where in a packet time each flow begins.
+    /// Where in a packet time each flow begins (R).
     pub phases: Phases,
     /// Where packets wait.
     pub switch: SwitchKind,
     /// Output queues: packets that fit in one. What comes then is dropped.
+    #[schemars(extend("unit" = "packets"))]
     pub queue: u32,
     /// Output queues: whether packets are marked as they come or as they leave.
     pub mark_at: MarkAt,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::engine::{MS, NS, Time};
 use crate::measure::{Record, Snapshot, Times, Window, flows_of, jain};
 use crate::network::{Channel, Network};
+use crate::records::Columns;
 use crate::scenario::{Bridge, Rig, Scenario, ScenarioError, Topology, Victim};
 use crate::simulation::{self, Options, SimulationError};
 
@@ -93,7 +94,7 @@ pub struct AnyWindow {
     pub from_ms: f64,
     /// End, ms.
     pub to_ms: f64,
-    /// Shares of their rates, of the channels that flows use, by name.
+    /// Shares of their rates, of the links that flows use, by name.
     pub links: BTreeMap<String, f64>,
     /// By class.
     pub classes: BTreeMap<String, ClassShare>,
@@ -273,6 +274,16 @@ pub fn default_windows(scenario: &Scenario) -> Vec<(Time, Time)> {
     }
     vec![(end / 5, end)]
 }
+
+/// Columns of a series as a table.
+pub const SERIES: &Columns = &[
+    ("time_ms", "middle of the window, ms"),
+    (
+        "name",
+        "a link (`root`, `inter-switch`), or a class of flows",
+    ),
+    ("share", "what it got of the link's rate in the window"),
+];
 
 impl Run {
     /// What is drawn over time, in windows of this width: of Fig. 1 the lines of the papers, of any

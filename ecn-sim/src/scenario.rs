@@ -13,6 +13,7 @@ use std::sync::Arc;
 use ecn_units::{
     DurationText, Fraction, Rate, Round, UnitError, nearest, serde_as_text, suggestion,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -80,13 +81,15 @@ pub enum ScenarioError {
 }
 
 /// When the victim is active: `off`, `on`, or `FROM..TO`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum Victim {
     /// Never.
     Off,
     /// From the first flow's start to the end.
     On,
     /// In this time.
+    #[schemars(untagged, with = "String", title = "FROM..TO")]
     During(DurationText, DurationText),
 }
 
@@ -118,7 +121,7 @@ impl FromStr for Victim {
     }
 }
 
-serde_as_text!(Victim);
+serde_as_text!(@serde Victim);
 
 /// `FROM..TO`, with FROM before TO.
 ///
@@ -141,22 +144,24 @@ pub fn span(text: &str) -> Result<(DurationText, DurationText), String> {
 }
 
 /// HP's Fig. 1: what can be chosen of it beside the [`Model`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hp {
-    /// Local flows, and as many remote ones.
+    /// Local flows, and as many remote ones (G: 5 to 20).
+    #[schemars(extend("unit" = "flows"))]
     pub flows: u32,
-    /// The victim's time.
+    /// The victim's time (G).
     pub victim: Victim,
-    /// Length of the run.
+    /// Length of the run (G; of Fig. 4 500ms).
     pub duration: DurationText,
-    /// Rate of every link.
+    /// Rate of every link (G: 4X, 1 GB/s).
     pub link_rate: Rate,
-    /// Propagation delay of every link.
+    /// Propagation delay of every link (R).
     pub link_delay: DurationText,
-    /// Size of a data packet, header included.
+    /// Size of a data packet, header included (G: 20 and 2048 bytes).
+    #[schemars(extend("unit" = "bytes"))]
     pub packet_bytes: u32,
-    /// Flows start this long after each other.
+    /// Flows start this long after each other (G).
     pub stagger: DurationText,
 }
 
@@ -206,12 +211,14 @@ fn check_warm_up(warm_up: DurationText, duration: DurationText) -> Result<(), Mo
 }
 
 /// The Linux rig, `ecn rig run`: Fig. 1 as bridges. What can be chosen of it beside the [`Model`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rig {
     /// Local flows.
+    #[schemars(extend("unit" = "flows"))]
     pub local: u32,
     /// Remote flows.
+    #[schemars(extend("unit" = "flows"))]
     pub remote: u32,
     /// The victim's time.
     pub victim: Victim,
@@ -224,6 +231,7 @@ pub struct Rig {
     /// Propagation delay of every link.
     pub link_delay: DurationText,
     /// Size of a data packet, header included.
+    #[schemars(extend("unit" = "bytes"))]
     pub packet_bytes: u32,
     /// Flows start this long after each other.
     pub stagger: DurationText,

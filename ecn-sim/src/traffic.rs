@@ -4,21 +4,26 @@ use std::fmt;
 use std::str::FromStr;
 
 use ecn_units::{Rate, nearest, serde_as_text};
+use schemars::JsonSchema;
 
 /// What a flow's program sends: `greedy`, `reno`, `cubic`, or a rate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum Traffic {
     /// Whatever its host lets it, as greedy UDP.
     #[default]
     Greedy,
     /// A packet after the other at this rate, whatever becomes of them.
+    #[schemars(untagged)]
     Constant(Rate),
     /// TCP that always has something to send.
+    #[schemars(untagged)]
     Tcp(Algorithm),
 }
 
 /// How a TCP connection's window answers to losses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum Algorithm {
     /// Half of it, and a packet more per round trip; RFC 5681.
     Reno,
@@ -60,7 +65,7 @@ impl FromStr for Traffic {
     }
 }
 
-serde_as_text!(Traffic);
+serde_as_text!(@serde Traffic);
 
 /// Flows of so many packets each, one after the other at random times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,11 +9,19 @@ use super::table::{plain_table, table_text};
 use super::{Error, json as to_json, print};
 use crate::experiment::Experiment;
 use crate::fabric;
+use crate::keys::{self, Key};
 use crate::scenario::{BUILT_IN, shown};
 
 /// What `list` is told.
 #[derive(Args, Debug)]
 pub struct ListArgs {
+    /// What a key means (dcqcn.kmin, buffer), or all of a scheme or its table (dcqcn) or of a scenario (hp); without it,
+    /// all scenarios with their keys
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// With a scenario before it: the key as that scenario has it
+    #[arg(value_name = "KEY")]
+    key: Option<String>,
     /// One JSON document
     #[arg(long, short)]
     json: bool,
@@ -29,32 +37,61 @@ pub struct Listed {
     parameters: Table,
 }
 
-pub(super) fn run(args: &ListArgs) -> Result<(), Error> {
-    let mut scenarios = Vec::new();
+/// What `list -j` prints.
+#[derive(JsonSchema, Serialize)]
+#[serde(untagged)]
+pub enum List {
+    /// Without a name.
+    Scenarios(Vec<Listed>),
+    /// What a name stands for.
+    Keys(Vec<Key>),
+}
+
+/// Width of texts.
+const COLUMNS: usize = 100;
+
+fn scenarios() -> Vec<Listed> {
     let kinds = fabric::Kind::ALL.iter();
     let kinds = kinds.map(|kind| (kind.name(), kind.about()));
-    for (name, about) in BUILT_IN.iter().copied().chain(kinds) {
-        let keys = Experiment::built_in(name).map(|experiment| experiment.keys());
-        scenarios.push(Listed {
-            scenario: name,
-            about,
-            parameters: keys.unwrap_or_default(),
-        });
-    }
-    if args.json {
-        return print(&to_json(&scenarios)?);
-    }
-    for Listed {
+    let all = BUILT_IN.iter().copied().chain(kinds);
+    let listed = all.map(|(scenario, about)| Listed {
         scenario,
         about,
-        parameters,
-    } in scenarios
-    {
-        let mut keys = plain_table(&["KEY", "DEFAULT"], &[0, 1]);
-        for (key, value) in &parameters {
-            keys.add_row([key.clone(), shown(value)]);
+        parameters: Experiment::built_in(scenario).map_or_else(Table::new, |one| one.keys()),
+    });
+    listed.collect()
+}
+
+pub(super) fn run(args: &ListArgs) -> Result<(), Error> {
+    let list = match (&args.name, &args.key) {
+        (None, _) => List::Scenarios(scenarios()),
+        (Some(name), None) => List::Keys(keys::find(name).map_err(Error::usage)?),
+        (Some(scenario), Some(key)) => {
+            List::Keys(keys::find_in(scenario, key).map_err(Error::usage)?)
         }
-        print(&format!("{scenario}: {about}\n\n{}", table_text(&keys)))?;
+    };
+    if args.json {
+        return print(&to_json(&list)?);
     }
-    Ok(())
+    match list {
+        List::Keys(keys) => {
+            let texts: Vec<String> = keys.iter().map(|key| key.text(COLUMNS)).collect();
+            print(&texts.join("\n"))
+        }
+        List::Scenarios(scenarios) => {
+            for one in &scenarios {
+                let mut keys = plain_table(&["KEY", "DEFAULT"], &[0, 1]);
+                for (key, value) in &one.parameters {
+                    keys.add_row([key.clone(), shown(value)]);
+                }
+                let Listed {
+                    scenario, about, ..
+                } = one;
+                print(&format!("{scenario}: {about}\n\n{}", table_text(&keys)))?;
+            }
+            print(
+                "What a key means: `list KEY`; all of a scheme or scenario: `list dcqcn`, `list hp`.",
+            )
+        }
+    }
 }

@@ -131,7 +131,7 @@ pub const SCHEMAS: [(&str, SchemaOf); 8] = [
     ("design", schema_of::<crate::design::Report>),
     ("sim compare", schema_of::<crate::compare::Comparison>),
     ("sim draw", schema_of::<draw::Drawn>),
-    ("sim list", schema_of::<Vec<list::Listed>>),
+    ("sim list", schema_of::<list::List>),
     ("sim merge", schema_of::<merge::Joined>),
     (
         "sim reproduce",
@@ -148,7 +148,7 @@ pub enum Sim {
     Run(run::RunArgs),
     /// Draw the figures of the HP papers, and judge their statements
     Reproduce(reproduce::ReproduceArgs),
-    /// The built-in scenarios, and the keys that `--set` knows
+    /// The built-in scenarios, the keys that `--set` knows, and what each means
     List(list::ListArgs),
     /// Draw a scenario's network
     Draw(draw::DrawArgs),

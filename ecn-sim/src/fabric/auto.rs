@@ -1,8 +1,10 @@
 //! A value that follows from others unless it is set.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// A value, or `auto`: what follows from others.
@@ -55,5 +57,20 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Auto<T> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Auto<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Auto".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let auto = json_schema!({ "type": "string", "const": "auto" });
+        json_schema!({ "anyOf": [auto, T::json_schema(generator)] })
     }
 }

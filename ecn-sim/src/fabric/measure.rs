@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 use super::packet::{CROSSES, HELD};
-use crate::engine::Time;
+use crate::engine::{NS, Time};
+use crate::records::{Cell, Columns};
 
 /// A flow that is finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -42,6 +43,55 @@ impl Finished {
     /// this is known without it, from each queue since it began.
     pub const fn is_victim(&self) -> bool {
         self.flags & (HELD | CROSSES) == HELD
+    }
+}
+
+/// Columns of a table of flows.
+pub const COLUMNS: &Columns = &[
+    ("id", "number of the flow, by the order of the starts"),
+    ("from", "number of the host that sends"),
+    ("to", "number of the one that receives"),
+    (
+        "bytes",
+        "payload; of a flow that is not finished, what is acknowledged",
+    ),
+    ("start_ns", "when it started, ns"),
+    (
+        "time_ns",
+        "from its start until its last ACK was back, ns; of one that is not finished, until the run's end",
+    ),
+    (
+        "slowdown",
+        "that over what it takes in an idle network; null if it is not finished",
+    ),
+    ("marked_acks", "ACKs that told of a congested port"),
+    (
+        "undetermined_acks",
+        "ACKs that told of undetermined ports only (TCD)",
+    ),
+    (
+        "head_of_line_victim",
+        "1 if it was held up by congestion that is not on its way, else 0",
+    ),
+    ("priority", "class of its data"),
+];
+
+impl Finished {
+    /// Its values under [`COLUMNS`].
+    pub fn row(&self, is_finished: bool) -> Vec<Cell> {
+        vec![
+            self.id.into(),
+            self.from.into(),
+            self.to.into(),
+            self.bytes.into(),
+            (self.start / NS).into(),
+            (self.time / NS).into(),
+            is_finished.then_some(self.slowdown).into(),
+            self.marked.into(),
+            self.undetermined.into(),
+            u32::from(self.is_victim()).into(),
+            u32::from(self.priority).into(),
+        ]
     }
 }
 

@@ -77,7 +77,7 @@ pub struct Report {
     pub marked_packets: u64,
     /// Data packets that were marked as those of undetermined ports (TCD).
     pub undetermined_packets: u64,
-    /// Flows that were held up by congestion that is not on their way ([`measure::Finished::is_victim`]).
+    /// Flows that were held up by congestion that is not on their way.
     pub head_of_line_victims: u64,
     /// Links that data packets crossed.
     pub data_packet_hops: u64,

@@ -1,6 +1,7 @@
 //! What can be chosen of a fabric, by `--set KEY=VALUE`.
 
 use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
@@ -50,22 +51,28 @@ keywords! {
 }
 
 /// Everything but the scheme.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Parameters {
     /// Number of hosts.
+    #[schemars(extend("unit" = "hosts"))]
     pub hosts: u32,
     /// Fat tree: ports per switch, even. `auto`: the fewest with `k^3 / 4 >= hosts`; reports say which.
+    #[schemars(extend("unit" = "ports"))]
     pub k: Auto<u32>,
     /// Leaf-spine: number of leaves.
+    #[schemars(extend("unit" = "switches"))]
     pub leaves: u32,
     /// Leaf-spine: number of spines.
+    #[schemars(extend("unit" = "switches"))]
     pub spines: u32,
     /// Parking lot: number of switches. `auto`: 4, or as many as hosts.
+    #[schemars(extend("unit" = "switches"))]
     pub switches: Auto<u32>,
     /// Who sends what to whom.
     pub workload: Workload,
     /// Incast and chain: how many send to one.
+    #[schemars(extend("unit" = "hosts"))]
     pub senders: u32,
     /// Incast, permutation, all-to-all and on-off: payload of each flow. All-reduce: the vector. Chain: of each
     /// sender of a burst.
@@ -79,8 +86,9 @@ pub struct Parameters {
     /// hosts' links; 0 is none, and 0.02 is usual (HPCC's studies).
     pub incast_load: Fraction,
     /// Poisson: hosts of such a burst that send (HPCC's studies).
+    #[schemars(extend("unit" = "hosts"))]
     pub incast_senders: u32,
-    /// Poisson: what each of them sends (HPCC's studies).
+    /// Poisson: what each host of such a burst sends (HPCC's studies).
     pub incast_size: Size,
     /// Chain: time between two bursts.
     pub burst_gap: DurationText,
@@ -94,10 +102,12 @@ pub struct Parameters {
     /// The run ends here, with whatever is finished then.
     pub limit: DurationText,
     /// Payload of a packet, bytes.
+    #[schemars(extend("unit" = "bytes"))]
     pub payload: u32,
     /// Header bytes of a data packet. RoCEv2: Ethernet 14, IPv4 20, UDP 8, BTH 12, ICRC 4, FCS 4. An
     /// ACK has an AETH of 4 instead of payload, a CNP 16 reserved bytes. Preamble and gap, 20 bytes, are
     /// not in it, as in the simulators that this is compared with; 82 has them.
+    #[schemars(extend("unit" = "bytes"))]
     pub header: u32,
     /// Rate of every link.
     pub link_rate: Rate,
@@ -110,15 +120,17 @@ pub struct Parameters {
     /// Classes of data: PFC's priorities, InfiniBand's data lanes; also with tail drop. Each has its queues, limits and
     /// pauses or credits. Flows have them by turns, in the order of their starts, unless their file says which. ACKs and
     /// notifications have another one, which is never paused.
+    #[schemars(extend("unit" = "classes"))]
     pub priorities: u32,
     /// Memory of a switch, per port (V2 has 32 MB for 32 ports). `cbfc` and `crossbar`: the buffer of each port, in
     /// equal parts for its lanes or priorities.
     pub buffer: Size,
     /// Input-queued: packets that an input has room for.
+    #[schemars(extend("unit" = "packets"))]
     pub slots: u32,
     /// Input-queued: how many packets may overtake one that waits at the same input: a number, or `unlimited`.
     pub bypass: Bypass,
-    /// Input-queued: what counts against that limit.
+    /// Input-queued: what counts against the limit on overtaking, `bypass`.
     pub bypass_counts: BypassCounts,
     /// Input-queued: order of an output's packets.
     pub arbitration: Arbitration,
@@ -128,16 +140,16 @@ pub struct Parameters {
     pub slot_freed: SlotFreed,
     /// Input-queued: how much of a data packet must be there before it is forwarded. Of an ACK, the header is enough.
     pub forwarding: Forwarding,
-    /// Input-queued: from then to its earliest departure.
+    /// Input-queued: from when enough of a packet is there to its earliest departure.
     pub forwarding_delay: DurationText,
     /// `cbfc`: a port tells of its buffer so often, where there is something new to tell.
     pub credit_period: DurationText,
-    /// How much of it a port may use for a class before it pauses the one before it (`pfc`: counted where packets
+    /// How much of a switch's memory a port may use for a class before it pauses the one before it (`pfc`: counted where packets
     /// came in) or drops (`none`: counted where they go out).
     pub thresholds: Thresholds,
     /// Factor of the dynamic threshold (V2: a shift of 3).
     pub alpha: Fraction,
-    /// The static threshold.
+    /// With `thresholds=static`: how much that is.
     pub xoff: Size,
     /// A paused class goes on this far below the threshold. `auto`: two packets (V1).
     pub xon_gap: Auto<Size>,

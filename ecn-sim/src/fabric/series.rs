@@ -11,7 +11,8 @@ use super::congestion::Place;
 use super::packet::Packet;
 use super::run::Run;
 use super::switch::Ports;
-use crate::engine::Time;
+use crate::engine::{NS, Time};
+use crate::records::{Cell, Columns, Table};
 
 /// Most points; when there are more, each two become one, of twice the length.
 pub const POINTS: usize = 1_000;
@@ -52,6 +53,82 @@ pub struct Series {
     pub ports: Vec<u32>,
     /// What has happened since the last sample.
     since: Point,
+}
+
+/// Columns of a series as a table.
+pub const COLUMNS: &Columns = &[
+    ("time_ms", "end of the step, ms"),
+    (
+        "of",
+        "`network`, all of it; `flow`, one of the first 32; or `port`, one of a switch, where these are few",
+    ),
+    (
+        "name",
+        "number of the flow, or name of the port; null of the network",
+    ),
+    (
+        "delivered_bytes",
+        "payload that arrived in order during the step; null of a port",
+    ),
+    (
+        "marked_packets",
+        "packets marked during it; of the network only, as what follows but one",
+    ),
+    ("longest_queue_bytes", "the longest queue during it"),
+    (
+        "off_ports",
+        "ports that may not send data, or not of all classes, at its end",
+    ),
+    (
+        "queued_bytes",
+        "what waits in switches, or at the port, at its end; null of a flow",
+    ),
+];
+
+impl Series {
+    /// The table: a row per step and what is watched. `port_name` is of ports.
+    pub fn table(&self, port_name: impl Fn(u32) -> String) -> Table {
+        let flows = self.flows();
+        let rows = (1..).zip(&self.points).flat_map(|(number, point)| {
+            let time = (number * self.step / NS) as f64 / 1e6;
+            let row = |of: &str, name: Cell, delivered: Option<u64>, queued: Option<u64>| {
+                let whole = |value: u64| Cell::from((of == "network").then_some(value));
+                vec![
+                    time.into(),
+                    of.into(),
+                    name,
+                    delivered.into(),
+                    whole(point.marked),
+                    whole(point.longest.into()),
+                    whole(point.off.into()),
+                    queued.into(),
+                ]
+            };
+            let mut rows = vec![row(
+                "network",
+                Cell::Null,
+                Some(point.delivered),
+                Some(point.queued),
+            )];
+            rows.extend(
+                (1..)
+                    .zip(&point.flows[..flows])
+                    .map(|(id, bytes): (u32, _)| {
+                        row("flow", Cell::Text(id.to_string()), Some(*bytes), None)
+                    }),
+            );
+            rows.extend(self.ports.iter().zip(&point.ports).map(|(port, bytes)| {
+                row(
+                    "port",
+                    Cell::Text(port_name(*port)),
+                    None,
+                    Some((*bytes).into()),
+                )
+            }));
+            rows
+        });
+        Table::new(COLUMNS, rows)
+    }
 }
 
 /// What happens to a port.

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use ecn_units::{Fraction, KeywordError, serde_as_text};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
+use schemars::JsonSchema;
 
 pub use self::cdf::Cdf;
 use self::cdf::{mean, points, size_at};
@@ -23,7 +24,8 @@ use crate::model::ModelError;
 use crate::scenario::Victim;
 
 /// A pattern of flows, or `file:F`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum Workload {
     /// `senders` hosts, all to one; who, the seed says.
     Incast,
@@ -52,6 +54,7 @@ pub enum Workload {
     Fig1,
     /// From a CSV file: a line `start_ns,from,to,bytes`, then such flows; hosts by their names, or by their numbers from 0 on.
     /// With a fifth column, `priority`, flows have the class that it says, if it says one.
+    #[schemars(untagged, title = "file:FILE")]
     File(PathBuf),
 }
 
@@ -110,7 +113,7 @@ impl FromStr for Workload {
     }
 }
 
-serde_as_text!(Workload);
+serde_as_text!(@serde Workload);
 
 /// A flow to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

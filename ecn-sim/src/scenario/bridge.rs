@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use ecn_core::shares::By;
 use ecn_units::{DurationText, Rate, UnitError, nearest, serde_as_text};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Rig, check_duration, check_warm_up, within};
@@ -13,12 +14,14 @@ use crate::network::{Description, Flow, Link};
 use crate::traffic::{Arrivals, Traffic};
 
 /// When something happens, if it does: `off`, or a time since the start of the run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum Moment {
     /// It does not.
     #[default]
     Off,
     /// Then.
+    #[schemars(untagged)]
     At(DurationText),
 }
 
@@ -47,15 +50,17 @@ impl FromStr for Moment {
     }
 }
 
-serde_as_text!(Moment);
+serde_as_text!(@serde Moment);
 
 /// A rate, if there is one: `off`, or as `6mbit`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum Voice {
     /// None.
     #[default]
     Off,
     /// This.
+    #[schemars(untagged)]
     At(Rate),
 }
 
@@ -79,27 +84,32 @@ impl FromStr for Voice {
     }
 }
 
-serde_as_text!(Voice);
+serde_as_text!(@serde Voice);
 
 /// A bridge of hosts that send to one receiver. What can be chosen of it beside the [`Model`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bridge {
     /// Hosts that send, each at a port of its own.
+    #[schemars(extend("unit" = "hosts"))]
     pub hosts: u32,
-    /// Flows of each.
+    /// Flows of each host.
+    #[schemars(extend("unit" = "flows"))]
     pub flows: u32,
-    /// What they send.
+    /// What the flows send.
     pub traffic: Traffic,
     /// Hosts without the agent, with a flow each.
+    #[schemars(extend("unit" = "hosts"))]
     pub others: u32,
-    /// What they send.
+    /// What the hosts without the agent send.
     pub others_traffic: Traffic,
     /// Rate, headers included, of a flow of packets of 242 bytes from a host of its own.
     pub voice: Voice,
     /// New TCP connections in a second, from a host of their own.
+    #[schemars(extend("unit" = "connections per second"))]
     pub short: u32,
-    /// Packets of each.
+    /// Packets of each of the new connections, `short`.
+    #[schemars(extend("unit" = "packets"))]
     pub short_packets: u32,
     /// Rate of the receiver's port.
     pub port_rate: Rate,
@@ -109,6 +119,7 @@ pub struct Bridge {
     /// Propagation delay of every link.
     pub link_delay: DurationText,
     /// Size of a data packet, header included.
+    #[schemars(extend("unit" = "bytes"))]
     pub packet_bytes: u32,
     /// Flows start this long after each other; 0s: all at once.
     pub stagger: DurationText,

@@ -41,10 +41,10 @@ impl From<Sharing> for Granularity {
 }
 
 /// BCN's parameters, with the source of each default in `doc/sources.md`: S is Barrass 2006, which has no gains.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// Qeq: queue that is aimed at. `auto`: 24 kB x rate / 10 Gb/s (from memory, see [`Gains::usual`]), or 8 full
+    /// Qeq: queue that is aimed at. `auto`: 24 kB x rate / 10 Gb/s (from memory), or 8 full
     /// packets if they are more: else a single one on slow links would be congestion.
     pub qeq: Auto<Size>,
     /// W: how much more a change of the queue counts than its length (from memory).
@@ -68,6 +68,7 @@ pub struct Parameters {
     /// Rate limiters of a host, one of them kept for its link: with fewer than it needs it shares more. S has no
     /// number; QCN's MIB allows 100. One that is shared is raised only by flows that pass where it was lowered,
     /// and holds back all of them.
+    #[schemars(extend("unit" = "limiters"))]
     pub limiters: u32,
 }
 

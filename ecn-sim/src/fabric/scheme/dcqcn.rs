@@ -30,7 +30,7 @@ keywords! {
 /// from one source, the paper's for 40 Gb/s (V3, V7: `rate_timer` and `alpha_timer` 55us, `byte_counter` 10MB, `fast_steps` 5,
 /// `rai` 40mbit, `rhai` 400mbit, `min_rate` 100mbit) end it at 38.7 to 39.7, with the increases and the lowest rate in proportion
 /// at 36.3 to 37.2, and NICs' (V4: `cnp_gap` 4us) at 37.7 to 50.5; they have a tenth of the pauses.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
     /// Queue up to which nothing is marked. `auto`: 32 us at the link's rate, 400 kB at 100 Gb/s (V2,
@@ -54,6 +54,7 @@ pub struct Parameters {
     pub byte_counter: Size,
     /// Increases of each kind that recover the rate before the last decrease, F (V2, V4). The last of them
     /// is still one (`<= F`, V3): so there are as many as F says (D3).
+    #[schemars(extend("unit" = "increases"))]
     pub fast_steps: u32,
     /// Additive increase. `auto`: 1/5000 of the link's rate (V2, 5 Mb/s x rate / 25 Gb/s).
     pub rai: Auto<Rate>,

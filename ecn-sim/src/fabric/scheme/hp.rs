@@ -14,23 +14,25 @@ use crate::fabric::auto::Auto;
 use crate::model::{Counting, MarkIn, Model, ModelError, OutputTrigger, Spacing, Trigger};
 
 /// Parameters of response and marking.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// Lowest rate, as a share of the link's (slide 14).
+    /// Lowest rate, as a share of the link's (S, slide 14).
     pub rmin: Fraction,
-    /// Decrease factor of FIMD and AIMD (slide 14).
+    /// Decrease factor of FIMD and AIMD (S, slide 14).
     pub m: Fraction,
     /// What counts as one round, within which a source decreases its rate at most once. The papers
     /// decrease at each mark, and have a window of one packet; where more are in flight, all those of
-    /// one queue would.
+    /// one queue would (R).
     pub round: Round,
-    /// Which rate spaces a packet from the one before.
+    /// Which rate spaces a packet from the one before (R).
     pub spacing: Spacing,
     /// Packets from one input that fill its buffer. `auto`: 32 us at the link's rate, as DCQCN's Kmin: the
-    /// papers' buffers hold a round trip too.
+    /// papers' buffers hold a round trip too (R).
+    #[schemars(extend("unit" = "packets"))]
     pub buffer: Auto<u32>,
-    /// Input-output: more packets than this for one output. `auto`: the same.
+    /// Input-output: more packets than this for one output. `auto`: as `buffer` (R).
+    #[schemars(extend("unit" = "packets"))]
     pub threshold: Auto<u32>,
     /// Input-queued switches: when triggers are evaluated.
     pub trigger: Trigger,

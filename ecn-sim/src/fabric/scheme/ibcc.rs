@@ -24,14 +24,16 @@ keywords! {
 
 /// IB CC's parameters, with the source of each default in `doc/sources.md`: those of the Omni-Path fabric
 /// manager's code (F).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
     /// 0 marks nothing; 1 to 15 mark above (16 - threshold)/16 of a port's buffer (F: 8; the levels: D).
+    #[schemars(extend("unit" = "1/16 of the buffer"))]
     pub marking_threshold: u32,
     /// Smaller packets are not marked (F).
     pub marking_size: Size,
     /// Packets from one mark to the next, of those that can be marked; 0 as 1: each (F).
+    #[schemars(extend("unit" = "packets"))]
     pub marking_rate: u32,
     /// Ports that mark without credits (F).
     pub victim_mask: VictimMask,
@@ -41,6 +43,7 @@ pub struct Parameters {
     /// timer again (R).
     pub ccti_increase_undetermined: u32,
     /// Time after which the index falls by one, in units of 1.024 us (F).
+    #[schemars(extend("unit" = "1.024 us"))]
     pub ccti_timer: u32,
     /// Lowest index (F).
     pub ccti_min: u32,

@@ -16,36 +16,44 @@ use ecn_core::marking::Marking;
 use ecn_core::response::Function;
 use ecn_core::tcd::Mark;
 use ecn_units::{KeywordError, Rate, serde_as_text};
+use schemars::JsonSchema;
 
 use crate::engine::Time;
 use crate::model::ModelError;
 
 /// How the network's congestion is controlled. `tcd`: ports tell congestion from pauses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum Name {
     /// Not at all: every flow sends at the rate of its link.
     #[default]
     None,
     /// Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015.
+    #[schemars(untagged, with = "String", title = "dcqcn, dcqcn+tcd")]
     Dcqcn {
         /// With TCD.
         tcd: bool,
     },
     /// Mittal et al., "TIMELY: RTT-based Congestion Control for the Datacenter", SIGCOMM 2015.
+    #[schemars(untagged, with = "String", title = "timely, timely+tcd")]
     Timely {
         /// With TCD.
         tcd: bool,
     },
     /// InfiniBand's, annex A10.
+    #[schemars(untagged, with = "String", title = "ibcc, ibcc+tcd")]
     Ibcc {
         /// With TCD.
         tcd: bool,
     },
     /// IEEE 802.1Qau.
+    #[schemars(untagged, with = "String", title = "qcn")]
     Qcn,
     /// Barrass, 2006.
+    #[schemars(untagged, with = "String", title = "bcn")]
     Bcn,
     /// Santos, Turner, Janakiraman, INFOCOM 2003: `lipd/input-output` and its like.
+    #[schemars(untagged, with = "String", title = "RESPONSE/MARKING")]
     Hp(Function, Marking),
 }
 
@@ -126,10 +134,10 @@ impl FromStr for Name {
     }
 }
 
-serde_as_text!(Name);
+serde_as_text!(@serde Name);
 
 /// The parameters of all schemes, each in a table of its own.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
     /// BCN's.

@@ -15,32 +15,33 @@ use crate::model::ModelError;
 /// `auto` is the MIB's value at 10 Gb/s and in proportion to the link's rate elsewhere, so that a queue or a
 /// stage lasts as long as there: the loop is the same, and only packets are smaller. On slow links it is at least half as many
 /// full packets as the MIB's value has frames of 1500 B: else a single one would be congestion.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// Queue that is aimed at. `auto`: 26 kB x rate / 10 Gb/s.
+    /// Queue that is aimed at. `auto`: 26 kB x rate / 10 Gb/s (V).
     pub qeq: Auto<Size>,
-    /// How much more a change of the queue counts than its length (the MIB has the exponent, 1).
+    /// How much more a change of the queue counts than its length (V: the MIB has the exponent, 1).
     pub w: u32,
-    /// Bytes between two samples of a queue that is not congested. `auto`: 150 kB x rate / 10 Gb/s.
+    /// Bytes between two samples of a queue that is not congested. `auto`: 150 kB x rate / 10 Gb/s (V).
     pub sample: Auto<Size>,
     /// The bytes to a sample vary by so much each way: else one of several flows that take turns is
     /// sampled again and again (from memory).
     pub jitter: Fraction,
-    /// Gd: share of the rate that a unit of feedback, of 63, takes (the MIB has the exponent, 7).
+    /// Gd: share of the rate that a unit of feedback, of 63, takes (V: the MIB has the exponent, 7).
     pub gd: Fraction,
-    /// What a single notification leaves of the rate at least.
+    /// What a single notification leaves of the rate at least (V).
     pub min_decrease: Fraction,
-    /// Bytes of a stage by volume. `auto`: 150 kB x rate / 10 Gb/s.
+    /// Bytes of a stage by volume. `auto`: 150 kB x rate / 10 Gb/s (V).
     pub byte_limit: Auto<Size>,
     /// Not 0: a stage by volume has what the current rate sends in this time instead, so that fast flows have no more
     /// of them than slow ones (Hayashi et al. 2011: 240us). The standard has no such thing.
     pub volume_time: DurationText,
-    /// Time of a stage by time.
+    /// Time of a stage by time (V).
     pub stage_timer: DurationText,
     /// From this stage on the target rises; fast recovery are the stages before (`< 5`, V).
+    #[schemars(extend("unit" = "stages"))]
     pub stages: u32,
-    /// Active increase. `auto`: 1/2000 of the link's rate (5 Mb/s at 10 Gb/s).
+    /// Active increase. `auto`: 1/2000 of the link's rate (V: 5 Mb/s at 10 Gb/s).
     pub rai: Auto<Rate>,
     /// Hyper-active increase. `auto`: 1/200.
     pub rhai: Auto<Rate>,

@@ -9,7 +9,7 @@ use crate::fabric::auto::Auto;
 use crate::model::ModelError;
 
 /// TCD's parameters, with the source of each default in `doc/sources.md`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
     /// Least congestion degree that matters (the paper's, from memory).

@@ -16,7 +16,7 @@ use crate::model::ModelError;
 /// paces packet by packet, as here.
 ///
 /// The paper's are `ewma` 7/8 (from memory), `t_low` 50us, `t_high` 500us, for one completion per 16 to 64 kB.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
     /// Weight of a new difference in the average of differences (V5).
@@ -31,8 +31,9 @@ pub struct Parameters {
     /// falls for ever on links that are slow or long.
     pub t_high: Auto<DurationText>,
     /// From so many falling round-trip times in a row on, the increase is `hai_factor` times as large (V5, V7).
+    #[schemars(extend("unit" = "round trips"))]
     pub hai_after: u32,
-    /// See `hai_after` (V5, V7).
+    /// Factor of the increase after `hai_after` falling round-trip times (V5, V7).
     pub hai_factor: u32,
     /// What gradients are relative to. `auto`: the longest round trip of an idle network (V5: fixed network minimum).
     pub min_rtt: Auto<DurationText>,

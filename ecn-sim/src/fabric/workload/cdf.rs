@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use ecn_units::{KeywordError, serde_as_text};
+use schemars::JsonSchema;
 
 use super::file_of;
 use super::table;
 
 /// A distribution of flow sizes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
 pub enum Cdf {
     /// Web search (DCTCP, SIGCOMM 2010).
     WebSearch,
@@ -18,6 +20,7 @@ pub enum Cdf {
     Hadoop,
     /// From a file of points, both numbers rising, up to 100 percent: CSV (with a line `bytes,percent` before them or without), or
     /// with blanks between, as the HPCC artifact's traffic generator has them.
+    #[schemars(untagged, title = "file:FILE")]
     File(PathBuf),
 }
 
@@ -45,7 +48,7 @@ impl FromStr for Cdf {
     }
 }
 
-serde_as_text!(Cdf);
+serde_as_text!(@serde Cdf);
 
 /// Points of a distribution, bytes and percent, as HPCC's artifact has them (`doc/sources.md`); straight lines between them.
 const WEB_SEARCH: &[(f64, f64)] = &[

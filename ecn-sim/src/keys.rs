@@ -1,0 +1,469 @@
+//! What the keys of scenarios mean: the documentation of the fields that they set, found by JSON Schema.
+
+use ecn_units::{DurationText, Fraction, Rate, Size};
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use crate::experiment::Experiment;
+use crate::fabric;
+use crate::model::Model;
+use crate::records::Cell;
+use crate::scenario::{BUILT_IN, Bridge, Hp, Rig, Topology, shown};
+
+/// A key of one or more scenarios.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct Key {
+    /// As `--set` and files write it; of a scheme's table with a dot, `dcqcn.kmin`.
+    pub key: String,
+    /// What it means.
+    pub about: String,
+    /// What it takes: words and what each means, or forms.
+    pub values: Vec<Choice>,
+    /// Unit of its numbers, where they are written without one.
+    pub unit: Option<String>,
+    /// Its default, by scenario.
+    pub defaults: BTreeMap<String, String>,
+    /// What the letters in `about` stand for.
+    pub sources: BTreeMap<String, String>,
+}
+
+/// Something that a key takes.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct Choice {
+    /// The word, or the form with an example.
+    pub value: String,
+    /// What it means, where the key does not say it.
+    pub about: Option<String>,
+}
+
+/// The schema of a type with all others in place.
+pub(crate) fn inlined<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let settings = settings.with(|settings| settings.inline_subschemas = true);
+    settings
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value()
+}
+
+/// The properties of a schema, those of a table in it as `table.key`.
+fn properties(schema: &Value, prefix: &str, into: &mut BTreeMap<String, Value>) {
+    for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+        let name = format!("{prefix}{name}");
+        if inner.get("properties").is_some() {
+            properties(inner, &format!("{name}."), into);
+        } else {
+            into.insert(name, inner.clone());
+        }
+    }
+}
+
+/// The schemas of an experiment's keys.
+fn schemas(experiment: &Experiment) -> BTreeMap<String, Value> {
+    let of = match experiment {
+        Experiment::Fabric(_) => vec![
+            inlined::<fabric::parameters::Parameters>(),
+            inlined::<fabric::scheme::Parameters>(),
+        ],
+        Experiment::Shares(scenario) => match scenario.topology {
+            Topology::Hp(_) => vec![inlined::<Model>(), inlined::<Hp>()],
+            Topology::Rig(_) => vec![inlined::<Model>(), inlined::<Rig>()],
+            Topology::Bridge(_) => vec![inlined::<Model>(), inlined::<Bridge>()],
+            Topology::Described { .. } => vec![inlined::<Model>()],
+        },
+    };
+    let mut all = BTreeMap::new();
+    for schema in &of {
+        properties(schema, "", &mut all);
+    }
+    all
+}
+
+/// What a key's value is in tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Duration,
+    Size,
+    Rate,
+    /// A number without a unit, or with one that the key says.
+    Plain,
+    Text,
+}
+
+impl Kind {
+    /// That of a key.
+    pub fn of(experiment: &Experiment, key: &str) -> Self {
+        let schemas = schemas(experiment);
+        schemas.get(key).map_or(Self::Text, Self::of_schema)
+    }
+
+    fn of_schema(schema: &Value) -> Self {
+        let branches = schema["anyOf"].as_array().map_or(&[][..], Vec::as_slice);
+        match (branches, schema["title"].as_str()) {
+            ([auto, inner], _) if auto["const"] == "auto" => Self::of_schema(inner),
+            (_, Some("duration")) => Self::Duration,
+            (_, Some("size")) => Self::Size,
+            (_, Some("rate")) => Self::Rate,
+            (_, Some("fraction")) => Self::Plain,
+            _ if schema["type"] == "integer" => Self::Plain,
+            _ => Self::Text,
+        }
+    }
+
+    /// The name of its column.
+    pub fn column(self, key: &str) -> String {
+        let unit = match self {
+            Self::Duration => "_ms",
+            Self::Size => "_bytes",
+            Self::Rate => "_bytes_per_s",
+            Self::Plain | Self::Text => "",
+        };
+        key.replace('.', "_") + unit
+    }
+
+    /// A value in it: `auto` is null.
+    pub fn cell(self, value: &toml::Value) -> Cell {
+        let text = shown(value);
+        match self {
+            Self::Duration => number(&text, |time: DurationText| {
+                (time.as_nanos() as f64 / 1e6).into()
+            }),
+            Self::Size => number(&text, |size: Size| size.bytes().into()),
+            Self::Rate => number(&text, |rate: Rate| rate.bytes_per_s().into()),
+            Self::Plain => match text.parse::<u64>() {
+                Ok(whole) => whole.into(),
+                Err(_) => number(&text, |fraction: Fraction| fraction.as_f64().into()),
+            },
+            Self::Text => Cell::Text(text),
+        }
+    }
+}
+
+fn number<T: FromStr>(text: &str, cell: impl Fn(T) -> Cell) -> Cell {
+    text.parse().map_or(Cell::Null, cell)
+}
+
+/// A documentation comment as text: one line, and links of rustdoc as what they show.
+pub(crate) fn about(schema: &Value) -> String {
+    let text = schema["description"].as_str().unwrap_or_default();
+    text.replace('\n', " ")
+        .replace("[`", "`")
+        .replace("`]", "`")
+}
+
+/// What a schema allows, in the order of the code.
+fn choices(schema: &Value, is_part: bool, into: &mut Vec<Choice>) {
+    let branches = ["oneOf", "anyOf"]
+        .iter()
+        .find_map(|key| schema[key].as_array());
+    if let Some(branches) = branches {
+        branches
+            .iter()
+            .for_each(|branch| choices(branch, true, into));
+        return;
+    }
+    let value = match (schema["const"].as_str(), schema["title"].as_str()) {
+        (Some(word), _) => word.to_owned(),
+        (None, Some(form)) => match schema["examples"][0].as_str() {
+            Some(example) => format!("{form}, such as {example}"),
+            None => form.to_owned(),
+        },
+        (None, None) if schema["type"] == "integer" => "whole number".to_owned(),
+        (None, None) => return,
+    };
+    let about = Some(about(schema)).filter(|about| is_part && !about.is_empty());
+    into.push(Choice { value, about });
+}
+
+/// The unit that a schema, or a branch of it, says.
+fn unit(schema: &Value) -> Option<String> {
+    schema["unit"].as_str().map(str::to_owned)
+}
+
+/// Every key of the built-in scenarios, by name; one that means something else in others is there again.
+pub fn all() -> Vec<Key> {
+    let mut keys: Vec<Key> = Vec::new();
+    for scenario in Experiment::names() {
+        let Some(experiment) = Experiment::built_in(scenario) else {
+            continue;
+        };
+        let schemas = schemas(&experiment);
+        for (key, default) in experiment.keys() {
+            let schema = schemas.get(&key).unwrap_or(&Value::Null);
+            let mut values = Vec::new();
+            choices(schema, false, &mut values);
+            let about = about(schema);
+            let known = keys.iter().position(|known| {
+                known.key == key && known.about == about && known.values == values
+            });
+            let at = known.unwrap_or_else(|| {
+                keys.push(Key {
+                    sources: sources(&key, scenario, &about),
+                    unit: unit(schema),
+                    defaults: BTreeMap::new(),
+                    key,
+                    about,
+                    values,
+                });
+                keys.len() - 1
+            });
+            keys[at]
+                .defaults
+                .insert(scenario.to_owned(), shown(&default));
+        }
+    }
+    keys.sort_by(|a, b| a.key.cmp(&b.key));
+    keys
+}
+
+/// What the letters of `sources.md` stand for.
+const SOURCES: &str = include_str!("../doc/sources.md");
+
+/// Its sections by what their keys begin with; those of no scheme are of data centres, or of HP's networks.
+const SECTIONS: [(&str, &str); 6] = [
+    ("bcn.", "BCN and QCN"),
+    ("qcn.", "BCN and QCN"),
+    ("tcd.", "TCD"),
+    ("ibcc.", "InfiniBand's congestion control"),
+    ("hp.", "HP's"),
+    ("", "DCQCN and TIMELY"),
+];
+
+/// The letters that stand in brackets in a text about a key, with what they stand for.
+fn sources(key: &str, scenario: &str, about: &str) -> BTreeMap<String, String> {
+    let section = SECTIONS.iter().find(|(begin, _)| key.starts_with(begin));
+    let section = match section {
+        _ if BUILT_IN.iter().any(|(name, _)| *name == scenario) => "HP's",
+        Some((_, section)) => section,
+        None => return BTreeMap::new(),
+    };
+    let mut own = SOURCES.split("\n## ");
+    let everywhere = own.next().unwrap_or_default();
+    let own = own.find(|text| text.lines().next() == Some(section));
+    let lines = everywhere.lines().chain(own.unwrap_or_default().lines());
+    let legend = lines.filter_map(|line| {
+        let mut cells = line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ");
+        Some((cells.next()?, cells.next()?))
+    });
+    // Every other part is in brackets.
+    let cited: Vec<&str> = about.split(['(', ')']).skip(1).step_by(2).collect();
+    let is_cited = |letter: &str| {
+        cited.iter().any(|text| match letter {
+            "from memory" => text.contains(letter),
+            _ => text
+                .split(|c: char| !c.is_alphanumeric())
+                .any(|word| word == letter),
+        })
+    };
+    legend
+        .filter(|(letter, _)| is_cited(letter))
+        .map(|(letter, text)| (letter.to_owned(), text.to_owned()))
+        .collect()
+}
+
+impl Key {
+    /// The table that it is in, if it is in one.
+    pub fn table(&self) -> Option<&str> {
+        self.key.split_once('.').map(|(table, _)| table)
+    }
+
+    /// Its name in that table.
+    pub fn name(&self) -> &str {
+        self.key.split_once('.').map_or(&self.key, |(_, name)| name)
+    }
+
+    /// The same of these scenarios only, if one of them has it.
+    fn of(mut self, has: impl Fn(&str) -> bool) -> Option<Self> {
+        self.defaults.retain(|scenario, _| has(scenario));
+        (!self.defaults.is_empty()).then_some(self)
+    }
+
+    /// The default of most scenarios, and those of the others.
+    fn default_text(&self) -> String {
+        let count = |value: &str| {
+            self.defaults
+                .values()
+                .filter(|other| *other == value)
+                .count()
+        };
+        let usual = self.defaults.values().max_by_key(|value| count(value));
+        let usual = usual.map_or("", String::as_str);
+        let others = self.defaults.iter().filter(|(_, value)| *value != usual);
+        let others = others.map(|(scenario, value)| format!("; in {scenario} {value}"));
+        usual.to_owned() + &others.collect::<String>()
+    }
+
+    /// The lines below its name, without a margin: what it means first, then lists.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.about.clone()];
+        match &self.values[..] {
+            [] => {}
+            [Choice { value, about: None }] => lines.push(format!("value: {value}")),
+            values => lines.extend(values.iter().map(|Choice { value, about }| {
+                // Words as they are written; forms are described.
+                let quote = if value.contains(", such as ") {
+                    ""
+                } else {
+                    "`"
+                };
+                let about = about.iter().map(|about| format!(": {about}"));
+                format!("- {quote}{value}{quote}{}", about.collect::<String>())
+            })),
+        }
+        lines.extend(self.unit.iter().map(|unit| format!("unit: {unit}")));
+        lines.push(format!("default: {}", self.default_text()));
+        lines
+    }
+
+    /// As people read it in a terminal.
+    pub fn text(&self, columns: usize) -> String {
+        let scenarios: Vec<&str> = self.defaults.keys().map(String::as_str).collect();
+        let mut text = format!("{}  (of {})\n", self.key, scenarios.join(", "));
+        let sources = self.sources.iter();
+        let sources = sources.map(|(letter, text)| format!("{letter}: {text}"));
+        for line in self.lines().into_iter().chain(sources) {
+            let further = if line.starts_with("- ") {
+                "      "
+            } else {
+                "    "
+            };
+            let options = textwrap::Options::new(columns)
+                .initial_indent("    ")
+                .subsequent_indent(further);
+            let _ = writeln!(text, "{}", textwrap::fill(&line, options));
+        }
+        text
+    }
+}
+
+/// What names of [`find`] can be.
+fn names(keys: &[Key]) -> Vec<&str> {
+    let mut names = Experiment::names();
+    names.extend(fabric::scheme::NAMES);
+    for key in keys {
+        names.extend(key.table());
+        names.extend([key.key.as_str(), key.name()]);
+        let words = key.values.iter().map(|choice| choice.value.as_str());
+        names.extend(words.filter(|value| !value.contains(' ')));
+    }
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// The keys that a name stands for: of a scenario, of a scheme or its table, one key (also without its table), or
+/// those that take it as a value.
+///
+/// # Errors
+///
+/// There is none; says which name is near.
+pub fn find(name: &str) -> Result<Vec<Key>, String> {
+    let all = all();
+    let tables = name.parse::<fabric::scheme::Name>();
+    let tables = tables.as_ref().map_or(&[][..], |scheme| scheme.tables());
+    let is_of_table = |key: &Key| {
+        key.table()
+            .is_some_and(|own| own == name || tables.contains(&own))
+    };
+    let of_scenario = all
+        .iter()
+        .cloned()
+        .filter_map(|key| key.of(|own| own == name));
+    let mut found: Vec<Key> = of_scenario.collect();
+    let whole = |key: &&Key| key.key == name || is_of_table(key);
+    for key in all.iter().filter(whole) {
+        // `hp` is a scenario and a table, of other scenarios.
+        found.push(key.clone());
+    }
+    let in_table = |key: &&Key| key.name() == name;
+    let takes = |key: &&Key| key.values.iter().any(|choice| choice.value == name);
+    if found.is_empty() {
+        found.extend(all.iter().filter(in_table).cloned());
+    }
+    if found.is_empty() {
+        found.extend(all.iter().filter(takes).cloned());
+    }
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    Err(match ecn_units::nearest(name, names(&all)) {
+        Some(near) => format!("unknown name `{name}`: did you mean `{near}`?"),
+        None => format!("unknown name `{name}`: `list` without one shows all keys"),
+    })
+}
+
+/// The keys of a scenario that a name stands for.
+///
+/// # Errors
+///
+/// There is no such scenario, or it has no such key; says which name is near.
+pub fn find_in(scenario: &str, name: &str) -> Result<Vec<Key>, String> {
+    let experiment = Experiment::built_in(scenario).ok_or_else(|| {
+        let hint = ecn_units::suggestion(scenario, &Experiment::names());
+        format!("unknown scenario `{scenario}`: {hint}")
+    })?;
+    let found: Vec<Key> = find(name)?
+        .into_iter()
+        .filter_map(|key| key.of(|own| own == scenario))
+        .collect();
+    if found.is_empty() {
+        let keys = experiment.keys();
+        let keys: Vec<&str> = keys.keys().map(String::as_str).collect();
+        let hint = ecn_units::suggestion(name, &keys);
+        return Err(format!("`{scenario}` has no key `{name}`: {hint}"));
+    }
+    Ok(found)
+}
+
+/// All keys as a page of Markdown, by scenario and table.
+pub fn page() -> String {
+    let all = all();
+    let is_share = |key: &&Key| {
+        let mut own = BUILT_IN.iter().map(|(name, _)| *name);
+        own.any(|name| key.defaults.contains_key(name))
+    };
+    let mut text = PAGE.to_owned();
+    let mut section = |title: String, keys: Vec<&Key>| {
+        let _ = writeln!(text, "\n## {title}");
+        for key in keys {
+            let scenarios: Vec<String> = key.defaults.keys().map(|s| format!("`{s}`")).collect();
+            let mut lines = key.lines().into_iter();
+            let about = lines.next().unwrap_or_default();
+            let _ = writeln!(text, "\n### `{}`\n\n{about}\n", key.key);
+            let _ = writeln!(text, "- of: {}", scenarios.join(", "));
+            for line in lines {
+                let item = if line.starts_with("- ") { "" } else { "- " };
+                let _ = writeln!(text, "{item}{line}");
+            }
+        }
+    };
+    section(
+        "Networks whose links' shares are counted".to_owned(),
+        all.iter().filter(is_share).collect(),
+    );
+    let others = || all.iter().filter(|key| !is_share(key));
+    section(
+        "Data centres".to_owned(),
+        others().filter(|key| key.table().is_none()).collect(),
+    );
+    let mut tables: Vec<&str> = others().filter_map(Key::table).collect();
+    tables.dedup();
+    for table in tables {
+        let keys = others().filter(|key| key.table() == Some(table)).collect();
+        section(format!("Data centres: `{table}`"), keys);
+    }
+    text
+}
+
+/// The head of that page.
+const PAGE: &str = "# Parameters of the simulator
+
+Every key of `ecn sim run --set KEY=VALUE` and of scenario files, from the documentation of the code: `ecn sim list KEY` prints the
+same. Letters in brackets are those of [`sources.md`](../ecn-sim/doc/sources.md).
+<!-- Generated: INSTA_UPDATE=always cargo test -p ecn-sim --test pages -->
+";
