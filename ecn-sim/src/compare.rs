@@ -16,13 +16,13 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use toml::Table;
 
 use crate::engine::{MS, Time};
 use crate::fabric::measure::{Finished, Slowdowns, slowdowns};
 use crate::fabric::series::{self, Point, WINDOW_PACKETS};
 use crate::fabric::{Options, Report, RunError, Scenario, run};
 use crate::figure::NetworkFigure;
+use crate::records::{self, Table};
 use crate::scenario::{ScenarioError, dotted, shown};
 use crate::statistics::Sample;
 
@@ -155,7 +155,7 @@ pub struct Comparison {
 }
 
 /// Keys and values as people write them; those of inner tables as `table.key`.
-fn flat(table: &Table) -> BTreeMap<String, String> {
+fn flat(table: &toml::Table) -> BTreeMap<String, String> {
     let all = dotted(table, |_, _| false).into_iter();
     all.map(|(key, value)| (key, shown(&value))).collect()
 }
@@ -501,6 +501,23 @@ impl Comparison {
                 known(one.ci95.jain),
             ]
         })
+    }
+
+    /// A row per scheme and run (and window); where seeds made no difference, there is one run.
+    pub fn runs(&self) -> Table {
+        let mut all = Vec::new();
+        for one in &self.schemes {
+            for run in &one.runs {
+                let run = serde_json::to_value(run).unwrap_or_default();
+                all.extend(records::rows(&run).into_iter().map(|mut row| {
+                    row.insert("scheme".to_owned(), one.scheme.as_str().into());
+                    row
+                }));
+            }
+        }
+        let mut first = vec!["scheme".to_owned()];
+        first.extend(records::FIRST.map(str::to_owned));
+        Table::of_rows(&first, all)
     }
 
     /// A row per scheme and group of sizes, under [`COLUMNS_BY_SIZE`].

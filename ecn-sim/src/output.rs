@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::records::{Format, Table};
+
 /// A file or folder that cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {error}", path.display())]
@@ -97,23 +99,98 @@ impl Output {
     /// # Errors
     ///
     /// One cannot be written; what was there before is still there.
-    pub fn write_all(&self, files: &[(&str, &[u8])]) -> Result<(), OutputError> {
+    pub fn write_all<N, T>(&self, files: &[(N, T)]) -> Result<(), OutputError>
+    where
+        N: AsRef<str>,
+        T: AsRef<[u8]>,
+    {
         let part = |name: &str| self.path(&format!(".{name}.{}", std::process::id()));
         let clean = |name: &str, error| {
             for (name, _) in files {
                 // Best effort: the error that matters is the first one.
-                let _ = fs::remove_file(part(name));
+                let _ = fs::remove_file(part(name.as_ref()));
             }
             let path = self.path(name);
             OutputError { path, error }
         };
         for (name, text) in files {
+            let name = name.as_ref();
             fs::write(part(name), text).map_err(|error| clean(name, error))?;
         }
         for (name, _) in files {
+            let name = name.as_ref();
             fs::rename(part(name), self.path(name)).map_err(|error| clean(name, error))?;
         }
         Ok(())
+    }
+}
+
+/// What `--out` of a run or comparison says: a folder for all of its results, or a file for its table alone.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// A folder.
+    Folder(Output),
+    /// `*.csv` or `*.parquet`.
+    Table {
+        /// Its folder.
+        folder: Output,
+        /// Its name.
+        name: String,
+        /// What it is written as.
+        format: Format,
+    },
+}
+
+impl Target {
+    /// By the path's ending; tried, as [`Output::new`] does it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written, or not in this format by this program.
+    pub fn new(path: &Path) -> Result<Self, OutputError> {
+        let (Some(format), Some(name)) = (Format::of(path), path.file_name()) else {
+            return Output::new(path).map(Self::Folder);
+        };
+        let error = |error| OutputError {
+            path: path.to_owned(),
+            error,
+        };
+        Table::default().encoded(format).map_err(error)?;
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        Ok(Self::Table {
+            folder: Output::new(parent.unwrap_or(Path::new(".")))?,
+            name: name.to_string_lossy().into_owned(),
+            format,
+        })
+    }
+
+    /// The folder for all results, if they are wanted.
+    pub fn folder(&self) -> Option<&Output> {
+        match self {
+            Self::Folder(folder) => Some(folder),
+            Self::Table { .. } => None,
+        }
+    }
+
+    /// Writes the table, if it alone is wanted; says where.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn write_table(&self, table: &Table) -> Result<Option<PathBuf>, OutputError> {
+        let Self::Table {
+            folder,
+            name,
+            format,
+        } = self
+        else {
+            return Ok(None);
+        };
+        let path = folder.path(name);
+        match table.encoded(*format) {
+            Ok(bytes) => folder.write(name, bytes).map(Some),
+            Err(error) => Err(OutputError { path, error }),
+        }
     }
 }
 

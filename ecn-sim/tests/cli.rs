@@ -112,17 +112,21 @@ fn results_are_written_whole() {
     let out = folder.path().join("a/b");
     let named = out.to_string_lossy().into_owned();
     let run = document(&["run", "--out", &named, "-j"]);
-    assert_eq!(files_in(&out), ["run.csv", "run.json", "run.svg"]);
+    let expected = ["run.json", "run.svg", "series.csv", "series.parquet"];
+    assert_eq!(files_in(&out), expected);
     let written = fs::read_to_string(out.join("run.json")).expect("the report");
     assert_eq!(serde_json::from_str::<Value>(&written).expect("JSON"), run);
-    let csv = fs::read_to_string(out.join("run.csv")).expect("the series");
+    let csv = fs::read_to_string(out.join("series.csv")).expect("the series");
     let mut lines = csv.lines();
-    assert_eq!(
-        lines.next(),
-        Some("time_ms,root,inter-switch,local,remote,victim")
-    );
+    assert_eq!(lines.next(), Some("time_ms,name,share"));
     assert!(lines.clone().count() > 500);
-    assert!(lines.all(|line| line.split(',').count() == 6));
+    for (line, name) in lines.zip(
+        ["root", "inter-switch", "local", "remote", "victim"]
+            .iter()
+            .cycle(),
+    ) {
+        assert_eq!(line.split(',').nth(1), Some(*name), "{line}");
+    }
     let svg = fs::read_to_string(out.join("run.svg")).expect("the figure");
     assert!(svg.trim_end().ends_with("</svg>"));
 }
@@ -252,6 +256,101 @@ fn a_data_centre_prints_the_contract() {
     assert_eq!(run, again);
 }
 
+/// What `list` says of a name, by key.
+#[test]
+fn keys_are_explained() {
+    let keys = |names: &[&str]| -> Vec<Value> {
+        let found = document(&[&["list"], names, &["-j"]].concat());
+        found.as_array().expect("keys").clone()
+    };
+    let [kmin] = &keys(&["dcqcn.kmin"])[..] else {
+        panic!("one key")
+    };
+    assert_eq!((&keys(&["kmin"])[0], keys(&["kmin"]).len()), (kmin, 1));
+    assert_eq!(keys(&["fig1", "kmin"]).len(), 1);
+    assert!(keys(&["dcqcn"]).contains(kmin));
+    let source = kmin["sources"]["V2"].as_str().expect("a source");
+    assert!(source.contains("HPCC"), "{source}");
+    let words: Vec<_> = keys(&["hp"])
+        .iter()
+        .map(|key| key["key"].as_str().expect("a name").to_owned())
+        .collect();
+    // The scenario, and the scheme's table.
+    assert!(words.contains(&"arbitration".to_owned()) && words.contains(&"hp.mark_in".to_owned()));
+    // The same name is something else in a data centre.
+    let buffers = keys(&["buffer"]);
+    assert_eq!(buffers.len(), 2);
+    assert_eq!(
+        (&buffers[0]["unit"], &buffers[1]["unit"]),
+        (&"packets".into(), &Value::Null)
+    );
+    assert_eq!(buffers[1]["defaults"]["fat-tree"], "1MB");
+    let workload = &keys(&["incast"])[0];
+    assert_eq!(workload["key"], "workload");
+    assert_eq!(workload["defaults"]["parking-lot"], "greedy");
+    for (names, hint) in [
+        (&["thresold"][..], "did you mean `threshold`?"),
+        (&["hp", "kmin"], "`hp` has no key `kmin`"),
+        (
+            &["ph", "buffer"],
+            "unknown scenario `ph`: did you mean `hp`?",
+        ),
+    ] {
+        let output = sim(&[&["list"], names].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(hint), "{error}");
+    }
+}
+
+/// `--out FILE`: the report as a table alone.
+#[test]
+fn a_report_is_a_table() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (csv, parquet) = (path("a/run.csv"), path("a/run.parquet"));
+    let words = [
+        "run",
+        "dumbbell",
+        "--set",
+        "hosts=4",
+        "--set",
+        "senders=2",
+        "--window",
+        "1us..20us",
+    ];
+    for file in [&csv, &parquet] {
+        let output = sim(&[&words[..], &["--out", file]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+    }
+    assert_eq!(
+        files_in(&folder.path().join("a")),
+        ["run.csv", "run.parquet"]
+    );
+    let text = fs::read_to_string(csv).expect("a table");
+    let rows: Vec<Vec<&str>> = text.lines().map(|row| row.split(',').collect()).collect();
+    let at = |name: &str| {
+        rows[0]
+            .iter()
+            .position(|column| *column == name)
+            .expect(name)
+    };
+    assert_eq!(rows[0][..3], ["seed", "from_ms", "to_ms"]);
+    assert_eq!(rows[1][..3], ["1", "0.001", "0.02"]);
+    // The window's and the run's are not the same.
+    assert_ne!(
+        rows[1][at("goodput_bytes_per_s")],
+        rows[1][at("window_goodput_bytes_per_s")]
+    );
+    assert_eq!(rows.len(), 2);
+    let bytes = fs::read(parquet).expect("a table");
+    assert_eq!(
+        (&bytes[..4], &bytes[bytes.len() - 4..]),
+        (&b"PAR1"[..], &b"PAR1"[..])
+    );
+}
+
 /// `--out`: each flow, what happened when, and pictures of it.
 #[test]
 fn a_data_centre_is_written() {
@@ -263,32 +362,46 @@ fn a_data_centre_is_written() {
     assert!(output.status.success(), "{error}");
     let expected = [
         "flows.csv",
+        "flows.parquet",
         "queues.svg",
         "rates.svg",
         "run.json",
         "series.csv",
+        "series.parquet",
     ];
     assert_eq!(files_in(folder.path()), expected);
     let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("a file");
     let run: Value = serde_json::from_str(&read("run.json")).expect("JSON");
-    let rows = |name: &str| -> Vec<Vec<f64>> {
+    let rows = |name: &str| -> Vec<Vec<String>> {
         let text = read(name);
-        let row = |row: &str| {
-            row.split(',')
-                .map(|v| v.parse().expect("a number"))
-                .collect()
-        };
+        let row = |row: &str| row.split(',').map(str::to_owned).collect();
         text.lines().skip(1).map(row).collect()
     };
+    let number = |cell: &String| cell.parse::<f64>().expect("a number");
     let flows = rows("flows.csv");
     assert_eq!(run["flows_finished"], flows.len());
-    let payload: f64 = flows.iter().map(|flow| flow[3]).sum();
+    let payload: f64 = flows.iter().map(|flow| number(&flow[3])).sum();
     let series = rows("series.csv");
-    let delivered: f64 = series.iter().map(|step| step[1]).sum();
+    let steps: Vec<_> = series.iter().filter(|row| row[1] == "network").collect();
+    let delivered: f64 = steps.iter().map(|step| number(&step[3])).sum();
     // All but what the last, unfinished step brought.
     assert!(delivered <= payload && delivered > 0.99 * payload);
-    assert!((2..2_000).contains(&series.len()));
-    assert!(series.iter().any(|step| step[3] > 0.0 && step[5] > 0.0));
+    assert!((2..2_000).contains(&steps.len()));
+    assert!(
+        steps
+            .iter()
+            .any(|step| number(&step[6]) > 0.0 && number(&step[7]) > 0.0)
+    );
+    let of_flow = series
+        .iter()
+        .filter(|row| row[1] == "flow" && row[2] == "1");
+    assert_eq!(of_flow.clone().count(), steps.len());
+    assert!(
+        of_flow
+            .clone()
+            .all(|row| row[4].is_empty() && row[7].is_empty())
+    );
+    assert!(of_flow.map(|row| number(&row[3])).sum::<f64>() > 0.0);
 }
 
 /// A column of its own, where there are several.
@@ -395,6 +508,8 @@ fn schemes_are_set_side_by_side() {
         "network.svg",
         "ports-that-may-not-send.svg",
         "report.html",
+        "runs.csv",
+        "runs.parquet",
         "slowdown-by-size.csv",
         "slowdown-by-size.svg",
         "slowdown-cdf.svg",

@@ -775,10 +775,12 @@ fn a_stopped_run_leaves_what_it_has() {
     files.sort();
     let expected = [
         "flows.csv",
+        "flows.parquet",
         "queues.svg",
         "rates.svg",
         "run.json",
         "series.csv",
+        "series.parquet",
     ];
     assert_eq!(files, expected);
     let whole = text("whole/flows.csv").expect("flows");
@@ -814,7 +816,9 @@ fn a_stopped_run_leaves_what_it_has() {
         }
         let series = text(&format!("{threads}/series.csv.part")).expect("series");
         let columns = |line: &str| line.split(',').count();
-        assert!(series.starts_with("time_ns,delivered_bytes,") && series.lines().count() > 10);
+        assert!(
+            series.starts_with("time_ms,of,name,delivered_bytes,") && series.lines().count() > 10
+        );
         let header = series.lines().next().map(columns);
         assert!(series.lines().all(|line| Some(columns(line)) == header));
         assert!(text(&format!("{threads}/flows.csv")).is_err());

@@ -1,15 +1,15 @@
 //! `ecn sim compare`: schemes side by side.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use clap::Args;
 
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
-use crate::compare::{COLUMNS, COLUMNS_BY_SIZE, CompareError, HEADER, Plan};
-use crate::output::{Output, csv};
+use crate::compare::{COLUMNS, COLUMNS_BY_SIZE, CompareError, Comparison, HEADER, Plan};
+use crate::output::{Target, csv};
 use crate::progress::Bar;
 
 /// What `compare` is told.
@@ -20,8 +20,9 @@ pub struct CompareArgs {
     /// The schemes, for example none,dcqcn,dcqcn:cnp_gap=4us
     #[arg(long, value_name = "A,B,...", required = true, value_delimiter = ',')]
     schemes: Vec<String>,
-    /// Folder for the report (report.html), its figures (SVG) and its numbers (JSON, CSV)
-    #[arg(long, value_name = "DIR")]
+    /// Folder for the report (report.html), its figures (SVG) and its numbers (JSON, CSV, Parquet); or a file *.csv or
+    /// *.parquet, for the table of runs
+    #[arg(long, value_name = "DIR|FILE")]
     out: PathBuf,
     /// Run each scheme with the seeds 1 to N; runs that are all the same, since nothing is random, count as one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -75,11 +76,16 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
         return Err(Error::usage(reason));
     }
     let plan = Plan::new(&scenario, &schemes, args.seeds)?;
-    let output = Output::new(&args.out)?;
+    let target = Target::new(&args.out)?;
     let threads = args.threads.or_else(|| available_parallelism().ok());
     let bar = Bar::of_runs(plan.runs() as u64);
     let comparison = plan.run(threads.map_or(1, NonZeroUsize::get), &bar.position())?;
     bar.finish();
+    let runs = comparison.runs();
+    let Some(output) = target.folder() else {
+        let path = target.write_table(&runs)?;
+        return shown(args, &comparison, path.as_deref().unwrap_or(&args.out));
+    };
     let figures = comparison.figures().map_err(Error::failed)?;
     let document = json(&comparison)? + "\n";
     let head =
@@ -89,22 +95,26 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
     let rows = comparison.rows_by_size().map(Vec::from);
     let by_size = csv(std::iter::once(head(&COLUMNS_BY_SIZE)).chain(rows));
     let report = comparison.html(&figures);
-    let mut files = vec![
-        ("compare.json", document.as_bytes()),
-        ("compare.csv", table.as_bytes()),
-        ("slowdown-by-size.csv", by_size.as_bytes()),
-        ("report.html", report.as_bytes()),
+    let mut files = runs.files("runs").map_err(Error::failed)?;
+    let texts = [
+        ("compare.json", document),
+        ("compare.csv", table),
+        ("slowdown-by-size.csv", by_size),
+        ("report.html", report),
     ];
-    let drawn = figures
-        .iter()
-        .map(|figure| (&*figure.file, figure.svg.as_bytes()));
-    files.extend(drawn);
+    files.extend(texts.map(|(name, text)| (name.to_owned(), text.into_bytes())));
+    let drawn = figures.into_iter();
+    files.extend(drawn.map(|figure| (figure.file, figure.svg.into_bytes())));
     output.write_all(&files)?;
+    shown(args, &comparison, &output.path("report.html"))
+}
+
+/// The comparison, and where the rest of it is.
+fn shown(args: &CompareArgs, comparison: &Comparison, path: &Path) -> Result<(), Error> {
     if args.json {
-        return print(&document);
+        return print(&json(comparison)?);
     }
     let mut shown = plain_table(&HEADER, &[0]);
     shown.add_rows(comparison.table());
-    let path = output.path("report.html");
     print(&format!("{}\n{}", table_text(&shown), path.display()))
 }

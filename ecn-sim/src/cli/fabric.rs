@@ -13,16 +13,17 @@ use live::Live;
 use super::run::RunArgs;
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
-use crate::engine::{MS, NS, Time};
+use crate::engine::{MS, Time};
 use crate::experiment::Experiment;
-use crate::fabric::measure::Finished;
+use crate::fabric::measure::COLUMNS;
 use crate::fabric::series::{Point, Series, WINDOW_PACKETS};
 use crate::fabric::topology::Topology;
 use crate::fabric::watch::Watch;
 use crate::fabric::{self, Counts, Options, Report, Scenario, WindowReport};
 use crate::figure::{Line, LineFigure, Panel};
-use crate::output::{Output, csv};
+use crate::output::{Output, Target};
 use crate::progress;
+use crate::records::Table;
 
 /// A data centre by name or from a file.
 pub(super) fn find(name: &str) -> Result<Scenario, Error> {
@@ -42,13 +43,15 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
         scenario.set_text(setting)?;
     }
     let windows = args.windows()?;
-    let files = match args.out.as_deref() {
+    if args.out.is_some() {
+        fabric::check_run(&scenario, args.seed)?;
+    }
+    let target = args.out.as_deref().map(Target::new).transpose()?;
+    let files = match target.as_ref().and_then(Target::folder) {
         None => None,
         Some(folder) => {
-            fabric::check_run(&scenario, args.seed)?;
             let topology = scenario.topology().map_err(fabric::RunError::from)?;
-            let several = scenario.parameters.priorities > 1;
-            Some((Output::new(folder)?, topology, Columns { several }))
+            Some((folder.clone(), topology))
         }
     };
     let live = Arc::new(Live::new(files.clone())?);
@@ -73,10 +76,13 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     let result = fabric::run(&scenario, args.seed, &options);
     bar.finish();
     let (report, counts) = result.map_err(|error| live.failed(error))?;
-    if let Some((output, topology, columns)) = &files {
+    if let Some((output, topology)) = &files {
         let window = WINDOW_PACKETS * scenario.packet_time();
-        write(output, topology, *columns, &counts, (&report, window))?;
+        write(output, topology, &counts, (&report, window))?;
         output.remove(&live::PARTIAL)?;
+    }
+    if let Some(target) = target {
+        target.write_table(&Table::of_report(&report))?;
     }
     if args.json {
         return print(&json(&report)?);
@@ -84,109 +90,28 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     print(&shown(&report))
 }
 
-/// The columns of `flows.csv`.
-#[derive(Clone, Copy, Debug)]
-struct Columns {
-    /// There are several classes of data: the last column says which a flow has.
-    several: bool,
-}
-
-impl Columns {
-    fn header(self) -> Vec<&'static str> {
-        let mut header = vec![
-            "id",
-            "from",
-            "to",
-            "bytes",
-            "start_ns",
-            "time_ns",
-            "slowdown",
-            "marked_acks",
-            "undetermined_acks",
-            "head_of_line_victim",
-        ];
-        header.extend(self.several.then_some("priority"));
-        header
-    }
-
-    /// A flow in these. One that is not finished has no slowdown; its time is that till the end.
-    fn row(self, flow: &Finished, finished: bool) -> Vec<String> {
-        let numbers = [flow.id.into(), flow.from.into(), flow.to.into(), flow.bytes];
-        let times = [flow.start / NS, flow.time / NS];
-        let mut row: Vec<_> = numbers.iter().chain(&times).map(u64::to_string).collect();
-        row.push(if finished {
-            format!("{:.6}", flow.slowdown)
-        } else {
-            String::new()
-        });
-        let victim = u32::from(flow.is_victim());
-        row.extend([flow.marked, flow.undetermined, victim].map(|number| number.to_string()));
-        row.extend(self.several.then(|| flow.priority.to_string()));
-        row
-    }
-}
-
 /// Writes flows, series, figures and report.
 fn write(
     output: &Output,
     topology: &Topology,
-    columns: Columns,
     counts: &Counts,
     (report, window): (&Report, Time),
 ) -> Result<(), Error> {
-    let all = counts.finished.iter().map(|flow| columns.row(flow, true));
-    let unfinished = counts.unfinished.iter();
-    let all = all.chain(unfinished.map(|flow| columns.row(flow, false)));
-    let header = columns.header().into_iter().map(str::to_owned).collect();
-    let flows = csv(std::iter::once(header).chain(all));
-    let report_json = json(report)? + "\n";
-    let mut files = vec![
-        ("flows.csv", flows.into_bytes()),
-        ("run.json", report_json.into_bytes()),
-    ];
+    let finished = counts.finished.iter().map(|flow| flow.row(true));
+    let unfinished = counts.unfinished.iter().map(|flow| flow.row(false));
+    let flows = Table::new(COLUMNS, finished.chain(unfinished));
+    let mut files = flows.files("flows").map_err(Error::failed)?;
+    files.push(("run.json".to_owned(), (json(report)? + "\n").into_bytes()));
     if let Some(series) = &counts.series {
-        let name = &report.scenario;
-        let [rates, queues] = figures(name, topology, series, window);
-        let svg = |figure: LineFigure| figure.to_svg().map_err(Error::failed);
-        files.push(("series.csv", table(topology, series).into_bytes()));
-        files.push(("rates.svg", svg(rates)?.into_bytes()));
-        files.push(("queues.svg", svg(queues)?.into_bytes()));
+        let table = series.table(|port| topology.port_name(port));
+        files.extend(table.files("series").map_err(Error::failed)?);
+        let pictures = figures(&report.scenario, topology, series, window);
+        for (name, figure) in ["rates.svg", "queues.svg"].into_iter().zip(pictures) {
+            let svg = figure.to_svg().map_err(Error::failed)?;
+            files.push((name.to_owned(), svg.into_bytes()));
+        }
     }
-    let files: Vec<_> = files
-        .iter()
-        .map(|(name, text)| (*name, &text[..]))
-        .collect();
     Ok(output.write_all(&files)?)
-}
-
-/// The series as CSV: instants are the ends of steps.
-fn table(topology: &Topology, series: &Series) -> String {
-    let flows = series.flows();
-    let header = [
-        "time_ns",
-        "delivered_bytes",
-        "marked_packets",
-        "queued_bytes",
-    ];
-    let mut header: Vec<_> = header.map(str::to_owned).to_vec();
-    header.extend(["longest_queue_bytes", "off_ports"].map(str::to_owned));
-    header.extend((1..=flows).map(|id| format!("delivered_bytes of flow {id}")));
-    let ports = series.ports.iter().map(|port| topology.port_name(*port));
-    header.extend(ports.map(|name| format!("queued_bytes at {name}")));
-    let rows = series.points.iter().zip(1..).map(|(point, number)| {
-        let own = [
-            number * series.step / NS,
-            point.delivered,
-            point.marked,
-            point.queued,
-            point.longest.into(),
-            point.off.into(),
-        ];
-        let ports = point.ports.iter().map(|bytes| u64::from(*bytes));
-        let all = own.into_iter().chain(point.flows[..flows].to_vec());
-        all.chain(ports).map(|value| value.to_string()).collect()
-    });
-    csv(std::iter::once(header).chain(rows))
 }
 
 /// Most lines that can be told apart.

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Error, json as to_json, print};
+use crate::records::Format;
 use crate::sweep::Merged;
 
 /// What `merge` is told.
@@ -15,7 +16,8 @@ pub struct MergeArgs {
     /// Folders that `sweep` wrote
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
-    /// A folder, or a file *.jsonl; the table (CSV) and figure (SVG) stand beside it
+    /// A folder, or a file *.jsonl; the table (CSV, Parquet) and figure (SVG) stand beside it. Or a file *.csv or *.parquet:
+    /// the table alone
     #[arg(long, value_name = "FILE|DIR")]
     out: PathBuf,
     /// Write what there is although runs are missing
@@ -66,7 +68,7 @@ pub(super) fn run(args: &MergeArgs) -> Result<(), Error> {
             .map(|file| file.display().to_string())
             .collect();
         let files = files.join(", ");
-        let no_figure = if files.ends_with(".svg") {
+        let no_figure = if files.ends_with(".svg") || Format::of(&args.out).is_some() {
             ""
         } else {
             "\nno figure: that is of one swept key, a number, or two, one of them a number"

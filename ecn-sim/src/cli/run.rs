@@ -10,8 +10,9 @@ use super::{Error, json, print};
 use crate::engine::{MS, NS, Time};
 use crate::experiment::Experiment;
 use crate::figure::{Line, LineFigure, Panel};
-use crate::output::{Output, csv};
+use crate::output::{Output, Target};
 use crate::progress;
+use crate::records::{Cell, Table};
 use crate::report::{self, Run, RunReport, WindowReport};
 use crate::scenario::span;
 
@@ -30,8 +31,9 @@ pub struct RunArgs {
     /// Count from FROM until before TO, for example 42ms..59ms; can be given again
     #[arg(long, value_name = "FROM..TO")]
     pub(super) window: Vec<String>,
-    /// Folder for the time series (CSV), its figure (SVG) and the report (JSON)
-    #[arg(long, value_name = "DIR")]
+    /// Folder for the time series (CSV, Parquet), its figure (SVG) and the report (JSON); or a file *.csv or *.parquet, for
+    /// the report as a table
+    #[arg(long, value_name = "DIR|FILE")]
     pub(super) out: Option<PathBuf>,
     /// Cores for one run of a data centre, by which its results do not change; at most as many as there are, and one for an incast
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -75,7 +77,8 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
         scenario.set_text(setting)?;
     }
     let windows = args.windows()?;
-    let output = args.out.as_deref().map(Output::new).transpose()?;
+    let target = args.out.as_deref().map(Target::new).transpose()?;
+    let output = target.as_ref().and_then(Target::folder);
     let duration = scenario.duration();
     // A whole number of steps to the sliding window.
     let sliding = sliding(duration);
@@ -90,7 +93,10 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
     bar.finish();
     let report = run.report(&scenario, args.seed);
     if let Some(output) = output {
-        write(&output, &run, &report, sliding)?;
+        write(output, &run, &report, sliding)?;
+    }
+    if let Some(target) = target {
+        target.write_table(&Table::of_report(&report))?;
     }
     if args.json {
         return print(&json(&report)?);
@@ -201,17 +207,16 @@ fn shown(report: &RunReport) -> String {
 /// Writes series, figure and report.
 fn write(output: &Output, run: &Run, report: &RunReport, sliding: Time) -> Result<(), Error> {
     let series = run.series(sliding);
-    let names = series.iter().map(|(name, _)| name.clone());
-    let header: Vec<_> = std::iter::once("time_ms".to_owned()).chain(names).collect();
     let points = series.first().map_or(0, |(_, points)| points.len());
-    let rows = (0..points).map(|at| {
-        let values = series
-            .iter()
-            .map(|(_, points)| format!("{:.6}", points[at].1));
-        let time = std::iter::once(series[0].1[at].0.to_string());
-        time.chain(values).collect()
+    let rows = (0..points).flat_map(|at| {
+        let row = |(name, points): &(String, Vec<(f64, f64)>)| {
+            let (time, share) = points[at];
+            vec![time.into(), name.as_str().into(), share.into()]
+        };
+        series.iter().map(row).collect::<Vec<Vec<Cell>>>()
     });
-    let csv = csv(std::iter::once(header).chain(rows));
+    let table = Table::new(report::SERIES, rows);
+    let mut files = table.files("series").map_err(Error::failed)?;
     let title = report.scenario.clone();
     let lines = series
         .into_iter()
@@ -234,8 +239,8 @@ fn write(output: &Output, run: &Run, report: &RunReport, sliding: Time) -> Resul
         }],
         ..LineFigure::default()
     };
-    output.write("run.csv", csv)?;
-    output.write("run.svg", figure.to_svg().map_err(Error::failed)?)?;
-    output.write("run.json", json(report)? + "\n")?;
-    Ok(())
+    let svg = figure.to_svg().map_err(Error::failed)?;
+    files.push(("run.svg".to_owned(), svg.into_bytes()));
+    files.push(("run.json".to_owned(), (json(report)? + "\n").into_bytes()));
+    Ok(output.write_all(&files)?)
 }

@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::execute::{lock, read_manifest, read_records, record_files};
-use super::overview::Row;
 use super::{MANIFEST, Shard, Sweep, SweepError};
-use crate::experiment::Experiment;
-use crate::output::{Output, csv};
-use crate::scenario::shown;
+use crate::keys::Kind;
+use crate::output::{Output, Target};
+use crate::records::{self, Cell, Format, Row, Table};
 
 /// Most runs that differ or are missing which a message names.
 const NAMED: usize = 10;
@@ -26,16 +25,6 @@ pub struct Merged {
     /// Into how many shards the sweep was cut, if all files agree in that.
     shards: Option<usize>,
 }
-
-/// Columns of the table that come first, and those that come last.
-const FIRST: &[&str] = &["seed", "from_ms", "to_ms"];
-const LAST: &[&str] = &["error"];
-/// Of those, the window's, which not all have.
-const WINDOW: &[&str] = &["from_ms", "to_ms"];
-
-/// Where more hosts than this sent in a window, the table leaves out what each did.
-const MOST_SENDERS: usize = 64;
-const SENDERS: &str = "senders_bytes_per_s";
 
 /// What says how fast the machine was, not what the run gave.
 const TIMES: &[&str] = &["wall_s", "setup_s"];
@@ -159,14 +148,18 @@ impl Merged {
         ))
     }
 
-    /// Writes the records in the order of the sweep as JSON lines, as a table (CSV) with a row per run and
-    /// window, and, of a sweep over one number or two keys, as a figure (SVG). `out` is a file
-    /// (`*.jsonl`; the others stand beside it) or a folder. Returns the paths.
+    /// Writes the records in the order of the sweep as JSON lines, as a table (CSV and Parquet) with a row per run and
+    /// window, and, of a sweep over one number or two keys, as a figure (SVG). `out` is a folder, a file `*.jsonl` (the
+    /// others stand beside it), or a file `*.csv` or `*.parquet`: the table alone. Returns the paths.
     ///
     /// # Errors
     ///
     /// It cannot be written, or is a folder of a different sweep.
     pub fn write(&self, out: &Path) -> Result<Vec<PathBuf>, SweepError> {
+        if Format::of(out).is_some() {
+            let written = Target::new(out)?.write_table(&self.table())?;
+            return Ok(written.into_iter().collect());
+        }
         let is_file = out
             .extension()
             .is_some_and(|extension| extension == "jsonl");
@@ -188,62 +181,57 @@ impl Merged {
             text.push_str(record);
             text.push('\n');
         }
-        let mut files = vec![(lines, text), (name("csv"), self.table())];
+        let mut files = vec![(lines, text.into_bytes())];
+        let tables = self.table().files(&stem.to_string_lossy());
+        files.extend(tables.map_err(|error| SweepError::Io {
+            file: out.to_owned(),
+            error,
+        })?);
         // A figure is an extra: the records are what counts.
         if let Some(Ok(figure)) = self.sweep.overview(self.rows()) {
-            files.push((name("svg"), figure));
+            files.push((name("svg"), figure.into_bytes()));
         }
         let output = Output::new(folder)?;
-        let all: Vec<(&str, &[u8])> = files
-            .iter()
-            .map(|(name, text)| (name.as_str(), text.as_bytes()))
-            .collect();
-        output.write_all(&all)?;
+        output.write_all(&files)?;
         if !is_file {
             self.sweep.write_manifest(&output)?;
         }
         Ok(files.iter().map(|(name, _)| output.path(name)).collect())
     }
 
-    /// The rows of the table, with the index of the run.
+    /// The rows of the records, with the index of the run.
     fn rows(&self) -> impl Iterator<Item = (usize, Row)> {
         let records = self.records.iter().enumerate();
-        // A data centre's run has the same figures as its windows.
-        let of_window = match self.sweep.base {
-            Experiment::Shares(_) => "",
-            Experiment::Fabric(_) => "window",
-        };
         records
-            .filter_map(|(index, record)| Some((index, record.as_deref()?)))
-            .flat_map(move |(index, record)| {
-                let rows = rows(record, of_window).into_iter();
-                rows.map(move |row| (index, row))
+            .filter_map(|(index, record)| {
+                let record = serde_json::from_str(record.as_deref()?).ok()?;
+                Some((index, records::rows(&record)))
             })
+            .flat_map(|(index, rows)| rows.into_iter().map(move |row| (index, row)))
     }
 
     /// The table: name of the run, swept keys, seed and window first, then what was counted.
-    fn table(&self) -> String {
-        let mut names = BTreeSet::new();
-        for (_, row) in self.rows() {
-            names.extend(row.into_keys());
-        }
-        let fixed = [FIRST, LAST].concat();
-        let middle = names.iter().map(String::as_str);
-        let middle: Vec<&str> = middle.filter(|name| !fixed.contains(name)).collect();
-        let mut columns = [FIRST, &middle, LAST].concat();
-        columns.retain(|name| names.contains(*name) || !WINDOW.contains(name));
-        let keys = self.sweep.axes.iter().map(|axis| axis.key.as_str());
-        let header = std::iter::once("run").chain(keys).chain(columns.clone());
-        let header: Vec<String> = header.map(str::to_owned).collect();
+    fn table(&self) -> Table {
+        let axes = || self.sweep.axes.iter();
+        let kinds: Vec<Kind> = axes()
+            .map(|axis| Kind::of(&self.sweep.base, &axis.key))
+            .collect();
+        let keys = axes()
+            .zip(&kinds)
+            .map(|(axis, kind)| kind.column(&axis.key));
+        let mut first = vec!["run".to_owned()];
+        first.extend(keys);
+        first.extend(records::FIRST.map(str::to_owned));
         let rows = self.rows().map(|(index, mut row)| {
-            let swept = self.sweep.swept(index).map(|(_, value)| shown(value));
-            let counted = columns
-                .iter()
-                .map(|name| row.remove(*name).unwrap_or_default());
-            let id = std::iter::once(self.sweep.id(index));
-            id.chain(swept).chain(counted).collect()
+            row.insert(first[0].clone(), Cell::Text(self.sweep.id(index)));
+            for ((name, kind), (_, value)) in
+                first[1..].iter().zip(&kinds).zip(self.sweep.swept(index))
+            {
+                row.insert(name.clone(), kind.cell(value));
+            }
+            row
         });
-        csv(std::iter::once(header).chain(rows))
+        Table::of_rows(&first, rows.collect())
     }
 }
 
@@ -269,67 +257,4 @@ fn same(one: &str, other: &str) -> bool {
         value
     };
     one == other || content(one) == content(other)
-}
-
-/// A record's rows, one per window, by column; of what a window counted, with this before the name.
-fn rows(record: &str, of_window: &str) -> Vec<Row> {
-    let Ok(Value::Object(mut record)) = serde_json::from_str(record) else {
-        return Vec::new();
-    };
-    // What the columns of swept keys say already, or does not belong to the result.
-    let other = ["run", "swept", "parameters", "scenario"];
-    record.retain(|key, _| !other.contains(&key.as_str()) && !TIMES.contains(&key.as_str()));
-    let windows = match record.remove("windows") {
-        Some(Value::Array(windows)) if !windows.is_empty() => windows,
-        _ => vec![Value::Null],
-    };
-    let mut common = Row::new();
-    flatten("", &Value::Object(record), &mut common);
-    let row = |mut window: Value| {
-        let mut row = common.clone();
-        for name in WINDOW {
-            if let Some(time) = window.get_mut(name) {
-                flatten(name, &time.take(), &mut row);
-            }
-        }
-        let many = |senders: &Value| {
-            senders
-                .as_object()
-                .is_some_and(|all| all.len() > MOST_SENDERS)
-        };
-        if let Some(senders) = window.get_mut(SENDERS).filter(|senders| many(senders)) {
-            senders.take();
-        }
-        flatten(of_window, &window, &mut row);
-        row
-    };
-    windows.into_iter().map(row).collect()
-}
-
-/// The values of nested objects, by their keys with dots between them.
-fn flatten(name: &str, value: &Value, into: &mut Row) {
-    let text = match value {
-        Value::Object(object) => {
-            for (key, value) in object {
-                let name = match name {
-                    "" => key.clone(),
-                    name => format!("{name}.{key}"),
-                };
-                flatten(&name, value, into);
-            }
-            return;
-        }
-        // Groups by size are not the same in all runs.
-        Value::Null | Value::Array(_) => return,
-        Value::String(text) => text.clone(),
-        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-            Some(number) => {
-                let text = format!("{number:.6}");
-                text.trim_end_matches('0').trim_end_matches('.').to_owned()
-            }
-            None => number.to_string(),
-        },
-        other => other.to_string(),
-    };
-    into.insert(name.to_owned(), text);
 }

@@ -9,20 +9,18 @@ use super::Sweep;
 use super::values::Axis;
 use crate::experiment::Experiment;
 use crate::figure::{FigureError, LOOKS, Line, LineFigure, Panel, decades};
+use crate::records::Row;
 use crate::scenario::shown;
 use crate::statistics::Sample;
-
-/// A record's values, in one window if it has windows, by column of the table.
-pub(super) type Row = BTreeMap<String, String>;
 
 /// Columns of Fig. 1 that have a panel.
 const SHARES: &[&str] = &["root", "inter_switch", "local", "remote", "victim"];
 
 /// Those of data centres, with their panels' titles.
 const SLOWDOWNS: &[(&str, &str)] = &[
-    ("fct_slowdown.p50", "Median slowdown"),
-    ("fct_slowdown.p95", "Slowdown, 95th percentile"),
-    ("fct_slowdown.p99", "Slowdown, 99th percentile"),
+    ("fct_slowdown_p50", "Median slowdown"),
+    ("fct_slowdown_p95", "Slowdown, 95th percentile"),
+    ("fct_slowdown_p99", "Slowdown, 99th percentile"),
 ];
 
 /// Values of all seeds by place on the x axis.
@@ -79,8 +77,8 @@ fn panel(column: &str) -> Option<(usize, &str)> {
             return Some((place, title));
         }
     }
-    let class = column.strip_prefix("classes.");
-    let class = class.and_then(|class| class.strip_suffix(".share"));
+    let class = column.strip_prefix("classes_");
+    let class = class.and_then(|class| class.strip_suffix("_share"));
     let share = class.or_else(|| SHARES.contains(&column).then_some(column));
     share.map(|share| (0, share))
 }
@@ -143,12 +141,12 @@ impl Sweep {
             }
             let at = place(x)?;
             for (column, value) in &row {
-                let Some((order, title)) = panel(column) else {
+                let (Some((order, title)), Some(number)) = (panel(column), value.number()) else {
                     continue;
                 };
                 let lines = values.entry((order, title.to_owned())).or_default();
                 let here = lines.entry(line).or_default().entry(at).or_default();
-                here.push(value.parse::<f64>().ok()?);
+                here.push(number);
             }
         }
         let (labels, note) = match other {

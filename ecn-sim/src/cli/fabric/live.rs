@@ -9,10 +9,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::super::{Error, STOPPED};
-use super::{Columns, table};
 use crate::engine::{MS, Time};
 use crate::fabric::RunError;
-use crate::fabric::measure::Finished;
+use crate::fabric::measure::{COLUMNS, Finished};
 use crate::fabric::series::Series;
 use crate::fabric::topology::Topology;
 use crate::fabric::watch::{SoFar, Watch};
@@ -62,7 +61,6 @@ struct Part {
 struct Files {
     output: Output,
     topology: Topology,
-    columns: Columns,
     flows: Option<Growing>,
     series_at: Instant,
 }
@@ -70,7 +68,7 @@ struct Files {
 impl Live {
     /// With a folder, the files grow there, and a signal stops the run instead of the program; a second one
     /// stops that.
-    pub fn new(files: Option<(Output, Topology, Columns)>) -> Result<Self, Error> {
+    pub fn new(files: Option<(Output, Topology)>) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         if files.is_some() {
             for signal in [SIGINT, SIGTERM] {
@@ -79,10 +77,9 @@ impl Live {
                     .map_err(|error| Error::failed(format!("cannot wait for signals: {error}")))?;
             }
         }
-        let files = files.map(|(output, topology, columns)| Files {
+        let files = files.map(|(output, topology)| Files {
             output,
             topology,
-            columns,
             flows: None,
             series_at: Instant::now(),
         });
@@ -211,13 +208,13 @@ impl Files {
     fn add(&mut self, flows: &[Finished]) -> Result<(), OutputError> {
         if self.flows.is_none() {
             let mut file = self.output.grow(FLOWS)?;
-            file.push(&csv([self.columns.header()]))?;
+            file.push(&csv([COLUMNS.iter().map(|(name, _)| name)]))?;
             self.flows = Some(file);
         }
         match &mut self.flows {
             Some(file) if !flows.is_empty() => {
-                let rows = flows.iter().map(|flow| self.columns.row(flow, true));
-                file.push(&csv(rows))
+                let row = |flow: &Finished| flow.row(true).into_iter().map(|cell| cell.to_string());
+                file.push(&csv(flows.iter().map(row)))
             }
             _ => Ok(()),
         }
@@ -232,7 +229,8 @@ impl Files {
         if let Some(series) = series
             && self.is_due(at_once)
         {
-            self.output.write(SERIES, table(&self.topology, series))?;
+            let table = series.table(|port| self.topology.port_name(port));
+            self.output.write(SERIES, table.csv())?;
             self.series_at = Instant::now();
         }
         Ok(())
