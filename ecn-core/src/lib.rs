@@ -9,6 +9,42 @@
 //! Congestion Detection Mechanisms for InfiniBand Switches" (Globecom 2002; HPL-2002-224) and
 //! "End-to-End Congestion Control for InfiniBand" (INFOCOM 2003; HPL-2002-359).
 
+//!
+//! # Mark a trace
+//!
+//! Packets of a switch with buffers of four: the last one fills that of input 1, so all that wait for output 2 are
+//! marked, whatever their input.
+//!
+//! ```
+//! use ecn_core::marking::{BACKLOG_UNKNOWN, MarkAt, Marking, Policy, Switch};
+//! use ecn_core::response::{self, Function};
+//! use ecn_core::{fixed, shares::By};
+//!
+//! let policy = Policy {
+//!     marking: Marking::Input as u32,
+//!     mark_at: MarkAt::Departure as u32,
+//!     buffer: 4,
+//!     threshold: 8,
+//!     ports: 8,
+//!     shares: By::Off as u32,
+//!     drop_threshold: 0,
+//!     _pad: 0,
+//! };
+//! let mut switch = Switch::<8>::default();
+//! let trace = [(3, 2), (1, 2), (4, 5), (1, 2), (1, 2), (1, 2)];
+//! for (input, output) in trace {
+//!     switch.arrive(&policy, input, output, 1, true);
+//! }
+//! let marks = trace.map(|(input, output)| {
+//!     switch.depart(&policy, input, output, 1, true, BACKLOG_UNKNOWN).mark
+//! });
+//! assert_eq!(marks, [1, 1, 0, 1, 1, 1]);
+//!
+//! // A source that sent at its link's rate, 1 GB/s, answers to a mark.
+//! let ipd = response::marked(&response::Policy::hp(Function::Lipd), fixed::ONE);
+//! assert_eq!(response::rate(ipd, 1_000_000_000), 500_000_000);
+//! ```
+
 #![no_std]
 
 pub mod abi;
