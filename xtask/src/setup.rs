@@ -40,6 +40,10 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
     tools(permission)?;
     emulator(permission)?;
     deny::ensure()?;
+    // Without it, two tests are skipped.
+    if let Err(error) = python() {
+        step::say(&format!("{error:#}"));
+    }
     step::say("everything is here");
     Ok(ExitCode::SUCCESS)
 }
@@ -151,6 +155,42 @@ fn prometheus(permission: Permission) -> Result<()> {
     Ok(())
 }
 
+/// What the recipes of `docs/results.md` import.
+const PYTHON_PACKAGES: [&str; 2] = ["pandas", "polars"];
+
+/// Where they are installed.
+fn python_folder() -> PathBuf {
+    root().join("target/tools/python")
+}
+
+/// A Python that has them: the machine's, or that of the folder.
+pub fn find_python() -> Option<PathBuf> {
+    let own = python_folder().join("bin/python3");
+    let import = format!("import {}", PYTHON_PACKAGES.join(", "));
+    let all = program("python3").into_iter().chain([own]);
+    let mut fit = all.filter(|path| {
+        path.is_file() && step::asked(Command::new(path).args(["-c", &import])).is_some()
+    });
+    fit.next()
+}
+
+/// Such a Python: found, or made by `venv` and `pip`, which leave the machine's own as it is.
+pub fn python() -> Result<PathBuf> {
+    if let Some(found) = find_python() {
+        return Ok(found);
+    }
+    let lacks = |what: &str| Lacks(format!("the recipes of docs/results.md need {what}"));
+    let python = program("python3").ok_or_else(|| lacks("python3"))?;
+    let why = "the recipes of docs/results.md import them";
+    let mut make = Command::new(python);
+    make.args(["-m", "venv"]).arg(python_folder());
+    step::logged(why, "venv", &mut make)?;
+    let mut install = Command::new(python_folder().join("bin/pip"));
+    install.args(["install", "--quiet"]).args(PYTHON_PACKAGES);
+    step::logged(why, "pip", &mut install)?;
+    Ok(find_python().ok_or_else(|| lacks("pandas and polars"))?)
+}
+
 /// What emulates other kernels: found, or installed.
 pub fn emulator(permission: Permission) -> Result<()> {
     ensure("other kernels need", &kernels::TOOLS, permission)
@@ -223,6 +263,11 @@ fn check() -> ExitCode {
         "prometheus",
         find_prometheus().map(|path| path.display().to_string()),
         "is unpacked when it is needed (package prometheus)",
+    );
+    line(
+        "python3 with pandas and polars",
+        find_python().map(|path| path.display().to_string()),
+        "is made when it is needed (packages python3, python3-venv)",
     );
     for component in ["rustfmt", "clippy"] {
         let name = if component == "clippy" {

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every check, all of them even if one fails, then a summary.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -100,6 +100,28 @@ fn named(again: &[Again]) {
     }
 }
 
+/// A file to which tests that skip themselves add a line.
+fn skipped_file(name: &str) -> Result<PathBuf> {
+    let file = root().join("target").join(name);
+    fs::write(&file, "").with_context(|| format!("writing {}", file.display()))?;
+    Ok(file)
+}
+
+/// Its lines.
+fn skipped_tests(file: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+fn list_skipped(which: &str, tests: &[String]) {
+    if !tests.is_empty() {
+        println!("of the {which}, {} were skipped:", tests.len());
+    }
+    for test in tests {
+        println!("    {test}");
+    }
+}
+
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
@@ -152,6 +174,7 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
 
     let mut built: Option<Bpf> = None;
     let mut tests_skipped = Vec::new();
+    let mut host_skipped = Vec::new();
     checks.check("BPF build", || {
         if let Some(found) = bpf {
             let found = found?;
@@ -166,14 +189,24 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
     });
     let mut again = Vec::new();
     checks.check("host tests", || {
+        let python = setup::python();
+        if let Err(error) = &python {
+            step::say(&format!("{error:#}"));
+        }
+        let skipped = skipped_file("skipped-host-tests")?;
         let tests = || {
             let mut test = cargo();
+            test.env("ECN_SKIPPED", &skipped);
+            if let Ok(python) = &python {
+                test.env("ECN_PYTHON", python);
+            }
             // One at a time: as root, some measure rates.
             test.args(["test", "--workspace", "--exclude", "ecn-tests"]);
             test.args(["--no-fail-fast", "--", "--test-threads=1"]);
             test
         };
         again.extend(harness::run("host tests", tests)?);
+        host_skipped = skipped_tests(&skipped)?;
         Ok(())
     });
     checks.check("real-kernel tests", || {
@@ -185,8 +218,7 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
         build.args(["build", "--release", "--package", "ecn-user"]);
         build.args(["--target-dir", "target"]);
         step::run("the command", &mut build)?;
-        let skipped = root().join("target/skipped-tests");
-        fs::write(&skipped, "").with_context(|| format!("writing {}", skipped.display()))?;
+        let skipped = skipped_file("skipped-tests")?;
         // Without rights, programs or tools, the tests skip themselves by name.
         let tests = || {
             let mut test = cargo();
@@ -197,11 +229,7 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
             test
         };
         again.extend(harness::run("real-kernel tests", tests)?);
-        tests_skipped = fs::read_to_string(&skipped)
-            .with_context(|| format!("reading {}", skipped.display()))?
-            .lines()
-            .map(str::to_owned)
-            .collect();
+        tests_skipped = skipped_tests(&skipped)?;
         Ok(())
     });
     checks.check("other kernels", || match &built {
@@ -219,14 +247,9 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
     });
     let code = checks.summary();
     named(&again);
+    list_skipped("host tests", &host_skipped);
+    list_skipped("real-kernel tests", &tests_skipped);
     if !tests_skipped.is_empty() {
-        println!(
-            "of the real-kernel tests, {} were skipped:",
-            tests_skipped.len()
-        );
-        for test in &tests_skipped {
-            println!("    {test}");
-        }
         // What the kernel was built without can be tested on another one: `--kernels`. What others that use the
         // machine have disturbed in every run can be tested again.
         let excused = [": this kernel has no ", ": the machine was disturbed "];
