@@ -653,6 +653,7 @@ fn networks_are_drawn() {
     let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
     let file = |name: &str| scenarios.join(name).to_string_lossy().into_owned();
     let (racks, lot) = (file("two-racks.toml"), file("parking-lot.toml"));
+    let (uneven, failed) = (file("uneven-spines.toml"), file("failed-link.toml"));
     for (scenario, setting, names) in [
         (
             "fat-tree",
@@ -668,6 +669,8 @@ fn networks_are_drawn() {
         ("hp", "flows=3", &["AV", "BC", "B3"]),
         (&racks, "load=1/10", &["left", "other", "b8"]),
         (&lot, "buffer=5", &["s3", "victim", "aside"]),
+        (&uneven, "payload=500", &["slow", "100gbit", "5us"]),
+        (&failed, "hosts=15", &["edge0", "down 200us..600us"]),
     ] {
         let out = folder.path().join("a/network.svg");
         let named = out.to_string_lossy().into_owned();
@@ -686,6 +689,53 @@ fn networks_are_drawn() {
     for out in ["network", "/proc/nowhere/network.svg"] {
         assert_eq!(sim(&["draw", "hp", "--out", out]).status.code(), Some(2));
     }
+}
+
+/// A network of bridges has the delays of the rig, but for what its file says, and they matter.
+#[test]
+fn a_preset_is_the_model_of_a_built_in_scenario() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("bridges.toml");
+    let run = |model: &str| {
+        let network = "duration = \"20ms\"\nswitches = [\"s\"]\nhosts = [\"h[1-2]\"]\n\
+                       links = [{ between = [\"h[1-2]\", \"s\"], rate = \"100mbit\" }]\n\
+                       flows = [{ class = \"x\", from = \"h1\", to = \"h2\" }]\n[model]\n";
+        fs::write(&path, network.to_owned() + model).expect("a file");
+        sim(&["run", &path.to_string_lossy(), "-j"])
+    };
+    let output = run("preset = \"rig\"\nqueue = 50\n");
+    let bridges: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let rig = document(&[
+        "run",
+        "rig",
+        "-j",
+        "--set",
+        "warm_up=1ms",
+        "--set",
+        "duration=20ms",
+    ]);
+    let (own, rig) = (&bridges["parameters"], &rig["parameters"]);
+    assert_eq!(
+        (&own["queue"], &own["switch"]),
+        (&50.into(), &"output".into())
+    );
+    for key in [
+        "rmin",
+        "round",
+        "forwarding_delay",
+        "ack_delay",
+        "agent_period",
+    ] {
+        assert_eq!(own[key], rig[key], "{key}");
+        assert!(!own[key].is_null(), "{key}");
+    }
+    let output = run("preset = \"rigg\"\n");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        error.contains("preset = \"rigg\": did you mean `rig`?"),
+        "{error}"
+    );
 }
 
 /// Each is refused in one line that names the trouble, and nothing is written.
