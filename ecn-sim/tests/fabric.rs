@@ -271,7 +271,7 @@ fn any_links() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     /// Whatever fails, all that is sent is delivered, lost for a reason that is counted, or sent again: every flow is
     /// finished, and any number of threads comes to the same. Without a change during the run nothing is lost.
@@ -286,12 +286,19 @@ proptest! {
                 return Ok(());
             }
         };
-        let run = |threads| {
+        let run = |scenario: &Scenario, threads| {
             let options = Options { threads, series: true, trace: true, ..Options::default() };
-            parts::run(&scenario, &topology, seed, &options).map_err(|error| TestCaseError::fail(error.to_string()))
+            let counts = parts::run(scenario, &topology, seed, &options);
+            counts.map_err(|error| TestCaseError::fail(error.to_string()))
         };
-        let counts = run(1)?;
-        prop_assert_eq!(&Counts { most_packets: counts.most_packets, ..run(threads)? }, &counts);
+        // Also where it ends with packets on their way.
+        let mut cut = scenario.clone();
+        cut.set_text("limit=70us").expect("a limit");
+        let early = run(&cut, 1)?;
+        prop_assert_eq!(&Counts { most_packets: early.most_packets, ..run(&cut, threads)? }, &early);
+        let counts = run(&scenario, 1)?;
+        let again = run(&scenario, threads)?;
+        prop_assert_eq!(&Counts { most_packets: counts.most_packets, ..again }, &counts);
         let flows = arrivals(&scenario.parameters, |host| format!("h{host}"), seed).expect("flows");
         let payload = u64::from(scenario.parameters.payload);
         let (mut bytes, mut packets, mut hops) = (0, 0, 0);
