@@ -68,7 +68,7 @@ fn schemas(experiment: &Experiment) -> BTreeMap<String, Value> {
     let of = match experiment {
         Experiment::Fabric(_) => vec![
             inlined::<fabric::parameters::Parameters>(),
-            inlined::<fabric::scheme::Parameters>(),
+            inlined::<fabric::cc::Parameters>(),
         ],
         Experiment::Shares(scenario) => match scenario.topology {
             Topology::Hp(_) => vec![inlined::<Model>(), inlined::<Hp>()],
@@ -344,7 +344,7 @@ impl Key {
 /// What names of [`find`] can be.
 fn names(keys: &[Key]) -> Vec<&str> {
     let mut names = Experiment::names();
-    names.extend(fabric::scheme::NAMES);
+    names.extend(fabric::cc::Name::NAMES);
     for key in keys {
         names.extend(key.table());
         names.extend([key.key.as_str(), key.name()]);
@@ -364,8 +364,8 @@ fn names(keys: &[Key]) -> Vec<&str> {
 /// There is none; says which name is near.
 pub fn find(name: &str) -> Result<Vec<Key>, String> {
     let all = all();
-    let tables = name.parse::<fabric::scheme::Name>();
-    let tables = tables.as_ref().map_or(&[][..], |scheme| scheme.tables());
+    let scheme = name.parse::<fabric::cc::Name>();
+    let tables = scheme.map_or(Vec::new(), fabric::cc::Name::tables);
     let is_of_table = |key: &Key| {
         key.table()
             .is_some_and(|own| own == name || tables.contains(&own))

@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use ecn_sim::engine::{MS, Time};
+use ecn_sim::fabric::cc::Name;
 use ecn_sim::fabric::failures::Lost;
 use ecn_sim::fabric::measure::Finished;
 use ecn_sim::fabric::parameters::FlowControl;
-use ecn_sim::fabric::scheme;
 use ecn_sim::fabric::series::{Change, Point, Series};
 use ecn_sim::fabric::watch::{SoFar, Watch};
 use ecn_sim::fabric::workload::{Arrival, arrivals};
@@ -70,7 +70,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
             ("input-queued", "cbfc"),
         ]),
         1u8..=4,
-        select(scheme::NAMES),
+        select(Name::NAMES),
     );
     let memory = (
         0u64..60_000,

@@ -7,12 +7,11 @@ use std::collections::hash_map::Entry;
 
 use ecn_core::tcd::Mark;
 
+use super::cc::{Acknowledged, Ends, Notice, Scheme, Sender, Sending, Told};
 use super::links::{self, Link};
 use super::measure::Finished;
 use super::packet::{HELD, Kind, LAST, Linked, NONE, Packet};
 use super::run::{Event, Run};
-use super::scheme::dcqcn::Quiet;
-use super::scheme::{Acknowledged, Ends, Notice, Sender, Sending};
 use super::workload::{Arrival, UNLIMITED};
 use crate::engine::{NS, Time};
 
@@ -29,7 +28,7 @@ pub enum State {
 
 /// A flow at its sender.
 #[derive(Clone, Copy, Debug)]
-pub struct Flow {
+pub struct Flow<S> {
     bytes: u64,
     start: Time,
     /// When its rate allows the next packet.
@@ -65,7 +64,7 @@ pub struct Flow {
     finished: bool,
     /// Bytes per second that its application offers at most.
     rate: u64,
-    scheme: Sender,
+    scheme: S,
 }
 
 /// A flow at its receiver.
@@ -75,11 +74,11 @@ pub struct Receiver {
     expected: u32,
     /// It asked for that one.
     asked: bool,
-    /// What it told the sender, and for how long that is enough.
-    quiet: Quiet,
+    /// By its notifications.
+    told: Told,
 }
 
-impl Flow {
+impl<S> Flow<S> {
     const fn ends(&self) -> Ends {
         Ends {
             from: self.from,
@@ -106,7 +105,7 @@ impl Flow {
     }
 }
 
-impl Linked for Flow {
+impl<S> Linked for Flow<S> {
     #[inline]
     fn next(&mut self) -> &mut u32 {
         &mut self.link
@@ -116,7 +115,7 @@ impl Linked for Flow {
 /// A timer is doubled at most so many times.
 const MOST_BACKOFF: u8 = 6;
 
-impl Run<'_> {
+impl<S: Scheme> Run<'_, S> {
     /// A flow starts.
     pub(super) fn start(&mut self, id: u32, arrival: Arrival) {
         let now = self.now();
@@ -150,7 +149,7 @@ impl Run<'_> {
             timed,
             finished: false,
             rate: arrival.rate,
-            scheme: self.control.starts(ends),
+            scheme: self.sender.on_start(ends),
         });
         let Some(flow) = flow else {
             return self.too_many("flows");
@@ -236,14 +235,14 @@ impl Run<'_> {
             let end = now + wire;
             let flow = &mut self.flows[number];
             let ends = flow.ends();
-            let tag = self.control.tag(ends);
+            let tag = self.sender.tag(ends);
             let sending = Sending {
                 now,
                 ends,
                 bytes,
                 wire,
             };
-            let gap = self.control.sends(&mut flow.scheme, &sending);
+            let gap = self.sender.on_send(&mut flow.scheme, &sending);
             flow.next_time = gap.map_or(end, |gap| now + gap);
             if flow.rate != UNLIMITED {
                 // Less than 2^64: a packet has less than 2^14 bytes.
@@ -301,7 +300,8 @@ impl Run<'_> {
                 let now = self.now();
                 let flow = &mut self.flows[packet.flow];
                 if flow.id == packet.id {
-                    self.control.notified(&mut flow.scheme, now, packet.mark);
+                    self.sender
+                        .on_notification(&mut flow.scheme, now, packet.mark);
                 }
             }
             Kind::Cnm => {
@@ -314,7 +314,7 @@ impl Run<'_> {
                         feedback: packet.note,
                     };
                     let ends = flow.ends();
-                    self.control.told(&mut flow.scheme, now, ends, notice);
+                    self.sender.on_feedback(&mut flow.scheme, now, ends, notice);
                 }
             }
             Kind::Data | Kind::Pause | Kind::Resume | Kind::Credit => {
@@ -365,20 +365,19 @@ impl Run<'_> {
             ..packet
         };
         let notifies = match packet.mark {
-            Mark::None => None,
+            Mark::None => false,
             mark => {
                 if let Some(trace) = &mut self.trace {
                     trace.marks(now, to, &packet);
                 }
-                self.control.notifies(receiver.quiet, now, mark)
+                self.sender.on_mark(&mut receiver.told, now, mark)
             }
         };
-        receiver.quiet = notifies.unwrap_or(receiver.quiet);
         // Where packets get lost, late copies of others may follow.
         if complete && !self.repeats {
             entry.remove();
         }
-        if notifies.is_some() {
+        if notifies {
             let cnp = Packet {
                 bytes: self.cnp_bytes as u16,
                 kind: Kind::Cnp,
@@ -433,9 +432,9 @@ impl Run<'_> {
             rtt: Time::from(ack_ns.wrapping_sub(ack.note)) * NS,
             mark: ack.mark,
             in_flight,
+            wire: self.data_time,
         };
-        self.control.acknowledged(&mut flow.scheme, &acknowledged);
-        if let Some(time) = self.control.next_time(&flow.scheme, self.data_time) {
+        if let Some(time) = self.sender.on_ack(&mut flow.scheme, &acknowledged) {
             flow.next_time = time;
         }
         if flow.acked == flow.packets {
@@ -451,7 +450,7 @@ impl Run<'_> {
         let flow = &mut self.flows[number];
         flow.finished = true;
         let flow = *flow;
-        self.control.ends(flow.ends());
+        self.sender.on_finish(flow.ends());
         let ideal = self.ideal(&flow);
         let time = now - flow.start;
         self.counts.last_end = now;
@@ -503,7 +502,7 @@ impl Run<'_> {
 
     /// Completion time of a flow alone in an idle network ([`links::ideal`]). Where headers are forwarded, a link costs no
     /// more than that.
-    fn ideal(&self, flow: &Flow) -> Time {
+    fn ideal(&self, flow: &Flow<<S::Sender as Sender>::Flow>) -> Time {
         let payload = u64::from(self.payload);
         let packets = flow.bytes.div_ceil(payload);
         let rest = (flow.bytes - (packets - 1) * payload) as u32 + self.header;
@@ -541,8 +540,8 @@ impl Run<'_> {
 mod tests {
     use super::*;
     use crate::engine::MS;
+    use crate::fabric::cc::bcn::{UNTAGGED, packed};
     use crate::fabric::parts::Part;
-    use crate::fabric::scheme::bcn::{UNTAGGED, packed};
     use crate::fabric::{Scenario, topology::Topology};
     use ecn_core::bcn::Feedback;
 
@@ -666,7 +665,7 @@ mod tests {
                 });
                 run.receive(id.unwrap());
                 let tag = if finished { UNTAGGED } else { 7 };
-                assert_eq!(run.control.tag(ends), Some(tag));
+                assert_eq!(run.sender.tag(ends), Some(tag));
             });
         }
     }

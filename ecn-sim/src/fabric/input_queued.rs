@@ -7,11 +7,11 @@
 
 use ecn_core::marking::Marking;
 
+use super::cc::{Hp, Name, Scheme, Switch as _};
 use super::packet::Packet;
 use super::parameters;
 use super::run::Run;
 use super::scenario::Scenario;
-use super::scheme::Name;
 use super::topology::Topology;
 use crate::engine::{NS, Time};
 use crate::model::{Forwarding, Model, ModelError, SlotFreed};
@@ -55,7 +55,7 @@ impl InputQueued {
             return Err(ModelError::new("switch", own.switch, reason));
         }
         let marking = match own.scheme {
-            Name::Hp(_, marking) => marking,
+            Name::Hp(Hp(_, marking)) => marking,
             _ => Marking::None,
         };
         let hp = &scenario.schemes.hp;
@@ -140,7 +140,7 @@ impl InputQueued {
     }
 }
 
-impl Run<'_> {
+impl<S: Scheme> Run<'_, S> {
     /// A packet's header is at a switch: it cuts through, or waits.
     pub(super) fn enter(&mut self, id: u32, ingress: u32, line: usize) {
         let now = self.now();
@@ -160,8 +160,8 @@ impl Run<'_> {
         };
         let switch = &mut input_queued.switches[switch as usize];
         let waits = !switch.arrive(now, id, slot(own), output, can_start);
-        if waits && self.detects.waiting || self.detects.passing {
-            self.detect(id, out, waits);
+        if waits && self.sees.waiting || self.sees.passing {
+            self.enqueues(id, out, waits);
         }
         if !waits {
             self.send(out, id, line);
@@ -200,8 +200,8 @@ impl Run<'_> {
         if marks {
             self.packets[id].mark = ecn_core::tcd::Mark::Congestion;
         }
-        if self.detects.leaving {
-            self.detection.leaves(place, &mut self.packets[id], true);
+        if self.sees.leaving {
+            self.switch.on_dequeue(&place, &mut self.packets[id], true);
         }
         self.is_detected(&place, mark, id);
         self.send(out, id, self.line(id));

@@ -2,7 +2,7 @@
 //! drop, and congestion control, packet by packet.
 
 pub mod auto;
-pub mod congestion;
+pub mod cc;
 pub mod credit;
 pub mod crossbar;
 pub mod failures;
@@ -16,7 +16,6 @@ pub mod parameters;
 pub mod parts;
 pub mod run;
 pub mod scenario;
-pub mod scheme;
 pub mod series;
 pub mod switch;
 pub mod topology;
@@ -30,6 +29,7 @@ use std::time::Instant;
 
 use crate::engine::MS;
 use crate::model::ModelError;
+use cc::{Name, Scheme};
 use failures::Lost;
 use measure::Slowdowns;
 
@@ -141,16 +141,37 @@ pub fn run(
     seed: u64,
     options: &Options,
 ) -> Result<(Report, Counts), RunError> {
+    run_with(&scenario.parameters.scheme, scenario, seed, options)
+}
+
+/// Runs a scenario, which has no scheme, with one of one's own ([`cc`]).
+///
+/// # Errors
+///
+/// As [`run()`]; or the scenario has another scheme.
+pub fn run_with<S: Scheme>(
+    scheme: &S,
+    scenario: &Scenario,
+    seed: u64,
+    options: &Options,
+) -> Result<(Report, Counts), RunError> {
+    let own = scenario.parameters.scheme;
+    if own != Name::None && own.name() != scheme.name() {
+        let reason = format!("must be none to run with `{}`", scheme.name());
+        return Err(ModelError::new("scheme", own, reason).into());
+    }
     let begin = Instant::now();
     let topology = scenario.topology()?.seeded(seed);
     let setup_s = begin.elapsed().as_secs_f64();
     let begin = Instant::now();
-    let mut counts = parts::run(scenario, &topology, seed, options)?;
+    let mut counts = parts::run_with(scheme, scenario, &topology, seed, options)?;
     let wall_s = begin.elapsed().as_secs_f64();
     if counts.flows_started == 0 {
         return Err(none_starts(scenario));
     }
-    let report = report(scenario, &topology, seed, &mut counts, wall_s, setup_s);
+    let mut report = report(scenario, &topology, seed, &mut counts, wall_s, setup_s);
+    let name = scheme.name().to_owned();
+    report.parameters.insert("scheme".to_owned(), name.into());
     Ok((report, counts))
 }
 

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
-use super::scheme;
+use super::cc;
 use super::workload::{Cdf, Workload};
 use crate::model::{Arbitration, Bypass, BypassCounts, Crossbar, Forwarding, SlotFreed};
 use crate::scenario::Victim;
@@ -164,7 +164,7 @@ pub struct Parameters {
     /// idle network and the longest queue if that is more.
     pub retransmit_after: Auto<DurationText>,
     /// Congestion control.
-    pub scheme: scheme::Name,
+    pub scheme: cc::Name,
 }
 
 impl Default for Parameters {
@@ -212,7 +212,7 @@ impl Default for Parameters {
             headroom: Auto::Auto,
             window: Auto::Auto,
             retransmit_after: Auto::Auto,
-            scheme: scheme::Name::None,
+            scheme: cc::Name::None,
         }
     }
 }

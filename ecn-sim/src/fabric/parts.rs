@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use std::{hint, thread};
 
 use super::Scenario;
+use super::cc::Scheme;
 use super::packet::Packet;
 use super::run::{Counts, Run, RunError, finish};
 use super::series::Trace;
@@ -118,20 +119,41 @@ impl Default for Options {
 /// First length of a series' steps: runs are some of them long, whatever they are about.
 const FIRST_STEP: Time = 100 * NS;
 
-/// Runs a scenario on its topology.
+/// Runs a scenario on its topology, with its scheme.
 ///
 /// # Errors
 ///
-/// A value that makes no sense; or what always holds does not: nothing is dropped in a lossless run,
-/// nothing gets lost otherwise, and something moves as long as packets wait.
+/// As for [`run_with`].
 pub fn run(
     scenario: &Scenario,
     topology: &Topology,
     seed: u64,
     options: &Options,
 ) -> Result<Counts, RunError> {
-    let start = |part| -> Result<Run, ModelError> {
-        let mut run = Run::new(scenario, topology, part, seed)?;
+    run_with(
+        &scenario.parameters.scheme,
+        scenario,
+        topology,
+        seed,
+        options,
+    )
+}
+
+/// Runs a scenario on its topology.
+///
+/// # Errors
+///
+/// A value that makes no sense; or what always holds does not: nothing is dropped in a lossless run,
+/// nothing gets lost otherwise, and something moves as long as packets wait.
+pub fn run_with<S: Scheme>(
+    scheme: &S,
+    scenario: &Scenario,
+    topology: &Topology,
+    seed: u64,
+    options: &Options,
+) -> Result<Counts, RunError> {
+    let start = |part| -> Result<Run<S>, ModelError> {
+        let mut run = Run::with(scheme, scenario, topology, part, seed)?;
         if options.series {
             run.watch(FIRST_STEP);
         }
@@ -169,7 +191,7 @@ pub fn run(
 }
 
 /// Has all parts say what there is, and counts it.
-fn end(mut runs: Vec<Run>) -> Result<Counts, RunError> {
+fn end<S: Scheme>(mut runs: Vec<Run<S>>) -> Result<Counts, RunError> {
     let stopped = runs.iter().filter(|run| run.error.is_some());
     let stopped = stopped.map(Run::now).min();
     let last = runs.iter().map(Run::now).max();
@@ -200,7 +222,7 @@ struct Shared {
 }
 
 /// Runs all parts to their end.
-fn together(runs: Vec<Run>, ahead: Time) -> Vec<Run> {
+fn together<S: Scheme>(runs: Vec<Run<S>>, ahead: Time) -> Vec<Run<S>> {
     let count = runs.len();
     let row = || (0..count).map(|_| Mutex::default()).collect();
     let shared = Shared {
@@ -229,7 +251,12 @@ fn at_once<T: Send, R: Send>(these: Vec<T>, what: impl Fn(T) -> R + Sync) -> Vec
 }
 
 /// One part, window by window, each `ahead` long.
-fn windows<'a>(part: usize, mut run: Run<'a>, ahead: Time, shared: &Shared) -> Run<'a> {
+fn windows<'a, S: Scheme>(
+    part: usize,
+    mut run: Run<'a, S>,
+    ahead: Time,
+    shared: &Shared,
+) -> Run<'a, S> {
     let (mut round, mut looked) = (0_u32, Instant::now());
     let mut all = Vec::new();
     loop {

@@ -21,10 +21,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ecn_core::tcd::Mark;
-use ecn_units::Rate;
+use ecn_units::{Rate, Size};
 use foldhash::fast::FixedState;
 
-use super::congestion::{Detection, Detects, Place};
+use super::cc::{Name, Notice, Place, Scheme, Sees, Sender, Switch as _};
 use super::credit::Credits;
 use super::crossbar::{Inputs, Joined};
 use super::failures::{self, Lost};
@@ -36,7 +36,6 @@ use super::packet::{CROSSES, HELD, Kind, NONE, Packet};
 use super::parameters::{FlowControl, Switch};
 use super::parts::Part;
 use super::scenario::{ACK_EXTRA, CNP_EXTRA, Scenario};
-use super::scheme::{Control, Notice};
 use super::series::{Series, Trace, Traced};
 use super::switch::{Limits, Memory, Port, Ports};
 use super::topology::Topology;
@@ -196,7 +195,7 @@ pub struct Counts {
 }
 
 /// A part of a run that goes on: all of the network, or some of its nodes.
-pub struct Run<'a> {
+pub struct Run<'a, S: Scheme = Name> {
     pub(super) topology: &'a Topology,
     /// The same, or what links that fail have made of its routes.
     pub(super) routes: &'a Topology,
@@ -207,11 +206,11 @@ pub struct Run<'a> {
     pub(super) ports: Ports,
     memories: Vec<Memory>,
     pub(super) packets: Slab<Packet>,
-    pub(super) flows: Slab<Flow>,
+    pub(super) flows: Slab<Flow<<S::Sender as Sender>::Flow>>,
     pub(super) receivers: HashMap<u32, Receiver, FixedState>,
-    pub(super) control: Control,
-    pub(super) detection: Detection,
-    pub(super) detects: Detects,
+    pub(super) sender: S::Sender,
+    pub(super) switch: S::Switch,
+    pub(super) sees: Sees,
     arrivals: Arrivals,
     /// Flows that start when others are there.
     pub(super) ring: Option<Ring>,
@@ -268,12 +267,30 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
+    /// A run of a scenario with its scheme, as [`Self::with`].
+    ///
+    /// # Errors
+    ///
+    /// As for that.
+    pub fn new(
+        scenario: &Scenario,
+        topology: &'a Topology,
+        part: Part<'a>,
+        seed: u64,
+    ) -> Result<Self, ModelError> {
+        let scheme = &scenario.parameters.scheme;
+        Self::with(scheme, scenario, topology, part, seed)
+    }
+}
+
+impl<'a, S: Scheme> Run<'a, S> {
     /// A run of a scenario on its topology, of this part of it.
     ///
     /// # Errors
     ///
     /// A value that makes no sense, or a file that cannot be read.
-    pub fn new(
+    pub fn with(
+        scheme: &S,
         scenario: &Scenario,
         topology: &'a Topology,
         part: Part<'a>,
@@ -295,11 +312,11 @@ impl<'a> Run<'a> {
             pool: shared * topology.ports(switch).len() as u64,
             used: 0,
         });
-        let network = scenario.network(topology.longest(), topology.fewest_ports());
-        let rules = scenario.schemes.rules(own.scheme, &network)?;
-        let window = own.window.or(scenario.usual_window(&network)).bytes();
+        let network = scenario.network_of(topology, seed);
+        let (sender, switch) = (scheme.sender(&network)?, scheme.switch(&network)?);
+        let window = sender.window(&network).unwrap_or(u64::MAX);
+        let window = own.window.or(Size::from_bytes(window)).bytes();
         let window = (window / u64::from(own.payload)).max(1);
-        let detection = Detection::new(scenario, &rules, topology, seed)?;
         failures::check(topology, || scenario.arrivals(topology, seed))?;
         let mut run = Self {
             agenda: Lanes::default(),
@@ -308,9 +325,9 @@ impl<'a> Run<'a> {
             packets: Slab::default(),
             flows: Slab::default(),
             receivers: HashMap::default(),
-            detects: detection.detects(),
-            detection,
-            control: Control::new(rules, topology.hosts),
+            sees: switch.sees(),
+            sender,
+            switch,
             arrivals: scenario.arrivals(topology, seed)?,
             ring: Ring::of(own),
             upcoming: None,
@@ -653,10 +670,10 @@ impl<'a> Run<'a> {
             return;
         };
         let packet = *packet;
-        if self.detects.leaving {
+        if self.sees.leaving {
             let place = self.place(id, number);
             let mark = self.packets[id].mark;
-            self.detection.leaves(place, &mut self.packets[id], true);
+            self.switch.on_dequeue(&place, &mut self.packets[id], true);
             self.is_detected(&place, mark, id);
         }
         self.transmit(number, id);
@@ -724,7 +741,7 @@ impl<'a> Run<'a> {
             switch: port.node,
             port: number,
             class,
-            number: self.ports.place(number, class),
+            queue: self.ports.place(number, class),
             egress: port.own,
             ingress: self.packets[id].ingress,
             queued: self.ports.class(number, class).queued,
@@ -734,13 +751,13 @@ impl<'a> Run<'a> {
     }
 
     /// A packet comes, and waits for its port or leaves at once.
-    pub(super) fn detect(&mut self, id: u32, number: u32, waits: bool) {
+    pub(super) fn enqueues(&mut self, id: u32, number: u32, waits: bool) {
         let place = self.place(id, number);
         let packet = &mut self.packets[id];
         let mark = packet.mark;
-        let notice = self.detection.comes(place, packet, waits);
+        let notice = self.switch.on_enqueue(&place, packet, waits);
         if !waits {
-            self.detection.leaves(place, packet, false);
+            self.switch.on_dequeue(&place, packet, false);
         }
         self.is_detected(&place, mark, id);
         if let Some(notice) = notice {
@@ -755,7 +772,7 @@ impl<'a> Run<'a> {
             if packet.mark != before {
                 trace.marks(place.now, place.port, packet);
             }
-            if let Some(state) = self.detection.state(*place) {
+            if let Some(state) = self.switch.state(place) {
                 trace.is(place, state);
             }
         }
@@ -798,9 +815,8 @@ impl<'a> Run<'a> {
     /// A port may send data of a class from now on, or may not.
     pub(super) fn turn(&mut self, number: u32, class: u8, on: bool) {
         if self.ports[number as usize].turn_to(class, on) {
-            let now = self.agenda.now();
-            self.detection
-                .turns(now, self.ports.place(number, class), on);
+            let (now, queue) = (self.agenda.now(), self.ports.place(number, class));
+            self.switch.on_pause(now, queue, !on);
             if let Some(trace) = &mut self.trace {
                 trace.turns(now, (number, class), on);
             }
@@ -939,8 +955,8 @@ impl<'a> Run<'a> {
         if let Some(inputs) = &self.inputs {
             waits |= inputs.is_busy(self.ports.place(ingress, class), now);
         }
-        if waits && self.detects.waiting || self.detects.passing {
-            self.detect(id, out, waits);
+        if waits && self.sees.waiting || self.sees.passing {
+            self.enqueues(id, out, waits);
         }
         if !waits {
             if let Some(credits) = &mut self.credits {
@@ -972,7 +988,7 @@ impl<'a> Run<'a> {
         {
             self.counts.dropped_packets += 1;
             let place = self.place(id, out);
-            self.detection.dropped(place);
+            self.switch.on_drop(&place);
             self.packets.remove(id);
             return;
         }

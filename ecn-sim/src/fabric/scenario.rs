@@ -8,13 +8,13 @@ use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use toml::{Table, Value};
 
 use super::auto::Auto;
+use super::cc::{self, tcd::Turns};
 use super::credit;
 use super::failures::{self, Failure};
 use super::links::Own;
 use super::packet::LINK_BYTES;
 use super::parameters::{FlowControl, Parameters, Switch, Thresholds};
 use super::run::{byte_time, wire_time};
-use super::scheme;
 use super::switch::{Threshold, headroom_needed};
 use super::topology::{
     Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, fig1, leaf_spine, parking_lot,
@@ -80,7 +80,7 @@ pub struct Scenario {
     /// What was chosen.
     pub parameters: Parameters,
     /// And of the schemes.
-    pub schemes: scheme::Parameters,
+    pub schemes: cc::Parameters,
 }
 
 /// What an ACK has beyond a data packet's header.
@@ -130,7 +130,7 @@ impl Scenario {
             parameters.flow_size = Size::from_bytes(100_000);
             parameters.thresholds = Thresholds::Static;
         }
-        let mut schemes = scheme::Parameters::default();
+        let mut schemes = cc::Parameters::default();
         if kind == Kind::Fig1 {
             // Ten local, ten remote, and three others.
             parameters.hosts = 23;
@@ -144,7 +144,7 @@ impl Scenario {
             parameters.switch = Switch::InputQueued;
             parameters.flow_control = FlowControl::Cbfc;
             parameters.window = Auto::Is(Size::from_bytes(2_052));
-            schemes.hp = scheme::hp::Parameters::of_the_papers();
+            schemes.hp = cc::hp::Parameters::of_the_papers();
         }
         Self {
             name: None,
@@ -265,8 +265,8 @@ impl Scenario {
         }
         let mut tables = self.tables();
         for scheme in self.parameters.scheme.tables() {
-            if let Some(table) = tables.remove(*scheme) {
-                all.insert((*scheme).to_owned(), table);
+            if let Some(table) = tables.remove(scheme) {
+                all.insert(scheme.to_owned(), table);
             }
         }
         for (key, taken) in [
@@ -477,13 +477,17 @@ impl Scenario {
     /// Queues that DCQCN's switches begin to mark at, and mark all of, bytes. Unless they are set, ports that
     /// pause others, or drop, at a known length mark before. `ports`: the fewest of a switch.
     pub fn red_thresholds(&self, ports: u32) -> (u64, u64) {
-        let most = match (self.parameters.flow_control, self.threshold()) {
+        let (line, limit) = (self.parameters.link_rate, self.limit_of_queue(ports));
+        self.schemes.dcqcn.thresholds(line, limit)
+    }
+
+    /// What pauses others, or is dropped, if it is known before, bytes. `ports`: the fewest of a switch.
+    fn limit_of_queue(&self, ports: u32) -> Option<u64> {
+        match (self.parameters.flow_control, self.threshold()) {
             (FlowControl::Pfc, Threshold::Static(xoff)) => Some(xoff),
             (FlowControl::None, _) => Some(self.longest_tail(ports)),
             _ => None,
-        };
-        let line = self.parameters.link_rate;
-        self.schemes.dcqcn.thresholds(line, most)
+        }
     }
 
     /// The longest queue that one class at one port of a switch with so many gets, without flow control, bytes.
@@ -501,7 +505,7 @@ impl Scenario {
     }
 
     /// Time after which a flow without progress sends again; `ports`: the most of a switch.
-    pub(super) fn retransmit_after(&self, network: &scheme::Network, ports: u32) -> Time {
+    pub(super) fn retransmit_after(&self, network: &cc::Network<'_>, ports: u32) -> Time {
         let time = self.parameters.retransmit_after;
         let least = DurationText::from_millis(1).as_nanos() * NS;
         match time {
@@ -540,34 +544,60 @@ impl Scenario {
         self.red_thresholds(ports).0.min(eighth) as u32
     }
 
-    /// What the scheme has to know of a network whose longest path has so many links, and whose switches have so many ports
-    /// at least.
-    pub fn network(&self, links: u32, ports: u32) -> scheme::Network {
+    /// What a scheme has to know of a network.
+    pub fn network_of(&self, topology: &Topology, seed: u64) -> cc::Network<'_> {
+        let classes = self.parameters.priorities;
+        cc::Network {
+            switches: topology.names.len() as u32,
+            queues: topology.peer.len() as u32 * classes,
+            most_ports: topology.most_ports(),
+            seed,
+            ..self.network(topology.longest(), topology.fewest_ports())
+        }
+    }
+
+    /// What its hosts have to know, if its longest path has so many links, and its switches have so many ports at least.
+    pub fn network(&self, links: u32, ports: u32) -> cc::Network<'_> {
         let own = &self.parameters;
         let line = own.link_rate;
         let bytes = u64::from(self.frame()) + u64::from(own.header + ACK_EXTRA);
         let wire = bytes * 1_000_000_000_000 / self.rates().0.bytes_per_s();
-        scheme::Network {
+        cc::Network {
+            schemes: &self.schemes,
             line,
             buffer: match own.flow_control {
                 FlowControl::Cbfc => self.buffer() / u64::from(own.priorities.max(1)),
                 FlowControl::Pfc => self.buffer(),
                 FlowControl::None => self.buffer().min(self.longest_tail(ports)),
             },
+            limit: self.limit_of_queue(ports),
             frame: self.frame(),
+            payload: own.payload,
             idle_rtt: u64::from(links) * (2 * self.delays().1 + wire),
+            turns: self.turns(),
+            marks_in_slots: own.switch == Switch::InputQueued,
+            hosts: own.hosts,
+            classes: own.priorities,
+            switches: 0,
+            queues: 0,
+            most_ports: 0,
+            seed: 0,
         }
     }
 
-    /// Bytes that a flow may have in flight if nothing else was said: with HP's schemes what fills a round trip, in whole
-    /// packets.
-    pub fn usual_window(&self, network: &scheme::Network) -> Size {
-        let round_trip = u128::from(network.line.bytes_per_s()) * u128::from(network.idle_rtt);
-        let bytes = (round_trip / 1_000_000_000_000) as u64;
-        Size::from_bytes(match self.parameters.scheme {
-            scheme::Name::Hp(..) => bytes.next_multiple_of(self.parameters.payload.into()),
-            _ => u64::MAX,
-        })
+    /// What makes ports go ON and OFF.
+    fn turns(&self) -> Turns {
+        let own = &self.parameters;
+        if own.flow_control == FlowControl::Cbfc {
+            let period_ns = own.credit_period.as_nanos();
+            return Turns::Credits { period_ns };
+        }
+        // A frame of the port's own, the pause, and the first data after it.
+        let bytes = 2 * u64::from(self.frame()) + u64::from(LINK_BYTES);
+        Turns::Pfc {
+            gap: self.xon_gap() as u32,
+            tau_ns: 2 * self.delay() / NS + bytes * 1_000_000_000 / own.link_rate.bytes_per_s(),
+        }
     }
 
     /// Headroom of a port for all its priorities, bytes; none without PFC. Each may be asked to pause while another's is

@@ -7,7 +7,7 @@ use std::mem;
 
 use ecn_core::tcd::{Mark, State};
 
-use super::congestion::Place;
+use super::cc::{Place, Scheme};
 use super::packet::Packet;
 use super::run::Run;
 use super::switch::Ports;
@@ -226,7 +226,7 @@ impl Trace {
 
     /// A class of a port is taken for this.
     pub fn is(&mut self, at: &Place, state: State) {
-        let own = &mut self.states[at.number as usize];
+        let own = &mut self.states[at.queue as usize];
         if *own != state {
             *own = state;
             self.changes.push(Traced {
@@ -354,7 +354,7 @@ impl Series {
     }
 }
 
-impl Run<'_> {
+impl<S: Scheme> Run<'_, S> {
     /// Keeps what happens from now on, in steps of this length at first.
     pub(super) fn watch(&mut self, step: Time) {
         let switches = self.topology.hosts..self.ports.len() as u32;

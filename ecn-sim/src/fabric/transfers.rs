@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cc::Scheme;
 use super::measure::Finished;
 use super::run::Run;
 use super::topology::Topology;
@@ -95,7 +96,7 @@ pub struct Reading {
     read: Vec<Vec<Finished>>,
 }
 
-impl Run<'_> {
+impl<S: Scheme> Run<'_, S> {
     /// Is to count in these windows.
     pub(super) fn reads(&mut self, windows: &[(Time, Time)]) {
         let mut times: Vec<Time> = windows.iter().flat_map(|&(a, b)| [a, b]).collect();

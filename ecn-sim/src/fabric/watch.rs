@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use super::cc::Scheme;
 use super::run::{Counts, Run, RunError};
 use super::series::Series;
 use crate::engine::{NS, Time};
@@ -29,7 +30,7 @@ pub struct SoFar<'a> {
     pub series: Option<&'a Series>,
 }
 
-impl Run<'_> {
+impl<S: Scheme> Run<'_, S> {
     /// Says how far it is to whoever looks; whether it is to go on.
     #[cold]
     pub(super) fn say(&self, ended: bool) -> bool {

@@ -2,13 +2,14 @@
 
 use super::{Counts, Run, RunError};
 use crate::engine::{NS, Time};
+use crate::fabric::cc::Scheme;
 use crate::fabric::credit::blocks;
 use crate::fabric::failures::Lost;
 use crate::fabric::packet::{NONE, Packet};
 use crate::fabric::series::Series;
 use crate::fabric::transfers::join;
 
-impl Run<'_> {
+impl<S: Scheme> Run<'_, S> {
     /// There are no numbers left.
     #[cold]
     pub(in crate::fabric) fn too_many(&mut self, what: &'static str) {
@@ -171,7 +172,7 @@ impl Run<'_> {
 /// # Errors
 ///
 /// The first thing that did not.
-pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
+pub fn finish<S: Scheme>(mut parts: Vec<Run<S>>) -> Result<Counts, RunError> {
     for part in parts.iter_mut().filter(|part| part.error.is_none()) {
         part.check();
     }
@@ -184,7 +185,7 @@ pub fn finish(mut parts: Vec<Run>) -> Result<Counts, RunError> {
     if let Some(error) = first {
         return Err(error);
     }
-    let sum = |of: fn(&Run) -> u64| parts.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&Run<S>) -> u64| parts.iter().map(of).sum::<u64>();
     let waiting = sum(|part| part.waiting());
     let on_links: i64 = parts.iter().map(|part| part.data_on_links).sum();
     let (sent, delivered) = (sum(|part| part.data_sent), sum(|part| part.data_delivered));

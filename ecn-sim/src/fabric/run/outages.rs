@@ -2,6 +2,7 @@
 
 use super::Run;
 use crate::engine::Time;
+use crate::fabric::cc::{Scheme, Switch as _};
 use crate::fabric::failures::Lost;
 use crate::fabric::packet::{Kind, Packet};
 use crate::fabric::switch::Classes;
@@ -34,7 +35,7 @@ impl<'a> Outages<'a> {
     }
 }
 
-impl<'a> Run<'a> {
+impl<'a, S: Scheme> Run<'a, S> {
     /// Nothing gets over the link of a port that a route led to, or there is no route.
     #[inline(always)]
     pub(super) fn fails(&self, port: u32) -> bool {
@@ -131,7 +132,7 @@ impl<'a> Run<'a> {
         while let Some((id, packet)) = self.ports.dequeue(number, &mut self.packets) {
             let packet: Packet = *packet;
             let place = self.place(id, number);
-            self.detection.dropped(place);
+            self.switch.on_drop(&place);
             self.give_back(switch, &packet);
             self.lose(id, |lost| &mut lost.queued);
         }

@@ -4,6 +4,7 @@ use ecn_units::{DurationText, Size};
 
 use super::{Kind, Scenario};
 use crate::fabric::auto::Auto;
+use crate::fabric::cc::Scheme as _;
 use crate::fabric::parameters::{FlowControl, Parameters, Switch};
 use crate::fabric::switch::MOST_CLASSES;
 use crate::fabric::topology::fat_tree_ports;
@@ -191,9 +192,7 @@ impl Scenario {
             let reason = format!("at least a packet's payload, {}, is allowed", own.payload);
             return Err(ModelError::new("window", own.window, reason));
         }
-        self.schemes
-            .rules(own.scheme, &self.network(1, 2))
-            .map(drop)
+        own.scheme.sender(&self.network(1, 2)).map(drop)
     }
 
     /// Checks what the topology depends on.

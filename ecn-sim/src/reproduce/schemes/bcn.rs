@@ -12,8 +12,8 @@ use super::{
     Bench, Bottleneck, Claim, ENDLESS, Settled, flow, highest, lowest, one_switch, over, scenario,
 };
 use crate::engine::{MS, Time};
-use crate::fabric::scheme::bcn::{Parameters, UNTAGGED, packed};
-use crate::fabric::scheme::{Control, Ends, Notice, Rules, Sender};
+use crate::fabric::cc::bcn::{Hosts, Parameters, Rules, UNTAGGED, packed};
+use crate::fabric::cc::{Ends, Notice, Sender as _};
 use crate::fabric::{Counts, Kind as Fabric};
 use crate::model::ModelError;
 use crate::reproduce::ReproduceError;
@@ -215,14 +215,14 @@ fn b5(bench: &Bench) -> Result<Found, ReproduceError> {
 }
 
 /// The reaction point's rules.
-fn rules() -> Result<crate::fabric::scheme::bcn::Rules, ReproduceError> {
+fn rules() -> Result<Rules, ReproduceError> {
     let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
     Ok(Parameters::default().rules(line, 1_500)?)
 }
 
 /// Packets of a sender that has been told this often, from then on: tagged?
 fn tagged_after(positive: u32) -> Result<bool, ReproduceError> {
-    let mut control = Control::new(Rules::Bcn(rules()?), 2);
+    let mut hosts = Hosts::new(rules()?, 2);
     let ends = Ends {
         from: 0,
         to: 1,
@@ -233,8 +233,8 @@ fn tagged_after(positive: u32) -> Result<bool, ReproduceError> {
             offset_bytes,
             delta_bytes: 0,
         });
-        control.told(&mut Sender::None, 0, ends, Notice { point: 9, feedback });
-        control.tag(ends)
+        hosts.on_feedback(&mut (), 0, ends, Notice { point: 9, feedback });
+        hosts.tag(ends)
     };
     let mut tag = told(-24_000);
     for _ in 0..positive {

@@ -9,8 +9,8 @@ use super::{Bench, Claim, ENDLESS, Settled, flow, highest, lowest, one_switch, o
 use crate::engine::{MS, NS, Time};
 use crate::fabric::Kind as Fabric;
 use crate::fabric::auto::Auto;
-use crate::fabric::congestion::Red;
-use crate::fabric::scheme::dcqcn::{Flow, Parameters, Quiet, Rules};
+use crate::fabric::cc::dcqcn::{Flow, Parameters, Red, Rules};
+use crate::fabric::cc::{Sender as _, Told};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, Verdict, exact, found, named};
 
@@ -115,11 +115,10 @@ fn d2(bench: &Bench) -> Result<Found, ReproduceError> {
     let [notified, marked, most] = notifications(bench)?;
     let rules = rules(DurationText::from_micros(55))?;
     let mut sent: Vec<Time> = Vec::new();
-    let mut quiet = Quiet::default();
+    let mut told = Told::default();
     // 100,000 marked packets, 217 ns apart: 1,000 bytes at 37 Gb/s.
     for now in (0..100_000).map(|packet| packet * 217 * NS) {
-        if let Some(answered) = rules.notifies(quiet, now, Mark::Congestion) {
-            quiet = answered;
+        if rules.on_mark(&mut told, now, Mark::Congestion) {
             sent.push(now);
         }
     }

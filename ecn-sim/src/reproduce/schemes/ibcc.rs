@@ -13,8 +13,8 @@ use super::chain::{
 use super::tcd::flips;
 use super::{Bench, Claim, Found, Kind, ReproduceError, flow, scenario};
 use crate::engine::{NS, Time};
+use crate::fabric::cc::ibcc::{Flow, Parameters, Rules};
 use crate::fabric::measure::slowdowns;
-use crate::fabric::scheme::ibcc::{Flow, Parameters, Rules};
 use crate::fabric::workload::Arrival;
 use crate::fabric::{self, Scenario};
 use crate::measure::jain;

@@ -4,8 +4,8 @@ use ecn_units::{Fraction, Rate};
 
 use super::{Bench, Bottleneck, Claim, Settled, highest, over};
 use crate::engine::{MS, Time};
-use crate::fabric::scheme::dcqcn::ClampTarget;
-use crate::fabric::scheme::qcn::{CongestionPoint, Flow, Parameters, Rules};
+use crate::fabric::cc::dcqcn::ClampTarget;
+use crate::fabric::cc::qcn::{CongestionPoint, Flow, Parameters, Rules};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, Verdict, exact, found, named};
 

@@ -8,7 +8,7 @@ use rand_pcg::Pcg64Mcg;
 use super::{Bench, Claim, ENDLESS, Settled, flow, one_switch};
 use crate::engine::{MS, NS, Time};
 use crate::fabric::auto::Auto;
-use crate::fabric::scheme::timely::{Flow, Parameters, Rules};
+use crate::fabric::cc::timely::{Flow, Parameters, Rules};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, exact, found};
 

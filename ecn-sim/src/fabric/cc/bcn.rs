@@ -1,18 +1,43 @@
-//! BCN's parameters; both points are [`ecn_core::bcn`].
+//! BCN; both points are [`ecn_core::bcn`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use ecn_core::bcn::{Feedback, Gains, Granularity, Key, Limiter, Policy, PolicyError};
+use ecn_core::bcn::{
+    CongestionPoint, Feedback, Gains, Granularity, Key, Limiter, Policy, PolicyError,
+};
 use ecn_core::response::Ratio;
 use ecn_units::{Fraction, Rate, Size, keywords};
 use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 
-use super::{Ends, Notice, Sending, transmission};
+use super::{Ends, Network, Notice, Place, Random, Scheme, Sees, Sender, Sending, Switch, within};
 use crate::engine::Time;
 use crate::fabric::auto::Auto;
+use crate::fabric::packet::Packet;
 use crate::model::ModelError;
+
+/// BCN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bcn;
+
+impl Scheme for Bcn {
+    type Sender = Hosts;
+    type Switch = CongestionPoints;
+
+    fn sender(&self, network: &Network) -> Result<Hosts, ModelError> {
+        let rules = network.schemes.bcn.rules(network.line, network.frame)?;
+        Ok(Hosts::new(rules, network.hosts))
+    }
+
+    fn switch(&self, network: &Network) -> Result<CongestionPoints, ModelError> {
+        Ok(CongestionPoints {
+            rules: network.schemes.bcn.rules(network.line, network.frame)?,
+            queues: vec![CongestionPoint::default(); network.queues as usize],
+            random: Random::new(network),
+        })
+    }
+}
 
 keywords! {
     /// What shares a rate limiter, as long as there are enough of them.
@@ -119,10 +144,7 @@ impl Parameters {
         if self.pm.numerator() == 0 || self.pm > Fraction::ratio(1, 1) {
             return Err(ModelError::new("pm", self.pm, "above 0 up to 1 is allowed"));
         }
-        if !(1..=100_000).contains(&self.limiters) {
-            let reason = "1 to 100000 is allowed";
-            return Err(ModelError::new("limiters", self.limiters, reason));
-        }
+        within("limiters", self.limiters, 1, 100_000)?;
         let usual = Gains::usual(line.bytes_per_s());
         let bytes = |key, size: Auto<Size>, usual: u32| match size {
             Auto::Auto => Ok(usual),
@@ -183,6 +205,83 @@ fn unpacked(word: u32) -> Feedback {
     }
 }
 
+/// All queues, of which some packets are sampled.
+#[derive(Debug)]
+pub struct CongestionPoints {
+    rules: Rules,
+    queues: Vec<CongestionPoint>,
+    random: Random,
+}
+
+impl Switch for CongestionPoints {
+    fn sees(&self) -> Sees {
+        Sees::COMING
+    }
+
+    fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, _: bool) -> Option<Notice> {
+        if !self.rules.samples(self.random.draw(at.switch)) {
+            return None;
+        }
+        // Only the congestion point that a limiter obeys may raise its rate: others on the way are
+        // not congested, and would undo what that one says.
+        let tagged = packet.note == at.queue;
+        let other = !tagged && packet.note != UNTAGGED;
+        let (policy, queued) = (&self.rules.policy, at.queued + u32::from(packet.bytes));
+        let feedback = self.queues[at.queue as usize].sample(policy, queued, tagged)?;
+        if other && feedback.value(policy) >= 0 {
+            return None;
+        }
+        Some(Notice {
+            point: at.queue,
+            feedback: packed(feedback),
+        })
+    }
+}
+
+/// All hosts, whose flows share limiters.
+#[derive(Debug)]
+pub struct Hosts {
+    rules: Rules,
+    limiters: Vec<Limiters>,
+}
+
+impl Hosts {
+    /// So many.
+    pub fn new(rules: Rules, hosts: u32) -> Self {
+        Self {
+            rules,
+            limiters: vec![Limiters::default(); hosts as usize],
+        }
+    }
+}
+
+impl Sender for Hosts {
+    type Flow = ();
+
+    fn on_start(&mut self, ends: Ends) {
+        self.limiters[ends.from as usize].starts(ends);
+    }
+
+    fn on_send(&mut self, _: &mut (), packet: &Sending) -> Option<Time> {
+        let limiters = &mut self.limiters[packet.ends.from as usize];
+        limiters.sends(&self.rules, packet)
+    }
+
+    /// The congestion point that its limiter obeys.
+    fn tag(&self, ends: Ends) -> Option<u32> {
+        Some(self.limiters[ends.from as usize].tag(&self.rules, ends))
+    }
+
+    fn on_feedback(&mut self, _: &mut (), now: Time, ends: Ends, notice: Notice) {
+        let limiters = &mut self.limiters[ends.from as usize];
+        limiters.notified(&self.rules, now, ends, notice);
+    }
+
+    fn on_finish(&mut self, ends: Ends) {
+        self.limiters[ends.from as usize].ends(ends);
+    }
+}
+
 /// A rate limiter that is in use.
 #[derive(Clone, Copy, Debug)]
 struct Limited {
@@ -234,7 +333,7 @@ impl Limiters {
     pub fn sends(&mut self, rules: &Rules, packet: &Sending) -> Option<Time> {
         let found = self.find(rules, packet.ends)?;
         let limited = &mut self.limited[found];
-        let gap = transmission(packet.bytes, limited.limiter.rate()?);
+        let gap = packet.time_at(limited.limiter.rate()?);
         limited.next = limited.next.max(packet.now) + gap;
         Some(limited.next - packet.now)
     }
@@ -303,6 +402,7 @@ impl Limiters {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::fabric::cc::tests::{packet, place, switches};
 
     #[test]
     fn values_out_of_range_are_refused_by_name() {
@@ -436,5 +536,34 @@ mod tests {
         assert_eq!(limiters.tag(&rules, ends(1)), 7);
         limiters.ends(ends(1));
         assert_eq!(limiters.tag(&rules, ends(1)), UNTAGGED);
+    }
+
+    /// BCN compares a queue with the last sample of its own class, and what raises a rate comes only from the point
+    /// that lowered it.
+    #[test]
+    fn bcn_points_are_of_one_class_and_do_not_speak_for_each_other() {
+        let settings = [
+            "scheme=bcn",
+            "priorities=2",
+            "bcn.pm=1",
+            "link_rate=10gbit",
+            "bcn.qeq=24kB",
+        ];
+        let mut switches = switches(&settings);
+        let mut told = |class, queued, note: u32| {
+            let place = place(0, 1, class, 2, queued);
+            switches.on_enqueue(&place, &mut packet(note), true)
+        };
+        let number = |class| place(0, 1, class, 2, 0).queue;
+        let [first, other] = [0, 1].map(|class| told(class, 60_000, UNTAGGED).unwrap());
+        assert_eq!((first.point, other.point), (number(0), number(1)));
+        assert_eq!(first.feedback, other.feedback);
+        // Still long, but much shorter than before: there is room again.
+        assert_eq!(told(0, 30_000, number(1)), None);
+        assert!(told(0, 60_000, number(1)).is_some());
+        assert!(told(0, 30_000, number(0)).is_some());
+        // A short queue tells only those whom it slowed down.
+        assert_eq!(told(0, 0, UNTAGGED), None);
+        assert!(told(0, 0, number(0)).is_some());
     }
 }

@@ -4,13 +4,44 @@
 //! In floating point, unlike what a switch does: it is a host's engine. Only `+ - * /` and comparisons are used,
 //! which IEEE 754 defines to the last bit, so runs stay the same everywhere.
 
-use ecn_core::tcd::Mark;
 use ecn_units::{DurationText, Fraction, Rate};
 use serde::{Deserialize, Serialize};
 
+use super::{
+    Acknowledged, Either, Ends, Mark, Network, SECOND, Scheme, Sender, Sending, tcd, within,
+};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::model::ModelError;
+
+/// TIMELY. Switches do nothing for it, except with TCD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timely {
+    /// With TCD.
+    pub tcd: bool,
+}
+
+impl Scheme for Timely {
+    type Sender = Rules;
+    type Switch = Either<(), tcd::Ports>;
+
+    fn sender(&self, network: &Network) -> Result<Rules, ModelError> {
+        let own = &network.schemes.timely;
+        own.rules(network.line, network.idle_rtt, self.tcd)
+    }
+
+    fn switch(&self, network: &Network) -> Result<Self::Switch, ModelError> {
+        if !self.tcd {
+            return Ok(Either::Plain(()));
+        }
+        // It has no threshold of its own.
+        let (kmin, _) = network
+            .schemes
+            .dcqcn
+            .thresholds(network.line, network.limit);
+        tcd::Ports::new(network, kmin, None).map(Either::Other)
+    }
+}
 
 /// TIMELY's parameters, with the source of each default in `doc/sources.md`: V5's recommendations for a sender that
 /// paces packet by packet, as here.
@@ -92,15 +123,14 @@ impl Parameters {
                 return Err(ModelError::new(key, value, reason));
             }
         }
-        let second = DurationText::from_secs(1);
-        if self.t_low > second {
+        if self.t_low > SECOND {
             let reason = "at most 1s is allowed";
             return Err(ModelError::new("t_low", self.t_low, reason));
         }
         let t_low = self.t_low.as_nanos() * NS;
         let t_high = match self.t_high {
             Auto::Auto => (5 * idle_rtt).max(1_000_000 * NS).max(t_low),
-            Auto::Is(time) if time <= second => time.as_nanos() * NS,
+            Auto::Is(time) if time <= SECOND => time.as_nanos() * NS,
             Auto::Is(time) => return Err(ModelError::new("t_high", time, "at most 1s is allowed")),
         };
         if t_low > t_high {
@@ -108,13 +138,10 @@ impl Parameters {
             let reason = format!("at most t_high, {t_high}, is allowed");
             return Err(ModelError::new("t_low", self.t_low, reason));
         }
-        if !(1..=1_000).contains(&self.hai_factor) {
-            let reason = "1 to 1000 is allowed";
-            return Err(ModelError::new("hai_factor", self.hai_factor, reason));
-        }
+        within("hai_factor", self.hai_factor, 1, 1_000)?;
         let min_rtt = match self.min_rtt {
             Auto::Auto => idle_rtt.max(1),
-            Auto::Is(rtt) if !rtt.is_zero() && rtt <= second => rtt.as_nanos() * NS,
+            Auto::Is(rtt) if !rtt.is_zero() && rtt <= SECOND => rtt.as_nanos() * NS,
             Auto::Is(rtt) => return Err(ModelError::new("min_rtt", rtt, "1ns to 1s is allowed")),
         };
         let line = line.bytes_per_s() as f64;
@@ -135,6 +162,23 @@ impl Parameters {
             min_rate: share(self.min_rate),
             tcd,
         })
+    }
+}
+
+impl Sender for Rules {
+    type Flow = Flow;
+
+    fn on_start(&mut self, _: Ends) -> Flow {
+        Flow::new(self)
+    }
+
+    fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
+        Some(packet.time_at(flow.sends(self)?))
+    }
+
+    fn on_ack(&mut self, flow: &mut Flow, ack: &Acknowledged) -> Option<Time> {
+        flow.acknowledged(self, ack.now, ack.rtt, ack.mark);
+        None
     }
 }
 

@@ -1,14 +1,45 @@
-//! DCQCN's notification point and reaction point; its congestion point is [`crate::fabric::congestion::Red`].
+//! DCQCN: congestion point, notification point and reaction point; with TCD, ports' states instead of the first.
 //!
 //! Timers are not events: what they do matters when the next packet is sent, and is worked out then.
 
-use ecn_core::tcd::Mark;
 use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use serde::{Deserialize, Serialize};
 
+use super::{
+    Either, Ends, Mark, Network, Notice, Place, Random, SECOND, Scheme, Sees, Sender, Sending,
+    Switch, Told, tcd, within,
+};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
+use crate::fabric::packet::Packet;
 use crate::model::ModelError;
+
+/// DCQCN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dcqcn {
+    /// With TCD.
+    pub tcd: bool,
+}
+
+impl Scheme for Dcqcn {
+    type Sender = Rules;
+    type Switch = Either<CongestionPoint, tcd::Ports>;
+
+    fn sender(&self, network: &Network) -> Result<Rules, ModelError> {
+        network.schemes.dcqcn.rules(network.line)
+    }
+
+    fn switch(&self, network: &Network) -> Result<Self::Switch, ModelError> {
+        let own = &network.schemes.dcqcn;
+        let red = own.red(network).map_err(|error| error.within("dcqcn"))?;
+        Ok(if self.tcd {
+            Either::Other(tcd::Ports::new(network, red.kmin.into(), None)?)
+        } else {
+            let random = Random::new(network);
+            Either::Plain(CongestionPoint { red, random })
+        })
+    }
+}
 
 keywords! {
     /// Whether a notification lowers the target rate RT to the current rate RC.
@@ -122,14 +153,19 @@ impl Parameters {
         )
     }
 
-    /// Checks thresholds, which may follow from a network.
+    /// The marking of a network's switches.
     ///
     /// # Errors
     ///
-    /// One is out of its range, by name.
-    pub fn check_thresholds(&self, (kmin, kmax): (u64, u64)) -> Result<(), ModelError> {
+    /// A threshold, which may follow from the network, is out of its range, by name.
+    fn red(&self, network: &Network) -> Result<Red, ModelError> {
+        let (kmin, kmax) = self.thresholds(network.line, network.limit);
         if kmin <= kmax && kmax <= u64::from(u32::MAX) {
-            return Ok(());
+            return Ok(Red {
+                kmin: kmin as u32,
+                kmax: kmax as u32,
+                pmax: (u64::from(self.pmax.numerator()) << 32) / u64::from(self.pmax.denominator()),
+            });
         }
         let (kmin, kmax) = (Size::from_bytes(kmin), Size::from_bytes(kmax));
         if self.kmax == Auto::Auto {
@@ -146,21 +182,16 @@ impl Parameters {
     ///
     /// A value out of its range, by name.
     pub fn rules(&self, line: Rate) -> Result<Rules, ModelError> {
-        let one = Fraction::ratio(1, 1);
         for (key, value) in [("pmax", self.pmax), ("g", self.g)] {
-            if value > one {
-                return Err(ModelError::new(key, value, "0 to 1 is allowed"));
-            }
+            within(key, value, Fraction::ratio(0, 1), Fraction::ratio(1, 1))?;
         }
         for (key, value) in [
             ("alpha_timer", self.alpha_timer),
             ("rate_timer", self.rate_timer),
         ] {
-            if !(1_000..=1_000_000_000).contains(&value.as_nanos()) {
-                return Err(ModelError::new(key, value, "1us to 1s is allowed"));
-            }
+            within(key, value, DurationText::from_micros(1), SECOND)?;
         }
-        if self.cnp_gap.as_nanos() > 1_000_000_000 {
+        if self.cnp_gap > SECOND {
             let reason = "at most 1s is allowed";
             return Err(ModelError::new("cnp_gap", self.cnp_gap, reason));
         }
@@ -168,10 +199,7 @@ impl Parameters {
             let reason = "10kB and more is allowed";
             return Err(ModelError::new("byte_counter", self.byte_counter, reason));
         }
-        if self.fast_steps > 1_000 {
-            let reason = "0 to 1000 is allowed";
-            return Err(ModelError::new("fast_steps", self.fast_steps, reason));
-        }
+        within("fast_steps", self.fast_steps, 0, 1_000)?;
         let share = |rate: Auto<Rate>, of: u64| match rate {
             Auto::Auto => (line.bytes_per_s() / of).max(1),
             Auto::Is(rate) => rate.bytes_per_s(),
@@ -198,27 +226,82 @@ impl Parameters {
     }
 }
 
-impl Rules {
-    /// Receiver (NP): the first marked packet is answered at once, later ones `cnp_gap` after the last
-    /// answer at the earliest. That a port is undetermined (TCD) does not keep the receiver from saying that one
-    /// is congested.
-    pub fn notifies(&self, quiet: Quiet, now: Time, mark: Mark) -> Option<Quiet> {
-        let is_due = now >= quiet.until;
-        let answers = mark > Mark::None && (is_due || mark > quiet.told);
-        answers.then_some(Quiet {
-            until: now + self.cnp_gap,
-            told: mark,
-        })
+/// Random early detection, on the instantaneous queue (V1, V2): no mark up to `kmin`, with a probability that rises to
+/// `pmax` up to `kmax`, all above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Red {
+    /// Bytes.
+    pub kmin: u32,
+    /// Bytes.
+    pub kmax: u32,
+    /// Probability at `kmax`, in 2^-32.
+    pub pmax: u64,
+}
+
+impl Red {
+    /// Whether a packet that finds so many bytes waiting is marked, by 32 random bits.
+    #[inline]
+    pub fn marks(&self, queued: u32, random: impl FnOnce() -> u32) -> bool {
+        if queued <= self.kmin {
+            return false;
+        }
+        if queued > self.kmax {
+            return true;
+        }
+        let (above, range) = (queued - self.kmin, self.kmax - self.kmin);
+        let probability = u128::from(self.pmax) * u128::from(above) / u128::from(range.max(1));
+        u128::from(random()) < probability
     }
 }
 
-/// What a receiver knows of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Quiet {
-    /// From when on it answers whatever it told before.
-    until: Time,
-    /// What that was.
-    told: Mark,
+/// Switches (CP): they mark by the queue's length.
+#[derive(Debug)]
+pub struct CongestionPoint {
+    red: Red,
+    random: Random,
+}
+
+impl Switch for CongestionPoint {
+    fn sees(&self) -> Sees {
+        Sees::WAITING
+    }
+
+    fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, _: bool) -> Option<Notice> {
+        let random = || self.random.draw(at.switch);
+        if packet.mark != Mark::Congestion && self.red.marks(at.queued, random) {
+            packet.mark = Mark::Congestion;
+        }
+        None
+    }
+}
+
+impl Sender for Rules {
+    type Flow = Flow;
+
+    fn on_start(&mut self, _: Ends) -> Flow {
+        Flow::new(self)
+    }
+
+    fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
+        let rate = flow.sends(self, packet.now, packet.bytes)?;
+        Some(packet.time_at(rate))
+    }
+
+    /// Receiver (NP): the first marked packet is answered at once, later ones `cnp_gap` after the last
+    /// answer at the earliest. That a port is undetermined (TCD) does not keep the receiver from saying that one
+    /// is congested.
+    fn on_mark(&self, told: &mut Told, now: Time, mark: Mark) -> bool {
+        let answers = mark > Mark::None && (now >= told.until || mark > told.mark);
+        if answers {
+            let until = now + self.cnp_gap;
+            *told = Told { until, mark };
+        }
+        answers
+    }
+
+    fn on_notification(&mut self, flow: &mut Flow, now: Time, mark: Mark) {
+        flow.notified_of(self, now, mark);
+    }
 }
 
 /// What a sender knows of a flow.
@@ -343,6 +426,8 @@ impl Flow {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rand::{Rng as _, SeedableRng as _};
+    use rand_pcg::Pcg64Mcg;
 
     const US: Time = 1_000 * NS;
 
@@ -366,14 +451,10 @@ mod tests {
     #[test]
     fn notifications_keep_their_distance() {
         let rules = rules("40gbit");
-        let mut quiet = Quiet::default();
+        let mut told = Told::default();
         let sent: Vec<Time> = (0..100_000)
             .map(|n| n * 217 * NS)
-            .filter(|now| {
-                let answer = rules.notifies(quiet, *now, Mark::Congestion);
-                quiet = answer.unwrap_or(quiet);
-                answer.is_some()
-            })
+            .filter(|now| rules.on_mark(&mut told, *now, Mark::Congestion))
             .collect();
         assert_eq!(sent[0], 0);
         assert!(sent.windows(2).all(|pair| pair[1] - pair[0] >= 50 * US));
@@ -465,15 +546,38 @@ mod tests {
         assert!(flow.sends(&rules, (100 * 54 + 55) * US, 0) > Some(rate));
     }
 
+    /// D1: nothing, then a line up to Pmax, then everything; within 2 %.
+    #[test]
+    fn red_marks_along_its_curve() {
+        let red = Red {
+            kmin: 100_000,
+            kmax: 400_000,
+            pmax: (1 << 32) / 5,
+        };
+        let mut random = Pcg64Mcg::seed_from_u64(1);
+        for queued in (0..600_000).step_by(20_000) {
+            let trials = 200_000;
+            let marked = (0..trials).filter(|_| red.marks(queued, || random.random()));
+            let found = marked.count() as f64 / f64::from(trials);
+            let expected = match queued {
+                0..=100_000 => 0.0,
+                400_001.. => 1.0,
+                _ => 0.2 * f64::from(queued - 100_000) / 300_000.0,
+            };
+            // 2 % of the value; at small ones the 4 sigma of so many trials.
+            let sigma = (expected * (1.0 - expected) / f64::from(trials)).sqrt();
+            let tolerance = (0.02 * expected).max(4.0 * sigma);
+            assert!((found - expected).abs() <= tolerance, "{queued}: {found}");
+        }
+        assert!(red.marks(400_001, || u32::MAX));
+        assert!(!red.marks(100_000, || 0));
+    }
+
     #[test]
     fn an_undetermined_port_does_not_hide_a_congested_one() {
         let rules = rules("40gbit");
-        let mut quiet = Quiet::default();
-        let mut notifies = |us, mark| {
-            let answer = rules.notifies(quiet, us * US, mark);
-            quiet = answer.unwrap_or(quiet);
-            answer.is_some()
-        };
+        let mut told = Told::default();
+        let mut notifies = |us, mark| rules.on_mark(&mut told, us * US, mark);
         assert!(!notifies(0, Mark::None));
         assert!(notifies(0, Mark::Undetermined));
         assert!(!notifies(10, Mark::Undetermined));

@@ -6,9 +6,35 @@ use ecn_units::{DurationText, Fraction, Rate, Size};
 use serde::{Deserialize, Serialize};
 
 use super::dcqcn::ClampTarget;
+use super::{
+    Ends, Network, Notice, Place, Random, SECOND, Scheme, Sees, Sender, Sending, Switch, within,
+};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
+use crate::fabric::packet::Packet;
 use crate::model::ModelError;
+
+/// QCN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Qcn;
+
+impl Scheme for Qcn {
+    type Sender = Rules;
+    type Switch = CongestionPoints;
+
+    fn sender(&self, network: &Network) -> Result<Rules, ModelError> {
+        network.schemes.qcn.rules(network.line, network.frame)
+    }
+
+    fn switch(&self, network: &Network) -> Result<CongestionPoints, ModelError> {
+        let rules = self.sender(network)?;
+        Ok(CongestionPoints {
+            rules,
+            queues: vec![CongestionPoint::new(&rules); network.queues as usize],
+            random: Random::new(network),
+        })
+    }
+}
 
 /// QCN's parameters: the defaults of the 802.1Q congestion notification MIB, which are for 10 Gb/s.
 ///
@@ -115,28 +141,20 @@ impl Parameters {
     ///
     /// A value out of its range, by name. `frame`: a full packet, bytes.
     pub fn rules(&self, line: Rate, frame: u32) -> Result<Rules, ModelError> {
-        let one = Fraction::ratio(1, 1);
+        let zero = Fraction::ratio(0, 1);
         for (key, value) in [("gd", self.gd), ("min_decrease", self.min_decrease)] {
-            if value > one {
-                return Err(ModelError::new(key, value, "0 to 1 is allowed"));
-            }
+            within(key, value, zero, Fraction::ratio(1, 1))?;
         }
-        if self.jitter > Fraction::ratio(1, 2) {
-            let reason = "0 to 1/2 is allowed";
-            return Err(ModelError::new("jitter", self.jitter, reason));
-        }
-        if self.w > 64 {
-            return Err(ModelError::new("w", self.w, "0 to 64 is allowed"));
-        }
-        if self.stages > 1_000 {
-            let reason = "0 to 1000 is allowed";
-            return Err(ModelError::new("stages", self.stages, reason));
-        }
-        if !(1_000..=1_000_000_000).contains(&self.stage_timer.as_nanos()) {
-            let reason = "1us to 1s is allowed";
-            return Err(ModelError::new("stage_timer", self.stage_timer, reason));
-        }
-        if self.volume_time.as_nanos() > 1_000_000_000 {
+        within("jitter", self.jitter, zero, Fraction::ratio(1, 2))?;
+        within("w", self.w, 0, 64)?;
+        within("stages", self.stages, 0, 1_000)?;
+        within(
+            "stage_timer",
+            self.stage_timer,
+            DurationText::from_micros(1),
+            SECOND,
+        )?;
+        if self.volume_time > SECOND {
             let reason = "at most 1s is allowed";
             return Err(ModelError::new("volume_time", self.volume_time, reason));
         }
@@ -144,11 +162,8 @@ impl Parameters {
             let scaled = u128::from(line.bytes_per_s()) * u128::from(at_10_gbit) / 1_250_000_000;
             let packets = at_10_gbit / FRAME * u64::from(frame) / 2;
             let size = size.or(Size::from_bytes((scaled as u64).max(packets).max(1_000)));
-            let reason = "1kB to 1GB is allowed";
-            let allowed = (1_000..=1_000_000_000).contains(&size.bytes());
-            allowed
-                .then_some(size.bytes())
-                .ok_or_else(|| ModelError::new(key, size, reason))
+            let (least, most) = (Size::from_bytes(1_000), Size::from_bytes(1_000_000_000));
+            within(key, size, least, most).map(Size::bytes)
         };
         let share = |rate: Auto<Rate>, of: u64| match rate {
             Auto::Auto => (line.bytes_per_s() / of).max(1),
@@ -235,6 +250,48 @@ impl CongestionPoint {
         let factor = (1 << 32) - rules.jitter + spread;
         self.until_sample = ((u128::from(interval) * u128::from(factor)) >> 32) as i64;
         (excess > 0).then_some(feedback)
+    }
+}
+
+/// All queues, which sample what comes.
+#[derive(Debug)]
+pub struct CongestionPoints {
+    rules: Rules,
+    queues: Vec<CongestionPoint>,
+    random: Random,
+}
+
+impl Switch for CongestionPoints {
+    fn sees(&self) -> Sees {
+        Sees::COMING
+    }
+
+    fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, _: bool) -> Option<Notice> {
+        let bytes = u32::from(packet.bytes);
+        let random = || self.random.draw(at.switch);
+        let point = &mut self.queues[at.queue as usize];
+        let feedback = point.arrives(&self.rules, bytes, at.queued + bytes, random)?;
+        Some(Notice {
+            point: at.queue,
+            feedback: feedback.into(),
+        })
+    }
+}
+
+impl Sender for Rules {
+    type Flow = Flow;
+
+    fn on_start(&mut self, _: Ends) -> Flow {
+        Flow::new(self)
+    }
+
+    fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
+        let rate = flow.sends(self, packet.now, packet.bytes)?;
+        Some(packet.time_at(rate))
+    }
+
+    fn on_feedback(&mut self, flow: &mut Flow, now: Time, _: Ends, notice: Notice) {
+        flow.notified(self, now, notice.feedback as u8);
     }
 }
 
@@ -348,6 +405,8 @@ impl Flow {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::fabric::cc::tests::{packet, place, switches};
+    use crate::fabric::packet::NONE;
     use proptest::prelude::*;
 
     const US: Time = 1_000 * NS;
@@ -559,6 +618,28 @@ mod tests {
         // The next one begins anew.
         flow.notified(&rules, 2_000 * MS, 20);
         assert_eq!((flow.target, flow.by_time), (LINE, 0));
+    }
+
+    /// QCN samples each class of a port by itself, after so many bytes of it.
+    #[test]
+    fn qcn_samples_by_class() {
+        let settings = [
+            "scheme=qcn",
+            "priorities=2",
+            "qcn.sample=3kB",
+            "qcn.jitter=0",
+        ];
+        let mut switches = switches(&settings);
+        // So long that it is sampled in an eighth of that, a packet at a time, from the first sample on.
+        let [first, other] = [0, 1].map(|class| place(0, 1, class, 2, 900_000));
+        let mut told = |place: Place| {
+            let notice = switches.on_enqueue(&place, &mut packet(NONE), true);
+            notice.map(|notice| (notice.point, notice.feedback))
+        };
+        assert_eq!([first, first].map(&mut told), [None; 2]);
+        assert_eq!([other, other].map(&mut told), [None; 2]);
+        assert_eq!(told(first), Some((first.queue, 63)));
+        assert_eq!(told(other), Some((other.queue, 63)));
     }
 
     proptest! {

@@ -1,11 +1,15 @@
-//! TCD's parameters; the ports' states are [`ecn_core::tcd`].
+//! TCD, a variation of what switches do in other schemes: ports' states, by [`ecn_core::tcd`], and its parameters.
 
 use ecn_core::response::Ratio;
-use ecn_core::tcd::{Policy, growth_bytes, max_on_cbfc_ns, max_on_pfc_ns};
+use ecn_core::tcd::{Policy, Port, growth_bytes, max_on_cbfc_ns, max_on_pfc_ns};
 use ecn_units::{DurationText, Fraction, Size};
 use serde::{Deserialize, Serialize};
 
+use super::ibcc::Markers;
+use super::{Mark, Network, Place, Sees, State, Switch};
+use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
+use crate::fabric::packet::Packet;
 use crate::model::ModelError;
 
 /// TCD's parameters, with the source of each default in `doc/sources.md`.
@@ -107,6 +111,70 @@ impl Parameters {
             growth_bytes: growth,
             patience: self.patience.into(),
         })
+    }
+}
+
+/// Switches that tell congestion from pauses, and mark which of them a packet met.
+#[derive(Debug)]
+pub struct Ports {
+    policy: Policy,
+    /// By queue.
+    ports: Vec<Port>,
+    /// With IB CC, which of these packets are marked.
+    markers: Option<Markers>,
+}
+
+impl Ports {
+    /// Those of a network. `threshold`: the scheme's, bytes.
+    ///
+    /// # Errors
+    ///
+    /// A value out of its range, by name.
+    pub fn new(
+        network: &Network,
+        threshold: u64,
+        markers: Option<Markers>,
+    ) -> Result<Self, ModelError> {
+        let pattern = Pattern {
+            turns: network.turns,
+            line: network.line.bytes_per_s(),
+            frame: network.frame,
+        };
+        let policy = network.schemes.tcd.rules(pattern, threshold);
+        Ok(Self {
+            policy: policy.map_err(|error| error.within("tcd"))?,
+            ports: vec![Port::default(); network.queues as usize],
+            markers,
+        })
+    }
+}
+
+impl Switch for Ports {
+    fn sees(&self) -> Sees {
+        Sees::LEAVING
+    }
+
+    fn on_dequeue(&mut self, at: &Place, packet: &mut Packet, _: bool) {
+        let port = &mut self.ports[at.queue as usize];
+        let own = Mark::None.leaves_by(port.dequeue(&self.policy, at.now / NS, at.queued.into()));
+        packet.mark = packet.mark.max(match &mut self.markers {
+            None => own,
+            Some(markers) => markers.by_state(at, packet, own),
+        });
+    }
+
+    fn on_pause(&mut self, now: Time, queue: u32, paused: bool) {
+        let port = &mut self.ports[queue as usize];
+        if paused {
+            port.off(&self.policy, now / NS);
+        } else {
+            port.on(now / NS);
+        }
+    }
+
+    fn state(&self, at: &Place) -> Option<State> {
+        let port = &self.ports[at.queue as usize];
+        Some(port.state(&self.policy, at.now / NS, at.queued.into()))
     }
 }
 

@@ -1,17 +1,56 @@
-//! HP's response (Santos, Turner, Janakiraman, INFOCOM 2003): each ACK moves the inter-packet delay, by
-//! the code that runs in the kernel. Marking is in [`crate::fabric::congestion`].
+//! HP's marking and response (Santos, Turner, Janakiraman, INFOCOM 2003), by the code that runs in the kernel: each ACK
+//! moves the inter-packet delay.
 
 use ecn_core::fixed::{FRAC, ONE};
-use ecn_core::marking::{self, Marking};
+use ecn_core::marking::{self, BACKLOG_UNKNOWN, Marking};
 use ecn_core::response::{Feedback, Function, Policy, State};
-use ecn_core::tcd::Mark;
 use ecn_units::{Fraction, Rate, Round};
 use serde::{Deserialize, Serialize};
 
-use super::Acknowledged;
+use super::{
+    Acknowledged, Either, Ends, Mark, Name, Network, Notice, Place, Scheme, Sees, Sender, Sending,
+    Switch,
+};
+use crate::counters::{Counters, counters};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
+use crate::fabric::packet::Packet;
 use crate::model::{Counting, MarkIn, Model, ModelError, OutputTrigger, Spacing, Trigger};
+
+/// A response, and a marking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hp(pub Function, pub Marking);
+
+impl Scheme for Hp {
+    type Sender = Rules;
+    /// HP's own switches mark by themselves.
+    type Switch = Either<Markers, ()>;
+
+    fn sender(&self, network: &Network) -> Result<Rules, ModelError> {
+        network.schemes.hp.rules(self.0)
+    }
+
+    fn switch(&self, network: &Network) -> Result<Self::Switch, ModelError> {
+        if network.marks_in_slots {
+            return Ok(Either::Other(()));
+        }
+        let most = network.most_ports;
+        if most > 255 {
+            let reason = format!(
+                "HP's marking counts for switches with up to 255 ports, and one has {most}"
+            );
+            return Err(ModelError::new("scheme", Name::Hp(*self), reason));
+        }
+        let own = &network.schemes.hp;
+        let policy = own.marking(self.1, most, network.line, network.frame);
+        let counters = |_| Counters::new(most as usize + 1);
+        let classes = |_| (0..network.classes).map(counters).collect();
+        Ok(Either::Plain(Markers {
+            policy: policy.map_err(|error| error.within("hp"))?,
+            counters: (0..network.switches).map(classes).collect(),
+        }))
+    }
+}
 
 /// Parameters of response and marking.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
@@ -152,6 +191,78 @@ fn usual(line: Rate, frame: u32) -> u32 {
     (packets as u32).max(2)
 }
 
+/// Switches that count what waits for each output from each input.
+#[derive(Debug)]
+pub struct Markers {
+    policy: marking::Policy,
+    /// By switch and class.
+    counters: Vec<Vec<Counters>>,
+}
+
+impl Markers {
+    fn at(&mut self, at: &Place) -> (&mut Counters, u8, u8) {
+        let counters = &mut self.counters[at.switch as usize][usize::from(at.class)];
+        (counters, at.ingress as u8 + 1, at.egress as u8 + 1)
+    }
+}
+
+impl Switch for Markers {
+    fn sees(&self) -> Sees {
+        Sees::QUEUED
+    }
+
+    fn on_enqueue(&mut self, at: &Place, _: &mut Packet, waits: bool) -> Option<Notice> {
+        if waits {
+            let policy = self.policy;
+            let (counters, input, output) = self.at(at);
+            counters!(counters, c => { c.wait(&policy, input, output, 1, true) });
+        }
+        None
+    }
+
+    fn on_dequeue(&mut self, at: &Place, packet: &mut Packet, waited: bool) {
+        if !waited {
+            return;
+        }
+        let policy = self.policy;
+        let (counters, input, output) = self.at(at);
+        let decision = counters!(counters, c => {
+            c.depart(&policy, input, output, 1, true, BACKLOG_UNKNOWN)
+        });
+        if decision.mark != 0 {
+            packet.mark = Mark::Congestion;
+        }
+    }
+
+    fn on_drop(&mut self, at: &Place) {
+        let (counters, input, output) = self.at(at);
+        counters!(counters, c => { c.drop_queued(input, output, 1) });
+    }
+}
+
+impl Sender for Rules {
+    type Flow = Flow;
+
+    /// What fills a round trip, in whole packets: the papers have a fixed window beside the rate.
+    fn window(&self, network: &Network) -> Option<u64> {
+        let round_trip = u128::from(network.line.bytes_per_s()) * u128::from(network.idle_rtt);
+        let bytes = (round_trip / 1_000_000_000_000) as u64;
+        Some(bytes.next_multiple_of(network.payload.into()))
+    }
+
+    fn on_start(&mut self, _: Ends) -> Flow {
+        Flow::at_full_rate()
+    }
+
+    fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
+        flow.sends(packet.now, packet.wire)
+    }
+
+    fn on_ack(&mut self, flow: &mut Flow, ack: &Acknowledged) -> Option<Time> {
+        flow.acknowledged(self, ack)
+    }
+}
+
 /// What a source knows of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
@@ -183,15 +294,9 @@ impl Flow {
             .then(|| ((u128::from(self.state.ipd) * u128::from(wire)) >> FRAC) as Time)
     }
 
-    /// When it may send the next packet by its rate now, if that counts; `wire`: what the last one took.
+    /// An ACK is back: when it may send the next packet by its rate now, if that counts.
     #[inline]
-    pub fn next_time(&self, rules: &Rules, wire: Time) -> Option<Time> {
-        (rules.after_ack).then(|| self.sent + self.gap(wire).unwrap_or(wire))
-    }
-
-    /// An ACK is back.
-    #[inline]
-    pub fn acknowledged(&mut self, rules: &Rules, ack: &Acknowledged) {
+    pub fn acknowledged(&mut self, rules: &Rules, ack: &Acknowledged) -> Option<Time> {
         self.received = self.received.wrapping_add(1);
         let echo = Feedback {
             packets: 1,
@@ -200,6 +305,7 @@ impl Flow {
             outstanding: ack.in_flight,
         };
         self.state.on_echo(&rules.policy, echo, ack.now / NS);
+        (rules.after_ack).then(|| self.sent + self.gap(ack.wire).unwrap_or(ack.wire))
     }
 }
 
@@ -207,6 +313,7 @@ impl Flow {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::fabric::cc::tests::{come, marked, place, switches};
 
     /// LIPD, a packet time more per decrease: marks on what was under way at a decrease are of its round, and cost
     /// nothing more.
@@ -227,6 +334,7 @@ mod tests {
                     rtt: 0,
                     mark,
                     in_flight,
+                    wire: 1_000,
                 };
                 flow.acknowledged(&rules, &ack);
                 flow.sends(0, 1_000)
@@ -240,5 +348,48 @@ mod tests {
         let each = [2, 3, 4, 5, 6, 7, 8, 9];
         assert_eq!(times(Round::Packets, 0), each);
         assert_eq!(times(Round::Off, 3), each);
+    }
+
+    /// HP's buffers are those of inputs: four packets of one input fill its own, whichever outputs they wait
+    /// for; four of different inputs fill none.
+    #[test]
+    fn hp_marks_those_of_a_full_input() {
+        let new = || switches(&["scheme=lipd/input", "hp.buffer=4"]);
+        let same = [1, 2, 1, 2].map(|out| place(0, out, 0, 1, 0));
+        let mut full = new();
+        come(&mut full, &same);
+        assert_eq!(marked(&mut full, &same), 4);
+        let others = [3, 4, 5, 6].map(|input| place(input, 1, 0, 1, 0));
+        let mut shared = new();
+        come(&mut shared, &others);
+        assert_eq!(marked(&mut shared, &others), 0);
+    }
+
+    /// What is dropped holds no slot of its input any more.
+    #[test]
+    fn hp_does_not_count_what_is_dropped() {
+        let mut switches = switches(&["scheme=lipd/input", "hp.buffer=4", "flow_control=none"]);
+        let one = [place(0, 1, 0, 1, 0)];
+        for _ in 0..10 {
+            come(&mut switches, &one);
+            switches.on_drop(&one[0]);
+        }
+        let three = [one[0]; 3];
+        come(&mut switches, &three);
+        assert_eq!(marked(&mut switches, &three), 0);
+    }
+
+    /// A class fills buffers of its own.
+    #[test]
+    fn hp_counts_by_class() {
+        let mut switches = switches(&["scheme=lipd/input", "hp.buffer=4", "priorities=2"]);
+        let both = [0, 0, 0, 1, 1, 1].map(|class| place(0, 1, class, 2, 0));
+        come(&mut switches, &both);
+        assert_eq!(marked(&mut switches, &both), 0);
+        let own = [both[0]; 4];
+        come(&mut switches, &own);
+        come(&mut switches, &both[3..]);
+        assert_eq!(marked(&mut switches, &both[3..]), 0);
+        assert_eq!(marked(&mut switches, &own), 4);
     }
 }

@@ -4,12 +4,46 @@
 //! Every mark is answered at once (BECN), in the ACK. The source's timer is no event: what it does matters when the
 //! next packet is sent, and is worked out then.
 
-use ecn_core::tcd::Mark;
 use ecn_units::{Fraction, Rate, Size, keywords};
 use serde::{Deserialize, Serialize};
 
+use super::{
+    Acknowledged, Either, Ends, Mark, Network, Notice, Place, Scheme, Sees, Sender, Sending, State,
+    Switch, tcd, within,
+};
 use crate::engine::{NS, Time};
+use crate::fabric::packet::Packet;
 use crate::model::ModelError;
+
+/// IB CC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ibcc {
+    /// With TCD.
+    pub tcd: bool,
+}
+
+impl Scheme for Ibcc {
+    type Sender = Rules;
+    type Switch = Either<Markers, tcd::Ports>;
+
+    fn sender(&self, network: &Network) -> Result<Rules, ModelError> {
+        network.schemes.ibcc.rules(network.line, network.buffer)
+    }
+
+    fn switch(&self, network: &Network) -> Result<Self::Switch, ModelError> {
+        let rules = self.sender(network)?;
+        let markers = Markers {
+            rules,
+            queues: vec![Marker::default(); network.queues as usize],
+        };
+        Ok(match rules.threshold {
+            Some(threshold) if self.tcd => {
+                Either::Other(tcd::Ports::new(network, threshold, Some(markers))?)
+            }
+            _ => Either::Plain(markers),
+        })
+    }
+}
 
 keywords! {
     /// Which ports mark although it is credits that they lack (`Victim_Mask`).
@@ -119,10 +153,7 @@ impl Parameters {
             ("ccti_min", self.ccti_min, 255.min(self.ccti_limit)),
             ("ccti_limit", self.ccti_limit, 65_535),
         ] {
-            if value > most {
-                let reason = format!("0 to {most} is allowed");
-                return Err(ModelError::new(key, value, reason));
-            }
+            within(key, value, 0, most)?;
         }
         if !(1..=65_535).contains(&self.ccti_timer) {
             let reason = "1 to 65535 is allowed, times 1.024 us";
@@ -163,11 +194,6 @@ impl Parameters {
 }
 
 impl Rules {
-    /// Queue above which a port marks, bytes; none if nothing is marked.
-    pub const fn threshold(&self) -> Option<u64> {
-        self.threshold
-    }
-
     /// Multiplier of an entry of the table: after a packet that takes t, the source waits (t >> shift) times it.
     fn multiplier(&self, ccti: u16) -> u64 {
         self.step.of(u64::from(ccti) << self.shift)
@@ -225,6 +251,62 @@ impl Marker {
             self.eligible = 0;
         }
         is_due
+    }
+}
+
+/// Switches that mark by the queue's length and the credits.
+#[derive(Debug)]
+pub struct Markers {
+    rules: Rules,
+    queues: Vec<Marker>,
+}
+
+impl Markers {
+    /// With TCD: the mark of a packet that leaves by a port whose state says this one.
+    pub fn by_state(&mut self, at: &Place, packet: &Packet, own: Mark) -> Mark {
+        let marker = &mut self.queues[at.queue as usize];
+        marker.marks_by_state(&self.rules, packet.bytes.into(), own)
+    }
+}
+
+impl Switch for Markers {
+    fn sees(&self) -> Sees {
+        Sees::WAITING
+    }
+
+    fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, _: bool) -> Option<Notice> {
+        let marker = &mut self.queues[at.queue as usize];
+        let (bytes, queued) = (packet.bytes.into(), at.queued.into());
+        if marker.marks(&self.rules, bytes, queued, at.on, at.to_host) {
+            packet.mark = Mark::Congestion;
+        }
+        None
+    }
+
+    /// A root is congested, and a victim undetermined.
+    fn state(&self, at: &Place) -> Option<State> {
+        Some(match (self.rules.threshold, at.on) {
+            (Some(threshold), true) if u64::from(at.queued) > threshold => State::Congestion,
+            (Some(threshold), false) if u64::from(at.queued) > threshold => State::Undetermined,
+            _ => State::NonCongestion,
+        })
+    }
+}
+
+impl Sender for Rules {
+    type Flow = Flow;
+
+    fn on_start(&mut self, _: Ends) -> Flow {
+        Flow::new(self)
+    }
+
+    fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
+        Some(packet.time_at(flow.sends(self, packet.now)?))
+    }
+
+    fn on_ack(&mut self, flow: &mut Flow, ack: &Acknowledged) -> Option<Time> {
+        flow.notified(self, ack.now, ack.mark);
+        None
     }
 }
 
@@ -297,6 +379,8 @@ impl Flow {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::fabric::cc::tests::{packet, place, switches};
+    use crate::fabric::packet::NONE;
     use ecn_core::response::{Function, IPD_LIMIT, Policy, Ratio, marked};
     use proptest::prelude::*;
 
@@ -455,6 +539,34 @@ mod tests {
             let mut marker = Marker::default();
             let marks = (0..12_000).filter(|_| marker.marks(&rules, 1_000, BUFFER, true, false));
             assert_eq!(marks.count(), marked);
+        }
+    }
+
+    /// IB CC: without credits a long queue is a victim, which is marked before a host only, and there only if its
+    /// ports have the mask.
+    #[test]
+    fn ibcc_marks_victims_before_hosts_with_the_mask() {
+        for (mask, marks) in [("none", 0), ("hosts", 1)] {
+            let mask = format!("ibcc.victim_mask={mask}");
+            let settings = ["scheme=ibcc", "flow_control=cbfc", &mask];
+            let mut switches = switches(&settings);
+            let full = place(0, 1, 0, 1, 900_000);
+            for (on, to_host, expected) in [
+                (true, true, 1),
+                (true, false, 1),
+                (false, true, marks),
+                (false, false, 0),
+            ] {
+                let place = Place {
+                    on,
+                    to_host,
+                    ..full
+                };
+                let mut packet = packet(NONE);
+                switches.on_enqueue(&place, &mut packet, true);
+                let marked = u32::from(packet.mark == Mark::Congestion);
+                assert_eq!(marked, expected, "{mask} {on} {to_host}");
+            }
         }
     }
 

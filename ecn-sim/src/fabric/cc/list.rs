@@ -1,0 +1,227 @@
+//! What the list of schemes is made into: names, tables of parameters, and enumerations that dispatch.
+
+/// An enumeration of switches' halves that does what the one in it does.
+macro_rules! either {
+    (
+        $(#[$meta:meta])*
+        $name:ident $(<$($other:ident),+>)? { $($(#[$doc:meta])* $variant:ident($half:ty),)+ }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        pub enum $name $(<$($other),+>)? { $($(#[$doc])* $variant($half),)+ }
+
+        impl $(<$($other: Switch),+>)? Switch for $name $(<$($other),+>)? {
+            fn sees(&self) -> Sees {
+                match self { $(Self::$variant(half) => half.sees(),)+ }
+            }
+
+            #[inline]
+            fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, waits: bool) -> Option<Notice> {
+                match self { $(Self::$variant(half) => half.on_enqueue(at, packet, waits),)+ }
+            }
+
+            #[inline]
+            fn on_dequeue(&mut self, at: &Place, packet: &mut Packet, waited: bool) {
+                match self { $(Self::$variant(half) => half.on_dequeue(at, packet, waited),)+ }
+            }
+
+            fn on_drop(&mut self, at: &Place) {
+                match self { $(Self::$variant(half) => half.on_drop(at),)+ }
+            }
+
+            fn on_pause(&mut self, now: Time, queue: u32, paused: bool) {
+                match self { $(Self::$variant(half) => half.on_pause(now, queue, paused),)+ }
+            }
+
+            fn state(&self, at: &Place) -> Option<State> {
+                match self { $(Self::$variant(half) => half.state(at),)+ }
+            }
+        }
+    };
+}
+
+/// The built-in schemes, beside none: `module::Scheme { name => value, ... }` for each. A name that ends with `+tcd` has
+/// TCD's parameters beside its own.
+macro_rules! schemes {
+    ($(
+        $(#[doc = $doc:literal])*
+        $module:ident::$scheme:ident { $($text:literal => $value:expr),+ $(,)? }
+    )+) => {
+        $(pub use $module::$scheme;)+
+
+        /// How the network's congestion is controlled.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+        pub enum Name {
+            /// Not at all: every flow sends at the rate of its link.
+            #[default]
+            None,
+            $($(#[doc = $doc])* $scheme($scheme),)+
+        }
+
+        impl Name {
+            /// All.
+            pub const ALL: &[Self] = &[Self::None, $($(Self::$scheme($value),)+)+];
+
+            /// The names of [`Self::ALL`].
+            pub const NAMES: &[&str] = &["none", $($($text,)+)+];
+
+            /// The name in scenarios and reports.
+            pub fn name(self) -> &'static str {
+                let at = Self::ALL.iter().position(|scheme| *scheme == self);
+                at.map_or("none", |at| Self::NAMES[at])
+            }
+
+            /// The scheme's tables of parameters in a scenario.
+            pub fn tables(self) -> Vec<&'static str> {
+                let own = match self {
+                    Self::None => None,
+                    $(Self::$scheme(_) => Some(stringify!($module)),)+
+                };
+                let tcd = self.name().ends_with("+tcd").then_some("tcd");
+                own.into_iter().chain(tcd).collect()
+            }
+        }
+
+        ecn_units::keyword_impls!(Name);
+        ecn_units::serde_as_text!(@schema Name, schemars::json_schema!({
+            "anyOf": [
+                { "const": "none", "description": "Not at all: every flow sends at the rate of its link." },
+                $({
+                    "type": "string",
+                    "title": ([$($text),+].join(", ")),
+                    "description": (concat!($($doc),*).trim()),
+                }),+
+            ],
+        }));
+
+        /// The parameters of all schemes, each in a table of its own.
+        #[derive(Clone, Debug, Default, PartialEq, schemars::JsonSchema, serde::Serialize, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Parameters {
+            $($(#[doc = $doc])* pub $module: $module::Parameters,)+
+            /// TCD's.
+            pub tcd: tcd::Parameters,
+        }
+
+        impl Scheme for Name {
+            type Sender = Senders;
+            type Switch = Switches;
+
+            fn name(&self) -> &str {
+                Self::name(*self)
+            }
+
+            fn sender(&self, network: &Network) -> Result<Senders, ModelError> {
+                Ok(match self {
+                    Self::None => Senders::None(()),
+                    $(Self::$scheme(scheme) => {
+                        let sender = scheme.sender(network);
+                        Senders::$scheme(sender.map_err(|error| error.within(stringify!($module)))?)
+                    })+
+                })
+            }
+
+            fn switch(&self, network: &Network) -> Result<Switches, ModelError> {
+                Ok(match self {
+                    Self::None => Switches::None(()),
+                    $(Self::$scheme(scheme) => Switches::$scheme(scheme.switch(network)?),)+
+                })
+            }
+        }
+
+        list::either! {
+            /// The switches' half of any scheme. Matching on it costs nothing that can be measured: it is the same
+            /// in every call of a run.
+            Switches {
+                /// No control.
+                None(()),
+                $($(#[doc = $doc])* $scheme(<$scheme as Scheme>::Switch),)+
+            }
+        }
+
+        /// The hosts' half of any scheme.
+        #[derive(Debug)]
+        pub enum Senders {
+            /// No control.
+            None(()),
+            $($(#[doc = $doc])* $scheme(<$scheme as Scheme>::Sender),)+
+        }
+
+        /// What a sender keeps of a flow.
+        #[derive(Clone, Copy, Debug)]
+        pub enum Flow {
+            /// No control.
+            None(()),
+            $($(#[doc = $doc])* $scheme(<<$scheme as Scheme>::Sender as Sender>::Flow),)+
+        }
+
+        list::senders! { None, $($scheme),+ }
+    };
+}
+
+/// [`Senders`](super::Senders) does what the half in it does, with a [`Flow`](super::Flow) of that.
+macro_rules! senders {
+    ($($scheme:ident),+) => {
+        impl Sender for Senders {
+            type Flow = Flow;
+
+            fn window(&self, network: &Network) -> Option<u64> {
+                match self { $(Self::$scheme(half) => half.window(network),)+ }
+            }
+
+            fn on_start(&mut self, ends: Ends) -> Flow {
+                match self { $(Self::$scheme(half) => Flow::$scheme(half.on_start(ends)),)+ }
+            }
+
+            #[inline]
+            fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
+                match (self, flow) {
+                    $((Self::$scheme(half), Flow::$scheme(flow)) => half.on_send(flow, packet),)+
+                    _ => None,
+                }
+            }
+
+            #[inline]
+            fn tag(&self, ends: Ends) -> Option<u32> {
+                match self { $(Self::$scheme(half) => half.tag(ends),)+ }
+            }
+
+            #[inline]
+            fn on_ack(&mut self, flow: &mut Flow, ack: &Acknowledged) -> Option<Time> {
+                match (self, flow) {
+                    $((Self::$scheme(half), Flow::$scheme(flow)) => half.on_ack(flow, ack),)+
+                    _ => None,
+                }
+            }
+
+            #[inline]
+            fn on_mark(&self, told: &mut Told, now: Time, mark: Mark) -> bool {
+                match self { $(Self::$scheme(half) => half.on_mark(told, now, mark),)+ }
+            }
+
+            fn on_notification(&mut self, flow: &mut Flow, now: Time, mark: Mark) {
+                match (self, flow) {
+                    $((Self::$scheme(half), Flow::$scheme(flow)) => {
+                        half.on_notification(flow, now, mark);
+                    })+
+                    _ => {}
+                }
+            }
+
+            fn on_feedback(&mut self, flow: &mut Flow, now: Time, ends: Ends, notice: Notice) {
+                match (self, flow) {
+                    $((Self::$scheme(half), Flow::$scheme(flow)) => {
+                        half.on_feedback(flow, now, ends, notice);
+                    })+
+                    _ => {}
+                }
+            }
+
+            fn on_finish(&mut self, ends: Ends) {
+                match self { $(Self::$scheme(half) => half.on_finish(ends),)+ }
+            }
+        }
+    };
+}
+
+pub(super) use {either, schemes, senders};
