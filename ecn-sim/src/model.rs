@@ -237,11 +237,11 @@ pub enum InputTrigger {
     /// As many as it has slots.
     #[default]
     Full,
+    /// None: the output trigger alone marks.
+    Off,
     /// So many packets.
     #[schemars(untagged, title = "number")]
     At(u32),
-    /// None: the output trigger alone marks.
-    Off,
 }
 
 impl InputTrigger {
