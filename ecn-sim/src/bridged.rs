@@ -119,22 +119,13 @@ fn ps(duration: ecn_units::DurationText) -> Time {
     duration.as_nanos() * NS
 }
 
-/// Runs a network of bridges.
-///
-/// # Errors
-///
-/// The model makes no sense, or an invariant is broken.
-pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record, SimulationError> {
-    let ipd = model.initial_ipd()?;
-    let function = match model.response {
-        Response::Function(function) => function,
-        Response::Table(_) => Function::None,
-    };
+/// The device of each channel, with the flows that begin there.
+fn devices(network: &Network, model: &Model, seed: u64) -> Vec<Device> {
     let device = |channel: usize| Device {
         bucket: Bucket::default(),
         timer: None,
         // A stream per device, none of which a flow's phase takes.
-        late: Pcg64Mcg::seed_from_u64(!options.seed ^ (channel as u64) << 32),
+        late: Pcg64Mcg::seed_from_u64(!seed ^ (channel as u64) << 32),
         timer_delay: ps(model.timer_delay) as f64,
         flows: Vec::new(),
         turn: 0,
@@ -159,6 +150,21 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
             device.timer_delay = 0.0;
         }
     }
+    devices
+}
+
+/// Runs a network of bridges.
+///
+/// # Errors
+///
+/// The model makes no sense, or an invariant is broken.
+pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record, SimulationError> {
+    let ipd = model.initial_ipd()?;
+    let function = match model.response {
+        Response::Function(function) => function,
+        Response::Table(_) => Function::None,
+    };
+    let devices = devices(network, model, options.seed);
     let link = |flow: &crate::network::Way| {
         let first = network.hops[flow.hops.start as usize].channel as usize;
         network.channels[first].rate.bytes_per_s()

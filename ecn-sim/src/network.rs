@@ -220,37 +220,64 @@ fn transmission(bytes: u32, rate: Rate) -> Time {
     Time::try_from(ps.div_ceil(u128::from(rate.bytes_per_s()))).unwrap_or(Time::MAX)
 }
 
-impl Network {
-    /// Finds the ways (shortest in hops, of several the one whose links were named first) and works
-    /// out all times.
-    ///
-    /// # Errors
-    ///
-    /// What is described is no network, or a flow has no way through it.
-    pub fn new(description: &Description, model: &Model) -> Result<Self, NetworkError> {
+/// Switches, then hosts, by name.
+struct Nodes<'a> {
+    numbers: HashMap<&'a str, usize>,
+    description: &'a Description,
+}
+
+impl<'a> Nodes<'a> {
+    fn new(description: &'a Description) -> Result<Self, NetworkError> {
+        let names = description.switches.iter().chain(&description.hosts);
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        for (index, name) in names.enumerate() {
+            if numbers.insert(name, index).is_some() {
+                return Err(NetworkError::Twice(name.clone()));
+            }
+        }
+        Ok(Self {
+            numbers,
+            description,
+        })
+    }
+
+    /// The number of the node that `what` names.
+    fn find(&self, what: &dyn Fn() -> String, name: &str) -> Result<usize, NetworkError> {
+        self.numbers.get(name).copied().ok_or_else(|| {
+            let Description {
+                switches, hosts, ..
+            } = self.description;
+            let known: Vec<&str> = switches.iter().chain(hosts).map(String::as_str).collect();
+            NetworkError::Unknown {
+                what: what(),
+                name: name.to_owned(),
+                hint: ecn_units::suggestion(name, &known),
+            }
+        })
+    }
+
+    fn switch(&self, node: usize) -> Option<u32> {
+        (node < self.description.switches.len()).then_some(node as u32)
+    }
+}
+
+/// What links are made into.
+struct Wires {
+    channels: Vec<Channel>,
+    /// Slots of each switch.
+    ports: Vec<u32>,
+    /// By node, the nodes that its channels lead to, and which these are.
+    leaving: Vec<Vec<(usize, u32)>>,
+}
+
+impl Wires {
+    fn new(description: &Description, nodes: &Nodes<'_>) -> Result<Self, NetworkError> {
         let Description {
             switches,
             hosts,
             links,
-            flows,
+            ..
         } = description;
-        let mut nodes: HashMap<&str, usize> = HashMap::new();
-        for (index, name) in switches.iter().chain(hosts).enumerate() {
-            if nodes.insert(name, index).is_some() {
-                return Err(NetworkError::Twice(name.clone()));
-            }
-        }
-        let node = |what: &dyn Fn() -> String, name: &String| {
-            nodes.get(name.as_str()).copied().ok_or_else(|| {
-                let known: Vec<&str> = switches.iter().chain(hosts).map(String::as_str).collect();
-                NetworkError::Unknown {
-                    what: what(),
-                    name: name.clone(),
-                    hint: ecn_units::suggestion(name, &known),
-                }
-            })
-        };
-        let switch = |node: usize| (node < switches.len()).then_some(node as u32);
         let mut ports = vec![1u32; switches.len()];
         let mut channels: Vec<Channel> = Vec::new();
         let mut leaving: Vec<Vec<(usize, u32)>> = vec![Vec::new(); switches.len() + hosts.len()];
@@ -261,14 +288,14 @@ impl Network {
             }
             let what = || format!("link `{}`", link.name);
             let ends = [
-                node(&what, &link.between[0])?,
-                node(&what, &link.between[1])?,
+                nodes.find(&what, &link.between[0])?,
+                nodes.find(&what, &link.between[1])?,
             ];
             if ends[0] == ends[1] {
                 return Err(NetworkError::Loop(link.name.clone()));
             }
             let mut port = |node: usize| {
-                switch(node).map(|switch| {
+                nodes.switch(node).map(|switch| {
                     let slot = ports[switch as usize];
                     ports[switch as usize] += 1;
                     (switch, slot as u8)
@@ -297,6 +324,51 @@ impl Network {
                 });
             }
         }
+        Ok(Self {
+            channels,
+            ports,
+            leaving,
+        })
+    }
+}
+
+/// Whether switches of this kind can have what a flow sends.
+fn check_traffic(flow: &Flow, model: &Model) -> Result<(), NetworkError> {
+    let plain = flow.traffic == Traffic::Greedy && flow.controlled;
+    if model.switch == SwitchKind::Input && !(plain && flow.arrivals.is_none()) {
+        return Err(NetworkError::OnlyOutput(flow.class.clone()));
+    }
+    let range = 1..=1_000_000;
+    if let Some(Arrivals { per_s, packets }) = flow.arrivals
+        && !(range.contains(&per_s)
+            && range.contains(&packets)
+            && !matches!(flow.traffic, Traffic::Constant(_)))
+    {
+        return Err(NetworkError::Arrivals(flow.class.clone()));
+    }
+    Ok(())
+}
+
+impl Network {
+    /// Finds the ways (shortest in hops, of several the one whose links were named first) and works
+    /// out all times.
+    ///
+    /// # Errors
+    ///
+    /// What is described is no network, or a flow has no way through it.
+    pub fn new(description: &Description, model: &Model) -> Result<Self, NetworkError> {
+        let nodes = Nodes::new(description)?;
+        let Wires {
+            channels,
+            ports,
+            leaving,
+        } = Wires::new(description, &nodes)?;
+        let Description {
+            switches,
+            hosts,
+            flows,
+            ..
+        } = description;
         if flows.is_empty() {
             return Err(NetworkError::NoFlow);
         }
@@ -312,21 +384,10 @@ impl Network {
             classes: Vec::new(),
         };
         for flow in flows {
-            let plain = flow.traffic == Traffic::Greedy && flow.controlled;
-            if model.switch == SwitchKind::Input && !(plain && flow.arrivals.is_none()) {
-                return Err(NetworkError::OnlyOutput(flow.class.clone()));
-            }
-            let range = 1..=1_000_000;
-            if let Some(Arrivals { per_s, packets }) = flow.arrivals
-                && !(range.contains(&per_s)
-                    && range.contains(&packets)
-                    && !matches!(flow.traffic, Traffic::Constant(_)))
-            {
-                return Err(NetworkError::Arrivals(flow.class.clone()));
-            }
+            check_traffic(flow, model)?;
             let what = || format!("flow `{}`", flow.class);
-            let (from, to) = (node(&what, &flow.from)?, node(&what, &flow.to)?);
-            if switch(from).is_some() || switch(to).is_some() || from == to {
+            let (from, to) = (nodes.find(&what, &flow.from)?, nodes.find(&what, &flow.to)?);
+            if nodes.switch(from).is_some() || nodes.switch(to).is_some() || from == to {
                 return Err(NetworkError::NotHosts {
                     from: flow.from.clone(),
                     to: flow.to.clone(),

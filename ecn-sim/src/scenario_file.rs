@@ -79,21 +79,8 @@ const fn hp_packet() -> u32 {
 /// Reads a scenario; `name` is its name if it has none of its own.
 pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     let bad = ScenarioError::Text;
-    let mut file: File = toml::from_str(text).map_err(|error| {
-        let reason = located(text, &error);
-        let message = error.message();
-        let unknown = message.strip_prefix("unknown field `");
-        let unknown = unknown.and_then(|rest| rest.split('`').next());
-        let keys = fabric::Scenario::of(fabric::Kind::FatTree).keys();
-        let of_another =
-            message == "missing field `rate`" || unknown.is_some_and(|key| keys.contains_key(key));
-        bad(match of_another {
-            true => {
-                format!("{reason}; or is it a data centre's, without `topology = \"custom\"`?")
-            }
-            false => reason,
-        })
-    })?;
+    let file: Result<File, _> = toml::from_str(text);
+    let mut file = file.map_err(|error| bad(misread(text, &error)))?;
     let all = |names: &[String]| -> Result<Vec<String>, ScenarioError> {
         let names: Result<Vec<_>, _> = names.iter().map(|name| expand(name)).collect();
         Ok(names.map_err(bad)?.concat())
@@ -194,6 +181,21 @@ fn preset(model: &mut Table) -> Result<Model, ScenarioError> {
             let hint = suggestion(&name, &known);
             ScenarioError::Text(format!("[model] {PRESET} = \"{name}\": {hint}"))
         })
+}
+
+/// What is wrong with a file, which may be one of a data centre.
+fn misread(text: &str, error: &toml::de::Error) -> String {
+    let reason = located(text, error);
+    let message = error.message();
+    let unknown = message.strip_prefix("unknown field `");
+    let unknown = unknown.and_then(|rest| rest.split('`').next());
+    let keys = fabric::Scenario::of(fabric::Kind::FatTree).keys();
+    let of_another =
+        message == "missing field `rate`" || unknown.is_some_and(|key| keys.contains_key(key));
+    match of_another {
+        true => format!("{reason}; or is it a data centre's, without `topology = \"custom\"`?"),
+        false => reason,
+    }
 }
 
 /// What is wrong with a file, with its line.

@@ -227,49 +227,12 @@ pub fn arrivals(
             let pairs = shifts.flat_map(move |by| (0..hosts).map(move |h| (h, (h + by) % hosts)));
             Box::new(pairs.map(at_once))
         }
-        Workload::Poisson => {
-            let error = |reason| ModelError::new("cdf", &parameters.cdf, reason);
-            let points = points(&parameters.cdf).map_err(error)?;
-            let mean = mean(&points);
-            if mean < 1.0 {
-                return Err(error("flows of less than a byte on average".to_owned()));
-            }
-            let mut times = Times::new(parameters, parameters.load, mean);
-            let flows = std::iter::from_fn(move || {
-                let start = times.next(&mut random)?;
-                let from = random.random_range(0..hosts);
-                let to = (from + random.random_range(1..hosts)) % hosts;
-                let bytes = size_at(&points, random.random::<f64>() * 100.0);
-                Some(Arrival::new(start, from, to, (bytes as u64).max(1)))
-            });
-            // Not the others' stream: these are the same with and without bursts.
-            let random = Pcg64Mcg::seed_from_u64(seed ^ 1 << 62);
-            Box::new(merged(flows, bursts(parameters, random)))
-        }
+        Workload::Poisson => poisson(parameters, random, seed)?,
         Workload::AllReduce => {
             let ring = Ring::new(parameters);
             Box::new((0..hosts).map(move |host| ring.step(0, host).1))
         }
-        Workload::OnOff => {
-            let rate = parameters.link_rate.bytes_per_s() as f64 * parameters.load.as_f64();
-            let period = (bytes as f64 / rate * 1e12).max(1.0) as Time;
-            let end = parameters.duration.as_nanos() * NS;
-            let pairs = cycle(hosts, &mut random);
-            let mut first: Vec<Arrival> = pairs.map(at_once).collect();
-            for arrival in &mut first {
-                arrival.start = random.random_range(0..period);
-            }
-            first.sort_by_key(|arrival| arrival.start);
-            let periods = (0..end.div_ceil(period)).map(move |number| number * period);
-            let all = periods.flat_map(move |later| {
-                let shift = move |arrival: Arrival| Arrival {
-                    start: later + arrival.start,
-                    ..arrival
-                };
-                first.clone().into_iter().map(shift)
-            });
-            Box::new(all.take_while(move |arrival| arrival.start < end))
-        }
+        Workload::OnOff => on_off(parameters, random),
         Workload::Greedy => {
             let bytes = carried(parameters);
             let others = (1..hosts - 1).step_by(2).map(|from| (from, from + 1));
@@ -280,48 +243,8 @@ pub fn arrivals(
                 ..at_once(pair)
             }))
         }
-        Workload::Chain => {
-            let (load, duration) = (parameters.load, parameters.duration.as_nanos() * NS);
-            let long = [(0, 2), (1, 3)].map(|pair| Arrival {
-                bytes: load.of(carried(parameters)).max(1),
-                rate: load.of(parameters.link_rate.bytes_per_s()).max(1),
-                ..at_once(pair)
-            });
-            let gap = parameters.burst_gap.as_nanos() * NS;
-            let senders = 4..4 + parameters.senders;
-            let times = (1..duration.div_ceil(gap)).map(move |number| number * gap);
-            let bursts = times.flat_map(move |start| {
-                let from = senders.clone();
-                from.map(move |from| Arrival {
-                    start,
-                    ..at_once((from, 3))
-                })
-            });
-            Box::new(long.into_iter().chain(bursts))
-        }
-        Workload::Fig1 => {
-            let bytes = u64::from(parameters.payload) * u64::from(u32::MAX / 2);
-            let stagger = parameters.stagger.as_nanos() * NS;
-            let senders = (FIG1_OTHERS..hosts).zip(0..);
-            let sends = |(from, number)| Arrival::new(number * stagger, from, 0, bytes);
-            let mut flows: Vec<Arrival> = senders.map(sends).collect();
-            let victim = |start, stop| Arrival {
-                stop,
-                ..Arrival::new(start, 2, 1, bytes)
-            };
-            flows.extend(match parameters.victim {
-                Victim::Off => None,
-                Victim::On => Some(victim(0, Time::MAX)),
-                Victim::During(from, to) => Some(victim(from.as_nanos() * NS, to.as_nanos() * NS)),
-            });
-            for (index, flow) in (0_u64..).zip(&mut flows) {
-                // A stream per flow: adding one does not change the others.
-                let mut random = Pcg64Mcg::seed_from_u64(seed ^ index << 32);
-                flow.start += random.random_range(0..packet_time(parameters));
-            }
-            flows.sort_by_key(|flow| flow.start);
-            Box::new(flows.into_iter())
-        }
+        Workload::Chain => chain(parameters),
+        Workload::Fig1 => fig1(parameters, seed),
         Workload::File(file) => {
             let error = |reason| ModelError::new("workload", &parameters.workload, reason);
             let names: Vec<String> = (0..hosts).map(host_name).collect();
@@ -342,6 +265,106 @@ pub fn arrivals(
         priority: turn(id, priorities),
         ..arrival
     })))
+}
+
+/// Flows at random times between random hosts, with sizes of a distribution, and bursts beside them.
+fn poisson(
+    parameters: &Parameters,
+    mut random: Pcg64Mcg,
+    seed: u64,
+) -> Result<Arrivals, ModelError> {
+    let hosts = parameters.hosts;
+    let error = |reason| ModelError::new("cdf", &parameters.cdf, reason);
+    let points = points(&parameters.cdf).map_err(error)?;
+    let mean = mean(&points);
+    if mean < 1.0 {
+        return Err(error("flows of less than a byte on average".to_owned()));
+    }
+    let mut times = Times::new(parameters, parameters.load, mean);
+    let flows = std::iter::from_fn(move || {
+        let start = times.next(&mut random)?;
+        let from = random.random_range(0..hosts);
+        let to = (from + random.random_range(1..hosts)) % hosts;
+        let bytes = size_at(&points, random.random::<f64>() * 100.0);
+        Some(Arrival::new(start, from, to, (bytes as u64).max(1)))
+    });
+    // Not the others' stream: these are the same with and without bursts.
+    let random = Pcg64Mcg::seed_from_u64(seed ^ 1 << 62);
+    Ok(Box::new(merged(flows, bursts(parameters, random))))
+}
+
+/// A permutation whose flows come again each period, so that links carry the load.
+fn on_off(parameters: &Parameters, mut random: Pcg64Mcg) -> Arrivals {
+    let bytes = parameters.flow_size.bytes();
+    let rate = parameters.link_rate.bytes_per_s() as f64 * parameters.load.as_f64();
+    let period = (bytes as f64 / rate * 1e12).max(1.0) as Time;
+    let end = parameters.duration.as_nanos() * NS;
+    let pairs = cycle(parameters.hosts, &mut random);
+    let mut first: Vec<Arrival> = pairs
+        .map(|(from, to)| Arrival::new(0, from, to, bytes))
+        .collect();
+    for arrival in &mut first {
+        arrival.start = random.random_range(0..period);
+    }
+    first.sort_by_key(|arrival| arrival.start);
+    let periods = (0..end.div_ceil(period)).map(move |number| number * period);
+    let all = periods.flat_map(move |later| {
+        let shift = move |arrival: Arrival| Arrival {
+            start: later + arrival.start,
+            ..arrival
+        };
+        first.clone().into_iter().map(shift)
+    });
+    Box::new(all.take_while(move |arrival| arrival.start < end))
+}
+
+/// Two long flows along the chain, and bursts to the end of one of them (TCD's Fig. 2).
+fn chain(parameters: &Parameters) -> Arrivals {
+    let bytes = parameters.flow_size.bytes();
+    let at_once = move |(from, to)| Arrival::new(0, from, to, bytes);
+    let (load, duration) = (parameters.load, parameters.duration.as_nanos() * NS);
+    let long = [(0, 2), (1, 3)].map(|pair| Arrival {
+        bytes: load.of(carried(parameters)).max(1),
+        rate: load.of(parameters.link_rate.bytes_per_s()).max(1),
+        ..at_once(pair)
+    });
+    let gap = parameters.burst_gap.as_nanos() * NS;
+    let senders = 4..4 + parameters.senders;
+    let times = (1..duration.div_ceil(gap)).map(move |number| number * gap);
+    let bursts = times.flat_map(move |start| {
+        let from = senders.clone();
+        from.map(move |from| Arrival {
+            start,
+            ..at_once((from, 3))
+        })
+    });
+    Box::new(long.into_iter().chain(bursts))
+}
+
+/// HP's Fig. 1: all but the victim send to one host.
+fn fig1(parameters: &Parameters, seed: u64) -> Arrivals {
+    let hosts = parameters.hosts;
+    let bytes = u64::from(parameters.payload) * u64::from(u32::MAX / 2);
+    let stagger = parameters.stagger.as_nanos() * NS;
+    let senders = (FIG1_OTHERS..hosts).zip(0..);
+    let sends = |(from, number)| Arrival::new(number * stagger, from, 0, bytes);
+    let mut flows: Vec<Arrival> = senders.map(sends).collect();
+    let victim = |start, stop| Arrival {
+        stop,
+        ..Arrival::new(start, 2, 1, bytes)
+    };
+    flows.extend(match parameters.victim {
+        Victim::Off => None,
+        Victim::On => Some(victim(0, Time::MAX)),
+        Victim::During(from, to) => Some(victim(from.as_nanos() * NS, to.as_nanos() * NS)),
+    });
+    for (index, flow) in (0_u64..).zip(&mut flows) {
+        // A stream per flow: adding one does not change the others.
+        let mut random = Pcg64Mcg::seed_from_u64(seed ^ index << 32);
+        flow.start += random.random_range(0..packet_time(parameters));
+    }
+    flows.sort_by_key(|flow| flow.start);
+    Box::new(flows.into_iter())
 }
 
 /// Starts that no list knows better: each flow's is later by less than a full packet takes. So flows that are

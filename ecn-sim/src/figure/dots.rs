@@ -6,7 +6,7 @@ use plotters::style::text_anchor::HPos;
 use super::FigureError;
 use super::axis::Axis;
 use super::canvas::{
-    Canvas, GREY, GRID, INK, LOOKS, Look, Marker, PLAIN, TEXT, Type, WIDTH, fit, text_width,
+    Canvas, Drawn, GREY, GRID, INK, LOOKS, Look, Marker, PLAIN, TEXT, Type, WIDTH, fit, text_width,
 };
 
 /// One column of a [`DotFigure`]: a quantity with its value in each row.
@@ -22,6 +22,66 @@ pub struct DotColumn {
     pub half_widths: Vec<Option<f64>>,
     /// A value that deserves a line, such as 1 for equal shares.
     pub reference: Option<f64>,
+}
+
+const GREY_TEXT: Type = Type {
+    color: GREY,
+    ..PLAIN
+};
+
+impl DotColumn {
+    fn half_width(&self, row: usize) -> Option<f64> {
+        self.half_widths.get(row).copied().flatten()
+    }
+
+    /// The points with their bars and numbers; `at`: where a value stands, `y`: where a row does, if it is drawn.
+    fn draw_points(
+        &self,
+        canvas: &Canvas<'_>,
+        at: impl Fn(f64) -> f64,
+        y: impl Fn(usize) -> Option<f64>,
+    ) -> Drawn {
+        let look = &LOOKS[1];
+        for (row, value) in self.values.iter().enumerate() {
+            let Some(y) = y(row) else { break };
+            let Some(value) = value.filter(|value| value.is_finite()) else {
+                canvas.text("–", (at(0.0) + 2.0, y), HPos::Left, GREY_TEXT)?;
+                continue;
+            };
+            let x = at(value);
+            canvas.path(&[(at(0.0), y), (x, y)], look.color, 1.4)?;
+            let mut right = x;
+            if let Some(half) = self.half_width(row).filter(|half| half.is_finite()) {
+                let from = at((value - half).max(0.0));
+                right = at(value + half).max(x);
+                canvas.path(&[(from, y), (right, y)], INK, 1.4)?;
+                for end in [from, right] {
+                    canvas.path(&[(end, y - 4.0), (end, y + 4.0)], INK, 1.4)?;
+                }
+            }
+            canvas.marker(
+                (x, y),
+                &Look {
+                    marker: Marker::Circle,
+                    ..*look
+                },
+            )?;
+            let number = short(value);
+            // A white ground keeps grid lines out of the number.
+            let width = text_width(&number, TEXT) + 2.0;
+            canvas.polygon(
+                &[
+                    (right + 6.0, y - 8.0),
+                    (right + 6.0 + width, y - 8.0),
+                    (right + 6.0 + width, y + 8.0),
+                    (right + 6.0, y + 8.0),
+                ],
+                WHITE,
+            )?;
+            canvas.text(&number, (right + 8.0, y), HPos::Left, PLAIN)?;
+        }
+        Ok(())
+    }
 }
 
 /// A number that fits beside its point: two decimals, fewer of large ones.
@@ -72,10 +132,6 @@ impl DotFigure {
                 bold: true,
                 ..PLAIN
             };
-            let grey = Type {
-                color: GREY,
-                ..PLAIN
-            };
             let row_y = |row: usize| top + (row as f64 + 0.5) * row_height + 4.0;
             let mut before = None;
             for (number, (group, name)) in self.rows.iter().enumerate() {
@@ -96,9 +152,9 @@ impl DotFigure {
                 let cell = left + number as f64 * column_width;
                 // The number stands right of its point, also of a point at the right end.
                 let (plot_left, plot_right) = (cell + 8.0, cell + column_width - 42.0);
-                let half_of = |row: usize| column.half_widths.get(row).copied().flatten();
                 let ends = column.values.iter().enumerate();
-                let ends = ends.map(|(row, value)| Some((*value)? + half_of(row).unwrap_or(0.0)));
+                let ends = ends
+                    .map(|(row, value)| Some((*value)? + column.half_width(row).unwrap_or(0.0)));
                 let max = ends.flatten().filter(|end| end.is_finite());
                 let axis = Axis::new(0.0, max.fold(1.0, f64::max), 2.0, true);
                 let at = |value: f64| plot_left + value / axis.end * (plot_right - plot_left);
@@ -106,7 +162,7 @@ impl DotFigure {
                 let title = fit(&column.title, TEXT * 1.12, room);
                 canvas.text(&title, (plot_left, 18.0), HPos::Left, bold)?;
                 let unit = fit(&column.unit, TEXT, room);
-                canvas.text(&unit, (plot_left, 36.0), HPos::Left, grey)?;
+                canvas.text(&unit, (plot_left, 36.0), HPos::Left, GREY_TEXT)?;
                 for (value, label) in axis.ticks() {
                     let x = at(value);
                     canvas.path(&[(x, top), (x, bottom)], GRID, 1.0)?;
@@ -118,45 +174,8 @@ impl DotFigure {
                     let x = at(reference);
                     canvas.path(&[(x, top), (x, bottom)], GREY, 1.2)?;
                 }
-                let look = &LOOKS[1];
-                for (row, value) in column.values.iter().enumerate().take(self.rows.len()) {
-                    let y = row_y(row);
-                    let Some(value) = value.filter(|value| value.is_finite()) else {
-                        canvas.text("–", (plot_left + 2.0, y), HPos::Left, grey)?;
-                        continue;
-                    };
-                    let x = at(value);
-                    canvas.path(&[(plot_left, y), (x, y)], look.color, 1.4)?;
-                    let mut right = x;
-                    if let Some(half) = half_of(row).filter(|half| half.is_finite()) {
-                        let from = at((value - half).max(0.0));
-                        right = at(value + half).max(x);
-                        canvas.path(&[(from, y), (right, y)], INK, 1.4)?;
-                        for end in [from, right] {
-                            canvas.path(&[(end, y - 4.0), (end, y + 4.0)], INK, 1.4)?;
-                        }
-                    }
-                    canvas.marker(
-                        (x, y),
-                        &Look {
-                            marker: Marker::Circle,
-                            ..*look
-                        },
-                    )?;
-                    let number = short(value);
-                    // A white ground keeps grid lines out of the number.
-                    let width = text_width(&number, TEXT) + 2.0;
-                    canvas.polygon(
-                        &[
-                            (right + 6.0, y - 8.0),
-                            (right + 6.0 + width, y - 8.0),
-                            (right + 6.0 + width, y + 8.0),
-                            (right + 6.0, y + 8.0),
-                        ],
-                        WHITE,
-                    )?;
-                    canvas.text(&number, (right + 8.0, y), HPos::Left, PLAIN)?;
-                }
+                let y = |row| (row < self.rows.len()).then(|| row_y(row));
+                column.draw_points(canvas, at, y)?;
             }
             Ok(())
         })

@@ -316,22 +316,7 @@ impl NetworkFigure {
             let slot = gap(&x);
             rows.push(Row::new(labels, x, slot, SWITCH));
         }
-        // From the top: title, then the rows.
-        let mut tops = vec![0.0; rows.len()];
-        let mut y = 30.0 + 14.0;
-        for (number, row) in rows.iter().enumerate().rev() {
-            let around = self.links.iter().any(|(a, b)| {
-                let ((layer, x), (other, x2)) = (layers.of[*a], layers.of[*b]);
-                layer == number && other == number && x.abs_diff(x2) > 1
-            });
-            y += if around && number + 1 == rows.len() {
-                ARCS
-            } else {
-                0.0
-            };
-            tops[number] = y;
-            y += row.height + GAP;
-        }
+        let (tops, y) = self.tops(&layers, &rows);
         let hosts_top = y - GAP / 3.0;
         let height = (hosts_top + hosts_row.height + 10.0).round();
         Canvas::draw_sized((width, height), &self.title, |canvas| {
@@ -371,6 +356,26 @@ impl NetworkFigure {
             }
             hosts_row.draw(canvas, hosts_top)
         })
+    }
+
+    /// Where each row begins, from the top, below the title, and where what follows them does.
+    fn tops(&self, layers: &Layers, rows: &[Row]) -> (Vec<f64>, f64) {
+        let mut tops = vec![0.0; rows.len()];
+        let mut y = 30.0 + 14.0;
+        for (number, row) in rows.iter().enumerate().rev() {
+            let around = self.links.iter().any(|(a, b)| {
+                let ((layer, x), (other, x2)) = (layers.of[*a], layers.of[*b]);
+                layer == number && other == number && x.abs_diff(x2) > 1
+            });
+            y += if around && number + 1 == rows.len() {
+                ARCS
+            } else {
+                0.0
+            };
+            tops[number] = y;
+            y += row.height + GAP;
+        }
+        (tops, y)
     }
 
     fn draw_links(

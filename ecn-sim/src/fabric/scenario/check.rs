@@ -12,6 +12,9 @@ use crate::fabric::workload::{Workload, carried};
 use crate::model::{LONGEST_DELAY, MOST_PACKETS, ModelError};
 use crate::scenario::shown;
 
+/// Longest delay of a link.
+const LONGEST_LINK: DurationText = DurationText::from_millis(100);
+
 fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ModelError> {
     if (least..=most).contains(&value) {
         return Ok(());
@@ -27,6 +30,25 @@ impl Scenario {
     ///
     /// A value out of its range, or one that means nothing for what was chosen, by name.
     pub fn check(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
+        self.check_idle()?;
+        self.check_plan()?;
+        self.check_switch()?;
+        self.check_packets()?;
+        self.check_links()?;
+        self.check_times()?;
+        self.check_memory()?;
+        self.check_workload()?;
+        self.check_sizes()?;
+        if own.window.or(Size::from_bytes(u64::MAX)).bytes() < u64::from(own.payload) {
+            let reason = format!("at least a packet's payload, {}, is allowed", own.payload);
+            return Err(ModelError::new("window", own.window, reason));
+        }
+        own.scheme.sender(&self.network(1, 2)).map(drop)
+    }
+
+    /// No key is set that does nothing here.
+    fn check_idle(&self) -> Result<(), ModelError> {
         let own = &self.parameters;
         if let Some(key) = self.idle().into_iter().next() {
             let value = self.all_keys().remove(&key);
@@ -46,7 +68,12 @@ impl Scenario {
             let value = value.as_ref().map(shown).unwrap_or_default();
             return Err(ModelError::new(key, value, reason));
         }
-        self.check_plan()?;
+        Ok(())
+    }
+
+    /// What the kind of switch asks of the rest.
+    fn check_switch(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
         if own.switch == Switch::Crossbar && own.flow_control == FlowControl::None {
             let reason = "its inputs drop nothing: pfc or cbfc is allowed with switch=crossbar";
             return Err(ModelError::new("flow_control", own.flow_control, reason));
@@ -73,15 +100,12 @@ impl Scenario {
                           that are down from before it to its end, without `from` and `to`, do not";
             return Err(ModelError::new("switch", own.switch, reason));
         }
-        if own.workload == Workload::AllReduce && own.hosts > 2_048 {
-            let reason = "up to 2048 is allowed with workload=all-reduce: flows are numbered";
-            return Err(ModelError::new("hosts", own.hosts, reason));
-        }
-        if own.workload == Workload::AllToAll && own.hosts > 2_048 {
-            let reason =
-                "up to 2048 is allowed with workload=all-to-all: all flows are there at once";
-            return Err(ModelError::new("hosts", own.hosts, reason));
-        }
+        Ok(())
+    }
+
+    /// Sizes of packets, and their classes.
+    fn check_packets(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
         within("payload", own.payload.into(), 64, 9_216)?;
         within("priorities", own.priorities.into(), 1, MOST_CLASSES.into())?;
         let others = self.flows.iter().flatten();
@@ -94,6 +118,12 @@ impl Scenario {
             return Err(ModelError::new("priorities", own.priorities, reason));
         }
         within("header", own.header.into(), 0, 256)?;
+        Ok(())
+    }
+
+    /// Rates and delays of links that have their own.
+    fn check_links(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
         let (slow, fast) = (125_000, 1_250_000_000_000);
         let rates = self.own_links().filter_map(|own| own.rate);
         for (key, rate) in [("link_rate", own.link_rate)]
@@ -105,14 +135,19 @@ impl Scenario {
                 return Err(ModelError::new(key, rate, reason));
             }
         }
-        let longest = DurationText::from_millis(100);
         let delays = self.own_links().filter_map(|own| own.delay);
-        if let Some(delay) = delays.max().filter(|delay| *delay > longest) {
-            let reason = format!("must be at most {longest}");
+        if let Some(delay) = delays.max().filter(|delay| *delay > LONGEST_LINK) {
+            let reason = format!("must be at most {LONGEST_LINK}");
             return Err(ModelError::new("links.delay", delay, reason));
         }
+        Ok(())
+    }
+
+    /// Times.
+    fn check_times(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
         for (key, value, most) in [
-            ("link_delay", own.link_delay, longest),
+            ("link_delay", own.link_delay, LONGEST_LINK),
             ("limit", own.limit, DurationText::from_secs(3_600)),
             ("duration", own.duration, own.limit),
             ("stagger", own.stagger, LONGEST_DELAY),
@@ -135,7 +170,21 @@ impl Scenario {
             let (value, reason) = (own.credit_period, "100ns to 1ms is allowed");
             return Err(ModelError::new("credit_period", value, reason));
         }
-        self.check_memory()?;
+        Ok(())
+    }
+
+    /// Hosts and senders of the workload.
+    fn check_workload(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
+        if own.workload == Workload::AllReduce && own.hosts > 2_048 {
+            let reason = "up to 2048 is allowed with workload=all-reduce: flows are numbered";
+            return Err(ModelError::new("hosts", own.hosts, reason));
+        }
+        if own.workload == Workload::AllToAll && own.hosts > 2_048 {
+            let reason =
+                "up to 2048 is allowed with workload=all-to-all: all flows are there at once";
+            return Err(ModelError::new("hosts", own.hosts, reason));
+        }
         if own.workload == Workload::Incast && self.flows.is_none() {
             let most = own.hosts - 1;
             if !(1..=most).contains(&own.senders) {
@@ -166,6 +215,12 @@ impl Scenario {
             let hosts = u64::from(own.hosts);
             within("incast_senders", own.incast_senders.into(), 1, hosts - 1)?;
         }
+        Ok(())
+    }
+
+    /// Sizes and loads of flows.
+    fn check_sizes(&self) -> Result<(), ModelError> {
+        let own = &self.parameters;
         let most = u64::from(own.payload) * u64::from(u32::MAX / 2);
         if own.workload == Workload::Greedy && carried(own) > most {
             let reason = format!("flows of at most {most} bytes are allowed");
@@ -188,11 +243,7 @@ impl Scenario {
         if !(load > 0.0 && load <= 1.0) {
             return Err(ModelError::new("load", own.load, reason));
         }
-        if own.window.or(Size::from_bytes(u64::MAX)).bytes() < u64::from(own.payload) {
-            let reason = format!("at least a packet's payload, {}, is allowed", own.payload);
-            return Err(ModelError::new("window", own.window, reason));
-        }
-        own.scheme.sender(&self.network(1, 2)).map(drop)
+        Ok(())
     }
 
     /// Checks what the topology depends on.
