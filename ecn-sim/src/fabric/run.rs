@@ -669,7 +669,8 @@ impl<'a, S: Scheme> Run<'a, S> {
         let Some((id, packet)) = self.ports.dequeue(number, &mut self.packets) else {
             return;
         };
-        let packet = *packet;
+        let (bytes, class) = (u32::from(packet.bytes), packet.class);
+        let ingress = self.topology.ports(switch).start + u32::from(packet.ingress);
         if self.sees.leaving {
             let place = self.place(id, number);
             let mark = self.packets[id].mark;
@@ -678,24 +679,21 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
         self.transmit(number, id);
         if self.inputs.is_some() {
-            let ingress = self.topology.ports(switch).start + u32::from(packet.ingress);
-            self.read(self.ports.place(ingress, packet.class), number);
+            self.read(self.ports.place(ingress, class), number);
         }
-        self.give_back(switch, &packet);
+        self.give_back(switch, (ingress, class), bytes);
     }
 
-    /// A packet that waited takes no memory of its switch any more.
+    /// A packet that came by this port, in this class, and waited takes no memory of its switch any more.
     #[inline(always)]
-    fn give_back(&mut self, switch: u32, packet: &Packet) {
-        let (bytes, class) = (u32::from(packet.bytes), packet.class);
+    fn give_back(&mut self, switch: u32, from: (u32, u8), bytes: u32) {
+        let (ingress, class) = from;
         let memory = &mut self.memories[switch as usize];
-        let ingress = self.topology.ports(switch).start + u32::from(packet.ingress);
         if let Some(credits) = &mut self.credits {
             let place = self.ports.place(ingress, class);
             credits.give(place, bytes);
             self.has_credits(place);
         } else if self.lossless {
-            let from = (ingress, class);
             if self.ports.give(&self.limits, memory, from, bytes) {
                 self.wake(ingress);
             }

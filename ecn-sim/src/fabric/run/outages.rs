@@ -4,7 +4,7 @@ use super::Run;
 use crate::engine::Time;
 use crate::fabric::cc::{Scheme, Switch as _};
 use crate::fabric::failures::Lost;
-use crate::fabric::packet::{Kind, Packet};
+use crate::fabric::packet::Kind;
 use crate::fabric::switch::Classes;
 use crate::fabric::topology::{Change, Topology};
 
@@ -128,12 +128,14 @@ impl<'a, S: Scheme> Run<'a, S> {
 
     fn drain(&mut self, number: u32) {
         let switch = self.ports[number as usize].node;
+        let first = self.topology.ports(switch).start;
         self.ports[number as usize].off = 0;
         while let Some((id, packet)) = self.ports.dequeue(number, &mut self.packets) {
-            let packet: Packet = *packet;
+            let from = (first + u32::from(packet.ingress), packet.class);
+            let bytes = packet.bytes.into();
             let place = self.place(id, number);
             self.switch.on_drop(&place);
-            self.give_back(switch, &packet);
+            self.give_back(switch, from, bytes);
             self.lose(id, |lost| &mut lost.queued);
         }
     }
