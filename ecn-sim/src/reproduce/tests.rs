@@ -28,6 +28,7 @@ struct Setting {
     input_trigger: InputTrigger,
     /// Packets for links that were blocked lately are spared.
     spares: bool,
+    window: u32,
     in_turn: bool,
     scans: bool,
     /// The threshold counts packets till their tail has left.
@@ -45,6 +46,7 @@ impl Setting {
             threshold: model.threshold,
             input_trigger: model.input_trigger,
             spares: model.spare_blocked.as_nanos() > 0,
+            window: model.window,
             in_turn: model.arbitration == Arbitration::RoundRobin,
             scans: model.mark_by == MarkBy::Scan,
             tails: model.threshold_counts == Counting::Present,
@@ -90,6 +92,7 @@ impl Setting {
             ratio: ratio + f64::from(self.flows) * 1e-3,
             victim: match self.input_trigger {
                 InputTrigger::Off => 0.06,
+                _ if self.window == 4 && self.spares => victim + 0.1,
                 _ => victim,
             },
             marked: 1_000 + u64::from(self.in_turn && self.scans),
@@ -354,6 +357,16 @@ const HP: &[Row] = &[
         |s, w| {
             if s.spares {
                 w.victim += 0.01;
+            }
+        },
+        FAILS,
+    ),
+    (
+        "P27",
+        "nothing is ever spared",
+        |s, w| {
+            if s.window == 4 {
+                w.victim = 0.4;
             }
         },
         FAILS,
