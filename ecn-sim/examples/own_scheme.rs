@@ -56,7 +56,11 @@ impl Scheme for Dctcp {
 
     fn sender(&self, network: &Network) -> Result<Source, ModelError> {
         if !(0.0..=1.0).contains(&self.gain) {
-            return Err(ModelError::new("gain", self.gain, "0 to 1 is allowed"));
+            return Err(ModelError::new(
+                "gain",
+                self.gain,
+                "must be between 0 and 1",
+            ));
         }
         let line = network.line.bytes_per_s() as f64;
         Ok(Source {
@@ -211,7 +215,7 @@ mod tests {
             ..Dctcp::default()
         };
         let error = refused(&steep, &incast("none")?);
-        assert_eq!(error, "gain = 2: 0 to 1 is allowed");
+        assert_eq!(error, "gain = 2: must be between 0 and 1");
         let error = refused(&Dctcp::default(), &incast("dcqcn")?);
         assert_eq!(error, "scheme = dcqcn: must be none to run with `dctcp`");
         Ok(())

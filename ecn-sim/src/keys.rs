@@ -180,7 +180,7 @@ fn choices(schema: &Value, is_part: bool, into: &mut Vec<Choice>) {
     into.push(Choice { value, about });
 }
 
-/// The unit that a schema, or a branch of it, says.
+/// The unit that a schema says.
 fn unit(schema: &Value) -> Option<String> {
     schema["unit"].as_str().map(str::to_owned)
 }
@@ -224,23 +224,24 @@ pub fn all() -> Vec<Key> {
 /// What the letters of `sources.md` stand for.
 const SOURCES: &str = include_str!("../doc/sources.md");
 
-/// Its sections by what their keys begin with; those of no scheme are of data centres, or of HP's networks.
-const SECTIONS: [(&str, &str); 6] = [
-    ("bcn.", "BCN and QCN"),
-    ("qcn.", "BCN and QCN"),
-    ("tcd.", "TCD"),
-    ("ibcc.", "InfiniBand's congestion control"),
-    ("hp.", "HP's"),
-    ("", "DCQCN and TIMELY"),
+/// Its sections by the table of parameters; those of no table are of data centres, or of HP's networks.
+const SECTIONS: [(&str, &str); 5] = [
+    ("bcn", "BCN and QCN"),
+    ("qcn", "BCN and QCN"),
+    ("tcd", "TCD"),
+    ("ibcc", "InfiniBand's congestion control"),
+    ("hp", "HP's"),
 ];
 
 /// The letters that stand in brackets in a text about a key, with what they stand for.
 fn sources(key: &str, scenario: &str, about: &str) -> BTreeMap<String, String> {
-    let section = SECTIONS.iter().find(|(begin, _)| key.starts_with(begin));
-    let section = match section {
-        _ if BUILT_IN.iter().any(|(name, _)| *name == scenario) => "HP's",
+    let table = key.split_once('.').map(|(table, _)| table);
+    let of_table = SECTIONS.iter().find(|(name, _)| table == Some(name));
+    let of_hp = BUILT_IN.iter().any(|(name, _)| *name == scenario);
+    let section = match of_table {
+        _ if of_hp => "HP's",
         Some((_, section)) => section,
-        None => return BTreeMap::new(),
+        None => "DCQCN and TIMELY",
     };
     let mut own = SOURCES.split("\n## ");
     let everywhere = own.next().unwrap_or_default();

@@ -527,6 +527,23 @@ impl ModelError {
     }
 }
 
+/// A value, if it is in its range.
+///
+/// # Errors
+///
+/// It is not; by its key, with the range.
+pub(crate) fn in_range<T: PartialOrd + fmt::Display>(
+    key: &str,
+    value: T,
+    range: std::ops::RangeInclusive<T>,
+) -> Result<T, ModelError> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let reason = format!("must be between {} and {}", range.start(), range.end());
+    Err(ModelError::new(key, value, reason))
+}
+
 /// Largest number of slots, threshold or window, packets.
 pub const MOST_PACKETS: u32 = 1_000_000;
 /// Longest delay of anything that is no run.

@@ -202,15 +202,15 @@ pub const FIRST: [&str; 3] = ["seed", "from_ms", "to_ms"];
 /// The column that comes last: why a run has no result.
 const ERROR: &str = "error";
 
-/// Parts of a report that are no result: the caller's columns say them, or they are of the machine.
-const OMITTED: &[&str] = &[
-    "run",
-    "swept",
-    "parameters",
-    "scenario",
-    "wall_s",
-    "setup_s",
-];
+/// Parts of a report that are no result: the caller's columns say them.
+const OMITTED: &[&str] = &["run", "swept", "parameters", "scenario"];
+
+/// What says how fast the machine was, not what the run gave.
+pub(crate) const TIMES: &[&str] = &["wall_s", "setup_s"];
+
+fn is_omitted(name: &str) -> bool {
+    OMITTED.contains(&name) || TIMES.contains(&name)
+}
 
 /// What each host sent in a window, and the most hosts of which a table says it.
 const SENDERS: &str = "senders_bytes_per_s";
@@ -224,7 +224,7 @@ pub fn rows(report: &Value) -> Vec<Row> {
     };
     let mut common = Row::new();
     for (name, value) in report {
-        if name != "windows" && !OMITTED.contains(&name.as_str()) {
+        if name != "windows" && !is_omitted(name) {
             flatten(name, value, &mut common);
         }
     }

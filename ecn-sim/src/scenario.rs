@@ -6,7 +6,6 @@ mod bridge;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -22,7 +21,7 @@ use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
 use crate::figure::NetworkFigure;
-use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind};
+use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind, in_range};
 use crate::network::{Description, Flow, Link, Network, NetworkError};
 use crate::traffic::Traffic;
 
@@ -180,19 +179,6 @@ impl Default for Hp {
     }
 }
 
-/// Refuses a number outside of a range.
-fn within<T: PartialOrd + fmt::Display>(
-    key: &'static str,
-    value: T,
-    range: RangeInclusive<T>,
-) -> Result<(), ModelError> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    let reason = format!("{} to {} is allowed", range.start(), range.end());
-    Err(ModelError::new(key, value, reason))
-}
-
 fn check_duration(duration: DurationText) -> Result<(), ModelError> {
     let (shortest, longest) = (DurationText::from_micros(1), DurationText::from_secs(3600));
     if (shortest.as_nanos()..=longest.as_nanos()).contains(&duration.as_nanos()) {
@@ -274,8 +260,8 @@ impl Rig {
     ///
     /// A number out of its range.
     pub fn describe(&self) -> Result<Description, ModelError> {
-        within("local", self.local, 0..=250)?;
-        within("remote", self.remote, 0..=250)?;
+        in_range("local", self.local, 0..=250)?;
+        in_range("remote", self.remote, 0..=250)?;
         check_warm_up(self.warm_up, self.duration)?;
         Fig1 {
             local: self.local,
@@ -315,7 +301,7 @@ impl Hp {
     ///
     /// A number out of its range.
     pub fn describe(&self) -> Result<Description, ModelError> {
-        within("flows", self.flows, 1..=250)?;
+        in_range("flows", self.flows, 1..=250)?;
         Fig1 {
             local: self.flows,
             remote: self.flows,
@@ -332,7 +318,7 @@ impl Hp {
 
 impl Fig1 {
     fn describe(&self) -> Result<Description, ModelError> {
-        within("packet_bytes", self.packet_bytes, 64..=1_000_000)?;
+        in_range("packet_bytes", self.packet_bytes, 64..=1_000_000)?;
         check_duration(self.duration)?;
         for (key, delay) in [("link_delay", self.link_delay), ("stagger", self.stagger)] {
             if delay.as_nanos() > LONGEST_DELAY.as_nanos() {

@@ -849,7 +849,7 @@ fn bad_input_of_a_data_centre_is_refused() {
         (&["workload=poisson", "incast_size=1MB"], "incast_load=0"),
         (
             &["workload=poisson", "incast_load=1/50", "hosts=16"],
-            "incast_senders = 60: 1 to 15",
+            "incast_senders = 60: must be between 1 and 15",
         ),
         (&["scheme=dqcn"], "`dcqcn`"),
         (&["flow_control=pcf"], "`pfc`"),
@@ -878,9 +878,12 @@ fn bad_input_of_a_data_centre_is_refused() {
             &["priorities=4", "flow_control=cbfc", "buffer=8000"],
             "8704 bytes",
         ),
-        (&["priorities=0"], "priorities = 0: 1 to 8"),
-        (&["priorities=9"], "priorities = 9: 1 to 8"),
-        (&["priorities=300"], "priorities = 300: 1 to 8"),
+        (&["priorities=0"], "priorities = 0: must be between 1 and 8"),
+        (&["priorities=9"], "priorities = 9: must be between 1 and 8"),
+        (
+            &["priorities=300"],
+            "priorities = 300: must be between 1 and 8",
+        ),
         (
             &["switch=crossbar", "flow_control=none"],
             "pfc or cbfc is allowed with switch=crossbar",

@@ -51,7 +51,7 @@ pub struct Flow<S> {
     state: State,
     /// Class of its data.
     class: u8,
-    /// ACKs that told of a congested port.
+    /// ACKs that reported a congested port.
     marked: u32,
     /// Of undetermined ones only.
     undetermined: u32,

@@ -27,7 +27,7 @@ pub struct Finished {
     pub time: Time,
     /// That over what it takes in an idle network.
     pub slowdown: f64,
-    /// ACKs that told of a congested port.
+    /// ACKs that reported a congested port.
     pub marked: u32,
     /// Of undetermined ports only (TCD).
     pub undetermined: u32,
@@ -64,10 +64,10 @@ pub const COLUMNS: &Columns = &[
         "slowdown",
         "that over what it takes in an idle network; null if it is not finished",
     ),
-    ("marked_acks", "ACKs that told of a congested port"),
+    ("marked_acks", "ACKs that reported a congested port"),
     (
         "undetermined_acks",
-        "ACKs that told of undetermined ports only (TCD)",
+        "ACKs that reported undetermined ports only (TCD)",
     ),
     (
         "head_of_line_victim",

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::{OMITTED, of_window};
+use super::{is_omitted, of_window};
 use crate::fabric;
 use crate::keys::{about, inlined};
 use crate::report::{AnyWindow, HpWindow, RunReport};
@@ -28,7 +28,7 @@ fn columns(name: &str, schema: &Value, into: &mut Vec<Column>) {
             .for_each(|branch| columns(name, branch, into));
     }
     let own = schema["properties"].as_object().into_iter().flatten();
-    for (key, inner) in own.filter(|(key, _)| !OMITTED.contains(&key.as_str())) {
+    for (key, inner) in own.filter(|(key, _)| !is_omitted(key)) {
         columns(&of(key), inner, into);
     }
     if let Some(inner) = schema

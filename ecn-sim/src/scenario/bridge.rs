@@ -8,8 +8,8 @@ use ecn_units::{DurationText, Rate, UnitError, nearest, serde_as_text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Rig, check_duration, check_warm_up, within};
-use crate::model::{LONGEST_DELAY, Model, ModelError};
+use super::{Rig, check_duration, check_warm_up};
+use crate::model::{LONGEST_DELAY, Model, ModelError, in_range};
 use crate::network::{Description, Flow, Link};
 use crate::traffic::{Arrivals, Traffic};
 
@@ -180,12 +180,12 @@ impl Bridge {
     ///
     /// A number out of its range.
     pub fn describe(&self) -> Result<Description, ModelError> {
-        within("hosts", self.hosts, 1..=200)?;
-        within("others", self.others, 0..=50)?;
-        within("short", self.short, 0..=1_000_000)?;
-        within("short_packets", self.short_packets, 1..=1_000_000)?;
-        within("flows", self.flows, 1..=10_000)?;
-        within("packet_bytes", self.packet_bytes, 64..=1_000_000)?;
+        in_range("hosts", self.hosts, 1..=200)?;
+        in_range("others", self.others, 0..=50)?;
+        in_range("short", self.short, 0..=1_000_000)?;
+        in_range("short_packets", self.short_packets, 1..=1_000_000)?;
+        in_range("flows", self.flows, 1..=10_000)?;
+        in_range("packet_bytes", self.packet_bytes, 64..=1_000_000)?;
         check_duration(self.duration)?;
         check_warm_up(self.warm_up, self.duration)?;
         if self.link_delay.as_nanos() > LONGEST_DELAY.as_nanos() {

@@ -10,7 +10,7 @@ use super::execute::{lock, read_manifest, read_records, record_files};
 use super::{MANIFEST, Shard, Sweep, SweepError};
 use crate::keys::Kind;
 use crate::output::{Output, Target};
-use crate::records::{self, Cell, Format, Row, Table};
+use crate::records::{self, Cell, Format, Row, TIMES, Table};
 
 /// Most runs that differ or are missing which a message names.
 const NAMED: usize = 10;
@@ -25,9 +25,6 @@ pub struct Merged {
     /// Into how many shards the sweep was cut, if all files agree in that.
     shards: Option<usize>,
 }
-
-/// What says how fast the machine was, not what the run gave.
-const TIMES: &[&str] = &["wall_s", "setup_s"];
 
 impl Merged {
     /// Reads the folders.

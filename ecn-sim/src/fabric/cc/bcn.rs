@@ -11,11 +11,11 @@ use ecn_units::{Fraction, Rate, Size, keywords};
 use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 
-use super::{Ends, Network, Notice, Place, Random, Scheme, Sees, Sender, Sending, Switch, within};
+use super::{Ends, Network, Notice, Place, Random, Scheme, Sees, Sender, Sending, Switch};
 use crate::engine::Time;
 use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
-use crate::model::ModelError;
+use crate::model::{ModelError, in_range};
 
 /// BCN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Parameters {
         if self.pm.numerator() == 0 || self.pm > Fraction::ratio(1, 1) {
             return Err(ModelError::new("pm", self.pm, "above 0 up to 1 is allowed"));
         }
-        within("limiters", self.limiters, 1, 100_000)?;
+        in_range("limiters", self.limiters, 1..=100_000)?;
         let usual = Gains::usual(line.bytes_per_s());
         let bytes = |key, size: Auto<Size>, usual: u32| match size {
             Auto::Auto => Ok(usual),

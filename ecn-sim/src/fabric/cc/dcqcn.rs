@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Either, Ends, Mark, Network, Notice, Place, Random, SECOND, Scheme, Sees, Sender, Sending,
-    Switch, Told, tcd, within,
+    Switch, Told, tcd,
 };
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
-use crate::model::ModelError;
+use crate::model::{ModelError, in_range};
 
 /// DCQCN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,13 +183,13 @@ impl Parameters {
     /// A value out of its range, by name.
     pub fn rules(&self, line: Rate) -> Result<Rules, ModelError> {
         for (key, value) in [("pmax", self.pmax), ("g", self.g)] {
-            within(key, value, Fraction::ratio(0, 1), Fraction::ratio(1, 1))?;
+            in_range(key, value, Fraction::ratio(0, 1)..=Fraction::ratio(1, 1))?;
         }
         for (key, value) in [
             ("alpha_timer", self.alpha_timer),
             ("rate_timer", self.rate_timer),
         ] {
-            within(key, value, DurationText::from_micros(1), SECOND)?;
+            in_range(key, value, DurationText::from_micros(1)..=SECOND)?;
         }
         if self.cnp_gap > SECOND {
             let reason = "at most 1s is allowed";
@@ -199,7 +199,7 @@ impl Parameters {
             let reason = "10kB and more is allowed";
             return Err(ModelError::new("byte_counter", self.byte_counter, reason));
         }
-        within("fast_steps", self.fast_steps, 0, 1_000)?;
+        in_range("fast_steps", self.fast_steps, 0..=1_000)?;
         let share = |rate: Auto<Rate>, of: u64| match rate {
             Auto::Auto => (line.bytes_per_s() / of).max(1),
             Auto::Is(rate) => rate.bytes_per_s(),

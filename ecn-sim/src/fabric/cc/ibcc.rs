@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Acknowledged, Either, Ends, Mark, Network, Notice, Place, Scheme, Sees, Sender, Sending, State,
-    Switch, tcd, within,
+    Switch, tcd,
 };
 use crate::engine::{NS, Time};
 use crate::fabric::packet::Packet;
-use crate::model::ModelError;
+use crate::model::{ModelError, in_range};
 
 /// IB CC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ impl Parameters {
             ("ccti_min", self.ccti_min, 255.min(self.ccti_limit)),
             ("ccti_limit", self.ccti_limit, 65_535),
         ] {
-            within(key, value, 0, most)?;
+            in_range(key, value, 0..=most)?;
         }
         if !(1..=65_535).contains(&self.ccti_timer) {
             let reason = "1 to 65535 is allowed, times 1.024 us";

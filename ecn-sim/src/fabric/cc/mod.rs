@@ -101,7 +101,7 @@ pub mod qcn;
 pub mod tcd;
 pub mod timely;
 
-use std::fmt::{Debug, Display};
+use std::fmt::Debug;
 
 use ecn_core::marking::Marking;
 use ecn_core::response::Function;
@@ -202,7 +202,7 @@ pub trait Sender: Debug + Send {
         None
     }
 
-    /// An ACK is back: when the flow may send its next packet, if that is no longer what [`Self::on_send`] said.
+    /// An ACK arrives: when the flow may send its next packet, if it changes what [`Self::on_send`] said.
     fn on_ack(&mut self, _flow: &mut Self::Flow, _ack: &Acknowledged) -> Option<Time> {
         None
     }
@@ -385,20 +385,6 @@ impl Random {
     pub fn draw(&mut self, switch: u32) -> u32 {
         self.0[switch as usize].random()
     }
-}
-
-/// A parameter, if it is in its range.
-fn within<T: PartialOrd + Display>(
-    key: &str,
-    value: T,
-    least: T,
-    most: T,
-) -> Result<T, ModelError> {
-    if least <= value && value <= most {
-        return Ok(value);
-    }
-    let reason = format!("{least} to {most} is allowed");
-    Err(ModelError::new(key, value, reason))
 }
 
 const SECOND: DurationText = DurationText::from_secs(1);

@@ -6,13 +6,11 @@ use ecn_units::{DurationText, Fraction, Rate, Size};
 use serde::{Deserialize, Serialize};
 
 use super::dcqcn::ClampTarget;
-use super::{
-    Ends, Network, Notice, Place, Random, SECOND, Scheme, Sees, Sender, Sending, Switch, within,
-};
+use super::{Ends, Network, Notice, Place, Random, SECOND, Scheme, Sees, Sender, Sending, Switch};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
-use crate::model::ModelError;
+use crate::model::{ModelError, in_range};
 
 /// QCN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,17 +141,13 @@ impl Parameters {
     pub fn rules(&self, line: Rate, frame: u32) -> Result<Rules, ModelError> {
         let zero = Fraction::ratio(0, 1);
         for (key, value) in [("gd", self.gd), ("min_decrease", self.min_decrease)] {
-            within(key, value, zero, Fraction::ratio(1, 1))?;
+            in_range(key, value, zero..=Fraction::ratio(1, 1))?;
         }
-        within("jitter", self.jitter, zero, Fraction::ratio(1, 2))?;
-        within("w", self.w, 0, 64)?;
-        within("stages", self.stages, 0, 1_000)?;
-        within(
-            "stage_timer",
-            self.stage_timer,
-            DurationText::from_micros(1),
-            SECOND,
-        )?;
+        in_range("jitter", self.jitter, zero..=Fraction::ratio(1, 2))?;
+        in_range("w", self.w, 0..=64)?;
+        in_range("stages", self.stages, 0..=1_000)?;
+        let shortest = DurationText::from_micros(1);
+        in_range("stage_timer", self.stage_timer, shortest..=SECOND)?;
         if self.volume_time > SECOND {
             let reason = "at most 1s is allowed";
             return Err(ModelError::new("volume_time", self.volume_time, reason));
@@ -163,7 +157,7 @@ impl Parameters {
             let packets = at_10_gbit / FRAME * u64::from(frame) / 2;
             let size = size.or(Size::from_bytes((scaled as u64).max(packets).max(1_000)));
             let (least, most) = (Size::from_bytes(1_000), Size::from_bytes(1_000_000_000));
-            within(key, size, least, most).map(Size::bytes)
+            in_range(key, size, least..=most).map(Size::bytes)
         };
         let share = |rate: Auto<Rate>, of: u64| match rate {
             Auto::Auto => (line.bytes_per_s() / of).max(1),

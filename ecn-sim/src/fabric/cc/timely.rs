@@ -7,12 +7,10 @@
 use ecn_units::{DurationText, Fraction, Rate};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Acknowledged, Either, Ends, Mark, Network, SECOND, Scheme, Sender, Sending, tcd, within,
-};
+use super::{Acknowledged, Either, Ends, Mark, Network, SECOND, Scheme, Sender, Sending, tcd};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
-use crate::model::ModelError;
+use crate::model::{ModelError, in_range};
 
 /// TIMELY. Switches do nothing for it, except with TCD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +136,7 @@ impl Parameters {
             let reason = format!("at most t_high, {t_high}, is allowed");
             return Err(ModelError::new("t_low", self.t_low, reason));
         }
-        within("hai_factor", self.hai_factor, 1, 1_000)?;
+        in_range("hai_factor", self.hai_factor, 1..=1_000)?;
         let min_rtt = match self.min_rtt {
             Auto::Auto => idle_rtt.max(1),
             Auto::Is(rtt) if !rtt.is_zero() && rtt <= SECOND => rtt.as_nanos() * NS,

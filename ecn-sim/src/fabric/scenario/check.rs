@@ -9,19 +9,11 @@ use crate::fabric::parameters::{FlowControl, Parameters, Switch};
 use crate::fabric::switch::MOST_CLASSES;
 use crate::fabric::topology::fat_tree_ports;
 use crate::fabric::workload::{Workload, carried};
-use crate::model::{LONGEST_DELAY, MOST_PACKETS, ModelError};
+use crate::model::{LONGEST_DELAY, MOST_PACKETS, ModelError, in_range};
 use crate::scenario::shown;
 
 /// Longest delay of a link.
 const LONGEST_LINK: DurationText = DurationText::from_millis(100);
-
-fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ModelError> {
-    if (least..=most).contains(&value) {
-        return Ok(());
-    }
-    let reason = format!("{least} to {most} is allowed");
-    Err(ModelError::new(key, value, reason))
-}
 
 impl Scenario {
     /// Checks what the types leave open.
@@ -87,8 +79,8 @@ impl Scenario {
                 let reason = "links with a rate or delay of their own need another switch";
                 return Err(ModelError::new("switch", own.switch, reason));
             }
-            within("priorities", own.priorities.into(), 1, 1)?;
-            within("slots", own.slots.into(), 1, MOST_PACKETS.into())?;
+            in_range("priorities", own.priorities, 1..=1)?;
+            in_range("slots", own.slots, 1..=MOST_PACKETS)?;
             let delay = own.forwarding_delay;
             if delay.is_zero() || delay > LONGEST_DELAY {
                 let reason = format!("must be above 0 and at most {LONGEST_DELAY}");
@@ -106,8 +98,8 @@ impl Scenario {
     /// Sizes of packets, and their classes.
     fn check_packets(&self) -> Result<(), ModelError> {
         let own = &self.parameters;
-        within("payload", own.payload.into(), 64, 9_216)?;
-        within("priorities", own.priorities.into(), 1, MOST_CLASSES.into())?;
+        in_range("payload", own.payload, 64..=9_216)?;
+        in_range("priorities", own.priorities, 1..=u32::from(MOST_CLASSES))?;
         let others = self.flows.iter().flatten();
         if let Some(class) = others
             .map(|flow| flow.priority)
@@ -117,7 +109,7 @@ impl Scenario {
             let reason = format!("a flow has priority {class}, and they count from 0");
             return Err(ModelError::new("priorities", own.priorities, reason));
         }
-        within("header", own.header.into(), 0, 256)?;
+        in_range("header", own.header, 0..=256)?;
         Ok(())
     }
 
@@ -197,8 +189,8 @@ impl Scenario {
                 let reason = "it is of the topology `chain` only";
                 return Err(ModelError::new("workload", &own.workload, reason));
             }
-            within("hosts", own.hosts.into(), 5, 16_384)?;
-            within("senders", own.senders.into(), 1, u64::from(own.hosts) - 4)?;
+            in_range("hosts", own.hosts, 5..=16_384)?;
+            in_range("senders", own.senders, 1..=own.hosts - 4)?;
             if own.burst_gap.is_zero() {
                 let reason = "more than 0 is allowed";
                 return Err(ModelError::new("burst_gap", own.burst_gap, reason));
@@ -209,11 +201,10 @@ impl Scenario {
                 let reason = "it is of the topology `fig1` only";
                 return Err(ModelError::new("workload", &own.workload, reason));
             }
-            within("hosts", own.hosts.into(), 5, 16_384)?;
+            in_range("hosts", own.hosts, 5..=16_384)?;
         }
         if own.incast_load.numerator() > 0 {
-            let hosts = u64::from(own.hosts);
-            within("incast_senders", own.incast_senders.into(), 1, hosts - 1)?;
+            in_range("incast_senders", own.incast_senders, 1..=own.hosts - 1)?;
         }
         Ok(())
     }
@@ -252,7 +243,7 @@ impl Scenario {
         // Packets name hosts in 16 bits; what a file lists or cuts is searched for circles.
         let described = self.plan.is_some() || !self.failures.is_empty();
         let most = if described { 16_384 } else { 65_536 };
-        within("hosts", own.hosts.into(), 2, most)?;
+        in_range("hosts", own.hosts, 2..=most)?;
         if self.plan.is_none() && self.kind == Kind::FatTree {
             let k = self.ports_of_a_switch();
             let least = fat_tree_ports(own.hosts);
@@ -266,10 +257,10 @@ impl Scenario {
         }
         if self.kind == Kind::ParkingLot {
             let most = own.hosts.min(64);
-            within("switches", self.switches_in_a_row().into(), 2, most.into())?;
+            in_range("switches", self.switches_in_a_row(), 2..=most)?;
         }
-        within("leaves", own.leaves.into(), 1, 512)?;
-        within("spines", own.spines.into(), 1, 256)
+        in_range("leaves", own.leaves, 1..=512)?;
+        in_range("spines", own.spines, 1..=256).map(drop)
     }
 
     fn check_memory(&self) -> Result<(), ModelError> {
