@@ -1,17 +1,17 @@
-//! What kernel programs and user space agree on: names, layouts, and the number of this agreement.
+//! The ABI between kernel programs and user space: names and layouts of maps.
 //!
-//! Map values are `#[repr(C)]`, integers only, padding spelled out; sizes and offsets are asserted
-//! here. [`ABI`] stands in the pin path, in the control map, and changes with any of them.
+//! Map values are `#[repr(C)]`, of integers only, with explicit padding; sizes and offsets are asserted here. [`ABI`]
+//! is part of the pin path and of the control map, and changes with any of them.
 
 use crate::{ace, echo, flow, marking, response, shares, vqueue};
 
-/// Number of this agreement. An agent takes over what another one with the same number has left, and for a moment programs
-/// of both work on the same maps: so it also changes with what values mean.
+/// ABI version. An agent takes over the maps of one with the same version, and programs of both run on them for a
+/// moment: so it also changes with the meaning of values.
 pub const ABI: u32 = 9;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
-/// Sources of which a bridge knows what share of an output they have.
+/// Sources of a bridge whose shares of the outputs are measured.
 pub const SOURCES: usize = 4096;
 /// Endpoints (devices) of one agent.
 pub const ENDPOINTS: u32 = 1024;
@@ -20,44 +20,43 @@ pub const FLOWS: u32 = 65_536;
 
 /// Major number of the HTB root at an endpoint: flow classes are `ec0e:MINOR`.
 pub const HTB_MAJOR: u16 = 0xec0e;
-/// Flow classes begin here; below are those of short flows ([`short_class`]) and the device's own (1: link, 2:
-/// unclassified).
+/// First flow class; below are those of short flows ([`short_class`]) and the device's own (1: link, 2: unclassified).
 pub const FIRST_CLASS: u32 = SHORT_CLASS + ENDPOINTS;
 /// The class of short flows at endpoint 0.
 const SHORT_CLASS: u32 = 0x10;
-/// Minor numbers end here. They are unique over all endpoints of an agent, so that a departing
-/// packet's class names its flow.
+/// End of the range of minor numbers. They are unique among all endpoints of an agent, so that the class of a departing
+/// packet identifies its flow.
 pub const CLASSES: u32 = 0x1_0000;
 
-/// The class that all short flows of an endpoint share, [`flow::Key::short`].
+/// The class of an endpoint's short flows, [`flow::Key::short`].
 #[inline(always)]
 #[must_use]
 pub const fn short_class(endpoint: u32) -> u32 {
     SHORT_CLASS + endpoint % ENDPOINTS
 }
 
-/// The table of sent flows, [`name::FLOW`], see [`held`].
+/// [`quota_index`]: the table of sent flows, [`name::FLOW`].
 pub const TABLE_FLOWS: u32 = 0;
-/// The table of received flows, [`name::RECEIVER`], see [`held`].
+/// [`quota_index`]: the table of received flows, [`name::RECEIVER`].
 pub const TABLE_RECEIVERS: u32 = 1;
-/// In place of an endpoint's number in [`held`]: all endpoints together.
+/// [`quota_index`]: all endpoints together.
 pub const ALL_ENDPOINTS: u32 = ENDPOINTS;
 /// Entries in [`name::ADDED`] and [`name::REMOVED`].
-pub const HELD: u32 = 2 * (ENDPOINTS + 1);
+pub const QUOTA_SLOTS: u32 = 2 * (ENDPOINTS + 1);
 
-/// Place of an endpoint, or of [`ALL_ENDPOINTS`], in [`name::ADDED`] and [`name::REMOVED`].
+/// Index of an endpoint, or of [`ALL_ENDPOINTS`], in [`name::ADDED`] and [`name::REMOVED`].
 #[inline(always)]
 #[must_use]
-pub const fn held(table: u32, endpoint: u32) -> u32 {
+pub const fn quota_index(table: u32, endpoint: u32) -> u32 {
     endpoint * 2 + table
 }
 
-/// Whether an endpoint may have one more entry in a table that all endpoints share: it may hold as many as are free. So
-/// one alone holds half of the table at most, n that want everything 1/(n + 1) each, and there is always room for
-/// others: dynamic thresholds, Choudhury and Hahne, IEEE/ACM Trans. Networking 6(2), 1998, with alpha = 1.
+/// Whether an endpoint may add an entry to a table that all endpoints share: it may hold as many as are free. So a single
+/// endpoint gets at most half of the table, n greedy ones 1/(n + 1) each, and some entries stay free for others: dynamic
+/// thresholds, Choudhury and Hahne, IEEE/ACM Trans. Networking 6(2), 1998, with alpha = 1.
 ///
-/// `added`, `removed`: the endpoint's words in [`name::ADDED`] and [`name::REMOVED`]; `all_added`, `all_removed`: those of
-/// [`ALL_ENDPOINTS`].
+/// `added`, `removed`: the endpoint's counts in [`name::ADDED`] and [`name::REMOVED`]; `all_added`, `all_removed`: those
+/// of [`ALL_ENDPOINTS`].
 #[inline(always)]
 #[must_use]
 pub const fn has_room(added: u64, removed: u64, all_added: u64, all_removed: u64) -> bool {
@@ -72,7 +71,7 @@ pub mod name {
     pub const CONTROL: &str = "ECN_CONTROL";
     /// `DeviceKey` to `Device`.
     pub const DEVICE: &str = "ECN_DEVICE";
-    /// [`super::Near`] by [`super::DeviceKey::near`]: a device is found here in a tenth of the time.
+    /// [`super::Near`] by [`super::DeviceKey::near`]: a cache of [`DEVICE`], ten times as fast.
     pub const NEAR: &str = "ECN_NEAR";
     /// `Bridge` per bridge number.
     pub const BRIDGE: &str = "ECN_BRIDGE";
@@ -86,27 +85,25 @@ pub mod name {
     pub const FLOW: &str = "ECN_FLOW";
     /// `flow::Key` (as received) to `LockedReceiver`.
     pub const RECEIVER: &str = "ECN_RECEIVER";
-    /// Per [`super::held`], entries that programs have added to a table, less those that they have removed.
+    /// Per [`super::quota_index`], entries that programs have added to a table, minus those that they have removed.
     pub const ADDED: &str = "ECN_ADDED";
-    /// Per [`super::held`], entries that the agent has removed from a table; of [`super::ALL_ENDPOINTS`] these and what the
-    /// table holds, 0: there are no quotas. Apart from [`ADDED`], since user space cannot add to a word that programs
-    /// add to.
+    /// Per [`super::quota_index`], entries that the agent has removed from a table; for [`super::ALL_ENDPOINTS`] plus the
+    /// table's capacity (0: no quotas). A map of its own, since user space cannot atomically add to a word that programs
+    /// update.
     pub const REMOVED: &str = "ECN_REMOVED";
     /// Packets that left the device, per class minor.
     pub const DEPARTED: &str = "ECN_DEPARTED";
     /// Free class minors.
     pub const CLASS: &str = "ECN_CLASS";
-    /// Per class minor, which decrease is in force and since which departed packet; 0 as long as there is
-    /// no such class. Written by the agent, see [`super::in_force`].
+    /// Per class minor, which decrease is in force and since which departed packet; 0 while the class does not exist.
+    /// Written by the agent, see [`super::in_force`].
     pub const IN_FORCE: &str = "ECN_IN_FORCE";
-    /// `flow::Key` to a rate in bytes per second, written by people: it holds instead of the
-    /// response's.
+    /// `flow::Key` to a pinned rate in bytes per second, which replaces the response's.
     pub const PIN: &str = "ECN_PIN";
-    /// Per class minor, the rate set by people in bytes per second, 0 for none: written by the agent
-    /// from [`PIN`], read where programs enforce rates.
+    /// Per class minor, the pinned rate in bytes per second, 0 for none: written by the agent from [`PIN`], read where
+    /// programs enforce rates.
     pub const LIMIT: &str = "ECN_LIMIT";
-    /// Cookie of a TCP socket of this machine to the `flow::Key` of what it sends, with
-    /// [`super::PACE`].
+    /// Cookie of a local TCP socket to the `flow::Key` that it sends, with [`super::PACE`].
     pub const SOCKET: &str = "ECN_SOCKET";
     /// [`super::Siblings`] per endpoint number.
     pub const SIBLINGS: &str = "ECN_SIBLINGS";
@@ -116,15 +113,14 @@ pub mod name {
     pub const TRACE: &str = "ECN_TRACE";
     /// `flow::Key` to the time of its oldest unanswered mark, with [`super::TRACE_LATENCY`].
     pub const MARKED: &str = "ECN_MARKED";
-    /// Programs that others go on in: [`super::TAIL_OUT`], [`super::TAIL_IN`], [`super::TAIL_ACK`],
-    /// [`super::TAIL_VIRTUAL`].
+    /// Targets of tail calls: [`super::TAIL_OUT`], [`super::TAIL_IN`], [`super::TAIL_ACK`], [`super::TAIL_VIRTUAL`].
     pub const TAIL: &str = "ECN_TAIL";
-    /// `Work` per CPU, one entry.
+    /// `Scratch` per CPU, one entry.
     pub const WORK: &str = "ECN_WORK";
     /// Per-CPU counters, see [`super::Count`].
     pub const COUNT: &str = "ECN_COUNT";
 
-    /// All maps that are pinned and shared by all loaded copies of the object.
+    /// All maps; pinned, and shared by all loaded copies of the object.
     pub const SHARED: [&str; 24] = [
         CONTROL, DEVICE, NEAR, BRIDGE, MARKING, VIRTUAL, ENDPOINT, FLOW, RECEIVER, ADDED, REMOVED,
         DEPARTED, IN_FORCE, CLASS, PIN, LIMIT, SOCKET, SIBLINGS, RATE, TRACE, MARKED, TAIL, WORK,
@@ -133,7 +129,7 @@ pub mod name {
 
     /// tcx egress of a bridge port.
     pub const PORT_OUT: &str = "ecn_port_out";
-    /// Where [`PORT_OUT`] goes on at a port with a virtual queue, loaded once.
+    /// Tail of [`PORT_OUT`] at a port with a virtual queue, loaded once.
     pub const PORT_VIRTUAL: &str = "ecn_port_virt";
     /// tcx ingress of the veth peer of a bridge port.
     pub const WIRE_END: &str = "ecn_wire_end";
@@ -141,29 +137,29 @@ pub mod name {
     pub const DEPART: &str = "ecn_depart";
     /// `tp_btf/kfree_skb`.
     pub const DROP: &str = "ecn_drop";
-    /// Run by the agent: removes a port, or forgets what waits for it.
+    /// Run by the agent: see [`super::PortReset`].
     pub const PORT_RESET: &str = "ecn_port_reset";
-    /// Run by tests: what [`DEPART`] and [`DROP`] do, for a packet that is handed over.
+    /// Run by tests: [`DEPART`] and [`DROP`] for a packet of the test's own.
     pub const PORT_REPLAY: &str = "ecn_port_replay";
-    /// Run by benchmarks: what a program costs that does nothing.
+    /// Run by benchmarks: a program that does nothing, as the baseline.
     pub const EMPTY: &str = "ecn_empty";
-    /// tcx egress of an endpoint: says which endpoint, and goes on in [`FLOW_OUT`].
+    /// tcx egress of an endpoint: sets the endpoint's number, and tail-calls [`FLOW_OUT`].
     pub const ENDPOINT_OUT: &str = "ecn_ep_out";
-    /// tcx ingress of an endpoint: likewise, [`FLOW_IN`].
+    /// tcx ingress of an endpoint: sets the endpoint's number, and tail-calls [`FLOW_IN`].
     pub const ENDPOINT_IN: &str = "ecn_ep_in";
-    /// XDP of an endpoint: takes echoes.
+    /// XDP of an endpoint: consumes echoes.
     pub const ENDPOINT_XDP: &str = "ecn_ep_xdp";
-    /// The same for frames in several pieces (kernel 5.18).
+    /// [`ENDPOINT_XDP`] for multi-buffer frames (kernel 5.18).
     pub const ENDPOINT_XDP_FRAGS: &str = "ecn_ep_xdp_f";
-    /// Sender's side of an endpoint, loaded once.
+    /// Egress of an endpoint, loaded once.
     pub const FLOW_OUT: &str = "ecn_flow_out";
-    /// Receiver's side of an endpoint, loaded once.
+    /// Ingress of an endpoint, loaded once.
     pub const FLOW_IN: &str = "ecn_flow_in";
-    /// What a source makes of TCP's ACKs, loaded once.
+    /// Response to TCP's ACKs, loaded once.
     pub const TCP_ACK: &str = "ecn_tcp_ack";
     /// Run by the agent: changes a flow, see [`super::FlowChange`].
     pub const FLOW_CHANGE: &str = "ecn_flow_change";
-    /// sock_ops of a cgroup: rates of TCP sockets.
+    /// sock_ops of a cgroup: pacing rates of TCP sockets.
     pub const SOCK: &str = "ecn_sock";
     /// All programs.
     pub const PROGRAMS: [&str; 16] = [
@@ -186,18 +182,18 @@ pub mod name {
     ];
 }
 
-/// Place of [`name::FLOW_OUT`] in [`name::TAIL`].
+/// Index of [`name::FLOW_OUT`] in [`name::TAIL`].
 pub const TAIL_OUT: u32 = 0;
-/// Place of [`name::FLOW_IN`] in [`name::TAIL`].
+/// Index of [`name::FLOW_IN`] in [`name::TAIL`].
 pub const TAIL_IN: u32 = 1;
-/// Place of [`name::TCP_ACK`] in [`name::TAIL`].
+/// Index of [`name::TCP_ACK`] in [`name::TAIL`].
 pub const TAIL_ACK: u32 = 2;
-/// Place of [`name::PORT_VIRTUAL`] in [`name::TAIL`].
+/// Index of [`name::PORT_VIRTUAL`] in [`name::TAIL`].
 pub const TAIL_VIRTUAL: u32 = 3;
-/// Places in [`name::TAIL`].
+/// Entries of [`name::TAIL`].
 pub const TAILS: u32 = 4;
 
-/// The kernel's spin lock, by the name under which it finds one in a map value's BTF.
+/// The kernel's spin lock; it finds one in a map value by this BTF name.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct bpf_spin_lock {
@@ -205,18 +201,18 @@ pub struct bpf_spin_lock {
     pub val: u32,
 }
 
-/// [`Control::flags`]: do nothing at all, let everything pass.
+/// [`Control::flags`]: all programs pass every packet unchanged.
 pub const BYPASS: u32 = 1;
 /// [`Control::flags`]: write a [`PortEvent`] for every event at a port.
 pub const TRACE_PORTS: u32 = 2;
 /// [`Control::flags`]: measure the time from a mark to the new rate.
 pub const TRACE_LATENCY: u32 = 4;
 
-/// [`Control::flags`]: of which generation the programs at tracepoints are that count. When an agent takes over from
-/// another, both have theirs attached for a moment, and a packet is to be counted once.
+/// [`Control::flags`]: which generation of tracepoint programs counts. While an agent takes over from another, both have
+/// theirs attached, and each packet must be counted once.
 pub const GENERATION: u32 = 8;
 
-/// [`Control::flags`], from this bit on: IP protocol of echoes.
+/// [`Control::flags`]: shift of the IP protocol of echoes.
 pub const ECHO_PROTOCOL_AT: u32 = 24;
 
 /// One entry, written by the agent.
@@ -227,11 +223,11 @@ pub struct Control {
     pub abi: u32,
     /// [`BYPASS`], [`TRACE_PORTS`], [`TRACE_LATENCY`], [`GENERATION`], and [`ECHO_PROTOCOL_AT`].
     pub flags: u32,
-    /// Limits hold until then (monotonic clock); moved on by the agent's heartbeat.
+    /// When rate limits lapse (monotonic clock); extended by the agent's heartbeat.
     pub valid_until_ns: u64,
 }
 
-/// A device: interface numbers are per namespace.
+/// Identifies a device; interface numbers are per namespace.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceKey {
@@ -242,7 +238,7 @@ pub struct DeviceKey {
 }
 
 impl DeviceKey {
-    /// Its place in [`name::NEAR`]: neighbouring numbers of one namespace do not meet.
+    /// Its index in [`name::NEAR`]: consecutive numbers of one namespace do not collide.
     #[inline(always)]
     #[must_use]
     pub const fn near(self) -> u32 {
@@ -251,28 +247,27 @@ impl DeviceKey {
     }
 }
 
-/// Places in [`name::NEAR`].
+/// Entries of [`name::NEAR`].
 pub const NEAR: u32 = 4096;
 
 /// [`Device::role`]: port `b` of bridge `a`.
 pub const ROLE_PORT: u32 = 1;
 /// [`Device::role`]: endpoint `a`.
 pub const ROLE_ENDPOINT: u32 = 2;
-/// [`Device::role`]: far end of the veth of port `b` of bridge `a`.
+/// [`Device::role`]: veth peer of port `b` of bridge `a`.
 pub const ROLE_WIRE_END: u32 = 4;
 
 /// [`Device::role`]: the length of the port's queue can be read from its root qdisc.
 pub const ROLE_BACKLOG: u32 = 8;
 
-/// [`Device::role`]: the port has no queue (`noqueue`): nothing waits there, so nothing is counted or marked unless it has
-/// a virtual one.
+/// [`Device::role`]: the port has no queue (`noqueue`), so nothing is counted or marked unless it has a virtual one.
 pub const ROLE_NO_QUEUE: u32 = 16;
 
-/// What a device is to us. One device can be a port and the wire's end of another port.
+/// The roles of a device. One device can be a port and the wire end of another port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Roles, or-ed.
+    /// Bit mask of roles.
     pub role: u32,
     /// Bridge number of the port.
     pub bridge: u32,
@@ -280,28 +275,27 @@ pub struct Device {
     pub port: u32,
     /// Endpoint number.
     pub endpoint: u32,
-    /// Bridge number of the port at the other end of the wire.
+    /// Bridge number of the port that is its veth peer.
     pub wire_bridge: u32,
-    /// Slot of the port at the other end of the wire.
+    /// Slot of the port that is its veth peer.
     pub wire_port: u32,
-    /// What the port's virtual queue takes for a byte, see [`vqueue::ns_per_byte`]; 0: the device's
-    /// own queue is watched.
+    /// Transmission time of a byte at the port's virtual queue, see [`vqueue::ns_per_byte`]; 0: the device's own queue
+    /// counts.
     pub virtual_ns_per_byte: u64,
 }
 
-/// The first device of those that have this place; the others are in [`name::DEVICE`] only. Nobody's,
-/// with an interface number of 0, if none has.
+/// An entry of the device cache: the first device with this index; others are in [`name::DEVICE`] only. Without a device
+/// the interface number is 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Near {
-    /// Times that it was written; odd while it is. Who reads something else before than after has read
-    /// nothing.
+    /// Sequence count, odd during a write: a read between two different counts is invalid.
     pub writes: u32,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
     /// Which device.
     pub key: DeviceKey,
-    /// What [`name::DEVICE`] says of it.
+    /// Its entry in [`name::DEVICE`].
     pub device: Device,
 }
 
@@ -309,33 +303,33 @@ pub struct Near {
 #[repr(C)]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bridge {
-    /// Lock over everything here.
+    /// Protects all fields, and the bridge's [`Virtual`] queues.
     pub lock: bpf_spin_lock,
-    /// Events so far, modulo 2^32: their order, for [`PortEvent`].
+    /// Events so far, modulo 2^32, for [`PortEvent::sequence`].
     pub sequence: u32,
-    /// Counters.
+    /// Marking state.
     pub switch: marking::Switch<PORTS>,
-    /// Who fills its queues.
+    /// Shares of the sources.
     pub shares: Shares,
 }
 
 /// The shares of a bridge.
 pub type Shares = shares::Shares<PORTS, SOURCES>;
 
-/// The virtual queues of a bridge, under the lock of its [`Bridge`].
+/// The virtual queues of a bridge, protected by the lock of its [`Bridge`].
 pub type Virtual = vqueue::Queues<PORTS>;
 
-/// [`Endpoint::flags`]: limit flows.
+/// [`Endpoint::flags`]: limit the rates of sent flows.
 pub const CONTROL_FLOWS: u32 = 1;
-/// [`Endpoint::flags`]: count every received flow, whether it can be marked or not.
+/// [`Endpoint::flags`]: count every received flow, ECN-capable or not.
 pub const OBSERVE: u32 = 2;
-/// [`Endpoint::flags`]: echo.
+/// [`Endpoint::flags`]: echo received marks.
 pub const ECHO: u32 = 4;
-/// [`Endpoint::flags`]: rates are departure times, see [`crate::pacing`].
+/// [`Endpoint::flags`]: enforce rates by departure times, see [`crate::pacing`].
 pub const EDT: u32 = 8;
-/// [`Endpoint::flags`]: rates are those of TCP's own sockets, see [`name::SOCK`].
+/// [`Endpoint::flags`]: enforce rates by TCP's own pacing, see [`name::SOCK`].
 pub const PACE: u32 = 16;
-/// [`Endpoint::flags`]: keep TCP from negotiating ECN, so that it is controlled.
+/// [`Endpoint::flags`]: keep TCP from negotiating ECN, so that it can be controlled.
 pub const CONTROL_TCP: u32 = 32;
 
 /// Policy of an endpoint.
@@ -344,60 +338,60 @@ pub const CONTROL_TCP: u32 = 32;
 pub struct Endpoint {
     /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`], [`EDT`], [`PACE`], [`CONTROL_TCP`].
     pub flags: u32,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
     /// Rmax, bytes per second.
     pub link_bytes_per_s: u64,
-    /// What a flow may always have waiting, with [`EDT`]; and as much as it sends in [`crate::pacing::QUEUE_NS`].
+    /// Queue limit of a flow with [`EDT`], in addition to what it sends in [`crate::pacing::QUEUE_NS`].
     pub queue_bytes: u64,
-    /// Response.
+    /// Rate response.
     pub response: response::Policy,
-    /// Echo.
+    /// Echoes.
     pub echo: echo::Policy,
 }
 
-/// A flow under its lock.
+/// A flow with its lock.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockedFlow {
-    /// Lock over `flow`.
+    /// Protects `flow`.
     pub lock: bpf_spin_lock,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
     /// The flow.
     pub flow: flow::Flow,
 }
 
-/// A receiver's counts under their lock.
+/// A received flow with its lock.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockedReceiver {
-    /// The counts.
+    /// The received flow.
     pub receiver: echo::Receiver,
-    /// Lock over `receiver`.
+    /// Protects `receiver`.
     pub lock: bpf_spin_lock,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
 }
 
-/// What flows that begin at an endpoint are to know of those that are there.
+/// Rates of an endpoint's flows, from which new ones start.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Siblings {
-    /// Inter-packet delay of the short flows, [`flow::Key::short`]; 0: they were never marked.
+    /// Inter-packet delay of the short flows, [`flow::Key::short`]; 0: never marked.
     pub short_ipd: u64,
-    /// That of the flow that was decreased last.
+    /// Inter-packet delay of the flow that was decreased last.
     pub ipd: u64,
-    /// When.
+    /// Time of that decrease.
     pub at_ns: u64,
 }
 
 impl Siblings {
-    /// What a flow begins with: the rate of a flow that was marked just now; else what the short ones have together; at
-    /// full rate if nobody is held.
+    /// Initial inter-packet delay of a flow: that of a flow that was marked recently, else that of the short flows, else
+    /// that of full rate.
     #[inline(always)]
     #[must_use]
-    pub const fn first_ipd(&self, now_ns: u64) -> u64 {
+    pub const fn initial_ipd(&self, now_ns: u64) -> u64 {
         if self.ipd > crate::fixed::ONE && now_ns < self.at_ns.saturating_add(flow::SIBLING_NS) {
             self.ipd
         } else if self.short_ipd > crate::fixed::ONE {
@@ -418,78 +412,77 @@ pub struct RateEvent {
     pub class: u32,
     /// New limit, bytes per second.
     pub rate_bytes_per_s: u64,
-    /// When the mark was set that caused it; 0: no mark, or not measured.
+    /// Time of the mark that caused it; 0: no mark, or not measured.
     pub marked_ns: u64,
     /// Number of the flow's last decrease, modulo 2^32.
     pub decrease: u32,
-    /// 1: that decrease is not known to be in force yet.
+    /// 1: that decrease is not confirmed to be in force.
     pub pending: u32,
-    /// When the limit is in force without the agent; 0: the agent has to see to it.
+    /// When the limit takes effect without the agent; 0: the agent enforces it.
     pub in_force_ns: u64,
     /// The flow.
     pub key: flow::Key,
 }
 
-/// What a CPU is at: a TCP segment on its way from one program to the next, and what a source learned from it or
-/// from an echo. Written and read back ([`crate::fixed::forgotten`]), so that the verifier, which cannot know what
-/// memory holds, follows the response once and not once per way there.
+/// Per-CPU scratch space: a TCP segment handed from one program to the next, and the input of the response. Values are
+/// written and read back ([`crate::fixed::opaque`]), so that the verifier, which does not track memory, verifies the
+/// response once and not once per path to it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// The flow that the segment may be about.
+pub struct Scratch {
+    /// The flow that the segment acknowledges.
     pub key: flow::Key,
-    /// What it says.
+    /// Its numbers and ACE.
     pub ack: ace::Ack,
     /// Offset of its TCP header.
     pub at: u32,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
-    /// What the response is given.
-    pub given: Given,
+    /// Input of the response.
+    pub input: ResponseInput,
 }
 
-/// What a source's response is given.
+/// Input of a source's response.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given {
-    /// What was learned.
-    pub news: echo::News,
+pub struct ResponseInput {
+    /// What the feedback reports.
+    pub delta: echo::FeedbackDelta,
     /// Entry of [`name::IN_FORCE`].
     pub in_force: u64,
-    /// Time of the mark that is answered; 0: not known.
+    /// Time of the mark; 0: unknown.
     pub marked_ns: u64,
     /// The endpoint's [`EDT`] and [`PACE`].
     pub flags: u32,
     /// Packets of the class that have departed, modulo 2^32.
     pub departed: u32,
-    /// What its siblings have, [`Siblings::first_ipd`].
+    /// The delay of its siblings, [`Siblings::initial_ipd`].
     pub sibling_ipd: u64,
 }
 
-/// Entry of [`name::IN_FORCE`]: decrease number `decrease` is in force since the class's packet
-/// number `departed`.
+/// Entry of [`name::IN_FORCE`]: decrease number `decrease` is in force since packet number `departed` of the class.
 #[inline(always)]
 #[must_use]
 pub const fn in_force(decrease: u32, departed: u32) -> u64 {
     (decrease as u64) << 32 | departed as u64
 }
 
-/// What happened at a port ([`PortEvent::kind`]).
+/// Event at a port ([`PortEvent::kind`]).
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEventKind {
-    /// [`shares::Shares::arrive`]; with [`PortEvent::virtual_ns_per_byte`] instead
-    /// [`shares::Shares::arrive_virtual`].
-    Arrive = 1,
-    /// [`shares::Shares::leave`], and what [`marking::Switch::depart`] does then.
-    Depart = 2,
-    /// [`marking::Switch::drop_queued`].
+    /// [`shares::Shares::on_enqueue`], or with [`PortEvent::virtual_ns_per_byte`]
+    /// [`shares::Shares::on_enqueue_virtual`].
+    Enqueue = 1,
+    /// [`shares::Shares::on_dequeue`] and the repair of [`marking::Switch::on_dequeue`].
+    Dequeue = 2,
+    /// [`marking::Switch::on_drop`].
     Drop = 3,
     /// [`marking::Switch::wire_end`].
     WireEnd = 4,
 }
 
-/// One event at a port with the decision taken: replayed on the host, it must give the same.
+/// An event at a port with its decision, which a replay on the host must reproduce.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortEvent {
@@ -497,7 +490,7 @@ pub struct PortEvent {
     pub kind: u32,
     /// Bridge number.
     pub bridge: u32,
-    /// Place in the order of events of this bridge.
+    /// Sequence number of the event at this bridge.
     pub sequence: u32,
     /// Slot of the input port.
     pub input: u32,
@@ -507,25 +500,25 @@ pub struct PortEvent {
     pub segments: u32,
     /// 1: the packet can be marked.
     pub markable: u32,
-    /// Length of the device's queue at a departure, or [`marking::BACKLOG_UNKNOWN`].
+    /// Dequeue: length of the device's queue, or [`marking::BACKLOG_UNKNOWN`].
     pub backlog: u32,
-    /// What was decided.
+    /// The decision.
     pub decision: marking::Decision,
-    /// Arrival: when. By the coarse clock but at a virtual queue.
+    /// Enqueue: time; by the coarse clock except at a virtual queue.
     pub now_ns: u64,
-    /// Arrival at a virtual queue: [`Device::virtual_ns_per_byte`]; 0 at all others.
+    /// Enqueue at a virtual queue: [`Device::virtual_ns_per_byte`]; else 0.
     pub virtual_ns_per_byte: u64,
-    /// Arrival: its bytes.
+    /// Enqueue: bytes on the wire.
     pub bytes: u32,
-    /// Arrival and departure: [`vqueue::Arrival::source`].
+    /// Enqueue and dequeue: [`vqueue::PacketMeta::source`].
     pub source: u32,
-    /// Arrival: 1: it may be dropped if it cannot be marked.
+    /// Enqueue: 1: it may be dropped if it cannot be marked.
     pub droppable: u32,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
 }
 
-/// Argument of the program [`name::PORT_RESET`], in the packet that it is run on.
+/// Argument of the program [`name::PORT_RESET`], as the packet that it runs on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortReset {
@@ -535,90 +528,90 @@ pub struct PortReset {
     pub port: u32,
     /// A [`PortAction`].
     pub action: u32,
-    /// [`PortAction::Forget`]: only if this many packets ever arrived for it (low 32 bits) and none
-    /// since.
+    /// [`PortAction::Forget`]: only if exactly this many packets have been enqueued (low 32 bits).
     pub arrived: u32,
 }
 
-/// Argument of the program [`name::FLOW_CHANGE`], in the packet that it is run on.
+/// Argument of the program [`name::FLOW_CHANGE`], as the packet that it runs on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowChange {
     /// The flow.
     pub key: flow::Key,
-    /// The class that it is to have unless it has one; 0: it can have none, and is limited with the short flows.
+    /// The class to assign unless it has one; 0: none is available, it is limited with the short flows.
     pub class: u32,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
 }
 
-/// What [`name::PORT_RESET`] does ([`PortReset::action`]).
+/// Action of [`name::PORT_RESET`] ([`PortReset::action`]).
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortAction {
-    /// [`marking::Switch::keep_waiting`]: nothing waits for it.
+    /// [`marking::Switch::set_waiting`] to 0.
     Forget = 0,
     /// [`marking::Switch::remove_port`]
     Remove = 1,
     /// [`vqueue::Queues::remove_port`]
     RemoveVirtual = 2,
-    /// [`vqueue::Queues::catch_up`]: what its virtual queue has sent by now departs.
+    /// [`vqueue::Queues::catch_up`]
     CatchUp = 3,
 }
 
-/// Counters of [`name::COUNT`]: things that went another way.
+/// Counters of [`name::COUNT`].
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// The flow map was full, or the endpoint's part of it: the flow goes with the short flows, and cannot be marked.
+    /// The flow table, or the endpoint's quota of it, was full: the flow is limited with the short flows and not
+    /// ECN-capable.
     FlowsFull,
     /// No class was free: the flow is limited with the short flows.
     ClassesFull,
-    /// The receiver map was full, or the endpoint's part of it: the flow is not echoed.
+    /// The receiver table, or the endpoint's quota of it, was full: the flow is not echoed.
     ReceiversFull,
-    /// A limit was not enforced: the agent's heartbeat had stopped.
+    /// Packets that were not rate-limited, because the agent's heartbeat had stopped.
     LimitExpired,
     /// Echoes sent.
     EchoSent,
-    /// An echo could not be cloned or built.
+    /// Echoes that could not be cloned or built.
     EchoFailed,
     /// Echoes accepted.
     EchoAccepted,
-    /// Echoes that never came, by their numbers.
+    /// Echoes lost, by their sequence numbers.
     EchoLost,
-    /// Echoes refused: of another version or too short.
+    /// Echoes refused: another version, or too short.
     EchoMalformed,
-    /// Echoes refused: of a flow that this endpoint does not have.
+    /// Echoes refused: unknown flow.
     EchoUnknown,
-    /// Echoes refused: a number that is not later.
+    /// Echoes refused: sequence number not after the last one.
     EchoDuplicate,
-    /// Echoes refused: counts that cannot be.
+    /// Echoes refused: impossible counts.
     EchoImpossible,
-    /// Echoes refused: not signed by a key that is accepted.
+    /// Echoes refused: no valid signature.
     EchoForged,
-    /// The agent was not told of a rate: the ring was full.
+    /// Events lost, because the ring buffer was full.
     RingFull,
-    /// A packet could not be made ECN-capable.
+    /// Packets that could not be made ECN-capable.
     EctFailed,
-    /// A packet was to be marked and was not.
+    /// Packets that were to be marked, but could not be written to.
     MarkFailed,
     /// Packets marked.
     Marked,
-    /// Packets dropped at their source: more was waiting to depart than may.
+    /// Packets dropped at their source, because the flow's queue limit was reached.
     SourceDropped,
-    /// A packet's headers end too early or contradict each other: it passed untouched.
+    /// Packets passed untouched, because their headers are truncated or inconsistent.
     Unparsed,
-    /// Packets that nothing limits, with [`PACE`]: of no TCP socket of this machine.
+    /// Packets that were not rate-limited with [`PACE`], because no local TCP socket sends them.
     Unpaced,
-    /// Of the echoes, those that came at an XDP program.
+    /// Accepted echoes that an XDP program consumed.
     EchoXdp,
-    /// Echoes sent for TCP, because no ACK could say the marks.
+    /// Echoes sent for TCP, because no ACK could carry the CE count.
     AceBlocked,
-    /// Echoes sent for TCP only to ask whether there is room.
+    /// Echoes sent for TCP only to request headroom.
     EchoAsked,
-    /// The ECN flags of a TCP segment could not be written.
+    /// TCP segments whose ECN flags could not be written.
     AceFailed,
-    /// Packets of flows that are limited with the short flows, since they have no class, or not yet.
+    /// Packets limited with the short flows, because their flow has no class, or not yet.
     Shared,
 }
 
@@ -685,7 +678,7 @@ pub struct Offsets {
     pub dev_qdisc: u32,
     /// `Qdisc.q.qlen`
     pub qdisc_qlen: u32,
-    /// Bit r: `skb_drop_reason` r is a queueing discipline's.
+    /// Bit r: `skb_drop_reason` r is a qdisc's.
     pub drop_reasons: [u64; 2],
 }
 
@@ -708,7 +701,7 @@ const _: () = {
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
-    assert!(size_of::<Work>() == 128 && size_of::<Given>() == 64);
+    assert!(size_of::<Scratch>() == 128 && size_of::<ResponseInput>() == 64);
     assert!(size_of::<ace::Sender>() == 40);
     assert!(size_of::<ace::Receiver>() == 40);
     assert!(size_of::<echo::Receiver>() == 96);

@@ -1,36 +1,36 @@
-//! TCP's echo: the receiver's running count of CE packets, modulo 8, in the three ECN flags of the ACKs
-//! that its TCP sends anyway. No packet is added, and neither TCP sees a bit of it.
+//! TCP feedback: the receiver's running CE count, modulo 8, in the three ECN flags of the ACKs that its TCP sends
+//! anyway. No packet is added, and neither TCP sees the count.
 //!
-//! The flags are read as one number, ACE = AE CWR ECE, as in RFC 9768 section 3.2.2. Ours begins at 0
-//! with the connection; that of RFC 9768 begins at 5, and is of connections that negotiated it.
+//! The flags form one number, ACE = AE CWR ECE, as in RFC 9768 section 3.2.2. Our count starts at 0 with the
+//! connection; that of RFC 9768 starts at 5, on connections that negotiated it.
 //!
-//! Three bits are few: one super-packet is 45 segments. Receiver and source therefore agree on what a
-//! step d of the counter means, given the n packets that the segment newly acknowledges:
+//! A super-packet has up to 45 segments, more than three bits can count. Receiver and sender therefore agree on
+//! what a counter step d means, given the n packets that the segment newly acknowledges:
 //!
-//! * 0 and 1 mean themselves;
-//! * 2 to 7 mean the largest number up to n that is d modulo 8: all of a marked super-packet, or all but
-//!   one or two. (RFC 9768 appendix A.2.1 takes the largest too, for safety; here the receiver counts on it.)
+//! * 0 and 1 are literal;
+//! * 2 to 7 mean the largest number up to n that is congruent to d modulo 8: all of a marked super-packet, or all
+//!   but one or two. (RFC 9768 appendix A.2.1 also assumes the largest, for safety; here the receiver relies on it.)
 //!
-//! The receiver says the largest number that it can say so, and keeps up to [`MOST_KEPT`] for the next
-//! ACKs; more would be old news by then, and is forgotten. With an ACK for every second packet nothing is
-//! ever kept, and a lost ACK loses nothing while the sum of the steps is still understood: two lost in a
-//! row when all packets are marked.
+//! The receiver encodes the largest number that this can express and carries up to [`MAX_CARRIED`] over to the next
+//! ACKs; the rest would be stale by then and is discarded. With an ACK for every second packet nothing is carried
+//! over, and a lost ACK loses nothing while the sum of the steps can still be decoded: two in a row if all packets are
+//! marked.
 //!
-//! n is (bytes acknowledged since the last segment that said something) / (longest segment), rounded
-//! up; both ends see both. Only segments without payload say something. The others are the reverse path's
-//! data: they wait for its rate limit while later ACKs overtake them, and both ends must agree which segment
-//! was the last. Where all ACKs come with data, an echo says what was marked ([`WAIT_NS`]).
+//! n is (bytes acknowledged since the last segment that carried a count) / (longest segment), rounded up; both ends
+//! know both. Only segments without payload carry a count. The others are data of the reverse path: they wait for
+//! its rate limit while later ACKs overtake them, and both ends must agree on which segment was the last. Where every
+//! ACK is piggybacked on data, an echo carries the count ([`BLOCKED_NS`]).
 
-use crate::echo::News;
+use crate::echo::FeedbackDelta;
 
-/// Steps below this mean themselves.
+/// Steps below this are literal.
 const LITERAL: u32 = 2;
-/// How long marks may wait while only data goes back, before an echo of the ordinary kind says them.
-pub const WAIT_NS: u64 = 2_000_000;
-/// Marks that wait for the next ACK, at most.
-pub const MOST_UNSAID: u32 = 256;
-/// Marks that an ACK leaves to the ones after it, at most.
-pub const MOST_KEPT: u32 = 8;
+/// How long CE counts may stay pending while only data is sent back, before an echo carries them.
+pub const BLOCKED_NS: u64 = 2_000_000;
+/// Most CE packets that can be pending.
+pub const MAX_PENDING: u32 = 256;
+/// Most pending CE packets that an ACK carries over to the next ones.
+pub const MAX_CARRIED: u32 = 8;
 
 /// The TCP header's bytes 12 and 13 with this ACE.
 #[inline(always)]
@@ -42,7 +42,7 @@ pub const fn with_ace(bytes: [u8; 2], ace: u8) -> [u8; 2] {
     ]
 }
 
-/// Packets in so many bytes, given the longest; 0 if none was seen.
+/// Packets in `bytes`, given the longest segment; 0 if none was seen.
 #[inline(always)]
 const fn packets(bytes: u32, segment: u32) -> u32 {
     match bytes
@@ -61,11 +61,11 @@ pub const fn is_later(number: u32, other: u32) -> bool {
     number.wrapping_sub(other) as i32 > 0
 }
 
-/// What a step of the counter means when `n` packets are newly acknowledged. `None`: nothing that the
-/// receiver would say; an overtaken segment, or several lost ones.
+/// The CE packets that a counter step stands for when `n` packets are newly acknowledged. `None`: no receiver encodes
+/// this step; the segment was overtaken, or several were lost.
 #[inline(always)]
 #[must_use]
-pub const fn meaning(step: u32, n: u32) -> Option<u32> {
+pub const fn decode(step: u32, n: u32) -> Option<u32> {
     if step < LITERAL {
         Some(step)
     } else if step <= n {
@@ -75,50 +75,49 @@ pub const fn meaning(step: u32, n: u32) -> Option<u32> {
     }
 }
 
-/// The largest number up to `unsaid` that can be said with `n` packets newly acknowledged.
+/// The largest number up to `pending` that an ACK of `n` packets can encode.
 #[inline(always)]
 #[must_use]
-pub const fn sayable(unsaid: u32, n: u32) -> u32 {
-    let most = if unsaid < n { unsaid } else { n };
+pub const fn max_encodable(pending: u32, n: u32) -> u32 {
+    let most = if pending < n { pending } else { n };
     let low = most & 7;
-    // Residues 0 and 1 mean themselves: the next number below.
+    // Residues 0 and 1 are literal: the next number below.
     let most = if low < LITERAL {
         most.wrapping_sub(low + 1)
     } else {
         most
     };
-    // Below LITERAL the subtraction may have wrapped. Larger ones are meant from n - 7 on.
+    // Below LITERAL the subtraction may have wrapped. Larger numbers are decoded from n - 7 on.
     if most <= n && most >= LITERAL && most + 8 > n {
         most
-    } else if unsaid < LITERAL {
-        unsaid
+    } else if pending < LITERAL {
+        pending
     } else {
         LITERAL - 1
     }
 }
 
-/// What a receiver keeps of a TCP connection.
+/// A receiver's state of a TCP connection.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receiver {
-    /// Marked packets that are still to be said.
-    pub unsaid: u32,
-    /// Marked packets that were said, modulo 2^32; ACE is its last three bits.
-    pub said: u32,
+    /// CE packets that no ACK has encoded yet.
+    pub pending: u32,
+    /// CE packets that ACKs have encoded, modulo 2^32; ACE is its last three bits.
+    pub encoded: u32,
     /// Longest segment seen, bytes of payload.
     pub segment: u32,
-    /// Acknowledgement number of the source's FIN; 0: none came.
+    /// Acknowledgement number of the source's FIN; 0: not received.
     pub fin: u32,
-    /// Since when marks wait, while only data goes back; 0: they do not.
+    /// Since when CE packets are pending while only data is sent back; 0: not blocked.
     pub blocked_ns: u64,
-    /// Sequence number behind a marked segment that TCP saw the mark of, see
-    /// [`crate::echo::PROBING`].
+    /// End of a marked segment whose mark TCP was shown, see [`crate::echo::PROBING`].
     pub probe_end: u32,
-    /// Marked packets that echoes said, modulo 2^32. Counted apart: an echo may overtake an ACK.
+    /// CE packets that echoes carried, modulo 2^32. A count of its own: an echo may overtake an ACK.
     pub echoed: u32,
-    /// Marked packets that will never be, see [`MOST_UNSAID`] and [`MOST_KEPT`].
-    pub forgotten: u32,
-    /// Acknowledgement number of the last segment that said something.
+    /// CE packets that were discarded, see [`MAX_PENDING`] and [`MAX_CARRIED`].
+    pub discarded: u32,
+    /// Acknowledgement number of the last segment that carried a count.
     pub ack: u32,
 }
 
@@ -128,9 +127,9 @@ impl Receiver {
     pub const fn new() -> Self {
         Self {
             blocked_ns: 0,
-            said: 0,
-            unsaid: 0,
-            forgotten: 0,
+            encoded: 0,
+            pending: 0,
+            discarded: 0,
             ack: 0,
             segment: 0,
             probe_end: 0,
@@ -139,83 +138,84 @@ impl Receiver {
         }
     }
 
-    /// A connection begins: the next byte is number `next`.
+    /// Starts a connection: the next byte is number `next`.
     #[inline(always)]
     pub fn begin(&mut self, next: u32) {
         *self = Self::new();
         self.ack = next;
     }
 
-    /// Counts data: segments of `segment` bytes, of which `ce` are marked. Returns whether an echo
-    /// must say it, because only data went back for a while.
+    /// Counts data: segments of `segment` bytes, `ce` of them marked. Returns whether an echo must carry the count,
+    /// because only data was sent back for [`BLOCKED_NS`].
     #[inline(always)]
     pub fn count(&mut self, segment: u32, ce: u32, now_ns: u64) -> bool {
         if segment > self.segment {
             self.segment = segment;
         }
-        self.unsaid = self.unsaid.wrapping_add(ce);
-        self.forget(MOST_UNSAID);
-        self.unsaid != 0
+        self.pending = self.pending.wrapping_add(ce);
+        self.discard_above(MAX_PENDING);
+        self.pending != 0
             && self.blocked_ns != 0
-            && now_ns.saturating_sub(self.blocked_ns) >= WAIT_NS
+            && now_ns.saturating_sub(self.blocked_ns) >= BLOCKED_NS
     }
 
-    /// Keeps so many marks at most.
+    /// Discards pending marks above a maximum.
     #[inline(always)]
-    fn forget(&mut self, most: u32) {
-        if self.unsaid > most {
-            self.forgotten = self.forgotten.wrapping_add(self.unsaid - most);
-            self.unsaid = most;
+    fn discard_above(&mut self, most: u32) {
+        if self.pending > most {
+            self.discarded = self.discarded.wrapping_add(self.pending - most);
+            self.pending = most;
         }
     }
 
     /// The ACE of a segment without payload that acknowledges up to `ack`.
+    /// Encodes as many pending marks as that segment can carry.
     #[inline(always)]
-    pub fn say(&mut self, ack: u32) -> u8 {
+    pub fn encode(&mut self, ack: u32) -> u8 {
         let newly = ack.wrapping_sub(self.ack);
-        // One that a later one overtook on another CPU says nothing new.
+        // A segment that another CPU's overtook repeats the last count.
         if newly as i32 > -1 {
-            let step = sayable(self.unsaid, packets(newly, self.segment));
-            self.said = self.said.wrapping_add(step);
-            self.unsaid -= step;
-            self.forget(MOST_KEPT);
+            let step = max_encodable(self.pending, packets(newly, self.segment));
+            self.encoded = self.encoded.wrapping_add(step);
+            self.pending -= step;
+            self.discard_above(MAX_CARRIED);
             self.blocked_ns = 0;
             self.ack = ack;
         }
-        self.said as u8 & 7
+        self.encoded as u8 & 7
     }
 
-    /// Data goes back, and no ACK of its own.
+    /// Data is sent back, which cannot carry a count.
     #[inline(always)]
-    pub fn wait(&mut self, now_ns: u64) {
-        if self.unsaid != 0 && self.blocked_ns == 0 {
+    pub fn on_data_sent(&mut self, now_ns: u64) {
+        if self.pending != 0 && self.blocked_ns == 0 {
             self.blocked_ns = now_ns;
         }
     }
 
-    /// Says all at once, in an echo, if only data went back since they came; returns the running count of echoes.
+    /// Moves pending marks to the count that echoes carry, if they are blocked. Returns that count.
     #[inline(always)]
-    pub fn say_blocked(&mut self) -> u32 {
+    pub fn encode_blocked(&mut self) -> u32 {
         if self.blocked_ns != 0 {
-            self.echoed = self.echoed.wrapping_add(self.unsaid);
-            self.unsaid = 0;
+            self.echoed = self.echoed.wrapping_add(self.pending);
+            self.pending = 0;
             self.blocked_ns = 0;
         }
         self.echoed
     }
 }
 
-/// [`Sender::state`]: [`Sender::end`] is known, and where the connection's numbers begin for us.
+/// [`Sender::state`]: data was seen, [`Sender::end`] is known.
 const SENT: u32 = 1;
-/// [`Sender::state`]: [`Sender::said`] is the receiver's.
+/// [`Sender::state`]: [`Sender::decoded`] matches the receiver's count.
 const SYNCED: u32 = 4;
 /// [`Sender::state`]: the receiver's count of echoes is known.
-const HEARD: u32 = 8;
+const ECHO_SYNCED: u32 = 8;
 
-/// Numbers so far before the last one: ACKs may overtake data, other ACKs, and echoes.
-const BEFORE: u32 = 1 << 18;
-/// Numbers so far from the one that is expected: more than a window of what the receiver sends.
-const NEAR: u32 = 1 << 24;
+/// How far numbers may be behind the last one: ACKs may overtake data, other ACKs, and echoes.
+const MAX_REORDERED: u32 = 1 << 18;
+/// How far sequence numbers may be from the expected one: more than the receiver's send window.
+const WINDOW: u32 = 1 << 24;
 
 /// A segment from the receiver.
 #[repr(C)]
@@ -227,34 +227,34 @@ pub struct Ack {
     pub ack: u32,
     /// ACE.
     pub ace: u32,
-    /// 1: it has payload.
+    /// 1: it has payload, so no count.
     pub payload: u32,
 }
 
-/// What a source keeps of a TCP connection.
+/// A sender's state of a TCP connection.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sender {
-    /// Receiver's running count of marked packets, modulo 2^32.
-    pub said: u32,
-    /// Acknowledgement number of the last segment that said something.
+    /// The receiver's running CE count as decoded, modulo 2^32.
+    pub decoded: u32,
+    /// Acknowledgement number of the last segment that carried a count.
     pub ack: u32,
-    /// Highest acknowledgement number.
+    /// Highest acknowledgement number (SND.UNA).
     pub acked: u32,
-    /// Sequence number behind the last byte sent.
+    /// Sequence number after the last byte sent (SND.NXT).
     pub end: u32,
     /// Longest segment sent, bytes of payload.
     pub segment: u32,
-    /// Packets of this source (as it counts what it sends) that are not on their way any more.
+    /// Packets of this source, in its own count, that are no longer in flight.
     pub received: u32,
-    /// Lowest difference of departed and received packets, at most 0: departures that were not seen.
+    /// Lowest difference of departed and received packets, at most 0: departures that were missed.
     pub floor: i32,
-    /// What of the above is known.
+    /// Which of the fields are valid: `SENT`, `SYNCED`, `ECHO_SYNCED`.
     pub state: u32,
-    /// Packets sent again that are not taken off what is acknowledged yet.
-    pub resent: u32,
-    /// Up to where the source's own TCP acknowledged when it last sent data: the sequence number that it expected from the
-    /// receiver; 0: not known. Nobody else can say it.
+    /// Retransmitted packets that have not been subtracted from acknowledged ones yet.
+    pub retransmitted: u32,
+    /// Sequence number that the source's own TCP expected when it last sent data (RCV.NXT); 0: unknown. Off-path
+    /// attackers do not know it.
     pub expected: u32,
 }
 
@@ -263,7 +263,7 @@ impl Sender {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            said: 0,
+            decoded: 0,
             ack: 0,
             acked: 0,
             end: 0,
@@ -271,12 +271,12 @@ impl Sender {
             received: 0,
             floor: 0,
             state: 0,
-            resent: 0,
+            retransmitted: 0,
             expected: 0,
         }
     }
 
-    /// A connection begins: the next byte is number `next`; `sent` packets had been sent before it.
+    /// Starts a connection: the next byte is number `next`, and `sent` packets were sent before it.
     #[inline(always)]
     pub fn begin(&mut self, next: u32, sent: u32) {
         let floor = self.floor;
@@ -284,20 +284,20 @@ impl Sender {
         (self.ack, self.acked, self.end) = (next, next, next);
         self.received = sent;
         self.floor = floor;
-        self.state = SENT | SYNCED | HEARD;
+        self.state = SENT | SYNCED | ECHO_SYNCED;
     }
 
-    /// Whether [`Sender::send`] would change nothing but [`Sender::end`] and [`Sender::resent`].
+    /// Whether [`Sender::on_send`] would change nothing but [`Sender::end`] and [`Sender::retransmitted`].
     #[inline(always)]
     #[must_use]
-    pub const fn is_known(state: u32, longest: u32, segment: u32) -> bool {
+    pub const fn is_fast_send(state: u32, longest: u32, segment: u32) -> bool {
         state & SENT != 0 && segment <= longest
     }
 
-    /// Data leaves: `bytes` from number `sequence` on, in segments of `segment` bytes. Returns whether
-    /// it is surely sent for the first time.
+    /// Data is sent: `bytes` from `sequence` on, in segments of `segment` bytes. Returns whether it is certainly no
+    /// retransmission.
     #[inline(always)]
-    pub fn send(&mut self, sequence: u32, bytes: u32, segment: u32) -> bool {
+    pub fn on_send(&mut self, sequence: u32, bytes: u32, segment: u32) -> bool {
         if segment > self.segment {
             self.segment = segment;
         }
@@ -311,29 +311,29 @@ impl Sender {
         if new || !known {
             self.end = end;
         } else {
-            self.resent = self.resent.wrapping_add(packets(bytes, segment));
+            self.retransmitted = self.retransmitted.wrapping_add(packets(bytes, segment));
         }
         new && known
     }
 
-    /// Takes a segment from the receiver, if it can be one: its numbers are in the windows of the connection (RFC 5961
-    /// section 5.2), which nobody knows who does not see it. `sent`: packets that the source had handed to its device;
-    /// `departed`: of these, packets that had left it (both modulo 2^32). No packets: no news.
+    /// Processes a segment from the receiver, if its numbers are within the connection's windows (RFC 5961 section 5.2),
+    /// which off-path attackers do not know. `sent`: packets that the source had handed to its device; `departed`: those
+    /// of them that had left it (both modulo 2^32). Returns an empty delta for other segments.
     ///
-    /// [`Sender::end`] may be ahead of `sent`, by what is being counted at this moment: as much seems to be on its
-    /// way still, until the next segment. Behind it, packets would seem to have come before they left, and
+    /// [`Sender::end`] may be ahead of `sent`, by what is being counted right now: as much seems to be in flight still,
+    /// until the next segment. If it were behind, packets would seem to arrive before they left, and
     /// [`Sender::floor`] would fall for good.
     #[inline(always)]
-    pub fn take(&mut self, a: Ack, sent: u32, departed: u32) -> News {
+    pub fn on_ack(&mut self, a: Ack, sent: u32, departed: u32) -> FeedbackDelta {
         let on_way = self.end.wrapping_sub(a.ack) as i32;
-        let old = self.acked.wrapping_sub(a.ack) as i32 > BEFORE as i32;
-        // A FIN has a number too. More than that was never sent here.
+        let old = self.acked.wrapping_sub(a.ack) as i32 > MAX_REORDERED as i32;
+        // A FIN takes a number too; numbers above it were never sent.
         if self.state & SENT == 0 || on_way < -1 || old {
-            return self.news(self.received, 0, sent, departed);
+            return self.delta(self.received, 0, sent, departed);
         }
-        let apart = a.sequence.wrapping_sub(self.expected).wrapping_add(NEAR);
-        if self.expected != 0 && apart > 2 * NEAR {
-            return self.news(self.received, 0, sent, departed);
+        let apart = a.sequence.wrapping_sub(self.expected).wrapping_add(WINDOW);
+        if self.expected != 0 && apart > 2 * WINDOW {
+            return self.delta(self.received, 0, sent, departed);
         }
         let mut received = self.received;
         if a.ack.wrapping_sub(self.acked) as i32 > -1 {
@@ -341,52 +341,50 @@ impl Sender {
             let on_way = if on_way > 0 { on_way as u32 } else { 0 };
             received = sent.wrapping_sub(packets(on_way, self.segment));
         }
-        // Data may have overtaken it, and says nothing; a later one that does may not.
+        // Data may have overtaken it, which carries no count; a later count may not.
         let newly = a.ack.wrapping_sub(self.ack);
         let mut ce = 0;
-        let says = a.payload == 0 && newly as i32 > -1;
-        if says && self.state & SYNCED == 0 {
-            // Counts from before we looked are no news.
-            self.said = a.ace;
+        let has_count = a.payload == 0 && newly as i32 > -1;
+        if has_count && self.state & SYNCED == 0 {
+            // Marks from before this point are not ours to answer.
+            self.decoded = a.ace;
             self.ack = a.ack;
             self.state |= SYNCED;
-        } else if says {
-            let step = a.ace.wrapping_sub(self.said) & 7;
-            if let Some(meant) = meaning(step, packets(newly, self.segment)) {
-                ce = meant;
-                self.said = self.said.wrapping_add(meant);
+        } else if has_count {
+            let step = a.ace.wrapping_sub(self.decoded) & 7;
+            if let Some(marks) = decode(step, packets(newly, self.segment)) {
+                ce = marks;
+                self.decoded = self.decoded.wrapping_add(marks);
                 self.ack = a.ack;
             }
         }
-        self.news(received, ce, sent, departed)
+        self.delta(received, ce, sent, departed)
     }
 
-    /// Whether data of this sequence number was sent and may just have arrived: it is among what is not acknowledged,
-    /// or a little before.
+    /// Whether data of this sequence number may just have arrived: it is unacknowledged, or was acknowledged recently.
     #[inline(always)]
     #[must_use]
     pub const fn has_sent(&self, sequence: u32) -> bool {
-        // The number of a FIN is behind the end.
+        // A FIN has the number after the end.
         let on_way = self.end.wrapping_sub(self.acked);
         let on_way = if on_way as i32 > 0 { on_way } else { 0 };
-        self.end.wrapping_sub(sequence) <= on_way + BEFORE
+        self.end.wrapping_sub(sequence) <= on_way + MAX_REORDERED
     }
 
-    /// Takes an echo, which the receiver sends when segments cannot say it, with `ce` marks more than the
-    /// last one.
+    /// Processes an echo, which the receiver sends while ACKs cannot carry the count: `ce` marks since the last one.
     #[inline(always)]
-    pub fn take_echo(&mut self, mut ce: u32, sent: u32, departed: u32) -> News {
-        if self.state & HEARD == 0 || ce > MOST_UNSAID {
-            // Another count than the one followed so far.
+    pub fn on_echo(&mut self, mut ce: u32, sent: u32, departed: u32) -> FeedbackDelta {
+        if self.state & ECHO_SYNCED == 0 || ce > MAX_PENDING {
+            // Not the count that was followed so far.
             ce = 0;
         }
-        self.state |= HEARD;
-        self.news(self.received, ce, sent, departed)
+        self.state |= ECHO_SYNCED;
+        self.delta(self.received, ce, sent, departed)
     }
 
-    /// Of `ce` packets that were marked, and all up to `received` that came.
+    /// The delta for `ce` marked packets when all up to `received` have arrived.
     #[inline(always)]
-    fn news(&mut self, received: u32, ce: u32, sent: u32, departed: u32) -> News {
+    fn delta(&mut self, received: u32, ce: u32, sent: u32, departed: u32) -> FeedbackDelta {
         let open = sent.wrapping_sub(self.received);
         let mut packets = received.wrapping_sub(self.received);
         if packets > open {
@@ -394,36 +392,36 @@ impl Sender {
         }
         let mut late = 0;
         if ce > packets {
-            // A duplicate ACK moves no number, and yet tells of packets that came. Others were
-            // acknowledged before their marks could be said.
-            let came = if ce < open { ce } else { open };
-            if came > packets {
-                packets = came;
+            // A duplicate ACK moves no number but reports packets that arrived. Others were acknowledged before their
+            // marks could be encoded.
+            let arrived = if ce < open { ce } else { open };
+            if arrived > packets {
+                packets = arrived;
             }
             late = ce - packets;
         }
         self.received = self.received.wrapping_add(packets);
         let unmarked = packets - if ce < packets { ce } else { packets };
-        let resent = if self.resent < unmarked {
-            self.resent
+        let retransmitted = if self.retransmitted < unmarked {
+            self.retransmitted
         } else {
             unmarked
         };
-        self.resent -= resent;
+        self.retransmitted -= retransmitted;
         let difference = departed.wrapping_sub(self.received) as i32;
         if difference < self.floor {
             self.floor = difference;
         }
         let position = self.received.wrapping_add(self.floor as u32);
-        News {
+        FeedbackDelta {
             packets: packets + late,
             late,
             ce,
             lost_echoes: 0,
             position,
             outstanding: departed.wrapping_sub(position),
-            room: 0,
-            resent,
+            headroom: 0,
+            retransmitted,
         }
     }
 }

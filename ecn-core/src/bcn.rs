@@ -12,7 +12,7 @@
 //!
 //! Source: H. Barrass, "Reactive Congestion Management (using Backward Congestion Notification)", January 2006. It
 //! calls Qoff the offset from the equilibrium and does not say which way; only Qeq - q lets both terms
-//! of Fb be negative for a queue that is long and grows. It gives no gains: [`Gains::usual`] are from
+//! of Fb be negative for a queue that is long and grows. It gives no gains: [`Gains::defaults`] are from
 //! memory (`ecn-sim/doc/sources.md`). Gains are per frame, queues are in bytes.
 
 use core::fmt;
@@ -35,7 +35,7 @@ pub struct Policy {
     /// The link's rate: no limiter is faster.
     line_bytes_per_s: u64,
     /// No limiter is slower.
-    least_bytes_per_s: u64,
+    min_bytes_per_s: u64,
 }
 
 /// Fractional bits of [`Policy::increase`].
@@ -59,7 +59,7 @@ pub struct Gains {
     /// The link's rate.
     pub line_bytes_per_s: u64,
     /// Lowest rate of a limiter.
-    pub least_bytes_per_s: u64,
+    pub min_bytes_per_s: u64,
 }
 
 impl Gains {
@@ -69,14 +69,14 @@ impl Gains {
     /// At 100 Gb/s with feedback 12 us later 2, 10 and 20 sources settle at 159 of 160 packets of 1500 bytes; with
     /// gains for such packets, at 12 to 19 of 16, in swings of up to 47.
     #[must_use]
-    pub const fn usual(line_bytes_per_s: u64) -> Self {
+    pub const fn defaults(line_bytes_per_s: u64) -> Self {
         const fn at_least_1(share: u64) -> u64 {
             if share == 0 { 1 } else { share }
         }
         let unit = at_least_1(line_bytes_per_s / 1_250);
         let frame = at_least_1(line_bytes_per_s / 2_500 * 3 / 1_000);
-        let frame = if frame > LONGEST as u64 {
-            LONGEST
+        let frame = if frame > MAX_QUEUE_BYTES as u64 {
+            MAX_QUEUE_BYTES
         } else {
             frame as u32
         };
@@ -88,7 +88,7 @@ impl Gains {
             unit_bytes_per_s: unit,
             frame_bytes: frame,
             line_bytes_per_s,
-            least_bytes_per_s: unit,
+            min_bytes_per_s: unit,
         }
     }
 }
@@ -138,7 +138,7 @@ impl Policy {
         if gains.frame_bytes == 0 {
             return Err(PolicyError::Frame);
         }
-        if gains.least_bytes_per_s == 0 || gains.least_bytes_per_s > line || line >> 63 != 0 {
+        if gains.min_bytes_per_s == 0 || gains.min_bytes_per_s > line || line >> 63 != 0 {
             return Err(PolicyError::Rate);
         }
         let frame = gains.frame_bytes as u64;
@@ -169,7 +169,7 @@ impl Policy {
             decrease,
             increase,
             line_bytes_per_s: line,
-            least_bytes_per_s: gains.least_bytes_per_s,
+            min_bytes_per_s: gains.min_bytes_per_s,
         })
     }
 }
@@ -202,20 +202,20 @@ pub struct CongestionPoint {
 }
 
 /// Queues are below this, so that differences of two fit 32 bits.
-const LONGEST: u32 = i32::MAX as u32;
+const MAX_QUEUE_BYTES: u32 = i32::MAX as u32;
 
 impl CongestionPoint {
     /// A frame is sampled (one of about 100, as the caller decides) and finds so many bytes waiting: what its
     /// source is to be told, if anything.
     #[inline(always)]
     pub fn sample(&mut self, policy: &Policy, queue_bytes: u32, tagged: bool) -> Option<Feedback> {
-        let queue = queue_bytes.min(LONGEST);
+        let queue = queue_bytes.min(MAX_QUEUE_BYTES);
         let before = core::mem::replace(&mut self.sampled_bytes, queue);
         if !tagged && queue <= policy.equilibrium_bytes {
             return None;
         }
         Some(Feedback {
-            offset_bytes: policy.equilibrium_bytes.min(LONGEST) as i32 - queue as i32,
+            offset_bytes: policy.equilibrium_bytes.min(MAX_QUEUE_BYTES) as i32 - queue as i32,
             delta_bytes: queue as i32 - before as i32,
         })
     }
@@ -243,7 +243,7 @@ impl Limiter {
     /// A notification. Negative feedback sets a limiter where there is none; at the link's rate it
     /// is removed.
     #[inline(always)]
-    pub fn notified(&mut self, policy: &Policy, feedback: Feedback) {
+    pub fn on_feedback(&mut self, policy: &Policy, feedback: Feedback) {
         let line = policy.line_bytes_per_s;
         let rate = self.rate().unwrap_or(line);
         let value = feedback.value(policy);
@@ -259,7 +259,7 @@ impl Limiter {
         self.rate_bytes_per_s = if next >= line {
             0
         } else {
-            next.max(policy.least_bytes_per_s)
+            next.max(policy.min_bytes_per_s)
         };
     }
 }

@@ -1,7 +1,7 @@
-//! The echo: the receiver tells the source how many packets came, and how many of them marked.
+//! The echo: the receiver reports to the source how many packets arrived, and how many of them were marked.
 //!
-//! HP's ACK is 20 bytes and carries one bit (G/T, Table I). Ours is 20 bytes too, the payload of an
-//! IP protocol of its own, and carries running counts instead, so that a lost echo loses nothing:
+//! HP's ACK is 20 bytes and carries one bit (G/T, Table I). Ours is also 20 bytes, the payload of its own IP
+//! protocol, and carries running counts instead, so that a lost echo loses nothing:
 //!
 //! ```text
 //!  0         1          2          4          6      8         12   16     18         20
@@ -9,14 +9,14 @@
 //! ```
 //!
 //! All fields are big-endian. Addresses are those of the IP header, exchanged; ports are those of
-//! the data packets. `packets` and `CE` count modulo 2^32 since the receiver began to count; of TCP, `packets` is the
-//! sequence number of the data packet instead, which only those know who see the connection. An echo
-//! is made of a clone of the data packet, whose transport checksum may still be left to a device:
-//! the two zeros lie where UDP and TCP have it, and are ignored.
+//! the data packets. `packets` and `CE` count modulo 2^32 since the receiver started counting; for TCP, `packets` is
+//! the sequence number of the data packet instead, which off-path attackers do not know. An echo is made from a clone
+//! of the data packet, whose transport checksum may still be left to the device: the two zeros are where UDP and TCP
+//! have it, and are ignored.
 //!
-//! With a key ([`Policy::keys`]) the version is [`VERSION_SIGNED`], and a tag of 8 bytes follows: [`siphash`] of addresses and
-//! fields, big-endian. Who does not know the key can send no echo then, whatever else he knows. A copy of one that was
-//! accepted is refused as before, by its number.
+//! With a key ([`Policy::keys`]) the version is [`VERSION_SIGNED`] and a tag of 8 bytes follows: [`siphash`] of the
+//! addresses and fields, big-endian. Without the key nobody can forge an echo; a replayed one is refused by its
+//! sequence number, as before.
 
 use crate::{ace, packet, siphash::siphash};
 
@@ -40,39 +40,38 @@ pub struct Echo {
     pub src_port: u16,
     /// Destination port of the data packets.
     pub dst_port: u16,
-    /// Packets received so far, modulo 2^32; of TCP, the sequence number of the one that this echo is made of.
+    /// Packets received so far, modulo 2^32; for TCP, the sequence number of the packet that this echo is made from.
     pub packets: u32,
     /// Packets received so far that were marked CE.
     pub ce: u32,
-    /// Running number of this echo, modulo 2^16.
+    /// Sequence number of this echo, modulo 2^16.
     pub sequence: u16,
-    /// What bridges said of the way, in the ECN field of the echo itself.
-    pub room: Room,
+    /// The bridges' report of headroom on the path, in the ECN field of the echo itself.
+    pub headroom: Headroom,
     /// Whether a tag follows.
     pub signed: bool,
 }
 
-/// Whether there is room on a flow's way for more.
+/// Whether a flow's path has room for a higher rate.
 ///
-/// A source cannot tell a free link from luck: marks have long gaps. The bridges know. An echo comes back
-/// through the same ports, since bridges make a tree, and has no use for its own ECN field. A receiver that was marked not long
-/// ago sends echoes with ECT(0), which asks; a port at which packets waited a short time ago
-/// ([`Output::is_busy`](crate::shares::Output::is_busy)) makes it CE; one at which none did makes ECT(0) ECT(1). So ECT(1)
-/// comes home if some bridge has seen the way, and none was busy.
+/// A source cannot tell an idle link from a gap between marks; the bridges can. An echo returns through the same ports,
+/// since bridges form a tree, and does not need its own ECN field. A receiver of recent marks sends echoes with ECT(0)
+/// as a request; a port where packets waited recently ([`Output::is_busy`](crate::shares::Output::is_busy)) sets CE, any
+/// other port changes ECT(0) to ECT(1). ECT(1) arrives if at least one bridge answered and no port was busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Room {
-    /// Nobody said, or it was not asked.
+pub enum Headroom {
+    /// Not requested, or no bridge answered.
     #[default]
     Unknown = 0,
-    /// A port is busy.
+    /// Some port is busy.
     Busy = 1,
-    /// No port is.
+    /// No port is busy.
     Free = 2,
 }
 
-impl Room {
-    /// From the ECN field of an echo.
+impl Headroom {
+    /// Reads the ECN field of an echo.
     #[inline(always)]
     #[must_use]
     pub const fn of(ecn: u8) -> Self {
@@ -83,7 +82,7 @@ impl Room {
         }
     }
 
-    /// ECN field of an echo that goes by a port with that of its way so far.
+    /// The ECN field of an echo behind a port, given its field before.
     #[inline(always)]
     #[must_use]
     pub const fn at_port(ecn: u8, busy: bool) -> u8 {
@@ -95,15 +94,15 @@ impl Room {
     }
 }
 
-/// So long after a mark, echoes ask whether there is room.
-pub const ASK_NS: u64 = 10_000_000_000;
-/// How often TCP's receiver asks, whose marks need no echoes.
-pub const ASK_EVERY_NS: u64 = 20_000_000;
-/// Age of the last mark from which on it asks: while marks come, there is no room.
-pub const ASK_AFTER_NS: u64 = 40_000_000;
+/// How long after a mark echoes request headroom.
+pub const REQUEST_NS: u64 = 10_000_000_000;
+/// How often TCP receivers request it, which need no echoes otherwise.
+pub const REQUEST_INTERVAL_NS: u64 = 20_000_000;
+/// How long after a mark TCP receivers start to request it: before, there is none.
+pub const REQUEST_DELAY_NS: u64 = 40_000_000;
 
 impl Echo {
-    /// The echo as it goes into the packet.
+    /// Encodes the echo for the wire.
     #[inline(always)]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LEN] {
@@ -118,7 +117,7 @@ impl Echo {
         b
     }
 
-    /// Reads an echo. `None`: another version.
+    /// Decodes an echo. `None`: another version.
     #[inline(always)]
     #[must_use]
     pub fn parse(b: &[u8; LEN]) -> Option<Self> {
@@ -132,7 +131,7 @@ impl Echo {
             packets: u32::from_be_bytes([b[8], b[9], b[10], b[11]]),
             ce: u32::from_be_bytes([b[12], b[13], b[14], b[15]]),
             sequence: u16::from_be_bytes([b[18], b[19]]),
-            room: Room::Unknown,
+            headroom: Headroom::Unknown,
             signed: b[0] == VERSION_SIGNED,
         })
     }
@@ -141,7 +140,7 @@ impl Echo {
         if self.signed { VERSION_SIGNED } else { VERSION }
     }
 
-    /// The tag of this echo on its way `from` the receiver `to` the source, IPv4 addresses mapped into IPv6. Not of its
+    /// The tag of this echo `from` the receiver `to` the source, IPv4 addresses mapped into IPv6. It does not cover the
     /// ECN field, which bridges change.
     #[inline(always)]
     #[must_use]
@@ -178,19 +177,19 @@ pub const ACCEPT_UNSIGNED: u32 = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// At most one echo per this time, and one at once for every marked packet; 0: an echo per
-    /// packet. Never by count alone: at a low rate a count is a long time.
+    /// At most one echo per this interval, and one immediately for each marked packet; 0: an echo per packet. Not a
+    /// packet count, which would be a long time at a low rate.
     pub every_ns: u64,
     /// IP protocol number of echoes.
     pub protocol: u32,
     /// [`SIGN`], [`ACCEPT_SECOND`], [`ACCEPT_UNSIGNED`].
     pub auth: u32,
-    /// Keys of 16 bytes, as little-endian words: the one that signs, and another that is accepted.
+    /// Keys of 16 bytes, as little-endian words: the signing key, and a second one that is accepted.
     pub keys: [[u64; 2]; 2],
 }
 
 impl Policy {
-    /// Whether echoes wait for a time that a clock of 10 ms would miss.
+    /// Whether the interval needs a finer clock than one of 10 ms.
     #[inline(always)]
     #[must_use]
     pub const fn is_timed(&self) -> bool {
@@ -205,7 +204,7 @@ impl Policy {
         self.auth & SIGN != 0
     }
 
-    /// Whether an echo may be believed that came `from` there `to` here, with the tag of a signed one.
+    /// Whether an echo is authentic, given its tag and addresses.
     #[inline(always)]
     #[must_use]
     pub fn accepts(&self, e: &Echo, tag: u64, from: &[u8; 16], to: &[u8; 16]) -> bool {
@@ -219,7 +218,7 @@ impl Policy {
             || self.auth & ACCEPT_SECOND != 0 && tag == e.tag(self.keys[1], from, to)
     }
 
-    /// Whether a packet is to be echoed, of a receiver whose last echo became due at `last_echo_ns`.
+    /// Whether a packet is to be echoed when the last echo was due at `last_echo_ns`.
     #[inline(always)]
     #[must_use]
     pub const fn is_due(&self, last_echo_ns: u64, ce: bool, now_ns: u64) -> bool {
@@ -227,43 +226,43 @@ impl Policy {
     }
 }
 
-/// [`Receiver::flags`]: a TCP connection that negotiated ECN; it is not echoed.
+/// [`Receiver::flags`]: TCP negotiated ECN; the connection is not echoed.
 pub const NEGOTIATED: u32 = 1;
-/// [`Receiver::flags`]: a TCP connection that did not; its ACKs say what was marked, see [`ace`].
+/// [`Receiver::flags`]: TCP did not negotiate ECN; ACKs carry the CE count, see [`ace`].
 pub const PLAIN: u32 = 2;
-/// [`Receiver::flags`]: a TCP connection whose handshake was not seen. Its TCP was let see a mark:
-/// the ACK of that packet has ECE if ECN was negotiated, RFC 3168 section 6.1.3.
+/// [`Receiver::flags`]: the handshake was not seen, so TCP was shown one mark: the ACK of that packet has ECE if ECN was
+/// negotiated, RFC 3168 section 6.1.3.
 pub const PROBING: u32 = 4;
-/// [`Receiver::flags`]: its handshake was seen, and nothing sent since.
+/// [`Receiver::flags`]: the handshake was seen, and nothing was sent since.
 pub const FRESH: u32 = 8;
-/// [`Receiver::flags`]: a SYN left for it; only the SYN-ACK that acknowledges this one says what the connection is.
-pub const ASKED: u32 = 16;
+/// [`Receiver::flags`]: a SYN was sent; only the SYN-ACK that acknowledges it decides whether ECN was negotiated.
+pub const SYN_SENT: u32 = 16;
 
-/// Data that a SYN may carry (RFC 7413), so that its SYN-ACK acknowledges up to so many bytes more.
+/// Most data in a SYN (RFC 7413), which its SYN-ACK acknowledges too.
 const SYN_DATA: u32 = 1460;
 
-/// [`Receiver::count_tcp`]: take the mark off before TCP sees it.
-pub const HIDE: u32 = 1;
-/// [`Receiver::count_tcp`]: an echo must say what ACKs cannot.
-pub const SAY: u32 = 2;
-/// [`Receiver::count_tcp`]: it was settled ([`Receiver::is_settled`]) and is not any more.
-pub const STIR: u32 = 4;
+/// [`Receiver::on_tcp_packet`]: clear CE before TCP sees it.
+pub const CLEAR_CE: u32 = 1;
+/// [`Receiver::on_tcp_packet`]: send an echo, since ACKs cannot carry the count.
+pub const SEND_ECHO: u32 = 2;
+/// [`Receiver::on_tcp_packet`]: there is feedback to encode again ([`Receiver::is_fast_data`] no longer holds).
+pub const NEW_FEEDBACK: u32 = 4;
 
-/// What a receiver keeps per flow. As in [`crate::flow::Flow`], what is seldom written is on the cache line of the key.
+/// A receiver's state per flow. As in [`crate::flow::Flow`], fields that are rarely written share the key's cache line.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receiver {
-    /// Echoes made.
+    /// Echoes sent.
     pub echoes: u32,
-    /// [`NEGOTIATED`], [`PLAIN`], [`PROBING`], [`FRESH`].
+    /// [`NEGOTIATED`], [`PLAIN`], [`PROBING`], [`FRESH`], [`SYN_SENT`].
     pub flags: u32,
-    /// TCP's.
+    /// State of a TCP connection.
     pub ace: ace::Receiver,
-    /// Of these, marked CE.
+    /// Packets received with CE.
     pub ce: u64,
-    /// Time of the last marked packet; 0: none came.
+    /// Time of the last packet with CE; 0: none.
     pub last_ce_ns: u64,
-    /// Time when the last echo became due.
+    /// Time at which the last echo was due.
     pub last_echo_ns: u64,
     /// Packets received.
     pub packets: u64,
@@ -274,7 +273,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Nothing received yet.
+    /// A receiver of no packets.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -297,7 +296,7 @@ impl Receiver {
         self.due(policy, ce, now_ns)
     }
 
-    /// The totals of [`Receiver::count`]: the programs add to them without a lock.
+    /// The totals of [`Receiver::count`], which kernel programs update without a lock.
     #[inline(always)]
     fn tally(&mut self, n: u32, bytes: u64, ce: bool, now_ns: u64) {
         self.packets = self.packets.wrapping_add(n as u64);
@@ -309,23 +308,23 @@ impl Receiver {
         }
     }
 
-    /// Whether an echo asks if there is room.
+    /// Whether an echo requests headroom.
     #[inline(always)]
     #[must_use]
-    pub const fn asks(last_ce_ns: u64, now_ns: u64) -> bool {
-        last_ce_ns != 0 && now_ns.saturating_sub(last_ce_ns) < ASK_NS
+    pub const fn requests_headroom(last_ce_ns: u64, now_ns: u64) -> bool {
+        last_ce_ns != 0 && now_ns.saturating_sub(last_ce_ns) < REQUEST_NS
     }
 
-    /// Whether TCP's receiver is to ask now.
+    /// Whether a TCP receiver is to send an echo only to request headroom.
     #[inline(always)]
     #[must_use]
-    pub const fn asks_now(last_ce_ns: u64, last_echo_ns: u64, now_ns: u64) -> bool {
-        Self::asks(last_ce_ns, now_ns)
-            && now_ns.wrapping_sub(last_ce_ns) >= ASK_AFTER_NS
-            && now_ns.wrapping_sub(last_echo_ns) >= ASK_EVERY_NS
+    pub const fn headroom_request_due(last_ce_ns: u64, last_echo_ns: u64, now_ns: u64) -> bool {
+        Self::requests_headroom(last_ce_ns, now_ns)
+            && now_ns.wrapping_sub(last_ce_ns) >= REQUEST_DELAY_NS
+            && now_ns.wrapping_sub(last_echo_ns) >= REQUEST_INTERVAL_NS
     }
 
-    /// The rest of [`Receiver::count`].
+    /// Whether an echo is due, and if so, notes its time: [`Receiver::count`] without the totals.
     #[inline(always)]
     pub fn due(&mut self, policy: &Policy, ce: bool, now_ns: u64) -> bool {
         let due = policy.is_due(self.last_echo_ns, ce, now_ns);
@@ -335,22 +334,22 @@ impl Receiver {
         due
     }
 
-    /// A SYN leaves, whose first byte of data would be `next`. Whatever was known of an earlier connection is over.
+    /// A SYN is sent, whose first byte of data would be `next`. Resets the state of an earlier connection.
     #[inline(always)]
-    pub fn ask(&mut self, next: u32, now_ns: u64) {
-        self.flags = ASKED;
+    pub fn on_syn_sent(&mut self, next: u32, now_ns: u64) {
+        self.flags = SYN_SENT;
         self.ace.probe_end = next;
         self.last_packet_ns = now_ns;
     }
 
-    /// A SYN-ACK comes that acknowledges up to `ack`: whether it answers the SYN that left. Anybody can send others.
+    /// Whether a SYN-ACK that acknowledges up to `ack` answers the SYN that was sent; others may be forged.
     #[inline(always)]
     #[must_use]
-    pub const fn is_answer(&self, ack: u32) -> bool {
-        self.flags & ASKED != 0 && ack.wrapping_sub(self.ace.probe_end) <= SYN_DATA
+    pub const fn acknowledges_syn(&self, ack: u32) -> bool {
+        self.flags & SYN_SENT != 0 && ack.wrapping_sub(self.ace.probe_end) <= SYN_DATA
     }
 
-    /// A TCP connection begins; `next` is the number of the first byte to come.
+    /// A TCP connection is established; `next` is the number of the first byte to arrive.
     #[inline(always)]
     pub fn begin(&mut self, negotiated: bool, next: u32, now_ns: u64) {
         self.flags = FRESH | if negotiated { NEGOTIATED } else { PLAIN };
@@ -358,10 +357,10 @@ impl Receiver {
         self.last_packet_ns = now_ns;
     }
 
-    /// Counts a TCP super-packet of `n` segments of `segment` bytes, which ends before sequence number
-    /// `end`. Returns [`HIDE`], [`SAY`] and [`STIR`], or-ed.
+    /// Counts a TCP super-packet of `n` segments of `segment` bytes that ends before sequence number `end`. Returns a
+    /// bit mask of [`CLEAR_CE`], [`SEND_ECHO`] and [`NEW_FEEDBACK`].
     #[inline(always)]
-    pub fn count_tcp(
+    pub fn on_tcp_packet(
         &mut self,
         n: u32,
         bytes: u64,
@@ -371,77 +370,77 @@ impl Receiver {
         now_ns: u64,
     ) -> u32 {
         self.tally(n, bytes, ce, now_ns);
-        self.take_tcp(n, ce, segment, end, now_ns)
+        self.on_tcp_data(n, ce, segment, end, now_ns)
     }
 
-    /// What [`Receiver::count_tcp`] does beside its totals.
+    /// [`Receiver::on_tcp_packet`] without the totals.
     #[inline(always)]
-    pub fn take_tcp(&mut self, n: u32, ce: bool, segment: u32, end: u32, now_ns: u64) -> u32 {
+    pub fn on_tcp_data(&mut self, n: u32, ce: bool, segment: u32, end: u32, now_ns: u64) -> u32 {
         if self.flags & NEGOTIATED != 0 {
             return 0;
         }
-        let settled = Self::is_settled(self.flags, self.ace.unsaid);
-        let say = self.ace.count(segment, if ce { n } else { 0 }, now_ns);
-        let stir = if settled && ce { STIR } else { 0 };
+        let was_fast = Self::is_fast_data(self.flags, self.ace.pending);
+        let send_echo = self.ace.count(segment, if ce { n } else { 0 }, now_ns);
+        let new_feedback = if was_fast && ce { NEW_FEEDBACK } else { 0 };
         if self.flags & PLAIN != 0 {
-            return if ce { HIDE } else { 0 } | if say { SAY } else { 0 } | stir;
+            return if ce { CLEAR_CE } else { 0 }
+                | if send_echo { SEND_ECHO } else { 0 }
+                | new_feedback;
         }
         if ce && self.flags & PROBING == 0 {
             self.flags |= PROBING;
             self.ace.probe_end = end;
         }
-        stir
+        new_feedback
     }
 
-    /// Whether [`Receiver::take_tcp`] would change nothing for a super-packet that is not marked.
+    /// Fast path: whether [`Receiver::on_tcp_data`] is a no-op for an unmarked super-packet.
     #[inline(always)]
     #[must_use]
-    pub const fn is_quiet(unsaid: u32, longest: u32, segment: u32) -> bool {
-        unsaid == 0 && segment <= longest
+    pub const fn is_fast_receive(pending: u32, longest: u32, segment: u32) -> bool {
+        pending == 0 && segment <= longest
     }
 
-    /// Whether [`Receiver::say`] would change nothing for a segment with payload, whose TCP has set no flags.
+    /// Fast path: whether [`Receiver::encode`] is a no-op for a segment with payload on which TCP has set no ECN flags.
     #[inline(always)]
     #[must_use]
-    pub const fn is_settled(flags: u32, unsaid: u32) -> bool {
-        flags & (FRESH | PROBING) == 0 && unsaid == 0
+    pub const fn is_fast_data(flags: u32, pending: u32) -> bool {
+        flags & (FRESH | PROBING) == 0 && pending == 0
     }
 
-    /// Whether [`Receiver::say`] would only move [`ace::Receiver::ack`] on, for a segment without payload whose TCP has set
-    /// no flags.
+    /// Fast path: whether [`Receiver::encode`] only advances [`ace::Receiver::ack`], for a segment without payload on
+    /// which TCP has set no ECN flags.
     #[inline(always)]
     #[must_use]
-    pub const fn is_told(flags: u32, unsaid: u32) -> bool {
-        flags & PROBING == 0 && unsaid == 0
+    pub const fn is_fast_ack(flags: u32, pending: u32) -> bool {
+        flags & PROBING == 0 && pending == 0
     }
 
-    /// The ACE of a TCP segment towards the source, which acknowledges up to `ack`; 0: its flags stay as
-    /// they are. `data`: it has payload; `own`: its TCP has set flags itself. Also returns what is known of
-    /// the connection.
+    /// The ACE of a TCP segment towards the source that acknowledges up to `ack` (0: leave its flags alone), and the
+    /// connection's flags before. `data`: it has payload; `tcp_set_ecn`: TCP has set ECN flags itself.
     #[inline(always)]
-    pub fn say(&mut self, data: bool, ack: u32, own: bool, now_ns: u64) -> (u8, u32) {
+    pub fn encode(&mut self, data: bool, ack: u32, tcp_set_ecn: bool, now_ns: u64) -> (u8, u32) {
         let known = self.flags;
-        if own {
+        if tcp_set_ecn {
             self.flags = NEGOTIATED;
         } else if known & PROBING != 0 && ack.wrapping_sub(self.ace.probe_end) as i32 > -1 {
             self.flags = PLAIN;
-            // What was counted meanwhile is old.
+            // What was counted meanwhile is stale.
             self.ace.begin(ack);
         } else if data {
             self.flags &= !FRESH;
         }
-        if known & PLAIN == 0 || own {
+        if known & PLAIN == 0 || tcp_set_ecn {
             return (0, known);
         }
         if data {
-            self.ace.wait(now_ns);
+            self.ace.on_data_sent(now_ns);
             return (0, known);
         }
-        (self.ace.say(ack), known)
+        (self.ace.encode(ack), known)
     }
 
-    /// The echo to send now; each has its own number. Of TCP it says the marks that ACKs cannot, and leaves the others
-    /// to them.
+    /// Makes the next echo. For TCP it carries only the marks that ACKs cannot.
     #[inline(always)]
     pub fn echo(&mut self, protocol: u8, src_port: u16, dst_port: u16) -> Echo {
         self.echoes = self.echoes.wrapping_add(1);
@@ -451,12 +450,12 @@ impl Receiver {
             dst_port,
             packets: self.packets as u32,
             ce: if self.flags & PLAIN != 0 {
-                self.ace.say_blocked()
+                self.ace.encode_blocked()
             } else {
                 self.ce as u32
             },
             sequence: self.echoes as u16,
-            room: Room::Unknown,
+            headroom: Headroom::Unknown,
             signed: false,
         }
     }
@@ -466,47 +465,45 @@ impl Receiver {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its number is not later than the last one's: a copy, or overtaken by a later one that
-    /// already told the same.
+    /// Its sequence number is not after the last one's: a duplicate, or overtaken by an echo that already covers it.
     Duplicate = 1,
-    /// It counts more packets than were sent, fewer than before, or more marks than packets: a
-    /// forgery or a fault.
+    /// It counts more packets than were sent, fewer than before, or more marks than packets: forged or faulty.
     Impossible = 2,
 }
 
-/// News of an accepted echo.
+/// What an accepted echo or ACK reports beyond the last one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
-    /// Packets that the receiver counted since the last accepted echo.
+pub struct FeedbackDelta {
+    /// Packets that the receiver counted since.
     pub packets: u32,
-    /// Of these, counted before, without their marks.
+    /// Of these, packets that an earlier delta already contained, without their marks.
     pub late: u32,
-    /// Of these, marked CE.
+    /// Of [`packets`](Self::packets), those marked CE.
     pub ce: u32,
-    /// Echoes that were sent in between and did not come.
+    /// Echoes in between that were lost.
     pub lost_echoes: u32,
-    /// Up to which of the source's own packets the echo speaks, see [`Sender::position`].
+    /// The last of the source's own packets that the feedback covers, see [`Sender::position`].
     pub position: u32,
     /// Packets that left after that one.
     pub outstanding: u32,
-    /// A [`Room`].
-    pub room: u32,
-    /// Of the unmarked ones, sent again, so that as many did not come, most likely.
-    pub resent: u32,
+    /// A [`Headroom`].
+    pub headroom: u32,
+    /// Of the unmarked ones, retransmissions: as many were lost, most likely.
+    pub retransmitted: u32,
 }
 
 /// Echoes per window of the loss estimate, see [`Sender::position`].
 pub const LOSS_WINDOW: u32 = 8;
-/// What a flow at full rate may have on its way at the quietest moment of a window, in packet times
-/// of the link; more than that is loss.
+/// What a flow at full rate may have in flight at the quietest moment of a window, in packet times of the link; more is
+/// loss.
 pub const QUIET_PACKET_TIMES: u64 = 16;
 
-/// So many echoes refused in a row, for long enough, and the receiver is taken to have begun anew
-/// ([`Flow::hear_echo`](crate::flow::Flow::hear_echo)).
+/// Echoes refused in a row, over a long enough time, after which the receiver is taken to have restarted
+/// ([`Flow::on_echo`](crate::flow::Flow::on_echo)).
 pub const REFUSALS: u16 = 32;
 
-/// What a source keeps of its receiver's echoes.
+/// A source's state of its receiver's echoes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sender {
@@ -514,36 +511,35 @@ pub struct Sender {
     pub packets: u32,
     /// Receiver's running count of marked packets.
     pub ce: u32,
-    /// Running number of the last accepted echo.
+    /// Sequence number of the last accepted echo.
     pub sequence: u16,
-    /// Echoes refused since then.
+    /// Echoes refused since.
     pub refused: u16,
     /// 0 until the first echo.
     pub synced: u32,
-    /// The source's count of sent packets minus the receiver's count when the receiver was first
-    /// heard: not 0 if it counted before the source did, or began anew.
+    /// The source's count of sent packets minus the receiver's count at the first echo: not 0 if the receiver counted
+    /// before the source did, or restarted.
     pub offset: u32,
-    /// Up to which of the source's own departed packets the echoes speak (modulo 2^32, never back).
+    /// The last of the source's own departed packets that the echoes cover (modulo 2^32, never decreases).
     ///
-    /// The receiver counts what arrived, so its count lags behind the source's by every packet that
-    /// was ever lost, and runs ahead by every departure that was not seen. Both stay in the
-    /// difference of the counts for good; its lowest value ever holds nothing else if the flow once
-    /// had nothing on its way. Without loss it is 0 from the first packet on. With loss the
-    /// difference stays above it: when a whole window does so by more than can be on the way, the
-    /// window's lowest value takes its place, and sinks to the true one at the next quiet moment.
+    /// The receiver counts arrivals, so its count lags behind the source's by every packet that was ever lost, and runs
+    /// ahead by every departure that was missed. Both stay in the difference of the counts for good; its lowest value
+    /// ever contains nothing else if the flow once had nothing in flight. Without loss it is 0 from the first packet on.
+    /// With loss the difference stays above it: when a whole window does so by more than can be in flight, the window's
+    /// lowest value takes its place, and sinks to the true one at the next quiet moment.
     pub position: u32,
     /// Lowest difference of departed and received packets: the losses.
     pub floor: i32,
-    /// The same in this window.
+    /// Lowest difference in this window.
     pub least: i32,
     /// Echoes in this window.
     pub samples: u32,
-    /// When the first of [`Sender::refused`] was, in units of 2^20 ns, modulo 2^32.
+    /// Time of the first of [`Sender::refused`], in units of 2^20 ns, modulo 2^32.
     pub refused_since: u32,
 }
 
 impl Sender {
-    /// No echo seen yet.
+    /// A source without echoes yet.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -561,21 +557,20 @@ impl Sender {
         }
     }
 
-    /// Takes an echo. `sent`: packets that the source had handed to its device; `departed`: of
-    /// these, packets that had left it (both modulo 2^32); `quiet`: packets of this flow that may be
-    /// on their way at its quietest moment.
+    /// Processes an echo. `sent`: packets that the source had handed to its device; `departed`: those of them that had
+    /// left it (both modulo 2^32); `quiet`: packets of this flow that may be in flight at its quietest moment.
     ///
     /// # Errors
     ///
-    /// [`Refusal`]; then no count has changed.
+    /// [`Refusal`]; no count has changed then.
     #[inline(always)]
-    pub fn accept(
+    pub fn on_echo(
         &mut self,
         echo: &Echo,
         sent: u32,
         departed: u32,
         quiet: u32,
-    ) -> Result<News, Refusal> {
+    ) -> Result<FeedbackDelta, Refusal> {
         let step = echo.sequence.wrapping_sub(self.sequence);
         let packets = echo.packets.wrapping_sub(self.packets);
         let ce = echo.ce.wrapping_sub(self.ce);
@@ -591,39 +586,44 @@ impl Sender {
             self.refused += 1;
             return Err(Refusal::Impossible);
         }
-        self.take(echo);
+        self.record(echo);
         let outstanding = self.observe(departed, quiet);
         let position = self.position;
-        Ok(News {
+        Ok(FeedbackDelta {
             packets,
             late: 0,
             ce,
             lost_echoes: step as u32 - 1,
             position,
             outstanding,
-            room: echo.room as u32,
-            resent: 0,
+            headroom: echo.headroom as u32,
+            retransmitted: 0,
         })
     }
 
     #[inline(always)]
-    fn take(&mut self, echo: &Echo) {
+    fn record(&mut self, echo: &Echo) {
         self.packets = echo.packets;
         self.ce = echo.ce;
         self.sequence = echo.sequence;
         self.refused = 0;
     }
 
-    /// The first echo, or the first of a receiver that began anew. A receiver that began with this
-    /// flow has counted no more than was sent, and its counts are news; of one that counted before,
-    /// only the later counts are.
+    /// The first echo of a receiver, or of one that restarted. A receiver that started with this flow has counted at
+    /// most what was sent, and all of it is new; of one that counted before, only later counts are.
     #[inline(always)]
-    fn sync(&mut self, echo: &Echo, sent: u32, departed: u32, quiet: u32) -> Result<News, Refusal> {
+    fn sync(
+        &mut self,
+        echo: &Echo,
+        sent: u32,
+        departed: u32,
+        quiet: u32,
+    ) -> Result<FeedbackDelta, Refusal> {
         let fresh = self.synced == 0 && echo.packets <= sent;
         if fresh && echo.ce > echo.packets {
             return Err(Refusal::Impossible);
         }
-        self.take(echo);
+        self.record(echo);
         self.synced = 1;
         self.offset = if fresh {
             0
@@ -635,21 +635,21 @@ impl Sender {
         self.least = i32::MAX;
         self.samples = 0;
         let outstanding = self.observe(departed, quiet);
-        let mut news = News {
+        let mut delta = FeedbackDelta {
             position: self.position,
             outstanding,
-            room: echo.room as u32,
-            ..News::default()
+            headroom: echo.headroom as u32,
+            ..FeedbackDelta::default()
         };
         if fresh {
-            news.packets = echo.packets;
-            news.ce = echo.ce;
-            news.lost_echoes = (echo.sequence as u32).saturating_sub(1);
+            delta.packets = echo.packets;
+            delta.ce = echo.ce;
+            delta.lost_echoes = (echo.sequence as u32).saturating_sub(1);
         }
-        Ok(news)
+        Ok(delta)
     }
 
-    /// Moves [`Sender::position`] on; returns what is outstanding.
+    /// Advances [`Sender::position`]; returns the packets outstanding.
     #[inline(always)]
     fn observe(&mut self, departed: u32, quiet: u32) -> u32 {
         let received = self.packets.wrapping_add(self.offset);

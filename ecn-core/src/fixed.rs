@@ -127,7 +127,7 @@ pub const fn mul(a: u64, b: u64) -> u64 {
 /// The same number, of which the kernel's verifier knows nothing: it does not follow what memory holds. Else it
 /// goes from each branch before this through all the rest of a program. `place` is in a map.
 #[inline(always)]
-pub fn forgotten<T: Copy>(place: &mut T) -> T {
+pub fn opaque<T: Copy>(place: &mut T) -> T {
     #[cfg(target_arch = "bpf")]
     return *core::hint::black_box(place);
     #[cfg(not(target_arch = "bpf"))]

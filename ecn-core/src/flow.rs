@@ -1,8 +1,8 @@
-//! A flow, as a source's device knows it.
+//! State of a flow at its source's device.
 
 use crate::{abi, ace, echo, fixed, pacing, response};
 
-/// Names a flow of one endpoint. Whole-key comparison: padding is part of it and always zero.
+/// Identifies a flow of one endpoint. Map keys are compared as bytes, so padding is always zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -14,53 +14,53 @@ pub struct Key {
     pub src_port: u16,
     /// Destination port, likewise.
     pub dst_port: u16,
-    /// Endpoint number given by the agent: the same addresses may exist in two namespaces.
+    /// Endpoint number assigned by the agent: two namespaces may use the same addresses.
     pub endpoint: u16,
     /// IP protocol number.
     pub protocol: u8,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u8,
 }
 
-/// [`Flow::flags`]: the TCP connection negotiated ECN; it keeps its own control.
+/// [`Flow::flags`]: TCP negotiated ECN and is left to its own congestion control.
 pub const NEGOTIATED: u32 = 1;
-/// [`Flow::flags`]: the TCP connection did not; the receiver's ACKs say what was marked.
+/// [`Flow::flags`]: TCP did not negotiate ECN; ACKs carry the CE count, see [`ace`].
 pub const PLAIN: u32 = 2;
 
-/// Packets from which on a flow has a rate of its own. Before, all such flows of an endpoint are one flow, the short
-/// flows': their marks move its rate, and they share its class ([`Key::short`]). A round trip at full rate, or the first
-/// windows of TCP: less than that nobody can be told to slow down in.
+/// Packets after which a flow has a rate of its own. Until then all such flows of an endpoint form one aggregate of
+/// short flows: their marks change its rate, and they share its class ([`Key::short`]). About a round trip at full
+/// rate, or TCP's first windows; no feedback can slow a flow down sooner.
 pub const SHORT_PACKETS: u64 = 32;
 
-/// A flow that lasts longer than this is none of the short ones, unless it has sent next to nothing
-/// ([`FEW_PACKETS`]): of hundreds of flows that share a port, each takes seconds for [`SHORT_PACKETS`].
+/// A flow older than this is not short, unless it has sent next to nothing ([`FEW_PACKETS`]): where hundreds of flows
+/// share a port, each takes seconds to send [`SHORT_PACKETS`].
 pub const SHORT_NS: u64 = 250_000_000;
 
-/// See [`SHORT_NS`].
+/// Packets up to which a flow is short however old it is, see [`SHORT_NS`].
 pub const FEW_PACKETS: u64 = 4;
 
-/// A flow whose receiver has said nothing for so long is held by nobody's rate.
-pub const UNHEARD_NS: u64 = 1_000_000_000;
+/// A flow without any feedback for this long is not limited with the short flows.
+pub const NO_FEEDBACK_NS: u64 = 1_000_000_000;
 
-/// A flow that was silent for so long begins anew, [`Flow::begin`]; its class may be gone.
+/// A flow that sent nothing for this long starts over, [`Flow::start_own_rate`]; its class may have been removed.
 pub const IDLE_NS: u64 = 2_000_000_000;
 
-/// A receiver that counted before the flow began, or begins anew ([`echo::REFUSALS`]), is believed when all echoes were
-/// refused for so long, and for [`ANEW_BYTES`] at the flow's rate, while it waited for some: as long as another's echoes
-/// come, it cannot take its place.
-pub const ANEW_NS: u64 = 250_000_000;
+/// A receiver that counted before the flow started, or restarted ([`echo::REFUSALS`]), is accepted once all echoes were
+/// refused for this long, plus the time of [`RESYNC_BYTES`] at the flow's rate, while echoes were due: as long as valid
+/// echoes arrive, forged ones cannot take over.
+pub const RESYNC_NS: u64 = 250_000_000;
 
-/// Four packets that are on their way at the flow's rate. See [`ANEW_NS`].
-pub const ANEW_BYTES: u64 = 4 * 1500;
+/// Four packets in flight at the flow's rate. See [`RESYNC_NS`].
+pub const RESYNC_BYTES: u64 = 4 * 1500;
 
-/// TCP waits for so long at least before it sends again what nobody acknowledged (Linux).
+/// Linux's minimum retransmission timeout (`TCP_RTO_MIN`).
 pub const TIMEOUT_NS: u64 = 200_000_000;
 
-/// So long after a mark, flows that begin have the rate of the one that was marked.
+/// For this long after a mark, new flows start at the rate of the marked one.
 pub const SIBLING_NS: u64 = 500_000_000;
 
 impl Key {
-    /// The short flows of an endpoint, as one flow.
+    /// The aggregate of an endpoint's short flows.
     #[must_use]
     pub const fn short(endpoint: u16) -> Self {
         Self {
@@ -75,30 +75,31 @@ impl Key {
     }
 }
 
-/// State of a flow at its source. Under the flow's lock, except for totals, [`Flow::last_sent_ns`], [`Flow::stirred`],
-/// [`Flow::settled`], and [`ace::Sender::end`] where nothing else changes ([`Flow::is_decided`]).
+/// State of a flow at its source. Protected by the flow's lock, except for totals, [`Flow::last_sent_ns`],
+/// [`Flow::feedback_generation`], [`Flow::seen_generation`], and [`ace::Sender::end`] where nothing else changes
+/// ([`Flow::is_ecn_decided`]).
 ///
-/// Data and acknowledgements are often on two CPUs. So on the cache line of the key is what is seldom written, on the
-/// next one what both write, and behind it what only acknowledgements do.
+/// Data and acknowledgements are often processed on two CPUs. So the key's cache line has the fields that are rarely
+/// written, the next one those that both write, and the rest those that only acknowledgements write.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Minor number of the flow's class, from its first decrease on; 0: it has none. Whether the class is there says
-    /// [`abi::name::IN_FORCE`].
+    /// Minor number of the flow's class, assigned at its first decrease; 0: none. [`abi::name::IN_FORCE`] shows whether
+    /// the class exists yet.
     pub class: u32,
     /// [`NEGOTIATED`], [`PLAIN`].
     pub flags: u32,
-    /// 1: it could not have a class, and is limited with the short flows.
+    /// 1: no class was available, so it is limited with the short flows.
     pub shared: u32,
-    /// 1: it has a rate of its own: [`Flow::is_short`] no more.
-    pub began: u32,
-    /// Times, and one more, that the [`echo::Receiver`] of a TCP connection's other direction was settled and came
-    /// to have something for this one to say or to know.
-    pub stirred: u64,
-    /// [`Flow::stirred`] when that was last seen settled: as long as they are the same it need not be looked at.
-    /// Read before, written after, so that what happens meanwhile is not missed.
-    pub settled: u64,
-    /// TCP's ACKs seen.
+    /// 1: it has a rate of its own, see [`Flow::is_short`].
+    pub has_own_rate: u32,
+    /// Incremented when the [`echo::Receiver`] of a TCP connection's other direction has new feedback to encode in this
+    /// direction; starts at 1.
+    pub feedback_generation: u64,
+    /// [`Flow::feedback_generation`] when that receiver last had nothing to encode: while both are equal, it need not be
+    /// looked up. The generation is read before the look-up and stored after it, so that no change is missed.
+    pub seen_generation: u64,
+    /// State of a TCP connection's feedback.
     pub ace: ace::Sender,
     /// Packets handed to the device.
     pub sent_packets: u64,
@@ -106,83 +107,90 @@ pub struct Flow {
     pub sent_bytes: u64,
     /// Time of the last packet.
     pub last_sent_ns: u64,
-    /// Response: inter-packet delay, end of the round.
+    /// Rate response.
     pub response: response::State,
-    /// Echoes seen.
+    /// State of the receiver's echoes.
     pub echo: echo::Sender,
     /// Rate limit, bytes per second.
     pub rate_bytes_per_s: u64,
-    /// Rate limit last told to the agent.
-    pub told_bytes_per_s: u64,
+    /// Rate limit of the last notification to the agent.
+    pub notified_bytes_per_s: u64,
     /// Time of the last accepted echo.
     pub last_echo_ns: u64,
     /// Time of the first packet.
     pub created_ns: u64,
     /// Packets that the receiver counted.
     pub acked_packets: u64,
-    /// Of these, marked CE.
+    /// Packets that the receiver counted with CE.
     pub marked_packets: u64,
     /// Marks ignored: one reaction per round.
     pub ignored_marks: u64,
     /// Decreases.
     pub decreases: u64,
-    /// Departure time of the last packet at the last decrease: what departs later does so at the decreased rate.
+    /// Departure time of the last packet that was queued at the last decrease: later ones leave at the decreased rate.
     pub decreased_ns: u64,
-    /// Cookie of the TCP socket that sends it, with [`abi::PACE`]; 0: none is known.
+    /// Cookie of the TCP socket that sends it, with [`abi::PACE`]; 0: unknown.
     pub socket: u64,
-    /// 1: its TCP connection has ended.
+    /// 1: its TCP connection is closed.
     pub ended: u32,
-    /// 1: the last decrease was sent to the agent, which has not confirmed yet that it is in force.
+    /// 1: the agent was notified of the last decrease and has not confirmed yet that it is in force.
     pub pending: u32,
-    /// Rate that the socket was last given, payload bytes per second; 0: none.
+    /// Pacing rate that the socket was last given, payload bytes per second; 0: none.
     pub socket_bytes_per_s: u32,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
     /// Departure times of its packets.
     pub pacer: pacing::Pacer,
-    /// Padding: with its key and the kernel's own, an entry of the table is whole cache lines.
+    /// Fills an entry of the hash table, with its key and `struct htab_elem`, to whole cache lines.
+    #[doc(hidden)]
     pub _line: [u64; 1],
 }
 
 impl Flow {
-    /// TCP data leaves: `bytes` from number `sequence` on, in segments of `segment` bytes. `known`: flags of
-    /// the connection's [`echo::Receiver`]; `own_ecn`: its TCP made it ECN-capable, or set flags of ECN.
-    /// Before [`Flow::sent_packets`] is counted on.
+    /// TCP data is sent: `bytes` from `sequence` on, in segments of `segment` bytes. `known`: flags of the connection's
+    /// [`echo::Receiver`]; `tcp_set_ecn`: TCP made the packet ECN-capable or set ECN flags. To be called before
+    /// [`Flow::sent_packets`] is updated.
     #[inline(always)]
-    pub fn send_tcp(&mut self, known: u32, own_ecn: bool, sequence: u32, bytes: u32, segment: u32) {
+    pub fn on_tcp_send(
+        &mut self,
+        known: u32,
+        tcp_set_ecn: bool,
+        sequence: u32,
+        bytes: u32,
+        segment: u32,
+    ) {
         if known & echo::FRESH != 0 {
             self.flags = 0;
             self.ace.begin(sequence, self.sent_packets as u32);
             self.echo.ce = 0;
         }
-        let new = self.ace.send(sequence, bytes, segment);
-        if own_ecn || known & echo::NEGOTIATED != 0 {
+        let new = self.ace.on_send(sequence, bytes, segment);
+        if tcp_set_ecn || known & echo::NEGOTIATED != 0 {
             self.flags = NEGOTIATED;
         } else if self.flags == 0 && (new || known & echo::PLAIN != 0) {
-            // TCP that negotiated ECN makes all new data ECN-capable; only what it sends again is not,
-            // RFC 3168 section 6.1.5.
+            // TCP that negotiated ECN makes all new data ECN-capable, but no retransmissions: RFC 3168 section 6.1.5.
             self.flags = PLAIN;
         }
     }
 
-    /// Whether [`Flow::send_tcp`] would leave the flow as it is, but for [`ace::Sender::send`].
+    /// Fast path: whether [`Flow::on_tcp_send`] changes nothing but what [`ace::Sender::on_send`] does.
     #[inline(always)]
     #[must_use]
-    pub const fn is_decided(flags: u32, known: u32, own_ecn: bool) -> bool {
-        let plain = flags == PLAIN && !own_ecn && known & echo::NEGOTIATED == 0;
+    pub const fn is_ecn_decided(flags: u32, known: u32, tcp_set_ecn: bool) -> bool {
+        let plain = flags == PLAIN && !tcp_set_ecn && known & echo::NEGOTIATED == 0;
         known & echo::FRESH == 0 && (plain || flags == NEGOTIATED)
     }
 
-    /// A packet of the flow comes by at its source.
+    /// Notes the time of a packet.
     #[inline(always)]
-    pub fn seen(&mut self, now_ns: u64) {
+    pub fn on_send(&mut self, now_ns: u64) {
         self.last_sent_ns = now_ns;
         if self.created_ns == 0 {
             self.created_ns = now_ns;
         }
     }
 
-    /// Whether a flow that has sent so many packets since `created_ns` is one of the short ones.
+    /// Whether a flow with `sent_packets` since `created_ns` is short.
     #[inline(always)]
     #[must_use]
     pub const fn is_short(sent_packets: u64, created_ns: u64, now_ns: u64) -> bool {
@@ -190,27 +198,27 @@ impl Flow {
             || (sent_packets < SHORT_PACKETS && now_ns.saturating_sub(created_ns) < SHORT_NS)
     }
 
-    /// Takes an echo. `every_ns`: [`echo::Policy::every_ns`].
+    /// Processes an echo. `every_ns`: [`echo::Policy::every_ns`].
     ///
     /// # Errors
     ///
-    /// As [`echo::Sender::accept`].
+    /// As [`echo::Sender::on_echo`].
     #[inline(always)]
-    pub fn hear_echo(
+    pub fn on_echo(
         &mut self,
         echo: &echo::Echo,
         departed: u32,
         every_ns: u64,
         now_ns: u64,
-    ) -> Result<echo::News, echo::Refusal> {
+    ) -> Result<echo::FeedbackDelta, echo::Refusal> {
         let sent = self.sent_packets as u32;
         if self.flags & PLAIN == 0 {
-            let at_rate_ns = (ANEW_BYTES * 1_000_000_000)
+            let at_rate_ns = (RESYNC_BYTES * 1_000_000_000)
                 .checked_div(self.rate_bytes_per_s)
                 .unwrap_or(0);
-            let patience_ns = ANEW_NS + at_rate_ns + every_ns;
+            let patience_ns = RESYNC_NS + at_rate_ns + every_ns;
             let now = (now_ns >> 20) as u32;
-            // Of who has sent nothing since, nothing is to be heard.
+            // No echo is due for a flow that has sent nothing since the last one.
             let waits = self.last_sent_ns > self.last_echo_ns;
             if !waits || self.echo.refused == 0 {
                 self.echo.refused = 0;
@@ -220,14 +228,14 @@ impl Flow {
             if since <= patience_ns >> 20 && self.echo.refused >= echo::REFUSALS {
                 self.echo.refused = echo::REFUSALS - 1;
             }
-            // Of more packets than were sent so far only a receiver that counted before can tell.
+            // Only a receiver that counted before can report more packets than were sent.
             let early = now_ns.wrapping_sub(self.created_ns) < patience_ns;
             if self.echo.synced == 0 && early && echo.packets > sent {
                 return Err(echo::Refusal::Impossible);
             }
-            return self.echo.accept(echo, sent, departed, self.quiet());
+            return self.echo.on_echo(echo, sent, departed, self.quiet());
         }
-        // Whoever does not see the connection's packets does not know its sequence numbers.
+        // Off-path attackers do not know the connection's sequence numbers.
         if !self.ace.has_sent(echo.packets) {
             return Err(echo::Refusal::Impossible);
         }
@@ -239,59 +247,59 @@ impl Flow {
         self.echo.sequence = echo.sequence;
         let ce = echo.ce.wrapping_sub(self.echo.ce);
         self.echo.ce = echo.ce;
-        Ok(echo::News {
-            room: echo.room as u32,
-            ..self.ace.take_echo(ce, sent, departed)
+        Ok(echo::FeedbackDelta {
+            headroom: echo.headroom as u32,
+            ..self.ace.on_echo(ce, sent, departed)
         })
     }
 
-    /// Takes an accepted echo of a short flow: the short flows as one respond to it, [`Flow::of_short`].
+    /// Counts accepted feedback of a short flow; the aggregate of short flows responds to it, [`Flow::aggregate_delta`].
     #[inline(always)]
-    pub fn heard_short(&mut self, news: &echo::News, now_ns: u64) {
-        self.acked_packets += (news.packets - news.late) as u64;
-        self.marked_packets += news.ce as u64;
+    pub fn on_short_feedback(&mut self, delta: &echo::FeedbackDelta, now_ns: u64) {
+        self.acked_packets += (delta.packets - delta.late) as u64;
+        self.marked_packets += delta.ce as u64;
         self.last_echo_ns = now_ns;
     }
 
-    /// The news of a short flow as news of all of them, which are counted in packets that were acknowledged: a round
-    /// lasts for as many as are on their way of the one that was marked. What one of them sent again says nothing
-    /// of the others' silence, see [`Flow::time_out`].
+    /// Converts a short flow's delta into one of the aggregate, which counts acknowledged packets: a round lasts for as
+    /// many as the marked flow has in flight. Retransmissions of one flow do not show a timeout of the others, see
+    /// [`Flow::check_timeout`].
     #[inline(always)]
     #[must_use]
-    pub fn of_short(&self, news: &echo::News) -> echo::News {
-        let packets = news.packets - news.resent;
-        let acked = (self.acked_packets as u32).wrapping_add(packets - news.late);
-        echo::News {
+    pub fn aggregate_delta(&self, delta: &echo::FeedbackDelta) -> echo::FeedbackDelta {
+        let packets = delta.packets - delta.retransmitted;
+        let acked = (self.acked_packets as u32).wrapping_add(packets - delta.late);
+        echo::FeedbackDelta {
             packets,
             position: acked,
-            resent: 0,
-            ..*news
+            retransmitted: 0,
+            ..*delta
         }
     }
 
-    /// Takes an accepted echo, before [`Flow::respond`] does: whether TCP gave up what it had sent, and sent it again.
-    /// `sibling_ipd`: what its siblings have, [`abi::Siblings::first_ipd`].
+    /// Checks accepted feedback for a retransmission timeout of TCP, before [`Flow::respond`]. `sibling_ipd`: the delay of
+    /// its siblings, [`abi::Siblings::initial_ipd`].
     #[inline(always)]
-    pub fn time_out(
+    pub fn check_timeout(
         &mut self,
         policy: &response::Policy,
-        news: &echo::News,
+        delta: &echo::FeedbackDelta,
         sibling_ipd: u64,
         now_ns: u64,
     ) {
         let silent = TIMEOUT_NS.wrapping_sub(now_ns.wrapping_sub(self.last_echo_ns)) >> 63;
-        let again = (news.resent as u64).wrapping_neg() >> 63;
-        self.response.time_out(policy, silent & again, sibling_ipd);
+        let again = (delta.retransmitted as u64).wrapping_neg() >> 63;
+        self.response
+            .on_timeout(policy, silent & again, sibling_ipd);
     }
 
-    /// Takes an accepted echo: the response, with a round that lasts until the decreased rate is in
-    /// force. `in_force`: see [`crate::abi::in_force`]; `departed`: packets that left the device.
-    /// Returns whether the rate is worth a message to the agent.
+    /// The response to accepted feedback, with a round that lasts until the decreased rate is in force. `in_force`: see
+    /// [`crate::abi::in_force`]; `departed`: packets that left the device. Also returns whether to notify the agent.
     #[inline(always)]
     pub fn respond(
         &mut self,
         policy: &response::Policy,
-        news: &echo::News,
+        delta: &echo::FeedbackDelta,
         in_force: u64,
         departed: u32,
         link_bytes_per_s: u64,
@@ -300,58 +308,58 @@ impl Flow {
         if self.pending != 0 && policy.round == response::Round::Packets as u32 {
             let confirmed = (in_force >> 32) as u32 == self.decreases as u32;
             let until = if confirmed { in_force as u32 } else { departed };
-            self.response.extend_round(news.position, until);
+            self.response.extend_round(delta.position, until);
             self.pending = !confirmed as u32;
         }
         let feedback = response::Feedback {
-            packets: news.packets - news.resent,
-            ce: news.ce,
-            received: news.position,
-            outstanding: news.outstanding,
+            packets: delta.packets - delta.retransmitted,
+            ce: delta.ce,
+            received: delta.position,
+            outstanding: delta.outstanding,
         };
-        self.response.hear_room(news.room, now_ns);
+        self.response.on_headroom(delta.headroom, now_ns);
         let reaction = self.response.on_echo(policy, feedback, now_ns);
-        self.acked_packets += (news.packets - news.late) as u64;
-        self.marked_packets += news.ce as u64;
+        self.acked_packets += (delta.packets - delta.late) as u64;
+        self.marked_packets += delta.ce as u64;
         self.ignored_marks += reaction.ignored as u64;
         self.decreases += reaction.decreased as u64;
         self.last_echo_ns = now_ns;
-        if self.told_bytes_per_s == 0 {
-            self.told_bytes_per_s = link_bytes_per_s;
+        if self.notified_bytes_per_s == 0 {
+            self.notified_bytes_per_s = link_bytes_per_s;
         }
         self.rate_bytes_per_s = response::rate(self.response.ipd, link_bytes_per_s);
-        // Who has no class needs none before it is limited.
-        let tell = (self.class != 0 || reaction.decreased != 0)
-            && (self.worth_telling()
-                || (reaction.decreased != 0 && self.rate_bytes_per_s != self.told_bytes_per_s));
-        if tell {
-            self.told_bytes_per_s = self.rate_bytes_per_s;
+        // A flow without a class needs none before it is limited.
+        let notify = (self.class != 0 || reaction.decreased != 0)
+            && (self.should_notify()
+                || (reaction.decreased != 0 && self.rate_bytes_per_s != self.notified_bytes_per_s));
+        if notify {
+            self.notified_bytes_per_s = self.rate_bytes_per_s;
             if reaction.decreased != 0 {
                 self.pending = 1;
             }
         }
-        (reaction, tell)
+        (reaction, notify)
     }
 
-    /// A flow begins to have a rate of its own, or comes back after [`IDLE_NS`]: at `ipd`, that of a sibling that is
-    /// limited now, or at full rate.
+    /// The flow gets a rate of its own, at first or after [`IDLE_NS`]: at `ipd`, the delay of a limited sibling or that of
+    /// full rate.
     #[inline(always)]
-    pub fn begin(&mut self, ipd: u64, link_bytes_per_s: u64) {
+    pub fn start_own_rate(&mut self, ipd: u64, link_bytes_per_s: u64) {
         self.response = response::State::new();
         self.response.ipd = ipd;
         self.rate_bytes_per_s = response::rate(ipd, link_bytes_per_s);
-        self.told_bytes_per_s = self.rate_bytes_per_s;
+        self.notified_bytes_per_s = self.rate_bytes_per_s;
         self.pending = 0;
     }
 
-    /// Whether it is held below the link's rate.
+    /// Whether it is limited to less than the link's rate.
     #[inline(always)]
     #[must_use]
     pub const fn is_limited(&self, link_bytes_per_s: u64) -> bool {
         self.rate_bytes_per_s != 0 && self.rate_bytes_per_s < link_bytes_per_s
     }
 
-    /// A flow that nothing is known of: at full rate.
+    /// A new flow at full rate.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -365,7 +373,7 @@ impl Flow {
             ignored_marks: 0,
             decreases: 0,
             rate_bytes_per_s: 0,
-            told_bytes_per_s: 0,
+            notified_bytes_per_s: 0,
             created_ns: 0,
             last_sent_ns: 0,
             last_echo_ns: 0,
@@ -377,39 +385,39 @@ impl Flow {
             flags: 0,
             shared: 0,
             ended: 0,
-            began: 0,
+            has_own_rate: 0,
             _pad: 0,
             _line: [0; 1],
             socket_bytes_per_s: 0,
-            stirred: 1,
-            settled: 0,
+            feedback_generation: 1,
+            seen_generation: 0,
         }
     }
 
-    /// As [`Flow::respond`], for a flow paced by departure times: nobody has to be told.
+    /// As [`Flow::respond`], for a flow paced by departure times, which needs no agent.
     ///
-    /// A decreased rate holds from the next packet that is stamped. Those stamped before leave at the
-    /// old one, the last of them at `decreased_ns`: until then the round goes on with what departs.
+    /// A decreased rate holds from the next packet that is stamped. Packets stamped before leave at the old rate, the
+    /// last of them at `decreased_ns`: until then the round is extended by each departure.
     #[inline(always)]
     pub fn respond_paced(
         &mut self,
         policy: &response::Policy,
-        news: &echo::News,
+        delta: &echo::FeedbackDelta,
         departed: u32,
         link_bytes_per_s: u64,
         now_ns: u64,
     ) -> response::Reaction {
-        let in_force = self.in_force_paced(departed, now_ns);
+        let in_force = self.paced_in_force(departed, now_ns);
         let (reaction, _) =
-            self.respond(policy, news, in_force, departed, link_bytes_per_s, now_ns);
-        self.paced(&reaction, now_ns);
+            self.respond(policy, delta, in_force, departed, link_bytes_per_s, now_ns);
+        self.after_paced_response(&reaction, now_ns);
         reaction
     }
 
-    /// What [`Flow::respond`] is to take for in force, for a flow paced by departure times.
+    /// The `in_force` argument of [`Flow::respond`] for a flow paced by departure times.
     #[inline(always)]
     #[must_use]
-    pub fn in_force_paced(&self, departed: u32, now_ns: u64) -> u64 {
+    pub fn paced_in_force(&self, departed: u32, now_ns: u64) -> u64 {
         let pending = now_ns < self.decreased_ns;
         abi::in_force(
             (self.decreases as u32).wrapping_sub(pending as u32),
@@ -417,19 +425,18 @@ impl Flow {
         )
     }
 
-    /// What is left to do after [`Flow::respond`], for a flow paced by departure times.
+    /// Completes [`Flow::respond`] for a flow paced by departure times.
     #[inline(always)]
-    pub fn paced(&mut self, reaction: &response::Reaction, now_ns: u64) {
-        self.told_bytes_per_s = self.rate_bytes_per_s;
+    pub fn after_paced_response(&mut self, reaction: &response::Reaction, now_ns: u64) {
+        self.notified_bytes_per_s = self.rate_bytes_per_s;
         if reaction.decreased != 0 {
             self.decreased_ns = self.pacer.last_ns;
-            // Nothing waits: the round ends with what has departed.
+            // If nothing is queued, the round ends with what has departed.
             self.pending = (now_ns < self.decreased_ns) as u32;
         }
     }
 
-    /// Packets that may be on their way at the flow's quietest moment, see
-    /// [`echo::Sender::position`].
+    /// Packets that may be in flight at the flow's quietest moment, see [`echo::Sender::position`].
     #[inline(always)]
     #[must_use]
     pub fn quiet(&self) -> u32 {
@@ -438,23 +445,22 @@ impl Flow {
         ((echo::QUIET_PACKET_TIMES << fixed::FRAC) / ipd) as u32
     }
 
-    /// Whether the new rate is worth a message to the agent: every decrease, and
-    /// increases from that size on. Smaller steps add up until they are.
+    /// Whether the rate has changed by 1/32 or more since the last notification. Smaller steps add up.
     #[inline(always)]
     #[must_use]
-    pub fn worth_telling(&self) -> bool {
-        let (told, rate) = (self.told_bytes_per_s, self.rate_bytes_per_s);
-        let difference = rate.abs_diff(told);
-        difference != 0 && difference >= told >> 5
+    pub fn should_notify(&self) -> bool {
+        let (notified, rate) = (self.notified_bytes_per_s, self.rate_bytes_per_s);
+        let difference = rate.abs_diff(notified);
+        difference != 0 && difference >= notified >> 5
     }
 }
 
-/// How long an agent waits after it moved rates, so that decreases come together; any unit of time.
+/// How long an agent waits after changing rates, so that decreases are batched; in any unit of time.
 ///
-/// A loop's delay counts in packets of the link, and so does this; faster links get more of the
-/// processor, within bounds of the agent's period.
+/// The delay of a control loop counts in packet times of the link, and so does this; faster links get more CPU time,
+/// within bounds of the agent's period.
 #[must_use]
-pub const fn pause(period: u64, packet_time: u64) -> u64 {
+pub const fn batch_delay(period: u64, packet_time: u64) -> u64 {
     const PACKETS: u64 = 6;
     let (least, most) = (period / 4, period / 2);
     let pause = packet_time.saturating_mul(PACKETS);

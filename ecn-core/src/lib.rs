@@ -18,7 +18,7 @@
 //! ```
 //! use ecn_core::marking::{BACKLOG_UNKNOWN, MarkAt, Marking, Policy, Switch};
 //! use ecn_core::response::{self, Function};
-//! use ecn_core::{fixed, shares::By};
+//! use ecn_core::{fixed, shares::ShareBy};
 //!
 //! let policy = Policy {
 //!     marking: Marking::Input as u32,
@@ -26,17 +26,17 @@
 //!     buffer: 4,
 //!     threshold: 8,
 //!     ports: 8,
-//!     shares: By::Off as u32,
+//!     shares: ShareBy::Off as u32,
 //!     drop_threshold: 0,
 //!     _pad: 0,
 //! };
 //! let mut switch = Switch::<8>::default();
 //! let trace = [(3, 2), (1, 2), (4, 5), (1, 2), (1, 2), (1, 2)];
 //! for (input, output) in trace {
-//!     switch.arrive(&policy, input, output, 1, true);
+//!     switch.on_enqueue(&policy, input, output, 1, true);
 //! }
 //! let marks = trace.map(|(input, output)| {
-//!     switch.depart(&policy, input, output, 1, true, BACKLOG_UNKNOWN).mark
+//!     switch.on_dequeue(&policy, input, output, 1, true, BACKLOG_UNKNOWN).mark
 //! });
 //! assert_eq!(marks, [1, 1, 0, 1, 1, 1]);
 //!

@@ -1,9 +1,8 @@
-//! Marking at the switch: who caused a full buffer, and whose packets say so.
+//! Marking at the switch: which packets caused a full buffer.
 //!
-//! State per switch (G/T): how many packets wait for each output (`cnt1`), how many of them are
-//! still to be marked (`cnt2`), and what each input buffer holds. A Linux bridge queues at its
-//! outputs, so an input buffer is *logical*: a packet occupies a slot of its input port from the
-//! moment the bridge has chosen the output until it leaves the device.
+//! State per switch (G/T): packets that wait for each output (`cnt1`), how many of them are still to be marked (`cnt2`),
+//! and the occupancy of each input buffer. A Linux bridge queues at its outputs, so an input buffer is *logical*: a
+//! packet occupies a slot of its input port from the moment the bridge has chosen the output until it leaves the device.
 //!
 //! The counter form of the papers, with n = packets in a super-packet (1 without offloads):
 //!
@@ -15,15 +14,14 @@
 //!     if cnt2[o] > 0: mark the packet, cnt2[o] -= n
 //! ```
 //!
-//! A packet whose source has clearly less than its share of the output is spared, and its mark goes to the next
-//! whose turn it is; one that cannot be marked is dropped where too much waits, if its source has its
-//! share: [`crate::shares`]. Where nobody measures shares, as in the papers, all are alike.
+//! A packet whose source has clearly less than its share of the output is spared, and a later packet gets the mark; one
+//! that cannot be marked is dropped where too many wait, if its source has its share: [`crate::shares`]. Without
+//! shares, as in the papers, all packets are treated alike.
 //!
-//! A super-packet is marked as a whole; what is marked too much of one is spared of the next
-//! ([`Port::debt`]).
+//! A super-packet is marked as a whole; the excess is deducted from later ones ([`Port::debt`]).
 //!
-//! A second trigger overwrites `cnt2`, it never adds. Naive marking marks what is in the full input
-//! buffer instead, so its count belongs to the input ([`Port::to_mark_from`]).
+//! A second trigger overwrites `cnt2`, it never adds. Naive marking marks the packets in the full input buffer instead,
+//! so its count belongs to the input ([`Port::to_mark_from`]).
 
 /// When a packet is marked ([`Policy::mark_at`]).
 #[repr(u32)]
@@ -34,15 +32,15 @@
     schemars(inline, rename_all = "kebab-case")
 )]
 pub enum MarkAt {
-    /// As it enters the queue: the next `cnt2` packets that arrive. Works on every device.
+    /// On enqueue: the next `cnt2` packets that arrive. Works on every device.
     #[default]
     Arrival = 0,
-    /// As it leaves (the papers' own place). On Linux: where the veth peer is ours.
+    /// On dequeue, as in the papers. On Linux this needs a veth device whose peer is ours.
     Departure = 1,
 }
 
 impl MarkAt {
-    /// Both.
+    /// All values.
     pub const ALL: [Self; 2] = [Self::Arrival, Self::Departure];
 
     /// The name used in configuration and output.
@@ -80,7 +78,7 @@ impl Marking {
     /// All policies, in the papers' order.
     pub const ALL: [Self; 4] = [Self::None, Self::Naive, Self::Input, Self::InputOutput];
 
-    /// The one that a policy says by number.
+    /// The value of [`Policy::marking`].
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|m| *m as u32 == number)
     }
@@ -97,7 +95,7 @@ impl Marking {
     }
 }
 
-/// Marking policy of one switch, as the programs read it.
+/// Marking policy of one switch, in the layout that kernel programs read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -111,23 +109,22 @@ pub struct Policy {
     pub threshold: u32,
     /// Slots in use: one more than the highest port slot. Bounds the scan of a full buffer.
     pub ports: u32,
-    /// A [`crate::shares::By`]: whose packets are spared, and whose are dropped.
+    /// A [`crate::shares::ShareBy`]: which sources are spared, and whose packets are dropped.
     pub shares: u32,
     /// Packets that cannot be marked, of sources over their share, are dropped where more than this many
-    /// wait; of sources at their share, where more than twice as many do. 0: they pass.
+    /// wait; of sources at their share, where more than twice as many do. 0: never.
     pub drop_threshold: u32,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
 }
 
-/// Slot of packets whose input is no port of the switch: sent by the host itself. It has no input
-/// buffer and so never triggers.
+/// Slot of packets that the host itself sends. It has no input buffer and so never triggers.
 pub const HOST: u8 = 0;
 
-/// What [`Switch::depart`] is told where the device's queue cannot be read.
+/// Backlog argument of [`Switch::on_dequeue`] where the device's queue cannot be read.
 pub const BACKLOG_UNKNOWN: u32 = u32::MAX;
 
-/// Departures over which the backlog check takes its minimum, beside the segments of the largest
+/// Departures over which the backlog check takes its minimum, in addition to the segments of the largest
 /// super-packet: those leave one by one although their queue is empty already.
 pub const BACKLOG_WINDOW: u32 = 8;
 
@@ -140,22 +137,22 @@ pub struct Port {
     pub cnt1: u32,
     /// Packets for this output still to be marked.
     pub cnt2: u32,
-    /// Packets that came in here and wait for any output: the logical input buffer.
+    /// Packets received here that wait for any output: the logical input buffer.
     pub occupancy: u32,
     /// Naive marking: packets from this input still to be marked.
     pub to_mark_from: u32,
-    /// Departure marking: packets that left marked and whose mark the wire's end has yet to write.
+    /// Departure marking: packets that left marked and whose CE the wire end has yet to write.
     pub owed: u32,
-    /// Least excess of `cnt1` over the device's own queue length in this window.
+    /// Minimum excess of `cnt1` over the device's own queue length in this window.
     pub surplus: u32,
     /// Departures in this window.
     pub surplus_samples: u32,
-    /// Segments of the largest super-packet that came.
+    /// Segments of the largest super-packet so far.
     pub largest: u32,
-    /// Segments marked beyond what was to be marked, because a super-packet is marked as a whole; those
-    /// behind it are spared. Of an output; with naive marking, of an input.
+    /// Segments marked beyond those that were to be marked, because a super-packet is marked as a whole; later packets
+    /// are spared for them. Counted per output; with naive marking, per input.
     pub debt: u32,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
     /// Packets that entered the queue.
     pub arrived: u64,
@@ -165,49 +162,49 @@ pub struct Port {
     pub dropped: u64,
     /// Packets marked CE.
     pub marked: u64,
-    /// Packets whose turn it was, but that were not ECN-capable.
+    /// Packets that were to be marked, but were not ECN-capable.
     pub unmarkable: u64,
-    /// Arrivals that found this input's buffer full.
+    /// Enqueued packets that found this input's buffer full.
     pub input_triggers: u64,
-    /// Arrivals that found more than `threshold` waiting for this output.
+    /// Enqueued packets that found more than `threshold` waiting for this output.
     pub output_triggers: u64,
-    /// Packets taken off the counters because the device's queue was empty without them.
+    /// Packets removed from the counters, because the device's queue did not contain them.
     pub repaired: u64,
     /// Packets that could not be marked and were dropped before they entered the queue, because their
     /// source had its share.
     pub dropped_unmarkable: u64,
 }
 
-/// What an arrival or a departure decided.
+/// The decision on a packet at enqueue or dequeue.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// 1: mark this packet (all its segments).
     pub mark: u32,
-    /// 1: the packet's turn, but it cannot be marked.
+    /// 1: it was to be marked, but cannot be.
     pub unmarkable: u32,
     /// 1: the input buffer was full.
     pub input_trigger: u32,
     /// 1: the output trigger fired.
     pub output_trigger: u32,
-    /// 1: drop the packet; nothing else was decided, and it was not counted.
+    /// 1: drop the packet; no other field is set, and it was not counted.
     pub drop: u32,
-    /// The [`Share`] that its source has.
+    /// The [`Share`] of its source.
     pub share: u32,
 }
 
-/// What a source has of an output, beside what it would have if all that want more had the same.
+/// A source's share of an output, relative to the fair share.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
-    /// Not known: it is marked when its turn comes, and never dropped.
+    /// Unknown: never spared, never dropped.
     #[default]
     Unknown = 0,
-    /// Less than three quarters: it is spared, and the mark goes to the next whose turn it is.
+    /// Less than three quarters: always spared.
     Light = 1,
-    /// Clearly less: it is spared unless the queue is long.
+    /// Clearly less: spared unless the queue is long.
     Below = 2,
-    /// A little less: it is spared while the queue is short.
+    /// A little less: spared while the queue is short.
     Under = 3,
     /// About as much.
     At = 4,
@@ -215,19 +212,19 @@ pub enum Share {
     Over = 5,
 }
 
-/// How a packet stands when its turn comes.
+/// What may be done to a packet: mark, spare or drop it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// The [`Share`] that its source has.
+pub struct Eligibility {
+    /// The [`Share`] of its source.
     pub share: u32,
     /// It can be marked.
     pub markable: bool,
-    /// Where it cannot be marked, it may be dropped.
+    /// If it cannot be marked, it may be dropped.
     pub droppable: bool,
 }
 
-impl Standing {
-    /// Of a packet whose source is not looked at.
+impl Eligibility {
+    /// For a packet whose source is unknown.
     #[inline(always)]
     #[must_use]
     pub const fn unknown(markable: bool) -> Self {
@@ -238,9 +235,9 @@ impl Standing {
         }
     }
 
-    /// Whether it is passed over where so many packets wait. Of equal sources about half are under their share at any
-    /// time, and of sources with many flows some are below it: if the others alone cannot take the marks that keep the
-    /// queue short, all do.
+    /// Whether it is spared a mark where `waiting` packets wait. Of equal sources about half are under their share at any
+    /// time, and of sources with many flows some are below it: if marks of the others cannot keep the queue short, all are
+    /// marked.
     #[inline(always)]
     const fn is_spared(self, policy: &Policy, waiting: u32) -> bool {
         let at_most = if self.share == Share::Light as u32 {
@@ -255,7 +252,7 @@ impl Standing {
         waiting <= at_most
     }
 
-    /// Whether it is dropped where so many packets wait.
+    /// Whether it is dropped where `waiting` packets wait.
     #[inline(always)]
     const fn is_dropped(self, policy: &Policy, waiting: u32) -> bool {
         let at_most = if self.share == Share::Over as u32 {
@@ -271,8 +268,8 @@ impl Standing {
 
 /// The marking state of a switch with up to `N` - 1 ports and the host (slot 0).
 ///
-/// The caller serialises the calls: in the kernel a spin lock per bridge, in the simulator the
-/// event loop. `N` is at most 256, so that a slot is a `u8`.
+/// The caller serialises calls: in the kernel by a spin lock per bridge, in the simulator by the event loop. `N` is at
+/// most 256, so that a slot is a `u8`.
 #[repr(C)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switch<const N: usize> {
@@ -301,7 +298,7 @@ impl<const N: usize> Switch<N> {
     #[inline(always)]
     fn port(&mut self, slot: u8) -> &mut Port {
         let () = Self::OK;
-        // The mask is what the BPF verifier believes; with N = 256 it changes nothing.
+        // The mask is a bound for the BPF verifier; with N = 256 it changes nothing.
         &mut self.ports[slot as usize & (N - 1)]
     }
 
@@ -316,42 +313,54 @@ impl<const N: usize> Switch<N> {
     /// stale mark outlives its queue; the packet takes a mark if one is left, then its own
     /// triggers set the marks of the packets behind it.
     ///
-    /// A packet alone at its output does not fill a buffer: before a trigger is evaluated, a packet
-    /// has its chance to cut through. Here it is not known whether it will have to wait; where it
-    /// is, call [`Switch::wait`].
+    /// A packet alone at its output does not fill a buffer: before a trigger is evaluated, a packet may cut through. Here
+    /// it is unknown whether it has to wait; where it is known, call [`Switch::on_enqueue_waiting`].
     #[inline(always)]
-    pub fn arrive(&mut self, policy: &Policy, i: u8, o: u8, n: u32, markable: bool) -> Decision {
-        self.enter(policy, i, o, n, Standing::unknown(markable), true)
-    }
-
-    /// [`Switch::arrive`] of a packet that had its chance to cut through and has to wait: alone at
-    /// its output or not.
-    #[inline(always)]
-    pub fn wait(&mut self, policy: &Policy, i: u8, o: u8, n: u32, markable: bool) -> Decision {
-        self.enter(policy, i, o, n, Standing::unknown(markable), false)
-    }
-
-    #[inline(always)]
-    pub(crate) fn enter(
+    pub fn on_enqueue(
         &mut self,
         policy: &Policy,
         i: u8,
         o: u8,
         n: u32,
-        standing: Standing,
+        markable: bool,
+    ) -> Decision {
+        self.enqueue(policy, i, o, n, Eligibility::unknown(markable), true)
+    }
+
+    /// [`Switch::on_enqueue`] of a packet that could not cut through and has to wait, alone at its output or not.
+    #[inline(always)]
+    pub fn on_enqueue_waiting(
+        &mut self,
+        policy: &Policy,
+        i: u8,
+        o: u8,
+        n: u32,
+        markable: bool,
+    ) -> Decision {
+        self.enqueue(policy, i, o, n, Eligibility::unknown(markable), false)
+    }
+
+    #[inline(always)]
+    pub(crate) fn enqueue(
+        &mut self,
+        policy: &Policy,
+        i: u8,
+        o: u8,
+        n: u32,
+        eligibility: Eligibility,
         alone_cuts_through: bool,
     ) -> Decision {
         let mut decision = Decision {
-            share: standing.share,
+            share: eligibility.share,
             ..Decision::default()
         };
         let output = self.port(o);
-        if standing.is_dropped(policy, output.cnt1) {
+        if eligibility.is_dropped(policy, output.cnt1) {
             output.dropped_unmarkable += n as u64;
             decision.drop = 1;
             return decision;
         }
-        let spared = standing.is_spared(policy, output.cnt1);
+        let spared = eligibility.is_spared(policy, output.cnt1);
         let w = self.waiting(i, o);
         *w = w.wrapping_add(n);
         let naive = policy.marking == Marking::Naive as u32;
@@ -361,7 +370,7 @@ impl<const N: usize> Switch<N> {
         let occupancy = held_before.wrapping_add(n);
         input.occupancy = occupancy;
         let full = i != HOST && occupancy >= policy.buffer && policy.marking != 0;
-        let mut turn = false;
+        let mut mark = false;
         if policy.mark_at == MarkAt::Arrival as u32 && naive {
             if input.to_mark_from > held_before {
                 input.to_mark_from = held_before;
@@ -370,7 +379,7 @@ impl<const N: usize> Switch<N> {
             if !spared {
                 let due = due(input.to_mark_from, n, renewed);
                 input.to_mark_from = input.to_mark_from.saturating_sub(n);
-                turn = input.is_turn(n, due);
+                mark = input.should_mark(n, due);
             }
         }
         if full {
@@ -398,11 +407,11 @@ impl<const N: usize> Switch<N> {
             if !spared {
                 let due = due(output.cnt2, n, renewed);
                 output.cnt2 = output.cnt2.saturating_sub(n);
-                turn = output.is_turn(n, due);
+                mark = output.should_mark(n, due);
             }
         }
-        if turn {
-            output.take_turn(n, standing.markable, &mut decision);
+        if mark {
+            output.apply_mark(n, eligibility.markable, &mut decision);
         }
         if policy.marking == Marking::InputOutput as u32 && cnt1 > policy.threshold {
             output.output_triggers += 1;
@@ -410,19 +419,19 @@ impl<const N: usize> Switch<N> {
             output.cnt2 = cnt1;
         }
         if full && !naive {
-            let own = *self.waiting(i, o);
+            let waiting = *self.waiting(i, o);
             if alone_cuts_through && ahead == 0 {
                 *self.waiting(i, o) = 0;
             }
             self.mark_waiting_for_outputs_of(i, policy.ports);
-            *self.waiting(i, o) = own;
+            *self.waiting(i, o) = waiting;
         }
         decision
     }
 
-    /// Input buffer `i` is full although no packet came to wait in it, as where a packet that cuts
-    /// through takes a slot till its tail has left.
-    pub fn fill(&mut self, policy: &Policy, i: u8) {
+    /// Input buffer `i` is full without a packet that was enqueued: one that cuts through takes a slot until its tail has
+    /// left.
+    pub fn on_input_full(&mut self, policy: &Policy, i: u8) {
         if policy.marking == Marking::None as u32 {
             return;
         }
@@ -436,7 +445,7 @@ impl<const N: usize> Switch<N> {
     }
 
     /// Output `o` is congested: every packet that waits for it is to be marked (mechanisms 2 and 3).
-    pub fn congest(&mut self, policy: &Policy, o: u8) {
+    pub fn on_output_congested(&mut self, policy: &Policy, o: u8) {
         if policy.marking == Marking::Input as u32 || policy.marking == Marking::InputOutput as u32
         {
             let output = self.port(o);
@@ -464,7 +473,7 @@ impl<const N: usize> Switch<N> {
     /// A packet of `n` segments from input `i` starts its transmission on output `o`; `backlog` is
     /// the length that the device's queue has then, or [`BACKLOG_UNKNOWN`].
     #[inline(always)]
-    pub fn depart(
+    pub fn on_dequeue(
         &mut self,
         policy: &Policy,
         i: u8,
@@ -473,58 +482,65 @@ impl<const N: usize> Switch<N> {
         markable: bool,
         backlog: u32,
     ) -> Decision {
-        let decision = self.leave(policy, i, o, n, markable);
+        let decision = self.on_dequeue_unchecked(policy, i, o, n, markable);
         if self.is_surplus(o, backlog) {
             self.repair(o, policy.ports);
         }
         decision
     }
 
-    /// [`Switch::depart`] up to the comparison with the queue.
+    /// [`Switch::on_dequeue`] up to the comparison with the queue.
     #[inline(always)]
-    pub fn leave(&mut self, policy: &Policy, i: u8, o: u8, n: u32, markable: bool) -> Decision {
-        self.leave_standing(policy, i, o, n, Standing::unknown(markable))
-    }
-
-    /// [`Switch::leave`] of a packet whose source is looked at.
-    #[inline(always)]
-    pub(crate) fn leave_standing(
+    pub fn on_dequeue_unchecked(
         &mut self,
         policy: &Policy,
         i: u8,
         o: u8,
         n: u32,
-        standing: Standing,
+        markable: bool,
+    ) -> Decision {
+        self.dequeue(policy, i, o, n, Eligibility::unknown(markable))
+    }
+
+    /// [`Switch::on_dequeue_unchecked`] with regard to the source's share.
+    #[inline(always)]
+    pub(crate) fn dequeue(
+        &mut self,
+        policy: &Policy,
+        i: u8,
+        o: u8,
+        n: u32,
+        eligibility: Eligibility,
     ) -> Decision {
         let mut decision = Decision {
-            share: standing.share,
+            share: eligibility.share,
             ..Decision::default()
         };
-        self.take(i, o, n);
+        self.remove(i, o, n);
         let at_departure = policy.mark_at == MarkAt::Departure as u32;
         let naive = policy.marking == Marking::Naive as u32;
-        let asked = at_departure && !standing.is_spared(policy, self.port(o).cnt1);
-        let mut turn = false;
-        if asked && naive {
+        let may_mark = at_departure && !eligibility.is_spared(policy, self.port(o).cnt1);
+        let mut mark = false;
+        if may_mark && naive {
             let input = self.port(i);
             let due = due(input.to_mark_from, n, false);
             input.to_mark_from = input.to_mark_from.saturating_sub(n);
-            turn = input.is_turn(n, due);
+            mark = input.should_mark(n, due);
         } else if at_departure && naive {
             self.port(i).clip_marks_from();
         }
         let output = self.port(o);
         output.departed += n as u64;
-        if asked && !naive {
+        if may_mark && !naive {
             let due = due(output.cnt2, n, false);
             output.cnt2 = output.cnt2.saturating_sub(n);
-            turn = output.is_turn(n, due);
+            mark = output.should_mark(n, due);
         } else if at_departure && output.cnt2 > output.cnt1 {
-            // Left for those behind it, of which there are no more.
+            // The remaining marks are for packets behind it, and there are fewer.
             output.cnt2 = output.cnt1;
         }
-        if turn {
-            output.take_turn(n, standing.markable, &mut decision);
+        if mark {
+            output.apply_mark(n, eligibility.markable, &mut decision);
             if decision.mark != 0 {
                 output.owed = output.owed.wrapping_add(n);
             }
@@ -532,7 +548,7 @@ impl<const N: usize> Switch<N> {
         decision
     }
 
-    /// Departure marking, at the wire's end: whether this packet is one that left marked.
+    /// Departure marking, at the wire end: whether this packet left marked.
     #[inline(always)]
     pub fn wire_end(&mut self, o: u8, n: u32) -> bool {
         let output = self.port(o);
@@ -543,19 +559,19 @@ impl<const N: usize> Switch<N> {
 
     /// The queue of output `o` dropped a packet of `n` segments from input `i`.
     #[inline(always)]
-    pub fn drop_queued(&mut self, i: u8, o: u8, n: u32) {
-        self.take(i, o, n);
+    pub fn on_drop(&mut self, i: u8, o: u8, n: u32) {
+        self.remove(i, o, n);
         let output = self.port(o);
         output.dropped += n as u64;
-        // Marks are for packets that wait; one that is gone cannot take its own.
+        // A dropped packet cannot take its mark.
         if output.cnt2 > output.cnt1 {
             output.cnt2 = output.cnt1;
         }
         self.port(i).clip_marks_from();
     }
 
-    /// Whether `n` packets more may fill the buffer of input `i`, or some from it are to be marked: what
-    /// it holds must be known exactly then.
+    /// Whether `n` packets more may fill the buffer of input `i`, or some from it are to be marked: its occupancy must be
+    /// exact then.
     #[inline(always)]
     pub(crate) fn may_fill(&mut self, policy: &Policy, i: u8, n: u32) -> bool {
         let input = self.port(i);
@@ -569,11 +585,10 @@ impl<const N: usize> Switch<N> {
         *self.waiting(i, o) > 0
     }
 
-    /// A packet of `n` segments leaves the virtual queue of `o`. What waits there is what was put into
-    /// the queue, so nothing goes below zero; the BPF verifier, which meets this in a loop, has no
-    /// branch to follow.
+    /// A packet of `n` segments leaves the virtual queue of `o`, where it was counted, so no counter wraps. Without
+    /// branches, since the BPF verifier meets this in a loop.
     #[inline(always)]
-    pub(crate) fn leave_virtual(&mut self, i: u8, o: u8, n: u32) {
+    pub(crate) fn dequeue_virtual(&mut self, i: u8, o: u8, n: u32) {
         let waiting = self.waiting(i, o);
         *waiting = waiting.wrapping_sub(n);
         let input = self.port(i);
@@ -583,11 +598,11 @@ impl<const N: usize> Switch<N> {
         output.departed += n as u64;
     }
 
-    /// As [`Switch::remove_port`], where queues are virtual: what the port sent in goes on waiting as
-    /// its own, and leaves its row in time, whoever has the slot by then.
+    /// As [`Switch::remove_port`] for virtual queues: packets from the port stay in its row until they leave, whoever has
+    /// the slot by then.
     #[inline(always)]
     pub(crate) fn remove_output(&mut self, p: u8, ports: u32) {
-        self.keep_waiting(p, ports, 0);
+        self.set_waiting(p, ports, 0);
         let port = self.port(p);
         *port = Port {
             occupancy: port.occupancy,
@@ -595,10 +610,9 @@ impl<const N: usize> Switch<N> {
         };
     }
 
-    /// Takes a packet off the counters, and only what was put on them: a packet that was queued
-    /// before the counting began finds nothing.
+    /// Removes a packet from the counters, at most what was counted: packets queued before counting started were not.
     #[inline(always)]
-    fn take(&mut self, i: u8, o: u8, n: u32) {
+    fn remove(&mut self, i: u8, o: u8, n: u32) {
         let w = self.waiting(i, o);
         let taken = if n < *w { n } else { *w };
         *w -= taken;
@@ -608,19 +622,17 @@ impl<const N: usize> Switch<N> {
         output.cnt1 = output.cnt1.saturating_sub(taken);
     }
 
-    /// Compares `cnt1` with the device's queue. An excess is packets between the hook and the queue
-    /// on another CPU, gone a moment later, or packets that were never taken off: a missed
-    /// tracepoint run, a purged queue. What stays for a whole window is the latter: then it is to be
-    /// [repaired](Switch::repair).
+    /// Compares `cnt1` with the device's queue. An excess is either packets between the hook and the queue on another CPU,
+    /// for a moment, or packets that were never removed: a missed tracepoint, a purged queue. An excess that lasts a whole
+    /// window is the latter and must be [repaired](Switch::repair).
     #[inline(always)]
     pub fn is_surplus(&mut self, o: u8, backlog: u32) -> bool {
         if backlog == BACKLOG_UNKNOWN {
             return false;
         }
         let output = self.port(o);
-        // The queue counts super-packets once: then only an empty one can be compared.
-        // What was seen before does not count either: of a super-packet on its way out only the last
-        // segment sees the true excess, and that one may be gone behind a queue.
+        // The queue counts a super-packet once, so only an empty queue can be compared. Earlier samples are invalid too:
+        // of a super-packet that is being sent only the last segment sees the true excess, and it may have left.
         if output.largest > 1 && backlog > 0 {
             output.surplus_samples = 0;
             return false;
@@ -637,19 +649,19 @@ impl<const N: usize> Switch<N> {
         due
     }
 
-    /// Takes off the surplus that stayed for a whole window. A call of its own: the walk over all
-    /// inputs is what a verifier looks at longest, and before 6.4 for each way that leads to it.
+    /// Removes a surplus that lasted a whole window. A function of its own: the walk over all inputs is the most complex
+    /// part for the verifier, which before 6.4 repeats it for each path that leads to it.
     #[inline(always)]
     pub fn repair(&mut self, o: u8, ports: u32) {
         let output = self.port(o);
         let keep = output.cnt1.saturating_sub(output.surplus);
-        self.keep_waiting(o, ports, keep);
+        self.set_waiting(o, ports, keep);
     }
 
-    /// Corrects what waits for output `o` to `keep` packets in all, each input's part in proportion:
-    /// whose packets were missed is not known.
+    /// Sets the packets that wait for output `o` to `keep` in total, each input's part in proportion, since it is unknown
+    /// whose packets were missed.
     #[inline(always)]
-    pub fn keep_waiting(&mut self, o: u8, ports: u32, keep: u32) {
+    pub fn set_waiting(&mut self, o: u8, ports: u32, keep: u32) {
         // cnt1 is the sum of what waits; 0 only if nothing does.
         let cnt1 = (self.port(o).cnt1 as u64).max(1);
         let mut seen = 0u64;
@@ -682,17 +694,16 @@ impl<const N: usize> Switch<N> {
         }
     }
 
-    /// Port `p` left the switch: nothing waits for it, nothing came from it, and its slot is as new.
+    /// Port `p` was removed: nothing waits for it or came from it, and its slot is reset.
     #[inline(always)]
     pub fn remove_port(&mut self, p: u8, ports: u32) {
-        self.keep_waiting(p, ports, 0);
+        self.set_waiting(p, ports, 0);
         let mut o = 0usize;
         while o < N {
             if o as u32 >= ports {
                 break;
             }
-            // What it sent in still waits elsewhere: it is the host's from now on, so that columns
-            // go on summing to cnt1.
+            // Its packets at other outputs count as the host's from now on, so that columns still sum to cnt1.
             let w = self.waiting(p, o as u8);
             let orphans = *w;
             *w = 0;
@@ -707,8 +718,8 @@ impl<const N: usize> Switch<N> {
     }
 }
 
-/// Of a packet of `n` segments, those that are to be marked when so many still are. Where the trigger
-/// holds without this packet (`renewed`), each segment by itself would find it renewed.
+/// Segments of a packet of `n` that are to be marked when `to_mark` are. If the trigger also holds without this packet
+/// (`renewed`), each segment by itself would renew it.
 #[inline(always)]
 const fn due(to_mark: u32, n: u32, renewed: bool) -> u32 {
     if to_mark > 0 && (renewed || to_mark > n) {
@@ -719,21 +730,20 @@ const fn due(to_mark: u32, n: u32, renewed: bool) -> u32 {
 }
 
 impl Port {
-    /// Whether a packet of `n` segments, of which `due` are to be marked, is marked as a whole: what is
-    /// too much is charged to those behind it, so that over time as many segments are marked as are
-    /// due. An ordinary packet is marked if it is due.
+    /// Whether a packet of `n` segments, of which `due` are to be marked, is marked as a whole: the excess is charged to
+    /// later packets, so that over time as many segments are marked as are due. A single packet is marked if it is due.
     #[inline(always)]
-    fn is_turn(&mut self, n: u32, due: u32) -> bool {
-        let turn = due > self.debt;
-        self.debt = if turn {
+    fn should_mark(&mut self, n: u32, due: u32) -> bool {
+        let mark = due > self.debt;
+        self.debt = if mark {
             self.debt + (n - due)
         } else {
             self.debt - due
         };
-        turn
+        mark
     }
 
-    /// Naive marking: no more marks than packets that can take them.
+    /// Naive marking: at most one mark per packet.
     #[inline(always)]
     fn clip_marks_from(&mut self) {
         if self.to_mark_from > self.occupancy {
@@ -742,7 +752,7 @@ impl Port {
     }
 
     #[inline(always)]
-    fn take_turn(&mut self, n: u32, markable: bool, decision: &mut Decision) {
+    fn apply_mark(&mut self, n: u32, markable: bool, decision: &mut Decision) {
         if markable {
             self.marked += n as u64;
             decision.mark = 1;

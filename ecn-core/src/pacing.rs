@@ -22,7 +22,7 @@
 pub const HORIZON_NS: u64 = 2_000_000_000;
 
 /// No packet is put off further than this, however low the rate: fq drops what is 10 s ahead.
-pub const FURTHEST_NS: u64 = 8_000_000_000;
+pub const MAX_AHEAD_NS: u64 = 8_000_000_000;
 
 /// What a limited flow may have waiting at its source, as the time that it takes at the flow's rate: as long as the
 /// loop takes some turns, and no longer, since every packet of the flow waits so long.
@@ -67,27 +67,27 @@ pub const fn duration_ns(bytes: u64, rate_bytes_per_s: u64) -> u64 {
 
 /// All ones where `a` is negative as a signed number, else 0. The compiler does not know that, or it would branch.
 #[inline(always)]
-fn negative(a: u64) -> u64 {
+fn sign_mask(a: u64) -> u64 {
     core::hint::black_box((a as i64 >> 63) as u64)
 }
 
 /// All ones where a < b, else 0. They differ by less than 2^63.
 #[inline(always)]
-fn below(a: u64, b: u64) -> u64 {
-    negative(a.wrapping_sub(b))
+fn less_mask(a: u64, b: u64) -> u64 {
+    sign_mask(a.wrapping_sub(b))
 }
 
 /// `yes` where all bits of `which` are set, `no` where none is.
 #[inline(always)]
-fn choose(which: u64, yes: u64, no: u64) -> u64 {
+fn select(which: u64, yes: u64, no: u64) -> u64 {
     no ^ ((yes ^ no) & which)
 }
 
 /// `a`, or `b` where `a` is 0; both below 2^63.
 #[inline(always)]
 #[must_use]
-pub fn first_set(a: u64, b: u64) -> u64 {
-    choose(negative(a.wrapping_neg()), a, b)
+pub fn nonzero_or(a: u64, b: u64) -> u64 {
+    select(sign_mask(a.wrapping_neg()), a, b)
 }
 
 /// What is kept of a flow's departure times.
@@ -128,7 +128,7 @@ impl Pacer {
     /// something waiting.
     ///
     /// `stamp_ns`: the time that the packet carries, 0 if it carries none or one of another clock.
-    /// Anything beyond [`FURTHEST_NS`] is of another clock: a receive time is decades ahead.
+    /// Anything beyond [`MAX_AHEAD_NS`] is of another clock: a receive time is decades ahead.
     #[inline(always)]
     pub fn departure(
         &mut self,
@@ -143,41 +143,41 @@ impl Pacer {
         // Signs instead of branches, each of which would be two ways for the verifier.
         let last = self.last_ns;
         let waits = last.wrapping_sub(now_ns);
-        let waits = waits & !negative(waits);
+        let waits = waits & !sign_mask(waits);
         let packet_ns = duration_ns(bytes, rate_bytes_per_s);
-        let empty = !negative(waits.wrapping_neg());
+        let empty = !sign_mask(waits.wrapping_neg());
         // What waits leaves at the old, higher rate, which the next packet makes up for. Fits 63 bits up to 1 TB/s;
         // `| 1` for the division.
         let old = self.rate_bytes_per_s;
         let stretched =
-            ((waits >> SHIFT) * old / (rate_bytes_per_s | 1)).min(FURTHEST_NS >> SHIFT) << SHIFT;
-        let fell = below(rate_bytes_per_s, old);
-        let waits = choose(fell, stretched, waits);
-        let last = choose(fell & !empty, now_ns + stretched, last);
-        self.empty_ns = choose(empty, now_ns, self.empty_ns);
-        let stands = below(STANDING_NS, now_ns.wrapping_sub(self.empty_ns));
-        let full = below(standing_queue_ns.wrapping_add(packet_ns), waits);
+            ((waits >> SHIFT) * old / (rate_bytes_per_s | 1)).min(MAX_AHEAD_NS >> SHIFT) << SHIFT;
+        let fell = less_mask(rate_bytes_per_s, old);
+        let waits = select(fell, stretched, waits);
+        let last = select(fell & !empty, now_ns + stretched, last);
+        self.empty_ns = select(empty, now_ns, self.empty_ns);
+        let stands = less_mask(STANDING_NS, now_ns.wrapping_sub(self.empty_ns));
+        let full = less_mask(standing_queue_ns.wrapping_add(packet_ns), waits);
         let base = self.base_bytes_per_s;
-        let rises = !below(rate_bytes_per_s >> 1, base);
-        let falls = below(rate_bytes_per_s, base);
-        self.slower_until_ns = choose(rises, last, self.slower_until_ns);
-        self.base_bytes_per_s = choose(rises | falls, rate_bytes_per_s, base);
+        let rises = !less_mask(rate_bytes_per_s >> 1, base);
+        let falls = less_mask(rate_bytes_per_s, base);
+        self.slower_until_ns = select(rises, last, self.slower_until_ns);
+        self.base_bytes_per_s = select(rises | falls, rate_bytes_per_s, base);
         let slower = self.slower_until_ns;
-        let from = choose(below(now_ns, slower), slower, now_ns);
+        let from = select(less_mask(now_ns, slower), slower, now_ns);
         let ahead = last.wrapping_sub(from);
-        let ahead = ahead & !negative(ahead);
+        let ahead = ahead & !sign_mask(ahead);
         // ahead x rate is what waits, but for units of 1024 ns: fits 63 bits up to 1 TB/s.
         let most = queue_bytes * (1_000_000_000 >> SHIFT);
-        let long = below(most, (ahead >> SHIFT) * self.base_bytes_per_s);
-        if stands & full | below(HORIZON_NS, waits) | long != 0 {
+        let long = less_mask(most, (ahead >> SHIFT) * self.base_bytes_per_s);
+        if stands & full | less_mask(HORIZON_NS, waits) | long != 0 {
             return DROPPED;
         }
-        let furthest = now_ns + FURTHEST_NS;
+        let furthest = now_ns + MAX_AHEAD_NS;
         let mut at = last + packet_ns;
-        at = choose(below(at, now_ns), now_ns, at);
-        let later = below(at, stamp_ns) & !below(furthest, stamp_ns);
-        at = choose(later, stamp_ns, at);
-        at = choose(below(furthest, at), furthest, at);
+        at = select(less_mask(at, now_ns), now_ns, at);
+        let later = less_mask(at, stamp_ns) & !less_mask(furthest, stamp_ns);
+        at = select(later, stamp_ns, at);
+        at = select(less_mask(furthest, at), furthest, at);
         self.last_ns = at;
         self.rate_bytes_per_s = rate_bytes_per_s;
         at

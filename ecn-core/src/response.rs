@@ -53,7 +53,7 @@
 //!
 //! A train of marks lowers a rate by 1/16 at most, and by as much again for every 16 ms that it lasts: a queue that
 //! grew while a machine stood still for some milliseconds marks everybody until it is empty, and says nothing of
-//! the load. While bridges say that there is room ([`crate::echo::Room`]), packets of fast flows weigh 1 in the increase, which
+//! the load. While bridges say that there is room ([`crate::echo::Headroom`]), packets of fast flows weigh 1 in the increase, which
 //! is four times as large, then eight times after 22 ms, and so on up to 64 times. A flow that is not marked at all though
 //! ports are busy, since it has less than its share ([`crate::shares`]), grows faster after .4 s and 64 packets.
 //!
@@ -370,11 +370,11 @@ const STEP_PACKETS: u64 = 80;
 /// [`Round::Fractional`]: time between packets at which a packet weighs half.
 const FAST_NS: u64 = 75_000;
 /// [`Round::Fractional`]: least that a packet weighs, 16 fractional bits.
-const LEAST_WEIGHT: u64 = 1 << 13;
+const MIN_WEIGHT: u64 = 1 << 13;
 /// [`Round::Fractional`]: time between packets at which a packet weighs twice as much, since there are so few.
 const FEW_NS: u64 = 10_000_000;
 /// [`Round::Fractional`]: most that it weighs more, times its weight.
-const FEW_MOST: u64 = 2;
+const FEW_MAX: u64 = 2;
 /// [`Round::Fractional`]: time between packets at which the increase for one is half of what the time alone would make it.
 const SLOW_NS: u64 = 64_000_000;
 /// [`Round::Fractional`]: what is added to the time between packets, for marks that come by bursts alone.
@@ -385,21 +385,21 @@ const RECOVERY_NS: u64 = 1_800_000_000;
 const REFERENCE_NS: u64 = 1_000_000;
 /// [`Round::Fractional`]: most that a train of marks lowers a rate by at once: a queue that grew while a machine stood
 /// still marks everybody until it is empty.
-const TRAIN: u64 = ONE / 16;
+const TRAIN_ALLOWANCE: u64 = ONE / 16;
 /// [`Round::Fractional`]: time after which as much more is lowered, if the marks go on.
 const TRAIN_NS: u64 = 16_000_000;
-/// [`Round::Fractional`]: how much faster rates grow where there is room, as a power of two; at most [`ROOM_MOST`].
-const ROOM_SHIFT: u64 = 2;
+/// [`Round::Fractional`]: how much faster rates grow where there is room, as a power of two; at most [`HEADROOM_MAX_SHIFT`].
+const HEADROOM_SHIFT: u64 = 2;
 /// [`Round::Fractional`]: time after which they grow twice as fast again.
-const ROOM_DOUBLES_NS: u64 = 22_000_000;
+const HEADROOM_DOUBLES_NS: u64 = 22_000_000;
 /// [`Round::Fractional`]: most that they grow faster, as a power of two.
-const ROOM_MOST: u64 = 6;
+const HEADROOM_MAX_SHIFT: u64 = 6;
 /// [`Round::Fractional`]: most that one echo raises a rate by where there is room, unless it would without;
-const ROOM_STEP: u64 = ONE / 32;
+const HEADROOM_STEP: u64 = ONE / 32;
 /// to a slow flow as much as the time between its packets says, up to four times that.
-const ROOM_TIME_NS: u64 = 80_000_000;
+const HEADROOM_TIME_NS: u64 = 80_000_000;
 /// [`Round::Fractional`]: how long it holds that there is room.
-const ROOM_HOLDS_NS: u64 = 60_000_000;
+const HEADROOM_HOLDS_NS: u64 = 60_000_000;
 /// [`Round::Fractional`]: a flow that has not been marked for so long, and as many of its packets, has less than its
 /// share: it grows faster though ports are busy. Marks are ten times as frequent at equilibrium.
 const SPARED_NS: u64 = 400_000_000;
@@ -408,7 +408,7 @@ const SPARED_PACKETS: u64 = 64;
 /// [`Round::Fractional`]: time after which it grows twice as fast again.
 const SPARED_DOUBLES_NS: u64 = 130_000_000;
 /// [`Round::Fractional`]: most that it grows faster, as a power of two.
-const SPARED_MOST: u64 = 5;
+const SPARED_MAX_SHIFT: u64 = 5;
 /// [`Round::Fractional`]: a longer time between two echoes is a pause of the flow.
 const PAUSE_NS: u64 = 64_000_000;
 /// Packets and time of a window that shows overload where less than a quarter of the limit arrives.
@@ -536,7 +536,7 @@ fn increase(policy: &Policy, place: &mut u64, acks: u32) {
         return;
     }
     *place = policy.clamp(*place);
-    let mut ipd = fixed::forgotten(place);
+    let mut ipd = fixed::opaque(place);
     if acks == 0 {
         return;
     }
@@ -574,7 +574,7 @@ fn increase(policy: &Policy, place: &mut u64, acks: u32) {
         }
         // One unit at least: the step of AIMD with a low floor and m near 1 can be less than that.
         *place = fixed::shrink(ipd, log).min(ipd - 1).max(ONE);
-        ipd = fixed::forgotten(place);
+        ipd = fixed::opaque(place);
         if left == 0 || ipd == ONE {
             break;
         }
@@ -710,7 +710,7 @@ pub struct State {
     /// flow paused.
     pub free_since_ns: u64,
     /// [`Round::Fractional`]: when an echo last said so; 0: another one said that there is none.
-    pub room_ns: u64,
+    pub headroom_ns: u64,
 }
 
 impl State {
@@ -728,7 +728,7 @@ impl State {
             longest_ns: 0,
             allowance: 0,
             free_since_ns: 0,
-            room_ns: 0,
+            headroom_ns: 0,
         }
     }
 
@@ -747,18 +747,19 @@ impl State {
 
     /// [`State::on_echo`] in fractional steps: `ce` of `packets` packets were marked.
     #[inline(always)]
-    fn fractional(&mut self, policy: &Policy, packets: u32, ce: u32, now_ns: u64) {
+    fn on_fractional_echo(&mut self, policy: &Policy, packets: u32, ce: u32, now_ns: u64) {
         // Up to 134 ms, 1.5 kB at 90 kbit/s. `| 1` for the divisions.
         let packet_ns = policy.packet_ns.min((1 << 27) - 1) | 1;
         self.ipd = self.ipd.clamp(ONE, IPD_LIMIT << FRAC);
-        let ipd = fixed::forgotten(&mut self.ipd);
+        let ipd = fixed::opaque(&mut self.ipd);
         let interval_ns = mul_bits(ipd, packet_ns, FRAC) | 1;
         let gap_ns = now_ns.wrapping_sub(self.last_ns).min(u32::MAX as u64);
         self.last_ns = now_ns;
-        self.allowance = (self.allowance + gap_ns.min(TRAIN_NS) * (TRAIN / TRAIN_NS)).min(TRAIN);
-        let delivered = self.overload(interval_ns, packets, ce, gap_ns as u32, now_ns);
+        self.allowance = (self.allowance + gap_ns.min(TRAIN_NS) * (TRAIN_ALLOWANCE / TRAIN_NS))
+            .min(TRAIN_ALLOWANCE);
+        let delivered = self.detect_overload(interval_ns, packets, ce, gap_ns as u32, now_ns);
         self.ipd = limit_after_overload(ipd, interval_ns, delivered, packet_ns);
-        let mut ipd = fixed::forgotten(&mut self.ipd);
+        let mut ipd = fixed::opaque(&mut self.ipd);
         // u of the module's table, 10 fractional bits, within 1/64 and 64.
         let relative = (interval_ns / (REFERENCE_NS >> 10)).clamp(16, 1 << 16);
         let (mut up, mut down) = (1 << 20, 1 << 20);
@@ -772,9 +773,9 @@ impl State {
         }
         let interval_ns = interval_ns.min(1 << 36);
         // w of the module's text, 16 fractional bits.
-        let weight = ((interval_ns << 16) / (interval_ns + FAST_NS)).max(LEAST_WEIGHT);
+        let weight = ((interval_ns << 16) / (interval_ns + FAST_NS)).max(MIN_WEIGHT);
         let apart_ns = gap_ns * is_set(ce as u64) / (packets | (packets == 0) as u32) as u64;
-        let apart_ns = apart_ns.max(interval_ns).min(FEW_MOST * FEW_NS);
+        let apart_ns = apart_ns.max(interval_ns).min(FEW_MAX * FEW_NS);
         let weight = (weight * (FEW_NS + apart_ns) / FEW_NS) & 0xf_ffff;
         let unmarked = (packets - ce) as u64;
         if unmarked != 0 {
@@ -783,18 +784,19 @@ impl State {
             let mut step = ((whole * weight) >> 16).min(ONE);
             // 1 or 0 without a branch, which would be two ways for the verifier.
             let paused = PAUSE_NS.wrapping_sub(gap_ns) >> 63;
-            let counts = is_set(self.free_since_ns) & !is_set(self.room_ns);
+            let counts = is_set(self.free_since_ns) & !is_set(self.headroom_ns);
             self.free_since_ns += gap_ns * (paused & counts);
-            let room = self.room(interval_ns, now_ns);
+            let room = self.growth_shift(interval_ns, now_ns);
             if room != 0 {
-                let most = (slowed_ns * (ONE / ROOM_TIME_NS)).clamp(ROOM_STEP, 4 * ROOM_STEP);
+                let most =
+                    (slowed_ns * (ONE / HEADROOM_TIME_NS)).clamp(HEADROOM_STEP, 4 * HEADROOM_STEP);
                 step = (whole << room).min(most).max(step);
             }
             self.ipd = ipd - mul_bits(ipd, scaled(step, up), FRAC);
-            ipd = fixed::forgotten(&mut self.ipd);
+            ipd = fixed::opaque(&mut self.ipd);
         }
         if ce != 0 {
-            self.room_ns = 0;
+            self.headroom_ns = 0;
             self.free_since_ns = now_ns;
         }
         if ce != 0 && delivered == 0 {
@@ -806,17 +808,17 @@ impl State {
         self.ipd = ipd.clamp(ONE, IPD_LIMIT << FRAC);
     }
 
-    /// Takes what an echo says of the way, a [`crate::echo::Room`] by number.
+    /// Takes what an echo says of the way, a [`crate::echo::Headroom`] by number.
     #[inline(always)]
-    pub fn hear_room(&mut self, room: u32, now_ns: u64) {
-        if room == crate::echo::Room::Free as u32 {
-            let long_ago = now_ns.wrapping_sub(self.room_ns) > ROOM_HOLDS_NS;
-            if self.room_ns == 0 || long_ago {
+    pub fn on_headroom(&mut self, room: u32, now_ns: u64) {
+        if room == crate::echo::Headroom::Free as u32 {
+            let long_ago = now_ns.wrapping_sub(self.headroom_ns) > HEADROOM_HOLDS_NS;
+            if self.headroom_ns == 0 || long_ago {
                 self.free_since_ns = now_ns;
             }
-            self.room_ns = now_ns;
-        } else if room == crate::echo::Room::Busy as u32 {
-            self.room_ns = 0;
+            self.headroom_ns = now_ns;
+        } else if room == crate::echo::Headroom::Busy as u32 {
+            self.headroom_ns = 0;
         }
     }
 
@@ -825,7 +827,7 @@ impl State {
     /// ([`Round::Fractional`] only). Nothing happens unless `timed_out` is 1: a branch would be two ways for the
     /// kernel's verifier.
     #[inline(always)]
-    pub fn time_out(&mut self, policy: &Policy, timed_out: u64, sibling_ipd: u64) {
+    pub fn on_timeout(&mut self, policy: &Policy, timed_out: u64, sibling_ipd: u64) {
         let is_limited = ONE.wrapping_sub(self.ipd) >> 63;
         let other_round = is_set((policy.round ^ Round::Fractional as u32) as u64);
         let timed_out = timed_out & is_limited & !other_round;
@@ -837,14 +839,14 @@ impl State {
 
     /// How much faster the rate grows now, as a power of two.
     #[inline(always)]
-    fn room(&self, interval_ns: u64, now_ns: u64) -> u64 {
+    fn growth_shift(&self, interval_ns: u64, now_ns: u64) -> u64 {
         let since = now_ns.saturating_sub(self.free_since_ns);
-        if self.room_ns != 0 && now_ns.wrapping_sub(self.room_ns) <= ROOM_HOLDS_NS {
-            return (ROOM_SHIFT + since / ROOM_DOUBLES_NS).min(ROOM_MOST);
+        if self.headroom_ns != 0 && now_ns.wrapping_sub(self.headroom_ns) <= HEADROOM_HOLDS_NS {
+            return (HEADROOM_SHIFT + since / HEADROOM_DOUBLES_NS).min(HEADROOM_MAX_SHIFT);
         }
         let after = SPARED_NS - SPARED_DOUBLES_NS + SPARED_PACKETS * interval_ns;
         let since = since * is_set(self.free_since_ns);
-        (since.saturating_sub(after) / SPARED_DOUBLES_NS).min(SPARED_MOST)
+        (since.saturating_sub(after) / SPARED_DOUBLES_NS).min(SPARED_MAX_SHIFT)
     }
 
     /// Time between the packets that arrive, where a window shows overload: nearly every packet was marked, and
@@ -854,7 +856,7 @@ impl State {
     /// network. To a slow flow such a moment is a few packets, and [`STALL_NS`] of it are left out; TCP that lost
     /// most of a window says little else. More than [`PAUSE_NS`] never count: it may have had nothing to send.
     #[inline(always)]
-    fn overload(
+    fn detect_overload(
         &mut self,
         interval_ns: u64,
         packets: u32,
@@ -925,14 +927,14 @@ impl State {
         }
         let ce = echo.ce.min(echo.packets);
         if policy.round == Round::Fractional as u32 {
-            self.fractional(policy, echo.packets, ce, now_ns);
+            self.on_fractional_echo(policy, echo.packets, ce, now_ns);
             return Reaction {
                 decreased: (ce != 0) as u32,
                 ignored: 0,
             };
         }
         increase(policy, &mut self.ipd, echo.packets - ce);
-        let ipd = fixed::forgotten(&mut self.ipd);
+        let ipd = fixed::opaque(&mut self.ipd);
 
         let wanted = if policy.round == Round::Packets as u32 {
             let mut new = ce;

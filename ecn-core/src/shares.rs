@@ -1,8 +1,8 @@
-//! Who fills a queue: what each source has of an output, measured over some milliseconds.
+//! Fairness at a queue: each source's share of an output, measured over some milliseconds.
 //!
-//! The papers mark every packet that waits for a congested output. On a bridge that punishes the wrong ones: a
-//! 5 Mbit/s voice stream gets the marks of the ten greedy flows beside it, and of a host that does not
-//! answer marks at all, the others pay for what it takes. So each output keeps, per source, what it let in:
+//! The papers mark every packet that waits for a congested output. On a bridge that hits the wrong flows: a 5 Mbit/s voice
+//! stream is marked like the ten greedy flows beside it, and a host that ignores marks takes its rate from the others. So
+//! each output counts what it admits per source:
 //!
 //! ```text
 //! epoch of an output:   8 ms, and 16 packets for each source that wants its share; at most 250 ms
@@ -12,31 +12,30 @@
 //! fair share:          mean of the heavy sources' shares
 //! ```
 //!
-//! A source of less than 3/4 of the fair share is spared: its packets are not marked, and the marks go to the next
-//! ones. So is one of less than 7/8, while at most six times the threshold wait, and one of less than all of it, while at
-//! most 5/2 of the threshold wait: then those that have more take the marks, until all have the same. The others are marked when their turn comes, as always. What cannot be marked is
-//! dropped, before it enters the queue, where more than [`Policy::drop_threshold`] packets wait and its source has more
-//! than 17/16 of the fair share, or where twice as many wait and it is not below 7/8. Only what is let in counts, so a
-//! source that is held back this way has what it gets and not what it sends. That what fills the queue is dropped, by
-//! its share, is approximate fair dropping (Pan, Breslau, Prabhakar, Shenker 2003) and RFC 3168
-//! section 5, which expects drops where packets that are not ECN-capable would be marked.
+//! A source below 3/4 of the fair share is spared: its packets are not marked, and later packets are instead. So is one
+//! below 7/8 while at most six times the threshold wait, and one below 1 while at most 5/2 of the threshold wait: then
+//! sources with more are marked, until all have the same. Others are marked as without shares. A packet that cannot be
+//! marked is dropped before it enters the queue if more than [`Policy::drop_threshold`] wait and its source has more than
+//! 17/16 of the fair share, or if twice as many wait and its source has at least 7/8. Only admitted packets count, so a
+//! source that is held back is measured by what it gets, not by what it sends. This is approximate fair dropping (Pan,
+//! Breslau, Prabhakar, Shenker 2003), and RFC 3168 section 5, which expects drops where packets that are not ECN-capable
+//! would be marked.
 //!
-//! A source is an input port with an IP address ([`By::Source`]), since many hosts come by one port from another
-//! bridge, or the input port alone ([`By::Port`]). Until it has been there for an epoch, what it sends
-//! counts for its port's newcomers together as well: addresses that are made up have one share among them.
+//! A source is an input port with an IP address ([`ShareBy::Source`]), since many hosts may be behind one port, or the
+//! input port alone ([`ShareBy::Port`]). During its first epoch its bytes also count for the newcomers of its port: so
+//! spoofed addresses get one share together.
 //!
-//! Everything is O(1): an average decays when its source is seen again. The sources of a bridge share one table; who
-//! finds no place in it is [unknown](Share::Unknown), which means as without shares, and never
-//! dropped. As in [`marking`](crate::marking) the caller serialises, and says what time it is; the kernel's
-//! coarse clock will do.
+//! Everything is O(1): an average decays when its source is seen again. The sources of a bridge share one table; a source
+//! without a slot is [unknown](Share::Unknown), treated as without shares, and never dropped. As in
+//! [`marking`](crate::marking) the caller serialises calls and passes the time; the kernel's coarse clock is sufficient.
 
 use crate::{
-    fixed::forgotten,
-    marking::{Decision, Marking, Policy, Share, Standing, Switch},
-    vqueue::{Arrival, Queues},
+    fixed::opaque,
+    marking::{Decision, Eligibility, Marking, Policy, Share, Switch},
+    vqueue::{PacketMeta, Queues},
 };
 
-/// What a source is ([`Policy::shares`]).
+/// What counts as a source ([`Policy::shares`]).
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(
@@ -44,17 +43,17 @@ use crate::{
     derive(schemars::JsonSchema),
     schemars(inline, rename_all = "kebab-case")
 )]
-pub enum By {
-    /// Nobody's share is measured: all are marked alike, and nothing is dropped.
+pub enum ShareBy {
+    /// No shares are measured: all packets are marked alike, and none is dropped.
     Off = 0,
-    /// The source IP address at an input port: many hosts come by one port from another bridge.
+    /// The source IP address at an input port: many hosts may be behind one port.
     #[default]
     Source = 1,
     /// The input port.
     Port = 2,
 }
 
-impl By {
+impl ShareBy {
     /// Every value, the default first.
     pub const ALL: [Self; 3] = [Self::Source, Self::Port, Self::Off];
 
@@ -69,127 +68,127 @@ impl By {
     }
 }
 
-/// Least length of an epoch. At 100 Mbit/s 80 packets.
+/// Minimum length of an epoch. At 100 Mbit/s 80 packets.
 pub const EPOCH_NS: u64 = 8_000_000;
-/// Most, however slow the output is.
-pub const LONGEST_EPOCH_NS: u64 = 250_000_000;
-/// What was longer ago is forgotten.
+/// Maximum length of an epoch, however slow the output is.
+pub const MAX_EPOCH_NS: u64 = 250_000_000;
+/// Epochs that ended longer ago do not count.
 pub const FORGET_NS: u64 = 1_000_000_000;
-/// Packets of an epoch for each heavy source, so that one more or less is 6 %.
+/// Packets of an epoch for each heavy source, so that the error of one packet is 6 %.
 const PACKETS_PER_SOURCE: u32 = 16;
-/// More bytes end an epoch whatever its length, so that two epochs' fit 32 bits.
-const MOST_BYTES: u32 = 1 << 30;
+/// More bytes end an epoch whatever its length, so that the sum of two fits 32 bits.
+const MAX_EPOCH_BYTES: u32 = 1 << 30;
 /// Fractional bits of a share.
 const FRAC: u32 = 24;
-/// Of packets that are refused one after the other, one in so many is let in: should the counters be wrong, its departure
-/// shows it.
-const REFUSED_IN_A_ROW: u32 = 32;
-/// Arrivals in a row that find an output empty, after which its sources are not looked at till something waits.
-const QUIET: u32 = 256;
-/// Packets that a packet has to find at an output for the output to count as busy.
+/// One in so many consecutive packets is admitted although it should be dropped: if the counters are wrong, its departure
+/// repairs them.
+const MAX_REFUSED_RUN: u32 = 32;
+/// Consecutive packets at an empty output after which its sources are not measured until packets wait again.
+const QUIET_ARRIVALS: u32 = 256;
+/// Packets that must wait at an output for it to count as busy.
 const WAITING: u32 = 1;
-/// Unit of [`Output::busy_until`].
+/// log2 of the unit of [`Output::busy_until`], 2^20 ns.
 const BUSY_SHIFT: u32 = 20;
-/// After packets waited, an output is busy for the time in which it sends so many: at a slow port a queue of few packets is
-/// empty for longer;
+/// An output stays busy for the transmission time of this many packets after packets waited: at a slow port a queue of few
+/// packets is empty for longer.
 const BUSY_PACKETS: u64 = 80;
-/// and of so many divided by the square of the number of its heavy sources, since a mark takes more of the port from few;
+/// This many more, divided by the square of the number of heavy sources: with few sources a mark reduces the load more.
 const BUSY_SOURCES: u64 = 2700;
-/// and so much longer, in units of 2^20 ns,
-const LEAST_BUSY: u64 = 8;
-/// but no longer than this.
-const MOST_BUSY: u32 = 64;
+/// Added to the busy time, in units of 2^20 ns.
+const MIN_BUSY: u64 = 8;
+/// Maximum busy time, in the same units.
+const MAX_BUSY: u32 = 64;
 /// A tick of the coarse clock at 250 Hz, rounded up, in the same units.
 const CLOCK_TICK: u32 = 4;
-/// Epochs after which nothing is left of an average.
-const GONE: u32 = 32;
+/// Epochs after which an average has decayed to 0.
+const DECAY_EPOCHS: u32 = 32;
 
-/// A source, or a port's newcomers.
+/// A source, or the newcomers of a port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Source {
-    /// Its name's hash; 0: a free place.
+    /// Hash of port, address and output; 0: a free slot.
     pub tag: u32,
     /// Epoch of its output in which it was last seen, modulo 2^16.
     pub epoch: u16,
     /// Slot of its output.
     pub output: u8,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u8,
-    /// Bytes of an epoch, averaged over those before.
+    /// Moving average of the bytes per epoch.
     pub average: u32,
     /// Bytes of this epoch.
     pub bytes: u32,
 }
 
-/// An output.
+/// The sum of an output's sources, and its epoch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// When its epoch began.
+    /// Start of the epoch.
     pub start_ns: u64,
-    /// Running number of the epoch.
+    /// Number of the epoch.
     pub epoch: u32,
-    /// As of a [`Source`], of all together.
+    /// Moving average of the bytes per epoch.
     pub average: u32,
-    /// Likewise.
+    /// Bytes of this epoch.
     pub bytes: u32,
     /// Packets of this epoch.
     pub packets: u32,
-    /// Fair share, `FRAC` bits; 0: not known.
+    /// Fair share, `FRAC` bits; 0: unknown.
     pub fair: u32,
     /// Sources seen in this epoch.
     pub sources: u32,
-    /// Of these, heavy ones.
+    /// Heavy sources seen in this epoch.
     pub heavy: u32,
-    /// Their averages, together.
+    /// Sum of their averages.
     pub heavy_bytes: u32,
-    /// Sources that wanted their share in the last epoch.
-    pub heavy_before: u32,
-    /// Packets refused one after the other.
+    /// Heavy sources of the last epoch.
+    pub last_heavy: u32,
+    /// Consecutive packets that were dropped.
     pub refused: u32,
-    /// Arrivals in a row that found nothing waiting.
+    /// Consecutive packets that found the output empty.
     pub quiet: u32,
     /// Until when it is busy, in units of 2^20 ns; 0: packets never waited.
     pub busy_until: u32,
-    /// By how much less than the most it is busy after packets waited, in the same units.
+    /// `MAX_BUSY` minus the busy time after packets waited, in the same units.
     pub less_busy: u32,
     /// Time since packets waited, at the end of an epoch, in the same units.
     pub since_waited: u32,
 }
 
 impl Output {
-    /// Whether packets waited here a short time ago, 9 to 67 ms: longer where the port is slow, or few sources
-    /// fill it. An echo that asks is told so, [`crate::echo::Room`].
+    /// Whether packets waited here within the last 9 to 67 ms: longer where the port is slow, or few sources fill it.
+    /// Reported to echoes that request it, [`crate::echo::Headroom`].
     #[inline(always)]
     #[must_use]
     pub const fn is_busy(busy_until: u32, now_ns: u64) -> bool {
         busy_until
             .wrapping_sub((now_ns >> BUSY_SHIFT) as u32)
             .wrapping_sub(1)
-            < MOST_BUSY
+            < MAX_BUSY
     }
 
-    /// How long it is busy after packets waited, by what came in an epoch in which they did: what comes is what leaves
-    /// then. Without branches, each of which would be two ways for the verifier.
+    /// Updates the busy time by the packets of an epoch in which some waited, when arrivals equal departures. Without
+    /// branches, each of which would double the verifier's paths.
     #[inline(always)]
     fn measure_busy(&mut self, elapsed_ns: u64, now_ns: u64) {
-        let heavy = self.heavy_before as u64;
+        let heavy = self.last_heavy as u64;
         let packets = BUSY_PACKETS + BUSY_SOURCES / (heavy.wrapping_mul(heavy) | 1);
         let time = elapsed_ns.wrapping_mul(packets) / (self.packets as u64 | 1);
-        let less = MOST_BUSY.saturating_sub((LEAST_BUSY + (time >> BUSY_SHIFT)) as u32);
-        let waited = self.busy_until.wrapping_sub(MOST_BUSY - self.less_busy);
+        let less = MAX_BUSY.saturating_sub((MIN_BUSY + (time >> BUSY_SHIFT)) as u32);
+        let waited = self.busy_until.wrapping_sub(MAX_BUSY - self.less_busy);
         self.since_waited = ((now_ns >> BUSY_SHIFT) as u32).wrapping_sub(waited);
-        let long_ago = CLOCK_TICK.wrapping_sub(forgotten(&mut self.since_waited));
-        // All ones or none.
+        let long_ago = CLOCK_TICK.wrapping_sub(opaque(&mut self.since_waited));
+        // All bits set, or none.
         let keep = (long_ago as i32 >> 31) as u32;
         self.less_busy = self.less_busy & keep | less & !keep;
     }
 
-    /// Notes that packets wait.
+    /// Restarts the busy time.
     #[inline(always)]
-    fn wait(&mut self, now_ns: u64) {
-        self.busy_until = ((now_ns >> BUSY_SHIFT) as u32).wrapping_add(MOST_BUSY - self.less_busy);
+    fn note_waiting(&mut self, now_ns: u64) {
+        self.busy_until = ((now_ns >> BUSY_SHIFT) as u32).wrapping_add(MAX_BUSY - self.less_busy);
     }
 }
 
@@ -197,20 +196,20 @@ impl Output {
 #[repr(C)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares<const N: usize, const E: usize> {
-    /// Of the packet at hand.
-    pub look: Look,
-    /// By slot.
+    /// Look-up of the current packet.
+    pub lookup: Lookup,
+    /// Outputs, by slot.
     pub outputs: [Output; N],
-    /// Newcomers, by input and output; pairs that have the same place have it in turn.
+    /// Newcomers, by input and output; colliding pairs replace each other.
     pub newcomers: [Source; N],
-    /// By hash.
+    /// Sources, by hash.
     pub sources: [Source; E],
 }
 
 impl<const N: usize, const E: usize> Default for Shares<N, E> {
     fn default() -> Self {
         Self {
-            look: Look::default(),
+            lookup: Lookup::default(),
             outputs: [Output::default(); N],
             newcomers: [Source::default(); N],
             sources: [Source::default(); E],
@@ -218,29 +217,29 @@ impl<const N: usize, const E: usize> Default for Shares<N, E> {
     }
 }
 
-/// Where the bytes of the packet at hand are counted: kept here and not in variables, of which kernel programs cannot
-/// have many, and of which the verifier would know too much.
+/// Where the bytes of the current packet are counted. In memory and not in variables, since kernel programs have few
+/// registers, and so that the verifier does not track the values.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
-    /// Place of its source, [`NOWHERE`] or [`UNCOUNTED`].
-    pub place: u32,
-    /// Place of the newcomers that it is one of, or [`NOWHERE`].
+pub struct Lookup {
+    /// Slot of its source, [`NO_SLOT`] or [`UNCOUNTED`].
+    pub slot: u32,
+    /// Slot of its port's newcomers if it is one, or [`NO_SLOT`].
     pub newcomers: u32,
     /// The [`Share`] of its source.
     pub share: u32,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
-    /// At a virtual queue: [`Arrival::ns_per_byte`].
+    /// At a virtual queue: [`PacketMeta::ns_per_byte`].
     pub ns_per_byte: u64,
 }
 
-/// No place: only the output counts its bytes.
-pub const NOWHERE: u32 = u32::MAX;
-/// Nothing counts its bytes.
+/// [`Lookup::slot`]: only the output counts its bytes.
+pub const NO_SLOT: u32 = u32::MAX;
+/// [`Lookup::slot`]: its bytes are not counted.
 pub const UNCOUNTED: u32 = u32::MAX - 1;
 
-/// An address in a word: for a [`Arrival::source`].
+/// Hash of an address, for [`PacketMeta::source`].
 #[inline(always)]
 #[must_use]
 pub const fn source(address: &[u32; 4]) -> u32 {
@@ -251,53 +250,58 @@ pub const fn source(address: &[u32; 4]) -> u32 {
     (h ^ (h >> 15)).wrapping_mul(K) ^ d
 }
 
-/// The same place, of which the compiler does not know that: else it keeps addresses of what it needed before, in room
-/// that kernel programs do not have.
+/// The same reference, hidden from the compiler: else it would keep addresses that it computed before on the stack, which
+/// is too small in kernel programs.
 #[inline(always)]
-fn hidden<T>(place: &mut T) -> &mut T {
+fn opaque_ref<T>(slot: &mut T) -> &mut T {
     #[cfg(target_arch = "bpf")]
-    return core::hint::black_box(place);
+    return core::hint::black_box(slot);
     #[cfg(not(target_arch = "bpf"))]
-    place
+    slot
 }
 
 impl Source {
-    /// Ends its epochs up to this one of its output. Whether it had not been seen in this one.
+    /// Advances to an epoch of its output. Returns whether it was not yet seen in that one.
     #[inline(always)]
-    fn go_on(&mut self, epoch: u32) -> bool {
+    fn advance_epoch(&mut self, epoch: u32) -> bool {
         let ended = (epoch as u16).wrapping_sub(self.epoch) as u32;
         let sum = self.average as u64 + self.bytes as u64;
         if ended == 0 {
             return false;
         }
         self.epoch = epoch as u16;
-        self.average = (sum >> (if ended < GONE { ended } else { GONE })) as u32;
+        self.average = (sum
+            >> (if ended < DECAY_EPOCHS {
+                ended
+            } else {
+                DECAY_EPOCHS
+            })) as u32;
         self.bytes = 0;
         true
     }
 }
 
 impl Output {
-    /// Ends the epoch if it is time to.
+    /// Ends the epoch if it is due.
     #[inline(always)]
-    fn go_on(&mut self, now_ns: u64) {
+    fn advance_epoch(&mut self, now_ns: u64) {
         let elapsed = now_ns.saturating_sub(self.start_ns);
-        let enough = self.packets >= PACKETS_PER_SOURCE.saturating_mul(self.heavy_before);
-        let over = elapsed >= EPOCH_NS && (enough || elapsed >= LONGEST_EPOCH_NS);
-        if !over && self.bytes < MOST_BYTES {
+        let enough = self.packets >= PACKETS_PER_SOURCE.saturating_mul(self.last_heavy);
+        let over = elapsed >= EPOCH_NS && (enough || elapsed >= MAX_EPOCH_NS);
+        if !over && self.bytes < MAX_EPOCH_BYTES {
             return;
         }
         self.measure_busy(elapsed, now_ns);
         if elapsed >= FORGET_NS {
-            self.epoch = self.epoch.wrapping_add(GONE);
+            self.epoch = self.epoch.wrapping_add(DECAY_EPOCHS);
             self.average = 0;
             self.fair = 0;
-            self.heavy_before = 0;
+            self.last_heavy = 0;
         } else {
             let all = self.heavy as u64 * self.average as u64;
             let of_heavy = ((self.heavy_bytes as u64) << FRAC).checked_div(all);
             let equal = (1u32 << FRAC).checked_div(self.sources);
-            (self.fair, self.heavy_before) = match (of_heavy, equal) {
+            (self.fair, self.last_heavy) = match (of_heavy, equal) {
                 (Some(fair), _) => (fair as u32, self.heavy),
                 (None, Some(fair)) => (fair, self.sources),
                 (None, None) => (0, 0),
@@ -313,20 +317,20 @@ impl Output {
         self.heavy_bytes = 0;
     }
 
-    /// The fair share in bytes, where so many more have come.
+    /// The fair share in bytes after `more` bytes.
     #[inline(always)]
     fn fair_bytes(&self, more: u32) -> u64 {
         let all = self.average as u64 + self.bytes as u64 + more as u64;
         (self.fair as u64 * (all & 0xffff_ffff)) >> FRAC
     }
 
-    /// What a source of so many bytes has, while a packet of `more` is on its way.
+    /// The share of a source when a packet of `more` bytes is enqueued.
     #[inline(always)]
     fn share(&self, source: &Source, more: u32) -> Share {
         if self.fair == 0 || self.average == 0 {
             return Share::Unknown;
         }
-        // Before this packet it has least, with it most: half of it is in the middle.
+        // Halfway between its share before and after this packet.
         let half = more / 2;
         let fair = self.fair_bytes(half);
         let its = source.average as u64 + source.bytes as u64 + half as u64;
@@ -357,67 +361,77 @@ impl<const N: usize, const E: usize> Shares<N, E> {
     }
 
     #[inline(always)]
-    fn source(&mut self, place: u32) -> &mut Source {
-        &mut self.sources[place as usize & (E - 1)]
+    fn source(&mut self, slot: u32) -> &mut Source {
+        &mut self.sources[slot as usize & (E - 1)]
     }
 
-    /// A packet comes for a device's queue: [`Switch::arrive`], with regard to shares.
+    /// A packet enters a device's queue: [`Switch::on_enqueue`] with regard to shares.
     #[inline(always)]
-    pub fn arrive(&mut self, switch: &mut Switch<N>, policy: &Policy, a: &Arrival) -> Decision {
-        let share = self.look(switch, policy, a);
-        let standing = self.standing(share, a);
-        self.wait(switch, a);
-        let decision = switch.enter(policy, a.input, a.output, a.packets, standing, true);
+    pub fn on_enqueue(
+        &mut self,
+        switch: &mut Switch<N>,
+        policy: &Policy,
+        a: &PacketMeta,
+    ) -> Decision {
+        let share = self.classify(switch, policy, a);
+        let eligibility = self.eligibility(share, a);
+        self.note_waiting(switch, a);
+        let decision = switch.enqueue(policy, a.input, a.output, a.packets, eligibility, true);
         self.count(a, decision.drop != 0);
         decision
     }
 
-    /// The same for a virtual queue: [`Queues::arrive`].
+    /// A packet enters a virtual queue: [`Queues::on_enqueue`] with regard to shares.
     #[inline(always)]
-    pub fn arrive_virtual(
+    pub fn on_enqueue_virtual(
         &mut self,
         queues: &mut Queues<N>,
         switch: &mut Switch<N>,
         policy: &Policy,
-        a: &Arrival,
+        a: &PacketMeta,
     ) -> Decision {
-        self.look.ns_per_byte = a.ns_per_byte;
+        self.lookup.ns_per_byte = a.ns_per_byte;
         let (free, full) = queues.prepare(switch, policy, a);
-        let (queues, switch, this) = (hidden(queues), hidden(switch), hidden(self));
-        let share = this.look(switch, policy, a);
-        let standing = this.standing(share, a);
-        let switch = hidden(switch);
-        this.wait(switch, a);
-        let decision = switch.enter(policy, a.input, a.output, a.packets, standing, free);
+        let (queues, switch, this) = (opaque_ref(queues), opaque_ref(switch), opaque_ref(self));
+        let share = this.classify(switch, policy, a);
+        let eligibility = this.eligibility(share, a);
+        let switch = opaque_ref(switch);
+        this.note_waiting(switch, a);
+        let decision = switch.enqueue(policy, a.input, a.output, a.packets, eligibility, free);
         if decision.drop == 0 {
-            let a = Arrival {
-                ns_per_byte: hidden(&mut this.look).ns_per_byte,
+            let a = PacketMeta {
+                ns_per_byte: opaque_ref(&mut this.lookup).ns_per_byte,
                 ..*a
             };
-            queues.put(hidden(switch), &a, free, full);
+            queues.push(opaque_ref(switch), &a, free, full);
         }
-        hidden(this).count(a, decision.drop != 0);
+        opaque_ref(this).count(a, decision.drop != 0);
         decision
     }
 
-    /// A packet leaves a device's queue: [`Switch::leave`]. Of the arrival, slots, source and what can be
-    /// marked say something here.
+    /// A packet leaves a device's queue: [`Switch::on_dequeue_unchecked`] with regard to shares. Uses slots, source,
+    /// packets and `markable` of `a`.
     #[inline(always)]
-    pub fn leave(&mut self, switch: &mut Switch<N>, policy: &Policy, a: &Arrival) -> Decision {
-        let mut standing = Standing::unknown(a.markable);
+    pub fn on_dequeue(
+        &mut self,
+        switch: &mut Switch<N>,
+        policy: &Policy,
+        a: &PacketMeta,
+    ) -> Decision {
+        let mut eligibility = Eligibility::unknown(a.markable);
         if policy.mark_at == crate::marking::MarkAt::Departure as u32 {
-            standing.share = self.share(policy, a) as u32;
+            eligibility.share = self.share(policy, a) as u32;
         }
-        switch.leave_standing(policy, a.input, a.output, a.packets, standing)
+        switch.dequeue(policy, a.input, a.output, a.packets, eligibility)
     }
 
-    /// What a source has. It does not count as seen.
+    /// The share of a packet's source, without counting the packet.
     #[inline(always)]
-    pub fn share(&mut self, policy: &Policy, a: &Arrival) -> Share {
-        if policy.shares == By::Off as u32 {
+    pub fn share(&mut self, policy: &Policy, a: &PacketMeta) -> Share {
+        if policy.shares == ShareBy::Off as u32 {
             return Share::Unknown;
         }
-        let (tag, first) = Self::name(policy, a);
+        let (tag, first) = Self::hash(policy, a);
         let is_it = |s: &Source| s.tag == tag && s.output == a.output;
         let mut found = *self.source(first);
         if !is_it(&found) {
@@ -427,36 +441,35 @@ impl<const N: usize, const E: usize> Shares<N, E> {
             return Share::Unknown;
         }
         let output = self.output(a.output);
-        found.go_on(output.epoch);
+        found.advance_epoch(output.epoch);
         output.share(&found, 0)
     }
 
-    /// Port `p` left the switch: its slot is as new.
+    /// Port `p` was removed: resets its slot.
     #[inline(always)]
     pub fn remove_port(&mut self, p: u8) {
         let output = self.output(p);
         *output = Output {
-            epoch: output.epoch.wrapping_add(GONE),
+            epoch: output.epoch.wrapping_add(DECAY_EPOCHS),
             ..Output::default()
         };
     }
 
     #[inline(always)]
-    fn standing(&mut self, share: Share, a: &Arrival) -> Standing {
-        self.look.share = share as u32;
-        Standing {
-            share: forgotten(&mut self.look.share),
+    fn eligibility(&mut self, share: Share, a: &PacketMeta) -> Eligibility {
+        self.lookup.share = share as u32;
+        Eligibility {
+            share: opaque(&mut self.lookup.share),
             markable: a.markable,
             droppable: a.droppable
-                && self.outputs[a.output as usize & (N - 1)].refused < REFUSED_IN_A_ROW - 1,
+                && self.outputs[a.output as usize & (N - 1)].refused < MAX_REFUSED_RUN - 1,
         }
     }
 
-    /// Hash of a source's name, and its place: the same whatever waits, so that two sources that share one do
-    /// so for ever.
+    /// A source's tag and first slot.
     #[inline(always)]
-    fn name(policy: &Policy, a: &Arrival) -> (u32, u32) {
-        let address = if policy.shares == By::Port as u32 {
+    fn hash(policy: &Policy, a: &PacketMeta) -> (u32, u32) {
+        let address = if policy.shares == ShareBy::Port as u32 {
             0
         } else {
             a.source
@@ -467,12 +480,12 @@ impl<const N: usize, const E: usize> Shares<N, E> {
         ((hash >> 16) as u32 | 1, (hash >> 48) as u32)
     }
 
-    /// Finds or makes the source of a packet, and what it has.
+    /// Looks up or adds the source of a packet; returns its share.
     #[inline(always)]
-    fn look(&mut self, switch: &Switch<N>, policy: &Policy, a: &Arrival) -> Share {
-        self.look.place = UNCOUNTED;
-        self.look.newcomers = NOWHERE;
-        if policy.shares == By::Off as u32 || policy.marking == Marking::None as u32 {
+    fn classify(&mut self, switch: &Switch<N>, policy: &Policy, a: &PacketMeta) -> Share {
+        self.lookup.slot = UNCOUNTED;
+        self.lookup.newcomers = NO_SLOT;
+        if policy.shares == ShareBy::Off as u32 || policy.marking == Marking::None as u32 {
             return Share::Unknown;
         }
         let ahead = switch.ports[a.output as usize & (N - 1)].cnt1;
@@ -482,36 +495,36 @@ impl<const N: usize, const E: usize> Shares<N, E> {
         } else {
             output.quiet.saturating_add(1)
         };
-        if output.quiet > QUIET {
+        if output.quiet > QUIET_ARRIVALS {
             return Share::Unknown;
         }
-        output.go_on(a.now_ns);
+        output.advance_epoch(a.now_ns);
         let epoch = output.epoch;
-        let (tag, first) = Self::name(policy, a);
+        let (tag, first) = Self::hash(policy, a);
         let is_it = |s: &Source| s.tag == tag && s.output == a.output;
-        let mut place = first;
-        if !is_it(self.source(place)) {
-            place = first ^ 1;
+        let mut slot = first;
+        if !is_it(self.source(slot)) {
+            slot = first ^ 1;
         }
-        if !is_it(self.source(place)) {
-            place = if self.is_free(first, a.now_ns) {
+        if !is_it(self.source(slot)) {
+            slot = if self.is_free(first, a.now_ns) {
                 first
             } else if self.is_free(first ^ 1, a.now_ns) {
                 first ^ 1
             } else {
-                self.look.place = NOWHERE;
+                self.lookup.slot = NO_SLOT;
                 return Share::Unknown;
             };
-            *self.source(place) = Source {
+            *self.source(slot) = Source {
                 tag,
                 output: a.output,
-                // It has not been seen in this epoch.
-                epoch: epoch.wrapping_sub(GONE) as u16,
+                // Not seen in this epoch.
+                epoch: epoch.wrapping_sub(DECAY_EPOCHS) as u16,
                 ..Source::default()
             };
         }
-        let first_of_epoch = self.source(place).go_on(epoch);
-        let source = *self.source(place);
+        let first_of_epoch = self.source(slot).advance_epoch(epoch);
+        let source = *self.source(slot);
         let output = self.output(a.output);
         if first_of_epoch {
             output.sources += 1;
@@ -524,8 +537,8 @@ impl<const N: usize, const E: usize> Shares<N, E> {
             }
         }
         let mut share = output.share(&source, a.bytes);
-        self.look.place = place;
-        if source.average == 0 && policy.shares == By::Source as u32 {
+        self.lookup.slot = slot;
+        if source.average == 0 && policy.shares == ShareBy::Source as u32 {
             let among = (a.input as u32).wrapping_add(a.output as u32 * 37) & (N as u32 - 1);
             let newcomers = &mut self.newcomers[among as usize];
             let tag = a.input as u32 | 0x100;
@@ -537,25 +550,25 @@ impl<const N: usize, const E: usize> Shares<N, E> {
                     ..Source::default()
                 };
             }
-            newcomers.go_on(epoch);
-            // They have at least as much as one of them.
+            newcomers.advance_epoch(epoch);
+            // Together they have at least as much as this one.
             share = self.outputs[a.output as usize & (N - 1)].share(newcomers, a.bytes);
-            self.look.newcomers = among;
+            self.lookup.newcomers = among;
         }
         share
     }
 
-    /// Whether a place may be given to another source: its holder did not come in this epoch and the last, or only
-    /// in the last and not before, or its output has been idle.
+    /// Whether a slot may be reused: its source was not seen in this and the last epoch, or only in the last one, or its
+    /// output was idle.
     #[inline(always)]
-    fn is_free(&mut self, place: u32, now_ns: u64) -> bool {
+    fn is_free(&mut self, slot: u32, now_ns: u64) -> bool {
         let Source {
             tag,
             epoch,
             output,
             average,
             ..
-        } = *self.source(place);
+        } = *self.source(slot);
         let output = self.output(output);
         let ended = (output.epoch as u16).wrapping_sub(epoch);
         tag == 0
@@ -564,20 +577,20 @@ impl<const N: usize, const E: usize> Shares<N, E> {
             || now_ns.saturating_sub(output.start_ns) >= FORGET_NS
     }
 
-    /// Notes that packets wait.
+    /// Notes that packets wait at an output.
     #[inline(always)]
-    fn wait(&mut self, switch: &Switch<N>, a: &Arrival) {
+    fn note_waiting(&mut self, switch: &Switch<N>, a: &PacketMeta) {
         let o = a.output as usize & (N - 1);
         if switch.ports[o].cnt1 >= WAITING {
-            self.outputs[o].wait(a.now_ns);
+            self.outputs[o].note_waiting(a.now_ns);
         }
     }
 
-    /// Counts the bytes of a packet that is let in.
+    /// Counts the bytes of a packet that is admitted.
     #[inline(always)]
-    fn count(&mut self, a: &Arrival, refused: bool) {
-        let look = self.look;
-        if look.place == UNCOUNTED {
+    fn count(&mut self, a: &PacketMeta, refused: bool) {
+        let lookup = self.lookup;
+        if lookup.slot == UNCOUNTED {
             return;
         }
         let output = self.output(a.output);
@@ -588,12 +601,12 @@ impl<const N: usize, const E: usize> Shares<N, E> {
         output.refused = 0;
         output.bytes = output.bytes.saturating_add(a.bytes);
         output.packets = output.packets.saturating_add(a.packets);
-        if look.place != NOWHERE {
-            let source = self.source(look.place);
+        if lookup.slot != NO_SLOT {
+            let source = self.source(lookup.slot);
             source.bytes = source.bytes.saturating_add(a.bytes);
         }
-        if look.newcomers != NOWHERE {
-            let newcomers = &mut self.newcomers[look.newcomers as usize & (N - 1)];
+        if lookup.newcomers != NO_SLOT {
+            let newcomers = &mut self.newcomers[lookup.newcomers as usize & (N - 1)];
             newcomers.bytes = newcomers.bytes.saturating_add(a.bytes);
         }
     }

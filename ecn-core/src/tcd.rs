@@ -76,7 +76,7 @@ impl Mark {
     /// mark back (T9).
     #[inline(always)]
     #[must_use]
-    pub fn leaves_by(self, state: State) -> Self {
+    pub fn combined_with(self, state: State) -> Self {
         self.max(match state {
             State::NonCongestion => Self::None,
             State::Undetermined => Self::Undetermined,
@@ -110,11 +110,11 @@ impl Mark {
 /// The ECN field of a packet that leaves by a port in this state; one that cannot be marked keeps its own.
 #[inline(always)]
 #[must_use]
-pub fn ecn_leaving_by(field: u8, state: State) -> u8 {
+pub fn mark_ecn(field: u8, state: State) -> u8 {
     if field & 3 == NOT_ECT {
         NOT_ECT
     } else {
-        Mark::from_ecn(field).leaves_by(state).ecn()
+        Mark::from_ecn(field).combined_with(state).ecn()
     }
 }
 
@@ -166,11 +166,11 @@ const _: () = assert!(size_of::<Port>() == 24);
 impl Port {
     /// The port may not send: it was paused, or its credits are used up. Again means nothing.
     #[inline(always)]
-    pub fn off(&mut self, policy: &Policy, now_ns: u64) {
+    pub fn on_pause(&mut self, policy: &Policy, now_ns: u64) {
         if self.phase == PAUSED {
             return;
         }
-        if !self.hidden(policy, now_ns) {
+        if !self.in_on_off_pattern(policy, now_ns) {
             self.off_ns = 0;
         }
         self.state = UNDETERMINED;
@@ -178,11 +178,11 @@ impl Port {
         self.since_ns = now_ns;
     }
 
-    /// The port may send again. Without an [`Port::off`] before it means nothing.
+    /// The port may send again. Without an [`Port::on_pause`] before it means nothing.
     #[inline(always)]
-    pub fn on(&mut self, now_ns: u64) {
+    pub fn on_resume(&mut self, now_ns: u64) {
         if self.phase == PAUSED {
-            let off_ns = self.for_ns(now_ns).saturating_add(self.off_ns.into());
+            let off_ns = self.elapsed_ns(now_ns).saturating_add(self.off_ns.into());
             self.off_ns = off_ns.min(u32::MAX.into()) as u32;
             self.phase = RESUMED;
             self.since_ns = now_ns;
@@ -192,7 +192,7 @@ impl Port {
 
     /// A packet begins to be sent and leaves so many bytes behind; the state that it meets.
     #[inline(always)]
-    pub fn dequeue(&mut self, policy: &Policy, now_ns: u64, queue_bytes: u64) -> State {
+    pub fn on_dequeue(&mut self, policy: &Policy, now_ns: u64, queue_bytes: u64) -> State {
         let congested = queue_bytes > policy.threshold_bytes;
         if self.phase == RESUMED {
             let queue = queue_bytes.min((UNKNOWN - 1).into()) as u32;
@@ -201,7 +201,7 @@ impl Port {
             }
             self.least_bytes = self.least_bytes.min(queue);
         }
-        let judged = if self.hidden(policy, now_ns) {
+        let judged = if self.in_on_off_pattern(policy, now_ns) {
             State::Undetermined
         } else if congested && !self.held_back(policy, now_ns, queue_bytes) {
             self.phase = FREE;
@@ -215,14 +215,14 @@ impl Port {
 
     /// Since it was paused or went on.
     #[inline(always)]
-    const fn for_ns(&self, now_ns: u64) -> u64 {
+    const fn elapsed_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.since_ns)
     }
 
     /// It may be in the pattern.
     #[inline(always)]
-    fn hidden(&self, policy: &Policy, now_ns: u64) -> bool {
-        self.phase == PAUSED || self.phase == RESUMED && self.for_ns(now_ns) <= policy.max_on_ns
+    fn in_on_off_pattern(&self, policy: &Policy, now_ns: u64) -> bool {
+        self.phase == PAUSED || self.phase == RESUMED && self.elapsed_ns(now_ns) <= policy.max_on_ns
     }
 
     /// This queue may be what pauses held back.
@@ -232,7 +232,7 @@ impl Port {
             return false;
         }
         let drains_ns = policy.patience.saturating_mul(self.off_ns.into());
-        let before = if self.for_ns(now_ns) > drains_ns {
+        let before = if self.elapsed_ns(now_ns) > drains_ns {
             self.least_bytes
         } else {
             self.first_bytes
@@ -247,7 +247,9 @@ impl Port {
     pub fn state(&self, policy: &Policy, now_ns: u64, queue_bytes: u64) -> State {
         match self.state {
             CONGESTION => State::Congestion,
-            UNDETERMINED if queue_bytes > 0 || self.hidden(policy, now_ns) => State::Undetermined,
+            UNDETERMINED if queue_bytes > 0 || self.in_on_off_pattern(policy, now_ns) => {
+                State::Undetermined
+            }
             _ => State::NonCongestion,
         }
     }

@@ -4,12 +4,12 @@ use ecn_units::{Fraction, keyword_impls};
 
 use crate::marking::{MarkAt, Marking};
 use crate::response::{Function, Policy, Ratio, Round};
-use crate::shares::By;
+use crate::shares::ShareBy;
 
 keyword_impls!(Marking);
 keyword_impls!(MarkAt);
 keyword_impls!(Function);
-keyword_impls!(By);
+keyword_impls!(ShareBy);
 
 impl From<Fraction> for Ratio {
     fn from(fraction: Fraction) -> Self {

@@ -81,12 +81,12 @@ fn no_hidden_padding() {
             + 8 * 4
     );
     assert_eq!(
-        size_of::<abi::Work>(),
-        size_of::<flow::Key>() + 4 * 4 + 2 * 4 + size_of::<abi::Given>()
+        size_of::<abi::Scratch>(),
+        size_of::<flow::Key>() + 4 * 4 + 2 * 4 + size_of::<abi::ResponseInput>()
     );
     assert_eq!(
-        size_of::<abi::Given>(),
-        size_of::<echo::News>() + 3 * 8 + 2 * 4
+        size_of::<abi::ResponseInput>(),
+        size_of::<echo::FeedbackDelta>() + 3 * 8 + 2 * 4
     );
     assert_eq!(size_of::<ace::Sender>(), 10 * 4);
     assert_eq!(size_of::<ace::Receiver>(), 8 + 8 * 4);

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use ecn_core::ace::{Ack, MOST_UNSAID, Receiver, Sender, WAIT_NS, meaning, sayable, with_ace};
+use ecn_core::ace::{
+    Ack, BLOCKED_NS, MAX_PENDING, Receiver, Sender, decode, max_encodable, with_ace,
+};
 use ecn_core::packet::{TRANSPORT_WINDOW, tcp};
 use ecn_core::{echo, flow};
 use proptest::prelude::*;
@@ -39,7 +41,7 @@ impl Connection {
 
     /// So many segments, of which some are marked.
     fn data(&mut self, n: u32, ce: u32, now_ns: u64) -> bool {
-        self.source.send(self.end, n * SEGMENT, SEGMENT);
+        self.source.on_send(self.end, n * SEGMENT, SEGMENT);
         self.end = self.end.wrapping_add(n * SEGMENT);
         self.sent += n;
         self.marked += ce;
@@ -47,18 +49,18 @@ impl Connection {
     }
 
     /// The segment that acknowledges all.
-    fn say(&mut self) -> Ack {
+    fn encode(&mut self) -> Ack {
         Ack {
             sequence: 0,
             ack: self.end,
-            ace: self.receiver.say(self.end).into(),
+            ace: self.receiver.encode(self.end).into(),
             payload: 0,
         }
     }
 
     /// Data of the reverse path that acknowledges all.
     fn say_with_data(&mut self, now_ns: u64) -> Ack {
-        self.receiver.wait(now_ns);
+        self.receiver.on_data_sent(now_ns);
         Ack {
             sequence: 0,
             ack: self.end,
@@ -67,16 +69,16 @@ impl Connection {
         }
     }
 
-    fn take(&mut self, ack: Ack) {
-        let news = self.source.take(ack, self.sent, self.sent);
-        assert!(news.ce <= news.packets && news.late <= news.packets);
-        self.acked += news.packets - news.late;
-        self.acked_marks += news.ce;
+    fn on_ack(&mut self, ack: Ack) {
+        let delta = self.source.on_ack(ack, self.sent, self.sent);
+        assert!(delta.ce <= delta.packets && delta.late <= delta.packets);
+        self.acked += delta.packets - delta.late;
+        self.acked_marks += delta.ce;
     }
 
     fn ack(&mut self) {
-        let ack = self.say();
-        self.take(ack);
+        let ack = self.encode();
+        self.on_ack(ack);
     }
 }
 
@@ -99,13 +101,13 @@ fn flags_of_a_header() {
 #[test]
 fn what_is_said_is_meant() {
     for n in 0..200 {
-        for unsaid in 0..=MOST_UNSAID {
-            let said = sayable(unsaid, n);
-            assert!(said <= unsaid);
-            assert_eq!(meaning(said & 7, n), Some(said), "{unsaid} of {n}");
+        for pending in 0..=MAX_PENDING {
+            let said = max_encodable(pending, n);
+            assert!(said <= pending);
+            assert_eq!(decode(said & 7, n), Some(said), "{pending} of {n}");
             // Something is always said, and of a super-packet nearly all.
-            assert!(unsaid == 0 || said > 0);
-            assert!(unsaid < n || said + 2 >= n, "{said} of {n}");
+            assert!(pending == 0 || said > 0);
+            assert!(pending < n || said + 2 >= n, "{said} of {n}");
         }
     }
 }
@@ -118,7 +120,7 @@ fn a_whole_super_packet() {
         c.ack();
     }
     assert_eq!((c.acked, c.acked_marks), (4500, 4500));
-    assert_eq!(c.receiver.unsaid, 0);
+    assert_eq!(c.receiver.pending, 0);
 }
 
 /// With an ACK for every second packet, two lost in a row lose no mark; more may.
@@ -127,9 +129,9 @@ fn lost_acks() {
     let mut c = Connection::new(7);
     for i in 0..300 {
         c.data(2, 2, 1);
-        let ack = c.say();
+        let ack = c.encode();
         if i % 3 == 2 {
-            c.take(ack);
+            c.on_ack(ack);
         }
     }
     assert_eq!((c.acked, c.acked_marks), (600, 600));
@@ -139,11 +141,11 @@ fn lost_acks() {
 fn old_acks_say_nothing() {
     let mut c = Connection::new(0);
     c.data(2, 1, 1);
-    let old = c.say();
+    let old = c.encode();
     c.data(2, 1, 1);
     c.ack();
     let before = c.source;
-    c.take(old);
+    c.on_ack(old);
     assert_eq!(c.source, before);
     // Neither does one of bytes that were never sent; a FIN's number is one more.
     let ahead = Ack {
@@ -151,7 +153,7 @@ fn old_acks_say_nothing() {
         ack: c.end.wrapping_add(2),
         ..old
     };
-    c.take(ahead);
+    c.on_ack(ahead);
     assert_eq!(c.source, before);
     let fin = Ack {
         sequence: 0,
@@ -159,7 +161,7 @@ fn old_acks_say_nothing() {
         ace: 3,
         payload: 0,
     };
-    c.take(fin);
+    c.on_ack(fin);
     assert_eq!(c.acked_marks, 3);
     assert_eq!(c.acked, 4);
 }
@@ -179,15 +181,15 @@ fn forged_acks_say_nothing() {
     let before = c.source;
     for n in 0..100_000_u32 {
         let scattered = (n | 1).wrapping_mul(0x9e37_79b9);
-        c.take(forged(scattered, 1 << 31 | scattered >> 2));
+        c.on_ack(forged(scattered, 1 << 31 | scattered >> 2));
         // Nor is a number better for being repeated. The receiver's sequence number is not enough,
-        c.take(forged(5_000, 7 + 20 * SEGMENT + 2 + n));
-        c.take(forged(5_000, 6 - n % 7));
+        c.on_ack(forged(5_000, 7 + 20 * SEGMENT + 2 + n));
+        c.on_ack(forged(5_000, 6 - n % 7));
         // and what is acknowledged is not.
-        c.take(forged(1 << 31, 7 + SEGMENT));
+        c.on_ack(forged(1 << 31, 7 + SEGMENT));
         assert_eq!((c.source, c.acked, c.acked_marks), (before, 0, 0));
     }
-    c.take(forged(5_000, 7 + 20 * SEGMENT));
+    c.on_ack(forged(5_000, 7 + 20 * SEGMENT));
     assert_eq!(c.acked_marks, 13);
 }
 
@@ -195,7 +197,7 @@ fn forged_acks_say_nothing() {
 #[test]
 fn forged_acks_of_connections_from_before() {
     let mut source = Sender::new();
-    source.send(1_000_000, 2 * SEGMENT, SEGMENT);
+    source.on_send(1_000_000, 2 * SEGMENT, SEGMENT);
     let before = source;
     for ack in [0, 999_999, 1 << 31, u32::MAX] {
         for payload in 0..2 {
@@ -205,7 +207,7 @@ fn forged_acks_of_connections_from_before() {
                 ace: 5,
                 payload,
             };
-            source.take(forged, 2, 2);
+            source.on_ack(forged, 2, 2);
         }
     }
     assert_eq!(source, before);
@@ -218,13 +220,16 @@ fn what_is_sent_again_came_once() {
     c.data(10, 1, 1);
     // Three of them twice, one of these three times.
     for first in [0, 4, 5, 5] {
-        assert!(!c.source.send(first * SEGMENT, SEGMENT, SEGMENT));
+        assert!(!c.source.on_send(first * SEGMENT, SEGMENT, SEGMENT));
         c.sent += 1;
     }
-    for (packets, ce, resent) in [(14, 1, 4), (5, 5, 0)] {
-        let ack = c.say();
-        let news = c.source.take(ack, c.sent, c.sent);
-        assert_eq!((news.packets, news.ce, news.resent), (packets, ce, resent));
+    for (packets, ce, retransmitted) in [(14, 1, 4), (5, 5, 0)] {
+        let ack = c.encode();
+        let delta = c.source.on_ack(ack, c.sent, c.sent);
+        assert_eq!(
+            (delta.packets, delta.ce, delta.retransmitted),
+            (packets, ce, retransmitted)
+        );
         c.data(5, 5, 1);
     }
 }
@@ -239,15 +244,15 @@ fn connections_from_before() {
         ace,
         payload: 0,
     };
-    assert_eq!(source.take(ack(5, 3), 0, 0).packets, 0);
-    assert!(!source.send(1_000_000, SEGMENT, SEGMENT));
-    assert!(source.send(1_000_000 + SEGMENT, SEGMENT, SEGMENT));
+    assert_eq!(source.on_ack(ack(5, 3), 0, 0).packets, 0);
+    assert!(!source.on_send(1_000_000, SEGMENT, SEGMENT));
+    assert!(source.on_send(1_000_000 + SEGMENT, SEGMENT, SEGMENT));
     // Not: the same once more.
-    assert!(!source.send(1_000_000, SEGMENT, SEGMENT));
+    assert!(!source.on_send(1_000_000, SEGMENT, SEGMENT));
     // 20 older packets are acknowledged, with marks of old.
-    assert_eq!(source.take(ack(1_000_000, 5), 3, 3).ce, 0);
-    let news = source.take(ack(1_000_000 + SEGMENT, 6), 3, 3);
-    assert_eq!((news.packets, news.ce), (1, 1));
+    assert_eq!(source.on_ack(ack(1_000_000, 5), 3, 3).ce, 0);
+    let delta = source.on_ack(ack(1_000_000 + SEGMENT, 6), 3, 3);
+    assert_eq!((delta.packets, delta.ce), (1, 1));
 }
 
 /// Data of the reverse path says no marks: after a while an echo does.
@@ -256,24 +261,24 @@ fn blocked() {
     let mut c = Connection::new(0);
     assert!(!c.data(10, 4, 100));
     let ack = c.say_with_data(100);
-    c.take(ack);
+    c.on_ack(ack);
     // All acknowledged, no mark known.
     assert_eq!((c.acked, c.acked_marks), (10, 0));
-    assert!(!c.data(1, 0, 100 + WAIT_NS - 1));
-    assert!(c.data(1, 0, 100 + WAIT_NS));
-    let echoed = c.receiver.say_blocked();
-    let news = c.source.take_echo(echoed, c.sent, c.sent);
-    assert_eq!((news.packets, news.late, news.ce), (4, 2, 4));
-    c.acked += news.packets - news.late;
+    assert!(!c.data(1, 0, 100 + BLOCKED_NS - 1));
+    assert!(c.data(1, 0, 100 + BLOCKED_NS));
+    let echoed = c.receiver.encode_blocked();
+    let delta = c.source.on_echo(echoed, c.sent, c.sent);
+    assert_eq!((delta.packets, delta.late, delta.ce), (4, 2, 4));
+    c.acked += delta.packets - delta.late;
     assert!(!c.data(1, 0, 1 << 40));
     // And the next ACK goes on from there.
     c.data(2, 2, 1 << 40);
     c.ack();
     c.ack();
-    assert_eq!((c.source.said, c.acked_marks), (2, 2));
+    assert_eq!((c.source.decoded, c.acked_marks), (2, 2));
     assert_eq!(c.acked, c.sent);
     // An echo of another count is no news.
-    assert_eq!(c.source.take_echo(100_000, c.sent, c.sent).ce, 0);
+    assert_eq!(c.source.on_echo(100_000, c.sent, c.sent).ce, 0);
 }
 
 /// An echo overtakes an ACK: each has its own count, and nothing is counted twice.
@@ -281,7 +286,7 @@ fn blocked() {
 fn an_echo_overtakes_an_ack() {
     let mut c = Connection::new(0);
     c.data(2, 2, 100);
-    let ace = c.receiver.say(c.end).into();
+    let ace = c.receiver.encode(c.end).into();
     let ack = Ack {
         sequence: 0,
         ack: c.end,
@@ -291,12 +296,12 @@ fn an_echo_overtakes_an_ack() {
     assert_eq!(ace, 2);
     c.data(3, 3, 200);
     // One that only asks leaves marks to ACKs.
-    assert_eq!(c.receiver.say_blocked(), 0);
-    c.receiver.wait(300);
-    let echoed = c.receiver.say_blocked();
-    assert_eq!(c.source.take_echo(echoed, c.sent, c.sent).ce, 3);
-    c.take(ack);
-    assert_eq!((c.source.said, c.acked_marks), (2, 2));
+    assert_eq!(c.receiver.encode_blocked(), 0);
+    c.receiver.on_data_sent(300);
+    let echoed = c.receiver.encode_blocked();
+    assert_eq!(c.source.on_echo(echoed, c.sent, c.sent).ce, 3);
+    c.on_ack(ack);
+    assert_eq!((c.source.decoded, c.acked_marks), (2, 2));
 }
 
 #[test]
@@ -305,7 +310,7 @@ fn a_receiver_forgets_old_marks() {
     for _ in 0..100 {
         r.count(SEGMENT, 10, 1);
     }
-    assert_eq!((r.unsaid, r.forgotten), (MOST_UNSAID, 1000 - MOST_UNSAID));
+    assert_eq!((r.pending, r.discarded), (MAX_PENDING, 1000 - MAX_PENDING));
 }
 
 proptest! {
@@ -326,19 +331,19 @@ proptest! {
                 c.ack();
             }
             for (_, ack) in waiting.extract_if(.., |(until, _)| *until <= i) {
-                c.take(ack);
+                c.on_ack(ack);
             }
             prop_assert!(c.acked <= c.sent);
-            prop_assert_eq!(c.source.said, c.receiver.said);
+            prop_assert_eq!(c.source.decoded, c.receiver.encoded);
         }
-        while c.receiver.unsaid != 0 {
+        while c.receiver.pending != 0 {
             c.ack();
         }
         c.ack();
         prop_assert_eq!(c.acked, c.sent);
-        prop_assert_eq!(c.source.said, c.receiver.said);
-        prop_assert_eq!(c.acked_marks, c.receiver.said);
-        prop_assert_eq!(c.marked, c.receiver.said + c.receiver.forgotten);
+        prop_assert_eq!(c.source.decoded, c.receiver.encoded);
+        prop_assert_eq!(c.acked_marks, c.receiver.encoded);
+        prop_assert_eq!(c.marked, c.receiver.encoded + c.receiver.discarded);
     }
 
     /// ACKs of one or two packets, of which any two in a row may be lost.
@@ -350,13 +355,13 @@ proptest! {
         let mut lost = 0;
         for (n, ce, lose) in steps {
             c.data(n, ce.min(n), 1);
-            let ack = c.say();
+            let ack = c.encode();
             if lose && lost < 2 {
                 lost += 1;
             } else {
                 lost = 0;
-                c.take(ack);
-                prop_assert_eq!(c.source.said, c.receiver.said);
+                c.on_ack(ack);
+                prop_assert_eq!(c.source.decoded, c.receiver.encoded);
                 prop_assert_eq!(c.acked_marks, c.marked);
             }
         }
@@ -371,11 +376,11 @@ proptest! {
         let mut source = Sender::new();
         let (mut sent, mut acked) = (0u32, 0u64);
         for (ack, ace, payload, bytes) in acks {
-            source.send(ack.wrapping_add(bytes), bytes, segment);
+            source.on_send(ack.wrapping_add(bytes), bytes, segment);
             sent += 1;
-            let news = source.take(Ack { sequence: 0, ack, ace, payload }, sent, departed);
-            prop_assert!(news.ce <= news.packets && news.late <= news.packets);
-            acked += u64::from(news.packets - news.late);
+            let delta = source.on_ack(Ack { sequence: 0, ack, ace, payload }, sent, departed);
+            prop_assert!(delta.ce <= delta.packets && delta.late <= delta.packets);
+            acked += u64::from(delta.packets - delta.late);
             prop_assert!(acked <= u64::from(sent));
         }
     }
@@ -385,23 +390,23 @@ proptest! {
 
 #[test]
 fn known_by_its_handshake() {
-    for (negotiated, hides) in [(false, echo::HIDE | echo::STIR), (true, 0)] {
+    for (negotiated, hides) in [(false, echo::CLEAR_CE | echo::NEW_FEEDBACK), (true, 0)] {
         let mut r = echo::Receiver::new();
         r.begin(negotiated, 1000, 5);
         assert_eq!((r.last_packet_ns, r.ace.ack), (5, 1000));
-        let known = r.say(true, 1000, false, 6).1;
+        let known = r.encode(true, 1000, false, 6).1;
         // Its own data is the first: the flow begins with it, and once only.
         let mut f = flow::Flow::new();
         f.sent_packets = 10;
-        f.send_tcp(known, false, 77, 100, 100);
+        f.on_tcp_send(known, false, 77, 100, 100);
         assert_eq!((f.ace.end, f.ace.received), (177, 10));
         assert_eq!(f.flags == flow::NEGOTIATED, negotiated);
         assert_eq!(f.flags == flow::PLAIN, !negotiated);
-        assert_eq!(r.say(true, 1000, false, 6).1 & echo::FRESH, 0);
-        assert_eq!(r.count_tcp(2, 3000, true, 1448, 3896, 7), hides);
+        assert_eq!(r.encode(true, 1000, false, 6).1 & echo::FRESH, 0);
+        assert_eq!(r.on_tcp_packet(2, 3000, true, 1448, 3896, 7), hides);
         assert_eq!((r.packets, r.ce), (2, 2));
         // The first mark is said by the first ACK.
-        let ace = r.say(false, 3896, false, 8).0;
+        let ace = r.encode(false, 3896, false, 8).0;
         assert_eq!(ace, if negotiated { 0 } else { 2 });
     }
 }
@@ -411,21 +416,21 @@ fn known_by_its_handshake() {
 fn known_by_its_answer() {
     for native in [false, true] {
         let mut r = echo::Receiver::new();
-        assert_eq!(r.count_tcp(1, 1500, false, 1448, 1448, 1), 0);
-        assert_eq!(r.say(false, 1448, false, 1).0, 0);
-        let verdict = r.count_tcp(1, 1500, true, 1448, 2896, 2);
-        assert_eq!(verdict, echo::STIR, "seen");
+        assert_eq!(r.on_tcp_packet(1, 1500, false, 1448, 1448, 1), 0);
+        assert_eq!(r.encode(false, 1448, false, 1).0, 0);
+        let verdict = r.on_tcp_packet(1, 1500, true, 1448, 2896, 2);
+        assert_eq!(verdict, echo::NEW_FEEDBACK, "seen");
         // An ACK that was on its way already tells nothing.
-        assert_eq!(r.say(false, 1448, false, 3), (0, echo::PROBING));
+        assert_eq!(r.encode(false, 1448, false, 3), (0, echo::PROBING));
         assert_eq!(r.flags, echo::PROBING);
-        assert_eq!(r.say(false, 2896, native, 4).0, 0);
-        let hidden = r.count_tcp(1, 1500, true, 1448, 4344, 5);
-        let ace = r.say(false, 4344, native, 6).0;
+        assert_eq!(r.encode(false, 2896, native, 4).0, 0);
+        let hidden = r.on_tcp_packet(1, 1500, true, 1448, 4344, 5);
+        let ace = r.encode(false, 4344, native, 6).0;
         if native {
             assert_eq!((r.flags, hidden, ace), (echo::NEGOTIATED, 0, 0));
         } else {
             assert_eq!(r.flags, echo::PLAIN);
-            assert_eq!((hidden, ace), (echo::HIDE | echo::STIR, 1));
+            assert_eq!((hidden, ace), (echo::CLEAR_CE | echo::NEW_FEEDBACK, 1));
         }
     }
 }
@@ -435,12 +440,12 @@ fn known_by_its_answer() {
 fn known_by_its_flags() {
     let mut r = echo::Receiver::new();
     r.begin(false, 0, 1);
-    assert_eq!(r.say(false, 0, true, 2).0, 0);
+    assert_eq!(r.encode(false, 0, true, 2).0, 0);
     assert_eq!(r.flags, echo::NEGOTIATED);
     let mut f = flow::Flow::new();
-    f.send_tcp(echo::PLAIN, false, 0, 100, 100);
+    f.on_tcp_send(echo::PLAIN, false, 0, 100, 100);
     assert_eq!(f.flags, flow::PLAIN);
-    f.send_tcp(echo::PLAIN, true, 100, 100, 100);
+    f.on_tcp_send(echo::PLAIN, true, 100, 100, 100);
     assert_eq!(f.flags, flow::NEGOTIATED);
 }
 
@@ -448,11 +453,11 @@ fn known_by_its_flags() {
 #[test]
 fn known_by_its_data() {
     let mut f = flow::Flow::new();
-    f.send_tcp(0, false, 5000, 1000, 1000);
+    f.on_tcp_send(0, false, 5000, 1000, 1000);
     assert_eq!(f.flags, 0, "perhaps sent again");
-    f.send_tcp(0, false, 5000, 1000, 1000);
+    f.on_tcp_send(0, false, 5000, 1000, 1000);
     assert_eq!(f.flags, 0, "sent again");
-    f.send_tcp(0, false, 6000, 1000, 1000);
+    f.on_tcp_send(0, false, 6000, 1000, 1000);
     assert_eq!(f.flags, flow::PLAIN);
 }
 
@@ -462,61 +467,61 @@ fn echoes_of_tcp() {
     let mut r = echo::Receiver::new();
     r.begin(false, 0, 1);
     let mut f = flow::Flow::new();
-    f.send_tcp(r.flags, false, 0, 14_480, 1448);
+    f.on_tcp_send(r.flags, false, 0, 14_480, 1448);
     f.sent_packets = 10;
     r.ce = 1 << 40;
-    r.count_tcp(10, 15_000, true, 1448, 14_480, 2);
-    r.say(true, 0, false, 3);
+    r.on_tcp_packet(10, 15_000, true, 1448, 14_480, 2);
+    r.encode(true, 0, false, 3);
     let echo = r.echo(6, 1, 2);
-    assert_eq!((echo.ce, r.ace.unsaid), (10, 0));
+    assert_eq!((echo.ce, r.ace.pending), (10, 0));
     // Who sends one without seeing the connection does not know where it is.
     for elsewhere in [14_481, 1 << 20, 1 << 31, u32::MAX - (1 << 18)] {
         let forged = echo::Echo {
             packets: elsewhere,
             ..echo
         };
-        let heard = f.hear_echo(&forged, 10, 0, 4);
+        let heard = f.on_echo(&forged, 10, 0, 4);
         assert_eq!(heard, Err(echo::Refusal::Impossible), "{elsewhere}");
     }
     let echo = echo::Echo { packets: 0, ..echo };
-    let news = f.hear_echo(&echo, 10, 0, 4).unwrap();
-    assert_eq!((news.packets, news.ce), (10, 10));
-    assert_eq!(f.hear_echo(&echo, 10, 0, 5), Err(echo::Refusal::Duplicate));
+    let delta = f.on_echo(&echo, 10, 0, 4).unwrap();
+    assert_eq!((delta.packets, delta.ce), (10, 10));
+    assert_eq!(f.on_echo(&echo, 10, 0, 5), Err(echo::Refusal::Duplicate));
 }
 
 /// Only what answers the SYN that left says what a connection is.
 #[test]
 fn the_answer_to_a_syn() {
     let mut r = echo::Receiver::new();
-    assert!(!r.is_answer(0), "none left");
-    r.ask(u32::MAX, 1);
+    assert!(!r.acknowledges_syn(0), "none left");
+    r.on_syn_sent(u32::MAX, 1);
     for (ack, answers) in [
         (u32::MAX, true),
         (1400, true),
         (u32::MAX - 1, false),
         (2000, false),
     ] {
-        assert_eq!(r.is_answer(ack), answers, "{ack}");
+        assert_eq!(r.acknowledges_syn(ack), answers, "{ack}");
     }
     r.begin(false, 7, 2);
-    assert!(!r.is_answer(u32::MAX), "a second one");
-    r.ask(9, 3);
-    assert_eq!(r.flags, echo::ASKED, "another connection");
+    assert!(!r.acknowledges_syn(u32::MAX), "a second one");
+    r.on_syn_sent(9, 3);
+    assert_eq!(r.flags, echo::SYN_SENT, "another connection");
 }
 
 /// What a program does not lock for, it need not.
 #[test]
 fn settled_connections_stay_as_they_are() {
     for flags in 0..32 {
-        for unsaid in 0..2 {
+        for pending in 0..2 {
             let mut r = echo::Receiver {
                 flags,
                 ..echo::Receiver::new()
             };
-            r.ace.unsaid = unsaid;
+            r.ace.pending = pending;
             let before = r;
-            let said = r.say(true, 9, false, 7);
-            if echo::Receiver::is_settled(flags, unsaid) {
+            let said = r.encode(true, 9, false, 7);
+            if echo::Receiver::is_fast_data(flags, pending) {
                 assert_eq!((r, said), (before, (0, flags)));
             }
         }
@@ -526,23 +531,23 @@ fn settled_connections_stay_as_they_are() {
 /// The same of segments without payload, when there is nothing to say: only the number that they acknowledge moves on.
 #[test]
 fn acks_that_say_nothing_new_only_move_on() {
-    for (flags, unsaid, ack) in (0..32)
-        .flat_map(|flags| (0..2).map(move |unsaid| (flags, unsaid)))
-        .flat_map(|(flags, unsaid)| [8, 9, 10].map(|ack| (flags, unsaid, ack)))
-        .filter(|(flags, unsaid, _)| echo::Receiver::is_told(*flags, *unsaid))
+    for (flags, pending, ack) in (0..32)
+        .flat_map(|flags| (0..2).map(move |pending| (flags, pending)))
+        .flat_map(|(flags, pending)| [8, 9, 10].map(|ack| (flags, pending, ack)))
+        .filter(|(flags, pending, _)| echo::Receiver::is_fast_ack(*flags, *pending))
     {
         let mut r = echo::Receiver {
             flags,
             ..echo::Receiver::new()
         };
-        (r.ace.segment, r.ace.said, r.ace.ack) = (1448, 13, 9);
-        r.ace.unsaid = unsaid;
+        (r.ace.segment, r.ace.encoded, r.ace.ack) = (1448, 13, 9);
+        r.ace.pending = pending;
         let mut after = r;
         let plain = flags & echo::PLAIN != 0;
         if plain && ecn_core::ace::is_later(ack, r.ace.ack) {
             after.ace.ack = ack;
         }
-        let said = r.say(false, ack, false, 0);
+        let said = r.encode(false, ack, false, 0);
         assert_eq!((r, said), (after, (if plain { 13 & 7 } else { 0 }, flags)));
     }
 }
@@ -550,24 +555,24 @@ fn acks_that_say_nothing_new_only_move_on() {
 /// The same at the receiver of data: only totals change.
 #[test]
 fn quiet_receivers_stay_as_they_are() {
-    for (flags, unsaid, segment) in (0..16)
-        .flat_map(|flags| (0..2).map(move |unsaid| (flags, unsaid)))
-        .flat_map(|(flags, unsaid)| [1447, 1448, 1449].map(|segment| (flags, unsaid, segment)))
+    for (flags, pending, segment) in (0..16)
+        .flat_map(|flags| (0..2).map(move |pending| (flags, pending)))
+        .flat_map(|(flags, pending)| [1447, 1448, 1449].map(|segment| (flags, pending, segment)))
     {
         let mut r = echo::Receiver {
             flags,
             ..echo::Receiver::new()
         };
-        (r.ace.segment, r.ace.unsaid, r.ace.blocked_ns) = (1448, unsaid, 1);
+        (r.ace.segment, r.ace.pending, r.ace.blocked_ns) = (1448, pending, 1);
         let before = r;
-        let verdict = r.take_tcp(2, false, segment, 9, u64::MAX);
-        if echo::Receiver::is_quiet(unsaid, 1448, segment) {
+        let verdict = r.on_tcp_data(2, false, segment, 9, u64::MAX);
+        if echo::Receiver::is_fast_receive(pending, 1448, segment) {
             assert_eq!((r, verdict), (before, 0));
-        } else if unsaid == 0 {
+        } else if pending == 0 {
             assert_eq!(r.ace.segment == segment, flags & echo::NEGOTIATED == 0);
         } else {
             let said = flags & (echo::NEGOTIATED | echo::PLAIN) == echo::PLAIN;
-            assert_eq!(verdict & echo::SAY != 0, said);
+            assert_eq!(verdict & echo::SEND_ECHO != 0, said);
         }
     }
 }
@@ -589,13 +594,13 @@ fn decided_flows_stay_as_they_are() {
                 };
                 (f.ace.state, f.ace.segment, f.ace.end) = (state, 1448, 2000);
                 let mut after = f;
-                after.send_tcp(known, own, sequence, 1000, segment);
-                let same = flow::Flow::is_decided(flags, known, own)
-                    && Sender::is_known(state, 1448, segment);
+                after.on_tcp_send(known, own, sequence, 1000, segment);
+                let same = flow::Flow::is_ecn_decided(flags, known, own)
+                    && Sender::is_fast_send(state, 1448, segment);
                 if same {
                     let new = sequence == 2000;
                     f.ace.end = if new { 3000 } else { 2000 };
-                    f.ace.resent = if new { 0 } else { 1000_u32.div_ceil(segment) };
+                    f.ace.retransmitted = if new { 0 } else { 1000_u32.div_ceil(segment) };
                     assert_eq!(f, after);
                     stayed += 1;
                 }
@@ -617,10 +622,10 @@ fn what_is_known_is_heard_once() {
                 flags,
                 ..flow::Flow::new()
             };
-            f.send_tcp(known, false, 0, 1000, 1000);
+            f.on_tcp_send(known, false, 0, 1000, 1000);
             let mut again = f;
-            f.send_tcp(known, own, 1000, 1000, 1000);
-            again.send_tcp(0, own, 1000, 1000, 1000);
+            f.on_tcp_send(known, own, 1000, 1000, 1000);
+            again.on_tcp_send(0, own, 1000, 1000, 1000);
             assert_eq!(f, again, "{known} {flags} {own}");
         }
     }
@@ -629,18 +634,18 @@ fn what_is_known_is_heard_once() {
 /// Its own data is told when a receiver has something to say after it had nothing.
 #[test]
 fn a_receiver_stirs() {
-    for (flags, unsaid, ce) in (0..16)
-        .flat_map(|flags| (0..2).map(move |unsaid| (flags, unsaid)))
-        .flat_map(|(flags, unsaid)| [false, true].map(|ce| (flags, unsaid, ce)))
+    for (flags, pending, ce) in (0..16)
+        .flat_map(|flags| (0..2).map(move |pending| (flags, pending)))
+        .flat_map(|(flags, pending)| [false, true].map(|ce| (flags, pending, ce)))
     {
         let mut r = echo::Receiver {
             flags,
             ..echo::Receiver::new()
         };
-        r.ace.unsaid = unsaid;
-        let settled = |r: &echo::Receiver| echo::Receiver::is_settled(r.flags, r.ace.unsaid);
+        r.ace.pending = pending;
+        let settled = |r: &echo::Receiver| echo::Receiver::is_fast_data(r.flags, r.ace.pending);
         let before = settled(&r);
-        let stirs = r.take_tcp(2, ce, 1448, 9, 7) & echo::STIR != 0;
+        let stirs = r.on_tcp_data(2, ce, 1448, 9, 7) & echo::NEW_FEEDBACK != 0;
         assert_eq!(stirs, before && !settled(&r));
         assert!(r.flags == flags || stirs || !before);
     }

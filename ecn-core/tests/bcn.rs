@@ -15,7 +15,7 @@ const LINE: u64 = 1_250_000_000;
 const FRAME: u32 = 1_500;
 
 fn policy() -> Policy {
-    Policy::new(&Gains::usual(LINE)).unwrap()
+    Policy::new(&Gains::defaults(LINE)).unwrap()
 }
 
 fn frames(offset: i32, delta: i32) -> Feedback {
@@ -45,24 +45,24 @@ fn decrease_is_a_share_and_increase_a_sum() {
     let policy = policy();
     let mut limiter = Limiter::default();
     // Nothing to raise.
-    limiter.notified(&policy, frames(16, 0));
+    limiter.on_feedback(&policy, frames(16, 0));
     assert_eq!(limiter.rate(), None);
     // Fb = -64 frames of 128: half, but for the rounding of Gd to 2^-40 a byte.
-    limiter.notified(&policy, frames(-64, 0));
+    limiter.on_feedback(&policy, frames(-64, 0));
     let rate = limiter.rate().unwrap();
     assert!(rate.abs_diff(LINE / 2) < 100, "{rate}");
     // Gi Fb Ru = 4 * 16 * 8 Mb/s.
-    limiter.notified(&policy, frames(16, 0));
+    limiter.on_feedback(&policy, frames(16, 0));
     assert!(limiter.rate().unwrap().abs_diff(rate + 64_000_000) <= 1);
     // B6: at the link's rate there is no limiter.
     for _ in 0..8 {
-        limiter.notified(&policy, frames(16, 0));
+        limiter.on_feedback(&policy, frames(16, 0));
         assert!(limiter.rate().is_some());
     }
-    limiter.notified(&policy, frames(16, 0));
+    limiter.on_feedback(&policy, frames(16, 0));
     assert_eq!(limiter.rate(), None);
     // What would take more than everything leaves the lowest rate.
-    limiter.notified(&policy, frames(-200, 0));
+    limiter.on_feedback(&policy, frames(-200, 0));
     assert_eq!(limiter.rate(), Some(1_000_000));
 }
 
@@ -89,10 +89,10 @@ fn limiters_that_run_out_are_shared() {
 
 #[test]
 fn gains_out_of_range_are_refused() {
-    let usual = Gains::usual(LINE);
+    let usual = Gains::defaults(LINE);
     let refused = |gains| Policy::new(&gains).unwrap_err();
-    let rmin = |least_bytes_per_s| Gains {
-        least_bytes_per_s,
+    let rmin = |min_bytes_per_s| Gains {
+        min_bytes_per_s,
         ..usual
     };
     assert_eq!(refused(rmin(0)), PolicyError::Rate);
@@ -129,7 +129,7 @@ fn closed_loop(sources: usize, delay: u64, answer: impl Fn(Feedback) -> Feedback
     (0..400_000)
         .map(|now| {
             while let Some((_, source, feedback)) = told.pop_front_if(|(at, ..)| *at <= now) {
-                limiters[source].notified(&policy, feedback);
+                limiters[source].on_feedback(&policy, feedback);
             }
             for source in 0..sources {
                 let rate = limiters[source].rate();
@@ -188,7 +188,7 @@ proptest! {
         for (offset_bytes, delta_bytes) in small.into_iter().chain(feedback) {
             let feedback = Feedback { offset_bytes, delta_bytes };
             let before = limiter.rate().unwrap_or(LINE);
-            limiter.notified(&policy, feedback);
+            limiter.on_feedback(&policy, feedback);
             let after = limiter.rate().unwrap_or(LINE);
             prop_assert!((1_000_000..=LINE).contains(&after));
             prop_assert!(limiter.rate() != Some(LINE));

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use ecn_core::echo::{
-    ACCEPT_SECOND, ACCEPT_UNSIGNED, ASK_AFTER_NS, ASK_EVERY_NS, ASK_NS, Echo, LEN, LOSS_WINDOW,
-    News, PROTOCOL, Policy, REFUSALS, Receiver, Refusal, Room, SIGN, Sender, VERSION,
-    VERSION_SIGNED,
+    ACCEPT_SECOND, ACCEPT_UNSIGNED, Echo, FeedbackDelta, Headroom, LEN, LOSS_WINDOW, PROTOCOL,
+    Policy, REFUSALS, REQUEST_DELAY_NS, REQUEST_INTERVAL_NS, REQUEST_NS, Receiver, Refusal, SIGN,
+    Sender, VERSION, VERSION_SIGNED,
 };
 use ecn_core::packet;
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ fn layout() {
         packets: 0x5566_7788,
         ce: 0x99aa_bbcc,
         sequence: 0xddee,
-        room: Room::Unknown,
+        headroom: Headroom::Unknown,
         signed: false,
     };
     let bytes = [
@@ -47,7 +47,7 @@ proptest! {
         packets in any::<u32>(), ce in any::<u32>(), sequence in any::<u16>(),
         checksums in any::<[u8; 4]>(), version in any::<u8>(),
     ) {
-        let echo = Echo { protocol, src_port, dst_port, packets, ce, sequence, room: Room::Unknown, signed: version == 2 };
+        let echo = Echo { protocol, src_port, dst_port, packets, ce, sequence, headroom: Headroom::Unknown, signed: version == 2 };
         let mut bytes = echo.to_bytes();
         prop_assert_eq!(Echo::parse(&bytes), Some(echo));
         // A device may write a checksum where UDP and TCP have theirs.
@@ -157,7 +157,7 @@ fn echoes_are_numbered_and_carry_the_counts() {
         packets: 7,
         ce: 5,
         sequence: 1,
-        room: Room::Unknown,
+        headroom: Headroom::Unknown,
         signed: false,
     };
     assert_eq!(r.echo(6, 7, 8), want);
@@ -195,44 +195,47 @@ fn echo(sequence: u16, packets: u32, ce: u32) -> Echo {
         packets,
         ce,
         sequence,
-        room: Room::Unknown,
+        headroom: Headroom::Unknown,
         signed: false,
     }
 }
 
-fn counts(news: News) -> (u32, u32, u32) {
-    (news.packets, news.ce, news.lost_echoes)
+fn counts(delta: FeedbackDelta) -> (u32, u32, u32) {
+    (delta.packets, delta.ce, delta.lost_echoes)
 }
 
 /// All packets handed over have left.
-fn accept(s: &mut Sender, e: Echo, sent: u32) -> Result<(u32, u32, u32), Refusal> {
-    s.accept(&e, sent, sent, QUIET).map(counts)
+fn on_echo(s: &mut Sender, e: Echo, sent: u32) -> Result<(u32, u32, u32), Refusal> {
+    s.on_echo(&e, sent, sent, QUIET).map(counts)
 }
 
 #[test]
 fn news_in_order() {
     let mut s = Sender::new();
-    assert_eq!(accept(&mut s, echo(1, 1, 0), 4), Ok((1, 0, 0)));
-    assert_eq!(accept(&mut s, echo(2, 3, 1), 4), Ok((2, 1, 0)));
+    assert_eq!(on_echo(&mut s, echo(1, 1, 0), 4), Ok((1, 0, 0)));
+    assert_eq!(on_echo(&mut s, echo(2, 3, 1), 4), Ok((2, 1, 0)));
     // Nothing new, but an echo.
-    assert_eq!(accept(&mut s, echo(3, 3, 1), 4), Ok((0, 0, 0)));
-    assert_eq!(accept(&mut s, echo(4, 4, 2), 4), Ok((1, 1, 0)));
+    assert_eq!(on_echo(&mut s, echo(3, 3, 1), 4), Ok((0, 0, 0)));
+    assert_eq!(on_echo(&mut s, echo(4, 4, 2), 4), Ok((1, 1, 0)));
 }
 
 #[test]
 fn lost_echoes_lose_nothing() {
     let mut s = Sender::new();
     // The first two never came.
-    assert_eq!(accept(&mut s, echo(3, 5, 2), 100), Ok((5, 2, 2)));
-    assert_eq!(accept(&mut s, echo(4, 6, 2), 100), Ok((1, 0, 0)));
-    assert_eq!(accept(&mut s, echo(10, 50, 9), 100), Ok((44, 7, 5)));
+    assert_eq!(on_echo(&mut s, echo(3, 5, 2), 100), Ok((5, 2, 2)));
+    assert_eq!(on_echo(&mut s, echo(4, 6, 2), 100), Ok((1, 0, 0)));
+    assert_eq!(on_echo(&mut s, echo(10, 50, 9), 100), Ok((44, 7, 5)));
     // 2^15 - 1 ahead is later, 2^15 is not.
     assert_eq!(
-        accept(&mut s, echo(10 + 0x7fff, 60, 9), 100),
+        on_echo(&mut s, echo(10 + 0x7fff, 60, 9), 100),
         Ok((10, 0, 0x7ffe))
     );
     let before = s;
-    assert_eq!(accept(&mut s, echo(9, 70, 9), 100), Err(Refusal::Duplicate));
+    assert_eq!(
+        on_echo(&mut s, echo(9, 70, 9), 100),
+        Err(Refusal::Duplicate)
+    );
     assert_eq!(
         s,
         Sender {
@@ -245,11 +248,11 @@ fn lost_echoes_lose_nothing() {
 #[test]
 fn duplicates_and_reordering() {
     let mut s = Sender::new();
-    accept(&mut s, echo(1, 1, 0), 10).unwrap();
-    assert_eq!(accept(&mut s, echo(4, 4, 1), 10), Ok((3, 1, 2)));
+    on_echo(&mut s, echo(1, 1, 0), 10).unwrap();
+    assert_eq!(on_echo(&mut s, echo(4, 4, 1), 10), Ok((3, 1, 2)));
     for late in [echo(4, 4, 1), echo(3, 3, 1), echo(2, 2, 0), echo(1, 1, 0)] {
         let before = s;
-        assert_eq!(accept(&mut s, late, 10), Err(Refusal::Duplicate));
+        assert_eq!(on_echo(&mut s, late, 10), Err(Refusal::Duplicate));
         assert_eq!(
             s,
             Sender {
@@ -259,19 +262,19 @@ fn duplicates_and_reordering() {
         );
     }
     // An accepted one in between: they are not in a row.
-    assert_eq!(accept(&mut s, echo(5, 5, 1), 10), Ok((1, 0, 0)));
+    assert_eq!(on_echo(&mut s, echo(5, 5, 1), 10), Ok((1, 0, 0)));
     assert_eq!(s.refused, 0);
 }
 
 #[test]
 fn sequence_wraps() {
     let mut s = Sender::new();
-    accept(&mut s, echo(0xfffe, 1, 0), 100).unwrap();
-    assert_eq!(accept(&mut s, echo(0xffff, 2, 0), 100), Ok((1, 0, 0)));
-    assert_eq!(accept(&mut s, echo(0, 3, 0), 100), Ok((1, 0, 0)));
-    assert_eq!(accept(&mut s, echo(2, 5, 1), 100), Ok((2, 1, 1)));
+    on_echo(&mut s, echo(0xfffe, 1, 0), 100).unwrap();
+    assert_eq!(on_echo(&mut s, echo(0xffff, 2, 0), 100), Ok((1, 0, 0)));
+    assert_eq!(on_echo(&mut s, echo(0, 3, 0), 100), Ok((1, 0, 0)));
+    assert_eq!(on_echo(&mut s, echo(2, 5, 1), 100), Ok((2, 1, 1)));
     assert_eq!(
-        accept(&mut s, echo(0xffff, 2, 0), 100),
+        on_echo(&mut s, echo(0xffff, 2, 0), 100),
         Err(Refusal::Duplicate)
     );
 }
@@ -280,12 +283,12 @@ fn sequence_wraps() {
 fn counts_wrap() {
     let mut s = Sender::new();
     let base = u32::MAX - 2;
-    accept(&mut s, echo(1, base, base), base).unwrap();
-    let news = s.accept(&echo(2, 3, 2), 5, 5, QUIET).unwrap();
-    assert_eq!(counts(news), (6, 5, 0));
-    assert_eq!((news.position, news.outstanding), (3, 2));
+    on_echo(&mut s, echo(1, base, base), base).unwrap();
+    let delta = s.on_echo(&echo(2, 3, 2), 5, 5, QUIET).unwrap();
+    assert_eq!(counts(delta), (6, 5, 0));
+    assert_eq!((delta.position, delta.outstanding), (3, 2));
     let before = s;
-    assert_eq!(accept(&mut s, echo(3, 6, 2), 5), Err(Refusal::Impossible));
+    assert_eq!(on_echo(&mut s, echo(3, 6, 2), 5), Err(Refusal::Impossible));
     assert_eq!(
         s,
         Sender {
@@ -298,7 +301,7 @@ fn counts_wrap() {
 #[test]
 fn impossible_counts_change_nothing() {
     let mut s = Sender::new();
-    accept(&mut s, echo(1, 10, 5), 20).unwrap();
+    on_echo(&mut s, echo(1, 10, 5), 20).unwrap();
     for (packets, ce, why) in [
         (21, 5, "more than were sent"),
         (9, 5, "fewer than before"),
@@ -308,7 +311,7 @@ fn impossible_counts_change_nothing() {
     ] {
         let before = s;
         assert_eq!(
-            accept(&mut s, echo(2, packets, ce), 20),
+            on_echo(&mut s, echo(2, packets, ce), 20),
             Err(Refusal::Impossible),
             "{why}"
         );
@@ -322,38 +325,38 @@ fn impossible_counts_change_nothing() {
         );
     }
     assert_eq!(
-        accept(&mut s, echo(2, 20, 15), 20),
+        on_echo(&mut s, echo(2, 20, 15), 20),
         Ok((10, 10, 0)),
         "the most there can be"
     );
     // The first echo too.
     let mut s = Sender::new();
-    assert_eq!(accept(&mut s, echo(1, 3, 4), 20), Err(Refusal::Impossible));
+    assert_eq!(on_echo(&mut s, echo(1, 3, 4), 20), Err(Refusal::Impossible));
     assert_eq!(s, Sender::new());
-    assert_eq!(accept(&mut s, echo(2, 4, 4), 20), Ok((4, 4, 1)));
+    assert_eq!(on_echo(&mut s, echo(2, 4, 4), 20), Ok((4, 4, 1)));
 }
 
 #[test]
 fn a_receiver_that_counted_before() {
     // The source began anew: its count is below the receiver's.
     let mut s = Sender::new();
-    let news = s.accept(&echo(700, 50_000, 300), 3, 3, QUIET).unwrap();
-    assert_eq!(counts(news), (0, 0, 0));
-    assert_eq!((news.position, news.outstanding), (3, 0));
-    assert_eq!(accept(&mut s, echo(701, 50_002, 301), 5), Ok((2, 1, 0)));
+    let delta = s.on_echo(&echo(700, 50_000, 300), 3, 3, QUIET).unwrap();
+    assert_eq!(counts(delta), (0, 0, 0));
+    assert_eq!((delta.position, delta.outstanding), (3, 0));
+    assert_eq!(on_echo(&mut s, echo(701, 50_002, 301), 5), Ok((2, 1, 0)));
     // No more than was sent since.
     assert_eq!(
-        accept(&mut s, echo(702, 50_003, 301), 5),
+        on_echo(&mut s, echo(702, 50_003, 301), 5),
         Err(Refusal::Impossible)
     );
-    assert_eq!(accept(&mut s, echo(702, 50_004, 301), 7), Ok((2, 0, 0)));
+    assert_eq!(on_echo(&mut s, echo(702, 50_004, 301), 7), Ok((2, 0, 0)));
 }
 
 #[test]
 fn a_receiver_that_begins_anew() {
     let mut s = Sender::new();
-    accept(&mut s, echo(1, 1, 0), 1).unwrap();
-    accept(&mut s, echo(1000, 5000, 100), 5000).unwrap();
+    on_echo(&mut s, echo(1, 1, 0), 1).unwrap();
+    on_echo(&mut s, echo(1000, 5000, 100), 5000).unwrap();
     // Its numbers are earlier, or its counts fewer.
     let mut restarted = Receiver::new();
     let mut sent = 5000;
@@ -361,27 +364,27 @@ fn a_receiver_that_begins_anew() {
         sent += 1;
         restarted.count(&every(0), 1, 1, false, 0);
         let e = restarted.echo(17, 1, 2);
-        assert!(accept(&mut s, e, sent).is_err());
+        assert!(on_echo(&mut s, e, sent).is_err());
         assert_eq!((s.packets, s.ce, s.sequence), (5000, 100, 1000));
     }
     sent += 1;
     restarted.count(&every(0), 1, 1, true, 0);
     let e = restarted.echo(17, 1, 2);
-    let news = s.accept(&e, sent, sent, QUIET).unwrap();
-    assert_eq!(counts(news), (0, 0, 0));
-    assert_eq!(news.position, sent);
+    let delta = s.on_echo(&e, sent, sent, QUIET).unwrap();
+    assert_eq!(counts(delta), (0, 0, 0));
+    assert_eq!(delta.position, sent);
     restarted.count(&every(0), 1, 1, true, 0);
     assert_eq!(
-        accept(&mut s, restarted.echo(17, 1, 2), sent + 1),
+        on_echo(&mut s, restarted.echo(17, 1, 2), sent + 1),
         Ok((1, 1, 0))
     );
     // One refusal fewer is not enough.
     for _ in 1..REFUSALS {
-        assert!(accept(&mut s, echo(1, 1, 0), sent + 1).is_err());
+        assert!(on_echo(&mut s, echo(1, 1, 0), sent + 1).is_err());
     }
     restarted.count(&every(0), 1, 1, false, 0);
     assert_eq!(
-        accept(&mut s, restarted.echo(17, 1, 2), sent + 2),
+        on_echo(&mut s, restarted.echo(17, 1, 2), sent + 2),
         Ok((1, 0, 0))
     );
     assert_eq!(s.refused, 0);
@@ -396,10 +399,10 @@ fn position_without_loss_is_exact() {
         // Some wait in the device, some are on the wire.
         let (on_wire, waiting) = (k % (QUIET + 1), k % 5);
         let departed = k + on_wire;
-        let news = s
-            .accept(&echo(k as u16, k, 0), departed + waiting, departed, QUIET)
+        let delta = s
+            .on_echo(&echo(k as u16, k, 0), departed + waiting, departed, QUIET)
             .unwrap();
-        assert_eq!((news.position, news.outstanding), (k, on_wire));
+        assert_eq!((delta.position, delta.outstanding), (k, on_wire));
     }
 }
 
@@ -415,23 +418,23 @@ fn position_converges_after_loss() {
             for _ in 0..20 {
                 (number, received) = (number + 1, received + 1);
                 let departed = received + on_wire;
-                s.accept(&echo(number, received, 0), departed, departed, QUIET)
+                s.on_echo(&echo(number, received, 0), departed, departed, QUIET)
                     .unwrap();
             }
-            let mut news = News::default();
+            let mut delta = FeedbackDelta::default();
             for _ in 0..2 * LOSS_WINDOW {
                 (number, received) = (number + 1, received + 1);
                 let departed = received + lost + on_wire;
-                news = s
-                    .accept(&echo(number, received, 0), departed, departed, QUIET)
+                delta = s
+                    .on_echo(&echo(number, received, 0), departed, departed, QUIET)
                     .unwrap();
             }
-            let error = news.position.wrapping_sub(received + lost) as i32;
+            let error = delta.position.wrapping_sub(received + lost) as i32;
             assert!(
                 error.unsigned_abs() <= QUIET,
                 "{lost} lost, {on_wire} on the wire: {error}"
             );
-            assert!(news.outstanding <= 2 * QUIET);
+            assert!(delta.outstanding <= 2 * QUIET);
         }
     }
 }
@@ -445,13 +448,13 @@ fn missed_departures() {
             let missed = if k < 30 { 0 } else { missed };
             let sent = k + 2;
             let departed = sent.saturating_sub(missed);
-            let news = s
-                .accept(&echo(k as u16, k, 0), sent, departed, QUIET)
+            let delta = s
+                .on_echo(&echo(k as u16, k, 0), sent, departed, QUIET)
                 .unwrap();
-            assert!(news.outstanding <= QUIET, "{news:?}");
-            assert!(news.position >= last, "never back");
-            assert!(news.position <= k);
-            last = news.position;
+            assert!(delta.outstanding <= QUIET, "{delta:?}");
+            assert!(delta.position >= last, "never back");
+            assert!(delta.position <= k);
+            last = delta.position;
         }
         assert!(last >= 99u32.saturating_sub(missed), "it goes on: {last}");
     }
@@ -507,7 +510,7 @@ fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
     let mut s = Sender::new();
     let (mut sent, mut departed, mut now) = (start, start, 1_000u64);
     // Both sides agree on where they are.
-    s.accept(&r.echo(17, 1, 2), sent, departed, QUIET).unwrap();
+    s.on_echo(&r.echo(17, 1, 2), sent, departed, QUIET).unwrap();
     let mut under_way: Vec<Echo> = Vec::new();
     let (mut packets, mut ce, mut lost) = (0u32, 0u32, 0u32);
     let (mut latest, mut refusals) = (r.echoes, 0);
@@ -552,27 +555,27 @@ fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
                     // A receiver that begins anew looks the same: another test's matter.
                     return;
                 }
-                let got = s.accept(&e, sent, departed, QUIET);
+                let got = s.on_echo(&e, sent, departed, QUIET);
                 if later {
-                    let news = got.unwrap();
-                    assert_eq!(news.lost_echoes, number.wrapping_sub(latest) - 1);
-                    assert!(news.ce <= news.packets);
-                    packets = packets.wrapping_add(news.packets);
-                    ce = ce.wrapping_add(news.ce);
-                    lost += news.lost_echoes;
+                    let delta = got.unwrap();
+                    assert_eq!(delta.lost_echoes, number.wrapping_sub(latest) - 1);
+                    assert!(delta.ce <= delta.packets);
+                    packets = packets.wrapping_add(delta.packets);
+                    ce = ce.wrapping_add(delta.ce);
+                    lost += delta.lost_echoes;
                     (latest, refusals) = (number, 0);
                     assert_eq!(start.wrapping_add(packets), e.packets);
                     assert_eq!(start.wrapping_add(ce), e.ce);
                     assert!(
-                        news.position.wrapping_sub(position) as i32 >= 0,
+                        delta.position.wrapping_sub(position) as i32 >= 0,
                         "never back"
                     );
                     assert!(
-                        sent.wrapping_sub(news.position) as i32 >= 0,
+                        sent.wrapping_sub(delta.position) as i32 >= 0,
                         "never ahead of what was sent"
                     );
-                    assert!(news.outstanding <= departed.wrapping_sub(start));
-                    position = news.position;
+                    assert!(delta.outstanding <= departed.wrapping_sub(start));
+                    position = delta.position;
                 } else {
                     assert_eq!(got, Err(Refusal::Duplicate));
                     refusals += 1;
@@ -587,18 +590,18 @@ fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
     if faithful {
         assert_eq!(lost, 0);
         for e in under_way {
-            let news = s.accept(&e, sent, departed, QUIET).unwrap();
-            packets = packets.wrapping_add(news.packets);
-            ce = ce.wrapping_add(news.ce);
+            let delta = s.on_echo(&e, sent, departed, QUIET).unwrap();
+            packets = packets.wrapping_add(delta.packets);
+            ce = ce.wrapping_add(delta.ce);
         }
     }
     // One last echo tells it all, whatever was lost.
-    let news = s.accept(&r.echo(17, 1, 2), sent, departed, QUIET).unwrap();
+    let delta = s.on_echo(&r.echo(17, 1, 2), sent, departed, QUIET).unwrap();
     assert_eq!(
-        start.wrapping_add(packets).wrapping_add(news.packets),
+        start.wrapping_add(packets).wrapping_add(delta.packets),
         r.packets as u32
     );
-    assert_eq!(start.wrapping_add(ce).wrapping_add(news.ce), r.ce as u32);
+    assert_eq!(start.wrapping_add(ce).wrapping_add(delta.ce), r.ce as u32);
 }
 
 proptest! {
@@ -630,15 +633,15 @@ proptest! {
     ) {
         let mut s = Sender::new();
         let (mut sent, mut told, mut sent_since) = (start, 0u64, 0u64);
-        s.accept(&echo(0, start, 0), sent, sent, QUIET).unwrap();
+        s.on_echo(&echo(0, start, 0), sent, sent, QUIET).unwrap();
         for (sequence, packets, ce, n) in echoes {
             sent = sent.wrapping_add(n);
             sent_since += u64::from(n);
             let before = s;
-            match s.accept(&echo(sequence, packets, ce), sent, sent, QUIET) {
-                Ok(news) => {
-                    prop_assert!(news.ce <= news.packets);
-                    told += u64::from(news.packets);
+            match s.on_echo(&echo(sequence, packets, ce), sent, sent, QUIET) {
+                Ok(delta) => {
+                    prop_assert!(delta.ce <= delta.packets);
+                    told += u64::from(delta.packets);
                     prop_assert!(told <= sent_since);
                 }
                 Err(_) => prop_assert_eq!(s, Sender { refused: before.refused + 1, ..before }),
@@ -650,44 +653,51 @@ proptest! {
 // Room.
 
 /// What arrives of an echo that asks, after these ports.
-fn after(ports: &[bool]) -> Room {
+fn after(ports: &[bool]) -> Headroom {
     let ecn = ports
         .iter()
-        .fold(packet::ECT_0, |ecn, busy| Room::at_port(ecn, *busy));
-    Room::of(ecn)
+        .fold(packet::ECT_0, |ecn, busy| Headroom::at_port(ecn, *busy));
+    Headroom::of(ecn)
 }
 
 #[test]
 fn there_is_room_where_a_port_was_seen_and_none_is_busy() {
-    assert_eq!(after(&[]), Room::Unknown);
-    assert_eq!(after(&[false]), Room::Free);
-    assert_eq!(after(&[false, false, false]), Room::Free);
+    assert_eq!(after(&[]), Headroom::Unknown);
+    assert_eq!(after(&[false]), Headroom::Free);
+    assert_eq!(after(&[false, false, false]), Headroom::Free);
     for busy in 0..3 {
         let mut ports = [false; 3];
         ports[busy] = true;
-        assert_eq!(after(&ports), Room::Busy);
+        assert_eq!(after(&ports), Headroom::Busy);
     }
 }
 
 #[test]
 fn an_echo_that_does_not_ask_is_left_alone() {
     for busy in [false, true] {
-        assert_eq!(Room::at_port(packet::NOT_ECT, busy), packet::NOT_ECT);
+        assert_eq!(Headroom::at_port(packet::NOT_ECT, busy), packet::NOT_ECT);
     }
-    assert_eq!(Room::of(packet::NOT_ECT), Room::Unknown);
+    assert_eq!(Headroom::of(packet::NOT_ECT), Headroom::Unknown);
 }
 
 #[test]
 fn a_receiver_asks_for_a_time_after_a_mark() {
     let mut r = Receiver::new();
     r.count(&every(0), 1, 1, false, 5);
-    assert!(!Receiver::asks(r.last_ce_ns, 5));
+    assert!(!Receiver::requests_headroom(r.last_ce_ns, 5));
     r.count(&every(0), 1, 1, true, 7);
-    assert!(Receiver::asks(r.last_ce_ns, 7 + ASK_NS - 1));
-    assert!(!Receiver::asks(r.last_ce_ns, 7 + ASK_NS));
-    let asks_now = |last_echo_ns, now_ns| Receiver::asks_now(r.last_ce_ns, last_echo_ns, now_ns);
-    assert!(asks_now(7, 7 + ASK_AFTER_NS));
-    assert!(!asks_now(7, 6 + ASK_AFTER_NS));
-    assert!(!asks_now(8 + ASK_AFTER_NS - ASK_EVERY_NS, 7 + ASK_AFTER_NS));
-    assert!(!asks_now(7, 7 + ASK_NS));
+    assert!(Receiver::requests_headroom(
+        r.last_ce_ns,
+        7 + REQUEST_NS - 1
+    ));
+    assert!(!Receiver::requests_headroom(r.last_ce_ns, 7 + REQUEST_NS));
+    let headroom_request_due =
+        |last_echo_ns, now_ns| Receiver::headroom_request_due(r.last_ce_ns, last_echo_ns, now_ns);
+    assert!(headroom_request_due(7, 7 + REQUEST_DELAY_NS));
+    assert!(!headroom_request_due(7, 6 + REQUEST_DELAY_NS));
+    assert!(!headroom_request_due(
+        8 + REQUEST_DELAY_NS - REQUEST_INTERVAL_NS,
+        7 + REQUEST_DELAY_NS
+    ));
+    assert!(!headroom_request_due(7, 7 + REQUEST_NS));
 }

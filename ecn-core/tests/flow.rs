@@ -5,9 +5,9 @@
 use std::mem::{offset_of, size_of};
 
 use ecn_core::abi::{Siblings, in_force};
-use ecn_core::echo::{self, Echo, News};
+use ecn_core::echo::{self, Echo, FeedbackDelta};
 use ecn_core::fixed::ONE;
-use ecn_core::flow::{Flow, Key, SHORT_NS, SIBLING_NS, TIMEOUT_NS, pause};
+use ecn_core::flow::{Flow, Key, SHORT_NS, SIBLING_NS, TIMEOUT_NS, batch_delay};
 use ecn_core::response::{Function, Policy, Ratio, Reaction, Round};
 use proptest::prelude::*;
 
@@ -22,20 +22,20 @@ fn flow() -> Flow {
     Flow {
         class: 0x10,
         rate_bytes_per_s: LINK,
-        told_bytes_per_s: LINK,
+        notified_bytes_per_s: LINK,
         ..Flow::new()
     }
 }
 
-fn news(packets: u32, ce: u32, position: u32, outstanding: u32) -> News {
-    News {
+fn delta(packets: u32, ce: u32, position: u32, outstanding: u32) -> FeedbackDelta {
+    FeedbackDelta {
         packets,
         late: 0,
         ce,
         lost_echoes: 0,
         position,
         outstanding,
-        ..News::default()
+        ..FeedbackDelta::default()
     }
 }
 
@@ -64,8 +64,8 @@ fn a_new_flow() {
 #[test]
 fn totals() {
     let mut f = flow();
-    f.respond(&fimd(), &news(5, 2, 5, 3), 0, 8, LINK, 77);
-    f.respond(&fimd(), &news(3, 1, 8, 3), 0, 11, LINK, 78);
+    f.respond(&fimd(), &delta(5, 2, 5, 3), 0, 8, LINK, 77);
+    f.respond(&fimd(), &delta(3, 1, 8, 3), 0, 11, LINK, 78);
     assert_eq!(
         (f.acked_packets, f.marked_packets, f.last_echo_ns),
         (8, 3, 78)
@@ -76,7 +76,7 @@ fn totals() {
 #[test]
 fn a_decrease_is_told_with_its_rate() {
     let mut f = flow();
-    let (reaction, tell) = f.respond(&fimd(), &news(1, 1, 1, 3), 0, 4, LINK, 1);
+    let (reaction, tell) = f.respond(&fimd(), &delta(1, 1, 1, 3), 0, 4, LINK, 1);
     assert_eq!(
         reaction,
         Reaction {
@@ -86,7 +86,7 @@ fn a_decrease_is_told_with_its_rate() {
     );
     assert!(tell);
     assert_eq!(
-        (f.rate_bytes_per_s, f.told_bytes_per_s),
+        (f.rate_bytes_per_s, f.notified_bytes_per_s),
         (LINK / 2, LINK / 2)
     );
     assert_eq!(f.pending, 1);
@@ -98,15 +98,15 @@ fn a_decrease_is_told_however_small() {
     let policy = Policy::hp(Function::Lipd);
     let mut f = flow();
     f.response.ipd = 200 * ONE;
-    f.told_bytes_per_s = LINK / 200;
-    let (reaction, tell) = f.respond(&policy, &news(1, 1, 1, 0), 0, 1, LINK, 1);
+    f.notified_bytes_per_s = LINK / 200;
+    let (reaction, tell) = f.respond(&policy, &delta(1, 1, 1, 0), 0, 1, LINK, 1);
     assert_eq!((reaction.decreased, tell, f.pending), (1, true, 1));
-    assert_eq!(f.told_bytes_per_s, LINK / 201);
+    assert_eq!(f.notified_bytes_per_s, LINK / 201);
     // At the floor nothing changes, and there is nothing to tell or to wait for.
     let mut f = flow();
     f.response.ipd = 256 * ONE;
-    f.told_bytes_per_s = LINK / 256;
-    let (reaction, tell) = f.respond(&policy, &news(1, 1, 1, 0), 0, 1, LINK, 1);
+    f.notified_bytes_per_s = LINK / 256;
+    let (reaction, tell) = f.respond(&policy, &delta(1, 1, 1, 0), 0, 1, LINK, 1);
     assert_eq!((reaction.decreased, tell, f.pending), (1, false, 0));
 }
 
@@ -114,18 +114,18 @@ fn a_decrease_is_told_however_small() {
 #[test]
 fn a_time_out_halves_the_rate() {
     let policy = Policy::hp(Function::Lipd).fractional(12_000);
-    let again = News {
-        resent: 1,
-        ..news(1, 0, 1, 0)
+    let again = FeedbackDelta {
+        retransmitted: 1,
+        ..delta(1, 0, 1, 0)
     };
     let mut f = flow();
     f.response.ipd = 8 * ONE;
     f.last_echo_ns = 1;
-    f.time_out(&policy, &again, ONE, TIMEOUT_NS);
+    f.check_timeout(&policy, &again, ONE, TIMEOUT_NS);
     assert_eq!(f.response.ipd, 8 * ONE, "soon: a duplicate told it");
-    f.time_out(&policy, &news(1, 0, 1, 0), ONE, 2 * TIMEOUT_NS);
+    f.check_timeout(&policy, &delta(1, 0, 1, 0), ONE, 2 * TIMEOUT_NS);
     assert_eq!(f.response.ipd, 8 * ONE, "a pause, and nothing was lost");
-    f.time_out(&policy, &again, ONE, 2 * TIMEOUT_NS);
+    f.check_timeout(&policy, &again, ONE, 2 * TIMEOUT_NS);
     assert_eq!(f.response.ipd, 16 * ONE);
 }
 
@@ -136,13 +136,13 @@ fn what_one_short_flow_sends_again_is_not_a_time_out_of_all() {
     let mut f = flow();
     f.response.ipd = 8 * ONE;
     f.last_echo_ns = 1;
-    let again = News {
-        resent: 2,
-        ..news(3, 0, 3, 0)
+    let again = FeedbackDelta {
+        retransmitted: 2,
+        ..delta(3, 0, 3, 0)
     };
-    let of_all = f.of_short(&again);
+    let of_all = f.aggregate_delta(&again);
     assert_eq!((of_all.packets, of_all.position), (1, 1));
-    f.time_out(&policy, &of_all, ONE, 2 * TIMEOUT_NS);
+    f.check_timeout(&policy, &of_all, ONE, 2 * TIMEOUT_NS);
     assert_eq!(f.response.ipd, 8 * ONE);
 }
 
@@ -152,13 +152,13 @@ fn increases_add_up_until_they_are_worth_telling() {
     let policy = Policy::hp(Function::Lipd);
     let mut f = flow();
     f.response.ipd = 100 * ONE;
-    f.told_bytes_per_s = LINK / 100;
+    f.notified_bytes_per_s = LINK / 100;
     let mut at = Vec::new();
     for k in 1..=40u32 {
-        let (_, tell) = f.respond(&policy, &news(1, 0, k, 1), 0, k + 1, LINK, 1);
+        let (_, tell) = f.respond(&policy, &delta(1, 0, k, 1), 0, k + 1, LINK, 1);
         if tell {
             at.push(k);
-            assert_eq!(f.told_bytes_per_s, f.rate_bytes_per_s);
+            assert_eq!(f.notified_bytes_per_s, f.rate_bytes_per_s);
         }
     }
     assert_eq!(at, [8, 16, 24, 32, 40]);
@@ -180,11 +180,11 @@ fn worth_telling_at_a_32nd() {
         (0, u64::MAX, true),
     ] {
         let f = Flow {
-            told_bytes_per_s: told,
+            notified_bytes_per_s: told,
             rate_bytes_per_s: rate,
             ..Flow::new()
         };
-        assert_eq!(f.worth_telling(), worth, "{told} -> {rate}");
+        assert_eq!(f.should_notify(), worth, "{told} -> {rate}");
     }
 }
 
@@ -193,15 +193,15 @@ fn worth_telling_at_a_32nd() {
 fn the_first_decrease_asks_for_a_class() {
     let mut f = Flow {
         class: 0,
-        told_bytes_per_s: 0,
+        notified_bytes_per_s: 0,
         ..flow()
     };
-    let (reaction, tell) = f.respond(&fimd(), &news(1, 0, 1, 3), 0, 4, LINK, 1);
+    let (reaction, tell) = f.respond(&fimd(), &delta(1, 0, 1, 3), 0, 4, LINK, 1);
     assert_eq!(
         (reaction.decreased, tell, f.is_limited(LINK)),
         (0, false, false)
     );
-    let (reaction, tell) = f.respond(&fimd(), &news(1, 1, 2, 3), 0, 5, LINK, 1);
+    let (reaction, tell) = f.respond(&fimd(), &delta(1, 1, 2, 3), 0, 5, LINK, 1);
     assert_eq!((reaction.decreased, tell, f.pending), (1, true, 1));
     assert_eq!(f.rate_bytes_per_s, LINK / 2);
     assert!(f.is_limited(LINK));
@@ -223,35 +223,35 @@ fn a_flow_is_short_for_some_packets_and_not_for_ever() {
 fn a_flow_begins_with_its_siblings_rate() {
     const AT: u64 = 7_000_000_000;
     let none = Siblings::default();
-    assert_eq!(none.first_ipd(AT), ONE);
+    assert_eq!(none.initial_ipd(AT), ONE);
     let marked = Siblings {
         ipd: 4 * ONE,
         at_ns: AT,
         ..none
     };
-    assert_eq!(marked.first_ipd(AT + SIBLING_NS - 1), 4 * ONE);
-    assert_eq!(marked.first_ipd(AT + SIBLING_NS), ONE, "long ago");
+    assert_eq!(marked.initial_ipd(AT + SIBLING_NS - 1), 4 * ONE);
+    assert_eq!(marked.initial_ipd(AT + SIBLING_NS), ONE, "long ago");
     let short = Siblings {
         short_ipd: 2 * ONE,
         ..marked
     };
-    assert_eq!(short.first_ipd(AT), 4 * ONE);
-    assert_eq!(short.first_ipd(AT + 2 * SIBLING_NS), 2 * ONE);
+    assert_eq!(short.initial_ipd(AT), 4 * ONE);
+    assert_eq!(short.initial_ipd(AT + 2 * SIBLING_NS), 2 * ONE);
     let free = Siblings {
         short_ipd: ONE,
         ..none
     };
-    assert_eq!(free.first_ipd(AT), ONE);
+    assert_eq!(free.initial_ipd(AT), ONE);
 
     let mut f = flow();
-    f.respond(&fimd(), &news(1, 1, 1, 3), 0, 4, LINK, 1);
-    f.begin(4 * ONE, LINK);
+    f.respond(&fimd(), &delta(1, 1, 1, 3), 0, 4, LINK, 1);
+    f.start_own_rate(4 * ONE, LINK);
     assert_eq!(
-        (f.rate_bytes_per_s, f.told_bytes_per_s),
+        (f.rate_bytes_per_s, f.notified_bytes_per_s),
         (LINK / 4, LINK / 4)
     );
     assert_eq!((f.pending, f.response.round_packets), (0, 0));
-    f.begin(ONE, LINK);
+    f.start_own_rate(ONE, LINK);
     assert!(!f.is_limited(LINK));
 }
 
@@ -259,10 +259,10 @@ fn a_flow_begins_with_its_siblings_rate() {
 fn marks_are_ignored_until_the_rate_is_in_force() {
     let mut f = flow();
     // The echo of packet 1 comes when 4 have left: 5 would be the first of the next round ...
-    f.respond(&fimd(), &news(1, 1, 1, 3), 0, 4, LINK, 1);
+    f.respond(&fimd(), &delta(1, 1, 1, 3), 0, 4, LINK, 1);
     // ... if the agent did not take until packet 9 has left. Number 10 was already on its time.
     for k in 2..=6u32 {
-        let (reaction, tell) = f.respond(&fimd(), &news(1, 1, k, 3), 0, k + 3, LINK, 1);
+        let (reaction, tell) = f.respond(&fimd(), &delta(1, 1, k, 3), 0, k + 3, LINK, 1);
         assert_eq!(
             (reaction.decreased, reaction.ignored, tell),
             (0, 1, false),
@@ -272,17 +272,17 @@ fn marks_are_ignored_until_the_rate_is_in_force() {
     }
     let told = in_force(1, 10);
     for k in 7..=10u32 {
-        let (reaction, _) = f.respond(&fimd(), &news(1, 1, k, 3), told, k + 3, LINK, 1);
+        let (reaction, _) = f.respond(&fimd(), &delta(1, 1, k, 3), told, k + 3, LINK, 1);
         assert_eq!((reaction.decreased, reaction.ignored), (0, 1), "packet {k}");
         assert_eq!(f.pending, 0);
     }
     assert_eq!(f.rate_bytes_per_s, LINK / 2);
-    let (reaction, tell) = f.respond(&fimd(), &news(1, 1, 11, 3), told, 14, LINK, 1);
+    let (reaction, tell) = f.respond(&fimd(), &delta(1, 1, 11, 3), told, 14, LINK, 1);
     assert_eq!((reaction.decreased, tell), (1, true));
     assert_eq!(f.rate_bytes_per_s, LINK / 4);
     assert_eq!((f.decreases, f.ignored_marks, f.pending), (2, 9, 1));
     // The first decrease being in force says nothing of the second.
-    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 15, 3), told, 18, LINK, 1);
+    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 15, 3), told, 18, LINK, 1);
     assert_eq!((reaction.decreased, f.pending), (0, 1));
 }
 
@@ -290,32 +290,32 @@ fn marks_are_ignored_until_the_rate_is_in_force() {
 #[test]
 fn marks_are_ignored_until_the_rate_is_in_force_with_nothing_outstanding() {
     let mut f = flow();
-    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 1, 0), 0, 1, LINK, 1);
+    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 1, 0), 0, 1, LINK, 1);
     assert_eq!(reaction.decreased, 1);
     // Left before the agent was there.
-    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 2, 0), 0, 2, LINK, 1);
+    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 2, 0), 0, 2, LINK, 1);
     assert_eq!((reaction.decreased, f.pending), (0, 1), "not in force yet");
     // In force when 2 had left: 3 is still of the old rate.
     let told = in_force(1, 3);
-    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 3, 0), told, 3, LINK, 1);
+    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 3, 0), told, 3, LINK, 1);
     assert_eq!(
         (reaction.decreased, f.pending),
         (0, 0),
         "the last one of the old rate"
     );
-    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 4, 0), told, 4, LINK, 1);
+    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 4, 0), told, 4, LINK, 1);
     assert_eq!(reaction.decreased, 1);
 }
 
 #[test]
 fn an_unmarked_round_leaves_nothing_behind() {
     let mut f = flow();
-    f.respond(&fimd(), &news(1, 1, 1, 2), 0, 3, LINK, 1);
+    f.respond(&fimd(), &delta(1, 1, 1, 2), 0, 3, LINK, 1);
     let told = in_force(1, 5);
     for k in 2..100 {
-        f.respond(&fimd(), &news(1, 0, k, 2), told, k + 2, LINK, 1);
+        f.respond(&fimd(), &delta(1, 0, k, 2), told, k + 2, LINK, 1);
     }
-    let (reaction, _) = f.respond(&fimd(), &news(1, 1, 100, 2), told, 102, LINK, 1);
+    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 100, 2), told, 102, LINK, 1);
     assert_eq!(reaction.decreased, 1);
 }
 
@@ -324,7 +324,7 @@ fn other_rounds_do_not_wait_for_the_agent() {
     let off = fimd().with_round(Round::Off, 0);
     let mut f = flow();
     for k in 1..=4u32 {
-        let (reaction, _) = f.respond(&off, &news(1, 1, k, 3), 0, k + 3, LINK, 1);
+        let (reaction, _) = f.respond(&off, &delta(1, 1, k, 3), 0, k + 3, LINK, 1);
         assert_eq!(reaction.decreased, 1);
         assert_eq!(f.rate_bytes_per_s, LINK >> k);
     }
@@ -334,7 +334,7 @@ fn other_rounds_do_not_wait_for_the_agent() {
         .step_by(100)
         .filter(|now| {
             let k = *now as u32 / 100 + 1;
-            f.respond(&time, &news(1, 1, k, 3), 0, k + 3, LINK, *now)
+            f.respond(&time, &delta(1, 1, k, 3), 0, k + 3, LINK, *now)
                 .0
                 .decreased
                 != 0
@@ -389,9 +389,9 @@ fn run(marks: &[bool], rtt: u32, delay: u32) -> Vec<u32> {
                 sequence: echoed as u16,
                 ..Echo::default()
             };
-            let news = f.echo.accept(&e, departed, departed, f.quiet()).unwrap();
-            assert_eq!(news.packets, 1);
-            let (reaction, tell) = f.respond(&policy, &news, force, departed, LINK, 1);
+            let delta = f.echo.on_echo(&e, departed, departed, f.quiet()).unwrap();
+            assert_eq!(delta.packets, 1);
+            let (reaction, tell) = f.respond(&policy, &delta, force, departed, LINK, 1);
             if reaction.decreased != 0 {
                 assert!(tell);
                 caused.push(echoed);
@@ -454,11 +454,11 @@ proptest! {
 #[test]
 fn the_pause_follows_the_link_within_the_period() {
     // 2068 bytes at 1 Gbit/s, 600 and 100 Mbit/s; 1 ms.
-    assert_eq!(pause(1_000_000, 16_544), 250_000);
-    assert_eq!(pause(1_000_000, 27_573), 250_000);
-    assert_eq!(pause(1_000_000, 60_000), 360_000);
-    assert_eq!(pause(1_000_000, 165_440), 500_000);
-    assert_eq!(pause(1_000_000, u64::MAX), 500_000);
+    assert_eq!(batch_delay(1_000_000, 16_544), 250_000);
+    assert_eq!(batch_delay(1_000_000, 27_573), 250_000);
+    assert_eq!(batch_delay(1_000_000, 60_000), 360_000);
+    assert_eq!(batch_delay(1_000_000, 165_440), 500_000);
+    assert_eq!(batch_delay(1_000_000, u64::MAX), 500_000);
 }
 
 /// A receiver whose echoes come is not replaced by one that claims to have begun anew.
@@ -475,28 +475,28 @@ fn a_receiver_begins_anew_when_the_old_one_is_silent() {
     let mut now = 1_000_000_000;
     f.created_ns = now;
     // The first echo cannot be of more than was sent.
-    assert!(f.hear_echo(&echo(7, 1001), 1000, 0, now).is_err());
-    f.hear_echo(&echo(100, 1000), 1000, 0, now).unwrap();
+    assert!(f.on_echo(&echo(7, 1001), 1000, 0, now).is_err());
+    f.on_echo(&echo(100, 1000), 1000, 0, now).unwrap();
     f.last_echo_ns = now;
     for _ in 0..2 * echo::REFUSALS {
-        assert!(f.hear_echo(&echo(5, 5), 1000, 0, now).is_err());
+        assert!(f.on_echo(&echo(5, 5), 1000, 0, now).is_err());
     }
-    now += ecn_core::flow::ANEW_NS;
+    now += ecn_core::flow::RESYNC_NS;
     for _ in 0..2 * echo::REFUSALS {
         assert!(
-            f.hear_echo(&echo(5, 5), 1000, 0, now).is_err(),
+            f.on_echo(&echo(5, 5), 1000, 0, now).is_err(),
             "nothing was sent since"
         );
     }
     f.last_sent_ns = now;
     for _ in 0..2 * echo::REFUSALS {
         assert!(
-            f.hear_echo(&echo(5, 5), 1000, 0, now).is_err(),
+            f.on_echo(&echo(5, 5), 1000, 0, now).is_err(),
             "there was no time yet for an echo"
         );
     }
-    now += ecn_core::flow::ANEW_NS + 2 * (1 << 20);
-    assert!(f.hear_echo(&echo(6, 6), 1000, 0, now).is_ok());
+    now += ecn_core::flow::RESYNC_NS + 2 * (1 << 20);
+    assert!(f.on_echo(&echo(6, 6), 1000, 0, now).is_ok());
 }
 
 /// Nobody is believed in the receiver's place while its echoes may still come: of a flow that sends seldom, or is limited
@@ -529,7 +529,7 @@ fn a_slow_flow_waits_for_its_receiver() {
                         packets: n as u32,
                         ..Echo::default()
                     };
-                    let heard = f.hear_echo(&echo, n as u32, every, now);
+                    let heard = f.on_echo(&echo, n as u32, every, now);
                     assert!(heard.is_ok(), "{n} {heard:?}");
                     f.last_echo_ns = now;
                     accepted = true;
@@ -541,7 +541,7 @@ fn a_slow_flow_waits_for_its_receiver() {
                     ce: 1 << 29,
                     ..Echo::default()
                 };
-                assert!(f.hear_echo(&echo, n as u32, every, now).is_err(), "{n}");
+                assert!(f.on_echo(&echo, n as u32, every, now).is_err(), "{n}");
                 forged %= 1 << 15;
             }
         }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use ecn_core::echo::Room;
+use ecn_core::echo::Headroom;
 use ecn_core::fixed::{FRAC, ONE};
 use ecn_core::response::{Feedback, Function, IPD_LIMIT, Policy, Ratio, State};
 use proptest::prelude::*;
@@ -53,7 +53,7 @@ fn run(state: &mut State, policy: &Policy, packets: u32, marks: (u32, u32)) {
 const RECOVERY: f64 = 1.8;
 
 /// Most that a train of marks lowers a rate by at once.
-const TRAIN: f64 = 1.0 / 16.0;
+const TRAIN_ALLOWANCE: f64 = 1.0 / 16.0;
 
 /// When tests begin: long after the machine started.
 const START_NS: u64 = 1_000_000_000;
@@ -89,7 +89,8 @@ fn one_packet_is_one_step() {
                 marked.last_ns = START_NS - apart_ns;
                 marked.on_echo(&policy, echo(1, 1), START_NS);
                 let got = interval(&marked, PACKET_NS) / t - 1.0;
-                let want = (down * weight_of_mark(t, apart_ns as f64 * 1e-9) / 80.0).min(TRAIN);
+                let want =
+                    (down * weight_of_mark(t, apart_ns as f64 * 1e-9) / 80.0).min(TRAIN_ALLOWANCE);
                 assert!(
                     (got / want - 1.0).abs() < 0.01,
                     "{function:?} {t}: {got} {want}"
@@ -164,7 +165,7 @@ fn marked_every(
 }
 
 #[test]
-fn overload_is_answered_by_what_arrives() {
+fn detect_overload_is_answered_by_what_arrives() {
     let policy = policy(Function::Lipd, PACKET_NS);
     let marked_every = |state: &mut State, every_ns: u64, packets: u64| {
         marked_every(state, &policy, START_NS, every_ns, packets)
@@ -245,16 +246,16 @@ fn a_time_out_halves_what_is_limited() {
     let fractional = policy(Function::Lipd, PACKET_NS);
     let mut state = at(1_000_000, PACKET_NS);
     let before = state.ipd;
-    state.time_out(&Policy::hp(Function::Lipd), 1, 16 * before);
+    state.on_timeout(&Policy::hp(Function::Lipd), 1, 16 * before);
     assert_eq!(state.ipd, before, "HP's sources know no loss");
-    state.time_out(&fractional, 0, 16 * before);
+    state.on_timeout(&fractional, 0, 16 * before);
     assert_eq!(state.ipd, before);
-    state.time_out(&fractional, 1, ONE);
+    state.on_timeout(&fractional, 1, ONE);
     assert_eq!(state.ipd, 2 * before);
-    state.time_out(&fractional, 1, 16 * before);
+    state.on_timeout(&fractional, 1, 16 * before);
     assert_eq!(state.ipd, 16 * before);
     let mut free = State::new();
-    free.time_out(&fractional, 1, 16 * before);
+    free.on_timeout(&fractional, 1, 16 * before);
     assert_eq!(free.ipd, ONE, "never marked, never limited");
 }
 
@@ -270,18 +271,27 @@ fn a_train_of_marks_lowers_a_rate_once() {
             interval(&state, PACKET_NS) / before - 1.0
         };
         let first = lowered(START_NS);
-        assert!((first / TRAIN - 1.0).abs() < 0.01, "{function:?}: {first}");
+        assert!(
+            (first / TRAIN_ALLOWANCE - 1.0).abs() < 0.01,
+            "{function:?}: {first}"
+        );
         let same = lowered(START_NS);
         assert!(same < 1e-6, "{function:?}: {same}");
         let half = lowered(START_NS + 8_000_000);
-        assert!((half / TRAIN - 0.5).abs() < 0.01, "{function:?}: {half}");
+        assert!(
+            (half / TRAIN_ALLOWANCE - 0.5).abs() < 0.01,
+            "{function:?}: {half}"
+        );
         // Not saved up: a second later it is a sixteenth again. An unmarked packet between them, since nothing but
         // marks is overload.
         state.on_echo(&policy, echo(1, 0), START_NS + 1_000_000_000);
         let before = interval(&state, PACKET_NS);
         state.on_echo(&policy, echo(400, 400), START_NS + 1_000_000_000);
         let later = interval(&state, PACKET_NS) / before - 1.0;
-        assert!((later / TRAIN - 1.0).abs() < 0.01, "{function:?}: {later}");
+        assert!(
+            (later / TRAIN_ALLOWANCE - 1.0).abs() < 0.01,
+            "{function:?}: {later}"
+        );
     }
 }
 
@@ -314,7 +324,7 @@ proptest! {
 }
 
 /// Rate after `seconds` without marks, beside that at the beginning; `said`: what echoes say of the way.
-fn growth(said: Room, seconds: f64) -> f64 {
+fn growth(said: Headroom, seconds: f64) -> f64 {
     let policy = policy(Function::Lipd, PACKET_NS);
     let mut state = at(1_200_000, PACKET_NS);
     let before = interval(&state, PACKET_NS);
@@ -322,7 +332,7 @@ fn growth(said: Room, seconds: f64) -> f64 {
     while now < seconds {
         now += interval(&state, PACKET_NS);
         let now_ns = START_NS + (now * 1e9) as u64;
-        state.hear_room(said as u32, now_ns);
+        state.on_headroom(said as u32, now_ns);
         state.on_echo(&policy, echo(1, 0), now_ns);
     }
     before / interval(&state, PACKET_NS)
@@ -330,8 +340,8 @@ fn growth(said: Room, seconds: f64) -> f64 {
 
 #[test]
 fn where_there_is_room_a_flow_has_nearly_all_of_it_back_within_a_fifth_of_a_second() {
-    assert!(growth(Room::Free, 0.2) > 9.0);
-    for said in [Room::Busy, Room::Unknown] {
+    assert!(growth(Headroom::Free, 0.2) > 9.0);
+    for said in [Headroom::Busy, Headroom::Unknown] {
         let (got, want) = (growth(said, 0.2), (weight(1.2e-3) * 0.2 / RECOVERY).exp());
         assert!((got / want - 1.0).abs() < 0.05, "{said:?}: {got} {want}");
     }
@@ -344,7 +354,7 @@ fn a_mark_or_a_busy_port_ends_what_room_there_was() {
         let mut state = at(1_200_000, PACKET_NS);
         state.last_ns = START_NS;
         for n in 0..100 {
-            state.hear_room(Room::Free as u32, START_NS + n * 500_000);
+            state.on_headroom(Headroom::Free as u32, START_NS + n * 500_000);
         }
         let now_ns = START_NS + 50_000_000;
         end(&mut state, &policy);
@@ -356,7 +366,7 @@ fn a_mark_or_a_busy_port_ends_what_room_there_was() {
     let marked = step(|state, policy| {
         state.on_echo(policy, echo(1, 1), START_NS + 49_000_000);
     });
-    let busy = step(|state, _| state.hear_room(Room::Busy as u32, START_NS + 49_000_000));
+    let busy = step(|state, _| state.on_headroom(Headroom::Busy as u32, START_NS + 49_000_000));
     let plain = weight(1.2e-3) * slowed(1.2e-3) / RECOVERY;
     assert!(grown > 6.0 * plain, "{grown} {plain}");
     for got in [marked, busy] {

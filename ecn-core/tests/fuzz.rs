@@ -536,12 +536,12 @@ proptest! {
                 }
             };
             let before = sender;
-            match sender.accept(&echo, sent, sent, 16) {
-                Ok(news) => {
-                    prop_assert!(news.ce <= news.packets, "{:?}", news);
-                    prop_assert!(news.packets <= sent, "{:?} of {}", news, sent);
-                    news_packets += u64::from(news.packets);
-                    news_ce += u64::from(news.ce);
+            match sender.on_echo(&echo, sent, sent, 16) {
+                Ok(delta) => {
+                    prop_assert!(delta.ce <= delta.packets, "{:?}", delta);
+                    prop_assert!(delta.packets <= sent, "{:?} of {}", delta, sent);
+                    news_packets += u64::from(delta.packets);
+                    news_ce += u64::from(delta.ce);
                     if before.refused >= echo::REFUSALS {
                         resyncs += 1;
                     }

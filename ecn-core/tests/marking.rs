@@ -122,7 +122,7 @@ impl Model {
         turn
     }
 
-    fn arrive(&mut self, id: usize, i: u8, o: u8, n: u32, markable: bool) -> Decision {
+    fn on_enqueue(&mut self, id: usize, i: u8, o: u8, n: u32, markable: bool) -> Decision {
         let arrival = self.policy.mark_at == MarkAt::Arrival as u32;
         if arrival {
             // Only what waits ahead can still be meant.
@@ -174,7 +174,7 @@ impl Model {
     }
 
     /// Takes up to `n` segments of a packet away.
-    fn take(&mut self, i: u8, id: usize, n: u32) {
+    fn remove(&mut self, i: u8, id: usize, n: u32) {
         let buffer = &mut self.buffers[i as usize];
         let at = buffer
             .iter()
@@ -188,8 +188,8 @@ impl Model {
         }
     }
 
-    fn depart(&mut self, i: u8, id: usize, o: u8, n: u32, markable: bool) -> Decision {
-        self.take(i, id, n);
+    fn on_dequeue(&mut self, i: u8, id: usize, o: u8, n: u32, markable: bool) -> Decision {
+        self.remove(i, id, n);
         let turn = self.turn(i, o, n, MarkAt::Departure, false);
         Decision {
             mark: (turn && markable) as u32,
@@ -198,8 +198,8 @@ impl Model {
         }
     }
 
-    fn drop_queued(&mut self, i: u8, id: usize, o: u8, n: u32) {
-        self.take(i, id, n);
+    fn on_drop(&mut self, i: u8, id: usize, o: u8, n: u32) {
+        self.remove(i, id, n);
         self.cnt2[o as usize] = self.cnt2[o as usize].min(self.cnt1(o));
         self.to_mark_from[i as usize] = self.to_mark_from[i as usize].min(self.occupancy(i));
     }
@@ -317,11 +317,11 @@ fn run<const N: usize>(policy: Policy, slots: &[u8], events: &[Event]) {
         let whole = whole && under_way.is_none();
         let (i, p) = under_way.unwrap_or_else(|| candidates[pick % candidates.len()].clone());
         let n = if whole { p.left } else { 1 };
-        let want = model.depart(i, p.id, o, n, p.markable);
+        let want = model.on_dequeue(i, p.id, o, n, p.markable);
         // A packet of which segments are left is in the queue no more.
         let queue = model.queue(o);
         let backlog = if known { queue } else { BACKLOG_UNKNOWN };
-        let got = switch.depart(&policy, i, o, n, p.markable, backlog);
+        let got = switch.on_dequeue(&policy, i, o, n, p.markable, backlog);
         assert_eq!(got, want, "departure from {i} at {o}");
         on_wire[o as usize] += 1;
         if got.mark != 0 {
@@ -336,9 +336,9 @@ fn run<const N: usize>(policy: Policy, slots: &[u8], events: &[Event]) {
         match *event {
             Event::Arrive { i, o, n, markable } => {
                 let (i, o) = (slots[i], slots[o]);
-                let want = model.arrive(id, i, o, n, markable);
+                let want = model.on_enqueue(id, i, o, n, markable);
                 let before = switch.ports[o as usize].cnt1;
-                let got = switch.arrive(&policy, i, o, n, markable);
+                let got = switch.on_enqueue(&policy, i, o, n, markable);
                 assert_eq!(got, want, "arrival from {i} for {o}");
                 let output = &switch.ports[o as usize];
                 if policy.mark_at == MarkAt::Arrival as u32 {
@@ -384,8 +384,8 @@ fn run<const N: usize>(policy: Policy, slots: &[u8], events: &[Event]) {
                 }
                 if !candidates.is_empty() {
                     let (i, p) = candidates[which % candidates.len()].clone();
-                    model.drop_queued(i, p.id, p.output, p.left);
-                    switch.drop_queued(i, p.output, p.left);
+                    model.on_drop(i, p.id, p.output, p.left);
+                    switch.on_drop(i, p.output, p.left);
                 }
             }
         }
@@ -522,10 +522,10 @@ proptest! {
                 for p in &mut packets {
                     p.2 |= congested.contains(&p.1);
                 }
-                switch.arrive(&policy, i, o, 1, true);
+                switch.on_enqueue(&policy, i, o, 1, true);
             } else if let Some(at) = packets.iter().position(|p| p.1 == o) {
                 let (i, o, marked) = packets.remove(at);
-                let decision = switch.depart(&policy, i, o, 1, true, BACKLOG_UNKNOWN);
+                let decision = switch.on_dequeue(&policy, i, o, 1, true, BACKLOG_UNKNOWN);
                 prop_assert_eq!(decision.mark == 1, marked);
             }
         }
@@ -540,11 +540,11 @@ const ROOT: u8 = 10;
 const VICTIM: u8 = 11;
 
 fn put(s: &mut Switch<16>, p: &Policy, i: u8, o: u8) -> Decision {
-    s.arrive(p, i, o, 1, true)
+    s.on_enqueue(p, i, o, 1, true)
 }
 
-fn leave(s: &mut Switch<16>, p: &Policy, i: u8, o: u8) -> u32 {
-    s.depart(p, i, o, 1, true, BACKLOG_UNKNOWN).mark
+fn dequeue(s: &mut Switch<16>, p: &Policy, i: u8, o: u8) -> u32 {
+    s.on_dequeue(p, i, o, 1, true, BACKLOG_UNKNOWN).mark
 }
 
 fn trigger() -> Decision {
@@ -580,22 +580,22 @@ fn naive_marks_the_full_buffer() {
     assert_eq!(s.ports[REMOTE as usize].input_triggers, 1);
     // P6: a local packet is never marked, the victim's is.
     assert_eq!(
-        [leave(&mut s, &p, 2, ROOT), leave(&mut s, &p, 3, ROOT)],
+        [dequeue(&mut s, &p, 2, ROOT), dequeue(&mut s, &p, 3, ROOT)],
         [0, 0]
     );
-    assert_eq!(leave(&mut s, &p, 4, VICTIM), 0);
-    assert_eq!(leave(&mut s, &p, REMOTE, ROOT), 1);
-    assert_eq!(leave(&mut s, &p, REMOTE, VICTIM), 1);
+    assert_eq!(dequeue(&mut s, &p, 4, VICTIM), 0);
+    assert_eq!(dequeue(&mut s, &p, REMOTE, ROOT), 1);
+    assert_eq!(dequeue(&mut s, &p, REMOTE, VICTIM), 1);
     assert_eq!(put(&mut s, &p, REMOTE, ROOT), Decision::default());
     assert_eq!(
         [
-            leave(&mut s, &p, REMOTE, ROOT),
-            leave(&mut s, &p, REMOTE, ROOT)
+            dequeue(&mut s, &p, REMOTE, ROOT),
+            dequeue(&mut s, &p, REMOTE, ROOT)
         ],
         [1, 1]
     );
     // The one that came after the trigger.
-    assert_eq!(leave(&mut s, &p, REMOTE, ROOT), 0);
+    assert_eq!(dequeue(&mut s, &p, REMOTE, ROOT), 0);
     assert_eq!((s.ports[10].marked, s.ports[11].marked), (3, 1));
 }
 
@@ -607,13 +607,13 @@ fn input_marks_all_that_wait_for_the_outputs_of_the_full_buffer() {
     assert_eq!((s.ports[11].cnt1, s.ports[11].cnt2), (2, 2));
     // Local packets are marked, the victim's too: its link had a packet of the full buffer.
     assert_eq!(
-        [leave(&mut s, &p, 2, ROOT), leave(&mut s, &p, 3, ROOT)],
+        [dequeue(&mut s, &p, 2, ROOT), dequeue(&mut s, &p, 3, ROOT)],
         [1, 1]
     );
     assert_eq!(
         [
-            leave(&mut s, &p, 4, VICTIM),
-            leave(&mut s, &p, REMOTE, VICTIM)
+            dequeue(&mut s, &p, 4, VICTIM),
+            dequeue(&mut s, &p, REMOTE, VICTIM)
         ],
         [1, 1]
     );
@@ -621,17 +621,17 @@ fn input_marks_all_that_wait_for_the_outputs_of_the_full_buffer() {
     assert_eq!(put(&mut s, &p, 5, ROOT), Decision::default());
     assert_eq!(s.ports[10].cnt2, 3);
     for _ in 0..3 {
-        assert_eq!(leave(&mut s, &p, REMOTE, ROOT), 1);
+        assert_eq!(dequeue(&mut s, &p, REMOTE, ROOT), 1);
     }
-    assert_eq!(leave(&mut s, &p, 5, ROOT), 0);
+    assert_eq!(dequeue(&mut s, &p, 5, ROOT), 0);
 }
 
 #[test]
 fn a_second_trigger_overwrites() {
     let p = policy(Marking::Input, MarkAt::Departure, 4, 0, 16);
     let mut s = full_remote_buffer(&p);
-    leave(&mut s, &p, 2, ROOT);
-    leave(&mut s, &p, REMOTE, ROOT);
+    dequeue(&mut s, &p, 2, ROOT);
+    dequeue(&mut s, &p, REMOTE, ROOT);
     assert_eq!((s.ports[10].cnt1, s.ports[10].cnt2), (3, 3));
     assert_eq!(put(&mut s, &p, REMOTE, ROOT), trigger());
     // 3 + 4 if it added.
@@ -722,7 +722,7 @@ fn none_only_counts() {
             assert_eq!((s.ports[1].occupancy, s.ports[10].cnt1), (n, n));
         }
         for _ in 0..50 {
-            assert_eq!(leave(&mut s, &p, REMOTE, ROOT), 0);
+            assert_eq!(dequeue(&mut s, &p, REMOTE, ROOT), 0);
         }
         assert_eq!(
             (
@@ -746,7 +746,7 @@ fn the_host_has_no_buffer() {
         assert_eq!((s.ports[0].occupancy, s.ports[0].input_triggers), (50, 0));
         // Its packets wait like others, and are marked with them.
         assert_eq!(put(&mut s, &p, REMOTE, ROOT), trigger());
-        let marked = leave(&mut s, &p, HOST, ROOT);
+        let marked = dequeue(&mut s, &p, HOST, ROOT);
         assert_eq!(marked, (marking != Marking::Naive) as u32);
     }
 }
@@ -775,13 +775,13 @@ fn arrival_marking_marks_those_behind() {
     let p = policy(Marking::Input, MarkAt::Arrival, 4, 0, 16);
     let mut s = full_remote_buffer(&p);
     assert_eq!(s.ports[10].cnt2, 5);
-    assert_eq!(leave(&mut s, &p, 2, ROOT), 0);
+    assert_eq!(dequeue(&mut s, &p, 2, ROOT), 0);
     // The next to come for the root link takes one, whatever its input.
     assert_eq!(put(&mut s, &p, 5, ROOT).mark, 1);
     // 4 waited ahead of it, so that 4 marks stood; it took one.
     assert_eq!(s.ports[10].cnt2, 3);
     for (i, o) in [(3, ROOT), (REMOTE, ROOT), (REMOTE, ROOT), (REMOTE, ROOT)] {
-        assert_eq!(leave(&mut s, &p, i, o), 0);
+        assert_eq!(dequeue(&mut s, &p, i, o), 0);
     }
     // One waits ahead: of three stale marks one is left, and taken.
     assert_eq!(put(&mut s, &p, 2, ROOT).mark, 1);
@@ -800,10 +800,14 @@ fn no_mark_outlives_its_queue() {
             }
             assert!(s.ports[1].to_mark_from + s.ports[10].cnt2 > 0);
             for _ in 0..6 {
-                leave(&mut s, &p, REMOTE, ROOT);
+                dequeue(&mut s, &p, REMOTE, ROOT);
             }
             assert_eq!(put(&mut s, &p, REMOTE, ROOT), Decision::default());
-            assert_eq!(leave(&mut s, &p, REMOTE, ROOT), 0, "{marking:?} {place:?}");
+            assert_eq!(
+                dequeue(&mut s, &p, REMOTE, ROOT),
+                0,
+                "{marking:?} {place:?}"
+            );
         }
     }
 }
@@ -817,11 +821,11 @@ fn a_dropped_packet_takes_its_mark_along() {
             put(&mut s, &p, REMOTE, ROOT);
         }
         for _ in 0..4 {
-            s.drop_queued(REMOTE, ROOT, 1);
+            s.on_drop(REMOTE, ROOT, 1);
         }
         assert_eq!(s.ports[10].dropped, 4);
         assert_eq!(put(&mut s, &p, REMOTE, ROOT), Decision::default());
-        assert_eq!(leave(&mut s, &p, REMOTE, ROOT), 0, "{marking:?}");
+        assert_eq!(dequeue(&mut s, &p, REMOTE, ROOT), 0, "{marking:?}");
     }
 }
 
@@ -833,9 +837,9 @@ fn a_packet_that_was_taken_off_takes_its_mark_along() {
         for _ in 0..4 {
             put(&mut s, &p, REMOTE, ROOT);
         }
-        s.keep_waiting(ROOT, 16, 0);
+        s.set_waiting(ROOT, 16, 0);
         assert_eq!(put(&mut s, &p, REMOTE, ROOT), Decision::default());
-        assert_eq!(leave(&mut s, &p, REMOTE, ROOT), 0, "{marking:?}");
+        assert_eq!(dequeue(&mut s, &p, REMOTE, ROOT), 0, "{marking:?}");
     }
 }
 
@@ -843,9 +847,9 @@ fn a_packet_that_was_taken_off_takes_its_mark_along() {
 fn unmarkable_packets_use_up_their_turn() {
     let p = policy(Marking::Input, MarkAt::Departure, 2, 0, 16);
     let mut s = Switch::<16>::default();
-    s.arrive(&p, REMOTE, ROOT, 1, false);
-    s.arrive(&p, REMOTE, ROOT, 1, true);
-    let first = s.depart(&p, REMOTE, ROOT, 1, false, BACKLOG_UNKNOWN);
+    s.on_enqueue(&p, REMOTE, ROOT, 1, false);
+    s.on_enqueue(&p, REMOTE, ROOT, 1, true);
+    let first = s.on_dequeue(&p, REMOTE, ROOT, 1, false, BACKLOG_UNKNOWN);
     assert_eq!(
         first,
         Decision {
@@ -853,7 +857,7 @@ fn unmarkable_packets_use_up_their_turn() {
             ..Decision::default()
         }
     );
-    let second = s.depart(&p, REMOTE, ROOT, 1, true, BACKLOG_UNKNOWN);
+    let second = s.on_dequeue(&p, REMOTE, ROOT, 1, true, BACKLOG_UNKNOWN);
     assert_eq!(
         second,
         Decision {
@@ -873,13 +877,17 @@ fn unmarkable_packets_use_up_their_turn() {
 fn super_packets_count_their_segments() {
     let p = policy(Marking::Input, MarkAt::Departure, 8, 0, 16);
     let mut s = Switch::<16>::default();
-    assert_eq!(s.arrive(&p, REMOTE, ROOT, 7, true), Decision::default());
-    assert_eq!(s.arrive(&p, REMOTE, ROOT, 1, true), trigger());
+    assert_eq!(s.on_enqueue(&p, REMOTE, ROOT, 7, true), Decision::default());
+    assert_eq!(s.on_enqueue(&p, REMOTE, ROOT, 1, true), trigger());
     assert_eq!(
         (s.ports[10].cnt1, s.ports[10].cnt2, s.ports[10].largest),
         (8, 8, 7)
     );
-    assert_eq!(s.depart(&p, REMOTE, ROOT, 7, true, BACKLOG_UNKNOWN).mark, 1);
+    assert_eq!(
+        s.on_dequeue(&p, REMOTE, ROOT, 7, true, BACKLOG_UNKNOWN)
+            .mark,
+        1
+    );
     assert_eq!(
         (s.ports[10].cnt2, s.ports[10].marked, s.ports[10].owed),
         (1, 7, 7)
@@ -895,21 +903,21 @@ fn super_packets_are_charged_whole() {
     const N: u32 = 45;
     let p = policy(Marking::InputOutput, MarkAt::Arrival, 1000, 44, 16);
     let mut s = Switch::<16>::default();
-    s.arrive(&p, REMOTE, ROOT, N, true);
+    s.on_enqueue(&p, REMOTE, ROOT, N, true);
     let mut marked = 0;
     for _ in 0..150 {
         // The trigger fired for all of the last one, and only its tail is left.
-        s.depart(&p, REMOTE, ROOT, N - 3, true, BACKLOG_UNKNOWN);
-        marked += s.arrive(&p, REMOTE, ROOT, N, true).mark;
-        s.depart(&p, REMOTE, ROOT, 3, true, BACKLOG_UNKNOWN);
+        s.on_dequeue(&p, REMOTE, ROOT, N - 3, true, BACKLOG_UNKNOWN);
+        marked += s.on_enqueue(&p, REMOTE, ROOT, N, true).mark;
+        s.on_dequeue(&p, REMOTE, ROOT, 3, true, BACKLOG_UNKNOWN);
     }
     assert_eq!(marked, 10);
     assert_eq!(s.ports[10].marked, 10 * u64::from(N));
     // Where the queue stays too long, all are, as all single packets would be.
-    s.arrive(&p, REMOTE, ROOT, N, true);
+    s.on_enqueue(&p, REMOTE, ROOT, N, true);
     for _ in 0..20 {
-        assert_eq!(s.arrive(&p, REMOTE, ROOT, N, true).mark, 1);
-        s.depart(&p, REMOTE, ROOT, N, true, BACKLOG_UNKNOWN);
+        assert_eq!(s.on_enqueue(&p, REMOTE, ROOT, N, true).mark, 1);
+        s.on_dequeue(&p, REMOTE, ROOT, N, true, BACKLOG_UNKNOWN);
     }
 }
 
@@ -920,8 +928,8 @@ fn departures_of_packets_never_counted() {
     put(&mut s, &p, 2, ROOT);
     // Queued before the counting began.
     for _ in 0..10 {
-        leave(&mut s, &p, 3, ROOT);
-        s.drop_queued(3, ROOT, 2);
+        dequeue(&mut s, &p, 3, ROOT);
+        s.on_drop(3, ROOT, 2);
     }
     assert_eq!(
         (s.ports[10].cnt1, s.waiting[2][10], s.ports[2].occupancy),
@@ -929,7 +937,7 @@ fn departures_of_packets_never_counted() {
     );
     // Of a super-packet only one segment was counted.
     put(&mut s, &p, 3, ROOT);
-    s.depart(&p, 3, ROOT, 5, true, BACKLOG_UNKNOWN);
+    s.on_dequeue(&p, 3, ROOT, 5, true, BACKLOG_UNKNOWN);
     assert_eq!(
         (s.ports[10].cnt1, s.waiting[2][10], s.ports[3].occupancy),
         (1, 1, 0)
@@ -950,14 +958,14 @@ fn missed_departures_are_repaired_after_a_window() {
             }
         }
         if missed_by_drop {
-            s.drop_queued(2, ROOT, 1);
+            s.on_drop(2, ROOT, 1);
             put(&mut s, &p, 2, ROOT);
         }
         let window = BACKLOG_WINDOW + 1;
         for k in 1..=window {
             put(&mut s, &p, 4, ROOT);
             put(&mut s, &p, 4, 12);
-            s.depart(&p, 4, ROOT, 1, true, 0);
+            s.on_dequeue(&p, 4, ROOT, 1, true, 0);
             let want = if k < window { 9 } else { 0 };
             assert_eq!(s.ports[10].cnt1, want, "after {k} departures");
         }
@@ -981,7 +989,7 @@ fn a_repair_keeps_what_is_in_the_queue() {
         for k in 1..=BACKLOG_WINDOW + 1 {
             assert_eq!(s.ports[10].repaired, 0, "before departure {k}");
             put(&mut s, &p, 2, ROOT);
-            s.depart(&p, 2, ROOT, 1, true, queue);
+            s.on_dequeue(&p, 2, ROOT, 1, true, queue);
         }
         assert_eq!(
             (s.ports[10].repaired, s.ports[10].cnt1),
@@ -1001,12 +1009,12 @@ fn an_excess_that_goes_away_is_not_repaired() {
         put(&mut s, &p, 2, ROOT);
         for _ in 0..BACKLOG_WINDOW {
             put(&mut s, &p, 3, ROOT);
-            s.depart(&p, 3, ROOT, 1, true, 0);
+            s.on_dequeue(&p, 3, ROOT, 1, true, 0);
         }
         put(&mut s, &p, 3, ROOT);
-        s.depart(&p, 3, ROOT, 1, true, 2);
-        s.depart(&p, 2, ROOT, 1, true, 1);
-        s.depart(&p, 2, ROOT, 1, true, 0);
+        s.on_dequeue(&p, 3, ROOT, 1, true, 2);
+        s.on_dequeue(&p, 2, ROOT, 1, true, 1);
+        s.on_dequeue(&p, 2, ROOT, 1, true, 0);
         assert_eq!(
             (s.ports[10].cnt1, s.ports[10].repaired),
             (0, 0),
@@ -1020,7 +1028,7 @@ fn an_excess_that_goes_away_is_not_repaired() {
     }
     for k in 0..=BACKLOG_WINDOW {
         put(&mut s, &p, 3, ROOT);
-        s.depart(&p, 3, ROOT, 1, true, if k == 4 { 3 } else { 0 });
+        s.on_dequeue(&p, 3, ROOT, 1, true, if k == 4 { 3 } else { 0 });
     }
     assert_eq!((s.ports[10].repaired, s.ports[10].cnt1), (2, 3));
 }
@@ -1030,9 +1038,9 @@ fn segments_of_a_super_packet_are_not_missed() {
     let p = policy(Marking::None, MarkAt::Departure, 4, 0, 16);
     let mut s = Switch::<16>::default();
     for _ in 0..20 {
-        s.arrive(&p, 2, ROOT, 44, true);
+        s.on_enqueue(&p, 2, ROOT, 44, true);
         for left in (0..44).rev() {
-            s.depart(&p, 2, ROOT, 1, true, 0);
+            s.on_dequeue(&p, 2, ROOT, 1, true, 0);
             assert_eq!(s.ports[10].cnt1, left);
         }
     }
@@ -1044,13 +1052,13 @@ fn segments_of_a_super_packet_are_not_missed() {
 fn super_packets_that_follow_each_other_are_not_missed() {
     let p = policy(Marking::None, MarkAt::Departure, 4, 0, 16);
     let mut s = Switch::<16>::default();
-    s.arrive(&p, 2, ROOT, 8, true);
+    s.on_enqueue(&p, 2, ROOT, 8, true);
     for _ in 0..20 {
         for k in 0..8 {
             if k == 4 {
-                s.arrive(&p, 2, ROOT, 8, true);
+                s.on_enqueue(&p, 2, ROOT, 8, true);
             }
-            s.depart(&p, 2, ROOT, 1, true, (k >= 4) as u32);
+            s.on_dequeue(&p, 2, ROOT, 1, true, (k >= 4) as u32);
         }
         assert_eq!((s.ports[10].cnt1, s.ports[10].repaired), (8, 0));
     }
@@ -1060,17 +1068,17 @@ fn super_packets_that_follow_each_other_are_not_missed() {
 fn missed_super_packets_are_repaired_when_the_queue_is_empty() {
     let p = policy(Marking::None, MarkAt::Departure, 4, 0, 16);
     let mut s = Switch::<16>::default();
-    s.arrive(&p, 2, ROOT, 10, true);
+    s.on_enqueue(&p, 2, ROOT, 10, true);
     // The queue counts super-packets, we segments: not comparable.
     for _ in 0..100 {
-        s.arrive(&p, 3, ROOT, 4, true);
-        s.depart(&p, 3, ROOT, 4, true, 3);
+        s.on_enqueue(&p, 3, ROOT, 4, true);
+        s.on_dequeue(&p, 3, ROOT, 4, true, 3);
     }
     assert_eq!((s.ports[10].cnt1, s.ports[10].repaired), (10, 0));
     for k in 1..=BACKLOG_WINDOW + 10 {
         assert_eq!(s.ports[10].repaired, 0, "before departure {k}");
-        s.arrive(&p, 3, ROOT, 4, true);
-        s.depart(&p, 3, ROOT, 4, true, 0);
+        s.on_enqueue(&p, 3, ROOT, 4, true);
+        s.on_dequeue(&p, 3, ROOT, 4, true, 0);
     }
     assert_eq!((s.ports[10].cnt1, s.ports[10].repaired), (0, 10));
 }
@@ -1084,13 +1092,13 @@ proptest! {
         let p = policy(Marking::Input, MarkAt::Departure, 4, 0, 16);
         let mut s = Switch::<16>::default();
         for &(i, n) in &parts {
-            s.arrive(&p, i, ROOT, n, true);
-            s.arrive(&p, i, VICTIM, 1, true);
+            s.on_enqueue(&p, i, ROOT, n, true);
+            s.on_enqueue(&p, i, VICTIM, 1, true);
         }
         let before = s.clone();
         let cnt1 = before.ports[10].cnt1;
         let keep = (cnt1 as u64 * share / 1000) as u32;
-        s.keep_waiting(ROOT, 16, keep);
+        s.set_waiting(ROOT, 16, keep);
         prop_assert_eq!(s.ports[10].cnt1, keep);
         prop_assert_eq!(s.ports[10].repaired, (cnt1 - keep) as u64);
         prop_assert!(s.ports[10].cnt2 <= keep);
@@ -1115,7 +1123,7 @@ proptest! {
         let p = policy(Marking::InputOutput, MarkAt::Departure, 4, 3, 16);
         let mut s = Switch::<16>::default();
         for &(i, o, n) in &packets {
-            s.arrive(&p, i, o, n, true);
+            s.on_enqueue(&p, i, o, n, true);
         }
         let before = s.clone();
         s.remove_port(gone, 16);
@@ -1133,7 +1141,7 @@ proptest! {
         // Its packets that still leave find nothing of their own, and take nobody else's.
         let now = s.clone();
         for o in 0..16 {
-            s.depart(&p, gone, o, 1, true, BACKLOG_UNKNOWN);
+            s.on_dequeue(&p, gone, o, 1, true, BACKLOG_UNKNOWN);
         }
         prop_assert_eq!(now.waiting, s.waiting);
     }
@@ -1156,10 +1164,20 @@ fn waiting_alone_counts_where_it_is_known() {
     let policy = policy(Marking::Input, MarkAt::Departure, 2, 100, 8);
     let (mut known, mut unknown) = (Switch::<8>::default(), Switch::<8>::default());
     for switch in [&mut known, &mut unknown] {
-        assert_eq!(switch.wait(&policy, 1, 2, 1, true).input_trigger, 0);
+        assert_eq!(
+            switch
+                .on_enqueue_waiting(&policy, 1, 2, 1, true)
+                .input_trigger,
+            0
+        );
     }
-    assert_eq!(known.wait(&policy, 1, 3, 1, true).input_trigger, 1);
-    assert_eq!(unknown.arrive(&policy, 1, 3, 1, true).input_trigger, 1);
+    assert_eq!(
+        known
+            .on_enqueue_waiting(&policy, 1, 3, 1, true)
+            .input_trigger,
+        1
+    );
+    assert_eq!(unknown.on_enqueue(&policy, 1, 3, 1, true).input_trigger, 1);
     assert_eq!([known.ports[2].cnt2, known.ports[3].cnt2], [1, 1]);
     assert_eq!([unknown.ports[2].cnt2, unknown.ports[3].cnt2], [1, 0]);
 }
@@ -1172,7 +1190,7 @@ fn a_buffer_fills_by_what_is_leaving_it() {
         let mut switch = Switch::<8>::default();
         let policy = policy(marking, MarkAt::Departure, 4, 100, 8);
         for (input, output) in [(1, 2), (1, 2), (3, 2), (3, 4)] {
-            switch.wait(&policy, input, output, 1, true);
+            switch.on_enqueue_waiting(&policy, input, output, 1, true);
         }
         (switch, policy)
     };
@@ -1183,7 +1201,7 @@ fn a_buffer_fills_by_what_is_leaving_it() {
         (Marking::InputOutput, [3, 0], [0, 1]),
     ] {
         let (mut switch, policy) = queued(marking);
-        switch.fill(&policy, 1);
+        switch.on_input_full(&policy, 1);
         assert_eq!([switch.ports[2].cnt2, switch.ports[4].cnt2], fill);
         let triggers = u64::from(marking != Marking::None);
         assert_eq!(switch.ports[1].input_triggers, triggers);
@@ -1191,7 +1209,7 @@ fn a_buffer_fills_by_what_is_leaving_it() {
         assert_eq!(switch.ports[1].to_mark_from, own);
 
         let (mut switch, policy) = queued(marking);
-        switch.congest(&policy, 4);
+        switch.on_output_congested(&policy, 4);
         assert_eq!([switch.ports[2].cnt2, switch.ports[4].cnt2], congest);
     }
 }

@@ -1,10 +1,10 @@
 //! Departure times: never above the rate, nothing charged for what is dropped, no clock but the monotonic.
 
 use ecn_core::abi::HTB_MAJOR;
-use ecn_core::echo::News;
+use ecn_core::echo::FeedbackDelta;
 use ecn_core::flow::Flow;
 use ecn_core::pacing::{
-    DROPPED, FURTHEST_NS, HORIZON_NS, Pacer, STANDING_QUEUE_NS, UNLIMITED, class, duration_ns,
+    DROPPED, HORIZON_NS, MAX_AHEAD_NS, Pacer, STANDING_QUEUE_NS, UNLIMITED, class, duration_ns,
     priority, queue_bytes, socket_rate, standing_queue_ns,
 };
 use ecn_core::response::{Function, Policy};
@@ -73,7 +73,7 @@ fn a_later_stamp_is_kept_and_one_of_another_clock_is_not() {
     for (stamp, at) in [
         (NOW - 5, NOW),
         (NOW + 5, NOW + 5),
-        (NOW + FURTHEST_NS, NOW + FURTHEST_NS),
+        (NOW + MAX_AHEAD_NS, NOW + MAX_AHEAD_NS),
         // CLOCK_REALTIME in 2026; CLOCK_TAI is beside it.
         (1_790_000_000_000_000_000, NOW),
         (u64::MAX, NOW),
@@ -168,7 +168,7 @@ fn the_lowest_rates_still_let_packets_go() {
     for _ in 0..10 {
         let at = pacer.departure(now, 0, 65_536, 1, 1, TCP);
         assert_ne!(at, DROPPED);
-        assert!(at <= now + FURTHEST_NS);
+        assert!(at <= now + MAX_AHEAD_NS);
         now = at;
     }
 }
@@ -199,15 +199,15 @@ fn sockets_count_payload() {
     assert_eq!(socket_rate(602, 0, 66), 536);
 }
 
-fn news(packets: u32, ce: u32, position: u32, outstanding: u32) -> News {
-    News {
+fn delta(packets: u32, ce: u32, position: u32, outstanding: u32) -> FeedbackDelta {
+    FeedbackDelta {
         packets,
         late: 0,
         ce,
         lost_echoes: 0,
         position,
         outstanding,
-        ..News::default()
+        ..FeedbackDelta::default()
     }
 }
 
@@ -222,7 +222,7 @@ fn the_round_lasts_until_what_was_stamped_has_left() {
         f.pacer.departure(NOW, 0, 1250, link, ENDLESS, TCP);
     }
     let ms = |k: u64| NOW + k * 1_000_000;
-    let reaction = f.respond_paced(&policy, &news(1, 1, 1, 1), 2, link, ms(1));
+    let reaction = f.respond_paced(&policy, &delta(1, 1, 1, 1), 2, link, ms(1));
     assert_eq!((reaction.decreased, f.pending), (1, 1));
     assert_eq!((f.decreased_ns, f.rate_bytes_per_s), (ms(9), link / 2));
     // One more, at the new rate: the 8 ms that wait take twice as long, and it 2 ms.
@@ -231,12 +231,12 @@ fn the_round_lasts_until_what_was_stamped_has_left() {
         .departure(ms(1), 0, 1250, f.rate_bytes_per_s, ENDLESS, TCP);
     assert!(at.abs_diff(ms(19)) <= 3_000, "{}", at - NOW);
     for k in 2..=9u32 {
-        let reaction = f.respond_paced(&policy, &news(1, 1, k, 1), k + 1, link, ms(k.into()));
+        let reaction = f.respond_paced(&policy, &delta(1, 1, k, 1), k + 1, link, ms(k.into()));
         assert_eq!((reaction.decreased, reaction.ignored), (0, 1), "packet {k}");
     }
-    let reaction = f.respond_paced(&policy, &news(1, 1, 10, 0), 10, link, ms(10));
+    let reaction = f.respond_paced(&policy, &delta(1, 1, 10, 0), 10, link, ms(10));
     assert_eq!((reaction.decreased, f.pending), (0, 0), "the last old one");
-    let reaction = f.respond_paced(&policy, &news(1, 1, 11, 0), 11, link, ms(20));
+    let reaction = f.respond_paced(&policy, &delta(1, 1, 11, 0), 11, link, ms(20));
     assert_eq!((reaction.decreased, f.pending), (1, 0), "the first new one");
 }
 
@@ -248,7 +248,7 @@ fn a_decrease_with_nothing_waiting_is_in_force_at_once() {
     for k in 1..=3u32 {
         let now = NOW + u64::from(k) * 1_000_000_000;
         f.pacer.departure(now, 0, 1250, MBIT, ENDLESS, TCP);
-        let reaction = f.respond_paced(&policy, &news(1, 1, k, 0), k, MBIT, now + 1_000_000);
+        let reaction = f.respond_paced(&policy, &delta(1, 1, k, 0), k, MBIT, now + 1_000_000);
         assert_eq!((reaction.decreased, f.pending), (1, 0), "packet {k}");
     }
 }
@@ -271,7 +271,7 @@ proptest! {
             }
             prop_assert!(at >= now);
             // Only below this is the furthest time in the way.
-            if bytes * 1_000_000_000 / rate < FURTHEST_NS - HORIZON_NS {
+            if bytes * 1_000_000_000 / rate < MAX_AHEAD_NS - HORIZON_NS {
                 departures.push((at, bytes));
             } else {
                 departures.clear();

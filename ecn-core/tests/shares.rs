@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use ecn_core::{
     marking::{Decision, HOST, MarkAt, Marking, Policy, Share, Switch},
-    shares::{By, FORGET_NS, Look, Output, Shares, source},
-    vqueue::Arrival,
+    shares::{FORGET_NS, Lookup, Output, ShareBy, Shares, source},
+    vqueue::PacketMeta,
 };
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn policy() -> Policy {
         buffer: 4,
         threshold: 8,
         ports: N as u32,
-        shares: By::Source as u32,
+        shares: ShareBy::Source as u32,
         drop_threshold: 16,
         _pad: 0,
     }
@@ -31,8 +31,8 @@ fn address(host: u32) -> u32 {
     source(&[0, 0, 0xffff_0000, 0x0a00_0001 + host])
 }
 
-fn packet(host: u32, now_ns: u64) -> Arrival {
-    Arrival {
+fn packet(host: u32, now_ns: u64) -> PacketMeta {
+    PacketMeta {
         // Hosts come by a few ports.
         input: 1 + (host % 7) as u8,
         output: O,
@@ -112,7 +112,8 @@ impl Line {
             }
             self.queue.pop_front();
             self.free += self.ns_per_packet;
-            self.switch.leave(&self.policy, input, O, 1, true);
+            self.switch
+                .on_dequeue_unchecked(&self.policy, input, O, 1, true);
             self.delivered[host as usize] += 1;
         }
         self.now = now;
@@ -120,11 +121,11 @@ impl Line {
 
     fn send(&mut self, host: u32) -> Decision {
         let h = host as usize;
-        let a = Arrival {
+        let a = PacketMeta {
             markable: !self.unmarkable[h],
             ..packet(host, tick(self.now))
         };
-        let decision = self.shares.arrive(&mut self.switch, &self.policy, &a);
+        let decision = self.shares.on_enqueue(&mut self.switch, &self.policy, &a);
         self.seen[h][decision.share as usize] += 1;
         self.waited += self.queue.len() as u64;
         self.arrivals += 1;
@@ -132,7 +133,7 @@ impl Line {
         if decision.drop != 0 {
             self.dropped[h] += 1;
         } else if self.queue.len() >= self.limit {
-            self.switch.drop_queued(a.input, O, 1);
+            self.switch.on_drop(a.input, O, 1);
         } else {
             if self.queue.is_empty() {
                 self.free = self.free.max(self.now);
@@ -249,10 +250,10 @@ fn a_spared_turn_is_the_next_ones() {
     let spared = line.send(1);
     assert_eq!((spared.share, spared.mark), (Share::Light as u32, 0));
     assert_eq!(line.send(0).mark, 1);
-    let unknown = line.shares.arrive(
+    let unknown = line.shares.on_enqueue(
         &mut line.switch,
         &Policy {
-            shares: By::Off as u32,
+            shares: ShareBy::Off as u32,
             ..policy()
         },
         &packet(1, line.now as u64),
@@ -266,7 +267,7 @@ fn a_little_less_is_spared_while_the_queue_is_short() {
     let rates = [0.5, 0.47];
     let mut line = Line::new(100.0, 2);
     line.run(&rates, 1.0, 0.2);
-    let standing = |queue: usize| {
+    let eligibility = |queue: usize| {
         let mut line = Line {
             switch: line.switch.clone(),
             shares: line.shares.clone(),
@@ -281,8 +282,8 @@ fn a_little_less_is_spared_while_the_queue_is_short() {
         let decision = line.send(1);
         (decision.share, decision.mark)
     };
-    assert_eq!(standing(12), (Share::Under as u32, 0));
-    assert_eq!(standing(22), (Share::Under as u32, 1));
+    assert_eq!(eligibility(12), (Share::Under as u32, 0));
+    assert_eq!(eligibility(22), (Share::Under as u32, 1));
 }
 
 /// Who has less than 7/8 is spared unless the queue is long; who has less than 3/4 always.
@@ -358,14 +359,14 @@ fn nothing_else_is_dropped() {
     line.run(&rates, 0.5, 0.2);
     assert!(line.dropped[2] > 1_000);
     line.switch.ports[O as usize].cnt1 = 50;
-    let over = Arrival {
+    let over = PacketMeta {
         markable: false,
         ..packet(2, line.now as u64)
     };
-    let drops = |policy: &Policy, a: &Arrival| {
+    let drops = |policy: &Policy, a: &PacketMeta| {
         let (mut switch, mut shares) = (line.switch.clone(), line.shares.clone());
         let before = switch.clone();
-        let decision = shares.arrive(&mut switch, policy, a);
+        let decision = shares.on_enqueue(&mut switch, policy, a);
         if decision.drop != 0 {
             // It left no trace but the count.
             switch.ports[O as usize].dropped_unmarkable -= u64::from(a.packets);
@@ -376,14 +377,14 @@ fn nothing_else_is_dropped() {
     };
     let p = policy();
     assert!(drops(&p, &over));
-    let spared = Arrival {
+    let spared = PacketMeta {
         droppable: false,
         ..over
     };
     assert!(!drops(&p, &spared));
     assert!(!drops(
         &p,
-        &Arrival {
+        &PacketMeta {
             markable: true,
             ..over
         }
@@ -398,7 +399,7 @@ fn nothing_else_is_dropped() {
             ..p
         },
         Policy {
-            shares: By::Off as u32,
+            shares: ShareBy::Off as u32,
             ..p
         },
         Policy {
@@ -411,7 +412,7 @@ fn nothing_else_is_dropped() {
     // Whose share is not known.
     assert!(!drops(
         &p,
-        &Arrival {
+        &PacketMeta {
             now_ns: over.now_ns + 2 * FORGET_NS,
             ..over
         }
@@ -443,26 +444,26 @@ fn made_up_addresses_share_a_share() {
             } else {
                 1
             };
-            switch.leave(&policy(), from, O, 1, true);
+            switch.on_dequeue_unchecked(&policy(), from, O, 1, true);
             free += 120e3;
         }
         if switch.ports[O as usize].cnt1 == 0 {
             free = free.max(now);
         }
         let a = if step % 4 == 0 {
-            Arrival {
+            PacketMeta {
                 input: 1,
                 ..packet(1, now as u64)
             }
         } else {
-            Arrival {
+            PacketMeta {
                 input: 2,
                 source: address(1_000 + step),
                 markable: false,
                 ..packet(2, now as u64)
             }
         };
-        let decision = shares.arrive(&mut switch, &policy(), &a);
+        let decision = shares.on_enqueue(&mut switch, &policy(), &a);
         if a.input == 1 {
             real += 1;
             assert_eq!(decision.drop, 0);
@@ -483,7 +484,7 @@ fn made_up_addresses_share_a_share() {
 #[test]
 fn by_port_hosts_behind_a_port_are_one() {
     let mut line = Line::new(100.0, 15);
-    line.policy.shares = By::Port as u32;
+    line.policy.shares = ShareBy::Port as u32;
     // Port 1 has hosts 0, 7, 14; the others two each.
     let rates = [1.02 / 15.0; 15];
     line.run(&rates, 0.5, 0.2);
@@ -512,7 +513,7 @@ fn idle_outputs_are_forgotten_and_free_ones_not_measured() {
     let before = line.shares.clone();
     line.run(&[0.01, 0.01], 1.0, 0.2);
     let mut after = line.shares.clone();
-    after.look = before.look;
+    after.lookup = before.lookup;
     after.outputs[O as usize].quiet = before.outputs[O as usize].quiet;
     assert_eq!(after, before);
     line.run(&[0.6, 0.6], 0.3, 0.2);
@@ -532,10 +533,10 @@ fn an_output_is_busy_for_a_time_after_packets_waited() {
         let (mut switch, mut shares) =
             (Box::<Switch<N>>::default(), Box::<Shares<N, E>>::default());
         let now = f64::from(now_ns);
-        shares.arrive(&mut switch, &policy(), &packet(0, tick(now)));
+        shares.on_enqueue(&mut switch, &policy(), &packet(0, tick(now)));
         let busy = busy_ms(&shares.outputs[usize::from(O)], now);
         assert_eq!(busy, None, "nothing waited");
-        shares.arrive(&mut switch, &policy(), &packet(1, tick(now)));
+        shares.on_enqueue(&mut switch, &policy(), &packet(1, tick(now)));
         let busy = busy_ms(&shares.outputs[usize::from(O)], now);
         assert!(matches!(busy, Some(66..=67)), "not measured yet: {busy:?}");
     }
@@ -583,18 +584,18 @@ fn who_finds_no_place_is_unknown() {
     let mut seen = [0u32; 4];
     for round in 0..200u64 {
         for host in 0..64 {
-            let a = Arrival {
+            let a = PacketMeta {
                 markable: false,
                 ..packet(host, 5_000_000_000 + round * 5_000_000)
             };
-            let decision = shares.arrive(&mut switch, &policy(), &a);
+            let decision = shares.on_enqueue(&mut switch, &policy(), &a);
             if decision.share == Share::Unknown as u32 {
                 assert_eq!(decision.drop, 0);
             }
             seen[decision.share as usize] += 1;
             // One always waits.
             if switch.ports[O as usize].cnt1 > 1 {
-                switch.leave(&policy(), a.input, O, 1, true);
+                switch.on_dequeue_unchecked(&policy(), a.input, O, 1, true);
             }
         }
     }
@@ -617,21 +618,21 @@ proptest! {
         let mut refused = 0u64;
         for (i, o, n, markable, leave, host, later, bytes) in steps {
             now += later;
-            let a = Arrival {
+            let a = PacketMeta {
                 input: i, output: o, markable, droppable: i != HOST, packets: n, bytes,
                 source: address(host), now_ns: now, ns_per_byte: 0,
             };
             if leave {
-                let decision = shares.leave(&mut switch, &p, &a);
+                let decision = shares.on_dequeue(&mut switch, &p, &a);
                 if on == 0 {
-                    prop_assert_eq!(decision, plain.leave(&p, i, o, n, markable));
+                    prop_assert_eq!(decision, plain.on_dequeue_unchecked(&p, i, o, n, markable));
                 }
             } else {
-                let decision = shares.arrive(&mut switch, &p, &a);
+                let decision = shares.on_enqueue(&mut switch, &p, &a);
                 refused += u64::from(decision.drop * n);
                 prop_assert!(decision.drop == 0 || !markable && i != HOST);
                 if on == 0 {
-                    prop_assert_eq!(decision, plain.arrive(&p, i, o, n, markable));
+                    prop_assert_eq!(decision, plain.on_enqueue(&p, i, o, n, markable));
                 }
             }
             for (o, output) in shares.outputs.iter().enumerate() {
@@ -644,7 +645,7 @@ proptest! {
         }
         if on == 0 {
             prop_assert_eq!(&switch, &plain);
-            shares.look = Look::default();
+            shares.lookup = Lookup::default();
             for output in &mut shares.outputs {
                 output.busy_until = 0;
             }

@@ -3,8 +3,7 @@
 use ecn_core::packet::{CE, NOT_ECT};
 use ecn_core::response::Ratio;
 use ecn_core::tcd::{
-    CAPABLE, Mark, Policy, Port, State, UE, ecn_leaving_by, growth_bytes, max_on_cbfc_ns,
-    max_on_pfc_ns,
+    CAPABLE, Mark, Policy, Port, State, UE, growth_bytes, mark_ecn, max_on_cbfc_ns, max_on_pfc_ns,
 };
 use proptest::prelude::*;
 
@@ -25,31 +24,31 @@ const DRAINED: u64 = 3 * ON;
 
 fn resumed() -> Port {
     let mut port = Port::default();
-    port.off(&POLICY, 0);
-    port.on(ON);
+    port.on_pause(&POLICY, 0);
+    port.on_resume(ON);
     port
 }
 
 #[test]
 fn never_paused_it_is_the_threshold_that_decides() {
     let mut port = Port::default();
-    assert_eq!(port.dequeue(&POLICY, 0, 40_000), State::NonCongestion);
-    assert_eq!(port.dequeue(&POLICY, 1, 40_001), State::Congestion);
-    assert_eq!(port.dequeue(&POLICY, 2, 40_000), State::NonCongestion);
+    assert_eq!(port.on_dequeue(&POLICY, 0, 40_000), State::NonCongestion);
+    assert_eq!(port.on_dequeue(&POLICY, 1, 40_001), State::Congestion);
+    assert_eq!(port.on_dequeue(&POLICY, 2, 40_000), State::NonCongestion);
     // Told to go on, it was not waiting.
-    port.on(3);
-    assert_eq!(port.dequeue(&POLICY, 4, LONG), State::Congestion);
+    port.on_resume(3);
+    assert_eq!(port.on_dequeue(&POLICY, 4, LONG), State::Congestion);
 }
 
 #[test]
 fn a_pause_hides_either_state() {
     for queue in [SHORT, LONG] {
         let mut port = Port::default();
-        port.dequeue(&POLICY, 0, queue);
-        port.off(&POLICY, 1);
+        port.on_dequeue(&POLICY, 0, queue);
+        port.on_pause(&POLICY, 1);
         assert_eq!(port.state(&POLICY, u64::MAX, 0), State::Undetermined);
-        port.on(10);
-        assert_eq!(port.dequeue(&POLICY, 11, queue), State::Undetermined);
+        port.on_resume(10);
+        assert_eq!(port.on_dequeue(&POLICY, 11, queue), State::Undetermined);
     }
 }
 
@@ -58,7 +57,7 @@ fn a_queue_that_was_held_back_is_none() {
     let mut port = resumed();
     for (after, queue) in [(1, LONG), (50_400, LONG)] {
         assert_eq!(
-            port.dequeue(&POLICY, ON + after, queue),
+            port.on_dequeue(&POLICY, ON + after, queue),
             State::Undetermined
         );
     }
@@ -70,7 +69,7 @@ fn a_queue_that_was_held_back_is_none() {
         (199_000, LONG + 12_000),
     ] {
         assert_eq!(
-            port.dequeue(&POLICY, ON + after, queue),
+            port.on_dequeue(&POLICY, ON + after, queue),
             State::NonCongestion
         );
     }
@@ -78,15 +77,21 @@ fn a_queue_that_was_held_back_is_none() {
     let mut stays = resumed();
     for after in (1..1_000_000).step_by(1_000) {
         let queue = LONG + after % 12_000;
-        assert_ne!(stays.dequeue(&POLICY, ON + after, queue), State::Congestion);
+        assert_ne!(
+            stays.on_dequeue(&POLICY, ON + after, queue),
+            State::Congestion
+        );
     }
-    assert_eq!(port.dequeue(&POLICY, DRAINED, LONG), State::NonCongestion);
     assert_eq!(
-        port.dequeue(&POLICY, DRAINED + 1, 72_000),
+        port.on_dequeue(&POLICY, DRAINED, LONG),
         State::NonCongestion
     );
     assert_eq!(
-        port.dequeue(&POLICY, DRAINED + 1, 72_001),
+        port.on_dequeue(&POLICY, DRAINED + 1, 72_000),
+        State::NonCongestion
+    );
+    assert_eq!(
+        port.on_dequeue(&POLICY, DRAINED + 1, 72_001),
         State::Congestion
     );
 }
@@ -94,17 +99,20 @@ fn a_queue_that_was_held_back_is_none() {
 #[test]
 fn a_queue_that_grows_is_congestion() {
     let mut port = resumed();
-    port.dequeue(&POLICY, ON + 1, LONG);
+    port.on_dequeue(&POLICY, ON + 1, LONG);
     let mut below = resumed();
-    below.dequeue(&POLICY, ON + 1, 1_000);
+    below.on_dequeue(&POLICY, ON + 1, 1_000);
     let now = ON + 50_401;
-    assert_eq!(port.dequeue(&POLICY, now, LONG + 12_001), State::Congestion);
+    assert_eq!(
+        port.on_dequeue(&POLICY, now, LONG + 12_001),
+        State::Congestion
+    );
     // From then on it is one as any other.
-    assert_eq!(port.dequeue(&POLICY, now, 40_000), State::NonCongestion);
-    assert_eq!(port.dequeue(&POLICY, now, 40_001), State::Congestion);
+    assert_eq!(port.on_dequeue(&POLICY, now, 40_000), State::NonCongestion);
+    assert_eq!(port.on_dequeue(&POLICY, now, 40_001), State::Congestion);
     // Below the threshold it is none.
-    assert_eq!(below.dequeue(&POLICY, now, 40_000), State::NonCongestion);
-    assert_eq!(below.dequeue(&POLICY, now, 40_001), State::Congestion);
+    assert_eq!(below.on_dequeue(&POLICY, now, 40_000), State::NonCongestion);
+    assert_eq!(below.on_dequeue(&POLICY, now, 40_001), State::Congestion);
 }
 
 /// Nothing is held back in a queue that was empty, however little of it there is.
@@ -115,43 +123,46 @@ fn a_queue_that_was_empty_is_one_as_any_other() {
         ..POLICY
     };
     let mut port = resumed();
-    port.dequeue(&policy, ON + 1, 1);
+    port.on_dequeue(&policy, ON + 1, 1);
     let mut empty = port;
-    empty.dequeue(&policy, ON + 2, 0);
+    empty.on_dequeue(&policy, ON + 2, 0);
     let now = ON + 50_401;
-    assert_eq!(port.dequeue(&policy, now, 5_001), State::NonCongestion);
-    assert_eq!(empty.dequeue(&policy, now, 5_001), State::Congestion);
+    assert_eq!(port.on_dequeue(&policy, now, 5_001), State::NonCongestion);
+    assert_eq!(empty.on_dequeue(&policy, now, 5_001), State::Congestion);
 }
 
 #[test]
 fn another_pause_begins_anew() {
     let mut port = resumed();
-    port.dequeue(&POLICY, ON + 1, SHORT);
+    port.on_dequeue(&POLICY, ON + 1, SHORT);
     let again = ON + 50_000;
-    port.off(&POLICY, again);
+    port.on_pause(&POLICY, again);
     // A second time means nothing.
-    port.off(&POLICY, again + 900);
-    port.on(again + 1_000);
+    port.on_pause(&POLICY, again + 900);
+    port.on_resume(again + 1_000);
     for after in [1_001, 50_000, 51_400] {
         assert_eq!(
-            port.dequeue(&POLICY, again + after, LONG),
+            port.on_dequeue(&POLICY, again + after, LONG),
             State::Undetermined
         );
     }
     // The first queue is forgotten; 101 us it was OFF.
     let state = |after, queue| {
         let mut port = port;
-        port.dequeue(&POLICY, again + 60_000, LONG - 1);
-        port.dequeue(&POLICY, again + 1_000 + after, queue)
+        port.on_dequeue(&POLICY, again + 60_000, LONG - 1);
+        port.on_dequeue(&POLICY, again + 1_000 + after, queue)
     };
     assert_eq!(state(202_000, LONG + 12_000), State::NonCongestion);
     assert_eq!(state(202_001, LONG + 12_000), State::Congestion);
     // The pattern was over: another one begins.
-    port.off(&POLICY, 1_000_000);
-    port.on(1_010_000);
-    port.dequeue(&POLICY, 1_010_000, LONG);
-    port.dequeue(&POLICY, 1_060_401, 60_000);
-    assert_eq!(port.dequeue(&POLICY, 1_060_402, 72_001), State::Congestion);
+    port.on_pause(&POLICY, 1_000_000);
+    port.on_resume(1_010_000);
+    port.on_dequeue(&POLICY, 1_010_000, LONG);
+    port.on_dequeue(&POLICY, 1_060_401, 60_000);
+    assert_eq!(
+        port.on_dequeue(&POLICY, 1_060_402, 72_001),
+        State::Congestion
+    );
 }
 
 /// For those who look it takes no packet to find out that there is none.
@@ -213,10 +224,10 @@ fn codepoints_are_read_as_they_are_written() {
     for mark in [Mark::None, Mark::Undetermined, Mark::Congestion] {
         assert_eq!(Mark::from_ecn(mark.ecn()), mark);
     }
-    assert_eq!(ecn_leaving_by(CAPABLE, State::Undetermined), UE);
-    assert_eq!(ecn_leaving_by(UE, State::Congestion), CE);
-    assert_eq!(ecn_leaving_by(CE, State::Undetermined), CE);
-    assert_eq!(ecn_leaving_by(NOT_ECT, State::Congestion), NOT_ECT);
+    assert_eq!(mark_ecn(CAPABLE, State::Undetermined), UE);
+    assert_eq!(mark_ecn(UE, State::Congestion), CE);
+    assert_eq!(mark_ecn(CE, State::Undetermined), CE);
+    assert_eq!(mark_ecn(NOT_ECT, State::Congestion), NOT_ECT);
 }
 
 fn state() -> impl Strategy<Value = State> {
@@ -239,7 +250,7 @@ proptest! {
         let mut field = CAPABLE;
         let mut mark = Mark::None;
         for state in &path {
-            let next = ecn_leaving_by(field, *state);
+            let next = mark_ecn(field, *state);
             prop_assert!(Mark::from_ecn(next) >= mark);
             (field, mark) = (next, Mark::from_ecn(next));
         }
@@ -256,11 +267,11 @@ proptest! {
         let mut port = Port::default();
         let mut now = 0;
         for (on, off) in ons {
-            port.off(&POLICY, now);
+            port.on_pause(&POLICY, now);
             now += off;
-            port.on(now);
+            port.on_resume(now);
             for sent in (0..=on).step_by(200) {
-                prop_assert_eq!(port.dequeue(&POLICY, now + sent, queue + sent), State::Undetermined);
+                prop_assert_eq!(port.on_dequeue(&POLICY, now + sent, queue + sent), State::Undetermined);
             }
             now += on;
         }
@@ -275,21 +286,21 @@ proptest! {
         for (later, event, queue) in before {
             now += later;
             match event {
-                0 => port.off(&POLICY, now),
-                1 => port.on(now),
+                0 => port.on_pause(&POLICY, now),
+                1 => port.on_resume(now),
                 _ => {
-                    port.dequeue(&POLICY, now, queue);
+                    port.on_dequeue(&POLICY, now, queue);
                 }
             }
         }
-        port.off(&POLICY, now);
-        port.on(now);
+        port.on_pause(&POLICY, now);
+        port.on_resume(now);
         let known = now + POLICY.max_on_ns + gap;
         let mut queue = 2_000_000;
         let verdict = if grows { State::Congestion } else { State::NonCongestion };
         let mut was = State::Undetermined;
         while now < known + 100_000 {
-            let state = port.dequeue(&POLICY, now, queue);
+            let state = port.on_dequeue(&POLICY, now, queue);
             prop_assert!(state == verdict || was == State::Undetermined && state == was && now < known);
             prop_assert_eq!(state, port.state(&POLICY, now, queue));
             was = state;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ecn_core::{
     marking::{BACKLOG_UNKNOWN, Decision, HOST, MarkAt, Marking, Policy, Switch},
-    vqueue::{Arrival, DEPTH, Queues, ns_per_byte},
+    vqueue::{DEPTH, PacketMeta, Queues, ns_per_byte},
 };
 use proptest::prelude::*;
 
@@ -52,24 +52,25 @@ impl Real {
                 }
                 line.waiting.pop_front();
                 self.switch
-                    .depart(policy, i, o as u8, n, false, BACKLOG_UNKNOWN);
+                    .on_dequeue(policy, i, o as u8, n, false, BACKLOG_UNKNOWN);
             }
         }
     }
 
-    fn arrive(&mut self, policy: &Policy, a: &Arrival) -> Decision {
+    fn on_enqueue(&mut self, policy: &Policy, a: &PacketMeta) -> Decision {
         self.until(policy, a.now_ns);
         let (i, o, n) = (a.input, a.output, a.packets);
         let line = &mut self.lines[o as usize];
         let free = line.waiting.is_empty() && (line.free >> 32) as u64 <= a.now_ns;
         let full = line.waiting.len() >= DEPTH;
         let decision = if free {
-            self.switch.arrive(policy, i, o, n, a.markable)
+            self.switch.on_enqueue(policy, i, o, n, a.markable)
         } else {
-            self.switch.wait(policy, i, o, n, a.markable)
+            self.switch.on_enqueue_waiting(policy, i, o, n, a.markable)
         };
         if free || full {
-            self.switch.depart(policy, i, o, n, false, BACKLOG_UNKNOWN);
+            self.switch
+                .on_dequeue(policy, i, o, n, false, BACKLOG_UNKNOWN);
         }
         if full {
             return decision;
@@ -129,8 +130,8 @@ struct Step {
 }
 
 impl Step {
-    fn arrival(&self, now_ns: u64, bytes_per_s: u64) -> Arrival {
-        Arrival {
+    fn arrival(&self, now_ns: u64, bytes_per_s: u64) -> PacketMeta {
+        PacketMeta {
             input: self.input,
             output: self.output,
             markable: self.markable,
@@ -138,7 +139,7 @@ impl Step {
             bytes: self.bytes,
             now_ns,
             ns_per_byte: ns_per_byte(bytes_per_s).expect("a rate"),
-            ..Arrival::default()
+            ..PacketMeta::default()
         }
     }
 }
@@ -195,8 +196,8 @@ proptest! {
         for step in &steps {
             now_ns += step.after_ns;
             let a = step.arrival(now_ns, rates[step.output as usize]);
-            let expected = real.arrive(&policy, &a);
-            prop_assert_eq!(queues.arrive(&mut switch, &policy, &a), expected, "{:?}", a);
+            let expected = real.on_enqueue(&policy, &a);
+            prop_assert_eq!(queues.on_enqueue(&mut switch, &policy, &a), expected, "{:?}", a);
             check_sums(&switch);
             // Whoever looks sees what waits now, without changing what is decided later.
             let (mut seen, mut looking) = (switch.clone(), queues.clone());
@@ -208,7 +209,7 @@ proptest! {
                 prop_assert_eq!(seen.ports[p as usize].cnt1, real.scan(None, Some(p)));
                 prop_assert_eq!(seen.ports[p as usize].occupancy, real.scan(Some(p), None));
                 // The same for one who may only read.
-                let begun: u32 = queues.of[p as usize].begun(now_ns).map(|w| w.packets).sum();
+                let begun: u32 = queues.queues[p as usize].started(now_ns).map(|w| w.packets).sum();
                 let waits = switch.ports[p as usize].cnt1 - begun;
                 prop_assert_eq!(waits, seen.ports[p as usize].cnt1);
             }
@@ -239,7 +240,7 @@ proptest! {
                 prop_assert_eq!(switch.ports[*port as usize].arrived, 0);
             }
             let a = step.arrival(now_ns - back[number], 6_250_000);
-            queues.arrive(&mut switch, &policy, &a);
+            queues.on_enqueue(&mut switch, &policy, &a);
             for p in 0..N {
                 let column: u32 = switch.waiting.iter().map(|row| row[p]).sum();
                 let row: u32 = switch.waiting[p].iter().sum();
@@ -252,8 +253,8 @@ proptest! {
     }
 }
 
-fn arrival(input: u8, output: u8, now_ns: u64) -> Arrival {
-    Arrival {
+fn arrival(input: u8, output: u8, now_ns: u64) -> PacketMeta {
+    PacketMeta {
         input,
         output,
         markable: true,
@@ -262,7 +263,7 @@ fn arrival(input: u8, output: u8, now_ns: u64) -> Arrival {
         now_ns,
         // 12 Mbit/s: 1 ms a packet.
         ns_per_byte: ns_per_byte(1_500_000).expect("a rate"),
-        ..Arrival::default()
+        ..PacketMeta::default()
     }
 }
 
@@ -273,7 +274,7 @@ fn it_drains_at_its_rate() {
     let (mut queues, mut switch) = (Queues::<N>::default(), Switch::<N>::default());
     let begin = 5_000_000_000;
     for _ in 0..10 {
-        queues.arrive(&mut switch, &policy, &arrival(1, 2, begin));
+        queues.on_enqueue(&mut switch, &policy, &arrival(1, 2, begin));
     }
     for (after_us, waits) in [
         (0, 9),
@@ -288,9 +289,9 @@ fn it_drains_at_its_rate() {
         assert_eq!(found, (waits, waits), "after {after_us} us");
     }
     // The last is still being sent: who comes now waits for it, who comes later does not.
-    queues.arrive(&mut switch, &policy, &arrival(1, 2, begin + 9_500_000));
+    queues.on_enqueue(&mut switch, &policy, &arrival(1, 2, begin + 9_500_000));
     assert_eq!(switch.ports[2].cnt1, 1);
-    queues.arrive(&mut switch, &policy, &arrival(1, 2, begin + 12_000_000));
+    queues.on_enqueue(&mut switch, &policy, &arrival(1, 2, begin + 12_000_000));
     assert_eq!(switch.ports[2].cnt1, 0);
 }
 
@@ -301,14 +302,14 @@ fn fractions_of_a_nanosecond_add_up() {
     let (mut queues, mut switch) = (Queues::<N>::default(), Switch::<N>::default());
     let begin = 7;
     for _ in 0..50 {
-        let a = Arrival {
+        let a = PacketMeta {
             bytes: 64,
             ns_per_byte: ns_per_byte(50_000_000_000).expect("a rate"),
             ..arrival(1, 2, begin)
         };
-        queues.arrive(&mut switch, &policy, &a);
+        queues.on_enqueue(&mut switch, &policy, &a);
     }
-    assert_eq!(queues.of[2].free_ns, begin + 64);
+    assert_eq!(queues.queues[2].free_ns, begin + 64);
 }
 
 /// The packet of the other output has left long ago, but nobody looked there since.
@@ -317,16 +318,16 @@ fn what_left_elsewhere_fills_no_buffer() {
     let policy = policy(Marking::Input, 2, 8);
     let (mut queues, mut switch) = (Queues::<N>::default(), Switch::<N>::default());
     for _ in 0..3 {
-        queues.arrive(&mut switch, &policy, &arrival(1, 3, 0));
+        queues.on_enqueue(&mut switch, &policy, &arrival(1, 3, 0));
     }
     assert_eq!(switch.ports[1].input_triggers, 1);
     assert_eq!(switch.ports[1].occupancy, 2);
     let later = 1_000_000_000;
-    queues.arrive(&mut switch, &policy, &arrival(1, 2, later));
-    queues.arrive(&mut switch, &policy, &arrival(1, 2, later));
+    queues.on_enqueue(&mut switch, &policy, &arrival(1, 2, later));
+    queues.on_enqueue(&mut switch, &policy, &arrival(1, 2, later));
     assert_eq!((switch.ports[1].occupancy, switch.ports[3].cnt1), (1, 0));
     assert_eq!(switch.ports[1].input_triggers, 1);
-    queues.arrive(&mut switch, &policy, &arrival(1, 2, later));
+    queues.on_enqueue(&mut switch, &policy, &arrival(1, 2, later));
     assert_eq!(switch.ports[1].input_triggers, 2);
 }
 
@@ -336,11 +337,13 @@ fn a_full_one_takes_no_more_and_still_marks() {
     let (mut queues, mut switch) = (Queues::<N>::default(), Switch::<N>::default());
     let mut marked = 0;
     for _ in 0..1_000 {
-        marked += queues.arrive(&mut switch, &policy, &arrival(1, 2, 1)).mark;
+        marked += queues
+            .on_enqueue(&mut switch, &policy, &arrival(1, 2, 1))
+            .mark;
     }
     assert_eq!(switch.ports[2].cnt1 as usize, DEPTH);
     // One is being sent.
-    assert_eq!(queues.of[2].overflowed, 1_000 - DEPTH as u64 - 1);
+    assert_eq!(queues.queues[2].overflowed, 1_000 - DEPTH as u64 - 1);
     assert_eq!(switch.ports[2].dropped, 0);
     assert!(marked > 900, "{marked}");
     queues.catch_up(&mut switch, 2, u64::MAX);
@@ -358,8 +361,8 @@ fn a_look_is_bounded() {
     let (mut queues, mut switch) = (Queues::<N>::default(), Switch::<N>::default());
     for o in 2..7 {
         for _ in 0..DEPTH + 1 {
-            queues.arrive(&mut switch, &policy, &arrival(HOST, o, 0));
-            queues.arrive(&mut switch, &policy, &arrival(1, o, 0));
+            queues.on_enqueue(&mut switch, &policy, &arrival(HOST, o, 0));
+            queues.on_enqueue(&mut switch, &policy, &arrival(1, o, 0));
         }
     }
     let waits = switch.ports[1].occupancy;
@@ -367,7 +370,7 @@ fn a_look_is_bounded() {
     let later = 1 << 40;
     let mut looks = 0;
     while switch.ports[1].occupancy > 1 {
-        queues.arrive(&mut switch, &policy, &arrival(1, 7, later + (looks << 30)));
+        queues.on_enqueue(&mut switch, &policy, &arrival(1, 7, later + (looks << 30)));
         looks += 1;
         assert!(looks < 10, "{}", switch.ports[1].occupancy);
     }

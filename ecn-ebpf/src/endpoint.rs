@@ -14,9 +14,9 @@ use aya_ebpf::{
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow, LockedReceiver},
     ace,
-    echo::{self, Echo, Receiver, Room},
+    echo::{self, Echo, Headroom, Receiver},
     flow::{self, Flow, Key},
-    pacing::{DROPPED, first_set, priority, queue_bytes, standing_queue_ns},
+    pacing::{DROPPED, nonzero_or, priority, queue_bytes, standing_queue_ns},
     packet::{self, ETHERNET, IPV6, Ip},
 };
 
@@ -26,8 +26,8 @@ use crate::{
         constant, control, count,
     },
     pacing, quota,
-    response::{self, add, class_of, locked, now, peek, tick, word},
-    skb::{NEXT, Packet, SHOT, field, go_on, load, raw, store},
+    response::{self, atomic_add, class_of, coarse_now, now, read_once, read_word, with_lock},
+    skb::{NEXT, Packet, SHOT, field, load, raw, store, tail_call},
     socket, tcp,
 };
 
@@ -143,7 +143,7 @@ pub fn receiver_entry(key: &Key) -> Option<*mut LockedReceiver> {
     ECN_RECEIVER.get_ptr_mut(key)
 }
 
-/// Which endpoint this packet is at: see [`go_on`].
+/// Which endpoint this packet is at: see [`tail_call`].
 #[inline(always)]
 fn endpoint_number(ctx: &TcContext) -> u32 {
     field!(ctx, cb)[0]
@@ -151,17 +151,17 @@ fn endpoint_number(ctx: &TcContext) -> u32 {
 
 #[classifier]
 pub fn ecn_ep_out(ctx: TcContext) -> i32 {
-    go_on(&ctx, abi::TAIL_OUT, constant(&ENDPOINT))
+    tail_call(&ctx, abi::TAIL_OUT, constant(&ENDPOINT))
 }
 
 #[classifier]
 pub fn ecn_ep_in(ctx: TcContext) -> i32 {
-    go_on(&ctx, abi::TAIL_IN, constant(&ENDPOINT))
+    tail_call(&ctx, abi::TAIL_IN, constant(&ENDPOINT))
 }
 
 #[classifier]
 pub fn ecn_flow_out(ctx: TcContext) -> i32 {
-    match out(ctx) {
+    match egress(ctx) {
         Some(verdict) => verdict,
         None => NEXT,
     }
@@ -174,7 +174,7 @@ fn is_below(a: u64, b: u64) -> u64 {
 }
 
 #[inline(always)]
-fn out(ctx: TcContext) -> Option<i32> {
+fn egress(ctx: TcContext) -> Option<i32> {
     let control = control()?;
     let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
     let echo =
@@ -217,13 +217,13 @@ fn out(ctx: TcContext) -> Option<i32> {
             tcp::handshake(&p, &c.ip, t, &mut key, endpoint, false);
         }
         if (t.fin || t.rst) && !c.data && endpoint.flags & abi::CONTROL_FLOWS != 0 {
-            follow(&p, &key, endpoint, control.valid_until_ns);
+            queue_behind_data(&p, &key, endpoint, control.valid_until_ns);
         }
         if t.rst {
-            forget_flow(&key);
+            on_reset(&key);
         }
         if t.fin && !c.data {
-            end_flow(&key);
+            on_fin(&key);
         }
         if t.syn || t.rst {
             return None;
@@ -236,26 +236,26 @@ fn out(ctx: TcContext) -> Option<i32> {
         let now = if endpoint.flags & abi::EDT != 0 {
             now()
         } else {
-            tick()
+            coarse_now()
         };
         (now, flow_entry(&key))
     } else {
         (0, None)
     };
     let mut known = 0;
-    let (mut sequence, mut expected, mut len, mut segment, mut own_ecn) = (0, 0, 0, 0, false);
+    let (mut sequence, mut expected, mut len, mut segment, mut tcp_set_ecn) = (0, 0, 0, 0, false);
     if let Some(t) = c.tcp() {
         if endpoint.flags & abi::ECHO != 0 {
-            known = tcp::say(&p, &c.ip, t, c.data, f, &mut key);
+            known = tcp::encode(&p, &c.ip, t, c.data, f, &mut key);
         }
         (len, segment) = tcp::lengths(&p, &c.ip, t);
         (sequence, expected) = (t.sequence, t.ack_number);
-        own_ecn = t.ecn || c.ip.ecn() != packet::NOT_ECT;
+        tcp_set_ecn = t.ecn || c.ip.ecn() != packet::NOT_ECT;
     }
     let Some(f) = f else {
         if limited {
             count(Count::FlowsFull, 1);
-            join(&p, number, now > control.valid_until_ns, 1);
+            use_short_class(&p, number, now > control.valid_until_ns, 1);
         }
         return None;
     };
@@ -263,43 +263,43 @@ fn out(ctx: TcContext) -> Option<i32> {
     let by_socket = endpoint.flags & abi::PACE != 0;
     if by_socket && !(c.tcp().is_some() && socket::remember(&p.ctx, f, &key)) {
         // Seen, and said to be unlimited: without a class it shows as that.
-        locked!(f, flow as f => f.seen(now));
+        with_lock!(f, flow as f => f.on_send(now));
         count(Count::Unpaced, n as u64);
         return None;
     }
     let bytes = field!(&p.ctx, wire_len) as u64;
     let link = endpoint.link_bytes_per_s;
     let expired = now > control.valid_until_ns;
-    let before = peek!(f, flow.sent_packets);
+    let before = read_once!(f, flow.sent_packets);
     let mut short = !by_socket;
     let created = if before < flow::SHORT_PACKETS {
-        peek!(f, flow.created_ns)
+        read_once!(f, flow.created_ns)
     } else {
         0
     };
     if short && !Flow::is_short(before, created, now) {
         // A rate of its own, once it is heard of: until then it may be one of many whose packets are lost. A receiver
         // that echoes nothing is not waited for; TCP's acknowledges.
-        let silent = now.saturating_sub(peek!(f, flow.last_sent_ns)) > flow::IDLE_NS;
-        if silent || peek!(f, flow.began) == 0 {
-            let heard = peek!(f, flow.last_echo_ns) != 0;
-            let created = peek!(f, flow.created_ns);
-            let alone = c.tcp().is_none() && now.saturating_sub(created) > flow::UNHEARD_NS;
-            if heard || alone {
+        let silent = now.saturating_sub(read_once!(f, flow.last_sent_ns)) > flow::IDLE_NS;
+        if silent || read_once!(f, flow.has_own_rate) == 0 {
+            let has_feedback = read_once!(f, flow.last_echo_ns) != 0;
+            let created = read_once!(f, flow.created_ns);
+            let alone = c.tcp().is_none() && now.saturating_sub(created) > flow::NO_FEEDBACK_NS;
+            if has_feedback || alone {
                 // SAFETY: a place in the value. Twice does no harm.
-                unsafe { core::ptr::write_volatile(&raw mut (*f).flow.began, 1) };
-                if heard && peek!(f, flow.flags) & flow::NEGOTIATED == 0 {
-                    response::begin(f, &key, endpoint);
+                unsafe { core::ptr::write_volatile(&raw mut (*f).flow.has_own_rate, 1) };
+                if has_feedback && read_once!(f, flow.flags) & flow::NEGOTIATED == 0 {
+                    response::start_own_rate(f, &key, endpoint);
                 }
             }
         }
-        short = (peek!(f, flow.began) == 0) | (peek!(f, flow.shared) != 0);
+        short = (read_once!(f, flow.has_own_rate) == 0) | (read_once!(f, flow.shared) != 0);
     }
     let own = class_of(f) & 0xffff;
-    let in_force = word(ECN_IN_FORCE.get(own)) != 0;
+    let in_force = read_word(ECN_IN_FORCE.get(own)) != 0;
     // Seldom needed, and written with each acknowledgement.
     let rate = if own != 0 {
-        peek!(f, flow.rate_bytes_per_s)
+        read_once!(f, flow.rate_bytes_per_s)
     } else {
         0
     };
@@ -310,19 +310,19 @@ fn out(ctx: TcContext) -> Option<i32> {
     let mut timed = None;
     if paced {
         if own != 0 {
-            limit = word(ECN_LIMIT.get(own));
+            limit = read_word(ECN_LIMIT.get(own));
         }
         if held || limit != 0 {
             timed = Some(f);
-        } else if short && word(ECN_IN_FORCE.get(abi::short_class(number))) != 0 {
+        } else if short && read_word(ECN_IN_FORCE.get(abi::short_class(number))) != 0 {
             timed = ECN_FLOW.get_ptr_mut(&Key::short(number as u16));
         }
     }
     let same = len == 0
-        || (Flow::is_decided(peek!(f, flow.flags), known, own_ecn)
-            && ace::Sender::is_known(
-                peek!(f, flow.ace.state),
-                peek!(f, flow.ace.segment),
+        || (Flow::is_ecn_decided(read_once!(f, flow.flags), known, tcp_set_ecn)
+            && ace::Sender::is_fast_send(
+                read_once!(f, flow.ace.state),
+                read_once!(f, flow.ace.segment),
                 segment,
             ));
     // The first packet says when it came.
@@ -331,49 +331,49 @@ fn out(ctx: TcContext) -> Option<i32> {
         // them at a time, and the earlier one's number may be written last. Until more is sent, the later one seems
         // to have come already, by which a round may be longer, and its ACK says nothing, which the next one does.
         let end = sequence.wrapping_add(len);
-        let later = len != 0 && ace::is_later(end, peek!(f, flow.ace.end));
-        let resent = peek!(f, flow.ace.resent).wrapping_add(n);
+        let later = len != 0 && ace::is_later(end, read_once!(f, flow.ace.end));
+        let retransmitted = read_once!(f, flow.ace.retransmitted).wrapping_add(n);
         // SAFETY: places in the value.
         unsafe {
             if later {
                 core::ptr::write_volatile(&raw mut (*f).flow.ace.end, end);
                 core::ptr::write_volatile(&raw mut (*f).flow.ace.expected, expected);
             } else if len != 0 {
-                core::ptr::write_volatile(&raw mut (*f).flow.ace.resent, resent);
+                core::ptr::write_volatile(&raw mut (*f).flow.ace.retransmitted, retransmitted);
             }
             core::ptr::write_volatile(&raw mut (*f).flow.last_sent_ns, now);
         }
-        peek!(f, flow.flags)
+        read_once!(f, flow.flags)
     } else {
-        locked!(f, flow as f => {
+        with_lock!(f, flow as f => {
             if len != 0 {
-                f.send_tcp(known, own_ecn, sequence, len, segment);
+                f.on_tcp_send(known, tcp_set_ecn, sequence, len, segment);
                 f.ace.expected = expected;
             }
-            f.seen(now);
+            f.on_send(now);
             f.flags
         })
     };
     if let Some(timed) = timed
         && flags & flow::NEGOTIATED == 0
     {
-        let stamp = pacing::stamp(&p.ctx);
+        let stamp = pacing::departure_time(&p.ctx);
         let least = endpoint.queue_bytes;
         let standing = standing_queue_ns(c.tcp().is_some());
-        let at = locked!(timed, flow as f => {
-            let rate = first_set(limit, first_set(f.rate_bytes_per_s, link));
+        let at = with_lock!(timed, flow as f => {
+            let rate = nonzero_or(limit, nonzero_or(f.rate_bytes_per_s, link));
             f.pacer.departure(now, stamp, bytes, rate, least + queue_bytes(rate), standing)
         });
         if at == DROPPED {
             count(Count::SourceDropped, n as u64);
             return Some(SHOT);
         }
-        pacing::set_stamp(&p.ctx, at);
+        pacing::set_departure_time(&p.ctx, at);
     }
     // SAFETY: places in the value.
     unsafe {
-        add(&raw mut (*f).flow.sent_packets, n as u64);
-        add(&raw mut (*f).flow.sent_bytes, bytes);
+        atomic_add(&raw mut (*f).flow.sent_packets, n as u64);
+        atomic_add(&raw mut (*f).flow.sent_bytes, bytes);
     }
     if flags & flow::NEGOTIATED != 0 {
         return None;
@@ -394,7 +394,7 @@ fn out(ctx: TcContext) -> Option<i32> {
     let by_class = !by_socket && endpoint.flags & abi::EDT == 0;
     if by_class && !in_force && (short || held) {
         // The rest of who is limited here: who is short, who waits for a class, who cannot have one.
-        if join(&p, number, expired, if short { 0 } else { n }) {
+        if use_short_class(&p, number, expired, if short { 0 } else { n }) {
             return None;
         }
     }
@@ -421,8 +421,8 @@ fn out(ctx: TcContext) -> Option<i32> {
 /// receiver report everything before it as missing, and the source sends that again (RACK, RFC 8985); the RST
 /// cuts it off.
 #[inline(always)]
-fn follow(p: &Packet, key: &Key, endpoint: &Endpoint, valid_until_ns: u64) {
-    let now = tick();
+fn queue_behind_data(p: &Packet, key: &Key, endpoint: &Endpoint, valid_until_ns: u64) {
+    let now = coarse_now();
     if endpoint.flags & abi::PACE != 0 || now > valid_until_ns {
         return;
     }
@@ -431,9 +431,9 @@ fn follow(p: &Packet, key: &Key, endpoint: &Endpoint, valid_until_ns: u64) {
     };
     let number = u32::from(key.endpoint);
     let own = class_of(f) & 0xffff;
-    let rate = peek!(f, flow.rate_bytes_per_s);
+    let rate = read_once!(f, flow.rate_bytes_per_s);
     let held = own != 0 && rate != 0 && rate < endpoint.link_bytes_per_s;
-    let short = peek!(f, flow.began) == 0 || peek!(f, flow.shared) != 0;
+    let short = read_once!(f, flow.has_own_rate) == 0 || read_once!(f, flow.shared) != 0;
     if endpoint.flags & abi::EDT != 0 {
         let timed = if short {
             ECN_FLOW.get_ptr_mut(&Key::short(key.endpoint))
@@ -441,29 +441,29 @@ fn follow(p: &Packet, key: &Key, endpoint: &Endpoint, valid_until_ns: u64) {
             Some(f)
         };
         if let Some(timed) = timed {
-            let at = peek!(timed, flow.pacer.last_ns);
+            let at = read_once!(timed, flow.pacer.last_ns);
             if at > now {
-                pacing::set_stamp(&p.ctx, at);
+                pacing::set_departure_time(&p.ctx, at);
             }
         }
-    } else if word(ECN_IN_FORCE.get(own)) != 0 {
+    } else if read_word(ECN_IN_FORCE.get(own)) != 0 {
         // SAFETY: a place in the value; tc programs may write the field.
         unsafe {
             // As every packet that leaves through the class.
-            add(&raw mut (*f).flow.sent_packets, 1);
+            atomic_add(&raw mut (*f).flow.sent_packets, 1);
             (*raw(&p.ctx)).priority = (abi::HTB_MAJOR as u32) << 16 | own;
         }
     } else if short || held {
-        join(p, number, false, 0);
+        use_short_class(p, number, false, 0);
     }
 }
 
 /// Sends a packet to the class of the short flows, if there is one: they are limited, and so is whoever has no class.
 /// Counts it as `n` packets that have to.
 #[inline(always)]
-fn join(p: &Packet, number: u32, expired: bool, n: u32) -> bool {
+fn use_short_class(p: &Packet, number: u32, expired: bool, n: u32) -> bool {
     let class = abi::short_class(number);
-    if expired || word(ECN_IN_FORCE.get(class)) == 0 {
+    if expired || read_word(ECN_IN_FORCE.get(class)) == 0 {
         return false;
     }
     if n != 0 {
@@ -477,11 +477,11 @@ fn join(p: &Packet, number: u32, expired: bool, n: u32) -> bool {
 /// A TCP connection is reset. Without a class its entry goes at once, so that short connections do not fill the
 /// table; otherwise the agent takes both away.
 #[inline(always)]
-fn forget_flow(key: &Key) {
+fn on_reset(key: &Key) {
     let Some(f) = ECN_FLOW.get_ptr_mut(key) else {
         return;
     };
-    if class_of(f) == 0 && peek!(f, flow.socket) == 0 {
+    if class_of(f) == 0 && read_once!(f, flow.socket) == 0 {
         quota::remove_flow(key);
     } else {
         // SAFETY: a place in the value.
@@ -491,7 +491,7 @@ fn forget_flow(key: &Key) {
 
 /// A TCP connection sends no more: its entry goes with the ACK of that, whose marks still count.
 #[inline(always)]
-fn end_flow(key: &Key) {
+fn on_fin(key: &Key) {
     if let Some(f) = ECN_FLOW.get_ptr_mut(key) {
         // SAFETY: a place in the value.
         unsafe { core::ptr::write_volatile(&raw mut (*f).flow.ended, 1) };
@@ -502,11 +502,11 @@ fn end_flow(key: &Key) {
 /// under the lock can. Returns the class that the flow has then; 0: none, or there is no such flow.
 #[classifier]
 pub fn ecn_flow_change(ctx: TcContext) -> i32 {
-    change(&ctx).unwrap_or(0)
+    try_flow_change(&ctx).unwrap_or(0)
 }
 
 #[inline(always)]
-fn change(ctx: &TcContext) -> Option<i32> {
+fn try_flow_change(ctx: &TcContext) -> Option<i32> {
     let mut key = Key {
         src: load::<16>(ctx, 0)?,
         dst: load::<16>(ctx, 16)?,
@@ -519,7 +519,7 @@ fn change(ctx: &TcContext) -> Option<i32> {
     key.protocol = b[6];
     let class = u32::from_ne_bytes([b[8], b[9], b[10], b[11]]);
     let f = ECN_FLOW.get_ptr_mut(&key)?;
-    let sent = peek!(f, flow.sent_packets);
+    let sent = read_once!(f, flow.sent_packets);
     if class != 0
         && class_of(f) == 0
         && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff)
@@ -527,7 +527,7 @@ fn change(ctx: &TcContext) -> Option<i32> {
         // SAFETY: nothing is in this class yet.
         unsafe { *departed = sent };
     }
-    Some(locked!(f, flow as f => {
+    Some(with_lock!(f, flow as f => {
         if class == 0 {
             f.shared = 1;
             f.pending = 0;
@@ -549,7 +549,7 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, policy: &echo::Policy) -> Op
     let r = ECN_RECEIVER.get_ptr_mut(key)?;
     let (protocol, src_port, dst_port) = (key.protocol, key.src_port, key.dst_port);
     let (mut e, marked_ns) =
-        locked!(r, receiver as r => (r.echo(protocol, src_port, dst_port), r.last_ce_ns));
+        with_lock!(r, receiver as r => (r.echo(protocol, src_port, dst_port), r.last_ce_ns));
     if let Some(t) = c.tcp() {
         e.packets = t.sequence;
     }
@@ -560,7 +560,7 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, policy: &echo::Policy) -> Op
         len += echo::TAG_LEN;
         tag = e.tag(policy.keys[0], &key.dst, &key.src);
     }
-    let ecn = if Receiver::asks(marked_ns, tick()) {
+    let ecn = if Receiver::requests_headroom(marked_ns, coarse_now()) {
         packet::ECT_0
     } else {
         packet::NOT_ECT
@@ -631,14 +631,14 @@ fn checksum(b: &[u8; 20]) -> u16 {
 #[classifier]
 #[inline(always)]
 pub fn ecn_flow_in(ctx: TcContext) -> i32 {
-    match come_in(ctx) {
+    match ingress(ctx) {
         Some(verdict) => verdict,
         None => NEXT,
     }
 }
 
 #[inline(always)]
-fn come_in(ctx: TcContext) -> Option<i32> {
+fn ingress(ctx: TcContext) -> Option<i32> {
     let control = control()?;
     if control.flags & abi::BYPASS != 0 {
         return None;
@@ -671,10 +671,10 @@ fn come_in(ctx: TcContext) -> Option<i32> {
         }
         let fresh = receive(&p, &c, &mut key, endpoint);
         if t.fin {
-            tcp::finish(&p, &c.ip, t, &key);
+            tcp::on_fin(&p, &c.ip, t, &key);
         }
         if fresh == 0 && limited && t.ack {
-            tcp::ack(&p, &c.ip, t, c.data, &mut key);
+            tcp::handle_ack(&p, &c.ip, t, c.data, &mut key);
         }
         return None;
     }
@@ -682,7 +682,7 @@ fn come_in(ctx: TcContext) -> Option<i32> {
     None
 }
 
-/// Counts a packet at its receiver, and echoes; TCP's echo is in its ACKs ([`tcp::say`]). Returns 0, but while TCP has sent nothing since the handshake. As a number, since a
+/// Counts a packet at its receiver, and echoes; TCP's echo is in its ACKs ([`tcp::encode`]). Returns 0, but while TCP has sent nothing since the handshake. As a number, since a
 /// `bool` would be two ways for the verifier.
 #[inline(always)]
 fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> u32 {
@@ -694,12 +694,12 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> u3
         count(Count::ReceiversFull, 1);
         return 0;
     };
-    let fresh = core::hint::black_box(peek!(r, receiver.flags) & echo::FRESH);
+    let fresh = core::hint::black_box(read_once!(r, receiver.flags) & echo::FRESH);
     let exact = match c.tcp() {
-        Some(_) => peek!(r, receiver.ace.blocked_ns) != 0,
+        Some(_) => read_once!(r, receiver.ace.blocked_ns) != 0,
         None => endpoint.echo.is_timed(),
     };
-    let now = if exact { now() } else { tick() };
+    let now = if exact { now() } else { coarse_now() };
     let n = p.segments(&c.ip);
     let bytes = packet::wire_bytes(field!(&p.ctx, len), n, c.headers);
     let policy = endpoint.echo;
@@ -707,56 +707,56 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> u3
     let due = if let Some(t) = c.tcp() {
         let ce = ce && echoed;
         let (len, segment) = tcp::lengths(p, &c.ip, t);
-        let (unsaid, longest) = (
-            peek!(r, receiver.ace.unsaid),
-            peek!(r, receiver.ace.segment),
+        let (pending, longest) = (
+            read_once!(r, receiver.ace.pending),
+            read_once!(r, receiver.ace.segment),
         );
         let asks = echoed
             && !ce
-            && peek!(r, receiver.flags) & echo::PLAIN != 0
-            && Receiver::asks_now(
-                peek!(r, receiver.last_ce_ns),
-                peek!(r, receiver.last_echo_ns),
+            && read_once!(r, receiver.flags) & echo::PLAIN != 0
+            && Receiver::headroom_request_due(
+                read_once!(r, receiver.last_ce_ns),
+                read_once!(r, receiver.last_echo_ns),
                 now,
             );
-        if !ce && !asks && Receiver::is_quiet(unsaid, longest, segment) {
+        if !ce && !asks && Receiver::is_fast_receive(pending, longest, segment) {
             // SAFETY: a place in the value.
-            tally(unsafe { &raw mut (*r).receiver }, n, bytes, ce, now);
+            add_totals(unsafe { &raw mut (*r).receiver }, n, bytes, ce, now);
             return fresh;
         }
         let end = t.sequence.wrapping_add(len);
-        let verdict = locked!(r, receiver as r => {
-            tally(&raw mut *r, n, bytes, ce, now);
+        let verdict = with_lock!(r, receiver as r => {
+            add_totals(&raw mut *r, n, bytes, ce, now);
             if asks {
                 r.last_echo_ns = now;
             }
-            r.take_tcp(n, ce, segment, end, now)
+            r.on_tcp_data(n, ce, segment, end, now)
         });
-        if verdict & echo::SAY != 0 {
+        if verdict & echo::SEND_ECHO != 0 {
             count(Count::AceBlocked, 1);
         } else if asks {
             count(Count::EchoAsked, 1);
         }
-        if verdict & echo::STIR != 0 {
-            tcp::stir(key);
+        if verdict & echo::NEW_FEEDBACK != 0 {
+            tcp::new_feedback(key);
         }
-        if verdict & echo::HIDE != 0 {
+        if verdict & echo::CLEAR_CE != 0 {
             if !p.set_ecn(&c.ip, packet::ECT_0) {
                 count(Count::EctFailed, n as u64);
             }
-            tcp::hurry(p, &c.ip);
+            tcp::set_psh(p, &c.ip);
         }
-        asks || verdict & echo::SAY != 0
+        asks || verdict & echo::SEND_ECHO != 0
     } else {
-        let echoed_ns = peek!(r, receiver.last_echo_ns);
+        let echoed_ns = read_once!(r, receiver.last_echo_ns);
         if policy.is_due(echoed_ns, ce, now) {
-            locked!(r, receiver as r => {
-                tally(&raw mut *r, n, bytes, ce, now);
+            with_lock!(r, receiver as r => {
+                add_totals(&raw mut *r, n, bytes, ce, now);
                 r.due(&policy, ce, now)
             })
         } else {
             // SAFETY: a place in the value.
-            tally(unsafe { &raw mut (*r).receiver }, n, bytes, ce, now);
+            add_totals(unsafe { &raw mut (*r).receiver }, n, bytes, ce, now);
             false
         }
     };
@@ -778,16 +778,16 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> u3
     fresh
 }
 
-/// The totals of [`Receiver::count`] and [`Receiver::count_tcp`]. Of a marked packet under the lock: an echo that
+/// The totals of [`Receiver::count`] and [`Receiver::on_tcp_packet`]. Of a marked packet under the lock: an echo that
 /// another CPU makes meanwhile has all of it, or nothing.
 #[inline(always)]
-fn tally(r: *mut Receiver, n: u32, bytes: u64, ce: bool, now: u64) {
+fn add_totals(r: *mut Receiver, n: u32, bytes: u64, ce: bool, now: u64) {
     // SAFETY: places in a map value.
     unsafe {
-        add(&raw mut (*r).packets, n as u64);
-        add(&raw mut (*r).bytes, bytes);
+        atomic_add(&raw mut (*r).packets, n as u64);
+        atomic_add(&raw mut (*r).bytes, bytes);
         if ce {
-            add(&raw mut (*r).ce, n as u64);
+            atomic_add(&raw mut (*r).ce, n as u64);
             core::ptr::write_volatile(&raw mut (*r).last_ce_ns, now);
         }
         core::ptr::write_volatile(&raw mut (*r).last_packet_ns, now);
@@ -829,9 +829,9 @@ fn take_echo(
         count(Count::EchoForged, 1);
         return Some(SHOT);
     }
-    e.room = Room::of(c.ip.ecn());
-    match response::source(&e, key) {
-        Some(f) => response::take(&p.ctx, &e, f, key, endpoint, flags),
+    e.headroom = Headroom::of(c.ip.ecn());
+    match response::find_flow(&e, key) {
+        Some(f) => response::on_echo(&p.ctx, &e, f, key, endpoint, flags),
         None => count(Count::EchoUnknown, 1),
     }
     Some(SHOT)

@@ -36,10 +36,10 @@ pub static ECN_RECEIVER: HashMap<flow::Key, abi::LockedReceiver, { abi::FLOWS as
     HashMap::new();
 /// Entries that programs have added to these tables, per endpoint.
 #[btf_map]
-pub static ECN_ADDED: Array<u64, { abi::HELD as usize }> = Array::new();
+pub static ECN_ADDED: Array<u64, { abi::QUOTA_SLOTS as usize }> = Array::new();
 /// Entries that the agent has removed from them, per endpoint.
 #[btf_map]
-pub static ECN_REMOVED: Array<u64, { abi::HELD as usize }> = Array::new();
+pub static ECN_REMOVED: Array<u64, { abi::QUOTA_SLOTS as usize }> = Array::new();
 /// Packets that left their device, per class.
 #[btf_map]
 pub static ECN_DEPARTED: Array<u64, { abi::CLASSES as usize }> = Array::new();
@@ -72,7 +72,7 @@ pub static ECN_TRACE: RingBuf<abi::PortEvent, 8_388_608> = RingBuf::new();
 pub static ECN_TAIL: ProgramArray<{ abi::TAILS as usize }> = ProgramArray::new();
 /// What this CPU is at.
 #[btf_map]
-pub static ECN_WORK: PerCpuArray<abi::Work, 1> = PerCpuArray::new();
+pub static ECN_WORK: PerCpuArray<abi::Scratch, 1> = PerCpuArray::new();
 /// Times of marks, when latency is traced.
 #[btf_map]
 pub static ECN_MARKED: LruHashMap<flow::Key, u64, 4096> = LruHashMap::new();

@@ -17,7 +17,7 @@ const MONOTONIC: u32 = 1;
 /// The departure time that TCP gave the packet; 0 if it carries none, or a time of another clock. Without
 /// the type, a time of another clock shows by its size ([`ecn_core::pacing::departure`]).
 #[inline(always)]
-pub fn stamp(ctx: &TcContext) -> u64 {
+pub fn departure_time(ctx: &TcContext) -> u64 {
     if constant(&STAMP_TYPES) != 0 && field!(ctx, tstamp_type) as u32 != MONOTONIC {
         return 0;
     }
@@ -26,7 +26,7 @@ pub fn stamp(ctx: &TcContext) -> u64 {
 
 /// Gives the packet its departure time.
 #[inline(always)]
-pub fn set_stamp(ctx: &TcContext, at_ns: u64) {
+pub fn set_departure_time(ctx: &TcContext, at_ns: u64) {
     if constant(&STAMP_TYPES) != 0 {
         // SAFETY: takes the context only.
         let ret = unsafe { bpf_skb_set_tstamp(raw(ctx), at_ns, MONOTONIC) };

@@ -4,19 +4,19 @@ use ecn_core::{abi, flow::Key};
 
 use crate::{
     maps::{ECN_ADDED, ECN_FLOW, ECN_RECEIVER, ECN_REMOVED},
-    response::{add, word},
+    response::{atomic_add, read_word},
 };
 
 /// Whether the flow's endpoint may have one more entry.
 #[inline(always)]
 pub fn has_room(table: u32, key: &Key) -> bool {
-    let own = abi::held(table, key.endpoint.into());
-    let all = abi::held(table, abi::ALL_ENDPOINTS);
+    let own = abi::quota_index(table, key.endpoint.into());
+    let all = abi::quota_index(table, abi::ALL_ENDPOINTS);
     abi::has_room(
-        word(ECN_ADDED.get(own)),
-        word(ECN_REMOVED.get(own)),
-        word(ECN_ADDED.get(all)),
-        word(ECN_REMOVED.get(all)),
+        read_word(ECN_ADDED.get(own)),
+        read_word(ECN_REMOVED.get(own)),
+        read_word(ECN_ADDED.get(all)),
+        read_word(ECN_REMOVED.get(all)),
     )
 }
 
@@ -46,8 +46,8 @@ pub fn remove_receiver(key: &Key) {
 #[inline(always)]
 fn change(table: u32, key: &Key, by: u64) {
     for of in [u32::from(key.endpoint), abi::ALL_ENDPOINTS] {
-        if let Some(count) = ECN_ADDED.get_ptr_mut(abi::held(table, of)) {
-            add(count, by);
+        if let Some(count) = ECN_ADDED.get_ptr_mut(abi::quota_index(table, of)) {
+            atomic_add(count, by);
         }
     }
 }

@@ -9,8 +9,8 @@ use aya_ebpf::{
 };
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow},
-    echo::{Echo, News, Refusal},
-    fixed::{self, forgotten},
+    echo::{Echo, FeedbackDelta, Refusal},
+    fixed::{self, opaque},
     flow::{Flow, Key},
 };
 
@@ -27,7 +27,7 @@ pub fn now() -> u64 {
 
 /// The time of the last tick, 1 to 10 ms old, for what only has to be known to a second: quicker by 25 ns.
 #[inline(always)]
-pub fn tick() -> u64 {
+pub fn coarse_now() -> u64 {
     if constant(&COARSE_TIME) == 0 {
         return now();
     }
@@ -36,7 +36,7 @@ pub fn tick() -> u64 {
 }
 
 /// Runs `$body` with `$value` (a `&mut` to `$field`) locked; no call may be in it.
-macro_rules! locked {
+macro_rules! with_lock {
     ($pointer:expr, $field:ident as $value:ident => $body:expr) => {{
         // SAFETY: the lock serialises all programs that touch the value.
         unsafe {
@@ -49,22 +49,22 @@ macro_rules! locked {
         }
     }};
 }
-pub(crate) use locked;
+pub(crate) use with_lock;
 
 /// A word of a value that others write, read without its lock.
-macro_rules! peek {
+macro_rules! read_once {
     ($pointer:expr, $($field:ident).+) => {
         // SAFETY: a map value; one word.
         unsafe { core::ptr::read_volatile(&raw const (*$pointer).$($field).+) }
     };
 }
-pub(crate) use peek;
+pub(crate) use read_once;
 
 /// Adds to a total that others add to at the same time, without a lock, for which a packet takes 50 ns more. In
 /// assembly, since the target has no such type, and the compiler makes mistakes with them
 /// (llvm/llvm-project#91888).
 #[inline(always)]
-pub fn add(total: *mut u64, n: u64) {
+pub fn atomic_add(total: *mut u64, n: u64) {
     // SAFETY: a word of a map value, aligned.
     unsafe {
         asm!(
@@ -87,7 +87,7 @@ pub fn reverse(key: &mut Key) {
 /// Tells the agent of a new rate. Decreases and flows without a class wake it (`urgent`); increases wait until it
 /// comes by.
 #[inline(always)]
-pub fn tell(event: &abi::RateEvent, urgent: bool) {
+pub fn notify(event: &abi::RateEvent, urgent: bool) {
     let flags = if urgent {
         BPF_RB_FORCE_WAKEUP
     } else {
@@ -101,7 +101,7 @@ pub fn tell(event: &abi::RateEvent, urgent: bool) {
 /// Gives a flow a number for a class of its own, which the agent makes when it is told. 0: none is free, and the
 /// flow goes with the short flows.
 #[inline(always)]
-pub fn take_class(f: *mut LockedFlow) -> u32 {
+pub fn allocate_class(f: *mut LockedFlow) -> u32 {
     let taken = match ECN_CLASS.pop() {
         Ok(Some(class)) => class,
         _ => 0,
@@ -109,7 +109,7 @@ pub fn take_class(f: *mut LockedFlow) -> u32 {
     let class = taken & 0xffff;
     if class == 0 {
         count(Count::ClassesFull, 1);
-        locked!(f, flow as f => {
+        with_lock!(f, flow as f => {
             f.shared = 1;
             f.pending = 0;
         });
@@ -117,7 +117,7 @@ pub fn take_class(f: *mut LockedFlow) -> u32 {
     }
     // What left through this class before, which decrease was in force, and what it was held at is
     // another flow's. So far nothing of this one has waited.
-    let sent = peek!(f, flow.sent_packets);
+    let sent = read_once!(f, flow.sent_packets);
     for (counter, value) in [
         (ECN_DEPARTED.get_ptr_mut(class), sent),
         (ECN_IN_FORCE.get_ptr_mut(class), 0),
@@ -128,7 +128,7 @@ pub fn take_class(f: *mut LockedFlow) -> u32 {
             unsafe { *counter = value };
         }
     }
-    let its = locked!(f, flow as f => {
+    let its = with_lock!(f, flow as f => {
         if f.class == 0 {
             f.class = class;
         }
@@ -143,19 +143,19 @@ pub fn take_class(f: *mut LockedFlow) -> u32 {
 
 /// A flow begins to have a rate of its own, or comes back after a pause: with what its siblings have.
 #[inline(always)]
-pub fn begin(f: *mut LockedFlow, key: &Key, endpoint: &Endpoint) {
+pub fn start_own_rate(f: *mut LockedFlow, key: &Key, endpoint: &Endpoint) {
     let number = u32::from(key.endpoint);
     let ipd = match ECN_SIBLINGS.get(number) {
-        Some(siblings) => siblings.first_ipd(now()),
+        Some(siblings) => siblings.initial_ipd(now()),
         None => fixed::ONE,
     };
-    if ipd == fixed::ONE && peek!(f, flow.class) | peek!(f, flow.shared) == 0 {
+    if ipd == fixed::ONE && read_once!(f, flow.class) | read_once!(f, flow.shared) == 0 {
         // At full rate, as it is.
         return;
     }
     let link = endpoint.link_bytes_per_s;
-    let (rate, decreases) = locked!(f, flow as f => {
-        f.begin(ipd, link);
+    let (rate, decreases) = with_lock!(f, flow as f => {
+        f.start_own_rate(ipd, link);
         f.shared = 0;
         (f.rate_bytes_per_s, f.decreases as u32)
     });
@@ -164,7 +164,7 @@ pub fn begin(f: *mut LockedFlow, key: &Key, endpoint: &Endpoint) {
     }
     let mut class = class_of(f);
     if class == 0 {
-        class = take_class(f);
+        class = allocate_class(f);
     }
     if class != 0 {
         let event = abi::RateEvent {
@@ -175,19 +175,19 @@ pub fn begin(f: *mut LockedFlow, key: &Key, endpoint: &Endpoint) {
             key: *key,
             ..abi::RateEvent::default()
         };
-        tell(&event, true);
+        notify(&event, true);
     }
 }
 
 /// The flow's class: written once, when it got it. 0 before.
 #[inline(always)]
 pub fn class_of(f: *mut LockedFlow) -> u32 {
-    peek!(f, flow.class)
+    read_once!(f, flow.class)
 }
 
 /// An entry of an array of numbers.
 #[inline(always)]
-pub fn word(entry: Option<&u64>) -> u64 {
+pub fn read_word(entry: Option<&u64>) -> u64 {
     match entry {
         // SAFETY: one word, written by others.
         Some(word) => unsafe { core::ptr::read_volatile(word) },
@@ -197,7 +197,7 @@ pub fn word(entry: Option<&u64>) -> u64 {
 
 /// The flow that an echo is for; `key`, the echo's own, becomes that flow's.
 #[inline(always)]
-pub fn source(e: &Echo, key: &mut Key) -> Option<*mut LockedFlow> {
+pub fn find_flow(e: &Echo, key: &mut Key) -> Option<*mut LockedFlow> {
     reverse(key);
     key.src_port = e.src_port;
     key.dst_port = e.dst_port;
@@ -207,7 +207,7 @@ pub fn source(e: &Echo, key: &mut Key) -> Option<*mut LockedFlow> {
 
 /// Takes an echo that came for this flow.
 #[inline(always)]
-pub fn take<C: EbpfContext>(
+pub fn on_echo<C: EbpfContext>(
     ctx: &C,
     e: &Echo,
     f: *mut LockedFlow,
@@ -219,44 +219,50 @@ pub fn take<C: EbpfContext>(
         return;
     };
     // SAFETY: this CPU's own, and nothing else runs here meanwhile.
-    let given = unsafe { &mut (*work).given };
+    let input = unsafe { &mut (*work).input };
     let every_ns = endpoint.echo.every_ns;
-    match answer(ctx, f, key, given, endpoint, flags, (e, every_ns)) {
+    match on_feedback(ctx, f, key, input, endpoint, flags, (e, every_ns)) {
         REFUSED_DUPLICATE => count(Count::EchoDuplicate, 1),
         REFUSED_IMPOSSIBLE => count(Count::EchoImpossible, 1),
         _ => count(Count::EchoAccepted, 1),
     }
 }
 
-/// [`answer`]: [`Refusal::Duplicate`].
+/// [`on_feedback`]: [`Refusal::Duplicate`].
 const REFUSED_DUPLICATE: u32 = Refusal::Duplicate as u32;
-/// [`answer`]: [`Refusal::Impossible`].
+/// [`on_feedback`]: [`Refusal::Impossible`].
 const REFUSED_IMPOSSIBLE: u32 = Refusal::Impossible as u32;
 
 /// What a flow hears. Not a closure: one that two programs share is a function of its own to the compiler,
 /// and old kernels let nothing be called under a lock (6.1 does not, 6.12 does).
-pub trait Heard {
-    /// Takes it, given the packets that have been sent and have departed.
-    fn hear(self, flow: &mut Flow, sent: u32, departed: u32, now_ns: u64) -> Result<News, Refusal>;
+pub trait Feedback {
+    /// Takes it, input the packets that have been sent and have departed.
+    fn apply(
+        self,
+        flow: &mut Flow,
+        sent: u32,
+        departed: u32,
+        now_ns: u64,
+    ) -> Result<FeedbackDelta, Refusal>;
 }
 
 /// With [`ecn_core::echo::Policy::every_ns`].
-impl Heard for (&Echo, u64) {
+impl Feedback for (&Echo, u64) {
     #[inline(always)]
-    fn hear(
+    fn apply(
         self,
         flow: &mut Flow,
         _sent: u32,
         departed: u32,
         now_ns: u64,
-    ) -> Result<News, Refusal> {
-        flow.hear_echo(self.0, departed, self.1, now_ns)
+    ) -> Result<FeedbackDelta, Refusal> {
+        flow.on_echo(self.0, departed, self.1, now_ns)
     }
 }
 
 /// The response of a flow to what it hears. Returns why that was refused, or 0.
 #[inline(always)]
-pub fn answer<C: EbpfContext>(
+pub fn on_feedback<C: EbpfContext>(
     #[cfg_attr(
         not(feature = "trace"),
         expect(unused_variables, reason = "only to log")
@@ -264,20 +270,20 @@ pub fn answer<C: EbpfContext>(
     ctx: &C,
     f: *mut LockedFlow,
     key: &mut Key,
-    given: &mut abi::Given,
+    input: &mut abi::ResponseInput,
     endpoint: &Endpoint,
     flags: u32,
-    heard: impl Heard,
+    feedback: impl Feedback,
 ) -> u32 {
     let number = u32::from(key.endpoint);
     // Read before the sequence number up to which TCP has sent, which is written before it: `ace::Sender::take`.
-    let sent = peek!(f, flow.sent_packets);
+    let sent = read_once!(f, flow.sent_packets);
     let own = class_of(f);
     let departed = if own == 0 {
         // Nothing waits: it has no queue.
         sent as u32
     } else {
-        word(ECN_DEPARTED.get(own & 0xffff)) as u32
+        read_word(ECN_DEPARTED.get(own & 0xffff)) as u32
     };
     let mut marked_ns = 0;
     if flags & abi::TRACE_LATENCY != 0 {
@@ -294,7 +300,7 @@ pub fn answer<C: EbpfContext>(
     let rmax = endpoint.link_bytes_per_s;
     // Short flows are one flow, whose rate moves by what any of them hears. Sockets are paced one by one.
     let mut short = endpoint.flags & abi::PACE == 0
-        && (peek!(f, flow.began) == 0 || peek!(f, flow.shared) != 0);
+        && (read_once!(f, flow.has_own_rate) == 0 || read_once!(f, flow.shared) != 0);
     let mut of = f;
     let mut class = own;
     if short {
@@ -309,14 +315,14 @@ pub fn answer<C: EbpfContext>(
     }
     let class = class & 0xffff;
     // 0: there is no such class, or not yet.
-    let before = word(ECN_IN_FORCE.get(class));
+    let before = read_word(ECN_IN_FORCE.get(class));
     let in_force = before;
-    let refusal = locked!(f, flow as f => match heard.hear(f, sent as u32, departed, now) {
-        Ok(news) => {
+    let refusal = with_lock!(f, flow as f => match feedback.apply(f, sent as u32, departed, now) {
+        Ok(delta) => {
             if short {
-                f.heard_short(&news, now);
+                f.on_short_feedback(&delta, now);
             }
-            given.news = news;
+            input.delta = delta;
             0
         }
         Err(refusal) => refusal as u32,
@@ -325,23 +331,23 @@ pub fn answer<C: EbpfContext>(
         return refusal;
     }
     let sibling_ipd = match ECN_SIBLINGS.get(number) {
-        Some(siblings) => siblings.first_ipd(now),
+        Some(siblings) => siblings.initial_ipd(now),
         None => fixed::ONE,
     };
-    let lost = given.news.lost_echoes;
-    let (told, rate, ipd, decreased, ce, decreases, pending, since) = locked!(of, flow as f => {
-        let (news, departed, in_force) = if short {
-            let news = f.of_short(&given.news);
+    let lost = input.delta.lost_echoes;
+    let (notify_agent, rate, ipd, decreased, ce, decreases, pending, since) = with_lock!(of, flow as f => {
+        let (delta, departed, in_force) = if short {
+            let delta = f.aggregate_delta(&input.delta);
             let confirmed = (in_force >> 32) as u32;
-            (news, news.position, abi::in_force(confirmed, news.position))
+            (delta, delta.position, abi::in_force(confirmed, delta.position))
         } else {
-            (given.news, departed, in_force)
+            (input.delta, departed, in_force)
         };
         // Departure times are in force without the agent: it only measures how soon.
-        *given = abi::Given {
-            news,
+        *input = abi::ResponseInput {
+            delta,
             in_force: if endpoint.flags & abi::EDT != 0 {
-                f.in_force_paced(departed, now)
+                f.paced_in_force(departed, now)
             } else {
                 in_force
             },
@@ -350,29 +356,29 @@ pub fn answer<C: EbpfContext>(
             departed,
             sibling_ipd,
         };
-        let abi::Given { news, in_force, marked_ns, flags, departed, sibling_ipd } = forgotten(given);
+        let abi::ResponseInput { delta, in_force, marked_ns, flags, departed, sibling_ipd } = opaque(input);
         let paced = flags & abi::EDT != 0;
-        f.time_out(policy, &news, sibling_ipd, now);
-        let (reaction, told) = f.respond(policy, &news, in_force, departed, rmax, now);
+        f.check_timeout(policy, &delta, sibling_ipd, now);
+        let (reaction, notify_agent) = f.respond(policy, &delta, in_force, departed, rmax, now);
         let since = if paced {
-            f.paced(&reaction, now);
+            f.after_paced_response(&reaction, now);
             now.max(f.decreased_ns)
         } else {
             0
         };
         let measured = paced && marked_ns != 0 && reaction.decreased != 0;
         (
-            2 * told as u32 + measured as u32,
+            2 * notify_agent as u32 + measured as u32,
             f.rate_bytes_per_s,
             f.response.ipd,
             reaction.decreased,
-            news.ce,
+            delta.ce,
             f.decreases as u32,
             f.pending,
             since,
         )
     });
-    if short && rate >= rmax && peek!(f, flow.began) != 0 {
+    if short && rate >= rmax && read_once!(f, flow.has_own_rate) != 0 {
         // It was limited with them since it had no class; now nobody is.
         // SAFETY: a place in the value.
         unsafe { core::ptr::write_volatile(&raw mut (*f).flow.shared, 0) };
@@ -402,22 +408,22 @@ pub fn answer<C: EbpfContext>(
     if lost != 0 {
         count(Count::EchoLost, lost as u64);
     }
-    let marked_ns = given.marked_ns;
+    let marked_ns = input.marked_ns;
     if ce != 0 && marked_ns != 0 {
         key.endpoint = 0;
         let _ = ECN_MARKED.remove(&*key);
         key.endpoint = number as u16;
     }
     // By HTB every new rate is the agent's to bring into force; otherwise only what has to be there for it.
-    let to_tell = if endpoint.flags & (abi::EDT | abi::PACE) == 0 {
-        told & 2 != 0
+    let notify_now = if endpoint.flags & (abi::EDT | abi::PACE) == 0 {
+        notify_agent & 2 != 0
     } else {
-        told & 1 != 0 || told & 2 != 0 && before == 0
+        notify_agent & 1 != 0 || notify_agent & 2 != 0 && before == 0
     };
-    if to_tell {
+    if notify_now {
         let mut class = class;
         if class == 0 {
-            class = take_class(f);
+            class = allocate_class(f);
             if class == 0 {
                 return 0;
             }
@@ -435,7 +441,7 @@ pub fn answer<C: EbpfContext>(
             in_force_ns: since,
             key: *key,
         };
-        tell(&event, pending != 0 || before == 0);
+        notify(&event, pending != 0 || before == 0);
     }
     0
 }

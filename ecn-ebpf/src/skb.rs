@@ -64,7 +64,7 @@ pub fn store<const N: usize>(ctx: &TcContext, offset: u32, b: &[u8; N], flags: u
 /// Goes on in a program that is verified and loaded once, with the constant of this loaded copy in `cb[0]`,
 /// which is ours within one hook.
 #[inline(always)]
-pub fn go_on(ctx: &TcContext, program: u32, word: u32) -> i32 {
+pub fn tail_call(ctx: &TcContext, program: u32, word: u32) -> i32 {
     // SAFETY: tc programs may write this field; nothing here needs to be dropped.
     unsafe {
         (*raw(ctx)).cb[0] = word;
@@ -97,7 +97,7 @@ impl Read for Bytes {
 
     #[inline(always)]
     fn opaque(&self, word: u64) -> u64 {
-        unknown(word, self.zero())
+        opaque(word, self.zero())
     }
 }
 
@@ -108,7 +108,7 @@ impl Bytes {
     fn read_linear(&self, at: u32, to: &mut [u8]) -> bool {
         // What the verifier learns here it must not remember of `at`: where both ways meet it would see
         // two states.
-        let at = unknown(at.into(), self.zero()) as u32;
+        let at = opaque(at.into(), self.zero()) as u32;
         if at > FARTHEST {
             return false;
         }
@@ -148,7 +148,7 @@ impl Bytes {
 
 /// The same word, if `zero` is: of all its bits the verifier thinks that they may have changed.
 #[inline(always)]
-pub fn unknown(word: u64, zero: u32) -> u64 {
+pub fn opaque(word: u64, zero: u32) -> u64 {
     word ^ (zero as u64 | (zero as u64) << 32)
 }
 
@@ -183,7 +183,7 @@ impl Packet {
         Bytes(raw(&self.ctx))
     }
 
-    /// See [`unknown`].
+    /// See [`opaque`].
     #[inline(always)]
     pub fn zero(&self) -> u32 {
         self.bytes().zero()
@@ -217,7 +217,7 @@ impl Packet {
 
     /// Puts the headers into one piece, where the programs at tracepoints can read them.
     #[inline(always)]
-    pub fn gather(&self, ip: &Ip) {
+    pub fn pull_headers(&self, ip: &Ip) {
         let ordinary = ETHERNET + IPV6;
         if self.ctx.data() + ordinary > self.ctx.data_end() || ip.upper() > ordinary as u32 {
             let (all, headers) = (field!(&self.ctx, len), ip.upper() + LONGEST_TRANSPORT);
@@ -298,7 +298,7 @@ impl Read for Linear {
 
     #[inline(always)]
     fn opaque(&self, word: u64) -> u64 {
-        unknown(word, self.zero)
+        opaque(word, self.zero)
     }
 }
 

@@ -25,7 +25,7 @@ use ecn_core::{
 
 use crate::{
     maps::{ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_SOCKET, control},
-    response::{class_of, locked, now, peek, word},
+    response::{class_of, now, read_once, read_word, with_lock},
     skb::raw,
 };
 
@@ -38,7 +38,7 @@ const AF_INET6: u32 = 10;
 pub fn remember(ctx: &TcContext, f: *mut LockedFlow, key: &Key) -> bool {
     // SAFETY: takes the context only.
     let cookie = unsafe { bpf_get_socket_cookie(raw(ctx).cast()) };
-    let before = peek!(f, flow.socket);
+    let before = read_once!(f, flow.socket);
     if cookie == 0 || cookie == before {
         return cookie != 0;
     }
@@ -46,7 +46,7 @@ pub fn remember(ctx: &TcContext, f: *mut LockedFlow, key: &Key) -> bool {
     if before != 0 {
         let _ = ECN_SOCKET.remove(&before);
     }
-    locked!(f, flow as f => {
+    with_lock!(f, flow as f => {
         f.socket = cookie;
         f.socket_bytes_per_s = 0;
     });
@@ -79,12 +79,12 @@ fn pace(ctx: &SockOpsContext) -> Option<()> {
     let endpoint = ECN_ENDPOINT.get(u32::from(key.endpoint))?;
     let class = class_of(f) & 0xffff;
     // Class 0 is nobody's, and nothing is held at it.
-    let limit = word(ECN_LIMIT.get(class));
-    let departed = word(ECN_DEPARTED.get(class)) as u32;
+    let limit = read_word(ECN_LIMIT.get(class));
+    let departed = read_word(ECN_DEPARTED.get(class)) as u32;
     let free = control.flags & abi::BYPASS != 0
         || endpoint.flags & abi::PACE == 0
         || now() > control.valid_until_ns;
-    let (rate, decreases, before, owner) = locked!(f, flow as f => {
+    let (rate, decreases, before, owner) = with_lock!(f, flow as f => {
         (f.rate_bytes_per_s, f.decreases as u32, f.socket_bytes_per_s, f.socket)
     });
     if owner != cookie || rate == 0 && limit == 0 {
@@ -121,7 +121,7 @@ fn pace(ctx: &SockOpsContext) -> Option<()> {
     if ret != 0 {
         return None;
     }
-    locked!(f, flow as f => f.socket_bytes_per_s = now_set);
+    with_lock!(f, flow as f => f.socket_bytes_per_s = now_set);
     if class != 0
         && let Some(in_force) = ECN_IN_FORCE.get_ptr_mut(class)
     {

@@ -21,13 +21,13 @@ use aya_ebpf::{
 };
 use ecn_core::{
     abi::{self, Bridge, Count, Device, DeviceKey, PortAction, PortEvent, PortEventKind},
-    echo::Room,
+    echo::Headroom,
     flow,
     marking::{BACKLOG_UNKNOWN, Decision, HOST, Policy},
     pacing,
     packet::{self, Ip},
     shares::Output,
-    vqueue::Arrival,
+    vqueue::PacketMeta,
 };
 
 use crate::{
@@ -35,13 +35,13 @@ use crate::{
         ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_NEAR, ECN_TRACE,
         ECN_VIRTUAL, GENERATION, OFFSETS, TRACING_LOCKS, constant, control, count, netns,
     },
-    response::{now, tick},
-    skb::{Linear, NEXT, Packet, SHOT, field, go_on, kernel, load, member, raw, unknown},
+    response::{coarse_now, now},
+    skb::{Linear, NEXT, Packet, SHOT, field, kernel, load, member, opaque, raw, tail_call},
 };
 
 /// What a device is to us. `None`: nothing.
 #[inline(always)]
-fn device(netns: u32, ifindex: u32) -> Option<Device> {
+fn lookup_device(netns: u32, ifindex: u32) -> Option<Device> {
     let key = DeviceKey { netns, ifindex };
     let near = ECN_NEAR.get_ptr(key.near())?;
     // SAFETY: a map value; the agent writes while this reads, hence volatile, in this order.
@@ -68,17 +68,17 @@ fn device(netns: u32, ifindex: u32) -> Option<Device> {
 fn input_slot(netns: u32, ifindex: u32, bridge: u32, zero: u32) -> u8 {
     let mut slot = HOST;
     if ifindex != 0
-        && let Some(d) = device(netns, ifindex)
+        && let Some(d) = lookup_device(netns, ifindex)
         && d.role & abi::ROLE_PORT != 0
         && d.bridge == bridge
     {
         slot = d.port as u8;
     }
-    unknown(slot.into(), zero) as u8
+    opaque(slot.into(), zero) as u8
 }
 
 /// Runs `$body` with `$bridge` (a `&mut Bridge`) locked; no call may be in it.
-macro_rules! locked {
+macro_rules! with_bridge_lock {
     ($pointer:expr, $bridge:ident => $body:expr) => {{
         // SAFETY: the lock serialises all programs that touch the value.
         unsafe {
@@ -93,7 +93,7 @@ macro_rules! locked {
 }
 
 #[inline(always)]
-fn trace(flags: u32, event: PortEvent) {
+fn emit(flags: u32, event: PortEvent) {
     if flags & abi::TRACE_PORTS == 0 {
         return;
     }
@@ -108,18 +108,18 @@ fn trace(flags: u32, event: PortEvent) {
 
 #[classifier]
 pub fn ecn_port_out(ctx: TcContext) -> i32 {
-    port_out(ctx).unwrap_or(NEXT)
+    try_port_out(ctx).unwrap_or(NEXT)
 }
 
 #[inline(always)]
-fn port_out(ctx: TcContext) -> Option<i32> {
+fn try_port_out(ctx: TcContext) -> Option<i32> {
     let flags = control()?.flags;
     if flags & abi::BYPASS != 0 {
         return None;
     }
     let p = Packet::new(ctx);
     let netns = netns();
-    let d = device(netns, field!(&p.ctx, ifindex))?;
+    let d = lookup_device(netns, field!(&p.ctx, ifindex))?;
     if d.role & abi::ROLE_PORT == 0 {
         return None;
     }
@@ -131,44 +131,44 @@ fn port_out(ctx: TcContext) -> Option<i32> {
     }
     if d.virtual_ns_per_byte != 0 {
         // Here, since the other program has no room on its stack; what is long is no echo.
-        if field!(&p.ctx, len) <= LONGEST_ECHO
+        if field!(&p.ctx, len) <= MAX_ECHO_LEN
             && let Some(ip) = p.parse()
-            && asks_for_room(&ip, flags)
+            && requests_headroom(&ip, flags)
         {
-            say_room(&p, &ip, netns, &d, tick());
+            write_headroom(&p, &ip, netns, &d, coarse_now());
         }
-        go_on(&p.ctx, abi::TAIL_VIRTUAL, netns);
+        tail_call(&p.ctx, abi::TAIL_VIRTUAL, netns);
         return None;
     }
-    if d.role & abi::ROLE_NO_QUEUE != 0 && field!(&p.ctx, len) > LONGEST_ECHO {
+    if d.role & abi::ROLE_NO_QUEUE != 0 && field!(&p.ctx, len) > MAX_ECHO_LEN {
         return None;
     }
     let ip = p.parse()?;
-    let now_ns = tick();
-    let asks = asks_for_room(&ip, flags);
+    let now_ns = coarse_now();
+    let asks = requests_headroom(&ip, flags);
     if asks {
-        say_room(&p, &ip, netns, &d, now_ns);
+        write_headroom(&p, &ip, netns, &d, now_ns);
     }
     if d.role & abi::ROLE_NO_QUEUE != 0 {
         return None;
     }
-    let c = came(&p, &ip, netns, &d, asks);
-    let answer = ecn_arrive(c.places, c.who, c.bytes, now_ns);
-    act(answer, &p, &ip, &c, now_ns, 0)
+    let c = pack(&p, &ip, netns, &d, asks);
+    let decision = ecn_enqueue(c.ports, c.source, c.bytes, now_ns);
+    apply_decision(decision, &p, &ip, &c, now_ns, 0)
 }
 
-/// The arrival of a packet at its queue, and what was decided ([`answer`]). Global, so that the verifier goes through it
+/// The arrival of a packet at its queue, and what was decided ([`decision`]). Global, so that the verifier goes through it
 /// once, with arguments of which it knows nothing, and not for each way to come here.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn ecn_arrive(places: u64, who: u64, bytes: u32, now_ns: u64) -> u64 {
-    let a = placed(places, who, bytes, now_ns);
-    let (policy, bridge) = match bridge(places as u32) {
+pub extern "C" fn ecn_enqueue(ports: u64, source: u64, bytes: u32, now_ns: u64) -> u64 {
+    let a = unpack(ports, source, bytes, now_ns);
+    let (policy, bridge) = match bridge(ports as u32) {
         Some(found) => found,
         None => return 0,
     };
-    locked!(bridge, b => {
-        answer(b.sequence, b.shares.arrive(&mut b.switch, policy, &a))
+    with_bridge_lock!(bridge, b => {
+        pack_decision(b.sequence, b.shares.on_enqueue(&mut b.switch, policy, &a))
     })
 }
 
@@ -176,46 +176,46 @@ pub extern "C" fn ecn_arrive(places: u64, who: u64, bytes: u32, now_ns: u64) -> 
 /// ports without pay nothing for it.
 #[classifier]
 pub fn ecn_port_virt(ctx: TcContext) -> i32 {
-    port_virtual(ctx).unwrap_or(NEXT)
+    try_port_virt(ctx).unwrap_or(NEXT)
 }
 
 #[inline(always)]
-fn port_virtual(ctx: TcContext) -> Option<i32> {
+fn try_port_virt(ctx: TcContext) -> Option<i32> {
     let p = Packet::new(ctx);
     let [netns, ..] = field!(&p.ctx, cb);
-    let d = device(netns, field!(&p.ctx, ifindex))?;
+    let d = lookup_device(netns, field!(&p.ctx, ifindex))?;
     let ip = p.parse()?;
     let (now_ns, per_byte) = (now(), d.virtual_ns_per_byte);
     // An echo that asks may be marked here: then the port is busy indeed.
-    let c = came(&p, &ip, netns, &d, false);
-    let answer = ecn_arrive_virt(c.places, c.who, c.bytes, now_ns, per_byte);
-    act(answer, &p, &ip, &c, now_ns, per_byte)
+    let c = pack(&p, &ip, netns, &d, false);
+    let decision = ecn_enqueue_virt(c.ports, c.source, c.bytes, now_ns, per_byte);
+    apply_decision(decision, &p, &ip, &c, now_ns, per_byte)
 }
 
-/// [`ecn_arrive`] at a virtual queue.
+/// [`ecn_enqueue`] at a virtual queue.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn ecn_arrive_virt(
-    places: u64,
-    who: u64,
+pub extern "C" fn ecn_enqueue_virt(
+    ports: u64,
+    source: u64,
     bytes: u32,
     now_ns: u64,
     ns_per_byte: u64,
 ) -> u64 {
-    let a = Arrival {
+    let a = PacketMeta {
         ns_per_byte,
-        ..placed(places, who, bytes, now_ns)
+        ..unpack(ports, source, bytes, now_ns)
     };
-    let (policy, bridge) = match bridge(places as u32) {
+    let (policy, bridge) = match bridge(ports as u32) {
         Some(found) => found,
         None => return 0,
     };
-    let Some(queues) = ECN_VIRTUAL.get_ptr_mut(places as u32) else {
+    let Some(queues) = ECN_VIRTUAL.get_ptr_mut(ports as u32) else {
         return 0;
     };
-    locked!(bridge, b => {
+    with_bridge_lock!(bridge, b => {
         // The bridge's lock is that of its virtual queues too.
-        answer(b.sequence, b.shares.arrive_virtual(&mut *queues, &mut b.switch, policy, &a))
+        pack_decision(b.sequence, b.shares.on_enqueue_virtual(&mut *queues, &mut b.switch, policy, &a))
     })
 }
 
@@ -226,27 +226,27 @@ fn bridge(number: u32) -> Option<(&'static Policy, *mut Bridge)> {
     Some((ECN_MARKING.get(number)?, ECN_BRIDGE.get_ptr_mut(number)?))
 }
 
-/// A packet that came, in the words that [`ecn_arrive`] takes: functions of their own take five at most.
-struct Came {
+/// A packet that came, in the words that [`ecn_enqueue`] takes: functions of their own take five at most.
+struct PackedPacket {
     /// Bridge, slots, and whether it can be marked or dropped.
-    places: u64,
+    ports: u64,
     /// Its segments, and above them its source.
-    who: u64,
+    source: u64,
     bytes: u32,
 }
 
 /// Bytes of a frame with an echo at most: two tags and IPv6.
-const LONGEST_ECHO: u32 = 128;
+const MAX_ECHO_LEN: u32 = 128;
 
 /// Whether it is an echo that asks if there is room: never marked, since its ECN field says something else.
 #[inline(always)]
-fn asks_for_room(ip: &Ip, flags: u32) -> bool {
+fn requests_headroom(ip: &Ip, flags: u32) -> bool {
     ip.protocol as u32 == flags >> abi::ECHO_PROTOCOL_AT && ip.markable()
 }
 
 /// Tells an echo whether packets wait where it came from: that port is the one by which its flow goes out.
 #[inline(always)]
-fn say_room(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
+fn write_headroom(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
     let from = input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge, p.zero());
     if from == HOST {
         return;
@@ -257,44 +257,44 @@ fn say_room(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
     // SAFETY: a map value; one word.
     let busy_until =
         unsafe { read_volatile(&raw const (*bridge).shares.outputs[from as usize].busy_until) };
-    let ecn = Room::at_port(ip.ecn(), Output::is_busy(busy_until, now_ns));
+    let ecn = Headroom::at_port(ip.ecn(), Output::is_busy(busy_until, now_ns));
     if ecn != ip.ecn() && !p.set_ecn(ip, ecn) {
         count(Count::EctFailed, 1);
     }
 }
 
 #[inline(always)]
-fn came(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool) -> Came {
+fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool) -> PackedPacket {
     let iif = field!(&p.ctx, ingress_ifindex);
     let input = input_slot(netns, iif, d.bridge, p.zero());
     let (packets, bytes) = (p.segments(ip), field!(&p.ctx, wire_len));
     // Where the queue's length cannot be compared with the counters, these may be wrong for long.
     let compared = d.role & abi::ROLE_BACKLOG != 0 || d.virtual_ns_per_byte != 0;
     let droppable = input != HOST && compared && ip.droppable(packets, bytes);
-    let c = Came {
-        places: d.bridge as u64
+    let c = PackedPacket {
+        ports: d.bridge as u64
             | (input as u64) << 32
             | (d.port as u8 as u64) << 40
             | ((ip.markable() && !asks) as u64) << 48
             | (droppable as u64) << 49,
-        who: packets as u64 | (ip.source as u64) << 32,
+        source: packets as u64 | (ip.source as u64) << 32,
         bytes,
     };
-    p.gather(ip);
+    p.pull_headers(ip);
     c
 }
 
-/// What [`Came`] says of the arrival.
+/// What [`PackedPacket`] says of the arrival.
 #[inline(always)]
-fn placed(places: u64, who: u64, bytes: u32, now_ns: u64) -> Arrival {
-    Arrival {
-        input: (places >> 32) as u8,
-        output: (places >> 40) as u8,
-        markable: places >> 48 & 1 != 0,
-        droppable: places >> 49 & 1 != 0,
-        packets: who as u32,
+fn unpack(ports: u64, source: u64, bytes: u32, now_ns: u64) -> PacketMeta {
+    PacketMeta {
+        input: (ports >> 32) as u8,
+        output: (ports >> 40) as u8,
+        markable: ports >> 48 & 1 != 0,
+        droppable: ports >> 49 & 1 != 0,
+        packets: source as u32,
         bytes,
-        source: (who >> 32) as u32,
+        source: (source >> 32) as u32,
         now_ns,
         ns_per_byte: 0,
     }
@@ -305,7 +305,7 @@ const DROP: u64 = 1 << 36;
 
 /// A decision, and above it in a word the place in the order of events.
 #[inline(always)]
-fn answer(sequence: u32, d: Decision) -> u64 {
+fn pack_decision(sequence: u32, d: Decision) -> u64 {
     let flags = d.mark
         | d.unmarkable << 1
         | d.input_trigger << 2
@@ -317,17 +317,24 @@ fn answer(sequence: u32, d: Decision) -> u64 {
 
 /// The verdict on a packet, and its mark.
 #[inline(always)]
-fn act(answer: u64, p: &Packet, ip: &Ip, c: &Came, now_ns: u64, ns_per_byte: u64) -> Option<i32> {
+fn apply_decision(
+    decision: u64,
+    p: &Packet,
+    ip: &Ip,
+    c: &PackedPacket,
+    now_ns: u64,
+    ns_per_byte: u64,
+) -> Option<i32> {
     let flags = control()?.flags;
     if flags & abi::TRACE_PORTS != 0 {
-        let told = answer | (c.bytes as u64) << BYTES_AT;
-        ecn_told(c.places, c.who, told, now_ns, ns_per_byte);
+        let decision = decision | (c.bytes as u64) << BYTES_AT;
+        ecn_trace_enqueue(c.ports, c.source, decision, now_ns, ns_per_byte);
     }
-    if answer & DROP != 0 {
+    if decision & DROP != 0 {
         return Some(SHOT);
     }
-    if answer & MARK != 0 {
-        mark_arrival(p, ip, flags, c);
+    if decision & MARK != 0 {
+        mark_enqueued(p, ip, flags, c);
     }
     Some(NEXT)
 }
@@ -338,16 +345,22 @@ const BYTES_AT: u32 = 40;
 /// Says what was decided on an arrival, with its bytes above the decision.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn ecn_told(places: u64, who: u64, told: u64, now_ns: u64, ns_per_byte: u64) -> u32 {
-    let bytes = (told >> BYTES_AT) as u32;
-    let a = placed(places, who, bytes, now_ns);
-    let flag = |n: u32| (told >> (32 + n)) as u32 & 1;
-    trace(
+pub extern "C" fn ecn_trace_enqueue(
+    ports: u64,
+    source: u64,
+    decision: u64,
+    now_ns: u64,
+    ns_per_byte: u64,
+) -> u32 {
+    let bytes = (decision >> BYTES_AT) as u32;
+    let a = unpack(ports, source, bytes, now_ns);
+    let flag = |n: u32| (decision >> (32 + n)) as u32 & 1;
+    emit(
         abi::TRACE_PORTS,
         PortEvent {
-            kind: PortEventKind::Arrive as u32,
-            bridge: places as u32,
-            sequence: told as u32,
+            kind: PortEventKind::Enqueue as u32,
+            bridge: ports as u32,
+            sequence: decision as u32,
             input: a.input as u32,
             output: a.output as u32,
             segments: a.packets,
@@ -359,7 +372,7 @@ pub extern "C" fn ecn_told(places: u64, who: u64, told: u64, now_ns: u64, ns_per
                 input_trigger: flag(2),
                 output_trigger: flag(3),
                 drop: flag(4),
-                share: (told >> 37) as u32 & 7,
+                share: (decision >> 37) as u32 & 7,
             },
             now_ns,
             virtual_ns_per_byte: ns_per_byte,
@@ -374,16 +387,16 @@ pub extern "C" fn ecn_told(places: u64, who: u64, told: u64, now_ns: u64, ns_per
 
 /// What follows the decision to mark.
 #[inline(always)]
-fn mark_arrival(p: &Packet, ip: &Ip, flags: u32, c: &Came) {
-    mark(p, ip, flags, c.who as u32);
+fn mark_enqueued(p: &Packet, ip: &Ip, flags: u32, c: &PackedPacket) {
+    mark(p, ip, flags, c.source as u32);
     #[cfg(feature = "trace")]
     aya_log_ebpf::debug!(
         &p.ctx,
         "bridge {} port {} -> {}: marked {} packets",
-        c.places as u32,
-        (c.places >> 32) as u8,
-        (c.places >> 40) as u8,
-        c.who as u32
+        c.ports as u32,
+        (c.ports >> 32) as u8,
+        (c.ports >> 40) as u8,
+        c.source as u32
     );
 }
 
@@ -417,18 +430,18 @@ fn key(p: &Packet, ip: &Ip) -> Option<flow::Key> {
 
 #[classifier]
 pub fn ecn_wire_end(ctx: TcContext) -> i32 {
-    let _ = wire_end(ctx);
+    let _ = try_wire_end(ctx);
     NEXT
 }
 
 #[inline(always)]
-fn wire_end(ctx: TcContext) -> Option<()> {
+fn try_wire_end(ctx: TcContext) -> Option<()> {
     let flags = control()?.flags;
     if flags & abi::BYPASS != 0 {
         return None;
     }
     let p = Packet::new(ctx);
-    let d = device(netns(), field!(&p.ctx, ifindex))?;
+    let d = lookup_device(netns(), field!(&p.ctx, ifindex))?;
     if d.role & abi::ROLE_WIRE_END == 0 {
         return None;
     }
@@ -438,11 +451,11 @@ fn wire_end(ctx: TcContext) -> Option<()> {
     }
     let (o, n) = (d.wire_port as u8, p.segments(&ip));
     let bridge = ECN_BRIDGE.get_ptr_mut(d.wire_bridge)?;
-    let (sequence, marked) = locked!(bridge, b => (b.sequence, b.switch.wire_end(o, n)));
+    let (sequence, marked) = with_bridge_lock!(bridge, b => (b.sequence, b.switch.wire_end(o, n)));
     if marked {
         mark(&p, &ip, flags, n);
     }
-    trace(
+    emit(
         flags,
         PortEvent {
             kind: PortEventKind::WireEnd as u32,
@@ -462,7 +475,7 @@ fn wire_end(ctx: TcContext) -> Option<()> {
 }
 
 /// A packet that leaves a queue.
-struct Seen {
+struct QueuedSkb {
     device: Device,
     netns: u32,
     /// As the kernel counted them, and the size of each.
@@ -481,7 +494,7 @@ fn is_watched(device: &Device) -> bool {
 
 /// The device, and its namespace; `None` for all that are not ours.
 #[inline(always)]
-fn place(dev: *const u8) -> Option<(Device, u32)> {
+fn find_device(dev: *const u8) -> Option<(Device, u32)> {
     // SAFETY: a BTF pointer; offsets are this kernel's.
     let (netns, ifindex) = unsafe {
         let net: *const u8 = member(dev, constant(&OFFSETS.dev_net));
@@ -490,10 +503,10 @@ fn place(dev: *const u8) -> Option<(Device, u32)> {
             member::<u32>(dev, constant(&OFFSETS.dev_ifindex)),
         )
     };
-    Some((device(netns, ifindex)?, netns))
+    Some((lookup_device(netns, ifindex)?, netns))
 }
 
-impl Seen {
+impl QueuedSkb {
     /// The packet at a device.
     #[inline(always)]
     fn at(device: Device, netns: u32, skb: *const u8) -> Option<Self> {
@@ -516,14 +529,14 @@ impl Seen {
 }
 
 /// A packet that its arrival counted too.
-struct Counted {
+struct ParsedSkb {
     ip: Ip,
     /// Segments.
     n: u32,
 }
 
 #[inline(always)]
-fn counted(skb: *const u8, s: &Seen) -> Option<Counted> {
+fn parse_skb(skb: *const u8, s: &QueuedSkb) -> Option<ParsedSkb> {
     // SAFETY: a BTF pointer; offsets are this kernel's.
     let frame = unsafe {
         let header: u16 = member(skb, constant(&OFFSETS.skb_mac_header));
@@ -547,26 +560,26 @@ fn counted(skb: *const u8, s: &Seen) -> Option<Counted> {
         payload = ip.upper_len().saturating_sub(header);
     }
     let n = packet::segments(s.gso_segs, s.gso_size, payload);
-    Some(Counted { ip, n })
+    Some(ParsedSkb { ip, n })
 }
 
 /// Whether this copy of the programs at tracepoints counts, and not that of the agent before or after.
 #[inline(always)]
-fn counts(flags: u32) -> bool {
+fn is_current_generation(flags: u32) -> bool {
     flags & abi::GENERATION == constant(&GENERATION)
 }
 
 #[btf_tracepoint(function = "net_dev_start_xmit")]
 pub fn ecn_depart(ctx: BtfTracePointContext) -> i32 {
-    let _ = depart(&ctx);
+    let _ = try_depart(&ctx);
     0
 }
 
 #[inline(always)]
-fn depart(ctx: &BtfTracePointContext) -> Option<()> {
+fn try_depart(ctx: &BtfTracePointContext) -> Option<()> {
     let skb: *const u8 = ctx.arg(0);
     let dev: *const u8 = ctx.arg(1);
-    let (device, netns) = place(dev)?;
+    let (device, netns) = find_device(dev)?;
     let class = if device.role & abi::ROLE_ENDPOINT != 0 {
         // SAFETY: as in `place`.
         pacing::class(unsafe { member(skb, constant(&OFFSETS.skb_priority)) })
@@ -579,10 +592,10 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     let flags = control()?.flags;
-    if !counts(flags) {
+    if !is_current_generation(flags) {
         return None;
     }
-    let s = Seen::at(device, netns, skb)?;
+    let s = QueuedSkb::at(device, netns, skb)?;
     if class != 0
         && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class)
     {
@@ -592,7 +605,7 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
     if !watched || flags & abi::BYPASS != 0 {
         return None;
     }
-    let c = counted(skb, &s)?;
+    let c = parse_skb(skb, &s)?;
     // SAFETY: as in `place`.
     let (iif, backlog) = unsafe {
         let iif: u32 = member(skb, constant(&OFFSETS.skb_iif));
@@ -604,34 +617,34 @@ fn depart(ctx: &BtfTracePointContext) -> Option<()> {
         };
         (iif, backlog)
     };
-    leave(flags, &s, &c, iif, backlog)
+    on_dequeue(flags, &s, &c, iif, backlog)
 }
 
 /// The packet came in at `iif`; `backlog` is the length of the device's queue without it.
 #[inline(always)]
-fn leave(flags: u32, s: &Seen, c: &Counted, iif: u32, backlog: u32) -> Option<()> {
+fn on_dequeue(flags: u32, s: &QueuedSkb, c: &ParsedSkb, iif: u32, backlog: u32) -> Option<()> {
     let number = s.device.bridge;
     let policy = *ECN_MARKING.get(number)?;
     let i = input_slot(s.netns, iif, number, s.zero);
     let (o, n) = (s.device.port as u8, c.n);
     let markable = c.ip.markable();
-    let a = Arrival {
+    let a = PacketMeta {
         input: i,
         output: o,
         markable,
         packets: n,
         source: c.ip.source,
-        ..Arrival::default()
+        ..PacketMeta::default()
     };
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
-    let (sequence, decision, surplus) = locked!(bridge, b => {
-        let decision = b.shares.leave(&mut b.switch, &policy, &a);
+    let (sequence, decision, surplus) = with_bridge_lock!(bridge, b => {
+        let decision = b.shares.on_dequeue(&mut b.switch, &policy, &a);
         (b.sequence, decision, b.switch.is_surplus(o, backlog))
     });
-    trace(
+    emit(
         flags,
         PortEvent {
-            kind: PortEventKind::Depart as u32,
+            kind: PortEventKind::Dequeue as u32,
             bridge: number,
             sequence,
             input: i as u32,
@@ -646,7 +659,7 @@ fn leave(flags: u32, s: &Seen, c: &Counted, iif: u32, backlog: u32) -> Option<()
     );
     if surplus {
         // Last, where all ways have met and little is live: see `Switch::repair`.
-        locked!(bridge, b => {
+        with_bridge_lock!(bridge, b => {
             // Of the same event.
             b.sequence = b.sequence.wrapping_sub(1);
             b.switch.repair(o, policy.ports);
@@ -657,12 +670,12 @@ fn leave(flags: u32, s: &Seen, c: &Counted, iif: u32, backlog: u32) -> Option<()
 
 #[btf_tracepoint(function = "kfree_skb")]
 pub fn ecn_drop(ctx: BtfTracePointContext) -> i32 {
-    let _ = dropped(&ctx);
+    let _ = try_drop(&ctx);
     0
 }
 
 #[inline(always)]
-fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
+fn try_drop(ctx: &BtfTracePointContext) -> Option<()> {
     let reason: u32 = ctx.arg(2);
     let bits = match reason >> 6 {
         0 => constant(&OFFSETS.drop_reasons[0]),
@@ -675,33 +688,33 @@ fn dropped(ctx: &BtfTracePointContext) -> Option<()> {
     let skb: *const u8 = ctx.arg(0);
     // SAFETY: a BTF pointer; offsets are this kernel's.
     let dev: *const u8 = unsafe { member(skb, constant(&OFFSETS.skb_dev)) };
-    let (device, netns) = place(dev)?;
+    let (device, netns) = find_device(dev)?;
     if !is_watched(&device) {
         return None;
     }
-    let s = Seen::at(device, netns, skb)?;
+    let s = QueuedSkb::at(device, netns, skb)?;
     let flags = control()?.flags;
-    if !counts(flags) || flags & abi::BYPASS != 0 {
+    if !is_current_generation(flags) || flags & abi::BYPASS != 0 {
         return None;
     }
-    let c = counted(skb, &s)?;
+    let c = parse_skb(skb, &s)?;
     // SAFETY: as above.
     let iif: u32 = unsafe { member(skb, constant(&OFFSETS.skb_iif)) };
-    lose(flags, &s, &c, iif)
+    on_drop(flags, &s, &c, iif)
 }
 
 /// The packet came in at `iif`, and the queue has dropped it.
 #[inline(always)]
-fn lose(flags: u32, s: &Seen, c: &Counted, iif: u32) -> Option<()> {
+fn on_drop(flags: u32, s: &QueuedSkb, c: &ParsedSkb, iif: u32) -> Option<()> {
     let number = s.device.bridge;
     let i = input_slot(s.netns, iif, number, s.zero);
     let (o, n) = (s.device.port as u8, c.n);
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
-    let sequence = locked!(bridge, b => {
-        b.switch.drop_queued(i, o, n);
+    let sequence = with_bridge_lock!(bridge, b => {
+        b.switch.on_drop(i, o, n);
         b.sequence
     });
-    trace(
+    emit(
         flags,
         PortEvent {
             kind: PortEventKind::Drop as u32,
@@ -720,11 +733,11 @@ fn lose(flags: u32, s: &Seen, c: &Counted, iif: u32) -> Option<()> {
 /// bridge's counters, a program under the lock can. Returns 1 if it did.
 #[classifier]
 pub fn ecn_port_reset(ctx: TcContext) -> i32 {
-    reset(&ctx).unwrap_or(0)
+    try_port_reset(&ctx).unwrap_or(0)
 }
 
 #[inline(always)]
-fn reset(ctx: &TcContext) -> Option<i32> {
+fn try_port_reset(ctx: &TcContext) -> Option<i32> {
     let b = load::<16>(ctx, 0)?;
     let word = |at: usize| u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
     let (number, port, action, arrived) = (word(0), word(4) as u8, word(8), word(12));
@@ -733,7 +746,7 @@ fn reset(ctx: &TcContext) -> Option<i32> {
     let bridge = ECN_BRIDGE.get_ptr_mut(number)?;
     let queues = ECN_VIRTUAL.get_ptr_mut(number);
     let now = now();
-    let done = locked!(bridge, b => {
+    let done = with_bridge_lock!(bridge, b => {
         let idle = b.switch.ports[port as usize].arrived as u32 == arrived;
         if action == PortAction::Remove as u32 {
             b.switch.remove_port(port, ports);
@@ -751,7 +764,7 @@ fn reset(ctx: &TcContext) -> Option<i32> {
             (*queues).catch_up(&mut b.switch, port, now);
             1
         } else if idle {
-            b.switch.keep_waiting(port, ports, 0);
+            b.switch.set_waiting(port, ports, 0);
             1
         } else {
             0
@@ -765,33 +778,33 @@ fn reset(ctx: &TcContext) -> Option<i32> {
 /// ([`PortEventKind`]), and the length of the device's queue at a departure.
 #[classifier]
 pub fn ecn_port_replay(ctx: TcContext) -> i32 {
-    let _ = replay(ctx);
+    let _ = try_port_replay(ctx);
     NEXT
 }
 
 #[inline(always)]
-fn replay(ctx: TcContext) -> Option<()> {
+fn try_port_replay(ctx: TcContext) -> Option<()> {
     let flags = control()?.flags;
     let p = Packet::new(ctx);
     let ip = p.parse()?;
     let netns = netns();
-    let s = Seen {
-        device: device(netns, field!(&p.ctx, ifindex))?,
+    let s = QueuedSkb {
+        device: lookup_device(netns, field!(&p.ctx, ifindex))?,
         netns,
         gso_segs: field!(&p.ctx, gso_segs),
         gso_size: field!(&p.ctx, gso_size),
         zero: p.zero(),
     };
-    let c = Counted {
+    let c = ParsedSkb {
         n: p.segments(&ip),
         ip,
     };
     let iif = field!(&p.ctx, ingress_ifindex);
     let [kind, backlog, ..] = field!(&p.ctx, cb);
-    if kind == PortEventKind::Depart as u32 {
-        leave(flags, &s, &c, iif, backlog)
+    if kind == PortEventKind::Dequeue as u32 {
+        on_dequeue(flags, &s, &c, iif, backlog)
     } else {
-        lose(flags, &s, &c, iif)
+        on_drop(flags, &s, &c, iif)
     }
 }
 

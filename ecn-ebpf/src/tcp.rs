@@ -12,7 +12,7 @@ use aya_ebpf::{helpers::bpf_l4_csum_replace, macros::classifier, programs::TcCon
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow},
     ace::{self, Ack},
-    echo::{self, News, Receiver, Refusal},
+    echo::{self, FeedbackDelta, Receiver, Refusal},
     flow::{self, Flow, Key},
     packet::{Ip, Tcp},
 };
@@ -21,7 +21,7 @@ use crate::{
     endpoint::receiver_entry,
     maps::{ECN_ENDPOINT, ECN_FLOW, ECN_RECEIVER, ECN_TAIL, ECN_WORK, control, count},
     quota,
-    response::{self, Heard, add, class_of, locked, now, peek, reverse},
+    response::{self, Feedback, atomic_add, class_of, now, read_once, reverse, with_lock},
     skb::{NEXT, Packet, field, load, raw, store},
 };
 
@@ -32,16 +32,16 @@ const PSH: u8 = 0x08;
 /// Offset of the checksum.
 const CHECKSUM: u32 = 16;
 
-impl Heard for Ack {
+impl Feedback for Ack {
     #[inline(always)]
-    fn hear(
+    fn apply(
         self,
         flow: &mut Flow,
         sent: u32,
         departed: u32,
         _now_ns: u64,
-    ) -> Result<News, Refusal> {
-        Ok(flow.ace.take(self, sent, departed))
+    ) -> Result<FeedbackDelta, Refusal> {
+        Ok(flow.ace.on_ack(self, sent, departed))
     }
 }
 
@@ -59,21 +59,21 @@ pub fn lengths(p: &Packet, ip: &Ip, t: &Tcp) -> (u32, u32) {
 
 /// Writes the flags of the header at `at`.
 #[inline(always)]
-fn write(ctx: &TcContext, at: u32, ace: u8) {
-    rewrite(ctx, at, |old| ace::with_ace(old, ace));
+fn write_ace(ctx: &TcContext, at: u32, ace: u8) {
+    rewrite_flags(ctx, at, |old| ace::with_ace(old, ace));
 }
 
 /// Lets TCP acknowledge a marked segment as soon as it is read, not with the next one: sets PSH. Kernels before
 /// 6.6 heed it with short segments only.
 #[inline(always)]
-pub fn hurry(p: &Packet, ip: &Ip) {
-    rewrite(&p.ctx, ip.upper(), |[offset, flags]| [offset, flags | PSH]);
+pub fn set_psh(p: &Packet, ip: &Ip) {
+    rewrite_flags(&p.ctx, ip.upper(), |[offset, flags]| [offset, flags | PSH]);
 }
 
 /// Changes the flags of the header at `at`. The checksum follows; where it holds the pseudo-header only, it
 /// has none of them.
 #[inline(always)]
-fn rewrite(ctx: &TcContext, at: u32, change: impl FnOnce([u8; 2]) -> [u8; 2]) {
+fn rewrite_flags(ctx: &TcContext, at: u32, change: impl FnOnce([u8; 2]) -> [u8; 2]) {
     let written = load::<2>(ctx, at + FLAGS).is_some_and(|old| {
         let new = change(old);
         if new == old {
@@ -97,7 +97,7 @@ fn rewrite(ctx: &TcContext, at: u32, change: impl FnOnce([u8; 2]) -> [u8; 2]) {
 pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoint, arriving: bool) {
     if !t.ack {
         if t.ecn && endpoint.flags & abi::CONTROL_TCP != 0 {
-            write(&p.ctx, ip.upper(), 0);
+            write_ace(&p.ctx, ip.upper(), 0);
         }
         if arriving {
             return;
@@ -110,15 +110,15 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
         let Some(r) = ECN_RECEIVER.get_ptr_mut(&*key) else {
             return;
         };
-        let answers = locked!(r, receiver as r => {
-            let answers = r.is_answer(ack);
+        let answers = with_lock!(r, receiver as r => {
+            let answers = r.acknowledges_syn(ack);
             if answers {
                 r.begin(negotiated, next, now);
             }
             answers
         });
         if answers {
-            stir(key);
+            new_feedback(key);
         }
         return;
     }
@@ -129,11 +129,11 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
     };
     if t.ack {
         let next = t.ack_number;
-        locked!(r, receiver as r => r.begin(negotiated, next, now));
-        stir(key);
+        with_lock!(r, receiver as r => r.begin(negotiated, next, now));
+        new_feedback(key);
     } else {
         let next = t.sequence.wrapping_add(1);
-        locked!(r, receiver as r => r.ask(next, now));
+        with_lock!(r, receiver as r => r.on_syn_sent(next, now));
     }
 }
 
@@ -141,7 +141,7 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
 /// flags of [`ecn_core::echo::Receiver`]; 0: no more than before. `f`: the flow of data, which remembers when there
 /// is nothing to say.
 #[inline(always)]
-pub fn say(
+pub fn encode(
     p: &Packet,
     ip: &Ip,
     t: &Tcp,
@@ -149,49 +149,49 @@ pub fn say(
     f: Option<*mut LockedFlow>,
     key: &mut Key,
 ) -> u32 {
-    let (own, ack) = (t.ecn, t.ack_number);
-    let stirred = match f {
-        Some(f) => peek!(f, flow.stirred),
+    let (tcp_set_ecn, ack) = (t.ecn, t.ack_number);
+    let feedback_generation = match f {
+        Some(f) => read_once!(f, flow.feedback_generation),
         None => 0,
     };
     if let Some(f) = f
-        && !own
-        && peek!(f, flow.settled) == stirred
+        && !tcp_set_ecn
+        && read_once!(f, flow.seen_generation) == feedback_generation
     {
         return 0;
     }
     reverse(key);
     let found = ECN_RECEIVER.get_ptr_mut(&*key);
-    let (mut known, unsaid, said, fin) = match found {
+    let (mut known, pending, encoded, fin) = match found {
         Some(r) => (
-            peek!(r, receiver.flags),
-            peek!(r, receiver.ace.unsaid),
-            peek!(r, receiver.ace.said),
-            peek!(r, receiver.ace.fin),
+            read_once!(r, receiver.flags),
+            read_once!(r, receiver.ace.pending),
+            read_once!(r, receiver.ace.encoded),
+            read_once!(r, receiver.ace.fin),
         ),
         None => (0, 0, 0, 0),
     };
-    let settled = data && !own && Receiver::is_settled(known, unsaid);
-    let told = !data && !own && Receiver::is_told(known, unsaid);
+    let nothing_new = data && !tcp_set_ecn && Receiver::is_fast_data(known, pending);
+    let ack_only = !data && !tcp_set_ecn && Receiver::is_fast_ack(known, pending);
     let mut ace = 0;
     if let Some(r) = found
-        && told
+        && ack_only
     {
         if known & echo::PLAIN != 0 {
-            ace = said as u8 & 7;
-            if ace::is_later(ack, peek!(r, receiver.ace.ack)) {
+            ace = encoded as u8 & 7;
+            if ace::is_later(ack, read_once!(r, receiver.ace.ack)) {
                 // SAFETY: a place in the value. What is marked meanwhile is said with the next one.
                 unsafe { core::ptr::write_volatile(&raw mut (*r).receiver.ace.ack, ack) };
             }
         }
     } else if let Some(r) = found
-        && !settled
+        && !nothing_new
     {
         // How long marks wait behind data.
         let now = if data { now() } else { 0 };
-        (ace, known) = locked!(r, receiver as r => r.say(data, ack, own, now));
-        if own && known & echo::NEGOTIATED == 0 {
-            stir(key);
+        (ace, known) = with_lock!(r, receiver as r => r.encode(data, ack, tcp_set_ecn, now));
+        if tcp_set_ecn && known & echo::NEGOTIATED == 0 {
+            new_feedback(key);
         }
     }
     if fin != 0 && fin == ack {
@@ -200,20 +200,22 @@ pub fn say(
     }
     reverse(key);
     if let Some(f) = f
-        && settled
+        && nothing_new
     {
         // SAFETY: a place in the value.
-        unsafe { core::ptr::write_volatile(&raw mut (*f).flow.settled, stirred) };
+        unsafe {
+            core::ptr::write_volatile(&raw mut (*f).flow.seen_generation, feedback_generation)
+        };
     }
     if ace != 0 {
-        write(&p.ctx, ip.upper(), ace);
+        write_ace(&p.ctx, ip.upper(), ace);
     }
     known
 }
 
 /// The source's FIN came: the entry goes when that is acknowledged.
 #[inline(always)]
-pub fn finish(p: &Packet, ip: &Ip, t: &Tcp, key: &Key) {
+pub fn on_fin(p: &Packet, ip: &Ip, t: &Tcp, key: &Key) {
     let (len, _) = lengths(p, ip, t);
     if let Some(r) = ECN_RECEIVER.get_ptr_mut(key) {
         let end = t.sequence.wrapping_add(len).wrapping_add(1);
@@ -224,11 +226,11 @@ pub fn finish(p: &Packet, ip: &Ip, t: &Tcp, key: &Key) {
 
 /// Lets the flow that goes against a received one look at what was received: after that has changed.
 #[inline(always)]
-pub fn stir(key: &mut Key) {
+pub fn new_feedback(key: &mut Key) {
     reverse(key);
     if let Some(f) = ECN_FLOW.get_ptr_mut(&*key) {
         // SAFETY: a place in the value.
-        add(unsafe { &raw mut (*f).flow.stirred }, 1);
+        atomic_add(unsafe { &raw mut (*f).flow.feedback_generation }, 1);
     }
     reverse(key);
 }
@@ -236,7 +238,7 @@ pub fn stir(key: &mut Key) {
 /// Hands a segment from the receiver to [`ecn_tcp_ack`], if there is a flow that it could be about. Only
 /// returns if not.
 #[inline(always)]
-pub fn ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
+pub fn handle_ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
     let Some(a) = ECN_WORK.get_ptr_mut(0) else {
         return;
     };
@@ -258,12 +260,12 @@ pub fn ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
 /// The response of the flow's source; verified by itself, since it is long.
 #[classifier]
 pub fn ecn_tcp_ack(ctx: TcContext) -> i32 {
-    let _ = answer(&ctx);
+    let _ = try_tcp_ack(&ctx);
     NEXT
 }
 
 #[inline(always)]
-fn answer(ctx: &TcContext) -> Option<()> {
+fn try_tcp_ack(ctx: &TcContext) -> Option<()> {
     let flags = control()?.flags;
     let endpoint = ECN_ENDPOINT.get(field!(ctx, cb)[0])?;
     let work = ECN_WORK.get_ptr_mut(0)?;
@@ -272,17 +274,17 @@ fn answer(ctx: &TcContext) -> Option<()> {
     let (key, a, at) = (&mut work.key, work.ack, work.at);
     let f = ECN_FLOW.get_ptr_mut(&*key)?;
     let of_flow = *key;
-    if peek!(f, flow.flags) & flow::PLAIN != 0 {
-        response::answer(ctx, f, key, &mut work.given, endpoint, flags, a);
+    if read_once!(f, flow.flags) & flow::PLAIN != 0 {
+        response::on_feedback(ctx, f, key, &mut work.input, endpoint, flags, a);
         if a.ace != 0 && a.payload == 0 {
-            write(ctx, at, 0);
+            write_ace(ctx, at, 0);
         }
     }
     // Behind the last byte is the FIN. With a class, the agent takes both away.
-    if peek!(f, flow.ended) != 0
-        && ace::is_later(a.ack, peek!(f, flow.ace.end))
+    if read_once!(f, flow.ended) != 0
+        && ace::is_later(a.ack, read_once!(f, flow.ace.end))
         && class_of(f) == 0
-        && peek!(f, flow.socket) == 0
+        && read_once!(f, flow.socket) == 0
     {
         quota::remove_flow(&of_flow);
     }

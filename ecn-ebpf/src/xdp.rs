@@ -10,7 +10,7 @@ use aya_ebpf::{
 };
 use ecn_core::{
     abi::{self, Count},
-    echo::{self, Echo, Room},
+    echo::{self, Echo, Headroom},
     flow::Key,
     packet::{self, Read},
 };
@@ -18,7 +18,7 @@ use ecn_core::{
 use crate::{
     maps::{ECN_ENDPOINT, ENDPOINT, constant, control, count},
     response,
-    skb::unknown,
+    skb::opaque,
 };
 
 /// Headers lie within the first bytes; the verifier wants a bound.
@@ -64,7 +64,7 @@ impl Read for Frame {
             let queue = &raw const (*self.0).rx_queue_index;
             core::ptr::read_volatile(queue) ^ core::ptr::read_volatile(queue)
         };
-        unknown(word, zero)
+        opaque(word, zero)
     }
 }
 
@@ -81,14 +81,14 @@ pub fn ecn_ep_xdp(ctx: XdpContext) -> u32 {
 
 #[inline(always)]
 fn verdict(ctx: &XdpContext) -> u32 {
-    match take_echo(ctx) {
+    match try_echo(ctx) {
         Some(()) => xdp_action::XDP_DROP,
         None => xdp_action::XDP_PASS,
     }
 }
 
 #[inline(always)]
-fn take_echo(ctx: &XdpContext) -> Option<()> {
+fn try_echo(ctx: &XdpContext) -> Option<()> {
     let control = control()?;
     if control.flags & abi::BYPASS != 0 {
         return None;
@@ -123,10 +123,10 @@ fn take_echo(ctx: &XdpContext) -> Option<()> {
         // The tc program refuses it, and counts that.
         return None;
     }
-    e.room = Room::of(ip.ecn());
+    e.headroom = Headroom::of(ip.ecn());
     // Of a flow that is not ours: perhaps only flooded to here. The tc program knows.
-    let f = response::source(&e, &mut key)?;
-    response::take(ctx, &e, f, &mut key, endpoint, control.flags);
+    let f = response::find_flow(&e, &mut key)?;
+    response::on_echo(ctx, &e, f, &mut key, endpoint, control.flags);
     count(Count::EchoXdp, 1);
     Some(())
 }

@@ -23,7 +23,7 @@ pub mod tcp;
 
 use std::collections::VecDeque;
 
-use ecn_core::echo::Room;
+use ecn_core::echo::Headroom;
 use ecn_core::response::Function;
 use ecn_core::{echo, packet, response, shares, vqueue};
 use ecn_units::Every;
@@ -607,7 +607,7 @@ impl Simulation<'_> {
         let markable = self.senders[flow].controlled;
         let way = &self.network.flows[self.senders[flow].way as usize];
         let host = self.network.hops[way.hops.start as usize].channel;
-        let arrival = vqueue::Arrival {
+        let arrival = vqueue::PacketMeta {
             input,
             output,
             markable,
@@ -647,7 +647,7 @@ impl Simulation<'_> {
                 match self.network.channels[hop.channel as usize].sender {
                     Some((bridge, output)) => {
                         let busy = self.bridges[bridge as usize].is_busy(output, now / NS);
-                        Room::at_port(ecn, busy)
+                        Headroom::at_port(ecn, busy)
                     }
                     None => ecn,
                 }

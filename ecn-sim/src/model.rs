@@ -9,7 +9,7 @@ use std::str::FromStr;
 use ecn_core::fixed::{self, FRAC, ONE};
 use ecn_core::marking::{self, MarkAt, Marking};
 use ecn_core::response::{self, Function};
-use ecn_core::shares::By;
+use ecn_core::shares::ShareBy;
 use ecn_units::{
     DurationText, Every, Fraction, KeywordError, Round, Unmarkable, keywords, serde_as_text,
 };
@@ -394,7 +394,7 @@ pub struct Model {
     /// Output queues: whether packets are marked as they come or as they leave.
     pub mark_at: MarkAt,
     /// Output queues: what counts as one source, which has a share of an output; who has less is not marked.
-    pub shares: By,
+    pub shares: ShareBy,
     /// Output queues: whether packets of hosts without the agent are dropped where more than twice the threshold wait,
     /// of those that have their share.
     pub unmarkable: Unmarkable,
@@ -409,7 +409,7 @@ pub struct Model {
     /// after a slot is free gets it, for seconds.
     pub timer_delay: DurationText,
     /// Output queues: how often the agent moves rates that rise. It acts on decreases at once, but
-    /// pauses after each time, see [`ecn_core::flow::pause`].
+    /// pauses after each time, see [`ecn_core::flow::batch_delay`].
     pub agent_period: DurationText,
     /// Output queues: from the agent's waking until the rates that it found are in force: some twenty
     /// class changes of 3 to 7 us each, and the waking.
@@ -481,7 +481,7 @@ impl Default for Model {
             queue: 100,
             mark_at: MarkAt::default(),
             // As in the papers.
-            shares: By::Off,
+            shares: ShareBy::Off,
             unmarkable: Unmarkable::default(),
             echo: Every::default(),
             burst: DurationText::from_micros(130),
@@ -691,7 +691,7 @@ impl Model {
             ports,
             shares: self.shares as u32,
             drop_threshold: match (self.shares, self.unmarkable) {
-                (By::Off, _) | (_, Unmarkable::Pass) => 0,
+                (ShareBy::Off, _) | (_, Unmarkable::Pass) => 0,
                 _ => self.threshold.saturating_mul(2),
             },
             _pad: 0,

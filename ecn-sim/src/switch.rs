@@ -152,7 +152,7 @@ impl Switch {
             let out = &mut self.ports[o];
             (out.busy, out.last_served) = (true, input);
             if self.rules.full_present && self.ports[i].present >= self.policy.buffer {
-                counters!(&mut self.counters, c => c.fill(&self.policy, input));
+                counters!(&mut self.counters, c => c.on_input_full(&self.policy, input));
                 self.congest_leaving(input);
                 self.choose_for_input(now, input);
             }
@@ -176,7 +176,7 @@ impl Switch {
         }
         let policy = self.policy_now(input, output);
         let decision = counters!(&mut self.counters, c => {
-            c.wait(&policy, input, output, 1, true)
+            c.on_enqueue_waiting(&policy, input, output, 1, true)
         });
         if decision.input_trigger != 0 {
             if self.rules.full_present {
@@ -237,7 +237,7 @@ impl Switch {
     fn congest_leaving(&mut self, input: u8) {
         for (output, port) in self.ports.iter().enumerate().skip(1) {
             if port.busy && port.last_served == input {
-                counters!(&mut self.counters, c => c.congest(&self.policy, output as u8));
+                counters!(&mut self.counters, c => c.on_output_congested(&self.policy, output as u8));
             }
         }
     }
@@ -288,7 +288,7 @@ impl Switch {
         }
         self.ports[chosen.input as usize].waiting -= 1;
         let Decision { mark, .. } = counters!(&mut self.counters, c => {
-            c.depart(&self.policy, chosen.input, output, 1, true, BACKLOG_UNKNOWN)
+            c.on_dequeue(&self.policy, chosen.input, output, 1, true, BACKLOG_UNKNOWN)
         });
         if !self.rules.scan {
             return Some((chosen, mark != 0));

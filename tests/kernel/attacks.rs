@@ -147,7 +147,7 @@ fn forged_echoes_slow_no_flow() {
                     packets: scattered(n),
                     ce: n * 8,
                     sequence: n as u16,
-                    room: echo::Room::Unknown,
+                    headroom: echo::Headroom::Unknown,
                     signed: false,
                 })
             });

@@ -168,7 +168,7 @@ fn who_never_echoes_is_not_held_with_short_flows() {
         let held = || (1..10 * MBIT).contains(&rate_of_short());
         let limited = eventually(s(20), held);
         let silent = Stream::start(&lab.hosts[0], &lab.hosts[2], 7002, PAYLOAD);
-        std::thread::sleep(2 * Duration::from_nanos(flow::UNHEARD_NS));
+        std::thread::sleep(2 * Duration::from_nanos(flow::NO_FEEDBACK_NS));
         let (rate, short) = (silent.rate(s(1)), rate_of_short());
         stop.store(true, Ordering::Relaxed);
         assert!(limited && short > 0, "short flows were not limited");

@@ -4,7 +4,7 @@
 use ecn_core::{
     abi::{self, Device, DeviceKey, name},
     marking::{MarkAt, Marking, Policy},
-    shares::By,
+    shares::ShareBy,
 };
 use ecn_tests::{frames::Ip, kernel_test, lab::Lab, running::pin};
 use ecn_user::datapath::{Datapath, Sizes, TestPacket};
@@ -42,7 +42,7 @@ fn share(ifindex: u32) {
         buffer: 1,
         threshold: 1,
         ports: 8,
-        shares: By::Off as u32,
+        shares: ShareBy::Off as u32,
         drop_threshold: 0,
         _pad: 0,
     };

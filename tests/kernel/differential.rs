@@ -12,8 +12,8 @@ use ecn_core::{
     abi::{self, Count, Device, DeviceKey, PORTS, PortEvent, PortEventKind, SOURCES, name},
     marking::{BACKLOG_UNKNOWN, Decision, HOST, MarkAt, Marking, Policy, Port, Share, Switch},
     packet,
-    shares::{By, Shares},
-    vqueue::Arrival,
+    shares::{ShareBy, Shares},
+    vqueue::PacketMeta,
 };
 use ecn_sim::{scenario::Scenario, simulation};
 use ecn_tests::{
@@ -88,7 +88,7 @@ enum Step {
     /// A port is removed.
     Remove(usize),
     /// Another policy.
-    Policy(Marking, MarkAt, u32, u32, By, u32),
+    Policy(Marking, MarkAt, u32, u32, ShareBy, u32),
     /// So many milliseconds go by.
     Wait(u64),
 }
@@ -143,7 +143,14 @@ fn policy() -> impl Strategy<Value = Step> {
     let marking = proptest::sample::select(&Marking::ALL[..]);
     let mark_at = proptest::sample::select(&[MarkAt::Arrival, MarkAt::Departure][..]);
     let size = || prop_oneof![6 => 1..=16u32, 1 => 1..=200u32];
-    let by = proptest::sample::select(&[By::Source, By::Source, By::Port, By::Off][..]);
+    let by = proptest::sample::select(
+        &[
+            ShareBy::Source,
+            ShareBy::Source,
+            ShareBy::Port,
+            ShareBy::Off,
+        ][..],
+    );
     let drops = prop_oneof![4 => 1..=8u32, 1 => Just(0)];
     (marking, mark_at, size(), size(), by, drops).prop_map(
         |(marking, at, buffer, threshold, by, drops)| {
@@ -291,7 +298,7 @@ impl Kernel {
             limit: usize::MAX,
             backlog: true,
             whole: true,
-            policy: Step::Policy(Marking::None, MarkAt::Arrival, 1, 1, By::Off, 0),
+            policy: Step::Policy(Marking::None, MarkAt::Arrival, 1, 1, ShareBy::Off, 0),
             steps: Vec::new(),
         };
         let mut both = self.begin(&trace);
@@ -346,7 +353,7 @@ impl Kernel {
                 buffer: 1,
                 threshold: 1,
                 ports: trace.slots.iter().copied().max().map_or(1, u32::from) + 1,
-                shares: By::Off as u32,
+                shares: ShareBy::Off as u32,
                 drop_threshold: 0,
                 _pad: 0,
             },
@@ -450,10 +457,10 @@ impl Both<'_> {
         };
         let o = place(event.output);
         match event.kind {
-            PortEventKind::Arrive => {
+            PortEventKind::Enqueue => {
                 self.enter(queued.packet, o)?;
             }
-            PortEventKind::Depart => self.left(queued, 1, o, event.backlog)?,
+            PortEventKind::Dequeue => self.left(queued, 1, o, event.backlog)?,
             PortEventKind::Drop => self.dropped(queued, o)?,
             PortEventKind::WireEnd => self.wire_end(queued, o)?,
         }
@@ -541,12 +548,12 @@ impl Both<'_> {
         let now_ns = event.map_or(0, |event| event.now_ns);
         prop_assert!(now_ns >= self.now_ns, "{} after {}", now_ns, self.now_ns);
         self.now_ns = now_ns;
-        let a = Arrival {
+        let a = PacketMeta {
             now_ns,
             bytes: packet.wire_len(n),
             ..self.packet_of(packet, n, o)
         };
-        let decision = self.shares.arrive(&mut self.host, &self.policy, &a);
+        let decision = self.shares.on_enqueue(&mut self.host, &self.policy, &a);
         let value = if decision.drop == 0 { -1 } else { 2 };
         prop_assert_eq!(verdict.value, value, "{:?}", decision);
         self.check_frame(&verdict, packet, decision.mark != 0)?;
@@ -559,26 +566,26 @@ impl Both<'_> {
             bytes: a.bytes,
             source: a.source,
             droppable: a.droppable.into(),
-            ..self.expected(PortEventKind::Arrive, packet, n, o, decision)
+            ..self.expected(PortEventKind::Enqueue, packet, n, o, decision)
         };
         self.told(event, expected)?;
         Ok(decision.drop == 0)
     }
 
     /// What marking is told of a packet.
-    fn packet_of(&self, packet: Packet, n: u32, o: usize) -> Arrival {
+    fn packet_of(&self, packet: Packet, n: u32, o: usize) -> PacketMeta {
         let frame = packet.frame(packet.ecn);
         let ip = packet::parse(frame.as_slice()).expect("IP");
         let (input, _) = self.input(packet.input);
         let compared = self.trace.backlog && input != HOST;
-        Arrival {
+        PacketMeta {
             input,
             output: self.slot(o),
             markable: packet.markable(),
             droppable: compared && ip.droppable(n, packet.wire_len(n)),
             packets: n,
             source: ip.source,
-            ..Arrival::default()
+            ..PacketMeta::default()
         }
     }
 
@@ -591,7 +598,7 @@ impl Both<'_> {
         for frame in [local, strange] {
             for (program, cb) in [
                 (name::PORT_OUT, [0; 2]),
-                (name::PORT_REPLAY, [PortEventKind::Depart as u32, 0]),
+                (name::PORT_REPLAY, [PortEventKind::Dequeue as u32, 0]),
             ] {
                 let packet = TestPacket {
                     frame: &frame,
@@ -622,22 +629,22 @@ impl Both<'_> {
 
     fn left(&mut self, queued: Queued, n: u32, o: usize, backlog: u32) -> Outcome {
         let Queued { packet, markable } = queued;
-        let a = Arrival {
+        let a = PacketMeta {
             markable,
             ..self.packet_of(packet, n, o)
         };
-        let decision = self.shares.leave(&mut self.host, &self.policy, &a);
+        let decision = self.shares.on_dequeue(&mut self.host, &self.policy, &a);
         if self.host.is_surplus(a.output, backlog) {
             self.host.repair(a.output, self.policy.ports);
         }
-        let cb = [PortEventKind::Depart as u32, backlog];
+        let cb = [PortEventKind::Dequeue as u32, backlog];
         self.run(name::PORT_REPLAY, packet, n, o, cb, false)?;
         self.kernel.seen.departures += 1;
         let event = self.kernel.trace.next();
         let expected = PortEvent {
             backlog,
             source: a.source,
-            ..self.expected(PortEventKind::Depart, packet, n, o, decision)
+            ..self.expected(PortEventKind::Dequeue, packet, n, o, decision)
         };
         self.told(event, expected)
     }
@@ -647,7 +654,7 @@ impl Both<'_> {
         let n = packet.segments();
         let (slot, _) = self.input(packet.input);
         let output = self.slot(o);
-        self.host.drop_queued(slot, output, n);
+        self.host.on_drop(slot, output, n);
         let cb = [PortEventKind::Drop as u32, 0];
         self.run(name::PORT_REPLAY, packet, n, o, cb, false)?;
         self.kernel.seen.drops += 1;
@@ -680,7 +687,7 @@ impl Both<'_> {
             arrived: if idle { arrived } else { arrived ^ 1 },
         };
         if idle {
-            self.host.keep_waiting(slot, PORTS as u32, 0);
+            self.host.set_waiting(slot, PORTS as u32, 0);
         }
         let done = self.kernel.datapath.reset_port(reset).expect("reset");
         prop_assert_eq!(done, idle);

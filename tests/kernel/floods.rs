@@ -333,7 +333,7 @@ fn echoes_at_the_speed_of_the_machine() {
                     packets: n,
                     ce: n,
                     sequence: n as u16,
-                    room: echo::Room::Unknown,
+                    headroom: echo::Headroom::Unknown,
                     signed,
                 };
                 let tag = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);

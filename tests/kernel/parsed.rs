@@ -8,7 +8,7 @@ use ecn_core::{
     echo,
     marking::{MarkAt, Marking, Policy},
     packet::{self, Ip as Headers, Pass, protocol},
-    shares::By,
+    shares::ShareBy,
 };
 use ecn_tests::{
     emulated,
@@ -131,7 +131,7 @@ fn run_all(netns: u32, ifindex: u32, cases: u32) -> [u64; 4] {
         buffer: 65_535,
         threshold: 0,
         ports: 2,
-        shares: By::Off as u32,
+        shares: ShareBy::Off as u32,
         drop_threshold: 0,
         _pad: 0,
     };

@@ -7,7 +7,7 @@ use ecn_core::{
     marking::{Decision, Share, Switch},
     packet,
     shares::Shares,
-    vqueue::{Arrival, Queues},
+    vqueue::{PacketMeta, Queues},
 };
 use ecn_tests::{
     eventually,
@@ -81,9 +81,9 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
     events.sort_by_key(|event| event.sequence);
     let policy = running.maps.marking(0).expect("policy");
     let place = if policy.mark_at == MarkAt::Departure as u32 {
-        PortEventKind::Depart as u32
+        PortEventKind::Dequeue as u32
     } else {
-        PortEventKind::Arrive as u32
+        PortEventKind::Enqueue as u32
     };
     let mut switch = Box::new(Switch::<PORTS>::default());
     let mut queues = Box::new(Queues::<PORTS>::default());
@@ -101,7 +101,7 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
         );
         let (i, o, n) = (event.input as u8, event.output as u8, event.segments);
         let markable = event.markable != 0;
-        let arrival = Arrival {
+        let arrival = PacketMeta {
             input: i,
             output: o,
             markable,
@@ -112,20 +112,20 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
             now_ns: event.now_ns,
             ns_per_byte: event.virtual_ns_per_byte,
         };
-        let decision = if event.kind == PortEventKind::Arrive as u32 {
+        let decision = if event.kind == PortEventKind::Enqueue as u32 {
             if arrival.ns_per_byte == 0 {
-                shares.arrive(&mut switch, &policy, &arrival)
+                shares.on_enqueue(&mut switch, &policy, &arrival)
             } else {
-                shares.arrive_virtual(&mut queues, &mut switch, &policy, &arrival)
+                shares.on_enqueue_virtual(&mut queues, &mut switch, &policy, &arrival)
             }
-        } else if event.kind == PortEventKind::Depart as u32 {
-            let decision = shares.leave(&mut switch, &policy, &arrival);
+        } else if event.kind == PortEventKind::Dequeue as u32 {
+            let decision = shares.on_dequeue(&mut switch, &policy, &arrival);
             if switch.is_surplus(o, event.backlog) {
                 switch.repair(o, policy.ports);
             }
             decision
         } else if event.kind == PortEventKind::Drop as u32 {
-            switch.drop_queued(i, o, n);
+            switch.on_drop(i, o, n);
             Decision::default()
         } else {
             let mark = u32::from(switch.wire_end(o, n));
@@ -156,7 +156,7 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
         let waits = switch.ports[usize::from(slot)].cnt1;
         if waits > 0 {
             forgotten += waits;
-            switch.keep_waiting(slot, PORTS as u32, 0);
+            switch.set_waiting(slot, PORTS as u32, 0);
         }
     }
     assert!(
@@ -208,8 +208,8 @@ fn check(marking: Marking, mark_at: MarkAt) {
         seen.decided
     ));
     // Not vacuous: each kind of event, and each decision both ways.
-    assert!(kinds(PortEventKind::Arrive) > 1_000);
-    assert!(kinds(PortEventKind::Depart) > 500);
+    assert!(kinds(PortEventKind::Enqueue) > 1_000);
+    assert!(kinds(PortEventKind::Dequeue) > 500);
     assert!(kinds(PortEventKind::Drop) > 20);
     let at_wire_end = kinds(PortEventKind::WireEnd);
     assert_eq!(
@@ -218,7 +218,7 @@ fn check(marking: Marking, mark_at: MarkAt) {
         "{at_wire_end} at wire ends"
     );
     let decided = seen.decided;
-    let arrivals = kinds(PortEventKind::Arrive) as u32;
+    let arrivals = kinds(PortEventKind::Enqueue) as u32;
     assert!(
         decided.mark > 100 && seen.spared > 0,
         "{decided:?}, {} spared",
@@ -268,7 +268,7 @@ fn check_virtual(marking: Marking) {
         "replay: {marking} with virtual queues: {arrivals} arrivals, {:?}",
         seen.decided
     ));
-    let arrive = PortEventKind::Arrive as u32;
+    let arrive = PortEventKind::Enqueue as u32;
     assert!(
         seen.kinds.keys().all(|kind| *kind == arrive),
         "{:?}",

@@ -104,7 +104,7 @@ impl End {
 }
 
 fn is_settled(flow: &Flow) -> bool {
-    flow.settled == flow.stirred
+    flow.seen_generation == flow.feedback_generation
 }
 
 fn with_an_end(test: impl FnOnce(End) + Send) {
@@ -160,13 +160,13 @@ fn marks_are_noticed() {
             assert!(is_settled(&end.data()));
             assert_eq!(end.receiver().ace.blocked_ns, 0);
             end.marked();
-            assert_eq!(end.receiver().ace.unsaid, 1);
+            assert_eq!(end.receiver().ace.pending, 1);
             assert!(!is_settled(&end.flow()));
             assert!(!is_settled(&end.data()));
             assert_ne!(end.receiver().ace.blocked_ns, 0, "marks wait behind data");
             let frame = end.pass(true, packet::NOT_ECT, ACK, 0);
             assert_eq!(frame[14 + 20 + 13], ACK | ECE, "one packet was marked");
-            assert_eq!(end.receiver().ace.unsaid, 0);
+            assert_eq!(end.receiver().ace.pending, 0);
             assert!(is_settled(&end.data()));
             assert!(is_settled(&end.data()));
         }

@@ -10,7 +10,7 @@ use std::{
 
 use ecn_core::{
     abi::Count,
-    ace::MOST_KEPT,
+    ace::MAX_CARRIED,
     echo, flow,
     packet::{self, protocol},
 };
@@ -159,14 +159,14 @@ fn nothing_seen(lab: &Lab) {
 }
 
 /// See [`same_count`].
-const MOST_MISCOUNTED: u64 = 24;
+const MAX_MISCOUNTED: u64 = 24;
 
 /// Of a count modulo 8, an ACK that another CPU overtakes costs 8 or adds 8. That is rare.
 #[track_caller]
 fn same_count(known: u64, said: u64) {
     let difference = known.abs_diff(said);
     assert!(
-        difference <= MOST_MISCOUNTED && difference.is_multiple_of(8),
+        difference <= MAX_MISCOUNTED && difference.is_multiple_of(8),
         "{known} of {said}"
     );
 }
@@ -190,14 +190,14 @@ fn exact(lab: &Lab, running: &Running, super_packets: bool) {
     );
     assert_eq!(receiver.ce, running.port(&lab.hosts[1].port).marked);
     assert!(receiver.ce > 0 && flow.decreases > 0, "{flow:#?}");
-    let said = u64::from(receiver.ace.said);
+    let said = u64::from(receiver.ace.encoded);
     same_count(flow.marked_packets, said);
-    let kept = u64::from(receiver.ace.unsaid + receiver.ace.forgotten);
+    let kept = u64::from(receiver.ace.pending + receiver.ace.discarded);
     assert_eq!(receiver.ce, said + kept, "{receiver:#?}");
-    assert!(receiver.ace.unsaid <= MOST_KEPT, "{receiver:#?}");
+    assert!(receiver.ace.pending <= MAX_CARRIED, "{receiver:#?}");
     // On a busy machine an ACK comes late, and covers more than it can say.
     let most = receiver.ce / if super_packets { 5 } else { 10 };
-    assert!(kept <= most.max(MOST_KEPT.into()), "{receiver:#?}");
+    assert!(kept <= most.max(MAX_CARRIED.into()), "{receiver:#?}");
     assert_eq!(said_by_echoes(running), 0);
     for what in [
         Count::AceBlocked,
@@ -485,7 +485,7 @@ fn exchange(lab: &Lab, running: &Running, back: usize) {
         let known = sent(running).marked_packets;
         let echoes = running.count(Count::EchoSent);
         echoes == running.count(Count::EchoAccepted)
-            && known.abs_diff(u64::from(ace.said + ace.echoed)) <= MOST_MISCOUNTED
+            && known.abs_diff(u64::from(ace.encoded + ace.echoed)) <= MAX_MISCOUNTED
     });
     let (flow, receiver) = (sent(running), received(running));
     note(&format!(
@@ -495,7 +495,7 @@ fn exchange(lab: &Lab, running: &Running, back: usize) {
         running.count(Count::EchoSent)
     ));
     assert!(receiver.ce > 0 && flow.decreases > 0, "{flow:#?}");
-    let said = receiver.ace.said + receiver.ace.echoed;
+    let said = receiver.ace.encoded + receiver.ace.echoed;
     same_count(flow.marked_packets, said.into());
     assert_eq!(said_by_echoes(running), running.count(Count::AceBlocked));
     let echoes = running.count(Count::EchoSent);
@@ -623,7 +623,7 @@ fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
         while !ended.load(Ordering::Relaxed) {
             let flows = running.maps.flows().expect("flows");
             let receivers = running.maps.receivers().expect("receivers");
-            let of = |r: &echo::Receiver| u64::from(r.ace.said + r.ace.echoed);
+            let of = |r: &echo::Receiver| u64::from(r.ace.encoded + r.ace.echoed);
             let now = [
                 flows.iter().map(|(_, f)| f.decreases).sum::<u64>(),
                 flows.iter().map(|(_, f)| f.marked_packets).sum::<u64>(),
@@ -649,7 +649,7 @@ fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
         "{name}: {marked} marked, {said} said, {known} known, {decreases} decreases"
     ));
     assert!(marked > 100 && decreases > 0);
-    assert!(known.abs_diff(said) <= MOST_MISCOUNTED, "{known} of {said}");
+    assert!(known.abs_diff(said) <= MAX_MISCOUNTED, "{known} of {said}");
     // On a busy machine an ACK comes late, and covers more than it can say.
     assert!(
         said <= marked && marked - said <= marked / 5,

@@ -80,13 +80,13 @@ pub fn parse<F: Read + ?Sized>(frame: &F) -> Result<Ip, Pass> {
     } else {
         Err(Pass::Other)
     };
-    ip.map(|ip| ip.forgotten(frame))
+    ip.map(|ip| ip.opaque(frame))
 }
 
 impl Ip {
     /// The same, of which the verifier knows nothing.
     #[inline(always)]
-    fn forgotten<F: Read + ?Sized>(self, frame: &F) -> Self {
+    fn opaque<F: Read + ?Sized>(self, frame: &F) -> Self {
         let word = frame.opaque(
             self.l3 as u64
                 | (self.protocol as u64) << 8
@@ -235,7 +235,7 @@ fn follow<F: Read + ?Sized>(frame: &F, ip: &mut Ip) -> Result<(), Pass> {
     // An offset, or more to come: else it is whole (RFC 6946).
     ip.fragment = fragment & (be16(b[2], b[3]) & 0xfff9 != 0);
     ip.authenticated |= authentication;
-    *ip = ip.forgotten(frame);
+    *ip = ip.opaque(frame);
     if ip.header_len > ip.total_len {
         return Err(Pass::Malformed);
     }

@@ -41,7 +41,7 @@ impl Agent {
             ring: Vec::new(),
             batch: Vec::new(),
             period,
-            pause: flow::pause(period, packet_time),
+            pause: flow::batch_delay(period, packet_time),
             delay,
             due: period,
         }

@@ -17,7 +17,7 @@ use crate::trace::{Event, Trace};
 pub struct Queued {
     /// Its number.
     pub packet: u32,
-    arrival: vqueue::Arrival,
+    arrival: vqueue::PacketMeta,
 }
 
 /// What became of a packet at an output port.
@@ -69,17 +69,16 @@ impl Bridge {
     }
 
     /// The bridge has chosen the output: `ecn_port_out`, then the queue, then `ecn_drop` if it is full.
-    pub fn arrive(&mut self, packet: u32, arrival: vqueue::Arrival) -> Arrival {
-        let (policy, vqueue::Arrival { input, output, .. }) = (self.policy, arrival);
-        let decision =
-            counters!(&mut self.counters, c => c.shares.arrive(&mut c.switch, &policy, &arrival));
-        self.record(PortEventKind::Arrive, input, output, decision);
+    pub fn arrive(&mut self, packet: u32, arrival: vqueue::PacketMeta) -> Arrival {
+        let (policy, vqueue::PacketMeta { input, output, .. }) = (self.policy, arrival);
+        let decision = counters!(&mut self.counters, c => c.shares.on_enqueue(&mut c.switch, &policy, &arrival));
+        self.record(PortEventKind::Enqueue, input, output, decision);
         if decision.drop != 0 {
             return Arrival::Dropped;
         }
         let queue = &mut self.queues[output as usize];
         if queue.len() >= self.limit {
-            counters!(&mut self.counters, c => c.switch.drop_queued(input, output, 1));
+            counters!(&mut self.counters, c => c.switch.on_drop(input, output, 1));
             self.record(PortEventKind::Drop, input, output, Decision::default());
             return Arrival::Dropped;
         }
@@ -95,9 +94,8 @@ impl Bridge {
         let queue = &mut self.queues[output as usize];
         let Queued { packet, arrival } = queue.pop_front()?;
         let (policy, input) = (self.policy, arrival.input);
-        let decision =
-            counters!(&mut self.counters, c => c.shares.leave(&mut c.switch, &policy, &arrival));
-        self.record(PortEventKind::Depart, input, output, decision);
+        let decision = counters!(&mut self.counters, c => c.shares.on_dequeue(&mut c.switch, &policy, &arrival));
+        self.record(PortEventKind::Dequeue, input, output, decision);
         let marked = policy.mark_at == MarkAt::Departure as u32 && {
             let marked = counters!(&mut self.counters, c => c.switch.wire_end(output, 1));
             let decision = Decision {
@@ -122,7 +120,7 @@ impl Bridge {
             input,
             output,
             backlog: match kind {
-                PortEventKind::Depart => self.queues[output as usize].len() as u32,
+                PortEventKind::Dequeue => self.queues[output as usize].len() as u32,
                 _ => BACKLOG_UNKNOWN,
             },
             decision,

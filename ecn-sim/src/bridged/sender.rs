@@ -1,7 +1,7 @@
 //! A flow between two kernel endpoints: `ecn-core`'s flow and receiver, and the HTB class that holds
 //! the flow to its rate.
 
-use ecn_core::echo::{Receiver, Room};
+use ecn_core::echo::{Headroom, Receiver};
 use ecn_core::flow::Flow;
 use ecn_core::{abi, echo, response};
 
@@ -98,7 +98,7 @@ impl Sender {
         };
         flow.response.ipd = ipd;
         let rate = response::rate(ipd, link_bytes_per_s);
-        (flow.rate_bytes_per_s, flow.told_bytes_per_s) = (rate, rate);
+        (flow.rate_bytes_per_s, flow.notified_bytes_per_s) = (rate, rate);
         let mut sender = Self {
             way: kind.way,
             source,
@@ -170,12 +170,12 @@ impl Sender {
             return None;
         }
         let mut echo = self.receiver.echo(0, 0, 0);
-        if Receiver::asks(self.receiver.last_ce_ns, now_ns) {
-            echo.room = Room::of(way_back());
+        if Receiver::requests_headroom(self.receiver.last_ce_ns, now_ns) {
+            echo.headroom = Headroom::of(way_back());
         }
         let (sent, departed) = (self.flow.sent_packets as u32, self.departed as u32);
         let quiet = self.flow.quiet();
-        let news = self.flow.echo.accept(&echo, sent, departed, quiet).ok()?;
+        let news = self.flow.echo.on_echo(&echo, sent, departed, quiet).ok()?;
         let was = self.marked;
         if news.ce != 0 {
             self.marked = None;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ecn_core::shares::By;
+use ecn_core::shares::ShareBy;
 use ecn_units::{DurationText, Rate, UnitError, nearest, serde_as_text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -169,7 +169,7 @@ impl Bridge {
     /// As the [`Rig`], with shares, as an agent's bridges have.
     pub(super) fn model() -> Model {
         Model {
-            shares: By::Source,
+            shares: ShareBy::Source,
             ..Rig::model()
         }
     }

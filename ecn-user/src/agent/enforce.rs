@@ -442,7 +442,7 @@ fn pause(shared: &Shared, period: Duration) -> Duration {
         .map(|target| packet_ns(target.layout()))
         .min();
     let period_ns = period.as_nanos() as u64;
-    Duration::from_nanos(flow::pause(period_ns, shortest.unwrap_or(u64::MAX)))
+    Duration::from_nanos(flow::batch_delay(period_ns, shortest.unwrap_or(u64::MAX)))
 }
 
 /// Brings the rates into force, and forgets them.

@@ -21,7 +21,7 @@ use toml::de::DeTable;
 pub use check::LOWEST_RATE_BYTES_PER_S;
 pub use ecn_core::marking::{MarkAt, Marking};
 pub use ecn_core::response::Function;
-pub use ecn_core::shares::By as Shares;
+pub use ecn_core::shares::ShareBy as Shares;
 use ecn_units::keywords;
 pub use ecn_units::{Every, KeywordError, Round, Unmarkable, nearest, suggestion};
 

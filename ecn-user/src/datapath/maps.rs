@@ -87,13 +87,13 @@ impl BridgeView {
     /// Takes off what has left the virtual queues by now: the counters say so at the next arrival only.
     /// Bridge and queues are read one after the other, so that this may be off by what came between.
     fn catch_up(&mut self, queues: &[u8], now_ns: u64) {
-        let at = std::mem::offset_of!(abi::Virtual, of);
+        let at = std::mem::offset_of!(abi::Virtual, queues);
         let queues = queues.get(at..).unwrap_or_default();
         for (o, queue) in queues.chunks_exact(size_of::<vqueue::Queue>()).enumerate() {
             let Some(queue) = pod::read::<vqueue::Queue>(queue) else {
                 continue;
             };
-            for packet in queue.begun(now_ns) {
+            for packet in queue.started(now_ns) {
                 let n = packet.packets;
                 self.change_port(packet.input, |p| {
                     p.occupancy = p.occupancy.saturating_sub(n)
@@ -170,7 +170,7 @@ const OTHERS: [(&str, MapType, u32, u32); 5] = [
     (name::TRACE, MapType::RingBuf, 0, 0),
     (name::MARKED, MapType::LruHash, size::<flow::Key>(), 8),
     (name::TAIL, MapType::ProgramArray, 4, 4),
-    (name::WORK, MapType::PerCpuArray, 4, size::<abi::Work>()),
+    (name::WORK, MapType::PerCpuArray, 4, size::<abi::Scratch>()),
 ];
 
 /// The maps that are pinned below `pin`, if a datapath of this version can go on with all of them.
@@ -555,7 +555,7 @@ impl Maps {
         [abi::TABLE_FLOWS, abi::TABLE_RECEIVERS]
             .into_iter()
             .try_for_each(|table| {
-                let all = abi::held(table, abi::ALL_ENDPOINTS);
+                let all = abi::quota_index(table, abi::ALL_ENDPOINTS);
                 self.removed.set(all, max, 0)
             })
             .map_err(Error::map(name::REMOVED))
@@ -567,7 +567,7 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn held(&self, table: u32, endpoint: u32) -> Result<u64> {
-        let at = abi::held(table, endpoint);
+        let at = abi::quota_index(table, endpoint);
         let added = self.added.get(&at, 0).map_err(Error::map(name::ADDED))?;
         let removed = self.removed.get(&at, 0);
         let removed = removed.map_err(Error::map(name::REMOVED))?;
@@ -580,7 +580,7 @@ impl Maps {
         static WRITES: Mutex<()> = Mutex::new(());
         let _writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
         for of in [u32::from(key.endpoint), abi::ALL_ENDPOINTS] {
-            let at = abi::held(table, of);
+            let at = abi::quota_index(table, of);
             if let Ok(removed) = self.removed.get(&at, 0) {
                 let _ = self.removed.set(at, removed.wrapping_add(1), 0);
             }

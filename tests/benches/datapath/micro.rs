@@ -8,7 +8,7 @@ use ecn_core::{
     marking::{MarkAt, Marking, Policy},
     packet::{self, protocol},
     response::{self, Function},
-    shares::By,
+    shares::ShareBy,
 };
 use ecn_tests::{frames::Ip, lab::Lab, running::pin};
 use ecn_user::{
@@ -142,7 +142,7 @@ impl Loaded {
             buffer,
             threshold,
             ports: 9,
-            shares: By::Source as u32,
+            shares: ShareBy::Source as u32,
             drop_threshold: 2 * threshold,
             _pad: 0,
         };
@@ -237,7 +237,7 @@ fn cases(devices: &[u32]) -> Vec<Case> {
         [0xfd77u16, 0, 0, 0, 0, 0, 0, 2],
     ));
     let tcp4 = tcp(&data());
-    let depart = [PortEventKind::Depart as u32, 1];
+    let depart = [PortEventKind::Dequeue as u32, 1];
     let lost = [PortEventKind::Drop as u32, 0];
     let none = [0; 2];
     let case = |program, case, device: usize, frame: &Vec<u8>, cb| Case {
@@ -356,7 +356,7 @@ fn measure(netns: u32, links: &[Link]) -> Vec<Row> {
     };
     let owed = REPEAT * (TURNS as u32 + 2);
     loaded.run(name::PORT_OUT, &at([0; 2]), owed);
-    let depart = [PortEventKind::Depart as u32, u32::MAX];
+    let depart = [PortEventKind::Dequeue as u32, u32::MAX];
     loaded.run(name::PORT_REPLAY, &at(depart), owed);
 
     // TCP's handshake, both ways: connections that did not negotiate ECN.

@@ -145,7 +145,7 @@ impl Parameters {
             return Err(ModelError::new("pm", self.pm, "above 0 up to 1 is allowed"));
         }
         in_range("limiters", self.limiters, 1..=100_000)?;
-        let usual = Gains::usual(line.bytes_per_s());
+        let usual = Gains::defaults(line.bytes_per_s());
         let bytes = |key, size: Auto<Size>, usual: u32| match size {
             Auto::Auto => Ok(usual),
             Auto::Is(size) if (1..=1_000_000_000).contains(&size.bytes()) => {
@@ -169,7 +169,7 @@ impl Parameters {
             unit_bytes_per_s: unit,
             frame_bytes: bytes("gain_frame", self.gain_frame, gain_frame)?,
             line_bytes_per_s: line.bytes_per_s(),
-            least_bytes_per_s: rate(self.min_rate, unit),
+            min_bytes_per_s: rate(self.min_rate, unit),
         };
         let policy = Policy::new(&gains).map_err(|error| match error {
             PolicyError::Weight => ModelError::new("w", self.w, error),
@@ -388,7 +388,7 @@ impl Limiters {
             }
         };
         let limited = &mut self.limited[at];
-        limited.limiter.notified(&rules.policy, feedback);
+        limited.limiter.on_feedback(&rules.policy, feedback);
         if falls {
             limited.point = notice.point;
         }
@@ -507,13 +507,13 @@ mod tests {
         }
     }
 
-    /// `auto` is what [`Gains::usual`] says, at every rate that can be set, where packets are short enough.
+    /// `auto` is what [`Gains::defaults`] says, at every rate that can be set, where packets are short enough.
     #[test]
     fn every_rate_has_gains() {
         for line in ["1mbit", "1gbit", "10gbit", "100gbit", "800gbit", "100tbit"] {
             let line: Rate = line.parse().unwrap();
             let rules = |frame| Parameters::default().rules(line, frame).unwrap();
-            let usual = Policy::new(&Gains::usual(line.bytes_per_s())).unwrap();
+            let usual = Policy::new(&Gains::defaults(line.bytes_per_s())).unwrap();
             assert_eq!(rules(0).policy, usual);
             let least = rules(9_062).policy.equilibrium_bytes;
             assert_eq!(least, usual.equilibrium_bytes.max(8 * 9_062));

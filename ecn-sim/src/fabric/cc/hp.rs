@@ -215,7 +215,7 @@ impl Switch for Markers {
         if waits {
             let policy = self.policy;
             let (counters, input, output) = self.at(at);
-            counters!(counters, c => { c.wait(&policy, input, output, 1, true) });
+            counters!(counters, c => { c.on_enqueue_waiting(&policy, input, output, 1, true) });
         }
         None
     }
@@ -227,7 +227,7 @@ impl Switch for Markers {
         let policy = self.policy;
         let (counters, input, output) = self.at(at);
         let decision = counters!(counters, c => {
-            c.depart(&policy, input, output, 1, true, BACKLOG_UNKNOWN)
+            c.on_dequeue(&policy, input, output, 1, true, BACKLOG_UNKNOWN)
         });
         if decision.mark != 0 {
             packet.mark = Mark::Congestion;
@@ -236,7 +236,7 @@ impl Switch for Markers {
 
     fn on_drop(&mut self, at: &Place) {
         let (counters, input, output) = self.at(at);
-        counters!(counters, c => { c.drop_queued(input, output, 1) });
+        counters!(counters, c => { c.on_drop(input, output, 1) });
     }
 }
 

@@ -156,7 +156,8 @@ impl Switch for Ports {
 
     fn on_dequeue(&mut self, at: &Place, packet: &mut Packet, _: bool) {
         let port = &mut self.ports[at.queue as usize];
-        let own = Mark::None.leaves_by(port.dequeue(&self.policy, at.now / NS, at.queued.into()));
+        let own =
+            Mark::None.combined_with(port.on_dequeue(&self.policy, at.now / NS, at.queued.into()));
         packet.mark = packet.mark.max(match &mut self.markers {
             None => own,
             Some(markers) => markers.by_state(at, packet, own),
@@ -166,9 +167,9 @@ impl Switch for Ports {
     fn on_pause(&mut self, now: Time, queue: u32, paused: bool) {
         let port = &mut self.ports[queue as usize];
         if paused {
-            port.off(&self.policy, now / NS);
+            port.on_pause(&self.policy, now / NS);
         } else {
-            port.on(now / NS);
+            port.on_resume(now / NS);
         }
     }
 

@@ -284,8 +284,8 @@ fn looped(sign: i32) -> Result<f64, ReproduceError> {
     const FRAME: u64 = 1_500;
     const LIMIT: u64 = 100 * FRAME;
     let gains = Gains {
-        least_bytes_per_s: LINE / 100,
-        ..Gains::usual(LINE)
+        min_bytes_per_s: LINE / 100,
+        ..Gains::defaults(LINE)
     };
     let policy =
         Policy::new(&gains).map_err(|error| ModelError::new("bcn", LINE, error.to_string()))?;
@@ -298,7 +298,7 @@ fn looped(sign: i32) -> Result<f64, ReproduceError> {
         while let Some((due, to, feedback)) = notices.front().copied()
             && due <= step
         {
-            sources[to].0.notified(&policy, feedback);
+            sources[to].0.on_feedback(&policy, feedback);
             notices.pop_front();
         }
         queue = queue.saturating_sub(FRAME);

@@ -7,7 +7,7 @@ mod slowdowns;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ecn_core::packet::CE;
-use ecn_core::tcd::{Mark, State, UE, ecn_leaving_by};
+use ecn_core::tcd::{Mark, State, UE, mark_ecn};
 
 use super::chain::{
     BY_TURNS, CBFC, FRAME_US, ONCE, PFC, S0, S1, TRACE, US, chain, chain_of, changes, ports, told,
@@ -148,14 +148,13 @@ fn t9(bench: &Bench) -> Judged {
     let (mut taken_back, mut raised) = (0, 0);
     for first in states {
         for second in states {
-            let before = Mark::None.leaves_by(first);
-            let after = before.leaves_by(second);
+            let before = Mark::None.combined_with(first);
+            let after = before.combined_with(second);
             taken_back += u32::from(after < before);
             raised += u32::from(after > before);
         }
     }
-    let fields =
-        (0..=3).flat_map(|field| states.map(|state| (field, ecn_leaving_by(field, state))));
+    let fields = (0..=3).flat_map(|field| states.map(|state| (field, mark_ecn(field, state))));
     taken_back += fields
         .filter(|(before, after)| {
             *before == CE && *after != CE || *before == UE && *after != UE && *after != CE
