@@ -19,7 +19,7 @@
 
 use ecn_sim::engine::Time;
 use ecn_sim::fabric::cc::{
-    Acknowledged, Ends, Mark, Network, Notice, Place, Scheme, Sees, Sender, Sending, Switch,
+    Acknowledged, Cnm, Endpoints, Hooks, Mark, Network, QueueView, Scheme, Sender, Sending, Switch,
 };
 use ecn_sim::fabric::packet::Packet;
 use ecn_sim::fabric::{self, Options, Report, Scenario};
@@ -84,11 +84,11 @@ struct Marker {
 
 impl Switch for Marker {
     /// A packet that need not wait finds no queue.
-    fn sees(&self) -> Sees {
-        Sees::WAITING
+    fn hooks(&self) -> Hooks {
+        Hooks::ENQUEUE_QUEUED
     }
 
-    fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, _waits: bool) -> Option<Notice> {
+    fn on_enqueue(&mut self, at: &QueueView, packet: &mut Packet, _waits: bool) -> Option<Cnm> {
         if at.queued > self.threshold {
             packet.mark = Mark::Congestion;
         }
@@ -123,7 +123,7 @@ impl Sender for Source {
         Some((self.line * network.idle_rtt as f64 / 1e12) as u64)
     }
 
-    fn on_start(&mut self, _: Ends) -> Flow {
+    fn on_start(&mut self, _: Endpoints) -> Flow {
         Flow {
             rate: self.line,
             alpha: 1.0,

@@ -35,7 +35,7 @@ use self::bridge::{Arrival, Bridge};
 use self::sender::{Bucket, Kind, Sender};
 use self::source::Source;
 use self::tcp::Tcp;
-use crate::engine::{Agenda, Event, Heap, INDEX, MS, NS, Slab, Time};
+use crate::engine::{Event, Heap, INDEX, MS, NS, Scheduler, Slab, Time};
 use crate::measure::{Record, Snapshot, Times};
 use crate::model::{Model, Response};
 use crate::network::Network;
@@ -90,7 +90,7 @@ type Timed = ((Time, Time), Vec<Times>, Vec<Times>);
 
 struct Simulation<'a> {
     network: &'a Network,
-    agenda: Agenda<Heap>,
+    scheduler: Scheduler<Heap>,
     packets: Slab<Packet>,
     devices: Vec<Device>,
     bridges: Vec<Bridge>,
@@ -191,7 +191,7 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
     let classes = || vec![Times::default(); network.classes.len()];
     let mut simulation = Simulation {
         network,
-        agenda: Agenda::default(),
+        scheduler: Scheduler::default(),
         packets: Slab::default(),
         devices,
         bridges: std::iter::zip(&network.switches, &network.slots)
@@ -242,16 +242,16 @@ impl Simulation<'_> {
         controlled: bool,
     ) -> Result<Record, SimulationError> {
         use std::sync::atomic::Ordering;
-        let instants = schedule(&mut self.agenda, self.network, model, options)?;
+        let instants = schedule(&mut self.scheduler, self.network, model, options)?;
         if controlled {
-            self.agenda.at(self.agent.due, Event::Source(AGENT));
+            self.scheduler.at(self.agent.due, Event::Source(AGENT));
         }
         let mut read: Vec<(Time, Snapshot)> = Vec::new();
         let mut events = 0u64;
-        while let Some(event) = self.agenda.pop() {
-            let now = self.agenda.now();
+        while let Some(event) = self.scheduler.pop() {
+            let now = self.scheduler.now();
             if now > options.duration {
-                self.agenda.at(now, event);
+                self.scheduler.at(now, event);
                 break;
             }
             match event {
@@ -329,7 +329,7 @@ impl Simulation<'_> {
                 self.latencies.push((now, now - marked));
             }
         }
-        self.agenda.at(self.agent.due, Event::Source(AGENT));
+        self.scheduler.at(self.agent.due, Event::Source(AGENT));
     }
 
     /// The device of a flow's host.
@@ -344,7 +344,7 @@ impl Simulation<'_> {
         let sender = &mut self.senders[flow as usize];
         if let Some(next) = sender.source.next_timer(now) {
             sender.timer = Some(next);
-            self.agenda.at(next, Event::Source(flow + 1));
+            self.scheduler.at(next, Event::Source(flow + 1));
         }
     }
 
@@ -498,7 +498,7 @@ impl Simulation<'_> {
         let late = -device.timer_delay * (1.0 - device.late.random::<f64>()).ln();
         let comes = wait + late as Time;
         device.timer = Some((wait, comes));
-        self.agenda.at(comes, Event::Tail(at as u32));
+        self.scheduler.at(comes, Event::Tail(at as u32));
     }
 
     /// A source sends a packet of a flow.
@@ -582,7 +582,7 @@ impl Simulation<'_> {
             }
         }
         let takes = if last { way.to_ack } else { hop.to_forward };
-        self.agenda.at(now + takes, Event::Arrive(number));
+        self.scheduler.at(now + takes, Event::Arrive(number));
     }
 
     /// A packet is at the end of its channel; or, past its last hop, its echo is back.
@@ -657,7 +657,7 @@ impl Simulation<'_> {
         if let Some(news) = news
             && self.agent.tell(now, news)
         {
-            self.agenda.at(self.agent.due, Event::Source(AGENT));
+            self.scheduler.at(self.agent.due, Event::Source(AGENT));
         }
     }
 
@@ -692,7 +692,7 @@ impl Simulation<'_> {
                     device.waited_ns + u64::from(self.queued(channel)) * since
                 })
                 .collect(),
-            line_peaks: devices().map(|(_, device)| device.peak).collect(),
+            queue_peaks: devices().map(|(_, device)| device.peak).collect(),
             flow_dropped: self.dropped_packets.clone(),
             host_dropped: self.senders[..self.network.flows.len()]
                 .iter()
@@ -727,7 +727,7 @@ impl Simulation<'_> {
         for queued in queues.flatten() {
             by_flow[self.senders[self.packets[queued.packet].flow as usize].way as usize] += 1;
         }
-        while let Some(event) = self.agenda.pop() {
+        while let Some(event) = self.scheduler.pop() {
             let Event::Arrive(packet) = event else {
                 continue;
             };

@@ -189,7 +189,10 @@ impl Plan {
         for scheme in schemes {
             all.push((scheme.clone(), with_scheme(base, scheme)?));
         }
-        let idle: Vec<_> = all.iter().map(|(_, one)| one.idle()).collect();
+        let idle: Vec<_> = all
+            .iter()
+            .map(|(_, one)| one.set_but_inapplicable())
+            .collect();
         for ((_, scenario), own) in all.iter_mut().zip(&idle) {
             let elsewhere = |key: &&String| idle.iter().any(|other| !other.contains(key));
             for key in own.iter().filter(elsewhere) {

@@ -42,7 +42,7 @@ pub use table::{Fit, Table, TableError};
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The text is no expression.
-    #[error("`{text}` is no decrease function: {error}")]
+    #[error("`{text}` is not a decrease function: {error}")]
     Expression {
         /// The text.
         text: String,
@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// The expression is not one that lowers every rate.
     #[error(
-        "`{text}` is no decrease function: {reason}; allowed is what has 0 < fdec(r) < r and grows \
+        "`{text}` is not a decrease function: {reason}; allowed is what has 0 < fdec(r) < r and grows \
          with r, for 0 < r <= 1, in {ALLOWED}"
     )]
     NotDecreasing {

@@ -71,7 +71,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Takes a value in; `None`: there are as many already as an event can tell apart.
+    /// Inserts a value; `None`: as many are in use as an event can number.
     #[inline]
     pub fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(number) = self.free.pop() {
@@ -85,13 +85,13 @@ impl<T> Slab<T> {
         Some(self.values.len() as u32 - 1)
     }
 
-    /// What has a number, or had.
+    /// The value of a number in use, or its last value.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
         self.values.get(number as usize)
     }
 
-    /// Gives a number back.
+    /// Frees a number.
     #[inline]
     pub fn remove(&mut self, number: u32) {
         self.free.push(number);
@@ -102,17 +102,17 @@ impl<T> Slab<T> {
         self.values.iter()
     }
 
-    /// How many there are.
+    /// Numbers in use.
     pub fn len(&self) -> usize {
         self.values.len() - self.free.len()
     }
 
-    /// Is there none?
+    /// Is none in use?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many there were at most.
+    /// The most numbers ever in use.
     pub fn most(&self) -> usize {
         self.values.len()
     }
@@ -134,9 +134,9 @@ impl<T> std::ops::IndexMut<u32> for Slab<T> {
     }
 }
 
-/// Asks for the cache line of what is used soon, without waiting for it.
+/// Prefetches the cache line of what is used soon.
 #[inline(always)]
-pub fn fetch<T>(value: &T) {
+pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: it is a hint, which reads and writes nothing that a program sees.
     unsafe {
@@ -153,7 +153,7 @@ type Key = u128;
 /// Above all keys: there is none.
 const NONE: Key = Key::MAX;
 
-/// Something that gives keys back smallest first.
+/// A priority queue of keys, smallest first.
 pub trait Queue: Default {
     /// Puts a key in; never smaller than the last that came out.
     fn push(&mut self, key: Key);
@@ -181,73 +181,73 @@ impl Queue for Heap {
     }
 }
 
-/// Days of a year.
-const DAYS: usize = 4096;
-const WORDS: usize = DAYS / 64;
+/// Buckets of a calendar.
+const BUCKETS: usize = 4096;
+const WORDS: usize = BUCKETS / 64;
 
-/// A calendar of days of `2^WIDTH` ps, 4096 to the year, with a heap for the years to come
+/// A calendar queue: 4096 buckets of `2^WIDTH` ps, and a heap for what is further ahead
 /// (Brown, "Calendar queues", CACM 31(10), 1988, with a fixed width).
 ///
-/// By default a day is 33 ns: packet times of HP's links are many days long, so that a day has hardly more than one
-/// event; and a year is a good round trip, so that few events wait for the next one.
+/// By default a bucket is 33 ns: packet times of HP's links are many buckets long, so that a bucket has hardly more than one
+/// event; and all buckets together span a round trip, so that few events go to the heap.
 #[derive(Debug)]
 pub struct Calendar<const WIDTH: u32 = 15> {
-    /// The first key of each day, as an index into `nodes`.
-    days: Box<[u32; DAYS]>,
-    /// A bit per day that has keys.
+    /// The first key of each bucket, as an index into `nodes`.
+    buckets: Box<[u32; BUCKETS]>,
+    /// A bit per bucket that has keys.
     used: [u64; WORDS],
     /// A bit per word of `used` that is not 0.
     words: u64,
     nodes: Vec<Node>,
     /// The first node of those that hold no key.
     free: u32,
-    /// The day up to which everything came out.
-    today: u64,
+    /// The bucket up to which everything came out.
+    current: u64,
     /// The smallest of all keys.
     first: Key,
     later: BinaryHeap<Reverse<Key>>,
-    /// The day of the first of these.
-    later_day: u64,
+    /// The bucket of the first of these.
+    later_bucket: u64,
 }
 
-/// A key, and the next one of its day.
+/// A key, and the next one of its bucket.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     key: Key,
     next: u32,
 }
 
-/// The end of a day's keys.
+/// The end of a bucket's keys.
 const END: u32 = u32::MAX;
 
 impl<const WIDTH: u32> Default for Calendar<WIDTH> {
     fn default() -> Self {
         Self {
-            days: Box::new([END; DAYS]),
+            buckets: Box::new([END; BUCKETS]),
             used: [0; WORDS],
             words: 0,
             nodes: Vec::new(),
             free: END,
-            today: 0,
+            current: 0,
             first: NONE,
             later: BinaryHeap::new(),
-            later_day: u64::MAX,
+            later_bucket: u64::MAX,
         }
     }
 }
 
 impl<const WIDTH: u32> Calendar<WIDTH> {
-    const fn day(key: Key) -> u64 {
+    const fn bucket(key: Key) -> u64 {
         (key >> (64 + WIDTH)) as u64
     }
 
     #[inline]
-    fn enter(&mut self, key: Key) {
-        let slot = Self::day(key) as usize % DAYS;
+    fn insert(&mut self, key: Key) {
+        let slot = Self::bucket(key) as usize % BUCKETS;
         let mut node = Node { key, next: END };
         // After what is earlier, which is seldom anything.
         let mut before = END;
-        let mut at = self.days[slot];
+        let mut at = self.buckets[slot];
         while at != END && self.nodes[at as usize].key < key {
             before = at;
             at = self.nodes[at as usize].next;
@@ -263,7 +263,7 @@ impl<const WIDTH: u32> Calendar<WIDTH> {
             index
         };
         if before == END {
-            self.days[slot] = index;
+            self.buckets[slot] = index;
             self.used[slot / 64] |= 1 << (slot % 64);
             self.words |= 1 << (slot / 64);
         } else {
@@ -271,10 +271,10 @@ impl<const WIDTH: u32> Calendar<WIDTH> {
         }
     }
 
-    /// The next slot with keys, from today on.
+    /// The next slot with keys, from the current one on.
     #[inline]
     fn next_used(&self) -> Option<usize> {
-        let start = self.today as usize % DAYS;
+        let start = self.current as usize % BUCKETS;
         let word = start / 64;
         let first = self.used[word] & (u64::MAX << (start % 64));
         if first != 0 {
@@ -283,24 +283,24 @@ impl<const WIDTH: u32> Calendar<WIDTH> {
         if self.words == 0 {
             return None;
         }
-        // Round, from the next word to this one, of which only what lies before today is left.
+        // Round, from the next word to this one, of which only what lies before the current slot is left.
         let steps = self.words.rotate_right(word as u32 + 1).trailing_zeros() as usize;
         let word = (word + 1 + steps) % WORDS;
         Some(word * 64 + self.used[word].trailing_zeros() as usize)
     }
 
-    /// Enters what the year now reaches.
+    /// Moves keys from the heap to the buckets that have come into reach.
     #[cold]
-    fn move_in(&mut self) {
+    fn refill(&mut self) {
         while let Some(Reverse(key)) = self.later.peek()
-            && Self::day(*key) - self.today < DAYS as u64
+            && Self::bucket(*key) - self.current < BUCKETS as u64
         {
             let key = *key;
             self.later.pop();
-            self.enter(key);
+            self.insert(key);
         }
         let first = self.later.peek();
-        self.later_day = first.map_or(u64::MAX, |Reverse(key)| Self::day(*key));
+        self.later_bucket = first.map_or(u64::MAX, |Reverse(key)| Self::bucket(*key));
     }
 }
 
@@ -308,12 +308,12 @@ impl<const WIDTH: u32> Queue for Calendar<WIDTH> {
     #[inline]
     fn push(&mut self, key: Key) {
         self.first = self.first.min(key);
-        let day = Self::day(key);
-        if day - self.today < DAYS as u64 {
-            self.enter(key);
+        let bucket = Self::bucket(key);
+        if bucket - self.current < BUCKETS as u64 {
+            self.insert(key);
         } else {
             self.later.push(Reverse(key));
-            self.later_day = self.later_day.min(day);
+            self.later_bucket = self.later_bucket.min(bucket);
         }
     }
 
@@ -328,17 +328,17 @@ impl<const WIDTH: u32> Queue for Calendar<WIDTH> {
         if key == NONE {
             return None;
         }
-        self.today = Self::day(key);
-        if self.later_day - self.today < DAYS as u64 {
-            self.move_in();
+        self.current = Self::bucket(key);
+        if self.later_bucket - self.current < BUCKETS as u64 {
+            self.refill();
         }
-        let slot = self.today as usize % DAYS;
-        let index = self.days[slot];
+        let slot = self.current as usize % BUCKETS;
+        let index = self.buckets[slot];
         let node = &mut self.nodes[index as usize];
         let next = node.next;
         node.next = self.free;
         self.free = index;
-        self.days[slot] = next;
+        self.buckets[slot] = next;
         if next == END {
             let word = &mut self.used[slot / 64];
             *word &= !(1 << (slot % 64));
@@ -347,7 +347,7 @@ impl<const WIDTH: u32> Queue for Calendar<WIDTH> {
             }
         }
         self.first = match self.next_used() {
-            Some(slot) => self.nodes[self.days[slot] as usize].key,
+            Some(slot) => self.nodes[self.buckets[slot] as usize].key,
             None => self.later.peek().map_or(NONE, |Reverse(key)| *key),
         };
         Some(key)
@@ -400,7 +400,7 @@ impl InOrder {
 
 /// The events to come.
 #[derive(Debug, Default)]
-pub struct Agenda<Q> {
+pub struct Scheduler<Q> {
     queue: Q,
     arrivals: InOrder,
     tails: InOrder,
@@ -408,7 +408,7 @@ pub struct Agenda<Q> {
     next: u64,
 }
 
-impl<Q: Queue> Agenda<Q> {
+impl<Q: Queue> Scheduler<Q> {
     /// The time of the event that came last.
     pub const fn now(&self) -> Time {
         self.now
@@ -465,7 +465,7 @@ const AHEAD: usize = 8;
 /// Events that take the same time each time: they come in the order of time, and those of one time are put in
 /// order when it is next.
 #[derive(Debug)]
-struct Line {
+struct Lane {
     first: Key,
     /// All others, from `head` to `tail`, both modulo its length, a power of two.
     ring: Vec<Key>,
@@ -480,7 +480,7 @@ struct Line {
     tied: Vec<u64>,
 }
 
-impl Default for Line {
+impl Default for Lane {
     fn default() -> Self {
         Self {
             first: NONE,
@@ -495,7 +495,7 @@ impl Default for Line {
     }
 }
 
-impl Line {
+impl Lane {
     /// A new key moves at most so many others.
     const MOST_MOVED: usize = 8;
 
@@ -622,14 +622,14 @@ const fn time_of(key: Key) -> Time {
     (key >> 64) as Time
 }
 
-/// Events of which most come in the order of time on one of `N` lines, and the rest in a queue: nobody sorts what
-/// takes the same time each time. What an event means, its line and its rank among those of the same time are the
+/// Most events are in one of `N` FIFO lanes, the rest in a priority queue: what always takes the same time needs no
+/// sorting. What an event means, its lane and its rank among those of the same time are the
 /// caller's.
 ///
-/// [`Agenda`] knows its two lines by name: made of this it took 49 ns for an event instead of 35.
+/// [`Scheduler`] knows its two lanes by name: made of this it took 49 ns for an event instead of 35.
 #[derive(Debug)]
 pub struct Lanes<Q, const N: usize> {
-    lines: [Line; N],
+    lanes: [Lane; N],
     queue: Q,
     now: Time,
     next: u64,
@@ -638,7 +638,7 @@ pub struct Lanes<Q, const N: usize> {
 impl<Q: Queue, const N: usize> Default for Lanes<Q, N> {
     fn default() -> Self {
         Self {
-            lines: std::array::from_fn(|_| Line::default()),
+            lanes: std::array::from_fn(|_| Lane::default()),
             queue: Q::default(),
             now: 0,
             next: 0,
@@ -648,7 +648,7 @@ impl<Q: Queue, const N: usize> Default for Lanes<Q, N> {
 
 impl<Q: Queue, const N: usize> Lanes<Q, N> {
     /// Ranks from this one on are given in the order of scheduling.
-    pub const IN_TURN: u64 = 1 << (RANK - 1);
+    pub const IN_ORDER: u64 = 1 << (RANK - 1);
 
     /// The time of the event that came last.
     #[inline]
@@ -656,46 +656,46 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
         self.now
     }
 
-    /// Turns the clock to a time that no event that is to come is before; what it was.
-    pub const fn turn_to(&mut self, time: Time) -> Time {
+    /// Sets the clock, to no later than the next event; returns what it was.
+    pub const fn set_now(&mut self, time: Time) -> Time {
         std::mem::replace(&mut self.now, time)
     }
 
-    /// Schedules an event, whose word is below `1 << WORD`, with a rank below [`Self::IN_TURN`], on a line
-    /// if it comes in order there; a `line` of `N` or more is none. A time in the past counts as now.
+    /// Schedules an event, whose word is below `1 << WORD`, with a rank below [`Self::IN_ORDER`], in a lane
+    /// if it is in order there, else in the queue; so with a `lane` of `N` or more. A time in the past counts as now.
     ///
     /// An event is not to be earlier than those that came, nor of a lower rank than those of the same time.
     #[inline(always)]
-    pub fn at_rank(&mut self, line: usize, time: Time, rank: u64, word: u32) {
+    pub fn at_rank(&mut self, lane: usize, time: Time, rank: u64, word: u32) {
         let low = rank << WORD | u64::from(word);
         let key = Key::from(time.max(self.now)) << 64 | Key::from(low);
-        if !(line < N && self.lines[line].push(key)) {
+        if !(lane < N && self.lanes[lane].push(key)) {
             self.queue.push(key);
         }
     }
 
     /// Schedules an event behind all others of its time that are there.
     #[inline(always)]
-    pub fn at(&mut self, line: usize, time: Time, word: u32) {
+    pub fn at(&mut self, lane: usize, time: Time, word: u32) {
         let turn = self.next;
         self.next += 1;
-        self.at_rank(line, time, Self::IN_TURN | turn, word);
+        self.at_rank(lane, time, Self::IN_ORDER | turn, word);
     }
 
     /// The time of the next event; `Time::MAX` if there is none.
     pub fn next_time(&self) -> Time {
-        let first = |first: Key, line: &Line| first.min(line.first);
-        time_of(self.lines.iter().fold(self.queue.first(), first))
+        let first = |first: Key, lane: &Lane| first.min(lane.first);
+        time_of(self.lanes.iter().fold(self.queue.first(), first))
     }
 
-    /// Takes the next event out, if it is before `until`: its line, `N` for none, and its word. The clock moves
+    /// Takes the next event out, if it is before `until`: its lane, `N` for none, and its word. The clock moves
     /// to it.
     #[inline(always)]
     pub fn pop(&mut self, until: Time) -> Option<(usize, u64)> {
         let (mut first, mut from) = (self.queue.first(), N);
-        for (index, line) in self.lines.iter().enumerate() {
-            if line.first < first {
-                (first, from) = (line.first, index);
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if lane.first < first {
+                (first, from) = (lane.first, index);
             }
         }
         let time = time_of(first);
@@ -703,7 +703,7 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
             return None;
         }
         if from < N {
-            self.lines[from].pop();
+            self.lanes[from].pop();
         } else {
             self.queue.pop()?;
         }
@@ -711,16 +711,16 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
         Some((from, first as u64))
     }
 
-    /// Is it time to look ahead on a line? It is once for every `AHEAD` events.
+    /// Is a prefetch due on a lane? It is once for every `AHEAD` events.
     #[inline(always)]
-    pub fn is_turn(&self, line: usize) -> bool {
-        line < N && self.lines[line].head.is_multiple_of(AHEAD)
+    pub fn prefetch_due(&self, lane: usize) -> bool {
+        lane < N && self.lanes[lane].head.is_multiple_of(AHEAD)
     }
 
-    /// What comes on a line behind the next `AHEAD` events, in about that order, or anything.
-    pub fn ahead(&self, line: usize) -> impl Iterator<Item = u64> {
-        let line = &self.lines[line];
-        let from = line.head + AHEAD;
-        (from..from + AHEAD).map(|at| line.ring[line.slot(at)] as u64)
+    /// Events on a lane behind the next `AHEAD`, in about that order; slots may be stale.
+    pub fn ahead(&self, lane: usize) -> impl Iterator<Item = u64> {
+        let lane = &self.lanes[lane];
+        let from = lane.head + AHEAD;
+        (from..from + AHEAD).map(|at| lane.ring[lane.slot(at)] as u64)
     }
 }

@@ -155,10 +155,10 @@ impl Experiment {
 
     /// Keys that were chosen and mean nothing for the rest of what was: in a comparison, what only others
     /// know. They can be [reset](Self::reset) where that is not to be refused.
-    pub fn idle(&self) -> Vec<String> {
+    pub fn set_but_inapplicable(&self) -> Vec<String> {
         match self {
             Self::Shares(_) => Vec::new(),
-            Self::Fabric(fabric) => fabric.idle(),
+            Self::Fabric(fabric) => fabric.set_but_inapplicable(),
         }
     }
 

@@ -67,8 +67,8 @@ fn properties(schema: &Value, prefix: &str, into: &mut BTreeMap<String, Value>) 
 fn schemas(experiment: &Experiment) -> BTreeMap<String, Value> {
     let of = match experiment {
         Experiment::Fabric(_) => vec![
-            inlined::<fabric::parameters::Parameters>(),
-            inlined::<fabric::cc::Parameters>(),
+            inlined::<fabric::parameters::FabricParameters>(),
+            inlined::<fabric::cc::SchemeParameters>(),
         ],
         Experiment::Shares(scenario) => match scenario.topology {
             Topology::Hp(_) => vec![inlined::<Model>(), inlined::<Hp>()],
@@ -462,7 +462,7 @@ pub fn page() -> String {
 }
 
 /// The head of that page.
-const PAGE: &str = "# Parameters of the simulator
+const PAGE: &str = "# FabricParameters of the simulator
 
 Every key of `ecn sim run --set KEY=VALUE` and of scenario files, from the documentation of the code: `ecn sim list KEY` prints the
 same. Letters in brackets are those of [`sources.md`](../ecn-sim/doc/sources.md).

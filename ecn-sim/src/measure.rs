@@ -21,7 +21,7 @@ pub struct Snapshot {
     /// Output queues: time that packets have waited so far, packets x ns, by channel.
     pub waited_ns: Vec<u64>,
     /// Output queues: most packets that waited at once since the instant before, by channel.
-    pub line_peaks: Vec<u32>,
+    pub queue_peaks: Vec<u32>,
     /// Output queues: packets dropped so far at bridges, by flow.
     pub flow_dropped: Vec<u64>,
     /// Output queues: packets that found no room at their host so far, by flow.
@@ -38,7 +38,7 @@ pub struct Window {
     /// What started in it.
     pub counts: Snapshot,
     /// Output queues: most packets that waited at once, by channel.
-    pub line_peaks: Vec<u32>,
+    pub queue_peaks: Vec<u32>,
     /// Output queues: from a packet's making to its departure from the last queue, by class.
     pub delays: Vec<Times>,
     /// Output queues: from a flow's arrival until its last packet was acknowledged, by class.
@@ -158,7 +158,7 @@ impl Snapshot {
             line_packets: self.line_packets.clone(),
             dropped: less(&self.dropped, &earlier.dropped),
             waited_ns: less(&self.waited_ns, &earlier.waited_ns),
-            line_peaks: self.line_peaks.clone(),
+            queue_peaks: self.queue_peaks.clone(),
             flow_dropped: less(&self.flow_dropped, &earlier.flow_dropped),
             host_dropped: less(&self.host_dropped, &earlier.host_dropped),
         }

@@ -564,7 +564,7 @@ impl Model {
         ] {
             let least = u32::from(key != "threshold");
             if !(least..=MOST_PACKETS).contains(&value) {
-                let reason = format!("{least} to {MOST_PACKETS} packets are allowed");
+                let reason = format!("must be between {least} and {MOST_PACKETS} packets");
                 return Err(ModelError::new(key, value, reason));
             }
         }
@@ -578,12 +578,12 @@ impl Model {
             ("enforcement_delay", self.enforcement_delay),
         ] {
             if delay.as_nanos() > LONGEST_DELAY.as_nanos() {
-                let reason = format!("at most {LONGEST_DELAY} is allowed");
+                let reason = format!("must be at most {LONGEST_DELAY}");
                 return Err(ModelError::new(key, delay, reason));
             }
         }
         if self.agent_period.as_nanos() == 0 {
-            let reason = "it has to be more than 0";
+            let reason = "must be above 0";
             return Err(ModelError::new("agent_period", self.agent_period, reason));
         }
         if let InputTrigger::At(packets) = self.input_trigger
@@ -619,21 +619,21 @@ impl Model {
             return Ok(());
         };
         match self
-            .strange()
+            .inapplicable_keys()
             .iter()
             .find(|key| own.get(**key) != default.get(**key))
         {
             None => Ok(()),
             Some(key) => {
                 let value = own.get(*key).map(ToString::to_string).unwrap_or_default();
-                let reason = format!("it has no meaning with switch = {}", self.switch);
+                let reason = format!("does not apply to switch = {}", self.switch);
                 Err(ModelError::new(*key, value.trim_matches('"'), reason))
             }
         }
     }
 
     /// Keys that the kind of switch does not know.
-    pub const fn strange(&self) -> &'static [&'static str] {
+    pub const fn inapplicable_keys(&self) -> &'static [&'static str] {
         match self.switch {
             SwitchKind::Input => OUTPUT_ONLY,
             SwitchKind::Output => INPUT_ONLY,
@@ -652,7 +652,8 @@ impl Model {
             .filter(|ipd| (ONE..=response::IPD_LIMIT << FRAC).contains(ipd))
             .ok_or_else(|| {
                 let least = response::IPD_LIMIT;
-                let reason = format!("1/{least} of the link's rate to all of it, 1, is allowed");
+                let reason =
+                    format!("must be between 1/{least} of the link's rate and all of it, 1");
                 ModelError::new("initial_rate", rate, reason)
             })
     }

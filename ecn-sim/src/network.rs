@@ -13,7 +13,7 @@ pub const ACK_BYTES: u32 = 20;
 
 /// A link between two nodes, the same in both directions.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Link {
+pub struct LinkSpec {
     /// Name of the direction from the first to the second.
     pub name: String,
     /// The nodes.
@@ -26,7 +26,7 @@ pub struct Link {
 
 /// A flow.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Flow {
+pub struct FlowSpec {
     /// What it is counted as.
     pub class: String,
     /// Sending host.
@@ -55,9 +55,9 @@ pub struct Description {
     /// Names of the hosts.
     pub hosts: Vec<String>,
     /// The links.
-    pub links: Vec<Link>,
+    pub links: Vec<LinkSpec>,
     /// The flows.
-    pub flows: Vec<Flow>,
+    pub flows: Vec<FlowSpec>,
 }
 
 /// A description that is no network.
@@ -67,7 +67,7 @@ pub enum NetworkError {
     #[error("the name `{0}` is given twice")]
     Twice(String),
     /// A link or flow names a node that is not there.
-    #[error("{what} names `{name}`, which is no node: {hint}")]
+    #[error("{what}: unknown node `{name}`: {hint}")]
     Unknown {
         /// The link or flow.
         what: String,
@@ -104,7 +104,7 @@ pub enum NetworkError {
         ports: usize,
     },
     /// There is nothing to simulate.
-    #[error("there is no flow")]
+    #[error("no flow: add one in [[flows]]")]
     NoFlow,
     /// Traffic that only output queues know.
     #[error("flow `{0}`: `traffic`, `control` and `arrivals` do not apply to switch = input")]
@@ -183,11 +183,11 @@ pub struct Way {
     pub class: u32,
     /// Index of its sending host in [`Network::hosts`].
     pub host: u32,
-    /// As of [`Flow`].
+    /// As of [`FlowSpec`].
     pub traffic: Traffic,
-    /// As of [`Flow`].
+    /// As of [`FlowSpec`].
     pub controlled: bool,
-    /// As of [`Flow`].
+    /// As of [`FlowSpec`].
     pub arrivals: Option<Arrivals>,
 }
 
@@ -333,7 +333,7 @@ impl Wires {
 }
 
 /// Whether switches of this kind can have what a flow sends.
-fn check_traffic(flow: &Flow, model: &Model) -> Result<(), NetworkError> {
+fn check_traffic(flow: &FlowSpec, model: &Model) -> Result<(), NetworkError> {
     let plain = flow.traffic == Traffic::Greedy && flow.controlled;
     if model.switch == SwitchKind::Input && !(plain && flow.arrivals.is_none()) {
         return Err(NetworkError::OnlyOutput(flow.class.clone()));
@@ -407,7 +407,7 @@ impl Network {
 
     fn add_flow(
         &mut self,
-        flow: &Flow,
+        flow: &FlowSpec,
         host: u32,
         way: &[u32],
         model: &Model,

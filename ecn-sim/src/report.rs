@@ -406,7 +406,7 @@ pub fn hp_window(network: &Network, window: &Window) -> HpWindow {
         to_ms: ms(window.to),
         root_queue_max_packets: network
             .channel("root")
-            .and_then(|root| window.line_peaks.get(root).copied()),
+            .and_then(|root| window.queue_peaks.get(root).copied()),
         ..hp_shares(network, &window.counts, window.to - window.from)
     }
 }
@@ -454,7 +454,7 @@ fn any_window(network: &Network, window: &Window) -> AnyWindow {
             .map(|(index, channel)| {
                 let queue = QueueCounts {
                     mean_packets: counts.waited_ns[index] as f64 / (time / NS).max(1) as f64,
-                    max_packets: window.line_peaks.get(index).copied().unwrap_or_default(),
+                    max_packets: window.queue_peaks.get(index).copied().unwrap_or_default(),
                     dropped_packets: counts.dropped[index],
                 };
                 (channel.name.clone(), queue)

@@ -22,7 +22,7 @@ use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
 use crate::figure::NetworkFigure;
 use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind, in_range};
-use crate::network::{Description, Flow, Link, Network, NetworkError};
+use crate::network::{Description, FlowSpec, LinkSpec, Network, NetworkError};
 use crate::traffic::Traffic;
 
 /// A scenario that cannot be run.
@@ -47,7 +47,7 @@ pub enum ScenarioError {
         reason: String,
     },
     /// An option of the rig.
-    #[error("{0} has no meaning in the simulator: leave it out, or run the rig on a kernel")]
+    #[error("{0} does not apply to the simulator: leave it out, or run the rig on a kernel")]
     OnlyOnAKernel(&'static str),
     /// Not KEY=VALUE.
     #[error("`{0}` is not KEY=VALUE")]
@@ -70,7 +70,7 @@ pub enum ScenarioError {
         reason: String,
     },
     /// Neither a built-in name nor a file.
-    #[error("`{name}` is no scenario: neither a file nor built in ({hint})")]
+    #[error("unknown scenario `{name}`: neither a file nor built in ({hint})")]
     NoScenario {
         /// What was given.
         name: String,
@@ -115,7 +115,7 @@ impl FromStr for Victim {
             .map(|(from, to)| Self::During(from, to))
             .map_err(|reason| match nearest(text, ["off", "on"]) {
                 Some(word) => format!("did you mean `{word}`?"),
-                None => format!("off, on, or a time such as 40ms..60ms is allowed; {reason}"),
+                None => format!("must be off, on, or a time such as 40ms..60ms; {reason}"),
             })
     }
 }
@@ -184,7 +184,7 @@ fn check_duration(duration: DurationText) -> Result<(), ModelError> {
     if (shortest.as_nanos()..=longest.as_nanos()).contains(&duration.as_nanos()) {
         return Ok(());
     }
-    let reason = format!("{shortest} to {longest} is allowed");
+    let reason = format!("must be between {shortest} and {longest}");
     Err(ModelError::new("duration", duration, reason))
 }
 
@@ -192,7 +192,7 @@ fn check_warm_up(warm_up: DurationText, duration: DurationText) -> Result<(), Mo
     if warm_up < duration {
         return Ok(());
     }
-    let reason = format!("less than the duration, {duration}, is allowed");
+    let reason = format!("must be less than the duration, {duration}");
     Err(ModelError::new("warm_up", warm_up, reason))
 }
 
@@ -322,7 +322,7 @@ impl Fig1 {
         check_duration(self.duration)?;
         for (key, delay) in [("link_delay", self.link_delay), ("stagger", self.stagger)] {
             if delay.as_nanos() > LONGEST_DELAY.as_nanos() {
-                let reason = format!("at most {LONGEST_DELAY} is allowed");
+                let reason = format!("must be at most {LONGEST_DELAY}");
                 return Err(ModelError::new(key, delay, reason));
             }
         }
@@ -331,7 +331,7 @@ impl Fig1 {
             ..Description::default()
         };
         let mut link = |name: &str, from: &str, to: &str| {
-            description.links.push(Link {
+            description.links.push(LinkSpec {
                 name: name.to_owned(),
                 between: [from.to_owned(), to.to_owned()],
                 rate: self.link_rate,
@@ -352,7 +352,7 @@ impl Fig1 {
         description
             .hosts
             .extend(remote.iter().chain(&local).cloned());
-        let flow = |class: &str, from: &str, to: &str, start, stop| Flow {
+        let flow = |class: &str, from: &str, to: &str, start, stop| FlowSpec {
             class: class.to_owned(),
             from: from.to_owned(),
             to: to.to_owned(),
@@ -514,7 +514,7 @@ impl Scenario {
         let described = self.description()?;
         let switch = |name: &String| described.switches.iter().position(|one| one == name);
         let (mut hosts, mut links) = (Vec::new(), Vec::new());
-        for Link {
+        for LinkSpec {
             between: [a, b], ..
         } in &described.links
         {
@@ -585,7 +585,7 @@ impl Scenario {
     /// The keys that matter with their values, as `--set` and sweep files know them.
     pub fn parameters(&self) -> Table {
         let mut all = self.all_keys();
-        for key in self.model.strange() {
+        for key in self.model.inapplicable_keys() {
             all.remove(*key);
         }
         all

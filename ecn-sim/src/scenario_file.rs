@@ -11,7 +11,7 @@ use toml::Table;
 
 use crate::fabric;
 use crate::model::Model;
-use crate::network::{Description, Flow, Link};
+use crate::network::{Description, FlowSpec, LinkSpec};
 use crate::scenario::{BUILT_IN, Scenario, ScenarioError, Topology, shown};
 use crate::traffic::{Arrivals, Traffic};
 
@@ -100,7 +100,7 @@ pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
                 Some(name) => format!("{name} {from}"),
                 None => format!("{from}-{to}"),
             };
-            description.links.push(Link {
+            description.links.push(LinkSpec {
                 name,
                 between: [from, to],
                 rate: link.rate,
@@ -135,7 +135,7 @@ pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
                     flow.class
                 )));
             }
-            description.flows.push(Flow {
+            description.flows.push(FlowSpec {
                 class: flow.class.clone(),
                 from,
                 to,

@@ -14,7 +14,7 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::bridged;
 use crate::endpoint::{Control, Designed, Source};
-use crate::engine::{Agenda, Calendar, Event, INDEX, Queue, Slab, Time};
+use crate::engine::{Calendar, Event, INDEX, Queue, Scheduler, Slab, Time};
 use crate::measure::{Record, Snapshot, Window};
 use crate::model::{Model, ModelError, Phases, Response, SlotFreed, SwitchKind, Trigger};
 use crate::network::{Hop, Network};
@@ -99,7 +99,7 @@ struct Wire {
     /// Free slots there; a host always has room.
     credits: u32,
     /// A host's packets that wait for it.
-    line: VecDeque<u32>,
+    queue: VecDeque<u32>,
     busy_until: Time,
     /// A tail is scheduled.
     tail: bool,
@@ -108,7 +108,7 @@ struct Wire {
 
 struct Simulation<'a, Q> {
     network: &'a Network,
-    agenda: Agenda<Q>,
+    scheduler: Scheduler<Q>,
     packets: Slab<Packet>,
     wires: Vec<Wire>,
     switches: Vec<Switch>,
@@ -167,7 +167,7 @@ pub fn run_with<Q: Queue>(
     };
     let mut simulation = Simulation::<Q> {
         network,
-        agenda: Agenda::default(),
+        scheduler: Scheduler::default(),
         packets: Slab::default(),
         wires: network
             .channels
@@ -208,7 +208,7 @@ pub(crate) enum Instant {
 
 /// Schedules all instants. Those of reading come before anything else at their time.
 pub(crate) fn schedule<Q: Queue>(
-    agenda: &mut Agenda<Q>,
+    scheduler: &mut Scheduler<Q>,
     network: &Network,
     model: &Model,
     options: &Options,
@@ -250,7 +250,7 @@ pub(crate) fn schedule<Q: Queue>(
     }
     for (number, (time, _)) in instants.iter().enumerate() {
         if *time <= options.duration {
-            agenda.at(*time, Event::Instant(number as u32));
+            scheduler.at(*time, Event::Instant(number as u32));
         }
     }
     Ok(instants)
@@ -264,13 +264,13 @@ pub(crate) fn counted(read: &[(Time, Snapshot)], last: &Snapshot, options: &Opti
     };
     let windows = options.windows.iter().map(|&(from, to)| {
         let within = |(at, snapshot): &(Time, Snapshot)| {
-            (from < *at && *at <= to).then(|| snapshot.line_peaks.clone())
+            (from < *at && *at <= to).then(|| snapshot.queue_peaks.clone())
         };
         Window {
             from,
             to,
             counts: at(to).since(at(from)),
-            line_peaks: read
+            queue_peaks: read
                 .iter()
                 .filter_map(within)
                 .reduce(higher)
@@ -297,13 +297,13 @@ fn higher(mut peaks: Vec<u32>, others: Vec<u32>) -> Vec<u32> {
 
 impl<Q: Queue> Simulation<'_, Q> {
     fn run(&mut self, model: &Model, options: &Options) -> Result<Record, SimulationError> {
-        let instants = schedule(&mut self.agenda, self.network, model, options)?;
+        let instants = schedule(&mut self.scheduler, self.network, model, options)?;
         let mut read: Vec<(Time, Snapshot)> = Vec::new();
         let (mut events, mut checked_events) = (0u64, 0u64);
-        while let Some(event) = self.agenda.pop() {
-            let now = self.agenda.now();
+        while let Some(event) = self.scheduler.pop() {
+            let now = self.scheduler.now();
             if now > options.duration {
-                self.agenda.at(now, event);
+                self.scheduler.at(now, event);
                 break;
             }
             match event {
@@ -357,7 +357,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         for (channel, wire) in self.network.channels.iter().zip(&self.wires) {
             let could_go = match channel.sender {
                 Some((switch, output)) => self.switches[switch as usize].could_go(output),
-                None => !wire.line.is_empty() && now >= wire.busy_until && !wire.tail,
+                None => !wire.queue.is_empty() && now >= wire.busy_until && !wire.tail,
             };
             let credits = wire.credits;
             if could_go && credits > 0 {
@@ -398,15 +398,15 @@ impl<Q: Queue> Simulation<'_, Q> {
                     .collect()
             })
             .collect();
-        let hosts = self.wires.iter().flat_map(|wire| &wire.line).copied();
+        let hosts = self.wires.iter().flat_map(|wire| &wire.queue).copied();
         let ports = self.switches.iter().flat_map(|switch| &switch.ports);
         let waiting = ports
-            .flat_map(|port| &port.line)
+            .flat_map(|port| &port.queue)
             .map(|waiting| waiting.packet);
         for packet in hosts.chain(waiting) {
             by_flow[self.packets[packet].flow as usize] += 1;
         }
-        while let Some(event) = self.agenda.pop() {
+        while let Some(event) = self.scheduler.pop() {
             let Event::Arrive(packet) = event else {
                 continue;
             };
@@ -450,9 +450,9 @@ impl<Q: Queue> Simulation<'_, Q> {
                 .map(|wire| match wire.sender {
                     Some((switch, output)) => {
                         let port = &self.switches[switch as usize].ports[output as usize];
-                        port.line.len() as u32
+                        port.queue.len() as u32
                     }
-                    None => wire.line.len() as u32,
+                    None => wire.queue.len() as u32,
                 })
                 .collect(),
             ..Snapshot::default()
@@ -495,10 +495,10 @@ impl<Q: Queue> Simulation<'_, Q> {
         let number = self.packets.insert(packet).ok_or(TooMany)?;
         let hop = &self.network.hops[first as usize];
         let wire = &mut self.wires[hop.channel as usize];
-        if wire.line.is_empty() && !wire.tail && now >= wire.busy_until && wire.credits > 0 {
+        if wire.queue.is_empty() && !wire.tail && now >= wire.busy_until && wire.credits > 0 {
             self.start_host(now, number, packet, hop);
         } else {
-            wire.line.push_back(number);
+            wire.queue.push_back(number);
             self.dispatch_host(now, hop.channel);
         }
         Ok(())
@@ -510,7 +510,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         let wake = source.not_before;
         if source.may_send(self.window) && source.timer.is_none_or(|timer| timer > wake) {
             source.timer = Some(wake);
-            self.agenda.at(wake, Event::Source(flow));
+            self.scheduler.at(wake, Event::Source(flow));
         }
     }
 
@@ -518,18 +518,18 @@ impl<Q: Queue> Simulation<'_, Q> {
     fn dispatch_host(&mut self, now: Time, channel: u32) {
         loop {
             let wire = &mut self.wires[channel as usize];
-            if wire.line.is_empty() || wire.tail {
+            if wire.queue.is_empty() || wire.tail {
                 return;
             }
             if now < wire.busy_until {
                 wire.tail = true;
-                self.agenda.at(wire.busy_until, Event::Tail(channel));
+                self.scheduler.at(wire.busy_until, Event::Tail(channel));
                 return;
             }
             if wire.credits == 0 {
                 return;
             }
-            let Some(packet) = wire.line.pop_front() else {
+            let Some(packet) = wire.queue.pop_front() else {
                 return;
             };
             let of = self.packets[packet];
@@ -600,14 +600,15 @@ impl<Q: Queue> Simulation<'_, Q> {
         let to_switch = wire.to_switch;
         self.packet_hops += 1;
         if let Some(through) = hop.through {
-            self.agenda
+            self.scheduler
                 .at(now + hop.transmission, Event::Tail(hop.channel));
             if self.free_at_head {
                 self.free_slot(now, through.switch, through.input);
             }
         }
         if to_switch {
-            self.agenda.at(now + hop.to_forward, Event::Arrive(number));
+            self.scheduler
+                .at(now + hop.to_forward, Event::Arrive(number));
             return;
         }
         let packet = self.packets[number];
@@ -620,10 +621,10 @@ impl<Q: Queue> Simulation<'_, Q> {
             source.on_ack(&self.control, packet.marked, now + to_ack);
             let back = (now + to_ack).max(source.not_before);
             source.timer = Some(back);
-            self.agenda.at(back, Event::Source(packet.flow));
+            self.scheduler.at(back, Event::Source(packet.flow));
         } else {
             // The ACK carries the mark: the packet's number stands for it on the way back.
-            self.agenda.at(now + to_ack, Event::Arrive(number));
+            self.scheduler.at(now + to_ack, Event::Arrive(number));
         }
     }
 

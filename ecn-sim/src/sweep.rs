@@ -296,24 +296,24 @@ impl Sweep {
 
     /// Whether every run can start.
     fn check(&self) -> Result<(), String> {
-        let mut idle_in_all: Option<Vec<String>> = None;
+        let mut inapplicable_in_all: Option<Vec<String>> = None;
         for index in (0..self.runs()).step_by(self.seeds.len()) {
             let check = || {
-                let (scenario, idle) = self.scenario(index).map_err(one_line)?;
+                let (scenario, inapplicable) = self.scenario(index).map_err(one_line)?;
                 scenario.check(&self.windows).map_err(one_line)?;
-                Ok(idle)
+                Ok(inapplicable)
             };
-            let idle = check().map_err(|error: String| match self.swept_text(index) {
+            let inapplicable = check().map_err(|error: String| match self.swept_text(index) {
                 swept if swept.is_empty() => error,
                 swept => format!("{error} (with {swept})"),
             })?;
-            match &mut idle_in_all {
-                Some(keys) => keys.retain(|key| idle.contains(key)),
-                None => idle_in_all = Some(idle),
+            match &mut inapplicable_in_all {
+                Some(keys) => keys.retain(|key| inapplicable.contains(key)),
+                None => inapplicable_in_all = Some(inapplicable),
             }
         }
-        match idle_in_all.iter().flatten().next() {
-            Some(key) => Err(format!("`{key}` has no meaning in any of these runs")),
+        match inapplicable_in_all.iter().flatten().next() {
+            Some(key) => Err(format!("`{key}` does not apply to any of these runs")),
             None => Ok(()),
         }
     }
@@ -352,12 +352,12 @@ impl Sweep {
         for (key, value) in self.swept(index) {
             scenario.set(key, value)?;
         }
-        let mut idle = scenario.idle();
-        idle.retain(|key| self.axes.iter().all(|axis| axis.key != *key));
-        for key in &idle {
+        let mut inapplicable = scenario.set_but_inapplicable();
+        inapplicable.retain(|key| self.axes.iter().all(|axis| axis.key != *key));
+        for key in &inapplicable {
             scenario.reset(key)?;
         }
-        Ok((scenario, idle))
+        Ok((scenario, inapplicable))
     }
 
     fn swept_text(&self, index: usize) -> String {

@@ -21,7 +21,7 @@ use crate::model::{
 #[derive(Debug, Default)]
 pub struct Port {
     /// The packets that wait for the output, oldest first.
-    pub line: VecDeque<InLine>,
+    pub queue: VecDeque<Queued>,
     /// The output transmits.
     pub busy: bool,
     /// The input that the output served last.
@@ -52,7 +52,7 @@ struct Waiting {
 
 /// A packet in the line for an output.
 #[derive(Clone, Copy, Debug)]
-pub struct InLine {
+pub struct Queued {
     /// Its number.
     pub packet: u32,
     /// Slot of its input.
@@ -159,7 +159,7 @@ impl Switch {
             return true;
         }
         self.ports[i].waiting += 1;
-        self.ports[o].line.push_back(InLine {
+        self.ports[o].queue.push_back(Queued {
             packet,
             input,
             chosen: false,
@@ -185,8 +185,8 @@ impl Switch {
             self.choose_for_input(now, input);
         }
         if decision.output_trigger != 0 && self.rules.scan {
-            let line = self.ports[o].line.iter_mut();
-            line.for_each(|waiting| waiting.chosen = true);
+            let queue = self.ports[o].queue.iter_mut();
+            queue.for_each(|waiting| waiting.chosen = true);
         }
         false
     }
@@ -204,8 +204,8 @@ impl Switch {
                 continue;
             }
             let is_leaving = self.rules.full_present && port.busy && port.last_served == input;
-            let is_congested = is_leaving || port.line.iter().any(|one| one.input == input);
-            for waiting in &mut port.line {
+            let is_congested = is_leaving || port.queue.iter().any(|one| one.input == input);
+            for waiting in &mut port.queue {
                 waiting.chosen |= if naive {
                     waiting.input == input
                 } else {
@@ -219,7 +219,7 @@ impl Switch {
     #[inline]
     pub fn lacks_credit(&mut self, output: u8) {
         let port = &mut self.ports[output as usize];
-        if self.rules.spare_blocked > 0 && !port.busy && !port.line.is_empty() {
+        if self.rules.spare_blocked > 0 && !port.busy && !port.queue.is_empty() {
             port.blocked_until = Some(Time::MAX);
         }
     }
@@ -254,7 +254,7 @@ impl Switch {
         if self.rules.threshold_present && output.busy {
             policy.threshold = policy.threshold.saturating_sub(1);
         }
-        if self.rules.crossing && output.line.len() as u64 > u64::from(policy.threshold) + 1 {
+        if self.rules.crossing && output.queue.len() as u64 > u64::from(policy.threshold) + 1 {
             policy.threshold = u32::MAX;
         }
         policy
@@ -262,7 +262,7 @@ impl Switch {
 
     /// Takes the packet that output `output` transmits next off its line; whether it is marked.
     #[inline]
-    pub fn next(&mut self, output: u8) -> Option<(InLine, bool)> {
+    pub fn next(&mut self, output: u8) -> Option<(Queued, bool)> {
         if self.ports[output as usize].busy {
             return None;
         }
@@ -273,9 +273,9 @@ impl Switch {
         };
         let out = &mut self.ports[output as usize];
         let chosen = if at == 0 {
-            out.line.pop_front()?
+            out.queue.pop_front()?
         } else {
-            out.line.remove(at)?
+            out.queue.remove(at)?
         };
         (out.busy, out.last_served) = (true, chosen.input);
         if !self.rules.plain {
@@ -301,7 +301,7 @@ impl Switch {
     pub fn could_go(&self, output: u8) -> bool {
         let out = &self.ports[output as usize];
         let fit = || match self.rules.plain {
-            true => !out.line.is_empty(),
+            true => !out.queue.is_empty(),
             false => self.choose(output).is_some(),
         };
         !out.busy && fit()
@@ -320,20 +320,20 @@ impl Switch {
     /// The place in line of the packet to go next.
     fn choose(&self, output: u8) -> Option<usize> {
         let Port {
-            line, last_served, ..
+            queue, last_served, ..
         } = &self.ports[output as usize];
         let allowed = |at: &usize| {
-            let InLine { packet, input, .. } = line[*at];
+            let Queued { packet, input, .. } = queue[*at];
             self.may_go(input, packet)
         };
-        let mut fit = (0..line.len()).filter(allowed);
+        let mut fit = (0..queue.len()).filter(allowed);
         if !self.rules.round_robin {
             return fit.next();
         }
         // After the last one served, by slot; of one input the oldest.
         fit.min_by_key(|&at| {
             (
-                line[at].input.wrapping_sub(*last_served).wrapping_sub(1),
+                queue[at].input.wrapping_sub(*last_served).wrapping_sub(1),
                 at,
             )
         })
@@ -426,9 +426,9 @@ impl Switch {
                 let port = &c.ports[slot];
                 (port.cnt1, port.cnt2, port.occupancy, port.to_mark_from)
             });
-            let scan = input.line.len();
+            let scan = input.queue.len();
             let held = |port: &Port| {
-                port.line
+                port.queue
                     .iter()
                     .filter(|waiting| waiting.input as usize == slot)
                     .count()
@@ -443,7 +443,7 @@ impl Switch {
                 && (!naive || from <= occupancy);
             if !sound {
                 return Err(format!(
-                    "port {slot}: cnt1 {cnt1} of {scan} in line, cnt2 {cnt2}, occupancy \
+                    "port {slot}: cnt1 {cnt1} of {scan} queued, cnt2 {cnt2}, occupancy \
                      {occupancy} of {waiting}, {from} to mark from here"
                 ));
             }

@@ -419,7 +419,7 @@ fn flows_are_written_with_their_priorities() {
         let error = String::from_utf8_lossy(&output.stderr);
         let Some(last) = last else {
             assert_eq!(output.status.code(), Some(2), "{error}");
-            let needed = "line 2: a priority from 0 to 1 is allowed (priorities=2)";
+            let needed = "line 2: the priority must be between 0 and 1 (priorities=2)";
             assert!(error.contains(needed), "{error}");
             continue;
         };
@@ -570,7 +570,7 @@ fn bad_comparisons_are_refused() {
     let out = folder.path().to_string_lossy().into_owned();
     for (words, needed) in [
         ("compare fat-tre --schemes none", "`fat-tree`"),
-        ("compare hp --schemes none", "`hp` is no data centre"),
+        ("compare hp --schemes none", "unknown data centre `hp`"),
         ("compare fat-tree --schemes none,dqcn", "`dcqcn`"),
         ("compare fat-tree --schemes none,none", "twice"),
         (
@@ -640,7 +640,7 @@ fn a_data_centre_comes_from_a_file() {
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
         assert!(
-            error.contains("`rihgt` is no host or switch: did you mean `right`?"),
+            error.contains("unknown host or switch `rihgt`: did you mean `right`?"),
             "{error}"
         );
     }
@@ -886,7 +886,7 @@ fn bad_input_of_a_data_centre_is_refused() {
         ),
         (
             &["switch=crossbar", "flow_control=none"],
-            "pfc or cbfc is allowed with switch=crossbar",
+            "must be pfc or cbfc with switch=crossbar",
         ),
         (&["switch=crossbar", "xoff=3kB"], "switch=crossbar"),
         (&["workload=poisson", "load=1/1000000000"], "no flow starts"),

@@ -201,9 +201,9 @@ fn bad_tables_are_refused_in_one_line() {
         (
             "octave = 64",
             "octave = 63",
-            "steps_per_octave = 63 is no power",
+            "steps_per_octave = 63: must be a power",
         ),
-        ("octave = 64", "octave = 4294967295", "is no power"),
+        ("octave = 64", "octave = 4294967295", "must be a power"),
         (
             "octave = 64",
             "octave = 64\nshape = 1",

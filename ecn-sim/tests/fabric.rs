@@ -12,7 +12,7 @@ use ecn_sim::fabric::failures::Lost;
 use ecn_sim::fabric::measure::Finished;
 use ecn_sim::fabric::parameters::FlowControl;
 use ecn_sim::fabric::series::{Change, Point, Series};
-use ecn_sim::fabric::watch::{SoFar, Watch};
+use ecn_sim::fabric::watch::{RunProgress, Watch};
 use ecn_sim::fabric::workload::{Arrival, arrivals};
 use ecn_sim::fabric::{self, Counts, Kind, Options, RunError, Scenario, parts};
 use proptest::prelude::*;
@@ -674,7 +674,7 @@ struct Onlooker {
 }
 
 impl Watch for Onlooker {
-    fn look(&self, part: &SoFar<'_>) -> bool {
+    fn on_progress(&self, part: &RunProgress<'_>) -> bool {
         let mut parts = self.parts.lock().expect("no panic");
         parts.resize(part.parts, Default::default());
         let (known, series) = &mut parts[part.part];
@@ -1021,12 +1021,12 @@ fn failures_that_make_no_sense_are_refused() {
         (
             "link = [\"leaf0\", \"spine2\"]\n".to_owned(),
             &[][..],
-            "`spine2` is no host or switch: did you mean `spine0`?",
+            "unknown host or switch `spine2`: did you mean `spine0`?",
         ),
         (
             "link = [\"leaf0\", \"leaf1\"]\n".to_owned(),
             &[],
-            "there is no link from `leaf0` to `leaf1`",
+            "no link from `leaf0` to `leaf1`",
         ),
         (
             format!("{spine}from = \"1ms\"\nto = \"1ms\"\n"),

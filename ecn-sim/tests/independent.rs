@@ -11,7 +11,7 @@ use std::thread;
 
 use ecn_sim::engine::{MS, NS};
 use ecn_sim::model::Model;
-use ecn_sim::network::{Description, Flow, Link, Network};
+use ecn_sim::network::{Description, FlowSpec, LinkSpec, Network};
 use ecn_sim::report::{self, WindowReport};
 use ecn_sim::scenario::Scenario;
 use ecn_sim::simulation::{self, Options};
@@ -47,7 +47,7 @@ type Shares = [f64; 5];
 const NAMES: [&str; 5] = ["root", "inter-switch", "local", "remote", "victim"];
 
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum QueueView {
     /// Its header can be forwarded then.
     Coming(f64),
     /// Since then.
@@ -59,7 +59,7 @@ enum Place {
 #[derive(Clone, Copy)]
 struct Packet {
     flow: usize,
-    place: Place,
+    place: QueueView,
     /// To be marked when it leaves.
     chosen: bool,
     marked: bool,
@@ -67,7 +67,7 @@ struct Packet {
 
 impl Packet {
     const fn waits(&self) -> bool {
-        matches!(self.place, Place::Waiting(_))
+        matches!(self.place, QueueView::Waiting(_))
     }
 }
 
@@ -166,14 +166,16 @@ impl Fig1 {
     fn something_moves(&mut self) -> bool {
         let now = self.now;
         for buffer in &mut self.buffers {
-            buffer.retain(|packet| !matches!(packet.place, Place::Leaving(until) if until <= now));
+            buffer.retain(
+                |packet| !matches!(packet.place, QueueView::Leaving(until) if until <= now),
+            );
         }
         // An output that has just become idle takes a packet before the next header is looked at: in a
         // network of equal packets the two often come at the same moment.
         for output in [ROOT, SIDE, BETWEEN] {
             if self.idle(output) {
                 let since = |&(b, at): &(usize, usize)| match self.buffers[b][at].place {
-                    Place::Waiting(since) => since,
+                    QueueView::Waiting(since) => since,
                     _ => f64::INFINITY,
                 };
                 let waiting = self.waiting_for(output);
@@ -188,7 +190,7 @@ impl Fig1 {
         }
         for b in 0..self.buffers.len() {
             for at in 0..self.buffers[b].len() {
-                if matches!(self.buffers[b][at].place, Place::Coming(when) if when <= now) {
+                if matches!(self.buffers[b][at].place, QueueView::Coming(when) if when <= now) {
                     self.arrive(b, at);
                     return true;
                 }
@@ -200,7 +202,7 @@ impl Fig1 {
                 self.last_start[flow] = now;
                 self.buffers[flow].push(Packet {
                     flow,
-                    place: Place::Coming(now + HEADER),
+                    place: QueueView::Coming(now + HEADER),
                     chosen: false,
                     marked: false,
                 });
@@ -216,8 +218,8 @@ impl Fig1 {
             .iter()
             .flatten()
             .map(|packet| match packet.place {
-                Place::Coming(when) | Place::Leaving(when) => when,
-                Place::Waiting(_) => f64::INFINITY,
+                QueueView::Coming(when) | QueueView::Leaving(when) => when,
+                QueueView::Waiting(_) => f64::INFINITY,
             });
         in_buffers
             .chain(self.busy)
@@ -230,7 +232,7 @@ impl Fig1 {
         let output = self.output(b, &self.buffers[b][at]);
         // It has its chance to cut through before any trigger is looked at.
         let free = self.idle(output) && self.waiting_for(output).is_empty();
-        self.buffers[b][at].place = Place::Waiting(self.now);
+        self.buffers[b][at].place = QueueView::Waiting(self.now);
         if free {
             self.depart(b, at);
         }
@@ -238,7 +240,7 @@ impl Fig1 {
             return;
         }
         // A packet holds its slot until its tail has left.
-        let here = |packet: &&Packet| !matches!(packet.place, Place::Coming(_));
+        let here = |packet: &&Packet| !matches!(packet.place, QueueView::Coming(_));
         if self.buffers[b].iter().filter(here).count() >= self.setup.buffer {
             if self.setup.marking == "naive" {
                 self.buffers[b]
@@ -270,7 +272,7 @@ impl Fig1 {
         let now = self.now;
         let packet = &mut self.buffers[b][at];
         packet.marked |= packet.chosen;
-        packet.place = Place::Leaving(now + PACKET);
+        packet.place = QueueView::Leaving(now + PACKET);
         let Packet { flow, marked, .. } = *packet;
         self.busy[output] = now + PACKET;
         let counts = f64::from(u8::from(now >= self.from));
@@ -279,7 +281,7 @@ impl Fig1 {
             let last = self.last_buffer();
             self.buffers[last].push(Packet {
                 flow,
-                place: Place::Coming(now + HEADER),
+                place: QueueView::Coming(now + HEADER),
                 chosen: false,
                 marked,
             });
@@ -509,14 +511,14 @@ fn a_flow_alone_has_the_rate_of_its_round_trip() {
             .collect();
         description.links = nodes
             .windows(2)
-            .map(|ends| Link {
+            .map(|ends| LinkSpec {
                 name: format!("to {}", ends[1]),
                 between: [ends[0].clone(), ends[1].clone()],
                 rate: "8gbit".parse().expect("a rate"),
                 delay: DurationText::from_nanos(delay_ns),
             })
             .collect();
-        description.flows = vec![Flow {
+        description.flows = vec![FlowSpec {
             class: "only".into(),
             from: "from".into(),
             to: "to".into(),

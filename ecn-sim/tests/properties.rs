@@ -5,13 +5,13 @@ use std::fmt::Debug;
 
 use ecn_core::marking::{MarkAt, Marking};
 use ecn_core::response::Function;
-use ecn_sim::engine::{Agenda, Calendar, Event, Heap, Lanes, Queue, Time, WORD};
+use ecn_sim::engine::{Calendar, Event, Heap, Lanes, Queue, Scheduler, Time, WORD};
 use ecn_sim::measure::Record;
 use ecn_sim::model::{
     Arbitration, Bypass, BypassCounts, Counting, Crossbar, Forwarding, MarkIn, Model,
     OutputTrigger, Phases, Response, SlotFreed, Spacing, SwitchKind, Trigger,
 };
-use ecn_sim::network::{Description, Flow, Link, Network};
+use ecn_sim::network::{Description, FlowSpec, LinkSpec, Network};
 use ecn_sim::simulation::{Options, run_with};
 use ecn_sim::traffic::Traffic;
 use ecn_units::{DurationText, Every, Fraction, Rate, Round};
@@ -173,9 +173,9 @@ fn case() -> impl Strategy<Value = Case> {
         |(switches, loops, hosts, flows, incast, model, seed)| {
             let s = |index: usize| format!("s{index}");
             let h = |index: usize| format!("h{index}");
-            let mut links: Vec<Link> = Vec::new();
+            let mut links: Vec<LinkSpec> = Vec::new();
             let mut link = |from: String, to: String, (rate, delay)| {
-                links.push(Link {
+                links.push(LinkSpec {
                     name: format!("{from}-{to}-{}", links.len()),
                     between: [from, to],
                     rate,
@@ -204,7 +204,7 @@ fn case() -> impl Strategy<Value = Case> {
                     let from = from.index(hosts.len());
                     (from, (from + 1 + to.index(last)) % hosts.len())
                 };
-                Flow {
+                FlowSpec {
                     class: format!("to {to}"),
                     from: h(from),
                     to: h(to),
@@ -440,31 +440,34 @@ type Expected = Vec<(Time, u32, Event)>;
 
 /// Schedules one event per step, then takes out so many.
 fn in_order<Q: Queue>(steps: &[(Option<Time>, Kind, u8)]) -> Result<(), TestCaseError> {
-    let mut agenda = Agenda::<Q>::default();
+    let mut scheduler = Scheduler::<Q>::default();
     let mut expected = Expected::new();
     for (number, &(delay, kind, takes)) in steps.iter().enumerate() {
-        let (number, now) = (number as u32, agenda.now());
+        let (number, now) = (number as u32, scheduler.now());
         let time = delay.map_or(now / 2, |delay| now + delay);
-        agenda.at(time, kind(number));
+        scheduler.at(time, kind(number));
         expected.push((time.max(now), number, kind(number)));
         for _ in 0..takes {
-            take(&mut agenda, &mut expected)?;
+            take(&mut scheduler, &mut expected)?;
         }
     }
     while !expected.is_empty() {
-        take(&mut agenda, &mut expected)?;
+        take(&mut scheduler, &mut expected)?;
     }
-    prop_assert_eq!(agenda.pop(), None);
+    prop_assert_eq!(scheduler.pop(), None);
     Ok(())
 }
 
-fn take<Q: Queue>(agenda: &mut Agenda<Q>, expected: &mut Expected) -> Result<(), TestCaseError> {
+fn take<Q: Queue>(
+    scheduler: &mut Scheduler<Q>,
+    expected: &mut Expected,
+) -> Result<(), TestCaseError> {
     let order = |&(time, number, _): &(Time, u32, Event)| (time, number);
     let next = expected.iter().copied().min_by_key(order);
     expected.retain(|event| Some(*event) != next);
-    prop_assert_eq!(agenda.pop(), next.map(|(_, _, event)| event));
+    prop_assert_eq!(scheduler.pop(), next.map(|(_, _, event)| event));
     if let Some((time, ..)) = next {
-        prop_assert_eq!(agenda.now(), time);
+        prop_assert_eq!(scheduler.now(), time);
     }
     Ok(())
 }

@@ -515,7 +515,7 @@ fn bad_input_is_one_line_and_writes_nothing() {
         ),
         (
             "[sweep]\nbuffer = [0, 2]",
-            "buffer = 0: 1 to 1000000 packets are allowed (with buffer=0)",
+            "buffer = 0: must be between 1 and 1000000 packets (with buffer=0)",
         ),
         (
             "[sweep]\nbuffer = \"0..=9223372036854775807\"",
@@ -560,7 +560,7 @@ fn bad_input_is_one_line_and_writes_nothing() {
         ),
         (
             "scenario = \"fat-tree\"\n[sweep]\nsenders = [20, 128]",
-            "senders = 128: 1 to 127 is allowed with hosts=128 (with senders=128)",
+            "senders = 128: must be between 1 and 127 with hosts=128 (with senders=128)",
         ),
         (
             "scenario = \"fat-tree\"\n[sweep]\ndcqn.kmin = [\"1kB\"]",
@@ -572,7 +572,7 @@ fn bad_input_is_one_line_and_writes_nothing() {
         ),
         (
             "scenario = \"fat-tree\"\n[set]\ndcqcn.kmin = \"1kB\"",
-            "`dcqcn.kmin` has no meaning in any of these runs",
+            "`dcqcn.kmin` does not apply to any of these runs",
         ),
         (
             "scenario = \"fat-tree\"\n[set]\nworkload = \"file:/no\"",

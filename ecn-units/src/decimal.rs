@@ -16,7 +16,7 @@ impl Decimal {
 
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let (whole, decimals) = match text.split_once('.') {
-            Some((_, "")) => return Err("there is no digit after the point"),
+            Some((_, "")) => return Err("no digit after the point"),
             Some(parts) => parts,
             None => (text, ""),
         };

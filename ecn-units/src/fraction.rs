@@ -111,7 +111,7 @@ impl FromStr for Fraction {
         if let Some((numerator, denominator)) = text.split_once('/') {
             let part = |part: &str| {
                 if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
-                    return Err(error("there is no whole number on each side of the stroke"));
+                    return Err(error("needs a whole number on each side of the stroke"));
                 }
                 part.parse::<u32>()
                     .map_err(|_| error("the number is too large"))

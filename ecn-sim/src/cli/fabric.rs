@@ -32,7 +32,7 @@ pub(super) fn find(name: &str) -> Result<Scenario, Error> {
         Err(error) if Path::new(name).is_file() => Err(error.into()),
         _ => {
             let hint = suggestion(name, fabric::Kind::NAMES);
-            let reason = format!("`{name}` is no data centre: {hint}, or a file with a topology");
+            let reason = format!("unknown data centre `{name}`: {hint}, or a file with a topology");
             Err(Error::usage(reason))
         }
     }

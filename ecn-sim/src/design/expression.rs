@@ -194,7 +194,7 @@ impl Parser<'_> {
                 self.at += length;
                 Ok(Node::Number(number))
             }
-            _ => Err(self.error(format!("`{text}` is no number"))),
+            _ => Err(self.error(format!("`{text}` is not a number"))),
         }
     }
 
@@ -275,8 +275,8 @@ mod tests {
             ("r)", "unexpected `)` at column 2"),
             ("2 r", "unexpected `r` at column 3"),
             ("r/(1+x)", "unknown name `x` at column 6"),
-            ("r*1.2.3", "`1.2.3` is no number at column 3"),
-            ("r*1e999", "`1e999` is no number at column 3"),
+            ("r*1.2.3", "`1.2.3` is not a number at column 3"),
+            ("r*1e999", "`1e999` is not a number at column 3"),
             ("min(r)", "`,` expected, not `)` at column 6"),
             ("r²", "unknown name `r²` at column 1"),
             ("r % 2", "unexpected `%` at column 3"),

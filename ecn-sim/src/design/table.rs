@@ -193,7 +193,7 @@ impl Table {
         let steps = file.steps_per_octave;
         if !steps.is_power_of_two() || !(2..=4096).contains(&steps) {
             return Err(format!(
-                "steps_per_octave = {steps} is no power of two from 2 to 4096"
+                "steps_per_octave = {steps}: must be a power of two between 2 and 4096"
             ));
         }
         let mut table = Self {

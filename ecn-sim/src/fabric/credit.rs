@@ -29,9 +29,9 @@ struct Link {
     received: u32,
     /// Of those that are here still.
     held: u32,
-    /// What the other end was told.
+    /// What was advertised last.
     told: u32,
-    /// A message is to come.
+    /// A message is pending.
     due: bool,
 }
 
@@ -67,7 +67,7 @@ impl Credits {
         }
     }
 
-    /// A port sends data. Has it credits for more, of any length?
+    /// A port sends data. Are there credits for another packet of any length?
     #[inline]
     pub fn send(&mut self, port: u32, bytes: u32) -> bool {
         let link = &mut self.links[port as usize];
@@ -75,8 +75,8 @@ impl Credits {
         link.limit.wrapping_sub(link.sent) >= self.longest
     }
 
-    /// A port hears of credits. Has it enough for any packet?
-    pub fn hear(&mut self, port: u32, limit: u32) -> bool {
+    /// A port receives credits. Are they enough for a packet of any length?
+    pub fn on_update(&mut self, port: u32, limit: u32) -> bool {
         let link = &mut self.links[port as usize];
         link.limit = limit;
         link.limit.wrapping_sub(link.sent) >= self.longest
@@ -114,8 +114,8 @@ impl Credits {
         Some((now + period - phase) / period * period + phase)
     }
 
-    /// What a port tells: blocks received and free ones.
-    pub fn tell(&mut self, port: u32) -> u32 {
+    /// The credit message of a port: blocks received plus free ones.
+    pub fn advertise(&mut self, port: u32) -> u32 {
         let limit = self.limit(port);
         let link = &mut self.links[port as usize];
         link.due = false;
@@ -163,10 +163,10 @@ mod tests {
         let due = receiver.due(0, 500);
         assert!(due.is_some_and(|due| (500..=1_500).contains(&due)));
         assert_eq!(receiver.due(0, 600), None);
-        assert_eq!((receiver.tell(0), receiver.held(0)), (13, 5));
-        assert!(sender.hear(0, 13) && sender.send(0, 65) && !sender.send(0, 64));
+        assert_eq!((receiver.advertise(0), receiver.held(0)), (13, 5));
+        assert!(sender.on_update(0, 13) && sender.send(0, 65) && !sender.send(0, 64));
         // What only passes is free again at once.
-        assert!(receiver.take(0, 129, false) && receiver.tell(0) == 16);
+        assert!(receiver.take(0, 129, false) && receiver.advertise(0) == 16);
     }
 
     /// Once in a period at most, and not all at once.
@@ -184,7 +184,7 @@ mod tests {
                 let due = due.expect("something new to tell");
                 assert!((now + 1..=now + PERIOD).contains(&due), "{now} {due}");
                 told.push(due);
-                credits.tell(port);
+                credits.advertise(port);
                 now = due;
             }
             assert!(told.windows(2).all(|two| two[1] - two[0] == PERIOD));
@@ -201,7 +201,7 @@ mod tests {
         let mut link = Credits::new(1, 640, 640, 1_000);
         link.links[0].sent = u32::MAX - 4;
         link.links[0].received = u32::MAX - 4;
-        let told = link.tell(0);
-        assert!(link.hear(0, told) && !link.send(0, 640));
+        let told = link.advertise(0);
+        assert!(link.on_update(0, told) && !link.send(0, 640));
     }
 }

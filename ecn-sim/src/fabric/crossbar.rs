@@ -22,7 +22,7 @@ struct Input {
 
 /// What becomes of a packet that has to wait at an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joined {
+pub enum Enqueued {
     /// It is the first: it asks for its output.
     First,
     /// It is behind others.
@@ -37,74 +37,74 @@ pub struct Inputs(Vec<Input>);
 
 impl Inputs {
     /// So many, all empty.
-    pub fn new(places: u32) -> Self {
+    pub fn new(queues: u32) -> Self {
         let input = Input {
             output: NONE,
             behind: List::default(),
             reads_until: 0,
         };
-        Self(vec![input; places as usize])
+        Self(vec![input; queues as usize])
     }
 
     /// Has a packet that comes to wait, even if its output is idle?
-    pub const fn is_busy(&self, place: u32, now: Time) -> bool {
-        let input = &self.0.as_slice()[place as usize];
+    pub const fn is_busy(&self, queue: u32, now: Time) -> bool {
+        let input = &self.0.as_slice()[queue as usize];
         input.output != NONE || !input.behind.is_empty() || input.reads_until > now
     }
 
     /// The output that the first waits for, if there is one that waits.
-    pub const fn asks(&self, place: u32) -> Option<u32> {
-        match self.0.as_slice()[place as usize].output {
+    pub const fn requested(&self, queue: u32) -> Option<u32> {
+        match self.0.as_slice()[queue as usize].output {
             NONE => None,
             output => Some(output),
         }
     }
 
     /// A packet for this output has to wait.
-    pub fn join(
+    pub fn enqueue(
         &mut self,
-        place: u32,
+        queue: u32,
         packets: &mut Slab<Packet>,
         id: u32,
         output: u32,
         now: Time,
-    ) -> Joined {
-        let busy = self.is_busy(place, now);
-        let input = &mut self.0[place as usize];
+    ) -> Enqueued {
+        let busy = self.is_busy(queue, now);
+        let input = &mut self.0[queue as usize];
         if !busy {
             input.output = output;
-            return Joined::First;
+            return Enqueued::First;
         }
         let reads = input.output == NONE && input.behind.is_empty();
         input.behind.push(packets, id);
         if reads {
-            Joined::Until(input.reads_until)
+            Enqueued::Until(input.reads_until)
         } else {
-            Joined::Behind
+            Enqueued::Behind
         }
     }
 
     /// Its first packet, or one that need not wait, is read until then: does another one wait for that?
-    pub fn reads(&mut self, place: u32, until: Time) -> bool {
-        let input = &mut self.0[place as usize];
+    pub fn on_read(&mut self, queue: u32, until: Time) -> bool {
+        let input = &mut self.0[queue as usize];
         input.output = NONE;
         input.reads_until = until;
         !input.behind.is_empty()
     }
 
     /// The one that asks next, now that the one before it is read.
-    pub fn next(&mut self, place: u32, packets: &mut Slab<Packet>) -> Option<u32> {
-        self.0[place as usize].behind.pop(packets)
+    pub fn next(&mut self, queue: u32, packets: &mut Slab<Packet>) -> Option<u32> {
+        self.0[queue as usize].behind.pop(packets)
     }
 
     /// It asks for this output.
-    pub fn ask(&mut self, place: u32, output: u32) {
-        self.0[place as usize].output = output;
+    pub fn request(&mut self, queue: u32, output: u32) {
+        self.0[queue as usize].output = output;
     }
 
     /// The second of those that wait, or [`NONE`]: the first is at its output.
-    pub fn second(&self, place: u32) -> u32 {
-        self.0[place as usize].behind.head
+    pub fn second(&self, queue: u32) -> u32 {
+        self.0[queue as usize].behind.head
     }
 }
 
@@ -122,26 +122,35 @@ mod tests {
         let [first, second, third, late] =
             [0; 4].map(|_| packets.insert(Packet::of_link(Kind::Data, 0, 0)).unwrap());
         assert!(!inputs.is_busy(1, 0));
-        assert_eq!(inputs.join(1, &mut packets, first, 7, 0), Joined::First);
-        assert_eq!((inputs.asks(1), inputs.second(1)), (Some(7), NONE));
-        assert_eq!(inputs.join(1, &mut packets, second, 8, 0), Joined::Behind);
-        assert_eq!(inputs.join(1, &mut packets, third, 7, 0), Joined::Behind);
+        assert_eq!(
+            inputs.enqueue(1, &mut packets, first, 7, 0),
+            Enqueued::First
+        );
+        assert_eq!((inputs.requested(1), inputs.second(1)), (Some(7), NONE));
+        assert_eq!(
+            inputs.enqueue(1, &mut packets, second, 8, 0),
+            Enqueued::Behind
+        );
+        assert_eq!(
+            inputs.enqueue(1, &mut packets, third, 7, 0),
+            Enqueued::Behind
+        );
         assert_eq!(inputs.second(1), second);
         // Another input has nothing to do with it.
-        assert!(!inputs.is_busy(0, 0) && inputs.asks(0).is_none());
-        assert!(inputs.reads(1, 100), "another one waits for the end");
-        assert!(inputs.is_busy(1, 50) && inputs.asks(1).is_none());
+        assert!(!inputs.is_busy(0, 0) && inputs.requested(0).is_none());
+        assert!(inputs.on_read(1, 100), "another one waits for the end");
+        assert!(inputs.is_busy(1, 50) && inputs.requested(1).is_none());
         assert_eq!(inputs.next(1, &mut packets), Some(second));
-        inputs.ask(1, 8);
-        assert_eq!((inputs.asks(1), inputs.second(1)), (Some(8), third));
-        assert!(inputs.reads(1, 200));
+        inputs.request(1, 8);
+        assert_eq!((inputs.requested(1), inputs.second(1)), (Some(8), third));
+        assert!(inputs.on_read(1, 200));
         assert_eq!(inputs.next(1, &mut packets), Some(third));
-        inputs.ask(1, 7);
-        assert!(!inputs.reads(1, 300), "none is behind it");
+        inputs.request(1, 7);
+        assert!(!inputs.on_read(1, 300), "none is behind it");
         // What comes while the last one is read waits for that, though no other does.
         assert!(inputs.is_busy(1, 299) && !inputs.is_busy(1, 300));
-        let joined = inputs.join(1, &mut packets, late, 9, 299);
-        assert_eq!(joined, Joined::Until(300));
+        let enqueued = inputs.enqueue(1, &mut packets, late, 9, 299);
+        assert_eq!(enqueued, Enqueued::Until(300));
         assert_eq!(inputs.next(1, &mut packets), Some(late));
     }
 }

@@ -12,7 +12,7 @@ use ecn_units::{DurationText, nearest, suggestion};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::parameters::Parameters;
+use super::parameters::FabricParameters;
 use super::topology::{End, Plan, Topology};
 use super::workload::Arrivals;
 use crate::engine::{NS, Time};
@@ -135,7 +135,7 @@ fn refused(failure: &Failure, reason: impl fmt::Display) -> ModelError {
 pub fn outages(
     failures: &[Failure],
     plan: &Plan,
-    usual: &Parameters,
+    usual: &FabricParameters,
 ) -> Result<Vec<Outage>, ModelError> {
     let mut all: Vec<Outage> = Vec::new();
     if failures.is_empty() {
@@ -169,24 +169,21 @@ impl Failure {
         self.to.is_none() && self.from.is_none_or(DurationText::is_zero)
     }
 
-    fn of(&self, link: usize, plan: &Plan, usual: &Parameters) -> Result<Outage, ModelError> {
+    fn of(&self, link: usize, plan: &Plan, usual: &FabricParameters) -> Result<Outage, ModelError> {
         let longest = DurationText::from_secs(3_600);
         let times = [self.from, self.to, self.reroute];
         if times.iter().flatten().any(|time| *time > longest) {
-            return Err(refused(
-                self,
-                format!("times of at most {longest} are allowed"),
-            ));
+            return Err(refused(self, format!("times must be at most {longest}")));
         }
         let [from, to, reroute] = times.map(|time| time.map(|time| time.as_nanos() * NS));
         let from = from.unwrap_or(0);
-        let own = plan.own_links.get(&link).copied().unwrap_or_default();
+        let own = plan.link_overrides.get(&link).copied().unwrap_or_default();
         let own = own.link(usual);
         // What was sent before is then not mistaken for what is sent afterwards.
         let least = own.delay + own.wire_time(usual.payload + usual.header) + NS;
         if to.is_some_and(|to| to < from + least) {
             let least = DurationText::from_nanos(least.div_ceil(NS));
-            let reason = format!("it has to be down for {least} at least, a packet's time on it");
+            let reason = format!("must be down for at least {least}, a packet's time on it");
             return Err(refused(self, reason));
         }
         Ok(Outage {
@@ -218,7 +215,10 @@ impl<'a> Named<'a> {
         self.ends.get(name).copied().ok_or_else(|| {
             let hint = nearest(name, self.ends.keys().map(String::as_str));
             let hint = hint.map(|near| format!(": did you mean `{near}`?"));
-            format!("`{name}` is no host or switch{}", hint.unwrap_or_default())
+            format!(
+                "unknown host or switch `{name}`{}",
+                hint.unwrap_or_default()
+            )
         })
     }
 
@@ -238,7 +238,7 @@ impl<'a> Named<'a> {
         });
         let of_it: Vec<String> = of_it.collect();
         let hint = suggestion(b, &of_it.iter().map(String::as_str).collect::<Vec<_>>());
-        Err(format!("there is no link from `{a}` to `{b}`: {hint}"))
+        Err(format!("no link from `{a}` to `{b}`: {hint}"))
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use toml::Table;
 
 use super::failures::Failure;
-use super::links::Own;
+use super::links::LinkOverride;
 use super::scenario::Scenario;
 use super::topology::{End, Plan, Topology};
 use crate::scenario::{ScenarioError, dotted};
@@ -80,7 +80,7 @@ pub fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> 
 /// The network that a file describes; takes its keys out.
 fn plan(file: &mut File) -> Result<Plan, String> {
     let mut names = |key: &str| -> Result<Vec<String>, String> {
-        let needed = || format!("`{key}` has to be a list of names, such as [\"{key}[1-4]\"]");
+        let needed = || format!("`{key}` must be a list of names, such as [\"{key}[1-4]\"]");
         let value = file.keys.remove(key).ok_or_else(needed)?;
         let list: Vec<String> = value.try_into().map_err(|_| needed())?;
         let lists: Result<Vec<_>, _> = list.iter().map(|name| expand(name)).collect();
@@ -96,23 +96,23 @@ fn plan(file: &mut File) -> Result<Plan, String> {
             return Err(format!("the name `{name}` is given twice"));
         }
     }
-    let (mut links, mut own_links) = (Vec::new(), BTreeMap::new());
+    let (mut links, mut link_overrides) = (Vec::new(), BTreeMap::new());
     for link in &file.links {
         let [from, to] = &link.between;
         let end = |name: &String| {
             ends.get(name.as_str()).copied().ok_or_else(|| {
                 let known: Vec<&str> = hosts.iter().chain(&switches).map(String::as_str).collect();
                 let hint = suggestion(name, &known);
-                format!("link between `{from}` and `{to}`: `{name}` is no host or switch: {hint}")
+                format!("link between `{from}` and `{to}`: unknown host or switch `{name}`: {hint}")
             })
         };
-        let own = Own {
+        let own = LinkOverride {
             rate: link.rate,
             delay: link.delay,
         };
         for (from, to) in pairs(from, to)? {
-            if own != Own::default() {
-                own_links.insert(links.len(), own);
+            if own != LinkOverride::default() {
+                link_overrides.insert(links.len(), own);
             }
             links.push((end(&from)?, end(&to)?));
         }
@@ -120,7 +120,7 @@ fn plan(file: &mut File) -> Result<Plan, String> {
     let plan = Plan {
         hosts: hosts.len() as u32,
         links,
-        own_links,
+        link_overrides,
         host_names: hosts,
         switches,
         ..Plan::default()
@@ -261,7 +261,7 @@ mod tests {
             (
                 "\"rack[1-2]\", \"top\"]\n        hosts",
                 "\"rack[1-2]\"]\n        hosts",
-                "`top` is no host or switch",
+                "unknown host or switch `top`",
             ),
             (
                 "\"rack[1-2]\", \"top\"] }",
@@ -332,7 +332,11 @@ mod tests {
                 "headroom = \"1kB\"",
                 "28250 bytes are needed",
             ),
-            ("workload = \"permutation\"", "", "senders = 20: 1 to 7"),
+            (
+                "workload = \"permutation\"",
+                "",
+                "senders = 20: must be between 1 and 7",
+            ),
         ] {
             let scenario = parse(&TWO_RACKS.replace(old, new), "file");
             let scenario = scenario.unwrap().unwrap();

@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 
 use ecn_core::tcd::Mark;
 
-use super::cc::{Acknowledged, Ends, Notice, Scheme, Sender, Sending, Told};
+use super::cc::{Acknowledged, Cnm, Endpoints, LastNotification, Scheme, Sender, Sending};
 use super::links::{self, Link};
 use super::measure::Finished;
 use super::packet::{HELD, Kind, LAST, Linked, NONE, Packet};
@@ -20,15 +20,15 @@ use crate::engine::{NS, Time};
 pub enum State {
     /// It waits for ACKs.
     Waits,
-    /// It is in its host's line, of its class.
+    /// It is in the queue of its host and class.
     Ready,
-    /// It gets there when its rate allows.
+    /// It is queued when its rate allows.
     Paced,
 }
 
 /// A flow at its sender.
 #[derive(Clone, Copy, Debug)]
-pub struct Flow<S> {
+pub struct SenderFlow<S> {
     bytes: u64,
     start: Time,
     /// When its rate allows the next packet.
@@ -46,7 +46,7 @@ pub struct Flow<S> {
     next: u32,
     /// All before this one are acknowledged.
     acked: u32,
-    /// Behind it in its host's line.
+    /// The next in its host's queue.
     link: u32,
     state: State,
     /// Class of its data.
@@ -55,11 +55,11 @@ pub struct Flow<S> {
     marked: u32,
     /// Of undetermined ones only.
     undetermined: u32,
-    /// What its ACKs said, all in all.
+    /// Flags of all its ACKs.
     flags: u8,
     /// Its timer is so many times doubled: as often as it ran out since there was progress.
     backoff: u8,
-    /// Its timer is to come.
+    /// Its timer is pending.
     timed: bool,
     finished: bool,
     /// Bytes per second that its application offers at most.
@@ -74,13 +74,13 @@ pub struct Receiver {
     expected: u32,
     /// It asked for that one.
     asked: bool,
-    /// By its notifications.
-    told: Told,
+    /// Its last notification.
+    notified: LastNotification,
 }
 
-impl<S> Flow<S> {
-    const fn ends(&self) -> Ends {
-        Ends {
+impl<S> SenderFlow<S> {
+    const fn endpoints(&self) -> Endpoints {
+        Endpoints {
             from: self.from,
             to: self.to,
             class: self.class,
@@ -105,7 +105,7 @@ impl<S> Flow<S> {
     }
 }
 
-impl<S> Linked for Flow<S> {
+impl<S> Linked for SenderFlow<S> {
     #[inline]
     fn next(&mut self) -> &mut u32 {
         &mut self.link
@@ -122,12 +122,12 @@ impl<S: Scheme> Run<'_, S> {
         let packets = arrival.bytes.div_ceil(self.payload.into()) as u32;
         self.counts.flows_started += 1;
         let timed = self.repeats;
-        let ends = Ends {
+        let endpoints = Endpoints {
             from: arrival.from,
             to: arrival.to,
             class: arrival.priority,
         };
-        let flow = self.flows.insert(Flow {
+        let flow = self.flows.insert(SenderFlow {
             bytes: arrival.bytes,
             start: now,
             next_time: now,
@@ -149,7 +149,7 @@ impl<S: Scheme> Run<'_, S> {
             timed,
             finished: false,
             rate: arrival.rate,
-            scheme: self.sender.on_start(ends),
+            scheme: self.sender.on_start(endpoints),
         });
         let Some(flow) = flow else {
             return self.too_many("flows");
@@ -157,11 +157,11 @@ impl<S: Scheme> Run<'_, S> {
         if timed {
             self.at(now + self.retransmit_after, Event::Timer, flow);
         }
-        self.go_on(flow);
+        self.try_send(flow);
     }
 
-    /// A flow that waits goes on if it may.
-    fn go_on(&mut self, number: u32) {
+    /// A waiting flow is queued or paced, if it may send.
+    fn try_send(&mut self, number: u32) {
         let now = self.now();
         let flow = &mut self.flows[number];
         if now >= flow.stop && flow.next < flow.packets {
@@ -184,7 +184,7 @@ impl<S: Scheme> Run<'_, S> {
         self.wake(port);
     }
 
-    /// A flow is what it has sent.
+    /// Cuts a flow to what it has sent.
     #[cold]
     fn stop_flow(&mut self, number: u32) {
         let flow = &mut self.flows[number];
@@ -195,20 +195,20 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// The time that its rate gave a flow has come.
+    /// A flow's pacing timer expires.
     pub(super) fn paced(&mut self, number: u32) {
         let flow = &mut self.flows[number];
         flow.state = State::Waits;
         if flow.finished {
             self.retire(number);
         } else {
-            self.go_on(number);
+            self.try_send(number);
         }
     }
 
-    /// The first flow in one of a host's lines sends; `false` if there is none.
+    /// The first flow in one of a host's queues sends; `false` if all are empty.
     #[inline]
-    pub(super) fn emit(&mut self, port: u32) -> bool {
+    pub(super) fn send_next(&mut self, port: u32) -> bool {
         let now = self.now();
         let held = self.ports[port as usize].held();
         loop {
@@ -218,7 +218,7 @@ impl<S: Scheme> Run<'_, S> {
             let flow = &mut self.flows[number];
             flow.state = State::Waits;
             if flow.next >= flow.packets {
-                // Acknowledged while it stood in line to send again.
+                // Acknowledged while it was queued to send again.
                 self.retire(number);
                 continue;
             }
@@ -234,11 +234,11 @@ impl<S: Scheme> Run<'_, S> {
             let wire = self.wire_time_at(from, bytes);
             let end = now + wire;
             let flow = &mut self.flows[number];
-            let ends = flow.ends();
-            let tag = self.sender.tag(ends);
+            let endpoints = flow.endpoints();
+            let tag = self.sender.tag(endpoints);
             let sending = Sending {
                 now,
-                ends,
+                endpoints,
                 bytes,
                 wire,
             };
@@ -249,7 +249,7 @@ impl<S: Scheme> Run<'_, S> {
                 let offered = now + u64::from(bytes) * 1_000_000_000_000 / flow.rate;
                 flow.next_time = flow.next_time.max(offered);
             }
-            // In line again at once, if it will be ready when the port is.
+            // Queued again at once, if it will be ready when the port is.
             let more = flow.next < flow.packets && flow.next - flow.acked < self.window;
             if more {
                 flow.state = if flow.next_time <= end {
@@ -309,12 +309,13 @@ impl<S: Scheme> Run<'_, S> {
                 let flow = &mut self.flows[packet.flow];
                 // A limiter that it had went with it (BCN).
                 if flow.id == packet.id && !flow.finished {
-                    let notice = Notice {
+                    let notice = Cnm {
                         point: packet.number,
                         feedback: packet.note,
                     };
-                    let ends = flow.ends();
-                    self.sender.on_feedback(&mut flow.scheme, now, ends, notice);
+                    let endpoints = flow.endpoints();
+                    self.sender
+                        .on_feedback(&mut flow.scheme, now, endpoints, notice);
                 }
             }
             Kind::Data | Kind::Pause | Kind::Resume | Kind::Credit => {
@@ -331,7 +332,7 @@ impl<S: Scheme> Run<'_, S> {
         let packet = self.packets[number];
         let to = u32::from(packet.destination);
         self.data_delivered += 1;
-        self.takes(to, packet.class, packet.bytes.into());
+        self.host_takes(to, packet.class, packet.bytes.into());
         let mut entry = match self.receivers.entry(packet.id) {
             Entry::Occupied(entry) => entry,
             Entry::Vacant(entry) => entry.insert_entry(Receiver::default()),
@@ -368,9 +369,9 @@ impl<S: Scheme> Run<'_, S> {
             Mark::None => false,
             mark => {
                 if let Some(trace) = &mut self.trace {
-                    trace.marks(now, to, &packet);
+                    trace.on_mark(now, to, &packet);
                 }
-                self.sender.on_mark(&mut receiver.told, now, mark)
+                self.sender.on_mark(&mut receiver.notified, now, mark)
             }
         };
         // Where packets get lost, late copies of others may follow.
@@ -440,7 +441,7 @@ impl<S: Scheme> Run<'_, S> {
         if flow.acked == flow.packets {
             self.finish(ack.flow);
         } else if flow.state == State::Waits {
-            self.go_on(ack.flow);
+            self.try_send(ack.flow);
         }
     }
 
@@ -450,7 +451,7 @@ impl<S: Scheme> Run<'_, S> {
         let flow = &mut self.flows[number];
         flow.finished = true;
         let flow = *flow;
-        self.sender.on_finish(flow.ends());
+        self.sender.on_finish(flow.endpoints());
         let ideal = self.ideal(&flow);
         let time = now - flow.start;
         self.counts.last_end = now;
@@ -462,7 +463,7 @@ impl<S: Scheme> Run<'_, S> {
         self.retire(number);
     }
 
-    /// Was there progress since this came last? If not, the flow sends again what is not acknowledged,
+    /// Retransmission timer: without progress since the last time, the flow sends again what is not acknowledged,
     /// and waits twice as long for the next time: two flows that repeat at the same pace can fill the
     /// queue in front of each other for ever.
     pub(super) fn timer(&mut self, number: u32) {
@@ -479,10 +480,10 @@ impl<S: Scheme> Run<'_, S> {
         }
         let time = flow.progress + (self.retransmit_after << flow.backoff);
         self.at(time, Event::Timer, number);
-        self.go_on(number);
+        self.try_send(number);
     }
 
-    /// The flows that are not finished at the run's end, with what is acknowledged of them; they have no slowdown.
+    /// Flows that are not finished, with what is acknowledged of them and without a slowdown.
     pub(super) fn unfinished(&self, end: Time) -> impl Iterator<Item = Finished> {
         let flows = self.flows.values().filter(|flow| !flow.finished);
         flows.map(move |flow| Finished {
@@ -502,7 +503,7 @@ impl<S: Scheme> Run<'_, S> {
 
     /// Completion time of a flow alone in an idle network ([`links::ideal`]). Where headers are forwarded, a link costs no
     /// more than that.
-    fn ideal(&self, flow: &Flow<<S::Sender as Sender>::Flow>) -> Time {
+    fn ideal(&self, flow: &SenderFlow<<S::Sender as Sender>::Flow>) -> Time {
         let payload = u64::from(self.payload);
         let packets = flow.bytes.div_ceil(payload);
         let rest = (flow.bytes - (packets - 1) * payload) as u32 + self.header;
@@ -540,7 +541,7 @@ impl<S: Scheme> Run<'_, S> {
 mod tests {
     use super::*;
     use crate::engine::MS;
-    use crate::fabric::cc::bcn::{UNTAGGED, packed};
+    use crate::fabric::cc::bcn::{UNTAGGED, pack};
     use crate::fabric::parts::Part;
     use crate::fabric::{Scenario, topology::Topology};
     use ecn_core::bcn::Feedback;
@@ -652,7 +653,7 @@ mod tests {
             with_run("scheme=bcn", |mut run, _| {
                 run.advance(1);
                 run.flows[0].finished = finished;
-                let ends = run.flows[0].ends();
+                let endpoints = run.flows[0].endpoints();
                 let far_above_its_aim = Feedback {
                     offset_bytes: -64_000,
                     delta_bytes: 0,
@@ -660,12 +661,12 @@ mod tests {
                 let id = run.packets.insert(Packet {
                     flow: 0,
                     id: run.flows[0].id,
-                    note: packed(far_above_its_aim),
+                    note: pack(far_above_its_aim),
                     ..Packet::of_link(Kind::Cnm, 0, 7)
                 });
                 run.receive(id.unwrap());
                 let tag = if finished { UNTAGGED } else { 7 };
-                assert_eq!(run.sender.tag(ends), Some(tag));
+                assert_eq!(run.sender.tag(endpoints), Some(tag));
             });
         }
     }

@@ -45,27 +45,27 @@ impl InputQueued {
     ///
     /// A switch has more ports than marking can number, or HP's parameters make no sense.
     pub fn new(scenario: &Scenario, topology: &Topology) -> Result<Option<Self>, ModelError> {
-        let own = &scenario.parameters;
-        if own.switch != parameters::Switch::InputQueued {
+        let params = &scenario.parameters;
+        if params.switch != parameters::Switch::InputQueued {
             return Ok(None);
         }
         let most = topology.most_ports();
         if most > 255 {
             let reason = format!("up to 255 ports are possible, and one has {most}");
-            return Err(ModelError::new("switch", own.switch, reason));
+            return Err(ModelError::new("switch", params.switch, reason));
         }
-        let marking = match own.scheme {
+        let marking = match params.scheme {
             Name::Hp(Hp(_, marking)) => marking,
             _ => Marking::None,
         };
         let hp = &scenario.schemes.hp;
         let model = Model {
-            buffer: own.slots,
-            bypass: own.bypass,
-            bypass_counts: own.bypass_counts,
-            arbitration: own.arbitration,
-            crossbar: own.crossbar,
-            ..hp.model(marking, own.link_rate, scenario.frame())
+            buffer: params.slots,
+            bypass: params.bypass,
+            bypass_counts: params.bypass_counts,
+            arbitration: params.arbitration,
+            crossbar: params.crossbar,
+            ..hp.model(marking, params.link_rate, scenario.frame())
         };
         let switch = |(number, name): (u32, &String)| {
             let ports = topology
@@ -78,13 +78,19 @@ impl InputQueued {
         let to_host = |peer: &u32| *peer < topology.hosts;
         Ok(Some(Self {
             switches: (0..).zip(&topology.names).map(switch).collect(),
-            slots: own.slots,
+            slots: params.slots,
             credits: (topology.peer.iter())
-                .map(|peer| if to_host(peer) { u32::MAX } else { own.slots })
+                .map(|peer| {
+                    if to_host(peer) {
+                        u32::MAX
+                    } else {
+                        params.slots
+                    }
+                })
                 .collect(),
-            free_at_head: own.slot_freed == SlotFreed::Head,
-            whole: own.forwarding == Forwarding::StoreAndForward,
-            forwarding: own.forwarding_delay.as_nanos() * NS,
+            free_at_head: params.slot_freed == SlotFreed::Head,
+            whole: params.forwarding == Forwarding::StoreAndForward,
+            forwarding: params.forwarding_delay.as_nanos() * NS,
         }))
     }
 
@@ -97,7 +103,7 @@ impl InputQueued {
 
     /// A port starts a data packet. Has the other end room for another one?
     #[inline]
-    pub fn starts(&mut self, port: u32) -> bool {
+    pub fn on_transmit(&mut self, port: u32) -> bool {
         let credits = &mut self.credits[port as usize];
         if *credits != u32::MAX {
             *credits -= 1;
@@ -109,7 +115,7 @@ impl InputQueued {
     pub fn waiting(&self, switch: u32) -> impl Iterator<Item = u32> {
         let ports = self.switches[switch as usize].ports.iter();
         ports
-            .flat_map(|port| &port.line)
+            .flat_map(|port| &port.queue)
             .map(|waiting| waiting.packet)
     }
 
@@ -127,7 +133,7 @@ impl InputQueued {
             for port in ports {
                 let upstream = topology.peer[port as usize];
                 let free = self.credits[upstream as usize];
-                let taken = switch.slots_taken(slot(topology.own(port)), self.free_at_head);
+                let taken = switch.slots_taken(slot(topology.port_index(port)), self.free_at_head);
                 // The others are on their way.
                 if free.saturating_add(taken) > self.slots {
                     let slots = self.slots;
@@ -142,10 +148,10 @@ impl InputQueued {
 
 impl<S: Scheme> Run<'_, S> {
     /// A packet's header is at a switch: it cuts through, or waits.
-    pub(super) fn enter(&mut self, id: u32, ingress: u32, line: usize) {
+    pub(super) fn arrive_input_queued(&mut self, id: u32, ingress: u32, lane: usize) {
         let now = self.now();
         let came_by = &self.ports[ingress as usize];
-        let (switch, own) = (came_by.node, came_by.own);
+        let (switch, own) = (came_by.node, came_by.index);
         let packet = &mut self.packets[id];
         packet.ingress = own;
         let Packet { bytes, class, .. } = *packet;
@@ -154,24 +160,24 @@ impl<S: Scheme> Run<'_, S> {
             .route(switch, packet.destination.into(), packet.hash());
         let port = &self.ports[out as usize];
         let idle = !port.wakes && port.busy_until <= now;
-        let (output, can_start) = (slot(port.own), idle && port.off >> class & 1 == 0);
+        let (output, can_start) = (slot(port.index), idle && port.off >> class & 1 == 0);
         let Some(input_queued) = &mut self.input_queued else {
             return;
         };
         let switch = &mut input_queued.switches[switch as usize];
         let waits = !switch.arrive(now, id, slot(own), output, can_start);
-        if waits && self.sees.waiting || self.sees.passing {
-            self.enqueues(id, out, waits);
+        if waits && self.hooks.waiting || self.hooks.passing {
+            self.on_enqueue(id, out, waits);
         }
         if !waits {
-            self.send(out, id, line);
+            self.send(out, id, lane);
             self.wakes_at_end(out);
             return self.head_left(ingress);
         }
-        if let Some(met) = self.is_long(out, class) {
+        if let Some(met) = self.congestion_met(out, class) {
             self.packets[id].flags |= met;
         }
-        self.ports.joins(out, class, bytes.into());
+        self.ports.on_enqueue(out, class, bytes.into());
         // Where triggers come first, it had no chance yet.
         self.wake(out);
     }
@@ -179,7 +185,7 @@ impl<S: Scheme> Run<'_, S> {
     /// An idle output takes its next packet, if there is one that may go.
     pub(super) fn take_next(&mut self, out: u32) {
         let port = &self.ports[out as usize];
-        let (number, output) = (port.node, slot(port.own));
+        let (number, output) = (port.node, slot(port.index));
         let Some(input_queued) = &mut self.input_queued else {
             return;
         };
@@ -190,25 +196,25 @@ impl<S: Scheme> Run<'_, S> {
         let Some((next, marks)) = switch.next(output) else {
             return;
         };
-        let empty = switch.ports[output as usize].line.is_empty();
+        let empty = switch.ports[output as usize].queue.is_empty();
         let id = next.packet;
         let Packet {
             bytes, class, mark, ..
         } = self.packets[id];
-        self.ports.goes(out, class, bytes.into(), empty);
-        let place = self.place(id, out);
+        self.ports.on_dequeue(out, class, bytes.into(), empty);
+        let view = self.queue_view(id, out);
         if marks {
             self.packets[id].mark = ecn_core::tcd::Mark::Congestion;
         }
-        if self.sees.leaving {
-            self.switch.on_dequeue(&place, &mut self.packets[id], true);
+        if self.hooks.leaving {
+            self.switch.on_dequeue(&view, &mut self.packets[id], true);
         }
-        self.is_detected(&place, mark, id);
-        self.send(out, id, self.line(id));
+        self.record_mark(&view, mark, id);
+        self.send(out, id, self.lane(id));
         self.wakes_at_end(out);
         let ingress = self.topology.ports(number).start + u32::from(next.input) - 1;
         self.head_left(ingress);
-        self.let_go(number, next.input, output);
+        self.wake_unblocked(number, next.input, output);
     }
 
     /// A header has left that came by this port: its slot may be free.
@@ -230,14 +236,14 @@ impl<S: Scheme> Run<'_, S> {
         if let Some(switches) = &mut self.input_queued {
             switches.credits[upstream as usize] += 1;
         }
-        self.turn(upstream, 0, true);
+        self.set_on(upstream, 0, true);
         self.wake(upstream);
     }
 
     /// The tail of what an output sent has left, if that was data: the output goes on, and the slot is free.
     pub(super) fn tail_left(&mut self, out: u32) {
         let port = &self.ports[out as usize];
-        let (number, output) = (port.node, slot(port.own));
+        let (number, output) = (port.node, slot(port.index));
         let Some(input_queued) = &mut self.input_queued else {
             return;
         };
@@ -248,7 +254,7 @@ impl<S: Scheme> Run<'_, S> {
         let input = switch.leave(output);
         let free_at_head = input_queued.free_at_head;
         self.serve(out);
-        self.let_go(number, input, output);
+        self.wake_unblocked(number, input, output);
         if !free_at_head {
             self.free_slot(self.topology.ports(number).start + u32::from(input) - 1);
         }
@@ -256,7 +262,7 @@ impl<S: Scheme> Run<'_, S> {
 
     /// Outputs whose packets the departure of one from `input` by `output` no longer holds up.
     #[inline]
-    fn let_go(&mut self, number: u32, input: u8, output: u8) {
+    fn wake_unblocked(&mut self, number: u32, input: u8, output: u8) {
         let Some(input_queued) = &self.input_queued else {
             return;
         };

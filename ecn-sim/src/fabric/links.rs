@@ -2,13 +2,13 @@
 
 use ecn_units::{DurationText, Rate};
 
-use super::parameters::Parameters;
+use super::parameters::FabricParameters;
 use super::run::{byte_time, wire_time};
 use crate::engine::{NS, Time};
 
 /// What a link has of its own. Its other properties are those of `link_rate` and `link_delay`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Own {
+pub struct LinkOverride {
     /// Rate, in both directions.
     pub rate: Option<Rate>,
     /// Delay, in both directions.
@@ -33,9 +33,9 @@ impl Link {
     }
 }
 
-impl Own {
+impl LinkOverride {
     /// A link with these properties.
-    pub fn link(&self, usual: &Parameters) -> Link {
+    pub fn link(&self, usual: &FabricParameters) -> Link {
         let rate = self.rate.unwrap_or(usual.link_rate);
         let delay = self.delay.unwrap_or(usual.link_delay);
         Link {

@@ -120,15 +120,15 @@ pub fn check_run(scenario: &Scenario, seed: u64) -> Result<(), RunError> {
 }
 
 fn none_starts(scenario: &Scenario) -> RunError {
-    let own = &scenario.parameters;
-    let reason = match own.workload {
+    let params = &scenario.parameters;
+    let reason = match params.workload {
         Workload::Poisson => format!(
             "no flow starts within duration={}, at load={}",
-            own.duration, own.load
+            params.duration, params.load
         ),
         _ => "no flow starts".to_owned(),
     };
-    ModelError::new("workload", &own.workload, reason).into()
+    ModelError::new("workload", &params.workload, reason).into()
 }
 
 /// Runs a scenario.

@@ -2,7 +2,7 @@
 
 use ecn_core::tcd::Mark;
 
-use crate::engine::{Slab, fetch};
+use crate::engine::{Slab, prefetch};
 
 /// No packet, flow or port.
 pub const NONE: u32 = u32::MAX;
@@ -165,7 +165,7 @@ impl List {
         let number = self.head;
         self.head = *slab[number].next();
         // It is next.
-        slab.get(self.head).map(fetch);
+        slab.get(self.head).map(prefetch);
         number
     }
 }

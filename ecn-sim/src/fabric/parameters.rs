@@ -53,7 +53,7 @@ keywords! {
 /// Everything but the scheme.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Parameters {
+pub struct FabricParameters {
     /// Number of hosts.
     #[schemars(extend("unit" = "hosts"))]
     pub hosts: u32,
@@ -167,7 +167,7 @@ pub struct Parameters {
     pub scheme: cc::Name,
 }
 
-impl Default for Parameters {
+impl Default for FabricParameters {
     fn default() -> Self {
         Self {
             hosts: 128,

@@ -100,7 +100,7 @@ pub struct Options {
     pub windows: Vec<(Time, Time)>,
     /// Keep what happens to ports: grows with the run.
     pub trace: bool,
-    /// Who looks at the run while it goes on.
+    /// Observer of the run.
     pub watch: Option<Arc<dyn Watch>>,
 }
 
@@ -157,10 +157,10 @@ pub fn run_with<S: Scheme>(
         if options.series {
             run.watch(FIRST_STEP);
         }
-        run.reads(&options.windows);
+        run.read_in(&options.windows);
         run.watch.clone_from(&options.watch);
         if options.trace {
-            run.trace = Some(Trace::new(run.ports.places() as usize));
+            run.trace = Some(Trace::new(run.ports.queues() as usize));
         }
         Ok(run)
     };
@@ -190,7 +190,7 @@ pub fn run_with<S: Scheme>(
     end(together(runs, scenario.look_ahead()))
 }
 
-/// Has all parts say what there is, and counts it.
+/// Ends all parts, and sums their counts.
 fn end<S: Scheme>(mut runs: Vec<Run<S>>) -> Result<Counts, RunError> {
     let stopped = runs.iter().filter(|run| run.error.is_some());
     let stopped = stopped.map(Run::now).min();
@@ -198,7 +198,7 @@ fn end<S: Scheme>(mut runs: Vec<Run<S>>) -> Result<Counts, RunError> {
     let time = stopped.or(last).unwrap_or_default();
     for run in &mut runs {
         run.sample(time);
-        run.say(true);
+        run.report_progress(true);
     }
     finish(runs)
 }
@@ -210,7 +210,7 @@ const CLOCK_WINDOWS: u32 = 64;
 /// What has left for another part, and when it arrives.
 type Mail = Mutex<Vec<(Time, Packet)>>;
 
-/// What threads tell each other.
+/// What threads share.
 struct Shared {
     /// To each part, from each.
     mail: Vec<Vec<Mail>>,
@@ -274,7 +274,7 @@ fn windows<'a, S: Scheme>(
         if round.is_multiple_of(CLOCK_WINDOWS) && looked.elapsed() >= LOOK_EVERY {
             // Where little happens, the next look of its own is far.
             run.sample(first);
-            run.look();
+            run.poll_watch();
             looked = Instant::now();
         }
         let (begin, until) = run.change_links(first);
@@ -288,7 +288,7 @@ fn windows<'a, S: Scheme>(
         for mail in &shared.mail[part] {
             all.append(&mut lock(mail));
         }
-        run.take_in(&mut all);
+        run.receive_mail(&mut all);
     }
 }
 
@@ -305,7 +305,7 @@ struct Barrier {
 }
 
 impl Barrier {
-    /// Looks before the core is given away.
+    /// Spins before it yields the core.
     const LOOKS: u32 = 200;
 
     const fn new(count: usize) -> Self {

@@ -24,13 +24,13 @@ use ecn_core::tcd::Mark;
 use ecn_units::{Rate, Size};
 use foldhash::fast::FixedState;
 
-use super::cc::{Name, Notice, Place, Scheme, Sees, Sender, Switch as _};
+use super::cc::{Cnm, Hooks, Name, QueueView, Scheme, Sender, Switch as _};
 use super::credit::Credits;
-use super::crossbar::{Inputs, Joined};
+use super::crossbar::{Enqueued, Inputs};
 use super::failures::{self, Lost};
-use super::host::{Flow, Receiver};
+use super::host::{Receiver, SenderFlow};
 use super::input_queued::InputQueued;
-use super::links::{Link, Own};
+use super::links::{Link, LinkOverride};
 use super::measure::Finished;
 use super::packet::{CROSSES, HELD, Kind, NONE, Packet};
 use super::parameters::{FlowControl, Switch};
@@ -42,7 +42,7 @@ use super::topology::Topology;
 use super::transfers::{Reading, Transfers};
 use super::watch::Watch;
 use super::workload::{Arrival, Arrivals, Ring};
-use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD, fetch};
+use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD, prefetch};
 use crate::model::ModelError;
 
 /// What happens to the packet, port or flow whose number comes with it.
@@ -54,11 +54,11 @@ pub(super) enum Event {
     Free,
     /// A flow's rate allows its next packet.
     Paced,
-    /// A flow looks for progress.
+    /// A flow's retransmission timer expires.
     Timer,
     /// The next flow starts.
     Start,
-    /// A port is to tell of its credits of a class.
+    /// A port is due to advertise its credits of a class.
     Credit,
     /// An input of a crossbar has read a packet of a class.
     Read,
@@ -80,14 +80,14 @@ const ENDS: u64 = 1 << 31;
 /// Rank of a flow's start: behind the arrivals, whose ranks are ports.
 const START: u64 = 1 << 32;
 
-/// Days of the agenda, 2 ns: of a thousand hosts, thousands of events in a microsecond are on no line.
-const DAY: u32 = 11;
+/// Width of a calendar bucket, 2^11 ps: with a thousand hosts, thousands of events in a microsecond are in no lane.
+const BUCKET: u32 = 11;
 
-/// Lines of the agenda: arrivals of full packets and of ACKs, ends of the former, and what arrives from other parts.
-/// [`Self::OTHERS`] is none.
-struct Line;
+/// FIFO lanes of the scheduler: arrivals of full packets and of ACKs, transmission ends of the former, and arrivals from
+/// other parts. [`Self::OTHERS`] go to the calendar.
+struct Lane;
 
-impl Line {
+impl Lane {
     const DATA: usize = 0;
     const ACKS: usize = 1;
     const DATA_ENDS: usize = 2;
@@ -112,7 +112,7 @@ pub enum RunError {
         /// When, ns.
         ns: Time,
     },
-    /// There is something waiting, and nothing to come.
+    /// Packets wait, and no event is pending.
     #[error(
         "deadlock: {waiting} packets wait, the first at {place}, and nothing moves after {ns} ns"
     )]
@@ -124,10 +124,10 @@ pub enum RunError {
         /// Since when, ns.
         ns: Time,
     },
-    /// More than can be told apart.
+    /// More than numbers allow.
     #[error("more than 16777216 {0} at once: make the scenario smaller")]
     TooMany(&'static str),
-    /// Whoever looked did not want more.
+    /// The watcher stopped it.
     #[error("stopped at {ns} ns of simulated time")]
     Stopped {
         /// When, ns.
@@ -148,7 +148,7 @@ pub(super) const fn wire_time(byte_time: u64, bytes: u32) -> Time {
 /// So many packets stay in the caches.
 const FEW_PACKETS: usize = 1 << 16;
 
-/// Events between two looks at everything.
+/// Events between two checks of the invariants.
 const CHECK_EVENTS: u64 = 1 << 23;
 
 /// What a run counted.
@@ -168,7 +168,7 @@ pub struct Counts {
     pub dropped_packets: u64,
     /// Those that were lost because links failed.
     pub lost: Lost,
-    /// PFC frames that ask for a pause.
+    /// PFC frames that request a pause.
     pub pause_frames: u64,
     /// Data packets that hosts sent.
     pub data_packets: u64,
@@ -194,7 +194,7 @@ pub struct Counts {
     pub trace: Option<Vec<Traced>>,
 }
 
-/// A part of a run that goes on: all of the network, or some of its nodes.
+/// A part of a running simulation: all of the network, or some of its nodes.
 pub struct Run<'a, S: Scheme = Name> {
     pub(super) topology: &'a Topology,
     /// The same, or what links that fail have made of its routes.
@@ -202,15 +202,15 @@ pub struct Run<'a, S: Scheme = Name> {
     /// Links that fail or return.
     pub(super) outages: Option<Box<Outages<'a>>>,
     pub(super) part: Part<'a>,
-    agenda: Lanes<Calendar<DAY>, { Line::COUNT }>,
+    scheduler: Lanes<Calendar<BUCKET>, { Lane::COUNT }>,
     pub(super) ports: Ports,
     memories: Vec<Memory>,
     pub(super) packets: Slab<Packet>,
-    pub(super) flows: Slab<Flow<<S::Sender as Sender>::Flow>>,
+    pub(super) flows: Slab<SenderFlow<<S::Sender as Sender>::Flow>>,
     pub(super) receivers: HashMap<u32, Receiver, FixedState>,
     pub(super) sender: S::Sender,
     pub(super) switch: S::Switch,
-    pub(super) sees: Sees,
+    pub(super) hooks: Hooks,
     arrivals: Arrivals,
     /// Flows that start when others are there.
     pub(super) ring: Option<Ring>,
@@ -239,7 +239,7 @@ pub struct Run<'a, S: Scheme = Name> {
     pub(super) window: u32,
     pub(super) retransmit_after: Time,
     pub(super) limit: Time,
-    /// A link as `link_rate` and `link_delay` say.
+    /// A link with `link_rate` and `link_delay`.
     pub(super) link: Link,
     /// By port, if links are not all alike.
     pub(super) links: Option<Vec<Link>>,
@@ -248,7 +248,7 @@ pub struct Run<'a, S: Scheme = Name> {
     pub(super) data_time: Time,
     ack_time: Time,
     pub(super) counts: Counts,
-    /// Links that control crossed, and data: in `counts` from the end on.
+    /// Links that control and data crossed; added to `counts` at the end.
     pub(super) hops: [u64; 2],
     pub(super) data_sent: u64,
     pub(super) data_delivered: u64,
@@ -259,7 +259,7 @@ pub struct Run<'a, S: Scheme = Name> {
     pub(super) trace: Option<Trace>,
     /// What flows transfer in windows.
     pub(super) reading: Reading,
-    /// Who looks at it while it goes on.
+    /// Observer of the run.
     pub(super) watch: Option<Arc<dyn Watch>>,
     /// When its next sample is due.
     pub(super) sample_due: Time,
@@ -297,14 +297,14 @@ impl<'a, S: Scheme> Run<'a, S> {
         seed: u64,
     ) -> Result<Self, ModelError> {
         scenario.check()?;
-        let own = &scenario.parameters;
-        let lossless = own.flow_control != FlowControl::None;
+        let params = &scenario.parameters;
+        let lossless = params.flow_control != FlowControl::None;
         let frame = scenario.frame();
         let headroom = scenario.headroom();
         let ports = (0..).zip(topology.peer.iter().zip(&topology.node));
         let ports = ports.map(|(number, (&peer, &node))| {
             let part = part.of(topology, peer);
-            Port::new(peer, node, topology.own(number), part)
+            Port::new(peer, node, topology.port_index(number), part)
         });
         let shared = scenario.buffer() - headroom;
         let switches = 0..topology.names.len() as u32;
@@ -315,51 +315,51 @@ impl<'a, S: Scheme> Run<'a, S> {
         let network = scenario.network_of(topology, seed);
         let (sender, switch) = (scheme.sender(&network)?, scheme.switch(&network)?);
         let window = sender.window(&network).unwrap_or(u64::MAX);
-        let window = own.window.or(Size::from_bytes(window)).bytes();
-        let window = (window / u64::from(own.payload)).max(1);
+        let window = params.window.or(Size::from_bytes(window)).bytes();
+        let window = (window / u64::from(params.payload)).max(1);
         failures::check(topology, || scenario.arrivals(topology, seed))?;
         let mut run = Self {
-            agenda: Lanes::default(),
-            ports: Ports::new(ports.collect(), own.priorities as u8),
+            scheduler: Lanes::default(),
+            ports: Ports::new(ports.collect(), params.priorities as u8),
             memories: memories.collect(),
             packets: Slab::default(),
             flows: Slab::default(),
             receivers: HashMap::default(),
-            sees: switch.sees(),
+            hooks: switch.hooks(),
             sender,
             switch,
             arrivals: scenario.arrivals(topology, seed)?,
-            ring: Ring::of(own),
+            ring: Ring::of(params),
             upcoming: None,
             upcoming_id: 0,
             leaving: vec![Vec::new(); part.count()],
             limits: Limits {
                 threshold: scenario.threshold(),
                 gap: scenario.xon_gap(),
-                headroom: (headroom / u64::from(own.priorities)) as u32,
+                headroom: (headroom / u64::from(params.priorities)) as u32,
             },
             root_bytes: scenario.root_bytes(topology.fewest_ports()),
-            credits: scenario.tells_credits().then(|| {
-                let period = own.credit_period.as_nanos() * NS;
-                let lanes = own.priorities as usize;
-                let buffer = scenario.buffer() / u64::from(own.priorities);
+            credits: scenario.advertises_credits().then(|| {
+                let period = params.credit_period.as_nanos() * NS;
+                let lanes = params.priorities as usize;
+                let buffer = scenario.buffer() / u64::from(params.priorities);
                 Credits::new(topology.peer.len() * lanes, buffer, frame, period)
             }),
-            inputs: (own.switch == Switch::Crossbar)
-                .then(|| Inputs::new(topology.peer.len() as u32 * own.priorities)),
+            inputs: (params.switch == Switch::Crossbar)
+                .then(|| Inputs::new(topology.peer.len() as u32 * params.priorities)),
             input_queued: InputQueued::new(scenario, topology)?,
             lossless,
             repeats: !lossless || scenario.links_change(),
-            payload: own.payload,
-            header: own.header,
-            ack_bytes: own.header + ACK_EXTRA,
-            cnp_bytes: own.header + CNP_EXTRA,
+            payload: params.payload,
+            header: params.header,
+            ack_bytes: params.header + ACK_EXTRA,
+            cnp_bytes: params.header + CNP_EXTRA,
             window: u32::try_from(window).unwrap_or(u32::MAX),
             retransmit_after: scenario.retransmit_after(&network, topology.most_ports()),
-            limit: own.limit.as_nanos() * NS,
-            link: Own::default().link(own),
-            links: (!topology.own_links.is_empty()).then(|| {
-                let links = topology.own_links.iter().map(|link| link.link(own));
+            limit: params.limit.as_nanos() * NS,
+            link: LinkOverride::default().link(params),
+            links: (!topology.link_overrides.is_empty()).then(|| {
+                let links = topology.link_overrides.iter().map(|link| link.link(params));
                 links.collect()
             }),
             full: frame,
@@ -392,61 +392,60 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.upcoming.is_some()
     }
 
-    /// What happens before `until`. Stops at an error.
+    /// Runs the events before `until`. Stops at an error.
     pub(super) fn advance(&mut self, until: Time) {
-        while let Some((line, event)) = self.agenda.pop(until) {
+        while let Some((lane, event)) = self.scheduler.pop(until) {
             let word = event as u32 & ((1 << WORD) - 1);
-            if self.packets.most() > FEW_PACKETS && self.agenda.is_turn(line) {
-                self.touch(line);
+            if self.packets.most() > FEW_PACKETS && self.scheduler.prefetch_due(lane) {
+                self.prefetch_ahead(lane);
             }
             if self.now() >= self.sample_due {
                 self.sample(self.now());
             }
             self.counts.events += 1;
             let number = word & ((1 << INDEX) - 1);
-            match line {
-                Line::DATA => self.arrive_data(number, Line::DATA),
-                Line::ACKS => self.arrive_control(number, Line::ACKS),
-                Line::DATA_ENDS => self.free(number),
-                _ => self.happens(word >> INDEX, number),
+            match lane {
+                Lane::DATA => self.arrive_data(number, Lane::DATA),
+                Lane::ACKS => self.arrive_control(number, Lane::ACKS),
+                Lane::DATA_ENDS => self.free(number),
+                _ => self.dispatch(word >> INDEX, number),
             }
             if self.until_check <= self.counts.events {
                 if self.error.is_some() {
                     return;
                 }
                 self.until_check = self.counts.events + CHECK_EVENTS;
-                self.look();
+                self.poll_watch();
                 self.check();
             }
         }
     }
 
-    /// Fetches what the next events are about: where a run is larger than the caches, they would wait for it one by
-    /// one.
+    /// Prefetches what the next events need: where a run is larger than the caches, each would wait for memory in turn.
     #[inline(always)]
-    fn touch(&self, line: usize) {
-        for event in self.agenda.ahead(line) {
+    fn prefetch_ahead(&self, lane: usize) {
+        for event in self.scheduler.ahead(lane) {
             let number = event as u32 & ((1 << INDEX) - 1);
-            if line == Line::DATA_ENDS {
-                self.ports.get(number as usize).map(fetch);
+            if lane == Lane::DATA_ENDS {
+                self.ports.get(number as usize).map(prefetch);
             } else {
-                self.packets.get(number).map(fetch);
-                self.ports.get((event >> WORD) as usize).map(fetch);
+                self.packets.get(number).map(prefetch);
+                self.ports.get((event >> WORD) as usize).map(prefetch);
             }
         }
     }
 
-    /// What does not take the same time each time.
-    fn happens(&mut self, event: u32, number: u32) {
+    /// Events of the calendar.
+    fn dispatch(&mut self, event: u32, number: u32) {
         match event {
             0 => self.arrive(number),
             1 => self.free(number),
             2 => self.paced(number),
             3 => self.timer(number),
             4 => self.start_due(),
-            6 => self.ask_next(number),
+            6 => self.request_next(number),
             _ => {
-                let (port, class) = self.ports.at(number);
+                let (port, class) = self.ports.port_and_class(number);
                 self.ports[port as usize].credit |= 1 << class;
                 self.wake(port);
             }
@@ -456,7 +455,7 @@ impl<'a, S: Scheme> Run<'a, S> {
     /// A port's transmission ends.
     #[inline(always)]
     fn free(&mut self, number: u32) {
-        if self.fails(number) {
+        if self.is_down(number) {
             return;
         }
         self.ports[number as usize].wakes = false;
@@ -466,9 +465,8 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.serve(number);
     }
 
-    /// Takes in what other parts sent in one window: hardly any of it arrives before all that they sent in the one
-    /// before.
-    pub(super) fn take_in(&mut self, mail: &mut Vec<(Time, Packet)>) {
+    /// Schedules what other parts sent in one window: hardly any of it arrives before what they sent in the window before.
+    pub(super) fn receive_mail(&mut self, mail: &mut Vec<(Time, Packet)>) {
         mail.sort_unstable_by_key(|(time, packet)| (*time, packet.link));
         for (time, packet) in mail.drain(..) {
             self.data_on_links += i64::from(packet.kind == Kind::Data);
@@ -480,24 +478,24 @@ impl<'a, S: Scheme> Run<'a, S> {
             };
             let word = Event::Arrive.word(id);
             let port = packet.link.into();
-            self.agenda.at_rank(Line::FROM_OTHERS, time, port, word);
+            self.scheduler.at_rank(Lane::FROM_OTHERS, time, port, word);
         }
     }
 
-    /// When something happens next; `Time::MAX`: nothing is to come.
+    /// Time of the next event; `Time::MAX`: none is pending.
     pub(super) fn next_time(&self) -> Time {
-        self.agenda.next_time()
+        self.scheduler.next_time()
     }
 
     /// The time.
     #[inline]
     pub(super) const fn now(&self) -> Time {
-        self.agenda.now()
+        self.scheduler.now()
     }
 
     #[inline]
     pub(super) fn at(&mut self, time: Time, event: Event, number: u32) {
-        self.agenda.at(Line::OTHERS, time, event.word(number));
+        self.scheduler.at(Lane::OTHERS, time, event.word(number));
     }
 
     /// The next flow that starts here.
@@ -510,8 +508,8 @@ impl<'a, S: Scheme> Run<'a, S> {
             };
             if self.part.has(self.topology, arrival.from) {
                 let word = Event::Start.word(0);
-                let agenda = &mut self.agenda;
-                return agenda.at_rank(Line::OTHERS, arrival.start, START, word);
+                let scheduler = &mut self.scheduler;
+                return scheduler.at_rank(Lane::OTHERS, arrival.start, START, word);
             }
         }
     }
@@ -524,13 +522,13 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// Time that a packet takes to go on a link.
+    /// Transmission time of a packet.
     #[inline]
     pub(super) const fn wire_time(&self, bytes: u32) -> Time {
         self.link.wire_time(bytes)
     }
 
-    /// Time that a packet takes to go on the link of a port.
+    /// Transmission time of a packet on the link of a port.
     #[inline]
     pub(super) fn wire_time_at(&self, port: u32, bytes: u32) -> Time {
         match &self.links {
@@ -539,39 +537,39 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// The line of a packet's arrivals.
+    /// The lane of a packet's arrivals.
     #[inline(always)]
-    pub(super) fn line(&self, id: u32) -> usize {
+    pub(super) fn lane(&self, id: u32) -> usize {
         let packet = &self.packets[id];
         match packet.kind {
-            Kind::Data if u32::from(packet.bytes) == self.full => Line::DATA,
-            Kind::Ack | Kind::Nak => Line::ACKS,
-            _ => Line::OTHERS,
+            Kind::Data if u32::from(packet.bytes) == self.full => Lane::DATA,
+            Kind::Ack | Kind::Nak => Lane::ACKS,
+            _ => Lane::OTHERS,
         }
     }
 
-    /// An idle port that has nothing else to do sends a packet of this line, and is busy until that is done.
+    /// An idle port sends a packet of this lane, and is busy until its transmission ends.
     #[inline(always)]
-    pub(super) fn send(&mut self, number: u32, id: u32, line: usize) {
+    pub(super) fn send(&mut self, number: u32, id: u32, lane: usize) {
         let packet = &mut self.packets[id];
         let port = &mut self.ports[number as usize];
         packet.link = port.peer;
         let bytes = u32::from(packet.bytes);
-        let (mut time, is_data) = match line {
-            Line::DATA => (self.data_time, true),
-            Line::ACKS => (self.ack_time, false),
+        let (mut time, is_data) = match lane {
+            Lane::DATA => (self.data_time, true),
+            Lane::ACKS => (self.ack_time, false),
             _ => (self.link.wire_time(bytes), packet.kind == Kind::Data),
         };
-        let (mut line, mut delay) = (line, self.link.delay);
+        let (mut lane, mut delay) = (lane, self.link.delay);
         if let Some(links) = &self.links
             && let link = &links[number as usize]
             && !link.is_usual
         {
             // What is on other links arrives in another order.
-            (time, delay, line) = (link.wire_time(bytes), link.delay, Line::OTHERS);
+            (time, delay, lane) = (link.wire_time(bytes), link.delay, Lane::OTHERS);
         }
         self.hops[usize::from(is_data)] += 1;
-        let end = self.agenda.now() + time;
+        let end = self.scheduler.now() + time;
         port.busy_until = end;
         let mut arrival = end + delay;
         let mut rank = port.peer.into();
@@ -580,13 +578,13 @@ impl<'a, S: Scheme> Run<'a, S> {
             if port.peer >= self.topology.hosts {
                 // A header is enough, mostly.
                 let data = if is_data { time } else { 0 };
-                arrival = self.agenda.now() + delay + switches.forwarding(data);
+                arrival = self.scheduler.now() + delay + switches.forwarding(data);
             }
         }
         if port.part == self.part.number() {
             self.data_on_links += i64::from(is_data);
             let word = Event::Arrive.word(id);
-            self.agenda.at_rank(line, arrival, rank, word);
+            self.scheduler.at_rank(lane, arrival, rank, word);
         } else {
             let part = usize::from(port.part);
             self.leaving[part].push((arrival, *packet));
@@ -595,43 +593,43 @@ impl<'a, S: Scheme> Run<'a, S> {
         if is_data && let Some(credits) = &mut self.credits {
             // Also of one that has left.
             let class = self.packets[id].class;
-            let on = credits.send(self.ports.place(number, class), bytes);
-            self.turn(number, class, on);
+            let on = credits.send(self.ports.queue_index(number, class), bytes);
+            self.set_on(number, class, on);
         }
         if is_data && let Some(switches) = &mut self.input_queued {
-            let on = switches.starts(number);
-            self.turn(number, 0, on);
+            let on = switches.on_transmit(number);
+            self.set_on(number, 0, on);
         }
     }
 
-    /// A port sends, and is busy until that is done; then it goes on.
+    /// A port sends a packet, and serves its queues again afterwards.
     #[inline(always)]
     pub(super) fn transmit(&mut self, number: u32, id: u32) {
-        self.send(number, id, self.line(id));
+        self.send(number, id, self.lane(id));
         if self.ports[number as usize].has_work() {
             self.wakes_at_end(number);
         }
     }
 
-    /// A port has something to do when its transmission ends.
+    /// A port is to serve its queues when its transmission ends.
     #[inline(always)]
     pub(super) fn wakes_at_end(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
         port.wakes = true;
         let end = port.busy_until;
-        let ends = if end - self.agenda.now() == self.data_time {
-            Line::DATA_ENDS
+        let ends = if end - self.scheduler.now() == self.data_time {
+            Lane::DATA_ENDS
         } else {
-            Line::OTHERS
+            Lane::OTHERS
         };
         let word = Event::Free.word(number);
         if self.input_queued.is_some() {
-            return self.agenda.at_rank(ends, end, number.into(), word);
+            return self.scheduler.at_rank(ends, end, number.into(), word);
         }
-        self.agenda.at(ends, end, word);
+        self.scheduler.at(ends, end, word);
     }
 
-    /// A port has something new to do: it does it now, or when its transmission ends.
+    /// A port serves its queues now, or when its transmission ends.
     #[inline]
     pub(super) fn wake(&mut self, number: u32) {
         let now = self.now();
@@ -652,14 +650,14 @@ impl<'a, S: Scheme> Run<'a, S> {
     #[inline]
     pub(super) fn serve(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
-        if port.has_to_tell() {
-            return self.tell(number);
+        if port.has_link_control() {
+            return self.send_link_control(number);
         }
         if let Some(id) = port.control.pop(&mut self.packets) {
             return self.transmit(number, id);
         }
         if number < self.topology.hosts {
-            self.emit(number);
+            self.send_next(number);
             return;
         }
         if self.input_queued.is_some() {
@@ -671,30 +669,30 @@ impl<'a, S: Scheme> Run<'a, S> {
         };
         let (bytes, class) = (u32::from(packet.bytes), packet.class);
         let ingress = self.topology.ports(switch).start + u32::from(packet.ingress);
-        if self.sees.leaving {
-            let place = self.place(id, number);
+        if self.hooks.leaving {
+            let view = self.queue_view(id, number);
             let mark = self.packets[id].mark;
-            self.switch.on_dequeue(&place, &mut self.packets[id], true);
-            self.is_detected(&place, mark, id);
+            self.switch.on_dequeue(&view, &mut self.packets[id], true);
+            self.record_mark(&view, mark, id);
         }
         self.transmit(number, id);
         if self.inputs.is_some() {
-            self.read(self.ports.place(ingress, class), number);
+            self.on_read(self.ports.queue_index(ingress, class), number);
         }
-        self.give_back(switch, (ingress, class), bytes);
+        self.release(switch, (ingress, class), bytes);
     }
 
-    /// A packet that came by this port, in this class, and waited takes no memory of its switch any more.
+    /// Frees the memory of a packet that came by this port, in this class, and waited.
     #[inline(always)]
-    fn give_back(&mut self, switch: u32, from: (u32, u8), bytes: u32) {
+    fn release(&mut self, switch: u32, from: (u32, u8), bytes: u32) {
         let (ingress, class) = from;
         let memory = &mut self.memories[switch as usize];
         if let Some(credits) = &mut self.credits {
-            let place = self.ports.place(ingress, class);
-            credits.give(place, bytes);
-            self.has_credits(place);
+            let queue = self.ports.queue_index(ingress, class);
+            credits.give(queue, bytes);
+            self.schedule_credit(queue);
         } else if self.lossless {
-            if self.ports.give(&self.limits, memory, from, bytes) {
+            if self.ports.release(&self.limits, memory, from, bytes) {
                 self.wake(ingress);
             }
         } else {
@@ -702,15 +700,15 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// A port tells the other end to pause, to go on, or of its credits.
+    /// A port sends a pause or resume frame, or its credits.
     #[cold]
-    fn tell(&mut self, number: u32) {
+    fn send_link_control(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
         let message = if let Some(credits) = &mut self.credits {
             // A lane at a time.
             let class = port.credit.trailing_zeros() as u8;
             port.credit &= port.credit - 1;
-            let limit = credits.tell(self.ports.place(number, class));
+            let limit = credits.advertise(self.ports.queue_index(number, class));
             Packet::of_link(Kind::Credit, class, limit)
         } else {
             let wanted = port.pause_wanted;
@@ -729,18 +727,18 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// Where a data packet is that is to leave by a port.
+    /// What a scheme sees of a data packet that is to leave by a port.
     #[inline(always)]
-    pub(super) fn place(&self, id: u32, number: u32) -> Place {
+    pub(super) fn queue_view(&self, id: u32, number: u32) -> QueueView {
         let port = &self.ports[number as usize];
         let class = self.packets[id].class;
-        Place {
+        QueueView {
             now: self.now(),
             switch: port.node,
             port: number,
             class,
-            queue: self.ports.place(number, class),
-            egress: port.own,
+            queue: self.ports.queue_index(number, class),
+            egress: port.index,
             ingress: self.packets[id].ingress,
             queued: self.ports.class(number, class).queued,
             on: port.off >> class & 1 == 0,
@@ -748,30 +746,30 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// A packet comes, and waits for its port or leaves at once.
-    pub(super) fn enqueues(&mut self, id: u32, number: u32, waits: bool) {
-        let place = self.place(id, number);
+    /// A packet enters the queue of its port, or passes at once.
+    pub(super) fn on_enqueue(&mut self, id: u32, number: u32, waits: bool) {
+        let view = self.queue_view(id, number);
         let packet = &mut self.packets[id];
         let mark = packet.mark;
-        let notice = self.switch.on_enqueue(&place, packet, waits);
+        let notice = self.switch.on_enqueue(&view, packet, waits);
         if !waits {
-            self.switch.on_dequeue(&place, packet, false);
+            self.switch.on_dequeue(&view, packet, false);
         }
-        self.is_detected(&place, mark, id);
+        self.record_mark(&view, mark, id);
         if let Some(notice) = notice {
-            self.notify(place.switch, id, notice);
+            self.notify(view.switch, id, notice);
         }
     }
 
-    /// What a packet that said this before has come to, and the state of its port.
-    pub(super) fn is_detected(&mut self, place: &Place, before: Mark, id: u32) {
+    /// Counts and traces a packet's mark, where it differs from `before`, and the port's state.
+    pub(super) fn record_mark(&mut self, view: &QueueView, before: Mark, id: u32) {
         if let Some(trace) = &mut self.trace {
             let packet = &self.packets[id];
             if packet.mark != before {
-                trace.marks(place.now, place.port, packet);
+                trace.on_mark(view.now, view.port, packet);
             }
-            if let Some(state) = self.switch.state(place) {
-                trace.is(place, state);
+            if let Some(state) = self.switch.state(view) {
+                trace.on_state(view, state);
             }
         }
         if self.packets[id].mark == before {
@@ -789,7 +787,7 @@ impl<'a, S: Scheme> Run<'a, S> {
 
     /// A switch notifies the sender of a packet.
     #[cold]
-    fn notify(&mut self, switch: u32, id: u32, notice: Notice) {
+    fn notify(&mut self, switch: u32, id: u32, notice: Cnm) {
         let packet = self.packets[id];
         let message = Packet {
             number: notice.point,
@@ -804,61 +802,61 @@ impl<'a, S: Scheme> Run<'a, S> {
         let to = u32::from(message.destination);
         let out = self.routes.route(switch, to, message.hash());
         match self.packets.insert(message) {
-            Some(id) if self.fails(out) => self.lose(id, |lost| &mut lost.no_route),
+            Some(id) if self.is_down(out) => self.lose(id, |lost| &mut lost.no_route),
             Some(id) => self.send_control(out, id),
             None => self.too_many("packets"),
         }
     }
 
     /// A port may send data of a class from now on, or may not.
-    pub(super) fn turn(&mut self, number: u32, class: u8, on: bool) {
-        if self.ports[number as usize].turn_to(class, on) {
-            let (now, queue) = (self.agenda.now(), self.ports.place(number, class));
+    pub(super) fn set_on(&mut self, number: u32, class: u8, on: bool) {
+        if self.ports[number as usize].set_on(class, on) {
+            let (now, queue) = (self.scheduler.now(), self.ports.queue_index(number, class));
             self.switch.on_pause(now, queue, !on);
             if let Some(trace) = &mut self.trace {
-                trace.turns(now, (number, class), on);
+                trace.on_pause(now, (number, class), on);
             }
         }
     }
 
-    /// A host takes data off its link: with credits, it has them again at once.
+    /// A host takes data off its link, and frees its credits at once.
     #[inline]
-    pub(super) fn takes(&mut self, number: u32, class: u8, bytes: u32) {
+    pub(super) fn host_takes(&mut self, number: u32, class: u8, bytes: u32) {
         if let Some(credits) = &mut self.credits {
-            let place = self.ports.place(number, class);
-            credits.take(place, bytes, false);
-            self.has_credits(place);
+            let queue = self.ports.queue_index(number, class);
+            credits.take(queue, bytes, false);
+            self.schedule_credit(queue);
         }
     }
 
-    /// A port has credits of a class to tell of, perhaps.
+    /// Schedules a port's credit message, if one is due.
     #[inline]
-    fn has_credits(&mut self, place: u32) {
-        let now = self.agenda.now();
+    fn schedule_credit(&mut self, queue: u32) {
+        let now = self.scheduler.now();
         if let Some(credits) = &mut self.credits
-            && let Some(due) = credits.due(place, now)
+            && let Some(due) = credits.due(queue, now)
         {
-            self.at(due, Event::Credit, place);
+            self.at(due, Event::Credit, queue);
         }
     }
 
     /// A host sends an ACK or a CNP.
     pub(super) fn send_control(&mut self, number: u32, id: u32) {
-        self.send_or_wait(number, id, self.line(id));
+        self.send_or_queue(number, id, self.lane(id));
     }
 
-    /// Control of this line goes on at once, or when its port is idle.
+    /// Sends control at once if its port is idle, else queues it.
     #[inline(always)]
-    fn send_or_wait(&mut self, number: u32, id: u32, line: usize) {
+    fn send_or_queue(&mut self, number: u32, id: u32, lane: usize) {
         let port = &self.ports[number as usize];
-        if !port.wakes && port.busy_until <= self.agenda.now() && !port.has_to_tell() {
-            return self.send(number, id, line);
+        if !port.wakes && port.busy_until <= self.scheduler.now() && !port.has_link_control() {
+            return self.send(number, id, lane);
         }
-        self.wait(number, id);
+        self.queue_control(number, id);
     }
 
     #[inline(never)]
-    fn wait(&mut self, number: u32, id: u32) {
+    fn queue_control(&mut self, number: u32, id: u32) {
         let port = &mut self.ports[number as usize];
         port.control.push(&mut self.packets, id);
         self.wake(number);
@@ -869,8 +867,8 @@ impl<'a, S: Scheme> Run<'a, S> {
         let packet = &self.packets[id];
         let (number, kind) = (packet.link, packet.kind);
         match kind {
-            Kind::Data => self.arrive_data(id, self.line(id)),
-            Kind::Pause | Kind::Resume | Kind::Credit if self.fails(number) => {
+            Kind::Data => self.arrive_data(id, self.lane(id)),
+            Kind::Pause | Kind::Resume | Kind::Credit if self.is_down(number) => {
                 self.lose(id, |lost| &mut lost.on_link);
             }
             Kind::Pause | Kind::Resume => {
@@ -880,7 +878,7 @@ impl<'a, S: Scheme> Run<'a, S> {
                 while turns != 0 {
                     let class = turns.trailing_zeros() as u8;
                     turns &= turns - 1;
-                    self.turn(number, class, paused >> class & 1 == 0);
+                    self.set_on(number, class, paused >> class & 1 == 0);
                 }
                 self.wake(number);
             }
@@ -888,20 +886,20 @@ impl<'a, S: Scheme> Run<'a, S> {
                 let (limit, class) = (packet.number, packet.class);
                 self.packets.remove(id);
                 if let Some(credits) = &mut self.credits {
-                    let on = credits.hear(self.ports.place(number, class), limit);
-                    self.turn(number, class, on);
+                    let on = credits.on_update(self.ports.queue_index(number, class), limit);
+                    self.set_on(number, class, on);
                 }
                 self.wake(number);
             }
-            _ => self.arrive_control(id, self.line(id)),
+            _ => self.arrive_control(id, self.lane(id)),
         }
     }
 
     /// An ACK or notification is at the end of its link.
     #[inline(always)]
-    fn arrive_control(&mut self, id: u32, line: usize) {
+    fn arrive_control(&mut self, id: u32, lane: usize) {
         let packet = &self.packets[id];
-        if self.fails(packet.link) {
+        if self.is_down(packet.link) {
             return self.lose(id, |lost| &mut lost.on_link);
         }
         if packet.link < self.topology.hosts {
@@ -910,38 +908,38 @@ impl<'a, S: Scheme> Run<'a, S> {
         let switch = self.ports[packet.link as usize].node;
         let (to, hash) = (packet.destination.into(), packet.hash());
         let out = self.routes.route(switch, to, hash);
-        if self.fails(out) {
+        if self.is_down(out) {
             return self.lose(id, |lost| &mut lost.no_route);
         }
-        self.send_or_wait(out, id, line);
+        self.send_or_queue(out, id, lane);
     }
 
     /// Data is at the end of its link.
     #[inline(always)]
-    fn arrive_data(&mut self, id: u32, line: usize) {
+    fn arrive_data(&mut self, id: u32, lane: usize) {
         self.data_on_links -= 1;
         let number = self.packets[id].link;
-        if self.fails(number) {
+        if self.is_down(number) {
             self.lose(id, |lost| &mut lost.on_link);
         } else if number < self.topology.hosts {
             self.receive_data(id);
         } else if self.input_queued.is_some() {
-            self.enter(id, number, line);
+            self.arrive_input_queued(id, number, lane);
         } else {
-            self.forward(id, number, line);
+            self.forward(id, number, lane);
         }
     }
 
-    /// A switch sends data on, or lets it wait.
+    /// A switch forwards data, or queues it.
     #[inline(always)]
-    fn forward(&mut self, id: u32, ingress: u32, line: usize) {
+    fn forward(&mut self, id: u32, ingress: u32, lane: usize) {
         let now = self.now();
         let packet = &mut self.packets[id];
         let came_by = &self.ports[ingress as usize];
-        let (switch, own) = (came_by.node, came_by.own);
+        let (switch, own) = (came_by.node, came_by.index);
         let to = u32::from(packet.destination);
         let out = self.routes.route(switch, to, packet.hash());
-        if self.fails(out) {
+        if self.is_down(out) {
             return self.lose(id, |lost| &mut lost.no_route);
         }
         let packet = &mut self.packets[id];
@@ -949,51 +947,51 @@ impl<'a, S: Scheme> Run<'a, S> {
         let (bytes, class) = (u32::from(packet.bytes), packet.class);
         packet.ingress = own;
         // What does not wait takes no memory.
-        let mut waits = port.wakes || port.busy_until > now || port.holds(class);
+        let mut waits = port.wakes || port.busy_until > now || port.blocks(class);
         if let Some(inputs) = &self.inputs {
-            waits |= inputs.is_busy(self.ports.place(ingress, class), now);
+            waits |= inputs.is_busy(self.ports.queue_index(ingress, class), now);
         }
-        if waits && self.sees.waiting || self.sees.passing {
-            self.enqueues(id, out, waits);
+        if waits && self.hooks.waiting || self.hooks.passing {
+            self.on_enqueue(id, out, waits);
         }
         if !waits {
             if let Some(credits) = &mut self.credits {
-                let place = self.ports.place(ingress, class);
-                credits.take(place, bytes, false);
-                self.has_credits(place);
+                let queue = self.ports.queue_index(ingress, class);
+                credits.take(queue, bytes, false);
+                self.schedule_credit(queue);
             }
-            self.send(out, id, line);
+            self.send(out, id, lane);
             if self.inputs.is_some() {
-                self.read(self.ports.place(ingress, class), out);
+                self.on_read(self.ports.queue_index(ingress, class), out);
             }
             return;
         }
         let memory = &mut self.memories[switch as usize];
         if let Some(credits) = &mut self.credits {
-            if !credits.take(self.ports.place(ingress, class), bytes, true) {
+            if !credits.take(self.ports.queue_index(ingress, class), bytes, true) {
                 return self.broken_in("more than the credits allow", ingress, class);
             }
         } else if self.lossless {
             let from = (ingress, class);
-            match self.ports.take(&self.limits, memory, from, bytes) {
+            match self.ports.admit(&self.limits, memory, from, bytes) {
                 Some(true) => self.wake(ingress),
                 Some(false) => {}
                 None => return self.broken_in("a drop in a lossless run", ingress, class),
             }
         } else if !self
             .limits
-            .take_tail(memory, self.ports.class(out, class), bytes)
+            .admit_tail(memory, self.ports.class(out, class), bytes)
         {
             self.counts.dropped_packets += 1;
-            let place = self.place(id, out);
-            self.switch.on_drop(&place);
+            let view = self.queue_view(id, out);
+            self.switch.on_drop(&view);
             self.packets.remove(id);
             return;
         }
         if self.inputs.is_some() {
-            return self.join(id, ingress, out);
+            return self.enqueue_at_input(id, ingress, out);
         }
-        if let Some(met) = self.is_long(out, class) {
+        if let Some(met) = self.congestion_met(out, class) {
             self.packets[id].flags |= met;
         }
         let out_class = (out, class);
@@ -1002,9 +1000,9 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// What a packet tells of a queue of a port that it meets: that it is or was held up, or is long though it was not.
+    /// Flag of a packet that meets a queue which is or was paused, or is long without a pause.
     #[inline(always)]
-    pub(super) fn is_long(&self, out: u32, class: u8) -> Option<u8> {
+    pub(super) fn congestion_met(&self, out: u32, class: u8) -> Option<u8> {
         let held = self.ports[out as usize].held() >> class & 1 != 0;
         let long = held || self.ports.class(out, class).queued > self.root_bytes;
         long.then_some(if held { HELD } else { CROSSES })
@@ -1012,29 +1010,29 @@ impl<'a, S: Scheme> Run<'a, S> {
 
     /// A packet waits at the input of a crossbar that it came by.
     #[inline(never)]
-    fn join(&mut self, id: u32, ingress: u32, out: u32) {
-        let now = self.agenda.now();
+    fn enqueue_at_input(&mut self, id: u32, ingress: u32, out: u32) {
+        let now = self.scheduler.now();
         let packet = &self.packets[id];
         let (bytes, class) = (u32::from(packet.bytes), packet.class);
-        let place = self.ports.place(ingress, class);
+        let queue = self.ports.queue_index(ingress, class);
         let Some(inputs) = &mut self.inputs else {
             return;
         };
-        let before = inputs.asks(place);
-        let joined = inputs.join(place, &mut self.packets, id, out, now);
+        let before = inputs.requested(queue);
+        let enqueued = inputs.enqueue(queue, &mut self.packets, id, out, now);
         match before {
             // Held up by what goes elsewhere, wherever that is held up.
-            Some(before) if before != out && self.is_long(before, class).is_some() => {
+            Some(before) if before != out && self.congestion_met(before, class).is_some() => {
                 self.packets[id].flags |= HELD;
             }
             _ => {
                 // What only its own input keeps from an idle output is not congested there.
                 let asked = self.ports.class(out, class).first() != NONE;
-                let met = self.is_long(out, class);
+                let met = self.congestion_met(out, class);
                 self.packets[id].flags |= met.filter(|met| *met == HELD || asked).unwrap_or(0);
             }
         }
-        if joined == Joined::First {
+        if enqueued == Enqueued::First {
             let out_class = (out, class);
             if self.ports.enqueue(out_class, &mut self.packets, id, bytes) {
                 self.wake(out);
@@ -1042,30 +1040,30 @@ impl<'a, S: Scheme> Run<'a, S> {
             return;
         }
         self.ports.expect(out, class, bytes);
-        if let Joined::Until(read) = joined {
-            self.at(read, Event::Read, place);
+        if let Enqueued::Until(read) = enqueued {
+            self.at(read, Event::Read, queue);
         }
     }
 
     /// An input of a crossbar feeds a port that has begun to send.
     #[inline(never)]
-    fn read(&mut self, place: u32, out: u32) {
+    fn on_read(&mut self, queue: u32, out: u32) {
         let until = self.ports[out as usize].busy_until;
         if let Some(inputs) = &mut self.inputs
-            && inputs.reads(place, until)
+            && inputs.on_read(queue, until)
         {
-            self.at(until, Event::Read, place);
+            self.at(until, Event::Read, queue);
         }
     }
 
-    /// The next packet of an input asks for its output.
+    /// The next packet of an input requests its output.
     #[inline(never)]
-    fn ask_next(&mut self, place: u32) {
-        let (ingress, class) = self.ports.at(place);
+    fn request_next(&mut self, queue: u32) {
+        let (ingress, class) = self.ports.port_and_class(queue);
         let Some(inputs) = &mut self.inputs else {
             return;
         };
-        let Some(id) = inputs.next(place, &mut self.packets) else {
+        let Some(id) = inputs.next(queue, &mut self.packets) else {
             return;
         };
         let packet = &self.packets[id];
@@ -1073,7 +1071,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         let out = self
             .topology
             .route(switch, packet.destination.into(), packet.hash());
-        inputs.ask(place, out);
+        inputs.request(queue, out);
         self.ports.push(out, class, &mut self.packets, id);
         self.wake(out);
     }

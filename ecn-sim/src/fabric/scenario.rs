@@ -8,12 +8,12 @@ use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use toml::{Table, Value};
 
 use super::auto::Auto;
-use super::cc::{self, tcd::Turns};
+use super::cc::{self, tcd::PauseModel};
 use super::credit;
 use super::failures::{self, Failure};
-use super::links::Own;
+use super::links::LinkOverride;
 use super::packet::LINK_BYTES;
-use super::parameters::{FlowControl, Parameters, Switch, Thresholds};
+use super::parameters::{FabricParameters, FlowControl, Switch, Thresholds};
 use super::run::{byte_time, wire_time};
 use super::switch::{Threshold, headroom_needed};
 use super::topology::{
@@ -78,9 +78,9 @@ pub struct Scenario {
     /// These flows, by their starts, instead of a workload.
     flows: Option<Vec<Arrival>>,
     /// What was chosen.
-    pub parameters: Parameters,
+    pub parameters: FabricParameters,
     /// And of the schemes.
-    pub schemes: cc::Parameters,
+    pub schemes: cc::SchemeParameters,
 }
 
 /// What an ACK has beyond a data packet's header.
@@ -113,7 +113,7 @@ impl Scenario {
 
     /// A built-in fabric.
     pub fn of(kind: Kind) -> Self {
-        let mut parameters = Parameters::default();
+        let mut parameters = FabricParameters::default();
         if kind == Kind::ParkingLot {
             // Two at each switch.
             parameters.hosts = 8;
@@ -130,7 +130,7 @@ impl Scenario {
             parameters.flow_size = Size::from_bytes(100_000);
             parameters.thresholds = Thresholds::Static;
         }
-        let mut schemes = cc::Parameters::default();
+        let mut schemes = cc::SchemeParameters::default();
         if kind == Kind::Fig1 {
             // Ten local, ten remote, and three others.
             parameters.hosts = 23;
@@ -144,7 +144,7 @@ impl Scenario {
             parameters.switch = Switch::InputQueued;
             parameters.flow_control = FlowControl::Cbfc;
             parameters.window = Auto::Is(Size::from_bytes(2_052));
-            schemes.hp = cc::hp::Parameters::of_the_papers();
+            schemes.hp = cc::hp::HpParameters::of_the_papers();
         }
         Self {
             name: None,
@@ -204,45 +204,45 @@ impl Scenario {
         }
     }
 
-    /// Keys that mean nothing for what was chosen.
-    fn strange(&self) -> Vec<&'static str> {
-        let own = &self.parameters;
-        let mut strange = self.of_other_topologies().to_vec();
+    /// Keys that do not apply to the other values.
+    fn inapplicable_keys(&self) -> Vec<&'static str> {
+        let params = &self.parameters;
+        let mut inapplicable = self.of_other_topologies().to_vec();
         let mut only = |holds: bool, keys: &[&'static str]| {
             if !holds {
-                strange.extend(keys);
+                inapplicable.extend(keys);
             }
         };
-        let chain = own.workload == Workload::Chain;
-        only(chain || own.workload == Workload::Incast, &["senders"]);
+        let chain = params.workload == Workload::Chain;
+        only(chain || params.workload == Workload::Incast, &["senders"]);
         only(chain, &["burst_gap"]);
-        let fig1 = own.workload == Workload::Fig1;
+        let fig1 = params.workload == Workload::Fig1;
         only(fig1, &["stagger", "victim"]);
-        let poisson = own.workload == Workload::Poisson;
+        let poisson = params.workload == Workload::Poisson;
         only(poisson, &["cdf", "incast_load"]);
-        let bursts = poisson && own.incast_load.numerator() > 0;
+        let bursts = poisson && params.incast_load.numerator() > 0;
         only(bursts, &["incast_senders", "incast_size"]);
-        let lasts = poisson || own.workload == Workload::OnOff;
+        let lasts = poisson || params.workload == Workload::OnOff;
         only(lasts || chain, &["load"]);
-        let greedy = own.workload == Workload::Greedy;
+        let greedy = params.workload == Workload::Greedy;
         only(lasts || greedy || chain, &["duration"]);
-        let is_file = matches!(own.workload, Workload::File(_));
+        let is_file = matches!(params.workload, Workload::File(_));
         only(!poisson && !greedy && !is_file && !fig1, &["flow_size"]);
-        let pfc = own.flow_control == FlowControl::Pfc;
+        let pfc = params.flow_control == FlowControl::Pfc;
         only(pfc, &["headroom", "xon_gap"]);
-        let cbfc = own.flow_control == FlowControl::Cbfc;
-        let input_queued = own.switch == Switch::InputQueued;
+        let cbfc = params.flow_control == FlowControl::Cbfc;
+        let input_queued = params.switch == Switch::InputQueued;
         only(input_queued, INPUT_QUEUED);
         only(!input_queued, &["buffer", "hp.buffer"]);
-        only(self.tells_credits(), &["credit_period"]);
+        only(self.advertises_credits(), &["credit_period"]);
         let lossless = pfc || cbfc;
         only(!lossless || self.links_change(), &["retransmit_after"]);
-        let shared = !cbfc && own.switch == Switch::SharedMemory;
+        let shared = !cbfc && params.switch == Switch::SharedMemory;
         only(shared, &["thresholds"]);
-        let dynamic = own.thresholds == Thresholds::Dynamic;
+        let dynamic = params.thresholds == Thresholds::Dynamic;
         only(shared && dynamic, &["alpha"]);
         only(shared && !dynamic, &["xoff"]);
-        strange
+        inapplicable
     }
 
     fn all_keys(&self) -> Table {
@@ -260,7 +260,7 @@ impl Scenario {
     /// table.
     pub fn parameters(&self) -> Table {
         let mut all = Table::try_from(&self.parameters).unwrap_or_default();
-        for key in self.strange() {
+        for key in self.inapplicable_keys() {
             all.remove(key);
         }
         let mut tables = self.tables();
@@ -313,13 +313,13 @@ impl Scenario {
     }
 
     fn ports_of_a_switch(&self) -> u32 {
-        let own = &self.parameters;
-        own.k.or(fat_tree_ports(own.hosts))
+        let params = &self.parameters;
+        params.k.or(fat_tree_ports(params.hosts))
     }
 
     fn switches_in_a_row(&self) -> u32 {
-        let own = &self.parameters;
-        own.switches.or(own.hosts.min(4))
+        let params = &self.parameters;
+        params.switches.or(params.hosts.min(4))
     }
 
     /// Sets one key from `KEY=VALUE`.
@@ -359,17 +359,20 @@ impl Scenario {
         Ok(())
     }
 
-    /// Keys that were chosen and mean nothing for the rest of what was.
-    pub fn idle(&self) -> Vec<String> {
+    /// Keys that are set although they do not apply to the other values.
+    pub fn set_but_inapplicable(&self) -> Vec<String> {
         let (all, defaults) = (self.all_keys(), self.defaults().all_keys());
         let tables = self.parameters.scheme.tables();
         let of_others = all.keys().filter(|key| {
             key.split_once('.')
                 .is_some_and(|(table, _)| !tables.contains(&table))
         });
-        let strange = self.strange().into_iter().map(str::to_owned);
+        let inapplicable = self.inapplicable_keys().into_iter().map(str::to_owned);
         let chosen = |key: &String| all.get(key) != defaults.get(key);
-        strange.chain(of_others.cloned()).filter(chosen).collect()
+        inapplicable
+            .chain(of_others.cloned())
+            .filter(chosen)
+            .collect()
     }
 
     /// Gives a key its default.
@@ -405,17 +408,17 @@ impl Scenario {
     }
 
     /// Do ports tell each other of their credits?
-    pub fn tells_credits(&self) -> bool {
-        let own = &self.parameters;
-        own.flow_control == FlowControl::Cbfc && own.switch != Switch::InputQueued
+    pub fn advertises_credits(&self) -> bool {
+        let params = &self.parameters;
+        params.flow_control == FlowControl::Cbfc && params.switch != Switch::InputQueued
     }
 
     /// Memory of a switch per port, bytes.
     pub fn buffer(&self) -> u64 {
-        let own = &self.parameters;
-        match own.switch {
-            Switch::InputQueued => u64::from(own.slots) * u64::from(self.frame()),
-            Switch::SharedMemory | Switch::Crossbar => own.buffer.bytes(),
+        let params = &self.parameters;
+        match params.switch {
+            Switch::InputQueued => u64::from(params.slots) * u64::from(self.frame()),
+            Switch::SharedMemory | Switch::Crossbar => params.buffer.bytes(),
         }
     }
 
@@ -424,14 +427,16 @@ impl Scenario {
         self.parameters.link_delay.as_nanos() * NS
     }
 
-    fn own_links(&self) -> impl Iterator<Item = &Own> {
-        self.plan.iter().flat_map(|plan| plan.own_links.values())
+    fn link_overrides(&self) -> impl Iterator<Item = &LinkOverride> {
+        self.plan
+            .iter()
+            .flat_map(|plan| plan.link_overrides.values())
     }
 
     /// The lowest and the highest rate of links.
     pub fn rates(&self) -> (Rate, Rate) {
         let usual = self.parameters.link_rate;
-        let rates = self.own_links().filter_map(|own| own.rate);
+        let rates = self.link_overrides().filter_map(|own| own.rate);
         rates.fold((usual, usual), |(least, most), rate| {
             (least.min(rate), most.max(rate))
         })
@@ -440,7 +445,7 @@ impl Scenario {
     /// The shortest and the longest delay of links.
     fn delays(&self) -> (Time, Time) {
         let usual = self.delay();
-        let delays = self.own_links().filter_map(|own| own.delay);
+        let delays = self.link_overrides().filter_map(|own| own.delay);
         let delays = delays.map(|delay| delay.as_nanos() * NS);
         delays.fold((usual, usual), |(least, most), delay| {
             (least.min(delay), most.max(delay))
@@ -450,12 +455,12 @@ impl Scenario {
     /// Shortest time from when a switch sends something to when another gets it: the shortest packet, a message or a byte of
     /// data, and its link.
     pub fn look_ahead(&self) -> Time {
-        let own = &self.parameters;
-        if own.switch == Switch::InputQueued {
+        let params = &self.parameters;
+        if params.switch == Switch::InputQueued {
             // Credits are back at once.
             return 0;
         }
-        let bytes = LINK_BYTES.min(own.header + 1);
+        let bytes = LINK_BYTES.min(params.header + 1);
         self.delays().0 + wire_time(byte_time(self.rates().1), bytes)
     }
 
@@ -492,13 +497,13 @@ impl Scenario {
 
     /// The longest queue that one class at one port of a switch with so many gets, without flow control, bytes.
     pub fn longest_tail(&self, ports: u32) -> u64 {
-        let own = &self.parameters;
+        let params = &self.parameters;
         let pool = u128::from(self.buffer()) * u128::from(ports);
         match self.threshold() {
             Threshold::Static(most) => most.min(pool as u64),
             // As long as alpha times what it leaves.
             Threshold::Dynamic(_) => {
-                let (n, d) = (own.alpha.numerator(), own.alpha.denominator());
+                let (n, d) = (params.alpha.numerator(), params.alpha.denominator());
                 (pool * u128::from(n) / (u128::from(n) + u128::from(d))) as u64
             }
         }
@@ -522,15 +527,15 @@ impl Scenario {
     /// What a port may hold of a class: of what came by it (PFC), or of what waits for it (tail drop). An input of a crossbar has
     /// its own buffer.
     pub fn threshold(&self) -> Threshold {
-        let own = &self.parameters;
-        match (own.switch, own.thresholds) {
+        let params = &self.parameters;
+        match (params.switch, params.thresholds) {
             (Switch::Crossbar | Switch::InputQueued, _) => {
                 let without_headroom = self.buffer().saturating_sub(self.headroom());
-                Threshold::Static(without_headroom / u64::from(own.priorities.max(1)))
+                Threshold::Static(without_headroom / u64::from(params.priorities.max(1)))
             }
-            (Switch::SharedMemory, Thresholds::Static) => Threshold::Static(own.xoff.bytes()),
+            (Switch::SharedMemory, Thresholds::Static) => Threshold::Static(params.xoff.bytes()),
             (Switch::SharedMemory, Thresholds::Dynamic) => {
-                let (n, d) = (own.alpha.numerator(), own.alpha.denominator());
+                let (n, d) = (params.alpha.numerator(), params.alpha.denominator());
                 Threshold::Dynamic((u64::from(n) << 16) / u64::from(d))
             }
         }
@@ -539,8 +544,8 @@ impl Scenario {
     /// A longer queue of a class that nothing holds up is congestion, bytes: where DCQCN's switches begin to mark, or
     /// an eighth of a port's memory if that is less. `ports`: the fewest of a switch.
     pub fn root_bytes(&self, ports: u32) -> u32 {
-        let own = &self.parameters;
-        let eighth = self.buffer() / u64::from(own.priorities) / 8;
+        let params = &self.parameters;
+        let eighth = self.buffer() / u64::from(params.priorities) / 8;
         self.red_thresholds(ports).0.min(eighth) as u32
     }
 
@@ -558,26 +563,26 @@ impl Scenario {
 
     /// What its hosts have to know, if its longest path has so many links, and its switches have so many ports at least.
     pub fn network(&self, links: u32, ports: u32) -> cc::Network<'_> {
-        let own = &self.parameters;
-        let line = own.link_rate;
-        let bytes = u64::from(self.frame()) + u64::from(own.header + ACK_EXTRA);
+        let params = &self.parameters;
+        let line = params.link_rate;
+        let bytes = u64::from(self.frame()) + u64::from(params.header + ACK_EXTRA);
         let wire = bytes * 1_000_000_000_000 / self.rates().0.bytes_per_s();
         cc::Network {
             schemes: &self.schemes,
             line,
-            buffer: match own.flow_control {
-                FlowControl::Cbfc => self.buffer() / u64::from(own.priorities.max(1)),
+            buffer: match params.flow_control {
+                FlowControl::Cbfc => self.buffer() / u64::from(params.priorities.max(1)),
                 FlowControl::Pfc => self.buffer(),
                 FlowControl::None => self.buffer().min(self.longest_tail(ports)),
             },
             limit: self.limit_of_queue(ports),
             frame: self.frame(),
-            payload: own.payload,
+            payload: params.payload,
             idle_rtt: u64::from(links) * (2 * self.delays().1 + wire),
-            turns: self.turns(),
-            marks_in_slots: own.switch == Switch::InputQueued,
-            hosts: own.hosts,
-            classes: own.priorities,
+            pause_model: self.pause_model(),
+            marks_in_slots: params.switch == Switch::InputQueued,
+            hosts: params.hosts,
+            classes: params.priorities,
             switches: 0,
             queues: 0,
             most_ports: 0,
@@ -586,33 +591,33 @@ impl Scenario {
     }
 
     /// What makes ports go ON and OFF.
-    fn turns(&self) -> Turns {
-        let own = &self.parameters;
-        if own.flow_control == FlowControl::Cbfc {
-            let period_ns = own.credit_period.as_nanos();
-            return Turns::Credits { period_ns };
+    fn pause_model(&self) -> PauseModel {
+        let params = &self.parameters;
+        if params.flow_control == FlowControl::Cbfc {
+            let period_ns = params.credit_period.as_nanos();
+            return PauseModel::Credits { period_ns };
         }
         // A frame of the port's own, the pause, and the first data after it.
         let bytes = 2 * u64::from(self.frame()) + u64::from(LINK_BYTES);
-        Turns::Pfc {
+        PauseModel::Pfc {
             gap: self.xon_gap() as u32,
-            tau_ns: 2 * self.delay() / NS + bytes * 1_000_000_000 / own.link_rate.bytes_per_s(),
+            tau_ns: 2 * self.delay() / NS + bytes * 1_000_000_000 / params.link_rate.bytes_per_s(),
         }
     }
 
     /// Headroom of a port for all its priorities, bytes; none without PFC. Each may be asked to pause while another's is
     /// full.
     pub fn headroom(&self) -> u64 {
-        let own = &self.parameters;
-        let needed = u64::from(own.priorities)
+        let params = &self.parameters;
+        let needed = u64::from(params.priorities)
             * headroom_needed(
                 self.rates().1.bytes_per_s(),
                 self.delays().1,
                 self.frame().into(),
                 LINK_BYTES.into(),
             );
-        match own.flow_control {
-            FlowControl::Pfc => own.headroom.or(Size::from_bytes(needed)).bytes(),
+        match params.flow_control {
+            FlowControl::Pfc => params.headroom.or(Size::from_bytes(needed)).bytes(),
             FlowControl::Cbfc | FlowControl::None => 0,
         }
     }
@@ -634,10 +639,10 @@ impl Scenario {
     ///
     /// The topology makes no sense.
     pub fn figure(&self) -> Result<NetworkFigure, ModelError> {
-        let own = &self.parameters;
+        let params = &self.parameters;
         self.check_plan()?;
         let topology = self.planned()?;
-        let others = match self.own_links().count() {
+        let others = match self.link_overrides().count() {
             0 => String::new(),
             several => format!(" ({several} others)"),
         };
@@ -646,8 +651,8 @@ impl Scenario {
             topology.hosts,
             topology.names.len(),
             topology.peer.len() / 2,
-            own.link_rate,
-            own.link_delay
+            params.link_rate,
+            params.link_delay
         );
         Ok(topology.figure(self.name(), &note))
     }
@@ -660,22 +665,22 @@ impl Scenario {
     pub fn topology(&self) -> Result<Topology, ModelError> {
         self.check()?;
         let topology = self.planned()?;
-        let own = &self.parameters;
+        let params = &self.parameters;
         let ports = u64::from(topology.most_ports());
         // They are numbered in 16 bits.
         if ports > 1 << 16 {
             let reason = format!("a switch would have {ports} ports, more than 65536");
-            return Err(ModelError::new("hosts", own.hosts, reason));
+            return Err(ModelError::new("hosts", params.hosts, reason));
         }
         // Queues are counted in 32 bits.
         let most = u64::from(u32::MAX) / ports.max(1);
-        if own.buffer.bytes() > most {
-            let reason = format!("at most {most} bytes are allowed for a switch of {ports} ports");
-            return Err(ModelError::new("buffer", own.buffer, reason));
+        if params.buffer.bytes() > most {
+            let reason = format!("must be at most {most} bytes for a switch of {ports} ports");
+            return Err(ModelError::new("buffer", params.buffer, reason));
         }
         // The built-in ones go up and down, or along a line.
         if (self.plan.is_some() || !self.failures.is_empty())
-            && own.flow_control != FlowControl::None
+            && params.flow_control != FlowControl::None
             && let Some(circle) = topology.circle()
         {
             let names: Vec<_> = circle
@@ -687,23 +692,23 @@ impl Scenario {
                  take flow_control=none",
                 names.join(", ")
             );
-            return Err(ModelError::new("flow_control", own.flow_control, reason));
+            return Err(ModelError::new("flow_control", params.flow_control, reason));
         }
         Ok(topology)
     }
 
     pub(super) fn planned(&self) -> Result<Topology, ModelError> {
-        let own = &self.parameters;
+        let params = &self.parameters;
         let mut plan = match (&self.plan, self.kind) {
             (Some(plan), _) => plan.clone(),
-            (None, Kind::FatTree) => fat_tree(own.hosts, self.ports_of_a_switch()),
-            (None, Kind::LeafSpine) => leaf_spine(own.hosts, own.leaves, own.spines),
-            (None, Kind::Dumbbell) => dumbbell(own.hosts),
-            (None, Kind::ParkingLot) => parking_lot(own.hosts, self.switches_in_a_row()),
-            (None, Kind::Chain) => chain(own.hosts),
-            (None, Kind::Fig1) => fig1(own.hosts),
+            (None, Kind::FatTree) => fat_tree(params.hosts, self.ports_of_a_switch()),
+            (None, Kind::LeafSpine) => leaf_spine(params.hosts, params.leaves, params.spines),
+            (None, Kind::Dumbbell) => dumbbell(params.hosts),
+            (None, Kind::ParkingLot) => parking_lot(params.hosts, self.switches_in_a_row()),
+            (None, Kind::Chain) => chain(params.hosts),
+            (None, Kind::Fig1) => fig1(params.hosts),
         };
-        plan.outages = failures::outages(&self.failures, &plan, own)?;
-        Topology::new(plan).map_err(|reason| ModelError::new("hosts", own.hosts, reason))
+        plan.outages = failures::outages(&self.failures, &plan, params)?;
+        Topology::new(plan).map_err(|reason| ModelError::new("hosts", params.hosts, reason))
     }
 }

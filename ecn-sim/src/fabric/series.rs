@@ -7,7 +7,7 @@ use std::mem;
 
 use ecn_core::tcd::{Mark, State};
 
-use super::cc::{Place, Scheme};
+use super::cc::{QueueView, Scheme};
 use super::packet::Packet;
 use super::run::Run;
 use super::switch::Ports;
@@ -173,11 +173,11 @@ pub struct Trace {
 
 impl Trace {
     /// Of so many classes of ports.
-    pub fn new(places: usize) -> Self {
+    pub fn new(queues: usize) -> Self {
         Self {
             changes: Vec::new(),
-            states: vec![State::default(); places],
-            held: vec![0; places],
+            states: vec![State::default(); queues],
+            held: vec![0; queues],
             seen: 0,
         }
     }
@@ -188,7 +188,7 @@ impl Trace {
         for &port in watched {
             for (class, own) in ports.classes(port) {
                 let holds = own.shared + own.headroom;
-                let held = &mut self.held[ports.place(port, class) as usize];
+                let held = &mut self.held[ports.queue_index(port, class) as usize];
                 if mem::replace(held, holds) != holds {
                     let change = Change::Holds(holds);
                     self.changes.push(Traced {
@@ -204,7 +204,7 @@ impl Trace {
 
     /// A packet got its mark at a port, or comes to a host with it.
     #[cold]
-    pub fn marks(&mut self, time: Time, port: u32, packet: &Packet) {
+    pub fn on_mark(&mut self, time: Time, port: u32, packet: &Packet) {
         self.changes.push(Traced {
             time,
             port,
@@ -214,7 +214,7 @@ impl Trace {
     }
 
     /// A class of a port goes on or off.
-    pub fn turns(&mut self, time: Time, (port, class): (u32, u8), on: bool) {
+    pub fn on_pause(&mut self, time: Time, (port, class): (u32, u8), on: bool) {
         let change = if on { Change::On } else { Change::Off };
         self.changes.push(Traced {
             time,
@@ -225,7 +225,7 @@ impl Trace {
     }
 
     /// A class of a port is taken for this.
-    pub fn is(&mut self, at: &Place, state: State) {
+    pub fn on_state(&mut self, at: &QueueView, state: State) {
         let own = &mut self.states[at.queue as usize];
         if *own != state {
             *own = state;
@@ -370,7 +370,7 @@ impl<S: Scheme> Run<'_, S> {
     /// Takes the samples that are due before `time`'s events.
     #[cold]
     pub(super) fn sample(&mut self, time: Time) {
-        let next = self.look_at_flows(time);
+        let next = self.read_flows(time);
         let Some(series) = &mut self.series else {
             self.sample_due = next;
             return;

@@ -50,10 +50,10 @@ pub struct Port {
     /// Its switch, or host.
     pub node: u32,
     /// Which of its switch's ports it is.
-    pub own: u16,
+    pub index: u16,
     /// The part of the network that has the other end.
     pub part: u16,
-    /// An event is to come when its transmission ends.
+    /// An event is pending for the end of its transmission.
     pub wakes: bool,
     /// Classes with something that waits.
     waiting: Classes,
@@ -61,45 +61,45 @@ pub struct Port {
     pub off: Classes,
     /// Those that it might not be sent at some time since their queues began.
     held: Classes,
-    /// Those whose credits the other end is to be told.
+    /// Those whose credits are to be advertised.
     pub credit: Classes,
     /// Those for which the other end is to be paused.
     pub pause_wanted: Classes,
-    /// Those that the other end was told to pause, last.
+    /// Those of the last pause frame.
     pub pause_sent: Classes,
     /// The class whose turn is next, or a number behind the last one.
-    turn: u8,
+    next: u8,
 }
 
 const _: () = assert!(size_of::<Port>() == 64);
 
 impl Port {
     /// An idle one, with these at its ends.
-    pub fn new(peer: u32, node: u32, own: u16, part: u16) -> Self {
+    pub fn new(peer: u32, node: u32, index: u16, part: u16) -> Self {
         Self {
             peer,
             node,
-            own,
+            index,
             part,
             ..Self::default()
         }
     }
 
-    /// Has it to tell the other end something, before all else?
+    /// Is a pause frame or credit message due? It precedes all else.
     #[inline]
-    pub const fn has_to_tell(&self) -> bool {
+    pub const fn has_link_control(&self) -> bool {
         self.credit != 0 || self.pause_wanted != self.pause_sent
     }
 
-    /// Has it something that it may send?
+    /// Is there anything that it may send?
     #[inline]
     pub const fn has_work(&self) -> bool {
-        self.has_to_tell() || !self.control.is_empty() || self.waiting & !self.off != 0
+        self.has_link_control() || !self.control.is_empty() || self.waiting & !self.off != 0
     }
 
     /// Does data of this class have to wait, even if the port is idle?
     #[inline]
-    pub const fn holds(&self, class: u8) -> bool {
+    pub const fn blocks(&self, class: u8) -> bool {
         (self.waiting | self.off) >> class & 1 != 0
     }
 
@@ -110,7 +110,7 @@ impl Port {
     }
 
     /// May send a class from now on, or may not; `false`: as before.
-    pub const fn turn_to(&mut self, class: u8, on: bool) -> bool {
+    pub const fn set_on(&mut self, class: u8, on: bool) -> bool {
         let bit = 1 << class;
         if (self.off & bit == 0) == on {
             return false;
@@ -124,7 +124,7 @@ impl Port {
         true
     }
 
-    /// Has it anything that waits, whether it may send it or not?
+    /// Does anything wait, whether it may be sent or not?
     pub const fn has_waiting(&self) -> bool {
         self.waiting != 0 || !self.control.is_empty()
     }
@@ -144,17 +144,17 @@ impl Port {
             // The only one, mostly.
             1 => 0,
             _ => {
-                let before = may.rotate_right(self.turn as u32).trailing_zeros() as u8;
-                (self.turn + before) % MOST_CLASSES
+                let before = may.rotate_right(self.next as u32).trailing_zeros() as u8;
+                (self.next + before) % MOST_CLASSES
             }
         };
-        self.turn = class + 1;
+        self.next = class + 1;
         Some(class)
     }
 }
 
 /// One class of a port, to change it.
-struct Own<'a> {
+struct ClassMut<'a> {
     class: &'a mut Class,
     /// It alone.
     bit: Classes,
@@ -203,15 +203,15 @@ impl Ports {
 
     /// Number of a class among those of all ports.
     #[inline]
-    pub const fn place(&self, port: u32, class: u8) -> u32 {
+    pub const fn queue_index(&self, port: u32, class: u8) -> u32 {
         port * self.classes as u32 + class as u32
     }
 
     /// Port and class of such a number.
     #[inline]
-    pub const fn at(&self, place: u32) -> (u32, u8) {
+    pub const fn port_and_class(&self, queue: u32) -> (u32, u8) {
         let classes = self.classes as u32;
-        (place / classes, (place % classes) as u8)
+        (queue / classes, (queue % classes) as u8)
     }
 
     const fn other(&self, port: u32, class: u8) -> usize {
@@ -230,45 +230,45 @@ impl Ports {
 
     /// One class of a port, to change it.
     #[inline(always)]
-    fn own(&mut self, port: u32, class: u8) -> Own<'_> {
+    fn class_mut(&mut self, port: u32, class: u8) -> ClassMut<'_> {
         let other = (class != 0).then(|| self.other(port, class));
-        let own = &mut self.ports[port as usize];
+        let queue = &mut self.ports[port as usize];
         let (class, bit) = match other {
-            None => (&mut own.class, 1),
+            None => (&mut queue.class, 1),
             Some(other) => (&mut self.others[other], 1 << class),
         };
-        Own {
+        ClassMut {
             class,
             bit,
-            waiting: &mut own.waiting,
-            pause_wanted: &mut own.pause_wanted,
-            pause_sent: own.pause_sent,
-            wakes: own.wakes,
+            waiting: &mut queue.waiting,
+            pause_wanted: &mut queue.pause_wanted,
+            pause_sent: queue.pause_sent,
+            wakes: queue.wakes,
         }
     }
 
-    /// Takes out the first of those that may be sent; with its class.
+    /// Dequeues the first that may be sent; with its class.
     #[inline(always)]
     fn next<T: Linked>(&mut self, port: u32, slab: &mut Slab<T>) -> Option<(u32, &mut Class)> {
-        let own = &mut self.ports[port as usize];
-        let number = own.next_class()?;
+        let queue = &mut self.ports[port as usize];
+        let number = queue.next_class()?;
         let class = if number == 0 {
-            &mut own.class
+            &mut queue.class
         } else {
             let before = port as usize * (usize::from(self.classes) - 1);
             &mut self.others[before + usize::from(number) - 1]
         };
         let first = class.data.shift(slab);
         if class.data.is_empty() {
-            own.waiting &= !(1 << number);
-            own.held &= own.waiting | own.off;
+            queue.waiting &= !(1 << number);
+            queue.held &= queue.waiting | queue.off;
         }
         Some((first, class))
     }
 
     /// Classes of all ports.
-    pub const fn places(&self) -> u32 {
-        self.place(self.ports.len() as u32, 0)
+    pub const fn queues(&self) -> u32 {
+        self.queue_index(self.ports.len() as u32, 0)
     }
 
     /// A port's classes.
@@ -284,12 +284,12 @@ impl Ports {
     /// Puts one behind those of its class.
     #[inline(always)]
     pub fn push<T: Linked>(&mut self, port: u32, class: u8, slab: &mut Slab<T>, number: u32) {
-        let own = self.own(port, class);
-        *own.waiting |= own.bit;
-        own.class.data.push(slab, number);
+        let queue = self.class_mut(port, class);
+        *queue.waiting |= queue.bit;
+        queue.class.data.push(slab, number);
     }
 
-    /// Takes out the first of those that may be sent.
+    /// Dequeues the first that may be sent.
     #[inline(always)]
     pub fn pop<T: Linked>(&mut self, port: u32, slab: &mut Slab<T>) -> Option<u32> {
         let (first, _) = self.next(port, slab)?;
@@ -305,39 +305,39 @@ impl Ports {
         id: u32,
         bytes: u32,
     ) -> bool {
-        let own = self.own(port, class);
-        *own.waiting |= own.bit;
-        own.class.queued += bytes;
-        own.class.data.push(packets, id);
-        !own.wakes
+        let queue = self.class_mut(port, class);
+        *queue.waiting |= queue.bit;
+        queue.class.queued += bytes;
+        queue.class.data.push(packets, id);
+        !queue.wakes
     }
 
     /// Data of so many bytes is to go out here, and waits elsewhere in the switch.
     pub fn expect(&mut self, port: u32, class: u8, bytes: u32) {
-        self.own(port, class).class.queued += bytes;
+        self.class_mut(port, class).class.queued += bytes;
     }
 
-    /// Data of so many bytes begins to wait in a line of its switch for this port.
+    /// Data enters a queue of its switch for this port.
     #[inline]
-    pub fn joins(&mut self, port: u32, class: u8, bytes: u32) {
-        let own = self.own(port, class);
-        *own.waiting |= own.bit;
-        own.class.queued += bytes;
+    pub fn on_enqueue(&mut self, port: u32, class: u8, bytes: u32) {
+        let queue = self.class_mut(port, class);
+        *queue.waiting |= queue.bit;
+        queue.class.queued += bytes;
     }
 
-    /// Data goes out from such a line, which may be empty then.
+    /// Data leaves such a queue, which may be `empty` then.
     #[inline]
-    pub fn goes(&mut self, port: u32, class: u8, bytes: u32, empty: bool) {
-        let own = self.own(port, class);
-        own.class.queued -= bytes;
+    pub fn on_dequeue(&mut self, port: u32, class: u8, bytes: u32, empty: bool) {
+        let queue = self.class_mut(port, class);
+        queue.class.queued -= bytes;
         if empty {
-            *own.waiting &= !own.bit;
+            *queue.waiting &= !queue.bit;
             let port = &mut self.ports[port as usize];
             port.held &= port.waiting | port.off;
         }
     }
 
-    /// Data goes out.
+    /// Dequeues data.
     #[inline(always)]
     pub fn dequeue<'a>(
         &mut self,
@@ -350,41 +350,41 @@ impl Ports {
         Some((id, packet))
     }
 
-    /// PFC: takes a packet in that came by a port, which wants a pause of its class once that has used its share of
-    /// the memory up: has it to tell something now? `None` if even its headroom is full.
+    /// PFC: admits a packet that came by a port, which requests a pause of its class once that has used up its share of
+    /// the memory: is a frame due? `None` if even its headroom is full.
     #[inline(always)]
-    pub fn take(
+    pub fn admit(
         &mut self,
         limits: &Limits,
         memory: &mut Memory,
         (port, class): (u32, u8),
         bytes: u32,
     ) -> Option<bool> {
-        let own = self.own(port, class);
-        if !limits.take(memory, own.class, bytes) {
-            *own.pause_wanted |= own.bit;
-            if own.class.headroom > limits.headroom {
+        let queue = self.class_mut(port, class);
+        if !limits.admit(memory, queue.class, bytes) {
+            *queue.pause_wanted |= queue.bit;
+            if queue.class.headroom > limits.headroom {
                 return None;
             }
         }
-        Some(*own.pause_wanted != own.pause_sent)
+        Some(*queue.pause_wanted != queue.pause_sent)
     }
 
-    /// PFC: gives the memory of a packet back, that came by this port: has it to tell something now?
+    /// PFC: releases the memory of a packet that came by this port: is a frame due?
     #[inline(always)]
-    pub fn give(
+    pub fn release(
         &mut self,
         limits: &Limits,
         memory: &mut Memory,
         (port, class): (u32, u8),
         bytes: u32,
     ) -> bool {
-        let own = self.own(port, class);
-        limits.give(memory, own.class, bytes);
-        if *own.pause_wanted & own.bit != 0 && limits.may_go_on(memory, own.class) {
-            *own.pause_wanted &= !own.bit;
+        let queue = self.class_mut(port, class);
+        limits.release(memory, queue.class, bytes);
+        if *queue.pause_wanted & queue.bit != 0 && limits.may_resume(memory, queue.class) {
+            *queue.pause_wanted &= !queue.bit;
         }
-        *own.pause_wanted != own.pause_sent
+        *queue.pause_wanted != queue.pause_sent
     }
 }
 
@@ -411,9 +411,9 @@ pub enum Threshold {
 pub struct Limits {
     /// Of what came by a port (PFC), or waits for it (tail drop).
     pub threshold: Threshold,
-    /// The other end goes on when the port is this far below.
+    /// The other end resumes when the port is this far below.
     pub gap: u64,
-    /// Bytes that there are for what arrives after a pause was asked for.
+    /// Bytes for what arrives after a pause was requested.
     pub headroom: u32,
 }
 
@@ -431,9 +431,9 @@ impl Limits {
         held <= self.threshold(memory) && memory.used + u64::from(bytes) <= memory.pool
     }
 
-    /// PFC: takes a packet in; `false`: into the headroom, full or not.
+    /// PFC: admits a packet; `false`: into the headroom, full or not.
     #[inline]
-    fn take(&self, memory: &mut Memory, class: &mut Class, bytes: u32) -> bool {
+    fn admit(&self, memory: &mut Memory, class: &mut Class, bytes: u32) -> bool {
         let fits = class.headroom == 0 && self.fits(memory, class.shared, bytes);
         if fits {
             memory.used += u64::from(bytes);
@@ -446,7 +446,7 @@ impl Limits {
 
     /// PFC: gives the memory of a packet back; headroom first.
     #[inline]
-    fn give(&self, memory: &mut Memory, class: &mut Class, bytes: u32) {
+    fn release(&self, memory: &mut Memory, class: &mut Class, bytes: u32) {
         let kept = bytes.min(class.headroom);
         class.headroom -= kept;
         let shared = bytes - kept;
@@ -456,15 +456,15 @@ impl Limits {
 
     /// PFC: is there room again for a class that is paused?
     #[inline]
-    fn may_go_on(&self, memory: &Memory, class: &Class) -> bool {
+    fn may_resume(&self, memory: &Memory, class: &Class) -> bool {
         class.headroom == 0
             // An empty one goes on whatever others hold: nothing would tell it when they hold less.
             && (class.shared == 0 || u64::from(class.shared) + self.gap <= self.threshold(memory))
     }
 
-    /// Tail drop: takes a packet in that is to wait in this class of a port, if it fits.
+    /// Tail drop: admits a packet to this class of a port, if it fits.
     #[inline]
-    pub fn take_tail(&self, memory: &mut Memory, class: &Class, bytes: u32) -> bool {
+    pub fn admit_tail(&self, memory: &mut Memory, class: &Class, bytes: u32) -> bool {
         let fits = self.fits(memory, class.queued, bytes);
         if fits {
             memory.used += u64::from(bytes);
@@ -503,9 +503,9 @@ mod tests {
         let (a, b) = ((0, 0), (0, 1));
         // Half of what is free: 4 of 12 for one, 6 - 2 = 4 more for nobody.
         for _ in 0..4 {
-            assert_eq!(ports.take(&limits, &mut memory, a, 1_000), Some(false));
+            assert_eq!(ports.admit(&limits, &mut memory, a, 1_000), Some(false));
         }
-        assert_eq!(ports.take(&limits, &mut memory, a, 1_000), Some(true));
+        assert_eq!(ports.admit(&limits, &mut memory, a, 1_000), Some(true));
         let held = |ports: &Ports, class| {
             let class = ports.class(0, class);
             (class.shared, class.headroom)
@@ -513,17 +513,17 @@ mod tests {
         assert_eq!((ports[0].pause_wanted, memory.used), (1, 4_000));
         assert_eq!(held(&ports, 0), (4_000, 1_000));
         ports[0].pause_sent = 1;
-        assert_eq!(ports.take(&limits, &mut memory, b, 1_000), Some(false));
+        assert_eq!(ports.admit(&limits, &mut memory, b, 1_000), Some(false));
         assert_eq!((ports[0].pause_wanted, held(&ports, 1)), (1, (1_000, 0)));
-        assert_eq!(ports.take(&limits, &mut memory, a, 2_000), Some(false));
-        assert_eq!(ports.take(&limits, &mut memory, a, 1), None);
-        ports.give(&limits, &mut memory, a, 1);
+        assert_eq!(ports.admit(&limits, &mut memory, a, 2_000), Some(false));
+        assert_eq!(ports.admit(&limits, &mut memory, a, 1), None);
+        ports.release(&limits, &mut memory, a, 1);
         // Headroom empties first; then the port has to be a gap below its threshold.
-        ports.give(&limits, &mut memory, a, 3_000);
+        ports.release(&limits, &mut memory, a, 3_000);
         assert_eq!((ports[0].pause_wanted, held(&ports, 0)), (1, (4_000, 0)));
-        ports.give(&limits, &mut memory, a, 1_000);
+        ports.release(&limits, &mut memory, a, 1_000);
         assert_eq!(ports[0].pause_wanted, 1);
-        assert!(ports.give(&limits, &mut memory, a, 1_000));
+        assert!(ports.release(&limits, &mut memory, a, 1_000));
         assert_eq!((ports[0].pause_wanted, held(&ports, 0)), (0, (2_000, 0)));
         assert_eq!(memory.used, 3_000);
     }
@@ -537,8 +537,8 @@ mod tests {
         };
         let mut memory = Memory { pool: 10, used: 10 };
         let mut ports = Ports::new(vec![Port::default()], 1);
-        assert_eq!(ports.take(&limits, &mut memory, (0, 0), 1_000), Some(true));
-        assert!(!ports.give(&limits, &mut memory, (0, 0), 1_000));
+        assert_eq!(ports.admit(&limits, &mut memory, (0, 0), 1_000), Some(true));
+        assert!(!ports.release(&limits, &mut memory, (0, 0), 1_000));
         assert_eq!(ports[0].pause_wanted, 0);
     }
 
@@ -569,7 +569,7 @@ mod tests {
                 (9_900, 0, 101, false),
             ] {
                 let mut memory = Memory { used, ..memory };
-                let taken = limits.take_tail(&mut memory, &waits(queued), bytes);
+                let taken = limits.admit_tail(&mut memory, &waits(queued), bytes);
                 let after = used + if fits { u64::from(bytes) } else { 0 };
                 assert_eq!((taken, memory.used), (fits, after), "{threshold:?}");
             }
@@ -587,17 +587,17 @@ mod tests {
         };
         push(&mut ports, &mut packets);
         push(&mut ports, &mut packets);
-        assert!(ports[0].turn_to(1, false) && !ports[0].turn_to(1, false));
+        assert!(ports[0].set_on(1, false) && !ports[0].set_on(1, false));
         assert_eq!(ports[0].held(), 0b10);
         // It goes on with what was held up.
-        assert!(ports[0].turn_to(1, true));
+        assert!(ports[0].set_on(1, true));
         assert_eq!(ports[0].held(), 0b10);
         ports.dequeue(0, &mut packets).unwrap();
         assert_eq!(ports[0].held(), 0b10);
         ports.dequeue(0, &mut packets).unwrap();
         assert_eq!(ports[0].held(), 0);
         // Nothing waited for it to go on.
-        assert!(ports[0].turn_to(1, false) && ports[0].turn_to(1, true));
+        assert!(ports[0].set_on(1, false) && ports[0].set_on(1, true));
         push(&mut ports, &mut packets);
         assert_eq!(ports[0].held(), 0);
     }
@@ -614,7 +614,10 @@ mod tests {
                     let id = packets.insert(packet).unwrap();
                     assert!(ports.enqueue((1, class), &mut packets, id, 64));
                 }
-                assert_eq!(ports.at(ports.place(1, class)), (1, class));
+                assert_eq!(
+                    ports.port_and_class(ports.queue_index(1, class)),
+                    (1, class)
+                );
             }
             assert_eq!(ports.queued(1), 3 * u32::from(classes) * 64);
             assert!(!ports[0].has_work() && ports[1].has_work() && !ports[2].has_work());

@@ -10,7 +10,7 @@ use ecn_units::DurationText;
 use foldhash::fast::FixedState;
 
 use super::failures::Outage;
-use super::links::Own;
+use super::links::LinkOverride;
 use super::packet::NONE;
 use crate::engine::{NS, Time};
 use crate::figure::{NetworkFigure, Special};
@@ -36,7 +36,7 @@ pub struct Plan {
     /// Links, each in both directions.
     pub links: Vec<(End, End)>,
     /// Those that have properties of their own, by their places in `links`.
-    pub own_links: BTreeMap<usize, Own>,
+    pub link_overrides: BTreeMap<usize, LinkOverride>,
     /// Those that are down at some time.
     pub outages: Vec<Outage>,
 }
@@ -342,7 +342,7 @@ pub struct Topology {
     /// The port at the other end.
     pub peer: Vec<u32>,
     /// What the link of each port has of its own; empty if all are alike.
-    pub own_links: Vec<Own>,
+    pub link_overrides: Vec<LinkOverride>,
     /// The switch of each port; the host of a host's.
     pub node: Vec<u32>,
     /// The edge of each host, as an index into the routes of a switch.
@@ -415,14 +415,14 @@ impl Topology {
                 (port, switch)
             }
         };
-        let alike = plan.own_links.is_empty();
-        let mut own_links = vec![Own::default(); if alike { 0 } else { ports }];
+        let alike = plan.link_overrides.is_empty();
+        let mut link_overrides = vec![LinkOverride::default(); if alike { 0 } else { ports }];
         let mut ends = Vec::with_capacity(plan.links.len());
         for (number, (a, b)) in plan.links.into_iter().enumerate() {
             let ((a, node_a), (b, node_b)) = (port_of(a), port_of(b));
             ends.push([a, b]);
-            if let Some(own) = plan.own_links.get(&number) {
-                (own_links[a as usize], own_links[b as usize]) = (*own, *own);
+            if let Some(own) = plan.link_overrides.get(&number) {
+                (link_overrides[a as usize], link_overrides[b as usize]) = (*own, *own);
             }
             (peer[a as usize], peer[b as usize]) = (b, a);
             (node[a as usize], node[b as usize]) = (node_a, node_b);
@@ -433,7 +433,7 @@ impl Topology {
             host_names: plan.host_names,
             first_port,
             peer,
-            own_links,
+            link_overrides,
             node,
             edge_of: Vec::new(),
             edges: 0,
@@ -712,7 +712,7 @@ impl Topology {
     }
 
     /// Which of its switch's ports a port is; 0 of a host's.
-    pub fn own(&self, port: u32) -> u16 {
+    pub fn port_index(&self, port: u32) -> u16 {
         if port < self.hosts {
             return 0;
         }
@@ -941,7 +941,7 @@ impl Topology {
             }
         }
         let own = self
-            .own_links
+            .link_overrides
             .get(port as usize)
             .copied()
             .unwrap_or_default();
@@ -956,7 +956,7 @@ impl Topology {
         if port < self.hosts {
             return format!("host {}", self.host_name(node));
         }
-        let own = self.own(port);
+        let own = self.port_index(port);
         format!("{} port {own}", self.names[node as usize])
     }
 }

@@ -86,19 +86,19 @@ impl Transfers {
     }
 }
 
-/// All flows at times that come up.
+/// What all flows had transferred at given times.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     windows: Vec<(Time, Time)>,
-    /// When to look, each time once.
+    /// When to read, each time once.
     times: Vec<Time>,
     /// What there was then, as far as that is over.
     read: Vec<Vec<Finished>>,
 }
 
 impl<S: Scheme> Run<'_, S> {
-    /// Is to count in these windows.
-    pub(super) fn reads(&mut self, windows: &[(Time, Time)]) {
+    /// Counts in these windows.
+    pub(super) fn read_in(&mut self, windows: &[(Time, Time)]) {
         let mut times: Vec<Time> = windows.iter().flat_map(|&(a, b)| [a, b]).collect();
         times.sort_unstable();
         times.dedup();
@@ -111,8 +111,8 @@ impl<S: Scheme> Run<'_, S> {
         };
     }
 
-    /// Looks at what is due before `time`'s events. When it looks next.
-    pub(super) fn look_at_flows(&mut self, time: Time) -> Time {
+    /// Reads what is due before `time`'s events; when it reads next.
+    pub(super) fn read_flows(&mut self, time: Time) -> Time {
         loop {
             let next = self.reading.times.get(self.reading.read.len());
             match next {

@@ -1,4 +1,4 @@
-//! What a run says of itself while it goes on.
+//! Progress of a running simulation.
 
 use std::fmt::Debug;
 
@@ -7,15 +7,15 @@ use super::run::{Counts, Run, RunError};
 use super::series::Series;
 use crate::engine::{NS, Time};
 
-/// Whoever looks at a run that goes on.
+/// An observer of a running simulation.
 pub trait Watch: Debug + Send + Sync {
-    /// Called by each part of a run every few million events, and when all have ended; whether it is to go on.
-    fn look(&self, part: &SoFar<'_>) -> bool;
+    /// Called by each part of a run every few million events, and when all have ended; whether to continue.
+    fn on_progress(&self, part: &RunProgress<'_>) -> bool;
 }
 
 /// A part of a run so far.
 #[derive(Clone, Copy, Debug)]
-pub struct SoFar<'a> {
+pub struct RunProgress<'a> {
     /// Which part.
     pub part: usize,
     /// Of so many.
@@ -31,10 +31,10 @@ pub struct SoFar<'a> {
 }
 
 impl<S: Scheme> Run<'_, S> {
-    /// Says how far it is to whoever looks; whether it is to go on.
+    /// Reports the progress to the observer; whether to continue.
     #[cold]
-    pub(super) fn say(&self, ended: bool) -> bool {
-        let so_far = SoFar {
+    pub(super) fn report_progress(&self, ended: bool) -> bool {
+        let so_far = RunProgress {
             part: self.part.number().into(),
             parts: self.part.count(),
             ended,
@@ -42,13 +42,15 @@ impl<S: Scheme> Run<'_, S> {
             counts: &self.counts,
             series: self.series.as_ref(),
         };
-        self.watch.as_ref().is_none_or(|watch| watch.look(&so_far))
+        self.watch
+            .as_ref()
+            .is_none_or(|watch| watch.on_progress(&so_far))
     }
 
-    /// The same, and stops if it is not to go on.
+    /// The same, and stops if asked to.
     #[cold]
-    pub(super) fn look(&mut self) {
-        if !self.say(false) {
+    pub(super) fn poll_watch(&mut self) {
+        if !self.report_progress(false) {
             self.stop(RunError::Stopped {
                 ns: self.now() / NS,
             });

@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 pub use self::cdf::Cdf;
 use self::cdf::{mean, points, size_at};
 use self::flows::listed;
-use super::parameters::Parameters;
+use super::parameters::FabricParameters;
 use super::run::{byte_time, wire_time};
 use super::topology::FIG1_OTHERS;
 use crate::engine::{NS, Time};
@@ -166,7 +166,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    fn new(parameters: &Parameters) -> Self {
+    fn new(parameters: &FabricParameters) -> Self {
         let (hosts, bytes) = (parameters.hosts, parameters.flow_size.bytes());
         Self {
             hosts,
@@ -176,7 +176,7 @@ impl Ring {
     }
 
     /// That of a workload, if it has one.
-    pub fn of(parameters: &Parameters) -> Option<Self> {
+    pub fn of(parameters: &FabricParameters) -> Option<Self> {
         (parameters.workload == Workload::AllReduce).then(|| Self::new(parameters))
     }
 
@@ -206,7 +206,7 @@ pub type Arrivals = Box<dyn Iterator<Item = Arrival> + Send>;
 ///
 /// A file that cannot be read, or is none of flows or sizes; flows of hosts that there are not.
 pub fn arrivals(
-    parameters: &Parameters,
+    parameters: &FabricParameters,
     host_name: impl Fn(u32) -> String,
     seed: u64,
 ) -> Result<Arrivals, ModelError> {
@@ -269,7 +269,7 @@ pub fn arrivals(
 
 /// Flows at random times between random hosts, with sizes of a distribution, and bursts beside them.
 fn poisson(
-    parameters: &Parameters,
+    parameters: &FabricParameters,
     mut random: Pcg64Mcg,
     seed: u64,
 ) -> Result<Arrivals, ModelError> {
@@ -294,7 +294,7 @@ fn poisson(
 }
 
 /// A permutation whose flows come again each period, so that links carry the load.
-fn on_off(parameters: &Parameters, mut random: Pcg64Mcg) -> Arrivals {
+fn on_off(parameters: &FabricParameters, mut random: Pcg64Mcg) -> Arrivals {
     let bytes = parameters.flow_size.bytes();
     let rate = parameters.link_rate.bytes_per_s() as f64 * parameters.load.as_f64();
     let period = (bytes as f64 / rate * 1e12).max(1.0) as Time;
@@ -319,7 +319,7 @@ fn on_off(parameters: &Parameters, mut random: Pcg64Mcg) -> Arrivals {
 }
 
 /// Two long flows along the chain, and bursts to the end of one of them (TCD's Fig. 2).
-fn chain(parameters: &Parameters) -> Arrivals {
+fn chain(parameters: &FabricParameters) -> Arrivals {
     let bytes = parameters.flow_size.bytes();
     let at_once = move |(from, to)| Arrival::new(0, from, to, bytes);
     let (load, duration) = (parameters.load, parameters.duration.as_nanos() * NS);
@@ -342,7 +342,7 @@ fn chain(parameters: &Parameters) -> Arrivals {
 }
 
 /// HP's Fig. 1: all but the victim send to one host.
-fn fig1(parameters: &Parameters, seed: u64) -> Arrivals {
+fn fig1(parameters: &FabricParameters, seed: u64) -> Arrivals {
     let hosts = parameters.hosts;
     let bytes = u64::from(parameters.payload) * u64::from(u32::MAX / 2);
     let stagger = parameters.stagger.as_nanos() * NS;
@@ -369,7 +369,7 @@ fn fig1(parameters: &Parameters, seed: u64) -> Arrivals {
 
 /// Starts that no list knows better: each flow's is later by less than a full packet takes. So flows that are
 /// listed for one moment do not meet in the order of their lines with every seed.
-fn out_of_step(flows: &mut [Arrival], parameters: &Parameters, random: &mut Pcg64Mcg) {
+fn out_of_step(flows: &mut [Arrival], parameters: &FabricParameters, random: &mut Pcg64Mcg) {
     for flow in flows.iter_mut() {
         flow.start += random.random_range(0..packet_time(parameters));
     }
@@ -377,13 +377,13 @@ fn out_of_step(flows: &mut [Arrival], parameters: &Parameters, random: &mut Pcg6
 }
 
 /// Time of a full packet on a link, at least a picosecond.
-fn packet_time(parameters: &Parameters) -> Time {
+fn packet_time(parameters: &FabricParameters) -> Time {
     let frame = parameters.payload + parameters.header;
     wire_time(byte_time(parameters.link_rate), frame).max(1)
 }
 
 /// Payload that a link carries in `duration`, at least a byte.
-pub fn carried(parameters: &Parameters) -> u64 {
+pub fn carried(parameters: &FabricParameters) -> u64 {
     let frame = u128::from(parameters.payload + parameters.header);
     let bytes_ns =
         u128::from(parameters.link_rate.bytes_per_s()) * u128::from(parameters.duration.as_nanos());
@@ -400,7 +400,7 @@ struct Times {
 
 impl Times {
     /// `load` of all hosts' links, by `bytes` at a time.
-    fn new(parameters: &Parameters, load: Fraction, bytes: f64) -> Self {
+    fn new(parameters: &FabricParameters, load: Fraction, bytes: f64) -> Self {
         let rate = parameters.link_rate.bytes_per_s() as f64 * f64::from(parameters.hosts);
         Self {
             gap_ps: bytes / (rate * load.as_f64()) * 1e12,
@@ -416,7 +416,10 @@ impl Times {
 }
 
 /// Bursts of `incast_senders` hosts to one, who is random each time; none without `incast_load`.
-fn bursts(parameters: &Parameters, mut random: Pcg64Mcg) -> impl Iterator<Item = Arrival> + use<> {
+fn bursts(
+    parameters: &FabricParameters,
+    mut random: Pcg64Mcg,
+) -> impl Iterator<Item = Arrival> + use<> {
     let (hosts, senders) = (parameters.hosts, parameters.incast_senders);
     let bytes = parameters.incast_size.bytes();
     let of_all = bytes as f64 * f64::from(senders);
@@ -467,10 +470,10 @@ mod tests {
     use std::collections::HashSet;
 
     fn of(workload: Workload, hosts: u32, seed: u64) -> Vec<Arrival> {
-        let parameters = Parameters {
+        let parameters = FabricParameters {
             workload,
             hosts,
-            ..Parameters::default()
+            ..FabricParameters::default()
         };
         arrivals(&parameters, called, seed).unwrap().collect()
     }
@@ -506,11 +509,11 @@ mod tests {
     #[test]
     fn poisson_offers_its_load() {
         for cdf in [Cdf::WebSearch, Cdf::Hadoop] {
-            let parameters = Parameters {
+            let parameters = FabricParameters {
                 workload: Workload::Poisson,
                 duration: ecn_units::DurationText::from_millis(100),
                 cdf,
-                ..Parameters::default()
+                ..FabricParameters::default()
             };
             let (mut bytes, mut last, mut flows) = (0, 0, 0);
             for flow in arrivals(&parameters, called, 1).unwrap() {
@@ -525,12 +528,12 @@ mod tests {
 
     #[test]
     fn bursts_come_on_top_of_poisson() {
-        let plain = Parameters {
+        let plain = FabricParameters {
             workload: Workload::Poisson,
             duration: ecn_units::DurationText::from_millis(100),
-            ..Parameters::default()
+            ..FabricParameters::default()
         };
-        let with = Parameters {
+        let with = FabricParameters {
             incast_load: Fraction::new(2, 100).unwrap(),
             ..plain.clone()
         };
@@ -587,12 +590,12 @@ mod tests {
 
     #[test]
     fn bursts_of_a_chain_come_at_their_times() {
-        let parameters = Parameters {
+        let parameters = FabricParameters {
             workload: Workload::Chain,
             hosts: 19,
             senders: 15,
             load: Fraction::ratio(2, 5),
-            ..Parameters::default()
+            ..FabricParameters::default()
         };
         let flows: Vec<Arrival> = arrivals(&parameters, called, 1).unwrap().collect();
         // A millisecond: both long flows, and a burst after each 250 us but the last.
@@ -614,11 +617,11 @@ mod tests {
     /// A ring's later steps too: their flows start in the run.
     #[test]
     fn flows_have_classes_by_turns() {
-        let parameters = Parameters {
+        let parameters = FabricParameters {
             hosts: 5,
             priorities: 3,
             workload: Workload::AllReduce,
-            ..Parameters::default()
+            ..FabricParameters::default()
         };
         let flows = arrivals(&parameters, called, 1).unwrap();
         let classes: Vec<u8> = flows.map(|flow| flow.priority).collect();

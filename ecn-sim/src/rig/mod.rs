@@ -10,7 +10,7 @@ use args::{CONGESTION_CONTROL, Offload, Phases, RigArgs, Traffic};
 use ecn_core::marking::Marking;
 use ecn_core::response::Function;
 use ecn_units::DurationText;
-use report::{Parameters, Phase, Report, Sample};
+use report::{Phase, Report, RigParameters, Sample};
 
 use crate::engine::{MS, NS, Time};
 use crate::measure::Snapshot;
@@ -151,7 +151,7 @@ pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
         .collect();
     Ok(Report {
         kernel: "none: simulated".to_owned(),
-        parameters: Parameters {
+        parameters: RigParameters {
             link_rate_bytes_per_s: args.hosts.link_rate.bytes_per_s(),
             packet_bytes,
             local_flows: args.hosts.local,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Rig, check_duration, check_warm_up};
 use crate::model::{LONGEST_DELAY, Model, ModelError, in_range};
-use crate::network::{Description, Flow, Link};
+use crate::network::{Description, FlowSpec, LinkSpec};
 use crate::traffic::{Arrivals, Traffic};
 
 /// When something happens, if it does: `off`, or a time since the start of the run.
@@ -45,7 +45,7 @@ impl FromStr for Moment {
             .map(Self::At)
             .map_err(|error: UnitError| match nearest(text, ["off"]) {
                 Some(word) => format!("did you mean `{word}`?"),
-                None => format!("off, or a time such as 3s is allowed; {error}"),
+                None => format!("must be off, or a time such as 3s; {error}"),
             })
     }
 }
@@ -189,7 +189,7 @@ impl Bridge {
         check_duration(self.duration)?;
         check_warm_up(self.warm_up, self.duration)?;
         if self.link_delay.as_nanos() > LONGEST_DELAY.as_nanos() {
-            let reason = format!("at most {LONGEST_DELAY} is allowed");
+            let reason = format!("must be at most {LONGEST_DELAY}");
             return Err(ModelError::new("link_delay", self.link_delay, reason));
         }
         let count = u64::from(self.hosts) * u64::from(self.flows);
@@ -203,7 +203,7 @@ impl Bridge {
             let reason = format!("the last of {count} flows has to start before {end}");
             return Err(ModelError::new("stagger", self.stagger, reason));
         }
-        let link = |name: &str, from: &str, to: &str, rate| Link {
+        let link = |name: &str, from: &str, to: &str, rate| LinkSpec {
             name: name.to_owned(),
             between: [from.to_owned(), to.to_owned()],
             rate,
@@ -219,7 +219,7 @@ impl Bridge {
             links: vec![link(PORT, BRIDGE, RECEIVER, self.port_rate)],
             flows: Vec::new(),
         };
-        let flow = |class: &str, from: &str, traffic| Flow {
+        let flow = |class: &str, from: &str, traffic| FlowSpec {
             class: class.to_owned(),
             from: from.to_owned(),
             to: RECEIVER.to_owned(),
@@ -233,27 +233,27 @@ impl Bridge {
         // Each host's first flow, then each host's second: who starts first is no host's advantage.
         for number in 0..count {
             let host = &hosts[(number % u64::from(self.hosts)) as usize];
-            description.flows.push(Flow {
+            description.flows.push(FlowSpec {
                 start: DurationText::from_nanos(self.stagger.as_nanos() * number),
                 stop: stop.filter(|_| number > 0),
                 ..flow(CLASS, host, self.traffic)
             });
         }
-        description.flows.extend(others.iter().map(|host| Flow {
+        description.flows.extend(others.iter().map(|host| FlowSpec {
             controlled: false,
             ..flow(OTHER, host, self.others_traffic)
         }));
         description.hosts.extend(hosts.into_iter().chain(others));
         if let Voice::At(rate) = self.voice {
             description.hosts.push(VOICE.to_owned());
-            description.flows.push(Flow {
+            description.flows.push(FlowSpec {
                 packet_bytes: VOICE_BYTES,
                 ..flow(VOICE, VOICE, Traffic::Constant(rate))
             });
         }
         if self.short > 0 {
             description.hosts.push(SHORT.to_owned());
-            description.flows.push(Flow {
+            description.flows.push(FlowSpec {
                 arrivals: Some(Arrivals {
                     per_s: self.short,
                     packets: self.short_packets,

@@ -14,7 +14,7 @@ use crate::fabric::RunError;
 use crate::fabric::measure::{COLUMNS, Finished};
 use crate::fabric::series::Series;
 use crate::fabric::topology::Topology;
-use crate::fabric::watch::{SoFar, Watch};
+use crate::fabric::watch::{RunProgress, Watch};
 use crate::output::{Growing, Output, OutputError, csv};
 
 /// Files that are there while a run goes on: finished flows as its parts tell of them, and the series so far.
@@ -150,7 +150,7 @@ impl Live {
 }
 
 impl Watch for Live {
-    fn look(&self, part: &SoFar<'_>) -> bool {
+    fn on_progress(&self, part: &RunProgress<'_>) -> bool {
         let mut state = self.state();
         if let Err(error) = state.take(part) {
             state.error.get_or_insert(error);
@@ -161,7 +161,7 @@ impl Watch for Live {
 
 impl State {
     /// Takes what a part tells.
-    fn take(&mut self, so_far: &SoFar<'_>) -> Result<(), OutputError> {
+    fn take(&mut self, so_far: &RunProgress<'_>) -> Result<(), OutputError> {
         self.parts.resize(so_far.parts, Part::default());
         let counts = so_far.counts;
         let part = &mut self.parts[so_far.part];
@@ -259,7 +259,7 @@ mod tests {
             ..Counts::default()
         };
         let look = |part, counts: &Counts| {
-            live.look(&SoFar {
+            live.on_progress(&RunProgress {
                 part,
                 parts: 2,
                 ended: false,

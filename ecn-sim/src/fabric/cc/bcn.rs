@@ -11,7 +11,7 @@ use ecn_units::{Fraction, Rate, Size, keywords};
 use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 
-use super::{Ends, Network, Notice, Place, Random, Scheme, Sees, Sender, Sending, Switch};
+use super::{Cnm, Endpoints, Hooks, Network, QueueView, Random, Scheme, Sender, Sending, Switch};
 use crate::engine::Time;
 use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
@@ -68,7 +68,7 @@ impl From<Sharing> for Granularity {
 /// BCN's parameters, with the source of each default in `doc/sources.md`: S is Barrass 2006, which has no gains.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Parameters {
+pub struct BcnParameters {
     /// Qeq: queue that is aimed at. `auto`: 24 kB x rate / 10 Gb/s (from memory), or 8 full
     /// packets if they are more: else a single one on slow links would be congestion.
     pub qeq: Auto<Size>,
@@ -97,7 +97,7 @@ pub struct Parameters {
     pub limiters: u32,
 }
 
-impl Default for Parameters {
+impl Default for BcnParameters {
     fn default() -> Self {
         Self {
             qeq: Auto::Auto,
@@ -116,7 +116,7 @@ impl Default for Parameters {
 
 /// The parameters as they are computed with.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct BcnRules {
     /// Of both points.
     pub policy: Policy,
     /// The finest that shares a limiter.
@@ -127,22 +127,26 @@ pub struct Rules {
     sampled: u64,
 }
 
-impl Rules {
+impl BcnRules {
     /// Whether a packet is sampled, by 32 random bits.
     pub fn samples(&self, random: u32) -> bool {
         u64::from(random) < self.sampled
     }
 }
 
-impl Parameters {
+impl BcnParameters {
     /// Checks what the types leave open.
     ///
     /// # Errors
     ///
     /// A value out of its range, by name. `frame`: a full packet, bytes.
-    pub fn rules(&self, line: Rate, frame: u32) -> Result<Rules, ModelError> {
+    pub fn rules(&self, line: Rate, frame: u32) -> Result<BcnRules, ModelError> {
         if self.pm.numerator() == 0 || self.pm > Fraction::ratio(1, 1) {
-            return Err(ModelError::new("pm", self.pm, "above 0 up to 1 is allowed"));
+            return Err(ModelError::new(
+                "pm",
+                self.pm,
+                "must be above 0 and at most 1",
+            ));
         }
         in_range("limiters", self.limiters, 1..=100_000)?;
         let usual = Gains::defaults(line.bytes_per_s());
@@ -151,7 +155,7 @@ impl Parameters {
             Auto::Is(size) if (1..=1_000_000_000).contains(&size.bytes()) => {
                 Ok(size.bytes() as u32)
             }
-            Auto::Is(size) => Err(ModelError::new(key, size, "1B to 1GB is allowed")),
+            Auto::Is(size) => Err(ModelError::new(key, size, "must be between 1B and 1GB")),
         };
         let rate = |rate: Auto<Rate>, usual| match rate {
             Auto::Auto => usual,
@@ -178,7 +182,7 @@ impl Parameters {
             PolicyError::Frame => ModelError::new("gain_frame", self.gain_frame, error),
             PolicyError::Rate => ModelError::new("min_rate", self.min_rate, error),
         })?;
-        Ok(Rules {
+        Ok(BcnRules {
             policy,
             granularity: self.sharing.into(),
             limiters: self.limiters,
@@ -191,13 +195,13 @@ impl Parameters {
 const UNIT: i32 = 64;
 
 /// A notification's two fields in one.
-pub fn packed(feedback: Feedback) -> u32 {
+pub fn pack(feedback: Feedback) -> u32 {
     let field = |bytes: i32| (bytes / UNIT).clamp(i16::MIN.into(), i16::MAX.into()) as u16;
     u32::from(field(feedback.offset_bytes)) << 16 | u32::from(field(feedback.delta_bytes))
 }
 
 /// The same, read.
-fn unpacked(word: u32) -> Feedback {
+fn unpack(word: u32) -> Feedback {
     let field = |bits: u32| i32::from(bits as u16 as i16) * UNIT;
     Feedback {
         offset_bytes: field(word >> 16),
@@ -208,17 +212,17 @@ fn unpacked(word: u32) -> Feedback {
 /// All queues, of which some packets are sampled.
 #[derive(Debug)]
 pub struct CongestionPoints {
-    rules: Rules,
+    rules: BcnRules,
     queues: Vec<CongestionPoint>,
     random: Random,
 }
 
 impl Switch for CongestionPoints {
-    fn sees(&self) -> Sees {
-        Sees::COMING
+    fn hooks(&self) -> Hooks {
+        Hooks::ENQUEUE
     }
 
-    fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, _: bool) -> Option<Notice> {
+    fn on_enqueue(&mut self, at: &QueueView, packet: &mut Packet, _: bool) -> Option<Cnm> {
         if !self.rules.samples(self.random.draw(at.switch)) {
             return None;
         }
@@ -231,9 +235,9 @@ impl Switch for CongestionPoints {
         if other && feedback.value(policy) >= 0 {
             return None;
         }
-        Some(Notice {
+        Some(Cnm {
             point: at.queue,
-            feedback: packed(feedback),
+            feedback: pack(feedback),
         })
     }
 }
@@ -241,13 +245,13 @@ impl Switch for CongestionPoints {
 /// All hosts, whose flows share limiters.
 #[derive(Debug)]
 pub struct Hosts {
-    rules: Rules,
+    rules: BcnRules,
     limiters: Vec<Limiters>,
 }
 
 impl Hosts {
     /// So many.
-    pub fn new(rules: Rules, hosts: u32) -> Self {
+    pub fn new(rules: BcnRules, hosts: u32) -> Self {
         Self {
             rules,
             limiters: vec![Limiters::default(); hosts as usize],
@@ -258,27 +262,27 @@ impl Hosts {
 impl Sender for Hosts {
     type Flow = ();
 
-    fn on_start(&mut self, ends: Ends) {
-        self.limiters[ends.from as usize].starts(ends);
+    fn on_start(&mut self, endpoints: Endpoints) {
+        self.limiters[endpoints.from as usize].on_start(endpoints);
     }
 
     fn on_send(&mut self, _: &mut (), packet: &Sending) -> Option<Time> {
-        let limiters = &mut self.limiters[packet.ends.from as usize];
-        limiters.sends(&self.rules, packet)
+        let limiters = &mut self.limiters[packet.endpoints.from as usize];
+        limiters.on_send(&self.rules, packet)
     }
 
     /// The congestion point that its limiter obeys.
-    fn tag(&self, ends: Ends) -> Option<u32> {
-        Some(self.limiters[ends.from as usize].tag(&self.rules, ends))
+    fn tag(&self, endpoints: Endpoints) -> Option<u32> {
+        Some(self.limiters[endpoints.from as usize].tag(&self.rules, endpoints))
     }
 
-    fn on_feedback(&mut self, _: &mut (), now: Time, ends: Ends, notice: Notice) {
-        let limiters = &mut self.limiters[ends.from as usize];
-        limiters.notified(&self.rules, now, ends, notice);
+    fn on_feedback(&mut self, _: &mut (), now: Time, endpoints: Endpoints, notice: Cnm) {
+        let limiters = &mut self.limiters[endpoints.from as usize];
+        limiters.on_notification(&self.rules, now, endpoints, notice);
     }
 
-    fn on_finish(&mut self, ends: Ends) {
-        self.limiters[ends.from as usize].ends(ends);
+    fn on_finish(&mut self, endpoints: Endpoints) {
+        self.limiters[endpoints.from as usize].on_finish(endpoints);
     }
 }
 
@@ -304,7 +308,7 @@ pub struct Limiters {
     flows: HashMap<Key, u32, FixedState>,
 }
 
-impl Ends {
+impl Endpoints {
     fn key(self, granularity: Granularity) -> Key {
         Key::new(granularity, self.from.into(), self.to.into(), self.class)
     }
@@ -312,13 +316,13 @@ impl Ends {
 
 impl Limiters {
     /// The finest limiter for packets between two hosts.
-    fn find(&self, rules: &Rules, ends: Ends) -> Option<usize> {
+    fn find(&self, rules: &BcnRules, endpoints: Endpoints) -> Option<usize> {
         if self.limited.is_empty() {
             return None;
         }
         let mut granularity = Some(rules.granularity);
         while let Some(this) = granularity {
-            let key = ends.key(this);
+            let key = endpoints.key(this);
             let found = self.limited.iter().position(|limited| limited.key == key);
             if found.is_some() {
                 return found;
@@ -330,8 +334,8 @@ impl Limiters {
 
     /// From the start of a packet to that of the next one of its flow.
     #[inline]
-    pub fn sends(&mut self, rules: &Rules, packet: &Sending) -> Option<Time> {
-        let found = self.find(rules, packet.ends)?;
+    pub fn on_send(&mut self, rules: &BcnRules, packet: &Sending) -> Option<Time> {
+        let found = self.find(rules, packet.endpoints)?;
         let limited = &mut self.limited[found];
         let gap = packet.time_at(limited.limiter.rate()?);
         limited.next = limited.next.max(packet.now) + gap;
@@ -340,19 +344,22 @@ impl Limiters {
 
     /// The congestion point that packets between two hosts are tagged with.
     #[inline]
-    pub fn tag(&self, rules: &Rules, ends: Ends) -> u32 {
-        let found = self.find(rules, ends);
+    pub fn tag(&self, rules: &BcnRules, endpoints: Endpoints) -> u32 {
+        let found = self.find(rules, endpoints);
         found.map_or(UNTAGGED, |found| self.limited[found].point)
     }
 
     /// A flow between two hosts starts.
-    pub fn starts(&mut self, ends: Ends) {
-        *self.flows.entry(ends.key(Granularity::Flow)).or_default() += 1;
+    pub fn on_start(&mut self, endpoints: Endpoints) {
+        *self
+            .flows
+            .entry(endpoints.key(Granularity::Flow))
+            .or_default() += 1;
     }
 
     /// A flow between two hosts ends: the limiter goes with the last of them (S). What is shared stays.
-    pub fn ends(&mut self, ends: Ends) {
-        let key = ends.key(Granularity::Flow);
+    pub fn on_finish(&mut self, endpoints: Endpoints) {
+        let key = endpoints.key(Granularity::Flow);
         let Entry::Occupied(mut flows) = self.flows.entry(key) else {
             return;
         };
@@ -364,10 +371,16 @@ impl Limiters {
     }
 
     /// A notification for packets between two hosts.
-    pub fn notified(&mut self, rules: &Rules, now: Time, ends: Ends, notice: Notice) {
-        let feedback = unpacked(notice.feedback);
+    pub fn on_notification(
+        &mut self,
+        rules: &BcnRules,
+        now: Time,
+        endpoints: Endpoints,
+        notice: Cnm,
+    ) {
+        let feedback = unpack(notice.feedback);
         let falls = feedback.value(&rules.policy) < 0;
-        let at = match self.find(rules, ends) {
+        let at = match self.find(rules, endpoints) {
             Some(at) => at,
             // Nothing to raise.
             None if !falls => return,
@@ -377,9 +390,9 @@ impl Limiters {
                     let link = key.granularity == Granularity::Link as u32;
                     link || self.limited.len() + 1 < rules.limiters as usize
                 };
-                let (from, to) = (ends.from.into(), ends.to.into());
+                let (from, to) = (endpoints.from.into(), endpoints.to.into());
                 self.limited.push(Limited {
-                    key: Key::fall_back(rules.granularity, from, to, ends.class, free),
+                    key: Key::fall_back(rules.granularity, from, to, endpoints.class, free),
                     limiter: Limiter::default(),
                     point: notice.point,
                     next: now,
@@ -406,8 +419,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_refused_by_name() {
-        let refused = |change: &dyn Fn(&mut Parameters)| {
-            let mut parameters = Parameters::default();
+        let refused = |change: &dyn Fn(&mut BcnParameters)| {
+            let mut parameters = BcnParameters::default();
             change(&mut parameters);
             parameters
                 .rules("10gbit".parse().unwrap(), 1_062)
@@ -429,15 +442,15 @@ mod tests {
 
     const LINE: u64 = 1_250_000_000;
 
-    fn rules(change: impl FnOnce(&mut Parameters)) -> Rules {
-        let mut parameters = Parameters::default();
+    fn rules(change: impl FnOnce(&mut BcnParameters)) -> BcnRules {
+        let mut parameters = BcnParameters::default();
         change(&mut parameters);
         parameters.rules("10gbit".parse().unwrap(), 1_500).unwrap()
     }
 
     /// From host 0 to this one.
-    const fn ends(to: u32) -> Ends {
-        Ends {
+    const fn endpoints(to: u32) -> Endpoints {
+        Endpoints {
             from: 0,
             to,
             class: 0,
@@ -445,12 +458,12 @@ mod tests {
     }
 
     /// Of a queue so far below its aim, which has not changed.
-    fn notice(point: u32, offset_bytes: i32) -> Notice {
-        let feedback = packed(Feedback {
+    fn notice(point: u32, offset_bytes: i32) -> Cnm {
+        let feedback = pack(Feedback {
             offset_bytes,
             delta_bytes: 0,
         });
-        Notice { point, feedback }
+        Cnm { point, feedback }
     }
 
     /// A flow obeys the last point that slowed it down, and no limiter is made to raise a rate.
@@ -458,21 +471,21 @@ mod tests {
     fn the_point_that_lowered_a_rate_is_obeyed() {
         let rules = rules(|_| {});
         let mut limiters = Limiters::default();
-        limiters.notified(&rules, 0, ends(1), notice(5, 6_400));
+        limiters.on_notification(&rules, 0, endpoints(1), notice(5, 6_400));
         assert_eq!(
-            (limiters.limited.len(), limiters.tag(&rules, ends(1))),
+            (limiters.limited.len(), limiters.tag(&rules, endpoints(1))),
             (0, UNTAGGED)
         );
-        limiters.notified(&rules, 0, ends(1), notice(5, -6_400));
-        assert_eq!(limiters.tag(&rules, ends(1)), 5);
+        limiters.on_notification(&rules, 0, endpoints(1), notice(5, -6_400));
+        assert_eq!(limiters.tag(&rules, endpoints(1)), 5);
         let lowered = limiters.limited[0].limiter.rate().unwrap();
         assert!(lowered < LINE);
-        limiters.notified(&rules, 0, ends(1), notice(7, 640));
-        assert_eq!(limiters.tag(&rules, ends(1)), 5);
+        limiters.on_notification(&rules, 0, endpoints(1), notice(7, 640));
+        assert_eq!(limiters.tag(&rules, endpoints(1)), 5);
         assert!(limiters.limited[0].limiter.rate().unwrap() > lowered);
-        limiters.notified(&rules, 0, ends(1), notice(7, -640));
-        assert_eq!(limiters.tag(&rules, ends(1)), 7);
-        assert_eq!(limiters.tag(&rules, ends(2)), UNTAGGED);
+        limiters.on_notification(&rules, 0, endpoints(1), notice(7, -640));
+        assert_eq!(limiters.tag(&rules, endpoints(1)), 7);
+        assert_eq!(limiters.tag(&rules, endpoints(2)), UNTAGGED);
     }
 
     /// A flow's limiter goes when the flow does; one that others share stays.
@@ -482,12 +495,12 @@ mod tests {
             let rules = rules(|p| p.sharing = sharing);
             let mut limiters = Limiters::default();
             for to in [1, 2] {
-                limiters.starts(ends(to));
-                limiters.notified(&rules, 0, ends(to), notice(5, -6_400));
+                limiters.on_start(endpoints(to));
+                limiters.on_notification(&rules, 0, endpoints(to), notice(5, -6_400));
             }
-            limiters.ends(ends(1));
+            limiters.on_finish(endpoints(1));
             assert_eq!(limiters.limited.len(), left, "{sharing}");
-            assert_eq!(limiters.tag(&rules, ends(2)), 5);
+            assert_eq!(limiters.tag(&rules, endpoints(2)), 5);
         }
     }
 
@@ -498,12 +511,12 @@ mod tests {
             let rules = rules(|p| p.limiters = limiters);
             let mut limiters = Limiters::default();
             for to in [1, 2] {
-                limiters.notified(&rules, 0, ends(to), notice(4 + to, -6_400));
+                limiters.on_notification(&rules, 0, endpoints(to), notice(4 + to, -6_400));
             }
             assert_eq!(limiters.limited.len(), 2);
-            assert_eq!(limiters.tag(&rules, ends(1)), 5);
-            assert_eq!(limiters.tag(&rules, ends(2)), 6);
-            assert_eq!(limiters.tag(&rules, ends(3)), shared);
+            assert_eq!(limiters.tag(&rules, endpoints(1)), 5);
+            assert_eq!(limiters.tag(&rules, endpoints(2)), 6);
+            assert_eq!(limiters.tag(&rules, endpoints(3)), shared);
         }
     }
 
@@ -512,7 +525,7 @@ mod tests {
     fn every_rate_has_gains() {
         for line in ["1mbit", "1gbit", "10gbit", "100gbit", "800gbit", "100tbit"] {
             let line: Rate = line.parse().unwrap();
-            let rules = |frame| Parameters::default().rules(line, frame).unwrap();
+            let rules = |frame| BcnParameters::default().rules(line, frame).unwrap();
             let usual = Policy::new(&Gains::defaults(line.bytes_per_s())).unwrap();
             assert_eq!(rules(0).policy, usual);
             let least = rules(9_062).policy.equilibrium_bytes;
@@ -528,14 +541,14 @@ mod tests {
         let rules = rules(|_| {});
         let mut limiters = Limiters::default();
         for to in [1, 1, 2] {
-            limiters.starts(ends(to));
+            limiters.on_start(endpoints(to));
         }
-        limiters.notified(&rules, 0, ends(1), notice(7, -6_400));
-        limiters.ends(ends(2));
-        limiters.ends(ends(1));
-        assert_eq!(limiters.tag(&rules, ends(1)), 7);
-        limiters.ends(ends(1));
-        assert_eq!(limiters.tag(&rules, ends(1)), UNTAGGED);
+        limiters.on_notification(&rules, 0, endpoints(1), notice(7, -6_400));
+        limiters.on_finish(endpoints(2));
+        limiters.on_finish(endpoints(1));
+        assert_eq!(limiters.tag(&rules, endpoints(1)), 7);
+        limiters.on_finish(endpoints(1));
+        assert_eq!(limiters.tag(&rules, endpoints(1)), UNTAGGED);
     }
 
     /// BCN compares a queue with the last sample of its own class, and what raises a rate comes only from the point

@@ -6,8 +6,8 @@ use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Either, Ends, Mark, Network, Notice, Place, Random, SECOND, Scheme, Sees, Sender, Sending,
-    Switch, Told, tcd,
+    Cnm, Either, Endpoints, Hooks, LastNotification, Mark, Network, QueueView, Random, SECOND,
+    Scheme, Sender, Sending, Switch, tcd,
 };
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
@@ -22,16 +22,16 @@ pub struct Dcqcn {
 }
 
 impl Scheme for Dcqcn {
-    type Sender = Rules;
+    type Sender = DcqcnRules;
     type Switch = Either<CongestionPoint, tcd::Ports>;
 
-    fn sender(&self, network: &Network) -> Result<Rules, ModelError> {
+    fn sender(&self, network: &Network) -> Result<DcqcnRules, ModelError> {
         network.schemes.dcqcn.rules(network.line)
     }
 
     fn switch(&self, network: &Network) -> Result<Self::Switch, ModelError> {
-        let own = &network.schemes.dcqcn;
-        let red = own.red(network).map_err(|error| error.within("dcqcn"))?;
+        let params = &network.schemes.dcqcn;
+        let red = params.red(network).map_err(|error| error.within("dcqcn"))?;
         Ok(if self.tcd {
             Either::Other(tcd::Ports::new(network, red.kmin.into(), None)?)
         } else {
@@ -63,7 +63,7 @@ keywords! {
 /// at 36.3 to 37.2, and NICs' (V4: `cnp_gap` 4us) at 37.7 to 50.5; they have a tenth of the pauses.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Parameters {
+pub struct DcqcnParameters {
     /// Queue up to which nothing is marked. `auto`: 32 us at the link's rate, 400 kB at 100 Gb/s (V2,
     /// 100 kB x rate / 25 Gb/s); at most an eighth of `xoff` where that is static, to mark before others are paused,
     /// or without flow control of the longest queue.
@@ -98,7 +98,7 @@ pub struct Parameters {
     pub clamp_target: ClampTarget,
 }
 
-impl Default for Parameters {
+impl Default for DcqcnParameters {
     fn default() -> Self {
         Self {
             kmin: Auto::Auto,
@@ -126,7 +126,7 @@ const NEVER: Time = Time::MAX;
 
 /// The parameters as they are computed with: bytes per second, bytes and picoseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct DcqcnRules {
     line: u64,
     g: (u64, u64),
     cnp_gap: Time,
@@ -140,7 +140,7 @@ pub struct Rules {
     clamp_target: bool,
 }
 
-impl Parameters {
+impl DcqcnParameters {
     /// The marking thresholds for links of this rate and ports that pause others at `xoff`, bytes.
     pub fn thresholds(&self, line: Rate, xoff: Option<u64>) -> (u64, u64) {
         let at = |us: u128, share: u64| {
@@ -169,10 +169,10 @@ impl Parameters {
         }
         let (kmin, kmax) = (Size::from_bytes(kmin), Size::from_bytes(kmax));
         if self.kmax == Auto::Auto {
-            let reason = format!("at most kmax, which is {kmax} here unless it is set, is allowed");
+            let reason = format!("must be at most kmax, which is {kmax} here unless it is set");
             return Err(ModelError::new("kmin", kmin, reason));
         }
-        let reason = format!("kmin, {kmin} here, up to 4294967295B is allowed");
+        let reason = format!("must be between kmin, {kmin} here, and 4294967295B");
         Err(ModelError::new("kmax", kmax, reason))
     }
 
@@ -181,7 +181,7 @@ impl Parameters {
     /// # Errors
     ///
     /// A value out of its range, by name.
-    pub fn rules(&self, line: Rate) -> Result<Rules, ModelError> {
+    pub fn rules(&self, line: Rate) -> Result<DcqcnRules, ModelError> {
         for (key, value) in [("pmax", self.pmax), ("g", self.g)] {
             in_range(key, value, Fraction::ratio(0, 1)..=Fraction::ratio(1, 1))?;
         }
@@ -192,11 +192,11 @@ impl Parameters {
             in_range(key, value, DurationText::from_micros(1)..=SECOND)?;
         }
         if self.cnp_gap > SECOND {
-            let reason = "at most 1s is allowed";
+            let reason = "must be at most 1s";
             return Err(ModelError::new("cnp_gap", self.cnp_gap, reason));
         }
         if self.byte_counter.bytes() < 10_000 {
-            let reason = "10kB and more is allowed";
+            let reason = "must be at least 10kB";
             return Err(ModelError::new("byte_counter", self.byte_counter, reason));
         }
         in_range("fast_steps", self.fast_steps, 0..=1_000)?;
@@ -206,10 +206,10 @@ impl Parameters {
         };
         let min_rate = share(self.min_rate, 100);
         if min_rate > line.bytes_per_s() {
-            let reason = format!("at most the links' rate, {line}, is allowed");
+            let reason = format!("must be at most the links' rate, {line}");
             return Err(ModelError::new("min_rate", self.min_rate, reason));
         }
-        Ok(Rules {
+        Ok(DcqcnRules {
             line: line.bytes_per_s(),
             g: (self.g.numerator().into(), self.g.denominator().into()),
             cnp_gap: self.cnp_gap.as_nanos() * NS,
@@ -262,11 +262,11 @@ pub struct CongestionPoint {
 }
 
 impl Switch for CongestionPoint {
-    fn sees(&self) -> Sees {
-        Sees::WAITING
+    fn hooks(&self) -> Hooks {
+        Hooks::ENQUEUE_QUEUED
     }
 
-    fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, _: bool) -> Option<Notice> {
+    fn on_enqueue(&mut self, at: &QueueView, packet: &mut Packet, _: bool) -> Option<Cnm> {
         let random = || self.random.draw(at.switch);
         if packet.mark != Mark::Congestion && self.red.marks(at.queued, random) {
             packet.mark = Mark::Congestion;
@@ -275,38 +275,38 @@ impl Switch for CongestionPoint {
     }
 }
 
-impl Sender for Rules {
-    type Flow = Flow;
+impl Sender for DcqcnRules {
+    type Flow = DcqcnFlow;
 
-    fn on_start(&mut self, _: Ends) -> Flow {
-        Flow::new(self)
+    fn on_start(&mut self, _: Endpoints) -> DcqcnFlow {
+        DcqcnFlow::new(self)
     }
 
-    fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
-        let rate = flow.sends(self, packet.now, packet.bytes)?;
+    fn on_send(&mut self, flow: &mut DcqcnFlow, packet: &Sending) -> Option<Time> {
+        let rate = flow.on_send(self, packet.now, packet.bytes)?;
         Some(packet.time_at(rate))
     }
 
     /// Receiver (NP): the first marked packet is answered at once, later ones `cnp_gap` after the last
     /// answer at the earliest. That a port is undetermined (TCD) does not keep the receiver from saying that one
     /// is congested.
-    fn on_mark(&self, told: &mut Told, now: Time, mark: Mark) -> bool {
-        let answers = mark > Mark::None && (now >= told.until || mark > told.mark);
+    fn on_mark(&self, last: &mut LastNotification, now: Time, mark: Mark) -> bool {
+        let answers = mark > Mark::None && (now >= last.until || mark > last.mark);
         if answers {
             let until = now + self.cnp_gap;
-            *told = Told { until, mark };
+            *last = LastNotification { until, mark };
         }
         answers
     }
 
-    fn on_notification(&mut self, flow: &mut Flow, now: Time, mark: Mark) {
-        flow.notified_of(self, now, mark);
+    fn on_notification(&mut self, flow: &mut DcqcnFlow, now: Time, mark: Mark) {
+        flow.on_marked(self, now, mark);
     }
 }
 
 /// What a sender knows of a flow.
 #[derive(Clone, Copy, Debug)]
-pub struct Flow {
+pub struct DcqcnFlow {
     /// Current rate RC, bytes per second.
     rate: u64,
     /// Target rate RT.
@@ -323,10 +323,10 @@ pub struct Flow {
     by_time: u32,
 }
 
-impl Flow {
+impl DcqcnFlow {
     /// At the link's rate; alpha is 1, and no timer runs before the first notification: there is
     /// nothing to recover.
-    pub const fn new(rules: &Rules) -> Self {
+    pub const fn new(rules: &DcqcnRules) -> Self {
         Self {
             rate: rules.line,
             target: rules.line,
@@ -340,7 +340,7 @@ impl Flow {
     }
 
     /// Sender (RP): decreases by the alpha that there was, then raises that (V3's order).
-    pub fn notified(&mut self, rules: &Rules, now: Time) {
+    pub fn on_notification(&mut self, rules: &DcqcnRules, now: Time) {
         self.advance(rules, now);
         if rules.clamp_target || self.by_time > 0 || self.by_volume > 0 {
             self.target = self.rate;
@@ -353,12 +353,12 @@ impl Flow {
         self.rate_due = now + rules.rate_timer;
     }
 
-    /// [`Flow::notified`] with TCD's marks: of undetermined ports only, the flow holds its rate till `rate_timer`
+    /// [`DcqcnFlow::on_notification`] with TCD's marks: of undetermined ports only, the flow holds its rate till `rate_timer`
     /// or `byte_counter` passed without another notification, and alpha is not raised (R).
-    pub fn notified_of(&mut self, rules: &Rules, now: Time, mark: Mark) {
+    pub fn on_marked(&mut self, rules: &DcqcnRules, now: Time, mark: Mark) {
         match mark {
             Mark::None => {}
-            Mark::Congestion => self.notified(rules, now),
+            Mark::Congestion => self.on_notification(rules, now),
             Mark::Undetermined => {
                 self.advance(rules, now);
                 // At the link's rate there is nothing to hold.
@@ -371,7 +371,7 @@ impl Flow {
     }
 
     /// Sender: its rate for the packet after this one, if it is below the link's.
-    pub fn sends(&mut self, rules: &Rules, now: Time, bytes: u32) -> Option<u64> {
+    pub fn on_send(&mut self, rules: &DcqcnRules, now: Time, bytes: u32) -> Option<u64> {
         if self.rate_due == NEVER {
             return None;
         }
@@ -391,7 +391,7 @@ impl Flow {
     }
 
     /// What the timers have done by now.
-    fn advance(&mut self, rules: &Rules, now: Time) {
+    fn advance(&mut self, rules: &DcqcnRules, now: Time) {
         loop {
             if self.alpha_due.min(self.rate_due) > now {
                 return;
@@ -407,7 +407,7 @@ impl Flow {
         }
     }
 
-    fn increase(&mut self, rules: &Rules) {
+    fn increase(&mut self, rules: &DcqcnRules) {
         let fewest = self.by_volume.min(self.by_time);
         if self.by_volume.max(self.by_time) > rules.fast_steps {
             let step = match fewest.saturating_sub(rules.fast_steps) {
@@ -432,9 +432,9 @@ mod tests {
     const US: Time = 1_000 * NS;
 
     /// The paper's, for 40 Gb/s.
-    fn rules(line: &str) -> Rules {
+    fn rules(line: &str) -> DcqcnRules {
         let mbit = |mbit: u64| Auto::Is(Rate::from_bits_per_s(mbit * 1_000_000).unwrap());
-        let paper = Parameters {
+        let paper = DcqcnParameters {
             alpha_timer: DurationText::from_micros(55),
             rate_timer: DurationText::from_micros(55),
             byte_counter: Size::from_bytes(10_000_000),
@@ -442,7 +442,7 @@ mod tests {
             rai: mbit(40),
             rhai: mbit(400),
             min_rate: mbit(100),
-            ..Parameters::default()
+            ..DcqcnParameters::default()
         };
         paper.rules(line.parse().unwrap()).unwrap()
     }
@@ -451,10 +451,10 @@ mod tests {
     #[test]
     fn notifications_keep_their_distance() {
         let rules = rules("40gbit");
-        let mut told = Told::default();
+        let mut last = LastNotification::default();
         let sent: Vec<Time> = (0..100_000)
             .map(|n| n * 217 * NS)
-            .filter(|now| rules.on_mark(&mut told, *now, Mark::Congestion))
+            .filter(|now| rules.on_mark(&mut last, *now, Mark::Congestion))
             .collect();
         assert_eq!(sent[0], 0);
         assert!(sent.windows(2).all(|pair| pair[1] - pair[0] >= 50 * US));
@@ -469,20 +469,20 @@ mod tests {
     #[test]
     fn fast_recovery_is_exact() {
         let rules = rules("40gbit");
-        let mut flow = Flow::new(&rules);
-        flow.notified(&rules, 0);
+        let mut flow = DcqcnFlow::new(&rules);
+        flow.on_notification(&rules, 0);
         assert_eq!(flow.rate * 8, 20_000_000_000);
         for (step, mbit) in [30_000, 35_000, 37_500, 38_750, 39_375].iter().enumerate() {
             let now = (step as Time + 1) * 55 * US;
-            assert_eq!(flow.sends(&rules, now, 0), Some(mbit * 125_000));
+            assert_eq!(flow.on_send(&rules, now, 0), Some(mbit * 125_000));
         }
         // Towards half the rate, the sixth step adds RAI to the target.
-        let rules = Rules {
+        let rules = DcqcnRules {
             clamp_target: true,
             ..rules
         };
-        flow.notified(&rules, 1_000 * US);
-        flow.notified(&rules, 1_000 * US);
+        flow.on_notification(&rules, 1_000 * US);
+        flow.on_notification(&rules, 1_000 * US);
         let target = flow.target;
         flow.advance(&rules, 1_000 * US + 5 * 55 * US);
         assert_eq!(flow.target, target);
@@ -493,19 +493,19 @@ mod tests {
     /// Only when both counters are beyond F does it hurry.
     #[test]
     fn hyper_increase_needs_time_and_volume() {
-        let rules = Rules {
+        let rules = DcqcnRules {
             clamp_target: true,
             ..rules("100gbit")
         };
-        let mut flow = Flow::new(&rules);
-        flow.notified(&rules, 0);
-        flow.notified(&rules, 0);
+        let mut flow = DcqcnFlow::new(&rules);
+        flow.on_notification(&rules, 0);
+        flow.on_notification(&rules, 0);
         let target = flow.target;
         // Six by volume, at time 0: the sixth is additive.
-        flow.sends(&rules, 0, 60_000_000);
+        flow.on_send(&rules, 0, 60_000_000);
         assert_eq!(flow.target, target + 5_000_000);
         // Six by time: five additive ones, as volume is beyond F, and a hyper one.
-        flow.sends(&rules, 6 * 55 * US, 0);
+        flow.on_send(&rules, 6 * 55 * US, 0);
         assert_eq!(flow.target, target + 6 * 5_000_000 + 50_000_000);
     }
 
@@ -513,8 +513,8 @@ mod tests {
     #[test]
     fn alpha_decays() {
         let rules = rules("40gbit");
-        let mut flow = Flow::new(&rules);
-        flow.notified(&rules, 0);
+        let mut flow = DcqcnFlow::new(&rules);
+        flow.on_notification(&rules, 0);
         for n in 1..=2_000 {
             flow.advance(&rules, n * 55 * US);
             let expected = (255.0_f64 / 256.0).powi(n as i32);
@@ -522,7 +522,7 @@ mod tests {
             assert!((alpha - expected).abs() < 1e-6, "{n}: {alpha} {expected}");
         }
         // And rises back to 1 with a notification at a time.
-        (0..10_000).for_each(|_| flow.notified(&rules, 2_000 * 55 * US));
+        (0..10_000).for_each(|_| flow.on_notification(&rules, 2_000 * 55 * US));
         assert!(ONE - flow.alpha < 256);
         assert_eq!(flow.rate, rules.min_rate);
     }
@@ -531,19 +531,19 @@ mod tests {
     #[test]
     fn an_undetermined_flow_holds_its_rate() {
         let rules = rules("40gbit");
-        let mut flow = Flow::new(&rules);
-        flow.notified_of(&rules, 0, Mark::Undetermined);
-        assert_eq!(flow.sends(&rules, 0, 0), None);
-        flow.notified_of(&rules, 0, Mark::Congestion);
+        let mut flow = DcqcnFlow::new(&rules);
+        flow.on_marked(&rules, 0, Mark::Undetermined);
+        assert_eq!(flow.on_send(&rules, 0, 0), None);
+        flow.on_marked(&rules, 0, Mark::Congestion);
         let (rate, alpha) = (flow.rate, flow.alpha);
         for n in 1..=100 {
-            flow.notified_of(&rules, n * 54 * US, Mark::Undetermined);
-            flow.notified_of(&rules, n * 54 * US, Mark::None);
-            assert_eq!(flow.sends(&rules, n * 54 * US, 9_000_000), Some(rate));
+            flow.on_marked(&rules, n * 54 * US, Mark::Undetermined);
+            flow.on_marked(&rules, n * 54 * US, Mark::None);
+            assert_eq!(flow.on_send(&rules, n * 54 * US, 9_000_000), Some(rate));
         }
         assert!(flow.alpha < alpha);
         // A period after the last one it recovers.
-        assert!(flow.sends(&rules, (100 * 54 + 55) * US, 0) > Some(rate));
+        assert!(flow.on_send(&rules, (100 * 54 + 55) * US, 0) > Some(rate));
     }
 
     /// D1: nothing, then a line up to Pmax, then everything; within 2 %.
@@ -576,8 +576,8 @@ mod tests {
     #[test]
     fn an_undetermined_port_does_not_hide_a_congested_one() {
         let rules = rules("40gbit");
-        let mut told = Told::default();
-        let mut notifies = |us, mark| rules.on_mark(&mut told, us * US, mark);
+        let mut last = LastNotification::default();
+        let mut notifies = |us, mark| rules.on_mark(&mut last, us * US, mark);
         assert!(!notifies(0, Mark::None));
         assert!(notifies(0, Mark::Undetermined));
         assert!(!notifies(10, Mark::Undetermined));
@@ -595,15 +595,15 @@ mod tests {
             steps in prop::collection::vec((0u64..200, 0u32..5_000_000, prop::bool::weighted(0.1)), 1..500)
         ) {
             let rules = rules("40gbit");
-            let mut flow = Flow::new(&rules);
+            let mut flow = DcqcnFlow::new(&rules);
             let mut now = 0;
             for (us, bytes, marked) in steps {
                 now += us * US;
                 let before = flow.rate;
                 if marked {
-                    flow.notified(&rules, now);
+                    flow.on_notification(&rules, now);
                 } else {
-                    flow.sends(&rules, now, bytes);
+                    flow.on_send(&rules, now, bytes);
                     prop_assert!(flow.rate >= before);
                 }
                 prop_assert!(flow.rate <= flow.target && flow.target <= rules.line);

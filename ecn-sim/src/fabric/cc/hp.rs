@@ -8,8 +8,8 @@ use ecn_units::{Fraction, Rate, Round};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Acknowledged, Either, Ends, Mark, Name, Network, Notice, Place, Scheme, Sees, Sender, Sending,
-    Switch,
+    Acknowledged, Cnm, Either, Endpoints, Hooks, Mark, Name, Network, QueueView, Scheme, Sender,
+    Sending, Switch,
 };
 use crate::counters::{Counters, counters};
 use crate::engine::{NS, Time};
@@ -22,11 +22,11 @@ use crate::model::{Counting, MarkIn, Model, ModelError, OutputTrigger, Spacing, 
 pub struct Hp(pub Function, pub Marking);
 
 impl Scheme for Hp {
-    type Sender = Rules;
+    type Sender = HpRules;
     /// HP's own switches mark by themselves.
     type Switch = Either<Markers, ()>;
 
-    fn sender(&self, network: &Network) -> Result<Rules, ModelError> {
+    fn sender(&self, network: &Network) -> Result<HpRules, ModelError> {
         network.schemes.hp.rules(self.0)
     }
 
@@ -41,8 +41,8 @@ impl Scheme for Hp {
             );
             return Err(ModelError::new("scheme", Name::Hp(*self), reason));
         }
-        let own = &network.schemes.hp;
-        let policy = own.marking(self.1, most, network.line, network.frame);
+        let params = &network.schemes.hp;
+        let policy = params.marking(self.1, most, network.line, network.frame);
         let counters = |_| Counters::new(most as usize + 1);
         let classes = |_| (0..network.classes).map(counters).collect();
         Ok(Either::Plain(Markers {
@@ -52,10 +52,10 @@ impl Scheme for Hp {
     }
 }
 
-/// Parameters of response and marking.
+/// HpParameters of response and marking.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Parameters {
+pub struct HpParameters {
     /// Lowest rate, as a share of the link's (S, slide 14).
     pub rmin: Fraction,
     /// Decrease factor of FIMD and AIMD (S, slide 14).
@@ -85,7 +85,7 @@ pub struct Parameters {
     pub mark_in: MarkIn,
 }
 
-impl Default for Parameters {
+impl Default for HpParameters {
     fn default() -> Self {
         let papers = Model::default();
         Self {
@@ -106,12 +106,12 @@ impl Default for Parameters {
 
 /// The response, computed with.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct HpRules {
     policy: Policy,
     after_ack: bool,
 }
 
-impl Parameters {
+impl HpParameters {
     /// As in the papers: windows of a packet, and switches that count slots.
     pub fn of_the_papers() -> Self {
         let papers = Model::default();
@@ -128,14 +128,14 @@ impl Parameters {
     /// # Errors
     ///
     /// A value out of its range, by name.
-    pub fn rules(&self, function: Function) -> Result<Rules, ModelError> {
+    pub fn rules(&self, function: Function) -> Result<HpRules, ModelError> {
         let model = Model {
             rmin: self.rmin,
             m: self.m,
             round: self.round,
             ..Model::default()
         };
-        Ok(Rules {
+        Ok(HpRules {
             policy: model.policy(function)?,
             after_ack: self.spacing == Spacing::AfterAck,
         })
@@ -179,7 +179,7 @@ impl Parameters {
             ..Model::default()
         };
         if model.buffer == 0 {
-            return Err(ModelError::new("buffer", 0, "1 and more is allowed"));
+            return Err(ModelError::new("buffer", 0, "must be at least 1"));
         }
         Ok(model.marking_policy("", ports + 1))
     }
@@ -200,18 +200,18 @@ pub struct Markers {
 }
 
 impl Markers {
-    fn at(&mut self, at: &Place) -> (&mut Counters, u8, u8) {
+    fn at(&mut self, at: &QueueView) -> (&mut Counters, u8, u8) {
         let counters = &mut self.counters[at.switch as usize][usize::from(at.class)];
         (counters, at.ingress as u8 + 1, at.egress as u8 + 1)
     }
 }
 
 impl Switch for Markers {
-    fn sees(&self) -> Sees {
-        Sees::QUEUED
+    fn hooks(&self) -> Hooks {
+        Hooks::QUEUED
     }
 
-    fn on_enqueue(&mut self, at: &Place, _: &mut Packet, waits: bool) -> Option<Notice> {
+    fn on_enqueue(&mut self, at: &QueueView, _: &mut Packet, waits: bool) -> Option<Cnm> {
         if waits {
             let policy = self.policy;
             let (counters, input, output) = self.at(at);
@@ -220,7 +220,7 @@ impl Switch for Markers {
         None
     }
 
-    fn on_dequeue(&mut self, at: &Place, packet: &mut Packet, waited: bool) {
+    fn on_dequeue(&mut self, at: &QueueView, packet: &mut Packet, waited: bool) {
         if !waited {
             return;
         }
@@ -234,14 +234,14 @@ impl Switch for Markers {
         }
     }
 
-    fn on_drop(&mut self, at: &Place) {
+    fn on_drop(&mut self, at: &QueueView) {
         let (counters, input, output) = self.at(at);
         counters!(counters, c => { c.on_drop(input, output, 1) });
     }
 }
 
-impl Sender for Rules {
-    type Flow = Flow;
+impl Sender for HpRules {
+    type Flow = HpFlow;
 
     /// What fills a round trip, in whole packets: the papers have a fixed window beside the rate.
     fn window(&self, network: &Network) -> Option<u64> {
@@ -250,29 +250,29 @@ impl Sender for Rules {
         Some(bytes.next_multiple_of(network.payload.into()))
     }
 
-    fn on_start(&mut self, _: Ends) -> Flow {
-        Flow::at_full_rate()
+    fn on_start(&mut self, _: Endpoints) -> HpFlow {
+        HpFlow::at_full_rate()
     }
 
-    fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
-        flow.sends(packet.now, packet.wire)
+    fn on_send(&mut self, flow: &mut HpFlow, packet: &Sending) -> Option<Time> {
+        flow.on_send(packet.now, packet.wire)
     }
 
-    fn on_ack(&mut self, flow: &mut Flow, ack: &Acknowledged) -> Option<Time> {
+    fn on_ack(&mut self, flow: &mut HpFlow, ack: &Acknowledged) -> Option<Time> {
         flow.acknowledged(self, ack)
     }
 }
 
 /// What a source knows of a flow.
 #[derive(Clone, Copy, Debug)]
-pub struct Flow {
+pub struct HpFlow {
     state: State,
     received: u32,
     /// When it last began to send a packet.
     sent: Time,
 }
 
-impl Flow {
+impl HpFlow {
     /// At the link's rate.
     pub const fn at_full_rate() -> Self {
         Self {
@@ -284,7 +284,7 @@ impl Flow {
 
     /// From the start of a packet to that of the next one, if that is longer than its time on the wire.
     #[inline]
-    pub fn sends(&mut self, now: Time, wire: Time) -> Option<Time> {
+    pub fn on_send(&mut self, now: Time, wire: Time) -> Option<Time> {
         self.sent = now;
         self.gap(wire)
     }
@@ -296,7 +296,7 @@ impl Flow {
 
     /// An ACK is back: when it may send the next packet by its rate now, if that counts.
     #[inline]
-    pub fn acknowledged(&mut self, rules: &Rules, ack: &Acknowledged) -> Option<Time> {
+    pub fn acknowledged(&mut self, rules: &HpRules, ack: &Acknowledged) -> Option<Time> {
         self.received = self.received.wrapping_add(1);
         let echo = Feedback {
             packets: 1,
@@ -321,13 +321,13 @@ mod tests {
     fn a_round_decreases_once() {
         // Time from packet to packet after each of eight marked ACKs.
         let times = |round, in_flight| {
-            let parameters = Parameters {
+            let parameters = HpParameters {
                 round,
-                ..Parameters::default()
+                ..HpParameters::default()
             };
             let rules = parameters.rules(Function::Lipd).unwrap();
-            let mut flow = Flow::at_full_rate();
-            assert_eq!(flow.sends(0, 1_000), None);
+            let mut flow = HpFlow::at_full_rate();
+            assert_eq!(flow.on_send(0, 1_000), None);
             let mut next = |mark| {
                 let ack = Acknowledged {
                     now: 0,
@@ -337,7 +337,7 @@ mod tests {
                     wire: 1_000,
                 };
                 flow.acknowledged(&rules, &ack);
-                flow.sends(0, 1_000)
+                flow.on_send(0, 1_000)
             };
             // At the full rate there is nothing to raise.
             assert_eq!(next(Mark::None), None);

@@ -8,8 +8,8 @@ use ecn_units::{Fraction, Rate, Size, keywords};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Acknowledged, Either, Ends, Mark, Network, Notice, Place, Scheme, Sees, Sender, Sending, State,
-    Switch, tcd,
+    Acknowledged, Cnm, Either, Endpoints, Hooks, Mark, Network, QueueView, Scheme, Sender, Sending,
+    State, Switch, tcd,
 };
 use crate::engine::{NS, Time};
 use crate::fabric::packet::Packet;
@@ -23,10 +23,10 @@ pub struct Ibcc {
 }
 
 impl Scheme for Ibcc {
-    type Sender = Rules;
+    type Sender = IbccRules;
     type Switch = Either<Markers, tcd::Ports>;
 
-    fn sender(&self, network: &Network) -> Result<Rules, ModelError> {
+    fn sender(&self, network: &Network) -> Result<IbccRules, ModelError> {
         network.schemes.ibcc.rules(network.line, network.buffer)
     }
 
@@ -60,7 +60,7 @@ keywords! {
 /// manager's code (F).
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Parameters {
+pub struct IbccParameters {
     /// 0 marks nothing; 1 to 15 mark above (16 - threshold)/16 of a port's buffer (F: 8; the levels: D).
     #[schemars(extend("unit" = "1/16 of the buffer"))]
     pub marking_threshold: u32,
@@ -88,7 +88,7 @@ pub struct Parameters {
     pub cct_step: Fraction,
 }
 
-impl Default for Parameters {
+impl Default for IbccParameters {
     fn default() -> Self {
         Self {
             marking_threshold: 8,
@@ -117,7 +117,7 @@ const MOST_SHIFT: u32 = 3;
 
 /// The parameters as they are computed with: bytes per second, bytes and picoseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct IbccRules {
     line: u64,
     /// Queue above which a port marks; none if nothing is marked.
     threshold: Option<u64>,
@@ -134,13 +134,13 @@ pub struct Rules {
     step: Fraction,
 }
 
-impl Parameters {
+impl IbccParameters {
     /// Checks what the types leave open. `buffer`: of an output port and virtual lane, bytes.
     ///
     /// # Errors
     ///
     /// A value out of its range, by name.
-    pub fn rules(&self, line: Rate, buffer: u64) -> Result<Rules, ModelError> {
+    pub fn rules(&self, line: Rate, buffer: u64) -> Result<IbccRules, ModelError> {
         for (key, value, most) in [
             ("marking_threshold", self.marking_threshold, 15),
             ("marking_rate", self.marking_rate, 65_535),
@@ -156,12 +156,12 @@ impl Parameters {
             in_range(key, value, 0..=most)?;
         }
         if !(1..=65_535).contains(&self.ccti_timer) {
-            let reason = "1 to 65535 is allowed, times 1.024 us";
+            let reason = "must be between 1 and 65535, in units of 1.024 us";
             return Err(ModelError::new("ccti_timer", self.ccti_timer, reason));
         }
         // Unit credits of 64 bytes in 8 bits.
         if self.marking_size.bytes() > 255 * 64 {
-            let reason = "at most 16320B is allowed";
+            let reason = "must be at most 16320B";
             return Err(ModelError::new("marking_size", self.marking_size, reason));
         }
         // F: the largest shift with which the longest delay fits.
@@ -171,11 +171,11 @@ impl Parameters {
             .find(|shift| longest(*shift) <= MOST_MULTIPLIER)
             .ok_or_else(|| {
                 let limit = self.ccti_limit;
-                let reason = format!("ccti_limit, {limit}, times it up to 16383 is allowed");
+                let reason = format!("must be at most 16383 divided by ccti_limit, {limit}");
                 ModelError::new("cct_step", self.cct_step, reason)
             })?;
         let levels = u64::from(16 - self.marking_threshold);
-        Ok(Rules {
+        Ok(IbccRules {
             line: line.bytes_per_s(),
             threshold: (self.marking_threshold > 0)
                 .then_some((u128::from(buffer) * u128::from(levels) / 16) as u64),
@@ -193,7 +193,7 @@ impl Parameters {
     }
 }
 
-impl Rules {
+impl IbccRules {
     /// Multiplier of an entry of the table: after a packet that takes t, the source waits (t >> shift) times it.
     fn multiplier(&self, ccti: u16) -> u64 {
         self.step.of(u64::from(ccti) << self.shift)
@@ -219,7 +219,7 @@ impl Marker {
     /// without, its victim, and `to_host` decides.
     pub fn marks(
         &mut self,
-        rules: &Rules,
+        rules: &IbccRules,
         bytes: u32,
         queued: u64,
         has_credits: bool,
@@ -232,7 +232,7 @@ impl Marker {
 
     /// With TCD it is the port's state that decides, and which mark it is; size and rate as without. CE of ports before is
     /// not taken back.
-    pub fn marks_by_state(&mut self, rules: &Rules, bytes: u32, own: Mark) -> Mark {
+    pub fn marks_by_state(&mut self, rules: &IbccRules, bytes: u32, own: Mark) -> Mark {
         if own > Mark::None && rules.threshold.is_some() && self.takes_turn(rules, bytes) {
             own
         } else {
@@ -241,7 +241,7 @@ impl Marker {
     }
 
     /// Of the packets that could be marked, one of `marking_rate`.
-    fn takes_turn(&mut self, rules: &Rules, bytes: u32) -> bool {
+    fn takes_turn(&mut self, rules: &IbccRules, bytes: u32) -> bool {
         if u64::from(bytes) < rules.marking_size {
             return false;
         }
@@ -257,24 +257,24 @@ impl Marker {
 /// Switches that mark by the queue's length and the credits.
 #[derive(Debug)]
 pub struct Markers {
-    rules: Rules,
+    rules: IbccRules,
     queues: Vec<Marker>,
 }
 
 impl Markers {
     /// With TCD: the mark of a packet that leaves by a port whose state says this one.
-    pub fn by_state(&mut self, at: &Place, packet: &Packet, own: Mark) -> Mark {
+    pub fn by_state(&mut self, at: &QueueView, packet: &Packet, own: Mark) -> Mark {
         let marker = &mut self.queues[at.queue as usize];
         marker.marks_by_state(&self.rules, packet.bytes.into(), own)
     }
 }
 
 impl Switch for Markers {
-    fn sees(&self) -> Sees {
-        Sees::WAITING
+    fn hooks(&self) -> Hooks {
+        Hooks::ENQUEUE_QUEUED
     }
 
-    fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, _: bool) -> Option<Notice> {
+    fn on_enqueue(&mut self, at: &QueueView, packet: &mut Packet, _: bool) -> Option<Cnm> {
         let marker = &mut self.queues[at.queue as usize];
         let (bytes, queued) = (packet.bytes.into(), at.queued.into());
         if marker.marks(&self.rules, bytes, queued, at.on, at.to_host) {
@@ -284,7 +284,7 @@ impl Switch for Markers {
     }
 
     /// A root is congested, and a victim undetermined.
-    fn state(&self, at: &Place) -> Option<State> {
+    fn state(&self, at: &QueueView) -> Option<State> {
         Some(match (self.rules.threshold, at.on) {
             (Some(threshold), true) if u64::from(at.queued) > threshold => State::Congestion,
             (Some(threshold), false) if u64::from(at.queued) > threshold => State::Undetermined,
@@ -293,34 +293,34 @@ impl Switch for Markers {
     }
 }
 
-impl Sender for Rules {
-    type Flow = Flow;
+impl Sender for IbccRules {
+    type Flow = IbccFlow;
 
-    fn on_start(&mut self, _: Ends) -> Flow {
-        Flow::new(self)
+    fn on_start(&mut self, _: Endpoints) -> IbccFlow {
+        IbccFlow::new(self)
     }
 
-    fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
-        Some(packet.time_at(flow.sends(self, packet.now)?))
+    fn on_send(&mut self, flow: &mut IbccFlow, packet: &Sending) -> Option<Time> {
+        Some(packet.time_at(flow.on_send(self, packet.now)?))
     }
 
-    fn on_ack(&mut self, flow: &mut Flow, ack: &Acknowledged) -> Option<Time> {
-        flow.notified(self, ack.now, ack.mark);
+    fn on_ack(&mut self, flow: &mut IbccFlow, ack: &Acknowledged) -> Option<Time> {
+        flow.on_notification(self, ack.now, ack.mark);
         None
     }
 }
 
 /// What a source knows of a flow (a queue pair).
 #[derive(Clone, Copy, Debug)]
-pub struct Flow {
+pub struct IbccFlow {
     timer_due: Time,
     /// Index of the table.
     ccti: u16,
 }
 
-impl Flow {
+impl IbccFlow {
     /// At the lowest index.
-    pub const fn new(rules: &Rules) -> Self {
+    pub const fn new(rules: &IbccRules) -> Self {
         Self {
             timer_due: NEVER,
             ccti: rules.least,
@@ -328,7 +328,7 @@ impl Flow {
     }
 
     /// A BECN. It does not put off the timer (H), unless it is of a flow that passed undetermined ports only (TCD).
-    pub fn notified(&mut self, rules: &Rules, now: Time, mark: Mark) {
+    pub fn on_notification(&mut self, rules: &IbccRules, now: Time, mark: Mark) {
         self.advance(rules, now);
         let increase = match mark {
             Mark::None => return,
@@ -348,19 +348,19 @@ impl Flow {
 
     /// Its rate for the next packet, bytes per second, if it is below the link's: the delay after each packet is in
     /// proportion to that packet, so it is a rate.
-    pub fn sends(&mut self, rules: &Rules, now: Time) -> Option<u64> {
+    pub fn on_send(&mut self, rules: &IbccRules, now: Time) -> Option<u64> {
         self.advance(rules, now);
         (rules.multiplier(self.ccti) > 0).then(|| rules.rate(self.ccti))
     }
 
     /// Its index of the table.
-    pub fn index(&mut self, rules: &Rules, now: Time) -> u16 {
+    pub fn index(&mut self, rules: &IbccRules, now: Time) -> u16 {
         self.advance(rules, now);
         self.ccti
     }
 
     /// What the timer has done by now.
-    fn advance(&mut self, rules: &Rules, now: Time) {
+    fn advance(&mut self, rules: &IbccRules, now: Time) {
         if self.timer_due > now {
             return;
         }
@@ -387,15 +387,15 @@ mod tests {
     const LINE: u64 = 12_500_000_000;
     const BUFFER: u64 = 160_000;
 
-    fn rules_of(change: impl FnOnce(&mut Parameters)) -> Result<Rules, ModelError> {
-        let mut parameters = Parameters::default();
+    fn rules_of(change: impl FnOnce(&mut IbccParameters)) -> Result<IbccRules, ModelError> {
+        let mut parameters = IbccParameters::default();
         change(&mut parameters);
         parameters.rules("100gbit".parse().unwrap(), BUFFER)
     }
 
     #[test]
     fn values_out_of_range_are_refused_by_name() {
-        let refused = |change: &dyn Fn(&mut Parameters)| rules_of(change).unwrap_err().key;
+        let refused = |change: &dyn Fn(&mut IbccParameters)| rules_of(change).unwrap_err().key;
         assert_eq!(refused(&|p| p.marking_threshold = 16), "marking_threshold");
         let size = Size::from_bytes(16_321);
         assert_eq!(refused(&|p| p.marking_size = size), "marking_size");
@@ -443,13 +443,13 @@ mod tests {
         let rmin = Ratio::new(1, IPD_LIMIT);
         let lipd = Policy::new(Function::Lipd, rmin, Policy::HP_M).unwrap();
         let rules = rules_of(|p| p.ccti_increase = 1).unwrap();
-        let mut flow = Flow::new(&rules);
+        let mut flow = IbccFlow::new(&rules);
         let mut delay = ecn_core::fixed::ONE;
         for _ in 0..127 {
-            flow.notified(&rules, 0, Mark::Congestion);
+            flow.on_notification(&rules, 0, Mark::Congestion);
             delay = marked(&lipd, delay);
             let times = delay / ecn_core::fixed::ONE;
-            assert_eq!(flow.sends(&rules, 0), Some(LINE / times));
+            assert_eq!(flow.on_send(&rules, 0), Some(LINE / times));
         }
     }
 
@@ -457,9 +457,9 @@ mod tests {
     #[test]
     fn marks_add_up_and_do_not_put_off_the_timer() {
         let rules = rules_of(|p| p.ccti_timer = 150).unwrap();
-        let mut flow = Flow::new(&rules);
+        let mut flow = IbccFlow::new(&rules);
         for k in 1..=40 {
-            flow.notified(&rules, k * NS, Mark::Congestion);
+            flow.on_notification(&rules, k * NS, Mark::Congestion);
             assert_eq!(Time::from(flow.ccti), (5 * k).min(127));
         }
         flow.advance(&rules, 153_600 * NS);
@@ -473,15 +473,15 @@ mod tests {
     fn the_index_decays_in_its_time() {
         for (timer, least, us) in [(10, 0, 1_300.48), (150, 0, 19_507.2), (10, 27, 1_024.0)] {
             let rules = rules_of(|p| (p.ccti_timer, p.ccti_min) = (timer, least)).unwrap();
-            let mut flow = Flow::new(&rules);
-            (0..26).for_each(|_| flow.notified(&rules, 0, Mark::Congestion));
+            let mut flow = IbccFlow::new(&rules);
+            (0..26).for_each(|_| flow.on_notification(&rules, 0, Mark::Congestion));
             let end = (us * 1_000.0) as Time * NS;
             flow.advance(&rules, end - 1);
             assert_eq!(u32::from(flow.ccti), least + 1);
             flow.advance(&rules, end);
             assert_eq!(u32::from(flow.ccti), least);
             assert_eq!(flow.timer_due, NEVER);
-            assert_eq!(flow.sends(&rules, end).is_some(), least > 0);
+            assert_eq!(flow.on_send(&rules, end).is_some(), least > 0);
         }
     }
 
@@ -489,19 +489,19 @@ mod tests {
     #[test]
     fn an_undetermined_flow_holds_its_index() {
         let rules = rules_of(|_| {}).unwrap();
-        let mut flow = Flow::new(&rules);
-        flow.notified(&rules, 0, Mark::Undetermined);
+        let mut flow = IbccFlow::new(&rules);
+        flow.on_notification(&rules, 0, Mark::Undetermined);
         assert_eq!((flow.ccti, flow.timer_due), (0, NEVER));
-        flow.notified(&rules, 0, Mark::Congestion);
+        flow.on_notification(&rules, 0, Mark::Congestion);
         for n in 1..100 {
-            flow.notified(&rules, n * 10_000 * NS, Mark::Undetermined);
-            flow.notified(&rules, n * 10_000 * NS, Mark::None);
+            flow.on_notification(&rules, n * 10_000 * NS, Mark::Undetermined);
+            flow.on_notification(&rules, n * 10_000 * NS, Mark::None);
             assert_eq!(flow.ccti, 5);
         }
         flow.advance(&rules, (990_000 + 10_240) * NS);
         assert_eq!(flow.ccti, 4);
         let rules = rules_of(|p| p.ccti_increase_undetermined = 1).unwrap();
-        flow.notified(&rules, 990_000 * NS, Mark::Undetermined);
+        flow.on_notification(&rules, 990_000 * NS, Mark::Undetermined);
         assert_eq!(flow.ccti, 5);
     }
 
@@ -557,7 +557,7 @@ mod tests {
                 (false, true, marks),
                 (false, false, 0),
             ] {
-                let place = Place {
+                let place = QueueView {
                     on,
                     to_host,
                     ..full
@@ -582,13 +582,13 @@ mod tests {
             let rules = rules_of(|p| {
                 (p.ccti_min, p.ccti_limit, p.ccti_increase) = (least, limit, increase);
             }).unwrap();
-            let mut flow = Flow::new(&rules);
+            let mut flow = IbccFlow::new(&rules);
             let mut now = 0;
             for (ns, mark) in steps {
                 now += ns * NS;
                 let before = flow.ccti;
                 let mark = [Mark::None, Mark::Undetermined, Mark::Congestion][usize::from(mark)];
-                flow.notified(&rules, now, mark);
+                flow.on_notification(&rules, now, mark);
                 prop_assert!((least..=limit).contains(&flow.ccti.into()));
                 prop_assert!(mark == Mark::Congestion || flow.ccti <= before);
                 prop_assert_eq!(flow.timer_due == NEVER, u32::from(flow.ccti) == least);

@@ -11,21 +11,21 @@ macro_rules! either {
         pub enum $name $(<$($other),+>)? { $($(#[$doc])* $variant($half),)+ }
 
         impl $(<$($other: Switch),+>)? Switch for $name $(<$($other),+>)? {
-            fn sees(&self) -> Sees {
-                match self { $(Self::$variant(half) => half.sees(),)+ }
+            fn hooks(&self) -> Hooks {
+                match self { $(Self::$variant(half) => half.hooks(),)+ }
             }
 
             #[inline]
-            fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, waits: bool) -> Option<Notice> {
+            fn on_enqueue(&mut self, at: &QueueView, packet: &mut Packet, waits: bool) -> Option<Cnm> {
                 match self { $(Self::$variant(half) => half.on_enqueue(at, packet, waits),)+ }
             }
 
             #[inline]
-            fn on_dequeue(&mut self, at: &Place, packet: &mut Packet, waited: bool) {
+            fn on_dequeue(&mut self, at: &QueueView, packet: &mut Packet, waited: bool) {
                 match self { $(Self::$variant(half) => half.on_dequeue(at, packet, waited),)+ }
             }
 
-            fn on_drop(&mut self, at: &Place) {
+            fn on_drop(&mut self, at: &QueueView) {
                 match self { $(Self::$variant(half) => half.on_drop(at),)+ }
             }
 
@@ -33,7 +33,7 @@ macro_rules! either {
                 match self { $(Self::$variant(half) => half.on_pause(now, queue, paused),)+ }
             }
 
-            fn state(&self, at: &Place) -> Option<State> {
+            fn state(&self, at: &QueueView) -> Option<State> {
                 match self { $(Self::$variant(half) => half.state(at),)+ }
             }
         }
@@ -45,7 +45,7 @@ macro_rules! either {
 macro_rules! schemes {
     ($(
         $(#[doc = $doc:literal])*
-        $module:ident::$scheme:ident { $($text:literal => $value:expr),+ $(,)? }
+        $module:ident::$scheme:ident($parameters:ident) { $($text:literal => $value:expr),+ $(,)? }
     )+) => {
         $(pub use $module::$scheme;)+
 
@@ -97,10 +97,10 @@ macro_rules! schemes {
         /// The parameters of all schemes, each in a table of its own.
         #[derive(Clone, Debug, Default, PartialEq, schemars::JsonSchema, serde::Serialize, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
-        pub struct Parameters {
-            $($(#[doc = $doc])* pub $module: $module::Parameters,)+
+        pub struct SchemeParameters {
+            $($(#[doc = $doc])* pub $module: $module::$parameters,)+
             /// TCD's.
-            pub tcd: tcd::Parameters,
+            pub tcd: tcd::TcdParameters,
         }
 
         impl Scheme for Name {
@@ -149,7 +149,7 @@ macro_rules! schemes {
 
         /// What a sender keeps of a flow.
         #[derive(Clone, Copy, Debug)]
-        pub enum Flow {
+        pub enum SchemeFlow {
             /// No control.
             None(()),
             $($(#[doc = $doc])* $scheme(<<$scheme as Scheme>::Sender as Sender>::Flow),)+
@@ -159,66 +159,66 @@ macro_rules! schemes {
     };
 }
 
-/// [`Senders`](super::Senders) does what the half in it does, with a [`Flow`](super::Flow) of that.
+/// [`Senders`](super::Senders) does what the half in it does, with a [`Flow`](super::SchemeFlow) of that.
 macro_rules! senders {
     ($($scheme:ident),+) => {
         impl Sender for Senders {
-            type Flow = Flow;
+            type Flow = SchemeFlow;
 
             fn window(&self, network: &Network) -> Option<u64> {
                 match self { $(Self::$scheme(half) => half.window(network),)+ }
             }
 
-            fn on_start(&mut self, ends: Ends) -> Flow {
-                match self { $(Self::$scheme(half) => Flow::$scheme(half.on_start(ends)),)+ }
+            fn on_start(&mut self, endpoints: Endpoints) -> SchemeFlow {
+                match self { $(Self::$scheme(half) => SchemeFlow::$scheme(half.on_start(endpoints)),)+ }
             }
 
             #[inline]
-            fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
+            fn on_send(&mut self, flow: &mut SchemeFlow, packet: &Sending) -> Option<Time> {
                 match (self, flow) {
-                    $((Self::$scheme(half), Flow::$scheme(flow)) => half.on_send(flow, packet),)+
+                    $((Self::$scheme(half), SchemeFlow::$scheme(flow)) => half.on_send(flow, packet),)+
                     _ => None,
                 }
             }
 
             #[inline]
-            fn tag(&self, ends: Ends) -> Option<u32> {
-                match self { $(Self::$scheme(half) => half.tag(ends),)+ }
+            fn tag(&self, endpoints: Endpoints) -> Option<u32> {
+                match self { $(Self::$scheme(half) => half.tag(endpoints),)+ }
             }
 
             #[inline]
-            fn on_ack(&mut self, flow: &mut Flow, ack: &Acknowledged) -> Option<Time> {
+            fn on_ack(&mut self, flow: &mut SchemeFlow, ack: &Acknowledged) -> Option<Time> {
                 match (self, flow) {
-                    $((Self::$scheme(half), Flow::$scheme(flow)) => half.on_ack(flow, ack),)+
+                    $((Self::$scheme(half), SchemeFlow::$scheme(flow)) => half.on_ack(flow, ack),)+
                     _ => None,
                 }
             }
 
             #[inline]
-            fn on_mark(&self, told: &mut Told, now: Time, mark: Mark) -> bool {
-                match self { $(Self::$scheme(half) => half.on_mark(told, now, mark),)+ }
+            fn on_mark(&self, last: &mut LastNotification, now: Time, mark: Mark) -> bool {
+                match self { $(Self::$scheme(half) => half.on_mark(last, now, mark),)+ }
             }
 
-            fn on_notification(&mut self, flow: &mut Flow, now: Time, mark: Mark) {
+            fn on_notification(&mut self, flow: &mut SchemeFlow, now: Time, mark: Mark) {
                 match (self, flow) {
-                    $((Self::$scheme(half), Flow::$scheme(flow)) => {
+                    $((Self::$scheme(half), SchemeFlow::$scheme(flow)) => {
                         half.on_notification(flow, now, mark);
                     })+
                     _ => {}
                 }
             }
 
-            fn on_feedback(&mut self, flow: &mut Flow, now: Time, ends: Ends, notice: Notice) {
+            fn on_feedback(&mut self, flow: &mut SchemeFlow, now: Time, endpoints: Endpoints, notice: Cnm) {
                 match (self, flow) {
-                    $((Self::$scheme(half), Flow::$scheme(flow)) => {
-                        half.on_feedback(flow, now, ends, notice);
+                    $((Self::$scheme(half), SchemeFlow::$scheme(flow)) => {
+                        half.on_feedback(flow, now, endpoints, notice);
                     })+
                     _ => {}
                 }
             }
 
-            fn on_finish(&mut self, ends: Ends) {
-                match self { $(Self::$scheme(half) => half.on_finish(ends),)+ }
+            fn on_finish(&mut self, endpoints: Endpoints) {
+                match self { $(Self::$scheme(half) => half.on_finish(endpoints),)+ }
             }
         }
     };

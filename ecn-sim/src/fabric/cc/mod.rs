@@ -1,9 +1,8 @@
 //! Congestion control: one file per scheme, with both of its halves.
 //!
-//! [`Switch`] is what switches do: they see data come and leave, mark it, and notify senders. [`Sender`] is what hosts do:
-//! they space the packets of each flow by what comes back. A [`Scheme`] makes both for a network. The run is compiled for
-//! the scheme, so nothing is looked up while it goes on; for the built-in ones, that is [`Name`], which chooses among those
-//! in one list.
+//! [`Switch`] is what switches do: they see data enter and leave queues, mark it, and notify senders. [`Sender`] is what
+//! hosts do: they pace the packets of each flow by the feedback. A [`Scheme`] makes both for a network. A run is compiled
+//! for its scheme, without dynamic dispatch; the built-in ones share [`Name`], an enumeration over one list.
 //!
 //! # Adding a scheme
 //!
@@ -12,7 +11,7 @@
 //! of the link's:
 //!
 //! ```
-//! use ecn_sim::fabric::cc::{Acknowledged, Ends, Mark, Network, Notice, Place, Scheme, Sees, Sender, Sending, Switch};
+//! use ecn_sim::fabric::cc::{Acknowledged, Endpoints, Mark, Network, Cnm, QueueView, Scheme, Hooks, Sender, Sending, Switch};
 //! use ecn_sim::fabric::{self, Options, Scenario, packet::Packet};
 //! use ecn_sim::{engine::Time, model::ModelError};
 //!
@@ -37,11 +36,11 @@
 //! }
 //!
 //! impl Switch for Threshold {
-//!     fn sees(&self) -> Sees {
-//!         Sees::WAITING
+//!     fn hooks(&self) -> Hooks {
+//!         Hooks::ENQUEUE_QUEUED
 //!     }
 //!
-//!     fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, _: bool) -> Option<Notice> {
+//!     fn on_enqueue(&mut self, at: &QueueView, packet: &mut Packet, _: bool) -> Option<Cnm> {
 //!         if at.queued > self.bytes {
 //!             packet.mark = Mark::Congestion;
 //!         }
@@ -58,7 +57,7 @@
 //!     /// Its rate, bytes per second.
 //!     type Flow = u64;
 //!
-//!     fn on_start(&mut self, _: Ends) -> u64 {
+//!     fn on_start(&mut self, _: Endpoints) -> u64 {
 //!         self.line
 //!     }
 //!
@@ -89,7 +88,7 @@
 //!
 //! `examples/own_scheme.rs` is a longer one, with a table that compares it.
 //!
-//! To build a scheme in, with names and a table of parameters in scenarios, add its file here, with its `Parameters` and a
+//! To build a scheme in, with names and a table of parameters in scenarios, add its file here, with a table of parameters and a
 //! [`Scheme`] that takes them from [`Network::schemes`], and its line in the list at the end of this one.
 
 pub mod bcn;
@@ -121,13 +120,13 @@ pub trait Scheme: Sync {
     /// What switches do.
     type Switch: Switch;
 
-    /// As reports name it: its type, if it says nothing else.
+    /// Its name in reports; by default that of its type.
     fn name(&self) -> &str {
         let path = std::any::type_name::<Self>();
         path.rsplit("::").next().unwrap_or(path)
     }
 
-    /// The hosts' half. A scenario is checked with it, before its topology is there.
+    /// The hosts' half; also used to check a scenario before its topology is built.
     ///
     /// # Errors
     ///
@@ -142,26 +141,26 @@ pub trait Scheme: Sync {
     fn switch(&self, network: &Network) -> Result<Self::Switch, ModelError>;
 }
 
-/// What a scheme has to know of a network.
+/// What a scheme may know of a network.
 #[derive(Clone, Copy, Debug)]
 pub struct Network<'a> {
     /// Parameters of the built-in schemes.
-    pub schemes: &'a Parameters,
+    pub schemes: &'a SchemeParameters,
     /// The links' rate.
     pub line: Rate,
     /// Memory of a port, of each virtual lane if it has those, bytes.
     pub buffer: u64,
-    /// A queue, or what came by a port, of so many bytes is dropped or pauses others, if that is known before.
+    /// Bytes in a queue, or of an input, at which packets are dropped or a pause is sent, if that is fixed.
     pub limit: Option<u64>,
     /// A full data packet, bytes.
     pub frame: u32,
     /// Its payload.
     pub payload: u32,
-    /// Round trip on the longest path, while nothing else is sent.
+    /// Round trip on the longest path of an idle network.
     pub idle_rtt: Time,
-    /// What makes ports go ON and OFF.
-    pub turns: tcd::Turns,
-    /// Switches are HP's, and mark by themselves.
+    /// What makes ports alternate between ON and OFF.
+    pub pause_model: tcd::PauseModel,
+    /// Switches are input-queued, and mark by themselves.
     pub marks_in_slots: bool,
     /// Number of hosts.
     pub hosts: u32,
@@ -188,7 +187,7 @@ pub trait Sender: Debug + Send {
     }
 
     /// A flow starts.
-    fn on_start(&mut self, ends: Ends) -> Self::Flow;
+    fn on_start(&mut self, endpoints: Endpoints) -> Self::Flow;
 
     /// A flow sends a packet: time from the start of this to that of the next one, if that is longer than its
     /// time on the link.
@@ -196,78 +195,85 @@ pub trait Sender: Debug + Send {
         None
     }
 
-    /// What a packet that is about to be sent has as its [`Packet::note`], for switches to read; `None`: when it is
-    /// sent, from which round-trip times are measured.
-    fn tag(&self, _ends: Ends) -> Option<u32> {
+    /// [`Packet::note`] of a packet that is about to be sent, for switches to read; `None`: its time of departure, from
+    /// which round-trip times are measured.
+    fn tag(&self, _endpoints: Endpoints) -> Option<u32> {
         None
     }
 
-    /// An ACK arrives: when the flow may send its next packet, if it changes what [`Self::on_send`] said.
+    /// An ACK arrives: when the flow may send its next packet, if that is to change.
     fn on_ack(&mut self, _flow: &mut Self::Flow, _ack: &Acknowledged) -> Option<Time> {
         None
     }
 
-    /// A receiver gets a marked packet: whether it notifies the sender. `told`: what it said last.
-    fn on_mark(&self, _told: &mut Told, _now: Time, _mark: Mark) -> bool {
+    /// A receiver gets a marked packet: whether it notifies the sender (CNP). `last`: its last notification.
+    fn on_mark(&self, _last: &mut LastNotification, _now: Time, _mark: Mark) -> bool {
         false
     }
 
     /// A sender gets a receiver's notification.
     fn on_notification(&mut self, _flow: &mut Self::Flow, _now: Time, _mark: Mark) {}
 
-    /// A sender gets what a switch said of a packet of a flow between these hosts.
-    fn on_feedback(&mut self, _flow: &mut Self::Flow, _now: Time, _ends: Ends, _notice: Notice) {}
+    /// A sender gets a switch's message about a flow between these hosts.
+    fn on_feedback(
+        &mut self,
+        _flow: &mut Self::Flow,
+        _now: Time,
+        _endpoints: Endpoints,
+        _notice: Cnm,
+    ) {
+    }
 
     /// A flow between two hosts is finished.
-    fn on_finish(&mut self, _ends: Ends) {}
+    fn on_finish(&mut self, _endpoints: Endpoints) {}
 }
 
-/// What switches do. One value has all switches of a part of the network. Runs are the same however a network is split
-/// if what it does at one switch does not depend on others: so each draws random numbers of its own, [`Random`].
+/// What switches do. One value has all switches of a part of the network. Runs are bit-identical however a network is
+/// split, as long as switches do not depend on each other: so each has its own random stream, [`Random`].
 pub trait Switch: Debug + Send {
-    /// Which packets it has to see: what it need not costs nothing.
-    fn sees(&self) -> Sees;
+    /// Which packets it handles; the others cost nothing.
+    fn hooks(&self) -> Hooks;
 
-    /// A packet comes, and waits or leaves at once: what its sender is to be told.
-    fn on_enqueue(&mut self, _at: &Place, _packet: &mut Packet, _waits: bool) -> Option<Notice> {
+    /// A packet enters a queue (`waits`) or passes at once; returns a message to its sender, if there is one to send.
+    fn on_enqueue(&mut self, _at: &QueueView, _packet: &mut Packet, _waits: bool) -> Option<Cnm> {
         None
     }
 
-    /// A packet leaves, after it waited or at once.
-    fn on_dequeue(&mut self, _at: &Place, _packet: &mut Packet, _waited: bool) {}
+    /// A packet leaves a queue, or passes at once.
+    fn on_dequeue(&mut self, _at: &QueueView, _packet: &mut Packet, _waited: bool) {}
 
-    /// A packet that was to wait is dropped instead.
-    fn on_drop(&mut self, _at: &Place) {}
+    /// A packet is dropped instead of queued.
+    fn on_drop(&mut self, _at: &QueueView) {}
 
-    /// A queue, by its number, may not send from now on, or may again.
+    /// A queue, by its number, is paused or resumed.
     fn on_pause(&mut self, _now: Time, _queue: u32, _paused: bool) {}
 
-    /// What a port is taken for, for traces.
-    fn state(&self, _at: &Place) -> Option<State> {
+    /// The state of a port, for traces.
+    fn state(&self, _at: &QueueView) -> Option<State> {
         None
     }
 }
 
-/// Which packets a switch has to see.
+/// Which packets a switch handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sees {
-    /// Those that come and leave at once.
+pub struct Hooks {
+    /// Those that pass at once.
     pub passing: bool,
-    /// Those that come to wait.
+    /// Those that are queued.
     pub waiting: bool,
-    /// Those that waited, when they leave.
+    /// Those that leave a queue.
     pub leaving: bool,
 }
 
-impl Sees {
-    /// Those that come to wait: a queue that is empty is never too long.
-    pub const WAITING: Self = Self::these(false, true, false);
-    /// Those that wait, when they come and when they leave.
+impl Hooks {
+    /// Packets that are queued: an empty queue is never too long.
+    pub const ENQUEUE_QUEUED: Self = Self::these(false, true, false);
+    /// Packets that are queued, when they enter and when they leave.
     pub const QUEUED: Self = Self::these(false, true, true);
-    /// All that come.
-    pub const COMING: Self = Self::these(true, true, false);
-    /// All that leave.
-    pub const LEAVING: Self = Self::these(true, false, true);
+    /// All packets, when they come.
+    pub const ENQUEUE: Self = Self::these(true, true, false);
+    /// All packets, when they leave.
+    pub const DEQUEUE: Self = Self::these(true, false, true);
 
     const fn these(passing: bool, waiting: bool, leaving: bool) -> Self {
         Self {
@@ -278,9 +284,9 @@ impl Sees {
     }
 }
 
-/// A data packet at a switch that is to leave by a port.
+/// The queue that a data packet at a switch is to leave by.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct QueueView {
     /// When.
     pub now: Time,
     /// The switch.
@@ -291,26 +297,26 @@ pub struct Place {
     pub class: u8,
     /// Its queue: number of this class of the port.
     pub queue: u32,
-    /// Which of the switch's ports that is.
+    /// Index of that port at its switch.
     pub egress: u16,
-    /// By which it came.
+    /// Index of the port that it came by.
     pub ingress: u16,
-    /// Bytes of its class that wait for that port, without this packet.
+    /// Bytes in that queue, without this packet.
     pub queued: u32,
-    /// The port may send data of that class.
+    /// The queue is not paused.
     pub on: bool,
-    /// There is a host at its other end.
+    /// The port leads to a host.
     pub to_host: bool,
 }
 
-/// Between whom a flow is, and what flows have in common that share a limiter (BCN).
+/// Hosts and class of a flow; flows that share these share a limiter (BCN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
-    /// By which host.
+pub struct Endpoints {
+    /// The sending host.
     pub from: u32,
-    /// To which.
+    /// The receiving host.
     pub to: u32,
-    /// In which class of data.
+    /// Class of its data.
     pub class: u8,
 }
 
@@ -320,15 +326,15 @@ pub struct Sending {
     /// When.
     pub now: Time,
     /// Between whom.
-    pub ends: Ends,
+    pub endpoints: Endpoints,
     /// Its length.
     pub bytes: u32,
-    /// How long it takes on the link.
+    /// Its transmission time on the link.
     pub wire: Time,
 }
 
 impl Sending {
-    /// How long it takes at a rate, bytes per second.
+    /// Its transmission time at a rate, bytes per second.
     #[inline]
     pub fn time_at(&self, rate: u64) -> Time {
         // Less than 2^64: a packet has less than 2^14 bytes.
@@ -341,40 +347,40 @@ impl Sending {
 pub struct Acknowledged {
     /// When.
     pub now: Time,
-    /// Since the data that it answers began to be sent.
+    /// Round-trip time, from the start of the data's transmission.
     pub rtt: Time,
-    /// What that data said.
+    /// The mark of that data.
     pub mark: Mark,
-    /// Packets that are still on their way, or their ACKs.
+    /// Packets that are not acknowledged yet.
     pub in_flight: u32,
-    /// How long a full packet takes on the link.
+    /// Transmission time of a full packet on the link.
     pub wire: Time,
 }
 
-/// What a receiver told the sender of a flow last.
+/// The last notification of a receiver to the sender of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Told {
-    /// For how long that is enough.
+pub struct LastNotification {
+    /// No other one is due before.
     pub until: Time,
-    /// What it was.
+    /// Its mark.
     pub mark: Mark,
 }
 
-/// What a switch's port tells a sender.
+/// A congestion notification message from a switch to a sender (IEEE 802.1Qau).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// The queue.
+pub struct Cnm {
+    /// The queue that sends it (congestion point).
     pub point: u32,
-    /// QCN: 6 bits. BCN: see [`bcn::packed`].
+    /// QCN: 6 bits. BCN: see [`bcn::pack`].
     pub feedback: u32,
 }
 
-/// Random numbers, a stream per switch: the order of what happens at different switches does not matter.
+/// A stream of random numbers per switch: the order of events at different switches does not matter.
 #[derive(Debug)]
 pub struct Random(Vec<Pcg64Mcg>);
 
 impl Random {
-    /// Those of a network's switches; not the workload's.
+    /// The streams of a network's switches; independent of the workload's.
     pub fn new(network: &Network) -> Self {
         let stream = |switch| Pcg64Mcg::seed_from_u64(network.seed ^ (u64::from(switch) + 1) << 32);
         Self((0..network.switches).map(stream).collect())
@@ -389,16 +395,16 @@ impl Random {
 
 const SECOND: DurationText = DurationText::from_secs(1);
 
-/// Nothing is controlled.
+/// No congestion control.
 impl Sender for () {
     type Flow = ();
 
-    fn on_start(&mut self, _: Ends) {}
+    fn on_start(&mut self, _: Endpoints) {}
 }
 
 impl Switch for () {
-    fn sees(&self) -> Sees {
-        Sees::default()
+    fn hooks(&self) -> Hooks {
+        Hooks::default()
     }
 }
 
@@ -414,17 +420,17 @@ list::either! {
 
 list::schemes! {
     /// Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015.
-    dcqcn::Dcqcn { "dcqcn" => Dcqcn { tcd: false }, "dcqcn+tcd" => Dcqcn { tcd: true } }
+    dcqcn::Dcqcn(DcqcnParameters) { "dcqcn" => Dcqcn { tcd: false }, "dcqcn+tcd" => Dcqcn { tcd: true } }
     /// Mittal et al., "TIMELY: RTT-based Congestion Control for the Datacenter", SIGCOMM 2015.
-    timely::Timely { "timely" => Timely { tcd: false }, "timely+tcd" => Timely { tcd: true } }
+    timely::Timely(TimelyParameters) { "timely" => Timely { tcd: false }, "timely+tcd" => Timely { tcd: true } }
     /// InfiniBand's, annex A10.
-    ibcc::Ibcc { "ibcc" => Ibcc { tcd: false }, "ibcc+tcd" => Ibcc { tcd: true } }
+    ibcc::Ibcc(IbccParameters) { "ibcc" => Ibcc { tcd: false }, "ibcc+tcd" => Ibcc { tcd: true } }
     /// IEEE 802.1Qau.
-    qcn::Qcn { "qcn" => Qcn }
+    qcn::Qcn(QcnParameters) { "qcn" => Qcn }
     /// Barrass, 2006.
-    bcn::Bcn { "bcn" => Bcn }
+    bcn::Bcn(BcnParameters) { "bcn" => Bcn }
     /// Santos, Turner, Janakiraman, INFOCOM 2003: response, and marking.
-    hp::Hp {
+    hp::Hp(HpParameters) {
         "lipd/naive" => Hp(Function::Lipd, Marking::Naive),
         "lipd/input" => Hp(Function::Lipd, Marking::Input),
         "lipd/input-output" => Hp(Function::Lipd, Marking::InputOutput),
@@ -466,9 +472,15 @@ mod tests {
     }
 
     /// At the first switch, from one of its ports to another one, with `queued` bytes before it.
-    pub(super) fn place(ingress: u16, egress: u16, class: u8, classes: u32, queued: u32) -> Place {
+    pub(super) fn place(
+        ingress: u16,
+        egress: u16,
+        class: u8,
+        classes: u32,
+        queued: u32,
+    ) -> QueueView {
         let port = 8 + u32::from(egress);
-        Place {
+        QueueView {
             now: 0,
             switch: 0,
             port,
@@ -491,7 +503,7 @@ mod tests {
     }
 
     /// One that comes at each of these places, and waits.
-    pub(super) fn come(switches: &mut Switches, places: &[Place]) {
+    pub(super) fn come(switches: &mut Switches, places: &[QueueView]) {
         for place in places {
             let notice = switches.on_enqueue(place, &mut packet(NONE), true);
             assert_eq!(notice, None);
@@ -499,7 +511,7 @@ mod tests {
     }
 
     /// How many of those that leave from there are marked.
-    pub(super) fn marked(switches: &mut Switches, places: &[Place]) -> usize {
+    pub(super) fn marked(switches: &mut Switches, places: &[QueueView]) -> usize {
         let marked = places.iter().filter(|place| {
             let mut packet = packet(NONE);
             switches.on_dequeue(place, &mut packet, true);
@@ -513,7 +525,7 @@ mod tests {
     fn switches_draw_by_themselves() {
         let drawn = |seed, switch| -> Vec<bool> {
             let mut switches = seeded(&["scheme=bcn", "bcn.pm=1/2"], seed);
-            let at = Place {
+            let at = QueueView {
                 switch,
                 ..place(0, 1, 0, 1, 900_000)
             };

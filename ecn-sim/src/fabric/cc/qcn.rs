@@ -6,7 +6,9 @@ use ecn_units::{DurationText, Fraction, Rate, Size};
 use serde::{Deserialize, Serialize};
 
 use super::dcqcn::ClampTarget;
-use super::{Ends, Network, Notice, Place, Random, SECOND, Scheme, Sees, Sender, Sending, Switch};
+use super::{
+    Cnm, Endpoints, Hooks, Network, QueueView, Random, SECOND, Scheme, Sender, Sending, Switch,
+};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
@@ -17,10 +19,10 @@ use crate::model::{ModelError, in_range};
 pub struct Qcn;
 
 impl Scheme for Qcn {
-    type Sender = Rules;
+    type Sender = QcnRules;
     type Switch = CongestionPoints;
 
-    fn sender(&self, network: &Network) -> Result<Rules, ModelError> {
+    fn sender(&self, network: &Network) -> Result<QcnRules, ModelError> {
         network.schemes.qcn.rules(network.line, network.frame)
     }
 
@@ -41,7 +43,7 @@ impl Scheme for Qcn {
 /// full packets as the MIB's value has frames of 1500 B: else a single one would be congestion.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Parameters {
+pub struct QcnParameters {
     /// Queue that is aimed at. `auto`: 26 kB x rate / 10 Gb/s (V).
     pub qeq: Auto<Size>,
     /// How much more a change of the queue counts than its length (V: the MIB has the exponent, 1).
@@ -76,7 +78,7 @@ pub struct Parameters {
     pub clamp_target: ClampTarget,
 }
 
-impl Default for Parameters {
+impl Default for QcnParameters {
     fn default() -> Self {
         Self {
             qeq: Auto::Auto,
@@ -113,7 +115,7 @@ const NEVER: Time = Time::MAX;
 
 /// The parameters as they are computed with: bytes per second, bytes and picoseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct QcnRules {
     line: u64,
     qeq: u32,
     w: u32,
@@ -132,13 +134,13 @@ pub struct Rules {
     clamp_target: bool,
 }
 
-impl Parameters {
+impl QcnParameters {
     /// Checks what the types leave open.
     ///
     /// # Errors
     ///
     /// A value out of its range, by name. `frame`: a full packet, bytes.
-    pub fn rules(&self, line: Rate, frame: u32) -> Result<Rules, ModelError> {
+    pub fn rules(&self, line: Rate, frame: u32) -> Result<QcnRules, ModelError> {
         let zero = Fraction::ratio(0, 1);
         for (key, value) in [("gd", self.gd), ("min_decrease", self.min_decrease)] {
             in_range(key, value, zero..=Fraction::ratio(1, 1))?;
@@ -149,7 +151,7 @@ impl Parameters {
         let shortest = DurationText::from_micros(1);
         in_range("stage_timer", self.stage_timer, shortest..=SECOND)?;
         if self.volume_time > SECOND {
-            let reason = "at most 1s is allowed";
+            let reason = "must be at most 1s";
             return Err(ModelError::new("volume_time", self.volume_time, reason));
         }
         let bytes = |key, size: Auto<Size>, at_10_gbit: u64| {
@@ -165,11 +167,11 @@ impl Parameters {
         };
         let min_rate = share(self.min_rate, 2_000);
         if min_rate > line.bytes_per_s() {
-            let reason = format!("at most the links' rate, {line}, is allowed");
+            let reason = format!("must be at most the links' rate, {line}");
             return Err(ModelError::new("min_rate", self.min_rate, reason));
         }
         let sample = bytes("sample", self.sample, INTERVALS[0])?;
-        Ok(Rules {
+        Ok(QcnRules {
             line: line.bytes_per_s(),
             qeq: bytes("qeq", self.qeq, 26_000)? as u32,
             w: self.w,
@@ -190,7 +192,7 @@ impl Parameters {
     }
 }
 
-impl Rules {
+impl QcnRules {
     /// -Fb of a queue and of how long it was at the last sample, bytes; negative: there is nothing to say.
     fn excess(&self, queued: u32, before: u32) -> i64 {
         let (queued, w) = (i64::from(queued), i64::from(self.w));
@@ -215,7 +217,7 @@ pub struct CongestionPoint {
 
 impl CongestionPoint {
     /// An empty queue.
-    pub fn new(rules: &Rules) -> Self {
+    pub fn new(rules: &QcnRules) -> Self {
         Self {
             until_sample: rules.intervals[0].into(),
             before: 0,
@@ -226,7 +228,7 @@ impl CongestionPoint {
     /// and Fb < 0. Of 32 random bits for the next interval.
     pub fn arrives(
         &mut self,
-        rules: &Rules,
+        rules: &QcnRules,
         bytes: u32,
         queued: u32,
         random: impl FnOnce() -> u32,
@@ -250,48 +252,48 @@ impl CongestionPoint {
 /// All queues, which sample what comes.
 #[derive(Debug)]
 pub struct CongestionPoints {
-    rules: Rules,
+    rules: QcnRules,
     queues: Vec<CongestionPoint>,
     random: Random,
 }
 
 impl Switch for CongestionPoints {
-    fn sees(&self) -> Sees {
-        Sees::COMING
+    fn hooks(&self) -> Hooks {
+        Hooks::ENQUEUE
     }
 
-    fn on_enqueue(&mut self, at: &Place, packet: &mut Packet, _: bool) -> Option<Notice> {
+    fn on_enqueue(&mut self, at: &QueueView, packet: &mut Packet, _: bool) -> Option<Cnm> {
         let bytes = u32::from(packet.bytes);
         let random = || self.random.draw(at.switch);
         let point = &mut self.queues[at.queue as usize];
         let feedback = point.arrives(&self.rules, bytes, at.queued + bytes, random)?;
-        Some(Notice {
+        Some(Cnm {
             point: at.queue,
             feedback: feedback.into(),
         })
     }
 }
 
-impl Sender for Rules {
-    type Flow = Flow;
+impl Sender for QcnRules {
+    type Flow = QcnFlow;
 
-    fn on_start(&mut self, _: Ends) -> Flow {
-        Flow::new(self)
+    fn on_start(&mut self, _: Endpoints) -> QcnFlow {
+        QcnFlow::new(self)
     }
 
-    fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
-        let rate = flow.sends(self, packet.now, packet.bytes)?;
+    fn on_send(&mut self, flow: &mut QcnFlow, packet: &Sending) -> Option<Time> {
+        let rate = flow.on_send(self, packet.now, packet.bytes)?;
         Some(packet.time_at(rate))
     }
 
-    fn on_feedback(&mut self, flow: &mut Flow, now: Time, _: Ends, notice: Notice) {
-        flow.notified(self, now, notice.feedback as u8);
+    fn on_feedback(&mut self, flow: &mut QcnFlow, now: Time, _: Endpoints, notice: Cnm) {
+        flow.on_notification(self, now, notice.feedback as u8);
     }
 }
 
 /// What a sender knows of a flow; at the link's rate nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Flow {
+pub struct QcnFlow {
     /// Current rate CR, bytes per second.
     rate: u64,
     /// Target rate TR.
@@ -305,9 +307,9 @@ pub struct Flow {
     by_time: u32,
 }
 
-impl Flow {
+impl QcnFlow {
     /// At the link's rate, without a limiter.
-    pub const fn new(rules: &Rules) -> Self {
+    pub const fn new(rules: &QcnRules) -> Self {
         Self {
             rate: rules.line,
             target: rules.line,
@@ -319,7 +321,7 @@ impl Flow {
     }
 
     /// A notification with this feedback, 0 to 63.
-    pub fn notified(&mut self, rules: &Rules, now: Time, feedback: u8) {
+    pub fn on_notification(&mut self, rules: &QcnRules, now: Time, feedback: u8) {
         self.advance(rules, now);
         if rules.clamp_target || self.by_volume > 0 {
             self.target = self.rate;
@@ -337,7 +339,7 @@ impl Flow {
     }
 
     /// It sends so many bytes: its rate for the packet after them, if it is below the link's.
-    pub fn sends(&mut self, rules: &Rules, now: Time, bytes: u32) -> Option<u64> {
+    pub fn on_send(&mut self, rules: &QcnRules, now: Time, bytes: u32) -> Option<u64> {
         self.advance(rules, now);
         self.bytes += u64::from(bytes);
         while self.stage_due != NEVER {
@@ -353,7 +355,7 @@ impl Flow {
     }
 
     /// Bytes of a stage by volume.
-    fn volume(&self, rules: &Rules) -> u64 {
+    fn volume(&self, rules: &QcnRules) -> u64 {
         if rules.volume_time == 0 {
             return rules.byte_limit;
         }
@@ -362,7 +364,7 @@ impl Flow {
     }
 
     /// What the timer has done by now.
-    fn advance(&mut self, rules: &Rules, now: Time) {
+    fn advance(&mut self, rules: &QcnRules, now: Time) {
         while self.stage_due <= now && self.stage_due != NEVER {
             self.by_time = self.by_time.saturating_add(1);
             self.stage_due += rules.stage_timer >> u32::from(self.is_hyper(rules));
@@ -371,11 +373,11 @@ impl Flow {
     }
 
     /// Both counters are beyond fast recovery: stages are half as long.
-    fn is_hyper(&self, rules: &Rules) -> bool {
+    fn is_hyper(&self, rules: &QcnRules) -> bool {
         self.by_volume.min(self.by_time) >= rules.stages
     }
 
-    fn increase(&mut self, rules: &Rules) {
+    fn increase(&mut self, rules: &QcnRules) {
         let first = self.by_volume == 1 || self.by_time == 1;
         if first && self.target > self.rate.saturating_mul(10) {
             self.target /= 8;
@@ -411,18 +413,18 @@ mod tests {
     const RAI: u64 = 625_000;
     const RHAI: u64 = 6_250_000;
 
-    fn rules() -> Rules {
-        let parameters = Parameters {
+    fn rules() -> QcnRules {
+        let parameters = QcnParameters {
             jitter: Fraction::ratio(0, 1),
-            ..Parameters::default()
+            ..QcnParameters::default()
         };
         parameters.rules("10gbit".parse().unwrap(), 1_062).unwrap()
     }
 
     #[test]
     fn values_out_of_range_are_refused_by_name() {
-        let refused = |change: &dyn Fn(&mut Parameters)| {
-            let mut parameters = Parameters::default();
+        let refused = |change: &dyn Fn(&mut QcnParameters)| {
+            let mut parameters = QcnParameters::default();
             change(&mut parameters);
             let rules = parameters.rules("10gbit".parse().unwrap(), 1_062);
             rules.unwrap_err().key
@@ -462,9 +464,9 @@ mod tests {
             };
             assert_eq!(point.arrives(&rules, 1_000, queued, || 0), feedback);
             assert_eq!(point.before, queued);
-            let mut flow = Flow::new(&rules);
+            let mut flow = QcnFlow::new(&rules);
             if let Some(feedback) = feedback {
-                flow.notified(&rules, 0, feedback);
+                flow.on_notification(&rules, 0, feedback);
                 let exact = LINE * (128 - u64::from(feedback)) / 128;
                 assert_eq!(flow.rate, exact);
             }
@@ -503,7 +505,7 @@ mod tests {
     /// Within 15 % each way of the interval.
     #[test]
     fn intervals_vary_by_the_jitter() {
-        let rules = Parameters::default()
+        let rules = QcnParameters::default()
             .rules("10gbit".parse().unwrap(), 1_062)
             .unwrap();
         let after = |random| {
@@ -520,10 +522,10 @@ mod tests {
     #[test]
     fn stages_are_exact() {
         let rules = rules();
-        let mut flow = Flow::new(&rules);
-        flow.notified(&rules, 0, 63);
+        let mut flow = QcnFlow::new(&rules);
+        flow.on_notification(&rules, 0, 63);
         // Another one before any stage: the target stays.
-        flow.notified(&rules, 0, 63);
+        flow.on_notification(&rules, 0, 63);
         assert_eq!(flow.target, LINE);
         // Not the link's rate, which is no target that could rise.
         flow.target = LINE / 2;
@@ -531,14 +533,14 @@ mod tests {
         let mut rate = start;
         for n in 1..=4 {
             rate = (rate + target).div_ceil(2);
-            assert_eq!(flow.sends(&rules, n * 15 * MS, 0), Some(rate));
+            assert_eq!(flow.on_send(&rules, n * 15 * MS, 0), Some(rate));
         }
         // The fifth is already an active one.
         assert_eq!(flow.target, target);
         let rate = (rate + target + RAI).div_ceil(2);
-        assert_eq!(flow.sends(&rules, 5 * 15 * MS, 0), Some(rate));
+        assert_eq!(flow.on_send(&rules, 5 * 15 * MS, 0), Some(rate));
         assert!(rate >= target - (target - start) / 32);
-        flow.sends(&rules, 6 * 15 * MS, 0);
+        flow.on_send(&rules, 6 * 15 * MS, 0);
         assert_eq!(flow.target, target + 2 * RAI);
     }
 
@@ -546,39 +548,39 @@ mod tests {
     #[test]
     fn hyper_active_stages_are_half_as_long() {
         let rules = rules();
-        let mut flow = Flow::new(&rules);
-        flow.notified(&rules, 0, 63);
+        let mut flow = QcnFlow::new(&rules);
+        flow.on_notification(&rules, 0, 63);
         flow.target = LINE / 2;
         // Five by volume, the fifth active.
-        assert!(flow.sends(&rules, 0, 749_999).is_some());
+        assert!(flow.on_send(&rules, 0, 749_999).is_some());
         assert_eq!((flow.by_volume, flow.target), (4, LINE / 2));
-        flow.sends(&rules, 0, 1);
+        flow.on_send(&rules, 0, 1);
         assert_eq!((flow.by_volume, flow.target), (5, LINE / 2 + RAI));
         // Five by time: four active ones, then RHAI.
-        flow.sends(&rules, 5 * 15 * MS, 0);
+        flow.on_send(&rules, 5 * 15 * MS, 0);
         let target = LINE / 2 + 5 * RAI + RHAI;
         assert_eq!((flow.by_time, flow.target), (5, target));
         // The sixth by time after 7.5 ms leaves i at 1; the sixth by volume after 75 kB makes it 2.
-        flow.sends(&rules, 5 * 15 * MS + 7_500 * US, 0);
+        flow.on_send(&rules, 5 * 15 * MS + 7_500 * US, 0);
         assert_eq!((flow.by_time, flow.target), (6, target + RHAI));
-        flow.sends(&rules, 5 * 15 * MS + 7_500 * US, 75_000);
+        flow.on_send(&rules, 5 * 15 * MS + 7_500 * US, 75_000);
         assert_eq!(flow.target, target + 3 * RHAI);
     }
 
     /// With a time for them, stages by volume come as often at each rate.
     #[test]
     fn stages_by_volume_may_last_as_long_at_each_rate() {
-        let rules = Rules {
+        let rules = QcnRules {
             volume_time: 240 * US,
             ..rules()
         };
         for cuts in [1, 2, 5] {
-            let mut flow = Flow::new(&rules);
-            (0..cuts).for_each(|_| flow.notified(&rules, 0, 63));
+            let mut flow = QcnFlow::new(&rules);
+            (0..cuts).for_each(|_| flow.on_notification(&rules, 0, 63));
             let bytes = flow.rate * 240 / 1_000_000;
-            flow.sends(&rules, 0, bytes as u32 - 1);
+            flow.on_send(&rules, 0, bytes as u32 - 1);
             assert_eq!(flow.by_volume, 0);
-            flow.sends(&rules, 0, 1);
+            flow.on_send(&rules, 0, 1);
             assert_eq!(flow.by_volume, 1);
         }
     }
@@ -586,31 +588,31 @@ mod tests {
     #[test]
     fn a_target_far_away_is_brought_nearer_once() {
         let rules = rules();
-        let mut flow = Flow::new(&rules);
+        let mut flow = QcnFlow::new(&rules);
         for _ in 0..5 {
-            flow.notified(&rules, 0, 63);
+            flow.on_notification(&rules, 0, 63);
         }
         let rate = flow.rate;
         assert!(flow.target == LINE && rate < LINE / 10);
-        flow.sends(&rules, 15 * MS, 0);
+        flow.on_send(&rules, 15 * MS, 0);
         assert_eq!(flow.target, LINE / 8);
         assert_eq!(flow.rate, (rate + LINE / 8).div_ceil(2));
         flow.target = LINE;
-        flow.sends(&rules, 30 * MS, 0);
+        flow.on_send(&rules, 30 * MS, 0);
         assert_eq!(flow.target, LINE);
     }
 
     #[test]
     fn at_the_links_rate_there_is_no_limiter() {
         let rules = rules();
-        let mut flow = Flow::new(&rules);
-        assert_eq!(flow.sends(&rules, 0, 1_000_000_000), None);
-        flow.notified(&rules, 0, 20);
-        assert!(flow.sends(&rules, 1, 0).is_some());
-        assert_eq!(flow.sends(&rules, 1_000 * MS, 0), None);
+        let mut flow = QcnFlow::new(&rules);
+        assert_eq!(flow.on_send(&rules, 0, 1_000_000_000), None);
+        flow.on_notification(&rules, 0, 20);
+        assert!(flow.on_send(&rules, 1, 0).is_some());
+        assert_eq!(flow.on_send(&rules, 1_000 * MS, 0), None);
         assert_eq!(flow.stage_due, NEVER);
         // The next one begins anew.
-        flow.notified(&rules, 2_000 * MS, 20);
+        flow.on_notification(&rules, 2_000 * MS, 20);
         assert_eq!((flow.target, flow.by_time), (LINE, 0));
     }
 
@@ -626,7 +628,7 @@ mod tests {
         let mut switches = switches(&settings);
         // So long that it is sampled in an eighth of that, a packet at a time, from the first sample on.
         let [first, other] = [0, 1].map(|class| place(0, 1, class, 2, 900_000));
-        let mut told = |place: Place| {
+        let mut told = |place: QueueView| {
             let notice = switches.on_enqueue(&place, &mut packet(NONE), true);
             notice.map(|notice| (notice.point, notice.feedback))
         };
@@ -645,18 +647,18 @@ mod tests {
         ) {
             let rules = rules();
             let mut point = CongestionPoint::new(&rules);
-            let mut flow = Flow::new(&rules);
+            let mut flow = QcnFlow::new(&rules);
             let mut now = 0;
             for (us, bytes, queued) in steps {
                 now += us * US;
                 let before = flow.rate;
-                flow.sends(&rules, now, bytes);
+                flow.on_send(&rules, now, bytes);
                 prop_assert!(flow.rate >= before);
                 let (before, old) = (flow.rate, point.before);
                 if let Some(feedback) = point.arrives(&rules, bytes, queued, || 0) {
                     prop_assert!(queued > 26_000 || queued > old);
                     prop_assert!(feedback <= 63);
-                    flow.notified(&rules, now, feedback);
+                    flow.on_notification(&rules, now, feedback);
                     prop_assert!(flow.rate <= before);
                     prop_assert!(flow.rate * 128 >= before * 65 || flow.rate == rules.min_rate);
                 }

@@ -6,7 +6,7 @@ use ecn_units::{DurationText, Fraction, Size};
 use serde::{Deserialize, Serialize};
 
 use super::ibcc::Markers;
-use super::{Mark, Network, Place, Sees, State, Switch};
+use super::{Hooks, Mark, Network, QueueView, State, Switch};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
@@ -15,7 +15,7 @@ use crate::model::ModelError;
 /// TCD's parameters, with the source of each default in `doc/sources.md`.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Parameters {
+pub struct TcdParameters {
     /// Least congestion degree that matters (the paper's, from memory).
     pub epsilon: Fraction,
     /// max(T_on). `auto`: by the flow control and `epsilon`.
@@ -30,7 +30,7 @@ pub struct Parameters {
     pub threshold: Auto<Size>,
 }
 
-impl Default for Parameters {
+impl Default for TcdParameters {
     fn default() -> Self {
         Self {
             epsilon: Fraction::ratio(1, 20),
@@ -44,7 +44,7 @@ impl Default for Parameters {
 
 /// What makes ports go ON and OFF.
 #[derive(Clone, Copy, Debug)]
-pub enum Turns {
+pub enum PauseModel {
     /// Pauses.
     Pfc {
         /// Xoff - Xon, bytes.
@@ -63,14 +63,14 @@ pub enum Turns {
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     /// Why.
-    pub turns: Turns,
+    pub pause_model: PauseModel,
     /// The links' rate, bytes per second.
     pub line: u64,
     /// A full packet, bytes.
     pub frame: u32,
 }
 
-impl Parameters {
+impl TcdParameters {
     /// Checks what the types leave open. `threshold`: the scheme's, bytes.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Parameters {
     pub fn rules(&self, pattern: Pattern, threshold: u64) -> Result<Policy, ModelError> {
         const MOST_NS: u64 = 1_000_000_000;
         let within = |key, time: DurationText| {
-            let reason = "up to 1s is allowed";
+            let reason = "must be at most 1s";
             let ns = time.as_nanos();
             (ns <= MOST_NS)
                 .then_some(ns)
@@ -88,16 +88,18 @@ impl Parameters {
         let (num, den) = (self.epsilon.numerator(), self.epsilon.denominator());
         let epsilon = Ratio::new(num.into(), den.into());
         let refused = || {
-            let reason = "a value above 0 with max_on up to 1s is allowed";
+            let reason = "must be above 0, and such that max_on is at most 1s";
             ModelError::new("epsilon", self.epsilon, reason)
         };
         let line = pattern.line;
-        let max_on_ns = match (self.max_on, pattern.turns) {
+        let max_on_ns = match (self.max_on, pattern.pause_model) {
             (Auto::Is(time), _) => within("max_on", time)?,
-            (Auto::Auto, Turns::Credits { period_ns }) => max_on_cbfc_ns(period_ns),
-            (Auto::Auto, Turns::Pfc { gap, tau_ns }) => max_on_pfc_ns(gap, line, tau_ns, epsilon)
-                .filter(|ns| *ns <= MOST_NS)
-                .ok_or_else(refused)?,
+            (Auto::Auto, PauseModel::Credits { period_ns }) => max_on_cbfc_ns(period_ns),
+            (Auto::Auto, PauseModel::Pfc { gap, tau_ns }) => {
+                max_on_pfc_ns(gap, line, tau_ns, epsilon)
+                    .filter(|ns| *ns <= MOST_NS)
+                    .ok_or_else(refused)?
+            }
         };
         let growth = match self.growth {
             Auto::Is(size) => size.bytes(),
@@ -136,7 +138,7 @@ impl Ports {
         markers: Option<Markers>,
     ) -> Result<Self, ModelError> {
         let pattern = Pattern {
-            turns: network.turns,
+            pause_model: network.pause_model,
             line: network.line.bytes_per_s(),
             frame: network.frame,
         };
@@ -150,11 +152,11 @@ impl Ports {
 }
 
 impl Switch for Ports {
-    fn sees(&self) -> Sees {
-        Sees::LEAVING
+    fn hooks(&self) -> Hooks {
+        Hooks::DEQUEUE
     }
 
-    fn on_dequeue(&mut self, at: &Place, packet: &mut Packet, _: bool) {
+    fn on_dequeue(&mut self, at: &QueueView, packet: &mut Packet, _: bool) {
         let port = &mut self.ports[at.queue as usize];
         let own =
             Mark::None.combined_with(port.on_dequeue(&self.policy, at.now / NS, at.queued.into()));
@@ -173,7 +175,7 @@ impl Switch for Ports {
         }
     }
 
-    fn state(&self, at: &Place) -> Option<State> {
+    fn state(&self, at: &QueueView) -> Option<State> {
         let port = &self.ports[at.queue as usize];
         Some(port.state(&self.policy, at.now / NS, at.queued.into()))
     }
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     const PFC: Pattern = Pattern {
-        turns: Turns::Pfc {
+        pause_model: PauseModel::Pfc {
             gap: 3_000,
             tau_ns: 2_000,
         },
@@ -201,13 +203,13 @@ mod tests {
             growth_bytes,
             patience: 2,
         };
-        let mut own = Parameters::default();
+        let mut own = TcdParameters::default();
         let found = own.rules(PFC, 400_000).unwrap();
         // Xoff - Xon + C tau.
         assert_eq!(found, policy(47_040, 27_999));
         let period_ns = 5_243;
         let credits = Pattern {
-            turns: Turns::Credits { period_ns },
+            pause_model: PauseModel::Credits { period_ns },
             ..PFC
         };
         let found = own.rules(credits, 400_000).unwrap();
@@ -226,8 +228,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_refused_by_name() {
-        let refused = |change: &dyn Fn(&mut Parameters)| {
-            let mut parameters = Parameters::default();
+        let refused = |change: &dyn Fn(&mut TcdParameters)| {
+            let mut parameters = TcdParameters::default();
             change(&mut parameters);
             parameters.rules(PFC, 400_000).unwrap_err().key
         };

@@ -7,7 +7,7 @@
 use ecn_units::{DurationText, Fraction, Rate};
 use serde::{Deserialize, Serialize};
 
-use super::{Acknowledged, Either, Ends, Mark, Network, SECOND, Scheme, Sender, Sending, tcd};
+use super::{Acknowledged, Either, Endpoints, Mark, Network, SECOND, Scheme, Sender, Sending, tcd};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::model::{ModelError, in_range};
@@ -20,12 +20,12 @@ pub struct Timely {
 }
 
 impl Scheme for Timely {
-    type Sender = Rules;
+    type Sender = TimelyRules;
     type Switch = Either<(), tcd::Ports>;
 
-    fn sender(&self, network: &Network) -> Result<Rules, ModelError> {
-        let own = &network.schemes.timely;
-        own.rules(network.line, network.idle_rtt, self.tcd)
+    fn sender(&self, network: &Network) -> Result<TimelyRules, ModelError> {
+        let params = &network.schemes.timely;
+        params.rules(network.line, network.idle_rtt, self.tcd)
     }
 
     fn switch(&self, network: &Network) -> Result<Self::Switch, ModelError> {
@@ -47,7 +47,7 @@ impl Scheme for Timely {
 /// The paper's are `ewma` 7/8 (from memory), `t_low` 50us, `t_high` 500us, for one completion per 16 to 64 kB.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Parameters {
+pub struct TimelyParameters {
     /// Weight of a new difference in the average of differences (V5).
     pub ewma: Fraction,
     /// Decrease factor (V5, V7).
@@ -70,7 +70,7 @@ pub struct Parameters {
     pub min_rate: Auto<Rate>,
 }
 
-impl Default for Parameters {
+impl Default for TimelyParameters {
     fn default() -> Self {
         Self {
             ewma: Fraction::ratio(1, 50),
@@ -88,7 +88,7 @@ impl Default for Parameters {
 
 /// The parameters as they are computed with: bytes per second and picoseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct TimelyRules {
     line: f64,
     ewma: f64,
     beta: f64,
@@ -102,52 +102,58 @@ pub struct Rules {
     tcd: bool,
 }
 
-impl Parameters {
+impl TimelyParameters {
     /// Checks what the types leave open. `idle_rtt`: of the longest path while nothing else is sent, ps. `tcd`: TIMELY+TCD.
     ///
     /// # Errors
     ///
     /// A value out of its range, by name.
-    pub fn rules(&self, line: Rate, idle_rtt: Time, tcd: bool) -> Result<Rules, ModelError> {
+    pub fn rules(&self, line: Rate, idle_rtt: Time, tcd: bool) -> Result<TimelyRules, ModelError> {
         let one = Fraction::ratio(1, 1);
         for (key, value) in [("ewma", self.ewma), ("beta", self.beta)] {
             if value.numerator() == 0 || value > one {
-                return Err(ModelError::new(key, value, "above 0 up to 1 is allowed"));
+                return Err(ModelError::new(key, value, "must be above 0 and at most 1"));
             }
         }
         for (key, value) in [("delta", self.delta), ("min_rate", self.min_rate)] {
             if value.or(line) > line {
-                let reason = format!("at most the links' rate, {line}, is allowed");
+                let reason = format!("must be at most the links' rate, {line}");
                 return Err(ModelError::new(key, value, reason));
             }
         }
         if self.t_low > SECOND {
-            let reason = "at most 1s is allowed";
+            let reason = "must be at most 1s";
             return Err(ModelError::new("t_low", self.t_low, reason));
         }
         let t_low = self.t_low.as_nanos() * NS;
         let t_high = match self.t_high {
             Auto::Auto => (5 * idle_rtt).max(1_000_000 * NS).max(t_low),
             Auto::Is(time) if time <= SECOND => time.as_nanos() * NS,
-            Auto::Is(time) => return Err(ModelError::new("t_high", time, "at most 1s is allowed")),
+            Auto::Is(time) => return Err(ModelError::new("t_high", time, "must be at most 1s")),
         };
         if t_low > t_high {
             let t_high = DurationText::from_nanos(t_high / NS);
-            let reason = format!("at most t_high, {t_high}, is allowed");
+            let reason = format!("must be at most t_high, {t_high}");
             return Err(ModelError::new("t_low", self.t_low, reason));
         }
         in_range("hai_factor", self.hai_factor, 1..=1_000)?;
         let min_rtt = match self.min_rtt {
             Auto::Auto => idle_rtt.max(1),
             Auto::Is(rtt) if !rtt.is_zero() && rtt <= SECOND => rtt.as_nanos() * NS,
-            Auto::Is(rtt) => return Err(ModelError::new("min_rtt", rtt, "1ns to 1s is allowed")),
+            Auto::Is(rtt) => {
+                return Err(ModelError::new(
+                    "min_rtt",
+                    rtt,
+                    "must be between 1ns and 1s",
+                ));
+            }
         };
         let line = line.bytes_per_s() as f64;
         let share = |rate: Auto<Rate>| match rate {
             Auto::Auto => line / 1_000.0,
             Auto::Is(rate) => rate.bytes_per_s() as f64,
         };
-        Ok(Rules {
+        Ok(TimelyRules {
             line,
             ewma: self.ewma.as_f64(),
             beta: self.beta.as_f64(),
@@ -163,18 +169,18 @@ impl Parameters {
     }
 }
 
-impl Sender for Rules {
-    type Flow = Flow;
+impl Sender for TimelyRules {
+    type Flow = TimelyFlow;
 
-    fn on_start(&mut self, _: Ends) -> Flow {
-        Flow::new(self)
+    fn on_start(&mut self, _: Endpoints) -> TimelyFlow {
+        TimelyFlow::new(self)
     }
 
-    fn on_send(&mut self, flow: &mut Flow, packet: &Sending) -> Option<Time> {
-        Some(packet.time_at(flow.sends(self)?))
+    fn on_send(&mut self, flow: &mut TimelyFlow, packet: &Sending) -> Option<Time> {
+        Some(packet.time_at(flow.on_send(self)?))
     }
 
-    fn on_ack(&mut self, flow: &mut Flow, ack: &Acknowledged) -> Option<Time> {
+    fn on_ack(&mut self, flow: &mut TimelyFlow, ack: &Acknowledged) -> Option<Time> {
         flow.acknowledged(self, ack.now, ack.rtt, ack.mark);
         None
     }
@@ -182,7 +188,7 @@ impl Sender for Rules {
 
 /// What a sender knows of a flow.
 #[derive(Clone, Copy, Debug)]
-pub struct Flow {
+pub struct TimelyFlow {
     /// Bytes per second.
     rate: f64,
     /// Average difference of successive round-trip times, ps.
@@ -195,9 +201,9 @@ pub struct Flow {
     falling: u32,
 }
 
-impl Flow {
+impl TimelyFlow {
     /// At the link's rate.
-    pub const fn new(rules: &Rules) -> Self {
+    pub const fn new(rules: &TimelyRules) -> Self {
         Self::at(rules.line)
     }
 
@@ -213,7 +219,7 @@ impl Flow {
     }
 
     /// Its rate for the next packet, bytes per second, if it is below the link's.
-    pub fn sends(&self, rules: &Rules) -> Option<u64> {
+    pub fn on_send(&self, rules: &TimelyRules) -> Option<u64> {
         (self.rate < rules.line).then_some(self.rate as u64)
     }
 
@@ -222,7 +228,7 @@ impl Flow {
     /// With TCD the packet's mark decides where it says something (R): a flow that passed
     /// undetermined ports only holds its rate whatever the round-trip time does; one that passed a congested one
     /// falls whatever the gradient is, by `beta` for each `min_rtt` of such ACKs.
-    pub fn acknowledged(&mut self, rules: &Rules, now: Time, rtt: Time, mark: Mark) {
+    pub fn acknowledged(&mut self, rules: &TimelyRules, now: Time, rtt: Time, mark: Mark) {
         if self.rtt == 0 {
             self.rtt = rtt;
         }
@@ -274,11 +280,11 @@ mod tests {
     /// `delta`: 10 Mb/s.
     const DELTA: f64 = 1_250_000.0;
 
-    fn rules(tcd: bool) -> Rules {
-        let parameters = Parameters {
+    fn rules(tcd: bool) -> TimelyRules {
+        let parameters = TimelyParameters {
             t_low: DurationText::from_micros(50),
             t_high: Auto::Is(DurationText::from_micros(500)),
-            ..Parameters::default()
+            ..TimelyParameters::default()
         };
         let line = "10gbit".parse().unwrap();
         parameters.rules(line, 20 * US, tcd).unwrap()
@@ -290,8 +296,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_refused_by_name() {
-        let refused = |change: &dyn Fn(&mut Parameters)| {
-            let mut parameters = Parameters::default();
+        let refused = |change: &dyn Fn(&mut TimelyParameters)| {
+            let mut parameters = TimelyParameters::default();
             change(&mut parameters);
             let rules = parameters.rules("10gbit".parse().unwrap(), 20 * US, false);
             rules.unwrap_err().key
@@ -313,7 +319,7 @@ mod tests {
     fn a_constant_rtt_gives_delta_per_min_rtt() {
         let rules = rules(false);
         for per_rtt in [1, 2, 10] {
-            let mut flow = Flow::at(LINE / 4.0);
+            let mut flow = TimelyFlow::at(LINE / 4.0);
             flow.last = 1_000 * US;
             for n in 1..=10 * per_rtt {
                 let now = 1_000 * US + n * 20 * US / per_rtt;
@@ -327,7 +333,7 @@ mod tests {
     #[test]
     fn five_falling_rtts_hurry() {
         let rules = rules(false);
-        let mut flow = Flow::at(LINE / 4.0);
+        let mut flow = TimelyFlow::at(LINE / 4.0);
         let mut rtt = 200 * US;
         flow.acknowledged(&rules, 20 * US, rtt, Mark::None);
         for n in 2..=10_u32 {
@@ -346,20 +352,20 @@ mod tests {
     #[test]
     fn above_t_high_it_falls_in_proportion() {
         let rules = rules(false);
-        let mut flow = Flow::at(LINE);
+        let mut flow = TimelyFlow::at(LINE);
         flow.acknowledged(&rules, 1_000 * US, 1_000 * US, Mark::None);
         assert!(close(flow.rate, LINE * 0.6));
         flow.acknowledged(&rules, 1_005 * US, 1_000 * US, Mark::None);
         assert!(close(flow.rate, LINE * 0.6 * 0.9));
-        assert_eq!(flow.sends(&rules), Some(675_000_000));
+        assert_eq!(flow.on_send(&rules), Some(675_000_000));
     }
 
     #[test]
     fn a_rising_rtt_cuts_by_its_gradient() {
         let rules = rules(false);
-        let mut flow = Flow::at(LINE);
+        let mut flow = TimelyFlow::at(LINE);
         flow.acknowledged(&rules, 20 * US, 100 * US, Mark::None);
-        assert_eq!(flow.sends(&rules), None);
+        assert_eq!(flow.on_send(&rules), None);
         // 50 us in 20 us, weight 1/50: 0.05.
         flow.acknowledged(&rules, 40 * US, 150 * US, Mark::None);
         assert!(close(flow.rate, LINE * (1.0 - 0.8 * 0.05)));
@@ -369,7 +375,7 @@ mod tests {
     #[test]
     fn a_mark_picks_the_branch() {
         let after = |tcd, mark| {
-            let mut flow = Flow::at(LINE / 2.0);
+            let mut flow = TimelyFlow::at(LINE / 2.0);
             flow.acknowledged(&rules(tcd), 20 * US, 100 * US, Mark::Undetermined);
             flow.rate = LINE / 2.0;
             flow.acknowledged(&rules(tcd), 30 * US, 150 * US, mark);
@@ -393,7 +399,7 @@ mod tests {
             tcd: bool,
         ) {
             let rules = rules(tcd);
-            let mut flow = Flow::new(&rules);
+            let mut flow = TimelyFlow::new(&rules);
             let mut now = 0;
             for (later, rtt, mark) in acks {
                 now += later * US;

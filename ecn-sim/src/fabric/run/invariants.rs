@@ -58,11 +58,11 @@ impl<S: Scheme> Run<'_, S> {
             }
             return;
         }
-        let places = self.ports.place(self.topology.hosts, 0)..self.ports.places();
+        let places = self.ports.queue_index(self.topology.hosts, 0)..self.ports.queues();
         let mut came_by = vec![0_u64; places.end as usize];
         let mut queued = vec![0_u64; places.end as usize];
         for place in places.clone() {
-            let (number, class) = self.ports.at(place);
+            let (number, class) = self.ports.port_and_class(place);
             let switch = self.ports[number as usize].node;
             let first = self.topology.ports(switch).start;
             let mut waits = |packet: &Packet, out: u32| {
@@ -70,7 +70,7 @@ impl<S: Scheme> Run<'_, S> {
                 if self.lossless {
                     let ingress = first + u32::from(packet.ingress);
                     let bytes = u32::from(packet.bytes);
-                    let came = self.ports.place(ingress, class);
+                    let came = self.ports.queue_index(ingress, class);
                     came_by[came as usize] += u64::from(match self.credits {
                         None => bytes,
                         Some(_) => blocks(bytes),
@@ -83,11 +83,11 @@ impl<S: Scheme> Run<'_, S> {
             for packet in self.listed(self.second(place)) {
                 let to = packet.destination.into();
                 let out = self.topology.route(switch, to, packet.hash());
-                waits(packet, self.ports.place(out, class));
+                waits(packet, self.ports.queue_index(out, class));
             }
         }
         for place in places.clone() {
-            let (number, class) = self.ports.at(place);
+            let (number, class) = self.ports.port_and_class(place);
             if queued[place as usize] != u64::from(self.ports.class(number, class).queued) {
                 let what = "a queue does not hold the bytes that it counts";
                 return self.broken_in(what, number, class);
@@ -95,7 +95,7 @@ impl<S: Scheme> Run<'_, S> {
         }
         let mut used = vec![0_u64; self.memories.len()];
         for place in places {
-            let (number, class) = self.ports.at(place);
+            let (number, class) = self.ports.port_and_class(place);
             let own = self.ports.class(number, class);
             let held = match &self.credits {
                 None => u64::from(own.shared) + u64::from(own.headroom),
@@ -131,9 +131,9 @@ impl<S: Scheme> Run<'_, S> {
     }
 
     /// With input-buffered switches, the second packet of an input and class: the first is in an output's queue.
-    fn second(&self, place: u32) -> u32 {
+    fn second(&self, queue: u32) -> u32 {
         let inputs = self.inputs.as_ref();
-        inputs.map_or(NONE, |inputs| inputs.second(place))
+        inputs.map_or(NONE, |inputs| inputs.second(queue))
     }
 
     /// Data packets that wait in switches.
@@ -144,9 +144,9 @@ impl<S: Scheme> Run<'_, S> {
                 .map(|number| switches.waiting(number).count() as u64)
                 .sum();
         }
-        let places = self.ports.place(self.topology.hosts, 0)..self.ports.places();
+        let places = self.ports.queue_index(self.topology.hosts, 0)..self.ports.queues();
         let waiting = places.map(|place| {
-            let (number, class) = self.ports.at(place);
+            let (number, class) = self.ports.port_and_class(place);
             let first = self.ports.class(number, class).first();
             self.listed(first).count() + self.listed(self.second(place)).count()
         });

@@ -30,7 +30,7 @@ impl<'a> Outages<'a> {
     }
 
     /// Nothing gets over the link of a port, or there is no port.
-    fn fails(&self, port: u32) -> bool {
+    fn is_down(&self, port: u32) -> bool {
         self.down.get(port as usize).is_none_or(|down| *down)
     }
 }
@@ -38,10 +38,10 @@ impl<'a> Outages<'a> {
 impl<'a, S: Scheme> Run<'a, S> {
     /// Nothing gets over the link of a port that a route led to, or there is no route.
     #[inline(always)]
-    pub(super) fn fails(&self, port: u32) -> bool {
+    pub(super) fn is_down(&self, port: u32) -> bool {
         self.outages
             .as_ref()
-            .is_some_and(|outages| outages.fails(port))
+            .is_some_and(|outages| outages.is_down(port))
     }
 
     /// Does what is due when the next event, of any part, is at `first`. When that was, and until when nothing else is
@@ -70,7 +70,7 @@ impl<'a, S: Scheme> Run<'a, S> {
             self.sample(change.time);
         }
         // The run does not end later because links change.
-        let before = self.agenda.turn_to(change.time);
+        let before = self.scheduler.set_now(change.time);
         let down = |run: &mut Self, ports: &[u32], is_down| {
             if let Some(outages) = &mut run.outages {
                 ports
@@ -96,7 +96,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
         failed.into_iter().for_each(|port| self.fail(port));
         returned.into_iter().for_each(|port| self.return_to(port));
-        self.agenda.turn_to(before);
+        self.scheduler.set_now(before);
     }
 
     /// What waits at a port is lost, and so is what its ends knew of each other.
@@ -115,9 +115,9 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
         let classes = self.ports.classes(number).len();
         for class in 0..classes as u8 {
-            self.turn(number, class, false);
+            self.set_on(number, class, false);
             if let Some(credits) = &mut self.credits {
-                credits.forget(self.ports.place(number, class));
+                credits.forget(self.ports.queue_index(number, class));
             }
         }
         if self.credits.is_none() {
@@ -133,9 +133,9 @@ impl<'a, S: Scheme> Run<'a, S> {
         while let Some((id, packet)) = self.ports.dequeue(number, &mut self.packets) {
             let from = (first + u32::from(packet.ingress), packet.class);
             let bytes = packet.bytes.into();
-            let place = self.place(id, number);
-            self.switch.on_drop(&place);
-            self.give_back(switch, from, bytes);
+            let view = self.queue_view(id, number);
+            self.switch.on_drop(&view);
+            self.release(switch, from, bytes);
             self.lose(id, |lost| &mut lost.queued);
         }
     }
@@ -146,7 +146,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         if self.credits.is_some() {
             let classes = self.ports.classes(number).len() as u8;
             for class in 0..classes {
-                self.has_credits(self.ports.place(number, class));
+                self.schedule_credit(self.ports.queue_index(number, class));
             }
         }
         self.wake(number);

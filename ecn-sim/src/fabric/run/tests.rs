@@ -56,12 +56,12 @@ fn packets_that_need_not_wait_are_judged() {
                 ..Packet::of_link(Kind::Data, 0, 0)
             });
             run.ports[5].busy_until = 0;
-            run.forward(id.unwrap(), 4, Line::DATA);
+            run.forward(id.unwrap(), 4, Lane::DATA);
             run.counts.undetermined_packets
         };
         assert_eq!(pass(&mut run), 0);
-        run.turn(5, 0, false);
-        run.turn(5, 0, true);
+        run.set_on(5, 0, false);
+        run.set_on(5, 0, true);
         assert_eq!(pass(&mut run), 1);
         assert_eq!(run.counts.marked_packets, 0);
     });
@@ -87,7 +87,7 @@ fn memory_is_per_port_and_class() {
         let priorities = format!("priorities={lanes}");
         with_run(&["flow_control=cbfc", &priorities], |mut run| {
             let credits = run.credits.as_mut().unwrap();
-            assert!((0..lanes).all(|lane| credits.tell(4 * lanes + lane) == blocks));
+            assert!((0..lanes).all(|lane| credits.advertise(4 * lanes + lane) == blocks));
         });
     }
 }
@@ -140,7 +140,7 @@ fn a_crossbar_tells_who_is_held_up() {
                 ..Packet::of_link(Kind::Data, 0, 0)
             };
             let id = run.packets.insert(packet).unwrap();
-            run.join(id, 4, out);
+            run.enqueue_at_input(id, 4, out);
             run.packets[id].flags
         };
         assert_eq!([join(5), join(5), join(6)], [0, CROSSES, HELD]);

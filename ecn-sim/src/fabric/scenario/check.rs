@@ -5,7 +5,7 @@ use ecn_units::{DurationText, Size};
 use super::{Kind, Scenario};
 use crate::fabric::auto::Auto;
 use crate::fabric::cc::Scheme as _;
-use crate::fabric::parameters::{FlowControl, Parameters, Switch};
+use crate::fabric::parameters::{FabricParameters, FlowControl, Switch};
 use crate::fabric::switch::MOST_CLASSES;
 use crate::fabric::topology::fat_tree_ports;
 use crate::fabric::workload::{Workload, carried};
@@ -22,8 +22,8 @@ impl Scenario {
     ///
     /// A value out of its range, or one that means nothing for what was chosen, by name.
     pub fn check(&self) -> Result<(), ModelError> {
-        let own = &self.parameters;
-        self.check_idle()?;
+        let params = &self.parameters;
+        self.check_applicable()?;
         self.check_plan()?;
         self.check_switch()?;
         self.check_packets()?;
@@ -32,31 +32,31 @@ impl Scenario {
         self.check_memory()?;
         self.check_workload()?;
         self.check_sizes()?;
-        if own.window.or(Size::from_bytes(u64::MAX)).bytes() < u64::from(own.payload) {
-            let reason = format!("at least a packet's payload, {}, is allowed", own.payload);
-            return Err(ModelError::new("window", own.window, reason));
+        if params.window.or(Size::from_bytes(u64::MAX)).bytes() < u64::from(params.payload) {
+            let reason = format!("must be at least a packet's payload, {}", params.payload);
+            return Err(ModelError::new("window", params.window, reason));
         }
-        own.scheme.sender(&self.network(1, 2)).map(drop)
+        params.scheme.sender(&self.network(1, 2)).map(drop)
     }
 
     /// No key is set that does nothing here.
-    fn check_idle(&self) -> Result<(), ModelError> {
-        let own = &self.parameters;
-        if let Some(key) = self.idle().into_iter().next() {
+    fn check_applicable(&self) -> Result<(), ModelError> {
+        let params = &self.parameters;
+        if let Some(key) = self.set_but_inapplicable().into_iter().next() {
             let value = self.all_keys().remove(&key);
             let others = [
-                ("workload", own.workload.to_string()),
-                ("incast_load", own.incast_load.to_string()),
-                ("switch", own.switch.to_string()),
-                ("flow_control", own.flow_control.to_string()),
-                ("thresholds", own.thresholds.to_string()),
-                ("scheme", own.scheme.to_string()),
+                ("workload", params.workload.to_string()),
+                ("incast_load", params.incast_load.to_string()),
+                ("switch", params.switch.to_string()),
+                ("flow_control", params.flow_control.to_string()),
+                ("thresholds", params.thresholds.to_string()),
+                ("scheme", params.scheme.to_string()),
             ];
             let others = others.iter().filter(|(other, _)| *other != key);
             let others: String = others
                 .map(|(key, value)| format!(", {key}={value}"))
                 .collect();
-            let reason = format!("it has no meaning with {}{others}", self.name());
+            let reason = format!("does not apply to {}{others}", self.name());
             let value = value.as_ref().map(shown).unwrap_or_default();
             return Err(ModelError::new(key, value, reason));
         }
@@ -65,60 +65,60 @@ impl Scenario {
 
     /// What the kind of switch asks of the rest.
     fn check_switch(&self) -> Result<(), ModelError> {
-        let own = &self.parameters;
-        if own.switch == Switch::Crossbar && own.flow_control == FlowControl::None {
-            let reason = "its inputs drop nothing: pfc or cbfc is allowed with switch=crossbar";
-            return Err(ModelError::new("flow_control", own.flow_control, reason));
+        let params = &self.parameters;
+        if params.switch == Switch::Crossbar && params.flow_control == FlowControl::None {
+            let reason = "must be pfc or cbfc with switch=crossbar, whose inputs drop nothing";
+            return Err(ModelError::new("flow_control", params.flow_control, reason));
         }
-        if own.switch == Switch::InputQueued {
-            if own.flow_control != FlowControl::Cbfc {
+        if params.switch == Switch::InputQueued {
+            if params.flow_control != FlowControl::Cbfc {
                 let reason = "must be cbfc with switch=input-queued";
-                return Err(ModelError::new("flow_control", own.flow_control, reason));
+                return Err(ModelError::new("flow_control", params.flow_control, reason));
             }
-            if self.own_links().next().is_some() {
+            if self.link_overrides().next().is_some() {
                 let reason = "links with a rate or delay of their own need another switch";
-                return Err(ModelError::new("switch", own.switch, reason));
+                return Err(ModelError::new("switch", params.switch, reason));
             }
-            in_range("priorities", own.priorities, 1..=1)?;
-            in_range("slots", own.slots, 1..=MOST_PACKETS)?;
-            let delay = own.forwarding_delay;
+            in_range("priorities", params.priorities, 1..=1)?;
+            in_range("slots", params.slots, 1..=MOST_PACKETS)?;
+            let delay = params.forwarding_delay;
             if delay.is_zero() || delay > LONGEST_DELAY {
                 let reason = format!("must be above 0 and at most {LONGEST_DELAY}");
                 return Err(ModelError::new("forwarding_delay", delay, reason));
             }
         }
-        if own.switch != Switch::SharedMemory && self.links_change() {
+        if params.switch != Switch::SharedMemory && self.links_change() {
             let reason = "links that fail or return during a run need switch=shared-memory; those \
                           that are down from before it to its end, without `from` and `to`, do not";
-            return Err(ModelError::new("switch", own.switch, reason));
+            return Err(ModelError::new("switch", params.switch, reason));
         }
         Ok(())
     }
 
     /// Sizes of packets, and their classes.
     fn check_packets(&self) -> Result<(), ModelError> {
-        let own = &self.parameters;
-        in_range("payload", own.payload, 64..=9_216)?;
-        in_range("priorities", own.priorities, 1..=u32::from(MOST_CLASSES))?;
+        let params = &self.parameters;
+        in_range("payload", params.payload, 64..=9_216)?;
+        in_range("priorities", params.priorities, 1..=u32::from(MOST_CLASSES))?;
         let others = self.flows.iter().flatten();
         if let Some(class) = others
             .map(|flow| flow.priority)
             .max()
-            .filter(|class| u32::from(*class) >= own.priorities)
+            .filter(|class| u32::from(*class) >= params.priorities)
         {
-            let reason = format!("a flow has priority {class}, and they count from 0");
-            return Err(ModelError::new("priorities", own.priorities, reason));
+            let reason = format!("must be above {class}, a flow's priority: they count from 0");
+            return Err(ModelError::new("priorities", params.priorities, reason));
         }
-        in_range("header", own.header, 0..=256)?;
+        in_range("header", params.header, 0..=256)?;
         Ok(())
     }
 
     /// Rates and delays of links that have their own.
     fn check_links(&self) -> Result<(), ModelError> {
-        let own = &self.parameters;
+        let params = &self.parameters;
         let (slow, fast) = (125_000, 1_250_000_000_000);
-        let rates = self.own_links().filter_map(|own| own.rate);
-        for (key, rate) in [("link_rate", own.link_rate)]
+        let rates = self.link_overrides().filter_map(|params| params.rate);
+        for (key, rate) in [("link_rate", params.link_rate)]
             .into_iter()
             .chain(rates.map(|rate| ("links.rate", rate)))
         {
@@ -127,7 +127,7 @@ impl Scenario {
                 return Err(ModelError::new(key, rate, reason));
             }
         }
-        let delays = self.own_links().filter_map(|own| own.delay);
+        let delays = self.link_overrides().filter_map(|params| params.delay);
         if let Some(delay) = delays.max().filter(|delay| *delay > LONGEST_LINK) {
             let reason = format!("must be at most {LONGEST_LINK}");
             return Err(ModelError::new("links.delay", delay, reason));
@@ -137,29 +137,26 @@ impl Scenario {
 
     /// Times.
     fn check_times(&self) -> Result<(), ModelError> {
-        let own = &self.parameters;
+        let params = &self.parameters;
         for (key, value, most) in [
-            ("link_delay", own.link_delay, LONGEST_LINK),
-            ("limit", own.limit, DurationText::from_secs(3_600)),
-            ("duration", own.duration, own.limit),
-            ("stagger", own.stagger, LONGEST_DELAY),
+            ("link_delay", params.link_delay, LONGEST_LINK),
+            ("limit", params.limit, DurationText::from_secs(3_600)),
+            ("duration", params.duration, params.limit),
+            ("stagger", params.stagger, LONGEST_DELAY),
         ] {
-            if value > most && !self.strange().contains(&key) {
-                return Err(ModelError::new(
-                    key,
-                    value,
-                    format!("at most {most} is allowed"),
-                ));
+            if value > most && !self.inapplicable_keys().contains(&key) {
+                let reason = format!("must be at most {most}");
+                return Err(ModelError::new(key, value, reason));
             }
         }
-        if let Auto::Is(value) = own.retransmit_after
+        if let Auto::Is(value) = params.retransmit_after
             && !(1_000..=1_000_000_000).contains(&value.as_nanos())
         {
-            let reason = "1us to 1s is allowed";
+            let reason = "must be between 1us and 1s";
             return Err(ModelError::new("retransmit_after", value, reason));
         }
-        if !(100..=1_000_000).contains(&own.credit_period.as_nanos()) {
-            let (value, reason) = (own.credit_period, "100ns to 1ms is allowed");
+        if !(100..=1_000_000).contains(&params.credit_period.as_nanos()) {
+            let (value, reason) = (params.credit_period, "must be between 100ns and 1ms");
             return Err(ModelError::new("credit_period", value, reason));
         }
         Ok(())
@@ -167,149 +164,151 @@ impl Scenario {
 
     /// Hosts and senders of the workload.
     fn check_workload(&self) -> Result<(), ModelError> {
-        let own = &self.parameters;
-        if own.workload == Workload::AllReduce && own.hosts > 2_048 {
-            let reason = "up to 2048 is allowed with workload=all-reduce: flows are numbered";
-            return Err(ModelError::new("hosts", own.hosts, reason));
+        let params = &self.parameters;
+        if params.workload == Workload::AllReduce && params.hosts > 2_048 {
+            let reason = "must be at most 2048 with workload=all-reduce: flows are numbered";
+            return Err(ModelError::new("hosts", params.hosts, reason));
         }
-        if own.workload == Workload::AllToAll && own.hosts > 2_048 {
-            let reason =
-                "up to 2048 is allowed with workload=all-to-all: all flows are there at once";
-            return Err(ModelError::new("hosts", own.hosts, reason));
+        if params.workload == Workload::AllToAll && params.hosts > 2_048 {
+            let reason = "must be at most 2048 with workload=all-to-all: all flows start at once";
+            return Err(ModelError::new("hosts", params.hosts, reason));
         }
-        if own.workload == Workload::Incast && self.flows.is_none() {
-            let most = own.hosts - 1;
-            if !(1..=most).contains(&own.senders) {
-                let reason = format!("1 to {most} is allowed with hosts={}", own.hosts);
-                return Err(ModelError::new("senders", own.senders, reason));
+        if params.workload == Workload::Incast && self.flows.is_none() {
+            let most = params.hosts - 1;
+            if !(1..=most).contains(&params.senders) {
+                let reason = format!("must be between 1 and {most} with hosts={}", params.hosts);
+                return Err(ModelError::new("senders", params.senders, reason));
             }
         }
-        if own.workload == Workload::Chain {
+        if params.workload == Workload::Chain {
             if self.plan.is_some() || self.kind != Kind::Chain {
-                let reason = "it is of the topology `chain` only";
-                return Err(ModelError::new("workload", &own.workload, reason));
+                let reason = "applies to the topology `chain` only";
+                return Err(ModelError::new("workload", &params.workload, reason));
             }
-            in_range("hosts", own.hosts, 5..=16_384)?;
-            in_range("senders", own.senders, 1..=own.hosts - 4)?;
-            if own.burst_gap.is_zero() {
-                let reason = "more than 0 is allowed";
-                return Err(ModelError::new("burst_gap", own.burst_gap, reason));
+            in_range("hosts", params.hosts, 5..=16_384)?;
+            in_range("senders", params.senders, 1..=params.hosts - 4)?;
+            if params.burst_gap.is_zero() {
+                let reason = "must be above 0";
+                return Err(ModelError::new("burst_gap", params.burst_gap, reason));
             }
         }
-        if own.workload == Workload::Fig1 {
+        if params.workload == Workload::Fig1 {
             if self.plan.is_some() || self.kind != Kind::Fig1 {
-                let reason = "it is of the topology `fig1` only";
-                return Err(ModelError::new("workload", &own.workload, reason));
+                let reason = "applies to the topology `fig1` only";
+                return Err(ModelError::new("workload", &params.workload, reason));
             }
-            in_range("hosts", own.hosts, 5..=16_384)?;
+            in_range("hosts", params.hosts, 5..=16_384)?;
         }
-        if own.incast_load.numerator() > 0 {
-            in_range("incast_senders", own.incast_senders, 1..=own.hosts - 1)?;
+        if params.incast_load.numerator() > 0 {
+            in_range(
+                "incast_senders",
+                params.incast_senders,
+                1..=params.hosts - 1,
+            )?;
         }
         Ok(())
     }
 
     /// Sizes and loads of flows.
     fn check_sizes(&self) -> Result<(), ModelError> {
-        let own = &self.parameters;
-        let most = u64::from(own.payload) * u64::from(u32::MAX / 2);
-        if own.workload == Workload::Greedy && carried(own) > most {
-            let reason = format!("flows of at most {most} bytes are allowed");
-            return Err(ModelError::new("duration", own.duration, reason));
+        let params = &self.parameters;
+        let most = u64::from(params.payload) * u64::from(u32::MAX / 2);
+        if params.workload == Workload::Greedy && carried(params) > most {
+            let reason = format!("must be shorter: a flow has at most {most} bytes");
+            return Err(ModelError::new("duration", params.duration, reason));
         }
         for (key, size) in [
-            ("flow_size", own.flow_size),
-            ("incast_size", own.incast_size),
+            ("flow_size", params.flow_size),
+            ("incast_size", params.incast_size),
         ] {
             if !(1..=most).contains(&size.bytes()) {
-                let reason = format!("1 byte to {most} bytes is allowed");
+                let reason = format!("must be between 1 and {most} bytes");
                 return Err(ModelError::new(key, size, reason));
             }
         }
-        if own.incast_load.as_f64() > 1.0 {
-            let reason = "0 to 1 is allowed";
-            return Err(ModelError::new("incast_load", own.incast_load, reason));
+        if params.incast_load.as_f64() > 1.0 {
+            let reason = "must be between 0 and 1";
+            return Err(ModelError::new("incast_load", params.incast_load, reason));
         }
-        let (load, reason) = (own.load.as_f64(), "more than 0 up to 1 is allowed");
+        let (load, reason) = (params.load.as_f64(), "must be above 0 and at most 1");
         if !(load > 0.0 && load <= 1.0) {
-            return Err(ModelError::new("load", own.load, reason));
+            return Err(ModelError::new("load", params.load, reason));
         }
         Ok(())
     }
 
     /// Checks what the topology depends on.
     pub(super) fn check_plan(&self) -> Result<(), ModelError> {
-        let own = &self.parameters;
+        let params = &self.parameters;
         // Packets name hosts in 16 bits; what a file lists or cuts is searched for circles.
         let described = self.plan.is_some() || !self.failures.is_empty();
         let most = if described { 16_384 } else { 65_536 };
-        in_range("hosts", own.hosts, 2..=most)?;
+        in_range("hosts", params.hosts, 2..=most)?;
         if self.plan.is_none() && self.kind == Kind::FatTree {
             let k = self.ports_of_a_switch();
-            let least = fat_tree_ports(own.hosts);
+            let least = fat_tree_ports(params.hosts);
             if k < least || k > 64 || !k.is_multiple_of(2) {
                 let reason = format!(
                     "must be an even number between {least} (the fewest ports for {} hosts) and 64",
-                    own.hosts
+                    params.hosts
                 );
                 return Err(ModelError::new("k", k, reason));
             }
         }
         if self.kind == Kind::ParkingLot {
-            let most = own.hosts.min(64);
+            let most = params.hosts.min(64);
             in_range("switches", self.switches_in_a_row(), 2..=most)?;
         }
-        in_range("leaves", own.leaves, 1..=512)?;
-        in_range("spines", own.spines, 1..=256).map(drop)
+        in_range("leaves", params.leaves, 1..=512)?;
+        in_range("spines", params.spines, 1..=256).map(drop)
     }
 
     fn check_memory(&self) -> Result<(), ModelError> {
-        let own = &self.parameters;
+        let params = &self.parameters;
         let frame = u64::from(self.frame());
         let headroom = self.headroom();
-        if own.flow_control == FlowControl::Pfc {
+        if params.flow_control == FlowControl::Pfc {
             let auto = Self {
-                parameters: Parameters {
+                parameters: FabricParameters {
                     headroom: Auto::Auto,
-                    ..own.clone()
+                    ..params.clone()
                 },
                 ..self.clone()
             };
             let needed = auto.headroom();
             if headroom < needed {
-                let each = match own.priorities {
+                let each = match params.priorities {
                     1 => String::new(),
                     several => format!(", of each of {several} priorities"),
                 };
                 let reason = format!(
                     "too little to be lossless: {needed} bytes are needed, for what is in flight when a pause is asked for{each}"
                 );
-                return Err(ModelError::new("headroom", own.headroom, reason));
+                return Err(ModelError::new("headroom", params.headroom, reason));
             }
         }
         let (least, most) = (self.least_buffer(), 64_000_000);
         if least > most {
-            let reason = format!(
-                "{least} bytes of buffer per port would be needed, and 64MB is the most that is allowed"
-            );
-            return Err(ModelError::new("link_delay", own.link_delay, reason));
+            let reason =
+                format!("needs a buffer of {least} bytes per port, more than the maximum of 64MB");
+            return Err(ModelError::new("link_delay", params.link_delay, reason));
         }
-        let in_slots = own.switch == Switch::InputQueued;
-        if !in_slots && !(least..=most).contains(&own.buffer.bytes()) {
-            let of = match own.flow_control {
+        let in_slots = params.switch == Switch::InputQueued;
+        if !in_slots && !(least..=most).contains(&params.buffer.bytes()) {
+            let of = match params.flow_control {
                 FlowControl::Cbfc => "two packets for each lane, in blocks of 64".to_owned(),
                 _ => format!("headroom {headroom} and two packets"),
             };
-            let reason = format!("{least} bytes per port ({of}) to 64MB is allowed");
-            return Err(ModelError::new("buffer", own.buffer, reason));
+            let reason = format!("must be between {least} bytes per port ({of}) and 64MB");
+            return Err(ModelError::new("buffer", params.buffer, reason));
         }
-        if own.alpha.numerator() == 0 || own.alpha.as_f64() > 64.0 {
-            let reason = "more than 0 up to 64 is allowed";
-            return Err(ModelError::new("alpha", own.alpha, reason));
+        if params.alpha.numerator() == 0 || params.alpha.as_f64() > 64.0 {
+            let reason = "must be above 0 and at most 64";
+            return Err(ModelError::new("alpha", params.alpha, reason));
         }
-        if own.xoff.bytes() < frame {
-            let reason = format!("at least a packet, {frame} bytes, is allowed");
-            return Err(ModelError::new("xoff", own.xoff, reason));
+        if params.xoff.bytes() < frame {
+            let reason = format!("must be at least a packet, {frame} bytes");
+            return Err(ModelError::new("xoff", params.xoff, reason));
         }
         Ok(())
     }

@@ -115,7 +115,7 @@ pub fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
     }
     match points.last() {
         Some((bytes, 100.0)) if *bytes <= 1e12 => Ok(points),
-        _ => Err("the last point has to be 100 percent, at 1e12 bytes or less".to_owned()),
+        _ => Err("the last point must be 100 percent, at 1e12 bytes or less".to_owned()),
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
             ("bytes,percent\n10,50\n", "100 percent"),
             ("bytes,percent\nten,50\n", "line 2: `ten`"),
             ("100 0\n10 0\n20 100\n", "line 2: not monotone"),
-            ("size,p\n10,50\n", "has to be bytes,percent, or numbers"),
+            ("size,p\n10,50\n", "must be bytes,percent, or numbers"),
             (
                 "10 1 0.5\n20 1 1\n",
                 "line 1: `10 1 0.5` instead of bytes,percent",

@@ -8,7 +8,7 @@ use ecn_units::near;
 use super::table::{at, number, rows};
 use super::{Arrival, turn};
 use crate::engine::NS;
-use crate::fabric::parameters::Parameters;
+use crate::fabric::parameters::FabricParameters;
 
 /// Most names that are suggested, or listed, at once.
 const NAMES: usize = 5;
@@ -17,7 +17,7 @@ const NAMES: usize = 5;
 pub fn listed(
     file: &Path,
     names: &[String],
-    parameters: &Parameters,
+    parameters: &FabricParameters,
 ) -> Result<Vec<Arrival>, String> {
     let priorities = parameters.priorities;
     let numbers: HashMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
@@ -34,7 +34,7 @@ pub fn listed(
             [] => format!("the hosts are {} to {}", names[0], names[names.len() - 1]),
             some => format!("near are {}", some.join(", ")),
         };
-        format!("no host is called `{text}`: {hint}, or 0 to {}", hosts - 1)
+        format!("unknown host `{text}`: {hint}, or 0 to {}", hosts - 1)
     };
     let most = u64::from(parameters.payload) * u64::from(u32::MAX / 2);
     let mut flows = Vec::new();
@@ -60,7 +60,7 @@ pub fn listed(
             return Err(at(line, what));
         }
         if !(1..=most).contains(&bytes) {
-            return Err(at(line, format_args!("1 to {most} bytes are allowed")));
+            return Err(at(line, format_args!("must be between 1 and {most} bytes")));
         }
         let given = match &priority[..] {
             "" => None,
@@ -69,7 +69,7 @@ pub fn listed(
         if given.is_some_and(|priority| priority >= priorities.into()) {
             let most = priorities - 1;
             let what =
-                format_args!("a priority from 0 to {most} is allowed (priorities={priorities})");
+                format_args!("the priority must be between 0 and {most} (priorities={priorities})");
             return Err(at(line, what));
         }
         flows.push((Arrival::new(start * NS, from, to, bytes), given));
@@ -92,7 +92,11 @@ mod tests {
     use std::fs;
 
     /// What a file lists between hosts with these names.
-    fn read(names: &[&str], text: &str, parameters: &Parameters) -> Result<Vec<Arrival>, String> {
+    fn read(
+        names: &[&str],
+        text: &str,
+        parameters: &FabricParameters,
+    ) -> Result<Vec<Arrival>, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("flows");
         fs::write(&path, text).unwrap();
@@ -103,7 +107,7 @@ mod tests {
     #[test]
     fn flows_are_in_the_order_of_their_starts() {
         let text = "\u{feff}start_ns,from,to,bytes\r\n# later\r\n500,1,0,7\r\n0, 0, 1, 1000\r\n";
-        let found = read(&["a", "b"], text, &Parameters::default()).unwrap();
+        let found = read(&["a", "b"], text, &FabricParameters::default()).unwrap();
         assert_eq!(found.len(), 2);
         let later = found[1];
         assert_eq!((later.start, later.from, later.bytes), (500_000, 1, 7));
@@ -113,7 +117,7 @@ mod tests {
     fn hosts_are_named_or_numbered() {
         let read = |names: &[&str], flows: &str| {
             let text = format!("start_ns,from,to,bytes\n{flows}");
-            read(names, &text, &Parameters::default())
+            read(names, &text, &FabricParameters::default())
         };
         let ends = |flows: Vec<Arrival>| -> Vec<_> {
             flows.iter().map(|flow| (flow.from, flow.to)).collect()
@@ -127,22 +131,25 @@ mod tests {
         for (flow, reason) in [
             (
                 "0,S2,R1,5",
-                "line 3: no host is called `S2`: near are S0, S1, A2, or 0 to 6",
+                "line 3: unknown host `S2`: near are S0, S1, A2, or 0 to 6",
             ),
             (
                 "0,S0,web,5",
-                "line 3: no host is called `web`: the hosts are S0 to A2, or 0 to 6",
+                "line 3: unknown host `web`: the hosts are S0 to A2, or 0 to 6",
             ),
             (
                 "0,7,S0,5",
-                "line 3: no host is called `7`: the hosts are S0 to A2, or 0 to 6",
+                "line 3: unknown host `7`: the hosts are S0 to A2, or 0 to 6",
             ),
             (
                 "0,S0,-1,5",
-                "line 3: no host is called `-1`: near are S1, R1, A1, or 0 to 6",
+                "line 3: unknown host `-1`: near are S1, R1, A1, or 0 to 6",
             ),
             ("0,S0,0,5", "line 3: a flow from S0 to itself"),
-            ("0,S0,S1,0", "line 3: 1 to 2147483647000 bytes are allowed"),
+            (
+                "0,S0,S1,0",
+                "line 3: must be between 1 and 2147483647000 bytes",
+            ),
             (
                 "# as well\n\n0.5,S0,S1,1",
                 "line 5: `0.5` is not a whole number",
@@ -160,15 +167,15 @@ mod tests {
         let error = read(&["a", "b"], "0,host,b,1\n").unwrap_err();
         assert_eq!(
             error,
-            "line 2: no host is called `host`: the hosts are a, b, or 0 to 1"
+            "line 2: unknown host `host`: the hosts are a, b, or 0 to 1"
         );
     }
 
     #[test]
     fn flows_have_the_classes_of_their_file() {
-        let parameters = Parameters {
+        let parameters = FabricParameters {
             priorities: 3,
-            ..Parameters::default()
+            ..FabricParameters::default()
         };
         let read = |text: &str| read(&["a", "b"], text, &parameters);
         let classes =
@@ -181,7 +188,7 @@ mod tests {
         for (wrong, reason) in [
             (
                 "3",
-                "line 2: a priority from 0 to 2 is allowed (priorities=3)",
+                "line 2: the priority must be between 0 and 2 (priorities=3)",
             ),
             ("0.5", "line 2: `0.5` is not a whole number"),
             ("-1", "line 2: `-1` is not a number from 0 up"),
@@ -190,7 +197,7 @@ mod tests {
             assert_eq!(error, reason);
         }
         let error = read("start_ns,from\n").unwrap_err();
-        let needed = "the first line has to be start_ns,from,to,bytes[,priority]";
+        let needed = "the first line must be start_ns,from,to,bytes[,priority]";
         assert_eq!(error, needed);
     }
 }

@@ -38,7 +38,7 @@ pub fn rows<const N: usize>(
     if found.iter().ne(header) && !found.iter().eq(header[..least].iter().copied()) {
         let optional = header[least..].iter().map(|name| format!("[,{name}]"));
         let needed = header[..least].join(",") + &optional.collect::<String>();
-        return Err(format!("the first line has to be {needed}"));
+        return Err(format!("the first line must be {needed}"));
     }
     let mut rows = Vec::new();
     for (record, line) in reader.records().zip(numbers.into_iter().skip(1)) {
@@ -71,7 +71,7 @@ pub fn points<const N: usize>(
         if at_first == 0 && texts[0].parse::<f64>().is_err() {
             if texts != header {
                 let header = header.join(",");
-                return Err(format!("the first line has to be {header}, or numbers"));
+                return Err(format!("the first line must be {header}, or numbers"));
             }
             continue;
         }

@@ -12,8 +12,8 @@ use super::{
     Bench, Bottleneck, Claim, ENDLESS, Settled, flow, highest, lowest, one_switch, over, scenario,
 };
 use crate::engine::{MS, Time};
-use crate::fabric::cc::bcn::{Hosts, Parameters, Rules, UNTAGGED, packed};
-use crate::fabric::cc::{Ends, Notice, Sender as _};
+use crate::fabric::cc::bcn::{BcnParameters, BcnRules, Hosts, UNTAGGED, pack};
+use crate::fabric::cc::{Cnm, Endpoints, Sender as _};
 use crate::fabric::{Counts, Kind as Fabric};
 use crate::model::ModelError;
 use crate::reproduce::ReproduceError;
@@ -215,26 +215,26 @@ fn b5(bench: &Bench) -> Result<Found, ReproduceError> {
 }
 
 /// The reaction point's rules.
-fn rules() -> Result<Rules, ReproduceError> {
+fn rules() -> Result<BcnRules, ReproduceError> {
     let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
-    Ok(Parameters::default().rules(line, 1_500)?)
+    Ok(BcnParameters::default().rules(line, 1_500)?)
 }
 
 /// Packets of a sender that has been told this often, from then on: tagged?
 fn tagged_after(positive: u32) -> Result<bool, ReproduceError> {
     let mut hosts = Hosts::new(rules()?, 2);
-    let ends = Ends {
+    let endpoints = Endpoints {
         from: 0,
         to: 1,
         class: 0,
     };
     let mut told = |offset_bytes| {
-        let feedback = packed(Feedback {
+        let feedback = pack(Feedback {
             offset_bytes,
             delta_bytes: 0,
         });
-        hosts.on_feedback(&mut (), 0, ends, Notice { point: 9, feedback });
-        hosts.tag(ends)
+        hosts.on_feedback(&mut (), 0, endpoints, Cnm { point: 9, feedback });
+        hosts.tag(endpoints)
     };
     let mut tag = told(-24_000);
     for _ in 0..positive {

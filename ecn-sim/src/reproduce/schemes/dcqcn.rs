@@ -9,8 +9,8 @@ use super::{Bench, Claim, ENDLESS, Settled, flow, highest, lowest, one_switch, o
 use crate::engine::{MS, NS, Time};
 use crate::fabric::Kind as Fabric;
 use crate::fabric::auto::Auto;
-use crate::fabric::cc::dcqcn::{Flow, Parameters, Red, Rules};
-use crate::fabric::cc::{Sender as _, Told};
+use crate::fabric::cc::dcqcn::{DcqcnFlow, DcqcnParameters, DcqcnRules, Red};
+use crate::fabric::cc::{LastNotification, Sender as _};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, Verdict, exact, found, named};
 
@@ -33,9 +33,9 @@ const PAPER: &[&str] = &[
 ];
 
 /// The same, with another period of the increases.
-fn rules(rate_timer: DurationText) -> Result<Rules, ReproduceError> {
+fn rules(rate_timer: DurationText) -> Result<DcqcnRules, ReproduceError> {
     let of = |bytes| Auto::Is(Rate::from_bytes_per_s(bytes).unwrap_or(Rate::MAX));
-    let parameters = Parameters {
+    let parameters = DcqcnParameters {
         alpha_timer: DurationText::from_micros(55),
         rate_timer,
         byte_counter: Size::from_bytes(10_000_000),
@@ -43,15 +43,15 @@ fn rules(rate_timer: DurationText) -> Result<Rules, ReproduceError> {
         rai: of(LINE / 1_000),
         rhai: of(LINE / 100),
         min_rate: of(LINE / 400),
-        ..Parameters::default()
+        ..DcqcnParameters::default()
     };
     let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
     Ok(parameters.rules(line)?)
 }
 
 /// A flow's rate for its next packet.
-fn rate(flow: &mut Flow, rules: &Rules, now: Time) -> u64 {
-    flow.sends(rules, now, 0).unwrap_or(LINE)
+fn rate(flow: &mut DcqcnFlow, rules: &DcqcnRules, now: Time) -> u64 {
+    flow.on_send(rules, now, 0).unwrap_or(LINE)
 }
 
 fn d1(_: &Bench) -> Result<Found, ReproduceError> {
@@ -115,7 +115,7 @@ fn d2(bench: &Bench) -> Result<Found, ReproduceError> {
     let [notified, marked, most] = notifications(bench)?;
     let rules = rules(DurationText::from_micros(55))?;
     let mut sent: Vec<Time> = Vec::new();
-    let mut told = Told::default();
+    let mut told = LastNotification::default();
     // 100,000 marked packets, 217 ns apart: 1,000 bytes at 37 Gb/s.
     for now in (0..100_000).map(|packet| packet * 217 * NS) {
         if rules.on_mark(&mut told, now, Mark::Congestion) {
@@ -145,9 +145,9 @@ fn d3(_: &Bench) -> Result<Found, ReproduceError> {
     Ok(recovery(&rules(DurationText::from_micros(55))?))
 }
 
-fn recovery(rules: &Rules) -> Found {
-    let mut flow = Flow::new(rules);
-    flow.notified(rules, 0);
+fn recovery(rules: &DcqcnRules) -> Found {
+    let mut flow = DcqcnFlow::new(rules);
+    flow.on_notification(rules, 0);
     let mut holds = true;
     let mut measured = Vec::new();
     for (step, mbit) in (0..).zip([20_000_u64, 30_000, 35_000, 37_500, 38_750, 39_375]) {
@@ -162,11 +162,11 @@ fn recovery(rules: &Rules) -> Found {
 fn d4(_: &Bench) -> Result<Found, ReproduceError> {
     let rules = rules(DurationText::from_secs(1))?;
     let alpha_after = |periods: u64| {
-        let mut flow = Flow::new(&rules);
-        flow.notified(&rules, 0);
+        let mut flow = DcqcnFlow::new(&rules);
+        flow.on_notification(&rules, 0);
         let now = periods * 55 * US;
         let before = rate(&mut flow, &rules, now);
-        flow.notified(&rules, now);
+        flow.on_notification(&rules, now);
         2.0 * (1.0 - rate(&mut flow, &rules, now) as f64 / before as f64)
     };
     let mut worst = 0.0_f64;
@@ -188,15 +188,15 @@ fn d5(_: &Bench) -> Result<Found, ReproduceError> {
     let mut random = Pcg64Mcg::seed_from_u64(1);
     let (mut fell, mut out_of_order, mut cuts) = (0_u32, 0_u32, 0_u32);
     let steps = 200_000;
-    let (mut flow, mut now) = (Flow::new(&rules), 0);
+    let (mut flow, mut now) = (DcqcnFlow::new(&rules), 0);
     for _ in 0..steps {
         now += random.random_range(0..200) * US;
         let before = rate(&mut flow, &rules, now);
         if random.random_ratio(1, 20) {
-            flow.notified(&rules, now);
+            flow.on_notification(&rules, now);
             cuts += u32::from(rate(&mut flow, &rules, now) < before);
         } else {
-            flow.sends(&rules, now, random.random_range(0..5_000_000));
+            flow.on_send(&rules, now, random.random_range(0..5_000_000));
             fell += u32::from(rate(&mut flow, &rules, now) < before);
         }
         let ordered = rate(&mut flow, &rules, now) <= flow.target() && flow.target() <= LINE;

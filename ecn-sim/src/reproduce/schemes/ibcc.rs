@@ -13,7 +13,7 @@ use super::chain::{
 use super::tcd::flips;
 use super::{Bench, Claim, Found, Kind, ReproduceError, flow, scenario};
 use crate::engine::{NS, Time};
-use crate::fabric::cc::ibcc::{Flow, Parameters, Rules};
+use crate::fabric::cc::ibcc::{IbccFlow, IbccParameters, IbccRules};
 use crate::fabric::measure::slowdowns;
 use crate::fabric::workload::Arrival;
 use crate::fabric::{self, Scenario};
@@ -24,8 +24,8 @@ use crate::reproduce::assertions::{Measured, Verdict, exact, found};
 type Judged = Result<Found, ReproduceError>;
 
 /// A source's rules at 40 Gb/s.
-fn rules(change: impl FnOnce(&mut Parameters)) -> Result<Rules, ModelError> {
-    let mut parameters = Parameters::default();
+fn rules(change: impl FnOnce(&mut IbccParameters)) -> Result<IbccRules, ModelError> {
+    let mut parameters = IbccParameters::default();
     change(&mut parameters);
     let line = Rate::from_bits_per_s(40_000_000_000).unwrap_or(Rate::MAX);
     parameters.rules(line, 320_000)
@@ -42,13 +42,13 @@ fn i1(bench: &Bench) -> Judged {
         let (mut lowest, mut highest) = (u16::MAX, 0);
         for seed in bench.seeds() {
             let mut random = Pcg64Mcg::seed_from_u64(seed);
-            let mut flow = Flow::new(&rules);
+            let mut flow = IbccFlow::new(&rules);
             let mut now = 0;
             for step in 0..20_000 {
                 now += random.random_range(0..20) * US;
                 // Now one notification after another, now none for long.
                 if step / 500 % 2 == 0 {
-                    flow.notified(&rules, now, Mark::Congestion);
+                    flow.on_notification(&rules, now, Mark::Congestion);
                 }
                 let index = flow.index(&rules, now);
                 (lowest, highest) = (lowest.min(index), highest.max(index));
@@ -69,7 +69,7 @@ fn i1(bench: &Bench) -> Judged {
 }
 
 /// When the index of a flow is down at `target`, us, looked for up to `until`.
-fn down_at(rules: &Rules, flow: Flow, target: u16, (from, until): (Time, Time)) -> f64 {
+fn down_at(rules: &IbccRules, flow: IbccFlow, target: u16, (from, until): (Time, Time)) -> f64 {
     let (mut above, mut at) = (from, until);
     while at - above > NS {
         let middle = above + (at - above) / 2;
@@ -85,16 +85,16 @@ fn down_at(rules: &Rules, flow: Flow, target: u16, (from, until): (Time, Time)) 
 
 fn i2(_: &Bench) -> Judged {
     let rules = rules(|p| p.ccti_timer = 150)?;
-    let mut flow = Flow::new(&rules);
+    let mut flow = IbccFlow::new(&rules);
     let mut off = 0;
     for k in 1..=40_u16 {
-        flow.notified(&rules, Time::from(k) * US, Mark::Congestion);
+        flow.on_notification(&rules, Time::from(k) * US, Mark::Congestion);
         off += u32::from(flow.index(&rules, Time::from(k) * US) != (5 * k).min(127));
     }
     let (first, second) = (US, 150 * US);
-    let mut again = Flow::new(&rules);
-    again.notified(&rules, first, Mark::Congestion);
-    again.notified(&rules, second, Mark::Congestion);
+    let mut again = IbccFlow::new(&rules);
+    again.on_notification(&rules, first, Mark::Congestion);
+    again.on_notification(&rules, second, Mark::Congestion);
     let falls = down_at(&rules, again, 9, (second, 1_000 * US));
     let expected = 1.0 + 150.0 * UNIT_US;
     Ok(found(
@@ -119,8 +119,8 @@ fn i3(_: &Bench) -> Judged {
     let mut holds = true;
     for (timer, least) in [(10, 0), (150, 0), (10, 27)] {
         let rules = rules(|p| (p.ccti_timer, p.ccti_min) = (timer, least))?;
-        let mut flow = Flow::new(&rules);
-        (0..26).for_each(|_| flow.notified(&rules, 0, Mark::Congestion));
+        let mut flow = IbccFlow::new(&rules);
+        (0..26).for_each(|_| flow.on_notification(&rules, 0, Mark::Congestion));
         let from = flow.index(&rules, 0);
         let took = down_at(&rules, flow, least as u16, (0, 100_000 * US));
         let expected = f64::from(u32::from(from) - least) * f64::from(timer) * UNIT_US;
@@ -185,12 +185,12 @@ fn i5(_: &Bench) -> Judged {
     let none = || ModelError::new("ccti_increase", 1, "no policy of LIPD");
     let lipd =
         Policy::new(Function::Lipd, Ratio::new(1, IPD_LIMIT), Policy::HP_M).map_err(|_| none())?;
-    let mut flow = Flow::new(&rules);
+    let mut flow = IbccFlow::new(&rules);
     let (mut delay, mut most) = (ONE, 0.0_f64);
     for _ in 0..127 {
-        flow.notified(&rules, 0, Mark::Congestion);
+        flow.on_notification(&rules, 0, Mark::Congestion);
         delay = marked(&lipd, delay);
-        let own = flow.sends(&rules, 0).map_or(1.0, |rate| rate as f64 / C);
+        let own = flow.on_send(&rules, 0).map_or(1.0, |rate| rate as f64 / C);
         most = most.max((own * delay as f64 / ONE as f64 - 1.0).abs());
     }
     // Rates are whole bytes per second.

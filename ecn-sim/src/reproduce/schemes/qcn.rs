@@ -5,7 +5,7 @@ use ecn_units::{Fraction, Rate};
 use super::{Bench, Bottleneck, Claim, Settled, highest, over};
 use crate::engine::{MS, Time};
 use crate::fabric::cc::dcqcn::ClampTarget;
-use crate::fabric::cc::qcn::{CongestionPoint, Flow, Parameters, Rules};
+use crate::fabric::cc::qcn::{CongestionPoint, QcnFlow, QcnParameters, QcnRules};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, Verdict, exact, found, named};
 
@@ -14,28 +14,28 @@ const LINE: u64 = 1_250_000_000;
 /// A sample is due at the latest after so many bytes.
 const SAMPLED: u32 = 1_000_000;
 
-fn rules(clamp_target: ClampTarget) -> Result<Rules, ReproduceError> {
-    of(&Parameters {
+fn rules(clamp_target: ClampTarget) -> Result<QcnRules, ReproduceError> {
+    of(&QcnParameters {
         clamp_target,
-        ..Parameters::default()
+        ..QcnParameters::default()
     })
 }
 
-fn of(parameters: &Parameters) -> Result<Rules, ReproduceError> {
+fn of(parameters: &QcnParameters) -> Result<QcnRules, ReproduceError> {
     let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
     Ok(parameters.rules(line, 1_500)?)
 }
 
 /// The feedback of a queue whose length at the last sample was another.
-fn feedback(rules: &Rules, before: u32, queued: u32) -> Option<u8> {
+fn feedback(rules: &QcnRules, before: u32, queued: u32) -> Option<u8> {
     let mut point = CongestionPoint::new(rules);
     point.arrives(rules, SAMPLED, before, || 0);
     point.arrives(rules, SAMPLED, queued, || 0)
 }
 
 /// A flow's rate now; at the link's there is no limiter.
-fn rate(flow: &mut Flow, rules: &Rules, now: Time) -> u64 {
-    flow.sends(rules, now, 0).unwrap_or(LINE)
+fn rate(flow: &mut QcnFlow, rules: &QcnRules, now: Time) -> u64 {
+    flow.on_send(rules, now, 0).unwrap_or(LINE)
 }
 
 fn q1(_: &Bench) -> Result<Found, ReproduceError> {
@@ -49,10 +49,10 @@ fn q1(_: &Bench) -> Result<Found, ReproduceError> {
             wrong += u32::from(said.is_some() != (fb < 0));
             if let Some(said) = said {
                 notices += 1;
-                let mut flow = Flow::new(&rules);
-                flow.notified(&rules, 0, 10);
+                let mut flow = QcnFlow::new(&rules);
+                flow.on_notification(&rules, 0, 10);
                 let start = rate(&mut flow, &rules, 0);
-                flow.notified(&rules, 0, said);
+                flow.on_notification(&rules, 0, said);
                 raised += u32::from(rate(&mut flow, &rules, 0) > start);
             }
         }
@@ -74,9 +74,9 @@ fn q1(_: &Bench) -> Result<Found, ReproduceError> {
 fn q2(_: &Bench) -> Result<Found, ReproduceError> {
     let usual = lowest_factor(&rules(ClampTarget::Off)?);
     // With the usual Gd no feedback would cut by more than half.
-    let keen = lowest_factor(&of(&Parameters {
+    let keen = lowest_factor(&of(&QcnParameters {
         gd: Fraction::ratio(1, 64),
-        ..Parameters::default()
+        ..QcnParameters::default()
     })?);
     let is = |factor: f64, bound: f64| (bound..bound + 1e-6).contains(&factor);
     Ok(found(
@@ -89,14 +89,14 @@ fn q2(_: &Bench) -> Result<Found, ReproduceError> {
 }
 
 /// The lowest rate after a notification, over that before.
-fn lowest_factor(rules: &Rules) -> f64 {
+fn lowest_factor(rules: &QcnRules) -> f64 {
     let mut least = 1.0_f64;
     for feedback in 0..=u8::MAX {
-        let mut flow = Flow::new(rules);
+        let mut flow = QcnFlow::new(rules);
         let mut before = LINE;
         // To the lowest rate, which ends any cut.
         for _ in 0..20 {
-            flow.notified(rules, 0, feedback);
+            flow.on_notification(rules, 0, feedback);
             let after = rate(&mut flow, rules, 0);
             // Rates are in whole bytes per second here.
             least = least.min((after + 1) as f64 / before as f64);
@@ -119,14 +119,14 @@ fn q3(_: &Bench) -> Result<Found, ReproduceError> {
     Ok(worked(&rules(ClampTarget::Off)?))
 }
 
-fn worked(rules: &Rules) -> Found {
+fn worked(rules: &QcnRules) -> Found {
     let mut holds = true;
     let mut measured = Vec::new();
     for (queued, before, expected, factor) in WORKED {
         let said = feedback(rules, before, queued);
-        let mut flow = Flow::new(rules);
+        let mut flow = QcnFlow::new(rules);
         if let Some(said) = said {
-            flow.notified(rules, 0, said);
+            flow.on_notification(rules, 0, said);
         }
         let after = rate(&mut flow, rules, 0) as f64 / LINE as f64;
         holds &= said == expected && (after - factor).abs() < 0.000_5;
@@ -142,19 +142,19 @@ fn left_of_cut(clamp: ClampTarget, by_volume: bool) -> Result<f64, ReproduceErro
     let rules = rules(clamp)?;
     let mut most = 0.0_f64;
     for feedback in 1..=63 {
-        let mut flow = Flow::new(&rules);
-        flow.notified(&rules, 0, feedback);
+        let mut flow = QcnFlow::new(&rules);
+        flow.on_notification(&rules, 0, feedback);
         // With a clamped target the second cut's is the rate before it; else still the link's.
         let target = match clamp {
             ClampTarget::On => rate(&mut flow, &rules, 0),
             ClampTarget::Off => LINE,
         };
-        flow.notified(&rules, 0, feedback);
+        flow.on_notification(&rules, 0, feedback);
         let start = rate(&mut flow, &rules, 0);
         let after = if by_volume {
-            flow.sends(&rules, 0, 5 * 150_000)
+            flow.on_send(&rules, 0, 5 * 150_000)
         } else {
-            flow.sends(&rules, 5 * 15 * MS, 0)
+            flow.on_send(&rules, 5 * 15 * MS, 0)
         };
         let after = after.unwrap_or(LINE) as f64;
         most = most.max((target as f64 - after) / (target - start) as f64);
@@ -355,9 +355,9 @@ mod tests {
     fn another_weight_is_noticed() {
         let with = |w| {
             worked(
-                &of(&Parameters {
+                &of(&QcnParameters {
                     w,
-                    ..Parameters::default()
+                    ..QcnParameters::default()
                 })
                 .unwrap(),
             )

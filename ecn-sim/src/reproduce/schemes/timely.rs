@@ -8,7 +8,7 @@ use rand_pcg::Pcg64Mcg;
 use super::{Bench, Claim, ENDLESS, Settled, flow, one_switch};
 use crate::engine::{MS, NS, Time};
 use crate::fabric::auto::Auto;
-use crate::fabric::cc::timely::{Flow, Parameters, Rules};
+use crate::fabric::cc::timely::{TimelyFlow, TimelyParameters, TimelyRules};
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, exact, found};
 
@@ -20,30 +20,30 @@ const DELTA: f64 = 1_250_000.0;
 const MIN_RTT: Time = 20 * US;
 
 /// The paper's Tlow and Thigh, 50 and 500 us.
-fn paper() -> Parameters {
-    Parameters {
+fn paper() -> TimelyParameters {
+    TimelyParameters {
         t_low: DurationText::from_micros(50),
         t_high: Auto::Is(DurationText::from_micros(500)),
-        ..Parameters::default()
+        ..TimelyParameters::default()
     }
 }
 
-fn rules() -> Result<Rules, ReproduceError> {
+fn rules() -> Result<TimelyRules, ReproduceError> {
     of(&paper())
 }
 
-fn of(parameters: &Parameters) -> Result<Rules, ReproduceError> {
+fn of(parameters: &TimelyParameters) -> Result<TimelyRules, ReproduceError> {
     let line = Rate::from_bytes_per_s(LINE as u64).unwrap_or(Rate::MAX);
     Ok(parameters.rules(line, MIN_RTT, false)?)
 }
 
-fn rate(flow: &Flow, rules: &Rules) -> f64 {
-    flow.sends(rules).map_or(LINE, |rate| rate as f64)
+fn rate(flow: &TimelyFlow, rules: &TimelyRules) -> f64 {
+    flow.on_send(rules).map_or(LINE, |rate| rate as f64)
 }
 
 /// By how many deltas the rate rises with each of these round-trip times, one per `MIN_RTT`.
-fn steps(rules: &Rules, rtts: impl IntoIterator<Item = Time>) -> Vec<f64> {
-    let mut flow = Flow::at(LINE / 4.0);
+fn steps(rules: &TimelyRules, rtts: impl IntoIterator<Item = Time>) -> Vec<f64> {
+    let mut flow = TimelyFlow::at(LINE / 4.0);
     let mut step = |(number, rtt)| {
         let before = rate(&flow, rules);
         flow.acknowledged(rules, number * MIN_RTT, rtt, Mark::None);
@@ -56,7 +56,7 @@ fn m1(_: &Bench) -> Result<Found, ReproduceError> {
     Ok(growth(&rules()?))
 }
 
-fn growth(rules: &Rules) -> Found {
+fn growth(rules: &TimelyRules) -> Found {
     let constant = steps(rules, [100 * US; 20]);
     let falling = steps(rules, (0..12).map(|number| (200 - number) * US));
     // The first has none before it, so it is the sixth that is the fifth falling one.
@@ -74,7 +74,7 @@ fn growth(rules: &Rules) -> Found {
     }
     let anew = steps(rules, rtts);
     // ACKs that come more often add no more.
-    let mut flow = Flow::at(LINE / 4.0);
+    let mut flow = TimelyFlow::at(LINE / 4.0);
     let before = rate(&flow, rules);
     for number in 1..=200 {
         flow.acknowledged(rules, number * MIN_RTT / 10, 100 * US, Mark::None);
@@ -103,9 +103,9 @@ fn growth(rules: &Rules) -> Found {
 }
 
 /// Random round-trip times at random distances: what each does to the rate, and whether it may.
-fn walk(rules: &Rules, mut look: impl FnMut(Time, Time, f64, f64)) {
+fn walk(rules: &TimelyRules, mut look: impl FnMut(Time, Time, f64, f64)) {
     let mut random = Pcg64Mcg::seed_from_u64(1);
-    let mut flow = Flow::at(LINE);
+    let mut flow = TimelyFlow::at(LINE);
     let mut now = 0;
     for _ in 0..200_000 {
         let gap = random.random_range(1..100) * US;
@@ -139,10 +139,10 @@ fn m3(_: &Bench) -> Result<Found, ReproduceError> {
     Ok(cuts(&rules()?))
 }
 
-fn cuts(rules: &Rules) -> Found {
+fn cuts(rules: &TimelyRules) -> Found {
     let mut worst = 0.0_f64;
     let factor = |rtt_us: u64| {
-        let mut flow = Flow::at(LINE);
+        let mut flow = TimelyFlow::at(LINE);
         flow.acknowledged(rules, MIN_RTT, rtt_us * US, Mark::None);
         rate(&flow, rules) / LINE
     };
@@ -301,12 +301,12 @@ mod tests {
         let usual = rules().unwrap();
         assert_eq!(growth(&usual).verdict, Verdict::Holds);
         assert_eq!(cuts(&usual).verdict, Verdict::Holds);
-        let sooner = of(&Parameters {
+        let sooner = of(&TimelyParameters {
             hai_after: 4,
             ..paper()
         });
         assert_eq!(growth(&sooner.unwrap()).verdict, Verdict::DoesNotHold);
-        let less = of(&Parameters {
+        let less = of(&TimelyParameters {
             beta: Fraction::ratio(1, 2),
             ..paper()
         });

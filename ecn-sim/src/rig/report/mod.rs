@@ -31,14 +31,14 @@ pub struct Report {
     /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
     /// What the phases have in common.
-    pub parameters: Parameters,
+    pub parameters: RigParameters,
     /// The phases in the order in which they ran.
     pub phases: Vec<Phase>,
 }
 
 /// What all phases of a run have in common.
 #[derive(Debug, Clone, PartialEq, JsonSchema, Serialize, Deserialize)]
-pub struct Parameters {
+pub struct RigParameters {
     /// Rate of every link of the rig.
     pub link_rate_bytes_per_s: u64,
     /// Size of a data packet on the link.

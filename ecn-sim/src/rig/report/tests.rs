@@ -1,8 +1,8 @@
 use super::figures::{SHARE_LABEL, TIME_LABEL};
 use super::*;
 
-fn parameters() -> Parameters {
-    Parameters {
+fn parameters() -> RigParameters {
+    RigParameters {
         link_rate_bytes_per_s: 12_500_000,
         packet_bytes: 2068,
         local_flows: 10,

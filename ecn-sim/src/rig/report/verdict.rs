@@ -2,7 +2,7 @@
 
 use ecn_core::marking::Marking;
 
-use super::{Parameters, Phase, Report, count};
+use super::{Phase, Report, RigParameters, count};
 
 impl Phase {
     fn drop_share(&self) -> f64 {
@@ -65,7 +65,7 @@ impl Report {
     /// What the inter-switch link has left for the victim if each flow to the root link gets the
     /// same share of it.
     fn fair_room(&self) -> f64 {
-        let Parameters {
+        let RigParameters {
             local_flows,
             remote_flows,
             ..
