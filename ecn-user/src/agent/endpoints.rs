@@ -9,7 +9,7 @@ use std::{
 
 use ecn_core::{
     abi::{self, DeviceKey, name},
-    flow,
+    flow, response,
 };
 
 use super::{
@@ -621,7 +621,14 @@ impl Inner {
     fn leave(&mut self) {
         let pinned = lock(&self.shared.pinned).clone();
         for (&number, target) in lock(&self.shared.targets).iter_mut() {
-            target.leave(|class| pinned.contains_key(&(number, class)));
+            if !target.leave(|class| pinned.contains_key(&(number, class))) {
+                continue;
+            }
+            // Nothing that the response said would come into force: rates rose by a sixth in 60 ms, unused, and
+            // overran the port as soon as they were.
+            if let Err(error) = hold_rates(&mut self.maps, number) {
+                tracing::debug!("endpoint {number}: {error}");
+            }
         }
         let flags = self.shared.flags.load(Ordering::Relaxed);
         if let Err(error) = enforce::beat(&mut self.maps, flags, self.shared.heartbeat()) {
@@ -644,6 +651,13 @@ impl Drop for Inner {
             self.close();
         }
     }
+}
+
+/// Has the programs leave an endpoint's rates as they are.
+fn hold_rates(maps: &mut Maps, number: u32) -> datapath::Result<()> {
+    let mut policy = maps.endpoint(number)?;
+    policy.response.function = response::Function::None as u32;
+    maps.set_endpoint(number, policy)
 }
 
 fn not_changed(error: std::io::Error) -> Error {

@@ -147,6 +147,10 @@ impl Kept {
             {
                 tracing::debug!("endpoint {}: {error}", endpoint.device);
             }
+            // The agent before has left rates as they were, see `Inner::leave`.
+            let mut policy = maps.endpoint(endpoint.number)?;
+            policy.response.function = endpoint.response as u32;
+            maps.set_endpoint(endpoint.number, policy)?;
         }
         tracing::debug!("the rates of the agent before move again");
         Ok((kept, enforcer))

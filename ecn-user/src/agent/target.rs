@@ -520,10 +520,10 @@ impl Target {
     }
 
     /// Leaves the device to the next agent. Until that is there no decrease comes into force, so that flows have a little
-    /// less than their rates; not those that people hold (`pinned`).
-    pub(super) fn leave(&mut self, pinned: impl Fn(u32) -> bool) {
-        if self.enforcement != Enforcement::Htb {
-            return;
+    /// less than their rates; not those that people hold (`pinned`). False: nothing is limited that needs an agent.
+    pub(super) fn leave(&mut self, pinned: impl Fn(u32) -> bool) -> bool {
+        if self.enforcement != Enforcement::Htb || self.limited.is_empty() {
+            return false;
         }
         let mut batch = ClassBatch::new();
         for (&class, flow) in self.limited.iter().filter(|(class, _)| !pinned(**class)) {
@@ -533,6 +533,7 @@ impl Target {
         if let Err(error) = batch.send(&mut self.socket) {
             tracing::debug!("endpoint {}: {error}", self.name);
         }
+        true
     }
 
     /// The rate of a class that is there.

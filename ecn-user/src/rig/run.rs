@@ -17,7 +17,7 @@ use std::{
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::{
-    report::{Parameters, Phase, Report, Sample, remote_local_ratio},
+    report::{RigParameters, Phase, Report, Sample, remote_local_ratio},
     rtt::RttMeter,
     topology::{HOST_DEVICE, PortProbe, Rig, Role, Topology},
     traffic::{self, Traffic},
@@ -137,8 +137,8 @@ impl Plan {
         }
     }
 
-    fn parameters(&self) -> Parameters {
-        Parameters {
+    fn parameters(&self) -> RigParameters {
+        RigParameters {
             link_rate_bytes_per_s: self.topology.link_rate_bytes_per_s,
             packet_bytes: self.topology.frame_bytes(),
             local_flows: self.topology.local,
