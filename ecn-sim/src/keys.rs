@@ -222,7 +222,7 @@ pub fn all() -> Vec<Key> {
 }
 
 /// What the letters of `sources.md` stand for.
-const SOURCES: &str = include_str!("../doc/sources.md");
+const SOURCES: &str = include_str!("../../docs/sources.md");
 
 /// Its sections by the table of parameters; those of no table are of data centres, or of HP's networks.
 const SECTIONS: [(&str, &str); 5] = [
@@ -462,9 +462,9 @@ pub fn page() -> String {
 }
 
 /// The head of that page.
-const PAGE: &str = "# FabricParameters of the simulator
+const PAGE: &str = "# Keys of the simulator
 
 Every key of `ecn sim run --set KEY=VALUE` and of scenario files, from the documentation of the code: `ecn sim list KEY` prints the
-same. Letters in brackets are those of [`sources.md`](../ecn-sim/doc/sources.md).
+same. Letters in brackets are those of [Sources of the schemes](sources.md).
 <!-- Generated: INSTA_UPDATE=always cargo test -p ecn-sim --test pages -->
 ";

@@ -77,10 +77,12 @@ fn skipped(name: &str, reason: &str) {
 /// The command above the recipes, and each recipe of the page by the module that it imports.
 fn recipes() -> (Vec<String>, BTreeMap<String, String>) {
     let text = fs::read_to_string(docs("results.md")).unwrap();
+    // A command goes on after the end of a line.
+    let text = text.replace("\\\n> ", "");
     let command = text
         .lines()
-        .find(|line| line.starts_with("    ecn sim compare"));
-    let words = command.unwrap().split_whitespace().skip(2);
+        .find(|line| line.starts_with("$ ecn sim compare"));
+    let words = command.unwrap().split_whitespace().skip(3);
     let recipes = text.split("```python\n").skip(1).map(|rest| {
         let recipe = rest.split("```").next().unwrap().to_owned();
         let module = recipe.split_whitespace().nth(1).unwrap().to_owned();
