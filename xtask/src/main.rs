@@ -9,6 +9,7 @@ mod bench;
 mod build_ebpf;
 mod deny;
 mod dist;
+mod docs;
 mod harness;
 mod kernels;
 mod linker;
@@ -47,6 +48,8 @@ enum Verb {
     BuildEbpf(build_ebpf::Args),
     /// What people install: static commands, deb, rpm, image, checksums, in target/dist
     Dist(dist::Args),
+    /// The book and the documentation of the API, in target/book and target/doc: links checked, commands run
+    Docs(docs::Args),
     /// Install what building and testing need on this machine
     Setup(setup::Args),
 }
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Verb::Bench(args) => bench::bench(args, permission),
         Verb::BuildEbpf(args) => build_ebpf::build_ebpf(args, permission),
         Verb::Dist(args) => dist::dist(&args, permission),
+        Verb::Docs(args) => docs::docs(&args, permission),
         Verb::Setup(args) => setup::setup(args, permission),
     };
     match done {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use crate::machine::{Apt, Lacks, Permission, is_root, program, root};
 use crate::toolchain::Toolchain;
-use crate::{deny, kernels, linker, step, toolchain};
+use crate::{deny, docs, kernels, linker, step, toolchain};
 
 /// What `setup` is told.
 #[derive(clap::Args)]
@@ -40,6 +40,7 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
     tools(permission)?;
     emulator(permission)?;
     deny::ensure()?;
+    docs::ensure()?;
     // Without it, two tests are skipped.
     if let Err(error) = python() {
         step::say(&format!("{error:#}"));
@@ -253,6 +254,11 @@ fn check() -> ExitCode {
     line(
         "cargo-deny",
         deny::find().map(|path| path.display().to_string()),
+        "is compiled when it is needed",
+    );
+    line(
+        "mdbook",
+        docs::find().map(|path| path.display().to_string()),
         "is compiled when it is needed",
     );
     for (tool, package) in TOOLS.into_iter().chain(kernels::TOOLS) {

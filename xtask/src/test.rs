@@ -12,7 +12,7 @@ use crate::harness::Again;
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::run::KERNEL_TYPES;
 use crate::setup::Bpf;
-use crate::{build_ebpf, deny, harness, kernels, setup, step, toolchain};
+use crate::{build_ebpf, deny, docs, harness, kernels, setup, step, toolchain};
 
 /// What `test` is told.
 #[derive(clap::Args)]
@@ -140,8 +140,9 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
         // What has to be fetched is fetched while the first checks run.
         let setup = scope.spawn(|| {
             let found = (setup::bpf(permission), setup::tools(permission));
-            // Its check says what went wrong.
+            // Their checks say what went wrong.
             let _ = deny::ensure();
+            let _ = docs::ensure();
             found
         });
         checks.check("format", || {
@@ -239,12 +240,7 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
         }
         None => Err(Lacks("the programs were not built".into()).into()),
     });
-    checks.check("documentation", || {
-        let mut doc = cargo();
-        doc.args(["doc", "--workspace", "--no-deps"])
-            .env("RUSTDOCFLAGS", "-D warnings");
-        step::run("documentation", &mut doc)
-    });
+    checks.check("documentation", docs::build);
     let code = checks.summary();
     named(&again);
     list_skipped("host tests", &host_skipped);

@@ -1,0 +1,324 @@
+//! `cargo xtask docs`: the book and the API's documentation, without a warning or a broken link, and every command run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::machine::{Lacks, Permission, cargo, program, root};
+use crate::{build_ebpf, setup, step};
+
+/// What `docs` is told.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only build and check links, without running the commands that pages show
+    #[arg(long)]
+    no_run: bool,
+}
+
+/// The version of mdbook: what it warns of, and the anchors it makes, are part of the checks.
+const VERSION: &str = "0.5.4";
+
+/// Pages outside of the book whose links are checked too.
+const PAGES: [&str; 3] = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"];
+
+/// Runs the verb.
+pub fn docs(args: &Args, permission: Permission) -> Result<ExitCode> {
+    build()?;
+    if !args.no_run {
+        commands(permission)?;
+    }
+    step::say(&format!(
+        "the book: {}",
+        book().join("index.html").display()
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the book and the API's documentation, and checks their links.
+pub fn build() -> Result<()> {
+    let mut mdbook = Command::new(ensure()?);
+    mdbook.arg("build").arg(root().join("docs"));
+    let output = mdbook.output().context("could not start mdbook")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() || said.contains("WARN") {
+        bail!("mdbook {}:\n{said}", output.status);
+    }
+    // It takes its own configuration for a part of the book.
+    let _ = fs::remove_file(book().join("book.toml"));
+    let broken = broken_links()?;
+    if !broken.is_empty() {
+        bail!("broken links:\n    {}", broken.join("\n    "));
+    }
+    let mut doc = cargo();
+    doc.args(["doc", "--workspace", "--no-deps"])
+        .env("RUSTDOCFLAGS", "-D warnings");
+    step::run("documentation of the API", &mut doc)
+}
+
+/// Runs the commands of the book and the README by their tests.
+fn commands(permission: Permission) -> Result<()> {
+    build_ebpf::build(&setup::bpf(permission)?, false)?;
+    setup::tools(permission)?;
+    let mut build = cargo();
+    build.args(["build", "--release", "--package", "ecn-user"]);
+    build.args(["--target-dir", "target"]);
+    step::run("the command", &mut build)?;
+    let mut test = cargo();
+    test.args([
+        "test",
+        "--release",
+        "--package",
+        "ecn-tests",
+        "--test",
+        "book",
+    ]);
+    test.args(["--", "--test-threads=1"]);
+    test.env("ECN_BIN", root().join("target/release/ecn"));
+    step::run("the commands of the book", &mut test)
+}
+
+/// Where the book is.
+fn book() -> PathBuf {
+    root().join("target/book")
+}
+
+fn folder() -> PathBuf {
+    root().join("target/tools/mdbook")
+}
+
+/// mdbook of this version, if it is here and starts.
+pub fn find() -> Option<PathBuf> {
+    let installed = folder().join("bin/mdbook");
+    let expected = format!("mdbook v{VERSION}");
+    program("mdbook")
+        .into_iter()
+        .chain([installed])
+        .find(|path| {
+            let version = step::asked(Command::new(path).arg("--version"));
+            version.is_some_and(|version| version == expected)
+        })
+}
+
+/// mdbook: found, or compiled.
+pub fn ensure() -> Result<PathBuf> {
+    if let Some(found) = find() {
+        return Ok(found);
+    }
+    let mut command = cargo();
+    command
+        .args([
+            "install",
+            "mdbook",
+            "--version",
+            VERSION,
+            "--locked",
+            "--force",
+        ])
+        .args(["--no-default-features", "--features", "search"])
+        .arg("--root")
+        .arg(folder())
+        .arg("--target-dir")
+        .arg(folder().join("build"))
+        // The book takes a second all the same.
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0");
+    step::logged("what builds the book", "mdbook", &mut command)?;
+    // Best effort: it is only space.
+    let _ = fs::remove_dir_all(folder().join("build"));
+    find().ok_or_else(|| Lacks("the mdbook just compiled does not start".into()).into())
+}
+
+/// A page that was built: what it links to, and the anchors that it has.
+#[derive(Default)]
+struct Html {
+    links: Vec<String>,
+    anchors: BTreeSet<String>,
+}
+
+impl Html {
+    fn parse(text: &str) -> Self {
+        let values = |name: &str| {
+            let attribute = format!(" {name}=\"");
+            let parts = text.split(&attribute).skip(1);
+            let values = parts.filter_map(|part| Some(part.split_once('"')?.0));
+            values.map(decoded).collect::<Vec<_>>()
+        };
+        Self {
+            links: [values("href"), values("src")].concat(),
+            anchors: values("id").into_iter().collect(),
+        }
+    }
+}
+
+/// Without the escapes of HTML and of addresses.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let text = text.replace("&amp;", "&");
+    let mut rest = text.as_bytes();
+    while let [first, others @ ..] = rest {
+        let hex = others
+            .get(..2)
+            .and_then(|hex| std::str::from_utf8(hex).ok());
+        let escaped = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        if let (b'%', Some(byte)) = (first, escaped) {
+            bytes.push(byte);
+            rest = &others[2..];
+        } else {
+            bytes.push(*first);
+            rest = others;
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether a link leads out of the project: those are not followed.
+fn is_external(link: &str) -> bool {
+    ["http:", "https:", "mailto:", "data:", "javascript:"]
+        .iter()
+        .any(|scheme| link.starts_with(scheme))
+}
+
+/// Links of the book and of the pages beside it that lead nowhere.
+fn broken_links() -> Result<Vec<String>> {
+    let mut pages = BTreeMap::new();
+    for entry in fs::read_dir(book()).context("reading the book")? {
+        let path = entry.context("reading the book")?.path();
+        // The page for what is not found has the links of a server's root.
+        let is_page =
+            path.extension().is_some_and(|kind| kind == "html") && !path.ends_with("404.html");
+        if is_page {
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+            pages.insert(path, Html::parse(&text));
+        }
+    }
+    if pages.len() < 20 {
+        bail!("only {} pages in {}", pages.len(), book().display());
+    }
+    let mut broken = Vec::new();
+    for (path, page) in &pages {
+        for link in page.links.iter().filter(|link| !is_external(link)) {
+            if !leads_somewhere(&pages, path, link) {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    for name in PAGES {
+        let path = root().join(name);
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        for link in markdown_links(&text).filter(|link| !is_external(link)) {
+            // What a chapter's anchors are, mdbook decides.
+            let in_book = link
+                .strip_prefix("docs/")
+                .map(|link| link.replacen(".md", ".html", 1));
+            let exists = match in_book {
+                Some(link) if link.contains(".html") && !link.starts_with("SUMMARY") => {
+                    leads_somewhere(&pages, &book().join("README.html"), &link)
+                }
+                _ => root()
+                    .join(link.split('#').next().unwrap_or_default())
+                    .exists(),
+            };
+            if !exists {
+                broken.push(format!("{name}: {link}"));
+            }
+        }
+    }
+    Ok(broken)
+}
+
+/// Whether there is what a page links to.
+fn leads_somewhere(pages: &BTreeMap<PathBuf, Html>, from: &Path, link: &str) -> bool {
+    let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let path = if file.is_empty() {
+        from.to_owned()
+    } else {
+        plain(&from.with_file_name(file))
+    };
+    if anchor.is_empty() {
+        return path.exists();
+    }
+    pages
+        .get(&path)
+        .is_some_and(|page| page.anchors.contains(anchor))
+}
+
+/// A path without `.` and `..`.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => drop(plain.pop()),
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+/// Where the links of a page of Markdown lead.
+fn markdown_links(text: &str) -> impl Iterator<Item = &str> {
+    let parts = text.split("](").skip(1);
+    parts.filter_map(|part| Some(part.split_once(')')?.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::Cli;
+
+    #[test]
+    fn links_and_anchors_are_found() {
+        let html =
+            Html::parse(r##"<a href="b.html#c%20d">x</a> <h2 id="e">E</h2> <img src="f.svg">"##);
+        assert_eq!(html.links, ["b.html#c d", "f.svg"]);
+        assert!(html.anchors.contains("e"));
+        let pages = BTreeMap::from([(PathBuf::from("/book/a.html"), html)]);
+        let leads = |link: &str| leads_somewhere(&pages, Path::new("/book/a.html"), link);
+        assert!(leads("#e") && leads("a.html#e") && leads("../book/a.html#e"));
+        assert!(!leads("#f") && !leads("b.html") && !leads("b.html#e"));
+        let links: Vec<_> = markdown_links("[a](b.md#c), [d](e)").collect();
+        assert_eq!(links, ["b.md#c", "e"]);
+    }
+
+    /// What pages say of `cargo xtask` is what it takes.
+    #[test]
+    fn commands_on_pages_are_taken() {
+        let mut files: Vec<PathBuf> = PAGES.iter().map(|name| root().join(name)).collect();
+        let chapters = fs::read_dir(root().join("docs")).expect("the book");
+        files.extend(chapters.map(|entry| entry.expect("a chapter").path()));
+        let mut checked = 0;
+        for file in files
+            .iter()
+            .filter(|file| file.extension().is_some_and(|kind| kind == "md"))
+        {
+            let text = fs::read_to_string(file).expect("a page");
+            for part in text.split("cargo xtask ").skip(1) {
+                let end = part
+                    .find(['`', '\n', '#', '&', '|', '('])
+                    .unwrap_or(part.len());
+                let words = part[..end].split_whitespace();
+                let words = words
+                    .take_while(|word| !word.ends_with(['.', ',', ':', ';']))
+                    .filter(|word| !word.starts_with('['));
+                let taken = Cli::try_parse_from(["cargo xtask"].into_iter().chain(words.clone()));
+                let help = |error: &clap::Error| !error.use_stderr();
+                let taken = taken.as_ref().map_or_else(help, |_| true);
+                assert!(
+                    taken,
+                    "{}: cargo xtask {:?}",
+                    file.display(),
+                    words.collect::<Vec<_>>()
+                );
+                checked += 1;
+            }
+        }
+        assert!(checked > 20, "only {checked}: is the format another?");
+    }
+}
