@@ -17,7 +17,7 @@ use std::{
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::{
-    report::{RigParameters, Phase, Report, Sample, remote_local_ratio},
+    report::{Phase, Report, RigParameters, Sample, remote_local_ratio},
     rtt::RttMeter,
     topology::{HOST_DEVICE, PortProbe, Rig, Role, Topology},
     traffic::{self, Traffic},
