@@ -753,7 +753,9 @@ impl State {
         self.ipd = self.ipd.clamp(ONE, IPD_LIMIT << FRAC);
         let ipd = fixed::opaque(&mut self.ipd);
         let interval_ns = mul_bits(ipd, packet_ns, FRAC) | 1;
-        let gap_ns = now_ns.wrapping_sub(self.last_ns).min(u32::MAX as u64);
+        // Another CPU may have answered an echo since this one looked at the clock.
+        let now_ns = now_ns.max(self.last_ns);
+        let gap_ns = (now_ns - self.last_ns).min(u32::MAX as u64);
         self.last_ns = now_ns;
         self.allowance = (self.allowance + gap_ns.min(TRAIN_NS) * (TRAIN_ALLOWANCE / TRAIN_NS))
             .min(TRAIN_ALLOWANCE);

@@ -224,6 +224,21 @@ fn a_pause_is_no_overload() {
 }
 
 /// To a slow flow a time without an echo says something: TCP that lost most of a window has few marks to hear.
+/// Two CPUs that take echoes of one flow look at the clock before they take turns.
+#[test]
+fn an_echo_from_the_past_is_no_overload() {
+    let policy = policy(Function::Lipd, PACKET_NS);
+    let mut state = at(2 * PACKET_NS, PACKET_NS);
+    state.on_echo(&policy, echo(1, 0), START_NS);
+    let before = state.ipd;
+    state.on_echo(&policy, echo(1, 1), START_NS - 1000);
+    for n in 1..=4 {
+        state.on_echo(&policy, echo(1, 1), START_NS + n * 2 * PACKET_NS);
+    }
+    let slower = state.ipd as f64 / before as f64;
+    assert!(1.0 < slower && slower < 1.07, "{slower}");
+}
+
 #[test]
 fn a_slow_flow_that_waits_is_overload() {
     let policy = policy(Function::Lipd, PACKET_NS);
