@@ -4,6 +4,7 @@
 //! is part of the pin path and of the control map, and changes with any of them.
 
 use crate::{ace, echo, flow, marking, response, shares, vqueue};
+pub use crate::{flow::in_force, pacing::HTB_MAJOR};
 
 /// ABI version. An agent takes over the maps of one with the same version, and programs of both run on them for a
 /// moment: so it also changes with the meaning of values.
@@ -18,8 +19,6 @@ pub const ENDPOINTS: u32 = 1024;
 /// Flows of one agent unless configured otherwise.
 pub const FLOWS: u32 = 65_536;
 
-/// Major number of the HTB root at an endpoint: flow classes are `ec0e:MINOR`.
-pub const HTB_MAJOR: u16 = 0xec0e;
 /// First flow class; below are those of short flows ([`short_class`]) and the device's own (1: link, 2: unclassified).
 pub const FIRST_CLASS: u32 = SHORT_CLASS + ENDPOINTS;
 /// The class of short flows at endpoint 0.
@@ -458,13 +457,6 @@ pub struct ResponseInput {
     pub departed: u32,
     /// The delay of its siblings, [`Siblings::initial_ipd`].
     pub sibling_ipd: u64,
-}
-
-/// Entry of [`name::IN_FORCE`]: decrease number `decrease` is in force since packet number `departed` of the class.
-#[inline(always)]
-#[must_use]
-pub const fn in_force(decrease: u32, departed: u32) -> u64 {
-    (decrease as u64) << 32 | departed as u64
 }
 
 /// Event at a port ([`PortEvent::kind`]).

@@ -21,7 +21,7 @@
 //! its rate limit while later ACKs overtake them, and both ends must agree on which segment was the last. Where every
 //! ACK is piggybacked on data, an echo carries the count ([`BLOCKED_NS`]).
 
-use crate::echo::FeedbackDelta;
+use crate::feedback::FeedbackDelta;
 
 /// Steps below this are literal.
 const LITERAL: u32 = 2;
@@ -364,7 +364,7 @@ impl Sender {
     /// Whether data of this sequence number may just have arrived: it is unacknowledged, or was acknowledged recently.
     #[inline(always)]
     #[must_use]
-    pub const fn has_sent(&self, sequence: u32) -> bool {
+    pub(crate) const fn has_sent(&self, sequence: u32) -> bool {
         // A FIN has the number after the end.
         let on_way = self.end.wrapping_sub(self.acked);
         let on_way = if on_way as i32 > 0 { on_way } else { 0 };

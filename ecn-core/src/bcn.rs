@@ -1,4 +1,4 @@
-//! Backward congestion notification (BCN): the congested bridge itself tells a source by how much.
+//! Backward congestion notification (BCN): the congested bridge itself notifies the source.
 //!
 //! ```text
 //! congestion point, for a sampled frame:   Qoff = Qeq - q,  Qdelta = q - q at the last sample
@@ -63,11 +63,11 @@ pub struct Gains {
 }
 
 impl Gains {
-    /// W = 2, Gd = 1/128, Gi = 4, Qeq = 16 frames, and Ru = 8 Mb/s and frames of 1500 bytes at 10 Gb/s, in proportion at
-    /// other rates, so that all last as long as there; lowest rate Ru. None is in the source.
+    /// W = 2, Gd = 1/128, Gi = 4, Qeq = 16 frames; at 10 Gb/s Ru = 8 Mb/s and frames of 1500 bytes, scaled with the rate so
+    /// that all time constants stay the same; lowest rate Ru. None of these is in the source.
     ///
-    /// At 100 Gb/s with feedback 12 us later 2, 10 and 20 sources settle at 159 of 160 packets of 1500 bytes; with
-    /// gains for such packets, at 12 to 19 of 16, in swings of up to 47.
+    /// At 100 Gb/s with a feedback delay of 12 us 2, 10 and 20 sources settle at 159 of 160 packets of 1500 bytes; with
+    /// gains for such packets, at 12 to 19 of 16, oscillating by up to 47.
     #[must_use]
     pub const fn defaults(line_bytes_per_s: u64) -> Self {
         const fn at_least_1(share: u64) -> u64 {
@@ -111,13 +111,13 @@ pub enum PolicyError {
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Weight => "the weight: 0 to 1024 is allowed",
-            Self::Decrease => "the decrease gain: above 0 up to 1 is allowed",
+            Self::Weight => "the weight must be between 0 and 1024",
+            Self::Decrease => "the decrease gain must be above 0 and at most 1",
             Self::Increase => {
-                "the increase gain times the rate unit: above 0 is allowed, up to the link's rate"
+                "the increase gain times the rate unit must be above 0 and at most the link's rate"
             }
-            Self::Frame => "the frame: 1 byte and more is allowed",
-            Self::Rate => "the lowest rate: 1 byte per second up to the link's rate is allowed",
+            Self::Frame => "the frame must have at least 1 byte",
+            Self::Rate => "the lowest rate must be between 1 byte per second and the link's rate",
         })
     }
 }
@@ -125,11 +125,11 @@ impl fmt::Display for PolicyError {
 impl core::error::Error for PolicyError {}
 
 impl Policy {
-    /// Checks gains and brings them into the form that is computed with.
+    /// Checks gains and converts them to fixed point.
     ///
     /// # Errors
     ///
-    /// A value out of its range.
+    /// A value out of range.
     pub const fn new(gains: &Gains) -> Result<Self, PolicyError> {
         let line = gains.line_bytes_per_s;
         if gains.weight > 1024 {
@@ -193,7 +193,7 @@ impl Feedback {
     }
 }
 
-/// A queue that notifies.
+/// The queue at a congestion point.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CongestionPoint {
@@ -205,8 +205,8 @@ pub struct CongestionPoint {
 const MAX_QUEUE_BYTES: u32 = i32::MAX as u32;
 
 impl CongestionPoint {
-    /// A frame is sampled (one of about 100, as the caller decides) and finds so many bytes waiting: what its
-    /// source is to be told, if anything.
+    /// Samples a frame (one of about 100, as the caller decides) that finds `queue_bytes` waiting. Returns the
+    /// notification for its source, if any.
     #[inline(always)]
     pub fn sample(&mut self, policy: &Policy, queue_bytes: u32, tagged: bool) -> Option<Feedback> {
         let queue = queue_bytes.min(MAX_QUEUE_BYTES);
@@ -221,16 +221,16 @@ impl CongestionPoint {
     }
 }
 
-/// A reaction point's rate limiter; it tags the frames that it lets pass.
+/// A reaction point's rate limiter; it tags the frames that it passes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Limiter {
-    /// 0: there is none.
+    /// 0: no limit.
     rate_bytes_per_s: u64,
 }
 
 impl Limiter {
-    /// Its rate; `None`: there is none, frames go at the link's rate and untagged.
+    /// Its rate; `None`: no limit, frames are sent at the link's rate and untagged.
     #[inline(always)]
     #[must_use]
     pub const fn rate(&self) -> Option<u64> {
@@ -240,8 +240,7 @@ impl Limiter {
         }
     }
 
-    /// A notification. Negative feedback sets a limiter where there is none; at the link's rate it
-    /// is removed.
+    /// Applies a notification. Negative feedback installs a limiter; at the link's rate it is removed.
     #[inline(always)]
     pub fn on_feedback(&mut self, policy: &Policy, feedback: Feedback) {
         let line = policy.line_bytes_per_s;
@@ -264,7 +263,7 @@ impl Limiter {
     }
 }
 
-/// What shares a limiter, from fine to coarse.
+/// Which frames share a limiter, from fine to coarse.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Granularity {
@@ -292,7 +291,7 @@ impl Granularity {
     }
 }
 
-/// What a limiter holds back; what its granularity does not tell apart is 0.
+/// The frames of a limiter; fields that its granularity ignores are 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Key {
@@ -332,8 +331,8 @@ impl Key {
         }
     }
 
-    /// The finest key, from `granularity` on, for which `has_limiter`: one that is set, or one that is free.
-    /// The link's where there is none: who falls back keeps a limiter for that.
+    /// The finest key, from `granularity` on, for which `has_limiter` (a limiter is installed or free), else that of the
+    /// whole link, for which the caller keeps one.
     #[must_use]
     pub fn fall_back(
         granularity: Granularity,

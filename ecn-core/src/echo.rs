@@ -18,6 +18,7 @@
 //! addresses and fields, big-endian. Without the key nobody can forge an echo; a replayed one is refused by its
 //! sequence number, as before.
 
+pub use crate::feedback::FeedbackDelta;
 use crate::{ace, packet, siphash::siphash};
 
 /// Version of the format.
@@ -471,33 +472,11 @@ pub enum Refusal {
     Impossible = 2,
 }
 
-/// What an accepted echo or ACK reports beyond the last one.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FeedbackDelta {
-    /// Packets that the receiver counted since.
-    pub packets: u32,
-    /// Of these, packets that an earlier delta already contained, without their marks.
-    pub late: u32,
-    /// Of [`packets`](Self::packets), those marked CE.
-    pub ce: u32,
-    /// Echoes in between that were lost.
-    pub lost_echoes: u32,
-    /// The last of the source's own packets that the feedback covers, see [`Sender::position`].
-    pub position: u32,
-    /// Packets that left after that one.
-    pub outstanding: u32,
-    /// A [`Headroom`].
-    pub headroom: u32,
-    /// Of the unmarked ones, retransmissions: as many were lost, most likely.
-    pub retransmitted: u32,
-}
-
 /// Echoes per window of the loss estimate, see [`Sender::position`].
 pub const LOSS_WINDOW: u32 = 8;
 /// What a flow at full rate may have in flight at the quietest moment of a window, in packet times of the link; more is
 /// loss.
-pub const QUIET_PACKET_TIMES: u64 = 16;
+pub(crate) const QUIET_PACKET_TIMES: u64 = 16;
 
 /// Echoes refused in a row, over a long enough time, after which the receiver is taken to have restarted
 /// ([`Flow::on_echo`](crate::flow::Flow::on_echo)).

@@ -120,12 +120,12 @@ pub const fn mul_shift(a: u64, b: u64, shift: u32) -> u64 {
 
 /// Product of two numbers of [`FRAC`] fractional bits, rounded down; `u64::MAX` if it does not fit.
 #[inline(always)]
-pub const fn mul(a: u64, b: u64) -> u64 {
+pub(crate) const fn mul(a: u64, b: u64) -> u64 {
     mul_shift(a, b, FRAC)
 }
 
-/// The same number, of which the kernel's verifier knows nothing: it does not follow what memory holds. Else it
-/// goes from each branch before this through all the rest of a program. `place` is in a map.
+/// Reads a value back from a map, so that the kernel's verifier no longer tracks it. Otherwise it would verify the rest of
+/// the program once per branch before this.
 #[inline(always)]
 pub fn opaque<T: Copy>(place: &mut T) -> T {
     #[cfg(target_arch = "bpf")]
@@ -221,7 +221,7 @@ pub const fn ratio(num: u64, den: u64, bits: u32) -> Option<u64> {
 /// log2(num/den) for num >= den, [`LOG_FRAC`] fractional bits, one bit per squaring: for constants
 /// and for user space. Exact to 2 units of the last place. `None` if num < den, den is 0 or above
 /// 2^63.
-pub const fn log2_ratio(num: u64, den: u64) -> Option<u64> {
+pub(crate) const fn log2_ratio(num: u64, den: u64) -> Option<u64> {
     if den == 0 || den > 1 << 63 || num < den {
         return None;
     }

@@ -1,6 +1,6 @@
 //! State of a flow at its source's device.
 
-use crate::{abi, ace, echo, fixed, pacing, response};
+use crate::{ace, echo, fixed, pacing, response};
 
 /// Identifies a flow of one endpoint. Map keys are compared as bytes, so padding is always zero.
 #[repr(C)]
@@ -46,12 +46,12 @@ pub const NO_FEEDBACK_NS: u64 = 1_000_000_000;
 pub const IDLE_NS: u64 = 2_000_000_000;
 
 /// A receiver that counted before the flow started, or restarted ([`echo::REFUSALS`]), is accepted once all echoes were
-/// refused for this long, plus the time of [`RESYNC_BYTES`] at the flow's rate, while echoes were due: as long as valid
+/// refused for this long, plus the time of `RESYNC_BYTES` at the flow's rate, while echoes were due: as long as valid
 /// echoes arrive, forged ones cannot take over.
 pub const RESYNC_NS: u64 = 250_000_000;
 
 /// Four packets in flight at the flow's rate. See [`RESYNC_NS`].
-pub const RESYNC_BYTES: u64 = 4 * 1500;
+pub(crate) const RESYNC_BYTES: u64 = 4 * 1500;
 
 /// Linux's minimum retransmission timeout (`TCP_RTO_MIN`).
 pub const TIMEOUT_NS: u64 = 200_000_000;
@@ -84,7 +84,7 @@ impl Key {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Minor number of the flow's class, assigned at its first decrease; 0: none. [`abi::name::IN_FORCE`] shows whether
+    /// Minor number of the flow's class, assigned at its first decrease; 0: none. [`abi::name::IN_FORCE`](crate::abi::name::IN_FORCE) shows whether
     /// the class exists yet.
     pub class: u32,
     /// [`NEGOTIATED`], [`PLAIN`].
@@ -129,7 +129,7 @@ pub struct Flow {
     pub decreases: u64,
     /// Departure time of the last packet that was queued at the last decrease: later ones leave at the decreased rate.
     pub decreased_ns: u64,
-    /// Cookie of the TCP socket that sends it, with [`abi::PACE`]; 0: unknown.
+    /// Cookie of the TCP socket that sends it, with [`abi::PACE`](crate::abi::PACE); 0: unknown.
     pub socket: u64,
     /// 1: its TCP connection is closed.
     pub ended: u32,
@@ -278,7 +278,7 @@ impl Flow {
     }
 
     /// Checks accepted feedback for a retransmission timeout of TCP, before [`Flow::respond`]. `sibling_ipd`: the delay of
-    /// its siblings, [`abi::Siblings::initial_ipd`].
+    /// its siblings, [`abi::Siblings::initial_ipd`](crate::abi::Siblings::initial_ipd).
     #[inline(always)]
     pub fn check_timeout(
         &mut self,
@@ -294,7 +294,7 @@ impl Flow {
     }
 
     /// The response to accepted feedback, with a round that lasts until the decreased rate is in force. `in_force`: see
-    /// [`crate::abi::in_force`]; `departed`: packets that left the device. Also returns whether to notify the agent.
+    /// [`in_force`]; `departed`: packets that left the device. Also returns whether to notify the agent.
     #[inline(always)]
     pub fn respond(
         &mut self,
@@ -419,7 +419,7 @@ impl Flow {
     #[must_use]
     pub fn paced_in_force(&self, departed: u32, now_ns: u64) -> u64 {
         let pending = now_ns < self.decreased_ns;
-        abi::in_force(
+        in_force(
             (self.decreases as u32).wrapping_sub(pending as u32),
             departed,
         )
@@ -453,6 +453,13 @@ impl Flow {
         let difference = rate.abs_diff(notified);
         difference != 0 && difference >= notified >> 5
     }
+}
+
+/// Entry of [`abi::name::IN_FORCE`](crate::abi::name::IN_FORCE): decrease number `decrease` is in force since packet number `departed` of the class.
+#[inline(always)]
+#[must_use]
+pub const fn in_force(decrease: u32, departed: u32) -> u64 {
+    (decrease as u64) << 32 | departed as u64
 }
 
 /// How long an agent waits after changing rates, so that decreases are batched; in any unit of time.

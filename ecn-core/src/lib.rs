@@ -51,6 +51,7 @@ pub mod abi;
 pub mod ace;
 pub mod bcn;
 pub mod echo;
+pub mod feedback;
 pub mod fixed;
 pub mod flow;
 pub mod marking;

@@ -214,7 +214,7 @@ pub enum Share {
 
 /// What may be done to a packet: mark, spare or drop it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Eligibility {
+pub(crate) struct Eligibility {
     /// The [`Share`] of its source.
     pub share: u32,
     /// It can be marked.

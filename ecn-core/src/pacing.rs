@@ -1,38 +1,38 @@
-//! When a packet departs: rates as departure times, one per packet (EDT, earliest departure time).
+//! Pacing by earliest departure time (EDT): each packet is stamped with the time at which it may leave.
 //!
-//! The kernel's fq holds a packet until the time that stands in it. A flow's packets get
+//! The kernel's fq holds a packet until its time stamp. The packets of a flow get
 //!
 //! ```text
 //! t = max(t_last + bytes/rate, now, TCP's own time)        t_last = t
 //! ```
 //!
-//! so the rate that counts is the one at the time of stamping: what was stamped before a change leaves at the
-//! old rate. After a decrease the next packet makes up for it, as if what waits had been stamped at the new rate:
+//! so a packet leaves at the rate that was in force when it was stamped. After a decrease the next packet compensates, as
+//! if the queued ones had been stamped at the new rate:
 //!
 //! ```text
 //! t_last <- now + (t_last - now) old rate / new rate
 //! ```
 //!
-//! An increase cannot take back times, and holds from the next packet on. At a steady rate a flow sends in any
-//! interval at most rate x interval and one packet. Times are nanoseconds of the monotonic clock, fq's own.
+//! An increase does not change stamped times and applies from the next packet on. At a constant rate a flow sends at most
+//! rate x interval plus one packet in any interval. Times are nanoseconds of the monotonic clock, which fq uses.
 //!
 //! As in Linux's `samples/bpf/hbm_edt.c` and cilium's `bpf/lib/edt.h`.
 
-/// Most time that packets of a flow may be ahead of now: what comes then is dropped here, uncharged.
+/// Most time that a flow's queue may take: packets beyond are dropped here, and not charged.
 pub const HORIZON_NS: u64 = 2_000_000_000;
 
-/// No packet is put off further than this, however low the rate: fq drops what is 10 s ahead.
+/// Latest departure time, relative to now, however low the rate: fq drops packets 10 s ahead (its horizon).
 pub const MAX_AHEAD_NS: u64 = 8_000_000_000;
 
-/// What a limited flow may have waiting at its source, as the time that it takes at the flow's rate: as long as the
-/// loop takes some turns, and no longer, since every packet of the flow waits so long.
+/// Queue limit of a limited flow at its source, as time at the flow's rate: a few control-loop delays, since all packets
+/// of the flow wait that long.
 pub const QUEUE_NS: u64 = 10_000_000;
 
-/// A queue that was not empty for so long stands: it is more than a burst. CoDel's interval, RFC 8289 section 4.2.
-pub const STANDING_NS: u64 = 100_000_000;
+/// A queue that was not empty for this long is a standing queue. CoDel's interval, RFC 8289 section 4.2.
+pub(crate) const STANDING_NS: u64 = 100_000_000;
 
-/// What a flow that does not keep its own queue short may have waiting where the queue stands, beside one packet. What
-/// is stamped leaves at its old rate, so all of it delays each change.
+/// Limit of a standing queue, in addition to one packet, for flows that do not keep their own queue short. Stamped packets
+/// leave at their old rate, so the queue delays each rate change.
 pub const STANDING_QUEUE_NS: u64 = 4_000_000;
 
 /// [`STANDING_QUEUE_NS`], or no limit for TCP, which keeps its own queue short.
@@ -49,11 +49,11 @@ pub const fn queue_bytes(rate_bytes_per_s: u64) -> u64 {
     rate_bytes_per_s / (1_000_000_000 / QUEUE_NS)
 }
 
-/// [`Pacer::departure`] without a time: the packet is dropped.
+/// Result of [`Pacer::departure`] for a packet to be dropped.
 pub const DROPPED: u64 = u64::MAX;
 
-/// Time that `bytes` take at a rate, rounded up so that the rate is not exceeded. A rate of 0 counts
-/// as 1. Exact up to 18 GB, which no packet has.
+/// Transmission time of `bytes` at a rate, rounded up so that the rate is not exceeded. A rate of 0 counts as 1. Exact up
+/// to 18 GB.
 #[inline(always)]
 #[must_use]
 pub const fn duration_ns(bytes: u64, rate_bytes_per_s: u64) -> u64 {
@@ -65,50 +65,50 @@ pub const fn duration_ns(bytes: u64, rate_bytes_per_s: u64) -> u64 {
     (bytes * 1_000_000_000).wrapping_add(rate - 1) / rate
 }
 
-/// All ones where `a` is negative as a signed number, else 0. The compiler does not know that, or it would branch.
+/// All bits set if `a` is negative as a signed number, else 0. Hidden from the compiler, which would branch.
 #[inline(always)]
 fn sign_mask(a: u64) -> u64 {
     core::hint::black_box((a as i64 >> 63) as u64)
 }
 
-/// All ones where a < b, else 0. They differ by less than 2^63.
+/// All bits set if a < b, else 0. They differ by less than 2^63.
 #[inline(always)]
 fn less_mask(a: u64, b: u64) -> u64 {
     sign_mask(a.wrapping_sub(b))
 }
 
-/// `yes` where all bits of `which` are set, `no` where none is.
+/// `yes` if all bits of `which` are set, `no` if none is.
 #[inline(always)]
 fn select(which: u64, yes: u64, no: u64) -> u64 {
     no ^ ((yes ^ no) & which)
 }
 
-/// `a`, or `b` where `a` is 0; both below 2^63.
+/// `a`, or `b` if `a` is 0; both below 2^63.
 #[inline(always)]
 #[must_use]
 pub fn nonzero_or(a: u64, b: u64) -> u64 {
     select(sign_mask(a.wrapping_neg()), a, b)
 }
 
-/// What is kept of a flow's departure times.
+/// State of a flow's pacer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pacer {
-    /// Departure time of the last packet; 0: there was none.
+    /// Departure time of the last packet; 0: none.
     pub last_ns: u64,
-    /// The same when the rate last rose to twice `base_bytes_per_s`: until then the queue leaves at
-    /// lower rates, and says nothing of how much may wait at this one.
+    /// [`Pacer::last_ns`] when the rate last rose to twice `base_bytes_per_s`: packets until then leave at lower rates and
+    /// do not count for the queue limit.
     pub slower_until_ns: u64,
     /// The lowest rate since then.
     pub base_bytes_per_s: u64,
-    /// When a packet last found nothing ahead of it.
+    /// When a packet last found the queue empty.
     pub empty_ns: u64,
     /// Rate at which the last packet was stamped.
     pub rate_bytes_per_s: u64,
 }
 
 impl Pacer {
-    /// No packet yet.
+    /// A pacer without packets.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -120,15 +120,13 @@ impl Pacer {
         }
     }
 
-    /// Departure time of a packet; [`DROPPED`] if more than [`HORIZON_NS`] or `queue_bytes` (twice that
-    /// while the rate rises) is ahead of it already, and then nothing is charged. A flow with nothing
-    /// ahead is never dropped.
+    /// Departure time of a packet; [`DROPPED`], without charge, if the queue is longer than [`HORIZON_NS`] or
+    /// `queue_bytes` (twice that while the rate rises). A packet that finds the queue empty is never dropped.
     ///
-    /// `standing_queue_ns`, below 2^63: what may be ahead beside one packet after [`STANDING_NS`] in which the flow always had
-    /// something waiting.
+    /// `standing_queue_ns`, below 2^63: limit of a standing queue, in addition to one packet.
     ///
-    /// `stamp_ns`: the time that the packet carries, 0 if it carries none or one of another clock.
-    /// Anything beyond [`MAX_AHEAD_NS`] is of another clock: a receive time is decades ahead.
+    /// `stamp_ns`: the packet's time stamp, 0 if none or of another clock. Anything beyond [`MAX_AHEAD_NS`] is of another
+    /// clock too: a receive time is decades ahead.
     #[inline(always)]
     pub fn departure(
         &mut self,
@@ -140,14 +138,13 @@ impl Pacer {
         standing_queue_ns: u64,
     ) -> u64 {
         const SHIFT: u32 = 10;
-        // Signs instead of branches, each of which would be two ways for the verifier.
+        // Masks instead of branches, each of which would double the verifier's paths.
         let last = self.last_ns;
         let waits = last.wrapping_sub(now_ns);
         let waits = waits & !sign_mask(waits);
         let packet_ns = duration_ns(bytes, rate_bytes_per_s);
         let empty = !sign_mask(waits.wrapping_neg());
-        // What waits leaves at the old, higher rate, which the next packet makes up for. Fits 63 bits up to 1 TB/s;
-        // `| 1` for the division.
+        // The next packet compensates for those queued at a higher rate. Fits 63 bits up to 1 TB/s; `| 1` for the division.
         let old = self.rate_bytes_per_s;
         let stretched =
             ((waits >> SHIFT) * old / (rate_bytes_per_s | 1)).min(MAX_AHEAD_NS >> SHIFT) << SHIFT;
@@ -166,7 +163,7 @@ impl Pacer {
         let from = select(less_mask(now_ns, slower), slower, now_ns);
         let ahead = last.wrapping_sub(from);
         let ahead = ahead & !sign_mask(ahead);
-        // ahead x rate is what waits, but for units of 1024 ns: fits 63 bits up to 1 TB/s.
+        // ahead x rate is the queue's length, in units of 1024 ns: fits 63 bits up to 1 TB/s.
         let most = queue_bytes * (1_000_000_000 >> SHIFT);
         let long = less_mask(most, (ahead >> SHIFT) * self.base_bytes_per_s);
         if stands & full | less_mask(HORIZON_NS, waits) | long != 0 {
@@ -184,15 +181,17 @@ impl Pacer {
     }
 }
 
-/// Top byte of `skb->priority` of a packet whose flow's class is in the next two.
+/// Major number of the HTB root at an endpoint: flow classes are `ec0e:MINOR`.
+pub const HTB_MAJOR: u16 = 0xec0e;
+/// Top byte of an `skb->priority` that holds a class in the next two bytes.
 const PRIORITY: u32 = 0xed << 24;
 /// `TC_PRIO_MAX`: the part of the priority by which fq and pfifo_fast choose.
 const TC_PRIO_MAX: u32 = 15;
-/// `TC_PRIO_CONTROL`: fq before Linux 6.7 sends this at once, whatever its departure time is.
+/// `TC_PRIO_CONTROL`: fq before Linux 6.7 sends it immediately, whatever its departure time.
 const TC_PRIO_CONTROL: u32 = 7;
 
-/// The priority that names a packet's class where there is no HTB to choose one: the low byte, by
-/// which qdiscs sort, stays the application's.
+/// The priority that stores a packet's class where there is no HTB: the low byte, by which qdiscs classify, stays the
+/// application's.
 #[inline(always)]
 #[must_use]
 pub const fn priority(class: u32, old: u32) -> u32 {
@@ -203,11 +202,11 @@ pub const fn priority(class: u32, old: u32) -> u32 {
     PRIORITY | (class & 0xffff) << 8 | low
 }
 
-/// The class that a departing packet's priority names, HTB's or [`priority`]'s; 0 for none.
+/// The class in a departing packet's priority, by HTB or by [`priority`]; 0: none.
 #[inline(always)]
 #[must_use]
 pub const fn class(priority: u32) -> u32 {
-    if priority >> 16 == crate::abi::HTB_MAJOR as u32 {
+    if priority >> 16 == HTB_MAJOR as u32 {
         priority & 0xffff
     } else if priority & 0xff00_0000 == PRIORITY {
         priority >> 8 & 0xffff
@@ -216,15 +215,15 @@ pub const fn class(priority: u32) -> u32 {
     }
 }
 
-/// `SO_MAX_PACING_RATE` that is no limit.
+/// `SO_MAX_PACING_RATE` without a limit.
 pub const UNLIMITED: u32 = u32::MAX;
 
-/// Rate of payload at which frames of `mss` bytes of it and `headers` bytes of headers leave at a rate,
-/// for `SO_MAX_PACING_RATE`: TCP paces what it puts into packets. Never [`UNLIMITED`], never 0.
+/// `SO_MAX_PACING_RATE` for a rate on the wire: TCP paces payload, in frames of `mss` bytes of it and `headers` bytes of
+/// headers. Never [`UNLIMITED`], never 0.
 #[inline(always)]
 #[must_use]
 pub const fn socket_rate(rate_bytes_per_s: u64, mss: u32, headers: u32) -> u32 {
-    // A connection without an MSS yet has no data under way either.
+    // A connection without an MSS has sent no data yet.
     let mss = if mss == 0 { 536 } else { mss as u64 };
     const MOST: u64 = UNLIMITED as u64 - 1;
     let rate = if rate_bytes_per_s > MOST * 2 {

@@ -184,7 +184,7 @@ impl Ip {
 
 /// Packets of at most so many bytes with link headers are never dropped for their source's share: echoes, pure ACKs,
 /// connections that begin or end.
-pub const SMALL: u32 = 128;
+pub(crate) const SMALL: u32 = 128;
 
 impl Ip {
     /// Whether a packet of so many segments and bytes on the wire may be dropped where it cannot be marked: not what

@@ -1,8 +1,8 @@
-//! How a source answers marked and unmarked ACKs: the rate control of HP's congestion control.
+//! Rate response of a source to marked and unmarked ACKs, as in HP's congestion control.
 //!
 //! A switch marks packets, the receiver echoes the marks, and the source changes its rate r: a
 //! marked packet applies the decrease function fdec, an unmarked one the increase function finc.
-//! What is kept per flow is not the rate but the inter-packet delay
+//! The state of a flow is not the rate but the inter-packet delay
 //!
 //! ```text
 //! ipd = Rmax / r      start to start, in packet transmission times at Rmax; 1 at full rate
@@ -25,25 +25,24 @@
 //!
 //! # Fractional steps
 //!
-//! HP's functions answer to one packet per round trip: their window is one packet. Without a window a
-//! flow has many packets in a round, and a full step for each mark cuts it to pieces, one full step per
-//! round saws: two flows use .78 of a link. [`Round::Fractional`] applies a part of a step to
-//! every packet instead. With t = the time between packets at the flow's rate:
+//! HP's functions respond to one packet per round trip, since their window is one packet. Without a window a flow has many
+//! packets per round: a full step for each mark decreases its rate far too much, and one full step per round oscillates
+//! (two flows use .78 of a link). [`Round::Fractional`] applies a fraction of a step to every packet instead. With t = the
+//! time between packets at the flow's rate:
 //!
 //! ```text
 //! mark:     ipd <- ipd (1 + w/80),             w = max(t / (t + 75 us), 1/8) (1 + min(t / 10 ms, 2))
 //! no mark:  ipd <- ipd (1 - w t' / 1.8 s),     t' = 0.1 ms + t 64 ms / (t + 64 ms)
 //! ```
 //!
-//! The equilibrium is LIPD's: p / (1 - p) = 44 t' / s, so flows with the same share p of their packets marked have
-//! the same rate, and a flow that is marked at two ports has nearly that of one that is marked only at the busier
-//! one. The weight w makes the steps of fast flows smaller, since they take more of them, and those of slow ones larger:
-//! four hundred that start at once would take ten seconds to divide a port by steps of 1/80. A flow that sends less than it
-//! may is slow, too: at a mark, the t of the second factor is the time since the last echo. t' is t but for slow ones,
-//! of which each hears late of what all do together, and for fast ones, which may have four in a thousand of their
-//! packets marked: bursts that late timers send off fill a buffer of four packets now and then, whatever the load.
-//! All constants are times and packets, so neither the rate of the source's own link nor the number of flows is in
-//! them. FIMD and AIMD in the same form, with u = t / 1 ms:
+//! The equilibrium is LIPD's: p / (1 - p) = 44 t' / s, so flows with the same fraction p of marked packets have the same
+//! rate, and a flow that is marked at two ports has nearly the rate of one that is marked only at the busier one. The
+//! weight w makes the steps of fast flows smaller, since they take more of them, and those of slow flows larger: with
+//! steps of 1/80, four hundred flows that start together would take ten seconds to share a port. An application-limited
+//! flow counts as slow too: at a mark, the t of the second factor is the time since the last echo. t' is t except for slow
+//! flows, whose feedback is late, and for fast ones, of whose packets 0.4 % may be marked: bursts of late timers fill a
+//! buffer of four packets now and then at any load. All constants are times and packets, so they depend neither on the
+//! rate of the source's link nor on the number of flows. FIMD and AIMD in the same form, with u = t / 1 ms:
 //!
 //! | | mark | no mark |
 //! |---|---|---|
@@ -51,17 +50,17 @@
 //! | FIMD | w u log2 m / 80 | w u t' log2 m / 1.8 s |
 //! | AIMD | w u log2 m / 80 | w u² t' (m - 1) / 1.8 s |
 //!
-//! A train of marks lowers a rate by 1/16 at most, and by as much again for every 16 ms that it lasts: a queue that
-//! grew while a machine stood still for some milliseconds marks everybody until it is empty, and says nothing of
-//! the load. While bridges say that there is room ([`crate::echo::Headroom`]), packets of fast flows weigh 1 in the increase, which
-//! is four times as large, then eight times after 22 ms, and so on up to 64 times. A flow that is not marked at all though
-//! ports are busy, since it has less than its share ([`crate::shares`]), grows faster after .4 s and 64 packets.
+//! A train of marks decreases a rate by at most 1/16, and by as much again for every 16 ms that it lasts: a queue that
+//! grew while a machine was stalled for some milliseconds marks all packets until it is empty, whatever the load. While
+//! bridges report headroom ([`crate::echo::Headroom`]), packets of fast flows have a weight of 1 in the increase, which is
+//! four times as large, eight times after 22 ms, and so on up to 64 times. A flow that is not marked although ports are
+//! busy, since it has less than its share ([`crate::shares`]), increases faster after .4 s and 64 packets.
 //!
-//! Overload is answered at once: when nearly every packet of a window was marked and fewer arrive than the limit
-//! allows, the limit falls towards what arrives ([`State::on_echo`]).
+//! Overload is answered immediately: when nearly every packet of a window was marked and packets arrive at less than the
+//! limit, the limit is lowered towards the rate of arrivals ([`State::on_echo`]).
 //!
-//! Nothing here reads a clock. A kernel program calls [`State::on_echo`] with what an echo says; a
-//! simulator may call [`marked`] and [`unmarked`] packet by packet.
+//! Nothing here reads a clock. A kernel program calls [`State::on_echo`] for each echo; a simulator may call [`marked`] and
+//! [`unmarked`] packet by packet.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -71,8 +70,7 @@ use crate::fixed::{self, FRAC, LOG_FRAC, ONE, mul, mul_32, mul_bits, mul_hi, mul
 /// Highest inter-packet delay that any policy can have, in packet times: Rmin >= Rmax/65536.
 pub const IPD_LIMIT: u64 = 65536;
 
-/// Most decreases that one echo can cause (with [`Round::Off`]; otherwise it is one).
-/// A power of two.
+/// Most decreases per echo with [`Round::Off`] (otherwise one). A power of two.
 pub const MAX_DECREASES: u32 = 8;
 
 /// The response functions, as numbered in [`Policy::function`].
@@ -99,7 +97,7 @@ impl Function {
     /// Every function, in the order of its number.
     pub const ALL: [Self; 4] = [Self::None, Self::Lipd, Self::Fimd, Self::Aimd];
 
-    /// The one that a policy says by number.
+    /// The value of [`Policy::function`].
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|f| *f as u32 == number)
     }
@@ -124,14 +122,14 @@ impl Function {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u32)]
 pub enum Round {
-    /// Every mark counts: the paper's rule to the letter.
+    /// Every mark counts, as in the paper.
     Off = 0,
     /// Marks on packets that were sent before the last decrease are ignored, counted in packets.
     #[default]
     Packets = 1,
     /// Marks are ignored for [`Policy::round_ns`] after a decrease.
     Time = 2,
-    /// Every packet applies a part of a step, see the [module](self).
+    /// Every packet applies a fraction of a step, see the [module](self).
     Fractional = 3,
 }
 
@@ -156,7 +154,7 @@ impl Ratio {
 pub enum PolicyError {
     /// Rmin is 0, or a denominator is.
     Zero,
-    /// Rmin >= Rmax: nothing would be left to control.
+    /// Rmin >= Rmax.
     RminTooLarge,
     /// Rmin < Rmax/65536.
     RminTooSmall,
@@ -171,23 +169,22 @@ pub enum PolicyError {
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Zero => "rmin or a denominator is 0",
+            Self::Zero => "rmin and denominators must not be 0",
             Self::RminTooLarge => "rmin must be below 1 (the link's rate)",
             Self::RminTooSmall => "rmin must be at least 1/65536 of the link's rate",
             Self::FactorTooSmall => "m must be above 1: a mark has to lower the rate",
             Self::FactorTooLarge => "m must be at most 16",
-            Self::Overflow => "numerator or denominator above 2^63",
+            Self::Overflow => "numerators and denominators must be at most 2^63",
         })
     }
 }
 
 impl core::error::Error for PolicyError {}
 
-/// What the response needs, worked out by user space so that the kernel computes no constants.
+/// Parameters of the response, precomputed by user space.
 ///
-/// Part of an eBPF map value: integers only, no padding, 80 bytes. All zero is valid and means no
-/// control. Make it with [`Policy::new`]; other values of the derived fields give wrong rates, but
-/// never a panic or a delay outside [1, `ipd_max`].
+/// Part of an eBPF map value: integers only, no padding, 80 bytes. All zero means no control. Use [`Policy::new`]; other
+/// values of the derived fields give wrong rates, but never a panic or a delay outside [1, `ipd_max`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Policy {
@@ -250,11 +247,15 @@ impl Policy {
     pub const HP_M: Ratio = Ratio::new(2, 1);
 
     /// A policy with rate floor `rmin` (fraction of Rmax, 1/65536 <= rmin < 1) and decrease factor
-    /// `m` (1 < m <= 16; LIPD does not use it, but it is checked). Reacts once per round counted in
-    /// packets; see [`Policy::with_round`].
+    /// `m` (1 < m <= 16; checked even for LIPD, which does not use it). Reacts once per round counted in packets; see
+    /// [`Policy::with_round`].
     ///
-    /// AIMD's step near full rate, (m - 1) rmin², is precise where it is well above 2^-40. Below, a
-    /// step is 2^-40: such a flow recovers somewhat faster than the equation says.
+    /// AIMD's step near full rate, (m - 1) rmin², is at least 2^-40: with smaller ones a flow recovers somewhat faster
+    /// than the equation says.
+    ///
+    /// # Errors
+    ///
+    /// A value out of range.
     pub const fn new(function: Function, rmin: Ratio, m: Ratio) -> Result<Self, PolicyError> {
         const MOST: u64 = 1 << 63;
         if rmin.num == 0 || rmin.den == 0 || m.den == 0 {
@@ -350,8 +351,7 @@ impl Policy {
         self
     }
 
-    /// The delay within [1, `ipd_max`]. Also brings in line what another policy left behind, and
-    /// starts a zeroed flow at full rate.
+    /// The delay within [1, `ipd_max`]; also for the state of another policy, and for a zeroed flow.
     #[inline(always)]
     fn clamp(&self, ipd: u64) -> u64 {
         // Not clamp to ipd_max: that could panic where it is below 1.
@@ -365,64 +365,66 @@ impl Policy {
     }
 }
 
-/// [`Round::Fractional`]: marks after which the delay of a slow flow has grown by e.
+// All constants below are of [`Round::Fractional`].
+
+/// Marks that increase the delay of a slow flow by a factor of e.
 const STEP_PACKETS: u64 = 80;
-/// [`Round::Fractional`]: time between packets at which a packet weighs half.
+/// Time between packets at which the weight of a packet is 1/2.
 const FAST_NS: u64 = 75_000;
-/// [`Round::Fractional`]: least that a packet weighs, 16 fractional bits.
+/// Minimum weight of a packet, 16 fractional bits.
 const MIN_WEIGHT: u64 = 1 << 13;
-/// [`Round::Fractional`]: time between packets at which a packet weighs twice as much, since there are so few.
+/// Time between packets at which the weight doubles, since slow flows get few marks.
 const FEW_NS: u64 = 10_000_000;
-/// [`Round::Fractional`]: most that it weighs more, times its weight.
+/// The weight grows to at most 1 + this many times.
 const FEW_MAX: u64 = 2;
-/// [`Round::Fractional`]: time between packets at which the increase for one is half of what the time alone would make it.
+/// Time between packets at which the increase of one packet is half of proportional to that time.
 const SLOW_NS: u64 = 64_000_000;
-/// [`Round::Fractional`]: what is added to the time between packets, for marks that come by bursts alone.
+/// Added to the time between packets, for marks that bursts cause at any load.
 const BURSTS_NS: u64 = 100_000;
-/// [`Round::Fractional`]: time in which the rate of a slow flow grows by e without marks.
+/// Time in which the rate of a slow flow increases by a factor of e without marks.
 const RECOVERY_NS: u64 = 1_800_000_000;
-/// [`Round::Fractional`]: interval at which FIMD, AIMD with m = 2 and LIPD take the same steps.
+/// Interval at which FIMD, AIMD with m = 2 and LIPD take the same steps.
 const REFERENCE_NS: u64 = 1_000_000;
-/// [`Round::Fractional`]: most that a train of marks lowers a rate by at once: a queue that grew while a machine stood
-/// still marks everybody until it is empty.
+/// Largest decrease by a train of marks: a queue that grew while a machine was stalled marks all packets until it is
+/// empty.
 const TRAIN_ALLOWANCE: u64 = ONE / 16;
-/// [`Round::Fractional`]: time after which as much more is lowered, if the marks go on.
+/// Time in which the allowance is renewed.
 const TRAIN_NS: u64 = 16_000_000;
-/// [`Round::Fractional`]: how much faster rates grow where there is room, as a power of two; at most [`HEADROOM_MAX_SHIFT`].
+/// log2 of the factor of the increase with headroom, at first.
 const HEADROOM_SHIFT: u64 = 2;
-/// [`Round::Fractional`]: time after which they grow twice as fast again.
+/// Time after which that factor doubles.
 const HEADROOM_DOUBLES_NS: u64 = 22_000_000;
-/// [`Round::Fractional`]: most that they grow faster, as a power of two.
+/// log2 of the greatest such factor.
 const HEADROOM_MAX_SHIFT: u64 = 6;
-/// [`Round::Fractional`]: most that one echo raises a rate by where there is room, unless it would without;
+/// Largest increase by one echo with headroom, unless it would be larger without.
 const HEADROOM_STEP: u64 = ONE / 32;
-/// to a slow flow as much as the time between its packets says, up to four times that.
+/// For slow flows that increase is the time between packets divided by this, at most 4 [`HEADROOM_STEP`].
 const HEADROOM_TIME_NS: u64 = 80_000_000;
-/// [`Round::Fractional`]: how long it holds that there is room.
+/// How long a report of headroom is valid.
 const HEADROOM_HOLDS_NS: u64 = 60_000_000;
-/// [`Round::Fractional`]: a flow that has not been marked for so long, and as many of its packets, has less than its
-/// share: it grows faster though ports are busy. Marks are ten times as frequent at equilibrium.
+/// A flow without marks for this long, and for [`SPARED_PACKETS`], has less than its share and increases faster although
+/// ports are busy. At equilibrium marks are ten times as frequent.
 const SPARED_NS: u64 = 400_000_000;
-/// [`Round::Fractional`]: as [`SPARED_NS`].
+/// See [`SPARED_NS`].
 const SPARED_PACKETS: u64 = 64;
-/// [`Round::Fractional`]: time after which it grows twice as fast again.
+/// Time after which the factor of that increase doubles.
 const SPARED_DOUBLES_NS: u64 = 130_000_000;
-/// [`Round::Fractional`]: most that it grows faster, as a power of two.
+/// log2 of the greatest such factor.
 const SPARED_MAX_SHIFT: u64 = 5;
-/// [`Round::Fractional`]: a longer time between two echoes is a pause of the flow.
+/// A longer time between two echoes is a pause of the application.
 const PAUSE_NS: u64 = 64_000_000;
-/// Packets and time of a window that shows overload where less than a quarter of the limit arrives.
+/// Packets and time of a window that shows overload if packets arrive at less than a quarter of the limit.
 const OVERLOAD_FAR: (u64, u64) = (3, 1_000_000);
-/// A window goes on while at most one packet in so many is not marked: sources below their share are spared for moments.
+/// A window continues while at most one packet in so many is unmarked: sources below their share are spared at times.
 const OVERLOAD_SHARE: u64 = 4;
-/// As [`OVERLOAD_FAR`], where more arrives.
+/// As [`OVERLOAD_FAR`], if they arrive faster.
 const OVERLOAD_NEAR: (u64, u64) = (8, 2_000_000);
-/// What is left out of the longest time without an echo, of flows with [`SLOW_FLOW_NS`] between packets and more.
+/// Part of the longest time without an echo that is not counted, for flows slower than [`SLOW_FLOW_NS`].
 const STALL_NS: u64 = 8_000_000;
-/// See [`STALL_NS`]: 6 Mbit/s.
+/// Time between packets of a slow flow: 6 Mbit/s.
 const SLOW_FLOW_NS: u64 = 2_000_000;
 
-/// 1, or 0 of 0; of times, below 2^63.
+/// 0 if the time is 0, else 1; for times below 2^63.
 #[inline(always)]
 const fn is_set(time_ns: u64) -> u64 {
     0u64.wrapping_sub(time_ns) >> 63
@@ -434,9 +436,8 @@ fn scaled(step: u64, factor: u64) -> u64 {
     mul_bits(step.min(ONE), factor, 20).min(ONE / 2)
 }
 
-/// The delay after a window with overload: that of what arrives, but at most half as much again, since
-/// under overload what arrives is not shared fairly either; where less than a quarter of the limit arrives,
-/// 5/8 of the rate of what does, so that the queue that has filled meanwhile empties.
+/// The delay after a window with overload: that of the packets that arrive, but at most 3/2 of the old one, since overload
+/// is not shared fairly; where they arrive at less than a quarter of the limit, 8/5 of it, so that the queue empties.
 #[inline(always)]
 fn limit_after_overload(ipd: u64, interval_ns: u64, delivered_ns: u64, packet_ns: u64) -> u64 {
     if delivered_ns == 0 {
@@ -483,9 +484,8 @@ fn marked_times(policy: &Policy, ipd: u64, times: u32) -> u64 {
     }
     let mut factor = policy.m;
     if more != 0 {
-        // m^more by its binary digits, 1 where a digit is 0. No loop: one whose end depends on
-        // data costs the kernel's verifier ten times as much. m is at most 16, so that up to m⁴
-        // all fits.
+        // m^more by its binary digits. Not a loop: one whose end depends on data costs the kernel's verifier ten times
+        // as much. m is at most 16, so that up to m⁴ fits.
         let square = mul_bits(policy.m, policy.m, FRAC);
         let fourth = mul_bits(square, square, FRAC);
         factor = mul_bits(factor, power_digit(policy.m, more), FRAC);
@@ -657,21 +657,20 @@ pub fn rate(ipd: u64, rmax_bytes_per_s: u64) -> u64 {
     quotient
 }
 
-/// What one echo says, and what the sender knows beside it.
+/// The feedback of one echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Feedback {
-    /// Packets that this echo newly acknowledges: one with HP's ACK per packet, more when echoes
-    /// are coalesced.
+    /// Packets that this echo newly acknowledges: one with HP's ACK per packet, more with coalesced echoes.
     pub packets: u32,
-    /// How many of these were marked.
+    /// Marked packets among them.
     pub ce: u32,
-    /// The receiver's running packet count, this echo's packets included; wraps.
+    /// The receiver's running packet count, including this echo's; wraps.
     pub received: u32,
-    /// Packets sent that `received` does not count yet and that can still arrive.
+    /// Packets in flight, sent but not counted in `received`.
     pub outstanding: u32,
 }
 
-/// What a flow's rate control did with one echo.
+/// Reaction to one echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Reaction {
     /// Decreases applied.
@@ -680,36 +679,35 @@ pub struct Reaction {
     pub ignored: u32,
 }
 
-/// What the sender keeps per flow. Part of an eBPF map value: integers only, no padding, 72 bytes.
+/// State of a flow's response. Part of an eBPF map value: integers only, no padding, 72 bytes.
 ///
-/// All zero is a flow that has not reacted yet, at full rate ([`State::default`] and
-/// [`State::new`] differ only in writing that rate out).
+/// All zero is a flow that has not reacted yet, at full rate; [`State::new`] has that rate explicitly.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct State {
     /// Inter-packet delay in packet times, [`FRAC`] fractional bits.
     pub ipd: u64,
-    /// Receiver's running packet count up to which packets were sent before the last decrease.
+    /// Receiver's running packet count of the last packet that was sent before the last decrease.
     pub round_end: u32,
-    /// How many packets were outstanding at that decrease; 0 when the round is over. [`Round::Fractional`]: packets of
-    /// this window that were not marked.
+    /// Packets outstanding at that decrease; 0 when the round is over. [`Round::Fractional`]: packets of this window that
+    /// were not marked.
     pub round_packets: u32,
     /// Until when marks are ignored, with [`Round::Time`].
     pub round_until_ns: u64,
-    /// [`Round::Fractional`]: when the last echo came.
+    /// [`Round::Fractional`]: time of the last echo.
     pub last_ns: u64,
-    /// [`Round::Fractional`]: when the window began in which overload is looked for; 0: it has not.
+    /// [`Round::Fractional`]: start of the window in which overload is detected; 0: none.
     pub window_ns: u64,
-    /// Packets acknowledged in this window, nearly all of them marked.
+    /// [`Round::Fractional`]: packets acknowledged in this window.
     pub window_packets: u32,
-    /// Longest time without an echo in this window.
+    /// [`Round::Fractional`]: longest time without an echo in this window.
     pub longest_ns: u32,
-    /// [`Round::Fractional`]: what marks may lower the rate by now, a part of it with [`FRAC`] fractional bits.
+    /// [`Round::Fractional`]: the fraction by which marks may still decrease the rate, [`FRAC`] fractional bits.
     pub allowance: u64,
-    /// [`Round::Fractional`]: since when there is room; where nobody says so, the last mark, or later by as long as the
-    /// flow paused.
+    /// [`Round::Fractional`]: since when there is headroom; without reports of it, the time of the last mark plus the
+    /// flow's pauses since.
     pub free_since_ns: u64,
-    /// [`Round::Fractional`]: when an echo last said so; 0: another one said that there is none.
+    /// [`Round::Fractional`]: when an echo last reported headroom; 0: the last report was of none.
     pub headroom_ns: u64,
 }
 
@@ -732,15 +730,15 @@ impl State {
         }
     }
 
-    /// The decreased rate was not in force before packet `until`: the round lasts till then. `received`
-    /// as in [`Feedback`]. Without effect if the round lasts longer anyway.
+    /// Extends the round to packet `until`, before which the decreased rate was not in force. `received` as in
+    /// [`Feedback`]. No effect if the round lasts longer anyway.
     #[inline(always)]
-    pub fn extend_round(&mut self, received: u32, until: u32) {
+    pub(crate) fn extend_round(&mut self, received: u32, until: u32) {
         let ahead = until.wrapping_sub(received);
         let further = self.round_packets == 0 || until.wrapping_sub(self.round_end) as i32 > 0;
         if further && ahead as i32 >= 0 {
             self.round_end = until;
-            // 0 is no round: one that ends with this very packet still has it.
+            // At least 1, since 0 means that the round is over.
             self.round_packets = ahead.max(1);
         }
     }
@@ -784,7 +782,7 @@ impl State {
             let slowed_ns = BURSTS_NS + interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
             let whole = slowed_ns * (ONE / RECOVERY_NS) * unmarked.min(1 << 10);
             let mut step = ((whole * weight) >> 16).min(ONE);
-            // 1 or 0 without a branch, which would be two ways for the verifier.
+            // 1 or 0 without a branch, which would double the verifier's paths.
             let paused = PAUSE_NS.wrapping_sub(gap_ns) >> 63;
             let counts = is_set(self.free_since_ns) & !is_set(self.headroom_ns);
             self.free_since_ns += gap_ns * (paused & counts);
@@ -810,24 +808,23 @@ impl State {
         self.ipd = ipd.clamp(ONE, IPD_LIMIT << FRAC);
     }
 
-    /// Takes what an echo says of the way, a [`crate::echo::Headroom`] by number.
+    /// Processes an echo's report of headroom, a [`crate::echo::Headroom`] by number.
     #[inline(always)]
-    pub fn on_headroom(&mut self, room: u32, now_ns: u64) {
-        if room == crate::echo::Headroom::Free as u32 {
+    pub fn on_headroom(&mut self, headroom: u32, now_ns: u64) {
+        if headroom == crate::echo::Headroom::Free as u32 {
             let long_ago = now_ns.wrapping_sub(self.headroom_ns) > HEADROOM_HOLDS_NS;
             if self.headroom_ns == 0 || long_ago {
                 self.free_since_ns = now_ns;
             }
             self.headroom_ns = now_ns;
-        } else if room == crate::echo::Headroom::Busy as u32 {
+        } else if headroom == crate::echo::Headroom::Busy as u32 {
             self.headroom_ns = 0;
         }
     }
 
-    /// TCP had to send again what nobody had acknowledged for long. What was lost came to a full queue, and its marks
-    /// never come: a flow that is limited has half its rate, and not more than its siblings have with `sibling_ipd`
-    /// ([`Round::Fractional`] only). Nothing happens unless `timed_out` is 1: a branch would be two ways for the
-    /// kernel's verifier.
+    /// A retransmission timeout of TCP: a full queue dropped packets whose marks never arrive. A limited flow halves its
+    /// rate, and gets at most its siblings' with `sibling_ipd` ([`Round::Fractional`] only). No effect unless `timed_out`
+    /// is 1: a branch in the caller would double the verifier's paths.
     #[inline(always)]
     pub fn on_timeout(&mut self, policy: &Policy, timed_out: u64, sibling_ipd: u64) {
         let is_limited = ONE.wrapping_sub(self.ipd) >> 63;
@@ -835,11 +832,11 @@ impl State {
         let timed_out = timed_out & is_limited & !other_round;
         let half = self.ipd << timed_out;
         let above = (sibling_ipd * timed_out).wrapping_sub(half);
-        // Nothing where it wrapped.
+        // 0 if it wrapped.
         self.ipd = half.wrapping_add(above & (above >> 63).wrapping_sub(1));
     }
 
-    /// How much faster the rate grows now, as a power of two.
+    /// log2 of the factor by which the increase is faster now.
     #[inline(always)]
     fn growth_shift(&self, interval_ns: u64, now_ns: u64) -> u64 {
         let since = now_ns.saturating_sub(self.free_since_ns);
@@ -851,12 +848,12 @@ impl State {
         (since.saturating_sub(after) / SPARED_DOUBLES_NS).min(SPARED_MAX_SHIFT)
     }
 
-    /// Time between the packets that arrive, where a window shows overload: nearly every packet was marked, and
-    /// fewer arrive than the limit allows. 0: it does not.
+    /// Time between arriving packets if a window shows overload: nearly every packet was marked, and packets arrive at
+    /// less than the limit. 0: no overload.
     ///
-    /// The longest time without an echo is left out: a machine that stood still for a moment looks like a slow
-    /// network. To a slow flow such a moment is a few packets, and [`STALL_NS`] of it are left out; TCP that lost
-    /// most of a window says little else. More than [`PAUSE_NS`] never count: it may have had nothing to send.
+    /// The longest time without an echo is not counted, since a machine that was stalled looks like a slow network. For
+    /// slow flows only [`STALL_NS`] of it are not counted: a stall is a few of their packets, and TCP that lost most of a
+    /// window gives little other feedback. Times above [`PAUSE_NS`] never count: the application may have paused.
     #[inline(always)]
     fn detect_overload(
         &mut self,
@@ -869,7 +866,7 @@ impl State {
         self.round_packets = self.round_packets.wrapping_add(packets - ce);
         let few = self.round_packets as u64 * OVERLOAD_SHARE > self.window_packets as u64;
         if self.window_ns == 0 || few & (ce < packets) {
-            // What arrives with the first echo was sent before the window began.
+            // The packets of the first echo were sent before the window started.
             self.window_ns = now_ns;
             self.window_packets = 0;
             self.round_packets = 0;
@@ -885,8 +882,8 @@ impl State {
         let left_out = (self.longest_ns as u64).min(STALL_NS | slow.wrapping_sub(1));
         let elapsed = now_ns.wrapping_sub(self.window_ns).saturating_sub(left_out);
         let delivered = elapsed / count;
-        // Three marks in a row come by chance, and a queue is emptied of its marks one by one: few packets are
-        // enough only where far fewer arrive than the limit says.
+        // Three marks in a row may be chance, or the end of a queue: few packets are sufficient only where they arrive
+        // far below the limit.
         let far = delivered >= 4 * interval_ns;
         let ends = if far { OVERLOAD_FAR } else { OVERLOAD_NEAR };
         if count < ends.0 || elapsed < ends.1 {
@@ -906,18 +903,15 @@ impl State {
     /// Applies one echo: the increase for its unmarked packets, and a decrease for its marked ones
     /// as far as the round rule lets them count. An ignored mark is neither.
     ///
-    /// Where in a coalesced echo the marked packets were is not known. They are taken as its last
-    /// ones, which is the cautious reading twice over: a mark counts if it can count (it is as
-    /// likely as possible to lie after the last decrease, so no congestion goes unanswered), and
-    /// the decrease is the last word, after the increases. With [`Round::Packets`] and
-    /// [`Round::Time`] at most one decrease results, with [`Round::Off`] at most
-    /// [`MAX_DECREASES`]. For an echo per packet (`packets` = 1) nothing is assumed.
+    /// The positions of marked packets in a coalesced echo are unknown. They are assumed to be its last ones, which is the
+    /// cautious choice: a mark is as likely as possible to be after the last decrease, and the decrease is applied after
+    /// the increases. With [`Round::Packets`] and [`Round::Time`] there is at most one decrease, with [`Round::Off`] at
+    /// most [`MAX_DECREASES`]. An echo per packet (`packets` = 1) needs no assumption.
     ///
-    /// A round of [`Round::Packets`] covers the receiver's counts `round_end` -
-    /// `round_packets` <= count <= `round_end` in serial number arithmetic (as RFC 1982). It is
-    /// over as soon as the count has left that range on either side, so neither a flow without
-    /// marks for 2^31 packets nor a receiver that starts counting anew is deaf to marks. In the
-    /// paper's case, a window of one packet, `outstanding` is 0 and every mark counts.
+    /// A round of [`Round::Packets`] covers the receiver's counts `round_end` - `round_packets` <= count <= `round_end` in
+    /// serial number arithmetic (as RFC 1982). It ends as soon as the count leaves that range on either side, so neither a
+    /// flow without marks for 2^31 packets nor a receiver that restarts its count ignores marks. In the paper's case, a
+    /// window of one packet, `outstanding` is 0 and every mark counts.
     #[inline(always)]
     pub fn on_echo(&mut self, policy: &Policy, echo: Feedback, now_ns: u64) -> Reaction {
         let none = Reaction {

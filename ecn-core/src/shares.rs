@@ -69,9 +69,9 @@ impl ShareBy {
 }
 
 /// Minimum length of an epoch. At 100 Mbit/s 80 packets.
-pub const EPOCH_NS: u64 = 8_000_000;
+pub(crate) const EPOCH_NS: u64 = 8_000_000;
 /// Maximum length of an epoch, however slow the output is.
-pub const MAX_EPOCH_NS: u64 = 250_000_000;
+pub(crate) const MAX_EPOCH_NS: u64 = 250_000_000;
 /// Epochs that ended longer ago do not count.
 pub const FORGET_NS: u64 = 1_000_000_000;
 /// Packets of an epoch for each heavy source, so that the error of one packet is 6 %.

@@ -1,39 +1,36 @@
-//! Ternary congestion detection (TCD): is a queue there because too much comes, or because its port is
-//! paused?
+//! Ternary congestion detection (TCD): did congestion build a queue, or did pauses of its port?
 //!
-//! Where switches hold each other up hop by hop (PFC, or credits), a queue alone says little: behind a paused
-//! port one builds up of flows that go nowhere near the congestion. In that ON-OFF pattern no port is ON
-//! for longer than max(T_on) at a time ([`max_on_pfc_ns`], [`max_on_cbfc_ns`]), so a longer ON proves that the
-//! pattern is over. What waits then is congestion, or what the pauses held back:
+//! With hop-by-hop flow control (PFC, or credits), a queue alone shows little: behind a paused port one builds up of flows
+//! that never reach the congestion. In that ON-OFF pattern no port is ON for longer than max(T_on) at a time
+//! ([`max_on_pfc_ns`], [`max_on_cbfc_ns`]), so a longer ON proves that the pattern is over. A queue is then either
+//! congestion, or a backlog of the pauses:
 //!
 //! ```text
 //! paused, or ON for up to max(T_on):                        undetermined
 //! from then on:
 //!     queue not above the threshold:                        non-congestion
-//!     queue was empty since the port went on, or is longer than then by more than `growth`, or
+//!     queue was empty since the port resumed, or is longer than then by more than `growth`, or
 //!     the port was ON for `patience` times as long as OFF before, and the queue is longer than its
 //!     least since by more than `growth`:                    congestion
 //!     else:                                                 non-congestion
 //! after congestion, and if never paused, by the threshold alone
 //! ```
 //!
-//! `growth` ([`growth_bytes`]) is what the least congestion that matters adds in max(T_on): one that begins to fill a
-//! queue when the pause ends is known as soon as the pattern is over (T2). What was held back in this port only
-//! drains; what comes of a port behind it that was paused too comes as fast as it goes (T1). (Of two such ports
-//! twice as much comes: where they meet, and nothing was held back before, that is congestion.)
+//! `growth` ([`growth_bytes`]) is what the smallest relevant congestion adds in max(T_on): congestion that starts when the
+//! pause ends is detected as soon as the pattern is over (T2). A backlog in this port only drains; a backlog of a port
+//! behind it arrives as fast as it leaves (T1). (From two such ports twice as much arrives: where they merge, and there
+//! was no backlog before, that is congestion.)
 //!
-//! Of a queue that was as long as pauses let it grow when the port went on, its length does not tell: it is held there by
-//! congestion, and by what many paused inputs still have. Those need time: inputs that together offer the part r of the
-//! link drain what was held back for T in r/(1 - r) T, so `patience` is 2 for up to two thirds of a link. After
-//! that a queue that still grows is congestion, and is taken for it where the link is used to more: of 302 flows of
-//! TCD's victim, 33 are told of congestion where parts of 0.3 and 0.6 meet, and 5 of 100 with 0.1 and 0.8, although no port
-//! gets more than it can send. With a `patience` of 9, which is 0.9/(1 - 0.9), none are. Under PFC `growth` is also by how much an ingress queue swings from pause to
-//! pause (T7), so one that is held by pauses of its inputs does.
+//! The length of a queue that was at the pause threshold when the port resumed is ambiguous: congestion keeps it there,
+//! and so do the backlogs of many paused inputs. Those need time: inputs with a total load r of the link drain the backlog
+//! of a pause T in r/(1 - r) T, so `patience` is 2 for loads up to two thirds. After that a queue that still grows is
+//! judged congestion, wrongly so at higher loads: of 302 flows of TCD's victim 33 see congestion where loads of 0.3 and
+//! 0.6 merge, and 5 of 100 with 0.1 and 0.8, although no port is overloaded. With a `patience` of 9, which is
+//! 0.9/(1 - 0.9), none do. Under PFC `growth` is also the swing of an ingress queue from pause to pause (T7).
 //!
-//! Sources: "Congestion Detection in Lossless Networks" (SIGCOMM 2021) for the three states and the two
-//! signals; how exactly the pattern's end is judged is this project's, see R in `ecn-sim/doc/sources.md`.
-//! Nothing happens by itself: a port is told when it is paused, when it goes on, and of each packet
-//! that it begins to send. One [`Port`] per egress port and priority (PFC) or virtual lane (credits).
+//! Sources: "Congestion Detection in Lossless Networks" (SIGCOMM 2021) for the three states and the two signals; how
+//! the end of the pattern is judged is this project's, see R in `ecn-sim/doc/sources.md`. There are no timers: the caller
+//! reports each pause, resume and dequeue. One [`Port`] per egress port and priority (PFC) or virtual lane (credits).
 
 use crate::fixed;
 use crate::packet::{CE, ECT_0, ECT_1, NOT_ECT};
@@ -52,28 +49,27 @@ pub enum State {
     /// Not congested and not in the ON-OFF pattern (0).
     #[default]
     NonCongestion = 0,
-    /// A queue that no pause built (1).
+    /// Congested: pauses did not build the queue (1).
     Congestion = 1,
-    /// In the ON-OFF pattern, which hides what it is (/).
+    /// In the ON-OFF pattern (/).
     Undetermined = 2,
 }
 
-/// What a packet says of the ports that it passed, in the order in which one overrides another.
+/// A packet's mark of the ports that it passed; a greater one overrides a smaller one.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Mark {
-    /// Neither.
+    /// Only non-congestion ports.
     #[default]
     None = 0,
-    /// Undetermined ones, no congested one (UE).
+    /// An undetermined port, no congested one (UE).
     Undetermined = 1,
-    /// A congested one (CE).
+    /// A congested port (CE).
     Congestion = 2,
 }
 
 impl Mark {
-    /// The mark of a packet that leaves by a port in this state: CE overrides UE, and nothing takes a
-    /// mark back (T9).
+    /// The mark after a port in this state: CE overrides UE, and no mark is ever removed (T9).
     #[inline(always)]
     #[must_use]
     pub fn combined_with(self, state: State) -> Self {
@@ -84,7 +80,7 @@ impl Mark {
         })
     }
 
-    /// What an ECN field says.
+    /// Reads an ECN field.
     #[inline(always)]
     #[must_use]
     pub const fn from_ecn(field: u8) -> Self {
@@ -95,7 +91,7 @@ impl Mark {
         }
     }
 
-    /// The ECN field of a packet that can be marked.
+    /// The ECN field of an ECN-capable packet with this mark.
     #[inline(always)]
     #[must_use]
     pub const fn ecn(self) -> u8 {
@@ -107,7 +103,7 @@ impl Mark {
     }
 }
 
-/// The ECN field of a packet that leaves by a port in this state; one that cannot be marked keeps its own.
+/// A packet's ECN field after a port in this state; Not-ECT stays.
 #[inline(always)]
 #[must_use]
 pub fn mark_ecn(field: u8, state: State) -> u8 {
@@ -118,17 +114,17 @@ pub fn mark_ecn(field: u8, state: State) -> u8 {
     }
 }
 
-/// How a port judges.
+/// Parameters of the detection.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// A longer queue is congestion: the ECN threshold of the scheme that answers.
+    /// Queue length above which a port can be congested: the ECN threshold of the congestion control.
     pub threshold_bytes: u64,
     /// max(T_on): longest ON of the ON-OFF pattern.
     pub max_on_ns: u64,
-    /// A queue that is longer by more than this has grown ([`growth_bytes`]).
+    /// Growth of a queue that shows congestion ([`growth_bytes`]).
     pub growth_bytes: u64,
-    /// What was held back may need so many times as long to drain.
+    /// Longest time in which a backlog drains, in units of the time that the port was OFF.
     pub patience: u64,
 }
 
@@ -145,11 +141,11 @@ const RESUMED: u16 = 2;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Port {
-    /// When it was paused or went on.
+    /// When it was last paused or resumed.
     since_ns: u64,
     /// How long it was OFF in this pattern.
     off_ns: u32,
-    /// Its queue when it went on; more than fit are the most that do.
+    /// Its queue when it resumed, saturated.
     first_bytes: u32,
     /// Its shortest queue since; [`UNKNOWN`] until a packet is sent.
     least_bytes: u32,
@@ -164,7 +160,7 @@ const UNKNOWN: u32 = u32::MAX;
 const _: () = assert!(size_of::<Port>() == 24);
 
 impl Port {
-    /// The port may not send: it was paused, or its credits are used up. Again means nothing.
+    /// The port may not send: it was paused, or is out of credits. No effect if it is paused already.
     #[inline(always)]
     pub fn on_pause(&mut self, policy: &Policy, now_ns: u64) {
         if self.phase == PAUSED {
@@ -178,7 +174,7 @@ impl Port {
         self.since_ns = now_ns;
     }
 
-    /// The port may send again. Without an [`Port::on_pause`] before it means nothing.
+    /// The port may send again. No effect unless it is paused.
     #[inline(always)]
     pub fn on_resume(&mut self, now_ns: u64) {
         if self.phase == PAUSED {
@@ -190,7 +186,7 @@ impl Port {
         }
     }
 
-    /// A packet begins to be sent and leaves so many bytes behind; the state that it meets.
+    /// A packet is dequeued and leaves `queue_bytes` behind. Returns the state to mark it with.
     #[inline(always)]
     pub fn on_dequeue(&mut self, policy: &Policy, now_ns: u64, queue_bytes: u64) -> State {
         let congested = queue_bytes > policy.threshold_bytes;
@@ -213,7 +209,7 @@ impl Port {
         judged
     }
 
-    /// Since it was paused or went on.
+    /// Time since it was last paused or resumed.
     #[inline(always)]
     const fn elapsed_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.since_ns)
@@ -225,7 +221,7 @@ impl Port {
         self.phase == PAUSED || self.phase == RESUMED && self.elapsed_ns(now_ns) <= policy.max_on_ns
     }
 
-    /// This queue may be what pauses held back.
+    /// Whether the queue may be a backlog of pauses.
     #[inline(always)]
     fn held_back(&self, policy: &Policy, now_ns: u64, queue_bytes: u64) -> bool {
         if self.phase != RESUMED || self.least_bytes == 0 {
@@ -240,8 +236,8 @@ impl Port {
         queue_bytes <= policy.growth_bytes.saturating_add(before.into())
     }
 
-    /// The state, for those who only look, and see this queue. A port that had nothing to send when the pattern
-    /// was over is non-congested; else the next packet shows what it is.
+    /// The current state, for a reader that sees this queue. A port with an empty queue at the end of the pattern is
+    /// non-congested; otherwise the next packet decides.
     #[inline(always)]
     #[must_use]
     pub fn state(&self, policy: &Policy, now_ns: u64, queue_bytes: u64) -> State {
@@ -261,9 +257,9 @@ impl Port {
 /// (1 + epsilon)/epsilon (B0/C + tau)
 /// ```
 ///
-/// with B0 = Xoff - Xon, C the link's rate, and tau the time from a pause to its effect. T_on grows without bound
-/// as the congestion degree epsilon goes to 0 (C = (1 + epsilon) times what drains), so this is for the least
-/// one that matters; the paper's is 0.05 (from memory). `None`: a rate or epsilon of 0, or too long for 64 bits.
+/// with B0 = Xoff - Xon, C the link's rate, and tau the time from a pause to its effect. T_on is unbounded as the
+/// congestion degree epsilon approaches 0 (C = (1 + epsilon) times the drain rate), so epsilon is the smallest one that
+/// matters; the paper's is 0.05 (from memory). `None`: a rate or epsilon of 0, or too long for 64 bits.
 #[must_use]
 pub fn max_on_pfc_ns(
     xoff_less_xon_bytes: u32,
@@ -298,8 +294,8 @@ pub const fn max_on_cbfc_ns(period_ns: u64) -> u64 {
 /// epsilon/(1 + epsilon) C max(T_on)
 /// ```
 ///
-/// Under PFC that is B0 + C tau, the swing of an ingress queue from pause to pause (T7). `None`: epsilon is no
-/// number, or too much for 64 bits.
+/// Under PFC that is B0 + C tau, the swing of an ingress queue from pause to pause (T7). `None`: the denominator of epsilon
+/// is 0, or too much for 64 bits.
 #[must_use]
 pub fn growth_bytes(max_on_ns: u64, rate_bytes_per_s: u64, epsilon: Ratio) -> Option<u64> {
     const FRAC: u32 = 24;

@@ -99,7 +99,7 @@ fn flags_of_a_header() {
 }
 
 #[test]
-fn what_is_said_is_meant() {
+fn every_encoded_count_is_decoded() {
     for n in 0..200 {
         for pending in 0..=MAX_PENDING {
             let said = max_encodable(pending, n);
@@ -511,7 +511,7 @@ fn the_answer_to_a_syn() {
 
 /// What a program does not lock for, it need not.
 #[test]
-fn settled_connections_stay_as_they_are() {
+fn fast_paths_change_nothing() {
     for flags in 0..32 {
         for pending in 0..2 {
             let mut r = echo::Receiver {
@@ -612,7 +612,7 @@ fn decided_flows_stay_as_they_are() {
 
 /// What a flow has heard of its connection it need not hear again.
 #[test]
-fn what_is_known_is_heard_once() {
+fn known_counts_are_reported_once() {
     for known in (0..16).filter(|known| known & echo::FRESH == 0) {
         for (flags, own) in [0, flow::NEGOTIATED, flow::PLAIN]
             .into_iter()
@@ -633,7 +633,7 @@ fn what_is_known_is_heard_once() {
 
 /// Its own data is told when a receiver has something to say after it had nothing.
 #[test]
-fn a_receiver_stirs() {
+fn a_receiver_reports_new_feedback() {
     for (flags, pending, ce) in (0..16)
         .flat_map(|flags| (0..2).map(move |pending| (flags, pending)))
         .flat_map(|(flags, pending)| [false, true].map(|ce| (flags, pending, ce)))

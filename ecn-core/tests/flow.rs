@@ -74,7 +74,7 @@ fn totals() {
 }
 
 #[test]
-fn a_decrease_is_told_with_its_rate() {
+fn a_decrease_is_notified_with_its_rate() {
     let mut f = flow();
     let (reaction, tell) = f.respond(&fimd(), &delta(1, 1, 1, 3), 0, 4, LINK, 1);
     assert_eq!(
@@ -93,7 +93,7 @@ fn a_decrease_is_told_with_its_rate() {
 }
 
 #[test]
-fn a_decrease_is_told_however_small() {
+fn a_small_decrease_is_notified() {
     // LIPD at ipd 200: 1/201 of the rate, less than a 32nd.
     let policy = Policy::hp(Function::Lipd);
     let mut f = flow();
@@ -344,7 +344,7 @@ fn other_rounds_do_not_wait_for_the_agent() {
 }
 
 #[test]
-fn quiet_goes_with_the_rate() {
+fn quiet_packets_are_proportional_to_the_rate() {
     let mut f = Flow::new();
     let full = f.quiet();
     assert!(full >= 1);

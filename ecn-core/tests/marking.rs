@@ -1000,7 +1000,7 @@ fn a_repair_keeps_what_is_in_the_queue() {
 }
 
 #[test]
-fn an_excess_that_goes_away_is_not_repaired() {
+fn a_transient_excess_is_not_repaired() {
     let p = policy(Marking::None, MarkAt::Departure, 4, 0, 16);
     let mut s = Switch::<16>::default();
     for round in 0..100u32 {
