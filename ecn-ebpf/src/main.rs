@@ -29,15 +29,21 @@
 // SAFETY comments: map values and context pointers are the verifier's to judge, not the compiler's;
 // a program that broke their rules would not load.
 
+mod classify;
+mod clock;
+mod echo;
+mod egress;
 mod endpoint;
+mod ingress;
 mod maps;
 mod pacing;
-mod quota;
 mod response;
 mod skb;
 mod socket;
 mod switch;
+mod tables;
 mod tcp;
+mod value;
 mod xdp;
 
 #[cfg(not(test))]

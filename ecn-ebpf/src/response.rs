@@ -1,11 +1,8 @@
-//! The response of a flow's source to an echo: the same wherever the echo is taken, at tc or XDP.
-
-use core::arch::asm;
+//! The response of a flow's source to feedback, from an echo (at tc or XDP) or from a TCP ACK.
 
 use aya_ebpf::{
     EbpfContext,
     bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
-    helpers::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns},
 };
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow},
@@ -14,80 +11,26 @@ use ecn_core::{
     flow::{Flow, Key},
 };
 
-use crate::maps::{
-    COARSE_TIME, ECN_CLASS, ECN_DEPARTED, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_MARKED, ECN_RATE,
-    ECN_SIBLINGS, ECN_WORK, constant, count,
+use crate::{
+    clock::now,
+    maps::{
+        ECN_CLASS, ECN_DEPARTED, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_MARKED, ECN_RATE,
+        ECN_SIBLINGS, ECN_WORK, count,
+    },
+    value::{class_of, read_once, read_word, with_lock, write_once},
 };
 
-#[inline(always)]
-pub fn now() -> u64 {
-    // SAFETY: takes nothing.
-    unsafe { bpf_ktime_get_ns() }
-}
-
-/// The time of the last tick, 1 to 10 ms old, for what only has to be known to a second: quicker by 25 ns.
-#[inline(always)]
-pub fn coarse_now() -> u64 {
-    if constant(&COARSE_TIME) == 0 {
-        return now();
-    }
-    // SAFETY: takes nothing.
-    unsafe { bpf_ktime_get_coarse_ns() }
-}
-
-/// Runs `$body` with `$value` (a `&mut` to `$field`) locked; no call may be in it.
-macro_rules! with_lock {
-    ($pointer:expr, $field:ident as $value:ident => $body:expr) => {{
-        // SAFETY: the lock serialises all programs that touch the value.
-        unsafe {
-            let entry = $pointer;
-            aya_ebpf::helpers::bpf_spin_lock((&raw mut (*entry).lock).cast());
-            let $value = &mut (*entry).$field;
-            let result = $body;
-            aya_ebpf::helpers::bpf_spin_unlock((&raw mut (*entry).lock).cast());
-            result
-        }
-    }};
-}
-pub(crate) use with_lock;
-
-/// A word of a value that others write, read without its lock.
-macro_rules! read_once {
-    ($pointer:expr, $($field:ident).+) => {
-        // SAFETY: a map value; one word.
-        unsafe { core::ptr::read_volatile(&raw const (*$pointer).$($field).+) }
-    };
-}
-pub(crate) use read_once;
-
-/// Adds to a total that others add to at the same time, without a lock, for which a packet takes 50 ns more. In
-/// assembly, since the target has no such type, and the compiler makes mistakes with them
-/// (llvm/llvm-project#91888).
-#[inline(always)]
-pub fn atomic_add(total: *mut u64, n: u64) {
-    // SAFETY: a word of a map value, aligned.
-    unsafe {
-        asm!(
-            // Emptied, as nothing else could: a test tells it so from an addition that lost its result.
-            "lock *(u64 *)({total} + 0) += {n}",
-            "{n} = 0",
-            total = in(reg) total,
-            n = inout(reg) n => _,
-        );
-    }
-}
-
-/// The same flow seen from the other end.
+/// The key of the same flow in the other direction.
 #[inline(always)]
 pub fn reverse(key: &mut Key) {
     core::mem::swap(&mut key.src, &mut key.dst);
     core::mem::swap(&mut key.src_port, &mut key.dst_port);
 }
 
-/// Tells the agent of a new rate. Decreases and flows without a class wake it (`urgent`); increases wait until it
-/// comes by.
+/// Notifies the agent of a new rate. Decreases and flows without a class wake it (`urgent`); increases wait until it
+/// polls.
 #[inline(always)]
-pub fn notify(event: &abi::RateEvent, urgent: bool) {
+fn notify(event: &abi::RateEvent, urgent: bool) {
     let flags = if urgent {
         BPF_RB_FORCE_WAKEUP
     } else {
@@ -98,15 +41,14 @@ pub fn notify(event: &abi::RateEvent, urgent: bool) {
     }
 }
 
-/// Gives a flow a number for a class of its own, which the agent makes when it is told. 0: none is free, and the
-/// flow goes with the short flows.
+/// Allocates a number for a class of the flow's own, which the agent creates when it is notified. 0: none is free, and the
+/// flow is limited with the short flows.
 #[inline(always)]
-pub fn allocate_class(f: *mut LockedFlow) -> u32 {
-    let taken = match ECN_CLASS.pop() {
-        Ok(Some(class)) => class,
+fn allocate_class(f: *mut LockedFlow) -> u32 {
+    let class = match ECN_CLASS.pop() {
+        Ok(Some(class)) => class & 0xffff,
         _ => 0,
     };
-    let class = taken & 0xffff;
     if class == 0 {
         count(Count::ClassesFull, 1);
         with_lock!(f, flow as f => {
@@ -115,8 +57,7 @@ pub fn allocate_class(f: *mut LockedFlow) -> u32 {
         });
         return 0;
     }
-    // What left through this class before, which decrease was in force, and what it was held at is
-    // another flow's. So far nothing of this one has waited.
+    // Overwrites the last owner's values. No packet of this flow has been queued in the class yet.
     let sent = read_once!(f, flow.sent_packets);
     for (counter, value) in [
         (ECN_DEPARTED.get_ptr_mut(class), sent),
@@ -124,33 +65,30 @@ pub fn allocate_class(f: *mut LockedFlow) -> u32 {
         (ECN_LIMIT.get_ptr_mut(class), 0),
     ] {
         if let Some(counter) = counter {
-            // SAFETY: nothing is in this class yet.
+            // SAFETY: the class is empty.
             unsafe { *counter = value };
         }
     }
-    let its = with_lock!(f, flow as f => {
+    let assigned = with_lock!(f, flow as f => {
         if f.class == 0 {
             f.class = class;
         }
         f.shared = 0;
         f.class
     });
-    if its != class {
+    if assigned != class {
         let _ = ECN_CLASS.push(class, 0);
     }
-    its
+    assigned
 }
 
-/// A flow begins to have a rate of its own, or comes back after a pause: with what its siblings have.
+/// Gives a flow a rate of its own, at first or after a pause: that of its siblings.
 #[inline(always)]
 pub fn start_own_rate(f: *mut LockedFlow, key: &Key, endpoint: &Endpoint) {
     let number = u32::from(key.endpoint);
-    let ipd = match ECN_SIBLINGS.get(number) {
-        Some(siblings) => siblings.initial_ipd(now()),
-        None => fixed::ONE,
-    };
+    let ipd = sibling_ipd(number, now());
     if ipd == fixed::ONE && read_once!(f, flow.class) | read_once!(f, flow.shared) == 0 {
-        // At full rate, as it is.
+        // At full rate already.
         return;
     }
     let link = endpoint.link_bytes_per_s;
@@ -179,19 +117,12 @@ pub fn start_own_rate(f: *mut LockedFlow, key: &Key, endpoint: &Endpoint) {
     }
 }
 
-/// The flow's class: written once, when it got it. 0 before.
+/// Initial delay of an endpoint's new flows.
 #[inline(always)]
-pub fn class_of(f: *mut LockedFlow) -> u32 {
-    read_once!(f, flow.class)
-}
-
-/// An entry of an array of numbers.
-#[inline(always)]
-pub fn read_word(entry: Option<&u64>) -> u64 {
-    match entry {
-        // SAFETY: one word, written by others.
-        Some(word) => unsafe { core::ptr::read_volatile(word) },
-        None => 0,
+fn sibling_ipd(number: u32, now: u64) -> u64 {
+    match ECN_SIBLINGS.get(number) {
+        Some(siblings) => siblings.initial_ipd(now),
+        None => fixed::ONE,
     }
 }
 
@@ -205,7 +136,7 @@ pub fn find_flow(e: &Echo, key: &mut Key) -> Option<*mut LockedFlow> {
     ECN_FLOW.get_ptr_mut(&*key)
 }
 
-/// Takes an echo that came for this flow.
+/// Processes an echo for a flow.
 #[inline(always)]
 pub fn on_echo<C: EbpfContext>(
     ctx: &C,
@@ -233,10 +164,10 @@ const REFUSED_DUPLICATE: u32 = Refusal::Duplicate as u32;
 /// [`on_feedback`]: [`Refusal::Impossible`].
 const REFUSED_IMPOSSIBLE: u32 = Refusal::Impossible as u32;
 
-/// What a flow hears. Not a closure: one that two programs share is a function of its own to the compiler,
-/// and old kernels let nothing be called under a lock (6.1 does not, 6.12 does).
+/// Feedback to a flow. Not a closure: one that two programs share would be compiled to a function of its own, and old
+/// kernels allow no calls under a lock (6.1 does not, 6.12 does).
 pub trait Feedback {
-    /// Takes it, input the packets that have been sent and have departed.
+    /// Updates the flow's counts, given the packets that were sent and have departed.
     fn apply(
         self,
         flow: &mut Flow,
@@ -246,7 +177,7 @@ pub trait Feedback {
     ) -> Result<FeedbackDelta, Refusal>;
 }
 
-/// With [`ecn_core::echo::Policy::every_ns`].
+/// An echo, with [`ecn_core::echo::Policy::every_ns`].
 impl Feedback for (&Echo, u64) {
     #[inline(always)]
     fn apply(
@@ -260,7 +191,29 @@ impl Feedback for (&Echo, u64) {
     }
 }
 
-/// The response of a flow to what it hears. Returns why that was refused, or 0.
+/// [`Response::events`]: the rate changed enough to notify the agent.
+const NOTIFY: u32 = 2;
+/// [`Response::events`]: a decrease whose latency is measured.
+const MEASURED: u32 = 1;
+
+/// What a response changed.
+struct Response {
+    /// [`NOTIFY`], [`MEASURED`]: bits, since each `bool` would double the verifier's paths.
+    events: u32,
+    rate_bytes_per_s: u64,
+    ipd: u64,
+    /// Decreases by this feedback.
+    decreased: u32,
+    ce: u32,
+    /// Number of the last decrease.
+    decrease: u32,
+    pending: u32,
+    /// When the rate takes effect without the agent, or 0.
+    in_force_ns: u64,
+}
+
+/// The response of a flow to feedback. Returns why that was refused, or 0. Longer than it should be: the response itself
+/// in a function of its own exceeds the BPF stack.
 #[inline(always)]
 pub fn on_feedback<C: EbpfContext>(
     #[cfg_attr(
@@ -276,47 +229,36 @@ pub fn on_feedback<C: EbpfContext>(
     feedback: impl Feedback,
 ) -> u32 {
     let number = u32::from(key.endpoint);
-    // Read before the sequence number up to which TCP has sent, which is written before it: `ace::Sender::take`.
+    // Before the sequence number up to which TCP has sent, which is written first: `ace::Sender::on_ack`.
     let sent = read_once!(f, flow.sent_packets);
     let own = class_of(f);
     let departed = if own == 0 {
-        // Nothing waits: it has no queue.
+        // Without a class it has no queue.
         sent as u32
     } else {
         read_word(ECN_DEPARTED.get(own & 0xffff)) as u32
     };
-    let mut marked_ns = 0;
-    if flags & abi::TRACE_LATENCY != 0 {
-        // A switch does not know the endpoints.
-        key.endpoint = 0;
-        // SAFETY: copied at once.
-        if let Some(at) = unsafe { ECN_MARKED.get(&*key) } {
-            marked_ns = *at;
-        }
-        key.endpoint = number as u16;
-    }
+    let marked_ns = marked_at(key, number, flags);
     let now = now();
     let policy = &endpoint.response;
-    let rmax = endpoint.link_bytes_per_s;
-    // Short flows are one flow, whose rate moves by what any of them hears. Sockets are paced one by one.
+    let link = endpoint.link_bytes_per_s;
+    // Short flows respond together. Sockets are paced one by one.
     let mut short = endpoint.flags & abi::PACE == 0
         && (read_once!(f, flow.has_own_rate) == 0 || read_once!(f, flow.shared) != 0);
-    let mut of = f;
+    let mut responder = f;
     let mut class = own;
     if short {
-        let all = Key::short(number as u16);
-        match ECN_FLOW.get_ptr_mut(&all) {
+        match ECN_FLOW.get_ptr_mut(&Key::short(number as u16)) {
             Some(all) => {
-                of = all;
+                responder = all;
                 class = abi::short_class(number);
             }
             None => short = false,
         }
     }
     let class = class & 0xffff;
-    // 0: there is no such class, or not yet.
-    let before = read_word(ECN_IN_FORCE.get(class));
-    let in_force = before;
+    // 0: the class does not exist, or not yet.
+    let in_force = read_word(ECN_IN_FORCE.get(class));
     let refusal = with_lock!(f, flow as f => match feedback.apply(f, sent as u32, departed, now) {
         Ok(delta) => {
             if short {
@@ -330,12 +272,9 @@ pub fn on_feedback<C: EbpfContext>(
     if refusal != 0 {
         return refusal;
     }
-    let sibling_ipd = match ECN_SIBLINGS.get(number) {
-        Some(siblings) => siblings.initial_ipd(now),
-        None => fixed::ONE,
-    };
+    let sibling_ipd = sibling_ipd(number, now);
     let lost = input.delta.lost_echoes;
-    let (notify_agent, rate, ipd, decreased, ce, decreases, pending, since) = with_lock!(of, flow as f => {
+    let response = with_lock!(responder, flow as f => {
         let (delta, departed, in_force) = if short {
             let delta = f.aggregate_delta(&input.delta);
             let confirmed = (in_force >> 32) as u32;
@@ -343,7 +282,7 @@ pub fn on_feedback<C: EbpfContext>(
         } else {
             (input.delta, departed, in_force)
         };
-        // Departure times are in force without the agent: it only measures how soon.
+        // Departure times are in force without the agent.
         *input = abi::ResponseInput {
             delta,
             in_force: if endpoint.flags & abi::EDT != 0 {
@@ -359,89 +298,141 @@ pub fn on_feedback<C: EbpfContext>(
         let abi::ResponseInput { delta, in_force, marked_ns, flags, departed, sibling_ipd } = opaque(input);
         let paced = flags & abi::EDT != 0;
         f.check_timeout(policy, &delta, sibling_ipd, now);
-        let (reaction, notify_agent) = f.respond(policy, &delta, in_force, departed, rmax, now);
-        let since = if paced {
+        let (reaction, notify) = f.respond(policy, &delta, in_force, departed, link, now);
+        let in_force_ns = if paced {
             f.after_paced_response(&reaction, now);
             now.max(f.decreased_ns)
         } else {
             0
         };
         let measured = paced && marked_ns != 0 && reaction.decreased != 0;
-        (
-            2 * notify_agent as u32 + measured as u32,
-            f.rate_bytes_per_s,
-            f.response.ipd,
-            reaction.decreased,
-            delta.ce,
-            f.decreases as u32,
-            f.pending,
-            since,
-        )
-    });
-    if short && rate >= rmax && read_once!(f, flow.has_own_rate) != 0 {
-        // It was limited with them since it had no class; now nobody is.
-        // SAFETY: a place in the value.
-        unsafe { core::ptr::write_volatile(&raw mut (*f).flow.shared, 0) };
-    }
-    if let Some(siblings) = ECN_SIBLINGS.get_ptr_mut(number) {
-        // SAFETY: words of a map value. Another CPU's may be mixed with them: then what begins has the one's rate
-        // at the other's time, nanoseconds apart.
-        unsafe {
-            if short {
-                core::ptr::write_volatile(&raw mut (*siblings).short_ipd, ipd);
-            } else if decreased != 0 {
-                core::ptr::write_volatile(&raw mut (*siblings).ipd, ipd);
-                core::ptr::write_volatile(&raw mut (*siblings).at_ns, now);
-            }
+        Response {
+            events: NOTIFY * notify as u32 + MEASURED * measured as u32,
+            rate_bytes_per_s: f.rate_bytes_per_s,
+            ipd: f.response.ipd,
+            decreased: reaction.decreased,
+            ce: delta.ce,
+            decrease: f.decreases as u32,
+            pending: f.pending,
+            in_force_ns,
         }
+    });
+    if short && response.rate_bytes_per_s >= link && read_once!(f, flow.has_own_rate) != 0 {
+        // It was limited with the short flows because it had no class; now none of them is limited.
+        write_once!(f, flow.shared, 0);
     }
+    update_siblings(number, short, &response, now);
     #[cfg(feature = "trace")]
-    if decreased != 0 {
+    if response.decreased != 0 {
         aya_log_ebpf::debug!(
             ctx,
             "class {}: {} decreases, {} B/s",
             class,
-            decreased,
-            rate
+            response.decreased,
+            response.rate_bytes_per_s
         );
     }
     if lost != 0 {
         count(Count::EchoLost, lost as u64);
     }
     let marked_ns = input.marked_ns;
-    if ce != 0 && marked_ns != 0 {
+    if response.ce != 0 && marked_ns != 0 {
         key.endpoint = 0;
         let _ = ECN_MARKED.remove(&*key);
         key.endpoint = number as u16;
     }
-    // By HTB every new rate is the agent's to bring into force; otherwise only what has to be there for it.
-    let notify_now = if endpoint.flags & (abi::EDT | abi::PACE) == 0 {
-        notify_agent & 2 != 0
-    } else {
-        notify_agent & 1 != 0 || notify_agent & 2 != 0 && before == 0
+    let changed = Changed {
+        endpoint: number,
+        class,
+        in_force,
+        short,
     };
-    if notify_now {
-        let mut class = class;
+    notify_agent(f, &changed, &response, key, endpoint.flags, marked_ns);
+    0
+}
+
+/// Time of the flow's oldest unanswered mark; 0: unknown, or not traced.
+#[inline(always)]
+fn marked_at(key: &mut Key, endpoint: u32, flags: u32) -> u64 {
+    let mut marked_ns = 0;
+    if flags & abi::TRACE_LATENCY != 0 {
+        // Switches do not know the endpoint.
+        key.endpoint = 0;
+        // SAFETY: copied immediately.
+        if let Some(at) = unsafe { ECN_MARKED.get(&*key) } {
+            marked_ns = *at;
+        }
+        key.endpoint = endpoint as u16;
+    }
+    marked_ns
+}
+
+/// Whose rate has changed: a flow's, or that of the short flows.
+struct Changed {
+    endpoint: u32,
+    /// Its class; 0: none.
+    class: u32,
+    /// The class's entry in [`abi::name::IN_FORCE`].
+    in_force: u64,
+    short: bool,
+}
+
+/// Stores the rate from which new flows start.
+#[inline(always)]
+fn update_siblings(number: u32, short: bool, response: &Response, now: u64) {
+    let Some(siblings) = ECN_SIBLINGS.get_ptr_mut(number) else {
+        return;
+    };
+    // Another CPU's words may be mixed with these: then a new flow gets the rate of one at the time of the other,
+    // nanoseconds apart.
+    if short {
+        write_once!(siblings, short_ipd, response.ipd);
+    } else if response.decreased != 0 {
+        write_once!(siblings, ipd, response.ipd);
+        write_once!(siblings, at_ns, now);
+    }
+}
+
+/// Notifies the agent, if it has to act: with HTB, it enforces each new rate; otherwise it only creates the class.
+#[inline(always)]
+fn notify_agent(
+    f: *mut LockedFlow,
+    r: &Changed,
+    response: &Response,
+    key: &mut Key,
+    flags: u32,
+    marked_ns: u64,
+) {
+    let due = if flags & (abi::EDT | abi::PACE) == 0 {
+        response.events & NOTIFY != 0
+    } else {
+        response.events & MEASURED != 0 || response.events & NOTIFY != 0 && r.in_force == 0
+    };
+    if due {
+        let mut class = r.class;
         if class == 0 {
             class = allocate_class(f);
             if class == 0 {
-                return 0;
+                return;
             }
         }
-        if short {
-            *key = Key::short(number as u16);
+        if r.short {
+            *key = Key::short(r.endpoint as u16);
         }
         let event = abi::RateEvent {
-            endpoint: number,
+            endpoint: r.endpoint,
             class,
-            rate_bytes_per_s: rate,
-            marked_ns: if decreased != 0 { marked_ns } else { 0 },
-            decrease: decreases,
-            pending,
-            in_force_ns: since,
+            rate_bytes_per_s: response.rate_bytes_per_s,
+            marked_ns: if response.decreased != 0 {
+                marked_ns
+            } else {
+                0
+            },
+            decrease: response.decrease,
+            pending: response.pending,
+            in_force_ns: response.in_force_ns,
             key: *key,
         };
-        notify(&event, pending != 0 || before == 0);
+        notify(&event, response.pending != 0 || r.in_force == 0);
     }
-    0
 }

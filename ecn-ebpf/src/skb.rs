@@ -61,8 +61,8 @@ pub fn store<const N: usize>(ctx: &TcContext, offset: u32, b: &[u8; N], flags: u
     unsafe { bpf_skb_store_bytes(raw(ctx).cast(), offset, b.as_ptr().cast(), N as u32, flags) == 0 }
 }
 
-/// Goes on in a program that is verified and loaded once, with the constant of this loaded copy in `cb[0]`,
-/// which is ours within one hook.
+/// Tail-calls a program that is verified and loaded once, with the constant of this loaded copy in `cb[0]`, which is free
+/// within one hook.
 #[inline(always)]
 pub fn tail_call(ctx: &TcContext, program: u32, word: u32) -> i32 {
     // SAFETY: tc programs may write this field; nothing here needs to be dropped.
@@ -73,7 +73,7 @@ pub fn tail_call(ctx: &TcContext, program: u32, word: u32) -> i32 {
     NEXT
 }
 
-/// The bytes of a packet that a tc program was given.
+/// The bytes of a tc program's packet.
 #[derive(Clone, Copy)]
 struct Bytes(*mut __sk_buff);
 
@@ -102,18 +102,16 @@ impl Read for Bytes {
 }
 
 impl Bytes {
-    /// Headers are nearly always in the linear part of a packet, which is read as it is: the helper
-    /// takes 15 ns.
+    /// Headers are nearly always in the linear part of a packet, which is read directly: the helper takes 15 ns.
     #[inline(always)]
     fn read_linear(&self, at: u32, to: &mut [u8]) -> bool {
-        // What the verifier learns here it must not remember of `at`: where both ways meet it would see
-        // two states.
+        // A copy, so that the verifier does not learn a bound of `at`: where both paths merge it would see two states.
         let at = opaque(at.into(), self.zero()) as u32;
         if at > FARTHEST {
             return false;
         }
-        // A bound on the very register that is added to the packet's pointer: 6.1 knows nothing of a
-        // 32-bit xor. Volatile, else the compiler knows that the mask changes nothing.
+        // A bound on the register that is added to the packet's pointer: 6.1 does not track a 32-bit xor. Volatile, or the
+        // compiler would remove the mask.
         // SAFETY: a local variable.
         let at = unsafe { core::ptr::read_volatile(&raw const at) } & FARTHEST;
         // SAFETY: the context outlives the program; tc programs may read these fields.
@@ -135,7 +133,7 @@ impl Bytes {
         true
     }
 
-    /// Zero, which neither compiler nor verifier knows: two reads of one field.
+    /// Zero, unknown to compiler and verifier: two reads of one field.
     #[inline(always)]
     fn zero(&self) -> u32 {
         // SAFETY: the context outlives the program; tc programs may read this field.
@@ -146,13 +144,13 @@ impl Bytes {
     }
 }
 
-/// The same word, if `zero` is: of all its bits the verifier thinks that they may have changed.
+/// The same word, hidden from the verifier. `zero` must be 0.
 #[inline(always)]
 pub fn opaque(word: u64, zero: u32) -> u64 {
     word ^ (zero as u64 | (zero as u64) << 32)
 }
 
-/// Counts what could not be parsed.
+/// Counts malformed packets.
 #[inline(always)]
 fn parsed<T>(result: Result<T, Pass>) -> Option<T> {
     match result {
@@ -172,7 +170,7 @@ impl Packet {
         Self { ctx }
     }
 
-    /// Reads the headers, see [`packet::parse`]. `None`: it passes untouched.
+    /// Parses the headers, see [`packet::parse`]. `None`: the packet passes untouched.
     #[inline(always)]
     pub fn parse(&self) -> Option<Ip> {
         parsed(packet::parse(&self.bytes()))
@@ -215,7 +213,7 @@ impl Packet {
         packet::segments(counted, size, ip.upper_len().saturating_sub(header))
     }
 
-    /// Puts the headers into one piece, where the programs at tracepoints can read them.
+    /// Pulls the headers into the linear part, where tracepoint programs can read them.
     #[inline(always)]
     pub fn pull_headers(&self, ip: &Ip) {
         let ordinary = ETHERNET + IPV6;
@@ -227,7 +225,7 @@ impl Packet {
         }
     }
 
-    /// Sets the ECN field and mends the IPv4 header checksum.
+    /// Sets the ECN field and updates the IPv4 header checksum.
     #[inline(always)]
     pub fn set_ecn(&self, ip: &Ip, codepoint: u8) -> bool {
         let (from, to) = (ip.start, [ip.start[0], ip.with_ecn(codepoint)]);
@@ -239,13 +237,13 @@ impl Packet {
             };
             ret == 0 && store(&self.ctx, ip.l3, &to.to_ne_bytes(), 0)
         } else {
-            // No header checksum; a receive checksum over the packet must follow the change.
+            // IPv6 has no header checksum, but a receive checksum over the packet must be updated.
             store(&self.ctx, ip.l3, &to, BPF_F_RECOMPUTE_CSUM as u64)
         }
     }
 
-    /// Marks. The helper does nothing on clones (flooded frames): then the bytes are copied. Behind
-    /// a tag in the bytes it would write into that tag, which the kernel takes for the network header.
+    /// Sets CE. The helper fails on clones (flooded frames), whose bytes are copied instead. With a VLAN tag in the bytes it
+    /// would write into the tag, which the kernel takes for the network header.
     #[inline(always)]
     pub fn mark(&self, ip: &Ip) -> bool {
         if ip.l3 != ETHERNET as u32 {
@@ -269,15 +267,15 @@ pub unsafe fn member<T: Copy>(base: *const u8, offset: u32) -> T {
     unsafe { core::ptr::read_volatile(base.add(offset as usize).cast::<T>()) }
 }
 
-/// The bytes of a packet at a tracepoint: the linear ones, among which arrivals put the headers.
+/// The linear bytes of a packet at a tracepoint, which contain the headers: see [`Packet::pull_headers`].
 pub struct Linear {
     /// Address of the Ethernet header.
     pub start: u64,
     /// Length of the frame.
     pub len: u32,
-    /// Of these, in one piece.
+    /// Length of the linear part.
     pub linear: u32,
-    /// Zero, which the verifier does not know.
+    /// Zero, but unknown to the verifier.
     pub zero: u32,
 }
 

@@ -24,9 +24,10 @@ use ecn_core::{
 };
 
 use crate::{
+    clock::now,
     maps::{ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_SOCKET, control},
-    response::{class_of, now, read_once, read_word, with_lock},
     skb::raw,
+    value::{class_of, read_once, read_word, with_lock},
 };
 
 /// Ethernet, IPv6 and TCP with time stamps; IPv4 has 20 bytes less.

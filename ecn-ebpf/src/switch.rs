@@ -1,16 +1,18 @@
 //! Switch role: counting and marking at bridge ports.
 //!
-//! * `ecn_port_out`, tcx egress of a port: the bridge has chosen the output, the queue is next. The
-//!   input port is `ingress_ifindex` (0: sent by the host). Goes on in `ecn_port_virt` at a port with a
-//!   virtual queue. What cannot be marked, of a source that has its share, is dropped here. Where there is no
-//!   queue, nothing is done.
-//! * `ecn_depart`, `tp_btf/net_dev_start_xmit`: the packet has left the queue. Runs for every device
-//!   of the machine, so the first thing it does is to look the device up. Where the kernel gives it no lock
-//!   (5.10), it counts what leaves flows' classes, and no port's queue.
-//! * `ecn_drop`, `tp_btf/kfree_skb`: the queue dropped it. Both pass by ports with a virtual queue,
-//!   whose departures are computed at the next arrival.
-//! * `ecn_wire_end`, tcx ingress of a port's veth peer: the first place where a packet that left
-//!   marked can be written to.
+//! * `ecn_port_out`, tcx egress of a port: the bridge has chosen the output, the queue is next. The input port is
+//!   `ingress_ifindex` (0: sent by the host). At a port with a virtual queue, `ecn_port_virt` continues. Packets that
+//!   cannot be marked, of a source that has its share, are dropped here. Ports without a queue are ignored.
+//! * `ecn_depart`, `tp_btf/net_dev_start_xmit`: the packet has left the queue. Runs for every device of the machine, so it
+//!   looks up the device first. Where tracing programs cannot lock (5.10), it counts departures of flows' classes, but
+//!   not those of ports.
+//! * `ecn_drop`, `tp_btf/kfree_skb`: the queue dropped the packet. Both ignore ports with a virtual queue, whose
+//!   departures are computed at the next enqueue.
+//! * `ecn_wire_end`, tcx ingress of a port's veth peer: the first place where a packet that left marked can be written
+//!   to.
+//!
+//! An enqueue is packed into words ([`pack`]), decided by a global function ([`ecn_enqueue`]) and carried out
+//! ([`apply_decision`]).
 
 use core::ptr::read_volatile;
 
@@ -31,15 +33,15 @@ use ecn_core::{
 };
 
 use crate::{
+    clock::{coarse_now, now},
     maps::{
         ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_NEAR, ECN_TRACE,
         ECN_VIRTUAL, GENERATION, OFFSETS, TRACING_LOCKS, constant, control, count, netns,
     },
-    response::{coarse_now, now},
     skb::{Linear, NEXT, Packet, SHOT, field, kernel, load, member, opaque, raw, tail_call},
 };
 
-/// What a device is to us. `None`: nothing.
+/// A device's roles. `None`: it has none.
 #[inline(always)]
 fn lookup_device(netns: u32, ifindex: u32) -> Option<Device> {
     let key = DeviceKey { netns, ifindex };
@@ -62,8 +64,7 @@ fn lookup_device(netns: u32, ifindex: u32) -> Option<Device> {
     unsafe { ECN_DEVICE.get(key).copied() }
 }
 
-/// Slot of the input port, if it is one of this bridge; as the verifier sees it, any slot: what follows
-/// is verified once and not for each way to come here.
+/// Slot of the input port, or [`HOST`]; hidden from the verifier, so that the rest is verified once and not for each path.
 #[inline(always)]
 fn input_slot(netns: u32, ifindex: u32, bridge: u32, zero: u32) -> u8 {
     let mut slot = HOST;
@@ -77,10 +78,10 @@ fn input_slot(netns: u32, ifindex: u32, bridge: u32, zero: u32) -> u8 {
     opaque(slot.into(), zero) as u8
 }
 
-/// Runs `$body` with `$bridge` (a `&mut Bridge`) locked; no call may be in it.
+/// Runs `$body` with `$bridge` (a `&mut Bridge`) locked; it must not call functions.
 macro_rules! with_bridge_lock {
     ($pointer:expr, $bridge:ident => $body:expr) => {{
-        // SAFETY: the lock serialises all programs that touch the value.
+        // SAFETY: the lock serialises all programs that access the value.
         unsafe {
             bpf_spin_lock((&raw mut (*$pointer).lock).cast());
             let $bridge: &mut Bridge = &mut *$pointer;
@@ -92,8 +93,9 @@ macro_rules! with_bridge_lock {
     }};
 }
 
+/// Writes an event to the trace ring, if ports are traced.
 #[inline(always)]
-fn emit(flags: u32, event: PortEvent) {
+fn trace(flags: u32, event: PortEvent) {
     if flags & abi::TRACE_PORTS == 0 {
         return;
     }
@@ -124,13 +126,12 @@ fn try_port_out(ctx: TcContext) -> Option<i32> {
         return None;
     }
     if d.role & abi::ROLE_ENDPOINT == 0 && field!(&p.ctx, priority) >> 16 == abi::HTB_MAJOR as u32 {
-        // A flow class of the source's device means nothing here, and would pick a band of this
-        // queue by its low bits.
+        // A flow class of the source's device would choose a band of this queue by its low bits.
         // SAFETY: tc programs may write this field.
         unsafe { (*raw(&p.ctx)).priority = 0 };
     }
     if d.virtual_ns_per_byte != 0 {
-        // Here, since the other program has no room on its stack; what is long is no echo.
+        // Here, since the other program has no stack left; longer packets are no echoes.
         if field!(&p.ctx, len) <= MAX_ECHO_LEN
             && let Some(ip) = p.parse()
             && requests_headroom(&ip, flags)
@@ -157,8 +158,8 @@ fn try_port_out(ctx: TcContext) -> Option<i32> {
     apply_decision(decision, &p, &ip, &c, now_ns, 0)
 }
 
-/// The arrival of a packet at its queue, and what was decided ([`decision`]). Global, so that the verifier goes through it
-/// once, with arguments of which it knows nothing, and not for each way to come here.
+/// A packet enters its queue. Returns the decision ([`pack_decision`]). Global, so that the verifier checks it once, with
+/// unknown arguments, and not for each path.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn ecn_enqueue(ports: u64, source: u64, bytes: u32, now_ns: u64) -> u64 {
@@ -172,8 +173,7 @@ pub extern "C" fn ecn_enqueue(ports: u64, source: u64, bytes: u32, now_ns: u64) 
     })
 }
 
-/// At a port with a virtual queue, a program of its own: what looks after other queues is long, and
-/// ports without pay nothing for it.
+/// Tail at a port with a virtual queue: updating other queues is complex, and costs other ports nothing this way.
 #[classifier]
 pub fn ecn_port_virt(ctx: TcContext) -> i32 {
     try_port_virt(ctx).unwrap_or(NEXT)
@@ -186,7 +186,7 @@ fn try_port_virt(ctx: TcContext) -> Option<i32> {
     let d = lookup_device(netns, field!(&p.ctx, ifindex))?;
     let ip = p.parse()?;
     let (now_ns, per_byte) = (now(), d.virtual_ns_per_byte);
-    // An echo that asks may be marked here: then the port is busy indeed.
+    // An echo that requests headroom may be marked here: then the port is busy indeed.
     let c = pack(&p, &ip, netns, &d, false);
     let decision = ecn_enqueue_virt(c.ports, c.source, c.bytes, now_ns, per_byte);
     apply_decision(decision, &p, &ip, &c, now_ns, per_byte)
@@ -214,37 +214,36 @@ pub extern "C" fn ecn_enqueue_virt(
         return 0;
     };
     with_bridge_lock!(bridge, b => {
-        // The bridge's lock is that of its virtual queues too.
+        // The bridge's lock also protects its virtual queues.
         pack_decision(b.sequence, b.shares.on_enqueue_virtual(&mut *queues, &mut b.switch, policy, &a))
     })
 }
 
-/// A bridge's policy and counters. The policy is no copy, which would take the room that the verifier leaves on the
-/// stack.
+/// A bridge's policy and counters. The policy is not copied, since the stack is too small.
 #[inline(always)]
 fn bridge(number: u32) -> Option<(&'static Policy, *mut Bridge)> {
     Some((ECN_MARKING.get(number)?, ECN_BRIDGE.get_ptr_mut(number)?))
 }
 
-/// A packet that came, in the words that [`ecn_enqueue`] takes: functions of their own take five at most.
+/// A packet in the words that [`ecn_enqueue`] takes: BPF functions have five arguments at most.
 struct PackedPacket {
-    /// Bridge, slots, and whether it can be marked or dropped.
+    /// Bridge (32 bits), input and output slot (8 bits each), markable and droppable (1 bit each).
     ports: u64,
-    /// Its segments, and above them its source.
+    /// Segments (32 bits), source (32 bits).
     source: u64,
     bytes: u32,
 }
 
-/// Bytes of a frame with an echo at most: two tags and IPv6.
+/// Longest frame with an echo: two tags and IPv6.
 const MAX_ECHO_LEN: u32 = 128;
 
-/// Whether it is an echo that asks if there is room: never marked, since its ECN field says something else.
+/// Whether it is an echo that requests headroom: never marked, since its ECN field has another meaning.
 #[inline(always)]
 fn requests_headroom(ip: &Ip, flags: u32) -> bool {
     ip.protocol as u32 == flags >> abi::ECHO_PROTOCOL_AT && ip.markable()
 }
 
-/// Tells an echo whether packets wait where it came from: that port is the one by which its flow goes out.
+/// Writes to an echo whether the port that it came in by is busy, which is the output of its flow.
 #[inline(always)]
 fn write_headroom(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
     let from = input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge, p.zero());
@@ -254,7 +253,7 @@ fn write_headroom(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
     let Some(bridge) = ECN_BRIDGE.get_ptr_mut(d.bridge) else {
         return;
     };
-    // SAFETY: a map value; one word.
+    // SAFETY: one word of a map value.
     let busy_until =
         unsafe { read_volatile(&raw const (*bridge).shares.outputs[from as usize].busy_until) };
     let ecn = Headroom::at_port(ip.ecn(), Output::is_busy(busy_until, now_ns));
@@ -268,7 +267,7 @@ fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool) -> PackedPacket
     let iif = field!(&p.ctx, ingress_ifindex);
     let input = input_slot(netns, iif, d.bridge, p.zero());
     let (packets, bytes) = (p.segments(ip), field!(&p.ctx, wire_len));
-    // Where the queue's length cannot be compared with the counters, these may be wrong for long.
+    // Counters that cannot be compared with the queue's length may be wrong for long.
     let compared = d.role & abi::ROLE_BACKLOG != 0 || d.virtual_ns_per_byte != 0;
     let droppable = input != HOST && compared && ip.droppable(packets, bytes);
     let c = PackedPacket {
@@ -284,7 +283,7 @@ fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool) -> PackedPacket
     c
 }
 
-/// What [`PackedPacket`] says of the arrival.
+/// The inverse of [`pack`].
 #[inline(always)]
 fn unpack(ports: u64, source: u64, bytes: u32, now_ns: u64) -> PacketMeta {
     PacketMeta {
@@ -303,7 +302,7 @@ fn unpack(ports: u64, source: u64, bytes: u32, now_ns: u64) -> PacketMeta {
 const MARK: u64 = 1 << 32;
 const DROP: u64 = 1 << 36;
 
-/// A decision, and above it in a word the place in the order of events.
+/// An event's sequence number (32 bits) and decision (8 bits).
 #[inline(always)]
 fn pack_decision(sequence: u32, d: Decision) -> u64 {
     let flags = d.mark
@@ -315,7 +314,7 @@ fn pack_decision(sequence: u32, d: Decision) -> u64 {
     sequence as u64 | (flags as u64) << 32
 }
 
-/// The verdict on a packet, and its mark.
+/// Marks or drops the packet.
 #[inline(always)]
 fn apply_decision(
     decision: u64,
@@ -339,10 +338,10 @@ fn apply_decision(
     Some(NEXT)
 }
 
-/// Above a decision, the bytes of the packet.
+/// Shift of the packet's bytes in [`ecn_trace_enqueue`]'s decision.
 const BYTES_AT: u32 = 40;
 
-/// Says what was decided on an arrival, with its bytes above the decision.
+/// Traces an enqueue.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn ecn_trace_enqueue(
@@ -355,7 +354,7 @@ pub extern "C" fn ecn_trace_enqueue(
     let bytes = (decision >> BYTES_AT) as u32;
     let a = unpack(ports, source, bytes, now_ns);
     let flag = |n: u32| (decision >> (32 + n)) as u32 & 1;
-    emit(
+    trace(
         abi::TRACE_PORTS,
         PortEvent {
             kind: PortEventKind::Enqueue as u32,
@@ -385,7 +384,7 @@ pub extern "C" fn ecn_trace_enqueue(
     0
 }
 
-/// What follows the decision to mark.
+/// Marks a packet that is enqueued.
 #[inline(always)]
 fn mark_enqueued(p: &Packet, ip: &Ip, flags: u32, c: &PackedPacket) {
     mark(p, ip, flags, c.source as u32);
@@ -410,12 +409,12 @@ fn mark(p: &Packet, ip: &Ip, flags: u32, n: u32) {
     if flags & abi::TRACE_LATENCY != 0
         && let Some(key) = key(p, ip)
     {
-        // The oldest mark that was not answered yet stays.
+        // Keeps the oldest unanswered mark.
         let _ = ECN_MARKED.insert(key, now(), 1 /* BPF_NOEXIST */);
     }
 }
 
-/// The packet's flow, of no particular endpoint.
+/// The packet's flow, without an endpoint.
 #[inline(always)]
 fn key(p: &Packet, ip: &Ip) -> Option<flow::Key> {
     let t = p.transport(ip)?;
@@ -455,7 +454,7 @@ fn try_wire_end(ctx: TcContext) -> Option<()> {
     if marked {
         mark(&p, &ip, flags, n);
     }
-    emit(
+    trace(
         flags,
         PortEvent {
             kind: PortEventKind::WireEnd as u32,
@@ -478,21 +477,20 @@ fn try_wire_end(ctx: TcContext) -> Option<()> {
 struct QueuedSkb {
     device: Device,
     netns: u32,
-    /// As the kernel counted them, and the size of each.
     gso_segs: u32,
     gso_size: u32,
-    /// Zero, which the verifier does not know.
+    /// Zero, but unknown to the verifier.
     zero: u32,
 }
 
-/// A port whose own queue counts.
+/// Whether it is a port whose own queue counts.
 #[inline(always)]
 fn is_watched(device: &Device) -> bool {
     let role = device.role & (abi::ROLE_PORT | abi::ROLE_NO_QUEUE);
     role == abi::ROLE_PORT && device.virtual_ns_per_byte == 0
 }
 
-/// The device, and its namespace; `None` for all that are not ours.
+/// The device and its namespace; `None`: a device without roles.
 #[inline(always)]
 fn find_device(dev: *const u8) -> Option<(Device, u32)> {
     // SAFETY: a BTF pointer; offsets are this kernel's.
@@ -528,13 +526,14 @@ impl QueuedSkb {
     }
 }
 
-/// A packet that its arrival counted too.
+/// A packet that was counted when it was enqueued.
 struct ParsedSkb {
     ip: Ip,
     /// Segments.
     n: u32,
 }
 
+/// Parses a packet at a tracepoint. `None`: it was not counted.
 #[inline(always)]
 fn parse_skb(skb: *const u8, s: &QueuedSkb) -> Option<ParsedSkb> {
     // SAFETY: a BTF pointer; offsets are this kernel's.
@@ -563,7 +562,7 @@ fn parse_skb(skb: *const u8, s: &QueuedSkb) -> Option<ParsedSkb> {
     Some(ParsedSkb { ip, n })
 }
 
-/// Whether this copy of the programs at tracepoints counts, and not that of the agent before or after.
+/// Whether this copy of the tracepoint programs counts, and not that of the previous or next agent.
 #[inline(always)]
 fn is_current_generation(flags: u32) -> bool {
     flags & abi::GENERATION == constant(&GENERATION)
@@ -587,7 +586,7 @@ fn try_depart(ctx: &BtfTracePointContext) -> Option<()> {
         0
     };
     let watched = constant(&TRACING_LOCKS) != 0 && is_watched(&device);
-    // Most that is sent on a machine is neither's, and the packet is farther away than the device.
+    // Most packets of a machine are neither's; reading the packet costs more than reading the device.
     if class == 0 && !watched {
         return None;
     }
@@ -599,7 +598,7 @@ fn try_depart(ctx: &BtfTracePointContext) -> Option<()> {
     if class != 0
         && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class)
     {
-        // SAFETY: one class belongs to one queue, whose transmission is serialised.
+        // SAFETY: a class belongs to one queue, whose transmission is serialised.
         unsafe { *departed += packet::segments(s.gso_segs, s.gso_size, 0) as u64 };
     }
     if !watched || flags & abi::BYPASS != 0 {
@@ -620,7 +619,7 @@ fn try_depart(ctx: &BtfTracePointContext) -> Option<()> {
     on_dequeue(flags, &s, &c, iif, backlog)
 }
 
-/// The packet came in at `iif`; `backlog` is the length of the device's queue without it.
+/// A packet from `iif` left its queue; `backlog` is the length of the device's queue without it.
 #[inline(always)]
 fn on_dequeue(flags: u32, s: &QueuedSkb, c: &ParsedSkb, iif: u32, backlog: u32) -> Option<()> {
     let number = s.device.bridge;
@@ -641,7 +640,7 @@ fn on_dequeue(flags: u32, s: &QueuedSkb, c: &ParsedSkb, iif: u32, backlog: u32) 
         let decision = b.shares.on_dequeue(&mut b.switch, &policy, &a);
         (b.sequence, decision, b.switch.is_surplus(o, backlog))
     });
-    emit(
+    trace(
         flags,
         PortEvent {
             kind: PortEventKind::Dequeue as u32,
@@ -658,9 +657,9 @@ fn on_dequeue(flags: u32, s: &QueuedSkb, c: &ParsedSkb, iif: u32, backlog: u32) 
         },
     );
     if surplus {
-        // Last, where all ways have met and little is live: see `Switch::repair`.
+        // Last, where paths have merged and few registers are live: see `Switch::repair`.
         with_bridge_lock!(bridge, b => {
-            // Of the same event.
+            // Part of the same event.
             b.sequence = b.sequence.wrapping_sub(1);
             b.switch.repair(o, policy.ports);
         });
@@ -703,7 +702,7 @@ fn try_drop(ctx: &BtfTracePointContext) -> Option<()> {
     on_drop(flags, &s, &c, iif)
 }
 
-/// The packet came in at `iif`, and the queue has dropped it.
+/// The queue dropped a packet from `iif`.
 #[inline(always)]
 fn on_drop(flags: u32, s: &QueuedSkb, c: &ParsedSkb, iif: u32) -> Option<()> {
     let number = s.device.bridge;
@@ -714,7 +713,7 @@ fn on_drop(flags: u32, s: &QueuedSkb, c: &ParsedSkb, iif: u32) -> Option<()> {
         b.switch.on_drop(i, o, n);
         b.sequence
     });
-    emit(
+    trace(
         flags,
         PortEvent {
             kind: PortEventKind::Drop as u32,
@@ -729,8 +728,8 @@ fn on_drop(flags: u32, s: &QueuedSkb, c: &ParsedSkb, iif: u32) -> Option<()> {
     Some(())
 }
 
-/// Run by the agent, with an [`abi::PortReset`] for a packet: user space cannot change a part of a
-/// bridge's counters, a program under the lock can. Returns 1 if it did.
+/// Run by the agent, on an [`abi::PortReset`] as its packet: user space cannot change part of a bridge's counters, a
+/// program under the lock can. Returns 1 if it did.
 #[classifier]
 pub fn ecn_port_reset(ctx: TcContext) -> i32 {
     try_port_reset(&ctx).unwrap_or(0)
@@ -773,9 +772,8 @@ fn try_port_reset(ctx: &TcContext) -> Option<i32> {
     Some(done)
 }
 
-/// Attached nowhere: a tracing program cannot be run on a packet of one's own, so tests run this.
-/// What [`ecn_depart`] and [`ecn_drop`] do once they know the packet; `cb` says which
-/// ([`PortEventKind`]), and the length of the device's queue at a departure.
+/// Not attached: tracing programs cannot be run on a test's packet, so tests run this instead of [`ecn_depart`] and
+/// [`ecn_drop`]. `cb`: which one (a [`PortEventKind`]), and the length of the device's queue at a departure.
 #[classifier]
 pub fn ecn_port_replay(ctx: TcContext) -> i32 {
     let _ = try_port_replay(ctx);
@@ -808,7 +806,7 @@ fn try_port_replay(ctx: TcContext) -> Option<()> {
     }
 }
 
-/// Attached nowhere but by benchmarks: the others' costs are counted from its.
+/// Attached by benchmarks only, as the baseline of the others' costs.
 #[classifier]
 pub fn ecn_empty(_: TcContext) -> i32 {
     NEXT

@@ -1,12 +1,12 @@
-//! TCP at an endpoint: which connections are controlled, and the three flags of ACKs that tell of marks.
+//! TCP at an endpoint: which connections are controlled, and the CE count in the three ECN flags of ACKs.
 //!
-//! * `say`, egress: the receiver's running count of marks goes into AE, CWR, ECE of what its TCP sends.
-//! * `ack`, ingress, and `ecn_tcp_ack`, where it goes on: the source reads it, answers, and takes it off
-//!   again, before TCP sees it.
-//! * `handshake`, both: a connection that negotiates ECN is left alone, or kept from it (`tcp = "control"`).
+//! * [`encode`], egress: the receiver's CE count is written to AE, CWR, ECE of the segments that its TCP sends.
+//! * [`handle_ack`], ingress, and its tail [`ecn_tcp_ack`]: the source reads the count, responds, and clears the flags
+//!   before TCP sees them.
+//! * [`handshake`], both: a connection that negotiates ECN is left alone, or kept from it (`tcp = "control"`).
 //!
-//! A connection whose handshake was not seen shows itself: by what its TCP sends (data that is not
-//! ECN-capable, or flags of its own), and at the receiver by what it answers to one mark.
+//! A connection whose handshake was not seen is classified by what its TCP sends (data that is not ECN-capable, or ECN
+//! flags), and at the receiver by its response to one mark.
 
 use aya_ebpf::{helpers::bpf_l4_csum_replace, macros::classifier, programs::TcContext};
 use ecn_core::{
@@ -18,14 +18,15 @@ use ecn_core::{
 };
 
 use crate::{
-    endpoint::receiver_entry,
+    clock::now,
     maps::{ECN_ENDPOINT, ECN_FLOW, ECN_RECEIVER, ECN_TAIL, ECN_WORK, control, count},
-    quota,
-    response::{self, Feedback, atomic_add, class_of, now, read_once, reverse, with_lock},
+    response::{self, Feedback, reverse},
     skb::{NEXT, Packet, field, load, raw, store},
+    tables::{receiver_entry, remove_flow, remove_receiver},
+    value::{atomic_add, class_of, read_once, with_lock, write_once},
 };
 
-/// Offset of the flags and the byte before them in a TCP header.
+/// Offset of the data offset and flags in a TCP header.
 const FLAGS: u32 = 12;
 /// RFC 9293 section 3.1.
 const PSH: u8 = 0x08;
@@ -45,7 +46,7 @@ impl Feedback for Ack {
     }
 }
 
-/// Payload of a segment or super-packet, and of each segment in it.
+/// Payload of a packet, and of each of its segments.
 #[inline(always)]
 pub fn lengths(p: &Packet, ip: &Ip, t: &Tcp) -> (u32, u32) {
     let bytes = ip.upper_len().saturating_sub(t.header_len);
@@ -57,21 +58,20 @@ pub fn lengths(p: &Packet, ip: &Ip, t: &Tcp) -> (u32, u32) {
     }
 }
 
-/// Writes the flags of the header at `at`.
+/// Writes ACE into the header at `at`.
 #[inline(always)]
 fn write_ace(ctx: &TcContext, at: u32, ace: u8) {
     rewrite_flags(ctx, at, |old| ace::with_ace(old, ace));
 }
 
-/// Lets TCP acknowledge a marked segment as soon as it is read, not with the next one: sets PSH. Kernels before
-/// 6.6 heed it with short segments only.
+/// Sets PSH, so that TCP acknowledges a marked segment as soon as it is read. Kernels before 6.6 do so for short segments
+/// only.
 #[inline(always)]
 pub fn set_psh(p: &Packet, ip: &Ip) {
     rewrite_flags(&p.ctx, ip.upper(), |[offset, flags]| [offset, flags | PSH]);
 }
 
-/// Changes the flags of the header at `at`. The checksum follows; where it holds the pseudo-header only, it
-/// has none of them.
+/// Changes the flags of the header at `at`, and updates the checksum unless it covers only the pseudo-header.
 #[inline(always)]
 fn rewrite_flags(ctx: &TcContext, at: u32, change: impl FnOnce([u8; 2]) -> [u8; 2]) {
     let written = load::<2>(ctx, at + FLAGS).is_some_and(|old| {
@@ -91,8 +91,8 @@ fn rewrite_flags(ctx: &TcContext, at: u32, change: impl FnOnce([u8; 2]) -> [u8; 
     }
 }
 
-/// A SYN or SYN-ACK. A SYN that asks for ECN can be kept from it; a SYN-ACK says how it was answered: one that this
-/// machine sends, or that answers a SYN that it sent. `arriving`: at ingress.
+/// Handles a SYN or SYN-ACK: can keep a SYN from requesting ECN, and learns from a SYN-ACK whether it was negotiated, if
+/// this machine sends it or has sent the SYN. `arriving`: at ingress.
 #[inline(always)]
 pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoint, arriving: bool) {
     if !t.ack {
@@ -104,7 +104,7 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
         }
     }
     let (negotiated, now) = (t.ecn, now());
-    // What the connection is stands with the flow that is received here.
+    // The result is stored with the flow that is received here.
     if arriving {
         let (next, ack) = (t.sequence.wrapping_add(1), t.ack_number);
         let Some(r) = ECN_RECEIVER.get_ptr_mut(&*key) else {
@@ -137,9 +137,8 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
     }
 }
 
-/// Says what was marked, in a segment towards the source. Returns what is known of the connection, as
-/// flags of [`ecn_core::echo::Receiver`]; 0: no more than before. `f`: the flow of data, which remembers when there
-/// is nothing to say.
+/// Encodes the CE count in a segment towards the source. Returns the connection's flags of [`ecn_core::echo::Receiver`]; 0:
+/// unchanged. `f`: the flow of the segment's data, which stores when there is nothing to encode.
 #[inline(always)]
 pub fn encode(
     p: &Packet,
@@ -150,13 +149,13 @@ pub fn encode(
     key: &mut Key,
 ) -> u32 {
     let (tcp_set_ecn, ack) = (t.ecn, t.ack_number);
-    let feedback_generation = match f {
+    let generation = match f {
         Some(f) => read_once!(f, flow.feedback_generation),
         None => 0,
     };
     if let Some(f) = f
         && !tcp_set_ecn
-        && read_once!(f, flow.seen_generation) == feedback_generation
+        && read_once!(f, flow.seen_generation) == generation
     {
         return 0;
     }
@@ -180,14 +179,14 @@ pub fn encode(
         if known & echo::PLAIN != 0 {
             ace = encoded as u8 & 7;
             if ace::is_later(ack, read_once!(r, receiver.ace.ack)) {
-                // SAFETY: a place in the value. What is marked meanwhile is said with the next one.
-                unsafe { core::ptr::write_volatile(&raw mut (*r).receiver.ace.ack, ack) };
+                // CE packets counted meanwhile are encoded in the next one.
+                write_once!(r, receiver.ace.ack, ack);
             }
         }
     } else if let Some(r) = found
         && !nothing_new
     {
-        // How long marks wait behind data.
+        // Data blocks the count: since when.
         let now = if data { now() } else { 0 };
         (ace, known) = with_lock!(r, receiver as r => r.encode(data, ack, tcp_set_ecn, now));
         if tcp_set_ecn && known & echo::NEGOTIATED == 0 {
@@ -195,17 +194,14 @@ pub fn encode(
         }
     }
     if fin != 0 && fin == ack {
-        // Nothing more comes, and what came has been said.
-        quota::remove_receiver(key);
+        // The connection is closed, and its marks are encoded.
+        remove_receiver(key);
     }
     reverse(key);
     if let Some(f) = f
         && nothing_new
     {
-        // SAFETY: a place in the value.
-        unsafe {
-            core::ptr::write_volatile(&raw mut (*f).flow.seen_generation, feedback_generation)
-        };
+        write_once!(f, flow.seen_generation, generation);
     }
     if ace != 0 {
         write_ace(&p.ctx, ip.upper(), ace);
@@ -213,30 +209,28 @@ pub fn encode(
     known
 }
 
-/// The source's FIN came: the entry goes when that is acknowledged.
+/// The source has sent a FIN: the entry is removed when it is acknowledged.
 #[inline(always)]
 pub fn on_fin(p: &Packet, ip: &Ip, t: &Tcp, key: &Key) {
     let (len, _) = lengths(p, ip, t);
     if let Some(r) = ECN_RECEIVER.get_ptr_mut(key) {
         let end = t.sequence.wrapping_add(len).wrapping_add(1);
-        // SAFETY: a place in the value.
-        unsafe { core::ptr::write_volatile(&raw mut (*r).receiver.ace.fin, end) };
+        write_once!(r, receiver.ace.fin, end);
     }
 }
 
-/// Lets the flow that goes against a received one look at what was received: after that has changed.
+/// Makes the flow in the other direction look up this receiver again, after it has changed.
 #[inline(always)]
 pub fn new_feedback(key: &mut Key) {
     reverse(key);
     if let Some(f) = ECN_FLOW.get_ptr_mut(&*key) {
-        // SAFETY: a place in the value.
+        // SAFETY: a word of a map value.
         atomic_add(unsafe { &raw mut (*f).flow.feedback_generation }, 1);
     }
     reverse(key);
 }
 
-/// Hands a segment from the receiver to [`ecn_tcp_ack`], if there is a flow that it could be about. Only
-/// returns if not.
+/// Continues with a segment from the receiver in [`ecn_tcp_ack`]. Returns only if that failed.
 #[inline(always)]
 pub fn handle_ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
     let Some(a) = ECN_WORK.get_ptr_mut(0) else {
@@ -257,7 +251,7 @@ pub fn handle_ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
     }
 }
 
-/// The response of the flow's source; verified by itself, since it is long.
+/// The response to a TCP ACK; a program of its own, since it is complex to verify.
 #[classifier]
 pub fn ecn_tcp_ack(ctx: TcContext) -> i32 {
     let _ = try_tcp_ack(&ctx);
@@ -273,20 +267,20 @@ fn try_tcp_ack(ctx: &TcContext) -> Option<()> {
     let work = unsafe { &mut *work };
     let (key, a, at) = (&mut work.key, work.ack, work.at);
     let f = ECN_FLOW.get_ptr_mut(&*key)?;
-    let of_flow = *key;
+    let flow_key = *key;
     if read_once!(f, flow.flags) & flow::PLAIN != 0 {
         response::on_feedback(ctx, f, key, &mut work.input, endpoint, flags, a);
         if a.ace != 0 && a.payload == 0 {
             write_ace(ctx, at, 0);
         }
     }
-    // Behind the last byte is the FIN. With a class, the agent takes both away.
+    // After the last byte is the FIN. With a class, the agent removes both.
     if read_once!(f, flow.ended) != 0
         && ace::is_later(a.ack, read_once!(f, flow.ace.end))
         && class_of(f) == 0
         && read_once!(f, flow.socket) == 0
     {
-        quota::remove_flow(&of_flow);
+        remove_flow(&flow_key);
     }
     Some(())
 }
