@@ -58,7 +58,7 @@ impl FromStr for Traffic {
             .map_err(|_| match nearest(text, WORDS) {
                 Some(word) => format!("unknown value `{text}`: did you mean `{word}`?"),
                 None => format!(
-                    "unknown value `{text}`: allowed are {}, or a rate such as 5mbit",
+                    "unknown value `{text}`: expected one of {}, or a rate such as 5mbit",
                     WORDS.join(", ")
                 ),
             })

@@ -23,11 +23,11 @@ pub fn near<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Ve
     near.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
-/// ``did you mean `x`?`` or, if nothing is near, `allowed are a, b, c`.
+/// ``did you mean `x`?`` or, if nothing is near, `expected one of a, b, c`.
 pub fn suggestion(word: &str, candidates: &[&str]) -> String {
     match nearest(word, candidates.iter().copied()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
-        None => format!("allowed are {}", candidates.join(", ")),
+        None => format!("expected one of {}", candidates.join(", ")),
     }
 }
 
@@ -40,7 +40,7 @@ pub struct KeywordError {
 }
 
 impl KeywordError {
-    /// `value` is not among `names`.
+    /// `value` is not one of `names`.
     pub fn new(value: &str, names: &[&str]) -> Self {
         Self {
             value: value.to_owned(),

@@ -102,7 +102,7 @@ fn word_or_duration(text: &str, words: &[&str]) -> Result<DurationText, String> 
     Err(match nearest(text, words.iter().copied()) {
         Some(word) => format!("unknown value `{text}`: did you mean `{word}`?"),
         None => format!(
-            "unknown value `{text}`: allowed are {}, or a duration such as 1500us",
+            "unknown value `{text}`: expected one of {}, or a duration such as 1500us",
             words.join(", ")
         ),
     })

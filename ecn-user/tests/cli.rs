@@ -105,7 +105,7 @@ fn bad_usage_is_2() {
         (&["rig", "run", "--rmin", "2/1"], "`rmin`"),
         (
             &["rig", "run", "--marking", "all"],
-            "allowed are none, naive, input, input-output",
+            "expected one of none, naive, input, input-output",
         ),
         (
             &["design", "--decrease", "2*r"],
@@ -113,7 +113,7 @@ fn bad_usage_is_2() {
         ),
         (
             &["design", "--decrease", "-x"],
-            "unknown name `x` at column 2; allowed are r, numbers",
+            "unknown name `x` at column 2; expected r, numbers",
         ),
         (&["design", "--rmin", "2"], "rmin = 2 is not usable"),
         (

@@ -10,7 +10,7 @@ pub const ALLOWED: &str = "r, numbers, pi, e, + - * / ^ ( ), abs, cbrt, exp, ln,
 
 /// Why a text is no expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason} at column {column}; allowed are {ALLOWED}")]
+#[error("{reason} at column {column}; expected {ALLOWED}")]
 pub struct ExpressionError {
     reason: String,
     column: usize,

@@ -58,7 +58,7 @@ struct Port {
     is_virtual: bool,
     /// Its device has a queue, or it has a virtual one.
     has_queue: bool,
-    /// While a port of the bridge has a queue: there echoes are told too whether it is busy.
+    /// Attached while a port of the bridge has a queue: headroom is reported to echoes there too.
     out: Option<Attached>,
     wire_end: Option<WireEnd>,
 }
@@ -71,7 +71,7 @@ struct WireEnd {
 /// Root qdiscs whose own length says nothing: their queues lie in their children.
 const WITHOUT_BACKLOG: [&str; 4] = ["mq", "mqprio", "multiq", "taprio"];
 
-/// What programs are told of the queue of a port with this root qdisc.
+/// Roles of a port with this root qdisc.
 fn queue_roles(kind: &str) -> u32 {
     if kind == "noqueue" {
         abi::ROLE_NO_QUEUE
@@ -271,7 +271,7 @@ impl Inner {
             .inspect_err(|_| self.remove_bridge(number))
     }
 
-    /// The slots of ports that another agent has kept of a bridge. If its queues are others now, it begins anew.
+    /// The slots of ports that another agent has kept of a bridge. None if its queues have changed.
     fn kept_slots(&mut self, number: u32, config: &config::Bridge) -> Result<BTreeSet<u32>> {
         let netns = config.netns.as_deref().unwrap_or_default();
         let kept = self.kept.as_ref();
@@ -628,7 +628,7 @@ impl Inner {
         let ns = NetNs::open(of_peer.spec.as_deref())?;
         let peers = Netlink::open(&ns)?.links()?;
         let Some(far) = peers.iter().find(|l| l.index == peer) else {
-            return Err(refuse("its peer is gone"));
+            return Err(refuse("its peer was removed"));
         };
         let Some(port) = bridge.ports.get(&link.index) else {
             return Ok(());
@@ -663,7 +663,7 @@ impl Inner {
             return Ok(());
         };
         bridge.peers.remove(&ifindex);
-        tracing::debug!("port {} is gone", port.name);
+        tracing::debug!("port {} was removed", port.name);
         bridge.seen.remove(&port.slot);
         let key = bridge.key(ifindex);
         self.forget_role(key, PORT_ROLES);

@@ -346,11 +346,11 @@ impl Inner {
                 continue;
             };
             let major = endpoint.choice.root.major();
-            let heard = news
+            let root_changed = news
                 .get(&endpoint.space.spec)
                 .is_some_and(|news| news.of_root(endpoint.link.index, major));
             let wanted = endpoint.config.enforcement;
-            if (!heard && !endpoint.unsettled) || wanted == Enforcement::None {
+            if (!root_changed && !endpoint.unsettled) || wanted == Enforcement::None {
                 continue;
             }
             let watched = self.watch_root(number);
@@ -402,7 +402,7 @@ impl Inner {
             return Ok(());
         };
         endpoint.choice = choice;
-        // Its flows' classes are gone: each is made anew at the flow's next decrease.
+        // Its flows' classes were removed: each is recreated at the flow's next decrease.
         let result = self.enforce(&endpoint);
         self.endpoints.insert(number, endpoint);
         result

@@ -110,7 +110,7 @@ const TOGETHER: usize = 4096;
 /// Of these, as many of an endpoint at a time: in between the limits are confirmed.
 const AT_ONCE: usize = 512;
 
-/// Highest latency that is told apart, microseconds.
+/// Highest latency that the histogram resolves, microseconds.
 const LATENCY_MAX_US: u64 = 60_000_000;
 
 impl Shared {

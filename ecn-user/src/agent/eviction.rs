@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_fills_the_table_loses_what_was_used_least_recently() {
+    fn a_full_table_evicts_the_least_recently_used() {
         // Endpoint 1 has all that it may have: half of the table beside the 100 of endpoint 2, which are older.
         let flood = (0..450).map(|n| (1, n * 5_000_000));
         let others = (0..100).map(|n| (2, 10 * SECOND_NS + n));

@@ -22,7 +22,7 @@ use crate::{
 
 /// After this, what could not be taken up is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Bridges for which there is room beyond those that the configuration names: it may be loaded anew.
+/// Spare bridges beyond those of the configuration, for a reload.
 const SPARE_BRIDGES: u32 = 4;
 /// Bridges for which there is room with each section that has a pattern.
 const BRIDGES_PER_PATTERN: u32 = 16;
@@ -115,11 +115,11 @@ impl Inner {
         let mut news: BTreeMap<Spec, News> = BTreeMap::new();
         for (spec, space) in &self.spaces {
             match space.news() {
-                Ok(heard) => {
-                    if heard.of_links() {
+                Ok(changes) => {
+                    if changes.of_links() {
                         unlisted.insert(spec.clone());
                     }
-                    news.insert(spec.clone(), heard);
+                    news.insert(spec.clone(), changes);
                 }
                 Err(error) => tracing::warn!("{error}"),
             }

@@ -340,7 +340,7 @@ impl FlowsSeen {
                 self.floor_packets_per_s += flow.rate_bytes_per_s / bytes;
             }
         }
-        if !short && let Some(packets) = unheard(key, flow, policy, now_ns) {
+        if !short && let Some(packets) = unacknowledged(key, flow, policy, now_ns) {
             let receiver = Ipv6Addr::from(key.dst).to_canonical();
             if self.silent.len() < RECEIVERS || self.silent.contains_key(&receiver) {
                 let silent = self.silent.entry(receiver).or_default();
@@ -354,7 +354,7 @@ impl FlowsSeen {
 
 /// Packets of a flow that is not echoed though it should be. TCP's ACKs look the same whether its
 /// receiver counts marks or not.
-fn unheard(key: &Key, flow: &Flow, policy: &abi::Endpoint, now_ns: u64) -> Option<u64> {
+fn unacknowledged(key: &Key, flow: &Flow, policy: &abi::Endpoint, now_ns: u64) -> Option<u64> {
     let echoed = policy.flags & abi::ECHO != 0
         && key.protocol != protocol::TCP
         && !packet::is_tunnel(key.protocol, key.dst_port)
@@ -362,9 +362,9 @@ fn unheard(key: &Key, flow: &Flow, policy: &abi::Endpoint, now_ns: u64) -> Optio
     let packets = if flow.echo.synced == 0 {
         flow.sent_packets
     } else {
-        let heard = flow.echo.packets.wrapping_add(flow.echo.offset);
-        let unheard = (flow.sent_packets as u32).wrapping_sub(heard) as i32;
-        u64::try_from(unheard).unwrap_or(0)
+        let acknowledged = flow.echo.packets.wrapping_add(flow.echo.offset);
+        let unacknowledged = (flow.sent_packets as u32).wrapping_sub(acknowledged) as i32;
+        u64::try_from(unacknowledged).unwrap_or(0)
     };
     let since = now_ns.saturating_sub(flow.created_ns.max(flow.last_echo_ns));
     let patience = HOLDS_NS.max(policy.echo.every_ns.saturating_mul(4));

@@ -55,7 +55,7 @@ pub(super) fn find(config: &Config) -> Option<(State, Maps)> {
         Err(why) => why,
     };
     tracing::warn!(
-        "cannot take over from the agent before: {why}; what it left is removed, and control starts anew"
+        "cannot take over from the previous agent: {why}; its state is removed, and control starts from scratch"
     );
     let state = state.unwrap_or_default();
     for leftover in leftovers::find(Some(&state), &[]) {

@@ -482,7 +482,7 @@ impl Agent {
         })
     }
 
-    /// The shared maps, opened anew.
+    /// The shared maps, opened again.
     ///
     /// # Errors
     ///

@@ -34,7 +34,7 @@ use crate::{
 const LINGER: Duration = Duration::from_secs(10);
 /// How long a flow is at full rate before its class goes.
 const FREE: Duration = Duration::from_secs(1);
-/// A flow that is silent for so long begins anew ([`flow::IDLE_NS`]); by then its class is not in use.
+/// A flow that is silent for this long starts over ([`flow::IDLE_NS`]); its class is not in use by then.
 const SILENT_NS: u64 = flow::IDLE_NS + 100_000_000;
 /// Flows that are looked at in one [`Target::review`].
 const AT_ONCE: usize = 2048;
@@ -83,7 +83,7 @@ pub struct Target {
 /// What a review found.
 #[derive(Debug, Default)]
 pub struct Review {
-    /// Classes whose flows are gone: free for others.
+    /// Classes whose flows have ended: free for others.
     pub freed: Vec<u32>,
     /// Flows of connections that have ended, and have no class any more.
     pub ended: Vec<(Key, Flow)>,
@@ -211,7 +211,7 @@ impl Target {
         }
     }
 
-    /// Adds what a new rate needs to a batch: a class where there is none, its rate, its queue. True: it is new.
+    /// Adds the messages for a new rate to a batch: the class if it does not exist, its rate, its queue. True: it is new.
     fn set(&mut self, batch: &mut ClassBatch, class: u32, key: Key, rate: u64) -> bool {
         let minor = class as u16;
         let leaf = self
@@ -277,7 +277,7 @@ impl Target {
             let Some(flow) = self.limited.remove(&class) else {
                 continue;
             };
-            // One that was there has gone with its root: the next decrease makes it anew.
+            // An old one was removed with its root: the next decrease recreates it.
             let _ = maps.clear_in_force(class);
             let of = |event: &abi::RateEvent| event.class == class;
             if rates.iter().position(of).is_some_and(|at| fresh[at]) {
@@ -486,7 +486,7 @@ impl Target {
         }
     }
 
-    /// Forgets what is limited, since its classes are gone with their root. Returns the numbers of those that were
+    /// Forgets what is limited, since its classes were removed with their root. Returns the numbers of those that were
     /// ended or gone; the others' flows keep theirs.
     pub(super) fn forget(&mut self, maps: &mut Maps) {
         for (class, flow) in std::mem::take(&mut self.limited) {

@@ -249,7 +249,7 @@ fn end(pid: i32) -> nix::Result<()> {
         }
         let until = Instant::now() + Duration::from_millis(patience_ms);
         while Instant::now() < until {
-            if is_gone(pid) {
+            if has_exited(pid) {
                 return Ok(());
             }
             sleep(Duration::from_millis(20));
@@ -259,7 +259,7 @@ fn end(pid: i32) -> nix::Result<()> {
 }
 
 /// Whether a process is no more, or only waits for its parent to take note.
-fn is_gone(pid: Pid) -> bool {
+fn has_exited(pid: Pid) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return true;
     };

@@ -122,7 +122,10 @@ const fn about(what: Count) -> (&'static str, &'static str) {
             "echo_forged",
             "echoes that no accepted key has signed: dropped; a forger, or a host with another `key` of [echo]",
         ),
-        Count::RingFull => ("ring_full", "new rates that the agent was not told at once"),
+        Count::RingFull => (
+            "ring_full",
+            "new rates of which the agent was not notified immediately",
+        ),
         Count::EctFailed => (
             "ect_failed_packets",
             "whose ECN field could not be written at an endpoint",

@@ -663,7 +663,7 @@ fn machine(report: &mut Report) {
         false,
         found,
         detail,
-        "`--traffic iperf3` is not possible; the rig has its own senders",
+        "`--traffic iperf3` is not available; the rig has its own senders",
     );
 }
 
@@ -846,7 +846,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_queue_dropped_is_said() {
+    fn drops_of_a_queue_are_reported() {
         let mut of = Enforced {
             device: "eth0".to_owned(),
             netns: String::new(),
@@ -888,7 +888,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_said_where_it_is_missing() {
+    fn missing_features_name_what_is_lost() {
         assert!(!text(&report(Some(true), true)).contains("nothing works"));
         let missing = text(&report(Some(false), true));
         assert!(

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cause_is_said_twice() {
+    fn no_cause_is_repeated() {
         let cause = datapath::Error::NotRunning("/sys/fs/bpf/x".into());
         let error = anyhow::Error::new(cause).context("cannot list");
         let text = message(&error);

@@ -1,4 +1,4 @@
-//! `ecn flow`: the flows that are sent through controlled devices, and rates set by hand.
+//! `ecn flow`: flows that are sent through controlled devices, and pinned rates.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use ecn_core::{abi, flow, response};
 
 use crate::agent::health::floor_ipd;
-use crate::config::LOWEST_RATE_BYTES_PER_S;
+use crate::config::MIN_RATE_BYTES_PER_S;
 use crate::units::Rate;
 
 use super::exit::{self, Failure};
@@ -154,7 +154,7 @@ fn check_rate(rate: Rate, policy: &abi::Endpoint) -> Result<(), Failure> {
         NO_RESPONSE => 0,
         _ => response::rate(floor_ipd(policy), link),
     };
-    let floor = floor.max(LOWEST_RATE_BYTES_PER_S);
+    let floor = floor.max(MIN_RATE_BYTES_PER_S);
     let bytes_per_s = rate.bytes_per_s();
     if link != 0 && bytes_per_s > link {
         let link = rate_text(link);
@@ -179,7 +179,7 @@ fn unset(args: &FlowUnset) -> anyhow::Result<()> {
         // Says so if there is no such flow at all.
         let flows = view.flows()?;
         pick(&view, &args.which, flows.iter().map(|(key, _)| key))?;
-        let message = format!("the rate of {} is not set by hand", args.which.flow);
+        let message = format!("the rate of {} is not pinned", args.which.flow);
         return Err(Failure::failed(message).into());
     }
     let key = *pick(&view, &args.which, pins.iter().map(|(key, _)| key))?;

@@ -135,9 +135,9 @@ impl FromStr for FlowName {
             .rsplit_once('/')
             .ok_or_else(|| error("the protocol is missing".to_owned()))?;
         let protocol = protocol_number(protocol)
-            .ok_or_else(|| error(format!("`{protocol}` is no protocol's name or number")))?;
+            .ok_or_else(|| error(format!("unknown protocol `{protocol}`")))?;
         let end = |text: &str| {
-            read_end(text).ok_or_else(|| error(format!("`{}` is no address", text.trim())))
+            read_end(text).ok_or_else(|| error(format!("invalid address `{}`", text.trim())))
         };
         let ((src, src_port), (dst, dst_port)) = (end(src)?, end(dst)?);
         if src.is_ipv4() != dst.is_ipv4() {
@@ -235,15 +235,15 @@ mod tests {
             ("", "there is no `>`"),
             ("10.0.0.1:1234", "the shell takes it"),
             ("10.0.0.1:1>10.0.1.1:2", "the protocol is missing"),
-            ("10.0.0.1:1>10.0.1.1:2/udq", "`udq` is no protocol's"),
-            ("10.0.0.1:1>10.0.1.1:2/256", "`256` is no protocol's"),
+            ("10.0.0.1:1>10.0.1.1:2/udq", "unknown protocol `udq`"),
+            ("10.0.0.1:1>10.0.1.1:2/256", "unknown protocol `256`"),
             (
                 "10.0.0.300:1>10.0.1.1:2/udp",
-                "`10.0.0.300:1` is no address",
+                "invalid address `10.0.0.300:1`",
             ),
             (
                 "10.0.0.1:70000>10.0.1.1:2/udp",
-                "`10.0.0.1:70000` is no address",
+                "invalid address `10.0.0.1:70000`",
             ),
             ("10.0.0.1:1>10.0.1.1/udp", "the destination port is missing"),
             ("10.0.0.1>10.0.1.1:1/udp", "the source port is missing"),

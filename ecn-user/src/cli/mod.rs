@@ -57,7 +57,7 @@ enum Command {
     /// Look at the ports of bridges that mark
     #[command(subcommand)]
     Port(port::Port),
-    /// Look at flows, and set their rates by hand
+    /// Show flows, and pin their rates
     #[command(subcommand)]
     Flow(flow::Flow),
     /// Watch ports and flows: rates per second, busiest first

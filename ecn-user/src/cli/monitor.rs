@@ -160,7 +160,7 @@ impl From<&FlowRow> for Flow {
     }
 }
 
-/// A look at the datapath. Empty: there is none.
+/// A look at the datapath. Empty: no datapath exists.
 #[derive(Clone, Debug, Default)]
 struct Look {
     agent: Option<u32>,
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_is_reported_once() {
+    fn added_and_removed_flows_are_reported_once() {
         let mut reported = Reported::default();
         let look = Look {
             agent: Some(5),

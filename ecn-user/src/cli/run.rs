@@ -140,7 +140,7 @@ fn check(config: &Config, args: &RunArgs) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until it is stopped.
 ///
 /// # Errors
 ///

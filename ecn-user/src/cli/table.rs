@@ -101,7 +101,7 @@ pub struct FlowRow {
     /// Where its echoes are taken: tc or xdp. Left out if the endpoint is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hook: String,
-    /// Whether the rate was set by hand and stays.
+    /// Whether the rate is pinned.
     pub pinned: bool,
     /// Time since its last packet, in milliseconds.
     pub idle_ms: u64,
@@ -215,7 +215,7 @@ impl FlowRow {
         .to_string()
     }
 
-    /// The response for people. A pinned rate is set by hand: no function moves it.
+    /// The response in tables. No function changes a pinned rate.
     pub(super) fn response_text(&self) -> &str {
         match self.response {
             _ if self.pinned => "pinned",

@@ -70,7 +70,7 @@ impl View {
         (control.valid_until_ns != 0).then(|| {
             format!(
                 "the agent has been silent for {} s, limits are lifted; \
-                 if it is gone, `ecn clean` removes what it left",
+                 if it was killed, `ecn clean` removes what it left",
                 ago_ns / 1_000_000_000 + 1
             )
         })
@@ -122,7 +122,7 @@ impl View {
         Ok(ports)
     }
 
-    /// What does not work at present. Nothing is known of it when the agent is gone.
+    /// Current faults; unknown when the agent does not run.
     pub fn warnings(&self) -> &[Warning] {
         if self.stale().is_some() {
             return &[];
@@ -146,7 +146,7 @@ impl View {
         Ok(self.flow_rows(self.maps.flows()?, &pins))
     }
 
-    /// Rows of some flows; `pins`: the rates set by hand.
+    /// Rows of some flows; `pins`: pinned rates.
     pub fn flow_rows(
         &self,
         flows: Vec<(flow::Key, flow::Flow)>,

@@ -25,7 +25,7 @@ pub struct Show {
 ///
 /// # Errors
 ///
-/// What is allowed.
+/// The valid range.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()

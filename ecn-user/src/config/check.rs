@@ -1,4 +1,4 @@
-//! What values are allowed.
+//! Ranges of values, and keys that exclude each other.
 
 use std::{
     collections::HashSet,
@@ -10,24 +10,25 @@ use std::{
 use ecn_core::{abi::ENDPOINTS, vqueue::DEPTH};
 
 use super::{
-    Agent, Bridge, Config, Every, Fraction, MarkAt, Metrics, Queue, Response, Round, VERSION,
+    Agent, Bridge, Config, Echo, Endpoint, Every, Fraction, MarkAt, Metrics, Queue, Response,
+    Round, VERSION,
     file::{Place, SECTIONS, Section},
     fraction, is_pattern, netns_path,
 };
 use crate::units::{DurationText, Rate};
 
-const RMIN_LOWEST: Fraction = fraction(1, 65536);
+const MIN_RMIN: Fraction = fraction(1, 65536);
 const ONE: Fraction = fraction(1, 1);
-/// A packet of 1500 bytes takes no more than a second and a half.
-pub const LOWEST_RATE_BYTES_PER_S: u64 = 1_000;
-/// Each flow that is named makes new time series.
-const MOST_TOP_FLOWS: u32 = 1000;
-const LONGEST_PERIOD: DurationText = DurationText::from_secs(1);
-/// Of marks that are answered together, and between echoes: no flow could be controlled.
-const LONGEST_STEP: DurationText = DurationText::from_secs(60);
-const LONGEST_IDLE: DurationText = DurationText::from_secs(86_400);
-/// Limits stay in force for so long when the agent was killed.
-const LONGEST_HEARTBEAT: DurationText = DurationText::from_secs(60);
+/// At this rate a packet of 1500 bytes takes 1.5 s.
+pub const MIN_RATE_BYTES_PER_S: u64 = 1_000;
+/// Each labelled flow makes new time series.
+const MAX_TOP_FLOWS: u32 = 1000;
+const MAX_PERIOD: DurationText = DurationText::from_secs(1);
+/// Longer rounds or intervals between echoes would control nothing.
+const MAX_STEP: DurationText = DurationText::from_secs(60);
+const MAX_IDLE: DurationText = DurationText::from_secs(86_400);
+/// For this long limits stay in force after the agent was killed.
+const MAX_HEARTBEAT: DurationText = DurationText::from_secs(60);
 
 impl Config {
     pub(super) fn check(&self) -> Vec<(Option<Place>, String)> {
@@ -36,15 +37,8 @@ impl Config {
         };
         if self.version != VERSION {
             check.problems.push((
-                Some(Place {
-                    section: "",
-                    index: 0,
-                    key: "version",
-                }),
-                format!(
-                    "`version`: {} is not supported: allowed is {VERSION}",
-                    self.version
-                ),
+                Some(place("", "version")),
+                format!("`version` must be {VERSION}, not {}", self.version),
             ));
         }
         if self.bridges.is_empty() && self.endpoints.is_empty() {
@@ -53,7 +47,6 @@ impl Config {
                 "nothing to do: at least one [[bridge]] or [[endpoint]] is needed".to_owned(),
             ));
         }
-
         let mut seen = HashSet::new();
         for (index, bridge) in self.bridges.iter().enumerate() {
             let at = |key| Place {
@@ -61,56 +54,11 @@ impl Config {
                 index,
                 key,
             };
-            check.device(at("name"), &bridge.name);
-            check.netns(at("netns"), bridge.netns.as_deref());
+            check.bridge(at, bridge);
             if !seen.insert((&bridge.name, bridge.netns.as_deref().map(netns_path))) {
                 check.duplicate(at("name"), &bridge.name, bridge.netns.as_deref());
             }
-            // A virtual queue holds so many, and no more.
-            let (buffer, threshold) = match bridge.queue {
-                Queue::Device => (65535, 65535),
-                Queue::Virtual => (DEPTH as u32, DEPTH as u32 - 1),
-            };
-            check.range(at("buffer"), bridge.buffer, 1..=buffer);
-            check.range(at("threshold"), bridge.threshold, 1..=threshold);
-            if let Some(drop_threshold) = bridge.drop_threshold {
-                check.range(at("drop_threshold"), drop_threshold, 1..=threshold);
-                if bridge.drops_above().is_none() {
-                    check.fail(
-                        at("drop_threshold"),
-                        "nothing is dropped: it goes with unmarkable = \"drop\", and shares \"source\" or \"port\"",
-                    );
-                } else if drop_threshold < bridge.threshold {
-                    let threshold = bridge.threshold;
-                    check.fail(
-                        at("drop_threshold"),
-                        format!("{drop_threshold} is below `threshold`, {threshold}: what can be marked is marked first"),
-                    );
-                }
-            }
-            check.queue(at, bridge);
-            let rates = bridge
-                .queue_rates
-                .values()
-                .map(|rate| ("queue_rates", *rate));
-            let rate = bridge.queue_rate.map(|rate| ("queue_rate", rate));
-            for (key, rate) in rate.into_iter().chain(rates) {
-                check.rate(at(key), rate);
-            }
-            if let Some(ports) = &bridge.ports {
-                if ports.is_empty() {
-                    check.fail(at("ports"), "the list is empty: leave it out for all ports");
-                }
-                let mut seen = HashSet::new();
-                for port in ports {
-                    check.device(at("ports"), port);
-                    if !seen.insert(port) {
-                        check.fail(at("ports"), format!("`{port}` is there twice"));
-                    }
-                }
-            }
         }
-
         let mut seen = HashSet::new();
         for (index, endpoint) in self.endpoints.iter().enumerate() {
             let at = |key| Place {
@@ -118,133 +66,39 @@ impl Config {
                 index,
                 key,
             };
-            check.device(at("device"), &endpoint.device);
-            check.netns(at("netns"), endpoint.netns.as_deref());
-            if let Some(rate) = endpoint.link_rate {
-                check.rate(at("link_rate"), rate);
-            }
+            check.endpoint(at, endpoint);
             if index as u32 == ENDPOINTS - 1 {
+                let most = ENDPOINTS - 1;
                 check.fail(
                     at("device"),
-                    format!("{} endpoints are the most", ENDPOINTS - 1),
+                    format!("at most {most} endpoints are supported"),
                 );
             }
             if !seen.insert((&endpoint.device, endpoint.netns.as_deref().map(netns_path))) {
                 check.duplicate(at("device"), &endpoint.device, endpoint.netns.as_deref());
             }
         }
-
-        let at = |key| Place {
-            section: "response",
-            index: 0,
-            key,
-        };
-        let Response { rmin, m, round, .. } = self.response;
-        if rmin < RMIN_LOWEST || rmin >= ONE {
-            check.fail(
-                at("rmin"),
-                format!("{rmin} is out of range: allowed are 1/65536 to below 1"),
-            );
-        }
-        if !(m > 1.0 && m <= 16.0) {
-            check.fail(
-                at("m"),
-                format!("{m} is out of range: allowed are above 1 to 16"),
-            );
-        }
-        if let Round::Time(duration) = round {
-            check.not_zero(at("round"), duration);
-            check.longest(at("round"), duration, LONGEST_STEP);
-        }
-
-        let at = |key| Place {
-            section: "echo",
-            index: 0,
-            key,
-        };
-        // Below 148, protocols are assigned (IANA); 255 is reserved.
-        check.range(at("protocol"), u32::from(self.echo.protocol), 148..=254);
-        if let Every::Time(duration) = self.echo.every {
-            check.not_zero(at("every"), duration);
-            check.longest(at("every"), duration, LONGEST_STEP);
-        }
-        if self.echo.also_accept.is_some() && self.echo.key.is_none() {
-            check.fail(
-                at("also_accept"),
-                "does not apply without `key`: echoes are not signed then".to_owned(),
-            );
-        }
-
-        let at = |key| Place {
-            section: "flow",
-            index: 0,
-            key,
-        };
-        check.not_zero(at("idle"), self.flow.idle);
-        check.longest(at("idle"), self.flow.idle, LONGEST_IDLE);
-        check.range(at("max"), self.flow.max, 1..=1 << 24);
-
-        let at = |key| Place {
-            section: "agent",
-            index: 0,
-            key,
-        };
-        let Agent {
-            period,
-            heartbeat,
-            keep: _,
-            pin,
-            cgroup,
-        } = &self.agent;
-        check.not_zero(at("period"), *period);
-        check.not_zero(at("heartbeat"), *heartbeat);
-        if !heartbeat.is_zero() && heartbeat <= period {
-            check.fail(
-                at("heartbeat"),
-                format!("{heartbeat} is not longer than `period`, {period}: limits would expire"),
-            );
-        }
-        check.longest(at("period"), *period, LONGEST_PERIOD);
-        check.longest(at("heartbeat"), *heartbeat, LONGEST_HEARTBEAT);
-        if pin.parent().is_none() {
-            check.fail(
-                at("pin"),
-                "`/` is no directory of its own below a BPF file system, such as /sys/fs/bpf/ecn",
-            );
-        } else {
-            check.path(at("pin"), pin, "/sys/fs/bpf/ecn");
-        }
-        if let Some(cgroup) = cgroup {
-            check.path(at("cgroup"), cgroup, "/sys/fs/cgroup/system.slice");
-        }
-
-        let at = |key| Place {
-            section: "metrics",
-            index: 0,
-            key,
-        };
-        let Metrics { listen, top_flows } = self.metrics;
-        if listen.is_some_and(|listen| listen.port() == 0) {
-            check.fail(
-                at("listen"),
-                "port 0 would be another one at each start: allowed are 1 to 65535",
-            );
-        }
-        if listen.is_some_and(|listen| listen.ip().is_multicast()) {
-            check.fail(at("listen"), "a multicast address cannot be listened on");
-        }
-        check.range(at("top_flows"), top_flows, 0..=MOST_TOP_FLOWS);
-        if top_flows > 0 && listen.is_none() {
-            check.fail(
-                at("top_flows"),
-                "nothing is shown without `listen`, such as listen = \"127.0.0.1:9433\"",
-            );
-        }
+        check.response(&self.response);
+        check.echo(&self.echo);
+        check.not_zero(place("flow", "idle"), self.flow.idle);
+        check.at_most(place("flow", "idle"), self.flow.idle, MAX_IDLE);
+        check.range(place("flow", "max"), self.flow.max, 1..=1 << 24);
+        check.agent(&self.agent);
+        check.metrics(&self.metrics);
         check.problems
     }
 }
 
-/// Collects what is wrong with values.
+/// A key of a section that exists once.
+const fn place(section: &'static str, key: &'static str) -> Place {
+    Place {
+        section,
+        index: 0,
+        key,
+    }
+}
+
+/// Collects problems.
 struct Check {
     problems: Vec<(Option<Place>, String)>,
 }
@@ -261,55 +115,193 @@ impl Check {
         ));
     }
 
+    fn bridge(&mut self, at: impl Fn(&'static str) -> Place, bridge: &Bridge) {
+        self.device(at("name"), &bridge.name);
+        self.netns(at("netns"), bridge.netns.as_deref());
+        let (buffer, threshold) = match bridge.queue {
+            Queue::Device => (65535, 65535),
+            Queue::Virtual => (DEPTH as u32, DEPTH as u32 - 1),
+        };
+        self.range(at("buffer"), bridge.buffer, 1..=buffer);
+        self.range(at("threshold"), bridge.threshold, 1..=threshold);
+        if let Some(drop_threshold) = bridge.drop_threshold {
+            self.range(at("drop_threshold"), drop_threshold, 1..=threshold);
+            if bridge.drops_above().is_none() {
+                self.fail(
+                    at("drop_threshold"),
+                    "only applies with unmarkable = \"drop\" and shares \"source\" or \"port\"",
+                );
+            } else if drop_threshold < bridge.threshold {
+                let threshold = bridge.threshold;
+                self.fail(
+                    at("drop_threshold"),
+                    format!("must be at least `threshold` ({threshold}), not {drop_threshold}"),
+                );
+            }
+        }
+        self.queue(&at, bridge);
+        if let Some(rate) = bridge.queue_rate {
+            self.rate(at("queue_rate"), rate);
+        }
+        for rate in bridge.queue_rates.values() {
+            self.rate(at("queue_rates"), *rate);
+        }
+        if let Some(ports) = &bridge.ports {
+            if ports.is_empty() {
+                self.fail(at("ports"), "must not be empty; omit it for all ports");
+            }
+            let mut seen = HashSet::new();
+            for port in ports {
+                self.device(at("ports"), port);
+                if !seen.insert(port) {
+                    self.fail(at("ports"), format!("duplicate port `{port}`"));
+                }
+            }
+        }
+    }
+
+    fn endpoint(&mut self, at: impl Fn(&'static str) -> Place, endpoint: &Endpoint) {
+        self.device(at("device"), &endpoint.device);
+        self.netns(at("netns"), endpoint.netns.as_deref());
+        if let Some(rate) = endpoint.link_rate {
+            self.rate(at("link_rate"), rate);
+        }
+    }
+
+    fn response(&mut self, response: &Response) {
+        let Response { rmin, m, round, .. } = *response;
+        if rmin < MIN_RMIN || rmin >= ONE {
+            self.fail(
+                place("response", "rmin"),
+                format!("must be at least 1/65536 and below 1, not {rmin}"),
+            );
+        }
+        if !(m > 1.0 && m <= 16.0) {
+            self.fail(
+                place("response", "m"),
+                format!("must be above 1 and at most 16, not {m}"),
+            );
+        }
+        if let Round::Time(duration) = round {
+            self.not_zero(place("response", "round"), duration);
+            self.at_most(place("response", "round"), duration, MAX_STEP);
+        }
+    }
+
+    fn echo(&mut self, echo: &Echo) {
+        // Protocols below 148 are assigned (IANA); 255 is reserved.
+        let protocol = u32::from(echo.protocol);
+        self.range(place("echo", "protocol"), protocol, 148..=254);
+        if let Every::Time(duration) = echo.every {
+            self.not_zero(place("echo", "every"), duration);
+            self.at_most(place("echo", "every"), duration, MAX_STEP);
+        }
+        if echo.also_accept.is_some() && echo.key.is_none() {
+            self.fail(
+                place("echo", "also_accept"),
+                "does not apply without `key`: echoes are not signed then",
+            );
+        }
+    }
+
+    fn agent(&mut self, agent: &Agent) {
+        let at = |key| place("agent", key);
+        let Agent {
+            period,
+            heartbeat,
+            keep: _,
+            pin,
+            cgroup,
+        } = agent;
+        self.not_zero(at("period"), *period);
+        self.not_zero(at("heartbeat"), *heartbeat);
+        if !heartbeat.is_zero() && heartbeat <= period {
+            self.fail(
+                at("heartbeat"),
+                format!(
+                    "must be longer than `period` ({period}), or limits lapse, not {heartbeat}"
+                ),
+            );
+        }
+        self.at_most(at("period"), *period, MAX_PERIOD);
+        self.at_most(at("heartbeat"), *heartbeat, MAX_HEARTBEAT);
+        if pin.parent().is_none() {
+            self.fail(
+                at("pin"),
+                "must be a directory below a BPF file system, such as /sys/fs/bpf/ecn, not `/`",
+            );
+        } else {
+            self.path(at("pin"), pin, "/sys/fs/bpf/ecn");
+        }
+        if let Some(cgroup) = cgroup {
+            self.path(at("cgroup"), cgroup, "/sys/fs/cgroup/system.slice");
+        }
+    }
+
+    fn metrics(&mut self, metrics: &Metrics) {
+        let at = |key| place("metrics", key);
+        let Metrics { listen, top_flows } = *metrics;
+        if listen.is_some_and(|listen| listen.port() == 0) {
+            self.fail(
+                at("listen"),
+                "the port must be between 1 and 65535, not 0, which is another one at each start",
+            );
+        }
+        if listen.is_some_and(|listen| listen.ip().is_multicast()) {
+            self.fail(at("listen"), "must not be a multicast address");
+        }
+        self.range(at("top_flows"), top_flows, 0..=MAX_TOP_FLOWS);
+        if top_flows > 0 && listen.is_none() {
+            self.fail(
+                at("top_flows"),
+                "does not apply without `listen`, such as listen = \"127.0.0.1:9433\"",
+            );
+        }
+    }
+
     fn range(&mut self, place: Place, value: u32, allowed: RangeInclusive<u32>) {
         if !allowed.contains(&value) {
             let (low, high) = (allowed.start(), allowed.end());
             self.fail(
                 place,
-                format!("{value} is out of range: allowed are {low} to {high}"),
+                format!("must be between {low} and {high}, not {value}"),
             );
         }
     }
 
     fn rate(&mut self, place: Place, rate: Rate) {
-        if rate.bytes_per_s() < LOWEST_RATE_BYTES_PER_S {
-            self.fail(
-                place,
-                format!("{rate} is out of range: allowed are 8kbit and more"),
-            );
+        if rate.bytes_per_s() < MIN_RATE_BYTES_PER_S {
+            self.fail(place, format!("must be at least 8kbit, not {rate}"));
         }
     }
 
-    fn longest(&mut self, place: Place, duration: DurationText, most: DurationText) {
+    fn at_most(&mut self, place: Place, duration: DurationText, most: DurationText) {
         if duration > most {
-            self.fail(
-                place,
-                format!("{duration} is out of range: allowed are {most} and less"),
-            );
+            self.fail(place, format!("must be at most {most}, not {duration}"));
         }
     }
 
     fn path(&mut self, place: Place, path: &Path, example: &str) {
         let text = path.to_string_lossy();
         let reason = if !path.is_absolute() || text.contains('\0') {
-            "is not an absolute path"
+            "must be an absolute path"
         } else if path.components().any(|part| part == Component::ParentDir) {
-            "is not a path without `..`"
+            "must be a path without `..`"
         } else {
             return;
         };
         let text = text.escape_debug();
-        self.fail(place, format!("`{text}` {reason} such as {example}"));
+        self.fail(place, format!("{reason} (such as {example}), not `{text}`"));
     }
 
     fn not_zero(&mut self, place: Place, duration: DurationText) {
         if duration.is_zero() {
-            self.fail(place, "0s is out of range: allowed is any longer time");
+            self.fail(place, "must not be 0s");
         }
     }
 
-    /// What goes with which kind of queue.
-    fn queue(&mut self, at: impl Fn(&'static str) -> Place, bridge: &Bridge) {
+    /// Keys that apply to one kind of queue.
+    fn queue(&mut self, at: &impl Fn(&'static str) -> Place, bridge: &Bridge) {
         match bridge.queue {
             Queue::Virtual => {
                 if bridge.queue_rate.is_none() {
@@ -321,7 +313,7 @@ impl Check {
                 if bridge.mark_at == MarkAt::Departure {
                     self.fail(
                         at("mark_at"),
-                        "nothing departs from a virtual queue: allowed with it is \"arrival\"",
+                        "must be \"arrival\" with queue = \"virtual\", from which nothing departs",
                     );
                 }
             }
@@ -333,7 +325,7 @@ impl Check {
                     if given {
                         self.fail(
                             at(key),
-                            "only for queue = \"virtual\": a device's own queue has its own rate",
+                            "only applies with queue = \"virtual\": a device's own queue has its own rate",
                         );
                     }
                 }
@@ -342,12 +334,12 @@ impl Check {
         for port in bridge.queue_rates.keys() {
             self.device(at("queue_rates"), port);
             if !bridge.has_port(port) {
-                self.fail(at("queue_rates"), format!("`{port}` is not among `ports`"));
+                self.fail(at("queue_rates"), format!("`{port}` is not one of `ports`"));
             }
         }
     }
 
-    /// Names that the kernel takes: `dev_valid_name()` in net/core/dev.c.
+    /// Valid names, as `dev_valid_name()` in net/core/dev.c.
     fn device(&mut self, place: Place, name: &str) {
         let reason = if name.is_empty() {
             "it is empty"
@@ -364,10 +356,7 @@ impl Check {
         };
         self.fail(
             place,
-            format!(
-                "`{}` cannot be the name of a device: {reason}",
-                name.escape_debug()
-            ),
+            format!("invalid device name `{}`: {reason}", name.escape_debug()),
         );
     }
 
@@ -378,7 +367,7 @@ impl Check {
             self.fail(
                 place,
                 format!(
-                    "`{}` is neither a name in /run/netns nor an absolute path",
+                    "must be a name in /run/netns or an absolute path, not `{}`",
                     netns.escape_debug()
                 ),
             );
@@ -391,7 +380,7 @@ impl Check {
         if is_pattern(name)
             && let Err(error) = glob::Pattern::new(name)
         {
-            self.fail(place, format!("`{name}` is no pattern: {}", error.msg));
+            self.fail(place, format!("invalid pattern `{name}`: {}", error.msg));
         }
     }
 
@@ -400,6 +389,6 @@ impl Check {
             Some(netns) => format!("in netns `{netns}`"),
             None => "in the agent's own netns".to_owned(),
         };
-        self.fail(place, format!("`{name}` {whose} is there twice"));
+        self.fail(place, format!("duplicate `{name}` {whose}"));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Every key has a documented default except the two that name a device; `ecn.example.toml`
 //! ([`EXAMPLE`]) shows them all. A file is checked as a whole when it is loaded: unknown keys and
-//! values are refused with the nearest valid one, values out of range with what is allowed, each
+//! values are refused with the nearest valid one, values out of range with the range, each
 //! with its line. A [`Config`] built by code is checked by [`Config::validate`].
 
 mod check;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 
-pub use check::LOWEST_RATE_BYTES_PER_S;
+pub use check::MIN_RATE_BYTES_PER_S;
 pub use ecn_core::marking::{MarkAt, Marking};
 pub use ecn_core::response::Function;
 pub use ecn_core::shares::ShareBy as Shares;
@@ -533,7 +533,7 @@ fn lines(problems: &[Problem]) -> String {
 /// One thing that is wrong with a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What is wrong, and what is allowed.
+    /// The problem and the valid values.
     pub message: String,
     /// The file, if the configuration came from one.
     pub path: Option<PathBuf>,

@@ -241,7 +241,7 @@ fn unknown_keys_are_refused_with_the_nearest() {
     );
     assert_eq!(
         error_of("[echo]", "frobnicate = 1"),
-        "unknown key `frobnicate` in [echo]: allowed are protocol, every, key, also_accept (ecn.toml:5)"
+        "unknown key `frobnicate` in [echo]: expected one of protocol, every, key, also_accept (ecn.toml:5)"
     );
     assert_eq!(
         error_of("[ehco]", "protocol = 253"),
@@ -292,7 +292,7 @@ fn unknown_values_are_refused_with_the_nearest() {
             "",
             "marking = \"red\"",
             "`marking` in [[bridge]]: unknown value `red`: \
-             allowed are none, naive, input, input-output",
+             expected one of none, naive, input, input-output",
         ),
         (
             "",
@@ -313,7 +313,7 @@ fn unknown_values_are_refused_with_the_nearest() {
             "[response]",
             "round = \"rtt\"",
             "`round` in [response]: unknown value `rtt`: \
-             allowed are off, packets, fractional, or a duration such as 1500us",
+             expected one of off, packets, fractional, or a duration such as 1500us",
         ),
         (
             "[response]",
@@ -375,17 +375,17 @@ fn unknown_values_are_refused_with_the_nearest() {
 }
 
 #[test]
-fn values_out_of_range_are_refused_with_what_is_allowed() {
+fn values_out_of_range_are_refused_with_the_range() {
     for (section, key_value, expected) in [
         (
             "",
             "buffer = 0",
-            "`buffer` in [[bridge]]: 0 is out of range: allowed are 1 to 65535",
+            "`buffer` in [[bridge]]: must be between 1 and 65535, not 0",
         ),
         (
             "",
             "buffer = 65536",
-            "`buffer` in [[bridge]]: 65536 is out of range: allowed are 1 to 65535",
+            "`buffer` in [[bridge]]: must be between 1 and 65535, not 65536",
         ),
         (
             "",
@@ -395,22 +395,22 @@ fn values_out_of_range_are_refused_with_what_is_allowed() {
         (
             "",
             "queue_rate = \"1gbit\"",
-            "`queue_rate` in [[bridge]]: only for queue = \"virtual\": a device's own queue has its own rate",
+            "`queue_rate` in [[bridge]]: only applies with queue = \"virtual\": a device's own queue has its own rate",
         ),
         (
             "",
             "mark_at = \"departure\"\nqueue = \"virtual\"\nqueue_rate = \"1gbit\"",
-            "`mark_at` in [[bridge]]: nothing departs from a virtual queue: allowed with it is \"arrival\"",
+            "`mark_at` in [[bridge]]: must be \"arrival\" with queue = \"virtual\", from which nothing departs",
         ),
         (
             "",
             "threshold = 64\nqueue = \"virtual\"\nqueue_rate = \"1gbit\"",
-            "`threshold` in [[bridge]]: 64 is out of range: allowed are 1 to 63",
+            "`threshold` in [[bridge]]: must be between 1 and 63, not 64",
         ),
         (
             "",
             "threshold = 0",
-            "`threshold` in [[bridge]]: 0 is out of range: allowed are 1 to 65535",
+            "`threshold` in [[bridge]]: must be between 1 and 65535, not 0",
         ),
         (
             "",
@@ -425,104 +425,104 @@ fn values_out_of_range_are_refused_with_what_is_allowed() {
         (
             "",
             "drop_threshold = 7",
-            "`drop_threshold` in [[bridge]]: 7 is below `threshold`, 8: what can be marked is marked first",
+            "`drop_threshold` in [[bridge]]: must be at least `threshold` (8), not 7",
         ),
         (
             "",
             "drop_threshold = 20\nunmarkable = \"pass\"",
-            "`drop_threshold` in [[bridge]]: nothing is dropped: it goes with unmarkable = \"drop\", and shares \"source\" or \"port\"",
+            "`drop_threshold` in [[bridge]]: only applies with unmarkable = \"drop\" and shares \"source\" or \"port\"",
         ),
         (
             "",
             "ports = []",
-            "`ports` in [[bridge]]: the list is empty: leave it out for all ports",
+            "`ports` in [[bridge]]: must not be empty; omit it for all ports",
         ),
         (
             "",
             "ports = [\"p1\", \"p1\"]",
-            "`ports` in [[bridge]]: `p1` is there twice",
+            "`ports` in [[bridge]]: duplicate port `p1`",
         ),
         (
             "",
             "netns = \"a/b\"",
             "`netns` in [[bridge]]: \
-             `a/b` is neither a name in /run/netns nor an absolute path",
+             must be a name in /run/netns or an absolute path, not `a/b`",
         ),
         (
             "[response]",
             "rmin = \"1\"",
-            "`rmin` in [response]: 1 is out of range: allowed are 1/65536 to below 1",
+            "`rmin` in [response]: must be at least 1/65536 and below 1, not 1",
         ),
         (
             "[response]",
             "rmin = \"1/65537\"",
-            "`rmin` in [response]: 1/65537 is out of range: allowed are 1/65536 to below 1",
+            "`rmin` in [response]: must be at least 1/65536 and below 1, not 1/65537",
         ),
         (
             "[response]",
             "rmin = \"0\"",
-            "`rmin` in [response]: 0 is out of range: allowed are 1/65536 to below 1",
+            "`rmin` in [response]: must be at least 1/65536 and below 1, not 0",
         ),
         (
             "[response]",
             "m = 1",
-            "`m` in [response]: 1 is out of range: allowed are above 1 to 16",
+            "`m` in [response]: must be above 1 and at most 16, not 1",
         ),
         (
             "[response]",
             "m = 16.5",
-            "`m` in [response]: 16.5 is out of range: allowed are above 1 to 16",
+            "`m` in [response]: must be above 1 and at most 16, not 16.5",
         ),
         (
             "[response]",
             "m = nan",
-            "`m` in [response]: NaN is out of range: allowed are above 1 to 16",
+            "`m` in [response]: must be above 1 and at most 16, not NaN",
         ),
         (
             "[response]",
             "round = \"0ms\"",
-            "`round` in [response]: 0s is out of range: allowed is any longer time",
+            "`round` in [response]: must not be 0s",
         ),
         (
             "[echo]",
             "every = \"0ms\"",
-            "`every` in [echo]: 0s is out of range: allowed is any longer time",
+            "`every` in [echo]: must not be 0s",
         ),
         (
             "[echo]",
             "protocol = 6",
-            "`protocol` in [echo]: 6 is out of range: allowed are 148 to 254",
+            "`protocol` in [echo]: must be between 148 and 254, not 6",
         ),
         (
             "[flow]",
             "idle = \"0s\"",
-            "`idle` in [flow]: 0s is out of range: allowed is any longer time",
+            "`idle` in [flow]: must not be 0s",
         ),
         (
             "[flow]",
             "max = 0",
-            "`max` in [flow]: 0 is out of range: allowed are 1 to 16777216",
+            "`max` in [flow]: must be between 1 and 16777216, not 0",
         ),
         (
             "[agent]",
             "period = \"0s\"",
-            "`period` in [agent]: 0s is out of range: allowed is any longer time",
+            "`period` in [agent]: must not be 0s",
         ),
         (
             "[agent]",
             "heartbeat = \"0s\"",
-            "`heartbeat` in [agent]: 0s is out of range: allowed is any longer time",
+            "`heartbeat` in [agent]: must not be 0s",
         ),
         (
             "[agent]",
             "heartbeat = \"1ms\"",
-            "`heartbeat` in [agent]: 1ms is not longer than `period`, 1ms: \
-             limits would expire",
+            "`heartbeat` in [agent]: must be longer than `period` (1ms), \
+             or limits lapse, not 1ms",
         ),
         (
             "[agent]",
             "pin = \"ecn\"",
-            "`pin` in [agent]: `ecn` is not an absolute path such as /sys/fs/bpf/ecn",
+            "`pin` in [agent]: must be an absolute path (such as /sys/fs/bpf/ecn), not `ecn`",
         ),
     ] {
         assert_eq!(
@@ -553,7 +553,7 @@ fn bad_names_of_devices_are_refused() {
         assert_eq!(
             errors(&format!("[[endpoint]]\ndevice = \"{name}\"\n")),
             format!(
-                "`device` in [[endpoint]]: `{name}` cannot be the name of a device: {reason} \
+                "`device` in [[endpoint]]: invalid device name `{name}`: {reason} \
                  (ecn.toml:2)"
             )
         );
@@ -570,43 +570,43 @@ fn patterns_are_names_for_all_that_match() {
     assert!(Config::parse("[[bridge]]\nname = \"br-*\"\nports = [\"veth*\"]\n", "x").is_ok());
     assert_eq!(
         errors("[[endpoint]]\ndevice = \"eth[0\"\n"),
-        "`device` in [[endpoint]]: `eth[0` is no pattern: invalid range pattern (ecn.toml:2)"
+        "`device` in [[endpoint]]: invalid pattern `eth[0`: invalid range pattern (ecn.toml:2)"
     );
     assert_eq!(
         errors("[[endpoint]]\ndevice = \"a\\u0000b\"\n"),
-        "`device` in [[endpoint]]: `a\\0b` cannot be the name of a device: it contains a \
+        "`device` in [[endpoint]]: invalid device name `a\\0b`: it contains a \
          control character (ecn.toml:2)"
     );
 }
 
 #[test]
-fn what_nobody_can_mean_is_refused() {
+fn absurd_values_are_refused() {
     let endpoint = "[[endpoint]]\ndevice = \"eth0\"\n";
     for (text, why) in [
         (
             "link_rate = \"8bit\"\n",
-            "`link_rate` in [[endpoint]]: 8bit is out of range: allowed are 8kbit and more",
+            "`link_rate` in [[endpoint]]: must be at least 8kbit, not 8bit",
         ),
         (
             "[agent]\nheartbeat = \"1000000000s\"\n",
-            "`heartbeat` in [agent]: 1000000000s is out of range: allowed are 60s and less",
+            "`heartbeat` in [agent]: must be at most 60s, not 1000000000s",
         ),
         (
             "[echo]\nevery = \"1000000000s\"\n",
-            "`every` in [echo]: 1000000000s is out of range: allowed are 60s and less",
+            "`every` in [echo]: must be at most 60s, not 1000000000s",
         ),
         (
             "[agent]\npin = \"/sys/fs/bpf/../ecn\"\n",
-            "`pin` in [agent]: `/sys/fs/bpf/../ecn` is not a path without `..` such as /sys/fs/bpf/ecn",
+            "`pin` in [agent]: must be a path without `..` (such as /sys/fs/bpf/ecn), not `/sys/fs/bpf/../ecn`",
         ),
         (
             "[agent]\npin = \"/\"\n",
-            "`pin` in [agent]: `/` is no directory of its own below a BPF file system, such as \
-             /sys/fs/bpf/ecn",
+            "`pin` in [agent]: must be a directory below a BPF file system, such as \
+             /sys/fs/bpf/ecn, not `/`",
         ),
         (
             "[agent]\npin = \"/sys/fs/bpf/a\\u0000b\"\n",
-            "`pin` in [agent]: `/sys/fs/bpf/a\\0b` is not an absolute path such as /sys/fs/bpf/ecn",
+            "`pin` in [agent]: must be an absolute path (such as /sys/fs/bpf/ecn), not `/sys/fs/bpf/a\\0b`",
         ),
     ] {
         let found = errors(&format!("{endpoint}{text}"));
@@ -617,7 +617,7 @@ fn what_nobody_can_mean_is_refused() {
         .collect();
     assert_eq!(
         errors(&many),
-        "`device` in [[endpoint]]: 1023 endpoints are the most (ecn.toml:2048)"
+        "`device` in [[endpoint]]: at most 1023 endpoints are supported (ecn.toml:2048)"
     );
 }
 
@@ -625,7 +625,7 @@ fn what_nobody_can_mean_is_refused() {
 fn duplicates_are_refused_at_the_second() {
     assert_eq!(
         errors("[[bridge]]\nname = \"br0\"\n[[bridge]]\nbuffer = 2\nname = \"br0\"\n"),
-        "`name` in [[bridge]]: `br0` in the agent's own netns is there twice (ecn.toml:5)"
+        "`name` in [[bridge]]: duplicate `br0` in the agent's own netns (ecn.toml:5)"
     );
     // The same namespace under two names.
     assert_eq!(
@@ -633,7 +633,7 @@ fn duplicates_are_refused_at_the_second() {
             "[[endpoint]]\ndevice = \"eth0\"\nnetns = \"web\"\n\
              [[endpoint]]\ndevice = \"eth0\"\nnetns = \"/var/run/netns/web\"\n"
         ),
-        "`device` in [[endpoint]]: `eth0` in netns `/var/run/netns/web` is there twice \
+        "`device` in [[endpoint]]: duplicate `eth0` in netns `/var/run/netns/web` \
          (ecn.toml:5)"
     );
     let apart = "[[endpoint]]\ndevice = \"eth0\"\nnetns = \"web\"\n\
@@ -656,7 +656,7 @@ fn a_file_without_work_is_refused() {
 fn a_later_version_is_refused() {
     assert_eq!(
         errors("\nversion = 2\n[[bridge]]\nname = \"br0\"\n"),
-        "`version`: 2 is not supported: allowed is 1 (ecn.toml:2)"
+        "`version` must be 1, not 2 (ecn.toml:2)"
     );
 }
 
@@ -698,8 +698,8 @@ fn code_built_configurations_are_checked_too() {
     config.response.m = 0.5;
     assert_eq!(
         config.validate().unwrap_err().to_string(),
-        "`buffer` in [[bridge]]: 0 is out of range: allowed are 1 to 65535\n\
-         `m` in [response]: 0.5 is out of range: allowed are above 1 to 16"
+        "`buffer` in [[bridge]]: must be between 1 and 65535, not 0\n\
+         `m` in [response]: must be above 1 and at most 16, not 0.5"
     );
 }
 

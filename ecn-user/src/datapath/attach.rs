@@ -37,7 +37,7 @@ pub struct Hurry(());
 const RCU_EXPEDITED: &str = "/sys/kernel/rcu_expedited";
 
 impl Hurry {
-    /// None if the kernel waits less anyway, or may not be told to.
+    /// `None` if the kernel waits less anyway, or the setting may not be changed.
     pub fn begin() -> Option<Self> {
         let now = fs::read_to_string(RCU_EXPEDITED).ok()?;
         (now.trim() == "0").then(|| fs::write(RCU_EXPEDITED, "1").ok())??;

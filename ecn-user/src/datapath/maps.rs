@@ -84,8 +84,8 @@ impl BridgeView {
         }
     }
 
-    /// Takes off what has left the virtual queues by now: the counters say so at the next arrival only.
-    /// Bridge and queues are read one after the other, so that this may be off by what came between.
+    /// Removes what has left the virtual queues by now, which the counters contain until the next packet.
+    /// Bridge and queues are read one after the other, so this may be off by the packets in between.
     fn catch_up(&mut self, queues: &[u8], now_ns: u64) {
         let at = std::mem::offset_of!(abi::Virtual, queues);
         let queues = queues.get(at..).unwrap_or_default();
@@ -607,7 +607,7 @@ impl Maps {
         offered
     }
 
-    /// Whether a class is there, by what programs are told.
+    /// Whether a class exists, as programs see it.
     pub fn is_in_force(&self, class: u32) -> bool {
         self.in_force.get(&class, 0).is_ok_and(|value| value != 0)
     }
@@ -638,7 +638,7 @@ impl Maps {
             .map_err(Error::map(name::IN_FORCE))
     }
 
-    /// Lets the short flows of an endpoint begin anew, as one flow at full rate.
+    /// Resets the short flows of an endpoint to one flow at full rate.
     pub fn reset_short(&mut self, endpoint: u32) {
         let fresh = abi::LockedFlow {
             flow: flow::Flow::new(),
@@ -691,7 +691,7 @@ impl Maps {
         Ok(pins)
     }
 
-    /// Sets a flow's rate by hand.
+    /// Pins a flow's rate.
     ///
     /// # Errors
     ///
@@ -702,7 +702,7 @@ impl Maps {
             .map_err(Error::map(name::PIN))
     }
 
-    /// Gives a flow back to its response. False: it was not set by hand.
+    /// Unpins a flow. False: it was not pinned.
     pub fn remove_pin(&mut self, key: &flow::Key) -> bool {
         self.pin.remove(&Raw(*key)).is_ok()
     }

@@ -244,7 +244,7 @@ const TAILS: [(u32, &str); 3] = [
 ];
 
 impl Datapath {
-    /// Makes the pins anew, and loads the programs that are loaded once.
+    /// Creates the pins, and loads the programs that are loaded once.
     ///
     /// # Errors
     ///
@@ -296,7 +296,7 @@ impl Datapath {
         let mut loader = loader(&maps, sizes, &offsets, true);
         loader.override_global("GENERATION", number(generation), true);
         let mut common = match load_tracing(&mut loader, &offsets, &btf, true) {
-            // Old: then the programs are told not to lock, and count what leaves flows' classes only.
+            // An old kernel: the programs do not lock, and only count departures of flows' classes.
             Err(Error::NoTracingLock) => {
                 watches_queues = false;
                 loader.override_global("TRACING_LOCKS", number(0), true);
@@ -406,7 +406,7 @@ impl Datapath {
         self.is_left = true;
     }
 
-    /// Whether packets that queues drop are seen: `kfree_skb` is told why since 5.17. Where it is not, the
+    /// Whether drops by queues are seen: `kfree_skb` has a reason since 5.17. Where it has none, the
     /// counters get back from the queue's length what a drop left on them.
     pub fn sees_drops(&self) -> bool {
         self.watches_queues && knows_drops(&self.offsets)
@@ -611,7 +611,7 @@ impl Copy {
     }
 
     /// Attaches the XDP program to a device, in its driver: by a link, or by netlink where the kernel
-    /// has none. Where frames may come in several pieces the driver is told that this one can.
+    /// has none. For multi-buffer frames the driver needs to know that the program supports them.
     ///
     /// # Errors
     ///

@@ -94,7 +94,7 @@ fn structure(btf: &Btf, number: u32) -> Option<Type> {
 }
 
 /// Reasons with which queueing disciplines drop: their names differ between kernels, and fq and
-/// cake have their own. `None` where `kfree_skb` is not told one.
+/// cake have their own. `None` where `kfree_skb` has no reason.
 fn drop_reasons(btf: &Btf) -> Option<[u64; 2]> {
     // `__data`, then what the tracepoint is called with: packet, place, reason.
     if arguments(btf, "btf_trace_kfree_skb")? < 4 {

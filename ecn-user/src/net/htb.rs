@@ -25,7 +25,6 @@
 //! At a switch port (major [`PORT_MAJOR`]) there is one class with all traffic.
 
 use super::netlink::{self, Netlink};
-use super::queueing::show_classid;
 use super::wire::{self, Message, u32_at, u64_at};
 use super::{HtbRate, NetNs, Result};
 use ecn_core::pacing;
@@ -68,6 +67,11 @@ const TOGETHER: usize = 256;
 /// Number of a class: `major << 16 | minor`; at an endpoint also the `skb->priority` that selects it.
 pub const fn classid(major: u16, minor: u16) -> u32 {
     (major as u32) << 16 | minor as u32
+}
+
+/// A class's number as tc prints it.
+pub(super) fn show_classid(classid: u32) -> String {
+    format!("{:x}:{:x}", classid >> 16, classid & 0xffff)
 }
 
 /// How long `bytes` take at a rate, in the units of the packet scheduler (64 ns).
@@ -164,6 +168,19 @@ impl ClassSocket {
             socket: netlink::open_socket(ns, NETLINK_ROUTE)?,
             errors: vec![0; 8 << 10].into(),
         })
+    }
+
+    /// The next answer of the kernel, without waiting for one.
+    fn receive(&mut self) -> nix::Result<Option<&[u8]>> {
+        let fd = self.socket.as_raw_fd();
+        loop {
+            match recv(fd, &mut self.errors, MsgFlags::MSG_DONTWAIT) {
+                Ok(len) => return Ok(Some(&self.errors[..len])),
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
     }
 }
 
@@ -278,38 +295,35 @@ impl ClassBatch {
     }
 
     fn send_all(&mut self, socket: &mut ClassSocket) -> nix::Result<()> {
-        let fd = socket.socket.as_raw_fd();
         let mut start = 0;
         for changes in self.changes.chunks(TOGETHER) {
             let end = changes.last().map_or(start, |change| change.end);
+            let fd = socket.socket.as_raw_fd();
             send(fd, &self.bytes[start..end], MsgFlags::empty())?;
             start = end;
-            // All is done once the call returns: what was refused lies in the receive buffer.
-            loop {
-                match recv(fd, &mut socket.errors, MsgFlags::MSG_DONTWAIT) {
-                    Err(Errno::EAGAIN) => break,
-                    Err(Errno::EINTR) => {}
-                    Err(errno) => return Err(errno),
-                    Ok(len) => {
-                        let refused = wire::messages(&socket.errors[..len])
-                            .filter(|message| message.kind == NLMSG_ERROR)
-                            .filter_map(|message| {
-                                let (errno, _) = netlink::refusal(&message)?;
-                                let at = (message.sequence as usize).checked_sub(1)?;
-                                let change = changes.get(at)?;
-                                Some(ClassFailure {
-                                    ifindex: change.ifindex,
-                                    classid: change.classid,
-                                    errno,
-                                })
-                            });
-                        self.failures.extend(refused);
-                    }
-                }
+            // The kernel is done when the call returns: errors are in the receive buffer.
+            while let Some(errors) = socket.receive()? {
+                self.failures.extend(failures(errors, changes));
             }
         }
         Ok(())
     }
+}
+
+/// The failed changes of a batch, from the kernel's answer.
+fn failures(errors: &[u8], changes: &[Change]) -> impl Iterator<Item = ClassFailure> {
+    wire::messages(errors)
+        .filter(|message| message.kind == NLMSG_ERROR)
+        .filter_map(|message| {
+            let (errno, _) = netlink::refusal(&message)?;
+            let at = (message.sequence as usize).checked_sub(1)?;
+            let change = changes.get(at)?;
+            Some(ClassFailure {
+                ifindex: change.ifindex,
+                classid: change.classid,
+                errno,
+            })
+        })
 }
 
 impl std::fmt::Display for ClassFailure {

@@ -228,7 +228,7 @@ fn flows_share_the_link_rate() {
 }
 
 #[test]
-fn refused_changes_are_told_one_by_one() {
+fn refused_changes_are_reported_one_by_one() {
     require_root!();
     let pair = Pair::new();
     pair.htb

@@ -64,7 +64,7 @@ pub struct Link {
     pub peer_nsid: Option<i32>,
     /// Administratively up.
     pub up: bool,
-    /// Segments of a super-packet at most, where the kernel tells.
+    /// Most segments of a super-packet, if the kernel reports it.
     pub gso_max_segs: Option<u32>,
 }
 
@@ -268,7 +268,7 @@ impl Netlink {
         })
     }
 
-    /// Tries to attach an XDP program to a device's driver, and tells why that is refused. `None`: it is
+    /// Tries to attach an XDP program to a device's driver, and returns the reason if the kernel refuses. `None`: it is
     /// not, and the program is off again.
     pub(crate) fn xdp_refusal(&self, index: u32, program: BorrowedFd<'_>) -> Option<String> {
         // linux/if_link.h: IFLA_XDP_FD, IFLA_XDP_FLAGS; XDP_FLAGS_UPDATE_IF_NOEXIST, XDP_FLAGS_DRV_MODE.
@@ -369,7 +369,7 @@ impl Netlink {
         })
     }
 
-    /// Enters neighbours by hand, so that nobody needs to ask for them (ARP, neighbour discovery).
+    /// Adds permanent neighbours, so that no ARP or neighbour discovery is needed.
     pub fn add_neighbours(&self, index: u32, neighbours: &[(IpAddr, [u8; 6])]) -> Result<()> {
         let messages = neighbours.iter().map(|(address, mac)| {
             let (family, bytes) = family_and_bytes(*address);
@@ -384,7 +384,7 @@ impl Netlink {
         )
     }
 
-    /// Enters Ethernet addresses into a bridge by hand: behind which port each of them is.
+    /// Adds Ethernet addresses to a bridge's forwarding database.
     pub fn add_fdb(&self, entries: &[(u32, [u8; 6])]) -> Result<()> {
         let messages = entries.iter().map(|(port, mac)| {
             neighbour(libc::AF_BRIDGE as u8, *port, NUD_NOARP, NTF_MASTER)
@@ -565,7 +565,7 @@ impl Connection {
 pub enum LinkEvent {
     /// The device is new or has changed (also its bridge).
     Changed(Link),
-    /// The device is gone; its number may be given to another one.
+    /// The device was removed; its number may be reused.
     Gone {
         /// Its number.
         index: u32,
@@ -677,7 +677,7 @@ impl News {
 
 fn link_event(message: &Received<'_>) -> Option<LinkEvent> {
     // With the family of bridges, the same kinds speak of membership: a DELLINK there means that
-    // the device left the bridge, not that it is gone. The plain message follows in each case.
+    // the device left the bridge, not that it was removed. The plain message follows in each case.
     if message.payload.first() != Some(&(libc::AF_UNSPEC as u8)) {
         return None;
     }

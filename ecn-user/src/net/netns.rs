@@ -294,7 +294,7 @@ mod tests {
     use crate::net::testing::{TempNs, require_root};
 
     #[test]
-    fn a_namespace_comes_and_goes() {
+    fn a_namespace_is_created_and_removed() {
         require_root!();
         let host = NetNs::current().expect("current");
         let ns = TempNs::new("life");

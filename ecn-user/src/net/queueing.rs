@@ -1,8 +1,9 @@
 //! Queueing disciplines and classes: to look at, and to set up. Changing rates fast is in `htb`.
 
+use super::Result;
+use super::htb::{self, show_classid};
 use super::netlink::Netlink;
 use super::wire::{self, Message, text, u32_at, u64_at};
-use super::{Result, htb};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use nix::errno::Errno;
 
@@ -303,11 +304,6 @@ impl Netlink {
             }
         })
     }
-}
-
-/// As tc writes it: two hexadecimal numbers.
-pub(super) fn show_classid(classid: u32) -> String {
-    format!("{:x}:{:x}", classid >> 16, classid & 0xffff)
 }
 
 /// Counters that qdiscs and classes share.

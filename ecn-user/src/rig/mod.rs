@@ -1,6 +1,7 @@
 //! HP's Fig. 1 on this machine: topology, traffic, runs, reports.
 
 pub mod args;
+mod cpu;
 pub use ecn_sim::figure;
 pub use ecn_sim::rig::report;
 pub mod rtt;

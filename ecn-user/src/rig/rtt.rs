@@ -28,7 +28,7 @@ use nix::{
 };
 
 use super::{
-    run::thread_cpu,
+    cpu,
     topology::{Result, Rig, Role},
     traffic::{Flow, Transport},
 };
@@ -45,7 +45,7 @@ const HEADER: usize = 8;
 const LEN: usize = 64;
 /// Of an echo request and reply, IPv4 and IPv6.
 const TYPES: [[u8; 2]; 2] = [[8, 0], [128, 129]];
-/// What our pings are told by, among others of the namespace.
+/// Identifier of our pings, among others of the namespace.
 const IDENTIFIER: u16 = 0xec0e;
 
 /// Round-trip times, microseconds.
@@ -139,7 +139,7 @@ fn measure(
             }
         }
     }
-    trips.cpu = thread_cpu();
+    trips.cpu = cpu::of_thread();
     trips
 }
 
@@ -187,7 +187,7 @@ impl Ping {
             Ok(len) => len,
             Err(Errno::EAGAIN | Errno::EINTR) => return None,
             Err(_) => {
-                // The device is gone, say: not in a hot loop.
+                // The device was removed, for example: no busy loop.
                 thread::sleep(INTERVAL / 4);
                 return None;
             }

@@ -14,11 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::resource::{UsageWho, getrusage};
-
 use super::{
+    cpu,
     report::{Phase, Report, RigParameters, Sample, remote_local_ratio},
-    rtt::RttMeter,
+    rtt::{RoundTrips, RttMeter},
     topology::{HOST_DEVICE, PortProbe, Rig, Role, Topology},
     traffic::{self, Traffic},
 };
@@ -54,8 +53,8 @@ pub enum Error {
     /// The traffic.
     #[error(transparent)]
     Traffic(#[from] traffic::Error),
-    /// Somebody pressed Ctrl-C, or SIGTERM came.
-    #[error("stopped; nothing is left behind")]
+    /// Interrupted by Ctrl-C or SIGTERM.
+    #[error("stopped; the rig was removed")]
     Stopped,
 }
 
@@ -163,7 +162,7 @@ impl Plan {
     }
 }
 
-/// What a run tells while it runs.
+/// Progress of a run.
 pub enum Progress<'a> {
     /// A phase begins: `number` of `of`.
     Begin {
@@ -200,7 +199,15 @@ struct Snapshot {
     received: HashMap<String, u64>,
 }
 
-/// What costs more to look at, at both ends of a measurement.
+impl Snapshot {
+    /// Packets that the rated ports have dropped.
+    fn dropped(&self) -> u64 {
+        let ports = self.ports.values();
+        ports.map(|(_, class)| u64::from(class.drops)).sum()
+    }
+}
+
+/// Totals that are only read at both ends of a measurement, since they cost more.
 struct Totals {
     sent: u64,
     marked: u64,
@@ -300,7 +307,7 @@ impl<'a> Meter<'a> {
             sent,
             marked,
             tcp,
-            cpu: agent_cpu(),
+            cpu: cpu::of_others(),
         })
     }
 
@@ -344,25 +351,6 @@ impl<'a> Meter<'a> {
     }
 }
 
-fn cpu(who: UsageWho) -> Duration {
-    getrusage(who).map_or(Duration::ZERO, |usage| {
-        let time = |t: nix::sys::time::TimeVal| {
-            Duration::from_micros(t.tv_sec() as u64 * 1_000_000 + t.tv_usec() as u64)
-        };
-        time(usage.user_time()) + time(usage.system_time())
-    })
-}
-
-/// Processor time of the calling thread.
-pub(super) fn thread_cpu() -> Duration {
-    cpu(UsageWho::RUSAGE_THREAD)
-}
-
-/// Processor time of this process without the calling thread, which measures.
-fn agent_cpu() -> Duration {
-    cpu(UsageWho::RUSAGE_SELF).saturating_sub(thread_cpu())
-}
-
 /// Samples the root queue on a thread of its own; mean and maximum when stopped.
 struct QueueMeter {
     stop: Arc<AtomicBool>,
@@ -401,7 +389,7 @@ impl QueueMeter {
             Queue {
                 mean,
                 max,
-                cpu: thread_cpu(),
+                cpu: cpu::of_thread(),
             }
         });
         Self { stop, thread }
@@ -417,7 +405,7 @@ impl QueueMeter {
 ///
 /// # Errors
 ///
-/// See [`Error`]; the rig is gone then too.
+/// See [`Error`]; the rig is removed in that case too.
 pub fn run(
     plan: &Plan,
     stop: &AtomicBool,
@@ -486,104 +474,141 @@ fn run_phase(
         .iter()
         .flat_map(|plan| &plan.flows)
         .find(|flow| Some(&flow.name) == meter.victim());
-    let traffic = match &traffic_plan {
-        Some(plan) => Some(Traffic::start(plan)?),
-        None => None,
-    };
-    let began = Instant::now();
-    let warm_up = Duration::from_secs(plan.warm_up_s);
-    let end = warm_up + Duration::from_secs(plan.seconds);
-    let mut samples = Vec::new();
-    let mut last = meter.snapshot()?;
-    let mut first: Option<(Snapshot, Totals)> = None;
-    let mut queue: Option<QueueMeter> = None;
-    let mut round_trips: Option<RttMeter> = None;
-    let mut tick = 0u32;
-    while began.elapsed() < end {
-        tick += 1;
-        if let Some(wait) = (SAMPLE * tick).checked_sub(began.elapsed()) {
-            thread::sleep(wait);
-        }
-        if stop.load(Ordering::Relaxed) {
-            return Err(Error::Stopped);
-        }
-        let now = meter.snapshot()?;
-        let t_s = (now.at - began).as_secs_f64() - warm_up.as_secs_f64();
-        let sample = meter.sample(&last, &now, t_s);
+    let traffic = traffic_plan.as_ref().map(Traffic::start).transpose()?;
+    let measured = meter.measure(victim, stop, |sample| {
         progress(Progress::Sample {
             phase,
-            sample: &sample,
+            sample,
             done,
         });
-        samples.push(Sample {
-            t_s: t_s + warm_up.as_secs_f64(),
-            ..sample
-        });
-        if first.is_none() && began.elapsed() >= warm_up {
-            queue = Some(QueueMeter::start(rig.probe("root")?));
-            round_trips = RttMeter::start(rig, plan.ipv6, victim)?;
-            lock(&agent.enforcement().latency_us).reset();
-            let totals = meter.totals()?;
-            first = Some((meter.snapshot()?, totals));
-        }
-        last = now;
-    }
-    let to = meter.snapshot()?;
-    let ended = meter.totals()?;
-    let Some((from, began)) = first else {
-        return Err(Error::Stopped);
-    };
-    let queue = queue.map(QueueMeter::stop).unwrap_or_default();
-    let mut trips = round_trips.map(RttMeter::stop).unwrap_or_default();
-    let tcp = ended.tcp - began.tcp;
+    })?;
     if let Some(traffic) = traffic {
         traffic.stop()?;
     }
-    let time = to.at - from.at;
-    let cpu = ended
-        .cpu
-        .saturating_sub(began.cpu)
-        .saturating_sub(queue.cpu + trips.cpu);
-    let local = meter.flows(Role::Local, &from, &to);
-    let remote = meter.flows(Role::Remote, &from, &to);
-    let (local_sum, remote_sum) = (local.iter().sum(), remote.iter().sum());
-    let dropped = |s: &Snapshot| {
-        s.ports
-            .values()
-            .map(|(_, c)| u64::from(c.drops))
-            .sum::<u64>()
-    };
-    let ([ping_p50, ping_p99], [tcp_p50, tcp_p99]) = (trips.ping(), trips.tcp());
-    let latency = lock(&agent.enforcement().latency_us).clone();
-    let quantile = |q| (!latency.is_empty()).then(|| latency.value_at_quantile(q));
-    Ok(Phase {
-        name: phase.name.clone(),
-        marking: phase.marking,
-        response: phase.response,
-        seconds: plan.seconds,
-        root: meter.port("root", &from, &to),
-        inter_switch: meter.port("tob", &from, &to),
-        local: local_sum,
-        remote: remote_sum,
-        victim: meter.flows(Role::Victim, &from, &to).iter().sum(),
-        remote_local_ratio: remote_local_ratio(remote_sum, local_sum),
-        jain_local: jain(local),
-        jain_remote: jain(remote),
-        sent_packets: ended.sent - began.sent,
-        dropped_packets: dropped(&to) - dropped(&from),
-        marked_packets: ended.marked - began.marked,
-        root_queue_mean_packets: queue.mean,
-        root_queue_max_packets: queue.max,
-        control_latency_us_p50: quantile(0.5),
-        control_latency_us_p99: quantile(0.99),
-        cpu_share: Some(cpu.as_secs_f64() / time.as_secs_f64()),
-        victim_ping_us_p50: ping_p50,
-        victim_ping_us_p99: ping_p99,
-        victim_tcp_rtt_us_p50: tcp_p50,
-        victim_tcp_rtt_us_p99: tcp_p99,
-        tcp_retransmitted_segments: Some(tcp.retransmitted_segments),
-        tcp_resets: Some(tcp.resets),
-        checksum_errors: Some(tcp.checksum_errors),
-        samples,
-    })
+    Ok(meter.phase(phase, measured))
+}
+
+/// The measurements of a phase, after its warm-up.
+struct Measured {
+    /// Counts at its start and end.
+    from: Snapshot,
+    to: Snapshot,
+    began: Totals,
+    ended: Totals,
+    queue: Queue,
+    trips: RoundTrips,
+    /// Rates, warm-up included.
+    samples: Vec<Sample>,
+}
+
+impl Meter<'_> {
+    /// Samples a phase until its end.
+    fn measure(
+        &self,
+        victim: Option<&traffic::Flow>,
+        stop: &AtomicBool,
+        mut on_sample: impl FnMut(&Sample),
+    ) -> Result<Measured> {
+        let began = Instant::now();
+        let warm_up = Duration::from_secs(self.plan.warm_up_s);
+        let end = warm_up + Duration::from_secs(self.plan.seconds);
+        let mut samples = Vec::new();
+        let mut last = self.snapshot()?;
+        let mut first: Option<(Snapshot, Totals)> = None;
+        let mut queue: Option<QueueMeter> = None;
+        let mut round_trips: Option<RttMeter> = None;
+        let mut tick = 0u32;
+        while began.elapsed() < end {
+            tick += 1;
+            if let Some(wait) = (SAMPLE * tick).checked_sub(began.elapsed()) {
+                thread::sleep(wait);
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Stopped);
+            }
+            let now = self.snapshot()?;
+            let t_s = (now.at - began).as_secs_f64() - warm_up.as_secs_f64();
+            let sample = self.sample(&last, &now, t_s);
+            on_sample(&sample);
+            samples.push(Sample {
+                t_s: t_s + warm_up.as_secs_f64(),
+                ..sample
+            });
+            if first.is_none() && began.elapsed() >= warm_up {
+                queue = Some(QueueMeter::start(self.rig.probe("root")?));
+                round_trips = RttMeter::start(self.rig, self.plan.ipv6, victim)?;
+                lock(&self.agent.enforcement().latency_us).reset();
+                let totals = self.totals()?;
+                first = Some((self.snapshot()?, totals));
+            }
+            last = now;
+        }
+        let to = self.snapshot()?;
+        let ended = self.totals()?;
+        let (from, began) = first.ok_or(Error::Stopped)?;
+        Ok(Measured {
+            from,
+            to,
+            began,
+            ended,
+            queue: queue.map(QueueMeter::stop).unwrap_or_default(),
+            trips: round_trips.map(RttMeter::stop).unwrap_or_default(),
+            samples,
+        })
+    }
+
+    /// The report of a phase.
+    fn phase(&self, phase: &PhasePlan, measured: Measured) -> Phase {
+        let Measured {
+            from,
+            to,
+            began,
+            ended,
+            queue,
+            mut trips,
+            samples,
+        } = measured;
+        let tcp = ended.tcp - began.tcp;
+        let time = to.at - from.at;
+        let cpu = ended
+            .cpu
+            .saturating_sub(began.cpu)
+            .saturating_sub(queue.cpu + trips.cpu);
+        let local = self.flows(Role::Local, &from, &to);
+        let remote = self.flows(Role::Remote, &from, &to);
+        let (local_sum, remote_sum) = (local.iter().sum(), remote.iter().sum());
+        let ([ping_p50, ping_p99], [tcp_p50, tcp_p99]) = (trips.ping(), trips.tcp());
+        let latency = lock(&self.agent.enforcement().latency_us).clone();
+        let quantile = |q| (!latency.is_empty()).then(|| latency.value_at_quantile(q));
+        Phase {
+            name: phase.name.clone(),
+            marking: phase.marking,
+            response: phase.response,
+            seconds: self.plan.seconds,
+            root: self.port("root", &from, &to),
+            inter_switch: self.port("tob", &from, &to),
+            local: local_sum,
+            remote: remote_sum,
+            victim: self.flows(Role::Victim, &from, &to).iter().sum(),
+            remote_local_ratio: remote_local_ratio(remote_sum, local_sum),
+            jain_local: jain(local),
+            jain_remote: jain(remote),
+            sent_packets: ended.sent - began.sent,
+            dropped_packets: to.dropped() - from.dropped(),
+            marked_packets: ended.marked - began.marked,
+            root_queue_mean_packets: queue.mean,
+            root_queue_max_packets: queue.max,
+            control_latency_us_p50: quantile(0.5),
+            control_latency_us_p99: quantile(0.99),
+            cpu_share: Some(cpu.as_secs_f64() / time.as_secs_f64()),
+            victim_ping_us_p50: ping_p50,
+            victim_ping_us_p99: ping_p99,
+            victim_tcp_rtt_us_p50: tcp_p50,
+            victim_tcp_rtt_us_p99: tcp_p99,
+            tcp_retransmitted_segments: Some(tcp.retransmitted_segments),
+            tcp_resets: Some(tcp.resets),
+            checksum_errors: Some(tcp.checksum_errors),
+            samples,
+        }
+    }
 }

@@ -10,7 +10,7 @@
 //! after its host, but for the two that matter: `root` leads to `bc`, `victim` to `bv`. Every source
 //! and the three ports `tob`, `root` and `victim` send at the link rate. Nobody asks for
 //! addresses and nothing is flooded: neighbours and bridge entries are there from the start, and
-//! what the hosts' IPv6 tells its multicast groups ends at the bridge.
+//! multicast of the hosts' IPv6 ends at the bridge.
 
 use crate::net::ethtool::{Ethtool, Offload};
 use crate::net::htb::{self, EndpointHtb};

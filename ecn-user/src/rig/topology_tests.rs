@@ -85,7 +85,7 @@ fn options_out_of_range_are_refused() {
 }
 
 #[test]
-fn a_rig_comes_and_goes() {
+fn a_rig_is_created_and_removed() {
     require_root!();
     let topology = Topology {
         leaf_limit: 77,

@@ -333,7 +333,7 @@ impl Shared {
         self.stop.load(Relaxed)
     }
 
-    /// Waits for the start of the n-th flow; false if there is none any more.
+    /// Waits for the start of the n-th flow; false if the traffic ends first.
     fn wait_for_start(&self, flow: usize) -> bool {
         while !self.stopped() {
             match self.start_ns.load(Relaxed) {
@@ -438,7 +438,7 @@ pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     })
 }
 
-/// A thread's end: iperf3 tells a flow's counts only then.
+/// The end of a thread, when iperf3 reports a flow's counts.
 type Ending = Result<Option<(usize, FlowCount)>>;
 
 struct OnDrop<F: FnMut()>(F);

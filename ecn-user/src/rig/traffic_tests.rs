@@ -261,7 +261,7 @@ fn traffic_ends_with_its_handle() {
 }
 
 #[test]
-fn a_congestion_control_that_is_not_there_is_told() {
+fn a_missing_congestion_control_is_reported() {
     require_root!();
     let topology = Topology {
         local: 1,
@@ -341,7 +341,7 @@ fn iperf3_makes_the_same_flows() {
 }
 
 #[test]
-fn a_process_that_ends_early_is_told() {
+fn a_process_that_exits_early_is_reported() {
     require_root!();
     let topology = topology("absent"); // never up
     let plan = Plan::new(&topology, Kind::Udp, false);

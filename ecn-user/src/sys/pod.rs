@@ -33,7 +33,7 @@ pod!(
     marking::Policy,
 );
 
-/// The descriptor of an owner that only tells its number.
+/// The descriptor of an owner that only exposes its number.
 pub fn borrow<T: AsRawFd>(owner: &T) -> BorrowedFd<'_> {
     // SAFETY: the owner keeps it open as long as it is borrowed.
     unsafe { BorrowedFd::borrow_raw(owner.as_raw_fd()) }

@@ -201,7 +201,7 @@ fn flows_at_their_lowest_rate_for_a_bridge_elsewhere() {
 }
 
 #[test]
-fn marks_that_nobody_answers() {
+fn unanswered_marks() {
     let drops = |p: &mut Port| p.second(20_000, 20_000, 12_000, 100);
     let long = |p: &mut Port| p.second(8000, 7900, 0, 500);
     for (second, seen) in [
@@ -229,7 +229,7 @@ fn marks_that_nobody_answers() {
 
 /// A virtual queue drops nothing; 4 times the threshold may be more than it holds.
 #[test]
-fn marks_that_nobody_answers_at_a_virtual_queue() {
+fn unanswered_marks_at_a_virtual_queue() {
     let mut run = Run::default();
     let mut port = Port::new();
     for n in 1..=12 {
@@ -509,7 +509,7 @@ fn limited_flows_and_those_at_the_lowest_rate() {
 }
 
 #[test]
-fn each_is_said_once_and_when_it_is_over() {
+fn each_warning_is_logged_once_and_when_it_ends() {
     let warning = |kind| Warning {
         kind,
         subject: Subject::default(),

@@ -18,7 +18,7 @@ const PREFIX: &str = "ecn";
 
 /// How a value is found, and whether it may fall.
 enum Value<T> {
-    /// Only grows, until the agent is restarted or the port is made anew. Its name gets `_total`.
+    /// Only increases, until the agent restarts or the port is recreated. Its name gets `_total`.
     Counter(fn(&T) -> u64),
     Gauge(fn(&T) -> u64),
     Seconds(fn(&T) -> f64),
@@ -106,7 +106,7 @@ const ENDPOINT: [Metric<Endpoint>; 5] = [
     ),
     metric(
         "endpoint_pinned_flows",
-        "Flows whose rate is set by hand",
+        "Flows with a pinned rate",
         Gauge(|e| e.pinned),
     ),
     metric(

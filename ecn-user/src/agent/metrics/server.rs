@@ -56,7 +56,7 @@ impl Health {
 
 /// What is shown. Both may block.
 pub(super) trait Shown: Send + Sync + 'static {
-    /// The text of all metrics, or why there is none.
+    /// The text of all metrics, or why it is not available.
     fn metrics(&self) -> Result<String, String>;
     /// Whether the agent is alive.
     fn health(&self) -> Health;
@@ -78,7 +78,7 @@ impl Default for Limits {
         Self {
             connections: 16,
             request: Duration::from_secs(2),
-            // Prometheus waits for 10 s unless it is told otherwise.
+            // The default scrape timeout of Prometheus is 10 s.
             whole: Duration::from_secs(10),
         }
     }

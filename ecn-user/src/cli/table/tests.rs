@@ -114,7 +114,7 @@ fn unknown_sort_keys_are_refused_with_the_valid_ones() {
         sort_flows(&mut flows(), Some("color"))
             .unwrap_err()
             .to_string(),
-        "cannot sort by `color`: allowed are src, dst, protocol, src_port, dst_port, device, \
+        "cannot sort by `color`: expected one of src, dst, protocol, src_port, dst_port, device, \
          netns, response, rate_bytes_per_s, ipd_packet_times, marked_packets, acked_packets, \
          enforcement, pinned, idle_ms, sent_bytes"
     );
@@ -198,7 +198,7 @@ fn bad_filters_are_refused() {
     for (filter, expected) in [
         (
             "device eth0",
-            "cannot select by `device`: allowed are dev, src, dst, netns, protocol",
+            "cannot select by `device`: expected one of dev, src, dst, netns, protocol",
         ),
         (
             "protocl udp",

@@ -107,7 +107,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
         return screen::run(args.interval, || match looks.next() {
             Ok(found) => found,
             Err(error) => {
-                // Another agent's counters begin anew.
+                // Another agent's counters restart.
                 looks.meter = Meter::default();
                 (Top::default(), Some(exit::message(&error)))
             }

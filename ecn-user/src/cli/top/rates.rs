@@ -124,7 +124,7 @@ fn sum(elapsed: Option<Duration>, rates: impl Iterator<Item = Option<u64>>) -> O
     elapsed.map(|_| rates.flatten().sum())
 }
 
-/// Nothing at the first look, and where the counter began anew.
+/// None at the first look, and where the counter restarted.
 fn per_s(before: Option<u64>, now: u64, elapsed: Option<Duration>) -> Option<u64> {
     let count = now.checked_sub(before?)?;
     let seconds = elapsed?.as_secs_f64();

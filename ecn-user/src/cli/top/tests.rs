@@ -155,7 +155,7 @@ fn json_has_null_for_what_was_not_measured() {
     assert_eq!(json["flows"][0]["rate_bytes_per_s"], 1_250_000);
 }
 
-/// Counters that begin anew, as with a new agent, are no rates.
+/// Counters that restart, as with a new agent, give no rates.
 #[test]
 fn counters_may_begin_anew() {
     let (mut meter, start) = (Meter::default(), Instant::now());
@@ -168,7 +168,7 @@ fn counters_may_begin_anew() {
 
 /// Ports of bridges with the same name, in two namespaces.
 #[test]
-fn namespaces_are_told_apart() {
+fn namespaces_are_distinguished() {
     let (mut meter, start) = (Meter::default(), Instant::now());
     let ports = |marked: [u64; 2]| {
         let other = PortRow {

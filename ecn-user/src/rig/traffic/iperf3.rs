@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a client or server may take to end once it is told to; with [`WORD`] less than [`super::ANSWER`].
+/// How long a client or server may take to exit after a signal; with [`WORD`] less than [`super::ANSWER`].
 const ENDING: Duration = Duration::from_secs(8);
 
 /// How long a server may take until it listens.
@@ -79,7 +79,7 @@ fn server(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
         text
     });
     wait_for_stop(shared, &mut child, flow, "server")?;
-    // It ends by itself once its client tells it; and reports when interrupted, too.
+    // It exits when its client does; it reports when interrupted, too.
     wait_for_end(&mut child, WORD);
     let ended = finish(&mut child);
     let text = reader.join().unwrap_or_default();
@@ -164,7 +164,7 @@ fn spawn(command: &mut Command) -> Result<Child> {
 fn wait_for_stop(shared: &Shared, child: &mut Child, flow: &Flow, which: &str) -> Result<()> {
     while !shared.stopped() {
         if let Ok(Some(status)) = child.try_wait() {
-            // Its other end may just have been told to stop.
+            // Its other end may just have been stopped.
             if shared.stopped() {
                 break;
             }

@@ -32,7 +32,7 @@ pub(super) fn start<'scope>(
         sinks.entry(sink).or_default().push(n);
     }
     let mut threads = Vec::new();
-    // Every thread tells once whether it is ready.
+    // Every thread reports once whether it is ready.
     let (ready, all_ready) = channel::<Result<()>>();
     let mut wait = |thread| {
         threads.push(thread);
@@ -52,13 +52,13 @@ pub(super) fn start<'scope>(
     Ok(threads)
 }
 
-/// Does what must not fail before the start, tells how it went, and gives it back if it went well.
+/// Runs a preparation, reports its result, and returns its value if it succeeded.
 fn prepare<T>(ready: &Sender<Result<()>>, f: impl FnOnce() -> Result<T>) -> Option<T> {
-    let (told, value) = match f() {
+    let (result, value) = match f() {
         Ok(value) => (Ok(()), Some(value)),
         Err(error) => (Err(error), None),
     };
-    let _ = ready.send(told);
+    let _ = ready.send(result);
     value
 }
 
@@ -229,7 +229,7 @@ fn udp_sink(shared: &Shared, flows: &[usize], ready: &Sender<Result<()>>) -> End
         .map(|n| (shared.plan.flows[*n].source, *n))
         .collect();
 
-    // The payload itself is not wanted: the kernel tells the whole length (MSG_TRUNC).
+    // The payload is not needed: the kernel returns its length (MSG_TRUNC).
     let mut buffers = [[0u8; 8]; TOGETHER];
     while !shared.stopped() {
         let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(TOGETHER, None);
