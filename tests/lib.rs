@@ -80,13 +80,13 @@ pub fn begin(name: &str) -> Option<Turn> {
     let too_slow = || NOT_EMULATED.iter().find(|(test, _)| name.contains(test));
     let too_slow = emulated().then(too_slow).flatten();
     if let Some(reason) = unfit().or(too_slow.map(|(_, reason)| *reason)) {
-        skipped(name, reason);
+        skipped(name, Skip::Missing, reason);
         return None;
     }
     isolate();
     let own_queues = OWN_QUEUES.iter().any(|test| name.contains(test));
     if own_queues && !running::watches_queues() {
-        skipped(name, UNWATCHED);
+        skipped(name, Skip::Kernel, UNWATCHED);
         return None;
     }
     Some(Turn { _turn: turn })
@@ -129,13 +129,29 @@ fn isolate() {
     }
 }
 
-/// Says that a test was left out; `cargo xtask test` counts the lines of the file `ECN_SKIPPED`.
-pub fn skipped(name: &str, reason: &str) {
+/// Why a test is skipped, for `cargo xtask test`: a machine with all tools must run what is missing, not the others.
+#[derive(Clone, Copy)]
+pub enum Skip {
+    /// The kernel lacks a feature.
+    Kernel,
+    /// Other programs disturbed every run.
+    Disturbed,
+    /// A program, a right or a file is missing.
+    Missing,
+}
+
+/// Reports a skipped test; `cargo xtask test` reads the lines of the file `ECN_SKIPPED`.
+pub fn skipped(name: &str, why: Skip, reason: &str) {
     let line = format!("{name}: {reason}");
     note(&format!("skipped {line}"));
+    let word = match why {
+        Skip::Kernel => "kernel",
+        Skip::Disturbed => "disturbed",
+        Skip::Missing => "missing",
+    };
     if let Some(list) = std::env::var_os("ECN_SKIPPED") {
         let list = File::options().append(true).create(true).open(list);
-        writeln!(list.expect("the list of skipped tests"), "{line}").expect("a line of it");
+        writeln!(list.expect("the list of skipped tests"), "{word} {line}").expect("a line of it");
     }
 }
 

@@ -48,7 +48,7 @@ macro_rules! ecn_or_skip {
             Some(ecn) => ecn,
             None => {
                 let name = $crate::name_of(|| {});
-                $crate::skipped(name, "no ecn command, set ECN_BIN");
+                $crate::skipped(name, $crate::Skip::Missing, "no ecn command, set ECN_BIN");
                 return;
             }
         }
@@ -327,7 +327,7 @@ impl Objects {
         self.0.intersection(&all).copied().collect()
     }
 
-    /// Waits until all are gone: the kernel lets go of them after a grace period.
+    /// Waits until all are removed, which the kernel does after a grace period.
     #[track_caller]
     pub fn gone(&self) {
         assert!(

@@ -11,9 +11,6 @@ use std::{
 
 use crate::note;
 
-/// Why something was not compared: `cargo xtask test` does not blame the machine for it.
-pub const DISTURBED: &str = "the machine was disturbed";
-
 /// What a wake-up is after.
 const SLEEP: Duration = Duration::from_millis(1);
 

@@ -20,7 +20,7 @@ pub struct Terminal {
 macro_rules! tmux_or_skip {
     () => {
         if !$crate::terminal::is_there() {
-            $crate::skipped($crate::name_of(|| {}), "no tmux");
+            $crate::skipped($crate::name_of(|| {}), $crate::Skip::Missing, "no tmux");
             return;
         }
     };

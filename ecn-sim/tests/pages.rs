@@ -70,7 +70,7 @@ fn skipped(name: &str, reason: &str) {
             .create(true)
             .open(list)
             .unwrap();
-        writeln!(list, "{name}: {reason}").unwrap();
+        writeln!(list, "missing {name}: {reason}").unwrap();
     }
 }
 

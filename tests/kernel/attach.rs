@@ -3,6 +3,7 @@
 use aya::programs::{loaded_links, loaded_programs};
 use ecn_core::abi::{self, name};
 use ecn_tests::{
+    Skip,
     agent::Agent,
     ecn_or_skip, eventually,
     frames::Ip,
@@ -52,7 +53,7 @@ fn on_clsact(lab: &Lab, datapath: &Datapath, program: &str) -> Attached {
 }
 
 #[test]
-fn clsact_goes_with_the_last_program() {
+fn clsact_is_removed_with_the_last_program() {
     kernel_test!();
     let lab = Lab::new(1);
     let datapath = Datapath::open(&pin(), SIZES).expect("load");
@@ -81,7 +82,7 @@ fn clsact_of_others_stays() {
     let datapath = Datapath::open(&pin(), SIZES).expect("load");
     drop(on_clsact(&lab, &datapath, name::PORT_OUT));
     assert_eq!(programs(&lab), Vec::<String>::new());
-    assert!(has_clsact(&lab), "another's clsact is gone");
+    assert!(has_clsact(&lab), "the other clsact was removed");
 }
 
 #[test]
@@ -155,6 +156,7 @@ fn what_is_behind_ours_runs_too() {
     if attached[0].hook() != AttachedBy::Tcx {
         return skipped(
             "attach::what_is_behind_ours_runs_too",
+            Skip::Kernel,
             "this kernel has no tcx",
         );
     }

@@ -154,14 +154,14 @@ fn forged_echoes_slow_no_flow() {
         }
         tcp.join().expect("the transfer")
     });
-    let told = eventually(s(2), || {
+    let reported = eventually(s(2), || {
         only_flow(&running, protocol::UDP).acked_packets == u64::from(2 * FORGED / 10)
     });
     let (udp, tcp) = (
         only_flow(&running, protocol::UDP),
         only_flow(&running, protocol::TCP),
     );
-    assert!(told, "{udp:?} {}", running.counts());
+    assert!(reported, "{udp:?} {}", running.counts());
     assert_eq!((udp.decreases, udp.marked_packets), (0, 0), "{udp:?}");
     assert_eq!((tcp.decreases, tcp.marked_packets), (0, 0), "{tcp:?}");
     let refused = running.count(Count::EchoDuplicate) + running.count(Count::EchoImpossible);
@@ -230,9 +230,9 @@ mod keys {
     }
 }
 
-/// Even who knows all that an echo says sends none without the key; who has it is heard, also while it changes.
+/// Echoes need the key, whatever else an attacker knows; they are accepted while keys change.
 #[test]
-fn without_the_key_nobody_echoes() {
+fn echoes_need_the_key() {
     kernel_test!();
     let lab = Lab::new(3);
     let mut config = running::config(&lab, Marking::None);
@@ -240,7 +240,7 @@ fn without_the_key_nobody_echoes() {
     let ((first, first_words), (second, second_words)) = (keys::key(1), keys::key(2));
     config.echo.key = Some(first);
     let running = Running::start(config.clone(), Options::default());
-    let heard = |n: u64| {
+    let accepted = |n: u64| {
         let all = eventually(s(5), || running.count(Count::EchoAccepted) == n);
         assert!(all, "{n}: {}", running.counts());
     };
@@ -256,9 +256,9 @@ fn without_the_key_nobody_echoes() {
         }
     };
     send(true);
-    heard(100);
+    accepted(100);
     send(false);
-    heard(200);
+    accepted(200);
 
     // Right in all that is in it.
     let next = |sequence| Echo {
@@ -288,14 +288,14 @@ fn without_the_key_nobody_echoes() {
     config.echo.also_accept = Some(AlsoAccept::Key(second));
     running.agent().reload(config.clone()).expect("reload");
     send(true);
-    heard(300);
+    accepted(300);
     config.echo.key = Some(second);
     config.echo.also_accept = Some(AlsoAccept::Key(first));
     running.agent().reload(config.clone()).expect("reload");
     send(true);
-    heard(400);
+    accepted(400);
     stranger.send(&right);
-    heard(401);
+    accepted(401);
     config.echo.also_accept = None;
     running.agent().reload(config.clone()).expect("reload");
     stranger.send(&keys::signed(&lab, 1, 0, &next(102), first_words));
@@ -304,5 +304,5 @@ fn without_the_key_nobody_echoes() {
     running.agent().reload(config).expect("reload");
     let unsigned = in_the_name_of(to, from, &lab.hosts[2]).echo(&next(103));
     stranger.send(&unsigned);
-    heard(402);
+    accepted(402);
 }

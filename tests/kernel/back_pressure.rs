@@ -99,7 +99,7 @@ impl Limited {
 
 /// Nothing is lost in silence: what the kernel took arrives, and the rest is `ENOBUFS`.
 #[test]
-fn a_udp_socket_is_told_what_does_not_fit() {
+fn a_full_queue_returns_enobufs() {
     kernel_test!();
     let mut limited = Limited::new(4 << 20);
     let start = Instant::now();

@@ -257,7 +257,7 @@ fn everything_changes_under_load() {
     assert_eq!(agent.ended(s(20)), Some(Some(0)), "{}", folder.log());
     objects.gone();
     let mut left = Snapshot::take().beyond(&before);
-    // The lock file stays, and what the lab itself made anew at its port has new numbers.
+    // The lock file stays, and what the lab itself recreated at its port has new numbers.
     left.retain(|what| !what.ends_with("/run/ecn/lock") && !what.contains(lab.switch.name()));
     assert_eq!(left, Vec::<String>::new(), "{}", folder.log());
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ecn_tests::{
-    ecn_or_skip, eventually, kernel_test,
+    Skip, ecn_or_skip, eventually, kernel_test,
     lab::Lab,
     note,
     process::{Folder, Process, is_running},
@@ -37,7 +37,11 @@ macro_rules! plugin_or_skip {
     () => {
         if !Path::new(PLUGINS).join("bridge").is_file() {
             let name = ecn_tests::name_of(|| {});
-            return skipped(name, "no CNI plugins, `cargo xtask setup` installs them");
+            return skipped(
+                name,
+                Skip::Missing,
+                "no CNI plugins, `cargo xtask setup` installs them",
+            );
         }
     };
 }
@@ -192,7 +196,7 @@ fn receiver(pod: &Pod) -> (UdpSocket, SocketAddr) {
     (socket, at)
 }
 
-/// Where the agent pins unless told otherwise.
+/// Default pin path of the agent.
 fn maps() -> Maps {
     Maps::open(&ecn_user::config::Config::default().agent.pin).expect("maps")
 }

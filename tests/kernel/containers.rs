@@ -100,7 +100,7 @@ fn open_files() -> usize {
     fs::read_dir("/proc/self/fd").expect("own files").count()
 }
 
-/// Turns of [`a_removed_namespace_goes_at_once_and_is_taken_up_when_made_again`], and those before the first count.
+/// Turns of [`a_removed_namespace_is_dropped_and_a_new_one_is_adopted`], and those before the first count.
 const TURNS: u32 = 200;
 const WARM_UP: u32 = 20;
 /// 100 Mbit/s: of the ports that are full meanwhile.
@@ -111,7 +111,7 @@ const GROWTH_PER_THREAD_KIB: u64 = 4096;
 
 /// As an operator has it: with two full ports, and traffic to the container.
 #[test]
-fn a_removed_namespace_goes_at_once_and_is_taken_up_when_made_again() {
+fn a_removed_namespace_is_dropped_and_a_new_one_is_adopted() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, folder) = (Lab::new(3), Folder::new());

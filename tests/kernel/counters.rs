@@ -203,11 +203,11 @@ fn ports_without_a_queue_are_passed_by() {
     }
     // The agent hears of it within a tick.
     lab.queue(1);
-    let heard = || {
+    let counted_all = || {
         send(1);
         counted(1).arrived > 0
     };
-    assert!(eventually(s(3), heard), "{:?}", counted(1));
+    assert!(eventually(s(3), counted_all), "{:?}", counted(1));
     lab.limit(1, LINK / 4, 1000);
     let marked = || {
         send(10);

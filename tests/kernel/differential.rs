@@ -568,11 +568,11 @@ impl Both<'_> {
             droppable: a.droppable.into(),
             ..self.expected(PortEventKind::Enqueue, packet, n, o, decision)
         };
-        self.told(event, expected)?;
+        self.expect_event(event, expected)?;
         Ok(decision.drop == 0)
     }
 
-    /// What marking is told of a packet.
+    /// The packet as marking sees it.
     fn packet_of(&self, packet: Packet, n: u32, o: usize) -> PacketMeta {
         let frame = packet.frame(packet.ecn);
         let ip = packet::parse(frame.as_slice()).expect("IP");
@@ -646,7 +646,7 @@ impl Both<'_> {
             source: a.source,
             ..self.expected(PortEventKind::Dequeue, packet, n, o, decision)
         };
-        self.told(event, expected)
+        self.expect_event(event, expected)
     }
 
     fn dropped(&mut self, queued: Queued, o: usize) -> Outcome {
@@ -766,7 +766,7 @@ impl Both<'_> {
     ) -> Outcome {
         let event = self.kernel.trace.next();
         let expected = self.expected(kind, packet, n, o, decision);
-        self.told(event, expected)
+        self.expect_event(event, expected)
     }
 
     fn expected(
@@ -795,7 +795,7 @@ impl Both<'_> {
         }
     }
 
-    fn told(&mut self, event: Option<PortEvent>, expected: PortEvent) -> Outcome {
+    fn expect_event(&mut self, event: Option<PortEvent>, expected: PortEvent) -> Outcome {
         self.sequence += 1;
         self.decided = expected.decision;
         prop_assert_eq!(event, Some(expected));

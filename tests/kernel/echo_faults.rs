@@ -76,7 +76,7 @@ fn lost_echoes_lose_no_count() {
     assert!(dropped > N / 2, "only {dropped} echoes were dropped");
     // Not more than were sent; all, if the last echo was not dropped.
     assert!(flow(&running).acked_packets <= N);
-    // One more, whose echo comes through, tells everything.
+    // The next echo that arrives carries all counts.
     lab.limit(0, LINK, 1000);
     send(&lab, 1);
     wait_for(&running, N + 1);
@@ -93,7 +93,7 @@ fn lost_echoes_lose_no_count() {
 
 /// Runs some traffic and returns its last echo, as it was on the wire to the sender.
 fn last_echo(lab: &Lab, running: &Running, packets: u64) -> Echo {
-    let heard = Wire::open(&lab.hosts[0].ns, lab.hosts[0].ifindex);
+    let wire = Wire::open(&lab.hosts[0].ns, lab.hosts[0].ifindex);
     let before = running
         .maps
         .flows()
@@ -102,7 +102,7 @@ fn last_echo(lab: &Lab, running: &Running, packets: u64) -> Echo {
         .map_or(0, |f| f.1.acked_packets);
     send(lab, packets);
     wait_for(running, before + packets);
-    let frames = heard.all(std::time::Duration::from_millis(200));
+    let frames = wire.all(std::time::Duration::from_millis(200));
     let echoes: Vec<_> = frames.iter().filter_map(|frame| echo_of(frame)).collect();
     assert_eq!(echoes.len() as u64, packets, "echoes on the wire");
     let last = echoes[echoes.len() - 1];

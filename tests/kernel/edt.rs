@@ -7,7 +7,7 @@ use std::{
 
 use ecn_core::{abi::Count, flow::Key, packet::protocol};
 use ecn_tests::{
-    emulated, eventually, kernel_test,
+    Skip, emulated, eventually, kernel_test,
     lab::{DEVICE, Lab},
     name_of, note,
     running::{self, Running},
@@ -33,7 +33,7 @@ const WITHIN_TCP: f64 = 0.1;
 macro_rules! needs_fq {
     ($lab:expr) => {
         if !has_fq($lab) {
-            skipped(name_of(|| {}), "this kernel has no fq");
+            skipped(name_of(|| {}), Skip::Kernel, "this kernel has no fq");
             return;
         }
     };
@@ -70,7 +70,7 @@ fn enforcement(running: &Running) -> Enforcement {
     running.agent().state().endpoints[0].enforcement
 }
 
-/// `tc` in the namespace of the first host. False: there is none.
+/// `tc` in the namespace of the first host. False: it is not installed.
 fn tc(lab: &Lab, words: &str) -> bool {
     let run = || Command::new("tc").args(words.split_whitespace()).status();
     match lab.hosts[0].ns.run(run) {
@@ -229,8 +229,8 @@ fn what_is_too_much_is_dropped_before_fq() {
     drop(stream);
 }
 
-/// Receive times are of another clock, decades ahead: whoever asks for them (ping does) must not have fq drop what is
-/// forwarded, or echoed, with one.
+/// Receive times are of another clock, decades ahead. Where a program requests them (ping does), fq must not drop packets
+/// that are forwarded or echoed with one.
 #[test]
 fn receive_times_are_no_departure_times() {
     kernel_test!();
@@ -277,7 +277,7 @@ fn a_changed_root_is_noticed() {
     kernel_test!();
     let lab = Lab::new(2);
     if !tc(&lab, "qdisc show") {
-        skipped(name_of(|| {}), "there is no tc");
+        skipped(name_of(|| {}), Skip::Missing, "no tc command");
         return;
     }
     let mut running = start(&lab, Enforcement::Auto);

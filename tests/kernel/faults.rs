@@ -12,7 +12,7 @@ use std::{
 
 use ecn_core::{abi::Count, packet::NOT_ECT, response};
 use ecn_tests::{
-    ecn_or_skip, emulated, eventually,
+    Skip, ecn_or_skip, emulated, eventually,
     frames::Ip,
     kernel_test,
     lab::{DEVICE, Host, Lab, MTU},
@@ -69,7 +69,7 @@ fn reloaded(agent: &Process) -> State {
     after.expect("a state")
 }
 
-/// Ends an agent that must still do as it is told.
+/// Stops an agent, which must still react.
 #[track_caller]
 fn ends(agent: &mut Process) {
     agent.signal(Signal::SIGTERM);
@@ -104,7 +104,7 @@ fn a_bad_file_changes_nothing() {
                         .as_bytes(),
                 )
             },
-            "out of range",
+            "must be between",
         ),
         ("empty", &|| write(b""), "nothing to do"),
         ("cut off", &|| write(&good.as_bytes()[..cut]), "ecn.toml:"),
@@ -215,7 +215,7 @@ fn a_log_that_cannot_be_written_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_nothing_up() {
+fn an_unread_log_blocks_nothing() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, folder) = (Lab::new(2), Folder::new());
@@ -377,7 +377,13 @@ fn the_wall_clock_jumps() {
         .args([&library, &source]);
     match cc.status() {
         Ok(status) => assert!(status.success(), "{cc:?}"),
-        Err(_) => return skipped(ecn_tests::name_of(|| {}), "no cc to build a clock with"),
+        Err(_) => {
+            return skipped(
+                ecn_tests::name_of(|| {}),
+                Skip::Missing,
+                "no cc to build a clock with",
+            );
+        }
     }
     let path = folder.write(&killed::config(&lab));
     let preload = format!("LD_PRELOAD={}", library.display());
@@ -656,7 +662,11 @@ fn a_thousand_endpoints() {
     kernel_test!();
     let name = ecn_tests::name_of(|| {});
     if emulated() {
-        return skipped(name, "a thousand namespaces take too long when emulated");
+        return skipped(
+            name,
+            Skip::Missing,
+            "a thousand namespaces take too long when emulated",
+        );
     }
     let ecn = ecn_or_skip!();
     let (lab, folder) = (Lab::new(0), Folder::new());

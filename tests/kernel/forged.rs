@@ -7,7 +7,7 @@ use ecn_core::{
     packet::{self, protocol},
 };
 use ecn_tests::{
-    eventually,
+    Skip, eventually,
     frames::{Ip, tagged},
     kernel_test,
     lab::{BRIDGE, Host, Lab},
@@ -138,7 +138,11 @@ fn malformed_frames_at_ports() {
 /// `ecn doctor` says what was counted: all as JSON, what there is as text.
 fn shown(running: &Running) {
     let Some(ecn) = process::ecn() else {
-        return skipped("forged::shown", "no ecn command, set ECN_BIN");
+        return skipped(
+            "forged::shown",
+            Skip::Missing,
+            "no ecn command, set ECN_BIN",
+        );
     };
     let unparsed = running.count(Count::Unparsed);
     let json = stdout(&process::run(&ecn, &["doctor", "-j"]));

@@ -105,7 +105,7 @@ fn start(lab: &Lab, link: u64, change: impl FnOnce(&mut Config)) -> Running {
 
 /// Flows come, come down to the port's rate, and go: all is well.
 #[test]
-fn nothing_is_said_while_control_works() {
+fn no_warning_while_control_works() {
     kernel_test!();
     for round in [Round::Fractional, Round::Packets] {
         let lab = Lab::new(2);
@@ -250,7 +250,7 @@ fn a_link_rate_far_above_the_ports() {
 
 /// A source that says it is ECN-capable, and does not answer; nothing but the port is ours. The command shows it.
 #[test]
-fn marks_that_nobody_answers() {
+fn unanswered_marks() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let lab = Lab::new(2);
@@ -290,7 +290,7 @@ fn marks_that_nobody_answers() {
 
 /// The same at a port without a queue of its own, where nothing is ever dropped.
 #[test]
-fn marks_that_nobody_answers_at_a_virtual_queue() {
+fn unanswered_marks_at_a_virtual_queue() {
     kernel_test!();
     let lab = Lab::new(2);
     let mut config = running::config(&lab, Marking::InputOutput);

@@ -1,4 +1,4 @@
-//! An agent that is killed, stopped, or told to end.
+//! An agent that is killed, stopped, or terminated.
 
 use std::{path::Path, time::Duration};
 
@@ -95,7 +95,7 @@ fn killed() {
 }
 
 #[test]
-fn told_to_end() {
+fn sigterm() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, folder) = (Lab::new(2), Folder::new());
@@ -112,7 +112,7 @@ fn told_to_end() {
         );
         drop((stream, maps));
         let left = Snapshot::take().beyond(&before);
-        // The lock's file stays, unlocked: whoever removed it could take it from another.
+        // The lock file stays, unlocked: removing it could take it from another process.
         let left: Vec<_> = left
             .iter()
             .filter(|what| *what != "file /run/ecn/lock")

@@ -85,7 +85,7 @@ fn other_users_can_neither_hold_nor_read_anything() {
     }
 }
 
-/// The file may name anybody: whoever has it locked is stopped, and nobody else.
+/// The file may name any process: only the one that holds the lock is stopped.
 #[test]
 fn force_stops_who_holds_the_lock() {
     kernel_test!();

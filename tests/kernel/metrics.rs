@@ -10,7 +10,7 @@ use std::{
 };
 
 use ecn_tests::{
-    eventually, kernel_test,
+    Skip, eventually, kernel_test,
     lab::Lab,
     process::Process,
     running::{self, Running},
@@ -244,7 +244,7 @@ fn metrics_and_health() {
 fn a_prometheus_answers_the_dashboard() {
     kernel_test!();
     let Some(program) = prometheus() else {
-        skipped(ecn_tests::name_of(|| {}), "no prometheus");
+        skipped(ecn_tests::name_of(|| {}), Skip::Missing, "no prometheus");
         return;
     };
     let lab = Lab::new(3);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ecn_core::{abi::Count, flow::Flow, packet::protocol};
 use ecn_tests::{
-    eventually, kernel_test,
+    Skip, eventually, kernel_test,
     lab::Lab,
     name_of,
     quiet::reach,
@@ -34,7 +34,7 @@ fn start(lab: &Lab) -> Running {
 macro_rules! needs_sockets {
     () => {
         if let Err(missing) = datapath::cgroup(None) {
-            skipped(name_of(|| {}), missing);
+            skipped(name_of(|| {}), Skip::Kernel, missing);
             return;
         }
     };
@@ -76,7 +76,7 @@ fn a_tcp_socket_gets_its_rate_and_is_let_go() {
 
 /// Nothing paces UDP here: it passes, shows no class, and is counted.
 #[test]
-fn what_has_no_tcp_socket_is_said_to_be_unlimited() {
+fn flows_without_a_tcp_socket_are_reported_as_unlimited() {
     kernel_test!();
     needs_sockets!();
     let lab = Lab::new(2);

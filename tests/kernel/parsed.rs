@@ -153,7 +153,7 @@ fn run_all(netns: u32, ifindex: u32, cases: u32) -> [u64; 4] {
         let unparsed = maps.count(Count::Unparsed).expect("a counter") - unparsed;
         let arrived = maps.bridge(0).expect("counters").port(1).arrived - arrived;
         let parsed = packet::parse(&frame[..]);
-        // An echo is told whether there is room, and not marked.
+        // An echo gets a report of headroom, and is not marked.
         let is_marked = |ip: &Headers| ip.markable() && ip.protocol != echo::PROTOCOL;
         let kind = match parsed {
             Ok(ip) if is_marked(&ip) => 0,

@@ -53,7 +53,7 @@ fn files_are_not_touched() {
     let refused = Datapath::open(&folder, SIZES).err();
     let there = precious.exists();
     fs::remove_dir_all(&folder).expect("remove it");
-    assert!(there, "a file is gone");
+    assert!(there, "a file was removed");
     assert!(matches!(refused, Some(Error::NotBpffs(_))), "{refused:?}");
 }
 

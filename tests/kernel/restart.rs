@@ -41,7 +41,7 @@ const PINNED: u64 = 125_000;
 /// Packets that wait for an output, above which they are marked: the default.
 const THRESHOLD: u32 = 8;
 const PAYLOAD: usize = 1400;
-/// Ports of the streams; the last one's rate is set by hand.
+/// Ports of the streams; the last one's rate is pinned.
 const STREAMS: [u16; 3] = [7001, 7002, 7003];
 
 /// A lab, and files of a test; gone when dropped.
@@ -334,7 +334,7 @@ fn an_upgrade_under_load_leaves_no_gap() {
 
 /// Killed, an agent leaves what it would have left otherwise, but for limits, which lapse.
 #[test]
-fn after_a_kill_limits_lapse_and_the_next_agent_goes_on() {
+fn after_a_kill_limits_lapse_and_the_next_agent_continues() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let site = Site::new();

@@ -9,9 +9,8 @@ use std::{
 };
 
 use ecn_tests::{
-    ecn_or_skip, eventually, kernel_test, note,
+    Skip, ecn_or_skip, eventually, kernel_test, note,
     process::{self, Process, Snapshot, stdout},
-    quiet::DISTURBED,
     s, skipped,
 };
 use nix::{
@@ -222,8 +221,8 @@ fn uncontrolled_and_controlled() {
         let disturbed = number(1, "control_latency_us_p99") > disturbed_us(false) as f64;
         if gets || runs == RUNS || !disturbed {
             if !gets && disturbed {
-                let reason = format!("{DISTURBED} in each run");
-                skipped("rig::uncontrolled_and_controlled", &reason);
+                let reason = "the machine was disturbed in each run";
+                skipped("rig::uncontrolled_and_controlled", Skip::Disturbed, reason);
             }
             assert!(gets || disturbed, "{}", report["phases"]);
             break;
@@ -252,7 +251,7 @@ fn tcp_alone_and_beside_udp() {
         ("iperf3-mixed", "cubic", "off", 11),
     ] {
         if traffic.starts_with("iperf3") && Command::new("iperf3").arg("-v").output().is_err() {
-            skipped(ecn_tests::name_of(|| {}), "no iperf3");
+            skipped(ecn_tests::name_of(|| {}), Skip::Missing, "no iperf3");
             continue;
         }
         let options = format!(

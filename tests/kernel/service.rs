@@ -83,7 +83,7 @@ impl Manager {
         Process::start(Path::new("env"), &words, &self.folder.join("agent"))
     }
 
-    /// Waits until it is told this.
+    /// Waits for this notification.
     fn hears(&self, state: &str, patience: Duration) -> bool {
         let start = Instant::now();
         let mut said = [0; 64];

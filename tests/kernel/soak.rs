@@ -38,7 +38,7 @@ const WARM_UP: Duration = Duration::from_secs(30);
 /// What the heap may grow by all the same, from the least of the first half of the samples to that of the second, which
 /// is half the time: 68 KiB was seen.
 const GROWTH_KIB: u64 = 1024;
-/// Threads that wait for work, and go when there is none.
+/// Worker threads, which exit when idle.
 const POOL: usize = 2;
 /// Lines of the log in a minute: warnings that come and go.
 const LINES: u64 = 10;

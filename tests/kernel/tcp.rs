@@ -15,7 +15,7 @@ use ecn_core::{
     packet::{self, protocol},
 };
 use ecn_tests::{
-    eventually, kernel_test,
+    Skip, eventually, kernel_test,
     lab::{DEVICE, Host, Lab},
     note,
     running::{self, Running},
@@ -116,7 +116,7 @@ fn received(running: &Running) -> echo::Receiver {
 }
 
 /// Echoes that do not only ask whether there is room.
-fn said_by_echoes(running: &Running) -> u64 {
+fn carried_by_echoes(running: &Running) -> u64 {
     running.count(Count::EchoSent) - running.count(Count::EchoAsked)
 }
 
@@ -198,7 +198,7 @@ fn exact(lab: &Lab, running: &Running, super_packets: bool) {
     // On a busy machine an ACK comes late, and covers more than it can say.
     let most = receiver.ce / if super_packets { 5 } else { 10 };
     assert!(kept <= most.max(MAX_CARRIED.into()), "{receiver:#?}");
-    assert_eq!(said_by_echoes(running), 0);
+    assert_eq!(carried_by_echoes(running), 0);
     for what in [
         Count::AceBlocked,
         Count::AceFailed,
@@ -288,7 +288,11 @@ fn one_way(super_packets: bool, ipv6: bool, algorithms: &[&str]) {
             .ns
             .run(|| std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control"));
         if !available.expect("algorithms").contains(algorithm) {
-            skipped(name, &format!("no congestion control {algorithm}"));
+            skipped(
+                name,
+                Skip::Kernel,
+                &format!("no congestion control {algorithm}"),
+            );
             continue;
         }
         let taps = (!super_packets).then(|| Taps::open(&lab));
@@ -367,13 +371,17 @@ fn marks_of_the_last_packets_count() {
     }
     let marked = running.port(&lab.hosts[1].port).marked;
     assert!(marked > CONNECTIONS as u64, "{marked} are marked");
-    let heard = || {
+    let acknowledged = || {
         let together = running.maps.flow(&flow::Key::short(1));
         together.expect("short flows").marked_packets
     };
     // Soon: with nothing to limit, short flows are forgotten.
-    eventually(Duration::from_millis(100), || heard() == marked);
-    assert!(heard() * 20 >= marked * 19, "{} of {marked}", heard());
+    eventually(Duration::from_millis(100), || acknowledged() == marked);
+    assert!(
+        acknowledged() * 20 >= marked * 19,
+        "{} of {marked}",
+        acknowledged()
+    );
     // The FIN waits behind the data.
     assert_eq!(nstat(&lab.hosts[1], "TcpExtTCPOFOQueue"), 0);
     // Entries go with the connection; what comes once more makes another, which idles.
@@ -409,7 +417,7 @@ fn negotiated() {
     assert_eq!(nstat(&lab.hosts[1], "IpExtInCEPkts"), marked);
     assert!(nstat(&lab.hosts[0], "TcpExtTCPDeliveredCE") > 0);
     assert_eq!((flow.marked_packets, flow.decreases, flow.class), (0, 0, 0));
-    assert_eq!(said_by_echoes(&running), 0);
+    assert_eq!(carried_by_echoes(&running), 0);
 }
 
 /// Under "control" there is no such connection.
@@ -424,7 +432,7 @@ fn kept_from_negotiating() {
     exact(&lab, &running, false);
 }
 
-/// Connections from before the agent are told apart by what they do.
+/// Connections from before the agent are classified by their behaviour.
 #[test]
 fn older_than_the_agent() {
     kernel_test!();
@@ -459,11 +467,11 @@ fn older_than_the_agent() {
             flow.marked_packets + 20 > receiver.ce,
             "{flow:#?} {receiver:#?}"
         );
-        assert_eq!(said_by_echoes(&running), 0);
+        assert_eq!(carried_by_echoes(&running), 0);
     }
 }
 
-/// Data both ways at once; every mark is told, in one way or another.
+/// Data both ways at the same time; every mark is reported, by ACKs or echoes.
 #[track_caller]
 fn exchange(lab: &Lab, running: &Running, back: usize) {
     let (a, b) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("cubic"));
@@ -497,7 +505,7 @@ fn exchange(lab: &Lab, running: &Running, back: usize) {
     assert!(receiver.ce > 0 && flow.decreases > 0, "{flow:#?}");
     let said = receiver.ace.encoded + receiver.ace.echoed;
     same_count(flow.marked_packets, said.into());
-    assert_eq!(said_by_echoes(running), running.count(Count::AceBlocked));
+    assert_eq!(carried_by_echoes(running), running.count(Count::AceBlocked));
     let echoes = running.count(Count::EchoSent);
     assert_eq!(echoes, running.count(Count::EchoAccepted));
     nothing_seen(lab);
@@ -642,7 +650,7 @@ fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
         (there, watching.join().expect("what was watched"))
     });
     if !there {
-        skipped("tcp::applications", &format!("no {name}"));
+        skipped("tcp::applications", Skip::Missing, &format!("no {name}"));
         return;
     }
     note(&format!(
@@ -661,6 +669,6 @@ fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
         }
     }
     // Data that answers data acknowledges it, and what that cannot say an echo does; not so what is moved.
-    assert!(said_by_echoes(&running) < 10);
+    assert!(carried_by_echoes(&running) < 10);
     assert_eq!(running.count(Count::AceFailed), 0);
 }

@@ -7,7 +7,7 @@ use ecn_core::{
     packet::{self, protocol},
 };
 use ecn_tests::{
-    eventually, kernel_test,
+    Skip, eventually, kernel_test,
     lab::{DEVICE, Host, Lab},
     name_of,
     running::{self, Running},
@@ -51,7 +51,11 @@ fn inside(number: usize) -> String {
 macro_rules! needs_tunnel {
     ($lab:expr) => {
         if !tunnel($lab) {
-            skipped(name_of(|| {}), "no vxlan, or no ip to make one");
+            skipped(
+                name_of(|| {}),
+                Skip::Kernel,
+                "no vxlan, or no ip command to create one",
+            );
             return;
         }
     };

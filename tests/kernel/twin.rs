@@ -3,9 +3,8 @@
 use std::{fmt::Write as _, path::Path, sync::OnceLock};
 
 use ecn_tests::{
-    ecn_or_skip, kernel_test, note,
+    Skip, ecn_or_skip, kernel_test, note,
     process::{self, stdout},
-    quiet::DISTURBED,
     skipped,
 };
 use serde_json::Value;
@@ -123,7 +122,8 @@ fn shares_are_the_rigs() {
                 if slowest > disturbed {
                     skipped(
                         "twin::shares_are_the_rigs",
-                        &format!("{DISTURBED} in each run of {case}"),
+                        Skip::Disturbed,
+                        &format!("the machine was disturbed in each run of {case}"),
                     );
                 } else {
                     far.push(case);
@@ -215,7 +215,7 @@ fn is_a_bridge(row: &str, settings: &[&str]) {
         mbit_per_s(&full.expect("a run"))
     });
     let simulated = Bridge::simulated(&ecn, settings);
-    // Senders that are late do not use what they get: another run tells that from a difference.
+    // Late senders do not use their rate: another run distinguishes that from a difference.
     let (mut seen, mut runs) = (Bridge::seen(&ecn, row, full), 1);
     while !seen.is_near(simulated) && runs < RUNS {
         seen = Bridge::seen(&ecn, row, full);

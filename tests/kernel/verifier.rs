@@ -20,8 +20,8 @@ fn every_program_passes() {
     let usable = |program: &&str| *program != name::DROP || datapath.sees_drops();
     let expected: Vec<_> = name::PROGRAMS.into_iter().filter(usable).collect();
     assert_eq!(names, expected);
-    // Old kernels do not tell.
-    let told = verified.iter().any(|program| program.instructions > 0);
+    // Old kernels do not report it.
+    let reported = verified.iter().any(|program| program.instructions > 0);
     for program in &verified {
         note(&format!(
             "verifier: {} {} instructions",
@@ -30,7 +30,7 @@ fn every_program_passes() {
     }
     for program in &verified {
         assert!(
-            program.instructions > 0 || !told,
+            program.instructions > 0 || !reported,
             "{} was not loaded",
             program.program
         );
@@ -42,7 +42,7 @@ fn every_program_passes() {
         );
     }
     drop(datapath);
-    assert!(!pin().exists(), "pins are left");
+    assert!(!pin().exists(), "pins remain");
 }
 
 /// An atomic addition whose result is used loses it in LLVM, unless it is sequentially consistent

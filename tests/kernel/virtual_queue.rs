@@ -155,7 +155,7 @@ fn overload_does_not_pile_up() {
 
 /// A port with packets of its own in others' queues goes, and its slot is given away.
 #[test]
-fn a_port_goes_and_comes() {
+fn a_port_is_removed_and_added() {
     kernel_test!();
     let mut lab = Lab::new(3);
     let mut config = running::config(&lab, Marking::InputOutput);

@@ -6,7 +6,7 @@ use aya::{
 };
 use ecn_core::{abi::Count, packet::protocol};
 use ecn_tests::{
-    eventually,
+    Skip, eventually,
     frames::Ip,
     kernel_test,
     lab::{BRIDGE, Lab},
@@ -155,8 +155,8 @@ fn long_frames() {
     // What such a program asks for the length of all pieces by: it came with them, in 5.18.
     let helper = BpfHelper::BPF_FUNC_xdp_get_buff_len;
     if !is_helper_supported(ProgramType::Xdp, helper).expect("a try") {
-        let reason = "XDP programs of this kernel take no frame in pieces";
-        return skipped("xdp::long_frames", reason);
+        let reason = "this kernel has no multi-buffer XDP";
+        return skipped("xdp::long_frames", Skip::Kernel, reason);
     }
     let lab = Lab::with_super_packets(2);
     for host in &lab.hosts {

@@ -159,7 +159,7 @@ fn after_a_port_was_deleted_under_load() {
     assert_eq!(
         running.view().port(slot),
         Port::default(),
-        "the slot of a port that is gone"
+        "the slot of a removed port"
     );
     all_zero(&running);
     drop(streams);

@@ -10,7 +10,7 @@ use crate::build_ebpf;
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::{kernels, setup, step};
 
-/// What `bench` is told.
+/// Arguments of `bench`.
 #[derive(clap::Args)]
 pub struct Args {
     /// What is measured: the simulator; the programs in this kernel (root); control on a bridge (root); whether

@@ -10,7 +10,7 @@ use crate::machine::{Permission, root};
 use crate::setup::{self, Bpf};
 use crate::step;
 
-/// What `build-ebpf` is told.
+/// Arguments of `build-ebpf`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Build target/bpf/ecn-trace.bpf.o too, which logs each packet
@@ -20,7 +20,7 @@ pub struct Args {
 
 /// The instruction set: 32-bit arithmetic and jumps, kernel 5.1. Of its atomics, 5.12, the programs have none.
 const BPF_CPU: &str = "v3";
-/// What the linker is told.
+/// Arguments of the linker.
 const LINKER_ARGS: [&str; 3] = [
     "--btf",
     // Short fills and copies in place, not by calls of a loop over bytes: a call is refused under a spin lock before

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::{build_ebpf, kernels, setup, step, toolchain};
 
-/// What `dist` is told.
+/// Arguments of `dist`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Architectures
@@ -65,7 +65,7 @@ fn check(archs: &[String], permission: Permission) -> Result<()> {
     if !is_root() {
         return Err(Lacks("systemd and empty roots are only for root".into()).into());
     }
-    setup::ensure("trying packages takes", &TOOLS, permission)?;
+    setup::ensure("trying packages", &TOOLS, permission)?;
     let scripts = root().join("dist/check");
     for arch in archs {
         let mut empty = Command::new(scripts.join("empty"));

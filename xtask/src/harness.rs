@@ -31,7 +31,7 @@ pub struct Again {
 
 /// Runs tests by a command that ends with arguments for the harness, and those that fail again.
 pub fn run(why: &str, tests: impl Fn() -> Command) -> Result<Vec<Again>> {
-    let (result, output) = step::heard(why, &mut tests());
+    let (result, output) = step::captured(why, &mut tests());
     let mut failed = failures(&output);
     let Err(error) = result else {
         return Ok(Vec::new());
@@ -52,7 +52,7 @@ pub fn run(why: &str, tests: impl Fn() -> Command) -> Result<Vec<Again>> {
         let mut command = tests();
         command.arg("--exact").args(&failed);
         let output;
-        (result, output) = step::heard("what failed, again", &mut command);
+        (result, output) = step::captured("what failed, again", &mut command);
         let (outcomes, _) = results(&output);
         if let Some(name) = failed.iter().find(|name| !outcomes.contains_key(*name)) {
             bail!("{name} failed, and was not found when it was to be run again");

@@ -11,7 +11,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::machine::{Apt, Lacks, Permission, cargo, root};
+use crate::apt::Apt;
+use crate::machine::{Lacks, Permission, cargo, root};
 use crate::step;
 
 /// The version that is installed. Newer ones that are here already are taken as they are.

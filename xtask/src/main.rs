@@ -5,6 +5,7 @@
 //! the program that a verb runs. Exit codes: 0 done, 1 failed, 2 bad usage, 3 the machine lacks
 //! something that the message names.
 
+mod apt;
 mod bench;
 mod build_ebpf;
 mod deny;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::{build_ebpf, setup, step};
 
-/// What `run` is told.
+/// Arguments of `run`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Passed on to `ecn rig run`, for example: -- --seconds 5 -j

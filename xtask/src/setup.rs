@@ -6,11 +6,12 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use crate::machine::{Apt, Lacks, Permission, is_root, program, root};
+use crate::apt::Apt;
+use crate::machine::{Lacks, Permission, is_root, program, root};
 use crate::toolchain::Toolchain;
-use crate::{deny, docs, kernels, linker, step, toolchain};
+use crate::{deny, docs, linker, step, toolchain};
 
-/// What `setup` is told.
+/// Arguments of `setup`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only list what is here and what is missing; exit code 3 if anything is
@@ -115,7 +116,7 @@ fn packages_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
 
 /// The tools of the real-kernel tests: found, or installed.
 pub fn tools(permission: Permission) -> Result<()> {
-    ensure("the real-kernel tests call", &TOOLS, permission)?;
+    ensure("the real-kernel tests", &TOOLS, permission)?;
     prometheus(permission)
 }
 
@@ -192,13 +193,22 @@ pub fn python() -> Result<PathBuf> {
     Ok(find_python().ok_or_else(|| lacks("pandas and polars"))?)
 }
 
-/// What emulates other kernels: found, or installed.
+/// What emulates other kernels, and the Debian package of each.
+const EMULATOR: [(&str, &str); 5] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("depmod", "kmod"),
+    ("xz", "xz-utils"),
+    ("dpkg-deb", "dpkg"),
+];
+
+/// Finds or installs what emulates other kernels.
 pub fn emulator(permission: Permission) -> Result<()> {
-    ensure("other kernels need", &kernels::TOOLS, permission)
+    ensure("emulating other kernels", &EMULATOR, permission)
 }
 
 /// The packages of tools: found, or installed.
-pub fn ensure(why: &str, tools: &[(&str, &'static str)], permission: Permission) -> Result<()> {
+pub fn ensure(purpose: &str, tools: &[(&str, &'static str)], permission: Permission) -> Result<()> {
     let packages = packages_missing(tools);
     if packages.is_empty() {
         return Ok(());
@@ -206,14 +216,14 @@ pub fn ensure(why: &str, tools: &[(&str, &'static str)], permission: Permission)
     let names = packages.join(" ");
     match Apt::find() {
         Some(apt) if permission != Permission::No => {
-            apt.install(&format!("{why} them"), &packages, permission)
+            apt.install(&format!("needed for {purpose}"), &packages, permission)
         }
         Some(_) => Err(Lacks(format!(
-            "{why} tools that are not here: sudo apt-get install -y {names}"
+            "missing packages for {purpose}: sudo apt-get install -y {names}"
         ))
         .into()),
         None => Err(Lacks(format!(
-            "{why} tools that are not here: install {names} (Debian's names)"
+            "missing packages for {purpose}: install {names} (Debian's names)"
         ))
         .into()),
     }
@@ -261,7 +271,7 @@ fn check() -> ExitCode {
         docs::find().map(|path| path.display().to_string()),
         "is compiled when it is needed",
     );
-    for (tool, package) in TOOLS.into_iter().chain(kernels::TOOLS) {
+    for (tool, package) in TOOLS.into_iter().chain(EMULATOR) {
         let found = program(tool).map(|path| path.display().to_string());
         line(tool, found, &format!("package {package}"));
     }

@@ -56,8 +56,8 @@ pub fn run(why: &str, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Like [`run`], and what it said on stdout, also if it failed.
-pub fn heard(why: &str, command: &mut Command) -> (Result<()>, String) {
+/// Like [`run`], and returns its stdout, also if it failed.
+pub fn captured(why: &str, command: &mut Command) -> (Result<()>, String) {
     let shown = shown(command);
     say(&format!("{why}: {shown}"));
     let mut said = Vec::new();

@@ -14,7 +14,7 @@ use crate::run::KERNEL_TYPES;
 use crate::setup::Bpf;
 use crate::{build_ebpf, deny, docs, harness, kernels, setup, step, toolchain};
 
-/// What `test` is told.
+/// Arguments of `test`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only the real-kernel tests, all of them, on these kernels of Debian (`6.1,7.3`), emulated by qemu
@@ -90,8 +90,8 @@ impl Outcome {
     }
 }
 
-/// Tests that passed only when they were run again are no failure, and nothing to forget.
-fn named(again: &[Again]) {
+/// Prints the tests that passed only when they were run again.
+fn list_reruns(again: &[Again]) {
     if !again.is_empty() {
         println!("{} passed only when run again:", again.len());
     }
@@ -100,25 +100,49 @@ fn named(again: &[Again]) {
     }
 }
 
-/// A file to which tests that skip themselves add a line.
+/// A test that skipped itself: a line `REASON NAME: why` in the file `ECN_SKIPPED`.
+struct SkippedTest {
+    /// The first word of the line.
+    reason: String,
+    text: String,
+}
+
+impl SkippedTest {
+    /// Reasons that a complete machine may have too: its kernel lacks a feature (`--kernels` tests others), or other
+    /// programs disturbed every run.
+    const EXCUSED: [&str; 2] = ["kernel", "disturbed"];
+
+    fn parse(line: &str) -> Self {
+        let (reason, text) = line.split_once(' ').unwrap_or(("", line));
+        Self {
+            reason: reason.to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    fn is_excused(&self) -> bool {
+        Self::EXCUSED.contains(&self.reason.as_str())
+    }
+}
+
+/// Creates the empty file of skipped tests.
 fn skipped_file(name: &str) -> Result<PathBuf> {
     let file = root().join("target").join(name);
     fs::write(&file, "").with_context(|| format!("writing {}", file.display()))?;
     Ok(file)
 }
 
-/// Its lines.
-fn skipped_tests(file: &Path) -> Result<Vec<String>> {
+fn skipped_tests(file: &Path) -> Result<Vec<SkippedTest>> {
     let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    Ok(text.lines().map(str::to_owned).collect())
+    Ok(text.lines().map(SkippedTest::parse).collect())
 }
 
-fn list_skipped(which: &str, tests: &[String]) {
+fn list_skipped(which: &str, tests: &[SkippedTest]) {
     if !tests.is_empty() {
         println!("of the {which}, {} were skipped:", tests.len());
     }
     for test in tests {
-        println!("    {test}");
+        println!("    {}", test.text);
     }
 }
 
@@ -130,17 +154,58 @@ fn first_line(text: &str) -> &str {
 pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
     if !args.kernels.is_empty() {
         build_ebpf::build(&setup::bpf(permission)?, false)?;
-        named(&kernels::test(&args.kernels, &args.names, permission)?);
+        list_reruns(&kernels::test(&args.kernels, &args.names, permission)?);
         return Ok(ExitCode::SUCCESS);
     }
     let mut checks = Checks::default();
-    let mut bpf = None;
-    let mut tools = None;
+    let (bpf, tools) = static_checks(&mut checks, permission);
+    checks.check("licences", deny::check);
+    checks.check("advisories", deny::advisories);
+
+    let mut built: Option<Bpf> = None;
+    checks.check("BPF build", || {
+        let found = bpf?;
+        build_ebpf::build(&found, false)?;
+        built = Some(found);
+        Ok(())
+    });
+    let unbuilt = || Lacks("the kernel programs were not built".into());
+    checks.check("BPF lints", || {
+        lint_bpf(built.as_ref().ok_or_else(unbuilt)?)
+    });
+    let mut again = Vec::new();
+    let (mut host_skipped, mut kernel_skipped) = (Vec::new(), Vec::new());
+    checks.check("host tests", || host_tests(&mut again, &mut host_skipped));
+    checks.check("real-kernel tests", || {
+        if let Err(error) = &tools {
+            step::say(&format!("{error:#}"));
+        }
+        kernel_tests(&mut again, &mut kernel_skipped)
+    });
+    checks.check("other kernels", || {
+        built.as_ref().ok_or_else(unbuilt)?;
+        again.extend(kernels::every_run(permission)?);
+        Ok(())
+    });
+    checks.check("documentation", docs::build);
+    let code = checks.summary();
+    list_reruns(&again);
+    list_skipped("host tests", &host_skipped);
+    list_skipped("real-kernel tests", &kernel_skipped);
+    let complete = is_root() && built.is_some() && Path::new(KERNEL_TYPES).exists();
+    if complete && !kernel_skipped.iter().all(SkippedTest::is_excused) {
+        println!("skipped tests are a failure here: the machine has all that they need");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(code)
+}
+
+/// Checks that run nothing, while missing tools are downloaded: those that build BPF programs, and those that tests call.
+fn static_checks(checks: &mut Checks, permission: Permission) -> (Result<Bpf>, Result<()>) {
     thread::scope(|scope| {
-        // What has to be fetched is fetched while the first checks run.
         let setup = scope.spawn(|| {
             let found = (setup::bpf(permission), setup::tools(permission));
-            // Their checks say what went wrong.
+            // Their checks report errors.
             let _ = deny::ensure();
             let _ = docs::ensure();
             found
@@ -149,117 +214,63 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
             component("fmt", "rustfmt", permission)?;
             step::run("format", cargo().args(["fmt", "--check"]))?;
             let manifest = ["fmt", "--manifest-path", "ecn-ebpf/Cargo.toml", "--check"];
-            step::run("format of the kernel's programs", cargo().args(manifest))
+            step::run("format of the kernel programs", cargo().args(manifest))
         });
         checks.check("lints", || {
             component("clippy", "clippy", permission)?;
             let mut clippy = cargo();
-            clippy.args([
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--",
-                "-D",
-                "warnings",
-            ]);
+            clippy.args(["clippy", "--workspace", "--all-targets"]);
+            clippy.args(["--", "-D", "warnings"]);
             step::run("lints", &mut clippy)
         });
-        let (found, ready) = setup
+        setup
             .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        bpf = Some(found);
-        tools = Some(ready);
-    });
-    checks.check("licences", deny::check);
-    checks.check("advisories", deny::advisories);
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
 
-    let mut built: Option<Bpf> = None;
-    let mut tests_skipped = Vec::new();
-    let mut host_skipped = Vec::new();
-    checks.check("BPF build", || {
-        if let Some(found) = bpf {
-            let found = found?;
-            build_ebpf::build(&found, false)?;
-            built = Some(found);
-        }
-        Ok(())
-    });
-    checks.check("BPF lints", || match &built {
-        Some(bpf) => lint_bpf(bpf),
-        None => Err(Lacks("the programs were not built".into()).into()),
-    });
-    let mut again = Vec::new();
-    checks.check("host tests", || {
-        let python = setup::python();
-        if let Err(error) = &python {
-            step::say(&format!("{error:#}"));
-        }
-        let skipped = skipped_file("skipped-host-tests")?;
-        let tests = || {
-            let mut test = cargo();
-            test.env("ECN_SKIPPED", &skipped);
-            if let Ok(python) = &python {
-                test.env("ECN_PYTHON", python);
-            }
-            // One at a time: as root, some measure rates.
-            test.args(["test", "--workspace", "--exclude", "ecn-tests"]);
-            test.args(["--no-fail-fast", "--", "--test-threads=1"]);
-            test
-        };
-        again.extend(harness::run("host tests", tests)?);
-        host_skipped = skipped_tests(&skipped)?;
-        Ok(())
-    });
-    checks.check("real-kernel tests", || {
-        if let Some(Err(error)) = tools {
-            step::say(&format!("{error:#}"));
-        }
-        // The tests run the command that users run.
-        let mut build = cargo();
-        build.args(["build", "--release", "--package", "ecn-user"]);
-        build.args(["--target-dir", "target"]);
-        step::run("the command", &mut build)?;
-        let skipped = skipped_file("skipped-tests")?;
-        // Without rights, programs or tools, the tests skip themselves by name.
-        let tests = || {
-            let mut test = cargo();
-            test.args(["test", "--release", "--package", "ecn-tests"]);
-            test.args(["--no-fail-fast", "--", "--test-threads=1"]);
-            test.env("ECN_BIN", root().join("target/release/ecn"))
-                .env("ECN_SKIPPED", &skipped);
-            test
-        };
-        again.extend(harness::run("real-kernel tests", tests)?);
-        tests_skipped = skipped_tests(&skipped)?;
-        Ok(())
-    });
-    checks.check("other kernels", || match &built {
-        Some(_) => {
-            again.extend(kernels::every_run(permission)?);
-            Ok(())
-        }
-        None => Err(Lacks("the programs were not built".into()).into()),
-    });
-    checks.check("documentation", docs::build);
-    let code = checks.summary();
-    named(&again);
-    list_skipped("host tests", &host_skipped);
-    list_skipped("real-kernel tests", &tests_skipped);
-    if !tests_skipped.is_empty() {
-        // What the kernel was built without can be tested on another one: `--kernels`. What others that use the
-        // machine have disturbed in every run can be tested again.
-        let excused = [": this kernel has no ", ": the machine was disturbed "];
-        let without_reason = |test: &&String| !excused.iter().any(|why| test.contains(why));
-        if is_root()
-            && built.is_some()
-            && Path::new(KERNEL_TYPES).exists()
-            && tests_skipped.iter().any(|test| without_reason(&test))
-        {
-            println!("this machine has all that they need: they must run");
-            return Ok(ExitCode::FAILURE);
-        }
+/// Tests that need no kernel programs.
+fn host_tests(again: &mut Vec<Again>, skipped: &mut Vec<SkippedTest>) -> Result<()> {
+    let python = setup::python();
+    if let Err(error) = &python {
+        step::say(&format!("{error:#}"));
     }
-    Ok(code)
+    let file = skipped_file("skipped-host-tests")?;
+    let tests = || {
+        let mut test = cargo();
+        test.env("ECN_SKIPPED", &file);
+        if let Ok(python) = &python {
+            test.env("ECN_PYTHON", python);
+        }
+        // One at a time: as root, some measure rates.
+        test.args(["test", "--workspace", "--exclude", "ecn-tests"]);
+        test.args(["--no-fail-fast", "--", "--test-threads=1"]);
+        test
+    };
+    again.extend(harness::run("host tests", tests)?);
+    *skipped = skipped_tests(&file)?;
+    Ok(())
+}
+
+/// Tests on this machine's kernel. Without rights, programs or tools they skip themselves.
+fn kernel_tests(again: &mut Vec<Again>, skipped: &mut Vec<SkippedTest>) -> Result<()> {
+    // The tests run the command that users run.
+    let mut build = cargo();
+    build.args(["build", "--release", "--package", "ecn-user"]);
+    build.args(["--target-dir", "target"]);
+    step::run("the command", &mut build)?;
+    let file = skipped_file("skipped-tests")?;
+    let tests = || {
+        let mut test = cargo();
+        test.args(["test", "--release", "--package", "ecn-tests"]);
+        test.args(["--no-fail-fast", "--", "--test-threads=1"]);
+        test.env("ECN_BIN", root().join("target/release/ecn"))
+            .env("ECN_SKIPPED", &file);
+        test
+    };
+    again.extend(harness::run("real-kernel tests", tests)?);
+    *skipped = skipped_tests(&file)?;
+    Ok(())
 }
 
 /// Lints ecn-ebpf by the clippy of the toolchain that builds it.

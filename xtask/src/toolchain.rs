@@ -8,7 +8,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::machine::{Apt, Lacks, Permission, program};
+use crate::apt::Apt;
+use crate::machine::{Lacks, Permission, program};
 use crate::step;
 
 /// The oldest minor version that the crates accept (rust-version in Cargo.toml).

@@ -263,7 +263,7 @@ impl Flags {
     }
 }
 
-/// What our pings are told by.
+/// Identifier of our pings.
 const IDENTIFIER: u16 = 0xec0e;
 const IDENTIFIER_BYTES: [u8; 2] = IDENTIFIER.to_be_bytes();
 

@@ -73,7 +73,7 @@ pub enum Gone {
     Newest,
 }
 
-/// The newest kernel of each series, or why there is none. Those that are here are not fetched again.
+/// The newest kernel of each series, or why it is not available. Kernels that were fetched before are kept.
 pub fn kernels(series: &[String], gone: Gone) -> Result<Vec<Result<Kernel>>> {
     let kept = kept();
     fs::create_dir_all(&kept).with_context(|| format!("making {}", kept.display()))?;

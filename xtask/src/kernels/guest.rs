@@ -299,15 +299,6 @@ fn boot(
     )
 }
 
-/// Says which of what guests are made of is missing here: tool, and Debian's package.
-pub const TOOLS: [(&str, &str); 5] = [
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("busybox", "busybox-static"),
-    ("depmod", "kmod"),
-    ("xz", "xz-utils"),
-    ("dpkg-deb", "dpkg"),
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;

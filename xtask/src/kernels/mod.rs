@@ -20,7 +20,6 @@ use crate::harness::{Again, Outcome, RERUNS, results, too_many};
 use crate::machine::{Lacks, Permission, cargo, is_ci, root};
 use crate::{setup, step};
 use fetch::{Gone, Kernel};
-pub use guest::TOOLS;
 use guest::{Ended, Guest};
 
 pub use fetch::mirror;
@@ -33,7 +32,7 @@ const EVERY_RUN: [&str; 3] = ["6.1", "6.12", "7.3"];
 /// which hooks, offsets and drop reasons it has, what becomes of frames, echoes and flags. Rates are left to
 /// `--kernels`, which runs all tests.
 const DECIDED_BY_KERNEL: [&str; 20] = [
-    "attach::clsact_goes_with_the_last_program",
+    "attach::clsact_is_removed_with_the_last_program",
     "attach::tcx_where_there_is_tcx",
     "attach::what_a_killed_agent_leaves_on_clsact_is_cleaned",
     "attach::what_is_behind_ours_runs_too",

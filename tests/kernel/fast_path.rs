@@ -1,5 +1,5 @@
-//! A TCP connection's own data looks at what it has received when there is something to say or to know, and only
-//! then: by `BPF_PROG_TEST_RUN`, one segment after the other.
+//! Data of a TCP connection looks up the received flow only if there is new feedback: by `BPF_PROG_TEST_RUN`, segment by
+//! segment.
 
 use ecn_core::{
     abi::{self, name},
@@ -103,7 +103,7 @@ impl End {
     }
 }
 
-fn is_settled(flow: &Flow) -> bool {
+fn is_fast(flow: &Flow) -> bool {
     flow.seen_generation == flow.feedback_generation
 }
 
@@ -152,39 +152,39 @@ fn marks_are_noticed() {
     with_an_end(|mut end| {
         for n in 1..3 {
             end.handshake();
-            assert!(!is_settled(&end.data()), "it has heard of the connection");
+            assert!(!is_fast(&end.data()), "it knows the connection");
             let flow = end.data();
-            assert!(is_settled(&flow));
+            assert!(is_fast(&flow));
             assert_eq!((flow.flags, flow.sent_packets), (flow::PLAIN, n * 6 - 4));
             assert_eq!(end.receiver().flags, echo::PLAIN);
-            assert!(is_settled(&end.data()));
+            assert!(is_fast(&end.data()));
             assert_eq!(end.receiver().ace.blocked_ns, 0);
             end.marked();
             assert_eq!(end.receiver().ace.pending, 1);
-            assert!(!is_settled(&end.flow()));
-            assert!(!is_settled(&end.data()));
+            assert!(!is_fast(&end.flow()));
+            assert!(!is_fast(&end.data()));
             assert_ne!(end.receiver().ace.blocked_ns, 0, "marks wait behind data");
             let frame = end.pass(true, packet::NOT_ECT, ACK, 0);
             assert_eq!(frame[14 + 20 + 13], ACK | ECE, "one packet was marked");
             assert_eq!(end.receiver().ace.pending, 0);
-            assert!(is_settled(&end.data()));
-            assert!(is_settled(&end.data()));
+            assert!(is_fast(&end.data()));
+            assert!(is_fast(&end.data()));
         }
     });
 }
 
 /// Of one whose handshake was not: by the flags of its ACKs, or by their absence after a mark that TCP has seen.
 #[test]
-fn what_becomes_known_is_noticed() {
+fn new_feedback_is_noticed() {
     kernel_test!();
     for ecn in [false, true] {
         with_an_end(|mut end| {
             end.data();
-            assert!(is_settled(&end.data()));
+            assert!(is_fast(&end.data()));
             assert_eq!(end.flow().flags, flow::PLAIN, "new and not ECN-capable");
             end.marked();
             assert_eq!(end.receiver().flags, echo::PROBING);
-            assert!(!is_settled(&end.flow()));
+            assert!(!is_fast(&end.flow()));
             let flags = if ecn { ACK | ECE } else { ACK };
             let answer = end.pass(true, packet::NOT_ECT, flags, 0);
             assert_eq!(answer[14 + 20 + 13], flags);
@@ -195,7 +195,7 @@ fn what_becomes_known_is_noticed() {
             } else {
                 assert_eq!(end.receiver().flags, echo::PLAIN);
                 assert_eq!(flow.flags, flow::PLAIN);
-                assert!(is_settled(&flow));
+                assert!(is_fast(&flow));
                 // Flags that come late are its own, too.
                 end.pass(true, packet::NOT_ECT, ACK | ECE, 0);
                 assert_eq!(end.data().flags, flow::NEGOTIATED);

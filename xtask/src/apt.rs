@@ -1,0 +1,101 @@
+//! Packages of Debian and its derivatives.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::machine::{Lacks, Permission, program};
+use crate::step;
+
+/// The system's packages, where apt-get is what installs them.
+pub struct Apt;
+
+impl Apt {
+    /// Is this a Debian or one of its children?
+    pub fn find() -> Option<Self> {
+        program("apt-get").map(|_| Self)
+    }
+
+    /// The package's newest version, if the lists know one.
+    pub fn candidate(&self, package: &str) -> Option<String> {
+        let text = step::asked(Command::new("apt-cache").args(["policy", package]))?;
+        let version = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Candidate: "))?;
+        (version != "(none)").then(|| version.to_owned())
+    }
+
+    /// Fetches the package lists.
+    pub fn update(&self, permission: Permission) -> Result<()> {
+        let mut command = self.command(permission);
+        step::logged(
+            "the package lists are missing or old",
+            "apt-update",
+            command.arg("update"),
+        )
+    }
+
+    /// Installs packages; fetches the package lists first if they do not know them, or if it fails.
+    pub fn install(&self, why: &str, packages: &[&str], permission: Permission) -> Result<()> {
+        if packages
+            .iter()
+            .any(|package| self.candidate(package).is_none())
+        {
+            self.update(permission)?;
+            return self.install_known(why, packages, permission);
+        }
+        self.install_known(why, packages, permission).or_else(|_| {
+            self.update(permission)?;
+            self.install_known(why, packages, permission)
+        })
+    }
+
+    /// Fetches a package into a folder without installing it; fetches the package lists first if they are missing or old.
+    pub fn download(
+        &self,
+        why: &str,
+        package: &str,
+        folder: &Path,
+        permission: Permission,
+    ) -> Result<()> {
+        let fetch = || {
+            let mut command = Command::new("apt-get");
+            command
+                .args(["-q", "download", package])
+                .current_dir(folder);
+            step::logged(why, "apt-download", &mut command)
+        };
+        if self.candidate(package).is_some() && fetch().is_ok() {
+            return Ok(());
+        }
+        if permission == Permission::No {
+            let message = format!("the package lists do not know {package}: sudo apt-get update");
+            return Err(Lacks(message).into());
+        }
+        self.update(permission)?;
+        fetch()
+    }
+
+    fn install_known(&self, why: &str, packages: &[&str], permission: Permission) -> Result<()> {
+        let mut command = self.command(permission);
+        command
+            .args(["install", "-y", "--no-install-recommends"])
+            .args(packages);
+        step::logged(why, "apt-install", &mut command)
+    }
+
+    fn command(&self, permission: Permission) -> Command {
+        let mut command = if permission == Permission::Sudo {
+            let mut command = Command::new("sudo");
+            command.args(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+            command
+        } else {
+            let mut command = Command::new("apt-get");
+            command.env("DEBIAN_FRONTEND", "noninteractive");
+            command
+        };
+        command.args(["-q", "-o", "DPkg::Lock::Timeout=300"]);
+        command
+    }
+}
