@@ -6,13 +6,13 @@ use crate::{ace, echo, fixed, pacing, response};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// Source; IPv4 as `::ffff:a.b.c.d`.
+    /// Source address; IPv4 as `::ffff:a.b.c.d`.
     pub src: [u8; 16],
-    /// Destination, likewise.
+    /// Destination address.
     pub dst: [u8; 16],
     /// Source port, 0 where the protocol has none.
     pub src_port: u16,
-    /// Destination port, likewise.
+    /// Destination port, 0 where the protocol has none.
     pub dst_port: u16,
     /// Endpoint number assigned by the agent: two namespaces may use the same addresses.
     pub endpoint: u16,

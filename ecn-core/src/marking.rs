@@ -598,8 +598,8 @@ impl<const N: usize> Switch<N> {
         output.departed += n as u64;
     }
 
-    /// As [`Switch::remove_port`] for virtual queues: packets from the port stay in its row until they leave, whoever has
-    /// the slot by then.
+    /// As [`Switch::remove_port`] for virtual queues: packets from the port stay in its row until they leave, even if the
+    /// slot is reused.
     #[inline(always)]
     pub(crate) fn remove_output(&mut self, p: u8, ports: u32) {
         self.set_waiting(p, ports, 0);

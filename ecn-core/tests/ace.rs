@@ -420,7 +420,7 @@ fn known_by_its_answer() {
         assert_eq!(r.encode(false, 1448, false, 1).0, 0);
         let verdict = r.on_tcp_packet(1, 1500, true, 1448, 2896, 2);
         assert_eq!(verdict, echo::NEW_FEEDBACK, "seen");
-        // An ACK that was on its way already tells nothing.
+        // An ACK that was in flight already carries nothing new.
         assert_eq!(r.encode(false, 1448, false, 3), (0, echo::PROBING));
         assert_eq!(r.flags, echo::PROBING);
         assert_eq!(r.encode(false, 2896, native, 4).0, 0);
@@ -461,7 +461,7 @@ fn known_by_its_data() {
     assert_eq!(f.flags, flow::PLAIN);
 }
 
-/// An echo tells the connection's own count, and each is heard once.
+/// An echo carries the connection's own count, and each counts once.
 #[test]
 fn echoes_of_tcp() {
     let mut r = echo::Receiver::new();
@@ -480,8 +480,8 @@ fn echoes_of_tcp() {
             packets: elsewhere,
             ..echo
         };
-        let heard = f.on_echo(&forged, 10, 0, 4);
-        assert_eq!(heard, Err(echo::Refusal::Impossible), "{elsewhere}");
+        let result = f.on_echo(&forged, 10, 0, 4);
+        assert_eq!(result, Err(echo::Refusal::Impossible), "{elsewhere}");
     }
     let echo = echo::Echo { packets: 0, ..echo };
     let delta = f.on_echo(&echo, 10, 0, 4).unwrap();
@@ -610,7 +610,7 @@ fn decided_flows_stay_as_they_are() {
     assert!(stayed > 0);
 }
 
-/// What a flow has heard of its connection it need not hear again.
+/// Known flags of a connection change nothing.
 #[test]
 fn known_counts_are_reported_once() {
     for known in (0..16).filter(|known| known & echo::FRESH == 0) {
@@ -631,7 +631,7 @@ fn known_counts_are_reported_once() {
     }
 }
 
-/// Its own data is told when a receiver has something to say after it had nothing.
+/// New feedback is reported once, after there was none.
 #[test]
 fn a_receiver_reports_new_feedback() {
     for (flags, pending, ce) in (0..16)

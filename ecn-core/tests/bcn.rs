@@ -1,4 +1,4 @@
-//! Backward congestion notification: who is told, how a rate follows, and a loop of both points.
+//! Backward congestion notification: notifications, rates, and a loop of both points.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -117,7 +117,7 @@ fn gains_out_of_range_are_refused() {
 }
 
 /// Sources of 10 Gb/s into a link of 10 Gb/s, a frame time at a time. Every 100th frame is sampled, its source
-/// is told `delay` frame times later. Queue of each frame time, frames; what was lost does not count.
+/// is notified `delay` frame times later. Queue of each frame time, frames; what was lost does not count.
 fn closed_loop(sources: usize, delay: u64, answer: impl Fn(Feedback) -> Feedback) -> Vec<u32> {
     const LIMIT: u32 = 1_000;
     let policy = policy();

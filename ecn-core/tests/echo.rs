@@ -552,7 +552,7 @@ fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
                     .wrapping_add_signed(e.sequence.wrapping_sub(latest as u16) as i16 as i32);
                 let later = number.wrapping_sub(latest) as i32 > 0;
                 if !later && refusals + 1 >= i32::from(REFUSALS) {
-                    // A receiver that begins anew looks the same: another test's matter.
+                    // A receiver that restarts looks the same, which another test covers.
                     return;
                 }
                 let got = s.on_echo(&e, sent, departed, QUIET);
@@ -582,7 +582,7 @@ fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
                     assert_eq!(s.position, position);
                 }
                 let received = (r.packets as u32).wrapping_sub(start);
-                assert!(packets <= received, "no packet is told of twice");
+                assert!(packets <= received, "no packet is reported twice");
                 assert!(ce <= (r.ce as u32).wrapping_sub(start));
             }
         }

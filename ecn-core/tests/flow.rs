@@ -188,7 +188,7 @@ fn worth_telling_at_a_32nd() {
     }
 }
 
-/// A flow without a class is told of when it is limited first, whatever was told before.
+/// The first limit of a flow without a class is notified, whatever was notified before.
 #[test]
 fn the_first_decrease_asks_for_a_class() {
     let mut f = Flow {
@@ -529,8 +529,8 @@ fn a_slow_flow_waits_for_its_receiver() {
                         packets: n as u32,
                         ..Echo::default()
                     };
-                    let heard = f.on_echo(&echo, n as u32, every, now);
-                    assert!(heard.is_ok(), "{n} {heard:?}");
+                    let result = f.on_echo(&echo, n as u32, every, now);
+                    assert!(result.is_ok(), "{n} {result:?}");
                     f.last_echo_ns = now;
                     accepted = true;
                 }

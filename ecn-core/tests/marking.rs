@@ -532,7 +532,7 @@ proptest! {
     }
 }
 
-// Worked by hand. Fig. 1's switch B: buffer of 4, the inter-switch link comes in at slot 1, local
+// Worked out manually. Fig. 1's switch B: buffer of 4, the inter-switch link comes in at slot 1, local
 // sources at 2 to 5, the root link leaves at 10, the victim's at 11.
 
 const REMOTE: u8 = 1;

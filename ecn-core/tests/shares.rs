@@ -500,7 +500,7 @@ fn by_port_hosts_behind_a_port_are_one() {
     }
 }
 
-/// An output that is idle for long begins anew, and one at which nothing ever waits costs nothing.
+/// An output that was idle for long restarts, and one at which nothing ever waits is not measured.
 #[test]
 fn idle_outputs_are_forgotten_and_free_ones_not_measured() {
     let mut line = Line::new(100.0, 2);

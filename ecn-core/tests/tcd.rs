@@ -165,7 +165,7 @@ fn another_pause_begins_anew() {
     );
 }
 
-/// For those who look it takes no packet to find out that there is none.
+/// A reader sees without a packet that there is no congestion.
 #[test]
 fn a_port_without_a_queue_is_not_congested() {
     let port = resumed();

@@ -30,7 +30,7 @@ struct Line {
     waiting: VecDeque<(u128, u8, u32)>,
 }
 
-/// Real queues: every departure is told to the switch at its time.
+/// Real queues: the switch is notified of every departure on time.
 struct Real {
     switch: Switch<N>,
     lines: Vec<Line>,
@@ -199,7 +199,7 @@ proptest! {
             let expected = real.on_enqueue(&policy, &a);
             prop_assert_eq!(queues.on_enqueue(&mut switch, &policy, &a), expected, "{:?}", a);
             check_sums(&switch);
-            // Whoever looks sees what waits now, without changing what is decided later.
+            // A reader sees what waits now, without changing later decisions.
             let (mut seen, mut looking) = (switch.clone(), queues.clone());
             catch_up(&mut looking, &mut seen, now_ns);
             check_sums(&seen);

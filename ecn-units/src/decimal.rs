@@ -69,7 +69,7 @@ fn split_unit(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-/// A number and what its unit stands for; `bare` if there is none.
+/// A number and what its unit stands for; `bare` without a unit.
 pub fn with_unit<U: Copy>(
     text: &str,
     units: &[(&str, U)],

@@ -26,7 +26,7 @@ pub enum Round {
     Off,
     /// Marks on packets that were sent before the last decrease are ignored.
     Packets,
-    /// There is none: each packet applies a part of a step, see `ecn_core::response`.
+    /// No rounds: each packet applies a fraction of a step, see `ecn_core::response`.
     #[default]
     Fractional,
     /// Marks are ignored for this long after a decrease.

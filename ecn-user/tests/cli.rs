@@ -23,7 +23,7 @@ fn run_alone(script: &str) -> Option<Output> {
         eprintln!("skipped: needs root");
         return None;
     }
-    // In a chroot `/` is no mount point.
+    // In a chroot, `/` is not a mount point.
     let script = format!(
         "{{ mount --make-rprivate / 2> /dev/null || mount --make-rprivate /run; }} \
          && {{ mount --make-rprivate /sys 2> /dev/null || true; }} \
@@ -109,7 +109,7 @@ fn bad_usage_is_2() {
         ),
         (
             &["design", "--decrease", "2*r"],
-            "`2*r` is no decrease function: fdec(",
+            "`2*r` is not a decrease function: fdec(",
         ),
         (
             &["design", "--decrease", "-x"],

@@ -593,9 +593,9 @@ impl Both<'_> {
     fn uncounted(&mut self, o: usize) -> Outcome {
         let ip = Ip::of([10, 77, 0, 1], [10, 77, 0, 2]);
         let local = Ip::of([169, 254, 0, 1], [10, 77, 0, 2]).udp(1, 2, &[7; 100]);
-        let mut strange = ip.udp(1, 2, &[7; 100]);
-        strange[12..14].copy_from_slice(&[0x88, 0xcc]);
-        for frame in [local, strange] {
+        let mut unknown = ip.udp(1, 2, &[7; 100]);
+        unknown[12..14].copy_from_slice(&[0x88, 0xcc]);
+        for frame in [local, unknown] {
             for (program, cb) in [
                 (name::PORT_OUT, [0; 2]),
                 (name::PORT_REPLAY, [PortEventKind::Dequeue as u32, 0]),

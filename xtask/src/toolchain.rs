@@ -148,7 +148,7 @@ pub fn rustup_component(component: &str) -> Option<Command> {
     rustup_add("component", component)
 }
 
-/// `rustup target add`, likewise.
+/// `rustup target add`, as [`rustup_component`].
 pub fn rustup_target(target: &str) -> Option<Command> {
     rustup_add("target", target)
 }

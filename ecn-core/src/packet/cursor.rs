@@ -280,7 +280,7 @@ pub struct Transport {
 ///
 /// # Errors
 ///
-/// [`Pass::Malformed`]: there is none, or only a part.
+/// [`Pass::Malformed`]: it is missing or truncated.
 #[inline(always)]
 pub fn transport<F: Read + ?Sized>(frame: &F, ip: &Ip) -> Result<Transport, Pass> {
     let mut t = Transport::default();

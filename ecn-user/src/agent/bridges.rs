@@ -539,7 +539,7 @@ impl Inner {
         if missing.is_empty() {
             return Ok(());
         }
-        let _hurry = datapath::Hurry::begin();
+        let _expedited = datapath::ExpeditedRcu::begin();
         let netns = bridge.space.ns.inum();
         let copy = copy(&mut self.copies, &self.datapath, netns)?;
         for port in missing {

@@ -597,7 +597,7 @@ impl Inner {
     /// Takes everything off again. Also when the start failed in the middle.
     pub(super) fn close(&mut self) {
         self.free_sockets();
-        let _hurry = datapath::Hurry::begin();
+        let _expedited = datapath::ExpeditedRcu::begin();
         self.bridges.clear();
         for endpoint in std::mem::take(&mut self.endpoints).into_values() {
             // The device may be gone with its namespace; then nothing is taken off.

@@ -338,7 +338,7 @@ impl Inner {
             kept,
         };
         {
-            let _hurry = datapath::Hurry::begin();
+            let _expedited = datapath::ExpeditedRcu::begin();
             inner.follow();
         }
         inner.first_failure()?;

@@ -228,7 +228,7 @@ impl Lock {
         let open = || {
             prepare()?;
             let mut options = File::options();
-            // Whoever may open a file may lock it.
+            // A process that may open a file may lock it.
             private(
                 options.create(true).truncate(false).read(true).write(true),
                 &path,

@@ -53,7 +53,7 @@ pub struct FlowName {
     pub dst: IpAddr,
     /// Source port; 0 where the protocol has none.
     pub src_port: u16,
-    /// Destination port, likewise.
+    /// Destination port; 0 where the protocol has none.
     pub dst_port: u16,
     /// IP protocol number.
     pub protocol: u8,

@@ -33,7 +33,7 @@ use ecn_core::abi::{self, name};
 use thiserror::Error;
 
 use crate::sys::pod::{self, Raw};
-pub use attach::{Attached, AttachedBy, Hurry, leftovers, remove_leftover};
+pub use attach::{Attached, AttachedBy, ExpeditedRcu, leftovers, remove_leftover};
 pub use maps::{BridgeView, Maps, RateEvents, Sweeper, TraceEvents, adoptable};
 pub use offsets::BTF;
 pub use sockets::cgroup;

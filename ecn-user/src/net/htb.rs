@@ -19,7 +19,7 @@
 //! frames: four flows of 0.6 of the link each got 2.40 of the link together when the rate was
 //! guaranteed, 0.997 when it was borrowed. One flow alone kept to within 0.4 % of 1, 10 and 100 Mbit/s
 //! either way. Guaranteed rates have a second cost: what goes past the link rate is the parent's
-//! debt, and whoever borrows then gets nothing until it is paid, up to a
+//! debt, and borrowers get nothing until it is paid, up to a
 //! minute. So the guaranteed rates are small ([`GUARANTEED_BYTES_PER_S`]).
 //!
 //! At a switch port (major [`PORT_MAJOR`]) there is one class with all traffic.

@@ -63,12 +63,12 @@ fn quantiles(times: &mut [u64]) -> [Option<u64>; 2] {
 }
 
 impl RoundTrips {
-    /// Of pings: the times that half and 99 % of them stay below, us.
+    /// Median and 99th percentile of pings, us.
     pub fn ping(&mut self) -> [Option<u64>; 2] {
         quantiles(&mut self.ping)
     }
 
-    /// Of the victim's TCP, smoothed by it: likewise.
+    /// The same quantiles of the victim's TCP, smoothed by it.
     pub fn tcp(&mut self) -> [Option<u64>; 2] {
         quantiles(&mut self.tcp)
     }

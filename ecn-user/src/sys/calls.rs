@@ -271,7 +271,7 @@ fn set_nice(nice: libc::c_int) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
 }
 
-/// Keeps what is mounted from now on to the calling thread's mount namespace. In a chroot `/` is no
+/// Keeps what is mounted from now on to the calling thread's mount namespace. In a chroot, `/` is not a
 /// mount point; there it is done for the places that we mount on.
 pub fn keep_mounts_private() -> nix::Result<()> {
     let private = |at: &str| {

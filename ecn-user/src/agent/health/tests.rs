@@ -436,17 +436,17 @@ fn receivers_that_do_not_echo() {
     };
     assert_eq!(silent(&over), 0);
     // It echoes, with losses on the way; it has stopped to.
-    let mut heard = Flow {
+    let mut acked = Flow {
         last_echo_ns: NOW - SECOND_NS / 10,
         ..sent(50_000)
     };
-    heard.echo.synced = 1;
-    heard.echo.packets = 40_000;
-    assert_eq!(silent(&heard), 0);
-    heard.last_echo_ns = NOW - 6 * SECOND_NS;
-    assert_eq!(silent(&heard), 1);
-    heard.echo.packets = 49_500;
-    assert_eq!(silent(&heard), 0);
+    acked.echo.synced = 1;
+    acked.echo.packets = 40_000;
+    assert_eq!(silent(&acked), 0);
+    acked.last_echo_ns = NOW - 6 * SECOND_NS;
+    assert_eq!(silent(&acked), 1);
+    acked.echo.packets = 49_500;
+    assert_eq!(silent(&acked), 0);
     // TCP's receiver says it in its ACKs; a tunnel's packets are not made ECN-capable; nothing is controlled.
     assert!(
         seen(&key(protocol::TCP), &sent(5000), &policy())
