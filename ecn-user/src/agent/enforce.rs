@@ -80,8 +80,6 @@ pub struct Shared {
     pub refused: AtomicU64,
     /// Time from a mark to the new rate in force, microseconds.
     pub latency_us: Mutex<Histogram<u64>>,
-    /// Loads the programs of an agent that takes over.
-    deferred: Mutex<Option<sys::Deferred>>,
     stop: AtomicBool,
 }
 
@@ -102,9 +100,6 @@ const STEP: Duration = Duration::from_secs(3);
 /// And so long it may take to start: on a busy or emulated processor the verifier takes seconds for a program, and what
 /// was taken over is to stay in force meanwhile.
 const START: Duration = Duration::from_secs(60);
-/// Of that, so long others that want a processor come first: the verifier's seconds would hold up senders and queues,
-/// but where processors are always busy it is not to wait forever.
-const DEFERRED: Duration = Duration::from_secs(10);
 /// Rates that are brought into force together: what else is in the ring waits for these.
 const TOGETHER: usize = 4096;
 /// Of these, as many of an endpoint at a time: in between the limits are confirmed.
@@ -134,7 +129,6 @@ impl Shared {
             changes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             latency_us: Mutex::new(latency),
-            deferred: Mutex::default(),
             stop: AtomicBool::new(false),
         }
     }
@@ -173,15 +167,8 @@ impl Shared {
         self.alive_ns.store(now_ns(), Ordering::Relaxed);
     }
 
-    /// Has the calling thread, which loads programs, yield to the traffic that goes on meanwhile, for
-    /// [`DEFERRED`] at most.
-    pub(super) fn defer_start(&self) {
-        *lock(&self.deferred) = sys::Deferred::begin();
-    }
-
     /// The main loop runs from now on.
     pub(super) fn has_started(&self) {
-        *lock(&self.deferred) = None;
         self.is_alive();
         self.is_starting.store(false, Ordering::Relaxed);
     }
@@ -373,11 +360,6 @@ impl<'a> Heart<'a> {
     fn beat(&mut self, maps: &mut Maps) {
         let shared = self.shared;
         shared.enforced_ns.store(now_ns(), Ordering::Relaxed);
-        let mut deferred = lock(&shared.deferred);
-        if deferred.as_ref().is_some_and(|of| of.elapsed() >= DEFERRED) {
-            *deferred = None;
-        }
-        drop(deferred);
         let wanted = shared.flags.load(Ordering::Relaxed);
         let is_due = |at: Instant| at.elapsed() >= self.interval();
         if !self.last_beat.is_none_or(is_due) && wanted == self.flags {

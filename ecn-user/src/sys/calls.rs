@@ -197,67 +197,39 @@ pub fn prefer_this_thread() -> bool {
     set_nice(-20)
 }
 
-/// The calling thread runs before ordinary ones until this is dropped.
-pub struct Preferred {
+/// The calling thread has another nice value until this is dropped.
+pub struct Nice {
     before: libc::c_int,
     // The thread's own: it is not to be dropped by another.
     _here: std::marker::PhantomData<*const ()>,
 }
 
-impl Preferred {
-    /// Raises the calling thread's priority. None without the right to.
-    pub fn begin() -> Option<Self> {
+impl Nice {
+    /// Before ordinary threads. None without the right to.
+    pub fn prefer() -> Option<Self> {
         let before = nice();
-        prefer_this_thread().then(|| Self {
+        prefer_this_thread().then(|| Self::since(before))
+    }
+
+    /// After ordinary threads, with a third of their share of a busy processor. None if the thread could not return
+    /// to what it had.
+    pub fn defer() -> Option<Self> {
+        let before = nice();
+        (set_nice(before - 1) && set_nice(before + 5)).then(|| Self::since(before))
+    }
+
+    fn since(before: libc::c_int) -> Self {
+        Self {
             before,
             _here: std::marker::PhantomData,
-        })
+        }
     }
 }
 
-impl Drop for Preferred {
+impl Drop for Nice {
     fn drop(&mut self) {
         set_nice(self.before);
     }
-}
-
-/// A thread that runs only where no other wants to (SCHED_IDLE of sched(7)), until this is dropped, by whichever thread.
-#[derive(Debug)]
-pub struct Deferred {
-    thread: libc::pid_t,
-    since: std::time::Instant,
-}
-
-impl Deferred {
-    /// Defers the calling thread. None if it could not return (RLIMIT_NICE).
-    pub fn begin() -> Option<Self> {
-        let before = nice();
-        let may_return = set_nice(before - 1);
-        set_nice(before);
-        // SAFETY: takes nothing.
-        let thread = unsafe { libc::gettid() };
-        (may_return && set_policy(thread, libc::SCHED_IDLE)).then(|| Self {
-            thread,
-            since: std::time::Instant::now(),
-        })
-    }
-
-    /// For how long.
-    pub fn elapsed(&self) -> std::time::Duration {
-        self.since.elapsed()
-    }
-}
-
-impl Drop for Deferred {
-    fn drop(&mut self) {
-        set_policy(self.thread, libc::SCHED_OTHER);
-    }
-}
-
-fn set_policy(thread: libc::pid_t, policy: libc::c_int) -> bool {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: reads its last argument. A thread that has ended is refused.
-    unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) == 0 }
 }
 
 /// The calling thread's.
