@@ -285,12 +285,9 @@ impl Inner {
             adopt,
             keep: config.agent.keep,
         };
-        let mut deferred = None;
         let (maps, datapath, kept, enforcer) = match kept::find(&config) {
             Some((state, mut maps)) => {
                 let (kept, enforcer) = Kept::resume(state, &mut maps, &shared)?;
-                // Limits are in force: the verifier's seconds are not to hold up the traffic.
-                deferred = net::sys::Nice::defer();
                 let mut datapath = Datapath::open_for(&pin, sizes, life(true))?;
                 shared.switch_to(datapath.generation(), &maps)?;
                 datapath.take_over()?;
@@ -350,7 +347,6 @@ impl Inner {
         inner.write_state()?;
         inner.leaves = inner.config.agent.keep;
         inner.shared.has_started();
-        drop(deferred);
         Ok((inner, enforcer))
     }
 
@@ -612,7 +608,7 @@ async fn on_inner(
     let inner = Arc::clone(inner);
     let take = move || {
         // Limits hold only as long as steps are taken: senders must not be able to hold them up.
-        let _preferred = net::sys::Nice::prefer();
+        let _preferred = net::sys::Preferred::begin();
         lock(&inner).as_mut().map_or(Ok(()), step)
     };
     let done = tokio::task::spawn_blocking(take).await;

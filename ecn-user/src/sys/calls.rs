@@ -194,53 +194,34 @@ pub fn die_with_parent(command: &mut Command) -> &mut Command {
 
 /// Lets the calling thread run before ordinary ones: nice -20. False without the right to.
 pub fn prefer_this_thread() -> bool {
-    set_nice(-20)
+    // SAFETY: takes numbers; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) == 0 }
 }
 
-/// The calling thread has another nice value until this is dropped.
-pub struct Nice {
+/// The calling thread runs before ordinary ones until this is dropped.
+pub struct Preferred {
     before: libc::c_int,
     // The thread's own: it is not to be dropped by another.
     _here: std::marker::PhantomData<*const ()>,
 }
 
-impl Nice {
-    /// Before ordinary threads. None without the right to.
-    pub fn prefer() -> Option<Self> {
-        let before = nice();
-        prefer_this_thread().then(|| Self::since(before))
-    }
-
-    /// After ordinary threads, with a third of their share of a busy processor. None if the thread could not return
-    /// to what it had.
-    pub fn defer() -> Option<Self> {
-        let before = nice();
-        (set_nice(before - 1) && set_nice(before + 5)).then(|| Self::since(before))
-    }
-
-    fn since(before: libc::c_int) -> Self {
-        Self {
+impl Preferred {
+    /// Raises the calling thread's priority. None without the right to.
+    pub fn begin() -> Option<Self> {
+        // SAFETY: takes numbers; 0 is the calling thread, for which it cannot fail.
+        let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        prefer_this_thread().then(|| Self {
             before,
             _here: std::marker::PhantomData,
-        }
+        })
     }
 }
 
-impl Drop for Nice {
+impl Drop for Preferred {
     fn drop(&mut self) {
-        set_nice(self.before);
+        // SAFETY: takes numbers; 0 is the calling thread.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, self.before) };
     }
-}
-
-/// The calling thread's.
-fn nice() -> libc::c_int {
-    // SAFETY: takes numbers; 0 is the calling thread, for which it cannot fail.
-    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
-}
-
-fn set_nice(nice: libc::c_int) -> bool {
-    // SAFETY: takes numbers; 0 is the calling thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
 }
 
 /// Keeps what is mounted from now on to the calling thread's mount namespace. In a chroot, `/` is not a
