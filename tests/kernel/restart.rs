@@ -272,7 +272,7 @@ fn an_upgrade_under_load_leaves_no_gap() {
     let expired = || maps.count(Count::LimitExpired).expect("a counter");
 
     let watch = Watch::start(Place::new(&site, keys));
-    std::thread::sleep(s(5));
+    std::thread::sleep(s(15));
     let before = watch.stop();
 
     let counted = (drops(&site), expired());
