@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// The expression is not one that lowers every rate.
     #[error(
-        "`{text}` is not a decrease function: {reason}; allowed is what has 0 < fdec(r) < r and grows \
+        "`{text}` is not a decrease function: {reason}; it needs 0 < fdec(r) < r and grows \
          with r, for 0 < r <= 1, in {ALLOWED}"
     )]
     NotDecreasing {
@@ -108,7 +108,7 @@ impl Design {
     ///
     /// # Errors
     ///
-    /// `decrease` is no decrease function, or so weak that more than a million marks lie between
+    /// `decrease` is not a decrease function, or so weak that more than a million marks lie between
     /// Rmax and Rmin; `rmin` is not within 1/65536 <= rmin < 1.
     pub fn new(decrease: &str, rmin: Fraction) -> Result<Self, Error> {
         let ratio = Ratio::new(rmin.numerator().into(), rmin.denominator().into());

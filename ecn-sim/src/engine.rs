@@ -150,14 +150,14 @@ pub fn prefetch<T>(value: &T) {
 /// Time above, then sequence number, then payload: the order of events is that of the numbers.
 type Key = u128;
 
-/// Above all keys: there is none.
+/// Above all keys: no event.
 const NONE: Key = Key::MAX;
 
 /// A priority queue of keys, smallest first.
 pub trait Queue: Default {
     /// Puts a key in; never smaller than the last that came out.
     fn push(&mut self, key: Key);
-    /// The smallest, `Key::MAX` if there is none.
+    /// The smallest, `Key::MAX` if it is empty.
     fn first(&self) -> Key;
     /// Takes the smallest out.
     fn pop(&mut self) -> Option<Key>;
@@ -682,7 +682,7 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
         self.at_rank(lane, time, Self::IN_ORDER | turn, word);
     }
 
-    /// The time of the next event; `Time::MAX` if there is none.
+    /// The time of the next event; `Time::MAX` without one.
     pub fn next_time(&self) -> Time {
         let first = |first: Key, lane: &Lane| first.min(lane.first);
         time_of(self.lanes.iter().fold(self.queue.first(), first))

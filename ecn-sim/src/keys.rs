@@ -362,7 +362,7 @@ fn names(keys: &[Key]) -> Vec<&str> {
 ///
 /// # Errors
 ///
-/// There is none; says which name is near.
+/// It does not exist; names the nearest.
 pub fn find(name: &str) -> Result<Vec<Key>, String> {
     let all = all();
     let scheme = name.parse::<fabric::cc::Name>();

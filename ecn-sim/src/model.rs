@@ -500,7 +500,7 @@ pub struct ModelError {
     pub key: String,
     /// Its value.
     pub value: String,
-    /// What is wrong with it, and what is allowed.
+    /// What is wrong with it, and the valid range.
     pub reason: String,
 }
 

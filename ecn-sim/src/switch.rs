@@ -130,7 +130,7 @@ impl Switch {
     }
 
     /// A packet's header is here. True if it cuts through now: `has_credit` says whether its output's
-    /// next hop could take it. Otherwise it waits, and marking is told.
+    /// next hop could take it. Otherwise it waits, and marking is notified.
     #[inline]
     pub fn arrive(
         &mut self,

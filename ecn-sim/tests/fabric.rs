@@ -44,7 +44,7 @@ fn counts_by(scenario: &Scenario, seed: u64, threads: u16) -> Counts {
     parts::run(scenario, &topology, seed, &options).expect("a run without a broken invariant")
 }
 
-/// A small data centre, with memories from the smallest that is allowed on.
+/// A small data centre, with memories from the smallest valid one on.
 fn any_scenario() -> impl Strategy<Value = Scenario> {
     let size = (select(Kind::ALL), 2u32..40, 64u32..2_000, 1u64..200_000);
     let links = (
@@ -758,7 +758,7 @@ fn a_run_can_be_watched() {
     }
 }
 
-/// `--out`: flows and series are there while a run goes on, and stay if it is stopped.
+/// `--out`: flows and series are streamed, and stay if the run is stopped.
 #[test]
 fn a_stopped_run_leaves_what_it_has() {
     let folder = tempfile::tempdir().expect("a folder");

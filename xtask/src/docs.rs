@@ -7,19 +7,16 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::machine::{Lacks, Permission, cargo, program, root};
-use crate::{build_ebpf, setup, step};
+use crate::machine::{Permission, cargo, root};
+use crate::{build_ebpf, mdbook, setup, step};
 
-/// What `docs` is told.
+/// Arguments of `docs`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only build and check links, without running the commands that pages show
     #[arg(long)]
     no_run: bool,
 }
-
-/// The version of mdbook: what it warns of, and the anchors it makes, are part of the checks.
-const VERSION: &str = "0.5.4";
 
 /// Pages outside of the book whose links are checked too.
 const PAGES: [&str; 3] = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"];
@@ -39,7 +36,7 @@ pub fn docs(args: &Args, permission: Permission) -> Result<ExitCode> {
 
 /// Builds the book and the API's documentation, and checks their links.
 pub fn build() -> Result<()> {
-    let mut mdbook = Command::new(ensure()?);
+    let mut mdbook = Command::new(mdbook::ensure()?);
     mdbook.arg("build").arg(root().join("docs"));
     let output = mdbook.output().context("could not start mdbook")?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -83,52 +80,6 @@ fn commands(permission: Permission) -> Result<()> {
 /// Where the book is.
 fn book() -> PathBuf {
     root().join("target/book")
-}
-
-fn folder() -> PathBuf {
-    root().join("target/tools/mdbook")
-}
-
-/// mdbook of this version, if it is here and starts.
-pub fn find() -> Option<PathBuf> {
-    let installed = folder().join("bin/mdbook");
-    let expected = format!("mdbook v{VERSION}");
-    program("mdbook")
-        .into_iter()
-        .chain([installed])
-        .find(|path| {
-            let version = step::asked(Command::new(path).arg("--version"));
-            version.is_some_and(|version| version == expected)
-        })
-}
-
-/// mdbook: found, or compiled.
-pub fn ensure() -> Result<PathBuf> {
-    if let Some(found) = find() {
-        return Ok(found);
-    }
-    let mut command = cargo();
-    command
-        .args([
-            "install",
-            "mdbook",
-            "--version",
-            VERSION,
-            "--locked",
-            "--force",
-        ])
-        .args(["--no-default-features", "--features", "search"])
-        .arg("--root")
-        .arg(folder())
-        .arg("--target-dir")
-        .arg(folder().join("build"))
-        // The book takes a second all the same.
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "0");
-    step::logged("what builds the book", "mdbook", &mut command)?;
-    // Best effort: it is only space.
-    let _ = fs::remove_dir_all(folder().join("build"));
-    find().ok_or_else(|| Lacks("the mdbook just compiled does not start".into()).into())
 }
 
 /// A page that was built: what it links to, and the anchors that it has.

@@ -15,11 +15,13 @@ mod harness;
 mod kernels;
 mod linker;
 mod machine;
+mod mdbook;
 mod run;
 mod setup;
 mod step;
 mod test;
 mod toolchain;
+mod words;
 
 use std::process::ExitCode;
 

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use crate::apt::Apt;
 use crate::machine::{Lacks, Permission, is_root, program, root};
 use crate::toolchain::Toolchain;
-use crate::{deny, docs, linker, step, toolchain};
+use crate::{deny, linker, mdbook, step, toolchain};
 
 /// Arguments of `setup`.
 #[derive(clap::Args)]
@@ -41,7 +41,7 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
     tools(permission)?;
     emulator(permission)?;
     deny::ensure()?;
-    docs::ensure()?;
+    mdbook::ensure()?;
     // Without it, two tests are skipped.
     if let Err(error) = python() {
         step::say(&format!("{error:#}"));
@@ -268,7 +268,7 @@ fn check() -> ExitCode {
     );
     line(
         "mdbook",
-        docs::find().map(|path| path.display().to_string()),
+        mdbook::find().map(|path| path.display().to_string()),
         "is compiled when it is needed",
     );
     for (tool, package) in TOOLS.into_iter().chain(EMULATOR) {

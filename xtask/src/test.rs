@@ -12,7 +12,7 @@ use crate::harness::Again;
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::run::KERNEL_TYPES;
 use crate::setup::Bpf;
-use crate::{build_ebpf, deny, docs, harness, kernels, setup, step, toolchain};
+use crate::{build_ebpf, deny, docs, harness, kernels, mdbook, setup, step, toolchain, words};
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
@@ -207,7 +207,7 @@ fn static_checks(checks: &mut Checks, permission: Permission) -> (Result<Bpf>, R
             let found = (setup::bpf(permission), setup::tools(permission));
             // Their checks report errors.
             let _ = deny::ensure();
-            let _ = docs::ensure();
+            let _ = mdbook::ensure();
             found
         });
         checks.check("format", || {
@@ -216,6 +216,7 @@ fn static_checks(checks: &mut Checks, permission: Permission) -> (Result<Bpf>, R
             let manifest = ["fmt", "--manifest-path", "ecn-ebpf/Cargo.toml", "--check"];
             step::run("format of the kernel programs", cargo().args(manifest))
         });
+        checks.check("words", words::check);
         checks.check("lints", || {
             component("clippy", "clippy", permission)?;
             let mut clippy = cargo();

@@ -138,7 +138,7 @@ impl Bridge {
         counters!(&self.counters, c => c.switch.ports[slot as usize]).into()
     }
 
-    /// Whether packets waited at an output not long ago: what an echo that asks is told.
+    /// Whether packets waited at an output recently, for echoes that request headroom.
     pub fn is_busy(&self, output: u8, now_ns: u64) -> bool {
         let busy_until =
             counters!(&self.counters, c => c.shares.outputs[output as usize].busy_until);

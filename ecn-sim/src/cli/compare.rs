@@ -12,7 +12,7 @@ use crate::compare::{COLUMNS, COLUMNS_BY_SIZE, CompareError, Comparison, HEADER,
 use crate::output::{Target, csv};
 use crate::progress::Bar;
 
-/// What `compare` is told.
+/// Arguments of `compare`.
 #[derive(Args, Debug)]
 pub struct CompareArgs {
     /// A data centre (see `list`), or a TOML file of one

@@ -10,7 +10,7 @@ use super::{Error, json, print};
 use crate::design::{Curve, Design, Report, Table, figure};
 use crate::output::Output;
 
-/// What `design` is told.
+/// Arguments of `design`.
 #[derive(Args, Debug)]
 pub struct DesignArgs {
     /// Decrease function: an expression in the rate r (a fraction of Rmax), such as r/2 or r/(1+r)

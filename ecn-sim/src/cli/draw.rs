@@ -10,7 +10,7 @@ use super::{Error, json, print};
 use crate::experiment::Experiment;
 use crate::output::Output;
 
-/// What `draw` is told.
+/// Arguments of `draw`.
 #[derive(Args, Debug)]
 pub struct DrawArgs {
     /// A built-in scenario (see `list`) or a TOML file

@@ -12,7 +12,7 @@ use crate::fabric;
 use crate::keys::{self, Key};
 use crate::scenario::{BUILT_IN, shown};
 
-/// What `list` is told.
+/// Arguments of `list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// What a key means (dcqcn.kmin, buffer), or all of a scheme or its table (dcqcn) or of a scenario (hp); without it,

@@ -10,7 +10,7 @@ use super::{Error, json as to_json, print};
 use crate::records::Format;
 use crate::sweep::Merged;
 
-/// What `merge` is told.
+/// Arguments of `merge`.
 #[derive(Args, Debug)]
 pub struct MergeArgs {
     /// Folders that `sweep` wrote

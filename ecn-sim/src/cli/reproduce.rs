@@ -10,7 +10,7 @@ use crate::output::Output;
 use crate::reproduce::report::Report;
 use crate::reproduce::{Lengths, Options, Part, ReproduceError, reproduce};
 
-/// What `reproduce` is told.
+/// Arguments of `reproduce`.
 #[derive(Args, Debug)]
 pub struct ReproduceArgs {
     /// Only these figures, and the statements about them: fig2, fig3a to fig3d, fig4a, fig4b,

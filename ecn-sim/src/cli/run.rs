@@ -16,7 +16,7 @@ use crate::records::{Cell, Table};
 use crate::report::{self, Run, RunReport, WindowReport};
 use crate::scenario::span;
 
-/// What `run` is told.
+/// Arguments of `run`.
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// A built-in scenario (see `list`) or a TOML file

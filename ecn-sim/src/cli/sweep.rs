@@ -10,7 +10,7 @@ use super::{Error, json, print};
 use crate::progress::Bar;
 use crate::sweep::{Job, Shard, Sweep};
 
-/// What `sweep` is told.
+/// Arguments of `sweep`.
 #[derive(Args, Debug)]
 pub struct SweepArgs {
     /// The sweep (TOML)

@@ -50,7 +50,7 @@ impl Expression {
     ///
     /// # Errors
     ///
-    /// It is none; says what is wrong where, and what is allowed.
+    /// It is not one; says what is wrong where, and what is expected.
     pub fn parse(text: &str) -> Result<Self, ExpressionError> {
         let text = text.trim();
         let mut parser = Parser { text, at: 0 };

@@ -2,7 +2,7 @@
 //! comes by it, and tells the other end of the link how much that may send, in blocks. With several data lanes it
 //! has a buffer, credits and messages for each: what is said here of a port is of one of its lanes.
 //!
-//! Control has a virtual lane of its own, whose credits are never short. What a message says is told again
+//! Control has a virtual lane of its own, whose credits are never short. A message is repeated
 //! only when it has changed, which makes no difference where none gets lost; nor do counters need to be as
 //! narrow as on the wire (12 bits).
 

@@ -16,7 +16,7 @@ pub struct DotColumn {
     pub title: String,
     /// Its unit, or what it is a fraction of.
     pub unit: String,
-    /// A value per row; `None` where there is none.
+    /// A value per row, if it has one.
     pub values: Vec<Option<f64>>,
     /// Half the width of each value's confidence interval, drawn as a bar; may be empty.
     pub half_widths: Vec<Option<f64>>,

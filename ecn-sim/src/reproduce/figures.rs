@@ -82,7 +82,7 @@ pub fn root(rates: &Rates) -> f64 {
     rates.shares.root
 }
 
-/// A number in a CSV file; nothing where there is none.
+/// A number in a CSV file, or nothing.
 fn number(value: f64) -> String {
     if value.is_finite() {
         format!("{value:.6}")

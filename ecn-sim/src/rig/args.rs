@@ -71,7 +71,7 @@ pub enum Phases {
     Both,
 }
 
-/// What TCP sources use unless they are told otherwise.
+/// Default congestion control of TCP sources.
 pub const CONGESTION_CONTROL: &str = "cubic";
 
 /// `ecn rig run`.

@@ -17,7 +17,7 @@ use crate::fabric::topology::Topology;
 use crate::fabric::watch::{RunProgress, Watch};
 use crate::output::{Growing, Output, OutputError, csv};
 
-/// Files that are there while a run goes on: finished flows as its parts tell of them, and the series so far.
+/// Files that are streamed during a run: flows as its parts report their ends, and the series so far.
 pub(super) const PARTIAL: [&str; 2] = [FLOWS, SERIES];
 const FLOWS: &str = "flows.csv.part";
 const SERIES: &str = "series.csv.part";
@@ -268,7 +268,7 @@ mod tests {
                 series: None,
             })
         };
-        // What was told before is told again, with more.
+        // Earlier reports are repeated, with more.
         for (part, slowdowns) in [(0, 1..26), (1, 51..76), (0, 1..51), (1, 51..101)] {
             counts.finished = slowdowns.map(|n| flow(n.into())).collect();
             assert!(look(part, &counts));

@@ -490,7 +490,7 @@ mod tests {
         assert_eq!(flow.target, target + 5_000_000);
     }
 
-    /// Only when both counters are beyond F does it hurry.
+    /// Hyper increase needs both counters beyond F.
     #[test]
     fn hyper_increase_needs_time_and_volume() {
         let rules = DcqcnRules {

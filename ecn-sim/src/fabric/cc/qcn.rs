@@ -611,7 +611,7 @@ mod tests {
         assert!(flow.on_send(&rules, 1, 0).is_some());
         assert_eq!(flow.on_send(&rules, 1_000 * MS, 0), None);
         assert_eq!(flow.stage_due, NEVER);
-        // The next one begins anew.
+        // The next one restarts.
         flow.on_notification(&rules, 2_000 * MS, 20);
         assert_eq!((flow.target, flow.by_time), (LINE, 0));
     }

@@ -193,7 +193,7 @@ pub struct TimelyFlow {
     rate: f64,
     /// Average difference of successive round-trip times, ps.
     difference: f64,
-    /// The last one; 0: there is none.
+    /// The last one; 0: none.
     rtt: Time,
     /// When it came.
     last: Time,
@@ -254,8 +254,8 @@ impl TimelyFlow {
             let above = 1.0 - rules.t_high as f64 / rtt as f64;
             self.rate * (1.0 - share * rules.beta * above)
         } else if gradient <= 0.0 {
-            let hurry = self.falling >= rules.hai_after;
-            let times = if hurry { rules.hai_factor } else { 1.0 };
+            let hyperactive = self.falling >= rules.hai_after;
+            let times = if hyperactive { rules.hai_factor } else { 1.0 };
             self.rate + times * rules.delta * share
         } else {
             self.rate * (1.0 - rules.beta * gradient)
@@ -331,7 +331,7 @@ mod tests {
 
     /// M1: by five times as much from the fifth falling one on, and not longer than they fall.
     #[test]
-    fn five_falling_rtts_hurry() {
+    fn hyperactive_increase_after_five_falling_rtts() {
         let rules = rules(false);
         let mut flow = TimelyFlow::at(LINE / 4.0);
         let mut rtt = 200 * US;

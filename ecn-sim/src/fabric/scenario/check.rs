@@ -1,4 +1,4 @@
-//! What makes no sense, and is refused with what is allowed.
+//! Contradictions, which are refused with the valid range.
 
 use ecn_units::{DurationText, Size};
 

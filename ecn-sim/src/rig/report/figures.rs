@@ -135,7 +135,7 @@ impl Report {
                 phase.remote_local_ratio
             })
         });
-        // Phases with the same marking and response are told apart by their names.
+        // Phases with the same marking and response are distinguished by their names.
         let name = |phase: &&Phase| {
             let alike = phases
                 .iter()

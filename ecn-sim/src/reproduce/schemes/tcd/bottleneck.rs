@@ -33,7 +33,7 @@ fn rtt(scenario: &Scenario) -> f64 {
     scenario.network(3, 2).idle_rtt as f64 / US as f64
 }
 
-/// What flows across a port that is never paused are told: P3.
+/// Marks of flows across a port that is never paused: P3.
 #[derive(Debug)]
 struct AtOnce {
     /// How many there are, and how many get CE.
@@ -125,7 +125,7 @@ pub(super) fn t2(bench: &Bench) -> Judged {
     ];
     Ok(Found {
         note: "Paused: a link, and two flows whose queue grows when the last pause ends. Where it is full by then, held by pauses of \
-            its own inputs, it looks as what was held back, and is told from that after twice the time for which it was paused."
+            its own inputs, it looks as what was held back, and is distinguished from that after twice the time for which it was paused."
             .to_owned(),
         ..found(never.hold() && after.hold(), measured)
     })
@@ -149,7 +149,7 @@ const fn late(flow: &Finished) -> bool {
     matches!(flow.from, 1 | 2)
 }
 
-/// What the flows across a port that was paused are told.
+/// Marks of the flows across a port that was paused.
 #[derive(Debug)]
 struct After {
     /// How many there are, and how many get CE after the last pause.
