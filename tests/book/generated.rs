@@ -28,7 +28,7 @@ const CONFIGURATION: &str = "# Configuration
 
 The agent reads TOML from `/etc/ecn/ecn.toml`, or the file that `--config` names. At least one `[[bridge]]` or `[[endpoint]]`
 is needed. Unknown keys and values are refused with the nearest valid one. `ecn run --check --offline` checks a file;
-[`ecn reload`](service.md#reload) applies a changed one. The package installs this page as `/etc/ecn/ecn.toml.example`.
+[`ecn reload`](service.md#reload) applies a changed one. The package has the same text as `/etc/ecn/ecn.toml.example`.
 ";
 
 /// The page of keys, from the example file.
@@ -69,7 +69,8 @@ fn key(line: &str) -> Option<(&str, String)> {
     let text = match line.as_bytes() {
         [b'#', b' ', ..] => format!("No default. Example: `{name} = {value}`"),
         [b'#', ..] => format!("Default: `{value}`"),
-        _ => format!("Required. Example: `{name} = {value}`"),
+        // The text says that it is required.
+        _ => format!("Example: `{name} = {value}`"),
     };
     Some((name, text))
 }

@@ -160,7 +160,8 @@ fn the_command_line_takes_what_pages_show() {
         {
             let script = block.script().replace("\\\n", "");
             for line in script.lines().filter_map(ecn_command) {
-                let taken = accepted(line, true);
+                // What a shell's variable stands for is not known.
+                let taken = accepted(line, !line.contains('$'));
                 assert!(
                     taken.is_ok(),
                     "{:?}:{}: {taken:?}",
