@@ -13,7 +13,7 @@
 //! Source: H. Barrass, "Reactive Congestion Management (using Backward Congestion Notification)", January 2006. It
 //! calls Qoff the offset from the equilibrium and does not say which way; only Qeq - q lets both terms
 //! of Fb be negative for a queue that is long and grows. It gives no gains: [`Gains::defaults`] are from
-//! memory (`ecn-sim/doc/sources.md`). Gains are per frame, queues are in bytes.
+//! memory (`docs/sources.md`). Gains are per frame, queues are in bytes.
 
 use core::fmt;
 

@@ -29,7 +29,7 @@
 //! 0.9/(1 - 0.9), none do. Under PFC `growth` is also the swing of an ingress queue from pause to pause (T7).
 //!
 //! Sources: "Congestion Detection in Lossless Networks" (SIGCOMM 2021) for the three states and the two signals; how
-//! the end of the pattern is judged is this project's, see R in `ecn-sim/doc/sources.md`. There are no timers: the caller
+//! the end of the pattern is judged is this project's, see R in `docs/sources.md`. There are no timers: the caller
 //! reports each pause, resume and dequeue. One [`Port`] per egress port and priority (PFC) or virtual lane (credits).
 
 use crate::fixed;

@@ -148,7 +148,7 @@ fn a_scenario_file_names_its_own_classes_and_links() {
     assert!(alone < Some(0.05) && victim(&[]) > Some(0.4), "{alone:?}");
 }
 
-/// README's: HP's Fig. 1 with a scheme of data centres.
+/// The book's: HP's Fig. 1 with a scheme of data centres.
 #[test]
 fn any_scheme_runs_in_fig_1() {
     let victim = |settings: &str| {
@@ -196,7 +196,7 @@ fn the_rig_is_simulated_where_it_cannot_run() {
     assert!(folder.path().join("rig-rates.svg").is_file());
 }
 
-/// README's incast, smaller.
+/// The book's incast, smaller.
 #[test]
 fn a_data_centre_prints_the_contract() {
     let words = "run fat-tree --set hosts=128 --set workload=incast --set senders=20 --set flow_size=100kB \

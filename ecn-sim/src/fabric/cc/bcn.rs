@@ -65,7 +65,7 @@ impl From<Sharing> for Granularity {
     }
 }
 
-/// BCN's parameters, with the source of each default in `doc/sources.md`: S is Barrass 2006, which has no gains.
+/// BCN's parameters, with the source of each default in `docs/sources.md`: S is Barrass 2006, which has no gains.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BcnParameters {

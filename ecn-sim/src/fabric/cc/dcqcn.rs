@@ -52,7 +52,7 @@ keywords! {
     }
 }
 
-/// DCQCN's parameters, with the source of each default in `doc/sources.md`.
+/// DCQCN's parameters, with the source of each default in `docs/sources.md`.
 ///
 /// Thresholds, timers and increases are those of V2's runs, which scale with the link's rate; how they are used, and `cnp_gap`,
 /// is V1's, V3's and the paper's, as V2 has another reaction point (no gap, alpha updated each `alpha_timer`). So they are a

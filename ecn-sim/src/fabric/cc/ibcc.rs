@@ -1,5 +1,5 @@
 //! InfiniBand's congestion control (annex A10): which packets a switch marks, and how a source slows down by a
-//! table; also IB CC+TCD. `doc/sources.md`.
+//! table; also IB CC+TCD. `docs/sources.md`.
 //!
 //! Every mark is answered at once (BECN), in the ACK. The source's timer is no event: what it does matters when the
 //! next packet is sent, and is worked out then.
@@ -56,7 +56,7 @@ keywords! {
     }
 }
 
-/// IB CC's parameters, with the source of each default in `doc/sources.md`: those of the Omni-Path fabric
+/// IB CC's parameters, with the source of each default in `docs/sources.md`: those of the Omni-Path fabric
 /// manager's code (F).
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

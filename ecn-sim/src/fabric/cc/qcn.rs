@@ -1,4 +1,4 @@
-//! QCN (IEEE 802.1Qau): a queue's congestion point, and the reaction point of a flow. `doc/sources.md`.
+//! QCN (IEEE 802.1Qau): a queue's congestion point, and the reaction point of a flow. `docs/sources.md`.
 //!
 //! Timers are not events: what they do matters when the next packet is sent, and is worked out then.
 

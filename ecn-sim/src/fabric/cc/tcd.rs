@@ -12,7 +12,7 @@ use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
 use crate::model::ModelError;
 
-/// TCD's parameters, with the source of each default in `doc/sources.md`.
+/// TCD's parameters, with the source of each default in `docs/sources.md`.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TcdParameters {

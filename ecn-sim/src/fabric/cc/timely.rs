@@ -1,4 +1,4 @@
-//! TIMELY: a sender follows its round-trip times, by the authors' published code (V5 in `doc/sources.md`), and
+//! TIMELY: a sender follows its round-trip times, by the authors' published code (V5 in `docs/sources.md`), and
 //! TIMELY+TCD.
 //!
 //! In floating point, unlike what a switch does: it is a host's engine. Only `+ - * /` and comparisons are used,
@@ -41,7 +41,7 @@ impl Scheme for Timely {
     }
 }
 
-/// TIMELY's parameters, with the source of each default in `doc/sources.md`: V5's recommendations for a sender that
+/// TIMELY's parameters, with the source of each default in `docs/sources.md`: V5's recommendations for a sender that
 /// paces packet by packet, as here.
 ///
 /// The paper's are `ewma` 7/8 (from memory), `t_low` 50us, `t_high` 500us, for one completion per 16 to 64 kB.

@@ -50,7 +50,7 @@ impl FromStr for Cdf {
 
 serde_as_text!(@serde Cdf);
 
-/// Points of a distribution, bytes and percent, as HPCC's artifact has them (`doc/sources.md`); straight lines between them.
+/// Points of a distribution, bytes and percent, as HPCC's artifact has them (`docs/sources.md`); straight lines between them.
 const WEB_SEARCH: &[(f64, f64)] = &[
     (0.0, 0.0),
     (10_000.0, 15.0),

@@ -1,4 +1,4 @@
-//! Statements about DCQCN: public simulators (V1 to V3 in `doc/sources.md`), and what follows from the rules.
+//! Statements about DCQCN: public simulators (V1 to V3 in `docs/sources.md`), and what follows from the rules.
 
 use ecn_core::tcd::Mark;
 use ecn_units::{DurationText, Rate, Size};

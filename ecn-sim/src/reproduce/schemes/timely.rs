@@ -1,4 +1,4 @@
-//! Statements about TIMELY: the authors' published code (V5 in `doc/sources.md`).
+//! Statements about TIMELY: the authors' published code (V5 in `docs/sources.md`).
 
 use ecn_core::tcd::Mark;
 use ecn_units::{DurationText, Rate};

@@ -15,7 +15,7 @@ use crate::reproduce::schemes::chain::{
 };
 use crate::reproduce::schemes::{Bench, flow, scenario};
 
-/// max(T_on) by `doc/sources.md`, us: of a scenario at 40 Gb/s, whatever its ports take it for.
+/// max(T_on) by `docs/sources.md`, us: of a scenario at 40 Gb/s, whatever its ports take it for.
 fn max_on(scenario: &Scenario) -> f64 {
     /// The least congestion that matters.
     const EPSILON: f64 = 0.05;
