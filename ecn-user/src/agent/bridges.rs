@@ -23,7 +23,7 @@ use super::{
 use crate::{
     config::{self, MarkAt},
     datapath::{self, Attached, BridgeView},
-    net::{Link, NetNs, Netlink, News, ROOT, ethtool::Ethtool},
+    net::{Link, LinkChanges, NetNs, Netlink, ROOT, ethtool::Ethtool},
     units::Rate,
 };
 
@@ -354,8 +354,8 @@ impl Inner {
 
     /// Follows what has become of a bridge's ports. Returns whether anything has changed. What fails is tried again at
     /// the next tick, and said once: a device may have gone between two calls.
-    pub(super) fn follow_bridge(&mut self, number: u32, news: &News) -> bool {
-        let followed = self.try_to_follow_bridge(number, news);
+    pub(super) fn follow_bridge(&mut self, number: u32, changes: &LinkChanges) -> bool {
+        let followed = self.try_to_follow_bridge(number, changes);
         let Some(bridge) = self.bridges.get_mut(&number) else {
             return false;
         };
@@ -371,17 +371,17 @@ impl Inner {
         }
     }
 
-    fn try_to_follow_bridge(&mut self, number: u32, news: &News) -> Result<bool> {
+    fn try_to_follow_bridge(&mut self, number: u32, changes: &LinkChanges) -> Result<bool> {
         let unsettled = self.bridges.get(&number).is_some_and(|b| b.unsettled);
-        if news.of_links() || unsettled {
+        if changes.of_links() || unsettled {
             // By now another device may have the number, and even the name.
-            for ifindex in news.gone() {
+            for ifindex in changes.removed() {
                 self.remove_port(number, ifindex)?;
             }
             self.sync_bridge(number)?;
             return Ok(true);
         }
-        if news.of_roots() {
+        if changes.of_roots() {
             self.look_at_queues(number)?;
         }
         Ok(false)

@@ -10,7 +10,7 @@ use std::{
 use super::state::{Waiting, WaitingFor};
 use crate::{
     config::{self, Config, is_pattern, netns_path},
-    net::{self, Link, NetNs, Netlink, News, Watch, netns},
+    net::{self, Link, LinkChanges, NetNs, Netlink, Watch, netns},
 };
 
 /// A namespace as the configuration names it; `None`: the agent's own.
@@ -53,7 +53,7 @@ impl Space {
         self.spec.as_deref().unwrap_or_default()
     }
 
-    pub(super) fn news(&self) -> net::Result<News> {
+    pub(super) fn changes(&self) -> net::Result<LinkChanges> {
         self.watch.drain()
     }
 }

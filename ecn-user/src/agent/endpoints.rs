@@ -25,7 +25,7 @@ use super::{
 use crate::{
     config::{self, Config, Enforcement, Hook},
     datapath::{self, Attached, Maps},
-    net::{Link, NetNs, News, ethtool::Ethtool, htb::EndpointHtb},
+    net::{Link, LinkChanges, NetNs, ethtool::Ethtool, htb::EndpointHtb},
 };
 
 /// Bytes of a frame that the MTU does not count.
@@ -338,7 +338,10 @@ impl Inner {
 
     /// Looks after root qdiscs that somebody else has changed: what was deleted comes back, what was
     /// replaced is respected. Returns whether anything is enforced in another way now.
-    pub(super) fn watch_roots(&mut self, news: &BTreeMap<super::discover::Spec, News>) -> bool {
+    pub(super) fn watch_roots(
+        &mut self,
+        changes: &BTreeMap<super::discover::Spec, LinkChanges>,
+    ) -> bool {
         let mut changed = false;
         let numbers: Vec<u32> = self.endpoints.keys().copied().collect();
         for number in numbers {
@@ -346,9 +349,9 @@ impl Inner {
                 continue;
             };
             let major = endpoint.choice.root.major();
-            let root_changed = news
+            let root_changed = changes
                 .get(&endpoint.space.spec)
-                .is_some_and(|news| news.of_root(endpoint.link.index, major));
+                .is_some_and(|changes| changes.of_root(endpoint.link.index, major));
             let wanted = endpoint.config.enforcement;
             if (!root_changed && !endpoint.unsettled) || wanted == Enforcement::None {
                 continue;

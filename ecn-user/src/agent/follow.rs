@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     config::{self, Config},
-    net::{Link, News},
+    net::{Link, LinkChanges},
 };
 
 /// After this, what could not be taken up is tried again.
@@ -112,14 +112,14 @@ impl Inner {
     pub(super) fn follow(&mut self) -> bool {
         let mut changed = self.close_spaces();
         let mut unlisted = self.open_spaces();
-        let mut news: BTreeMap<Spec, News> = BTreeMap::new();
+        let mut changes: BTreeMap<Spec, LinkChanges> = BTreeMap::new();
         for (spec, space) in &self.spaces {
-            match space.news() {
-                Ok(changes) => {
-                    if changes.of_links() {
+            match space.changes() {
+                Ok(found) => {
+                    if found.of_links() {
                         unlisted.insert(spec.clone());
                     }
-                    news.insert(spec.clone(), changes);
+                    changes.insert(spec.clone(), found);
                 }
                 Err(error) => tracing::warn!("{error}"),
             }
@@ -130,13 +130,13 @@ impl Inner {
 
         let numbers: Vec<u32> = self.bridges.keys().copied().collect();
         for spec in &unlisted {
-            changed |= self.look(spec, news.get(spec), WaitingFor::Bridge);
+            changed |= self.look(spec, changes.get(spec), WaitingFor::Bridge);
         }
-        let nothing = News::default();
+        let nothing = LinkChanges::default();
         for number in numbers {
             let spec = self.bridges.get(&number).map(|b| b.space.spec.clone());
-            let news = spec.and_then(|spec| news.get(&spec)).unwrap_or(&nothing);
-            changed |= self.follow_bridge(number, news);
+            let changes = spec.and_then(|spec| changes.get(&spec)).unwrap_or(&nothing);
+            changed |= self.follow_bridge(number, changes);
         }
         if self.find_peers() {
             let of_peers = self.bridges.values().flat_map(|b| b.peers.values());
@@ -144,9 +144,9 @@ impl Inner {
             unlisted.extend(self.open_spaces());
         }
         for spec in &unlisted {
-            changed |= self.look(spec, news.get(spec), WaitingFor::Endpoint);
+            changed |= self.look(spec, changes.get(spec), WaitingFor::Endpoint);
         }
-        changed |= self.watch_roots(&news);
+        changed |= self.watch_roots(&changes);
         if changed || !unlisted.is_empty() {
             let waiting = self.what_waits();
             changed |= std::mem::replace(&mut self.waiting, waiting) != self.waiting;
@@ -218,7 +218,7 @@ impl Inner {
     }
 
     /// Takes up and lets go what has come and gone in a namespace. Returns whether anything has changed.
-    fn look(&mut self, spec: &Spec, news: Option<&News>, what: WaitingFor) -> bool {
+    fn look(&mut self, spec: &Spec, changes: Option<&LinkChanges>, what: WaitingFor) -> bool {
         let Some(space) = self.spaces.get(spec).map(Arc::clone) else {
             return false;
         };
@@ -230,7 +230,7 @@ impl Inner {
             }
         };
         // By now another device may have the number, and even the name.
-        let gone: BTreeSet<u32> = news.into_iter().flat_map(News::gone).collect();
+        let gone: BTreeSet<u32> = changes.into_iter().flat_map(LinkChanges::removed).collect();
         let is_there = |ifindex| links.iter().any(|link| link.index == ifindex);
         let mut changed = false;
         match what {

@@ -566,7 +566,7 @@ pub enum LinkEvent {
     /// The device is new or has changed (also its bridge).
     Changed(Link),
     /// The device was removed; its number may be reused.
-    Gone {
+    Removed {
         /// Its number.
         index: u32,
         /// Its name.
@@ -574,39 +574,39 @@ pub enum LinkEvent {
     },
 }
 
-/// What has happened in a namespace, oldest first.
+/// Changes of links and qdiscs in a namespace, oldest first.
 #[derive(Debug, Default)]
-pub struct News {
-    /// To devices.
+pub struct LinkChanges {
+    /// Of devices.
     pub links: Vec<LinkEvent>,
-    /// Qdiscs that came or went: device and parent.
+    /// Qdiscs that were added or removed: device and parent.
     qdiscs: Vec<(u32, u32)>,
     /// Something was lost in between.
     overrun: bool,
 }
 
-impl News {
-    /// Whether devices came, changed or went.
+impl LinkChanges {
+    /// Whether devices were added, changed or removed.
     pub fn of_links(&self) -> bool {
         self.overrun || !self.links.is_empty()
     }
 
-    /// Whether qdiscs of a device came or went that hang from its root, or from `parent_major`.
+    /// Whether qdiscs of a device were added or removed at its root or below `parent_major`.
     pub fn of_root(&self, ifindex: u32, parent_major: u16) -> bool {
         let below = |parent| parent == ROOT || parent >> 16 == u32::from(parent_major);
         let matters = |&(device, parent): &(u32, u32)| device == ifindex && below(parent);
         self.overrun || self.qdiscs.iter().any(matters)
     }
 
-    /// Whether a root qdisc came or went at any device.
+    /// Whether a root qdisc was added or removed at any device.
     pub fn of_roots(&self) -> bool {
         self.overrun || self.qdiscs.iter().any(|(_, parent)| *parent == ROOT)
     }
 
-    /// Numbers of devices that were deleted; others may have them by now.
-    pub fn gone(&self) -> impl Iterator<Item = u32> {
+    /// Numbers of devices that were removed; they may be reused by now.
+    pub fn removed(&self) -> impl Iterator<Item = u32> {
         self.links.iter().filter_map(|event| match event {
-            LinkEvent::Gone { index, .. } => Some(*index),
+            LinkEvent::Removed { index, .. } => Some(*index),
             LinkEvent::Changed(_) => None,
         })
     }
@@ -636,15 +636,15 @@ impl Watch {
     }
 
     /// All that waits; does not block.
-    pub fn drain(&self) -> Result<News> {
-        let mut news = News::default();
+    pub fn drain(&self) -> Result<LinkChanges> {
+        let mut changes = LinkChanges::default();
         let mut buffer = vec![0; DATAGRAM];
         loop {
             match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-                Ok(len) => wire::messages(&buffer[..len]).for_each(|message| news.add(&message)),
-                Err(Errno::EAGAIN) => return Ok(news),
+                Ok(len) => wire::messages(&buffer[..len]).for_each(|message| changes.add(&message)),
+                Err(Errno::EAGAIN) => return Ok(changes),
                 Err(Errno::EINTR) => {}
-                Err(Errno::ENOBUFS) => news.overrun = true,
+                Err(Errno::ENOBUFS) => changes.overrun = true,
                 Err(errno) => return Err(follow_error(self.netns.clone(), errno)),
             }
         }
@@ -660,7 +660,7 @@ fn follow_error(netns: String, errno: Errno) -> Error {
     }
 }
 
-impl News {
+impl LinkChanges {
     fn add(&mut self, message: &Received<'_>) {
         match message.kind {
             libc::RTM_NEWLINK | libc::RTM_DELLINK => self.links.extend(link_event(message)),
@@ -684,7 +684,7 @@ fn link_event(message: &Received<'_>) -> Option<LinkEvent> {
     let link = parse_link(message.payload)?;
     match message.kind {
         libc::RTM_NEWLINK => Some(LinkEvent::Changed(link)),
-        libc::RTM_DELLINK => Some(LinkEvent::Gone {
+        libc::RTM_DELLINK => Some(LinkEvent::Removed {
             index: link.index,
             name: link.name,
         }),

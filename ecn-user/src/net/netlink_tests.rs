@@ -116,7 +116,7 @@ fn links_are_followed() {
         .links
         .into_iter()
         .filter_map(|event| match event {
-            LinkEvent::Gone { name, .. } => Some(name),
+            LinkEvent::Removed { name, .. } => Some(name),
             _ => None,
         })
         .collect();

@@ -2,7 +2,7 @@
 //!
 //! Each function is safe to call; what makes it so stands beside the block.
 
-use crate::net::{Error, Result, errno_of};
+use crate::net::error::{Error, Result, errno_of};
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::signal::Signal;
