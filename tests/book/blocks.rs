@@ -123,8 +123,16 @@ impl Block {
         examples
     }
 
+    /// Whether it ends what runs in the second terminal.
+    pub fn is_interrupt(&self) -> bool {
+        self.text == "^C\n"
+    }
+
     /// Its commands as a script.
     pub fn script(&self) -> String {
+        if self.is_interrupt() {
+            return String::new();
+        }
         if self.language == "sh" {
             return self.text.clone();
         }

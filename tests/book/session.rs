@@ -175,12 +175,11 @@ pub fn run(page: &str, ecn: &Path) {
             continue;
         }
         if block.is("second-terminal") {
-            match &block.text[..] {
-                "^C\n" => session.interrupt(),
-                _ => {
-                    for example in block.examples() {
-                        session.start(&example.command, &example.output);
-                    }
+            if block.is_interrupt() {
+                session.interrupt();
+            } else {
+                for example in block.examples() {
+                    session.start(&example.command, &example.output);
                 }
             }
             continue;

@@ -112,9 +112,6 @@ fn scripts_are_accepted_by_the_shell() {
             .iter()
             .filter(|block| scripts.contains(&&block.language[..]))
         {
-            if block.text == "^C\n" {
-                continue;
-            }
             let error = syntax_error(&block.script());
             assert!(
                 error.is_none(),
