@@ -68,7 +68,7 @@ struct Packet {
 #[derive(Debug)]
 struct Device {
     bucket: Bucket,
-    /// When its timer is set for, and when it comes, which is later.
+    /// When its timer is set for, and when it fires, which is later.
     timer: Option<(Time, Time)>,
     late: Pcg64Mcg,
     /// Mean lateness of its timer.
@@ -258,8 +258,8 @@ impl Simulation<'_> {
                 Event::Arrive(packet) => self.arrive(now, packet, controlled)?,
                 Event::Tail(channel) => {
                     let timer = &mut self.devices[channel as usize].timer;
-                    // One that was set anew has another time.
-                    if timer.is_some_and(|(_, comes)| comes == now) {
+                    // A timer that was reset has another time.
+                    if timer.is_some_and(|(_, fires)| fires == now) {
                         *timer = None;
                         self.dequeue(now, channel)?;
                     }
@@ -317,15 +317,15 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// The agent goes on, unless it did so already.
+    /// The agent runs, unless it did so already.
     fn agent(&mut self, now: Time) {
         if now != self.agent.due {
             return;
         }
-        for news in self.agent.go_on(now) {
-            // A changed class does not wake its device: that goes on at its time.
-            self.senders[news.flow as usize].enforce(&news);
-            if let Some(marked) = news.marked {
+        for update in self.agent.run(now) {
+            // A changed class does not wake its device, whose timer stays.
+            self.senders[update.flow as usize].enforce(&update);
+            if let Some(marked) = update.marked {
                 self.latencies.push((now, now - marked));
             }
         }
@@ -415,7 +415,7 @@ impl Simulation<'_> {
             return self.dequeue(now, channel);
         }
         let sender = &mut self.senders[flow as usize];
-        // All its duplicates, too, were held for lost once: it finishes once.
+        // Its duplicates may be acknowledged, too: it finishes once.
         if std::mem::take(&mut sender.active) {
             self.finished.push_back((now, flow));
             let device = &mut self.devices[channel as usize];
@@ -496,9 +496,9 @@ impl Simulation<'_> {
             return;
         }
         let late = -device.timer_delay * (1.0 - device.late.random::<f64>()).ln();
-        let comes = wait + late as Time;
-        device.timer = Some((wait, comes));
-        self.scheduler.at(comes, Event::Tail(at as u32));
+        let fires = wait + late as Time;
+        device.timer = Some((wait, fires));
+        self.scheduler.at(fires, Event::Tail(at as u32));
     }
 
     /// A source sends a packet of a flow.
@@ -653,9 +653,9 @@ impl Simulation<'_> {
                 }
             })
         };
-        let news = sender.deliver(&self.response, &self.echo, flow, marked, way_back, now);
-        if let Some(news) = news
-            && self.agent.tell(now, news)
+        let update = sender.deliver(&self.response, &self.echo, flow, marked, way_back, now);
+        if let Some(update) = update
+            && self.agent.on_rate_event(now, update)
         {
             self.scheduler.at(self.agent.due, Event::Source(AGENT));
         }

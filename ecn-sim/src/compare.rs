@@ -3,6 +3,7 @@
 
 mod figures;
 mod html;
+pub mod shares;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::engine::{MS, Time};
+use crate::experiment;
 use crate::fabric::measure::{Finished, Slowdowns, slowdowns};
 use crate::fabric::series::{self, Point, WINDOW_PACKETS};
 use crate::fabric::{Options, Report, RunError, Scenario, run};
@@ -43,7 +45,7 @@ pub enum CompareError {
         /// Its seed.
         seed: u64,
         /// Why.
-        error: RunError,
+        error: experiment::Error,
     },
     /// A run ended in a panic.
     #[error("a run ended in a panic")]
@@ -154,10 +156,88 @@ pub struct Comparison {
     pub network: NetworkFigure,
 }
 
+/// A comparison, as `ecn sim compare -j` prints it.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+#[serde(untagged)]
+pub enum Any {
+    /// Of a data centre: its flows.
+    Flows(Comparison),
+    /// Of HP's networks and bridges: shares of links.
+    Shares(shares::SharesComparison),
+}
+
 /// Keys and values as people write them; those of inner tables as `table.key`.
 fn flat(table: &toml::Table) -> BTreeMap<String, String> {
     let all = dotted(table, |_, _| false).into_iter();
     all.map(|(key, value)| (key, shown(&value))).collect()
+}
+
+/// Refuses schemes that are given twice, and none.
+fn check_names(schemes: &[String], seeds: u64) -> Result<(), CompareError> {
+    let twice = |index: usize| schemes[..index].contains(&schemes[index]);
+    if let Some(index) = (0..schemes.len()).find(|index| twice(*index)) {
+        let reason = format!("the scheme `{}` is given twice", schemes[index]);
+        return Err(CompareError::Schemes(reason));
+    }
+    if schemes.is_empty() || seeds == 0 {
+        let reason = "at least one scheme and one seed are needed";
+        return Err(CompareError::Schemes(reason.to_owned()));
+    }
+    Ok(())
+}
+
+/// Resets keys of each scheme's scenario that apply to those of other schemes only.
+fn reset_inapplicable<T>(
+    all: &mut [(String, T)],
+    set_but_inapplicable: impl Fn(&T) -> Vec<String>,
+    reset: impl Fn(&mut T, &str) -> Result<(), ScenarioError>,
+) -> Result<(), CompareError> {
+    let inapplicable: Vec<_> = (all.iter())
+        .map(|(_, one)| set_but_inapplicable(one))
+        .collect();
+    for ((_, scenario), own) in all.iter_mut().zip(&inapplicable) {
+        let elsewhere = |key: &&String| inapplicable.iter().any(|other| !other.contains(key));
+        for key in own.iter().filter(elsewhere) {
+            reset(scenario, key)?;
+        }
+    }
+    Ok(())
+}
+
+/// Does so many jobs on so many threads; `progress` counts them. After an error no other job begins, and the first error
+/// in their order is returned.
+fn in_parallel<T: Send>(
+    jobs: usize,
+    threads: usize,
+    progress: &AtomicU64,
+    job: impl Fn(usize) -> Result<T, CompareError> + Sync,
+) -> Result<Vec<T>, CompareError> {
+    type Done<T> = Option<Result<T, CompareError>>;
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<Done<T>>> = Mutex::new((0..jobs).map(|_| None).collect());
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= jobs {
+                break;
+            }
+            let result = job(index);
+            if result.is_err() {
+                next.store(jobs, Ordering::Relaxed);
+            }
+            done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
+            progress.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers = (0..threads.clamp(1, jobs)).map(|_| scope.spawn(work));
+        let workers: Vec<_> = workers.collect();
+        let ends = workers.into_iter().map(|worker| worker.join());
+        ends.fold(Ok(()), Result::and)
+    })
+    .map_err(|_| CompareError::Panic)?;
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.into_iter().flatten().collect()
 }
 
 /// What is to be compared: a scenario per scheme.
@@ -165,6 +245,7 @@ fn flat(table: &toml::Table) -> BTreeMap<String, String> {
 pub struct Plan {
     schemes: Vec<(String, Scenario)>,
     seeds: u64,
+    windows: Vec<(Time, Time)>,
     network: NetworkFigure,
 }
 
@@ -175,29 +256,19 @@ impl Plan {
     /// # Errors
     ///
     /// No scheme, one that is given twice, or one or a parameter that there is not; no seed.
-    pub fn new(base: &Scenario, schemes: &[String], seeds: u64) -> Result<Self, CompareError> {
-        let twice = |index: usize| schemes[..index].contains(&schemes[index]);
-        if let Some(index) = (0..schemes.len()).find(|index| twice(*index)) {
-            let reason = format!("the scheme `{}` is given twice", schemes[index]);
-            return Err(CompareError::Schemes(reason));
-        }
-        if schemes.is_empty() || seeds == 0 {
-            let reason = "at least one scheme and one seed are needed";
-            return Err(CompareError::Schemes(reason.to_owned()));
-        }
+    pub fn new(
+        base: &Scenario,
+        schemes: &[String],
+        seeds: u64,
+        windows: &[(Time, Time)],
+    ) -> Result<Self, CompareError> {
+        check_names(schemes, seeds)?;
         let mut all = Vec::new();
         for scheme in schemes {
             all.push((scheme.clone(), with_scheme(base, scheme)?));
         }
-        let idle: Vec<_> = all
-            .iter()
-            .map(|(_, one)| one.set_but_inapplicable())
-            .collect();
-        for ((_, scenario), own) in all.iter_mut().zip(&idle) {
-            let elsewhere = |key: &&String| idle.iter().any(|other| !other.contains(key));
-            for key in own.iter().filter(elsewhere) {
-                scenario.reset(key)?;
-            }
+        reset_inapplicable(&mut all, Scenario::set_but_inapplicable, Scenario::reset)?;
+        for (_, scenario) in &all {
             crate::fabric::check(scenario).map_err(|error| match error {
                 RunError::Value(error) => CompareError::Scenario(error.into()),
                 error => CompareError::Schemes(error.to_string()),
@@ -206,6 +277,7 @@ impl Plan {
         Ok(Self {
             schemes: all,
             seeds,
+            windows: windows.to_vec(),
             network: base.figure().map_err(ScenarioError::from)?,
         })
     }
@@ -222,53 +294,30 @@ impl Plan {
     ///
     /// A run has no result; the first one in the order of schemes and seeds that is known is named.
     pub fn run(&self, threads: usize, progress: &AtomicU64) -> Result<Comparison, CompareError> {
-        type Done = Result<One, CompareError>;
-        let next = AtomicUsize::new(0);
-        let done: Mutex<Vec<Option<Done>>> = Mutex::new((0..self.runs()).map(|_| None).collect());
-        let work = || {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= self.runs() {
-                    break;
-                }
-                let (scheme, scenario) = &self.schemes[index / self.seeds as usize];
-                let seed = index as u64 % self.seeds + 1;
-                let options = Options {
-                    series: seed == 1,
-                    windows: Vec::new(),
-                    ..Options::default()
-                };
-                let result = run(scenario, seed, &options);
-                let result = result.map_err(|error| CompareError::Run {
-                    scheme: scheme.clone(),
-                    seed,
-                    error,
-                });
-                let result = result.map(|(report, counts)| One {
-                    report,
-                    finished: counts.finished,
-                    series: counts.series.as_ref().map_or(Vec::new(), |series| {
-                        over_time(series, WINDOW_PACKETS * scenario.packet_time())
-                    }),
-                });
-                if result.is_err() {
-                    // Nothing comes of the others.
-                    next.store(self.runs(), Ordering::Relaxed);
-                }
-                done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
-                progress.fetch_add(1, Ordering::Relaxed);
-            }
+        let job = |index: usize| {
+            let (scheme, scenario) = &self.schemes[index / self.seeds as usize];
+            let seed = index as u64 % self.seeds + 1;
+            let options = Options {
+                series: seed == 1,
+                windows: self.windows.clone(),
+                ..Options::default()
+            };
+            let result = run(scenario, seed, &options);
+            let (report, counts) = result.map_err(|error| CompareError::Run {
+                scheme: scheme.clone(),
+                seed,
+                error: error.into(),
+            })?;
+            Ok(One {
+                report,
+                finished: counts.finished,
+                series: counts.series.as_ref().map_or(Vec::new(), |series| {
+                    over_time(series, WINDOW_PACKETS * scenario.packet_time())
+                }),
+            })
         };
-        std::thread::scope(|scope| {
-            let workers = (0..threads.clamp(1, self.runs())).map(|_| scope.spawn(work));
-            let workers: Vec<_> = workers.collect();
-            let ends = workers.into_iter().map(|worker| worker.join());
-            ends.fold(Ok(()), Result::and)
-        })
-        .map_err(|_| CompareError::Panic)?;
-        let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let results: Result<Vec<_>, _> = done.into_iter().flatten().collect();
-        Ok(self.comparison(results?))
+        let results = in_parallel(self.runs(), threads, progress, job)?;
+        Ok(self.comparison(results))
     }
 
     fn comparison(&self, results: Vec<One>) -> Comparison {
@@ -439,6 +488,20 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
     }
 }
 
+/// A row per scheme and run (and window).
+fn table_of_runs<'a, R: Serialize + 'a>(runs: impl Iterator<Item = (&'a str, &'a R)>) -> Table {
+    let rows = runs.flat_map(|(scheme, run)| {
+        let run = serde_json::to_value(run).unwrap_or_default();
+        records::rows(&run).into_iter().map(move |mut row| {
+            row.insert("scheme".to_owned(), scheme.into());
+            row
+        })
+    });
+    let mut first = vec!["scheme".to_owned()];
+    first.extend(records::FIRST.map(str::to_owned));
+    Table::of_rows(&first, rows.collect())
+}
+
 /// Columns of [`Comparison::rows`].
 pub const COLUMNS: [&str; 21] = [
     "scheme",
@@ -508,19 +571,9 @@ impl Comparison {
 
     /// A row per scheme and run (and window); where seeds made no difference, there is one run.
     pub fn runs(&self) -> Table {
-        let mut all = Vec::new();
-        for one in &self.schemes {
-            for run in &one.runs {
-                let run = serde_json::to_value(run).unwrap_or_default();
-                all.extend(records::rows(&run).into_iter().map(|mut row| {
-                    row.insert("scheme".to_owned(), one.scheme.as_str().into());
-                    row
-                }));
-            }
-        }
-        let mut first = vec!["scheme".to_owned()];
-        first.extend(records::FIRST.map(str::to_owned));
-        Table::of_rows(&first, all)
+        let runs = (self.schemes.iter())
+            .flat_map(|one| one.runs.iter().map(|run| (one.scheme.as_str(), run)));
+        table_of_runs(runs)
     }
 
     /// A row per scheme and group of sizes, under [`COLUMNS_BY_SIZE`].

@@ -32,13 +32,12 @@ pub struct Source {
     packet_time: Time,
     /// Packets in flight.
     pub in_flight: u32,
-    /// Packets that it put in its host's line.
+    /// Packets that it put in its host's queue.
     pub sent: u64,
-    /// One of them is still there: it goes before another does, or two could start closer to each
-    /// other than the rate allows.
+    /// One of them is still queued: another would start closer to it than the rate allows.
     in_line: bool,
     received: u32,
-    /// Whether it has something to send.
+    /// Whether it is active.
     pub active: bool,
     /// It may not start another packet before this.
     pub not_before: Time,
@@ -82,7 +81,7 @@ impl Source {
         self.active && !self.in_line && self.in_flight < window
     }
 
-    /// A packet is put in the host's line.
+    /// A packet is queued at its host.
     #[inline]
     pub const fn send(&mut self) {
         self.in_flight += 1;

@@ -157,7 +157,7 @@ impl Experiment {
     /// know. They can be [reset](Self::reset) where that is not to be refused.
     pub fn set_but_inapplicable(&self) -> Vec<String> {
         match self {
-            Self::Shares(_) => Vec::new(),
+            Self::Shares(scenario) => scenario.set_but_inapplicable(),
             Self::Fabric(fabric) => fabric.set_but_inapplicable(),
         }
     }
@@ -169,7 +169,7 @@ impl Experiment {
     /// There is no such key.
     pub fn reset(&mut self, key: &str) -> Result<(), ScenarioError> {
         match self {
-            Self::Shares(_) => Ok(()),
+            Self::Shares(scenario) => scenario.reset(key),
             Self::Fabric(fabric) => fabric.reset(key),
         }
     }
@@ -193,6 +193,8 @@ impl Experiment {
     pub fn check(&self, windows: &[(Time, Time)]) -> Result<(), Error> {
         match self {
             Self::Shares(scenario) => {
+                let applies = scenario.check_applicable();
+                applies.map_err(|error| report::RunError::Scenario(error.into()))?;
                 scenario.table().map_err(report::RunError::from)?;
                 report::check(scenario, windows)?;
             }

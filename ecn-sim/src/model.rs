@@ -447,6 +447,24 @@ const OUTPUT_ONLY: &[&str] = &[
     "enforcement_delay",
 ];
 
+/// Keys of the output trigger, beside the threshold.
+const OF_OUTPUT_TRIGGER: &[&str] = &["threshold_counts", "output_trigger"];
+/// Keys of any marking.
+const OF_MARKING: &[&str] = &[
+    "threshold",
+    "threshold_counts",
+    "output_trigger",
+    "trigger",
+    "full_counts",
+    "input_trigger",
+    "mark_by",
+    "mark_in",
+    "mark_at",
+    "spare_blocked",
+];
+/// Keys of bridges' senders that follow echoes.
+const OF_ECHO: &[&str] = &["ack_delay", "echo", "agent_period", "enforcement_delay"];
+
 impl Default for Model {
     fn default() -> Self {
         Self {
@@ -630,6 +648,33 @@ impl Model {
                 Err(ModelError::new(*key, value.trim_matches('"'), reason))
             }
         }
+    }
+
+    /// Keys without an effect, beside those of other kinds of switch: of markings and responses that are not chosen.
+    pub fn without_effect(&self) -> Vec<&'static str> {
+        let mut keys = Vec::new();
+        let has_shares = self.switch == SwitchKind::Output && self.shares != ShareBy::Off;
+        match self.marking {
+            Marking::None => keys.extend(OF_MARKING),
+            // The threshold counts for whom bridges may drop, too.
+            Marking::Naive | Marking::Input if has_shares => keys.extend(OF_OUTPUT_TRIGGER),
+            Marking::Naive | Marking::Input => {
+                keys.extend(OF_OUTPUT_TRIGGER);
+                keys.push("threshold");
+            }
+            Marking::InputOutput => {}
+        }
+        match &self.response {
+            Response::Function(Function::None) => {
+                keys.extend(["m", "rmin", "round"]);
+                if self.switch == SwitchKind::Output {
+                    keys.extend(OF_ECHO);
+                }
+            }
+            Response::Function(Function::Lipd) | Response::Table(_) => keys.push("m"),
+            Response::Function(_) => {}
+        }
+        keys
     }
 
     /// Keys that the kind of switch does not know.

@@ -20,6 +20,7 @@ pub use self::bridge::{Bridge, Moment};
 use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
+use crate::fabric;
 use crate::figure::NetworkFigure;
 use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind, in_range};
 use crate::network::{Description, FlowSpec, LinkSpec, Network, NetworkError};
@@ -412,6 +413,8 @@ pub struct Scenario {
     pub topology: Topology,
     /// How they behave.
     pub model: Model,
+    /// The same before any key was set.
+    pub default_model: Model,
 }
 
 /// Names of the built-in scenarios, and what they are.
@@ -437,6 +440,7 @@ impl Scenario {
             name: "hp".to_owned(),
             topology: Topology::Hp(Hp::default()),
             model: Model::default(),
+            default_model: Model::default(),
         }
     }
 
@@ -446,6 +450,7 @@ impl Scenario {
             name: "rig".to_owned(),
             topology: Topology::Rig(Rig::default()),
             model: Rig::model(),
+            default_model: Rig::model(),
         }
     }
 
@@ -455,6 +460,7 @@ impl Scenario {
             name: "bridge".to_owned(),
             topology: Topology::Bridge(Bridge::default()),
             model: Bridge::model(),
+            default_model: Bridge::model(),
         }
     }
 
@@ -591,6 +597,48 @@ impl Scenario {
         all
     }
 
+    /// Keys that are set although they have no effect with the other values.
+    pub fn set_but_inapplicable(&self) -> Vec<String> {
+        let (own, defaults) = (table(&self.model), table(&self.default_model));
+        let mut keys = self.model.without_effect();
+        keys.retain(|key| own.get(*key) != defaults.get(*key));
+        keys.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Checks that no such key is set.
+    ///
+    /// # Errors
+    ///
+    /// Names the first.
+    pub fn check_applicable(&self) -> Result<(), ModelError> {
+        let Some(key) = self.set_but_inapplicable().into_iter().next() else {
+            return Ok(());
+        };
+        let value = table(&self.model).remove(&key);
+        let Model {
+            marking,
+            response,
+            switch,
+            ..
+        } = &self.model;
+        let reason = format!(
+            "does not apply to {}, marking={marking}, response={response}, switch={switch}",
+            self.name
+        );
+        let value = value.as_ref().map(shown).unwrap_or_default();
+        Err(ModelError::new(key, value, reason))
+    }
+
+    /// Gives a key of the model its default.
+    ///
+    /// # Errors
+    ///
+    /// There is no such key.
+    pub fn reset(&mut self, key: &str) -> Result<(), ScenarioError> {
+        let default = table(&self.default_model).remove(key);
+        self.set(key, &default.unwrap_or(Value::Boolean(false)))
+    }
+
     /// Those that the kind of switch does not know, too.
     fn all_keys(&self) -> Table {
         let mut all = table(&self.model);
@@ -621,7 +669,18 @@ impl Scenario {
     ///
     /// As for [`Self::set_text`].
     pub fn set(&mut self, key: &str, value: &Value) -> Result<(), ScenarioError> {
-        let (all, reason) = with_key(self.all_keys(), key, value)?;
+        let all = self.all_keys();
+        if !all.contains_key(key) && fabric::Scenario::of(fabric::Kind::Fig1).has_key(key) {
+            let name = &self.name;
+            let hint = format!(
+                "applies to data centres, as `fig1`, which is HP's Fig. 1 as one, not to `{name}`"
+            );
+            return Err(ScenarioError::UnknownKey {
+                key: key.to_owned(),
+                hint,
+            });
+        }
+        let (all, reason) = with_key(all, key, value)?;
         let model: Model = all
             .clone()
             .try_into()

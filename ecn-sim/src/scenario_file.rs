@@ -148,13 +148,15 @@ pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
             });
         }
     }
+    let model = preset(&mut file.model)?;
     let mut scenario = Scenario {
         name: file.name.unwrap_or_else(|| name.to_owned()),
         topology: Topology::Described {
             description,
             duration: file.duration,
         },
-        model: preset(&mut file.model)?,
+        default_model: model.clone(),
+        model,
     };
     for (key, value) in &file.model {
         if key == "duration" {
@@ -190,8 +192,9 @@ fn misread(text: &str, error: &toml::de::Error) -> String {
     let unknown = message.strip_prefix("unknown field `");
     let unknown = unknown.and_then(|rest| rest.split('`').next());
     let keys = fabric::Scenario::of(fabric::Kind::FatTree).keys();
-    let of_another =
-        message == "missing field `rate`" || unknown.is_some_and(|key| keys.contains_key(key));
+    let is_of_another =
+        |key: &str| keys.contains_key(key) || ["failures", "size", "priority"].contains(&key);
+    let of_another = message == "missing field `rate`" || unknown.is_some_and(is_of_another);
     match of_another {
         true => format!("{reason}; or is it a data centre's, without `topology = \"custom\"`?"),
         false => reason,

@@ -387,7 +387,7 @@ impl<Q: Queue> Simulation<'_, Q> {
     }
 
     /// The packets between their source and their last hop at the end of the run, by flow, found
-    /// where they are: in a line, or on a channel to a switch. With [`Options::check`] the slots that
+    /// where they are: in a queue, or on a channel to a switch. With [`Options::check`] the slots that
     /// they take are compared, too.
     fn in_flight(&mut self, options: &Options) -> Result<Vec<u64>, SimulationError> {
         let mut by_flow = vec![0u64; self.network.flows.len()];

@@ -1,6 +1,6 @@
 //! HP's switch: buffers at the inputs, a crossbar, and `ecn-core`'s marking.
 //!
-//! A packet waits in the buffer of its input, and in a line for its output. Lines are in the order
+//! A packet waits in the buffer of its input, and in a queue for its output. Queues are in the order
 //! of arrival, so that the front of one is its oldest packet over all inputs. A packet that finds
 //! its output idle cuts through and never waits; the marking counts only those that do.
 
@@ -36,7 +36,7 @@ pub struct Port {
     pub reading: bool,
     /// Packets at the input that wait, oldest first: kept only where overtaking is limited.
     order: VecDeque<Waiting>,
-    /// Till when packets waited for a credit here: [`Time::MAX`] if they do.
+    /// When packets last waited for a credit here; [`Time::MAX`]: they do now.
     blocked_until: Option<Time>,
     /// Packets that were marked by scan.
     marked: u64,
@@ -50,7 +50,7 @@ struct Waiting {
     overtaken: u32,
 }
 
-/// A packet in the line for an output.
+/// A packet in the queue for an output.
 #[derive(Clone, Copy, Debug)]
 pub struct Queued {
     /// Its number.
@@ -74,7 +74,7 @@ pub struct Switch {
     pub ports: Vec<Port>,
 }
 
-/// What of the model a switch asks about.
+/// What a switch needs of the model.
 #[derive(Debug)]
 struct Rules {
     plain: bool,
@@ -110,7 +110,7 @@ impl Switch {
             scan: model.mark_by == MarkBy::Scan,
             spare_blocked: model.spare_blocked.as_nanos() * NS,
         };
-        // Lines in the order of arrival never overtake for the same output.
+        // Queues in the order of arrival never overtake for the same output.
         rules.plain = !rules.round_robin
             && !rules.single_read
             && (rules.bypass > 0 && !any_output || rules.bypass == u32::MAX);
@@ -130,7 +130,7 @@ impl Switch {
     }
 
     /// A packet's header is here. True if it cuts through now: `has_credit` says whether its output's
-    /// next hop could take it. Otherwise it waits, and marking is notified.
+    /// next hop could take it. Otherwise it waits, and is counted for marking.
     #[inline]
     pub fn arrive(
         &mut self,
@@ -142,7 +142,7 @@ impl Switch {
     ) -> bool {
         let (i, o) = (input as usize, output as usize);
         self.ports[i].present += 1;
-        // Whatever is in the line of an idle output with a slot ahead is held up at its own input.
+        // Whatever is queued for an idle output with a slot ahead is held up at its own input.
         let can_start = has_credit && !self.ports[o].busy && !self.rules.before_dispatch;
         if can_start && (self.rules.plain || self.may_go(input, u32::MAX)) {
             if !self.rules.plain {
@@ -260,7 +260,7 @@ impl Switch {
         policy
     }
 
-    /// Takes the packet that output `output` transmits next off its line; whether it is marked.
+    /// Dequeues the packet that output `output` transmits next; whether it is marked.
     #[inline]
     pub fn next(&mut self, output: u8) -> Option<(Queued, bool)> {
         if self.ports[output as usize].busy {
@@ -317,7 +317,7 @@ impl Switch {
         }
     }
 
-    /// The place in line of the packet to go next.
+    /// Index in the queue of the packet to send next.
     fn choose(&self, output: u8) -> Option<usize> {
         let Port {
             queue, last_served, ..
@@ -413,7 +413,7 @@ impl Switch {
         }
     }
 
-    /// Compares the counters with what waits: `cnt1` of each output with its line, the occupancy of
+    /// Compares the counters with what waits: `cnt1` of each output with its queue, the occupancy of
     /// each input with its packets, `cnt2 <= cnt1`, and no buffer above its size; with `free_at_head`
     /// a packet on its way out takes none of it.
     ///

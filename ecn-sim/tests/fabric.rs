@@ -181,7 +181,7 @@ proptest! {
         let topology = scenario.topology().expect("a topology");
         let payload = u64::from(scenario.parameters.payload);
         let (mut flows, mut bytes, mut hops) = (0, 0, 0);
-        for flow in arrivals(&scenario.parameters, |host| format!("h{host}"), seed).expect("flows") {
+        for flow in arrivals(&scenario.parameters, &[], |host| format!("h{host}"), seed).expect("flows") {
             flows += 1;
             bytes += flow.bytes;
             hops += flow.bytes.div_ceil(payload) * u64::from(topology.hops(flow.from, flow.to));
@@ -299,7 +299,7 @@ proptest! {
         let counts = run(&scenario, 1)?;
         let again = run(&scenario, threads)?;
         prop_assert_eq!(&Counts { most_packets: counts.most_packets, ..again }, &counts);
-        let flows = arrivals(&scenario.parameters, |host| format!("h{host}"), seed).expect("flows");
+        let flows = arrivals(&scenario.parameters, &[], |host| format!("h{host}"), seed).expect("flows");
         let payload = u64::from(scenario.parameters.payload);
         let (mut bytes, mut packets, mut hops) = (0, 0, 0);
         let all_reduce = scenario.parameters.workload.to_string() == "all-reduce";

@@ -3,7 +3,7 @@
 
 use ecn_core::flow;
 
-use crate::bridged::sender::News;
+use crate::bridged::sender::RateUpdate;
 use crate::engine::Time;
 
 /// What the agent waits for.
@@ -21,14 +21,14 @@ enum Doing {
 #[derive(Debug)]
 pub struct Agent {
     doing: Doing,
-    /// Rates that it has not seen.
-    ring: Vec<News>,
+    /// Rates in the ring.
+    ring: Vec<RateUpdate>,
     /// Rates that it is enforcing.
-    batch: Vec<News>,
+    batch: Vec<RateUpdate>,
     period: Time,
     pause: Time,
     delay: Time,
-    /// When it goes on.
+    /// When it runs next.
     pub due: Time,
 }
 
@@ -47,18 +47,18 @@ impl Agent {
         }
     }
 
-    /// A program has news. True if the agent now goes on at another time.
-    pub fn tell(&mut self, now: Time, news: News) -> bool {
-        self.ring.push(news);
-        let wakes = self.doing == Doing::Polling && news.pending.is_some() && self.due > now;
+    /// A program has put an event in the ring. True if the agent now runs at another time.
+    pub fn on_rate_event(&mut self, now: Time, update: RateUpdate) -> bool {
+        self.ring.push(update);
+        let wakes = self.doing == Doing::Polling && update.pending.is_some() && self.due > now;
         if wakes {
             self.due = now;
         }
         wakes
     }
 
-    /// It goes on. Returns the rates that are in force now; the agent next goes on at [`Agent::due`].
-    pub fn go_on(&mut self, now: Time) -> Vec<News> {
+    /// It runs. Returns the rates that are in force now; the agent runs next at [`Agent::due`].
+    pub fn run(&mut self, now: Time) -> Vec<RateUpdate> {
         let in_force = match self.doing {
             Doing::Enforcing => {
                 (self.doing, self.due) = (Doing::Pausing, now + self.pause);
@@ -85,8 +85,8 @@ impl Agent {
 mod tests {
     use super::*;
 
-    fn news(flow: u32, decrease: bool) -> News {
-        News {
+    fn update(flow: u32, decrease: bool) -> RateUpdate {
+        RateUpdate {
             flow,
             rate_bytes_per_s: 1,
             pending: decrease.then_some(1),
@@ -98,24 +98,24 @@ mod tests {
     #[test]
     fn increases_wait_for_the_period_and_decreases_do_not() {
         let mut agent = Agent::new(1000, 100, 30);
-        assert!(!agent.tell(10, news(1, false)));
+        assert!(!agent.on_rate_event(10, update(1, false)));
         assert_eq!(agent.due, 1000);
-        assert!(agent.tell(20, news(2, true)));
-        assert!(!agent.tell(20, news(3, true)), "it is awake");
+        assert!(agent.on_rate_event(20, update(2, true)));
+        assert!(!agent.on_rate_event(20, update(3, true)), "it is awake");
         assert_eq!(agent.due, 20);
-        assert!(agent.go_on(20).is_empty());
+        assert!(agent.run(20).is_empty());
         assert_eq!(agent.due, 50);
-        assert!(!agent.tell(40, news(4, true)), "it is busy");
-        let flows: Vec<u32> = agent.go_on(50).iter().map(|news| news.flow).collect();
+        assert!(!agent.on_rate_event(40, update(4, true)), "it is busy");
+        let flows: Vec<u32> = agent.run(50).iter().map(|update| update.flow).collect();
         assert_eq!((flows, agent.due), (vec![1, 2, 3], 550));
-        // What came meanwhile is taken at once after the pause.
-        assert!(agent.go_on(550).is_empty());
+        // Events of the pause are read at once after it.
+        assert!(agent.run(550).is_empty());
         assert_eq!(agent.due, 580);
-        assert_eq!(agent.go_on(580).len(), 1);
-        assert!(agent.go_on(1080).is_empty());
+        assert_eq!(agent.run(580).len(), 1);
+        assert!(agent.run(1080).is_empty());
         assert_eq!(agent.due, 2080);
-        assert!(!agent.tell(1100, news(5, false)));
-        assert!(agent.go_on(2080).is_empty());
-        assert_eq!(agent.go_on(2110).len(), 1);
+        assert!(!agent.on_rate_event(1100, update(5, false)));
+        assert!(agent.run(2080).is_empty());
+        assert_eq!(agent.run(2110).len(), 1);
     }
 }

@@ -20,7 +20,7 @@ pub struct Queued {
     arrival: vqueue::PacketMeta,
 }
 
-/// What became of a packet at an output port.
+/// What happened to a packet at an output port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// It waits.
@@ -32,7 +32,7 @@ pub enum Arrival {
     Dropped,
 }
 
-/// Sources that a bridge has places for.
+/// Sources that a bridge can count.
 const SOURCES: usize = 1024;
 
 /// Counters and shares, which the kernel programs have under one lock.

@@ -8,8 +8,8 @@ use ecn_core::{abi, echo, response};
 use crate::bridged::source::Source;
 use crate::engine::{NS, Time};
 
-/// A token bucket as HTB's: whoever is not in debt may send, and then pays for the packet. What was
-/// not used counts up to a burst.
+/// HTB's token bucket: a class with tokens may send, and pays for the packet afterwards. Unused tokens count up to a
+/// burst.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bucket {
     /// When the debt is paid.
@@ -25,7 +25,7 @@ impl Bucket {
 
 /// A message to the agent: as [`abi::RateEvent`].
 #[derive(Clone, Copy, Debug)]
-pub struct News {
+pub struct RateUpdate {
     /// The flow.
     pub flow: u32,
     /// Its new rate.
@@ -45,7 +45,7 @@ pub struct Sender {
     pub source: Source,
     /// Its host has the agent.
     pub controlled: bool,
-    /// When the event of its source's timer comes.
+    /// When its source's timer fires.
     pub timer: Option<Time>,
     /// When it began.
     pub began: Time,
@@ -144,9 +144,9 @@ impl Sender {
 
     /// The agent's change is made: what is sent from now on costs as the new rate says; a debt stays
     /// as it is.
-    pub fn enforce(&mut self, news: &News) {
-        self.set_rate(news.rate_bytes_per_s);
-        if let Some(decrease) = news.pending {
+    pub fn enforce(&mut self, update: &RateUpdate) {
+        self.set_rate(update.rate_bytes_per_s);
+        if let Some(decrease) = update.pending {
             // Two packets may be on their way between class and count, as the agent has it.
             let departed = (self.departed as u32).wrapping_add(2);
             self.in_force = abi::in_force(decrease, departed);
@@ -164,7 +164,7 @@ impl Sender {
         // The ECN field of an echo that asks for room, when it is back.
         way_back: impl FnOnce() -> u8,
         now: Time,
-    ) -> Option<News> {
+    ) -> Option<RateUpdate> {
         let (bytes, now_ns) = (self.packet_bytes.into(), now / NS);
         if !self.receiver.count(echo, 1, bytes, marked, now_ns) {
             return None;
@@ -175,9 +175,9 @@ impl Sender {
         }
         let (sent, departed) = (self.flow.sent_packets as u32, self.departed as u32);
         let quiet = self.flow.quiet();
-        let news = self.flow.echo.on_echo(&echo, sent, departed, quiet).ok()?;
+        let update = self.flow.echo.on_echo(&echo, sent, departed, quiet).ok()?;
         let was = self.marked;
-        if news.ce != 0 {
+        if update.ce != 0 {
             self.marked = None;
         }
         let link = self.link_bytes_per_s;
@@ -187,8 +187,8 @@ impl Sender {
         };
         let (reaction, tell) =
             self.flow
-                .respond(policy, &news, self.in_force, departed, link, now_ns);
-        tell.then_some(News {
+                .respond(policy, &update, self.in_force, departed, link, now_ns);
+        tell.then_some(RateUpdate {
             flow: number,
             rate_bytes_per_s: self.flow.rate_bytes_per_s,
             pending: (self.flow.pending != 0).then_some(self.flow.decreases as u32),
@@ -242,10 +242,10 @@ mod tests {
         for n in 0..3 {
             sender.send(n * PACKET);
         }
-        let news = sender.deliver(&policy, &echo, 7, true, unasked, 3 * PACKET);
-        let news = news.expect("a decrease");
-        assert_eq!((news.flow, news.pending), (7, Some(1)));
-        assert_eq!(news.rate_bytes_per_s, 6_250_000);
+        let update = sender.deliver(&policy, &echo, 7, true, unasked, 3 * PACKET);
+        let update = update.expect("a decrease");
+        assert_eq!((update.flow, update.pending), (7, Some(1)));
+        assert_eq!(update.rate_bytes_per_s, 6_250_000);
         assert_eq!(sender.packet_time, PACKET, "not in force yet");
         // Those that were on their way are not answered.
         assert!(
@@ -254,7 +254,7 @@ mod tests {
                 .is_none()
         );
         let owed = sender.class.ready;
-        sender.enforce(&news);
+        sender.enforce(&update);
         assert_eq!((sender.packet_time, sender.class.ready), (2 * PACKET, owed));
     }
 }

@@ -17,7 +17,7 @@ pub const HOST_PACKETS: usize = 100;
 pub enum Source {
     /// It always has a packet.
     Greedy,
-    /// It makes one now and then.
+    /// It makes packets at a constant rate.
     Constant(Constant),
     /// A connection.
     Tcp(Box<Tcp>),
@@ -114,7 +114,7 @@ impl Source {
         }
     }
 
-    /// Its time has come: it makes a packet, or a connection. Whether it did.
+    /// Its timer fires: it makes a packet, or a connection. Whether it did.
     pub fn on_timer(&mut self, now: Time) -> bool {
         match self {
             Self::Greedy => false,
@@ -131,7 +131,7 @@ impl Source {
         }
     }
 
-    /// When its time comes next, after it has been active since `now` or its timer came then.
+    /// When its timer fires next, after it became active or its timer fired at `now`.
     pub fn next_timer(&mut self, now: Time) -> Option<Time> {
         match self {
             Self::Greedy => None,

@@ -6,22 +6,25 @@ use std::thread::available_parallelism;
 
 use clap::Args;
 
+use super::run::windows;
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
-use crate::compare::{COLUMNS, COLUMNS_BY_SIZE, CompareError, Comparison, HEADER, Plan};
+use crate::compare::{COLUMNS, COLUMNS_BY_SIZE, CompareError, Comparison, HEADER, Plan, shares};
+use crate::experiment::Experiment;
 use crate::output::{Target, csv};
 use crate::progress::Bar;
 
 /// Arguments of `compare`.
 #[derive(Args, Debug)]
 pub struct CompareArgs {
-    /// A data centre (see `list`), or a TOML file of one
+    /// A built-in scenario (see `list`) or a TOML file
     scenario: String,
-    /// The schemes, for example none,dcqcn,dcqcn:cnp_gap=4us
+    /// The schemes, for example none,dcqcn,dcqcn:cnp_gap=4us; of HP's networks and bridges RESPONSE/MARKING, for example
+    /// none,lipd/input-output
     #[arg(long, value_name = "A,B,...", required = true, value_delimiter = ',')]
     schemes: Vec<String>,
-    /// Folder for the report (report.html), its figures (SVG) and its numbers (JSON, CSV, Parquet); or a file *.csv or
-    /// *.parquet, for the table of runs
+    /// Folder for the numbers (JSON, CSV, Parquet), and of a data centre the report (report.html) and its figures (SVG); or a
+    /// file *.csv or *.parquet, for the table of runs
     #[arg(long, value_name = "DIR|FILE")]
     out: PathBuf,
     /// Run each scheme with the seeds 1 to N; runs that are all the same, since nothing is random, count as one
@@ -30,6 +33,9 @@ pub struct CompareArgs {
     /// Set a key (see `list`), for example hosts=16; can be given again
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Count from FROM until before TO, too, for example 42ms..59ms; can be given again
+    #[arg(long, value_name = "FROM..TO")]
+    window: Vec<String>,
     /// How many runs at a time; without it, one per core
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -55,14 +61,15 @@ impl From<CompareError> for Error {
 }
 
 pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
-    let mut scenario = super::fabric::find(&args.scenario)?;
+    let mut experiment = Experiment::find(&args.scenario)?;
     for setting in &args.set {
         if setting.split('=').next().map(str::trim) == Some("scheme") {
             let reason = "scheme is what is compared: name the schemes with --schemes";
             return Err(Error::usage(reason));
         }
-        scenario.set_text(setting)?;
+        experiment.set_text(setting)?;
     }
+    let windows = windows(&args.window)?;
     let trimmed = |scheme: &String| {
         scheme
             .split(':')
@@ -75,7 +82,14 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
         let reason = "--schemes: a name is missing between two commas";
         return Err(Error::usage(reason));
     }
-    let plan = Plan::new(&scenario, &schemes, args.seeds)?;
+    let scenario = match experiment {
+        Experiment::Fabric(scenario) => scenario,
+        Experiment::Shares(scenario) => {
+            let plan = shares::Plan::new(&scenario, &schemes, args.seeds, &windows)?;
+            return of_shares(args, &plan);
+        }
+    };
+    let plan = Plan::new(&scenario, &schemes, args.seeds, &windows)?;
     let target = Target::new(&args.out)?;
     let threads = args.threads.or_else(|| available_parallelism().ok());
     let bar = Bar::of_runs(plan.runs() as u64);
@@ -107,6 +121,36 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
     files.extend(drawn.map(|figure| (figure.file, figure.svg.into_bytes())));
     output.write_all(&files)?;
     shown(args, &comparison, &output.path("report.html"))
+}
+
+/// HP's networks, and bridges.
+fn of_shares(args: &CompareArgs, plan: &shares::Plan) -> Result<(), Error> {
+    let target = Target::new(&args.out)?;
+    let threads = args.threads.or_else(|| available_parallelism().ok());
+    let bar = Bar::of_runs(plan.runs() as u64);
+    let comparison = plan.run(threads.map_or(1, NonZeroUsize::get), &bar.position())?;
+    bar.finish();
+    let runs = comparison.runs();
+    if let Some(output) = target.folder() {
+        let mut files = runs.files("runs").map_err(Error::failed)?;
+        let head = shares::COLUMNS.map(str::to_owned);
+        let rows = comparison.rows().map(Vec::from);
+        let table = csv(std::iter::once(Vec::from(head)).chain(rows));
+        let document = json(&comparison)? + "\n";
+        let texts = [("compare.json", document), ("compare.csv", table)];
+        files.extend(texts.map(|(name, text)| (name.to_owned(), text.into_bytes())));
+        output.write_all(&files)?;
+    } else {
+        target.write_table(&runs)?;
+    }
+    if args.json {
+        return print(&json(&comparison)?);
+    }
+    let mut header = vec!["WINDOW, MEASURE"];
+    header.extend(comparison.schemes.iter().map(|one| one.scheme.as_str()));
+    let mut shown = plain_table(&header, &[0]);
+    shown.add_rows(comparison.table());
+    print(&format!("{}\n{}", table_text(&shown), args.out.display()))
 }
 
 /// The comparison, and where the rest of it is.

@@ -3,18 +3,16 @@
 mod live;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use ecn_units::{Rate, Size, suggestion};
+use ecn_units::{Rate, Size};
 use live::Live;
 
 use super::run::RunArgs;
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::engine::{MS, Time};
-use crate::experiment::Experiment;
 use crate::fabric::measure::COLUMNS;
 use crate::fabric::series::{Point, Series, WINDOW_PACKETS};
 use crate::fabric::topology::Topology;
@@ -24,19 +22,6 @@ use crate::figure::{Line, LineFigure, Panel};
 use crate::output::{Output, Target};
 use crate::progress;
 use crate::records::Table;
-
-/// A data centre by name or from a file.
-pub(super) fn find(name: &str) -> Result<Scenario, Error> {
-    match Experiment::find(name) {
-        Ok(Experiment::Fabric(scenario)) => Ok(*scenario),
-        Err(error) if Path::new(name).is_file() => Err(error.into()),
-        _ => {
-            let hint = suggestion(name, fabric::Kind::NAMES);
-            let reason = format!("unknown data centre `{name}`: {hint}, or a file with a topology");
-            Err(Error::usage(reason))
-        }
-    }
-}
 
 pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     for setting in &args.set {
@@ -251,10 +236,28 @@ fn shown(report: &Report) -> String {
         report.data_packet_hops,
         report.packet_hops,
         report.wall_s,
-    ) + &shown_windows(report, rate)
+    ) + &shown_classes(report, &rate)
+        + &shown_windows(report, rate)
 }
 
-/// Most senders that have a column each.
+/// A row for each class, if flows have classes.
+fn shown_classes(report: &Report, rate: impl Fn(u64) -> String) -> String {
+    if report.classes.is_empty() {
+        return String::new();
+    }
+    let mut table = plain_table(&["CLASS", "FLOWS", "GOODPUT", "JAIN"], &[0]);
+    for (name, class) in &report.classes {
+        table.add_row([
+            name.clone(),
+            class.flows.to_string(),
+            rate(class.goodput_bytes_per_s),
+            format!("{:.3}", class.jain),
+        ]);
+    }
+    format!("\n\n{}", table_text(&table).trim_end())
+}
+
+/// Most classes or senders that have a column each.
 const SENDERS: usize = 8;
 
 /// A row for each window, if there are some.
@@ -262,7 +265,13 @@ fn shown_windows(report: &Report, rate: impl Fn(u64) -> String) -> String {
     if report.windows.is_empty() {
         return String::new();
     }
-    let rates = |window: &WindowReport| window.senders_bytes_per_s.clone().unwrap_or_default();
+    // Classes, where flows have some, and senders otherwise.
+    let rates = |window: &WindowReport| match window.classes.is_empty() {
+        true => window.senders_bytes_per_s.clone().unwrap_or_default(),
+        false => (window.classes.iter())
+            .map(|(name, class)| (name.clone(), class.goodput_bytes_per_s))
+            .collect(),
+    };
     let senders: BTreeSet<String> = (report.windows.iter())
         .flat_map(|window| rates(window).into_keys())
         .collect();

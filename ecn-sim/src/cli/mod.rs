@@ -17,6 +17,7 @@ use std::fmt;
 use clap::Subcommand;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
+use crate::experiment;
 use crate::output::OutputError;
 use crate::report::RunError;
 use crate::scenario::ScenarioError;
@@ -108,6 +109,15 @@ impl From<crate::fabric::RunError> for Error {
     }
 }
 
+impl From<experiment::Error> for Error {
+    fn from(error: experiment::Error) -> Self {
+        match error {
+            experiment::Error::Shares(error) => error.into(),
+            experiment::Error::Fabric(error) => error.into(),
+        }
+    }
+}
+
 impl From<SweepError> for Error {
     fn from(error: SweepError) -> Self {
         match error {
@@ -129,7 +139,7 @@ pub fn schema_of<T: JsonSchema>(generator: SchemaGenerator) -> Schema {
 /// What commands print with `-j`.
 pub const SCHEMAS: [(&str, SchemaOf); 8] = [
     ("design", schema_of::<crate::design::Report>),
-    ("sim compare", schema_of::<crate::compare::Comparison>),
+    ("sim compare", schema_of::<crate::compare::Any>),
     ("sim draw", schema_of::<draw::Drawn>),
     ("sim list", schema_of::<list::List>),
     ("sim merge", schema_of::<merge::Joined>),
@@ -137,7 +147,7 @@ pub const SCHEMAS: [(&str, SchemaOf); 8] = [
         "sim reproduce",
         schema_of::<crate::reproduce::report::Report>,
     ),
-    ("sim run", schema_of::<crate::experiment::Report>),
+    ("sim run", schema_of::<experiment::Report>),
     ("sim sweep", schema_of::<crate::sweep::Summary>),
 ];
 
@@ -154,7 +164,7 @@ pub enum Sim {
     Draw(draw::DrawArgs),
     /// Run a scenario for every combination of some values, over all cores
     Sweep(sweep::SweepArgs),
-    /// Run a data centre with several congestion controls, and set them side by side
+    /// Run a scenario with several congestion controls, and set them side by side
     Compare(compare::CompareArgs),
     /// Join the folders of a sweep's shards
     Merge(merge::MergeArgs),

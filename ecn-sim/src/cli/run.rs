@@ -14,7 +14,7 @@ use crate::output::{Output, Target};
 use crate::progress;
 use crate::records::{Cell, Table};
 use crate::report::{self, Run, RunReport, WindowReport};
-use crate::scenario::span;
+use crate::scenario::{ScenarioError, span};
 
 /// Arguments of `run`.
 #[derive(Args, Debug)]
@@ -46,13 +46,18 @@ pub struct RunArgs {
 impl RunArgs {
     /// The windows, ps.
     pub(super) fn windows(&self) -> Result<Vec<(Time, Time)>, Error> {
-        let window = |text: &String| {
-            let (from, to) =
-                span(text).map_err(|reason| Error::usage(format!("--window: {reason}")))?;
-            Ok((from.as_nanos() * NS, to.as_nanos() * NS))
-        };
-        self.window.iter().map(window).collect()
+        windows(&self.window)
     }
+}
+
+/// The windows of `--window`, ps.
+pub(super) fn windows(texts: &[String]) -> Result<Vec<(Time, Time)>, Error> {
+    let window = |text: &String| {
+        let (from, to) =
+            span(text).map_err(|reason| Error::usage(format!("--window: {reason}")))?;
+        Ok((from.as_nanos() * NS, to.as_nanos() * NS))
+    };
+    texts.iter().map(window).collect()
 }
 
 /// Width of the sliding window of the papers' figures; of longer runs it is a hundredth.
@@ -70,12 +75,16 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
         Experiment::Fabric(fabric) => return super::fabric::run(*fabric, args),
     };
     if args.threads > 1 {
-        let reason = "--threads splits runs of data centres; this one is run by one";
+        let reason = format!(
+            "--threads {}: does not apply to `{}`: only runs of data centres are split",
+            args.threads, scenario.name
+        );
         return Err(Error::usage(reason));
     }
     for setting in &args.set {
         scenario.set_text(setting)?;
     }
+    scenario.check_applicable().map_err(ScenarioError::from)?;
     let windows = args.windows()?;
     let target = args.out.as_deref().map(Target::new).transpose()?;
     let output = target.as_ref().and_then(Target::folder);

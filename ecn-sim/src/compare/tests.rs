@@ -16,7 +16,13 @@ fn schemes(names: &[&str]) -> Vec<String> {
 }
 
 fn compared(settings: &[&str], seeds: u64, threads: usize) -> Comparison {
-    let plan = Plan::new(&scenario(settings), &schemes(&["none", "dcqcn"]), seeds).unwrap();
+    let plan = Plan::new(
+        &scenario(settings),
+        &schemes(&["none", "dcqcn"]),
+        seeds,
+        &[],
+    )
+    .unwrap();
     let progress = AtomicU64::new(0);
     let mut comparison = plan.run(threads, &progress).unwrap();
     assert_eq!(progress.into_inner(), plan.runs() as u64);
@@ -72,10 +78,10 @@ fn outcomes_are_those_of_the_runs() {
 
 #[test]
 fn what_means_nothing_anywhere_is_refused() {
-    let error = Plan::new(&scenario(&["dcqcn.kmin=5kB"]), &schemes(&["none"]), 1).unwrap_err();
+    let error = Plan::new(&scenario(&["dcqcn.kmin=5kB"]), &schemes(&["none"]), 1, &[]).unwrap_err();
     assert!(error.to_string().starts_with("dcqcn.kmin = 5kB"), "{error}");
     let refused = |names: &[&str], seeds| {
-        Plan::new(&scenario(&[]), &schemes(names), seeds)
+        Plan::new(&scenario(&[]), &schemes(names), seeds, &[])
             .unwrap_err()
             .to_string()
     };
@@ -102,7 +108,7 @@ fn schemes_have_parameters_of_their_own() {
     for setting in ["dcqcn.kmin=5kB", "dcqcn.kmax=50kB"] {
         base.set_text(setting).unwrap();
     }
-    let plan = Plan::new(&base, &schemes(&names), 1).unwrap();
+    let plan = Plan::new(&base, &schemes(&names), 1, &[]).unwrap();
     let found = plan.run(2, &AtomicU64::new(0)).unwrap();
     assert_eq!(found.parameters["dcqcn.kmin"], "5kB");
     let [usual, other, tcd] = &found.schemes[..] else {
@@ -231,7 +237,7 @@ fn flows_of_a_file_are_run_anew_with_each_seed() {
     for setting in ["hosts=16", &workload] {
         base.set_text(setting).unwrap();
     }
-    let plan = Plan::new(&base, &schemes(&["none", "dcqcn"]), 3).unwrap();
+    let plan = Plan::new(&base, &schemes(&["none", "dcqcn"]), 3, &[]).unwrap();
     let found = plan.run(1, &AtomicU64::new(0)).unwrap();
     for one in &found.schemes {
         assert_eq!(one.flows_started, 3 * 384);
@@ -251,7 +257,7 @@ fn what_repeats_counts_once() {
     for setting in ["hosts=8", "workload=all-to-all", "flow_size=30kB"] {
         base.set_text(setting).unwrap();
     }
-    let plan = Plan::new(&base, &schemes(&["none"]), 3).unwrap();
+    let plan = Plan::new(&base, &schemes(&["none"]), 3, &[]).unwrap();
     let found = plan.run(2, &AtomicU64::new(0)).unwrap();
     let one = &found.schemes[0];
     assert_eq!(one.runs.len(), 1);

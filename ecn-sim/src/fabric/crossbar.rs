@@ -1,33 +1,35 @@
 //! Inputs of an input-buffered switch: of each class a first-in, first-out queue before a crossbar, which feeds one
 //! output at a time, at the link's rate.
 //!
-//! The first of a queue asks for its output, and outputs serve those who ask in the order in which they came. What is
-//! behind one whose output is busy waits, though its own may be idle: head-of-line blocking. With random outputs an input
+//! The first of a queue requests its output, and outputs serve requests in the order in which they came. What is
+//! behind a packet whose output is busy waits, though its own may be idle: head-of-line blocking. With random outputs an input
 //! so carries 2 - sqrt(2), 59 %, of its link where there are many ports, and 3/4 where there are two (Karol, Hluchyj and
 //! Morgan, "Input versus output queueing on a space-division packet switch", 1987).
 
-use super::packet::{List, NONE, Packet};
+use super::cc::Scheme;
+use super::packet::{HELD, List, NONE, Packet};
+use super::run::{Event, Run};
 use crate::engine::{Slab, Time};
 
 /// What waits at an input of one class.
 #[derive(Clone, Copy, Debug)]
 struct Input {
-    /// Where its first packet asks; [`NONE`] if none does.
+    /// The output that its first packet requests; [`NONE`] if none does.
     output: u32,
     /// Those behind it.
     behind: List,
-    /// Until then one is read that goes out.
+    /// End of the transmission that reads it.
     reads_until: Time,
 }
 
-/// What becomes of a packet that has to wait at an input.
+/// State of a packet that has to wait at an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It is the first: it asks for its output.
+    /// It is the first, and requests its output.
     First,
     /// It is behind others.
     Behind,
-    /// It is behind one that is being read, and asks from then on.
+    /// It is behind one that is being read until then, and requests its output afterwards.
     Until(Time),
 }
 
@@ -46,13 +48,13 @@ impl Inputs {
         Self(vec![input; queues as usize])
     }
 
-    /// Has a packet that comes to wait, even if its output is idle?
+    /// Has an arriving packet to wait, even if its output is idle?
     pub const fn is_busy(&self, queue: u32, now: Time) -> bool {
         let input = &self.0.as_slice()[queue as usize];
         input.output != NONE || !input.behind.is_empty() || input.reads_until > now
     }
 
-    /// The output that the first waits for, if there is one that waits.
+    /// The output that the first requests, if one waits.
     pub const fn requested(&self, queue: u32) -> Option<u32> {
         match self.0.as_slice()[queue as usize].output {
             NONE => None,
@@ -92,12 +94,12 @@ impl Inputs {
         !input.behind.is_empty()
     }
 
-    /// The one that asks next, now that the one before it is read.
+    /// The next to request its output, now that the one before it is read.
     pub fn next(&mut self, queue: u32, packets: &mut Slab<Packet>) -> Option<u32> {
         self.0[queue as usize].behind.pop(packets)
     }
 
-    /// It asks for this output.
+    /// It requests this output.
     pub fn request(&mut self, queue: u32, output: u32) {
         self.0[queue as usize].output = output;
     }
@@ -105,6 +107,76 @@ impl Inputs {
     /// The second of those that wait, or [`NONE`]: the first is at its output.
     pub fn second(&self, queue: u32) -> u32 {
         self.0[queue as usize].behind.head
+    }
+}
+
+impl<S: Scheme> Run<'_, S> {
+    /// A packet waits at the input of a crossbar that it came by.
+    #[inline(never)]
+    pub(super) fn enqueue_at_input(&mut self, id: u32, ingress: u32, out: u32) {
+        let now = self.now();
+        let packet = &self.packets[id];
+        let (bytes, class) = (u32::from(packet.bytes), packet.class);
+        let queue = self.ports.queue_index(ingress, class);
+        let Some(inputs) = &mut self.inputs else {
+            return;
+        };
+        let before = inputs.requested(queue);
+        let enqueued = inputs.enqueue(queue, &mut self.packets, id, out, now);
+        match before {
+            // Held up by what goes elsewhere, wherever that is held up.
+            Some(before) if before != out && self.congestion_met(before, class).is_some() => {
+                self.packets[id].flags |= HELD;
+            }
+            _ => {
+                // What only its own input keeps from an idle output is not congested there.
+                let asked = self.ports.class(out, class).first() != NONE;
+                let met = self.congestion_met(out, class);
+                self.packets[id].flags |= met.filter(|met| *met == HELD || asked).unwrap_or(0);
+            }
+        }
+        if enqueued == Enqueued::First {
+            let out_class = (out, class);
+            if self.ports.enqueue(out_class, &mut self.packets, id, bytes) {
+                self.wake(out);
+            }
+            return;
+        }
+        self.ports.expect(out, class, bytes);
+        if let Enqueued::Until(read) = enqueued {
+            self.at(read, Event::Read, queue);
+        }
+    }
+
+    /// An input of a crossbar feeds a port that has begun to send.
+    #[inline(never)]
+    pub(super) fn on_read(&mut self, queue: u32, out: u32) {
+        let until = self.ports[out as usize].busy_until;
+        if let Some(inputs) = &mut self.inputs
+            && inputs.on_read(queue, until)
+        {
+            self.at(until, Event::Read, queue);
+        }
+    }
+
+    /// The next packet of an input requests its output.
+    #[inline(never)]
+    pub(super) fn request_next(&mut self, queue: u32) {
+        let (ingress, class) = self.ports.port_and_class(queue);
+        let Some(inputs) = &mut self.inputs else {
+            return;
+        };
+        let Some(id) = inputs.next(queue, &mut self.packets) else {
+            return;
+        };
+        let packet = &self.packets[id];
+        let switch = self.ports[ingress as usize].node;
+        let out = self
+            .topology
+            .route(switch, packet.destination.into(), packet.hash());
+        inputs.request(queue, out);
+        self.ports.push(out, class, &mut self.packets, id);
+        self.wake(out);
     }
 }
 
@@ -136,7 +208,7 @@ mod tests {
             Enqueued::Behind
         );
         assert_eq!(inputs.second(1), second);
-        // Another input has nothing to do with it.
+        // Other inputs are not affected.
         assert!(!inputs.is_busy(0, 0) && inputs.requested(0).is_none());
         assert!(inputs.on_read(1, 100), "another one waits for the end");
         assert!(inputs.is_busy(1, 50) && inputs.requested(1).is_none());

@@ -1,7 +1,7 @@
 //! Data centres from TOML: a topology, its keys as `--set` knows them, and for `topology = "custom"` the
 //! names of hosts and switches and the links between them.
 //!
-//! Links of any topology may be down for some time, in `[[failures]]`. Names may have ranges, as in other scenario files: `h[1-4]` stands for four.
+//! Links of any topology may be down for some time, in `[[failures]]`, and `[[flows]]` may replace the workload. Names may have ranges, as in other scenario files: `h[1-4]` stands for four.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,6 +13,7 @@ use super::failures::Failure;
 use super::links::LinkOverride;
 use super::scenario::Scenario;
 use super::topology::{End, Plan, Topology};
+use super::workload::{FlowEntry, Workload};
 use crate::scenario::{ScenarioError, dotted};
 use crate::scenario_file::{expand, located, pairs};
 
@@ -27,6 +28,8 @@ struct File {
     links: Vec<LinkEntry>,
     #[serde(default)]
     failures: Vec<Failure>,
+    #[serde(default)]
+    flows: Vec<FlowEntry>,
     #[serde(flatten)]
     keys: Table,
 }
@@ -69,6 +72,10 @@ pub fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> 
         })?,
     };
     scenario.failures = file.failures;
+    if !file.flows.is_empty() {
+        scenario.parameters.workload = Workload::Flows;
+        scenario.entries = file.flows;
+    }
     scenario.name = Some(file.name.unwrap_or_else(|| name.to_owned()));
     for (key, value) in dotted(&file.keys, |_, _| false) {
         scenario.set(&key, &value)?;

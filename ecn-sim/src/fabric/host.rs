@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use ecn_core::tcd::Mark;
 
 use super::cc::{Acknowledged, Cnm, Endpoints, LastNotification, Scheme, Sender, Sending};
-use super::links::{self, Link};
+use super::links::{self, CutThrough, Link};
 use super::measure::Finished;
 use super::packet::{HELD, Kind, LAST, Linked, NONE, Packet};
 use super::run::{Event, Run};
@@ -51,6 +51,8 @@ pub struct SenderFlow<S> {
     state: State,
     /// Class of its data.
     class: u8,
+    /// Number of its class in reports.
+    label: u16,
     /// ACKs that reported a congested port.
     marked: u32,
     /// Of undetermined ones only.
@@ -96,6 +98,7 @@ impl<S> SenderFlow<S> {
             bytes,
             start: self.start,
             priority: self.class,
+            label: self.label,
             time: 0,
             slowdown: 0.0,
             marked: self.marked,
@@ -142,6 +145,7 @@ impl<S: Scheme> Run<'_, S> {
             link: NONE,
             state: State::Waits,
             class: arrival.priority,
+            label: arrival.label,
             marked: 0,
             undetermined: 0,
             flags: 0,
@@ -217,6 +221,10 @@ impl<S: Scheme> Run<'_, S> {
             };
             let flow = &mut self.flows[number];
             flow.state = State::Waits;
+            if now >= flow.stop && flow.next < flow.packets {
+                self.stop_flow(number);
+                continue;
+            }
             if flow.next >= flow.packets {
                 // Acknowledged while it was queued to send again.
                 self.retire(number);
@@ -501,23 +509,11 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// Completion time of a flow alone in an idle network ([`links::ideal`]). Where headers are forwarded, a link costs no
-    /// more than that.
+    /// Completion time of a flow alone in an idle network ([`links::ideal`]).
     fn ideal(&self, flow: &SenderFlow<<S::Sender as Sender>::Flow>) -> Time {
         let payload = u64::from(self.payload);
         let packets = flow.bytes.div_ceil(payload);
         let rest = (flow.bytes - (packets - 1) * payload) as u32 + self.header;
-        if let Some(switches) = &self.input_queued {
-            let hops = u64::from(self.topology.hops(flow.from, flow.to));
-            let full = self.data_time;
-            let [last, ack] = [rest, self.ack_bytes].map(|bytes| self.wire_time(bytes));
-            // The last packet is not behind the one before it unless that is longer.
-            let ahead = if packets == 1 { last } else { full };
-            let (end, crossings) = (if packets == 1 { last } else { last.max(ack) }, hops - 1);
-            let there = (packets - 1) * full + crossings * switches.forwarding(ahead) + end;
-            let back = crossings * switches.forwarding(0) + ack;
-            return there + back + 2 * hops * self.link.delay;
-        }
         let path = |from, to, hash| -> Vec<Link> {
             match &self.links {
                 None => vec![self.link; self.topology.hops(from, to) as usize],
@@ -527,12 +523,19 @@ impl<S: Scheme> Run<'_, S> {
                 }
             }
         };
-        links::ideal(
-            &path(flow.from, flow.to, flow.id),
-            &path(flow.to, flow.from, !flow.id),
-            packets,
-            [self.full, rest, self.ack_bytes],
-        )
+        let there = path(flow.from, flow.to, flow.id);
+        let back = path(flow.to, flow.from, !flow.id);
+        let bytes = [self.full, rest, self.ack_bytes];
+        match &self.input_queued {
+            None => links::ideal(&there, &back, packets, bytes),
+            Some(switches) => {
+                let switches = CutThrough {
+                    delay: switches.forwarding(0),
+                    stores: switches.stores(),
+                };
+                switches.ideal(&there, &back, packets, bytes)
+            }
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! HP's switch: packets wait in slots of the input that they came by, any number of outputs read an input at a time, and
-//! headers are forwarded before their packets are here (cut-through).
+//! headers are forwarded before the rest has arrived (cut-through).
 //!
-//! Order, overtaking and marking are [`Switch`]'s. Here is what the network around it does: a packet takes a slot of the
-//! next switch's input when it starts on a link, and gives it back when its tail has left that switch. The credit for it
-//! is there at once, and no message carries it.
+//! Order, overtaking and marking are [`Switch`]'s. This is the network around it: a packet takes a slot of the next
+//! switch's input when it starts on a link, until its tail has left that switch. Its credit returns at once, without a
+//! message.
 
 use ecn_core::marking::Marking;
 
@@ -23,11 +23,11 @@ pub struct InputQueued {
     switches: Vec<Switch>,
     /// Slots of an input.
     slots: u32,
-    /// By port: free slots at the other end of its link. A host always has room.
+    /// By port: free slots at the other end of its link; unlimited at a host.
     credits: Vec<u32>,
     /// A slot is free when a header leaves.
     free_at_head: bool,
-    /// Packets are forwarded when all of them is there.
+    /// Packets are stored before they are forwarded.
     whole: bool,
     /// From the arrival of what is needed to the earliest departure.
     forwarding: Time,
@@ -101,7 +101,12 @@ impl InputQueued {
         self.forwarding + if self.whole { wire } else { 0 }
     }
 
-    /// A port starts a data packet. Has the other end room for another one?
+    /// Are data packets stored before they are forwarded?
+    pub const fn stores(&self) -> bool {
+        self.whole
+    }
+
+    /// A port starts a data packet. Is there a credit for another one?
     #[inline]
     pub fn on_transmit(&mut self, port: u32) -> bool {
         let credits = &mut self.credits[port as usize];
@@ -147,7 +152,7 @@ impl InputQueued {
 }
 
 impl<S: Scheme> Run<'_, S> {
-    /// A packet's header is at a switch: it cuts through, or waits.
+    /// A packet's header arrives at a switch: it cuts through, or waits.
     pub(super) fn arrive_input_queued(&mut self, id: u32, ingress: u32, lane: usize) {
         let now = self.now();
         let came_by = &self.ports[ingress as usize];

@@ -83,3 +83,71 @@ pub fn ideal(there: &[Link], back: &[Link], packets: u64, [full, rest, ack]: [u3
     }
     time
 }
+
+/// How switches that cut through forward packets.
+#[derive(Clone, Copy, Debug)]
+pub struct CutThrough {
+    /// From the arrival of what is needed to the earliest departure.
+    pub delay: Time,
+    /// All of a data packet is needed.
+    pub stores: bool,
+}
+
+impl CutThrough {
+    /// From the start of a packet on a link to its earliest start on the next one.
+    fn hop(self, path: &[Link], at: usize, bytes: u32, stores: bool) -> Time {
+        let wire = path[at].wire_time(bytes);
+        let needed = match stores {
+            true => wire,
+            // A faster output may not run dry.
+            false => wire.saturating_sub(path[at + 1].wire_time(bytes)),
+        };
+        path[at].delay + self.delay + needed
+    }
+
+    /// As [`arrivals`], through such switches.
+    fn arrivals(self, path: &[Link], packets: u64, full: u32, rest: u32) -> [Time; 2] {
+        let wire = |at: usize, bytes| path[at].wire_time(bytes);
+        // Starts on a link, of the first packet and of the last one. Full ones leave at the rate of the slowest so far.
+        let (mut first, mut slowest) = (0, wire(0, full));
+        let mut last = (packets - 1) * wire(0, full);
+        let end = path.len() - 1;
+        for at in 0..end {
+            first += self.hop(path, at, full, self.stores);
+            slowest = wire(at + 1, full).max(slowest);
+            last += self.hop(path, at, rest, self.stores);
+            if packets > 1 {
+                last = last.max(first + (packets - 2) * slowest + wire(at + 1, full));
+            }
+        }
+        let before = match packets {
+            1 => 0,
+            more => first + (more - 2) * slowest + wire(end, full) + path[end].delay,
+        };
+        [before, last + wire(end, rest) + path[end].delay]
+    }
+
+    /// As [`ideal`], through such switches.
+    pub fn ideal(
+        self,
+        there: &[Link],
+        back: &[Link],
+        packets: u64,
+        [full, rest, ack]: [u32; 3],
+    ) -> Time {
+        let [mut ahead, mut start] = self.arrivals(there, packets, full, rest);
+        for (at, link) in back.iter().enumerate() {
+            if packets > 1 {
+                start = start.max(ahead + link.wire_time(ack));
+            }
+            if at + 1 < back.len() {
+                let hop = self.hop(back, at, ack, false);
+                (ahead, start) = (ahead + hop, start + hop);
+            }
+        }
+        start
+            + back
+                .last()
+                .map_or(0, |link| link.wire_time(ack) + link.delay)
+    }
+}

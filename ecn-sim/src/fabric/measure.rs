@@ -19,6 +19,8 @@ pub struct Finished {
     pub to: u32,
     /// Class of its data.
     pub priority: u8,
+    /// Number of its class in reports.
+    pub label: u16,
     /// Its payload.
     pub bytes: u64,
     /// When it started.

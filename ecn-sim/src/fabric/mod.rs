@@ -25,6 +25,7 @@ pub mod workload;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::engine::MS;
@@ -37,7 +38,8 @@ pub use parts::Options;
 pub use run::{Counts, RunError};
 pub use scenario::{Kind, Scenario};
 use topology::Topology;
-pub use transfers::WindowReport;
+use transfers::Transfers;
+pub use transfers::{ClassReport, WindowReport};
 use workload::Workload;
 
 /// One run, as `ecn sim run -j` prints it.
@@ -85,6 +87,9 @@ pub struct Report {
     pub packet_hops: u64,
     /// Events handled.
     pub events: u64,
+    /// By class, where flows have classes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<String, ClassReport>,
     /// Those that were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<WindowReport>,
@@ -192,6 +197,15 @@ fn report(
     } else {
         counts.end
     };
+    let classes = scenario.classes();
+    let all = Transfers {
+        from: 0,
+        to: end,
+        flows: match classes[..] {
+            [] => Vec::new(),
+            _ => flows().copied().collect(),
+        },
+    };
     let end_s = end as f64 / (1e3 * MS as f64);
     Report {
         scenario: scenario.name().to_owned(),
@@ -217,8 +231,9 @@ fn report(
         data_packet_hops: counts.data_packet_hops,
         packet_hops: counts.packet_hops,
         events: counts.events,
+        classes: all.by_class(&classes, end),
         windows: (counts.windows.iter())
-            .map(|window| window.report(topology, counts.end))
+            .map(|window| window.report(topology, &classes, counts.end))
             .collect(),
         wall_s,
         setup_s,

@@ -1,7 +1,7 @@
 //! A run in parts, one thread each.
 //!
-//! What a node does is felt by others a link's delay later at the earliest. So all parts of a network
-//! can run for that long without hearing of each other (conservative synchronisation: Chandy and Misra,
+//! What a node does reaches others a link's delay later at the earliest. So all parts of a network can
+//! run for that long without exchanging events (conservative synchronisation: Chandy and Misra,
 //! CACM 24(4), 1981; here with windows), and then exchange what has left for another part.
 
 use std::mem;
@@ -43,7 +43,7 @@ impl<'a> Part<'a> {
         self.number
     }
 
-    /// How many there are.
+    /// Number of parts.
     pub fn count(&self) -> usize {
         self.count.into()
     }
@@ -94,11 +94,11 @@ fn split(topology: &Topology, parts: u16) -> Vec<u16> {
 pub struct Options {
     /// Threads; what a run counts does not depend on how many.
     pub threads: u16,
-    /// Keep what happens over time.
+    /// Record time series.
     pub series: bool,
     /// Count what each flow transfers between these times, the first before the second.
     pub windows: Vec<(Time, Time)>,
-    /// Keep what happens to ports: grows with the run.
+    /// Record each event of ports: grows with the run.
     pub trace: bool,
     /// Observer of the run.
     pub watch: Option<Arc<dyn Watch>>,
@@ -203,7 +203,7 @@ fn end<S: Scheme>(mut runs: Vec<Run<S>>) -> Result<Counts, RunError> {
     finish(runs)
 }
 
-/// Time between two looks of whoever watches the run, and how many windows go by until the clock is read again.
+/// Time between two progress reports, and windows between two readings of the clock.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const CLOCK_WINDOWS: u32 = 64;
 
@@ -214,9 +214,9 @@ type Mail = Mutex<Vec<(Time, Packet)>>;
 struct Shared {
     /// To each part, from each.
     mail: Vec<Vec<Mail>>,
-    /// When something happens next, by part.
+    /// Time of each part's next event.
     next: Vec<AtomicU64>,
-    /// There is an error somewhere.
+    /// A part has failed.
     failed: AtomicBool,
     barrier: Barrier,
 }
@@ -236,7 +236,7 @@ fn together<S: Scheme>(runs: Vec<Run<S>>, ahead: Time) -> Vec<Run<S>> {
     })
 }
 
-/// Does the same with each of these, in a thread of its own.
+/// Calls a function on each of these, in a thread each.
 fn at_once<T: Send, R: Send>(these: Vec<T>, what: impl Fn(T) -> R + Sync) -> Vec<R> {
     let what = &what;
     thread::scope(|scope| {
@@ -272,7 +272,7 @@ fn windows<'a, S: Scheme>(
         }
         round = round.wrapping_add(1);
         if round.is_multiple_of(CLOCK_WINDOWS) && looked.elapsed() >= LOOK_EVERY {
-            // Where little happens, the next look of its own is far.
+            // Where little happens, the next report by events is far.
             run.sample(first);
             run.poll_watch();
             looked = Instant::now();
@@ -296,8 +296,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where threads wait for each other. Windows are short, so they look again before they let others have
-/// the core; that of the standard library sleeps, which takes longer than many a window.
+/// A spinning barrier: windows are short, and the standard library's sleeps for longer than many of them.
 struct Barrier {
     count: usize,
     arrived: AtomicUsize,

@@ -8,12 +8,14 @@
 //! network: arrivals by port, then flows that start, then what a node scheduled for itself. So a run is
 //! the same however it is [split](super::parts).
 
+mod counts;
 mod invariants;
 mod outages;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
 
+pub use counts::{Counts, RunError};
 pub use invariants::finish;
 use outages::Outages;
 
@@ -26,20 +28,19 @@ use foldhash::fast::FixedState;
 
 use super::cc::{Cnm, Hooks, Name, QueueView, Scheme, Sender, Switch as _};
 use super::credit::Credits;
-use super::crossbar::{Enqueued, Inputs};
-use super::failures::{self, Lost};
+use super::crossbar::Inputs;
+use super::failures;
 use super::host::{Receiver, SenderFlow};
 use super::input_queued::InputQueued;
 use super::links::{Link, LinkOverride};
-use super::measure::Finished;
-use super::packet::{CROSSES, HELD, Kind, NONE, Packet};
+use super::packet::{CROSSES, HELD, Kind, Packet};
 use super::parameters::{FlowControl, Switch};
 use super::parts::Part;
 use super::scenario::{ACK_EXTRA, CNP_EXTRA, Scenario};
-use super::series::{Series, Trace, Traced};
+use super::series::{Series, Trace};
 use super::switch::{Limits, Memory, Port, Ports};
 use super::topology::Topology;
-use super::transfers::{Reading, Transfers};
+use super::transfers::Reading;
 use super::watch::Watch;
 use super::workload::{Arrival, Arrivals, Ring};
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD, prefetch};
@@ -96,45 +97,6 @@ impl Lane {
     const OTHERS: usize = Self::COUNT;
 }
 
-/// Why there is no result.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RunError {
-    /// A value that makes no sense.
-    #[error(transparent)]
-    Value(#[from] ModelError),
-    /// What always holds does not.
-    #[error("broken invariant: {what}, at {place}, at {ns} ns")]
-    Invariant {
-        /// Which.
-        what: String,
-        /// Where.
-        place: String,
-        /// When, ns.
-        ns: Time,
-    },
-    /// Packets wait, and no event is pending.
-    #[error(
-        "deadlock: {waiting} packets wait, the first at {place}, and nothing moves after {ns} ns"
-    )]
-    Deadlock {
-        /// Packets.
-        waiting: u64,
-        /// Where one of them waits.
-        place: String,
-        /// Since when, ns.
-        ns: Time,
-    },
-    /// More than numbers allow.
-    #[error("more than 16777216 {0} at once: make the scenario smaller")]
-    TooMany(&'static str),
-    /// The watcher stopped it.
-    #[error("stopped at {ns} ns of simulated time")]
-    Stopped {
-        /// When, ns.
-        ns: Time,
-    },
-}
-
 /// Picoseconds per byte, in 2^-20.
 pub(super) fn byte_time(line: Rate) -> u64 {
     ((1_000_000_000_000 << 20) / u128::from(line.bytes_per_s())) as u64
@@ -150,49 +112,6 @@ const FEW_PACKETS: usize = 1 << 16;
 
 /// Events between two checks of the invariants.
 const CHECK_EVENTS: u64 = 1 << 23;
-
-/// What a run counted.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Counts {
-    /// Flows that started.
-    pub flows_started: u64,
-    /// Those that are finished.
-    pub finished: Vec<Finished>,
-    /// The others, with what is acknowledged of them and without a slowdown.
-    pub unfinished: Vec<Finished>,
-    /// When the last flow was finished.
-    pub last_end: Time,
-    /// When the last thing happened.
-    pub end: Time,
-    /// Data packets that did not fit.
-    pub dropped_packets: u64,
-    /// Those that were lost because links failed.
-    pub lost: Lost,
-    /// PFC frames that request a pause.
-    pub pause_frames: u64,
-    /// Data packets that hosts sent.
-    pub data_packets: u64,
-    /// Data packets that were marked.
-    pub marked_packets: u64,
-    /// Data packets that were marked as those of undetermined ports (TCD).
-    pub undetermined_packets: u64,
-    /// Flows that were held up by congestion that is not on their way.
-    pub head_of_line_victims: u64,
-    /// Links that data packets crossed.
-    pub data_packet_hops: u64,
-    /// Links that packets crossed.
-    pub packet_hops: u64,
-    /// Events, without the starts of flows.
-    pub events: u64,
-    /// Most packets at once.
-    pub most_packets: u64,
-    /// What happened when, if that was asked for.
-    pub series: Option<Series>,
-    /// Payload that each flow had acknowledged in each of the windows that were asked for.
-    pub windows: Vec<Transfers>,
-    /// What happened to ports, by time and port, if that was asked for.
-    pub trace: Option<Vec<Traced>>,
-}
 
 /// A part of a running simulation: all of the network, or some of its nodes.
 pub struct Run<'a, S: Scheme = Name> {
@@ -225,7 +144,7 @@ pub struct Run<'a, S: Scheme = Name> {
     /// With credit-based flow control.
     credits: Option<Credits>,
     /// With crossbars.
-    inputs: Option<Inputs>,
+    pub(super) inputs: Option<Inputs>,
     /// With HP's switches.
     pub(super) input_queued: Option<InputQueued>,
     pub(super) lossless: bool,
@@ -551,6 +470,10 @@ impl<'a, S: Scheme> Run<'a, S> {
     /// An idle port sends a packet of this lane, and is busy until its transmission ends.
     #[inline(always)]
     pub(super) fn send(&mut self, number: u32, id: u32, lane: usize) {
+        let underrun = match self.input_queued {
+            Some(_) => self.underrun(number, id),
+            None => 0,
+        };
         let packet = &mut self.packets[id];
         let port = &mut self.ports[number as usize];
         packet.link = port.peer;
@@ -579,6 +502,7 @@ impl<'a, S: Scheme> Run<'a, S> {
                 // A header is enough, mostly.
                 let data = if is_data { time } else { 0 };
                 arrival = self.scheduler.now() + delay + switches.forwarding(data);
+                arrival += underrun;
             }
         }
         if port.part == self.part.number() {
@@ -600,6 +524,23 @@ impl<'a, S: Scheme> Run<'a, S> {
             let on = switches.on_transmit(number);
             self.set_on(number, 0, on);
         }
+    }
+
+    /// Input-queued: how much longer than for its header a switch has to wait for a packet that a port sends, so that a
+    /// faster output does not run dry.
+    #[cold]
+    fn underrun(&self, number: u32, id: u32) -> Time {
+        let (Some(links), Some(switches)) = (&self.links, &self.input_queued) else {
+            return 0;
+        };
+        let (packet, peer) = (&self.packets[id], self.ports[number as usize].peer);
+        if peer < self.topology.hosts || switches.stores() && packet.kind == Kind::Data {
+            return 0;
+        }
+        let switch = self.ports[peer as usize].node;
+        let out = (self.routes).route(switch, packet.destination.into(), packet.hash());
+        let wire = |port: u32| links[port as usize].wire_time(packet.bytes.into());
+        wire(number).saturating_sub(wire(out))
     }
 
     /// A port sends a packet, and serves its queues again afterwards.
@@ -1006,73 +947,5 @@ impl<'a, S: Scheme> Run<'a, S> {
         let held = self.ports[out as usize].held() >> class & 1 != 0;
         let long = held || self.ports.class(out, class).queued > self.root_bytes;
         long.then_some(if held { HELD } else { CROSSES })
-    }
-
-    /// A packet waits at the input of a crossbar that it came by.
-    #[inline(never)]
-    fn enqueue_at_input(&mut self, id: u32, ingress: u32, out: u32) {
-        let now = self.scheduler.now();
-        let packet = &self.packets[id];
-        let (bytes, class) = (u32::from(packet.bytes), packet.class);
-        let queue = self.ports.queue_index(ingress, class);
-        let Some(inputs) = &mut self.inputs else {
-            return;
-        };
-        let before = inputs.requested(queue);
-        let enqueued = inputs.enqueue(queue, &mut self.packets, id, out, now);
-        match before {
-            // Held up by what goes elsewhere, wherever that is held up.
-            Some(before) if before != out && self.congestion_met(before, class).is_some() => {
-                self.packets[id].flags |= HELD;
-            }
-            _ => {
-                // What only its own input keeps from an idle output is not congested there.
-                let asked = self.ports.class(out, class).first() != NONE;
-                let met = self.congestion_met(out, class);
-                self.packets[id].flags |= met.filter(|met| *met == HELD || asked).unwrap_or(0);
-            }
-        }
-        if enqueued == Enqueued::First {
-            let out_class = (out, class);
-            if self.ports.enqueue(out_class, &mut self.packets, id, bytes) {
-                self.wake(out);
-            }
-            return;
-        }
-        self.ports.expect(out, class, bytes);
-        if let Enqueued::Until(read) = enqueued {
-            self.at(read, Event::Read, queue);
-        }
-    }
-
-    /// An input of a crossbar feeds a port that has begun to send.
-    #[inline(never)]
-    fn on_read(&mut self, queue: u32, out: u32) {
-        let until = self.ports[out as usize].busy_until;
-        if let Some(inputs) = &mut self.inputs
-            && inputs.on_read(queue, until)
-        {
-            self.at(until, Event::Read, queue);
-        }
-    }
-
-    /// The next packet of an input requests its output.
-    #[inline(never)]
-    fn request_next(&mut self, queue: u32) {
-        let (ingress, class) = self.ports.port_and_class(queue);
-        let Some(inputs) = &mut self.inputs else {
-            return;
-        };
-        let Some(id) = inputs.next(queue, &mut self.packets) else {
-            return;
-        };
-        let packet = &self.packets[id];
-        let switch = self.ports[ingress as usize].node;
-        let out = self
-            .topology
-            .route(switch, packet.destination.into(), packet.hash());
-        inputs.request(queue, out);
-        self.ports.push(out, class, &mut self.packets, id);
-        self.wake(out);
     }
 }

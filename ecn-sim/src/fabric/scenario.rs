@@ -19,7 +19,7 @@ use super::switch::{Threshold, headroom_needed};
 use super::topology::{
     Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, fig1, leaf_spine, parking_lot,
 };
-use super::workload::{Arrival, Arrivals, Cdf, Workload, arrivals};
+use super::workload::{Arrival, Arrivals, Cdf, FlowEntry, Workload, arrivals, entries};
 use crate::engine::{NS, Time};
 use crate::figure::NetworkFigure;
 use crate::model::ModelError;
@@ -75,6 +75,8 @@ pub struct Scenario {
     plan: Option<Plan>,
     /// Links that are down at some time.
     pub(super) failures: Vec<Failure>,
+    /// The file's `[[flows]]`.
+    pub(super) entries: Vec<FlowEntry>,
     /// These flows, by their starts, instead of a workload.
     flows: Option<Vec<Arrival>>,
     /// What was chosen.
@@ -87,6 +89,27 @@ pub struct Scenario {
 pub const ACK_EXTRA: u32 = 4;
 /// What a CNP has beyond it.
 pub const CNP_EXTRA: u32 = 16;
+
+/// Why a key of HP's networks and of bridges is none of a data centre's.
+fn hint_of_shares(key: &str) -> Option<String> {
+    let is_model = key.starts_with("model.");
+    if is_model {
+        return Some("files with `topology` have their keys at the top, not in [model]".to_owned());
+    }
+    let known = crate::scenario::Scenario::hp().parameters();
+    if !known.contains_key(key)
+        && !crate::scenario::Scenario::rig()
+            .parameters()
+            .contains_key(key)
+    {
+        return None;
+    }
+    let instead = match key {
+        "marking" | "response" => "; the same here is scheme=RESPONSE/MARKING",
+        _ => "",
+    };
+    Some(format!("applies to `hp`, `rig` and `bridge`{instead}"))
+}
 
 /// Keys of HP's switch.
 const INPUT_QUEUED: &[&str] = &[
@@ -151,6 +174,7 @@ impl Scenario {
             kind,
             plan: None,
             failures: Vec::new(),
+            entries: Vec::new(),
             flows: None,
             parameters,
             schemes,
@@ -181,7 +205,21 @@ impl Scenario {
     pub(super) fn arrivals(&self, topology: &Topology, seed: u64) -> Result<Arrivals, ModelError> {
         match &self.flows {
             Some(flows) => Ok(Box::new(flows.clone().into_iter())),
-            None => arrivals(&self.parameters, |host| topology.host_name(host), seed),
+            None => arrivals(
+                &self.parameters,
+                &self.entries,
+                |host| topology.host_name(host),
+                seed,
+            ),
+        }
+    }
+
+    /// Names of the flows' classes, if they have some.
+    pub fn classes(&self) -> Vec<String> {
+        match self.parameters.workload {
+            Workload::Flows => entries::classes(&self.entries),
+            Workload::Fig1 => ["local", "remote", "victim"].map(str::to_owned).to_vec(),
+            _ => Vec::new(),
         }
     }
 
@@ -227,7 +265,8 @@ impl Scenario {
         let greedy = params.workload == Workload::Greedy;
         only(lasts || greedy || chain, &["duration"]);
         let is_file = matches!(params.workload, Workload::File(_));
-        only(!poisson && !greedy && !is_file && !fig1, &["flow_size"]);
+        let listed = is_file || params.workload == Workload::Flows;
+        only(!poisson && !greedy && !listed && !fig1, &["flow_size"]);
         let pfc = params.flow_control == FlowControl::Pfc;
         only(pfc, &["headroom", "xon_gap"]);
         let cbfc = params.flow_control == FlowControl::Cbfc;
@@ -287,6 +326,11 @@ impl Scenario {
         all
     }
 
+    /// Is it a key of any topology?
+    pub fn has_key(&self, key: &str) -> bool {
+        self.all_keys().contains_key(key)
+    }
+
     /// Every key of this topology, whatever else is chosen.
     pub fn keys(&self) -> Table {
         let mut all = self.all_keys();
@@ -338,7 +382,16 @@ impl Scenario {
     ///
     /// As for [`Self::set_text`].
     pub fn set(&mut self, key: &str, value: &Value) -> Result<(), ScenarioError> {
-        let (all, error) = with_key(self.keys(), key, value)?;
+        let keys = self.keys();
+        if !keys.contains_key(key)
+            && let Some(hint) = hint_of_shares(key)
+        {
+            return Err(ScenarioError::UnknownKey {
+                key: key.to_owned(),
+                hint,
+            });
+        }
+        let (all, error) = with_key(keys, key, value)?;
         let reason = |e: toml::de::Error| error(e.message());
         let (mut own, mut schemes) = (Table::new(), self.tables());
         for (key, value) in all {
@@ -488,6 +541,9 @@ impl Scenario {
 
     /// What pauses others, or is dropped, if it is known before, bytes. `ports`: the fewest of a switch.
     fn limit_of_queue(&self, ports: u32) -> Option<u64> {
+        if self.parameters.switch == Switch::InputQueued {
+            return Some(self.buffer());
+        }
         match (self.parameters.flow_control, self.threshold()) {
             (FlowControl::Pfc, Threshold::Static(xoff)) => Some(xoff),
             (FlowControl::None, _) => Some(self.longest_tail(ports)),

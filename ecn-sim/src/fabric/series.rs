@@ -1,4 +1,4 @@
-//! What a run does over time, in a bounded number of points.
+//! Time series of a run, in a bounded number of points.
 //!
 //! Between two events nothing changes, so a sample is taken when the first event behind it is due: it
 //! costs the run no events of its own, and is the same however the run is split.
@@ -20,7 +20,7 @@ pub const POINTS: usize = 1_000;
 /// Most flows and ports that have series of their own.
 pub const SINGLE: usize = 32;
 
-/// Rates of fewer packets go up and down.
+/// Rates over fewer packets fluctuate.
 pub const WINDOW_PACKETS: u64 = 50;
 
 /// One step of a run.
@@ -134,19 +134,19 @@ impl Series {
 /// What happens to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It may not send data.
+    /// It is paused.
     Off,
-    /// It may again.
+    /// It is resumed.
     On,
-    /// It is taken for something else (TCD, IB CC).
+    /// Its state changes (TCD, IB CC).
     State(State),
     /// It holds so many bytes that came by it (PFC); of the [`Series::ports`], if there is a series.
     Holds(u32),
-    /// A packet gets this mark there; of a host: comes with it. Its flow, and its number.
+    /// A packet gets this mark; at a host: arrives with it. Its flow, and its number.
     Mark(Mark, u32, u32),
 }
 
-/// What happened to a port when.
+/// An event of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traced {
     /// When.
@@ -202,7 +202,7 @@ impl Trace {
         }
     }
 
-    /// A packet got its mark at a port, or comes to a host with it.
+    /// A packet gets its mark at a port, or arrives at a host with it.
     #[cold]
     pub fn on_mark(&mut self, time: Time, port: u32, packet: &Packet) {
         self.changes.push(Traced {
@@ -213,7 +213,7 @@ impl Trace {
         });
     }
 
-    /// A class of a port goes on or off.
+    /// A class of a port is paused or resumed.
     pub fn on_pause(&mut self, time: Time, (port, class): (u32, u8), on: bool) {
         let change = if on { Change::On } else { Change::Off };
         self.changes.push(Traced {
@@ -224,7 +224,7 @@ impl Trace {
         });
     }
 
-    /// A class of a port is taken for this.
+    /// The state of a class of a port.
     pub fn on_state(&mut self, at: &QueueView, state: State) {
         let own = &mut self.states[at.queue as usize];
         if *own != state {
@@ -322,7 +322,7 @@ impl Series {
         }
     }
 
-    /// Each two steps become one.
+    /// Merges each two steps.
     fn halve(&mut self) {
         let pairs = self.points.chunks_exact(2);
         self.points = pairs.map(|pair| pair[0].clone().and(&pair[1])).collect();

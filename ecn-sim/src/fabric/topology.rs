@@ -4,6 +4,13 @@
 //! links: all ports on shortest paths, per switch and *edge* switch (one that has hosts), so that
 //! memory grows with switches, not with pairs of hosts.
 
+mod plans;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;
+
+pub use plans::*;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ecn_units::DurationText;
@@ -35,7 +42,7 @@ pub struct Plan {
     pub switches: Vec<String>,
     /// Links, each in both directions.
     pub links: Vec<(End, End)>,
-    /// Those that have properties of their own, by their places in `links`.
+    /// Rates and delays that differ, by index into `links`.
     pub link_overrides: BTreeMap<usize, LinkOverride>,
     /// Those that are down at some time.
     pub outages: Vec<Outage>,
@@ -47,12 +54,12 @@ fn host_name(names: &[String], host: u32) -> String {
 }
 
 impl Plan {
-    /// A host as people say it.
+    /// Name of a host.
     pub fn host_name(&self, host: u32) -> String {
         host_name(&self.host_names, host)
     }
 
-    /// A host or switch as people say it.
+    /// Name of a host or switch.
     pub fn name(&self, end: End) -> String {
         match end {
             End::Host(host) => self.host_name(host),
@@ -89,182 +96,12 @@ impl Plan {
     }
 }
 
-/// Smallest even number of ports with which a fat tree has so many hosts, `k^3 / 4`.
-pub fn fat_tree_ports(hosts: u32) -> u32 {
-    let fits = |k: u64| k * k * k / 4 >= u64::from(hosts);
-    (2..).step_by(2).find(|k| fits(u64::from(*k))).unwrap_or(2)
-}
-
-/// The k-ary fat tree (Al-Fares et al., SIGCOMM 2008): `k` pods of `k/2` edge and `k/2` aggregation
-/// switches, `k^2/4` cores. Hosts fill it from the first pod on.
-pub fn fat_tree(hosts: u32, k: u32) -> Plan {
-    let half = k / 2;
-    let (edges, aggregations) = (k * half, k * half);
-    let mut plan = Plan {
-        hosts,
-        ..Plan::default()
-    };
-    for (kind, count) in [("edge", edges), ("agg", edges), ("core", half * half)] {
-        let names = (0..count).map(|index| format!("{kind}{index}"));
-        plan.switches.extend(names);
-    }
-    for host in 0..hosts {
-        let edge = End::Switch(host / half);
-        plan.links.push((End::Host(host), edge));
-    }
-    for edge in 0..edges {
-        let pod = edge / half;
-        for up in 0..half {
-            let aggregation = End::Switch(edges + pod * half + up);
-            plan.links.push((End::Switch(edge), aggregation));
-        }
-    }
-    for aggregation in 0..aggregations {
-        for up in 0..half {
-            let core = edges + aggregations + aggregation % half * half + up;
-            let aggregation = End::Switch(edges + aggregation);
-            plan.links.push((aggregation, End::Switch(core)));
-        }
-    }
-    plan
-}
-
-/// Leaves with as many hosts each, as far as that goes, and a link from each leaf to each spine.
-pub fn leaf_spine(hosts: u32, leaves: u32, spines: u32) -> Plan {
-    let mut plan = Plan {
-        hosts,
-        ..Plan::default()
-    };
-    plan.switches = (0..leaves).map(|index| format!("leaf{index}")).collect();
-    plan.switches
-        .extend((0..spines).map(|index| format!("spine{index}")));
-    let per_leaf = hosts.div_ceil(leaves);
-    for host in 0..hosts {
-        plan.links
-            .push((End::Host(host), End::Switch(host / per_leaf)));
-    }
-    for leaf in 0..leaves {
-        for spine in 0..spines {
-            plan.links
-                .push((End::Switch(leaf), End::Switch(leaves + spine)));
-        }
-    }
-    plan
-}
-
-/// Two switches with one link between them; the first half of the hosts on the left.
-pub fn dumbbell(hosts: u32) -> Plan {
-    let left = hosts.div_ceil(2);
-    let mut links: Vec<_> = (0..hosts)
-        .map(|host| (End::Host(host), End::Switch(u32::from(host >= left))))
-        .collect();
-    links.push((End::Switch(0), End::Switch(1)));
-    Plan {
-        hosts,
-        host_names: Vec::new(),
-        switches: vec!["left".to_owned(), "right".to_owned()],
-        links,
-        ..Plan::default()
-    }
-}
-
-/// A chain of switches with about as many hosts each. A flow from the first host to the last crosses
-/// all links between switches; one from the last host of a switch to the first of the next crosses one.
-pub fn parking_lot(hosts: u32, switches: u32) -> Plan {
-    let switch_of = |host| (u64::from(host) * u64::from(switches) / u64::from(hosts)) as u32;
-    Plan {
-        hosts,
-        host_names: Vec::new(),
-        switches: (0..switches).map(|index| format!("s{index}")).collect(),
-        links: (0..hosts)
-            .map(|host| (End::Host(host), End::Switch(switch_of(host))))
-            .chain(row(switches))
-            .collect(),
-        ..Plan::default()
-    }
-}
-
-/// Links between switches that stand in a row.
-fn row(switches: u32) -> impl Iterator<Item = (End, End)> {
-    (1..switches).map(|next| (End::Switch(next - 1), End::Switch(next)))
-}
-
-/// Switches of [`chain`].
-const CHAIN: u32 = 4;
-
-/// TCD's Fig. 2 (the roles are ours, as its labels could not be read):
-///
-/// | host | at | role |
-/// |---|---|---|
-/// | 0, `S0` | `T0` | sends to `R0`: the victim, which shares the chain with `S1`, and no port that is congested |
-/// | 1, `S1` | `T0` | sends to `R1` |
-/// | 2, `R0` | `T3` | |
-/// | 3, `R1` | `T3` | the port to it, `P3`, is the one that bursts congest |
-/// | 4 on, `A0`.. | `T3` | send bursts to `R1`; 15 in the paper |
-///
-/// `P0`, `P1` and `P2` are the ports from each of `T0`, `T1` and `T2` to the next; what pauses them is `P3`.
-pub fn chain(hosts: u32) -> Plan {
-    let ends = ["S0", "S1", "R0", "R1"].map(str::to_owned).into_iter();
-    let bursts = (4..hosts).map(|host| format!("A{}", host - 4));
-    Plan {
-        hosts,
-        host_names: ends.chain(bursts).take(hosts as usize).collect(),
-        switches: (0..CHAIN).map(|index| format!("T{index}")).collect(),
-        links: (0..hosts)
-            .map(|host| {
-                (
-                    End::Host(host),
-                    End::Switch(if host < 2 { 0 } else { CHAIN - 1 }),
-                )
-            })
-            .chain(row(CHAIN))
-            .collect(),
-        ..Plan::default()
-    }
-}
-
-/// Hosts of [`fig1`] before those that send to `BC`.
-pub const FIG1_OTHERS: u32 = 3;
-
-/// Local senders of [`fig1`]: the other half is remote.
-pub const fn fig1_local(hosts: u32) -> u32 {
-    hosts.saturating_sub(FIG1_OTHERS) / 2
-}
-
-/// Fig. 1 of HP's papers: switches `A` and `B`, and
-///
-/// | host | at | role |
-/// |---|---|---|
-/// | 0, `BC` | `B` | all but the victim send to it |
-/// | 1, `BV` | `B` | the victim sends to it |
-/// | 2, `AV` | `A` | the victim |
-/// | 3 on, `B1`.. | `B` | local senders |
-/// | then `A1`.. | `A` | remote ones |
-pub fn fig1(hosts: u32) -> Plan {
-    let local = fig1_local(hosts);
-    let ends = ["BC", "BV", "AV"].map(str::to_owned).into_iter();
-    let numbered = |letter, count| (1..=count).map(move |number| format!("{letter}{number}"));
-    let remote = hosts.saturating_sub(FIG1_OTHERS + local);
-    let names = ends
-        .chain(numbered('B', local))
-        .chain(numbered('A', remote));
-    let is_at_a = |host| host == 2 || host >= FIG1_OTHERS + local;
-    let links = (0..hosts).map(|host| (End::Host(host), End::Switch(u32::from(!is_at_a(host)))));
-    Plan {
-        hosts,
-        host_names: names.take(hosts as usize).collect(),
-        switches: ["A", "B"].map(str::to_owned).to_vec(),
-        links: links.chain(row(2)).collect(),
-        ..Plan::default()
-    }
-}
-
 /// How a switch reaches an edge switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Route {
     /// Its ports there: a place in [`Topology::sets`].
     first: u32,
-    /// How many there are; none: it is that switch, or cannot reach it.
+    /// Their number; 0: it is that switch, or cannot reach it.
     ports: u16,
     /// Links up to the edge switch, or [`UNREACHABLE`].
     distance: u16,
@@ -281,7 +118,7 @@ impl Route {
     };
 }
 
-/// So many edge switches have their routes found and kept together.
+/// Edge switches whose routes are computed and stored together.
 const BLOCK: usize = 32;
 
 /// A set of the edges of a block, as bits.
@@ -341,7 +178,7 @@ pub struct Topology {
     first_port: Vec<u32>,
     /// The port at the other end.
     pub peer: Vec<u32>,
-    /// What the link of each port has of its own; empty if all are alike.
+    /// By port, rates and delays of links that differ; empty if all are alike.
     pub link_overrides: Vec<LinkOverride>,
     /// The switch of each port; the host of a host's.
     pub node: Vec<u32>,
@@ -364,7 +201,7 @@ pub struct Topology {
     salt: u32,
     /// By port, the links that the routes avoid; empty if there are none.
     down: Vec<bool>,
-    /// Links that fail or return while a run goes on, by time.
+    /// Links that fail or return during a run, by time.
     pub changes: Vec<Change>,
 }
 
@@ -673,7 +510,7 @@ impl Topology {
         self.down.get(port as usize).is_some_and(|down| *down)
     }
 
-    /// Is there a host, or a switch with hosts, that others cannot reach?
+    /// Is a host, or a switch with hosts, unreachable for others?
     pub fn is_parted(&self) -> bool {
         let hosts = 0..self.hosts;
         let cut_off = |edge| self.way(self.edge(0), edge).distance == UNREACHABLE;
@@ -711,7 +548,7 @@ impl Topology {
         ports.max().unwrap_or_default() as u32
     }
 
-    /// Which of its switch's ports a port is; 0 of a host's.
+    /// Index of a port at its switch; 0 for a host's.
     pub fn port_index(&self, port: u32) -> u16 {
         if port < self.hosts {
             return 0;
@@ -771,7 +608,7 @@ impl Topology {
         2 + u32::from(way.distance)
     }
 
-    /// A host as people say it.
+    /// Name of a host.
     pub fn host_name(&self, host: u32) -> String {
         host_name(&self.host_names, host)
     }
@@ -817,7 +654,7 @@ impl Topology {
 
     /// Ports that wait for each other in a circle, if routes allow that: data that may only leave one when the
     /// next has room for it can then stand still for ever (Dally and Seitz, IEEE Transactions on Computers
-    /// 36(5), 1987). Where routes move, what waits by the old ones goes on by the new.
+    /// 36(5), 1987). Where routes move, what waits by the old ones leaves by the new.
     pub fn circle(&self) -> Option<Vec<u32>> {
         let moved = self
             .changes
@@ -950,7 +787,7 @@ impl Topology {
         label.join(", ")
     }
 
-    /// A port as people say it.
+    /// Name of a port.
     pub fn port_name(&self, port: u32) -> String {
         let node = self.node[port as usize];
         if port < self.hosts {
@@ -958,185 +795,5 @@ impl Topology {
         }
         let own = self.port_index(port);
         format!("{} port {own}", self.names[node as usize])
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    /// Follows a packet; the links that it crosses.
-    fn walk(topology: &Topology, from: u32, to: u32, hash: u32) -> Vec<u32> {
-        let mut port = from;
-        let mut crossed = vec![port];
-        loop {
-            let peer = topology.peer[port as usize];
-            if peer < topology.hosts {
-                assert_eq!(peer, to);
-                return crossed;
-            }
-            port = topology.route(topology.node[peer as usize], to, hash);
-            crossed.push(port);
-        }
-    }
-
-    #[test]
-    fn a_fat_tree_has_its_numbers() {
-        for (hosts, k) in [
-            (2, 2),
-            (3, 4),
-            (16, 4),
-            (17, 6),
-            (128, 8),
-            (129, 10),
-            (1024, 16),
-        ] {
-            assert_eq!(fat_tree_ports(hosts), k);
-        }
-        let topology = Topology::new(fat_tree(128, 8)).unwrap();
-        assert_eq!(topology.names.len(), 80);
-        // Each switch uses all its ports: 80 * 8 + 128 host ports.
-        assert_eq!(topology.peer.len(), 768);
-        assert_eq!(topology.hops(0, 3), 2);
-        assert_eq!(topology.hops(0, 4), 4);
-        assert_eq!(topology.hops(0, 16), 6);
-    }
-
-    /// Switches share their routes: those of 2,048 edges by 5,120 switches are few.
-    #[test]
-    fn the_largest_fat_tree_has_few_routes() {
-        let topology = Topology::new(fat_tree(65_536, 64)).unwrap();
-        assert!(topology.routes.len() < 200, "{}", topology.routes.len());
-        assert!(topology.used.iter().all(|used| *used));
-        assert_eq!((topology.longest(), topology.fewest_ports()), (6, 64));
-        for (from, to, links) in [(0, 31, 2), (32, 0, 4), (1_023, 1_024, 6), (65_535, 0, 6)] {
-            assert_eq!(topology.hops(from, to), links);
-            assert_eq!(walk(&topology, from, to, 7).len() as u32, links);
-        }
-    }
-
-    /// A ring of five switches: each way of two links goes on where another one begins.
-    #[test]
-    fn circles_are_found() {
-        for plan in [
-            fat_tree(54, 6),
-            leaf_spine(21, 4, 3),
-            dumbbell(5),
-            parking_lot(8, 4),
-            chain(19),
-        ] {
-            assert_eq!(Topology::new(plan).unwrap().circle(), None);
-        }
-        let mut plan = parking_lot(5, 5);
-        plan.links.push((End::Switch(4), End::Switch(0)));
-        let topology = Topology::new(plan).unwrap();
-        let circle = topology.circle().unwrap();
-        assert_eq!(circle.len(), 5);
-        let switches: HashSet<u32> =
-            (circle.iter().map(|port| topology.node[*port as usize])).collect();
-        assert_eq!(switches.len(), 5);
-    }
-
-    #[test]
-    fn packets_arrive_on_shortest_paths() {
-        for plan in [
-            fat_tree(54, 6),
-            fat_tree(20, 6),
-            leaf_spine(21, 4, 3),
-            dumbbell(5),
-            parking_lot(11, 4),
-            chain(19),
-        ] {
-            let topology = Topology::new(plan).unwrap();
-            for from in 0..topology.hosts {
-                for to in (0..topology.hosts).filter(|to| *to != from) {
-                    let crossed = walk(&topology, from, to, from * 977 + to);
-                    assert_eq!(crossed.len() as u32, topology.hops(from, to));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn flows_spread_over_all_paths() {
-        let topology = Topology::new(fat_tree(128, 8)).unwrap();
-        let mut uses: HashMap<u32, u32> = HashMap::new();
-        // Flows are numbered through.
-        for hash in 0..16_000u32 {
-            let core = walk(&topology, 0, 127, hash)[2];
-            *uses.entry(core).or_default() += 1;
-        }
-        // 16 ways over the cores, each with a sixteenth; a deviation of 5 sigma is 15 %.
-        assert_eq!(uses.len(), 16);
-        assert!(uses.values().all(|n| (850..=1150).contains(n)), "{uses:?}");
-        let first: HashSet<u32> = (0..100).map(|_| walk(&topology, 0, 127, 42)[1]).collect();
-        assert_eq!(first.len(), 1);
-    }
-
-    #[test]
-    fn pictures_are_of_what_is_in_use() {
-        let figure = |plan| Topology::new(plan).unwrap().figure("", "note");
-        let whole = figure(fat_tree(128, 8));
-        assert_eq!((whole.switches.len(), whole.links.len()), (80, 256));
-        assert_eq!(whole.note, "note");
-        // Four pods of eight, and the cores, which are numbered behind all edges and aggregations.
-        let half = figure(fat_tree(64, 8));
-        assert_eq!((half.switches.len(), half.links.len()), (48, 128));
-        assert_eq!(half.switches[16], "agg0");
-        assert!(
-            half.note.contains("not drawn: 32 switches"),
-            "{}",
-            half.note
-        );
-        assert_eq!(half.hosts[63], ("h63".to_owned(), 15));
-    }
-
-    #[test]
-    fn what_is_not_connected_is_named() {
-        let mut plan = dumbbell(4);
-        plan.links.pop();
-        let error = Topology::new(plan).unwrap_err();
-        assert_eq!(error, "right cannot reach left, the switch of h0, h1");
-        for (link, needed) in [
-            (None, "host h4 has no link"),
-            (Some((End::Host(4), End::Host(0))), "h4 and h0 are hosts"),
-            (
-                Some((End::Switch(1), End::Switch(1))),
-                "of right ends where it begins",
-            ),
-            (Some((End::Switch(1), End::Host(0))), "host h0 has 2 links"),
-        ] {
-            let mut plan = dumbbell(4);
-            plan.hosts = 5;
-            plan.links.extend(link);
-            let error = Topology::new(plan).unwrap_err();
-            assert!(error.contains(needed), "{error}");
-        }
-    }
-
-    /// The first host to the last crosses all switches; the victim of a chain shares the ports between
-    /// switches with S1, and not the last one.
-    #[test]
-    fn rows_are_crossed_from_end_to_end() {
-        for (hosts, switches) in [(2, 2), (4, 4), (11, 4), (40, 7)] {
-            let topology = Topology::new(parking_lot(hosts, switches)).unwrap();
-            assert_eq!(topology.hops(0, hosts - 1), switches + 1);
-            let at: HashSet<u32> = (0..hosts)
-                .map(|host| topology.node[topology.peer[host as usize] as usize])
-                .collect();
-            assert_eq!(at.len() as u32, switches);
-        }
-        let topology = Topology::new(chain(19)).unwrap();
-        let names = |host| topology.host_name(host);
-        assert_eq!(
-            [0, 1, 2, 3, 4, 18].map(names),
-            ["S0", "S1", "R0", "R1", "A0", "A14"]
-        );
-        let (victim, other) = (walk(&topology, 0, 2, 5), walk(&topology, 1, 3, 9));
-        assert_eq!(victim[1..4], other[1..4]);
-        assert_ne!(victim[4], other[4]);
-        assert_eq!(walk(&topology, 4, 3, 1)[1], other[4]);
     }
 }

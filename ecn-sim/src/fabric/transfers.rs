@@ -29,6 +29,20 @@ pub struct WindowReport {
     pub jain: Option<f64>,
     /// Likewise the payload by the host that sent it.
     pub senders_bytes_per_s: Option<BTreeMap<String, u64>>,
+    /// By class, where flows have classes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<String, ClassReport>,
+}
+
+/// A class of flows (of `[[flows]]`, or Fig. 1's) over some time.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct ClassReport {
+    /// Flows that had something to send.
+    pub flows: u64,
+    /// Payload that was acknowledged, over that time.
+    pub goodput_bytes_per_s: u64,
+    /// Jain's index of the flows' acknowledged payload over the time that each had something to send.
+    pub jain: f64,
 }
 
 /// What flows transferred between two times.
@@ -44,17 +58,19 @@ pub struct Transfers {
 
 impl Transfers {
     /// What people want to know of it; the run's end is at `end`.
-    pub(super) fn report(&self, topology: &Topology, end: Time) -> WindowReport {
+    pub(super) fn report(
+        &self,
+        topology: &Topology,
+        classes: &[String],
+        end: Time,
+    ) -> WindowReport {
         let to = if self.from < end {
             self.to.min(end)
         } else {
             self.to
         };
         let ms = |time: Time| time as f64 / MS as f64;
-        let active = |flow: &Finished| {
-            let until = to.min(flow.start + flow.time);
-            until.saturating_sub(self.from.max(flow.start))
-        };
+        let active = |flow: &Finished| self.active(flow, to);
         let flows = || self.flows.iter().filter(|flow| active(flow) > 0);
         let time = to - self.from;
         let per_s = |bytes: u64| (bytes as f64 * 1e12 / time as f64) as u64;
@@ -75,7 +91,36 @@ impl Transfers {
             jain: is_known
                 .then(|| jain(flows().map(|flow| flow.bytes as f64 / active(flow) as f64))),
             senders_bytes_per_s: is_known.then(senders),
+            classes: match is_known {
+                true => self.by_class(classes, to),
+                false => BTreeMap::new(),
+            },
         }
+    }
+
+    /// How long a flow had something to send, up to `to`.
+    fn active(&self, flow: &Finished, to: Time) -> Time {
+        let until = to.min(flow.start + flow.time);
+        until.saturating_sub(self.from.max(flow.start))
+    }
+
+    /// Classes of these names, up to `to`.
+    pub(super) fn by_class(&self, names: &[String], to: Time) -> BTreeMap<String, ClassReport> {
+        let time = (to - self.from).max(1) as f64;
+        let class = |(label, name): (u16, &String)| {
+            let own = self.flows.iter().filter(|flow| flow.label == label);
+            let own: Vec<&Finished> = own.filter(|flow| self.active(flow, to) > 0).collect();
+            let bytes: u64 = own.iter().map(|flow| flow.bytes).sum();
+            let rates = own.iter();
+            let rates = rates.map(|flow| flow.bytes as f64 / self.active(flow, to) as f64);
+            let report = ClassReport {
+                flows: own.len() as u64,
+                goodput_bytes_per_s: (bytes as f64 * 1e12 / time) as u64,
+                jain: jain(rates),
+            };
+            (name.clone(), report)
+        };
+        (0..).zip(names).map(class).collect()
     }
 
     /// Payload of the flows of which this holds, bytes per second.

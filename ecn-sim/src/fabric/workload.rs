@@ -1,6 +1,7 @@
 //! Who sends what to whom, and when.
 
 mod cdf;
+pub(super) mod entries;
 mod flows;
 mod table;
 
@@ -15,10 +16,11 @@ use schemars::JsonSchema;
 
 pub use self::cdf::Cdf;
 use self::cdf::{mean, points, size_at};
+pub use self::entries::FlowEntry;
 use self::flows::listed;
 use super::parameters::FabricParameters;
 use super::run::{byte_time, wire_time};
-use super::topology::FIG1_OTHERS;
+use super::topology::{FIG1_OTHERS, fig1_local};
 use crate::engine::{NS, Time};
 use crate::model::ModelError;
 use crate::scenario::Victim;
@@ -52,6 +54,8 @@ pub enum Workload {
     /// HP's Fig. 1 only: each sender to `BC` for ever, one `stagger` after the other and up to a packet's time later, and
     /// the victim `AV` to `BV` in its time.
     Fig1,
+    /// Those of the scenario file's `[[flows]]`.
+    Flows,
     /// From a CSV file: a line `start_ns,from,to,bytes`, then such flows; hosts by their names, or by their numbers from 0 on.
     /// With a fifth column, `priority`, flows have the class that it says, if it says one.
     #[schemars(untagged, title = "file:FILE")]
@@ -68,6 +72,7 @@ const WORKLOADS: &[&str] = &[
     "greedy",
     "chain",
     "fig1",
+    "flows",
     "file:FILE",
 ];
 
@@ -83,6 +88,7 @@ impl fmt::Display for Workload {
             Self::Greedy => f.write_str("greedy"),
             Self::Chain => f.write_str("chain"),
             Self::Fig1 => f.write_str("fig1"),
+            Self::Flows => f.write_str("flows"),
             Self::File(file) => write!(f, "file:{}", file.display()),
         }
     }
@@ -108,6 +114,7 @@ impl FromStr for Workload {
             "greedy" => Self::Greedy,
             "chain" => Self::Chain,
             "fig1" => Self::Fig1,
+            "flows" => Self::Flows,
             _ => Self::File(file_of(text).ok_or_else(|| KeywordError::new(text, WORKLOADS))?),
         })
     }
@@ -132,6 +139,8 @@ pub struct Arrival {
     pub rate: u64,
     /// Class of its data, less than the scenario's `priorities`.
     pub priority: u8,
+    /// Number of its class in reports.
+    pub label: u16,
 }
 
 /// No limit of [`Arrival::rate`].
@@ -148,6 +157,7 @@ impl Arrival {
             stop: Time::MAX,
             rate: UNLIMITED,
             priority: 0,
+            label: 0,
         }
     }
 }
@@ -200,13 +210,14 @@ impl Ring {
 /// Flows in the order of their starts, made as they are needed.
 pub type Arrivals = Box<dyn Iterator<Item = Arrival> + Send>;
 
-/// The flows of a run between hosts with these names.
+/// The flows of a run between hosts with these names. `listed_flows`: those of the scenario's file.
 ///
 /// # Errors
 ///
 /// A file that cannot be read, or is none of flows or sizes; flows of hosts that there are not.
 pub fn arrivals(
     parameters: &FabricParameters,
+    listed_flows: &[FlowEntry],
     host_name: impl Fn(u32) -> String,
     seed: u64,
 ) -> Result<Arrivals, ModelError> {
@@ -245,6 +256,11 @@ pub fn arrivals(
         }
         Workload::Chain => chain(parameters),
         Workload::Fig1 => fig1(parameters, seed),
+        Workload::Flows => {
+            let names: Vec<String> = (0..hosts).map(host_name).collect();
+            let flows = entries::flows(listed_flows, &names, parameters, seed)?;
+            return Ok(Box::new(flows.into_iter()));
+        }
         Workload::File(file) => {
             let error = |reason| ModelError::new("workload", &parameters.workload, reason);
             let names: Vec<String> = (0..hosts).map(host_name).collect();
@@ -347,10 +363,15 @@ fn fig1(parameters: &FabricParameters, seed: u64) -> Arrivals {
     let bytes = u64::from(parameters.payload) * u64::from(u32::MAX / 2);
     let stagger = parameters.stagger.as_nanos() * NS;
     let senders = (FIG1_OTHERS..hosts).zip(0..);
-    let sends = |(from, number)| Arrival::new(number * stagger, from, 0, bytes);
+    let local = u64::from(fig1_local(hosts));
+    let sends = |(from, number)| Arrival {
+        label: u16::from(number >= local),
+        ..Arrival::new(number * stagger, from, 0, bytes)
+    };
     let mut flows: Vec<Arrival> = senders.map(sends).collect();
     let victim = |start, stop| Arrival {
         stop,
+        label: 2,
         ..Arrival::new(start, 2, 1, bytes)
     };
     flows.extend(match parameters.victim {
@@ -475,7 +496,7 @@ mod tests {
             hosts,
             ..FabricParameters::default()
         };
-        arrivals(&parameters, called, seed).unwrap().collect()
+        arrivals(&parameters, &[], called, seed).unwrap().collect()
     }
 
     fn called(host: u32) -> String {
@@ -516,7 +537,7 @@ mod tests {
                 ..FabricParameters::default()
             };
             let (mut bytes, mut last, mut flows) = (0, 0, 0);
-            for flow in arrivals(&parameters, called, 1).unwrap() {
+            for flow in arrivals(&parameters, &[], called, 1).unwrap() {
                 assert!(flow.start >= last && flow.from != flow.to && flow.bytes > 0);
                 (last, bytes, flows) = (flow.start, bytes + flow.bytes, flows + 1);
             }
@@ -537,11 +558,11 @@ mod tests {
             incast_load: Fraction::new(2, 100).unwrap(),
             ..plain.clone()
         };
-        let all: Vec<Arrival> = arrivals(&with, called, 1).unwrap().collect();
+        let all: Vec<Arrival> = arrivals(&with, &[], called, 1).unwrap().collect();
         assert!(all.is_sorted_by_key(|flow| flow.start));
         let of_bursts = |flow: &&Arrival| flow.bytes == 500_000;
         let others: Vec<Arrival> = all.iter().filter(|f| !of_bursts(f)).copied().collect();
-        let alone: Vec<Arrival> = arrivals(&plain, called, 1).unwrap().collect();
+        let alone: Vec<Arrival> = arrivals(&plain, &[], called, 1).unwrap().collect();
         assert_eq!(others, alone);
         let bursts: Vec<Arrival> = all.iter().filter(of_bursts).copied().collect();
         for burst in bursts.chunks(60) {
@@ -597,7 +618,7 @@ mod tests {
             load: Fraction::ratio(2, 5),
             ..FabricParameters::default()
         };
-        let flows: Vec<Arrival> = arrivals(&parameters, called, 1).unwrap().collect();
+        let flows: Vec<Arrival> = arrivals(&parameters, &[], called, 1).unwrap().collect();
         // A millisecond: both long flows, and a burst after each 250 us but the last.
         assert_eq!(flows.len(), 2 + 3 * 15);
         assert_eq!(
@@ -623,7 +644,7 @@ mod tests {
             workload: Workload::AllReduce,
             ..FabricParameters::default()
         };
-        let flows = arrivals(&parameters, called, 1).unwrap();
+        let flows = arrivals(&parameters, &[], called, 1).unwrap();
         let classes: Vec<u8> = flows.map(|flow| flow.priority).collect();
         assert_eq!(classes, [0, 1, 2, 0, 1]);
         let ring = Ring::of(&parameters).unwrap();

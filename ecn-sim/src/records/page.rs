@@ -82,7 +82,8 @@ fn columns_of<T: schemars::JsonSchema>() -> Vec<Column> {
 fn columns_of_window<T: schemars::JsonSchema>(run: &Value) -> Vec<Column> {
     let mut all = columns_of::<T>();
     for (name, _, _) in &mut all {
-        *name = of_window(name, run["properties"].get(&*name).is_some());
+        let top = name.split("_NAME").next().unwrap_or_default();
+        *name = of_window(name, run["properties"].get(top).is_some());
     }
     all
 }

@@ -146,9 +146,9 @@ impl Case {
 
     fn scenario(&self) -> Scenario {
         Scenario {
-            name: "hp".to_owned(),
             topology: Topology::Hp(self.hp.clone()),
             model: self.model.clone(),
+            ..Scenario::hp()
         }
     }
 

@@ -17,6 +17,18 @@ use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
 use crate::model::{ModelError, in_range};
 
+/// Its rules in a network.
+fn rules(network: &Network) -> Result<BcnRules, ModelError> {
+    let params = &network.schemes.bcn;
+    let usual = Gains::defaults(network.line.bytes_per_s()).equilibrium_bytes;
+    let usual = || u64::from(usual.max(8 * network.frame));
+    let params = BcnParameters {
+        qeq: network.equilibrium(params.qeq, usual),
+        ..params.clone()
+    };
+    params.rules(network.line, network.frame)
+}
+
 /// BCN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bcn;
@@ -26,13 +38,13 @@ impl Scheme for Bcn {
     type Switch = CongestionPoints;
 
     fn sender(&self, network: &Network) -> Result<Hosts, ModelError> {
-        let rules = network.schemes.bcn.rules(network.line, network.frame)?;
+        let rules = rules(network)?;
         Ok(Hosts::new(rules, network.hosts))
     }
 
     fn switch(&self, network: &Network) -> Result<CongestionPoints, ModelError> {
         Ok(CongestionPoints {
-            rules: network.schemes.bcn.rules(network.line, network.frame)?,
+            rules: rules(network)?,
             queues: vec![CongestionPoint::default(); network.queues as usize],
             random: Random::new(network),
         })

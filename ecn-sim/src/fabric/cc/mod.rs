@@ -105,10 +105,11 @@ use std::fmt::Debug;
 use ecn_core::marking::Marking;
 use ecn_core::response::Function;
 pub use ecn_core::tcd::{Mark, State};
-use ecn_units::{DurationText, Rate};
+use ecn_units::{DurationText, Rate, Size};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
+use super::auto::Auto;
 use super::packet::Packet;
 use crate::engine::Time;
 use crate::model::ModelError;
@@ -174,6 +175,18 @@ pub struct Network<'a> {
     pub most_ports: u32,
     /// The run's seed.
     pub seed: u64,
+}
+
+impl Network<'_> {
+    /// A queue that is aimed at, unless it is chosen: `usual`, or half of what an input has slots for.
+    fn equilibrium(&self, chosen: Auto<Size>, usual: impl FnOnce() -> u64) -> Auto<Size> {
+        match (chosen, self.limit) {
+            (Auto::Auto, Some(limit)) if self.marks_in_slots => {
+                Auto::Is(Size::from_bytes(usual().min(limit / 2)))
+            }
+            _ => chosen,
+        }
+    }
 }
 
 /// What hosts do: senders with flows, and their receivers. One value has all hosts of a part of the network.

@@ -23,7 +23,19 @@ impl Scheme for Qcn {
     type Switch = CongestionPoints;
 
     fn sender(&self, network: &Network) -> Result<QcnRules, ModelError> {
-        network.schemes.qcn.rules(network.line, network.frame)
+        let params = &network.schemes.qcn;
+        let usual = || {
+            u64::from(
+                params
+                    .rules(network.line, network.frame)
+                    .map_or(0, |r| r.qeq),
+            )
+        };
+        let params = QcnParameters {
+            qeq: network.equilibrium(params.qeq, usual),
+            ..params.clone()
+        };
+        params.rules(network.line, network.frame)
     }
 
     fn switch(&self, network: &Network) -> Result<CongestionPoints, ModelError> {

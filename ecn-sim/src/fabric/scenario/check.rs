@@ -72,14 +72,15 @@ impl Scenario {
         }
         if params.switch == Switch::InputQueued {
             if params.flow_control != FlowControl::Cbfc {
-                let reason = "must be cbfc with switch=input-queued";
+                let reason =
+                    "must be cbfc with switch=input-queued, where a credit stands for a slot";
                 return Err(ModelError::new("flow_control", params.flow_control, reason));
             }
-            if self.link_overrides().next().is_some() {
-                let reason = "links with a rate or delay of their own need another switch";
-                return Err(ModelError::new("switch", params.switch, reason));
+            if params.priorities != 1 {
+                let reason =
+                    "must be 1 with switch=input-queued, whose slots take packets of any class";
+                return Err(ModelError::new("priorities", params.priorities, reason));
             }
-            in_range("priorities", params.priorities, 1..=1)?;
             in_range("slots", params.slots, 1..=MOST_PACKETS)?;
             let delay = params.forwarding_delay;
             if delay.is_zero() || delay > LONGEST_DELAY {
@@ -191,6 +192,14 @@ impl Scenario {
                 let reason = "must be above 0";
                 return Err(ModelError::new("burst_gap", params.burst_gap, reason));
             }
+        }
+        let lists_flows = params.workload == Workload::Flows;
+        if lists_flows == self.entries.is_empty() && self.flows.is_none() {
+            let reason = match lists_flows {
+                true => "applies to files with [[flows]] only",
+                false => "must be flows: the file has [[flows]]",
+            };
+            return Err(ModelError::new("workload", &params.workload, reason));
         }
         if params.workload == Workload::Fig1 {
             if self.plan.is_some() || self.kind != Kind::Fig1 {

@@ -43,7 +43,7 @@ fn side_by_side(
         base.set_text(setting)?;
     }
     let schemes = [scheme.to_owned(), format!("{scheme}+tcd")];
-    Ok(Plan::new(&base, &schemes, seeds)?.run(THREADS, &AtomicU64::new(0))?)
+    Ok(Plan::new(&base, &schemes, seeds, &[])?.run(THREADS, &AtomicU64::new(0))?)
 }
 
 type Percentile = fn(&Slowdowns) -> Option<f64>;
