@@ -611,7 +611,28 @@ impl Scenario {
     ///
     /// Names the first.
     pub fn check_applicable(&self) -> Result<(), ModelError> {
-        let Some(key) = self.set_but_inapplicable().into_iter().next() else {
+        self.check_keys(|_| true)
+    }
+
+    /// As [`Self::check_applicable`], for these settings, `KEY=VALUE`: what a file sets for values that they replace is
+    /// no mistake.
+    ///
+    /// # Errors
+    ///
+    /// Names the first key.
+    pub fn check_settings(&self, settings: &[String]) -> Result<(), ModelError> {
+        let key = |setting: &String| {
+            setting
+                .split_once('=')
+                .map(|(key, _)| key.trim().to_owned())
+        };
+        let keys: Vec<String> = settings.iter().filter_map(key).collect();
+        self.check_keys(|of| keys.iter().any(|key| key == of))
+    }
+
+    fn check_keys(&self, is_checked: impl Fn(&str) -> bool) -> Result<(), ModelError> {
+        let inapplicable = self.set_but_inapplicable();
+        let Some(key) = inapplicable.into_iter().find(|key| is_checked(key)) else {
             return Ok(());
         };
         let value = table(&self.model).remove(&key);

@@ -570,7 +570,6 @@ fn bad_comparisons_are_refused() {
     let out = folder.path().to_string_lossy().into_owned();
     for (words, needed) in [
         ("compare fat-tre --schemes none", "`fat-tree`"),
-        ("compare hp --schemes none", "unknown data centre `hp`"),
         ("compare fat-tree --schemes none,dqcn", "`dcqcn`"),
         ("compare fat-tree --schemes none,none", "twice"),
         (
@@ -844,7 +843,7 @@ fn bad_input_of_a_data_centre_is_refused() {
         (&["workload=poisson", "cdf=websearch"], "`web-search`"),
         (&["workload=poisson", &falling], "not monotone"),
         (&["workload=poisson", "load=2"], "load = 2"),
-        (&["workload=chain"], "of the topology `chain` only"),
+        (&["workload=chain"], "applies to the topology `chain` only"),
         (&["workload=poisson", "incast_load=2"], "incast_load = 2"),
         (&["workload=poisson", "incast_size=1MB"], "incast_load=0"),
         (

@@ -1031,7 +1031,7 @@ fn failures_that_make_no_sense_are_refused() {
         (
             format!("{spine}from = \"1ms\"\nto = \"1ms\"\n"),
             &[],
-            "down for 1851ns at least",
+            "must be down for at least 1851ns",
         ),
         (
             format!("{spine}[[failures]]\n{spine}from = \"1ms\"\n"),

@@ -81,10 +81,13 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
         );
         return Err(Error::usage(reason));
     }
+    scenario.check_applicable().map_err(ScenarioError::from)?;
     for setting in &args.set {
         scenario.set_text(setting)?;
     }
-    scenario.check_applicable().map_err(ScenarioError::from)?;
+    scenario
+        .check_settings(&args.set)
+        .map_err(ScenarioError::from)?;
     let windows = args.windows()?;
     let target = args.out.as_deref().map(Target::new).transpose()?;
     let output = target.as_ref().and_then(Target::folder);
