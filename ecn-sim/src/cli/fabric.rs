@@ -236,7 +236,7 @@ fn shown(report: &Report) -> String {
         report.data_packet_hops,
         report.packet_hops,
         report.wall_s,
-    ) + &shown_classes(report, &rate)
+    ) + &shown_classes(report, rate)
         + &shown_windows(report, rate)
 }
 
