@@ -107,7 +107,7 @@ fn what_lowers_no_rate_is_refused() {
         let error = Design::new(text, rmin(256)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
         assert!(error.contains(&format!("`{text}` is not a decrease function: ")));
-        assert!(error.contains("in r, numbers, pi"), "{error}");
+        assert!(error.contains("r, numbers, pi, e"), "{error}");
         assert!(!error.contains('\n'));
     }
     let long = Design::new(&"r +\n".repeat(1000), rmin(256)).unwrap_err();
