@@ -99,7 +99,7 @@ impl Headroom {
 pub const REQUEST_NS: u64 = 10_000_000_000;
 /// How often TCP receivers request it, which need no echoes otherwise.
 pub const REQUEST_INTERVAL_NS: u64 = 20_000_000;
-/// How long after a mark TCP receivers start to request it, since there is no headroom before.
+/// Delay of TCP receivers' first request after a mark: until then the port is busy.
 pub const REQUEST_DELAY_NS: u64 = 40_000_000;
 
 impl Echo {

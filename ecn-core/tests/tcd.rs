@@ -165,7 +165,7 @@ fn another_pause_begins_anew() {
     );
 }
 
-/// A reader sees without a packet that there is no congestion.
+/// Congestion ends without another packet.
 #[test]
 fn a_port_without_a_queue_is_not_congested() {
     let port = resumed();

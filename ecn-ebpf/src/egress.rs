@@ -291,8 +291,9 @@ fn is_below(a: u64, b: u64) -> u64 {
     core::hint::black_box(a.wrapping_sub(b)) >> 63
 }
 
-/// Updates the flow for a packet of `n` segments after `sent` others. Returns the flow's flags.
-#[inline(always)]
+/// Updates the flow for a packet of `n` segments after `sent` others. Returns the flow's flags. Not inlined: what differs
+/// between its paths is forgotten where they return, or the verifier would follow each of them to the end.
+#[inline(never)]
 fn update_sent(f: *mut LockedFlow, tcp: &TcpData, sent: u64, n: u32, now: u64) -> u32 {
     let fast = tcp.len == 0
         || (Flow::is_ecn_decided(read_once!(f, flow.flags), tcp.known, tcp.tcp_set_ecn)

@@ -3,6 +3,7 @@
 
 mod figures;
 mod html;
+mod plan;
 pub mod shares;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,13 +11,13 @@ mod tests;
 
 pub use figures::Figure;
 pub use html::HEADER;
+pub use plan::{Compared, Plan};
 
 use ecn_units::suggestion;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
 
 use crate::engine::{MS, Time};
 use crate::experiment;
@@ -25,7 +26,7 @@ use crate::fabric::series::{self, Point, WINDOW_PACKETS};
 use crate::fabric::{Options, Report, RunError, Scenario, run};
 use crate::figure::NetworkFigure;
 use crate::records::{self, Table};
-use crate::scenario::{ScenarioError, dotted, shown};
+use crate::scenario::ScenarioError;
 use crate::statistics::Sample;
 
 /// A comparison that there is not.
@@ -166,187 +167,70 @@ pub enum Any {
     Shares(shares::SharesComparison),
 }
 
-/// Keys and values as people write them; those of inner tables as `table.key`.
-fn flat(table: &toml::Table) -> BTreeMap<String, String> {
-    let all = dotted(table, |_, _| false).into_iter();
-    all.map(|(key, value)| (key, shown(&value))).collect()
-}
-
-/// Refuses schemes that are given twice, and none.
-fn check_names(schemes: &[String], seeds: u64) -> Result<(), CompareError> {
-    let twice = |index: usize| schemes[..index].contains(&schemes[index]);
-    if let Some(index) = (0..schemes.len()).find(|index| twice(*index)) {
-        let reason = format!("the scheme `{}` is given twice", schemes[index]);
-        return Err(CompareError::Schemes(reason));
-    }
-    if schemes.is_empty() || seeds == 0 {
-        let reason = "at least one scheme and one seed are needed";
-        return Err(CompareError::Schemes(reason.to_owned()));
-    }
-    Ok(())
-}
-
-/// Resets keys of each scheme's scenario that apply to those of other schemes only.
-fn reset_inapplicable<T>(
-    all: &mut [(String, T)],
-    set_but_inapplicable: impl Fn(&T) -> Vec<String>,
-    reset: impl Fn(&mut T, &str) -> Result<(), ScenarioError>,
-) -> Result<(), CompareError> {
-    let inapplicable: Vec<_> = (all.iter())
-        .map(|(_, one)| set_but_inapplicable(one))
-        .collect();
-    for ((_, scenario), own) in all.iter_mut().zip(&inapplicable) {
-        let elsewhere = |key: &&String| inapplicable.iter().any(|other| !other.contains(key));
-        for key in own.iter().filter(elsewhere) {
-            reset(scenario, key)?;
-        }
-    }
-    Ok(())
-}
-
-/// Does so many jobs on so many threads; `progress` counts them. After an error no other job begins, and the first error
-/// in their order is returned.
-fn in_parallel<T: Send>(
-    jobs: usize,
-    threads: usize,
-    progress: &AtomicU64,
-    job: impl Fn(usize) -> Result<T, CompareError> + Sync,
-) -> Result<Vec<T>, CompareError> {
-    type Done<T> = Option<Result<T, CompareError>>;
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<Done<T>>> = Mutex::new((0..jobs).map(|_| None).collect());
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= jobs {
-                break;
-            }
-            let result = job(index);
-            if result.is_err() {
-                next.store(jobs, Ordering::Relaxed);
-            }
-            done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
-            progress.fetch_add(1, Ordering::Relaxed);
-        }
-    };
-    std::thread::scope(|scope| {
-        let workers = (0..threads.clamp(1, jobs)).map(|_| scope.spawn(work));
-        let workers: Vec<_> = workers.collect();
-        let ends = workers.into_iter().map(|worker| worker.join());
-        ends.fold(Ok(()), Result::and)
-    })
-    .map_err(|_| CompareError::Panic)?;
-    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.into_iter().flatten().collect()
-}
-
-/// What is to be compared: a scenario per scheme.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    schemes: Vec<(String, Scenario)>,
-    seeds: u64,
-    windows: Vec<(Time, Time)>,
-    network: NetworkFigure,
-}
-
-impl Plan {
-    /// The scenario with each scheme and seeds from 1 on. A scheme may have parameters of its own, as in
-    /// `dcqcn:cnp_gap=4us:g=1/16`. A key that means something for some of the schemes only keeps its default with the others.
-    ///
-    /// # Errors
-    ///
-    /// No scheme, one that is given twice, or one or a parameter that there is not; no seed.
-    pub fn new(
-        base: &Scenario,
-        schemes: &[String],
-        seeds: u64,
-        windows: &[(Time, Time)],
-    ) -> Result<Self, CompareError> {
-        check_names(schemes, seeds)?;
-        let mut all = Vec::new();
-        for scheme in schemes {
-            all.push((scheme.clone(), with_scheme(base, scheme)?));
-        }
-        reset_inapplicable(&mut all, Scenario::set_but_inapplicable, Scenario::reset)?;
-        for (_, scenario) in &all {
-            crate::fabric::check(scenario).map_err(|error| match error {
-                RunError::Value(error) => CompareError::Scenario(error.into()),
-                error => CompareError::Schemes(error.to_string()),
-            })?;
-        }
-        Ok(Self {
-            schemes: all,
-            seeds,
-            windows: windows.to_vec(),
-            network: base.figure().map_err(ScenarioError::from)?,
-        })
-    }
-
-    /// How many runs there are.
-    pub fn runs(&self) -> usize {
-        // Far less than 2^32 of either.
-        self.schemes.len() * self.seeds as usize
-    }
-
+impl Plan<Scenario> {
     /// Runs all on so many threads. `progress` counts runs.
     ///
     /// # Errors
     ///
     /// A run has no result; the first one in the order of schemes and seeds that is known is named.
     pub fn run(&self, threads: usize, progress: &AtomicU64) -> Result<Comparison, CompareError> {
-        let job = |index: usize| {
-            let (scheme, scenario) = &self.schemes[index / self.seeds as usize];
-            let seed = index as u64 % self.seeds + 1;
+        let (_, first) = &self.schemes[0];
+        let network = first.figure().map_err(ScenarioError::from)?;
+        let results = self.results(threads, progress, |scenario, seed| {
             let options = Options {
                 series: seed == 1,
                 windows: self.windows.clone(),
                 ..Options::default()
             };
-            let result = run(scenario, seed, &options);
-            let (report, counts) = result.map_err(|error| CompareError::Run {
-                scheme: scheme.clone(),
-                seed,
-                error: error.into(),
-            })?;
-            Ok(One {
+            let (report, counts) = run(scenario, seed, &options)?;
+            Ok::<_, RunError>(One {
                 report,
                 finished: counts.finished,
                 series: counts.series.as_ref().map_or(Vec::new(), |series| {
                     over_time(series, WINDOW_PACKETS * scenario.packet_time())
                 }),
             })
-        };
-        let results = in_parallel(self.runs(), threads, progress, job)?;
-        Ok(self.comparison(results))
-    }
-
-    fn comparison(&self, results: Vec<One>) -> Comparison {
+        })?;
         let mut results = results.into_iter();
-        let outcome = |(scheme, _): &(String, Scenario)| {
-            let of_scheme = results.by_ref().take(self.seeds as usize);
-            outcome(scheme, distinct(of_scheme))
+        let (common, own) = self.parameters();
+        let outcome = |((scheme, _), parameters): (&(String, _), _)| Outcome {
+            parameters,
+            ..outcome(scheme, distinct(results.by_ref().take(self.seeds as usize)))
         };
-        let mut schemes: Vec<Outcome> = self.schemes.iter().map(outcome).collect();
-        let (_, first) = &self.schemes[0];
-        let mut common = flat(&first.parameters());
-        for (_, scenario) in &self.schemes {
-            let own = flat(&scenario.parameters());
-            common.retain(|key, value| own.get(key) == Some(value));
-        }
-        // That is what the schemes are called, even if there is one only.
-        common.remove("scheme");
-        for (outcome, (_, scenario)) in schemes.iter_mut().zip(&self.schemes) {
-            outcome.parameters = flat(&scenario.parameters());
-            let own = |key: &str| key != "scheme" && !common.contains_key(key);
-            outcome.parameters.retain(|key, _| own(key));
-        }
-        Comparison {
+        Ok(Comparison {
             scenario: first.name().to_owned(),
             seeds: self.seeds,
             parameters: common,
-            schemes,
-            network: self.network.clone(),
-        }
+            schemes: self.schemes.iter().zip(own).map(outcome).collect(),
+            network,
+        })
+    }
+}
+
+impl Compared for Scenario {
+    const SCHEME: &'static [&'static str] = &["scheme"];
+
+    fn with_scheme(&self, text: &str) -> Result<Self, CompareError> {
+        with_scheme(self, text)
+    }
+
+    fn set_but_inapplicable(&self) -> Vec<String> {
+        Self::set_but_inapplicable(self)
+    }
+
+    fn reset(&mut self, key: &str) -> Result<(), ScenarioError> {
+        Self::reset(self, key)
+    }
+
+    fn parameters(&self) -> toml::Table {
+        Self::parameters(self)
+    }
+
+    fn check(&self, _windows: &[(Time, Time)]) -> Result<(), CompareError> {
+        crate::fabric::check(self).map_err(|error| match error {
+            RunError::Value(error) => CompareError::Scenario(error.into()),
+            error => CompareError::Schemes(error.to_string()),
+        })
     }
 }
 

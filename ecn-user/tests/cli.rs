@@ -100,7 +100,7 @@ fn bad_usage_is_2() {
         ),
         (
             &["flow", "unset", "10.0.0.1:1>10.0.1.1:2/ucp"],
-            "no protocol's name",
+            "unknown protocol `ucp`",
         ),
         (&["rig", "run", "--rmin", "2/1"], "`rmin`"),
         (

@@ -114,7 +114,8 @@ fn with_an_end(test: impl FnOnce(End) + Send) {
         flows: 16,
     };
     lab.switch.run(|| {
-        let datapath = Datapath::open(&pin(), sizes).expect("load");
+        let mut datapath = Datapath::open(&pin(), sizes).expect("load");
+        datapath.load_endpoints().expect("load");
         let mut maps = datapath.maps().expect("maps");
         let control = abi::Control {
             abi: abi::ABI,

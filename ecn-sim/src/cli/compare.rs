@@ -13,6 +13,7 @@ use crate::compare::{COLUMNS, COLUMNS_BY_SIZE, CompareError, Comparison, HEADER,
 use crate::experiment::Experiment;
 use crate::output::{Target, csv};
 use crate::progress::Bar;
+use crate::scenario::Scenario;
 
 /// Arguments of `compare`.
 #[derive(Args, Debug)]
@@ -85,11 +86,11 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
     let scenario = match experiment {
         Experiment::Fabric(scenario) => scenario,
         Experiment::Shares(scenario) => {
-            let plan = shares::Plan::new(&scenario, &schemes, args.seeds, &windows)?;
+            let plan = Plan::new(&*scenario, &schemes, args.seeds, &windows)?;
             return of_shares(args, &plan);
         }
     };
-    let plan = Plan::new(&scenario, &schemes, args.seeds, &windows)?;
+    let plan = Plan::new(&*scenario, &schemes, args.seeds, &windows)?;
     let target = Target::new(&args.out)?;
     let threads = args.threads.or_else(|| available_parallelism().ok());
     let bar = Bar::of_runs(plan.runs() as u64);
@@ -124,7 +125,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
 }
 
 /// HP's networks, and bridges.
-fn of_shares(args: &CompareArgs, plan: &shares::Plan) -> Result<(), Error> {
+fn of_shares(args: &CompareArgs, plan: &Plan<Scenario>) -> Result<(), Error> {
     let target = Target::new(&args.out)?;
     let threads = args.threads.or_else(|| available_parallelism().ok());
     let bar = Bar::of_runs(plan.runs() as u64);

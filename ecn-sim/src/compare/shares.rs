@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
-use super::{CompareError, check_names, flat, in_parallel, reset_inapplicable};
+use super::{CompareError, Compared, Plan};
 use crate::engine::Time;
 use crate::records::{self, Cell, Row, Table};
 use crate::report::{self, RunReport};
@@ -59,52 +59,7 @@ pub struct SharesComparison {
     pub schemes: Vec<SharesOutcome>,
 }
 
-/// What is to be compared: a scenario per scheme.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    schemes: Vec<(String, Scenario)>,
-    seeds: u64,
-    windows: Vec<(Time, Time)>,
-}
-
-impl Plan {
-    /// The scenario with each scheme, `none` or `RESPONSE/MARKING`, and seeds from 1 on. A scheme may have keys of its own, as
-    /// in `lipd/input-output:threshold=4`. A key that applies to some of the schemes only keeps its default with the others.
-    ///
-    /// # Errors
-    ///
-    /// No scheme, one that is given twice, or one or a key that does not exist; no seed; a window outside of the run.
-    pub fn new(
-        base: &Scenario,
-        schemes: &[String],
-        seeds: u64,
-        windows: &[(Time, Time)],
-    ) -> Result<Self, CompareError> {
-        check_names(schemes, seeds)?;
-        let mut all = Vec::new();
-        for scheme in schemes {
-            all.push((scheme.clone(), with_scheme(base, scheme)?));
-        }
-        reset_inapplicable(&mut all, Scenario::set_but_inapplicable, Scenario::reset)?;
-        for (_, scenario) in &all {
-            scenario.check_applicable().map_err(ScenarioError::from)?;
-            report::check(scenario, windows).map_err(|error| match error {
-                report::RunError::Scenario(error) => CompareError::Scenario(error),
-                error => CompareError::Schemes(error.to_string()),
-            })?;
-        }
-        Ok(Self {
-            schemes: all,
-            seeds,
-            windows: windows.to_vec(),
-        })
-    }
-
-    /// How many runs there are.
-    pub fn runs(&self) -> usize {
-        self.schemes.len() * self.seeds as usize
-    }
-
+impl Plan<Scenario> {
     /// Runs all on so many threads. `progress` counts runs.
     ///
     /// # Errors
@@ -115,31 +70,14 @@ impl Plan {
         threads: usize,
         progress: &AtomicU64,
     ) -> Result<SharesComparison, CompareError> {
-        let seeds = self.seeds as usize;
-        let job = |index: usize| {
-            let (scheme, scenario) = &self.schemes[index / seeds];
-            let seed = (index % seeds) as u64 + 1;
-            let run = report::run(scenario, seed, &self.windows, 0, None);
-            let run = run.map_err(|error| CompareError::Run {
-                scheme: scheme.clone(),
-                seed,
-                error: error.into(),
-            })?;
-            Ok(run.report(scenario, seed))
-        };
-        let mut runs = in_parallel(self.runs(), threads, progress, job)?.into_iter();
-        let all: Vec<_> = (self.schemes.iter())
-            .map(|(_, scenario)| flat(&scenario.parameters()))
-            .collect();
-        // These are what the schemes are called.
-        let named = |key: &str| key == "marking" || key == "response";
-        let mut common = all[0].clone();
-        common
-            .retain(|key, value| !named(key) && all.iter().all(|own| own.get(key) == Some(value)));
-        let outcome = |((scheme, _), parameters): (&(String, Scenario), _)| {
-            let mut parameters: BTreeMap<String, String> = parameters;
-            parameters.retain(|key, _| !named(key) && !common.contains_key(key));
-            let runs = distinct(runs.by_ref().take(seeds).collect());
+        let results = self.results(threads, progress, |scenario, seed| {
+            let run = report::run(scenario, seed, &self.windows, 0, None)?;
+            Ok::<_, report::RunError>(run.report(scenario, seed))
+        })?;
+        let mut results = results.into_iter();
+        let (common, own) = self.parameters();
+        let outcome = |((scheme, _), parameters): (&(String, _), _)| {
+            let runs = distinct(results.by_ref().take(self.seeds as usize).collect());
             SharesOutcome {
                 scheme: scheme.clone(),
                 parameters,
@@ -147,13 +85,42 @@ impl Plan {
                 runs,
             }
         };
-        let schemes = self.schemes.iter().zip(all).map(outcome).collect();
         Ok(SharesComparison {
             scenario: self.schemes[0].1.name.clone(),
             seeds: self.seeds,
             parameters: common,
-            schemes,
+            schemes: self.schemes.iter().zip(own).map(outcome).collect(),
         })
+    }
+}
+
+impl Compared for Scenario {
+    const SCHEME: &'static [&'static str] = &["marking", "response"];
+
+    /// `none` or `RESPONSE/MARKING`, as in `lipd/input-output:threshold=4`.
+    fn with_scheme(&self, text: &str) -> Result<Self, CompareError> {
+        with_scheme(self, text)
+    }
+
+    fn set_but_inapplicable(&self) -> Vec<String> {
+        Self::set_but_inapplicable(self)
+    }
+
+    fn reset(&mut self, key: &str) -> Result<(), ScenarioError> {
+        Self::reset(self, key)
+    }
+
+    fn parameters(&self) -> toml::Table {
+        Self::parameters(self)
+    }
+
+    fn check(&self, windows: &[(Time, Time)]) -> Result<(), CompareError> {
+        self.check_applicable().map_err(ScenarioError::from)?;
+        report::check(self, windows).map_err(|error| match error {
+            report::RunError::Scenario(error) => CompareError::Scenario(error),
+            error => CompareError::Schemes(error.to_string()),
+        })?;
+        Ok(())
     }
 }
 

@@ -470,9 +470,9 @@ impl<'a, S: Scheme> Run<'a, S> {
     /// An idle port sends a packet of this lane, and is busy until its transmission ends.
     #[inline(always)]
     pub(super) fn send(&mut self, number: u32, id: u32, lane: usize) {
-        let underrun = match self.input_queued {
-            Some(_) => self.underrun(number, id),
-            None => 0,
+        let underrun = match (&self.input_queued, &self.links) {
+            (Some(switches), Some(links)) => self.underrun(switches, links, number, id),
+            _ => 0,
         };
         let packet = &mut self.packets[id];
         let port = &mut self.ports[number as usize];
@@ -529,10 +529,7 @@ impl<'a, S: Scheme> Run<'a, S> {
     /// Input-queued: how much longer than for its header a switch has to wait for a packet that a port sends, so that a
     /// faster output does not run dry.
     #[cold]
-    fn underrun(&self, number: u32, id: u32) -> Time {
-        let (Some(links), Some(switches)) = (&self.links, &self.input_queued) else {
-            return 0;
-        };
+    fn underrun(&self, switches: &InputQueued, links: &[Link], number: u32, id: u32) -> Time {
         let (packet, peer) = (&self.packets[id], self.ports[number as usize].peer);
         if peer < self.topology.hosts || switches.stores() && packet.kind == Kind::Data {
             return 0;

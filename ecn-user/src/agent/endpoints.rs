@@ -171,6 +171,7 @@ impl Inner {
         {
             tracing::debug!("{error}");
         }
+        self.datapath.load_endpoints()?;
         // The kernel holds on to its programs; the rest of it goes when they are attached.
         let mut copy = self.datapath.copy(space.ns.inum(), number)?;
         let mut endpoint = Endpoint {

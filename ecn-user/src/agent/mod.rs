@@ -284,6 +284,8 @@ impl Inner {
         let life = |adopt| Life {
             adopt,
             keep: config.agent.keep,
+            endpoints: !config.endpoints.is_empty()
+                || config.bridges.iter().any(|bridge| bridge.peers),
         };
         let (maps, datapath, kept, enforcer) = match kept::find(&config) {
             Some((state, mut maps)) => {

@@ -36,11 +36,11 @@ pub struct RunArgs {
         default_missing_value = "true"
     )]
     keep: Option<bool>,
-    /// Only check the configuration: its words, and its names against what there is on this machine. What is not there
-    /// is waited for, and is no error
+    /// Only check the configuration: its syntax, and which devices and namespaces of this machine it matches. The agent
+    /// waits for those that do not exist yet; they are not an error
     #[arg(long)]
     check: bool,
-    /// With --check: its words alone
+    /// With --check: its syntax alone
     #[arg(long, requires = "check")]
     offline: bool,
     /// With --check: print what it means as JSON

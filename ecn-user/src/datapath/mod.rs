@@ -196,6 +196,8 @@ pub struct Life {
     pub adopt: bool,
     /// Links are pinned, so that programs outlive the process.
     pub keep: bool,
+    /// [`Datapath::load_endpoints`] at once.
+    pub endpoints: bool,
 }
 
 /// A program as the kernel took it.
@@ -235,9 +237,8 @@ pub struct Copy {
     log: Log,
 }
 
-/// Programs that others go on in, with their places; all but [`name::PORT_VIRTUAL`], see
-/// [`Datapath::virtual_queues`].
-const TAILS: [(u32, &str); 3] = [
+/// Programs that those of endpoints go on in, with their places.
+const ENDPOINT_TAILS: [(u32, &str); 3] = [
     (abi::TAIL_OUT, name::FLOW_OUT),
     (abi::TAIL_IN, name::FLOW_IN),
     (abi::TAIL_ACK, name::TCP_ACK),
@@ -306,7 +307,8 @@ impl Datapath {
             }
             watching => watching?,
         };
-        let tails = TAILS.map(|(_, program)| program);
+        let tails = ENDPOINT_TAILS.map(|(_, program)| program);
+        let tails = tails.into_iter().filter(|_| life.endpoints);
         for program in [name::PORT_RESET, name::FLOW_CHANGE]
             .into_iter()
             .chain(tails)
@@ -316,8 +318,8 @@ impl Datapath {
                 .map_err(Error::program(program))?;
         }
         // The verifier has taken all of them: only now is anything replaced.
-        for (place, program) in TAILS {
-            tail(&mut common, place, program)?;
+        if life.endpoints {
+            endpoint_tails(&mut common)?;
         }
         let is_watching = |links: &PathBuf| links.join(name::DEPART).exists();
         let tracing = if life.adopt && links.as_ref().is_some_and(is_watching) {
@@ -447,6 +449,16 @@ impl Datapath {
         })
     }
 
+    /// Loads what the programs of endpoints go on in, unless it is loaded already: it takes the verifier longer than all
+    /// else, and a bridge without endpoints does not need it.
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn load_endpoints(&mut self) -> Result<()> {
+        endpoint_tails(&mut self.common)
+    }
+
     /// What ports with virtual queues go on in: not loaded before there are any, since old verifiers take
     /// long over it.
     ///
@@ -504,6 +516,7 @@ impl Datapath {
     pub fn verify(&mut self) -> Result<Vec<Verified>> {
         let mut verified = Vec::new();
         self.virtual_queues()?;
+        self.load_endpoints()?;
         let mut copy = self.copy(0, 0)?;
         let sees_drops = self.sees_drops();
         for program in name::PROGRAMS {
@@ -706,6 +719,12 @@ fn tail(common: &mut Ebpf, place: u32, program: &str) -> Result<()> {
     let map = common.map_mut(name::TAIL).ok_or(Error::NoObject)?;
     let mut array: ProgramArray<_> = map.try_into().map_err(Error::map(name::TAIL))?;
     array.set(place, &fd, 0).map_err(Error::map(name::TAIL))
+}
+
+fn endpoint_tails(common: &mut Ebpf) -> Result<()> {
+    ENDPOINT_TAILS
+        .into_iter()
+        .try_for_each(|(place, program)| tail(common, place, program))
 }
 
 /// The programs at tracepoints, and where they are.

@@ -78,7 +78,8 @@ pub struct Loaded {
 
 impl Loaded {
     pub fn new(netns: u32, sizes: Sizes) -> Self {
-        let datapath = Datapath::open(&pin(), sizes).expect("load");
+        let mut datapath = Datapath::open(&pin(), sizes).expect("load");
+        datapath.load_endpoints().expect("load");
         let mut maps = datapath.maps().expect("maps");
         let control = abi::Control {
             abi: abi::ABI,

@@ -46,9 +46,9 @@ const MODULES: [&str; 27] = [
 ];
 
 /// Programs of this machine that tests call. Those that are not here are left out.
-const PROGRAMS: [&str; 11] = [
+const PROGRAMS: [&str; 12] = [
     "ip", "tc", "bridge", "ss", "nstat", "ping", "iperf3", "bpftool", "ethtool", "tcpdump",
-    "nsenter",
+    "nsenter", "flock",
 ];
 
 /// Processors of a guest.

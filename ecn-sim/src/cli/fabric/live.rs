@@ -121,7 +121,7 @@ impl Live {
         )
     }
 
-    /// Why there is no result, and what there is.
+    /// Why the run failed, and what it had counted until then.
     pub fn failed(&self, error: RunError) -> Error {
         let mut state = self.state();
         let error = match state.error.take() {

@@ -427,7 +427,7 @@ impl Limiters {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::fabric::cc::tests::{packet, place, switches};
+    use crate::fabric::cc::tests::{packet, queue_view, switches};
 
     #[test]
     fn values_out_of_range_are_refused_by_name() {
@@ -576,10 +576,10 @@ mod tests {
         ];
         let mut switches = switches(&settings);
         let mut told = |class, queued, note: u32| {
-            let place = place(0, 1, class, 2, queued);
-            switches.on_enqueue(&place, &mut packet(note), true)
+            let view = queue_view(0, 1, class, 2, queued);
+            switches.on_enqueue(&view, &mut packet(note), true)
         };
-        let number = |class| place(0, 1, class, 2, 0).queue;
+        let number = |class| queue_view(0, 1, class, 2, 0).queue;
         let [first, other] = [0, 1].map(|class| told(class, 60_000, UNTAGGED).unwrap());
         assert_eq!((first.point, other.point), (number(0), number(1)));
         assert_eq!(first.feedback, other.feedback);

@@ -313,7 +313,7 @@ impl HpFlow {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::fabric::cc::tests::{come, marked, place, switches};
+    use crate::fabric::cc::tests::{come, marked, queue_view, switches};
 
     /// LIPD, a packet time more per decrease: marks on what was under way at a decrease are of its round, and cost
     /// nothing more.
@@ -355,11 +355,11 @@ mod tests {
     #[test]
     fn hp_marks_those_of_a_full_input() {
         let new = || switches(&["scheme=lipd/input", "hp.buffer=4"]);
-        let same = [1, 2, 1, 2].map(|out| place(0, out, 0, 1, 0));
+        let same = [1, 2, 1, 2].map(|out| queue_view(0, out, 0, 1, 0));
         let mut full = new();
         come(&mut full, &same);
         assert_eq!(marked(&mut full, &same), 4);
-        let others = [3, 4, 5, 6].map(|input| place(input, 1, 0, 1, 0));
+        let others = [3, 4, 5, 6].map(|input| queue_view(input, 1, 0, 1, 0));
         let mut shared = new();
         come(&mut shared, &others);
         assert_eq!(marked(&mut shared, &others), 0);
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn hp_does_not_count_what_is_dropped() {
         let mut switches = switches(&["scheme=lipd/input", "hp.buffer=4", "flow_control=none"]);
-        let one = [place(0, 1, 0, 1, 0)];
+        let one = [queue_view(0, 1, 0, 1, 0)];
         for _ in 0..10 {
             come(&mut switches, &one);
             switches.on_drop(&one[0]);
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn hp_counts_by_class() {
         let mut switches = switches(&["scheme=lipd/input", "hp.buffer=4", "priorities=2"]);
-        let both = [0, 0, 0, 1, 1, 1].map(|class| place(0, 1, class, 2, 0));
+        let both = [0, 0, 0, 1, 1, 1].map(|class| queue_view(0, 1, class, 2, 0));
         come(&mut switches, &both);
         assert_eq!(marked(&mut switches, &both), 0);
         let own = [both[0]; 4];

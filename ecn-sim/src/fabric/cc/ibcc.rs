@@ -379,7 +379,7 @@ impl IbccFlow {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::fabric::cc::tests::{packet, place, switches};
+    use crate::fabric::cc::tests::{packet, queue_view, switches};
     use crate::fabric::packet::NONE;
     use ecn_core::response::{Function, IPD_LIMIT, Policy, Ratio, marked};
     use proptest::prelude::*;
@@ -550,7 +550,7 @@ mod tests {
             let mask = format!("ibcc.victim_mask={mask}");
             let settings = ["scheme=ibcc", "flow_control=cbfc", &mask];
             let mut switches = switches(&settings);
-            let full = place(0, 1, 0, 1, 900_000);
+            let full = queue_view(0, 1, 0, 1, 900_000);
             for (on, to_host, expected) in [
                 (true, true, 1),
                 (true, false, 1),

@@ -485,7 +485,7 @@ mod tests {
     }
 
     /// At the first switch, from one of its ports to another one, with `queued` bytes before it.
-    pub(super) fn place(
+    pub(super) fn queue_view(
         ingress: u16,
         egress: u16,
         class: u8,
@@ -540,7 +540,7 @@ mod tests {
             let mut switches = seeded(&["scheme=bcn", "bcn.pm=1/2"], seed);
             let at = QueueView {
                 switch,
-                ..place(0, 1, 0, 1, 900_000)
+                ..queue_view(0, 1, 0, 1, 900_000)
             };
             let mut told = || switches.on_enqueue(&at, &mut packet(UNTAGGED), true);
             (0..64).map(|_| told().is_some()).collect()

@@ -413,7 +413,7 @@ impl QcnFlow {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::fabric::cc::tests::{packet, place, switches};
+    use crate::fabric::cc::tests::{packet, queue_view, switches};
     use crate::fabric::packet::NONE;
     use proptest::prelude::*;
 
@@ -639,7 +639,7 @@ mod tests {
         ];
         let mut switches = switches(&settings);
         // So long that it is sampled in an eighth of that, a packet at a time, from the first sample on.
-        let [first, other] = [0, 1].map(|class| place(0, 1, class, 2, 900_000));
+        let [first, other] = [0, 1].map(|class| queue_view(0, 1, class, 2, 900_000));
         let mut told = |place: QueueView| {
             let notice = switches.on_enqueue(&place, &mut packet(NONE), true);
             notice.map(|notice| (notice.point, notice.feedback))

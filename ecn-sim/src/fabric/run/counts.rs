@@ -7,13 +7,13 @@ use crate::fabric::series::{Series, Traced};
 use crate::fabric::transfers::Transfers;
 use crate::model::ModelError;
 
-/// Why there is no result.
+/// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// A value that makes no sense.
+    /// An invalid value.
     #[error(transparent)]
     Value(#[from] ModelError),
-    /// What always holds does not.
+    /// An invariant does not hold.
     #[error("broken invariant: {what}, at {place}, at {ns} ns")]
     Invariant {
         /// Which.

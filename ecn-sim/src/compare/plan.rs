@@ -1,0 +1,191 @@
+//! The runs of a comparison: a scenario per scheme, each with the same seeds.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::CompareError;
+use crate::engine::Time;
+use crate::experiment;
+use crate::scenario::{ScenarioError, dotted, shown};
+
+/// A scenario that can be run with several schemes.
+pub trait Compared: Clone + Send + Sync {
+    /// Keys that name the scheme.
+    const SCHEME: &'static [&'static str];
+
+    /// The scenario with a scheme, and with the parameters behind its name, as in `NAME:KEY=VALUE:KEY=VALUE`.
+    ///
+    /// # Errors
+    ///
+    /// Unknown, or given twice.
+    fn with_scheme(&self, text: &str) -> Result<Self, CompareError>;
+
+    /// Keys that are set although they have no effect with the other values.
+    fn set_but_inapplicable(&self) -> Vec<String>;
+
+    /// Gives a key its default.
+    ///
+    /// # Errors
+    ///
+    /// Unknown.
+    fn reset(&mut self, key: &str) -> Result<(), ScenarioError>;
+
+    /// All keys and their values.
+    fn parameters(&self) -> toml::Table;
+
+    /// Whether it can be run, with windows in ps.
+    ///
+    /// # Errors
+    ///
+    /// It cannot.
+    fn check(&self, windows: &[(Time, Time)]) -> Result<(), CompareError>;
+}
+
+/// What is to be compared.
+#[derive(Clone, Debug)]
+pub struct Plan<T> {
+    pub(super) schemes: Vec<(String, T)>,
+    pub(super) seeds: u64,
+    pub(super) windows: Vec<(Time, Time)>,
+}
+
+impl<T: Compared> Plan<T> {
+    /// The scenario with each scheme and seeds from 1 on. A key that applies to some of the schemes only keeps its default
+    /// with the others.
+    ///
+    /// # Errors
+    ///
+    /// No scheme, one that is given twice, or an unknown one or parameter; no seed; a run that is not possible.
+    pub fn new(
+        base: &T,
+        schemes: &[String],
+        seeds: u64,
+        windows: &[(Time, Time)],
+    ) -> Result<Self, CompareError> {
+        check_names(schemes, seeds)?;
+        let mut all = Vec::new();
+        for scheme in schemes {
+            all.push((scheme.clone(), base.with_scheme(scheme)?));
+        }
+        reset_inapplicable(&mut all)?;
+        for (_, scenario) in &all {
+            scenario.check(windows)?;
+        }
+        Ok(Self {
+            schemes: all,
+            seeds,
+            windows: windows.to_vec(),
+        })
+    }
+
+    /// Number of runs.
+    pub const fn runs(&self) -> usize {
+        // Far less than 2^32 of either.
+        self.schemes.len() * self.seeds as usize
+    }
+
+    /// The results of all runs, by scheme and seed, on so many threads. `progress` counts runs.
+    pub(super) fn results<R: Send, E: Into<experiment::Error>>(
+        &self,
+        threads: usize,
+        progress: &AtomicU64,
+        run: impl Fn(&T, u64) -> Result<R, E> + Sync,
+    ) -> Result<Vec<R>, CompareError> {
+        in_parallel(self.runs(), threads, progress, |index| {
+            let (scheme, scenario) = &self.schemes[index / self.seeds as usize];
+            let seed = index as u64 % self.seeds + 1;
+            run(scenario, seed).map_err(|error| CompareError::Run {
+                scheme: scheme.clone(),
+                seed,
+                error: error.into(),
+            })
+        })
+    }
+
+    /// Values that are the same with all schemes, and those of each scheme that are not; without the scheme's name.
+    pub(super) fn parameters(&self) -> (BTreeMap<String, String>, Vec<BTreeMap<String, String>>) {
+        let mut all: Vec<_> = (self.schemes.iter())
+            .map(|(_, scenario)| flat(&scenario.parameters()))
+            .collect();
+        let is_name = |key: &str| T::SCHEME.contains(&key);
+        let mut common = all[0].clone();
+        common.retain(|key, value| {
+            !is_name(key) && all.iter().all(|own| own.get(key) == Some(value))
+        });
+        for own in &mut all {
+            own.retain(|key, _| !is_name(key) && !common.contains_key(key));
+        }
+        (common, all)
+    }
+}
+
+/// Keys and values as people write them; those of inner tables as `table.key`.
+fn flat(table: &toml::Table) -> BTreeMap<String, String> {
+    let all = dotted(table, |_, _| false).into_iter();
+    all.map(|(key, value)| (key, shown(&value))).collect()
+}
+
+/// Refuses schemes that are given twice, and none.
+fn check_names(schemes: &[String], seeds: u64) -> Result<(), CompareError> {
+    let twice = |index: usize| schemes[..index].contains(&schemes[index]);
+    if let Some(index) = (0..schemes.len()).find(|index| twice(*index)) {
+        let reason = format!("the scheme `{}` is given twice", schemes[index]);
+        return Err(CompareError::Schemes(reason));
+    }
+    if schemes.is_empty() || seeds == 0 {
+        let reason = "at least one scheme and one seed are needed";
+        return Err(CompareError::Schemes(reason.to_owned()));
+    }
+    Ok(())
+}
+
+/// Resets keys of each scheme's scenario that apply to those of other schemes only.
+fn reset_inapplicable<T: Compared>(all: &mut [(String, T)]) -> Result<(), CompareError> {
+    let inapplicable: Vec<_> = (all.iter())
+        .map(|(_, one)| one.set_but_inapplicable())
+        .collect();
+    for ((_, scenario), own) in all.iter_mut().zip(&inapplicable) {
+        let elsewhere = |key: &&String| inapplicable.iter().any(|other| !other.contains(key));
+        for key in own.iter().filter(elsewhere) {
+            scenario.reset(key)?;
+        }
+    }
+    Ok(())
+}
+
+/// Does so many jobs on so many threads; `progress` counts them. After an error no other job begins, and the first error
+/// in their order is returned.
+fn in_parallel<T: Send>(
+    jobs: usize,
+    threads: usize,
+    progress: &AtomicU64,
+    job: impl Fn(usize) -> Result<T, CompareError> + Sync,
+) -> Result<Vec<T>, CompareError> {
+    type Done<T> = Option<Result<T, CompareError>>;
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<Done<T>>> = Mutex::new((0..jobs).map(|_| None).collect());
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= jobs {
+                break;
+            }
+            let result = job(index);
+            if result.is_err() {
+                next.store(jobs, Ordering::Relaxed);
+            }
+            done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
+            progress.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers = (0..threads.clamp(1, jobs)).map(|_| scope.spawn(work));
+        let workers: Vec<_> = workers.collect();
+        let ends = workers.into_iter().map(|worker| worker.join());
+        ends.fold(Ok(()), Result::and)
+    })
+    .map_err(|_| CompareError::Panic)?;
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.into_iter().flatten().collect()
+}
