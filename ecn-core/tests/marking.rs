@@ -288,146 +288,162 @@ fn check<const N: usize>(switch: &Switch<N>, model: &Model, slots: &[u8]) {
 }
 
 fn run<const N: usize>(policy: Policy, slots: &[u8], events: &[Event]) {
-    let mut switch = Box::new(Switch::<N>::default());
-    let mut model = Model::new(policy);
-    // Marks decided at departures and not yet written, packets on the wire: per output.
-    let mut on_wire = [0u32; 256];
-    let mut decided = [0u64; 256];
-    let mut marked = 0u64;
-    let mut depart = |switch: &mut Switch<N>,
-                      model: &mut Model,
-                      o: u8,
-                      pick: usize,
-                      whole: bool,
-                      known: bool| {
-        let mut candidates: Vec<(u8, Waiting)> = Vec::new();
-        for (i, buffer) in model.buffers.iter().enumerate() {
-            candidates.extend(
-                buffer
-                    .iter()
-                    .filter(|p| p.output == o)
-                    .map(|p| (i as u8, p.clone())),
-            );
-        }
-        if candidates.is_empty() {
-            return;
-        }
-        // One packet of an output at a time.
-        let under_way = candidates.iter().find(|(_, p)| p.leaving).cloned();
-        let whole = whole && under_way.is_none();
-        let (i, p) = under_way.unwrap_or_else(|| candidates[pick % candidates.len()].clone());
-        let n = if whole { p.left } else { 1 };
-        let want = model.on_dequeue(i, p.id, o, n, p.markable);
-        // A packet of which segments are left is in the queue no more.
-        let queue = model.queue(o);
-        let backlog = if known { queue } else { BACKLOG_UNKNOWN };
-        let got = switch.on_dequeue(&policy, i, o, n, p.markable, backlog);
-        assert_eq!(got, want, "departure from {i} at {o}");
-        on_wire[o as usize] += 1;
-        if got.mark != 0 {
-            assert!(p.markable);
-            decided[o as usize] += n as u64;
-            marked += n as u64;
-            may_be_marked(model, i, o);
-        }
-    };
-    let mut arrival_marks = 0;
+    let mut both = Both::<N>::new(policy, slots);
     for (id, event) in events.iter().enumerate() {
         match *event {
-            Event::Arrive { i, o, n, markable } => {
-                let (i, o) = (slots[i], slots[o]);
-                let want = model.on_enqueue(id, i, o, n, markable);
-                let before = switch.ports[o as usize].cnt1;
-                let got = switch.on_enqueue(&policy, i, o, n, markable);
-                assert_eq!(got, want, "arrival from {i} for {o}");
-                let output = &switch.ports[o as usize];
-                if policy.mark_at == MarkAt::Arrival as u32 {
-                    assert!(output.cnt2 <= output.cnt1, "P22");
-                    assert!(
-                        switch.ports[i as usize].to_mark_from <= switch.ports[i as usize].occupancy
-                    );
-                } else {
-                    assert_eq!(got.mark + got.unmarkable, 0);
-                }
-                if got.output_trigger != 0 {
-                    assert_eq!(policy.marking, Marking::InputOutput as u32);
-                    assert!(before + n > policy.threshold);
-                    assert_eq!(output.cnt2, output.cnt1, "overwritten, not added to");
-                }
-                assert!(
-                    !(i == HOST && got.input_trigger != 0),
-                    "the host has no buffer"
-                );
-                if got.mark != 0 {
-                    assert!(markable);
-                    arrival_marks += n as u64;
-                    may_be_marked(&model, i, o);
-                }
-            }
+            Event::Arrive { i, o, n, markable } => both.arrive(id, slots[i], slots[o], n, markable),
             Event::Depart {
                 o,
                 which,
                 whole,
                 backlog,
-            } => {
-                depart(&mut switch, &mut model, slots[o], which, whole, backlog);
-            }
-            Event::Drop { which } => {
-                let mut candidates: Vec<(u8, Waiting)> = Vec::new();
-                for (i, buffer) in model.buffers.iter().enumerate() {
-                    candidates.extend(
-                        buffer
-                            .iter()
-                            .filter(|p| !p.leaving)
-                            .map(|p| (i as u8, p.clone())),
-                    );
-                }
-                if !candidates.is_empty() {
-                    let (i, p) = candidates[which % candidates.len()].clone();
-                    model.on_drop(i, p.id, p.output, p.left);
-                    switch.on_drop(i, p.output, p.left);
-                }
-            }
+            } => both.depart(slots[o], which, whole, backlog),
+            Event::Drop { which } => both.drop(which),
         }
-        check(&switch, &model, slots);
+        check(&both.switch, &both.model, slots);
     }
     for &o in slots {
-        while model.cnt1(o) > 0 {
-            depart(&mut switch, &mut model, o, 0, true, true);
-            check(&switch, &model, slots);
+        while both.model.cnt1(o) > 0 {
+            both.depart(o, 0, true, true);
+            check(&both.switch, &both.model, slots);
         }
     }
-    assert!(switch.waiting.iter().flatten().all(|w| *w == 0));
-    let total: u64 = switch.ports.iter().map(|p| p.marked).sum();
-    assert_eq!(total, marked + arrival_marks);
-    if policy.marking == 0 {
-        assert_eq!(total, 0);
-        let triggers: u64 = switch
-            .ports
-            .iter()
-            .map(|p| p.input_triggers + p.output_triggers)
-            .sum();
-        assert_eq!(triggers, 0);
-    }
-    for (o, port) in switch.ports.iter().enumerate() {
-        assert_eq!((port.cnt1, port.occupancy), (0, 0));
-        if policy.mark_at == MarkAt::Departure as u32 {
-            assert_eq!(
-                (port.cnt2, port.to_mark_from),
-                (0, 0),
-                "no mark outlives its packet"
-            );
+    both.check_empty();
+}
+
+/// The switch and its model, side by side.
+struct Both<'a, const N: usize> {
+    policy: Policy,
+    slots: &'a [u8],
+    switch: Box<Switch<N>>,
+    model: Model,
+    /// Packets that have left, by output.
+    on_wire: [u32; 256],
+    /// Of them, those marked as they left.
+    decided: [u64; 256],
+    arrival_marks: u64,
+}
+
+impl<'a, const N: usize> Both<'a, N> {
+    fn new(policy: Policy, slots: &'a [u8]) -> Self {
+        Self {
+            policy,
+            slots,
+            switch: Box::new(Switch::default()),
+            model: Model::new(policy),
+            on_wire: [0; 256],
+            decided: [0; 256],
+            arrival_marks: 0,
         }
-        assert_eq!(port.owed as u64, decided[o]);
     }
-    // Segment by segment, the wire's end gives out what was decided, and no more.
-    for &o in slots {
-        let mut written = 0;
-        for _ in 0..u64::from(on_wire[o as usize]) + decided[o as usize] {
-            written += switch.wire_end(o, 1) as u64;
+
+    fn arrive(&mut self, id: usize, i: u8, o: u8, n: u32, markable: bool) {
+        let (policy, switch) = (&self.policy, &mut self.switch);
+        let want = self.model.on_enqueue(id, i, o, n, markable);
+        let before = switch.ports[o as usize].cnt1;
+        let got = switch.on_enqueue(policy, i, o, n, markable);
+        assert_eq!(got, want, "arrival from {i} for {o}");
+        let output = &switch.ports[o as usize];
+        if policy.mark_at == MarkAt::Arrival as u32 {
+            assert!(output.cnt2 <= output.cnt1, "P22");
+            assert!(switch.ports[i as usize].to_mark_from <= switch.ports[i as usize].occupancy);
+        } else {
+            assert_eq!(got.mark + got.unmarkable, 0);
         }
-        assert_eq!(written, decided[o as usize]);
-        assert!(!switch.wire_end(o, 1));
+        if got.output_trigger != 0 {
+            assert_eq!(policy.marking, Marking::InputOutput as u32);
+            assert!(before + n > policy.threshold);
+            assert_eq!(output.cnt2, output.cnt1, "overwritten, not added to");
+        }
+        assert!(
+            !(i == HOST && got.input_trigger != 0),
+            "the host has no buffer"
+        );
+        if got.mark != 0 {
+            assert!(markable);
+            self.arrival_marks += n as u64;
+            may_be_marked(&self.model, i, o);
+        }
+    }
+
+    /// Packets that wait, and their inputs.
+    fn waiting(&self, which: impl Fn(&Waiting) -> bool) -> Vec<(u8, Waiting)> {
+        let buffers = self.model.buffers.iter().enumerate();
+        buffers
+            .flat_map(|(i, buffer)| buffer.iter().map(move |p| (i as u8, p)))
+            .filter(|(_, p)| which(p))
+            .map(|(i, p)| (i, p.clone()))
+            .collect()
+    }
+
+    /// A packet leaves by an output, one at a time: a segment of it, or the `whole`.
+    fn depart(&mut self, o: u8, pick: usize, whole: bool, known: bool) {
+        let candidates = self.waiting(|p| p.output == o);
+        if candidates.is_empty() {
+            return;
+        }
+        let under_way = candidates.iter().find(|(_, p)| p.leaving).cloned();
+        let whole = whole && under_way.is_none();
+        let (i, p) = under_way.unwrap_or_else(|| candidates[pick % candidates.len()].clone());
+        let n = if whole { p.left } else { 1 };
+        let want = self.model.on_dequeue(i, p.id, o, n, p.markable);
+        // A packet of which segments are left is in the queue no more.
+        let queue = self.model.queue(o);
+        let backlog = if known { queue } else { BACKLOG_UNKNOWN };
+        let (policy, switch) = (&self.policy, &mut self.switch);
+        let got = switch.on_dequeue(policy, i, o, n, p.markable, backlog);
+        assert_eq!(got, want, "departure from {i} at {o}");
+        self.on_wire[o as usize] += 1;
+        if got.mark != 0 {
+            assert!(p.markable);
+            self.decided[o as usize] += n as u64;
+            may_be_marked(&self.model, i, o);
+        }
+    }
+
+    fn drop(&mut self, which: usize) {
+        let candidates = self.waiting(|p| !p.leaving);
+        if !candidates.is_empty() {
+            let (i, p) = candidates[which % candidates.len()].clone();
+            self.model.on_drop(i, p.id, p.output, p.left);
+            self.switch.on_drop(i, p.output, p.left);
+        }
+    }
+
+    /// Nothing waits any more: what all counters say then.
+    fn check_empty(mut self) {
+        let switch = &self.switch;
+        assert!(switch.waiting.iter().flatten().all(|w| *w == 0));
+        let total: u64 = switch.ports.iter().map(|p| p.marked).sum();
+        let decided: u64 = self.decided.iter().sum();
+        assert_eq!(total, decided + self.arrival_marks);
+        if self.policy.marking == 0 {
+            assert_eq!(total, 0);
+            let triggers = switch.ports.iter();
+            let triggers: u64 = triggers.map(|p| p.input_triggers + p.output_triggers).sum();
+            assert_eq!(triggers, 0);
+        }
+        for (o, port) in switch.ports.iter().enumerate() {
+            assert_eq!((port.cnt1, port.occupancy), (0, 0));
+            if self.policy.mark_at == MarkAt::Departure as u32 {
+                assert_eq!(
+                    (port.cnt2, port.to_mark_from),
+                    (0, 0),
+                    "no mark outlives its packet"
+                );
+            }
+            assert_eq!(port.owed as u64, self.decided[o]);
+        }
+        // Segment by segment, the wire's end gives out what was decided, and no more.
+        for &o in self.slots {
+            let decided = self.decided[o as usize];
+            let mut written = 0;
+            for _ in 0..u64::from(self.on_wire[o as usize]) + decided {
+                written += self.switch.wire_end(o, 1) as u64;
+            }
+            assert_eq!(written, decided);
+            assert!(!self.switch.wire_end(o, 1));
+        }
     }
 }
 

@@ -483,105 +483,108 @@ fn a_designed_response_is_part_of_the_sweep() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
 }
 
+/// A file, and part of the error.
+const BAD_FILES: &[(&str, &str)] = &[
+    (
+        "[sweep]\nbufer = [2]",
+        "[sweep] unknown key `bufer`: did you mean `buffer`?",
+    ),
+    ("[sweep]\nbufer = 2", "did you mean `buffer`?"),
+    (
+        "[set]\nmarkin = \"none\"",
+        "[set] unknown key `markin`: did you mean `mark",
+    ),
+    (
+        "[sweeps]\nbuffer = [2]",
+        "unknown key `sweeps`: did you mean `sweep`?",
+    ),
+    ("[sweep]\nbuffer = 2", "buffer = 2: a list such as"),
+    ("[sweep]\nbuffer = []", "buffer: the list is empty"),
+    ("[sweep]\nbuffer = \"4..=2\"", "nothing in this range"),
+    ("[sweep]\nbuffer = \"2..2\"", "nothing in this range"),
+    ("[sweep]\nbuffer = \"2-4\"", "a range such as"),
+    (
+        "[sweep]\nbuffer = { from = 1, to = 4, stop = 2 }",
+        "did you mean `step`?",
+    ),
+    (
+        "[sweep]\nbuffer = { from = 1, to = 4, step = 0 }",
+        "nothing in this range",
+    ),
+    (
+        "[sweep]\nbuffer = [0, 2]",
+        "buffer = 0: must be between 1 and 1000000 packets (with buffer=0)",
+    ),
+    (
+        "[sweep]\nbuffer = \"0..=9223372036854775807\"",
+        "more than 1000000 values",
+    ),
+    (
+        "[sweep]\nbuffer = \"1..=2000\"\nthreshold = \"1..=2000\"",
+        "more than 1000000 runs",
+    ),
+    ("[sweep]\nbuffer = [2.5]", "a whole number is needed"),
+    (
+        "[sweep]\nrmin = [\"1/64\", \"2/128\"]",
+        "rmin: 1/64 is given twice",
+    ),
+    ("[sweep]\nmarking = [\"naiv\"]", "did you mean `naive`?"),
+    (
+        "[set]\nbuffer = 2\n[sweep]\nbuffer = [2]",
+        "`buffer` is both in [set] and in [sweep]",
+    ),
+    (
+        "[sweep]\nresponse = [\"lipd\", \"table:/no/file\"]",
+        "(with response=table:/no/file)",
+    ),
+    ("seeds = [1, 1]", "seeds: 1 is given twice"),
+    ("seeds = [-1]", "seeds: -1 is not a whole number"),
+    ("seeds = 3", "seeds = 3: a list such as"),
+    ("windows = [\"99ms..101ms\"]", "the run ends at 100 ms"),
+    (
+        "windows = \"1ms..2ms\"",
+        "a list such as [\"42ms..59ms\"] is needed",
+    ),
+    ("windows = [\"2ms..1ms\"]", "ends before it begins"),
+    ("scenario = \"hpp\"", "did you mean `hp`?"),
+    ("scenario = \"fat-tre\"", "did you mean `fat-tree`?"),
+    (
+        "scenario = \"fat-tree\"\nwindows = [\"2ms..1ms\"]",
+        "ends before it begins",
+    ),
+    (
+        "scenario = \"fat-tree\"\n[sweep]\nscheme = [\"none\", \"dcqn\"]",
+        "scheme = dcqn: unknown value `dcqn`: did you mean `dcqcn`?",
+    ),
+    (
+        "scenario = \"fat-tree\"\n[sweep]\nsenders = [20, 128]",
+        "senders = 128: must be between 1 and 127 with hosts=128 (with senders=128)",
+    ),
+    (
+        "scenario = \"fat-tree\"\n[sweep]\ndcqn.kmin = [\"1kB\"]",
+        "[sweep] unknown key `dcqn.kmin`: did you mean `dcqcn.kmin`?",
+    ),
+    (
+        "scenario = \"fat-tree\"\n[sweep]\nscheme = [\"none\", \"dcqcn\"]\ndcqcn.kmin = [\"1kB\"]",
+        "scheme=none (with dcqcn.kmin=1kB scheme=none)",
+    ),
+    (
+        "scenario = \"fat-tree\"\n[set]\ndcqcn.kmin = \"1kB\"",
+        "`dcqcn.kmin` does not apply to any of these runs",
+    ),
+    (
+        "scenario = \"fat-tree\"\n[set]\nworkload = \"file:/no\"",
+        "workload = file:/no: No such file",
+    ),
+    ("scenario = 3", "a name or file is needed"),
+    ("set = 3", "a table [set] is needed"),
+    ("seeds = [1\n\n[sweep", "line "),
+];
+
 #[test]
 fn bad_input_is_one_line_and_writes_nothing() {
     let folder = Folder::new();
-    for (text, said) in [
-        (
-            "[sweep]\nbufer = [2]",
-            "[sweep] unknown key `bufer`: did you mean `buffer`?",
-        ),
-        ("[sweep]\nbufer = 2", "did you mean `buffer`?"),
-        (
-            "[set]\nmarkin = \"none\"",
-            "[set] unknown key `markin`: did you mean `mark",
-        ),
-        (
-            "[sweeps]\nbuffer = [2]",
-            "unknown key `sweeps`: did you mean `sweep`?",
-        ),
-        ("[sweep]\nbuffer = 2", "buffer = 2: a list such as"),
-        ("[sweep]\nbuffer = []", "buffer: the list is empty"),
-        ("[sweep]\nbuffer = \"4..=2\"", "nothing in this range"),
-        ("[sweep]\nbuffer = \"2..2\"", "nothing in this range"),
-        ("[sweep]\nbuffer = \"2-4\"", "a range such as"),
-        (
-            "[sweep]\nbuffer = { from = 1, to = 4, stop = 2 }",
-            "did you mean `step`?",
-        ),
-        (
-            "[sweep]\nbuffer = { from = 1, to = 4, step = 0 }",
-            "nothing in this range",
-        ),
-        (
-            "[sweep]\nbuffer = [0, 2]",
-            "buffer = 0: must be between 1 and 1000000 packets (with buffer=0)",
-        ),
-        (
-            "[sweep]\nbuffer = \"0..=9223372036854775807\"",
-            "more than 1000000 values",
-        ),
-        (
-            "[sweep]\nbuffer = \"1..=2000\"\nthreshold = \"1..=2000\"",
-            "more than 1000000 runs",
-        ),
-        ("[sweep]\nbuffer = [2.5]", "a whole number is needed"),
-        (
-            "[sweep]\nrmin = [\"1/64\", \"2/128\"]",
-            "rmin: 1/64 is given twice",
-        ),
-        ("[sweep]\nmarking = [\"naiv\"]", "did you mean `naive`?"),
-        (
-            "[set]\nbuffer = 2\n[sweep]\nbuffer = [2]",
-            "`buffer` is both in [set] and in [sweep]",
-        ),
-        (
-            "[sweep]\nresponse = [\"lipd\", \"table:/no/file\"]",
-            "(with response=table:/no/file)",
-        ),
-        ("seeds = [1, 1]", "seeds: 1 is given twice"),
-        ("seeds = [-1]", "seeds: -1 is not a whole number"),
-        ("seeds = 3", "seeds = 3: a list such as"),
-        ("windows = [\"99ms..101ms\"]", "the run ends at 100 ms"),
-        (
-            "windows = \"1ms..2ms\"",
-            "a list such as [\"42ms..59ms\"] is needed",
-        ),
-        ("windows = [\"2ms..1ms\"]", "ends before it begins"),
-        ("scenario = \"hpp\"", "did you mean `hp`?"),
-        ("scenario = \"fat-tre\"", "did you mean `fat-tree`?"),
-        (
-            "scenario = \"fat-tree\"\nwindows = [\"2ms..1ms\"]",
-            "ends before it begins",
-        ),
-        (
-            "scenario = \"fat-tree\"\n[sweep]\nscheme = [\"none\", \"dcqn\"]",
-            "scheme = dcqn: unknown value `dcqn`: did you mean `dcqcn`?",
-        ),
-        (
-            "scenario = \"fat-tree\"\n[sweep]\nsenders = [20, 128]",
-            "senders = 128: must be between 1 and 127 with hosts=128 (with senders=128)",
-        ),
-        (
-            "scenario = \"fat-tree\"\n[sweep]\ndcqn.kmin = [\"1kB\"]",
-            "[sweep] unknown key `dcqn.kmin`: did you mean `dcqcn.kmin`?",
-        ),
-        (
-            "scenario = \"fat-tree\"\n[sweep]\nscheme = [\"none\", \"dcqcn\"]\ndcqcn.kmin = [\"1kB\"]",
-            "scheme=none (with dcqcn.kmin=1kB scheme=none)",
-        ),
-        (
-            "scenario = \"fat-tree\"\n[set]\ndcqcn.kmin = \"1kB\"",
-            "`dcqcn.kmin` does not apply to any of these runs",
-        ),
-        (
-            "scenario = \"fat-tree\"\n[set]\nworkload = \"file:/no\"",
-            "workload = file:/no: No such file",
-        ),
-        ("scenario = 3", "a name or file is needed"),
-        ("set = 3", "a table [set] is needed"),
-        ("seeds = [1\n\n[sweep", "line "),
-    ] {
+    for (text, said) in BAD_FILES {
         folder.write("f.toml", text);
         let output = folder.sweep("out", &[]);
         let error = stderr(&output);

@@ -119,9 +119,8 @@ fn the_table_of_keys_is_that_of_the_structs() {
     }
 }
 
-#[test]
-fn a_full_file_is_read_as_it_says() {
-    let text = r#"
+/// All keys, none as it is by default.
+const FULL_FILE: &str = r#"
         version = 1
         [[bridge]]
         name = "br0"
@@ -166,7 +165,10 @@ fn a_full_file_is_read_as_it_says() {
         listen = "127.0.0.1:9471"
         top_flows = 20
     "#;
-    let config = Config::parse(text, "ecn.toml").unwrap();
+
+#[test]
+fn a_full_file_is_read_as_it_says() {
+    let config = Config::parse(FULL_FILE, "ecn.toml").unwrap();
     let expected = Config {
         version: 1,
         bridges: vec![
@@ -374,157 +376,160 @@ fn unknown_values_are_refused_with_the_nearest() {
     );
 }
 
+/// A section, one of its lines, and the error.
+const OUT_OF_RANGE: &[(&str, &str, &str)] = &[
+    (
+        "",
+        "buffer = 0",
+        "`buffer` in [[bridge]]: must be between 1 and 65535, not 0",
+    ),
+    (
+        "",
+        "buffer = 65536",
+        "`buffer` in [[bridge]]: must be between 1 and 65535, not 65536",
+    ),
+    (
+        "",
+        "queue = \"virtual\"",
+        "`queue` in [[bridge]]: \"virtual\" needs `queue_rate`, such as queue_rate = \"1gbit\"",
+    ),
+    (
+        "",
+        "queue_rate = \"1gbit\"",
+        "`queue_rate` in [[bridge]]: only applies with queue = \"virtual\": a device's own queue has its own rate",
+    ),
+    (
+        "",
+        "mark_at = \"departure\"\nqueue = \"virtual\"\nqueue_rate = \"1gbit\"",
+        "`mark_at` in [[bridge]]: must be \"arrival\" with queue = \"virtual\", from which nothing departs",
+    ),
+    (
+        "",
+        "threshold = 64\nqueue = \"virtual\"\nqueue_rate = \"1gbit\"",
+        "`threshold` in [[bridge]]: must be between 1 and 63, not 64",
+    ),
+    (
+        "",
+        "threshold = 0",
+        "`threshold` in [[bridge]]: must be between 1 and 65535, not 0",
+    ),
+    (
+        "",
+        "shares = \"sources\"",
+        "`shares` in [[bridge]]: unknown value `sources`: did you mean `source`?",
+    ),
+    (
+        "",
+        "unmarkable = \"pas\"",
+        "`unmarkable` in [[bridge]]: unknown value `pas`: did you mean `pass`?",
+    ),
+    (
+        "",
+        "drop_threshold = 7",
+        "`drop_threshold` in [[bridge]]: must be at least `threshold` (8), not 7",
+    ),
+    (
+        "",
+        "drop_threshold = 20\nunmarkable = \"pass\"",
+        "`drop_threshold` in [[bridge]]: only applies with unmarkable = \"drop\" and shares \"source\" or \"port\"",
+    ),
+    (
+        "",
+        "ports = []",
+        "`ports` in [[bridge]]: must not be empty; omit it for all ports",
+    ),
+    (
+        "",
+        "ports = [\"p1\", \"p1\"]",
+        "`ports` in [[bridge]]: duplicate port `p1`",
+    ),
+    (
+        "",
+        "netns = \"a/b\"",
+        "`netns` in [[bridge]]: \
+             must be a name in /run/netns or an absolute path, not `a/b`",
+    ),
+    (
+        "[response]",
+        "rmin = \"1\"",
+        "`rmin` in [response]: must be at least 1/65536 and below 1, not 1",
+    ),
+    (
+        "[response]",
+        "rmin = \"1/65537\"",
+        "`rmin` in [response]: must be at least 1/65536 and below 1, not 1/65537",
+    ),
+    (
+        "[response]",
+        "rmin = \"0\"",
+        "`rmin` in [response]: must be at least 1/65536 and below 1, not 0",
+    ),
+    (
+        "[response]",
+        "m = 1",
+        "`m` in [response]: must be above 1 and at most 16, not 1",
+    ),
+    (
+        "[response]",
+        "m = 16.5",
+        "`m` in [response]: must be above 1 and at most 16, not 16.5",
+    ),
+    (
+        "[response]",
+        "m = nan",
+        "`m` in [response]: must be above 1 and at most 16, not NaN",
+    ),
+    (
+        "[response]",
+        "round = \"0ms\"",
+        "`round` in [response]: must not be 0s",
+    ),
+    (
+        "[echo]",
+        "every = \"0ms\"",
+        "`every` in [echo]: must not be 0s",
+    ),
+    (
+        "[echo]",
+        "protocol = 6",
+        "`protocol` in [echo]: must be between 148 and 254, not 6",
+    ),
+    (
+        "[flow]",
+        "idle = \"0s\"",
+        "`idle` in [flow]: must not be 0s",
+    ),
+    (
+        "[flow]",
+        "max = 0",
+        "`max` in [flow]: must be between 1 and 16777216, not 0",
+    ),
+    (
+        "[agent]",
+        "period = \"0s\"",
+        "`period` in [agent]: must not be 0s",
+    ),
+    (
+        "[agent]",
+        "heartbeat = \"0s\"",
+        "`heartbeat` in [agent]: must not be 0s",
+    ),
+    (
+        "[agent]",
+        "heartbeat = \"1ms\"",
+        "`heartbeat` in [agent]: must be longer than `period` (1ms), \
+             or limits lapse, not 1ms",
+    ),
+    (
+        "[agent]",
+        "pin = \"ecn\"",
+        "`pin` in [agent]: must be an absolute path (such as /sys/fs/bpf/ecn), not `ecn`",
+    ),
+];
+
 #[test]
 fn values_out_of_range_are_refused_with_the_range() {
-    for (section, key_value, expected) in [
-        (
-            "",
-            "buffer = 0",
-            "`buffer` in [[bridge]]: must be between 1 and 65535, not 0",
-        ),
-        (
-            "",
-            "buffer = 65536",
-            "`buffer` in [[bridge]]: must be between 1 and 65535, not 65536",
-        ),
-        (
-            "",
-            "queue = \"virtual\"",
-            "`queue` in [[bridge]]: \"virtual\" needs `queue_rate`, such as queue_rate = \"1gbit\"",
-        ),
-        (
-            "",
-            "queue_rate = \"1gbit\"",
-            "`queue_rate` in [[bridge]]: only applies with queue = \"virtual\": a device's own queue has its own rate",
-        ),
-        (
-            "",
-            "mark_at = \"departure\"\nqueue = \"virtual\"\nqueue_rate = \"1gbit\"",
-            "`mark_at` in [[bridge]]: must be \"arrival\" with queue = \"virtual\", from which nothing departs",
-        ),
-        (
-            "",
-            "threshold = 64\nqueue = \"virtual\"\nqueue_rate = \"1gbit\"",
-            "`threshold` in [[bridge]]: must be between 1 and 63, not 64",
-        ),
-        (
-            "",
-            "threshold = 0",
-            "`threshold` in [[bridge]]: must be between 1 and 65535, not 0",
-        ),
-        (
-            "",
-            "shares = \"sources\"",
-            "`shares` in [[bridge]]: unknown value `sources`: did you mean `source`?",
-        ),
-        (
-            "",
-            "unmarkable = \"pas\"",
-            "`unmarkable` in [[bridge]]: unknown value `pas`: did you mean `pass`?",
-        ),
-        (
-            "",
-            "drop_threshold = 7",
-            "`drop_threshold` in [[bridge]]: must be at least `threshold` (8), not 7",
-        ),
-        (
-            "",
-            "drop_threshold = 20\nunmarkable = \"pass\"",
-            "`drop_threshold` in [[bridge]]: only applies with unmarkable = \"drop\" and shares \"source\" or \"port\"",
-        ),
-        (
-            "",
-            "ports = []",
-            "`ports` in [[bridge]]: must not be empty; omit it for all ports",
-        ),
-        (
-            "",
-            "ports = [\"p1\", \"p1\"]",
-            "`ports` in [[bridge]]: duplicate port `p1`",
-        ),
-        (
-            "",
-            "netns = \"a/b\"",
-            "`netns` in [[bridge]]: \
-             must be a name in /run/netns or an absolute path, not `a/b`",
-        ),
-        (
-            "[response]",
-            "rmin = \"1\"",
-            "`rmin` in [response]: must be at least 1/65536 and below 1, not 1",
-        ),
-        (
-            "[response]",
-            "rmin = \"1/65537\"",
-            "`rmin` in [response]: must be at least 1/65536 and below 1, not 1/65537",
-        ),
-        (
-            "[response]",
-            "rmin = \"0\"",
-            "`rmin` in [response]: must be at least 1/65536 and below 1, not 0",
-        ),
-        (
-            "[response]",
-            "m = 1",
-            "`m` in [response]: must be above 1 and at most 16, not 1",
-        ),
-        (
-            "[response]",
-            "m = 16.5",
-            "`m` in [response]: must be above 1 and at most 16, not 16.5",
-        ),
-        (
-            "[response]",
-            "m = nan",
-            "`m` in [response]: must be above 1 and at most 16, not NaN",
-        ),
-        (
-            "[response]",
-            "round = \"0ms\"",
-            "`round` in [response]: must not be 0s",
-        ),
-        (
-            "[echo]",
-            "every = \"0ms\"",
-            "`every` in [echo]: must not be 0s",
-        ),
-        (
-            "[echo]",
-            "protocol = 6",
-            "`protocol` in [echo]: must be between 148 and 254, not 6",
-        ),
-        (
-            "[flow]",
-            "idle = \"0s\"",
-            "`idle` in [flow]: must not be 0s",
-        ),
-        (
-            "[flow]",
-            "max = 0",
-            "`max` in [flow]: must be between 1 and 16777216, not 0",
-        ),
-        (
-            "[agent]",
-            "period = \"0s\"",
-            "`period` in [agent]: must not be 0s",
-        ),
-        (
-            "[agent]",
-            "heartbeat = \"0s\"",
-            "`heartbeat` in [agent]: must not be 0s",
-        ),
-        (
-            "[agent]",
-            "heartbeat = \"1ms\"",
-            "`heartbeat` in [agent]: must be longer than `period` (1ms), \
-             or limits lapse, not 1ms",
-        ),
-        (
-            "[agent]",
-            "pin = \"ecn\"",
-            "`pin` in [agent]: must be an absolute path (such as /sys/fs/bpf/ecn), not `ecn`",
-        ),
-    ] {
+    for (section, key_value, expected) in OUT_OF_RANGE {
         assert_eq!(
             error_of(section, key_value),
             format!("{expected} (ecn.toml:5)")

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     process::Command,
     sync::atomic::Ordering::Relaxed,
     thread::sleep,
@@ -10,15 +11,16 @@ use std::{
 
 use ecn_tests::lab::{FRAME, Lab};
 use ecn_user::rig::traffic::check_congestion_control;
+use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::{
     Args,
     agent::{Agent, Setup},
     load::{How, Kind, Load, PAYLOAD},
-    meters::{self, Cost, Meter, Sample, Sampler, Watch},
+    meters::{self, Cost, Delays, Meter, Sample, Sampler, Watch},
     rows::{HOSTS, PING, Row, SERVER, SINK, Special, VOICE},
-    web::Web,
+    web::{Transfers, Web},
 };
 
 /// What is not measured.
@@ -196,6 +198,24 @@ struct Look {
     web: u64,
 }
 
+impl Look {
+    fn now(lab: &Lab, load: &Load, agent: Option<&Agent>, web: Option<&Web>) -> Self {
+        let port = lab.hosts[SINK].port.as_str();
+        let counts = load.shared.counts.iter();
+        Self {
+            at: Instant::now(),
+            bytes: counts.map(|count| count.bytes.load(Relaxed)).collect(),
+            host_drops: meters::host_drops(lab),
+            agent_cpu: agent.map_or(Duration::ZERO, |agent| meters::process_cpu(agent.pid())),
+            machine: meters::machine_cpu(),
+            marked: agent.map_or(0, |agent| agent.port(port, &["marked_packets"])),
+            hook_drops: hook_drops(lab, agent),
+            departed: lab.qdisc(SINK).packets,
+            web: web.map_or(0, Web::bytes),
+        }
+    }
+}
+
 /// Runs a row.
 ///
 /// # Errors
@@ -275,7 +295,7 @@ pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> 
     } else {
         None
     };
-    let result = measure(row, control, args, &lab, rate_bytes, link, agent.as_ref());
+    let measured = measure(row, args, &lab, link, agent.as_ref());
     if let Some(agent) = agent {
         if args.log {
             eprintln!("{}", agent.said());
@@ -283,18 +303,29 @@ pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> 
         agent.stop();
     }
     let _ = std::fs::remove_dir_all(&folder);
-    Ok(result)
+    Ok(measured.outcome(row, control, rate_bytes))
 }
 
-fn measure(
-    row: &Row,
-    control: Control,
-    args: &Args,
-    lab: &Lab,
-    rate: u64,
-    link: u64,
-    agent: Option<&Agent>,
-) -> Outcome {
+/// What a run measured.
+struct Measured {
+    /// At the beginning and at the end of the time that counts.
+    before: Look,
+    after: Look,
+    /// That time, nanoseconds since the flows began.
+    window: Range<u64>,
+    /// [`Look::hook_drops`] before the flows began.
+    first_hook_drops: u64,
+    samples: Vec<Sample>,
+    ping: Delays,
+    voice: Option<Delays>,
+    web: Option<Transfers>,
+    /// Greedy flows' own delays, us.
+    own: Histogram<u64>,
+    /// Of the agent, if one ran: its memory at the end, and what it cost all the time.
+    agent: Option<(u64, Vec<Cost>)>,
+}
+
+fn measure(row: &Row, args: &Args, lab: &Lab, link: u64, agent: Option<&Agent>) -> Measured {
     let how = How {
         nic_bytes_per_s: link.min(MOST_NIC_BYTES_PER_S),
         sndbuf: args.sndbuf,
@@ -306,24 +337,8 @@ fn measure(
     let voice = row
         .voice
         .then(|| Meter::voice(&lab.hosts[VOICE], &lab.hosts[SINK]));
-    let port = lab.hosts[SINK].port.as_str();
     let watch = agent.map(|agent| Watch::start(agent.pid()));
-    let look = |web: Option<&Web>| Look {
-        at: Instant::now(),
-        bytes: load
-            .shared
-            .counts
-            .iter()
-            .map(|count| count.bytes.load(Relaxed))
-            .collect(),
-        host_drops: meters::host_drops(lab),
-        agent_cpu: agent.map_or(Duration::ZERO, |agent| meters::process_cpu(agent.pid())),
-        machine: meters::machine_cpu(),
-        marked: agent.map_or(0, |agent| agent.port(port, &["marked_packets"])),
-        hook_drops: agent.map_or(0, |agent| agent.port(port, &HOOK_DROPS)),
-        departed: lab.qdisc(SINK).packets,
-        web: web.map_or(0, Web::bytes),
-    };
+    let look = |web: Option<&Web>| Look::now(lab, &load, agent, web);
     let measures = |on: bool, web: Option<&Web>| {
         if let Some(web) = web {
             web.measure(on);
@@ -336,7 +351,7 @@ fn measure(
     };
     // Addresses are known, paths are warm.
     sleep(Duration::from_millis(200));
-    let hook_drops = agent.map_or(0, |agent| agent.port(port, &HOOK_DROPS));
+    let first_hook_drops = hook_drops(lab, agent);
     let start_ns = load.start();
     let start = Instant::now();
     let sampler = Sampler::start(lab, SINK, load.shared.clone(), start_ns);
@@ -370,157 +385,215 @@ fn measure(
     if let Special::Web { after: true, .. } = row.special {
         sleep(AFTER);
     }
-    let ping = ping.stop();
-    let voice = voice.map(Meter::stop);
-    let watch = watch.map(Watch::stop);
-    let web = web.map(Web::stop);
-    let own = load.stop();
+    Measured {
+        before,
+        after,
+        window: from_ns..to_ns,
+        first_hook_drops,
+        samples,
+        ping: ping.stop(),
+        voice: voice.map(Meter::stop),
+        agent: watch.map(|watch| (memory, watch.stop())),
+        web: web.map(Web::stop),
+        own: load.stop(),
+    }
+}
 
-    let measured = Duration::from_nanos(to_ns - from_ns);
-    let time = (after.at - before.at).as_secs_f64();
-    let mbit: Vec<f64> = before
-        .bytes
-        .iter()
-        .zip(&after.bytes)
-        .map(|(before, after)| (after - before) as f64 * 8e-6 / time)
-        .collect();
-    let mut values = BTreeMap::new();
-    let total = |to: usize| {
-        let flows = row.flows.iter().zip(&mbit);
+type Values = BTreeMap<&'static str, f64>;
+
+impl Measured {
+    fn outcome(&self, row: &Row, control: Control, rate: u64) -> Outcome {
+        let mbit = self.mbit();
+        let mut values = Values::new();
+        self.add_goodput(row, rate, &mbit, &mut values);
+        values.insert("jain", jain(&mbit));
+        self.add_queue(&mut values);
+        self.add_delays(row, &mut values);
+        self.add_costs(row, &mut values);
+        match row.special {
+            Special::None => {}
+            Special::Start => self.add_start(&mut values),
+            Special::Stop { at } => {
+                let alone = alone_after(&self.samples, at, rate as f64 * FULL);
+                values.insert("alone_after_ms", alone);
+            }
+            Special::Web { after: late, .. } => self.add_web(late, &mbit, &mut values),
+        }
+        let by_host = |with: &dyn Fn(usize) -> bool| {
+            let mut hosts = BTreeMap::<usize, f64>::new();
+            for (flow, mbit) in row.flows.iter().zip(&mbit) {
+                if with(flow.from) {
+                    *hosts.entry(flow.from).or_default() += mbit;
+                }
+            }
+            hosts.into_values()
+        };
+        if !row.without.is_empty() {
+            let least = by_host(&|host| !row.without.contains(&host));
+            let least = least.fold(f64::INFINITY, f64::min);
+            values.insert("least_host_mbit_per_s", least);
+        }
+        Outcome {
+            row: row.name.clone(),
+            control,
+            rate: if row.shaped.is_empty() { 0 } else { rate },
+            values,
+            hosts: by_host(&|_| true).collect(),
+        }
+    }
+
+    /// Seconds between the two looks.
+    fn seconds(&self) -> f64 {
+        (self.after.at - self.before.at).as_secs_f64()
+    }
+
+    /// Each flow's goodput.
+    fn mbit(&self) -> Vec<f64> {
+        let flows = self.before.bytes.iter().zip(&self.after.bytes);
         flows
-            .filter(|(flow, _)| flow.to == to)
-            .map(|(_, mbit)| mbit)
-            .sum::<f64>()
-    };
-    let rate_mbit = rate as f64 * 8e-6;
-    values.insert("goodput_mbit_per_s", total(SINK));
-    if !row.shaped.is_empty() {
+            .map(|(before, after)| (after - before) as f64 * 8e-6 / self.seconds())
+            .collect()
+    }
+
+    /// Those of the time that counts.
+    fn within(&self) -> Vec<&Sample> {
+        let samples = self.samples.iter();
+        samples
+            .filter(|sample| self.window.contains(&sample.at_ns))
+            .collect()
+    }
+
+    fn hook_drops(&self) -> f64 {
+        self.after.hook_drops.saturating_sub(self.before.hook_drops) as f64
+    }
+
+    fn add_goodput(&self, row: &Row, rate: u64, mbit: &[f64], values: &mut Values) {
+        let total = |to: usize| {
+            let flows = row.flows.iter().zip(mbit);
+            flows
+                .filter(|(flow, _)| flow.to == to)
+                .map(|(_, mbit)| mbit)
+                .sum::<f64>()
+        };
+        if row.shaped.is_empty() {
+            values.insert("goodput_mbit_per_s", total(SINK));
+            return;
+        }
+        let rate_mbit = rate as f64 * 8e-6;
         // Of small packets, what a full port carries is the same share of frames.
-        let voice = voice.as_ref().map_or(0.0, |voice| {
-            let packets = voice.times.len() as f64 / measured.as_secs_f64();
-            packets * meters::VOICE_FRAME as f64 * 8e-6 * FULL
+        let voice = self.voice.as_ref().map_or(0.0, |voice| {
+            let seconds = (self.window.end - self.window.start) as f64 / 1e9;
+            voice.times.len() as f64 / seconds * meters::VOICE_FRAME as f64 * 8e-6 * FULL
         });
-        let web = (after.web - before.web) as f64 * 8e-6 / time;
+        let web = (self.after.web - self.before.web) as f64 * 8e-6 / self.seconds();
         let percent = (total(SINK) + voice + web) / rate_mbit * 100.0;
         values.insert("rate_percent", percent);
         values.insert("full_percent", percent / FULL);
-        values.remove("goodput_mbit_per_s");
         if row.shaped.len() > 1 {
             values.insert("back_full_percent", total(0) / rate_mbit / FULL * 100.0);
         }
     }
-    values.insert("jain", jain(&mbit));
-    let within: Vec<&Sample> = samples
-        .iter()
-        .filter(|sample| (from_ns..to_ns).contains(&sample.at_ns))
-        .collect();
-    let queue: f64 = within.iter().map(|sample| f64::from(sample.queue)).sum();
-    values.insert("queue_mean_packets", queue / within.len().max(1) as f64);
-    let longest = within.iter().map(|sample| sample.queue).max();
-    values.insert("queue_max_packets", longest.unwrap_or(0).into());
-    let dropped = |samples: &[&Sample]| match samples {
-        [first, .., last] => f64::from(last.drops.saturating_sub(first.drops)),
-        _ => 0.0,
-    };
-    let hook = after.hook_drops.saturating_sub(before.hook_drops) as f64;
-    values.insert("drops_per_s", (dropped(&within) + hook) / time);
-    values.insert(
-        "host_drops_per_s",
-        after.host_drops.saturating_sub(before.host_drops) as f64 / time,
-    );
-    values.insert("ping_p50_ms", ping.ms(0.5));
-    values.insert("ping_p99_ms", ping.ms(0.99));
-    values.insert("ping_lost_percent", ping.lost() * 100.0);
-    let busy = (after.machine.0 - before.machine.0) as f64;
-    let all = (after.machine.1 - before.machine.1).max(1) as f64;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    values.insert("machine_cores", busy / all * cores as f64);
-    if agent.is_some() {
+
+    fn add_queue(&self, values: &mut Values) {
+        let within = self.within();
+        let queue: f64 = within.iter().map(|sample| f64::from(sample.queue)).sum();
+        values.insert("queue_mean_packets", queue / within.len().max(1) as f64);
+        let longest = within.iter().map(|sample| sample.queue).max();
+        values.insert("queue_max_packets", longest.unwrap_or(0).into());
+        let drops = dropped(&within) + self.hook_drops();
+        values.insert("drops_per_s", drops / self.seconds());
+        let at_hosts = self.after.host_drops.saturating_sub(self.before.host_drops);
+        values.insert("host_drops_per_s", at_hosts as f64 / self.seconds());
+    }
+
+    fn add_delays(&self, row: &Row, values: &mut Values) {
+        values.insert("ping_p50_ms", self.ping.ms(0.5));
+        values.insert("ping_p99_ms", self.ping.ms(0.99));
+        values.insert("ping_lost_percent", self.ping.lost() * 100.0);
+        if row.flows.iter().any(|flow| flow.kind == Kind::Udp) {
+            values.insert("own_p50_ms", self.own.value_at_quantile(0.5) as f64 / 1e3);
+        }
+        if let Some(voice) = &self.voice {
+            values.insert("voice_p50_ms", voice.ms(0.5));
+            values.insert("voice_p99_ms", voice.ms(0.99));
+            values.insert("voice_lost_percent", voice.lost() * 100.0);
+        }
+    }
+
+    fn add_costs(&self, row: &Row, values: &mut Values) {
+        let (before, after) = (&self.before, &self.after);
+        let busy = (after.machine.0 - before.machine.0) as f64;
+        let all = (after.machine.1 - before.machine.1).max(1) as f64;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        values.insert("machine_cores", busy / all * cores as f64);
+        let Some((memory, _)) = &self.agent else {
+            return;
+        };
         let cpu = (after.agent_cpu - before.agent_cpu).as_secs_f64();
-        values.insert("agent_cores", cpu / time);
-        values.insert("agent_mb", memory as f64 / 1e6);
-        let departed = after.departed.saturating_sub(before.departed) as f64;
-        let marked = after.marked.saturating_sub(before.marked) as f64;
+        values.insert("agent_cores", cpu / self.seconds());
+        values.insert("agent_mb", *memory as f64 / 1e6);
         if !row.shaped.is_empty() {
-            let arrived = (departed + dropped(&within)).max(1.0);
+            let departed = after.departed.saturating_sub(before.departed) as f64;
+            let marked = after.marked.saturating_sub(before.marked) as f64;
+            let arrived = (departed + dropped(&self.within())).max(1.0);
             values.insert("ce_percent", marked / arrived * 100.0);
         }
-        if hook > 0.0 {
-            values.insert("hook_drops_per_s", hook / time);
+        if self.hook_drops() > 0.0 {
+            values.insert("hook_drops_per_s", self.hook_drops() / self.seconds());
         }
     }
-    if row.flows.iter().any(|flow| flow.kind == Kind::Udp) {
-        values.insert("own_p50_ms", own.value_at_quantile(0.5) as f64 / 1e3);
+
+    /// The queue 300 ms after many flows began at once, and all drops.
+    fn add_start(&self, values: &mut Values) {
+        // A mean of 20 ms around it.
+        let near = self.samples.iter();
+        let near = near.filter(|sample| (290_000_000..310_000_000).contains(&sample.at_ns));
+        let near: Vec<f64> = near.map(|sample| sample.queue.into()).collect();
+        let mean = near.iter().sum::<f64>() / near.len().max(1) as f64;
+        values.insert("queue_300ms_packets", mean);
+        let all: Vec<&Sample> = self.samples.iter().collect();
+        let hook = self.after.hook_drops.saturating_sub(self.first_hook_drops) as f64;
+        values.insert("start_drops", dropped(&all) + hook);
     }
-    if let Some(voice) = &voice {
-        values.insert("voice_p50_ms", voice.ms(0.5));
-        values.insert("voice_p99_ms", voice.ms(0.99));
-        values.insert("voice_lost_percent", voice.lost() * 100.0);
-    }
-    match row.special {
-        Special::None => {}
-        Special::Start => {
-            // A mean of 20 ms around it.
-            let near = samples
-                .iter()
-                .filter(|sample| (290_000_000..310_000_000).contains(&sample.at_ns));
-            let near: Vec<f64> = near.map(|sample| sample.queue.into()).collect();
-            let mean = near.iter().sum::<f64>() / near.len().max(1) as f64;
-            values.insert("queue_300ms_packets", mean);
-            let all: Vec<&Sample> = samples.iter().collect();
-            let hook = after.hook_drops.saturating_sub(hook_drops) as f64;
-            values.insert("start_drops", dropped(&all) + hook);
+
+    /// Transfers, and with `late` ones what they cost the agent, and for how long.
+    fn add_web(&self, late: bool, mbit: &[f64], values: &mut Values) {
+        if let Some(web) = &self.web {
+            let ms = |q| web.times.value_at_quantile(q) as f64 / 1e3;
+            values.insert("transfers_per_s", web.times.len() as f64 / self.seconds());
+            values.insert("transfer_p50_ms", ms(0.5));
+            values.insert("transfer_p99_ms", ms(0.99));
+            values.insert("transfers_failed", web.failed as f64);
+            let server = web.bytes as f64 * 8e-6 / self.seconds();
+            values.insert("server_mbit_per_s", server);
+            // A flow for each host here.
+            let equal = (mbit.iter().sum::<f64>() + server) / (mbit.len() + 1) as f64;
+            let off = |share: &f64| (share / equal - 1.0).abs() * 100.0;
+            let most = mbit.iter().chain([&server]).map(off).fold(0.0, f64::max);
+            values.insert("share_off_percent", most);
         }
-        Special::Stop { at } => {
-            let alone = alone_after(&samples, at, rate as f64 * FULL);
-            values.insert("alone_after_ms", alone);
-        }
-        Special::Web { after: late, .. } => {
-            if let Some(web) = &web {
-                let ms = |q| web.times.value_at_quantile(q) as f64 / 1e3;
-                values.insert("transfers_per_s", web.times.len() as f64 / time);
-                values.insert("transfer_p50_ms", ms(0.5));
-                values.insert("transfer_p99_ms", ms(0.99));
-                values.insert("transfers_failed", web.failed as f64);
-                let server = web.bytes as f64 * 8e-6 / time;
-                values.insert("server_mbit_per_s", server);
-                // A flow for each host here.
-                let equal = (mbit.iter().sum::<f64>() + server) / (mbit.len() + 1) as f64;
-                let off = |share: &f64| (share / equal - 1.0).abs() * 100.0;
-                let most = mbit.iter().chain([&server]).map(off).fold(0.0, f64::max);
-                values.insert("share_off_percent", most);
-            }
-            if let Some(costs) = watch.as_ref().filter(|_| late) {
-                let most = costs.iter().map(|cost| cost.memory).max().unwrap_or(0);
-                let last = costs.last().map_or(0, |cost| cost.memory);
-                values.insert("agent_most_mb", most as f64 / 1e6);
-                values.insert("agent_mb_after", last as f64 / 1e6);
-                let idle = idle_after(costs, before.at, after.at);
-                values.insert("agent_idle_after_s", idle);
-            }
+        if let Some((_, costs)) = self.agent.as_ref().filter(|_| late) {
+            let most = costs.iter().map(|cost| cost.memory).max().unwrap_or(0);
+            let last = costs.last().map_or(0, |cost| cost.memory);
+            values.insert("agent_most_mb", most as f64 / 1e6);
+            values.insert("agent_mb_after", last as f64 / 1e6);
+            let idle = idle_after(costs, self.before.at, self.after.at);
+            values.insert("agent_idle_after_s", idle);
         }
     }
-    let mut hosts = BTreeMap::<usize, f64>::new();
-    for (flow, mbit) in row.flows.iter().zip(&mbit) {
-        *hosts.entry(flow.from).or_default() += mbit;
+}
+
+/// Packets that the port's queue dropped between the first and the last of these.
+fn dropped(samples: &[&Sample]) -> f64 {
+    match samples {
+        [first, .., last] => f64::from(last.drops.saturating_sub(first.drops)),
+        _ => 0.0,
     }
-    if !row.without.is_empty() {
-        let mut least = BTreeMap::<usize, f64>::new();
-        for (flow, mbit) in row.flows.iter().zip(&mbit) {
-            if !row.without.contains(&flow.from) {
-                *least.entry(flow.from).or_default() += mbit;
-            }
-        }
-        let least = least.into_values().fold(f64::INFINITY, f64::min);
-        values.insert("least_host_mbit_per_s", least);
-    }
-    Outcome {
-        row: row.name.clone(),
-        control,
-        rate: if row.shaped.is_empty() { 0 } else { rate },
-        values,
-        hosts: hosts.into_values().collect(),
-    }
+}
+
+/// Packets that the agent's program dropped at the port.
+fn hook_drops(lab: &Lab, agent: Option<&Agent>) -> u64 {
+    agent.map_or(0, |agent| agent.port(&lab.hosts[SINK].port, &HOOK_DROPS))
 }
 
 /// What `ecn port show` calls packets that the program itself dropped.

@@ -347,80 +347,10 @@ fn measure(netns: u32, links: &[Link]) -> Vec<Row> {
     for case in &mut cases {
         to_mac(&mut case.frame, endpoint);
     }
-    // What leaves marked is owed a mark at the wire's end: more than all turns take.
-    let frame = udp(&data());
-    let at = |cb| TestPacket {
-        frame: &frame,
-        ifindex: devices[3],
-        cb,
-        ..TestPacket::default()
-    };
-    let owed = REPEAT * (TURNS as u32 + 2);
-    loaded.run(name::PORT_OUT, &at([0; 2]), owed);
-    let depart = [PortEventKind::Dequeue as u32, u32::MAX];
-    loaded.run(name::PORT_REPLAY, &at(depart), owed);
-
-    // TCP's handshake, both ways: connections that did not negotiate ECN.
-    let back = Ip::of([10, 77, 0, 2], [10, 77, 0, 1]);
-    for (ip, ports) in [(data(), [1, 2]), (back, [2, 1])] {
-        let mut frame = segment(&ip, ports, 0x12, 0);
-        to_mac(&mut frame, endpoint);
-        let packet = TestPacket {
-            frame: &frame,
-            ifindex: devices[4],
-            ..TestPacket::default()
-        };
-        loaded.run(name::ENDPOINT_IN, &packet, 1);
-    }
-
+    prepare(&mut loaded, &devices, endpoint);
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];
-    for turn in 0..=TURNS {
-        for (case, times) in cases.iter().zip(&mut times) {
-            if case.single.is_some() {
-                continue;
-            }
-            let packet = TestPacket {
-                frame: &case.frame,
-                ifindex: case.ifindex,
-                ingress_ifindex: devices[0],
-                cb: case.cb,
-                ..TestPacket::default()
-            };
-            let ns = loaded.run(case.program, &packet, REPEAT);
-            // The first warms up.
-            if turn > 0 {
-                times.push(ns);
-            }
-        }
-    }
-    let mut empty_singly = Vec::new();
-    for (signed, number) in [false, true]
-        .into_iter()
-        .flat_map(|signed| (0..SINGLE as u32).map(move |number| (signed, number)))
-    {
-        if signed && number == 0 {
-            loaded.sign();
-        }
-        for (case, times) in cases.iter().zip(&mut times) {
-            let Some(frame) = case.single.filter(|_| case.signed == signed) else {
-                continue;
-            };
-            let mut one = |program, frame: &[u8]| {
-                let packet = TestPacket {
-                    frame,
-                    ifindex: case.ifindex,
-                    ingress_ifindex: if case.mark == 0 { 0 } else { case.ifindex },
-                    mark: case.mark,
-                    ..TestPacket::default()
-                };
-                loaded.run(program, &packet, 1)
-            };
-            let mut frame = frame(number);
-            to_mac(&mut frame, endpoint);
-            empty_singly.push(one(name::EMPTY, &frame));
-            times.push(one(case.program, &frame));
-        }
-    }
+    repeat(&mut loaded, &cases, devices[0], &mut times);
+    let empty_singly = singly(&mut loaded, &cases, endpoint, &mut times);
     check(&loaded.maps);
     let empty = times[0].clone();
     let verified = loaded.datapath.verify().expect("verify");
@@ -459,4 +389,94 @@ fn measure(netns: u32, links: &[Link]) -> Vec<Row> {
         }
     };
     cases.iter().zip(times).map(row).collect()
+}
+
+/// Owes marks, and sets connections up.
+fn prepare(loaded: &mut Loaded, devices: &[u32], endpoint: [u8; 6]) {
+    // What leaves marked is owed a mark at the wire's end: more than all turns take.
+    let frame = udp(&data());
+    let at = |cb| TestPacket {
+        frame: &frame,
+        ifindex: devices[3],
+        cb,
+        ..TestPacket::default()
+    };
+    let owed = REPEAT * (TURNS as u32 + 2);
+    loaded.run(name::PORT_OUT, &at([0; 2]), owed);
+    let depart = [PortEventKind::Dequeue as u32, u32::MAX];
+    loaded.run(name::PORT_REPLAY, &at(depart), owed);
+
+    // TCP's handshake, both ways: connections that did not negotiate ECN.
+    let back = Ip::of([10, 77, 0, 2], [10, 77, 0, 1]);
+    for (ip, ports) in [(data(), [1, 2]), (back, [2, 1])] {
+        let mut frame = segment(&ip, ports, 0x12, 0);
+        to_mac(&mut frame, endpoint);
+        let packet = TestPacket {
+            frame: &frame,
+            ifindex: devices[4],
+            ..TestPacket::default()
+        };
+        loaded.run(name::ENDPOINT_IN, &packet, 1);
+    }
+}
+
+/// Measures each packet's program over many runs, in turns.
+fn repeat(loaded: &mut Loaded, cases: &[Case], from: u32, times: &mut [Vec<f64>]) {
+    for turn in 0..=TURNS {
+        for (case, times) in cases.iter().zip(times.iter_mut()) {
+            if case.single.is_some() {
+                continue;
+            }
+            let packet = TestPacket {
+                frame: &case.frame,
+                ifindex: case.ifindex,
+                ingress_ifindex: from,
+                cb: case.cb,
+                ..TestPacket::default()
+            };
+            let ns = loaded.run(case.program, &packet, REPEAT);
+            // The first warms up.
+            if turn > 0 {
+                times.push(ns);
+            }
+        }
+    }
+}
+
+/// Measures packets that are each the first of their flow. Returns what the empty program takes for each of them.
+fn singly(
+    loaded: &mut Loaded,
+    cases: &[Case],
+    endpoint: [u8; 6],
+    times: &mut [Vec<f64>],
+) -> Vec<f64> {
+    let mut empty_singly = Vec::new();
+    for (signed, number) in [false, true]
+        .into_iter()
+        .flat_map(|signed| (0..SINGLE as u32).map(move |number| (signed, number)))
+    {
+        if signed && number == 0 {
+            loaded.sign();
+        }
+        for (case, times) in cases.iter().zip(times.iter_mut()) {
+            let Some(frame) = case.single.filter(|_| case.signed == signed) else {
+                continue;
+            };
+            let mut one = |program, frame: &[u8]| {
+                let packet = TestPacket {
+                    frame,
+                    ifindex: case.ifindex,
+                    ingress_ifindex: if case.mark == 0 { 0 } else { case.ifindex },
+                    mark: case.mark,
+                    ..TestPacket::default()
+                };
+                loaded.run(program, &packet, 1)
+            };
+            let mut frame = frame(number);
+            to_mac(&mut frame, endpoint);
+            empty_singly.push(one(name::EMPTY, &frame));
+            times.push(one(case.program, &frame));
+        }
+    }
+    empty_singly
 }
