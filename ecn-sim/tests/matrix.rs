@@ -296,14 +296,15 @@ fn check_file(folder: &Path, (base, other): (&str, &str), options: &[&str], does
     }
 }
 
+const FAILURE: &str = "[[failures]]\nlink = [\"a1\", \"s1\"]\nfrom = \"50us\"\nto = \"90us\"\n";
+
 #[test]
-fn links_and_flows_of_files_are_as_they_say() {
+fn links_and_flows_of_data_centres_are_as_their_file_says() {
     let folder = tempfile::tempdir().expect("a folder");
     let check = |pair: (&str, &str), options: &[&str], does| {
         check_file(folder.path(), pair, options, does);
     };
     let base = custom("", "", "");
-    let failure = "[[failures]]\nlink = [\"a1\", \"s1\"]\nfrom = \"50us\"\nto = \"90us\"\n";
     let kinds: [&[&str]; 4] = [
         &[],
         &["--set", "flow_control=none"],
@@ -325,7 +326,7 @@ fn links_and_flows_of_files_are_as_they_say() {
         }
         let named = base.replace("class = \"all\"", "class = \"other\"");
         check((&base, &named), kind, Change);
-        let failing = custom("", "", failure);
+        let failing = custom("", "", FAILURE);
         match kind.get(1) {
             None | Some(&"flow_control=none") => {
                 check(
@@ -375,7 +376,14 @@ fn links_and_flows_of_files_are_as_they_say() {
         &[],
         Refused("files with `topology` have their keys at the top"),
     );
+}
 
+#[test]
+fn links_and_flows_of_shares_are_as_their_file_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let check = |pair: (&str, &str), options: &[&str], does| {
+        check_file(folder.path(), pair, options, does);
+    };
     let rate = ", rate = \"100mbit\"";
     for model in ["", "[model]\npreset = \"rig\"\n"] {
         let base = shares(rate, "", model);
@@ -394,7 +402,7 @@ fn links_and_flows_of_files_are_as_they_say() {
             (", priority = 1", model.to_owned(), "`priority`"),
             (
                 "",
-                failure.to_owned(),
+                FAILURE.to_owned(),
                 "or is it a data centre's, without `topology",
             ),
         ] {

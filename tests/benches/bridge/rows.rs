@@ -142,19 +142,7 @@ pub fn row(name: &str, seconds: u64) -> Option<Row> {
             row.special = Special::Stop { at };
             Some(row)
         }
-        "churn" => {
-            // Five stay; of five others one leaves or joins every second.
-            let mut flows = spread(&of()?, SENDERS);
-            for (n, flow) in flows.iter_mut().skip(SENDERS / 2).enumerate() {
-                let on =
-                    |second: u64| (second / 5 + u64::from(second % 5 > n as u64)).is_multiple_of(2);
-                flow.times = (0..=seconds + 1)
-                    .filter(|at| on(*at))
-                    .map(|at| (second(at), second(at + 1)))
-                    .collect();
-            }
-            Some(Row::new(name, flows))
-        }
+        "churn" => Some(Row::new(name, churn(&of()?, seconds))),
         "mixed" => {
             // mixed-cubic-udp: four hosts with control, the fifth without.
             let [ours, other] = words.as_slice() else {
@@ -183,18 +171,7 @@ pub fn row(name: &str, seconds: u64) -> Option<Row> {
                 "conns" => Clients::New(words.last()?.parse().ok()?),
                 _ => Clients::Kept(20),
             };
-            let bytes = if first == "conns" { 1_000 } else { 10_000 };
-            let mut row = Row::new(name, spread(&Kind::Udp, 5));
-            let after = matches!(clients, Clients::New(1_000..));
-            if after {
-                (row.voice, row.seconds) = (true, Some(32));
-            }
-            row.special = Special::Web {
-                clients,
-                bytes,
-                after,
-            };
-            Some(row)
+            Some(web(name, clients))
         }
         "both" => {
             // both-3-4: to the sink and back, through two ports.
@@ -218,6 +195,39 @@ pub fn row(name: &str, seconds: u64) -> Option<Row> {
         }
         _ => Some(Row::new(name, spread(&kind(first)?, number()?))),
     }
+}
+
+/// Five flows stay; of five others one leaves or joins every second.
+fn churn(kind: &Kind, seconds: u64) -> Vec<Flow> {
+    let mut flows = spread(kind, SENDERS);
+    for (n, flow) in flows.iter_mut().skip(SENDERS / 2).enumerate() {
+        let on = |second: u64| (second / 5 + u64::from(second % 5 > n as u64)).is_multiple_of(2);
+        let second = Duration::from_secs;
+        flow.times = (0..=seconds + 1)
+            .filter(|at| on(*at))
+            .map(|at| (second(at), second(at + 1)))
+            .collect();
+    }
+    flows
+}
+
+/// Transfers to a host beside five greedy ones.
+fn web(name: &str, clients: Clients) -> Row {
+    let bytes = match clients {
+        Clients::New(_) => 1_000,
+        Clients::Kept(_) => 10_000,
+    };
+    let mut row = Row::new(name, spread(&Kind::Udp, 5));
+    let after = matches!(clients, Clients::New(1_000..));
+    if after {
+        (row.voice, row.seconds) = (true, Some(32));
+    }
+    row.special = Special::Web {
+        clients,
+        bytes,
+        after,
+    };
+    row
 }
 
 /// Those that are run by default, and what they show.
