@@ -131,8 +131,9 @@ fn a_removed_namespace_is_dropped_and_a_new_one_is_adopted() {
         // Nobody listens there, and at times nobody is there.
         let _ = socket.send_to(&[7; 1000], "10.77.0.101:7003");
     });
-    // What the kernel lets go of later is not counted.
+    // What the kernel lets go of later is not counted, nor what the agent gives back once a second.
     let settled = || {
+        std::thread::sleep(Duration::from_millis(1_500));
         let mut held = agent.held();
         eventually(SOON, || {
             let before = std::mem::replace(&mut held, agent.held());
