@@ -90,7 +90,7 @@ fn udp_segments_are_counted_one_by_one() {
     kernel_test!();
     let send = |lab: &Lab| {
         let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-        let _receiving = udp(to, false, 5001);
+        let receiving = udp(to, false, 5001);
         let sending = udp(from, false, 5000);
         setsockopt(&sending, sockopt::SndBuf, &(100 << 10)).expect("send buffer");
         setsockopt(&sending, sockopt::UdpGsoSegment, &(PAYLOAD as i32)).expect("segments");
@@ -99,6 +99,11 @@ fn udp_segments_are_counted_one_by_one() {
         for _ in 0..SENDS {
             let sent = sending.send_to(&[5; (SEGMENTS * PAYLOAD) as usize], target);
             assert_eq!(sent.expect("send") as u64, SEGMENTS * PAYLOAD);
+            // Not faster than they are received: a veth keeps 256 frames, and loses others.
+            for _ in 0..SEGMENTS {
+                let received = receiving.recv(&mut [0; PAYLOAD as usize]);
+                assert_eq!(received.expect("receive") as u64, PAYLOAD);
+            }
         }
     };
     let with = run(true, protocol::UDP, send);
