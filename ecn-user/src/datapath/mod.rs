@@ -220,6 +220,8 @@ pub struct Datapath {
     /// The tracing programs' links, with their names, while they are attached.
     tracing: Vec<(&'static str, FdLink)>,
     generation: u32,
+    /// [`Datapath::load_endpoints`] has been called.
+    has_endpoints: bool,
     /// Where links are pinned, if they are.
     links: Option<PathBuf>,
     /// Pins stay when this is dropped.
@@ -337,6 +339,7 @@ impl Datapath {
             tracing,
             common,
             generation,
+            has_endpoints: life.endpoints,
             links,
             is_left: false,
             sockets: None,
@@ -456,7 +459,11 @@ impl Datapath {
     ///
     /// See [`enum@Error`].
     pub fn load_endpoints(&mut self) -> Result<()> {
-        endpoint_tails(&mut self.common)
+        if !self.has_endpoints {
+            endpoint_tails(&mut self.common)?;
+            self.has_endpoints = true;
+        }
+        Ok(())
     }
 
     /// What ports with virtual queues go on in: not loaded before there are any, since old verifiers take
