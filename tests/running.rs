@@ -182,6 +182,13 @@ impl Running {
         all.join(", ")
     }
 
+    /// Packets acknowledged of the flows that match; 0 while there is none: IPv6 resolves addresses first, for one.
+    pub fn acked(&self, matches: impl Fn(&flow::Key) -> bool) -> u64 {
+        let all = self.maps.flows().expect("flows");
+        let found = all.iter().filter(|(key, _)| matches(key));
+        found.map(|(_, flow)| flow.acked_packets).sum()
+    }
+
     /// The one flow that matches.
     pub fn flow(&self, matches: impl Fn(&flow::Key) -> bool) -> (flow::Key, flow::Flow) {
         let all = self.maps.flows().expect("flows");

@@ -63,7 +63,7 @@ fn all(lab: &Lab, running: &Running) -> String {
 
 /// All that was sent was echoed, and nothing else happened.
 fn exact(lab: &Lab, running: &Running, protocol: u8, sent: u64, marked: bool) {
-    let acked = || running.flow(|key| is_sent(key, protocol)).1.acked_packets;
+    let acked = || running.acked(|key| is_sent(key, protocol));
     assert!(
         eventually(s(10), || acked() == sent),
         "{} of {sent}: {}",
@@ -248,7 +248,7 @@ fn protocols_with_ports() {
         for ipv6 in [false, true] {
             let is_this =
                 |key: &flow::Key| is_sent(key, number) && (key.src[..2] == [0xfd, 0x77]) == ipv6;
-            let acked = || running.flow(is_this).1.acked_packets;
+            let acked = || running.acked(is_this);
             assert!(
                 eventually(s(5), || acked() == N),
                 "{number}: {} of {N}",

@@ -56,7 +56,7 @@ fn echoed(lab: &Lab, running: &Running) {
             let ours = |key: &ecn_core::flow::Key| {
                 key.endpoint == 1 && key.protocol == protocol::UDP && key.src == from.octets()
             };
-            running.flow(ours).1.acked_packets
+            running.acked(ours)
         };
         let all = eventually(s(10), || acked() == SENT);
         assert!(all, "{} of {SENT}: {}", acked(), running.counts());
