@@ -1,18 +1,12 @@
 //! Whether the machine kept up while something was measured.
 
 use std::{
-    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
-};
-
-use nix::{
-    sched::{CpuSet, sched_setaffinity},
-    unistd::Pid,
 };
 
 use crate::note;
@@ -23,9 +17,6 @@ const SLEEP: Duration = Duration::from_millis(1);
 /// Where a hundredth of the wake-ups came later than this, something else had the processors: 0.1 to 0.6 ms were seen
 /// on a quiet machine, 1.5 to 3 ms with twice as many busy threads as processors.
 const LATE: Duration = Duration::from_millis(1);
-
-/// Of the processors' time: more than this part was given to other virtual machines.
-const STOLEN: f64 = 0.02;
 
 /// Measures which part of a rate is reached, until it is `enough`, some times at most; returns all parts. Where each
 /// time was disturbed, `floor` is enough: what is late at a timer or a sender is not made up for.
@@ -41,7 +32,7 @@ pub fn reach(
     while parts.len() < times && most < enough {
         let wakeups = Wakeups::watch();
         parts.push(measure());
-        disturbed &= wakeups.were_disturbed();
+        disturbed &= wakeups.p99() > LATE;
         most = parts.iter().copied().fold(most, f64::max);
     }
     note(&format!("{what}: {parts:.4?}, disturbed {disturbed}"));
@@ -54,35 +45,6 @@ pub fn reach(
 pub struct Wakeups {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Duration>>,
-    ticks: Ticks,
-}
-
-/// Of all processors, since the machine started: 1/100 s each.
-#[derive(Clone, Copy, Default)]
-struct Ticks {
-    all: u64,
-    stolen: u64,
-}
-
-impl Ticks {
-    /// The first line of `/proc/stat`, see proc_stat(5); zeros where it is not readable.
-    fn now() -> Self {
-        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let line = text.lines().next().unwrap_or_default();
-        let numbers: Vec<u64> = line
-            .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect();
-        // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the first two already.
-        Self {
-            all: numbers.iter().take(8).sum(),
-            stolen: numbers.get(7).copied().unwrap_or(0),
-        }
-    }
-
-    fn stolen_since(self, before: Self) -> f64 {
-        (self.stolen - before.stolen) as f64 / (self.all - before.all).max(1) as f64
-    }
 }
 
 impl Wakeups {
@@ -99,27 +61,11 @@ impl Wakeups {
             }
             late
         });
-        let ticks = Ticks::now();
-        Self {
-            stop,
-            thread,
-            ticks,
-        }
-    }
-
-    /// Ends it. Returns whether other programs or machines had the processors.
-    pub fn were_disturbed(self) -> bool {
-        let stolen = Ticks::now().stolen_since(self.ticks);
-        let late = self.p99();
-        note(&format!(
-            "wake-ups {late:?} late, {:.1} % of the processors stolen",
-            100.0 * stolen
-        ));
-        late > LATE || stolen > STOLEN
+        Self { stop, thread }
     }
 
     /// A hundredth came later than this.
-    fn p99(self) -> Duration {
+    pub fn p99(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let mut late = self.thread.join().expect("the sleeper");
         late.sort_unstable();
@@ -128,56 +74,34 @@ impl Wakeups {
     }
 }
 
-/// Times in which a processor ran nothing of what it should: a thread of the highest priority on each of them was woken
-/// too late. Neither senders nor the kernel's timers ran there then.
-pub struct Stalls {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Vec<Range<Instant>>>>,
+/// The processors' time that other virtual machines had, since it began to look.
+pub struct Steal {
+    all: u64,
+    stolen: u64,
 }
 
-impl Stalls {
-    /// Begins to look.
+impl Steal {
+    /// More than this part, and a run says nothing about what was run.
+    const MOST: f64 = 0.02;
+
+    /// Begins to look: the first line of `/proc/stat`, see proc_stat(5); zeros where it is not readable.
     pub fn watch() -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = (0..processors)
-            .map(|processor| {
-                let stopped = Arc::clone(&stop);
-                std::thread::spawn(move || {
-                    run_first_on(processor);
-                    let mut stalls = Vec::new();
-                    while !stopped.load(Ordering::Relaxed) {
-                        let due = Instant::now() + SLEEP / 2;
-                        std::thread::sleep(SLEEP / 2);
-                        let now = Instant::now();
-                        if now > due + LATE {
-                            stalls.push(due..now);
-                        }
-                    }
-                    stalls
-                })
-            })
-            .collect();
-        Self { stop, threads }
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        let words = line.split_whitespace();
+        let ticks: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+        Self {
+            // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the first two already.
+            all: ticks.iter().take(8).sum(),
+            stolen: ticks.get(7).copied().unwrap_or(0),
+        }
     }
 
-    /// Ends it, and returns them.
-    pub fn stop(self) -> Vec<Range<Instant>> {
-        self.stop.store(true, Ordering::Relaxed);
-        let stalls = self.threads.into_iter().map(JoinHandle::join);
-        stalls.flat_map(|stalls| stalls.expect("stalls")).collect()
+    /// Whether it was too much.
+    pub fn is_disturbing(&self) -> bool {
+        let now = Self::watch();
+        let part = (now.stolen - self.stolen) as f64 / (now.all - self.all).max(1) as f64;
+        note(&format!("{:.1} % of the processors stolen", 100.0 * part));
+        part > Self::MOST
     }
-}
-
-/// Puts the calling thread on a processor, ahead of all others there.
-fn run_first_on(processor: usize) {
-    let mut set = CpuSet::new();
-    set.set(processor).expect("a processor");
-    sched_setaffinity(Pid::from_raw(0), &set).expect("to be there");
-    // SAFETY: a structure of numbers.
-    let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
-    parameters.sched_priority = 50;
-    // SAFETY: of the calling thread.
-    let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
-    assert_eq!(set, 0, "a priority: {}", std::io::Error::last_os_error());
 }

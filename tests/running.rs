@@ -182,11 +182,12 @@ impl Running {
         all.join(", ")
     }
 
-    /// Packets acknowledged of the flows that match; 0 while there is none: IPv6 resolves addresses first, for one.
+    /// Packets acknowledged of the one flow that matches; 0 while there is none: IPv6 resolves addresses first, for one.
     pub fn acked(&self, matches: impl Fn(&flow::Key) -> bool) -> u64 {
         let all = self.maps.flows().expect("flows");
-        let found = all.iter().filter(|(key, _)| matches(key));
-        found.map(|(_, flow)| flow.acked_packets).sum()
+        let found: Vec<_> = all.iter().filter(|(key, _)| matches(key)).collect();
+        assert!(found.len() <= 1, "{found:?}");
+        found.first().map_or(0, |(_, flow)| flow.acked_packets)
     }
 
     /// The one flow that matches.
