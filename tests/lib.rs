@@ -142,7 +142,8 @@ pub enum Skip {
 
 /// Reports a skipped test; `cargo xtask test` reads the lines of the file `ECN_SKIPPED`.
 pub fn skipped(name: &str, why: Skip, reason: &str) {
-    let line = format!("{name}: {reason}");
+    // One line in both places.
+    let line = format!("{name}: {}", reason.replace('\n', "; "));
     note(&format!("skipped {line}"));
     let word = match why {
         Skip::Kernel => "kernel",

@@ -182,7 +182,7 @@ impl Running {
         all.join(", ")
     }
 
-    /// Packets acknowledged of the one flow that matches; 0 while there is none: IPv6 resolves addresses first, for one.
+    /// Packets acknowledged of the one flow that matches; 0 before the agent knows it.
     pub fn acked(&self, matches: impl Fn(&flow::Key) -> bool) -> u64 {
         let all = self.maps.flows().expect("flows");
         let found: Vec<_> = all.iter().filter(|(key, _)| matches(key)).collect();

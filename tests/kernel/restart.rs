@@ -17,13 +17,13 @@ use ecn_core::{
     flow::Key,
 };
 use ecn_tests::{
-    ecn_or_skip, eventually, kernel_test,
+    Skip, ecn_or_skip, eventually, kernel_test,
     lab::Lab,
-    note,
+    name_of, note,
     process::{self, Process, Snapshot, stdout},
     quiet, running,
     running::pin,
-    s,
+    s, skipped,
     traffic::Stream,
 };
 use ecn_user::{
@@ -282,7 +282,7 @@ fn an_upgrade_under_load_leaves_no_gap() {
         sent.saturating_sub(received() / PAYLOAD as u64)
     };
     let on_the_way = missing();
-    let watch = Watch::start(Place::new(&site, keys));
+    let (watch, steal) = (Watch::start(Place::new(&site, keys)), quiet::Steal::watch());
     let (mut slowest, mut last, mut marks) = (Duration::ZERO, flows(), marked());
     quiet::reach("restart: part of the port", 1, 0.85, 0.5, || {
         let (began, at_first) = (Instant::now(), received());
@@ -310,6 +310,7 @@ fn an_upgrade_under_load_leaves_no_gap() {
         (received() - at_first) as f64 / began.elapsed().as_secs_f64() / LINK as f64
     });
     let during = watch.stop();
+    let stolen = steal.is_disturbing();
     let lost = missing().saturating_sub(on_the_way);
     note(&format!(
         "restart: limits kept in force after {slowest:?} at most; queue {} packets, before {}; without limits {:?}, before {:?}, looks \
@@ -323,10 +324,9 @@ fn an_upgrade_under_load_leaves_no_gap() {
     // Between two looks there is nothing to be seen.
     let off = during.off.saturating_sub(during.late);
     assert!(off < Duration::from_millis(50), "{during:?}");
-    assert!(
-        during.queue <= before.queue.max(2 * THRESHOLD),
-        "{before:?} {during:?}"
-    );
+    // A hypervisor that takes a processor for a millisecond stops the port's timer: eight packets more wait.
+    let is_short = during.queue <= 2 * THRESHOLD;
+    assert!(is_short || stolen, "{before:?} {during:?}");
     assert_eq!(during.held, BTreeSet::from([PINNED]));
     // Without an agent no rate comes into force: the programs hold them until the next one has taken over.
     site.end(&mut agent);
@@ -338,6 +338,13 @@ fn an_upgrade_under_load_leaves_no_gap() {
     assert!(eventually(s(5), || rates() != left), "no rate changes");
     drop(streams);
     site.end(&mut agent);
+    if !is_short {
+        skipped(
+            name_of(|| {}),
+            Skip::Disturbed,
+            &format!("{} packets waited at the port", during.queue),
+        );
+    }
 }
 
 /// Killed, an agent leaves what it would have left otherwise, but for limits, which lapse.
