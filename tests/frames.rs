@@ -39,6 +39,8 @@ pub struct Ip {
     src_mac: [u8; 6],
     dst_mac: [u8; 6],
     ecn: u8,
+    /// `None`: 64, and 255 with IPv6.
+    ttl: Option<u8>,
     more_fragments: bool,
     fragment_offset: u16,
 }
@@ -52,6 +54,7 @@ impl Ip {
             src_mac: from.mac,
             dst_mac: to.mac,
             ecn: packet::ECT_0,
+            ttl: None,
             more_fragments: false,
             fragment_offset: 0,
         }
@@ -65,6 +68,7 @@ impl Ip {
             src_mac: [2, 0, 0, 0, 0, 1],
             dst_mac: [2, 0, 0, 0, 0, 2],
             ecn: packet::ECT_0,
+            ttl: None,
             more_fragments: false,
             fragment_offset: 0,
         }
@@ -73,6 +77,12 @@ impl Ip {
     /// With this ECN field.
     pub fn ecn(mut self, ecn: u8) -> Self {
         self.ecn = ecn;
+        self
+    }
+
+    /// With this TTL or hop limit.
+    pub fn ttl(mut self, ttl: u8) -> Self {
+        self.ttl = Some(ttl);
         self
     }
 
@@ -109,7 +119,8 @@ impl Ip {
 
     fn v4(&self, src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let len = payload.len() as u16;
-        let header = Ipv4Header::new(len, 64, IpNumber(protocol), src.octets(), dst.octets());
+        let ttl = self.ttl.unwrap_or(64);
+        let header = Ipv4Header::new(len, ttl, IpNumber(protocol), src.octets(), dst.octets());
         let mut header = header.expect("a short payload");
         header.ecn = IpEcn::try_new(self.ecn).expect("two bits");
         header.more_fragments = self.more_fragments;
@@ -136,7 +147,7 @@ impl Ip {
             traffic_class: self.ecn,
             payload_length: body.len() as u16,
             next_header: IpNumber(next),
-            hop_limit: 255,
+            hop_limit: self.ttl.unwrap_or(255),
             source: src.octets(),
             destination: dst.octets(),
             ..Ipv6Header::default()

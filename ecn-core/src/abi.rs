@@ -3,12 +3,12 @@
 //! Map values are `#[repr(C)]`, of integers only, with explicit padding; sizes and offsets are asserted here. [`ABI`]
 //! is part of the pin path and of the control map, and changes with any of them.
 
-use crate::{ace, echo, flow, marking, response, shares, vqueue};
+use crate::{ace, backward, echo, flow, marking, response, shares, vqueue};
 pub use crate::{flow::in_force, pacing::HTB_MAJOR};
 
 /// ABI version. An agent takes over the maps of one with the same version, and programs of both run on them for a
 /// moment: so it also changes with the meaning of values.
-pub const ABI: u32 = 9;
+pub const ABI: u32 = 10;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -78,6 +78,12 @@ pub mod name {
     pub const MARKING: &str = "ECN_MARKING";
     /// [`super::Virtual`] per bridge number.
     pub const VIRTUAL: &str = "ECN_VIRTUAL";
+    /// [`super::backward::Policy`] per bridge number.
+    pub const BACKWARD: &str = "ECN_BACKWARD";
+    /// [`super::LockedPoint`] per bridge number and port slot, [`super::PORTS`] for each bridge.
+    pub const POINT: &str = "ECN_POINT";
+    /// Packets sent a short time ago, by [`super::backward::Quoted`].
+    pub const QUOTED: &str = "ECN_QUOTED";
     /// `Endpoint` per endpoint number.
     pub const ENDPOINT: &str = "ECN_ENDPOINT";
     /// `flow::Key` to `LockedFlow`.
@@ -112,7 +118,8 @@ pub mod name {
     pub const TRACE: &str = "ECN_TRACE";
     /// `flow::Key` to the time of its oldest unanswered mark, with [`super::TRACE_LATENCY`].
     pub const MARKED: &str = "ECN_MARKED";
-    /// Targets of tail calls: [`super::TAIL_OUT`], [`super::TAIL_IN`], [`super::TAIL_ACK`], [`super::TAIL_VIRTUAL`].
+    /// Targets of tail calls: [`super::TAIL_OUT`], [`super::TAIL_IN`], [`super::TAIL_ACK`], [`super::TAIL_VIRTUAL`],
+    /// [`super::TAIL_FLOW_MESSAGE`], [`super::TAIL_PORT_MESSAGE`].
     pub const TAIL: &str = "ECN_TAIL";
     /// `Scratch` per CPU, one entry.
     pub const WORK: &str = "ECN_WORK";
@@ -120,16 +127,18 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps; pinned, and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 24] = [
-        CONTROL, DEVICE, NEAR, BRIDGE, MARKING, VIRTUAL, ENDPOINT, FLOW, RECEIVER, ADDED, REMOVED,
-        DEPARTED, IN_FORCE, CLASS, PIN, LIMIT, SOCKET, SIBLINGS, RATE, TRACE, MARKED, TAIL, WORK,
-        COUNT,
+    pub const SHARED: [&str; 27] = [
+        CONTROL, DEVICE, NEAR, BRIDGE, MARKING, VIRTUAL, BACKWARD, POINT, QUOTED, ENDPOINT, FLOW,
+        RECEIVER, ADDED, REMOVED, DEPARTED, IN_FORCE, CLASS, PIN, LIMIT, SOCKET, SIBLINGS, RATE,
+        TRACE, MARKED, TAIL, WORK, COUNT,
     ];
 
     /// tcx egress of a bridge port.
     pub const PORT_OUT: &str = "ecn_port_out";
     /// Tail of [`PORT_OUT`] at a port with a virtual queue, loaded once.
     pub const PORT_VIRTUAL: &str = "ecn_port_virt";
+    /// Tail of [`PORT_OUT`] that makes a message of a clone, loaded once.
+    pub const PORT_MESSAGE: &str = "ecn_port_msg";
     /// tcx ingress of the veth peer of a bridge port.
     pub const WIRE_END: &str = "ecn_wire_end";
     /// `tp_btf/net_dev_start_xmit`.
@@ -154,14 +163,16 @@ pub mod name {
     pub const FLOW_OUT: &str = "ecn_flow_out";
     /// Ingress of an endpoint, loaded once.
     pub const FLOW_IN: &str = "ecn_flow_in";
-    /// Response to TCP's ACKs, loaded once.
+    /// Response to TCP's ACKs, to messages of ports, and to a flow's own clock, loaded once.
     pub const TCP_ACK: &str = "ecn_tcp_ack";
+    /// Tail of [`FLOW_IN`] for messages of ports, loaded once.
+    pub const FLOW_MESSAGE: &str = "ecn_flow_msg";
     /// Run by the agent: changes a flow, see [`super::FlowChange`].
     pub const FLOW_CHANGE: &str = "ecn_flow_change";
     /// sock_ops of a cgroup: pacing rates of TCP sockets.
     pub const SOCK: &str = "ecn_sock";
     /// All programs.
-    pub const PROGRAMS: [&str; 16] = [
+    pub const PROGRAMS: [&str; 18] = [
         SOCK,
         PORT_OUT,
         WIRE_END,
@@ -178,6 +189,8 @@ pub mod name {
         TCP_ACK,
         PORT_VIRTUAL,
         FLOW_CHANGE,
+        PORT_MESSAGE,
+        FLOW_MESSAGE,
     ];
 }
 
@@ -189,8 +202,12 @@ pub const TAIL_IN: u32 = 1;
 pub const TAIL_ACK: u32 = 2;
 /// Index of [`name::PORT_VIRTUAL`] in [`name::TAIL`].
 pub const TAIL_VIRTUAL: u32 = 3;
+/// Index of [`name::FLOW_MESSAGE`] in [`name::TAIL`].
+pub const TAIL_FLOW_MESSAGE: u32 = 4;
+/// Index of [`name::PORT_MESSAGE`] in [`name::TAIL`].
+pub const TAIL_PORT_MESSAGE: u32 = 5;
 /// Entries of [`name::TAIL`].
-pub const TAILS: u32 = 4;
+pub const TAILS: u32 = 6;
 
 /// The kernel's spin lock; it finds one in a map value by this BTF name.
 #[repr(C)]
@@ -331,11 +348,14 @@ pub const PACE: u32 = 16;
 /// [`Endpoint::flags`]: keep TCP from negotiating ECN, so that it can be controlled.
 pub const CONTROL_TCP: u32 = 32;
 
+/// [`Endpoint::flags`]: take messages of ports, [`crate::backward`].
+pub const BACKWARD: u32 = 64;
+
 /// Policy of an endpoint.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
-    /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`], [`EDT`], [`PACE`], [`CONTROL_TCP`].
+    /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`], [`EDT`], [`PACE`], [`CONTROL_TCP`], [`BACKWARD`].
     pub flags: u32,
     #[doc(hidden)]
     pub _pad: u32,
@@ -347,6 +367,18 @@ pub struct Endpoint {
     pub response: response::Policy,
     /// Echoes.
     pub echo: echo::Policy,
+}
+
+/// Message state of a port with its lock.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockedPoint {
+    /// Protects `point`.
+    pub lock: bpf_spin_lock,
+    #[doc(hidden)]
+    pub _pad: u32,
+    /// The state.
+    pub point: backward::Point,
 }
 
 /// A flow with its lock.
@@ -439,6 +471,31 @@ pub struct Scratch {
     pub _pad: u32,
     /// Input of the response.
     pub input: ResponseInput,
+    /// The flow again: the response may replace the first by the short flows' key.
+    pub flow: flow::Key,
+    /// What a port says of the flow.
+    pub backward: Backward,
+}
+
+/// [`Backward::flags`]: no message, the flow counts what has departed.
+pub const BY_CLOCK: u32 = 0x100;
+/// [`Backward::flags`]: a message.
+pub const BY_MESSAGE: u32 = 0x200;
+
+/// What a port says of a flow, as far as the flow is to judge.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backward {
+    /// [`backward::Message::point`]
+    pub point: u64,
+    /// [`backward::Message::sequence`]
+    pub sequence: u32,
+    /// Packets marked.
+    pub marks: u32,
+    /// [`backward::Message::quote`]
+    pub quote: u32,
+    /// [`BY_MESSAGE`] with [`backward::Message::flags`], or [`BY_CLOCK`]; 0: neither, an ACK.
+    pub flags: u32,
 }
 
 /// Input of a source's response.
@@ -605,11 +662,31 @@ pub enum Count {
     AceFailed,
     /// Packets limited with the short flows, because their flow has no class, or not yet.
     Shared,
+    /// Messages of ports sent.
+    MessageSent,
+    /// A message could not be cloned or made.
+    MessageFailed,
+    /// Marks that had to wait for a later message: the port may send so many.
+    MessageHeld,
+    /// Messages accepted.
+    MessageAccepted,
+    /// Messages refused: of another kind or too short.
+    MessageMalformed,
+    /// Messages refused: they have passed a router.
+    MessageFar,
+    /// Messages refused: not signed by a key that is accepted.
+    MessageForged,
+    /// Messages refused: of a flow that this endpoint does not have, or it takes none.
+    MessageUnknown,
+    /// Messages refused: a number that is not later, or about marks that echoes report, too.
+    MessageDuplicate,
+    /// Messages refused: about a packet that was not sent, or of counts that cannot be.
+    MessageImpossible,
 }
 
 impl Count {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 35] = [
         Self::FlowsFull,
         Self::ClassesFull,
         Self::ReceiversFull,
@@ -635,6 +712,16 @@ impl Count {
         Self::EchoAsked,
         Self::AceFailed,
         Self::Shared,
+        Self::MessageSent,
+        Self::MessageFailed,
+        Self::MessageHeld,
+        Self::MessageAccepted,
+        Self::MessageMalformed,
+        Self::MessageFar,
+        Self::MessageForged,
+        Self::MessageUnknown,
+        Self::MessageDuplicate,
+        Self::MessageImpossible,
     ];
 }
 
@@ -684,6 +771,9 @@ const _: () = {
     assert!(size_of::<Shares>() == 24 + PORTS * 64 + (PORTS + SOURCES) * 16);
     assert!(size_of::<Bridge>() == 8 + PORTS * 112 + PORTS * PORTS * 4 + size_of::<Shares>());
     assert!(offset_of!(Bridge, switch) == 8);
+    assert!(size_of::<backward::Policy>() == 56);
+    assert!(size_of::<LockedPoint>() == 40);
+    assert!(size_of::<backward::Sender>() == 24);
     assert!(size_of::<Control>() == 16);
     assert!(size_of::<DeviceKey>() == 8);
     assert!(size_of::<Near>() == 48);
@@ -693,7 +783,8 @@ const _: () = {
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
-    assert!(size_of::<Scratch>() == 128 && size_of::<ResponseInput>() == 64);
+    assert!(size_of::<Scratch>() == 192 && size_of::<ResponseInput>() == 64);
+    assert!(size_of::<Backward>() == 24);
     assert!(size_of::<ace::Sender>() == 40);
     assert!(size_of::<ace::Receiver>() == 40);
     assert!(size_of::<echo::Receiver>() == 96);

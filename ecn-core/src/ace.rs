@@ -217,6 +217,9 @@ const MAX_REORDERED: u32 = 1 << 18;
 /// How far sequence numbers may be from the expected one: more than the receiver's send window.
 const WINDOW: u32 = 1 << 24;
 
+/// Bytes that may wait at a source and be on their way to a bridge.
+const LATELY: u32 = 1 << 22;
+
 /// A segment from the receiver.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -369,6 +372,13 @@ impl Sender {
         let on_way = self.end.wrapping_sub(self.acked);
         let on_way = if on_way as i32 > 0 { on_way } else { 0 };
         self.end.wrapping_sub(sequence) <= on_way + MAX_REORDERED
+    }
+
+    /// The same of data that is on its way from the source to a bridge: less far behind, whatever is acknowledged.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_sent_lately(&self, sequence: u32) -> bool {
+        self.has_sent(sequence) && self.end.wrapping_sub(sequence) <= LATELY
     }
 
     /// Processes an echo, which the receiver sends while ACKs cannot carry the count: `ce` marks since the last one.

@@ -159,7 +159,7 @@ impl Echo {
 
 /// An address as two words.
 #[inline(always)]
-fn words(address: &[u8; 16]) -> [u64; 2] {
+pub(crate) fn words(address: &[u8; 16]) -> [u64; 2] {
     let [a, b, c, d, e, f, g, h, low @ ..] = *address;
     [
         u64::from_le_bytes([a, b, c, d, e, f, g, h]),
@@ -217,6 +217,13 @@ impl Policy {
         }
         tag == e.tag(self.keys[0], from, to)
             || self.auth & ACCEPT_SECOND != 0 && tag == e.tag(self.keys[1], from, to)
+    }
+
+    /// Whether a message ([`crate::backward`]) may be trusted. `is_by_key`: an accepted key has signed it.
+    #[inline(always)]
+    #[must_use]
+    pub const fn accepts_tag(&self, signed: bool, is_by_key: bool) -> bool {
+        !self.signs() || is_by_key || (!signed && self.auth & ACCEPT_UNSIGNED != 0)
     }
 
     /// Whether a packet is to be echoed when the last echo was due at `last_echo_ns`.

@@ -1,6 +1,6 @@
 //! State of a flow at its source's device.
 
-use crate::{ace, echo, fixed, pacing, response};
+use crate::{ace, backward, echo, fixed, pacing, response};
 
 /// Identifies a flow of one endpoint. Map keys are compared as bytes, so padding is always zero.
 #[repr(C)]
@@ -73,6 +73,21 @@ impl Key {
             _pad: 0,
         }
     }
+
+    /// All of it in a word.
+    #[inline(always)]
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+        let ports = (self.src_port as u64) << 32 | (self.dst_port as u64) << 16;
+        let mut hash = ports | (self.endpoint as u64) << 48 | self.protocol as u64;
+        for address in [&self.src, &self.dst] {
+            let [high, low] = echo::words(address);
+            hash = (hash.wrapping_mul(MIX) ^ high).rotate_left(29);
+            hash = (hash.wrapping_mul(MIX) ^ low).rotate_left(29);
+        }
+        hash.wrapping_mul(MIX)
+    }
 }
 
 /// State of a flow at its source. Protected by the flow's lock, except for totals, [`Flow::last_sent_ns`],
@@ -141,9 +156,11 @@ pub struct Flow {
     pub _pad: u32,
     /// Departure times of its packets.
     pub pacer: pacing::Pacer,
+    /// Backward messages.
+    pub backward: backward::Sender,
     /// Fills an entry of the hash table, with its key and `struct htab_elem`, to whole cache lines.
     #[doc(hidden)]
-    pub _line: [u64; 1],
+    pub _line: [u64; 6],
 }
 
 impl Flow {
@@ -251,6 +268,26 @@ impl Flow {
             headroom: echo.headroom as u32,
             ..self.ace.on_echo(ce, sent, departed)
         })
+    }
+
+    /// Whether the flow has no other feedback than backward messages: no echo ever came, nor does TCP acknowledge.
+    /// `echoes`: its endpoint takes echoes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_self_clocked(&self, echoes: bool) -> bool {
+        !echoes || (self.flags & PLAIN == 0 && self.echo.synced == 0)
+    }
+
+    /// Whether its receiver has reported marks, or would: then it reports those of packets that are marked, and messages
+    /// about these are redundant.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_echoed(&self) -> bool {
+        if self.flags & PLAIN == 0 {
+            self.echo.synced != 0
+        } else {
+            self.ace.decoded != 0
+        }
     }
 
     /// Counts accepted feedback of a short flow; the aggregate of short flows responds to it, [`Flow::aggregate_delta`].
@@ -387,7 +424,8 @@ impl Flow {
             ended: 0,
             has_own_rate: 0,
             _pad: 0,
-            _line: [0; 1],
+            backward: backward::Sender::new(),
+            _line: [0; 6],
             socket_bytes_per_s: 0,
             feedback_generation: 1,
             seen_generation: 0,

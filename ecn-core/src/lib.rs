@@ -49,6 +49,7 @@
 
 pub mod abi;
 pub mod ace;
+pub mod backward;
 pub mod bcn;
 pub mod echo;
 pub mod feedback;

@@ -2,12 +2,14 @@
 
 use ecn_units::{Fraction, keyword_impls};
 
+use crate::backward::Feedback;
 use crate::marking::{MarkAt, Marking};
 use crate::response::{Function, Policy, Ratio, Round};
 use crate::shares::ShareBy;
 
 keyword_impls!(Marking);
 keyword_impls!(MarkAt);
+keyword_impls!(Feedback);
 keyword_impls!(Function);
 keyword_impls!(ShareBy);
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::mem::{align_of, offset_of, size_of};
 
 use ecn_core::abi::{self, Count, name};
-use ecn_core::{ace, echo, flow, marking, response, shares};
+use ecn_core::{ace, backward, echo, flow, marking, response, shares};
 
 /// BPF_OBJ_NAME_LEN is 16 with the terminating zero, and the kernel takes letters, digits, `_`, `.`.
 #[test]
@@ -77,17 +77,26 @@ fn no_hidden_padding() {
         size_of::<response::State>()
             + size_of::<echo::Sender>()
             + size_of::<ace::Sender>()
-            + 21 * 8
+            + size_of::<backward::Sender>()
+            + 26 * 8
             + 8 * 4
     );
     assert_eq!(
         size_of::<abi::Scratch>(),
-        size_of::<flow::Key>() + 4 * 4 + 2 * 4 + size_of::<abi::ResponseInput>()
+        2 * size_of::<flow::Key>()
+            + 4 * 4
+            + 2 * 4
+            + size_of::<abi::ResponseInput>()
+            + size_of::<abi::Backward>()
     );
     assert_eq!(
         size_of::<abi::ResponseInput>(),
         size_of::<echo::FeedbackDelta>() + 3 * 8 + 2 * 4
     );
+    assert_eq!(size_of::<abi::Backward>(), 8 + 4 * 4);
+    assert_eq!(size_of::<backward::Sender>(), 2 * 4 + 2 * 8);
+    assert_eq!(size_of::<backward::Point>(), 3 * 8 + 2 * 4);
+    assert_eq!(size_of::<backward::Policy>(), 4 * 4 + 3 * 8 + 2 * 8);
     assert_eq!(size_of::<ace::Sender>(), 10 * 4);
     assert_eq!(size_of::<ace::Receiver>(), 8 + 8 * 4);
     assert_eq!(
@@ -226,8 +235,10 @@ fn bounds() {
         abi::TAIL_IN,
         abi::TAIL_ACK,
         abi::TAIL_VIRTUAL,
+        abi::TAIL_FLOW_MESSAGE,
+        abi::TAIL_PORT_MESSAGE,
     ];
-    assert_eq!(tails, [0, 1, 2, 3]);
+    assert_eq!(tails, [0, 1, 2, 3, 4, 5]);
     assert_eq!(tails.len(), abi::TAILS as usize);
     assert_ne!(abi::HTB_MAJOR, 0);
 }

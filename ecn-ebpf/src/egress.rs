@@ -5,13 +5,14 @@
 use aya_ebpf::{helpers::bpf_redirect, programs::TcContext};
 use ecn_core::{
     abi::{self, Control, Count, Endpoint, LockedFlow},
-    ace,
+    ace, backward,
     flow::{self, Flow, Key},
     pacing::{DROPPED, nonzero_or, priority, queue_bytes, standing_queue_ns},
     packet,
 };
 
 use crate::{
+    backward as messages,
     classify::{Classified, ECHO_MARK, classify, endpoint_number},
     clock::{coarse_now, now},
     echo::write_echo,
@@ -132,7 +133,9 @@ fn encode_feedback(
         expected: t.ack_number,
         len,
         segment,
-        tcp_set_ecn: t.ecn || c.ip.ecn() != packet::NOT_ECT,
+        // With backward messages alone, nothing tells TCP's own control either.
+        tcp_set_ecn: endpoint.flags & abi::ECHO != 0
+            && (t.ecn || c.ip.ecn() != packet::NOT_ECT),
     }
 }
 
@@ -172,6 +175,10 @@ fn send_data(
         with_lock!(f, flow as f => f.on_send(now));
         count(Count::Unpaced, n as u64);
         return None;
+    }
+    let backward = endpoint.flags & abi::BACKWARD != 0;
+    if backward && c.tcp().is_none() {
+        messages::remember(p, &c.ip, key, now);
     }
     let bytes = field!(&p.ctx, wire_len) as u64;
     let expired = now > valid_until_ns;
@@ -215,7 +222,11 @@ fn send_data(
     if flags & flow::NEGOTIATED != 0 {
         return None;
     }
-    if c.ip.ecn() == packet::NOT_ECT
+    if backward && (rate.limited || short) {
+        self_clock(&p.ctx, f, key, endpoint, flags, now);
+    }
+    if endpoint.flags & abi::ECHO != 0
+        && c.ip.ecn() == packet::NOT_ECT
         && !packet::is_tunnel(c.ip.protocol, key.dst_port)
         && !p.set_ecn(&c.ip, packet::ECT_0)
     {
@@ -232,6 +243,23 @@ fn send_data(
     None
 }
 
+/// Lets a flow without other feedback count what has departed, if it is time.
+#[inline(always)]
+fn self_clock(
+    ctx: &TcContext,
+    f: *mut LockedFlow,
+    key: &Key,
+    endpoint: &Endpoint,
+    flags: u32,
+    now: u64,
+) {
+    let echoes = endpoint.flags & abi::ECHO != 0;
+    let alone = !echoes || (flags & flow::PLAIN == 0 && read_once!(f, flow.echo.synced) == 0);
+    if alone && now.saturating_sub(read_once!(f, flow.last_echo_ns)) >= backward::CLOCK_NS {
+        messages::clock(ctx, key);
+    }
+}
+
 /// Gives a flow a rate of its own when it is due: once there is feedback, since until then it may be one of many whose
 /// packets are lost. A receiver without the agent never echoes, so the wait is limited; TCP's always acknowledges.
 #[inline(always)]
@@ -244,7 +272,9 @@ fn start_own_rate_if_due(
 ) {
     let idle = now.saturating_sub(read_once!(f, flow.last_sent_ns)) > flow::IDLE_NS;
     if idle || read_once!(f, flow.has_own_rate) == 0 {
-        let has_feedback = read_once!(f, flow.last_echo_ns) != 0;
+        // Without echoes, none is waited for.
+        let has_feedback =
+            read_once!(f, flow.last_echo_ns) != 0 || endpoint.flags & abi::ECHO == 0;
         let created = read_once!(f, flow.created_ns);
         let unanswered = c.tcp().is_none() && now.saturating_sub(created) > flow::NO_FEEDBACK_NS;
         if has_feedback || unanswered {

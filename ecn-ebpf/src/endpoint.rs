@@ -9,10 +9,11 @@ use aya_ebpf::{macros::classifier, programs::TcContext};
 use ecn_core::{abi, flow::Key};
 
 use crate::{
+    backward,
     egress::egress,
     ingress::ingress,
     maps::{ECN_DEPARTED, ECN_FLOW, ENDPOINT, constant},
-    skb::{NEXT, load, tail_call},
+    skb::{NEXT, field, load, raw, tail_call},
     value::{class_of, read_once, with_lock},
 };
 
@@ -28,10 +29,18 @@ pub fn ecn_ep_in(ctx: TcContext) -> i32 {
 
 #[classifier]
 pub fn ecn_flow_out(ctx: TcContext) -> i32 {
-    match egress(ctx) {
-        Some(verdict) => verdict,
-        None => NEXT,
+    let context = raw(&ctx);
+    // SAFETY: tc programs may write this field.
+    unsafe { (*context).cb[1] = backward::NOTHING };
+    if let Some(verdict) = egress(ctx) {
+        return verdict;
     }
+    let ctx = TcContext::new(context);
+    let [number, task, ..] = field!(&ctx, cb);
+    if task != backward::NOTHING {
+        return tail_call(&ctx, abi::TAIL_ACK, number);
+    }
+    NEXT
 }
 
 // Without a stack frame of its own: before 6.13 the frames of all calls have 512 bytes together.

@@ -29,6 +29,7 @@
 // SAFETY comments: map values and context pointers are the verifier's to judge, not the compiler's;
 // a program that broke their rules would not load.
 
+mod backward;
 mod classify;
 mod clock;
 mod echo;
@@ -37,6 +38,7 @@ mod endpoint;
 mod ingress;
 mod maps;
 mod pacing;
+mod reply;
 mod response;
 mod skb;
 mod socket;

@@ -4,7 +4,7 @@ use aya_ebpf::{
     btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, ProgramArray, Queue, RingBuf},
     macros::btf_map,
 };
-use ecn_core::{abi, flow, marking};
+use ecn_core::{abi, backward, flow, marking};
 
 /// Heartbeat and switches of the agent.
 #[btf_map]
@@ -24,6 +24,15 @@ pub static ECN_MARKING: Array<marking::Policy, 1> = Array::new();
 /// Virtual queues per bridge; the agent sets the number of entries.
 #[btf_map]
 pub static ECN_VIRTUAL: Array<abi::Virtual, 1> = Array::new();
+/// What ports of a bridge send; the agent sets the number of entries.
+#[btf_map]
+pub static ECN_BACKWARD: Array<backward::Policy, 1> = Array::new();
+/// What each port has to say; the agent sets the number of entries.
+#[btf_map]
+pub static ECN_POINT: Array<abi::LockedPoint, { abi::PORTS }> = Array::new();
+/// Packets sent a short time ago.
+#[btf_map]
+pub static ECN_QUOTED: Array<u32, { backward::QUOTES as usize }> = Array::new();
 /// Policy per endpoint.
 #[btf_map]
 pub static ECN_ENDPOINT: Array<abi::Endpoint, { abi::ENDPOINTS as usize }> = Array::new();

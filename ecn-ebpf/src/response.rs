@@ -273,7 +273,6 @@ pub fn on_feedback<C: EbpfContext>(
         return refusal;
     }
     let sibling_ipd = sibling_ipd(number, now);
-    let lost = input.delta.lost_echoes;
     let response = with_lock!(responder, flow as f => {
         let (delta, departed, in_force) = if short {
             let delta = f.aggregate_delta(&input.delta);
@@ -332,6 +331,9 @@ pub fn on_feedback<C: EbpfContext>(
             response.rate_bytes_per_s
         );
     }
+    // From memory, since there is no room for it on the stack.
+    // SAFETY: a local reference.
+    let lost = unsafe { core::ptr::read_volatile(&raw const input.delta.lost_echoes) };
     if lost != 0 {
         count(Count::EchoLost, lost as u64);
     }

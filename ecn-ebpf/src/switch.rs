@@ -23,6 +23,7 @@ use aya_ebpf::{
 };
 use ecn_core::{
     abi::{self, Bridge, Count, Device, DeviceKey, PortAction, PortEvent, PortEventKind},
+    backward::Feedback,
     echo::Headroom,
     flow,
     marking::{BACKLOG_UNKNOWN, Decision, HOST, Policy},
@@ -33,6 +34,7 @@ use ecn_core::{
 };
 
 use crate::{
+    backward,
     clock::{coarse_now, now},
     maps::{
         ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_NEAR, ECN_TRACE,
@@ -125,6 +127,10 @@ fn try_port_out(ctx: TcContext) -> Option<i32> {
     if d.role & abi::ROLE_PORT == 0 {
         return None;
     }
+    if backward::is_clone(&p.ctx) {
+        tail_call(&p.ctx, abi::TAIL_PORT_MESSAGE, netns);
+        return Some(SHOT);
+    }
     if d.role & abi::ROLE_ENDPOINT == 0 && field!(&p.ctx, priority) >> 16 == abi::HTB_MAJOR as u32 {
         // A flow class of the source's device would choose a band of this queue by its low bits.
         // SAFETY: tc programs may write this field.
@@ -153,7 +159,7 @@ fn try_port_out(ctx: TcContext) -> Option<i32> {
     if d.role & abi::ROLE_NO_QUEUE != 0 {
         return None;
     }
-    let c = pack(&p, &ip, netns, &d, asks);
+    let c = pack(&p, &ip, netns, &d, asks, flags);
     let decision = ecn_enqueue(c.ports, c.source, c.bytes, now_ns);
     apply_decision(decision, &p, &ip, &c, now_ns, 0)
 }
@@ -186,8 +192,9 @@ fn try_port_virt(ctx: TcContext) -> Option<i32> {
     let d = lookup_device(netns, field!(&p.ctx, ifindex))?;
     let ip = p.parse()?;
     let (now_ns, per_byte) = (now(), d.virtual_ns_per_byte);
+    let flags = control()?.flags;
     // An echo that requests headroom may be marked here: then the port is busy indeed.
-    let c = pack(&p, &ip, netns, &d, false);
+    let c = pack(&p, &ip, netns, &d, false, flags);
     let decision = ecn_enqueue_virt(c.ports, c.source, c.bytes, now_ns, per_byte);
     apply_decision(decision, &p, &ip, &c, now_ns, per_byte)
 }
@@ -263,18 +270,25 @@ fn write_headroom(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
 }
 
 #[inline(always)]
-fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool) -> PackedPacket {
+fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool, flags: u32) -> PackedPacket {
     let iif = field!(&p.ctx, ingress_ifindex);
     let input = input_slot(netns, iif, d.bridge, p.zero());
     let (packets, bytes) = (p.segments(ip), field!(&p.ctx, wire_len));
     // Counters that cannot be compared with the queue's length may be wrong for long.
     let compared = d.role & abi::ROLE_BACKLOG != 0 || d.virtual_ns_per_byte != 0;
+    let feedback = backward::feedback(d.bridge);
+    let mut markable = ip.markable() && !asks;
+    if feedback != Feedback::Echo as u32 {
+        let protocol = flags >> abi::ECHO_PROTOCOL_AT;
+        markable &= feedback == Feedback::Both as u32;
+        markable |= input != HOST && backward::can_answer(ip, packets, bytes, protocol);
+    }
     let droppable = input != HOST && compared && ip.droppable(packets, bytes);
     let c = PackedPacket {
         ports: d.bridge as u64
             | (input as u64) << 32
             | (d.port as u8 as u64) << 40
-            | ((ip.markable() && !asks) as u64) << 48
+            | (markable as u64) << 48
             | (droppable as u64) << 49,
         source: packets as u64 | (ip.source as u64) << 32,
         bytes,
@@ -387,7 +401,13 @@ pub extern "C" fn ecn_trace_enqueue(
 /// Marks a packet that is enqueued.
 #[inline(always)]
 fn mark_enqueued(p: &Packet, ip: &Ip, flags: u32, c: &PackedPacket) {
-    mark(p, ip, flags, c.source as u32);
+    let (bridge, n) = (c.ports as u32, c.source as u32);
+    let feedback = backward::feedback(bridge);
+    let in_packet = feedback != Feedback::Backward as u32 && ip.markable();
+    mark(p, ip, flags, n, in_packet);
+    if feedback != Feedback::Echo as u32 {
+        backward::send(p, bridge, (c.ports >> 40) as u8, n, in_packet);
+    }
     #[cfg(feature = "trace")]
     aya_log_ebpf::debug!(
         &p.ctx,
@@ -400,8 +420,8 @@ fn mark_enqueued(p: &Packet, ip: &Ip, flags: u32, c: &PackedPacket) {
 }
 
 #[inline(always)]
-fn mark(p: &Packet, ip: &Ip, flags: u32, n: u32) {
-    if !p.mark(ip) {
+fn mark(p: &Packet, ip: &Ip, flags: u32, n: u32, in_packet: bool) {
+    if in_packet && !p.mark(ip) {
         count(Count::MarkFailed, n as u64);
         return;
     }
@@ -452,7 +472,7 @@ fn try_wire_end(ctx: TcContext) -> Option<()> {
     let bridge = ECN_BRIDGE.get_ptr_mut(d.wire_bridge)?;
     let (sequence, marked) = with_bridge_lock!(bridge, b => (b.sequence, b.switch.wire_end(o, n)));
     if marked {
-        mark(&p, &ip, flags, n);
+        mark(&p, &ip, flags, n, true);
     }
     trace(
         flags,

@@ -18,6 +18,7 @@ use ecn_core::{
 };
 
 use crate::{
+    backward,
     clock::now,
     maps::{ECN_ENDPOINT, ECN_FLOW, ECN_RECEIVER, ECN_TAIL, ECN_WORK, control, count},
     response::{self, Feedback, reverse},
@@ -33,7 +34,17 @@ const PSH: u8 = 0x08;
 /// Offset of the checksum.
 const CHECKSUM: u32 = 16;
 
-impl Feedback for Ack {
+/// An ACK, or what [`backward`] has left in its place.
+#[derive(Clone, Copy)]
+struct Report {
+    work: *const abi::Scratch,
+    /// [`abi::Backward::flags`]; 0: an ACK.
+    by: u32,
+    /// [`abi::ECHO`] of the endpoint.
+    echoes: u32,
+}
+
+impl Feedback for Report {
     #[inline(always)]
     fn apply(
         self,
@@ -42,7 +53,14 @@ impl Feedback for Ack {
         departed: u32,
         _now_ns: u64,
     ) -> Result<FeedbackDelta, Refusal> {
-        Ok(flow.ace.on_ack(self, sent, departed))
+        // SAFETY: this CPU's own, until the program ends.
+        unsafe {
+            if self.by != 0 {
+                let what = &(*self.work).backward;
+                return backward::apply(what, flow, departed, self.echoes != 0);
+            }
+            Ok(flow.ace.on_ack((*self.work).ack, sent, departed))
+        }
     }
 }
 
@@ -247,40 +265,58 @@ pub fn handle_ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
             payload: data.into(),
         };
         (*a).at = ip.upper();
+        (*a).backward.flags = 0;
         ECN_TAIL.tail_call(&p.ctx, abi::TAIL_ACK);
     }
 }
 
-/// The response to a TCP ACK; a program of its own, since it is complex to verify.
+/// The response to a TCP ACK, or to what [`backward`] leaves in its place; a program of its own, since it is complex to
+/// verify.
 #[classifier]
 pub fn ecn_tcp_ack(ctx: TcContext) -> i32 {
-    let _ = try_tcp_ack(&ctx);
-    NEXT
+    match try_tcp_ack(&ctx) {
+        Some(verdict) => verdict,
+        None => NEXT,
+    }
 }
 
 #[inline(always)]
-fn try_tcp_ack(ctx: &TcContext) -> Option<()> {
+fn try_tcp_ack(ctx: &TcContext) -> Option<i32> {
     let flags = control()?.flags;
     let endpoint = ECN_ENDPOINT.get(field!(ctx, cb)[0])?;
     let work = ECN_WORK.get_ptr_mut(0)?;
     // SAFETY: as in `ack`.
     let work = unsafe { &mut *work };
-    let (key, a, at) = (&mut work.key, work.ack, work.at);
-    let f = ECN_FLOW.get_ptr_mut(&*key)?;
-    let flow_key = *key;
-    if read_once!(f, flow.flags) & flow::PLAIN != 0 {
-        response::on_feedback(ctx, f, key, &mut work.input, endpoint, flags, a);
-        if a.ace != 0 && a.payload == 0 {
-            write_ace(ctx, at, 0);
+    // SAFETY: a place of this CPU.
+    let by = unsafe { core::ptr::read_volatile(&raw const work.backward.flags) };
+    let report = Report {
+        work,
+        by,
+        echoes: endpoint.flags & abi::ECHO,
+    };
+    // The response may put the short flows' key in its place.
+    work.flow = work.key;
+    let key = &mut work.key;
+    let Some(f) = ECN_FLOW.get_ptr_mut(&*key) else {
+        return (by != 0).then(|| backward::verdict(by, backward::UNKNOWN));
+    };
+    if by != 0 || read_once!(f, flow.flags) & flow::PLAIN != 0 {
+        let input = &mut work.input;
+        let refusal = response::on_feedback(ctx, f, key, input, endpoint, flags, report);
+        if by != 0 {
+            return Some(backward::verdict(by, refusal));
+        }
+        if work.ack.ace != 0 && work.ack.payload == 0 {
+            write_ace(ctx, work.at, 0);
         }
     }
     // After the last byte is the FIN. With a class, the agent removes both.
     if read_once!(f, flow.ended) != 0
-        && ace::is_later(a.ack, read_once!(f, flow.ace.end))
+        && ace::is_later(work.ack.ack, read_once!(f, flow.ace.end))
         && class_of(f) == 0
         && read_once!(f, flow.socket) == 0
     {
-        remove_flow(&flow_key);
+        remove_flow(&work.flow);
     }
-    Some(())
+    None
 }

@@ -23,6 +23,7 @@ pub mod tcp;
 
 use std::collections::VecDeque;
 
+use ecn_core::backward::Feedback;
 use ecn_core::echo::Headroom;
 use ecn_core::response::Function;
 use ecn_core::{echo, packet, response, shares, vqueue};
@@ -32,7 +33,7 @@ use rand_pcg::Pcg64Mcg;
 
 use self::agent::Agent;
 use self::bridge::{Arrival, Bridge};
-use self::sender::{Bucket, Kind, Sender};
+use self::sender::{Bucket, Kind, Message, Sender};
 use self::source::Source;
 use self::tcp::Tcp;
 use crate::engine::{Event, Heap, INDEX, MS, NS, Scheduler, Slab, Time};
@@ -62,6 +63,8 @@ struct Packet {
     /// Its number in a connection.
     number: u64,
     made: Time,
+    /// It is no packet, but a message of a port about one.
+    message: Option<Message>,
 }
 
 /// A device that sends at its link's rate: a bridge's port, or a source's.
@@ -103,6 +106,7 @@ struct Simulation<'a> {
     agent: Agent,
     response: response::Policy,
     echo: echo::Policy,
+    feedback: Feedback,
     /// What ports make up for.
     burst: Time,
     /// By way.
@@ -217,6 +221,7 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
             protocol: echo::PROTOCOL.into(),
             ..echo::Policy::default()
         },
+        feedback: model.feedback,
         burst: ps(model.burst),
         sent_packets: vec![0; network.flows.len()],
         flow_packets: vec![0; network.flows.len()],
@@ -521,6 +526,7 @@ impl Simulation<'_> {
             marked: false,
             number,
             made,
+            message: None,
         };
         let packet = self.packets.insert(packet);
         let packet = packet.ok_or(SimulationError::TooMany)?;
@@ -529,7 +535,42 @@ impl Simulation<'_> {
         let transmission = self.network.hops[first as usize].transmission;
         device.bucket.pay(now, transmission, transmission);
         self.hand_over(now, packet);
+        let echoes = self.feedback.is_echoed();
+        let sender = &mut self.senders[flow as usize];
+        if self.feedback.is_backward() && sender.controlled && sender.is_due(echoes, now) {
+            let update = sender.on_feedback(&self.response, flow, None, echoes, now);
+            self.notify_agent(now, update);
+        }
         Ok(())
+    }
+
+    /// What a program has for the agent, if anything.
+    fn notify_agent(&mut self, now: Time, update: Option<sender::RateUpdate>) {
+        if let Some(update) = update
+            && self.agent.on_rate_event(now, update)
+        {
+            self.scheduler.at(self.agent.due, Event::Source(AGENT));
+        }
+    }
+
+    /// A port has marked a packet: a message goes back by the way that the packet came.
+    fn message(&mut self, now: Time, number: u32, bridge: u32, output: u8) -> Option<()> {
+        let packet = self.packets[number];
+        let (marks, sequence) = self.bridges[bridge as usize].message(output, now / NS)?;
+        let message = Packet {
+            message: Some(Message {
+                point: u64::from(bridge) << 8 | u64::from(output),
+                sequence,
+                marks,
+            }),
+            ..packet
+        };
+        let way = &self.network.flows[self.senders[packet.flow as usize].way as usize];
+        let hops = way.hops.start..packet.hop;
+        let takes = self.network.back(hops);
+        let message = self.packets.insert(message)?;
+        self.scheduler.at(now + takes, Event::Arrive(message));
+        Some(())
     }
 
     /// A port sends its next packet.
@@ -588,11 +629,26 @@ impl Simulation<'_> {
     /// A packet is at the end of its channel; or, past its last hop, its echo is back.
     fn arrive(&mut self, now: Time, number: u32, controlled: bool) -> Result<(), SimulationError> {
         let packet = &mut self.packets[number];
+        if let Packet {
+            flow,
+            message: Some(message),
+            ..
+        } = *packet
+        {
+            self.packets.remove(number);
+            let (echoes, sender) = (self.feedback.is_echoed(), &mut self.senders[flow as usize]);
+            if controlled && sender.controlled {
+                let update = sender.on_feedback(&self.response, flow, Some(&message), echoes, now);
+                self.notify_agent(now, update);
+            }
+            return Ok(());
+        }
         let here = self.network.hops[packet.hop as usize].channel;
         let Some((bridge, input)) = self.network.channels[here as usize].receiver else {
             let packet = *packet;
             self.packets.remove(number);
-            if controlled && self.senders[packet.flow as usize].controlled {
+            let echoed = controlled && self.feedback.is_echoed();
+            if echoed && self.senders[packet.flow as usize].controlled {
                 self.echo(now, packet.flow, packet.marked);
             }
             return self.ack(now, packet.flow, packet.number);
@@ -604,7 +660,8 @@ impl Simulation<'_> {
         };
         let flow = packet.flow as usize;
         self.look(now, next, bridge, output);
-        let markable = self.senders[flow].controlled;
+        // A port does not know whether who gets its message reads it.
+        let markable = self.senders[flow].controlled || !self.feedback.is_echoed();
         let way = &self.network.flows[self.senders[flow].way as usize];
         let host = self.network.hops[way.hops.start as usize].channel;
         let arrival = vqueue::PacketMeta {
@@ -618,17 +675,22 @@ impl Simulation<'_> {
             now_ns: now / NS,
             ns_per_byte: 0,
         };
-        match self.bridges[bridge as usize].arrive(number, arrival) {
-            Arrival::Queued { marked } => {
-                if marked {
-                    self.mark(now, number);
-                }
+        let arrived = self.bridges[bridge as usize].arrive(number, arrival);
+        let (Arrival::Queued { marked } | Arrival::Dropped { marked }) = arrived;
+        if marked {
+            self.mark(now, number);
+            if self.feedback.is_backward() {
+                self.message(now, number, bridge, output);
+            }
+        }
+        match arrived {
+            Arrival::Queued { .. } => {
                 let queued = self.bridges[bridge as usize].queues[output as usize].len() as u32;
                 let device = &mut self.devices[next as usize];
                 device.peak = device.peak.max(queued);
                 self.dequeue(now, next)
             }
-            Arrival::Dropped => {
+            Arrival::Dropped { .. } => {
                 self.devices[next as usize].dropped += 1;
                 self.dropped_packets[self.senders[flow].way as usize] += 1;
                 self.packets.remove(number);
@@ -654,11 +716,7 @@ impl Simulation<'_> {
             })
         };
         let update = sender.deliver(&self.response, &self.echo, flow, marked, way_back, now);
-        if let Some(update) = update
-            && self.agent.on_rate_event(now, update)
-        {
-            self.scheduler.at(self.agent.due, Event::Source(AGENT));
-        }
+        self.notify_agent(now, update);
     }
 
     /// Counts the time that packets waited, before their number changes.
@@ -731,7 +789,12 @@ impl Simulation<'_> {
             let Event::Arrive(packet) = event else {
                 continue;
             };
-            let Packet { flow, hop, .. } = self.packets[packet];
+            let Packet {
+                flow, hop, message, ..
+            } = self.packets[packet];
+            if message.is_some() {
+                continue;
+            }
             let channel = self.network.hops[hop as usize].channel as usize;
             let way = self.senders[flow as usize].way as usize;
             by_flow[way] += u64::from(self.network.channels[channel].receiver.is_some());

@@ -6,6 +6,7 @@ use std::num::ParseIntError;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use ecn_core::backward::{self, Feedback};
 use ecn_core::fixed::{self, FRAC, ONE};
 use ecn_core::marking::{self, MarkAt, Marking};
 use ecn_core::response::{self, Function};
@@ -393,6 +394,8 @@ pub struct Model {
     pub queue: u32,
     /// Output queues: whether packets are marked as they come or as they leave.
     pub mark_at: MarkAt,
+    /// Output queues: how marks get back to the source.
+    pub feedback: Feedback,
     /// Output queues: what counts as one source, which has a share of an output; who has less is not marked.
     pub shares: ShareBy,
     /// Output queues: whether packets of hosts without the agent are dropped where more than twice the threshold wait,
@@ -438,6 +441,7 @@ const INPUT_ONLY: &[&str] = &[
 const OUTPUT_ONLY: &[&str] = &[
     "queue",
     "mark_at",
+    "feedback",
     "shares",
     "unmarkable",
     "echo",
@@ -498,6 +502,7 @@ impl Default for Model {
             switch: SwitchKind::default(),
             queue: 100,
             mark_at: MarkAt::default(),
+            feedback: Feedback::default(),
             // As in the papers.
             shares: ShareBy::Off,
             unmarkable: Unmarkable::default(),
@@ -626,6 +631,10 @@ impl Model {
             let reason = "bridges and endpoints know the functions of the papers only";
             return Err(ModelError::new("response", &self.response, reason));
         }
+        if self.feedback.is_backward() && self.mark_at == MarkAt::Departure {
+            let reason = "where packets have left, the way back is not known: use mark_at=arrival";
+            return Err(ModelError::new("feedback", self.feedback, reason));
+        }
         if self.switch == SwitchKind::Input && self.round == Round::Fractional {
             let reason = "its times are those of bridges: use switch=output, or round=off";
             return Err(ModelError::new("round", self.round, reason));
@@ -716,6 +725,11 @@ impl Model {
                 E::FactorTooSmall | E::FactorTooLarge => ModelError::new("m", self.m, error),
                 _ => ModelError::new("rmin", self.rmin, error),
             })
+    }
+
+    /// What the ports of a bridge send.
+    pub const fn backward_policy(&self) -> backward::Policy {
+        backward::Policy::new(self.feedback, backward::MESSAGES_PER_S)
     }
 
     /// The marking of `ecn-core`, for a switch with this name and port slots below `ports`.

@@ -212,6 +212,9 @@ pub struct Network {
     pub flows: Vec<Way>,
     /// Names of the classes, in the order of their first flow.
     pub classes: Vec<String>,
+    /// What a switch takes to forward a packet, and a host to answer one.
+    forwarding: Time,
+    ack_delay: Time,
 }
 
 /// Picoseconds that `bytes` take.
@@ -382,6 +385,8 @@ impl Network {
             hops: Vec::new(),
             flows: Vec::new(),
             classes: Vec::new(),
+            forwarding: model.forwarding_delay.as_nanos() * NS,
+            ack_delay: model.ack_delay.as_nanos() * NS,
         };
         for flow in flows {
             check_traffic(flow, model)?;
@@ -496,6 +501,16 @@ impl Network {
             arrivals: flow.arrivals,
         });
         Ok(())
+    }
+
+    /// How long a message takes back over these hops, to their source: as an ACK over all of them.
+    pub fn back(&self, hops: std::ops::Range<u32>) -> Time {
+        let hops = &self.hops[hops.start as usize..hops.end as usize];
+        let delays = hops
+            .iter()
+            .map(|hop| self.channels[hop.channel as usize].delay);
+        let forwarding = self.forwarding * (hops.len() as Time).saturating_sub(1);
+        delays.sum::<Time>() + forwarding + self.ack_delay
     }
 
     /// The channel with this name.

@@ -10,6 +10,7 @@ use std::{cell::RefCell, collections::VecDeque};
 
 use ecn_core::{
     abi::{self, Count, Device, DeviceKey, PORTS, PortEvent, PortEventKind, SOURCES, name},
+    backward::{self, Feedback},
     marking::{BACKLOG_UNKNOWN, Decision, HOST, MarkAt, Marking, Policy, Port, Share, Switch},
     packet,
     shares::{ShareBy, Shares},
@@ -88,7 +89,7 @@ enum Step {
     /// A port is removed.
     Remove(usize),
     /// Another policy.
-    Policy(Marking, MarkAt, u32, u32, ShareBy, u32),
+    Policy(Marking, MarkAt, u32, u32, ShareBy, u32, Feedback),
     /// So many milliseconds go by.
     Wait(u64),
 }
@@ -152,9 +153,16 @@ fn policy() -> impl Strategy<Value = Step> {
         ][..],
     );
     let drops = prop_oneof![4 => 1..=8u32, 1 => Just(0)];
-    (marking, mark_at, size(), size(), by, drops).prop_map(
-        |(marking, at, buffer, threshold, by, drops)| {
-            Step::Policy(marking, at, buffer, threshold, by, drops)
+    let feedback = prop_oneof![2 => Just(Feedback::Echo), 1 => Just(Feedback::Backward),
+        1 => Just(Feedback::Both)];
+    (marking, mark_at, size(), size(), by, drops, feedback).prop_map(
+        |(marking, at, buffer, threshold, by, drops, feedback)| {
+            // Where packets leave, no message can be sent.
+            let feedback = match at {
+                MarkAt::Arrival => feedback,
+                MarkAt::Departure => Feedback::Echo,
+            };
+            Step::Policy(marking, at, buffer, threshold, by, drops, feedback)
         },
     )
 }
@@ -223,6 +231,8 @@ struct Seen {
     /// Packets dropped before their queue, and those spared a turn.
     refused: u64,
     below: u64,
+    /// Marks that are told by messages.
+    backward: u64,
 }
 
 /// The loaded programs, and the devices that tell the ports apart.
@@ -244,6 +254,7 @@ struct Both<'a> {
     kernel: &'a mut Kernel,
     trace: &'a Trace,
     policy: Policy,
+    feedback: Feedback,
     host: Box<Switch<PORTS>>,
     shares: Box<Shares<PORTS, SOURCES>>,
     /// By the last event.
@@ -291,20 +302,29 @@ impl Kernel {
     }
 
     /// Events that the simulator recorded, with its counters after each.
-    fn replay(&mut self, simulated: &ecn_sim::trace::Trace) -> Outcome {
+    fn replay(&mut self, simulated: &ecn_sim::trace::Trace, feedback: Feedback) -> Outcome {
         let ports = simulated.policy.ports as u8;
         let trace = Trace {
             slots: (1..ports).collect(),
             limit: usize::MAX,
             backlog: true,
             whole: true,
-            policy: Step::Policy(Marking::None, MarkAt::Arrival, 1, 1, ShareBy::Off, 0),
+            policy: Step::Policy(
+                Marking::None,
+                MarkAt::Arrival,
+                1,
+                1,
+                ShareBy::Off,
+                0,
+                Feedback::Echo,
+            ),
             steps: Vec::new(),
         };
         let mut both = self.begin(&trace);
         both.policy = simulated.policy;
         let set = both.kernel.maps.set_marking(BRIDGE, both.policy);
         set.expect("policy");
+        both.set_feedback(feedback);
         for event in &simulated.events {
             both.simulated(event)?;
         }
@@ -357,6 +377,7 @@ impl Kernel {
                 drop_threshold: 0,
                 _pad: 0,
             },
+            feedback: Feedback::Echo,
             host: Box::default(),
             shares: Box::default(),
             decided: Decision::default(),
@@ -476,7 +497,7 @@ impl Both<'_> {
 
     fn step(&mut self, step: &Step) -> Outcome {
         match step {
-            Step::Policy(marking, mark_at, buffer, threshold, by, drops) => {
+            Step::Policy(marking, mark_at, buffer, threshold, by, drops, feedback) => {
                 self.policy.shares = *by as u32;
                 self.policy.drop_threshold = *drops;
                 self.policy.marking = *marking as u32;
@@ -485,6 +506,7 @@ impl Both<'_> {
                 self.policy.threshold = *threshold;
                 let set = self.kernel.maps.set_marking(BRIDGE, self.policy);
                 set.expect("policy");
+                self.set_feedback(*feedback);
                 Ok(())
             }
             Step::Arrive(packet, o) => self.arrive(*packet, *o),
@@ -525,6 +547,13 @@ impl Both<'_> {
         }
     }
 
+    fn set_feedback(&mut self, feedback: Feedback) {
+        self.feedback = feedback;
+        let policy = backward::Policy::new(feedback, backward::MESSAGES_PER_S);
+        let set = self.kernel.maps.set_backward(BRIDGE, policy);
+        set.expect("a way of feedback");
+    }
+
     fn arrive(&mut self, packet: Packet, o: usize) -> Outcome {
         if !self.enter(packet, o)? {
             return Ok(());
@@ -556,7 +585,10 @@ impl Both<'_> {
         let decision = self.shares.on_enqueue(&mut self.host, &self.policy, &a);
         let value = if decision.drop == 0 { -1 } else { 2 };
         prop_assert_eq!(verdict.value, value, "{:?}", decision);
-        self.check_frame(&verdict, packet, decision.mark != 0)?;
+        let is_written = self.feedback.is_echoed() && packet.markable();
+        self.check_frame(&verdict, packet, decision.mark != 0 && is_written)?;
+        let told = self.feedback.is_backward();
+        self.kernel.seen.backward += u64::from(decision.mark * u32::from(told));
         self.kernel.seen.arrivals += 1;
         self.kernel.seen.super_packets += u64::from(n > 1);
         self.kernel.seen.refused += u64::from(decision.drop);
@@ -566,6 +598,7 @@ impl Both<'_> {
             bytes: a.bytes,
             source: a.source,
             droppable: a.droppable.into(),
+            markable: a.markable.into(),
             ..self.expected(PortEventKind::Enqueue, packet, n, o, decision)
         };
         self.expect_event(event, expected)?;
@@ -581,7 +614,11 @@ impl Both<'_> {
         PacketMeta {
             input,
             output: self.slot(o),
-            markable: packet.markable(),
+            markable: match self.feedback {
+                Feedback::Echo => packet.markable(),
+                Feedback::Backward => input != HOST,
+                Feedback::Both => packet.markable() || input != HOST,
+            },
             droppable: compared && ip.droppable(n, packet.wire_len(n)),
             packets: n,
             source: ip.source,
@@ -855,9 +892,17 @@ fn the_simulated_rig() {
     kernel_test!();
     let mut traces = Vec::new();
     for marking in ["naive", "input", "input-output"] {
-        for mark_at in ["arrival", "departure"] {
+        for (mark_at, feedback) in [
+            ("arrival", Feedback::Echo),
+            ("departure", Feedback::Echo),
+            ("arrival", Feedback::Backward),
+        ] {
             let mut scenario = Scenario::rig();
-            let settings = [format!("marking={marking}"), format!("mark_at={mark_at}")];
+            let settings = [
+                format!("marking={marking}"),
+                format!("mark_at={mark_at}"),
+                format!("feedback={feedback}"),
+            ];
             for setting in settings {
                 scenario.set_text(&setting).expect("a setting");
             }
@@ -869,12 +914,13 @@ fn the_simulated_rig() {
             };
             let network = scenario.network().expect("a network");
             let record = simulation::run(&network, &scenario.model, None, &options);
-            traces.extend(record.expect("a run").traces);
+            let recorded = record.expect("a run").traces;
+            traces.extend(recorded.into_iter().map(|trace| (trace, feedback)));
         }
     }
     let seen = in_kernel(|kernel| {
-        for trace in &traces {
-            if let Err(difference) = kernel.replay(trace) {
+        for (trace, feedback) in &traces {
+            if let Err(difference) = kernel.replay(trace, *feedback) {
                 panic!("{difference}");
             }
         }
@@ -883,12 +929,13 @@ fn the_simulated_rig() {
     note(&format!(
         "differential: {bridges} simulated bridges, {seen:?}"
     ));
-    assert_eq!(bridges, 12);
+    assert_eq!(bridges, 18);
     let full = traces
         .iter()
-        .filter(|trace| trace.events.len() == SIMULATED);
-    assert!(full.count() > 6, "{seen:?}");
+        .filter(|(trace, _)| trace.events.len() == SIMULATED);
+    assert!(full.count() > 9, "{seen:?}");
     assert!(seen.marked > 500 && seen.wire_ends > 500, "{seen:?}");
+    assert!(seen.backward > 250, "{seen:?}");
     assert!(
         seen.input_triggers > 500 && seen.output_triggers > 100,
         "{seen:?}"
@@ -934,6 +981,7 @@ fn random_traces() {
         (seen.super_packets, traces),
         (seen.refused, traces / 20),
         (seen.below, traces),
+        (seen.backward, traces),
     ] {
         assert!(often > what, "{seen:?}");
     }

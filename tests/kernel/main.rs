@@ -3,6 +3,7 @@
 mod attach;
 mod attacks;
 mod back_pressure;
+mod backward;
 mod chaos;
 mod cni;
 mod commands;

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use ecn_core::abi::PortEventKind;
+use ecn_core::backward::{self, Point};
 use ecn_core::marking::{self, BACKLOG_UNKNOWN, Decision, MarkAt, Switch};
 use ecn_core::shares::{self, Shares};
 use ecn_core::vqueue;
@@ -29,7 +30,10 @@ pub enum Arrival {
         marked: bool,
     },
     /// The queue was full, or the packet, which cannot be marked, was more than its source's share.
-    Dropped,
+    Dropped {
+        /// It was marked before.
+        marked: bool,
+    },
 }
 
 /// Sources that a bridge can count.
@@ -49,6 +53,9 @@ pub struct Bridge {
     policy: marking::Policy,
     limit: usize,
     trace: Option<Box<Trace>>,
+    backward: backward::Policy,
+    /// What the output ports have to say, by slot.
+    points: Vec<Point>,
     /// The queues, by slot of the output port.
     pub queues: Vec<VecDeque<Queued>>,
 }
@@ -62,6 +69,8 @@ impl Bridge {
         Self {
             counters: BySize::new(slots as usize),
             policy,
+            backward: model.backward_policy(),
+            points: vec![Point::default(); slots as usize],
             trace: (traced > 0).then(|| Box::new(Trace::new(policy, traced))),
             limit: model.queue as usize,
             queues: vec![VecDeque::new(); slots as usize],
@@ -74,18 +83,22 @@ impl Bridge {
         let decision = counters!(&mut self.counters, c => c.shares.on_enqueue(&mut c.switch, &policy, &arrival));
         self.record(PortEventKind::Enqueue, input, output, decision);
         if decision.drop != 0 {
-            return Arrival::Dropped;
+            return Arrival::Dropped { marked: false };
         }
+        let marked = decision.mark != 0;
         let queue = &mut self.queues[output as usize];
         if queue.len() >= self.limit {
             counters!(&mut self.counters, c => c.switch.on_drop(input, output, 1));
             self.record(PortEventKind::Drop, input, output, Decision::default());
-            return Arrival::Dropped;
+            return Arrival::Dropped { marked };
         }
         queue.push_back(Queued { packet, arrival });
-        Arrival::Queued {
-            marked: decision.mark != 0,
-        }
+        Arrival::Queued { marked }
+    }
+
+    /// An output port has marked a packet: the marks that a message stands for, and its number, if there is one now.
+    pub fn message(&mut self, output: u8, now_ns: u64) -> Option<(u32, u32)> {
+        self.points[output as usize].mark(&self.backward, 1, now_ns)
     }
 
     /// Takes the next packet off an output's queue; whether it is marked: `ecn_depart`, then

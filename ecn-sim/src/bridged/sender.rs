@@ -3,7 +3,7 @@
 
 use ecn_core::echo::{Headroom, Receiver};
 use ecn_core::flow::Flow;
-use ecn_core::{abi, echo, response};
+use ecn_core::{abi, backward, echo, response};
 
 use crate::bridged::source::Source;
 use crate::engine::{NS, Time};
@@ -21,6 +21,17 @@ impl Bucket {
     pub fn pay(&mut self, now: Time, cost: Time, burst: Time) {
         self.ready = self.ready.max(now.saturating_sub(burst)) + cost;
     }
+}
+
+/// A message of a port: as [`backward::Message`].
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// Which port.
+    pub point: u64,
+    /// Its running number.
+    pub sequence: u32,
+    /// Packets marked.
+    pub marks: u32,
 }
 
 /// A message to the agent: as [`abi::RateEvent`].
@@ -153,6 +164,41 @@ impl Sender {
         }
     }
 
+    /// A message of a port came, or, without one, the flow counts what has departed. What the agent is to know.
+    pub fn on_feedback(
+        &mut self,
+        policy: &response::Policy,
+        number: u32,
+        message: Option<&Message>,
+        echoes: bool,
+        now: Time,
+    ) -> Option<RateUpdate> {
+        let departed = self.departed as u32;
+        let delta = match message {
+            None => self.flow.backward.self_clock(departed),
+            Some(m) => {
+                if echoes && self.flow.is_echoed() {
+                    return None;
+                }
+                let alone = self.flow.is_self_clocked(echoes);
+                let heard = self
+                    .flow
+                    .backward
+                    .on_message(m.point, m.sequence, m.marks, departed, alone);
+                heard.ok()?
+            }
+        };
+        self.respond(policy, number, &delta, now)
+    }
+
+    /// Whether the flow counts for itself now, with a packet that it sends.
+    pub fn is_due(&self, echoes: bool, now: Time) -> bool {
+        let since = (now / NS).saturating_sub(self.flow.last_echo_ns);
+        self.flow.is_self_clocked(echoes)
+            && self.flow.is_limited(self.link_bytes_per_s)
+            && since >= backward::CLOCK_NS
+    }
+
     /// A packet reached the receiver, and its echo, if one was due, the source. What the agent is to
     /// know.
     pub fn deliver(
@@ -175,9 +221,20 @@ impl Sender {
         }
         let (sent, departed) = (self.flow.sent_packets as u32, self.departed as u32);
         let quiet = self.flow.quiet();
-        let update = self.flow.echo.on_echo(&echo, sent, departed, quiet).ok()?;
+        let delta = self.flow.echo.on_echo(&echo, sent, departed, quiet).ok()?;
+        self.respond(policy, number, &delta, now)
+    }
+
+    fn respond(
+        &mut self,
+        policy: &response::Policy,
+        number: u32,
+        delta: &echo::FeedbackDelta,
+        now: Time,
+    ) -> Option<RateUpdate> {
+        let (departed, now_ns) = (self.departed as u32, now / NS);
         let was = self.marked;
-        if update.ce != 0 {
+        if delta.ce != 0 {
             self.marked = None;
         }
         let link = self.link_bytes_per_s;
@@ -187,7 +244,7 @@ impl Sender {
         };
         let (reaction, tell) =
             self.flow
-                .respond(policy, &update, self.in_force, departed, link, now_ns);
+                .respond(policy, delta, self.in_force, departed, link, now_ns);
         tell.then_some(RateUpdate {
             flow: number,
             rate_bytes_per_s: self.flow.rate_bytes_per_s,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use ecn_core::backward::Feedback;
 use ecn_core::marking::{MarkAt, Marking};
 use ecn_core::response::Function;
 use ecn_units::{Every, Fraction, Rate, Round};
@@ -86,6 +87,9 @@ pub struct RigArgs {
     /// Where they mark: arrival, departure
     #[arg(long, value_name = "PLACE", default_value_t)]
     pub mark_at: MarkAt,
+    /// How marks get back to the sources: echo, backward (receivers have no program then), both
+    #[arg(long, value_name = "WAY", default_value_t)]
+    pub feedback: Feedback,
     /// How flows answer to marks: none, lipd, fimd, aimd
     #[arg(long, value_name = "FUNCTION", default_value_t)]
     pub response: Function,

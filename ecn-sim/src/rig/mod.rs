@@ -127,6 +127,7 @@ pub fn scenario(args: &RigArgs) -> Result<Scenario, ScenarioError> {
     model.buffer = args.buffer;
     model.rmin = args.rmin;
     model.mark_at = args.mark_at;
+    model.feedback = args.feedback;
     model.round = args.round;
     model.echo = args.echo;
     scenario.set_text(&format!("m={}", args.m))?;
@@ -163,6 +164,7 @@ pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
             buffer: args.buffer,
             threshold: args.threshold,
             mark_at: args.mark_at,
+            feedback: args.feedback,
             rmin: args.rmin,
             m: args.m,
             round: args.round,

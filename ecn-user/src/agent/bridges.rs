@@ -14,7 +14,7 @@ use ecn_core::{
 };
 
 use super::{
-    Error, Inner, Result, copy,
+    Error, Inner, Result, backward_policy, copy,
     discover::{self, Peer, Space, Spec},
     health::{PortReading, Subject},
     marking_policy,
@@ -37,6 +37,7 @@ pub(super) struct Bridge {
     pub(super) config: config::Bridge,
     pub(super) space: Arc<Space>,
     pub(super) ifindex: u32,
+    mac: Option<[u8; 6]>,
     ports: BTreeMap<u32, Port>,
     /// Slots of ports that another agent has kept, until all of them are found or given up.
     kept_slots: BTreeSet<u32>,
@@ -258,6 +259,7 @@ impl Inner {
             config,
             space: Arc::clone(space),
             ifindex: link.index,
+            mac: link.mac,
             ports: BTreeMap::new(),
             kept_slots,
             peers: BTreeMap::new(),
@@ -466,9 +468,14 @@ impl Inner {
                 without_queue.join(" ")
             );
         }
-        let slots = self.bridges[&number].slots();
+        if config.feedback.is_backward() {
+            self.datapath.load_messages()?;
+        }
+        let bridge = &self.bridges[&number];
+        let backward = backward_policy(&config, &self.config.echo, bridge.mac);
+        self.maps.set_backward(number, backward)?;
         self.maps
-            .set_marking(number, marking_policy(&config, slots))?;
+            .set_marking(number, marking_policy(&config, bridge.slots()))?;
         // After the policy: an end of the wire has something to write only under it.
         if config.mark_at == MarkAt::Departure {
             let bridge = &self.bridges[&number];

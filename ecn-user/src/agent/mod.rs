@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use ecn_core::{abi, echo, marking, response};
+use ecn_core::{abi, backward, echo, marking, response};
 use sd_notify::NotifyState;
 use tokio::{signal::unix::SignalKind, task::JoinHandle};
 
@@ -194,6 +194,23 @@ pub fn marking_policy(bridge: &config::Bridge, ports: u32) -> marking::Policy {
     }
 }
 
+/// What the ports of a bridge with this address send.
+fn backward_policy(
+    bridge: &config::Bridge,
+    echo: &config::Echo,
+    mac: Option<[u8; 6]>,
+) -> backward::Policy {
+    let [a, b, c, d, e, f] = mac.unwrap_or_default();
+    let keys = echo_keys(echo);
+    backward::Policy {
+        protocol: echo.protocol.into(),
+        bridge: u64::from_be_bytes([a, b, c, d, e, f, 0, 0]),
+        signs: u32::from(keys.signs()),
+        key: keys.keys[0],
+        ..backward::Policy::new(bridge.feedback, bridge.messages_per_s)
+    }
+}
+
 /// The kernel side of a response.
 ///
 /// # Errors
@@ -242,8 +259,14 @@ fn endpoint_policy(
             Enforcement::Auto | Enforcement::None => 0,
         };
     }
+    let feedback = endpoint.feedback.unwrap_or_else(|| config.feedback());
     if config.response.function != config::Function::None {
-        flags |= abi::ECHO;
+        flags |= if feedback.is_echoed() { abi::ECHO } else { 0 };
+        flags |= if feedback.is_backward() {
+            abi::BACKWARD
+        } else {
+            0
+        };
     }
     if options.observe {
         flags |= abi::OBSERVE;

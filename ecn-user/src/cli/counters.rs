@@ -156,6 +156,37 @@ const fn about(what: Count) -> (&'static str, &'static str) {
             "echo_asked",
             "of the echoes sent, those for TCP that only ask whether there is room",
         ),
+        Count::MessageSent => ("message_sent", "messages from ports to sources sent"),
+        Count::MessageFailed => ("message_failed", "messages that could not be sent"),
+        Count::MessageHeld => (
+            "message_held",
+            "marked packets that a later message stands for ([[bridge]] messages_per_s)",
+        ),
+        Count::MessageAccepted => ("message_accepted", "messages of ports taken"),
+        Count::MessageMalformed => (
+            "message_malformed",
+            "messages of another kind or too short: dropped",
+        ),
+        Count::MessageFar => (
+            "message_far",
+            "messages that had passed a router (TTL below 255): dropped",
+        ),
+        Count::MessageForged => (
+            "message_forged",
+            "messages not signed by a key of [echo]: dropped",
+        ),
+        Count::MessageUnknown => (
+            "message_unknown",
+            "messages about flows that are not sent from here, or where feedback is \"echo\": dropped",
+        ),
+        Count::MessageDuplicate => (
+            "message_duplicate",
+            "messages that came twice, too late, or about marks that echoes report, too: dropped",
+        ),
+        Count::MessageImpossible => (
+            "message_impossible",
+            "messages about packets that were not sent just now: dropped; a forger",
+        ),
         Count::AceFailed => (
             "ace_failed",
             "TCP segments whose ECN flags could not be written",

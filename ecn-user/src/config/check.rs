@@ -23,6 +23,8 @@ const ONE: Fraction = fraction(1, 1);
 pub const MIN_RATE_BYTES_PER_S: u64 = 1_000;
 /// Each labelled flow makes new time series.
 const MAX_TOP_FLOWS: u32 = 1000;
+/// Beyond them a message reports several marks, up to 256.
+const MESSAGES_PER_S: RangeInclusive<u32> = 100..=1_000_000;
 const MAX_PERIOD: DurationText = DurationText::from_secs(1);
 /// Longer rounds or intervals between echoes would control nothing.
 const MAX_STEP: DurationText = DurationText::from_secs(60);
@@ -138,6 +140,16 @@ impl Check {
                     format!("must be at least `threshold` ({threshold}), not {drop_threshold}"),
                 );
             }
+        }
+        self.range(at("messages_per_s"), bridge.messages_per_s, MESSAGES_PER_S);
+        if bridge.feedback.is_backward() && bridge.mark_at == MarkAt::Departure {
+            self.fail(
+                at("feedback"),
+                format!(
+                    "\"{}\" only applies with mark_at = \"arrival\"",
+                    bridge.feedback
+                ),
+            );
         }
         self.queue(&at, bridge);
         if let Some(rate) = bridge.queue_rate {

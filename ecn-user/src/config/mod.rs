@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 
 pub use check::MIN_RATE_BYTES_PER_S;
+pub use ecn_core::backward::Feedback;
 pub use ecn_core::marking::{MarkAt, Marking};
 pub use ecn_core::response::Function;
 pub use ecn_core::shares::ShareBy as Shares;
@@ -137,6 +138,10 @@ fn default_threshold() -> u32 {
     8
 }
 
+fn default_messages_per_s() -> u32 {
+    ecn_core::backward::MESSAGES_PER_S
+}
+
 /// A bridge whose ports mark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -158,6 +163,13 @@ pub struct Bridge {
     /// Where packets are marked. Default: [`MarkAt::Arrival`].
     #[serde(default)]
     pub mark_at: MarkAt,
+    /// How marks get back to the source. Default: [`Feedback::Echo`].
+    #[serde(default)]
+    pub feedback: Feedback,
+    /// Messages that each port sends to sources in a second, 100 to 1000000: beyond them one stands for several
+    /// marks. Default: 10000.
+    #[serde(default = "default_messages_per_s")]
+    pub messages_per_s: u32,
     /// Whose share of an output is measured: who has less is not marked. Default: [`Shares::Source`].
     #[serde(default)]
     pub shares: Shares,
@@ -198,6 +210,8 @@ impl Bridge {
             buffer: default_buffer(),
             threshold: default_threshold(),
             mark_at: MarkAt::default(),
+            feedback: Feedback::default(),
+            messages_per_s: default_messages_per_s(),
             shares: Shares::default(),
             unmarkable: Unmarkable::default(),
             drop_threshold: None,
@@ -266,6 +280,10 @@ pub struct Endpoint {
     /// What happens to TCP connections that would negotiate ECN. Default: [`Tcp::Leave`].
     #[serde(default)]
     pub tcp: Tcp,
+    /// How its flows hear of marks. With [`Feedback::Backward`] nothing is written into packets here, nor echoed.
+    /// Default: as the bridges of this file say ([`Config::feedback`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<Feedback>,
 }
 
 impl Endpoint {
@@ -278,6 +296,7 @@ impl Endpoint {
             enforcement: Enforcement::default(),
             hook: Hook::default(),
             tcp: Tcp::default(),
+            feedback: None,
         }
     }
 }
@@ -553,6 +572,17 @@ impl fmt::Display for Problem {
 }
 
 impl Config {
+    /// How flows hear of marks at endpoints that do not say so themselves: in all ways that bridges of this file use;
+    /// by echoes if it has none.
+    pub fn feedback(&self) -> Feedback {
+        let has = |is: fn(Feedback) -> bool| self.bridges.iter().any(|of| is(of.feedback));
+        match (has(Feedback::is_echoed), has(Feedback::is_backward)) {
+            (true, true) => Feedback::Both,
+            (false, true) => Feedback::Backward,
+            (_, false) => Feedback::Echo,
+        }
+    }
+
     /// Reads and checks a file.
     ///
     /// # Errors

@@ -81,6 +81,7 @@ fn the_table_of_keys_is_that_of_the_structs() {
     let endpoint = Endpoint {
         netns: Some("web".into()),
         link_rate: "1gbit".parse().ok(),
+        feedback: Some(Feedback::Both),
         ..Endpoint::new("eth0")
     };
     let config = Config {
@@ -142,6 +143,7 @@ const FULL_FILE: &str = r#"
         enforcement = "none"
         hook = "xdp"
         tcp = "control"
+        feedback = "backward"
         [response]
         function = "aimd"
         rmin = "1/256"
@@ -194,6 +196,7 @@ fn a_full_file_is_read_as_it_says() {
             enforcement: Enforcement::None,
             hook: Hook::Xdp,
             tcp: Tcp::Control,
+            feedback: Some(Feedback::Backward),
         }],
         response: Response {
             function: Function::Aimd,

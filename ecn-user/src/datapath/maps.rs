@@ -13,7 +13,7 @@ use aya::maps::{
 };
 use ecn_core::{
     abi::{self, Count, name},
-    flow, marking, shares, vqueue,
+    backward, flow, marking, shares, vqueue,
 };
 
 use super::{Error, Result, Sizes, is_version, pin_dir};
@@ -35,6 +35,8 @@ pub struct Maps {
     bridge: MapData,
     virtual_queues: MapData,
     marking: Array<MapData, Raw<marking::Policy>>,
+    backward: Array<MapData, Raw<backward::Policy>>,
+    point: Array<MapData, Raw<abi::LockedPoint>>,
     endpoint: Array<MapData, Raw<abi::Endpoint>>,
     flow: Entries<flow::Key, abi::LockedFlow>,
     receiver: Entries<flow::Key, abi::LockedReceiver>,
@@ -165,7 +167,8 @@ const fn size<T>() -> u32 {
 }
 
 /// Maps that the programs have for themselves, and rings.
-const OTHERS: [(&str, MapType, u32, u32); 5] = [
+const OTHERS: [(&str, MapType, u32, u32); 6] = [
+    (name::QUOTED, MapType::Array, 4, 4),
     (name::RATE, MapType::RingBuf, 0, 0),
     (name::TRACE, MapType::RingBuf, 0, 0),
     (name::MARKED, MapType::LruHash, size::<flow::Key>(), 8),
@@ -256,6 +259,8 @@ impl Maps {
             near: map!(Array, name::NEAR, 4, size::<abi::Near>()),
             bridge: open(d, name::BRIDGE, MapType::Array, 4, size::<abi::Bridge>())?,
             marking: map!(Array, name::MARKING, 4, size::<marking::Policy>()),
+            backward: map!(Array, name::BACKWARD, 4, size::<backward::Policy>()),
+            point: map!(Array, name::POINT, 4, size::<abi::LockedPoint>()),
             endpoint: map!(Array, name::ENDPOINT, 4, size::<abi::Endpoint>()),
             flow: Map::HashMap(flow_data)
                 .try_into()
@@ -461,6 +466,38 @@ impl Maps {
         self.marking
             .set(number, Raw(policy), 0)
             .map_err(Error::map(name::MARKING))
+    }
+
+    /// What the ports of a bridge send.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn backward(&self, number: u32) -> Result<backward::Policy> {
+        let policy = self.backward.get(&number, 0);
+        Ok(policy.map_err(Error::map(name::BACKWARD))?.0)
+    }
+
+    /// Changes it; traffic goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn set_backward(&mut self, number: u32, policy: backward::Policy) -> Result<()> {
+        self.backward
+            .set(number, Raw(policy), 0)
+            .map_err(Error::map(name::BACKWARD))
+    }
+
+    /// What the port in a slot of a bridge has to say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn point(&self, bridge: u32, slot: u32) -> Result<backward::Point> {
+        let at = bridge * abi::PORTS as u32 + slot;
+        let point = self.point.get(&at, LOCKED);
+        Ok(point.map_err(Error::map(name::POINT))?.0.point)
     }
 
     /// An endpoint's policy.

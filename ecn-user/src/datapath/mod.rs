@@ -240,10 +240,11 @@ pub struct Copy {
 }
 
 /// Programs that those of endpoints go on in, with their places.
-const ENDPOINT_TAILS: [(u32, &str); 3] = [
+const ENDPOINT_TAILS: [(u32, &str); 4] = [
     (abi::TAIL_OUT, name::FLOW_OUT),
     (abi::TAIL_IN, name::FLOW_IN),
     (abi::TAIL_ACK, name::TCP_ACK),
+    (abi::TAIL_FLOW_MESSAGE, name::FLOW_MESSAGE),
 ];
 
 impl Datapath {
@@ -476,6 +477,15 @@ impl Datapath {
         tail(&mut self.common, abi::TAIL_VIRTUAL, name::PORT_VIRTUAL)
     }
 
+    /// What ports go on in that send messages ([`ecn_core::backward`]).
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn load_messages(&mut self) -> Result<()> {
+        tail(&mut self.common, abi::TAIL_PORT_MESSAGE, name::PORT_MESSAGE)
+    }
+
     /// Runs the reset of a port, see [`abi::PortReset`]. Returns whether it did anything.
     ///
     /// # Errors
@@ -524,6 +534,7 @@ impl Datapath {
         let mut verified = Vec::new();
         self.virtual_queues()?;
         self.load_endpoints()?;
+        self.load_messages()?;
         let mut copy = self.copy(0, 0)?;
         let sees_drops = self.sees_drops();
         for program in name::PROGRAMS {
@@ -545,6 +556,8 @@ impl Datapath {
                 | name::PORT_VIRTUAL
                 | name::FLOW_OUT
                 | name::FLOW_IN
+                | name::FLOW_MESSAGE
+                | name::PORT_MESSAGE
                 | name::TCP_ACK => classifier(&mut self.common, program)?.info(),
                 name::ENDPOINT_XDP => {
                     let p = xdp(&mut copy.ebpf, program)?;
@@ -793,6 +806,8 @@ fn loader(
         .map_max_entries(name::BRIDGE, sizes.bridges.max(1))
         .map_max_entries(name::MARKING, sizes.bridges.max(1))
         .map_max_entries(name::VIRTUAL, sizes.bridges.max(1))
+        .map_max_entries(name::BACKWARD, sizes.bridges.max(1))
+        .map_max_entries(name::POINT, sizes.bridges.max(1) * abi::PORTS as u32)
         .map_max_entries(name::FLOW, sizes.flows)
         .map_max_entries(name::RECEIVER, sizes.flows)
         .map_max_entries(name::SOCKET, sizes.flows)

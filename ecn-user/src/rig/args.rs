@@ -46,6 +46,7 @@ impl From<&RigArgs> for Plan {
             buffer: args.buffer,
             threshold: args.threshold,
             mark_at: args.mark_at,
+            feedback: args.feedback,
             rmin: args.rmin,
             m: args.m,
             round: args.round,
@@ -64,6 +65,8 @@ pub fn check(args: &RigArgs) -> Result<(), ConfigError> {
         bridges: vec![Bridge {
             buffer: args.buffer,
             threshold: args.threshold,
+            mark_at: args.mark_at,
+            feedback: args.feedback,
             ..Bridge::new("brb")
         }],
         response: Response {

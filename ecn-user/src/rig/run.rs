@@ -4,6 +4,7 @@
 //! the root queue by sampling that HTB, what each flow got by packets that reached its sink.
 
 use std::{
+    cell::RefCell,
     collections::HashMap,
     net::IpAddr,
     sync::{
@@ -28,7 +29,9 @@ use ecn_sim::rig::PhasePlan;
 use crate::{
     agent::{self, Agent, Options, enforce::lock, state::Lock},
     cli::table,
-    config::{self, Config, Endpoint, Enforcement, Every, Function, MarkAt, Response, Round},
+    config::{
+        self, Config, Endpoint, Enforcement, Every, Feedback, Function, MarkAt, Response, Round,
+    },
     net::{ClassStats, diag::TcpCounters},
     units::{Fraction, Rate},
 };
@@ -84,6 +87,8 @@ pub struct Plan {
     pub threshold: u32,
     /// Where packets are marked.
     pub mark_at: MarkAt,
+    /// How marks get back to the sources.
+    pub feedback: Feedback,
     /// Lowest rate.
     pub rmin: Fraction,
     /// Decrease factor of FIMD and AIMD.
@@ -103,12 +108,15 @@ impl Plan {
             buffer: self.buffer,
             threshold: self.threshold,
             mark_at: self.mark_at,
+            feedback: self.feedback,
             // HP's marking alone. In the simulated bridge with shares, remote to local is .99 instead of .64,
             // but the victim gets .41 of its link instead of .51.
             shares: config::Shares::Off,
             ..config::Bridge::new(name)
         };
         let controlled = phase.response != Function::None;
+        let hosts = rig.hosts().iter();
+        let hosts = hosts.filter(|host| host.is_source() || self.has_receivers());
         let endpoint = |host: &super::topology::Host| Endpoint {
             netns: Some(host.netns.clone()),
             link_rate: Rate::from_bytes_per_s(self.topology.link_rate_bytes_per_s),
@@ -121,7 +129,7 @@ impl Plan {
         };
         Config {
             bridges: vec![bridge("bra"), bridge("brb")],
-            endpoints: rig.hosts().iter().map(endpoint).collect(),
+            endpoints: hosts.map(endpoint).collect(),
             response: Response {
                 function: phase.response,
                 rmin: self.rmin,
@@ -133,6 +141,24 @@ impl Plan {
                 ..config::Echo::default()
             },
             ..Config::default()
+        }
+    }
+
+    /// Whether receivers have programs. With backward messages alone they need none, but traffic that does not count what
+    /// arrives is counted by them.
+    fn has_receivers(&self) -> bool {
+        self.feedback.is_echoed() || self.traffic.is_none_or(traffic::Kind::is_iperf3)
+    }
+
+    /// What a flow's sink has received, bytes on the link.
+    fn received_bytes(&self, count: &traffic::FlowCount) -> u64 {
+        /// Headers of IP and TCP, with timestamps.
+        const TCP_HEADERS: u32 = 52;
+        let frame = u64::from(self.topology.frame_bytes());
+        let payload = u64::from(self.topology.mtu - TCP_HEADERS);
+        match (count.received_packets, count.received_bytes) {
+            (Some(packets), _) => packets * frame,
+            (None, bytes) => bytes.unwrap_or(0) * frame / payload,
         }
     }
 
@@ -152,6 +178,7 @@ impl Plan {
             buffer: self.buffer,
             threshold: self.threshold,
             mark_at: self.mark_at,
+            feedback: self.feedback,
             rmin: self.rmin,
             m: self.m,
             round: self.round,
@@ -223,6 +250,8 @@ struct Meter<'a> {
     probes: Vec<(&'static str, PortProbe)>,
     /// Source address to host name and role.
     sources: HashMap<IpAddr, (String, Role)>,
+    /// Counts what arrives where receivers have no programs.
+    traffic: RefCell<Option<Traffic>>,
 }
 
 impl<'a> Meter<'a> {
@@ -243,6 +272,7 @@ impl<'a> Meter<'a> {
             maps: agent.maps()?,
             probes,
             sources,
+            traffic: RefCell::default(),
         })
     }
 
@@ -254,6 +284,15 @@ impl<'a> Meter<'a> {
 
     fn received(&self) -> Result<HashMap<String, u64>> {
         let mut received: HashMap<String, u64> = HashMap::new();
+        if let Some(traffic) = self.traffic.borrow_mut().as_mut()
+            && !self.plan.has_receivers()
+        {
+            for count in traffic.snapshot()?.flows {
+                let bytes = self.plan.received_bytes(&count);
+                received.insert(count.name, bytes);
+            }
+            return Ok(received);
+        }
         for (key, receiver) in self.maps.receivers()? {
             let source = table::address(&key.src);
             // The pings beside the victim's flow are not its own.
@@ -475,6 +514,7 @@ fn run_phase(
         .flat_map(|plan| &plan.flows)
         .find(|flow| Some(&flow.name) == meter.victim());
     let traffic = traffic_plan.as_ref().map(Traffic::start).transpose()?;
+    meter.traffic.replace(traffic);
     let measured = meter.measure(victim, stop, |sample| {
         progress(Progress::Sample {
             phase,
@@ -482,7 +522,7 @@ fn run_phase(
             done,
         });
     })?;
-    if let Some(traffic) = traffic {
+    if let Some(traffic) = meter.traffic.take() {
         traffic.stop()?;
     }
     Ok(meter.phase(phase, measured))

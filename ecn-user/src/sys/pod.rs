@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use ecn_core::{abi, flow, marking, shares, vqueue};
+use ecn_core::{abi, backward, flow, marking, shares, vqueue};
 
 /// A value that is read from and written to maps byte by byte.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,9 +26,11 @@ pod!(
     abi::Endpoint,
     abi::LockedFlow,
     abi::LockedReceiver,
+    abi::LockedPoint,
     abi::Near,
     abi::Offsets,
     abi::Siblings,
+    backward::Policy,
     flow::Key,
     marking::Policy,
 );

@@ -12,6 +12,7 @@ mod live;
 mod table;
 mod verdict;
 
+use ecn_core::backward::Feedback;
 use ecn_core::marking::{MarkAt, Marking};
 use ecn_core::response::Function;
 use ecn_units::{Every, Fraction, Round};
@@ -61,6 +62,9 @@ pub struct RigParameters {
     pub threshold: u32,
     /// Where packets are marked.
     pub mark_at: MarkAt,
+    /// How marks get back to the sources.
+    #[serde(default)]
+    pub feedback: Feedback,
     /// The lowest rate of a flow as a fraction of the link rate.
     pub rmin: Fraction,
     /// The factor of multiplicative decrease.

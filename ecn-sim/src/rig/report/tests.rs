@@ -14,6 +14,7 @@ fn parameters() -> RigParameters {
         buffer: 4,
         threshold: 8,
         mark_at: MarkAt::Arrival,
+        feedback: Feedback::Echo,
         rmin: Fraction::new(1, 64).unwrap(),
         m: 2.0,
         round: Round::Packets,

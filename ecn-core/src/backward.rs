@@ -1,0 +1,483 @@
+//! Backward messages: a congested port itself tells the source of a packet, and the receiver needs nothing.
+//!
+//! The message is made of the packet that is marked, and leaves the bridge by the port that the packet came in by. So it
+//! is with the source after the queues of the way so far, and not after that of the congested port and of the whole way
+//! to the receiver and back. It is the payload of the echoes' IP protocol ([`crate::echo`]), whose versions count on:
+//!
+//! ```text
+//!  0         1          2          4          6      8       12         16     18     19      20         24        32
+//!  | version | protocol | src port | dst port | zero | quote | sequence | zero | kind | flags | feedback | point |
+//! ```
+//!
+//! All fields are big-endian. Addresses are those of the IP header, exchanged: a bridge need not have any of its own.
+//! The two zeros lie where the packet's own checksum may still be left to a device, as in an echo. With a key the version is
+//! [`VERSION_SIGNED`], and a tag of 8 bytes follows: [`siphash`] of addresses and fields.
+//!
+//! A source believes a message only if
+//!
+//! * it comes from the same network: its TTL or hop limit is still 255, which no router leaves as it is (RFC 5082);
+//! * it quotes a packet that was sent a short time ago: by its sequence number (TCP), or by a [`fingerprint`] of what
+//!   nobody knows who does not see it;
+//! * its sequence number is later than the last one of that port for this flow: a copy is none;
+//! * the tag is right, where there is a key.
+//!
+//! # Marks
+//!
+//! A message of [`Kind::Marks`] stands for the packets that the port has marked since its last one: one, the segments of a
+//! super-packet, or, where messages are limited ([`Policy::every_ns`]), all those that there was no message for. They were
+//! other flows' too, but a flow with a share of the marks has the same share of the messages.
+//!
+//! Who hears no echo does not know what arrives, and counts what departs instead ([`Sender::self_clock`]): an unmarked packet is
+//! one that left and that no message was about.
+
+use crate::{
+    echo::{self, FeedbackDelta, Headroom, Refusal},
+    packet,
+    siphash::siphash,
+};
+
+/// Version of the format, among those of [`crate::echo`].
+pub const VERSION: u8 = 3;
+/// Version of the format with a tag.
+pub const VERSION_SIGNED: u8 = 4;
+/// Length, bytes, without a tag.
+pub const LEN: usize = 32;
+/// TTL or hop limit of a message, from its port to its source.
+pub const TTL: u8 = 255;
+
+/// How marks get back to the source.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "text",
+    derive(schemars::JsonSchema),
+    schemars(inline, rename_all = "kebab-case")
+)]
+pub enum Feedback {
+    /// In the packets, which receivers echo.
+    #[default]
+    Echo = 0,
+    /// In messages of the port; nothing is written into packets.
+    Backward = 1,
+    /// Both ways.
+    Both = 2,
+}
+
+impl Feedback {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Echo, Self::Backward, Self::Both];
+
+    /// The name used in configuration and output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Backward => "backward",
+            Self::Both => "both",
+        }
+    }
+
+    /// Whether packets say what was marked.
+    #[must_use]
+    pub const fn is_echoed(self) -> bool {
+        !matches!(self, Self::Backward)
+    }
+
+    /// Whether messages do.
+    #[must_use]
+    pub const fn is_backward(self) -> bool {
+        !matches!(self, Self::Echo)
+    }
+}
+
+/// What a message is about.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// [`Message::feedback`] is the number of packets marked.
+    #[default]
+    Marks = 0,
+}
+
+/// [`Message::flags`]: the packets are marked, too, so that echoes count them again.
+pub const IN_PACKETS: u8 = 1;
+
+/// [`Message::flags`]: the quote is TCP's sequence number.
+pub const BY_NUMBER: u8 = 2;
+
+/// Packets that a message can stand for, at most.
+pub const MOST_MARKS: u32 = 256;
+
+/// One message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// IP protocol of the flow.
+    pub protocol: u8,
+    /// Source port of the packet (0: none).
+    pub src_port: u16,
+    /// Its destination port.
+    pub dst_port: u16,
+    /// Which packet: of TCP its sequence number, of others its [`fingerprint`].
+    pub quote: u32,
+    /// Running number of the port, by time: [`Point::message`].
+    pub sequence: u32,
+    /// A [`Kind`] by number.
+    pub kind: u8,
+    /// [`IN_PACKETS`], [`BY_NUMBER`].
+    pub flags: u8,
+    /// What was counted, by [`Message::kind`].
+    pub feedback: u32,
+    /// Which port, of all in the network: [`Policy::point`].
+    pub point: u64,
+    /// Whether a tag follows.
+    pub signed: bool,
+}
+
+impl Message {
+    /// The message as it goes into the packet.
+    #[inline(always)]
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; LEN] {
+        let mut b = [0u8; LEN];
+        b[0] = self.version();
+        b[1] = self.protocol;
+        b[2..4].copy_from_slice(&self.src_port.to_be_bytes());
+        b[4..6].copy_from_slice(&self.dst_port.to_be_bytes());
+        b[8..12].copy_from_slice(&self.quote.to_be_bytes());
+        b[12..16].copy_from_slice(&self.sequence.to_be_bytes());
+        b[18] = self.kind;
+        b[19] = self.flags;
+        b[20..24].copy_from_slice(&self.feedback.to_be_bytes());
+        b[24..32].copy_from_slice(&self.point.to_be_bytes());
+        b
+    }
+
+    /// Reads a message. `None`: another version.
+    #[inline(always)]
+    #[must_use]
+    pub fn parse(b: &[u8; LEN]) -> Option<Self> {
+        if !is_version(b[0]) {
+            return None;
+        }
+        let word = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+        Some(Self {
+            protocol: b[1],
+            src_port: u16::from_be_bytes([b[2], b[3]]),
+            dst_port: u16::from_be_bytes([b[4], b[5]]),
+            quote: word(8),
+            sequence: word(12),
+            kind: b[18],
+            flags: b[19],
+            feedback: word(20),
+            point: (word(24) as u64) << 32 | word(28) as u64,
+            signed: b[0] == VERSION_SIGNED,
+        })
+    }
+
+    /// Whether [`Message::quote`] is TCP's sequence number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_by_number(&self) -> bool {
+        self.protocol == packet::protocol::TCP && self.flags & BY_NUMBER != 0
+    }
+
+    const fn version(&self) -> u8 {
+        if self.signed { VERSION_SIGNED } else { VERSION }
+    }
+
+    /// The tag of this message, in the name of the receiver `from`, `to` the source; IPv4 addresses mapped into IPv6.
+    #[inline(always)]
+    #[must_use]
+    pub fn tag(&self, key: [u64; 2], from: &[u8; 16], to: &[u8; 16]) -> u64 {
+        let flow = (self.version() as u64) << 56
+            | (self.protocol as u64) << 48
+            | (self.src_port as u64) << 32
+            | (self.dst_port as u64) << 16
+            | (self.kind as u64) << 8
+            | self.flags as u64;
+        let which = (self.quote as u64) << 32 | self.sequence as u64;
+        let ([f0, f1], [t0, t1]) = (echo::words(from), echo::words(to));
+        let feedback = self.feedback as u64;
+        siphash(key, [f0, f1, t0, t1, flow, which, feedback, self.point])
+    }
+}
+
+/// Whether a payload of the echoes' protocol that begins so is a message.
+#[inline(always)]
+#[must_use]
+pub const fn is_version(first: u8) -> bool {
+    first == VERSION || first == VERSION_SIGNED
+}
+
+/// A packet in a word, by what is the same at its source and at a bridge: `header`, of IPv4 total length and
+/// identification, of IPv6 the flow label; `body`, eight bytes behind the ports and what follows them.
+#[inline(always)]
+#[must_use]
+pub const fn fingerprint(header: u32, body: [u8; 8]) -> u32 {
+    let mixed = (header as u64 | 1 << 32).wrapping_mul(MIX) ^ u64::from_le_bytes(body);
+    (mixed.wrapping_mul(MIX) >> 32) as u32
+}
+
+/// 2^64 divided by the golden ratio, odd.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Packets that a source has sent a short time ago, of all its flows that are not TCP: places in
+/// [`crate::abi::name::QUOTED`].
+pub const QUOTES: u32 = 1 << 16;
+
+/// A packet as a source remembers it: its place, and what stands there while it is remembered, but for the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quoted {
+    /// Its place.
+    pub place: u32,
+    /// In its upper half.
+    tag: u32,
+}
+
+/// For so long, in units of 2^[`QUOTE_SHIFT`] ns (4 ms): two seconds. The slowest flow's packets wait for about as long.
+const QUOTE_AGE: u16 = 480;
+const QUOTE_SHIFT: u32 = 22;
+
+impl Quoted {
+    /// Of a packet with this quote, of a flow with this [`crate::flow::Key::hash`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(quote: u32, flow: u64) -> Self {
+        let mixed = (quote as u64 ^ flow).wrapping_mul(MIX);
+        Self {
+            place: (mixed >> 48) as u32 % QUOTES,
+            tag: (mixed >> 16) as u32 & 0xffff_0000,
+        }
+    }
+
+    /// What stands there from when it is sent on.
+    #[inline(always)]
+    #[must_use]
+    pub const fn entry(&self, now_ns: u64) -> u32 {
+        // Never 0, which is what stands there at first.
+        self.tag | (now_ns >> QUOTE_SHIFT) as u16 as u32 | (self.tag == 0) as u32
+    }
+
+    /// Whether this is it, and it was sent a short time ago.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_sent(&self, entry: u32, now_ns: u64) -> bool {
+        let age = ((now_ns >> QUOTE_SHIFT) as u16).wrapping_sub(entry as u16);
+        entry != 0 && entry & 0xffff_0000 == self.tag && age <= QUOTE_AGE
+    }
+}
+
+/// What the ports of a bridge send, as the programs read it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// A [`Feedback`].
+    pub feedback: u32,
+    /// IP protocol number of messages.
+    pub protocol: u32,
+    /// What the identifiers of the bridge's ports have in common: all but the last byte, which is 0.
+    pub bridge: u64,
+    /// Time between two messages of a port, in the long run.
+    pub every_ns: u64,
+    /// Time for which a port that has sent none may send them at once.
+    pub burst_ns: u64,
+    /// 1: they are signed.
+    pub signs: u32,
+    /// Padding.
+    pub _pad: u32,
+    /// With this.
+    pub key: [u64; 2],
+}
+
+impl Policy {
+    /// Ports that send at most so many messages in a second each, in this way.
+    #[must_use]
+    pub const fn new(feedback: Feedback, messages_per_s: u32) -> Self {
+        let per_s = if messages_per_s == 0 {
+            1
+        } else {
+            messages_per_s
+        };
+        let every_ns = SECOND_NS / per_s as u64;
+        Self {
+            feedback: feedback as u32,
+            protocol: echo::PROTOCOL as u32,
+            bridge: 0,
+            every_ns,
+            burst_ns: every_ns * BURST,
+            signs: 0,
+            _pad: 0,
+            key: [0; 2],
+        }
+    }
+
+    /// The identifier of the port in a slot.
+    #[inline(always)]
+    #[must_use]
+    pub const fn point(&self, slot: u8) -> u64 {
+        self.bridge | slot as u64
+    }
+}
+
+/// Messages that a port sends in a second unless configured otherwise: of all the packets of a port of 100 Mbit/s.
+pub const MESSAGES_PER_S: u32 = 10_000;
+/// Messages that a port may send at once after a pause.
+pub const BURST: u64 = 64;
+
+/// Nanoseconds in a second.
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What a port has to say.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Point {
+    /// From when on there would be a message for each [`Policy::every_ns`].
+    pub due_ns: u64,
+    /// Packets marked that no message has said.
+    pub unsaid: u32,
+    /// Number of the last message.
+    pub sequence: u32,
+    /// Messages sent.
+    pub sent: u64,
+    /// Marks that there was no message for, at once.
+    pub held: u64,
+}
+
+impl Point {
+    /// `n` packets are marked. What a message about them is to say, and its number, if the port may send one now: at
+    /// most one for each [`Policy::every_ns`], and as many as [`Policy::burst_ns`] allows after a pause (the generic
+    /// cell rate algorithm, ITU-T I.371).
+    #[inline(always)]
+    pub fn mark(&mut self, policy: &Policy, n: u32, now_ns: u64) -> Option<(u32, u32)> {
+        let marks = self.unsaid.saturating_add(n).min(MOST_MARKS);
+        self.unsaid = marks;
+        let sequence = self.message(policy, now_ns)?;
+        self.unsaid = 0;
+        Some((marks, sequence))
+    }
+
+    /// The number of a message, if the port may send one now. By time, so that a bridge that begins anew goes on, and a
+    /// later one is higher than any before.
+    #[inline(always)]
+    fn message(&mut self, policy: &Policy, now_ns: u64) -> Option<u32> {
+        if self.due_ns > now_ns.saturating_add(policy.burst_ns) {
+            self.held = self.held.wrapping_add(1);
+            return None;
+        }
+        self.due_ns = self.due_ns.max(now_ns) + policy.every_ns;
+        let by_time = (now_ns >> 10) as u32;
+        let next = self.sequence.wrapping_add(1);
+        self.sequence = if by_time.wrapping_sub(next) as i32 > 0 || self.sent == 0 {
+            by_time
+        } else {
+            next
+        };
+        self.sent = self.sent.wrapping_add(1);
+        Some(self.sequence)
+    }
+}
+
+/// The last message of a port.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortSequence {
+    /// Hash of its identifier; 0: none.
+    pub point: u32,
+    /// Its number.
+    pub sequence: u32,
+}
+
+/// What a source keeps of the messages for a flow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sender {
+    /// Departed packets that a delta has covered, modulo 2^32.
+    pub counted: u32,
+    /// Accepted messages, modulo 2^32; 0: none.
+    pub messages: u32,
+    /// The last ports that sent them.
+    pub ports: [PortSequence; 2],
+}
+
+impl Sender {
+    /// No message yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        let none = PortSequence {
+            point: 0,
+            sequence: 0,
+        };
+        Self {
+            counted: 0,
+            messages: 0,
+            ports: [none; 2],
+        }
+    }
+
+    /// Processes a message of [`Kind::Marks`]. `departed`: packets that have left (modulo 2^32); `self_clocked`: neither
+    /// echoes nor ACKs report what arrives ([`crate::flow::Flow::is_self_clocked`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`]; then nothing has changed.
+    #[inline(always)]
+    pub fn on_message(
+        &mut self,
+        point: u64,
+        sequence: u32,
+        marks: u32,
+        departed: u32,
+        self_clocked: bool,
+    ) -> Result<FeedbackDelta, Refusal> {
+        if marks == 0 || marks > MOST_MARKS {
+            return Err(Refusal::Impossible);
+        }
+        let point = (point.wrapping_mul(MIX) >> 32) as u32 | 1;
+        // On paths with more than two marking ports, these share the second place.
+        let place = (self.ports[0].point != point && self.ports[0].point != 0) as usize;
+        let last = self.ports[place];
+        if last.point == point && sequence.wrapping_sub(last.sequence) as i32 <= 0 {
+            return Err(Refusal::Duplicate);
+        }
+        self.ports[place] = PortSequence { point, sequence };
+        self.messages = self.messages.wrapping_add(1) | 1;
+        let mut packets = marks;
+        if self_clocked {
+            packets = packets.max(self.count(departed));
+        } else {
+            self.counted = departed;
+        }
+        Ok(FeedbackDelta {
+            packets,
+            ce: marks,
+            position: departed,
+            headroom: Headroom::Unknown as u32,
+            ..FeedbackDelta::default()
+        })
+    }
+
+    /// The delta of a flow that nothing reports arrivals to: what has departed since the last one is unmarked.
+    #[inline(always)]
+    pub fn self_clock(&mut self, departed: u32) -> FeedbackDelta {
+        FeedbackDelta {
+            packets: self.count(departed),
+            position: departed,
+            ..FeedbackDelta::default()
+        }
+    }
+
+    /// Packets that have departed since the last count.
+    #[inline(always)]
+    fn count(&mut self, departed: u32) -> u32 {
+        let packets = departed.wrapping_sub(self.counted);
+        self.counted = departed;
+        // Another count than the one followed so far.
+        if packets > MOST_COUNTED { 0 } else { packets }
+    }
+}
+
+/// Packets between two counts, at most.
+const MOST_COUNTED: u32 = 1 << 20;
+
+/// How often a self-clocked flow counts what has departed.
+pub const CLOCK_NS: u64 = 1_000_000;

@@ -1,0 +1,161 @@
+//! Messages from ports to sources: the format, who is believed, and that no mark is lost or counted twice.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use ecn_core::backward::{
+    self, BURST, Feedback, IN_PACKETS, LEN, MOST_MARKS, Message, Point, Policy, Quoted, Sender,
+};
+use ecn_core::echo::{FeedbackDelta, Refusal};
+use ecn_core::flow::Key;
+use ecn_core::packet::protocol;
+
+const MS: u64 = 1_000_000;
+
+fn message() -> Message {
+    Message {
+        protocol: protocol::UDP,
+        src_port: 0x1122,
+        dst_port: 0x3344,
+        quote: 0x5566_7788,
+        sequence: 0x99aa_bbcc,
+        kind: 0,
+        flags: IN_PACKETS,
+        feedback: 3,
+        point: 0x0200_0000_0001_0007,
+        signed: false,
+    }
+}
+
+#[test]
+fn the_format_is_as_documented() {
+    let bytes = message().to_bytes();
+    let expected = [
+        3, 17, 0x11, 0x22, 0x33, 0x44, 0, 0, // version, protocol, ports; a checksum's place
+        0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, // quote, sequence
+        0, 0, 0, 1, 0, 0, 0, 3, // a checksum's place, kind, flags, feedback
+        2, 0, 0, 0, 0, 1, 0, 7, // point
+    ];
+    assert_eq!(bytes, expected);
+    assert_eq!(Message::parse(&bytes), Some(message()));
+    for version in [0, 1, 2, 5, 255] {
+        let other = [&[version], &bytes[1..]].concat();
+        assert_eq!(Message::parse(&other.try_into().unwrap()), None);
+    }
+}
+
+/// A device that finishes the checksum of the packet that a message is made of writes where nothing is read.
+#[test]
+fn checksums_of_the_packet_change_nothing() {
+    let mut bytes = message().to_bytes();
+    for at in [6, 7, 16, 17] {
+        bytes[at] = 0xff;
+    }
+    assert_eq!(Message::parse(&bytes), Some(message()));
+}
+
+#[test]
+fn every_field_is_signed() {
+    let (key, from, to) = ([7, 8], [1; 16], [2; 16]);
+    let tag = message().tag(key, &from, &to);
+    for bit in 0..LEN * 8 {
+        let mut bytes = message().to_bytes();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let ignored = matches!(bit / 8, 6 | 7 | 16 | 17);
+        if let Some(other) = Message::parse(&bytes) {
+            assert_eq!(other.tag(key, &from, &to) == tag, ignored, "bit {bit}");
+        }
+    }
+    assert_ne!(message().tag([7, 9], &from, &to), tag);
+    assert_ne!(message().tag(key, &to, &from), tag);
+}
+
+/// At most one for each interval in the long run, a burst after a pause, and the marks between are not lost.
+#[test]
+fn messages_are_limited_and_marks_are_not() {
+    let policy = Policy::new(Feedback::Backward, 1_000);
+    let mut point = Point::default();
+    let (mut said, mut sent, mut last) = (0, 0, None);
+    for n in 0..10_000u64 {
+        // Ten marks in a millisecond, for a second.
+        let Some((marks, sequence)) = point.mark(&policy, 1, MS * 1000 + n * MS / 10) else {
+            continue;
+        };
+        assert!(last.is_none_or(|last| sequence > last));
+        (said, sent, last) = (said + marks, sent + 1, Some(sequence));
+    }
+    assert_eq!(said + point.unsaid, 10_000);
+    assert!((1_000..=1_000 + BURST + 1).contains(&sent), "{sent}");
+    assert_eq!(point.held + sent, 10_000);
+}
+
+/// A bridge that begins anew, and one that sends much at one time, go on with higher numbers.
+#[test]
+fn numbers_only_rise() {
+    let policy = Policy::new(Feedback::Backward, 1_000_000);
+    let mut point = Point::default();
+    let at_once: Vec<u32> = (0..50)
+        .map(|_| point.mark(&policy, 1, 5_000 * MS).unwrap().1)
+        .collect();
+    assert!(at_once.is_sorted_by(|a, b| a < b));
+    let mut anew = Point::default();
+    let (_, later) = anew.mark(&policy, 1, 5_001 * MS).unwrap();
+    assert!(later > at_once[49]);
+}
+
+fn heard(sender: &mut Sender, point: u64, sequence: u32) -> Result<FeedbackDelta, Refusal> {
+    sender.on_message(point, sequence, 1, 0, true)
+}
+
+#[test]
+fn copies_are_refused_port_by_port() {
+    let mut sender = Sender::new();
+    let (a, b) = (0x0200_0000_0001_0001, 0x0200_0000_0002_0001);
+    assert!(heard(&mut sender, a, 1_000).is_ok());
+    assert!(heard(&mut sender, b, 10).is_ok());
+    for sequence in [1_000, 999, 1_000u32.wrapping_sub(1 << 31)] {
+        assert_eq!(heard(&mut sender, a, sequence), Err(Refusal::Duplicate));
+    }
+    assert_eq!(heard(&mut sender, b, 10), Err(Refusal::Duplicate));
+    assert!(heard(&mut sender, a, 1_001).is_ok());
+    assert!(heard(&mut sender, b, 11).is_ok());
+    for marks in [0, MOST_MARKS + 1] {
+        let refused = sender.on_message(a, 2_000, marks, 0, true);
+        assert_eq!(refused, Err(Refusal::Impossible));
+    }
+}
+
+/// Of who hears nothing else, all that left and no message was about came unmarked.
+#[test]
+fn a_flow_alone_counts_what_departs() {
+    let mut sender = Sender::new();
+    let delta = sender.self_clock(10);
+    assert_eq!((delta.packets, delta.ce, delta.position), (10, 0, 10));
+    let delta = sender.on_message(1, 1, 2, 15, true).unwrap();
+    assert_eq!((delta.packets, delta.ce, delta.position), (5, 2, 15));
+    // More are marked than have left, by this count: a message may stand for others' marks, too.
+    let delta = sender.on_message(1, 2, 9, 16, true).unwrap();
+    assert_eq!((delta.packets, delta.ce), (9, 9));
+    // Another class, another count.
+    assert_eq!(sender.self_clock(3).packets, 0);
+    assert_eq!(sender.self_clock(4).packets, 1);
+}
+
+#[test]
+fn a_quoted_packet_is_known_for_a_while() {
+    let key = Key {
+        src_port: 5,
+        protocol: protocol::UDP,
+        ..Key::default()
+    };
+    let quoted = Quoted::new(7, key.hash());
+    let now = 12_345_678_901;
+    let entry = quoted.entry(now);
+    assert!(quoted.is_sent(entry, now) && quoted.is_sent(entry, now + 1_900 * MS));
+    assert!(!quoted.is_sent(entry, now + 2_100 * MS) && !quoted.is_sent(0, now));
+    assert!(quoted.place < backward::QUOTES);
+    let others = (0..10_000).map(|n| Quoted::new(n, key.hash()));
+    let believed = others.filter(|other| other.place == quoted.place && other.is_sent(entry, now));
+    assert!(believed.eq([quoted]));
+    let of_another = Key { src_port: 6, ..key };
+    assert!(!Quoted::new(7, of_another.hash()).is_sent(entry, now));
+}

@@ -1,0 +1,379 @@
+//! Backward messages ([`ecn_core::backward`]): from a congested port straight to the source.
+//!
+//! * [`send`], where a port marks (`ecn_port_out`): a clone of the packet leaves by the port that it came in by, where
+//!   `ecn_port_out` meets it again and goes on in `ecn_port_msg`, which makes the message of it.
+//! * [`remember`], at the source (`ecn_flow_out`): what messages may quote.
+//! * `ecn_flow_msg`, where `ecn_flow_in` goes on with a message: whether it may be believed.
+//! * `ecn_tcp_ack`, where that goes on, and `ecn_flow_out` with a packet of a flow that hears of nothing else: the response.
+
+use aya_ebpf::{
+    bindings::__sk_buff,
+    helpers::{bpf_clone_redirect, bpf_redirect},
+    macros::classifier,
+    programs::TcContext,
+};
+use ecn_core::{
+    abi::{self, Backward, Count, Endpoint},
+    backward::{self, Kind, Message, Quoted},
+    echo::{self, FeedbackDelta, Refusal},
+    flow::{Flow, Key},
+    packet::{self, Ip, Tcp},
+};
+
+use crate::{
+    classify::classify,
+    clock::now,
+    maps::{
+        ECN_BACKWARD, ECN_ENDPOINT, ECN_POINT, ECN_QUOTED, ECN_WORK, count,
+    },
+    reply::Reply,
+    response::reverse,
+    skb::{NEXT, Packet, SHOT, field, tail_call, load, raw, store},
+    value::with_lock,
+};
+
+/// `skb->mark` of a clone on its way between two ports of a bridge.
+pub const MESSAGE_MARK: u32 = 0xec0e_bac0;
+/// `cb[1]` in `ecn_flow_out`: nothing is left to do.
+pub const NOTHING: u32 = 0;
+/// `cb[1]` in `ecn_flow_out`: [`clock`] has been called.
+const CLOCK: u32 = 1;
+/// A quote of super-packets that are not TCP: what the segments will be is not known before they are.
+const SUPER: u32 = u32::MAX;
+
+/// How marks of a bridge get back, a [`backward::Feedback`].
+#[inline(always)]
+pub fn feedback(bridge: u32) -> u32 {
+    match ECN_BACKWARD.get(bridge) {
+        Some(policy) => policy.feedback,
+        None => backward::Feedback::Echo as u32,
+    }
+}
+
+/// Whether a packet can be answered by a message: not what others learn from, which is small or ICMP.
+#[inline(always)]
+pub fn can_answer(ip: &Ip, segments: u32, wire_bytes: u32, echo_protocol: u32) -> bool {
+    let whole = ip.protocol != packet::protocol::TCP || ip.droppable(segments, wire_bytes);
+    whole
+        && ip.unicast
+        && ip.protocol != packet::protocol::ICMP
+        && ip.protocol != packet::protocol::ICMPV6
+        && ip.protocol as u32 != echo_protocol
+}
+
+/// A port has marked a packet of `n` segments.
+#[inline(always)]
+pub fn send(p: &Packet, bridge: u32, slot: u8, n: u32, in_packets: bool) {
+    let number = bridge * abi::PORTS as u32 + slot as u32;
+    send_clone(raw(&p.ctx), number, n, in_packets as u32);
+}
+
+/// Not inlined: `ecn_port_virt` and what it calls have no room on their stacks.
+#[inline(never)]
+fn send_clone(ctx: *mut __sk_buff, number: u32, n: u32, in_packets: u32) -> u32 {
+    let Some(policy) = ECN_BACKWARD.get(number / abi::PORTS as u32) else {
+        return 0;
+    };
+    let Some(point) = ECN_POINT.get_ptr_mut(number) else {
+        return 0;
+    };
+    let now = now();
+    let said = with_lock!(point, point as point => point.mark(policy, n, now));
+    let Some((marks, sequence)) = said else {
+        count(Count::MessageHeld, 1);
+        return 0;
+    };
+    // SAFETY: tc programs may write these fields, and the clone has them, too; the packet itself gets its mark back.
+    let ret = unsafe {
+        let mark = (*ctx).mark;
+        (*ctx).mark = MESSAGE_MARK;
+        (*ctx).cb[1] = number;
+        (*ctx).cb[2] = sequence;
+        (*ctx).cb[3] = marks;
+        (*ctx).cb[4] = (Kind::Marks as u32) << 8 | in_packets * backward::IN_PACKETS as u32;
+        let ret = bpf_clone_redirect(ctx.cast(), (*ctx).ingress_ifindex, 0);
+        (*ctx).mark = mark;
+        ret
+    };
+    if ret != 0 {
+        count(Count::MessageFailed, 1);
+    }
+    0
+}
+
+/// Whether a packet at a port is a clone that is to become a message.
+#[inline(always)]
+pub fn is_clone(ctx: &TcContext) -> bool {
+    field!(ctx, mark) == MESSAGE_MARK && field!(ctx, ingress_ifindex) == field!(ctx, ifindex)
+}
+
+/// Turns a clone of a marked packet into the message about it.
+#[classifier]
+#[inline(always)]
+pub fn ecn_port_msg(ctx: TcContext) -> i32 {
+    let p = Packet::new(ctx);
+    // SAFETY: tc programs may write this field.
+    unsafe { (*raw(&p.ctx)).mark = 0 };
+    // A clone that could not become a message must not go back as it is.
+    if make(&p).is_none() {
+        count(Count::MessageFailed, 1);
+        return SHOT;
+    }
+    count(Count::MessageSent, 1);
+    // Once more, from the start: as for an echo, the queue is to take it for as long as it is.
+    let ifindex = field!(&p.ctx, ifindex);
+    // SAFETY: takes numbers only.
+    unsafe { bpf_redirect(ifindex, 0) as i32 }
+}
+
+#[inline(always)]
+fn make(p: &Packet) -> Option<()> {
+    let [_, number, sequence, feedback, kind] = field!(&p.ctx, cb);
+    let policy = ECN_BACKWARD.get(number / abi::PORTS as u32)?;
+    let ip = p.parse()?;
+    let t = p.transport(&ip)?;
+    let mut key = Key::default();
+    if !p.addresses(&ip, &mut key) {
+        return None;
+    }
+    let (quote, by_number) = quote(p, &ip, t.tcp.as_ref());
+    let mut m = Message {
+        protocol: ip.protocol,
+        src_port: t.src_port,
+        dst_port: t.dst_port,
+        quote,
+        sequence,
+        kind: (kind >> 8) as u8,
+        flags: kind as u8 | by_number,
+        feedback,
+        point: policy.point(number as u8),
+        signed: false,
+    };
+    let (mut len, mut tag) = (backward::LEN, 0);
+    if policy.signs != 0 {
+        m.signed = true;
+        len += echo::TAG_LEN;
+        tag = m.tag(policy.key, &key.dst, &key.src);
+    }
+    let reply = Reply {
+        protocol: policy.protocol as u8,
+        ttl: backward::TTL,
+        ecn: packet::NOT_ECT,
+        len: len as u8,
+    };
+    let at = reply.turn(p, &ip, &key)?;
+    let whole = store(&p.ctx, at, &m.to_bytes(), 0)
+        && (!m.signed || store(&p.ctx, at + backward::LEN as u32, &tag.to_be_bytes(), 0));
+    whole.then_some(())
+}
+
+/// Which packet it is: [`Message::quote`], and [`backward::BY_NUMBER`] if that says so.
+#[inline(always)]
+fn quote(p: &Packet, ip: &Ip, tcp: Option<&Tcp>) -> (u32, u8) {
+    if let Some(t) = tcp
+        && !ip.authenticated
+    {
+        return (t.sequence, backward::BY_NUMBER);
+    }
+    // Of IPv4 total length and identification; of IPv6 the flow label, without the traffic class.
+    let (at, mask) = if ip.version == 4 {
+        (2, u32::MAX)
+    } else {
+        (0, 0x000f_ffff)
+    };
+    let header = match load::<4>(&p.ctx, ip.l3 + at) {
+        Some(b) => u32::from_be_bytes(b) & mask,
+        None => 0,
+    };
+    let body = match load::<8>(&p.ctx, ip.upper() + 8) {
+        Some(b) => b,
+        None => [0; 8],
+    };
+    (backward::fingerprint(header, body), 0)
+}
+
+/// A packet of a flow that is not TCP leaves its source: a message may quote it.
+#[inline(always)]
+pub fn remember(p: &Packet, ip: &Ip, key: &Key, now_ns: u64) {
+    let flow = key.hash();
+    let (quote, _) = quote(p, ip, None);
+    write(Quoted::new(quote, flow), now_ns);
+    if field!(&p.ctx, gso_size) != 0 {
+        write(Quoted::new(SUPER, flow), now_ns);
+    }
+}
+
+#[inline(always)]
+fn write(quoted: Quoted, now_ns: u64) {
+    if let Some(entry) = ECN_QUOTED.get_ptr_mut(quoted.place) {
+        // SAFETY: a word of a map value.
+        unsafe { core::ptr::write_volatile(entry, quoted.entry(now_ns)) };
+    }
+}
+
+/// Whether a packet with this quote was sent a short time ago, by a flow that is not TCP.
+#[inline(always)]
+fn was_sent(quote: u32, key: &Key, now_ns: u64) -> bool {
+    let quoted = Quoted::new(quote, key.hash());
+    match ECN_QUOTED.get(quoted.place) {
+        // SAFETY: a word of a map value, which others write.
+        Some(entry) => quoted.is_sent(unsafe { core::ptr::read_volatile(entry) }, now_ns),
+        None => false,
+    }
+}
+
+/// What a message, or the flow's own clock, tells the flow. `echoes`: its endpoint takes echoes.
+#[inline(always)]
+pub fn apply(
+    what: &Backward,
+    flow: &mut Flow,
+    departed: u32,
+    echoes: bool,
+) -> Result<FeedbackDelta, Refusal> {
+    let flags = what.flags;
+    if flags & abi::BY_CLOCK != 0 {
+        return Ok(flow.backward.self_clock(departed));
+    }
+    if flags & backward::BY_NUMBER as u32 != 0 && !flow.ace.has_sent_lately(what.quote) {
+        return Err(Refusal::Impossible);
+    }
+    let in_packets = flags & backward::IN_PACKETS as u32 != 0;
+    if in_packets && echoes && flow.is_echoed() {
+        return Err(Refusal::Duplicate);
+    }
+    let self_clocked = flow.is_self_clocked(echoes);
+    (flow.backward).on_message(what.point, what.sequence, what.marks, departed, self_clocked)
+}
+
+/// What becomes of the packet that was about [`Backward::flags`], after the flow's response: a message was ours.
+#[inline(always)]
+pub fn verdict(flags: u32, refusal: u32) -> i32 {
+    if flags & abi::BY_CLOCK != 0 {
+        return NEXT;
+    }
+    count(
+        if refusal == Refusal::Duplicate as u32 {
+            Count::MessageDuplicate
+        } else if refusal == Refusal::Impossible as u32 {
+            Count::MessageImpossible
+        } else if refusal == UNKNOWN {
+            Count::MessageUnknown
+        } else {
+            Count::MessageAccepted
+        },
+        1,
+    );
+    SHOT
+}
+
+/// [`verdict`]: there is no such flow.
+pub const UNKNOWN: u32 = u32::MAX;
+
+/// Where `ecn_flow_in` goes on with what has the echoes' protocol and is none.
+// Without a frame of its own: before 6.13 the frames of all calls have 512 bytes together.
+#[classifier]
+#[inline(always)]
+pub fn ecn_flow_msg(ctx: TcContext) -> i32 {
+    match come_back(&Packet::new(ctx)) {
+        Some(what) => {
+            count(what, 1);
+            SHOT
+        }
+        None => NEXT,
+    }
+}
+
+/// Only returns if the message is refused, or nothing is known of this endpoint.
+#[inline(always)]
+fn come_back(p: &Packet) -> Option<Count> {
+    let [number, ..] = field!(&p.ctx, cb);
+    let endpoint = ECN_ENDPOINT.get(number)?;
+    let work = ECN_WORK.get_ptr_mut(0)?;
+    let mut key = Key::default();
+    let c = classify(p, &mut key)?;
+    if let Some([version]) = load::<1>(&p.ctx, c.ip.upper())
+        && !backward::is_version(version)
+    {
+        count(Count::EchoMalformed, 1);
+        return None;
+    }
+    let m = match take(p, &c.ip, &mut key, endpoint) {
+        Ok(m) => m,
+        Err(what) => return Some(what),
+    };
+    let by_number = if m.is_by_number() {
+        backward::BY_NUMBER
+    } else {
+        0
+    };
+    // SAFETY: this CPU's own, and nothing runs here before the other program has read it.
+    unsafe {
+        (*work).key = key;
+        (*work).backward = Backward {
+            point: m.point,
+            sequence: m.sequence,
+            marks: m.feedback,
+            quote: m.quote,
+            flags: abi::BY_MESSAGE | (m.flags & backward::IN_PACKETS | by_number) as u32,
+        };
+    }
+    tail_call(&p.ctx, abi::TAIL_ACK, number);
+    Some(Count::MessageMalformed)
+}
+
+/// A flow hears nothing else: it is to count what has departed, once the program that sees its packet is done.
+#[inline(always)]
+pub fn clock(ctx: &TcContext, key: &Key) {
+    let Some(work) = ECN_WORK.get_ptr_mut(0) else {
+        return;
+    };
+    // SAFETY: this CPU's own, and nothing runs here before the other program has read it; tc programs may write `cb`.
+    unsafe {
+        (*work).key = *key;
+        (*work).backward = Backward {
+            flags: abi::BY_CLOCK,
+            ..Backward::default()
+        };
+        (*raw(ctx)).cb[1] = CLOCK;
+    }
+}
+
+/// A message that may be believed, as far as its flow need not be known; `key`, the message's own, becomes that flow's.
+#[inline(always)]
+fn take(p: &Packet, ip: &Ip, key: &mut Key, endpoint: &Endpoint) -> Result<Message, Count> {
+    if endpoint.flags & abi::BACKWARD == 0 {
+        return Err(Count::MessageUnknown);
+    }
+    let at = if ip.version == 4 { 8 } else { 7 };
+    if load::<1>(&p.ctx, ip.l3 + at) != Some([backward::TTL]) {
+        return Err(Count::MessageFar);
+    }
+    let bytes = load::<{ backward::LEN }>(&p.ctx, ip.upper()).ok_or(Count::MessageMalformed)?;
+    let m = Message::parse(&bytes).ok_or(Count::MessageMalformed)?;
+    let mut tag = 0;
+    if m.signed {
+        let bytes = load::<{ echo::TAG_LEN }>(&p.ctx, ip.upper() + backward::LEN as u32);
+        tag = u64::from_be_bytes(bytes.ok_or(Count::MessageMalformed)?);
+    }
+    if m.kind != Kind::Marks as u8 {
+        return Err(Count::MessageMalformed);
+    }
+    // One call in a loop: two would be a function with a frame of its own.
+    let (mut is_signed, mut n) = (false, 0);
+    while n < endpoint.echo.keys.len() {
+        let accepted = n == 0 || endpoint.echo.auth & echo::ACCEPT_SECOND != 0;
+        let by = core::hint::black_box(&endpoint.echo.keys)[n];
+        is_signed |= accepted && m.signed && tag == m.tag(by, &key.src, &key.dst);
+        n += 1;
+    }
+    if !endpoint.echo.accepts_tag(m.signed, is_signed) {
+        return Err(Count::MessageForged);
+    }
+    reverse(key);
+    (key.src_port, key.dst_port) = (m.src_port, m.dst_port);
+    key.protocol = m.protocol;
+    if !m.is_by_number() && !was_sent(m.quote, key, now()) && !was_sent(SUPER, key, now()) {
+        return Err(Count::MessageImpossible);
+    }
+    Ok(m)
+}
