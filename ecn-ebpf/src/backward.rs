@@ -50,6 +50,20 @@ pub fn feedback(bridge: u32) -> u32 {
     }
 }
 
+/// Whether a packet can be marked by a bridge's feedback: 1 or 0. `ecn`: it is ECN-capable; `answerable`: a message can be
+/// sent. Not inlined, as [`send_clone`].
+#[inline(never)]
+pub fn is_markable(bridge: u32, ecn: u32, answerable: u32) -> u32 {
+    let feedback = feedback(bridge);
+    if feedback == backward::Feedback::Echo as u32 {
+        ecn
+    } else if feedback == backward::Feedback::Backward as u32 {
+        answerable
+    } else {
+        ecn | answerable
+    }
+}
+
 /// Whether a packet can be answered by a message: not what others learn from, which is small or ICMP.
 #[inline(always)]
 pub fn can_answer(ip: &Ip, segments: u32, wire_bytes: u32, echo_protocol: u32) -> bool {

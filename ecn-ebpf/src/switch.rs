@@ -276,19 +276,19 @@ fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool, flags: u32) -> 
     let (packets, bytes) = (p.segments(ip), field!(&p.ctx, wire_len));
     // Counters that cannot be compared with the queue's length may be wrong for long.
     let compared = d.role & abi::ROLE_BACKLOG != 0 || d.virtual_ns_per_byte != 0;
-    let feedback = backward::feedback(d.bridge);
-    let mut markable = ip.markable() && !asks;
-    if feedback != Feedback::Echo as u32 {
-        let protocol = flags >> abi::ECHO_PROTOCOL_AT;
-        markable &= feedback == Feedback::Both as u32;
-        markable |= input != HOST && backward::can_answer(ip, packets, bytes, protocol);
-    }
+    let answerable = input != HOST
+        && backward::can_answer(ip, packets, bytes, flags >> abi::ECHO_PROTOCOL_AT);
+    let markable = backward::is_markable(
+        d.bridge,
+        (ip.markable() && !asks) as u32,
+        answerable as u32,
+    );
     let droppable = input != HOST && compared && ip.droppable(packets, bytes);
     let c = PackedPacket {
         ports: d.bridge as u64
             | (input as u64) << 32
             | (d.port as u8 as u64) << 40
-            | (markable as u64) << 48
+            | (markable as u64 & 1) << 48
             | (droppable as u64) << 49,
         source: packets as u64 | (ip.source as u64) << 32,
         bytes,
