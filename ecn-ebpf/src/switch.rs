@@ -399,7 +399,7 @@ pub extern "C" fn ecn_trace_enqueue(
 }
 
 /// Marks a packet that is enqueued.
-#[inline(always)]
+#[inline(never)]
 fn mark_enqueued(p: &Packet, ip: &Ip, flags: u32, c: &PackedPacket) {
     let (bridge, n) = (c.ports as u32, c.source as u32);
     let feedback = backward::feedback(bridge);
