@@ -17,7 +17,7 @@ use ecn_core::{
     backward::{self, Kind, Message, Quoted},
     echo::{self, FeedbackDelta, Refusal},
     flow::{Flow, Key},
-    packet::{self, Ip, Tcp},
+    packet::{self, Ip},
 };
 
 use crate::{
@@ -150,7 +150,7 @@ fn make(p: &Packet) -> Option<()> {
     if !p.addresses(&ip, &mut key) {
         return None;
     }
-    let (quote, by_number) = quote(p, &ip, t.tcp.as_ref());
+    let (quote, by_number) = quote(p, &ip, t.tcp.is_some());
     let mut m = Message {
         protocol: ip.protocol,
         src_port: t.src_port,
@@ -183,11 +183,12 @@ fn make(p: &Packet) -> Option<()> {
 
 /// Which packet it is: [`Message::quote`], and [`backward::BY_NUMBER`] if that says so.
 #[inline(always)]
-fn quote(p: &Packet, ip: &Ip, tcp: Option<&Tcp>) -> (u32, u8) {
-    if let Some(t) = tcp
-        && !ip.authenticated
-    {
-        return (t.sequence, backward::BY_NUMBER);
+fn quote(p: &Packet, ip: &Ip, is_tcp: bool) -> (u32, u8) {
+    if is_tcp && !ip.authenticated {
+        // Read again: of an `Option<Tcp>` LLVM spills registers that hold nothing where there is none, which the verifier
+        // refuses.
+        let sequence = load::<4>(&p.ctx, ip.upper() + 4).map_or(0, u32::from_be_bytes);
+        return (sequence, backward::BY_NUMBER);
     }
     // Of IPv4 total length and identification; of IPv6 the flow label, without the traffic class.
     let (at, mask) = if ip.version == 4 {
@@ -210,7 +211,7 @@ fn quote(p: &Packet, ip: &Ip, tcp: Option<&Tcp>) -> (u32, u8) {
 #[inline(always)]
 pub fn remember(p: &Packet, ip: &Ip, key: &Key, now_ns: u64) {
     let flow = key.hash();
-    let (quote, _) = quote(p, ip, None);
+    let (quote, _) = quote(p, ip, false);
     write(Quoted::new(quote, flow), now_ns);
     if field!(&p.ctx, gso_size) != 0 {
         write(Quoted::new(SUPER, flow), now_ns);
