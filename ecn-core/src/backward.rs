@@ -119,7 +119,7 @@ pub struct Message {
     pub dst_port: u16,
     /// Which packet: of TCP its sequence number, of others its [`fingerprint`].
     pub quote: u32,
-    /// Running number of the port, by time: [`Point::message`].
+    /// Running number of the port's messages: [`Point::mark`].
     pub sequence: u32,
     /// A [`Kind`] by number.
     pub kind: u8,
@@ -356,8 +356,8 @@ impl Point {
         Some((marks, sequence))
     }
 
-    /// The number of a message, if the port may send one now. By time, so that a bridge that begins anew goes on, and a
-    /// later one is higher than any before.
+    /// The number of a message, if the port may send one now. The first is the time, so that a bridge that begins anew does
+    /// not repeat numbers: no port sends more than one message in 1.024 us.
     #[inline(always)]
     fn message(&mut self, policy: &Policy, now_ns: u64) -> Option<u32> {
         if self.due_ns > now_ns.saturating_add(policy.burst_ns) {
@@ -365,26 +365,61 @@ impl Point {
             return None;
         }
         self.due_ns = self.due_ns.max(now_ns) + policy.every_ns;
-        let by_time = (now_ns >> 10) as u32;
-        let next = self.sequence.wrapping_add(1);
-        self.sequence = if by_time.wrapping_sub(next) as i32 > 0 || self.sent == 0 {
-            by_time
+        self.sequence = if self.sent == 0 {
+            (now_ns >> 10) as u32
         } else {
-            next
+            self.sequence.wrapping_add(1)
         };
         self.sent = self.sent.wrapping_add(1);
         Some(self.sequence)
     }
 }
 
-/// The last message of a port.
+/// The last messages of a port that were accepted: an anti-replay window (RFC 4303, section 3.4.3), since the processors of
+/// a bridge send at the same time and may overtake each other.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSequence {
-    /// Hash of its identifier; 0: none.
-    pub point: u32,
-    /// Its number.
-    pub sequence: u32,
+    /// Highest number.
+    pub last: u32,
+    /// Hash of the port's identifier; 0: none.
+    pub point: u16,
+    /// Bit n: the message n + 1 before the last one was accepted.
+    pub window: u16,
+}
+
+/// A message is old if its number is less than so far behind the last one; otherwise the number has wrapped.
+const OLD: u32 = 1 << 22;
+
+impl PortSequence {
+    /// With this message too, unless it was accepted before or is too old to tell.
+    #[inline(always)]
+    fn after(self, point: u16, sequence: u32) -> Option<Self> {
+        let window = self.window as u32;
+        let (ahead, behind) = (
+            sequence.wrapping_sub(self.last),
+            self.last.wrapping_sub(sequence),
+        );
+        let (last, window) = if self.point != point {
+            (sequence, u32::MAX)
+        } else if behind >= OLD {
+            let moved = if ahead > u16::BITS {
+                0
+            } else {
+                (window << 1 | 1) << (ahead - 1)
+            };
+            (sequence, moved)
+        } else if behind != 0 && behind <= u16::BITS && window >> (behind - 1) & 1 == 0 {
+            (self.last, window | 1 << (behind - 1))
+        } else {
+            return None;
+        };
+        Some(Self {
+            last,
+            point,
+            window: window as u16,
+        })
+    }
 }
 
 /// What a source keeps of the messages for a flow.
@@ -404,8 +439,9 @@ impl Sender {
     #[must_use]
     pub const fn new() -> Self {
         let none = PortSequence {
+            last: 0,
             point: 0,
-            sequence: 0,
+            window: 0,
         };
         Self {
             counted: 0,
@@ -432,14 +468,13 @@ impl Sender {
         if marks == 0 || marks > MOST_MARKS {
             return Err(Refusal::Impossible);
         }
-        let point = (point.wrapping_mul(MIX) >> 32) as u32 | 1;
+        let point = (point.wrapping_mul(MIX) >> 48) as u16 | 1;
         // On paths with more than two marking ports, these share the second place.
         let place = (self.ports[0].point != point && self.ports[0].point != 0) as usize;
-        let last = self.ports[place];
-        if last.point == point && sequence.wrapping_sub(last.sequence) as i32 <= 0 {
+        let Some(after) = self.ports[place].after(point, sequence) else {
             return Err(Refusal::Duplicate);
-        }
-        self.ports[place] = PortSequence { point, sequence };
+        };
+        self.ports[place] = after;
         self.messages = self.messages.wrapping_add(1) | 1;
         let mut packets = marks;
         if self_clocked {
