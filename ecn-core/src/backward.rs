@@ -283,7 +283,7 @@ pub struct Policy {
     pub burst_ns: u64,
     /// 1: they are signed.
     pub signs: u32,
-    /// Padding.
+    #[doc(hidden)]
     pub _pad: u32,
     /// With this.
     pub key: [u64; 2],
@@ -327,36 +327,36 @@ pub const BURST: u64 = 64;
 /// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What a port has to say.
+/// A congestion point (IEEE 802.1Qau): the messages of one port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
-    /// From when on there would be a message for each [`Policy::every_ns`].
+    /// Theoretical time of the next message, if there were one for each [`Policy::every_ns`].
     pub due_ns: u64,
-    /// Packets marked that no message has said.
-    pub unsaid: u32,
+    /// Marked packets that no message has reported yet.
+    pub pending: u32,
     /// Number of the last message.
     pub sequence: u32,
     /// Messages sent.
     pub sent: u64,
-    /// Marks that there was no message for, at once.
+    /// Marks that were not reported at once.
     pub held: u64,
 }
 
 impl Point {
-    /// `n` packets are marked. What a message about them is to say, and its number, if the port may send one now: at
+    /// `n` packets are marked. How many marks a message is to report, and its number, if the port may send one now: at
     /// most one for each [`Policy::every_ns`], and as many as [`Policy::burst_ns`] allows after a pause (the generic
     /// cell rate algorithm, ITU-T I.371).
     #[inline(always)]
     pub fn mark(&mut self, policy: &Policy, n: u32, now_ns: u64) -> Option<(u32, u32)> {
-        let marks = self.unsaid.saturating_add(n).min(MOST_MARKS);
-        self.unsaid = marks;
+        let marks = self.pending.saturating_add(n).min(MOST_MARKS);
+        self.pending = marks;
         let sequence = self.message(policy, now_ns)?;
-        self.unsaid = 0;
+        self.pending = 0;
         Some((marks, sequence))
     }
 
-    /// The number of a message, if the port may send one now. The first is the time, so that a bridge that begins anew does
+    /// The number of a message, if the port may send one now. The first is the time, so that a bridge that restarts does
     /// not repeat numbers: no port sends more than one message in 1.024 us.
     #[inline(always)]
     fn message(&mut self, policy: &Policy, now_ns: u64) -> Option<u32> {

@@ -83,12 +83,12 @@ fn messages_are_limited_and_marks_are_not() {
         assert!(last.is_none_or(|last| sequence > last));
         (said, sent, last) = (said + marks, sent + 1, Some(sequence));
     }
-    assert_eq!(said + point.unsaid, 10_000);
+    assert_eq!(said + point.pending, 10_000);
     assert!((1_000..=1_000 + BURST + 1).contains(&sent), "{sent}");
     assert_eq!(point.held + sent, 10_000);
 }
 
-/// A bridge that begins anew, and one that sends much at one time, go on with higher numbers.
+/// A bridge that restarts, and one that sends much at one time, go on with higher numbers.
 #[test]
 fn numbers_only_rise() {
     let policy = Policy::new(Feedback::Backward, 1_000_000);

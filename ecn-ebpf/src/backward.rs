@@ -23,12 +23,10 @@ use ecn_core::{
 use crate::{
     classify::classify,
     clock::now,
-    maps::{
-        ECN_BACKWARD, ECN_ENDPOINT, ECN_POINT, ECN_QUOTED, ECN_WORK, count,
-    },
+    maps::{ECN_BACKWARD, ECN_ENDPOINT, ECN_POINT, ECN_QUOTED, ECN_WORK, count},
     reply::Reply,
     response::reverse,
-    skb::{NEXT, Packet, SHOT, field, tail_call, load, raw, store},
+    skb::{NEXT, Packet, SHOT, field, load, raw, store, tail_call},
     value::with_lock,
 };
 
@@ -104,7 +102,7 @@ fn send_clone(ctx: *mut __sk_buff, number: u32, n: u32, in_packets: u32) -> u32 
         (*ctx).cb[1] = number;
         (*ctx).cb[2] = sequence;
         (*ctx).cb[3] = marks;
-        (*ctx).cb[4] = (Kind::Marks as u32) << 8 | in_packets * backward::IN_PACKETS as u32;
+        (*ctx).cb[4] = ((Kind::Marks as u32) << 8) | (in_packets * backward::IN_PACKETS as u32);
         let ret = bpf_clone_redirect(ctx.cast(), (*ctx).ingress_ifindex, 0);
         (*ctx).mark = mark;
         ret
@@ -185,8 +183,8 @@ fn make(p: &Packet) -> Option<()> {
 #[inline(always)]
 fn quote(p: &Packet, ip: &Ip, is_tcp: bool) -> (u32, u8) {
     if is_tcp && !ip.authenticated {
-        // Read again: of an `Option<Tcp>` LLVM spills registers that hold nothing where there is none, which the verifier
-        // refuses.
+        // Read again: of an `Option<Tcp>` LLVM spills registers that are not initialised if the packet is not TCP, which
+        // the verifier refuses.
         let sequence = load::<4>(&p.ctx, ip.upper() + 4).map_or(0, u32::from_be_bytes);
         return (sequence, backward::BY_NUMBER);
     }
@@ -200,10 +198,7 @@ fn quote(p: &Packet, ip: &Ip, is_tcp: bool) -> (u32, u8) {
         Some(b) => u32::from_be_bytes(b) & mask,
         None => 0,
     };
-    let body = match load::<8>(&p.ctx, ip.upper() + 8) {
-        Some(b) => b,
-        None => [0; 8],
-    };
+    let body = load::<8>(&p.ctx, ip.upper() + 8).unwrap_or_default();
     (backward::fingerprint(header, body), 0)
 }
 
@@ -257,7 +252,13 @@ pub fn apply(
         return Err(Refusal::Duplicate);
     }
     let self_clocked = flow.is_self_clocked(echoes);
-    (flow.backward).on_message(what.point, what.sequence, what.marks, departed, self_clocked)
+    (flow.backward).on_message(
+        what.point,
+        what.sequence,
+        what.marks,
+        departed,
+        self_clocked,
+    )
 }
 
 /// What becomes of the packet that was about [`Backward::flags`], after the flow's response: a message was ours.

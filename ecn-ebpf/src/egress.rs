@@ -134,8 +134,7 @@ fn encode_feedback(
         len,
         segment,
         // With backward messages alone, nothing tells TCP's own control either.
-        tcp_set_ecn: endpoint.flags & abi::ECHO != 0
-            && (t.ecn || c.ip.ecn() != packet::NOT_ECT),
+        tcp_set_ecn: endpoint.flags & abi::ECHO != 0 && (t.ecn || c.ip.ecn() != packet::NOT_ECT),
     }
 }
 
@@ -273,8 +272,7 @@ fn start_own_rate_if_due(
     let idle = now.saturating_sub(read_once!(f, flow.last_sent_ns)) > flow::IDLE_NS;
     if idle || read_once!(f, flow.has_own_rate) == 0 {
         // Without echoes, none is waited for.
-        let has_feedback =
-            read_once!(f, flow.last_echo_ns) != 0 || endpoint.flags & abi::ECHO == 0;
+        let has_feedback = read_once!(f, flow.last_echo_ns) != 0 || endpoint.flags & abi::ECHO == 0;
         let created = read_once!(f, flow.created_ns);
         let unanswered = c.tcp().is_none() && now.saturating_sub(created) > flow::NO_FEEDBACK_NS;
         if has_feedback || unanswered {

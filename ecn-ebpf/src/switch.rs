@@ -276,13 +276,10 @@ fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool, flags: u32) -> 
     let (packets, bytes) = (p.segments(ip), field!(&p.ctx, wire_len));
     // Counters that cannot be compared with the queue's length may be wrong for long.
     let compared = d.role & abi::ROLE_BACKLOG != 0 || d.virtual_ns_per_byte != 0;
-    let answerable = input != HOST
-        && backward::can_answer(ip, packets, bytes, flags >> abi::ECHO_PROTOCOL_AT);
-    let markable = backward::is_markable(
-        d.bridge,
-        (ip.markable() && !asks) as u32,
-        answerable as u32,
-    );
+    let answerable =
+        input != HOST && backward::can_answer(ip, packets, bytes, flags >> abi::ECHO_PROTOCOL_AT);
+    let markable =
+        backward::is_markable(d.bridge, (ip.markable() && !asks) as u32, answerable as u32);
     let droppable = input != HOST && compared && ip.droppable(packets, bytes);
     let c = PackedPacket {
         ports: d.bridge as u64

@@ -170,7 +170,7 @@ fn what_is_not_marked_grows_again() {
     let none = agent.set_marking(0, |bridge| bridge.marking = Marking::None);
     none.expect("no marking");
     let grown = eventually(s(20), || {
-        (0..50).for_each(|n| sends(n));
+        (0..50).for_each(&sends);
         rate() > link() * 9 / 10
     });
     assert!(grown, "{slowed} {}", rate());
@@ -197,7 +197,7 @@ fn few_messages_say_all_marks() {
     let told = || {
         let point = running.maps.point(0, slot).expect("what it has to say");
         let flow = only_flow(&running, protocol::UDP);
-        (point, flow.marked_packets + u64::from(point.unsaid))
+        (point, flow.marked_packets + u64::from(point.pending))
     };
     let all = || told().1 == running.port(&to.port).marked;
     assert!(eventually(s(5), all), "{:?} {}", told(), running.counts());

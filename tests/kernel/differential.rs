@@ -231,7 +231,7 @@ struct Seen {
     /// Packets dropped before their queue, and those spared a turn.
     refused: u64,
     below: u64,
-    /// Marks that are told by messages.
+    /// Marks that messages report.
     backward: u64,
 }
 
