@@ -677,9 +677,11 @@ impl Simulation<'_> {
         };
         let arrived = self.bridges[bridge as usize].arrive(number, arrival);
         let (Arrival::Queued { marked } | Arrival::Dropped { marked }) = arrived;
-        if marked {
+        // The mark of a dropped packet is lost with it, a message is not.
+        let backward = self.feedback.is_backward();
+        if marked && (backward || matches!(arrived, Arrival::Queued { .. })) {
             self.mark(now, number);
-            if self.feedback.is_backward() {
+            if backward {
                 self.message(now, number, bridge, output);
             }
         }
