@@ -473,29 +473,8 @@ pub struct Scratch {
     pub input: ResponseInput,
     /// The flow again: the response may replace the first by the short flows' key.
     pub flow: flow::Key,
-    /// What a port says of the flow.
-    pub backward: Backward,
-}
-
-/// [`Backward::flags`]: no message, the flow counts what has departed.
-pub const BY_CLOCK: u32 = 0x100;
-/// [`Backward::flags`]: a message.
-pub const BY_MESSAGE: u32 = 0x200;
-
-/// What a port says of a flow, as far as the flow is to judge.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backward {
-    /// [`backward::Message::point`]
-    pub point: u64,
-    /// [`backward::Message::sequence`]
-    pub sequence: u32,
-    /// Packets marked.
-    pub marks: u32,
-    /// [`backward::Message::quote`]
-    pub quote: u32,
-    /// [`BY_MESSAGE`] with [`backward::Message::flags`], or [`BY_CLOCK`]; 0: neither, an ACK.
-    pub flags: u32,
+    /// What a port reports of the flow.
+    pub backward: backward::Report,
 }
 
 /// Input of a source's response.
@@ -678,7 +657,7 @@ pub enum Count {
     MessageForged,
     /// Messages refused: of a flow that this endpoint does not have, or it takes none.
     MessageUnknown,
-    /// Messages refused: a number that is not later, or about marks that echoes report, too.
+    /// Messages refused: copies, messages that too many overtook, and those about marks that echoes report, too.
     MessageDuplicate,
     /// Messages refused: about a packet that was not sent, or of counts that cannot be.
     MessageImpossible,
@@ -784,7 +763,7 @@ const _: () = {
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
     assert!(size_of::<Scratch>() == 192 && size_of::<ResponseInput>() == 64);
-    assert!(size_of::<Backward>() == 24);
+    assert!(size_of::<backward::Report>() == 24);
     assert!(size_of::<ace::Sender>() == 40);
     assert!(size_of::<ace::Receiver>() == 40);
     assert!(size_of::<echo::Receiver>() == 96);

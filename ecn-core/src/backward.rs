@@ -18,7 +18,8 @@
 //! * it comes from the same network: its TTL or hop limit is still 255, which no router leaves as it is (RFC 5082);
 //! * it quotes a packet that was sent a short time ago: by its sequence number (TCP), or by a [`fingerprint`] of what
 //!   nobody knows who does not see it;
-//! * its sequence number is later than the last one of that port for this flow: a copy is none;
+//! * its sequence number is new: higher than any of that port for this flow, or in the window before that and not seen
+//!   yet;
 //! * the tag is right, where there is a key.
 //!
 //! # Marks
@@ -32,6 +33,7 @@
 
 use crate::{
     echo::{self, FeedbackDelta, Headroom, Refusal},
+    fixed::GOLDEN,
     packet,
     siphash::siphash,
 };
@@ -181,6 +183,27 @@ impl Message {
         self.protocol == packet::protocol::TCP && self.flags & BY_NUMBER != 0
     }
 
+    /// Whether the message may be trusted, given its tag and addresses (as in [`Message::tag`]): as [`echo::Policy::accepts`].
+    #[inline(always)]
+    #[must_use]
+    pub fn is_trusted(
+        &self,
+        policy: &echo::Policy,
+        tag: u64,
+        from: &[u8; 16],
+        to: &[u8; 16],
+    ) -> bool {
+        // One call in a loop: of two, LLVM makes a function with a frame of its own.
+        let (mut is_signed, mut n) = (false, 0);
+        while n < policy.keys.len() {
+            let accepted = n == 0 || policy.auth & echo::ACCEPT_SECOND != 0;
+            let key = core::hint::black_box(&policy.keys)[n];
+            is_signed |= accepted && self.signed && tag == self.tag(key, from, to);
+            n += 1;
+        }
+        !policy.signs() || is_signed || (!self.signed && policy.auth & echo::ACCEPT_UNSIGNED != 0)
+    }
+
     const fn version(&self) -> u8 {
         if self.signed { VERSION_SIGNED } else { VERSION }
     }
@@ -214,12 +237,9 @@ pub const fn is_version(first: u8) -> bool {
 #[inline(always)]
 #[must_use]
 pub const fn fingerprint(header: u32, body: [u8; 8]) -> u32 {
-    let mixed = (header as u64 | 1 << 32).wrapping_mul(MIX) ^ u64::from_le_bytes(body);
-    (mixed.wrapping_mul(MIX) >> 32) as u32
+    let mixed = (header as u64 | 1 << 32).wrapping_mul(GOLDEN) ^ u64::from_le_bytes(body);
+    (mixed.wrapping_mul(GOLDEN) >> 32) as u32
 }
-
-/// 2^64 divided by the golden ratio, odd.
-const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Packets that a source has sent a short time ago, of all its flows that are not TCP: places in
 /// [`crate::abi::name::QUOTED`].
@@ -243,7 +263,7 @@ impl Quoted {
     #[inline(always)]
     #[must_use]
     pub const fn new(quote: u32, flow: u64) -> Self {
-        let mixed = (quote as u64 ^ flow).wrapping_mul(MIX);
+        let mixed = (quote as u64 ^ flow).wrapping_mul(GOLDEN);
         Self {
             place: (mixed >> 48) as u32 % QUOTES,
             tag: (mixed >> 16) as u32 & 0xffff_0000,
@@ -308,6 +328,19 @@ impl Policy {
             signs: 0,
             _pad: 0,
             key: [0; 2],
+        }
+    }
+
+    /// Whether a packet can be marked. `capable`: it is ECN-capable; `answerable`: a message can be sent about it.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_markable(&self, capable: bool, answerable: bool) -> bool {
+        if self.feedback == Feedback::Echo as u32 {
+            capable
+        } else if self.feedback == Feedback::Backward as u32 {
+            answerable
+        } else {
+            capable || answerable
         }
     }
 
@@ -422,6 +455,27 @@ impl PortSequence {
     }
 }
 
+/// [`Report::flags`]: no message, the flow counts what has departed.
+pub const BY_CLOCK: u32 = 0x100;
+/// [`Report::flags`]: a message.
+pub const BY_MESSAGE: u32 = 0x200;
+
+/// A message as far as its flow has to check it: [`crate::flow::Flow::on_report`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// [`Message::point`]
+    pub point: u64,
+    /// [`Message::sequence`]
+    pub sequence: u32,
+    /// Packets marked.
+    pub marks: u32,
+    /// [`Message::quote`]
+    pub quote: u32,
+    /// [`BY_MESSAGE`] with [`Message::flags`], or [`BY_CLOCK`]; 0: neither, an ACK.
+    pub flags: u32,
+}
+
 /// What a source keeps of the messages for a flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -468,7 +522,7 @@ impl Sender {
         if marks == 0 || marks > MOST_MARKS {
             return Err(Refusal::Impossible);
         }
-        let point = (point.wrapping_mul(MIX) >> 48) as u16 | 1;
+        let point = (point.wrapping_mul(GOLDEN) >> 48) as u16 | 1;
         // On paths with more than two marking ports, these share the second place.
         let place = (self.ports[0].point != point && self.ports[0].point != 0) as usize;
         let Some(after) = self.ports[place].after(point, sequence) else {

@@ -219,13 +219,6 @@ impl Policy {
             || self.auth & ACCEPT_SECOND != 0 && tag == e.tag(self.keys[1], from, to)
     }
 
-    /// Whether a message ([`crate::backward`]) may be trusted. `is_by_key`: an accepted key has signed it.
-    #[inline(always)]
-    #[must_use]
-    pub const fn accepts_tag(&self, signed: bool, is_by_key: bool) -> bool {
-        !self.signs() || is_by_key || (!signed && self.auth & ACCEPT_UNSIGNED != 0)
-    }
-
     /// Whether a packet is to be echoed when the last echo was due at `last_echo_ns`.
     #[inline(always)]
     #[must_use]

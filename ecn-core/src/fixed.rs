@@ -25,6 +25,9 @@ pub const ONE: u64 = 1 << FRAC;
 /// Fractional bits of a binary logarithm.
 pub const LOG_FRAC: u32 = 58;
 
+/// Multiplier of Fibonacci hashing, 2^64 over the golden ratio.
+pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// ln 2, 32 fractional bits.
 pub(crate) const LN_2: u64 = 0xb172_17f8;
 

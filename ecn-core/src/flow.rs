@@ -1,6 +1,6 @@
 //! State of a flow at its source's device.
 
-use crate::{ace, backward, echo, fixed, pacing, response};
+use crate::{ace, backward, echo, fixed, fixed::GOLDEN, pacing, response};
 
 /// Identifies a flow of one endpoint. Map keys are compared as bytes, so padding is always zero.
 #[repr(C)]
@@ -78,16 +78,23 @@ impl Key {
     #[inline(always)]
     #[must_use]
     pub fn hash(&self) -> u64 {
-        const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
         let ports = (self.src_port as u64) << 32 | (self.dst_port as u64) << 16;
         let mut hash = ports | (self.endpoint as u64) << 48 | self.protocol as u64;
         for address in [&self.src, &self.dst] {
             let [high, low] = echo::words(address);
-            hash = (hash.wrapping_mul(MIX) ^ high).rotate_left(29);
-            hash = (hash.wrapping_mul(MIX) ^ low).rotate_left(29);
+            hash = (hash.wrapping_mul(GOLDEN) ^ high).rotate_left(29);
+            hash = (hash.wrapping_mul(GOLDEN) ^ low).rotate_left(29);
         }
-        hash.wrapping_mul(MIX)
+        hash.wrapping_mul(GOLDEN)
     }
+}
+
+/// Whether a flow with these [`Flow::flags`] has no other feedback than backward messages: no echo ever came, so it is not
+/// [`echo::Sender::synced`], nor does TCP acknowledge. `echoes`: its endpoint takes echoes.
+#[inline(always)]
+#[must_use]
+pub const fn is_self_clocked(flags: u32, synced: u32, echoes: bool) -> bool {
+    !echoes || (flags & PLAIN == 0 && synced == 0)
 }
 
 /// State of a flow at its source. Protected by the flow's lock, except for totals, [`Flow::last_sent_ns`],
@@ -270,12 +277,44 @@ impl Flow {
         })
     }
 
-    /// Whether the flow has no other feedback than backward messages: no echo ever came, nor does TCP acknowledge.
-    /// `echoes`: its endpoint takes echoes.
+    /// [`is_self_clocked`]
     #[inline(always)]
     #[must_use]
     pub const fn is_self_clocked(&self, echoes: bool) -> bool {
-        !echoes || (self.flags & PLAIN == 0 && self.echo.synced == 0)
+        is_self_clocked(self.flags, self.echo.synced, echoes)
+    }
+
+    /// Processes a message of a port, or the flow's own clock. `departed`: packets that have left (modulo 2^32);
+    /// `echoes`: its endpoint takes echoes.
+    ///
+    /// # Errors
+    ///
+    /// [`echo::Refusal`]; then nothing has changed.
+    #[inline(always)]
+    pub fn on_report(
+        &mut self,
+        report: &backward::Report,
+        departed: u32,
+        echoes: bool,
+    ) -> Result<echo::FeedbackDelta, echo::Refusal> {
+        let flags = report.flags;
+        if flags & backward::BY_CLOCK != 0 {
+            return Ok(self.backward.self_clock(departed));
+        }
+        if flags & backward::BY_NUMBER as u32 != 0 && !self.ace.has_sent_lately(report.quote) {
+            return Err(echo::Refusal::Impossible);
+        }
+        if flags & backward::IN_PACKETS as u32 != 0 && echoes && self.is_echoed() {
+            return Err(echo::Refusal::Duplicate);
+        }
+        let self_clocked = self.is_self_clocked(echoes);
+        self.backward.on_message(
+            report.point,
+            report.sequence,
+            report.marks,
+            departed,
+            self_clocked,
+        )
     }
 
     /// Whether its receiver has reported marks, or would: then it reports those of packets that are marked, and messages

@@ -196,6 +196,19 @@ impl Ip {
             && self.protocol != protocol::ICMP
             && self.protocol != protocol::ICMPV6
     }
+
+    /// Whether a message can be sent about the packet ([`crate::backward`]): not about what others learn from, as in
+    /// [`Ip::droppable`], nor about echoes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn answerable(&self, segments: u32, wire_bytes: u32, echo_protocol: u8) -> bool {
+        let whole = self.protocol != protocol::TCP || self.droppable(segments, wire_bytes);
+        whole
+            && self.unicast
+            && self.protocol != protocol::ICMP
+            && self.protocol != protocol::ICMPV6
+            && self.protocol != echo_protocol
+    }
 }
 
 /// Segments of a super-packet: as many as the kernel counted. It has not yet counted those that came

@@ -30,7 +30,7 @@
 //! [`marking`](crate::marking) the caller serialises calls and passes the time; the kernel's coarse clock is sufficient.
 
 use crate::{
-    fixed::opaque,
+    fixed::{GOLDEN, opaque},
     marking::{Decision, Eligibility, Marking, Policy, Share, Switch},
     vqueue::{PacketMeta, Queues},
 };
@@ -475,7 +475,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
             a.source
         };
         let name = address as u64 | (a.input as u64) << 32 | (a.output as u64) << 40;
-        let hash = (name ^ (name >> 15)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = (name ^ (name >> 15)).wrapping_mul(GOLDEN);
         // The highest bits are those that depend on all of the name.
         ((hash >> 16) as u32 | 1, (hash >> 48) as u32)
     }

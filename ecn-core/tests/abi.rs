@@ -87,13 +87,13 @@ fn no_hidden_padding() {
             + 4 * 4
             + 2 * 4
             + size_of::<abi::ResponseInput>()
-            + size_of::<abi::Backward>()
+            + size_of::<backward::Report>()
     );
     assert_eq!(
         size_of::<abi::ResponseInput>(),
         size_of::<echo::FeedbackDelta>() + 3 * 8 + 2 * 4
     );
-    assert_eq!(size_of::<abi::Backward>(), 8 + 4 * 4);
+    assert_eq!(size_of::<backward::Report>(), 8 + 4 * 4);
     assert_eq!(size_of::<backward::Sender>(), 2 * 4 + 2 * 8);
     assert_eq!(size_of::<backward::Point>(), 3 * 8 + 2 * 4);
     assert_eq!(size_of::<backward::Policy>(), 4 * 4 + 3 * 8 + 2 * 8);

@@ -4,7 +4,7 @@
 //!   `ecn_port_out` meets it again and goes on in `ecn_port_msg`, which makes the message of it.
 //! * [`remember`], at the source (`ecn_flow_out`): what messages may quote.
 //! * `ecn_flow_msg`, where `ecn_flow_in` goes on with a message: whether it may be believed.
-//! * `ecn_tcp_ack`, where that goes on, and `ecn_flow_out` with a packet of a flow that hears of nothing else: the response.
+//! * `ecn_tcp_ack`, where that goes on, and `ecn_flow_out` with a packet of a flow without other feedback: the response.
 
 use aya_ebpf::{
     bindings::__sk_buff,
@@ -13,10 +13,10 @@ use aya_ebpf::{
     programs::TcContext,
 };
 use ecn_core::{
-    abi::{self, Backward, Count, Endpoint},
-    backward::{self, Kind, Message, Quoted},
-    echo::{self, FeedbackDelta, Refusal},
-    flow::{Flow, Key},
+    abi::{self, Count, Endpoint},
+    backward::{self, Kind, Message, Quoted, Report},
+    echo::{self, Refusal},
+    flow::Key,
     packet::{self, Ip},
 };
 
@@ -48,29 +48,13 @@ pub fn feedback(bridge: u32) -> u32 {
     }
 }
 
-/// Whether a packet can be marked by a bridge's feedback: 1 or 0. `ecn`: it is ECN-capable; `answerable`: a message can be
-/// sent. Not inlined, as [`send_clone`].
+/// [`backward::Policy::is_markable`] of a bridge: 1 or 0. Not inlined, as [`send_clone`].
 #[inline(never)]
-pub fn is_markable(bridge: u32, ecn: u32, answerable: u32) -> u32 {
-    let feedback = feedback(bridge);
-    if feedback == backward::Feedback::Echo as u32 {
-        ecn
-    } else if feedback == backward::Feedback::Backward as u32 {
-        answerable
-    } else {
-        ecn | answerable
+pub fn is_markable(bridge: u32, capable: u32, answerable: u32) -> u32 {
+    match ECN_BACKWARD.get(bridge) {
+        Some(policy) => policy.is_markable(capable != 0, answerable != 0) as u32,
+        None => capable,
     }
-}
-
-/// Whether a packet can be answered by a message: not what others learn from, which is small or ICMP.
-#[inline(always)]
-pub fn can_answer(ip: &Ip, segments: u32, wire_bytes: u32, echo_protocol: u32) -> bool {
-    let whole = ip.protocol != packet::protocol::TCP || ip.droppable(segments, wire_bytes);
-    whole
-        && ip.unicast
-        && ip.protocol != packet::protocol::ICMP
-        && ip.protocol != packet::protocol::ICMPV6
-        && ip.protocol as u32 != echo_protocol
 }
 
 /// A port has marked a packet of `n` segments.
@@ -90,8 +74,8 @@ fn send_clone(ctx: *mut __sk_buff, number: u32, n: u32, in_packets: u32) -> u32 
         return 0;
     };
     let now = now();
-    let said = with_lock!(point, point as point => point.mark(policy, n, now));
-    let Some((marks, sequence)) = said else {
+    let message = with_lock!(point, point as point => point.mark(policy, n, now));
+    let Some((marks, sequence)) = message else {
         count(Count::MessageHeld, 1);
         return 0;
     };
@@ -232,39 +216,10 @@ fn was_sent(quote: u32, key: &Key, now_ns: u64) -> bool {
     }
 }
 
-/// What a message, or the flow's own clock, tells the flow. `echoes`: its endpoint takes echoes.
-#[inline(always)]
-pub fn apply(
-    what: &Backward,
-    flow: &mut Flow,
-    departed: u32,
-    echoes: bool,
-) -> Result<FeedbackDelta, Refusal> {
-    let flags = what.flags;
-    if flags & abi::BY_CLOCK != 0 {
-        return Ok(flow.backward.self_clock(departed));
-    }
-    if flags & backward::BY_NUMBER as u32 != 0 && !flow.ace.has_sent_lately(what.quote) {
-        return Err(Refusal::Impossible);
-    }
-    let in_packets = flags & backward::IN_PACKETS as u32 != 0;
-    if in_packets && echoes && flow.is_echoed() {
-        return Err(Refusal::Duplicate);
-    }
-    let self_clocked = flow.is_self_clocked(echoes);
-    (flow.backward).on_message(
-        what.point,
-        what.sequence,
-        what.marks,
-        departed,
-        self_clocked,
-    )
-}
-
-/// What becomes of the packet that was about [`Backward::flags`], after the flow's response: a message was ours.
+/// What becomes of the packet that was about [`Report::flags`], after the flow's response: messages go no further.
 #[inline(always)]
 pub fn verdict(flags: u32, refusal: u32) -> i32 {
-    if flags & abi::BY_CLOCK != 0 {
+    if flags & backward::BY_CLOCK != 0 {
         return NEXT;
     }
     count(
@@ -282,7 +237,7 @@ pub fn verdict(flags: u32, refusal: u32) -> i32 {
     SHOT
 }
 
-/// [`verdict`]: there is no such flow.
+/// [`verdict`]: the flow is not known.
 pub const UNKNOWN: u32 = u32::MAX;
 
 /// Where `ecn_flow_in` goes on with what has the echoes' protocol and is none.
@@ -325,19 +280,19 @@ fn come_back(p: &Packet) -> Option<Count> {
     // SAFETY: this CPU's own, and nothing runs here before the other program has read it.
     unsafe {
         (*work).key = key;
-        (*work).backward = Backward {
+        (*work).backward = Report {
             point: m.point,
             sequence: m.sequence,
             marks: m.feedback,
             quote: m.quote,
-            flags: abi::BY_MESSAGE | (m.flags & backward::IN_PACKETS | by_number) as u32,
+            flags: backward::BY_MESSAGE | (m.flags & backward::IN_PACKETS | by_number) as u32,
         };
     }
     tail_call(&p.ctx, abi::TAIL_ACK, number);
     Some(Count::MessageMalformed)
 }
 
-/// A flow hears nothing else: it is to count what has departed, once the program that sees its packet is done.
+/// A flow without other feedback is to count what has departed, once the program that sees its packet is done.
 #[inline(always)]
 pub fn clock(ctx: &TcContext, key: &Key) {
     let Some(work) = ECN_WORK.get_ptr_mut(0) else {
@@ -346,9 +301,9 @@ pub fn clock(ctx: &TcContext, key: &Key) {
     // SAFETY: this CPU's own, and nothing runs here before the other program has read it; tc programs may write `cb`.
     unsafe {
         (*work).key = *key;
-        (*work).backward = Backward {
-            flags: abi::BY_CLOCK,
-            ..Backward::default()
+        (*work).backward = Report {
+            flags: backward::BY_CLOCK,
+            ..Report::default()
         };
         (*raw(ctx)).cb[1] = CLOCK;
     }
@@ -374,15 +329,7 @@ fn take(p: &Packet, ip: &Ip, key: &mut Key, endpoint: &Endpoint) -> Result<Messa
     if m.kind != Kind::Marks as u8 {
         return Err(Count::MessageMalformed);
     }
-    // One call in a loop: two would be a function with a frame of its own.
-    let (mut is_signed, mut n) = (false, 0);
-    while n < endpoint.echo.keys.len() {
-        let accepted = n == 0 || endpoint.echo.auth & echo::ACCEPT_SECOND != 0;
-        let by = core::hint::black_box(&endpoint.echo.keys)[n];
-        is_signed |= accepted && m.signed && tag == m.tag(by, &key.src, &key.dst);
-        n += 1;
-    }
-    if !endpoint.echo.accepts_tag(m.signed, is_signed) {
+    if !m.is_trusted(&endpoint.echo, tag, &key.src, &key.dst) {
         return Err(Count::MessageForged);
     }
     reverse(key);

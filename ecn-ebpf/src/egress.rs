@@ -253,7 +253,7 @@ fn self_clock(
     now: u64,
 ) {
     let echoes = endpoint.flags & abi::ECHO != 0;
-    let alone = !echoes || (flags & flow::PLAIN == 0 && read_once!(f, flow.echo.synced) == 0);
+    let alone = flow::is_self_clocked(flags, read_once!(f, flow.echo.synced), echoes);
     if alone && now.saturating_sub(read_once!(f, flow.last_echo_ns)) >= backward::CLOCK_NS {
         messages::clock(ctx, key);
     }

@@ -24,10 +24,10 @@ pub static ECN_MARKING: Array<marking::Policy, 1> = Array::new();
 /// Virtual queues per bridge; the agent sets the number of entries.
 #[btf_map]
 pub static ECN_VIRTUAL: Array<abi::Virtual, 1> = Array::new();
-/// What ports of a bridge send; the agent sets the number of entries.
+/// Backward messages per bridge; the agent sets the number of entries.
 #[btf_map]
 pub static ECN_BACKWARD: Array<backward::Policy, 1> = Array::new();
-/// What each port has to say; the agent sets the number of entries.
+/// Congestion points per bridge and port slot; the agent sets the number of entries.
 #[btf_map]
 pub static ECN_POINT: Array<abi::LockedPoint, { abi::PORTS }> = Array::new();
 /// Packets sent a short time ago.

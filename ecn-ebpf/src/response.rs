@@ -331,7 +331,7 @@ pub fn on_feedback<C: EbpfContext>(
             response.rate_bytes_per_s
         );
     }
-    // From memory, since there is no room for it on the stack.
+    // From memory, since the stack is full.
     // SAFETY: a local reference.
     let lost = unsafe { core::ptr::read_volatile(&raw const input.delta.lost_echoes) };
     if lost != 0 {

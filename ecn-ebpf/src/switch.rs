@@ -277,7 +277,7 @@ fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool, flags: u32) -> 
     // Counters that cannot be compared with the queue's length may be wrong for long.
     let compared = d.role & abi::ROLE_BACKLOG != 0 || d.virtual_ns_per_byte != 0;
     let answerable =
-        input != HOST && backward::can_answer(ip, packets, bytes, flags >> abi::ECHO_PROTOCOL_AT);
+        input != HOST && ip.answerable(packets, bytes, (flags >> abi::ECHO_PROTOCOL_AT) as u8);
     let markable =
         backward::is_markable(d.bridge, (ip.markable() && !asks) as u32, answerable as u32);
     let droppable = input != HOST && compared && ip.droppable(packets, bytes);

@@ -38,7 +38,7 @@ const CHECKSUM: u32 = 16;
 #[derive(Clone, Copy)]
 struct Report {
     work: *const abi::Scratch,
-    /// [`abi::Backward::flags`]; 0: an ACK.
+    /// [`backward::Report::flags`]; 0: an ACK.
     by: u32,
     /// [`abi::ECHO`] of the endpoint.
     echoes: u32,
@@ -56,8 +56,8 @@ impl Feedback for Report {
         // SAFETY: this CPU's own, until the program ends.
         unsafe {
             if self.by != 0 {
-                let what = &(*self.work).backward;
-                return backward::apply(what, flow, departed, self.echoes != 0);
+                let report = &(*self.work).backward;
+                return flow.on_report(report, departed, self.echoes != 0);
             }
             Ok(flow.ace.on_ack((*self.work).ack, sent, departed))
         }

@@ -23,7 +23,7 @@ pub mod tcp;
 
 use std::collections::VecDeque;
 
-use ecn_core::backward::Feedback;
+use ecn_core::backward::{self, Feedback, Report};
 use ecn_core::echo::Headroom;
 use ecn_core::response::Function;
 use ecn_core::{echo, packet, response, shares, vqueue};
@@ -33,7 +33,7 @@ use rand_pcg::Pcg64Mcg;
 
 use self::agent::Agent;
 use self::bridge::{Arrival, Bridge};
-use self::sender::{Bucket, Kind, Message, Sender};
+use self::sender::{Bucket, Kind, Sender};
 use self::source::Source;
 use self::tcp::Tcp;
 use crate::engine::{Event, Heap, INDEX, MS, NS, Scheduler, Slab, Time};
@@ -63,8 +63,8 @@ struct Packet {
     /// Its number in a connection.
     number: u64,
     made: Time,
-    /// It is no packet, but a message of a port about one.
-    message: Option<Message>,
+    /// If it is a message of a port about a packet of this flow.
+    message: Option<Report>,
 }
 
 /// A device that sends at its link's rate: a bridge's port, or a source's.
@@ -538,7 +538,11 @@ impl Simulation<'_> {
         let echoes = self.feedback.is_echoed();
         let sender = &mut self.senders[flow as usize];
         if self.feedback.is_backward() && sender.controlled && sender.is_due(echoes, now) {
-            let update = sender.on_feedback(&self.response, flow, None, echoes, now);
+            let clock = Report {
+                flags: backward::BY_CLOCK,
+                ..Report::default()
+            };
+            let update = sender.on_report(&self.response, flow, &clock, echoes, now);
             self.notify_agent(now, update);
         }
         Ok(())
@@ -558,10 +562,17 @@ impl Simulation<'_> {
         let packet = self.packets[number];
         let (marks, sequence) = self.bridges[bridge as usize].message(output, now / NS)?;
         let message = Packet {
-            message: Some(Message {
+            message: Some(Report {
                 point: u64::from(bridge) << 8 | u64::from(output),
                 sequence,
                 marks,
+                quote: 0,
+                flags: backward::BY_MESSAGE
+                    | if self.feedback.is_echoed() {
+                        backward::IN_PACKETS.into()
+                    } else {
+                        0
+                    },
             }),
             ..packet
         };
@@ -638,7 +649,7 @@ impl Simulation<'_> {
             self.packets.remove(number);
             let (echoes, sender) = (self.feedback.is_echoed(), &mut self.senders[flow as usize]);
             if controlled && sender.controlled {
-                let update = sender.on_feedback(&self.response, flow, Some(&message), echoes, now);
+                let update = sender.on_report(&self.response, flow, &message, echoes, now);
                 self.notify_agent(now, update);
             }
             return Ok(());
@@ -660,8 +671,8 @@ impl Simulation<'_> {
         };
         let flow = packet.flow as usize;
         self.look(now, next, bridge, output);
-        // A port does not know whether who gets its message reads it.
-        let markable = self.senders[flow].controlled || !self.feedback.is_echoed();
+        // Packets of hosts without the agent are not ECN-capable, but a message can be sent about any.
+        let markable = self.bridges[bridge as usize].is_markable(self.senders[flow].controlled);
         let way = &self.network.flows[self.senders[flow].way as usize];
         let host = self.network.hops[way.hops.start as usize].channel;
         let arrival = vqueue::PacketMeta {

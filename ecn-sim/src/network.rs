@@ -420,8 +420,7 @@ impl Network {
         const LONGEST: Time = 10_000_000_000_000;
         let handed_over = model.switch == SwitchKind::Output;
         let first = self.hops.len() as u32;
-        let forwarding = model.forwarding_delay.as_nanos() * NS;
-        let mut back = model.ack_delay.as_nanos() * NS;
+        let forwarding = self.forwarding;
         for (step, &channel) in way.iter().enumerate() {
             let of = |channel: u32| &self.channels[channel as usize];
             let here = of(channel);
@@ -450,7 +449,6 @@ impl Network {
                 }
                 (Forwarding::CutThrough, None) => 0,
             };
-            back += here.delay + if step > 0 { forwarding } else { 0 };
             let before = step.checked_sub(1).and_then(|step| of(way[step]).receiver);
             let through = here.sender.zip(before);
             let hop = Hop {
@@ -466,6 +464,7 @@ impl Network {
             };
             self.hops.push(hop);
         }
+        let mut back = self.back(first..self.hops.len() as u32);
         // An ACK, too, is cut through: its own length counts once, on the slowest link.
         let slowest = way
             .iter()

@@ -54,7 +54,7 @@ pub struct Bridge {
     limit: usize,
     trace: Option<Box<Trace>>,
     backward: backward::Policy,
-    /// What the output ports have to say, by slot.
+    /// Of the output ports, by slot.
     points: Vec<Point>,
     /// The queues, by slot of the output port.
     pub queues: Vec<VecDeque<Queued>>,
@@ -94,6 +94,11 @@ impl Bridge {
         }
         queue.push_back(Queued { packet, arrival });
         Arrival::Queued { marked }
+    }
+
+    /// Whether a packet can be marked, ECN-capable or not.
+    pub const fn is_markable(&self, capable: bool) -> bool {
+        self.backward.is_markable(capable, true)
     }
 
     /// An output port has marked a packet: the marks that a message stands for, and its number, if there is one now.

@@ -3,7 +3,11 @@
 
 use ecn_core::echo::{Headroom, Receiver};
 use ecn_core::flow::Flow;
-use ecn_core::{abi, backward, echo, response};
+use ecn_core::{
+    abi,
+    backward::{self, Report},
+    echo, response,
+};
 
 use crate::bridged::source::Source;
 use crate::engine::{NS, Time};
@@ -21,17 +25,6 @@ impl Bucket {
     pub fn pay(&mut self, now: Time, cost: Time, burst: Time) {
         self.ready = self.ready.max(now.saturating_sub(burst)) + cost;
     }
-}
-
-/// A message of a port: as [`backward::Message`].
-#[derive(Clone, Copy, Debug)]
-pub struct Message {
-    /// Which port.
-    pub point: u64,
-    /// Its running number.
-    pub sequence: u32,
-    /// Packets marked.
-    pub marks: u32,
 }
 
 /// A message to the agent: as [`abi::RateEvent`].
@@ -164,31 +157,17 @@ impl Sender {
         }
     }
 
-    /// A message of a port came, or, without one, the flow counts what has departed. What the agent is to know.
-    pub fn on_feedback(
+    /// A message of a port came, or it is time to count what has departed. What the agent is to know.
+    pub fn on_report(
         &mut self,
         policy: &response::Policy,
         number: u32,
-        message: Option<&Message>,
+        report: &Report,
         echoes: bool,
         now: Time,
     ) -> Option<RateUpdate> {
-        let departed = self.departed as u32;
-        let delta = match message {
-            None => self.flow.backward.self_clock(departed),
-            Some(m) => {
-                if echoes && self.flow.is_echoed() {
-                    return None;
-                }
-                let alone = self.flow.is_self_clocked(echoes);
-                let heard = self
-                    .flow
-                    .backward
-                    .on_message(m.point, m.sequence, m.marks, departed, alone);
-                heard.ok()?
-            }
-        };
-        self.respond(policy, number, &delta, now)
+        let delta = self.flow.on_report(report, self.departed as u32, echoes);
+        self.respond(policy, number, &delta.ok()?, now)
     }
 
     /// Whether the flow counts for itself now, with a packet that it sends.

@@ -6,7 +6,8 @@
 //! only when it has changed, which makes no difference where none gets lost; nor do counters need to be as
 //! narrow as on the wire (12 bits).
 
-use super::topology::GOLDEN;
+use ecn_core::fixed::GOLDEN;
+
 use crate::engine::Time;
 
 /// Bytes of a block.

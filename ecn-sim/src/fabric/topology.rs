@@ -13,6 +13,7 @@ pub use plans::*;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use ecn_core::fixed::GOLDEN;
 use ecn_units::DurationText;
 use foldhash::fast::FixedState;
 
@@ -217,9 +218,6 @@ pub struct Change {
     /// The routes from then on, if they move.
     pub routes: Option<Topology>,
 }
-
-/// Multiplier of Fibonacci hashing, 2^64 over the golden ratio.
-pub(super) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Topology {
     /// Numbers the ports and finds the routes.

@@ -76,7 +76,7 @@ const fn meaning(what: Count) -> &'static str {
     about(what).1
 }
 
-/// Key, and meaning for people.
+/// Key, and meaning for people. A match, long as it is, so that the compiler finds a count without.
 const fn about(what: Count) -> (&'static str, &'static str) {
     match what {
         Count::FlowsFull => (
