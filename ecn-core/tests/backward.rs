@@ -5,8 +5,8 @@
 use ecn_core::backward::{
     self, BURST, Feedback, IN_PACKETS, LEN, MOST_MARKS, Message, Point, Policy, Quoted, Sender,
 };
-use ecn_core::echo::{FeedbackDelta, Refusal};
-use ecn_core::flow::Key;
+use ecn_core::echo::{self, FeedbackDelta, Refusal};
+use ecn_core::flow::{Flow, Key};
 use ecn_core::packet::protocol;
 
 const MS: u64 = 1_000_000;
@@ -210,4 +210,82 @@ fn a_quoted_packet_is_known_for_a_while() {
     assert!(believed.eq([quoted]));
     let of_another = Key { src_port: 6, ..key };
     assert!(!Quoted::new(7, of_another.hash()).is_sent(entry, now));
+}
+
+/// As echoes are: without a key all, with one only what it signed, and while keys change what the other one did.
+#[test]
+fn who_is_trusted() {
+    let (keys, from, to) = ([[1, 2], [3, 4]], [1; 16], [2; 16]);
+    let unsigned = message();
+    let signed = Message {
+        signed: true,
+        ..unsigned
+    };
+    let policy = |auth| echo::Policy {
+        auth,
+        keys,
+        ..echo::Policy::default()
+    };
+    let by = |auth: u32, key: [u64; 2]| {
+        let tag = signed.tag(key, &from, &to);
+        signed.is_trusted(&policy(auth), tag, &from, &to)
+    };
+    let plain = |auth: u32| unsigned.is_trusted(&policy(auth), 0, &from, &to);
+    let with_second = echo::SIGN | echo::ACCEPT_SECOND;
+    let with_unsigned = echo::SIGN | echo::ACCEPT_UNSIGNED;
+    assert!(plain(0) && !plain(echo::SIGN) && plain(with_unsigned));
+    assert!(by(echo::SIGN, keys[0]) && !by(echo::SIGN, keys[1]));
+    assert!(by(with_second, keys[0]) && by(with_second, keys[1]));
+    assert!(!by(with_second, [5, 6]) && !by(with_unsigned, [5, 6]));
+}
+
+#[test]
+fn what_can_be_marked() {
+    for (feedback, expected) in [
+        (Feedback::Echo, [false, false, true, true]),
+        (Feedback::Backward, [false, true, false, true]),
+        (Feedback::Both, [false, true, true, true]),
+    ] {
+        let policy = Policy::new(feedback, 1);
+        let all = [(false, false), (false, true), (true, false), (true, true)];
+        let seen = all.map(|(capable, answerable)| policy.is_markable(capable, answerable));
+        assert_eq!(seen, expected, "{feedback:?}");
+    }
+}
+
+/// What a receiver echoes, too, counts once; of TCP only what was sent lately is believed.
+#[test]
+fn a_flow_checks_its_reports() {
+    let report = backward::Report {
+        point: 1,
+        sequence: 1,
+        marks: 2,
+        quote: 0,
+        flags: backward::BY_MESSAGE | u32::from(IN_PACKETS),
+    };
+    let mut flow = Flow::default();
+    assert!(flow.on_report(&report, 5, true).is_ok());
+    flow.echo.synced = 1;
+    let next = backward::Report {
+        sequence: 2,
+        ..report
+    };
+    assert_eq!(flow.on_report(&next, 6, true), Err(Refusal::Duplicate));
+    assert!(flow.on_report(&next, 6, false).is_ok());
+    let by_number = backward::Report {
+        flags: backward::BY_MESSAGE | u32::from(backward::BY_NUMBER),
+        ..report
+    };
+    let mut tcp = Flow::default();
+    tcp.ace.end = 1 << 24;
+    let old = tcp.on_report(&by_number, 5, true);
+    assert_eq!(old, Err(Refusal::Impossible));
+    tcp.ace.end = 1 << 10;
+    assert!(tcp.on_report(&by_number, 5, true).is_ok());
+    let clock = backward::Report {
+        flags: backward::BY_CLOCK,
+        ..backward::Report::default()
+    };
+    let delta = flow.on_report(&clock, 9, false).unwrap();
+    assert_eq!((delta.packets, delta.ce), (3, 0));
 }

@@ -384,8 +384,10 @@ fn signed_messages_are_heard() {
     }
     let port = || running.port(&lab.hosts[1].port).marked;
     // As in `all_heard`.
-    let heard = || running.count(Count::MessageAccepted) + running.count(Count::MessageImpossible);
+    let forgotten = || running.count(Count::MessageImpossible);
+    let heard = || running.count(Count::MessageAccepted) + forgotten();
     let all = eventually(s(5), || port() > 0 && heard() == port());
-    assert!(all, "{} {}", port(), running.counts());
+    let most = forgotten() * 100 <= port();
+    assert!(all && most, "{} {}", port(), running.counts());
     assert_eq!(running.count(Count::MessageForged), 0);
 }

@@ -587,8 +587,8 @@ impl Both<'_> {
         prop_assert_eq!(verdict.value, value, "{:?}", decision);
         let is_written = self.feedback.is_echoed() && packet.markable();
         self.check_frame(&verdict, packet, decision.mark != 0 && is_written)?;
-        let told = self.feedback.is_backward();
-        self.kernel.seen.backward += u64::from(decision.mark * u32::from(told));
+        let by_message = self.feedback.is_backward();
+        self.kernel.seen.backward += u64::from(decision.mark * u32::from(by_message));
         self.kernel.seen.arrivals += 1;
         self.kernel.seen.super_packets += u64::from(n > 1);
         self.kernel.seen.refused += u64::from(decision.drop);
@@ -614,11 +614,8 @@ impl Both<'_> {
         PacketMeta {
             input,
             output: self.slot(o),
-            markable: match self.feedback {
-                Feedback::Echo => packet.markable(),
-                Feedback::Backward => input != HOST,
-                Feedback::Both => packet.markable() || input != HOST,
-            },
+            markable: backward::Policy::new(self.feedback, backward::MESSAGES_PER_S)
+                .is_markable(packet.markable(), input != HOST),
             droppable: compared && ip.droppable(n, packet.wire_len(n)),
             packets: n,
             source: ip.source,
