@@ -3,12 +3,12 @@
 //! Map values are `#[repr(C)]`, of integers only, with explicit padding; sizes and offsets are asserted here. [`ABI`]
 //! is part of the pin path and of the control map, and changes with any of them.
 
-use crate::{ace, backward, echo, flow, marking, response, shares, vqueue};
+use crate::{ace, backward, echo, flow, marking, reaction, response, shares, vqueue};
 pub use crate::{flow::in_force, pacing::HTB_MAJOR};
 
 /// ABI version. An agent takes over the maps of one with the same version, and programs of both run on them for a
 /// moment: so it also changes with the meaning of values.
-pub const ABI: u32 = 10;
+pub const ABI: u32 = 11;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -84,6 +84,8 @@ pub mod name {
     pub const POINT: &str = "ECN_POINT";
     /// Packets sent a short time ago, by [`super::backward::Quoted`].
     pub const QUOTED: &str = "ECN_QUOTED";
+    /// Flows that ports have slowed down, by [`super::backward::Quoted::tag`].
+    pub const TAGGED: &str = "ECN_TAGGED";
     /// `Endpoint` per endpoint number.
     pub const ENDPOINT: &str = "ECN_ENDPOINT";
     /// `flow::Key` to `LockedFlow`.
@@ -119,7 +121,7 @@ pub mod name {
     /// `flow::Key` to the time of its oldest unanswered mark, with [`super::TRACE_LATENCY`].
     pub const MARKED: &str = "ECN_MARKED";
     /// Targets of tail calls: [`super::TAIL_OUT`], [`super::TAIL_IN`], [`super::TAIL_ACK`], [`super::TAIL_VIRTUAL`],
-    /// [`super::TAIL_FLOW_MESSAGE`], [`super::TAIL_PORT_MESSAGE`].
+    /// [`super::TAIL_FLOW_MESSAGE`], [`super::TAIL_PORT_MESSAGE`], [`super::TAIL_SAMPLE`], [`super::TAIL_REACTION`].
     pub const TAIL: &str = "ECN_TAIL";
     /// `Scratch` per CPU, one entry.
     pub const WORK: &str = "ECN_WORK";
@@ -127,10 +129,10 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps; pinned, and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 27] = [
-        CONTROL, DEVICE, NEAR, BRIDGE, MARKING, VIRTUAL, BACKWARD, POINT, QUOTED, ENDPOINT, FLOW,
-        RECEIVER, ADDED, REMOVED, DEPARTED, IN_FORCE, CLASS, PIN, LIMIT, SOCKET, SIBLINGS, RATE,
-        TRACE, MARKED, TAIL, WORK, COUNT,
+    pub const SHARED: [&str; 28] = [
+        CONTROL, DEVICE, NEAR, BRIDGE, MARKING, VIRTUAL, BACKWARD, POINT, QUOTED, TAGGED, ENDPOINT,
+        FLOW, RECEIVER, ADDED, REMOVED, DEPARTED, IN_FORCE, CLASS, PIN, LIMIT, SOCKET, SIBLINGS,
+        RATE, TRACE, MARKED, TAIL, WORK, COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -167,12 +169,16 @@ pub mod name {
     pub const TCP_ACK: &str = "ecn_tcp_ack";
     /// Tail of [`FLOW_IN`] for messages of ports, loaded once.
     pub const FLOW_MESSAGE: &str = "ecn_flow_msg";
+    /// Tail of [`PORT_OUT`] at a port that samples its queue, loaded once.
+    pub const PORT_SAMPLE: &str = "ecn_port_sample";
+    /// Reaction to notifications, and what a limiter does by itself, loaded once.
+    pub const FLOW_REACTION: &str = "ecn_flow_react";
     /// Run by the agent: changes a flow, see [`super::FlowChange`].
     pub const FLOW_CHANGE: &str = "ecn_flow_change";
     /// sock_ops of a cgroup: pacing rates of TCP sockets.
     pub const SOCK: &str = "ecn_sock";
     /// All programs.
-    pub const PROGRAMS: [&str; 18] = [
+    pub const PROGRAMS: [&str; 20] = [
         SOCK,
         PORT_OUT,
         WIRE_END,
@@ -191,6 +197,8 @@ pub mod name {
         FLOW_CHANGE,
         PORT_MESSAGE,
         FLOW_MESSAGE,
+        PORT_SAMPLE,
+        FLOW_REACTION,
     ];
 }
 
@@ -206,8 +214,12 @@ pub const TAIL_VIRTUAL: u32 = 3;
 pub const TAIL_FLOW_MESSAGE: u32 = 4;
 /// Index of [`name::PORT_MESSAGE`] in [`name::TAIL`].
 pub const TAIL_PORT_MESSAGE: u32 = 5;
+/// Index of [`name::PORT_SAMPLE`] in [`name::TAIL`].
+pub const TAIL_SAMPLE: u32 = 6;
+/// Index of [`name::FLOW_REACTION`] in [`name::TAIL`].
+pub const TAIL_REACTION: u32 = 7;
 /// Entries of [`name::TAIL`].
-pub const TAILS: u32 = 6;
+pub const TAILS: u32 = 8;
 
 /// The kernel's spin lock; it finds one in a map value by this BTF name.
 #[repr(C)]
@@ -278,6 +290,9 @@ pub const ROLE_BACKLOG: u32 = 8;
 
 /// [`Device::role`]: the port has no queue (`noqueue`), so nothing is counted or marked unless it has a virtual one.
 pub const ROLE_NO_QUEUE: u32 = 16;
+
+/// [`Device::role`]: the port samples its queue, [`backward::Sampling`].
+pub const ROLE_SAMPLES: u32 = 32;
 
 /// The roles of a device. One device can be a port and the wire end of another port.
 #[repr(C)]
@@ -367,6 +382,8 @@ pub struct Endpoint {
     pub response: response::Policy,
     /// Echoes.
     pub echo: echo::Policy,
+    /// Reaction to notifications.
+    pub reaction: reaction::Policy,
 }
 
 /// Message state of a port with its lock.
@@ -750,8 +767,8 @@ const _: () = {
     assert!(size_of::<Shares>() == 24 + PORTS * 64 + (PORTS + SOURCES) * 16);
     assert!(size_of::<Bridge>() == 8 + PORTS * 112 + PORTS * PORTS * 4 + size_of::<Shares>());
     assert!(offset_of!(Bridge, switch) == 8);
-    assert!(size_of::<backward::Policy>() == 56);
-    assert!(size_of::<LockedPoint>() == 40);
+    assert!(size_of::<backward::Policy>() == 88);
+    assert!(size_of::<LockedPoint>() == 56);
     assert!(size_of::<backward::Sender>() == 24);
     assert!(size_of::<Control>() == 16);
     assert!(size_of::<DeviceKey>() == 8);
@@ -762,8 +779,8 @@ const _: () = {
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
-    assert!(size_of::<Scratch>() == 192 && size_of::<ResponseInput>() == 64);
-    assert!(size_of::<backward::Report>() == 24);
+    assert!(size_of::<Scratch>() == 200 && size_of::<ResponseInput>() == 64);
+    assert!(size_of::<backward::Report>() == 32);
     assert!(size_of::<ace::Sender>() == 40);
     assert!(size_of::<ace::Receiver>() == 40);
     assert!(size_of::<echo::Receiver>() == 96);

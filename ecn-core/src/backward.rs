@@ -30,11 +30,20 @@
 //!
 //! Who hears no echo does not know what arrives, and counts what departs instead ([`Sender::self_clock`]): an unmarked packet is
 //! one that left and that no message was about.
+//!
+//! # Notifications
+//!
+//! Instead of marking packets, a port can sample its queue ([`Sampling`]) and notify the source of the sampled packet:
+//! [`Kind::Bcn`], [`Kind::Qcn`], to which the source reacts as in [`crate::reaction`]. In BCN the packets of a limiter carry
+//! a tag, by which a port knows whose rate it may raise. Here the port remembers whom it has slowed down
+//! ([`Quoted::tag`]): so no field of the packet is needed and none has to be restored, nobody can ask for messages by
+//! tagging his packets, and no port raises a rate that another has lowered.
 
 use crate::{
+    bcn,
     echo::{self, FeedbackDelta, Headroom, Refusal},
     fixed::GOLDEN,
-    packet,
+    packet, qcn,
     siphash::siphash,
 };
 
@@ -99,6 +108,15 @@ pub enum Kind {
     /// [`Message::feedback`] is the number of packets marked.
     #[default]
     Marks = 0,
+    /// It is [`bcn::Feedback::to_word`].
+    Bcn = 1,
+    /// It is [`qcn::feedback`].
+    Qcn = 2,
+}
+
+impl Kind {
+    /// The largest number.
+    pub const LAST: u8 = Self::Qcn as u8;
 }
 
 /// [`Message::flags`]: the packets are marked, too, so that echoes count them again.
@@ -282,10 +300,34 @@ impl Quoted {
     #[inline(always)]
     #[must_use]
     pub const fn is_sent(&self, entry: u32, now_ns: u64) -> bool {
+        self.is_since(entry, now_ns, QUOTE_AGE)
+    }
+
+    /// Of a flow that a port has slowed down, by [`Policy::point`] and [`crate::flow::Key::hash`], at any endpoint.
+    #[inline(always)]
+    #[must_use]
+    pub const fn tag(point: u64, flow: u64) -> Self {
+        Self::new((point.wrapping_mul(GOLDEN) >> 32) as u32, flow)
+    }
+
+    /// Whether this is it, and it was slowed down [`TAG_NS`] ago at most.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_tagged(&self, entry: u32, now_ns: u64) -> bool {
+        self.is_since(entry, now_ns, TAG_AGE)
+    }
+
+    #[inline(always)]
+    const fn is_since(&self, entry: u32, now_ns: u64, most: u16) -> bool {
         let age = ((now_ns >> QUOTE_SHIFT) as u16).wrapping_sub(entry as u16);
-        entry != 0 && entry & 0xffff_0000 == self.tag && age <= QUOTE_AGE
+        entry != 0 && entry & 0xffff_0000 == self.tag && age <= most
     }
 }
+
+/// How long a port remembers that it has slowed down a flow.
+pub const TAG_NS: u64 = 60 * SECOND_NS;
+/// The same, in the units of [`QUOTE_AGE`].
+const TAG_AGE: u16 = (TAG_NS >> QUOTE_SHIFT) as u16;
 
 /// What the ports of a bridge send, as the programs read it.
 #[repr(C)]
@@ -307,6 +349,46 @@ pub struct Policy {
     pub _pad: u32,
     /// With this.
     pub key: [u64; 2],
+    /// What its ports sample.
+    pub sampling: Sampling,
+}
+
+/// How a port samples its queue to notify sources.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sampling {
+    /// A [`Kind`]; [`Kind::Marks`]: nothing is sampled.
+    pub kind: u32,
+    /// Qeq: the queue that is aimed at.
+    pub equilibrium_bytes: u32,
+    /// W: how much more a change of the queue counts than its length.
+    pub weight: u32,
+    /// What each packet that waits counts.
+    pub packet_bytes: u32,
+    /// To the next sample: packets with BCN; with QCN bytes, if the last feedback was small ([`qcn::INTERVALS`]).
+    pub interval: u32,
+    /// Qsc: with a longer queue BCN stops sources; 0: never.
+    pub severe_bytes: u32,
+    /// Share of the interval by which it varies each way, in 2^-32.
+    pub jitter: u64,
+}
+
+/// What a port has sampled: [`Message::feedback`] in the lower half, and for whom it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample(pub u64);
+
+impl Sample {
+    /// It lowers the rate.
+    pub const FALLS: u64 = 1 << 32;
+    /// It is for a source that this port has not slowed down, too.
+    pub const FOR_ALL: u64 = 1 << 33;
+
+    /// Whether the source is notified. `tagged`: this port has slowed down the flow.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_for(self, tagged: bool) -> bool {
+        tagged || self.0 & Self::FOR_ALL != 0
+    }
 }
 
 impl Policy {
@@ -328,6 +410,15 @@ impl Policy {
             signs: 0,
             _pad: 0,
             key: [0; 2],
+            sampling: Sampling {
+                kind: Kind::Marks as u32,
+                equilibrium_bytes: 0,
+                weight: 0,
+                packet_bytes: 0,
+                interval: 0,
+                severe_bytes: 0,
+                jitter: 0,
+            },
         }
     }
 
@@ -374,6 +465,12 @@ pub struct Point {
     pub sent: u64,
     /// Marks that were not reported at once.
     pub held: u64,
+    /// Packets or bytes until the queue is sampled.
+    pub until: u32,
+    /// The queue at the last sample.
+    pub sampled: bcn::CongestionPoint,
+    /// State of the random numbers for the intervals.
+    pub random: u64,
 }
 
 impl Point {
@@ -387,6 +484,51 @@ impl Point {
         let sequence = self.message(policy, now_ns)?;
         self.pending = 0;
         Some((marks, sequence))
+    }
+
+    /// A packet of `n` segments and `bytes` enters the queue, of which `waiting` packets wait with it. What the queue's
+    /// sources are to know, if it is sampled now: for [`Sample::is_for`] of them.
+    #[inline(always)]
+    pub fn sample(
+        &mut self,
+        sampling: &Sampling,
+        n: u32,
+        bytes: u32,
+        waiting: u32,
+    ) -> Option<Sample> {
+        let is_qcn = sampling.kind == Kind::Qcn as u32;
+        self.until = self.until.saturating_sub(if is_qcn { bytes } else { n });
+        if self.until != 0 {
+            return None;
+        }
+        let queue = waiting.saturating_mul(sampling.packet_bytes);
+        let before = self.sampled.sampled_bytes;
+        let measured = self.sampled.measure(sampling.equilibrium_bytes, queue);
+        // xorshift (Marsaglia 2003); never 0.
+        let mut x = self.random | (self.random == 0) as u64;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random = x;
+        let (interval, sample) = if is_qcn {
+            let feedback =
+                qcn::feedback(sampling.equilibrium_bytes, sampling.weight, queue, before);
+            let value = feedback.unwrap_or(0);
+            let relative = qcn::INTERVALS[value as usize >> 3 & 7] as u64;
+            let interval = sampling.interval as u64 * relative / qcn::INTERVALS[0] as u64;
+            let sample = feedback.map(|value| value as u64 | Sample::FALLS | Sample::FOR_ALL);
+            (interval as u32, sample)
+        } else {
+            (sampling.interval, sampling.bcn(measured, queue))
+        };
+        self.until = qcn::jittered(interval, sampling.jitter, (x >> 32) as u32).max(1);
+        Some(Sample(sample?))
+    }
+
+    /// The number of a notification, if the port may send one now.
+    #[inline(always)]
+    pub fn notify(&mut self, policy: &Policy, now_ns: u64) -> Option<u32> {
+        self.message(policy, now_ns)
     }
 
     /// The number of a message, if the port may send one now. The first is the time, so that a bridge that restarts does
@@ -405,6 +547,28 @@ impl Point {
         };
         self.sent = self.sent.wrapping_add(1);
         Some(self.sequence)
+    }
+}
+
+impl Sampling {
+    /// What BCN notifies of, if of anything.
+    #[inline(always)]
+    fn bcn(&self, measured: bcn::Feedback, queue_bytes: u32) -> Option<u64> {
+        if self.severe_bytes != 0 && queue_bytes > self.severe_bytes {
+            return Some(bcn::STOP as u64 | Sample::FALLS | Sample::FOR_ALL);
+        }
+        let word = measured.to_word();
+        if word == bcn::STOP {
+            return None;
+        }
+        let mut sample = word as u64;
+        if measured.value(self.weight) < 0 {
+            sample |= Sample::FALLS;
+            if queue_bytes > self.equilibrium_bytes {
+                sample |= Sample::FOR_ALL;
+            }
+        }
+        Some(sample)
     }
 }
 
@@ -468,12 +632,16 @@ pub struct Report {
     pub point: u64,
     /// [`Message::sequence`]
     pub sequence: u32,
-    /// Packets marked.
+    /// [`Message::feedback`]
     pub marks: u32,
     /// [`Message::quote`]
     pub quote: u32,
     /// [`BY_MESSAGE`] with [`Message::flags`], or [`BY_CLOCK`]; 0: neither, an ACK.
     pub flags: u32,
+    /// [`Message::kind`]
+    pub kind: u32,
+    #[doc(hidden)]
+    pub _pad: u32,
 }
 
 /// What a source keeps of the messages for a flow.
@@ -522,14 +690,7 @@ impl Sender {
         if marks == 0 || marks > MOST_MARKS {
             return Err(Refusal::Impossible);
         }
-        let point = (point.wrapping_mul(GOLDEN) >> 48) as u16 | 1;
-        // On paths with more than two marking ports, these share the second place.
-        let place = (self.ports[0].point != point && self.ports[0].point != 0) as usize;
-        let Some(after) = self.ports[place].after(point, sequence) else {
-            return Err(Refusal::Duplicate);
-        };
-        self.ports[place] = after;
-        self.messages = self.messages.wrapping_add(1) | 1;
+        self.accept(point, sequence)?;
         let mut packets = marks;
         if self_clocked {
             packets = packets.max(self.count(departed));
@@ -543,6 +704,24 @@ impl Sender {
             headroom: Headroom::Unknown as u32,
             ..FeedbackDelta::default()
         })
+    }
+
+    /// A message of a port is new.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Duplicate`]; then nothing has changed.
+    #[inline(always)]
+    pub fn accept(&mut self, point: u64, sequence: u32) -> Result<(), Refusal> {
+        let point = (point.wrapping_mul(GOLDEN) >> 48) as u16 | 1;
+        // On paths with more than two marking ports, these share the second place.
+        let place = (self.ports[0].point != point && self.ports[0].point != 0) as usize;
+        let Some(after) = self.ports[place].after(point, sequence) else {
+            return Err(Refusal::Duplicate);
+        };
+        self.ports[place] = after;
+        self.messages = self.messages.wrapping_add(1) | 1;
+        Ok(())
     }
 
     /// The delta of a flow that nothing reports arrivals to: what has departed since the last one is unmarked.

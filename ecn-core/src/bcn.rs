@@ -22,7 +22,7 @@ use crate::response::Ratio;
 
 /// Gains and bounds of both points.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Qeq.
     pub equilibrium_bytes: u32,
@@ -33,9 +33,9 @@ pub struct Policy {
     /// Bytes per second that a byte of positive feedback gives, 24 fractional bits.
     increase: u64,
     /// The link's rate: no limiter is faster.
-    line_bytes_per_s: u64,
+    pub line_bytes_per_s: u64,
     /// No limiter is slower.
-    min_bytes_per_s: u64,
+    pub min_bytes_per_s: u64,
 }
 
 /// Fractional bits of [`Policy::increase`].
@@ -174,6 +174,12 @@ impl Policy {
     }
 }
 
+/// Unit of what a notification carries, bytes.
+const UNIT: i32 = 64;
+
+/// [`Feedback::to_word`] of BCN(0, 0): the queue is severely congested, and the source is to stop for a random time.
+pub const STOP: u32 = 0;
+
 /// What a notification carries.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -188,8 +194,26 @@ impl Feedback {
     /// Fb, bytes.
     #[inline(always)]
     #[must_use]
-    pub const fn value(self, policy: &Policy) -> i64 {
-        self.offset_bytes as i64 - policy.weight as i64 * self.delta_bytes as i64
+    pub const fn value(self, weight: u32) -> i64 {
+        self.offset_bytes as i64 - weight as i64 * self.delta_bytes as i64
+    }
+
+    /// Both as a notification carries them: 16 bits each, in units of 64 bytes.
+    #[inline(always)]
+    #[must_use]
+    pub fn to_word(self) -> u32 {
+        let field = |bytes: i32| (bytes / UNIT).clamp(i16::MIN.into(), i16::MAX.into()) as u16;
+        (field(self.offset_bytes) as u32) << 16 | field(self.delta_bytes) as u32
+    }
+
+    /// The inverse of [`Feedback::to_word`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_word(word: u32) -> Self {
+        Self {
+            offset_bytes: (word >> 16) as u16 as i16 as i32 * UNIT,
+            delta_bytes: word as u16 as i16 as i32 * UNIT,
+        }
     }
 }
 
@@ -198,26 +222,35 @@ impl Feedback {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CongestionPoint {
     /// Its length at the last sample.
-    sampled_bytes: u32,
+    pub sampled_bytes: u32,
 }
 
 /// Queues are below this, so that differences of two fit 32 bits.
 const MAX_QUEUE_BYTES: u32 = i32::MAX as u32;
 
 impl CongestionPoint {
-    /// Samples a frame (one of about 100, as the caller decides) that finds `queue_bytes` waiting. Returns the
-    /// notification for its source, if any.
+    /// Samples a frame (one of about 100, as the caller decides) that finds `queue_bytes` waiting, of `equilibrium_bytes`
+    /// that are aimed at. Returns the notification for its source, if any.
     #[inline(always)]
-    pub fn sample(&mut self, policy: &Policy, queue_bytes: u32, tagged: bool) -> Option<Feedback> {
+    pub fn sample(
+        &mut self,
+        equilibrium_bytes: u32,
+        queue_bytes: u32,
+        tagged: bool,
+    ) -> Option<Feedback> {
+        let feedback = self.measure(equilibrium_bytes, queue_bytes);
+        (tagged || queue_bytes > equilibrium_bytes).then_some(feedback)
+    }
+
+    /// [`CongestionPoint::sample`] of a tagged frame.
+    #[inline(always)]
+    pub fn measure(&mut self, equilibrium_bytes: u32, queue_bytes: u32) -> Feedback {
         let queue = queue_bytes.min(MAX_QUEUE_BYTES);
         let before = core::mem::replace(&mut self.sampled_bytes, queue);
-        if !tagged && queue <= policy.equilibrium_bytes {
-            return None;
-        }
-        Some(Feedback {
-            offset_bytes: policy.equilibrium_bytes.min(MAX_QUEUE_BYTES) as i32 - queue as i32,
+        Feedback {
+            offset_bytes: equilibrium_bytes.min(MAX_QUEUE_BYTES) as i32 - queue as i32,
             delta_bytes: queue as i32 - before as i32,
-        })
+        }
     }
 }
 
@@ -230,6 +263,13 @@ pub struct Limiter {
 }
 
 impl Limiter {
+    /// With a rate in bytes per second; 0: no limit.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(rate_bytes_per_s: u64) -> Self {
+        Self { rate_bytes_per_s }
+    }
+
     /// Its rate; `None`: no limit, frames are sent at the link's rate and untagged.
     #[inline(always)]
     #[must_use]
@@ -245,7 +285,7 @@ impl Limiter {
     pub fn on_feedback(&mut self, policy: &Policy, feedback: Feedback) {
         let line = policy.line_bytes_per_s;
         let rate = self.rate().unwrap_or(line);
-        let value = feedback.value(policy);
+        let value = feedback.value(policy.weight);
         let bytes = value.unsigned_abs();
         let next = if value < 0 {
             // At most all of it, 32 fractional bits.

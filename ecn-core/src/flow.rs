@@ -1,6 +1,11 @@
 //! State of a flow at its source's device.
 
-use crate::{ace, backward, echo, fixed, fixed::GOLDEN, pacing, response};
+use crate::{
+    ace, backward, echo, fixed,
+    fixed::GOLDEN,
+    pacing::{self, nonzero_or},
+    reaction, response,
+};
 
 /// Identifies a flow of one endpoint. Map keys are compared as bytes, so padding is always zero.
 #[repr(C)]
@@ -165,9 +170,9 @@ pub struct Flow {
     pub pacer: pacing::Pacer,
     /// Backward messages.
     pub backward: backward::Sender,
-    /// Fills an entry of the hash table, with its key and `struct htab_elem`, to whole cache lines.
-    #[doc(hidden)]
-    pub _line: [u64; 6],
+    /// What notifications have done. With it an entry of the hash table, its key and `struct htab_elem` included, fills
+    /// whole cache lines.
+    pub reaction: reaction::Reaction,
 }
 
 impl Flow {
@@ -317,6 +322,54 @@ impl Flow {
         )
     }
 
+    /// A notification of a port is about this flow, and new.
+    ///
+    /// # Errors
+    ///
+    /// [`echo::Refusal`]; then nothing has changed.
+    #[inline(always)]
+    pub fn accept_notification(&mut self, report: &backward::Report) -> Result<(), echo::Refusal> {
+        let by_number = report.flags & backward::BY_NUMBER as u32 != 0;
+        if by_number && !self.ace.has_sent_lately(report.quote) {
+            return Err(echo::Refusal::Impossible);
+        }
+        self.backward.accept(report.point, report.sequence)
+    }
+
+    /// Reacts to an accepted notification, or does what its limiter does by itself ([`backward::BY_CLOCK`]), at most once in
+    /// [`backward::CLOCK_NS`] while it is limited. Returns whether to notify the agent of the rate.
+    #[inline(always)]
+    pub fn react(
+        &mut self,
+        policy: &reaction::Policy,
+        report: &backward::Report,
+        link_bytes_per_s: u64,
+        now_ns: u64,
+    ) -> bool {
+        let sent = self.sent_bytes;
+        if report.flags & backward::BY_CLOCK != 0 {
+            self.reaction.advance(policy, sent, now_ns);
+        } else {
+            self.reaction.on_notification(policy, report, sent, now_ns);
+        }
+        let rate = self.reaction.rate().unwrap_or(link_bytes_per_s);
+        if self.notified_bytes_per_s == 0 {
+            self.notified_bytes_per_s = link_bytes_per_s;
+        }
+        let before = nonzero_or(self.rate_bytes_per_s, link_bytes_per_s);
+        let lowered = rate < before;
+        self.decreases += lowered as u64;
+        self.rate_bytes_per_s = rate;
+        self.response.ipd = response::ipd(rate, link_bytes_per_s);
+        self.last_echo_ns = now_ns;
+        let unlimited = rate >= link_bytes_per_s && rate != self.notified_bytes_per_s;
+        let notify = (self.class != 0 || lowered) && (self.should_notify() || unlimited);
+        if notify {
+            self.notified_bytes_per_s = rate;
+        }
+        notify
+    }
+
     /// Whether its receiver has reported marks, or would: then it reports those of packets that are marked, and messages
     /// about these are redundant.
     #[inline(always)]
@@ -422,6 +475,7 @@ impl Flow {
     #[inline(always)]
     pub fn start_own_rate(&mut self, ipd: u64, link_bytes_per_s: u64) {
         self.response = response::State::new();
+        self.reaction = reaction::Reaction::new();
         self.response.ipd = ipd;
         self.rate_bytes_per_s = response::rate(ipd, link_bytes_per_s);
         self.notified_bytes_per_s = self.rate_bytes_per_s;
@@ -464,7 +518,7 @@ impl Flow {
             has_own_rate: 0,
             _pad: 0,
             backward: backward::Sender::new(),
-            _line: [0; 6],
+            reaction: reaction::Reaction::new(),
             socket_bytes_per_s: 0,
             feedback_generation: 1,
             seen_generation: 0,

@@ -58,6 +58,8 @@ pub mod flow;
 pub mod marking;
 pub mod pacing;
 pub mod packet;
+pub mod qcn;
+pub mod reaction;
 pub mod response;
 pub mod shares;
 pub mod siphash;

@@ -23,6 +23,8 @@
 //! A second trigger overwrites `cnt2`, it never adds. Naive marking marks the packets in the full input buffer instead,
 //! so its count belongs to the input ([`Port::to_mark_from`]).
 
+use crate::backward::Kind;
+
 /// When a packet is marked ([`Policy::mark_at`]).
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -72,11 +74,25 @@ pub enum Marking {
     /// (mechanism 3).
     #[default]
     InputOutput = 3,
+    /// None: bridges notify sources of their queues instead, as in BCN.
+    Bcn = 4,
+    /// None: bridges notify sources of their queues instead, as in QCN.
+    Qcn = 5,
 }
 
 impl Marking {
-    /// All policies, in the papers' order.
-    pub const ALL: [Self; 4] = [Self::None, Self::Naive, Self::Input, Self::InputOutput];
+    /// HP's policies, in the papers' order.
+    pub const HP: [Self; 3] = [Self::Naive, Self::Input, Self::InputOutput];
+
+    /// All policies.
+    pub const ALL: [Self; 6] = [
+        Self::None,
+        Self::Naive,
+        Self::Input,
+        Self::InputOutput,
+        Self::Bcn,
+        Self::Qcn,
+    ];
 
     /// The value of [`Policy::marking`].
     pub fn from_number(number: u32) -> Option<Self> {
@@ -91,6 +107,18 @@ impl Marking {
             Self::Naive => "naive",
             Self::Input => "input",
             Self::InputOutput => "input-output",
+            Self::Bcn => "bcn",
+            Self::Qcn => "qcn",
+        }
+    }
+
+    /// How sources are notified instead of marking packets.
+    #[must_use]
+    pub const fn notifications(self) -> Option<Kind> {
+        match self {
+            Self::Bcn => Some(Kind::Bcn),
+            Self::Qcn => Some(Kind::Qcn),
+            _ => None,
         }
     }
 }
@@ -116,6 +144,16 @@ pub struct Policy {
     pub drop_threshold: u32,
     #[doc(hidden)]
     pub _pad: u32,
+}
+
+impl Policy {
+    /// Whether packets are marked: it is one of [`Marking::HP`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn marks(&self) -> bool {
+        let [first, .., last] = Marking::HP;
+        self.marking >= first as u32 && self.marking <= last as u32
+    }
 }
 
 /// Slot of packets that the host itself sends. It has no input buffer and so never triggers.
@@ -369,7 +407,7 @@ impl<const N: usize> Switch<N> {
         let held_before = input.occupancy;
         let occupancy = held_before.wrapping_add(n);
         input.occupancy = occupancy;
-        let full = i != HOST && occupancy >= policy.buffer && policy.marking != 0;
+        let full = i != HOST && occupancy >= policy.buffer && policy.marks();
         let mut mark = false;
         if policy.mark_at == MarkAt::Arrival as u32 && naive {
             if input.to_mark_from > held_before {
@@ -432,7 +470,7 @@ impl<const N: usize> Switch<N> {
     /// Input buffer `i` is full without a packet that was enqueued: one that cuts through takes a slot until its tail has
     /// left.
     pub fn on_input_full(&mut self, policy: &Policy, i: u8) {
-        if policy.marking == Marking::None as u32 {
+        if !policy.marks() {
             return;
         }
         let input = self.port(i);
@@ -576,7 +614,7 @@ impl<const N: usize> Switch<N> {
     pub(crate) fn may_fill(&mut self, policy: &Policy, i: u8, n: u32) -> bool {
         let input = self.port(i);
         let fills = input.occupancy.wrapping_add(n) >= policy.buffer || input.to_mark_from > 0;
-        i != HOST && policy.marking != Marking::None as u32 && fills
+        i != HOST && policy.marks() && fills
     }
 
     /// Whether input `i` holds a packet for output `o`.

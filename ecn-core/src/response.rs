@@ -644,14 +644,30 @@ pub fn rate(ipd: u64, rmax_bytes_per_s: u64) -> u64 {
     let Some(ipd) = NonZeroU64::new(ipd.clamp(ONE, IPD_LIMIT << FRAC)) else {
         return rmax_bytes_per_s;
     };
-    // Long division in five digits of 8 bits: a remainder is below 2^56.
-    let mut quotient = rmax_bytes_per_s / ipd;
-    let mut rest = rmax_bytes_per_s % ipd;
+    divide(rmax_bytes_per_s, ipd)
+}
+
+/// The inter-packet delay at a rate in bytes per second, given Rmax: the inverse of [`rate`], both below 2^56.
+#[inline(always)]
+#[must_use]
+pub fn ipd(bytes_per_s: u64, rmax_bytes_per_s: u64) -> u64 {
+    match NonZeroU64::new(bytes_per_s) {
+        Some(rate) => divide(rmax_bytes_per_s, rate).clamp(ONE, IPD_LIMIT << FRAC),
+        None => ONE,
+    }
+}
+
+/// a / b, [`FRAC`] fractional bits, b below 2^56: long division in five digits of 8 bits, so that a remainder is below
+/// 2^56.
+#[inline(always)]
+fn divide(a: u64, b: NonZeroU64) -> u64 {
+    let mut quotient = a / b;
+    let mut rest = a % b;
     let mut digit = 0;
     while digit < FRAC / 8 {
         rest <<= 8;
-        quotient = (quotient << 8) | (rest / ipd);
-        rest %= ipd;
+        quotient = (quotient << 8) | (rest / b);
+        rest %= b;
         digit += 1;
     }
     quotient

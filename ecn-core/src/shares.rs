@@ -31,7 +31,7 @@
 
 use crate::{
     fixed::{GOLDEN, opaque},
-    marking::{Decision, Eligibility, Marking, Policy, Share, Switch},
+    marking::{Decision, Eligibility, Policy, Share, Switch},
     vqueue::{PacketMeta, Queues},
 };
 
@@ -485,7 +485,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
     fn classify(&mut self, switch: &Switch<N>, policy: &Policy, a: &PacketMeta) -> Share {
         self.lookup.slot = UNCOUNTED;
         self.lookup.newcomers = NO_SLOT;
-        if policy.shares == ShareBy::Off as u32 || policy.marking == Marking::None as u32 {
+        if policy.shares == ShareBy::Off as u32 || !policy.marks() {
             return Share::Unknown;
         }
         let ahead = switch.ports[a.output as usize & (N - 1)].cnt1;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::mem::{align_of, offset_of, size_of};
 
 use ecn_core::abi::{self, Count, name};
-use ecn_core::{ace, backward, echo, flow, marking, response, shares};
+use ecn_core::{ace, backward, bcn, echo, flow, marking, qcn, reaction, response, shares};
 
 /// BPF_OBJ_NAME_LEN is 16 with the terminating zero, and the kernel takes letters, digits, `_`, `.`.
 #[test]
@@ -78,7 +78,8 @@ fn no_hidden_padding() {
             + size_of::<echo::Sender>()
             + size_of::<ace::Sender>()
             + size_of::<backward::Sender>()
-            + 26 * 8
+            + size_of::<reaction::Reaction>()
+            + 20 * 8
             + 8 * 4
     );
     assert_eq!(
@@ -93,10 +94,21 @@ fn no_hidden_padding() {
         size_of::<abi::ResponseInput>(),
         size_of::<echo::FeedbackDelta>() + 3 * 8 + 2 * 4
     );
-    assert_eq!(size_of::<backward::Report>(), 8 + 4 * 4);
+    assert_eq!(size_of::<backward::Report>(), 8 + 6 * 4);
     assert_eq!(size_of::<backward::Sender>(), 2 * 4 + 2 * 8);
-    assert_eq!(size_of::<backward::Point>(), 3 * 8 + 2 * 4);
-    assert_eq!(size_of::<backward::Policy>(), 4 * 4 + 3 * 8 + 2 * 8);
+    assert_eq!(size_of::<backward::Point>(), 4 * 8 + 4 * 4);
+    assert_eq!(size_of::<backward::Sampling>(), 6 * 4 + 8);
+    assert_eq!(
+        size_of::<backward::Policy>(),
+        4 * 4 + 3 * 8 + 2 * 8 + size_of::<backward::Sampling>()
+    );
+    assert_eq!(size_of::<qcn::Limiter>(), 4 * 8 + 2 * 4);
+    assert_eq!(
+        size_of::<reaction::Reaction>(),
+        size_of::<qcn::Limiter>() + 2 * 4
+    );
+    assert_eq!(size_of::<qcn::Policy>(), 9 * 8 + 2 * 4);
+    assert_eq!(size_of::<bcn::Policy>(), 2 * 4 + 4 * 8);
     assert_eq!(size_of::<ace::Sender>(), 10 * 4);
     assert_eq!(size_of::<ace::Receiver>(), 8 + 8 * 4);
     assert_eq!(
@@ -118,7 +130,12 @@ fn no_hidden_padding() {
     assert_eq!(size_of::<abi::Device>(), 6 * 4 + 8);
     assert_eq!(
         size_of::<abi::Endpoint>(),
-        2 * 4 + 2 * 8 + size_of::<response::Policy>() + size_of::<echo::Policy>()
+        2 * 4
+            + 2 * 8
+            + size_of::<response::Policy>()
+            + size_of::<echo::Policy>()
+            + size_of::<bcn::Policy>()
+            + size_of::<qcn::Policy>()
     );
     assert_eq!(
         size_of::<abi::LockedFlow>(),
@@ -203,6 +220,7 @@ fn flags_are_single_bits_and_distinct() {
             abi::ROLE_WIRE_END,
             abi::ROLE_BACKLOG,
             abi::ROLE_NO_QUEUE,
+            abi::ROLE_SAMPLES,
         ],
         &[
             abi::CONTROL_FLOWS,
@@ -237,8 +255,10 @@ fn bounds() {
         abi::TAIL_VIRTUAL,
         abi::TAIL_FLOW_MESSAGE,
         abi::TAIL_PORT_MESSAGE,
+        abi::TAIL_SAMPLE,
+        abi::TAIL_REACTION,
     ];
-    assert_eq!(tails, [0, 1, 2, 3, 4, 5]);
+    assert_eq!(tails, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(tails.len(), abi::TAILS as usize);
     assert_ne!(abi::HTB_MAJOR, 0);
 }

@@ -262,6 +262,7 @@ fn a_flow_checks_its_reports() {
         marks: 2,
         quote: 0,
         flags: backward::BY_MESSAGE | u32::from(IN_PACKETS),
+        ..backward::Report::default()
     };
     let mut flow = Flow::default();
     assert!(flow.on_report(&report, 5, true).is_ok());

@@ -29,15 +29,26 @@ fn frames(offset: i32, delta: i32) -> Feedback {
 fn untagged_frames_are_answered_beyond_the_equilibrium_only() {
     let policy = policy();
     let mut point = CongestionPoint::default();
-    assert_eq!(point.sample(&policy, 24_000, false), None);
+    assert_eq!(point.sample(policy.equilibrium_bytes, 24_000, false), None);
     // The samples that were not answered count for Qdelta.
-    let feedback = point.sample(&policy, 25_500, false).unwrap();
+    let feedback = point
+        .sample(policy.equilibrium_bytes, 25_500, false)
+        .unwrap();
     assert_eq!(feedback, frames(-1, 1));
-    assert_eq!(feedback.value(&policy), -3 * 1_500);
+    assert_eq!(feedback.value(policy.weight), -3 * 1_500);
     // Tagged ones always, with either sign.
-    assert_eq!(point.sample(&policy, 25_500, true), Some(frames(-1, 0)));
-    assert_eq!(point.sample(&policy, 0, true), Some(frames(16, -17)));
-    assert_eq!(point.sample(&policy, 0, true), Some(frames(16, 0)));
+    assert_eq!(
+        point.sample(policy.equilibrium_bytes, 25_500, true),
+        Some(frames(-1, 0))
+    );
+    assert_eq!(
+        point.sample(policy.equilibrium_bytes, 0, true),
+        Some(frames(16, -17))
+    );
+    assert_eq!(
+        point.sample(policy.equilibrium_bytes, 0, true),
+        Some(frames(16, 0))
+    );
 }
 
 #[test]
@@ -141,7 +152,8 @@ fn closed_loop(sources: usize, delay: u64, answer: impl Fn(Feedback) -> Feedback
                 arrived += 1;
                 queue = (queue + 1).min(LIMIT);
                 if arrived.is_multiple_of(100)
-                    && let Some(feedback) = point.sample(&policy, queue * FRAME, rate.is_some())
+                    && let Some(feedback) =
+                        point.sample(policy.equilibrium_bytes, queue * FRAME, rate.is_some())
                 {
                     told.push_back((now + delay, source, answer(feedback)));
                 }
@@ -192,7 +204,7 @@ proptest! {
             let after = limiter.rate().unwrap_or(LINE);
             prop_assert!((1_000_000..=LINE).contains(&after));
             prop_assert!(limiter.rate() != Some(LINE));
-            if feedback.value(&policy) < 0 {
+            if feedback.value(policy.weight) < 0 {
                 prop_assert!(after <= before);
             } else {
                 prop_assert!(after >= before);
@@ -205,9 +217,9 @@ proptest! {
     fn a_long_queue_that_grows_slows_down(q in 24_000..u32::MAX, before in 0..u32::MAX, tagged: bool) {
         let policy = policy();
         let mut point = CongestionPoint::default();
-        point.sample(&policy, before.min(q), tagged);
-        if let Some(feedback) = point.sample(&policy, q, tagged) {
-            prop_assert!(feedback.value(&policy) <= 0);
+        point.sample(policy.equilibrium_bytes, before.min(q), tagged);
+        if let Some(feedback) = point.sample(policy.equilibrium_bytes, q, tagged) {
+            prop_assert!(feedback.value(policy.weight) <= 0);
         }
     }
 }

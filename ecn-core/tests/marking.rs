@@ -1166,7 +1166,10 @@ proptest! {
 #[test]
 fn names() {
     let names: Vec<_> = Marking::ALL.iter().map(|m| m.name()).collect();
-    assert_eq!(names, ["none", "naive", "input", "input-output"]);
+    assert_eq!(
+        names,
+        ["none", "naive", "input", "input-output", "bcn", "qcn"]
+    );
     for (number, marking) in Marking::ALL.into_iter().enumerate() {
         assert_eq!(marking as usize, number);
     }

@@ -5,6 +5,11 @@
 //! * [`remember`], at the source (`ecn_flow_out`): what messages may quote.
 //! * `ecn_flow_msg`, where `ecn_flow_in` goes on with a message: whether it may be believed.
 //! * `ecn_tcp_ack`, where that goes on, and `ecn_flow_out` with a packet of a flow without other feedback: the response.
+//! * `ecn_port_sample`, where `ecn_port_out` goes on at a port that notifies sources instead of marking.
+//! * `ecn_flow_react`, where `ecn_flow_msg` goes on with a notification, and `ecn_flow_out` with a packet of a flow that
+//!   obeys one: the reaction.
+
+use core::ptr::{read_volatile, write_volatile};
 
 use aya_ebpf::{
     bindings::__sk_buff,
@@ -23,19 +28,21 @@ use ecn_core::{
 use crate::{
     classify::classify,
     clock::now,
-    maps::{ECN_BACKWARD, ECN_ENDPOINT, ECN_POINT, ECN_QUOTED, ECN_WORK, count},
+    maps::{
+        ECN_BACKWARD, ECN_BRIDGE, ECN_ENDPOINT, ECN_FLOW, ECN_MARKED, ECN_POINT, ECN_QUOTED,
+        ECN_TAGGED, ECN_WORK, control, count,
+    },
     reply::Reply,
-    response::reverse,
+    response::{self, reverse},
+    switch::key,
     skb::{NEXT, Packet, SHOT, field, load, raw, store, tail_call},
     value::with_lock,
 };
 
 /// `skb->mark` of a clone on its way between two ports of a bridge.
 pub const MESSAGE_MARK: u32 = 0xec0e_bac0;
-/// `cb[1]` in `ecn_flow_out`: nothing is left to do.
-pub const NOTHING: u32 = 0;
-/// `cb[1]` in `ecn_flow_out`: [`clock`] has been called.
-const CLOCK: u32 = 1;
+/// `cb[1]` in `ecn_flow_out`: nothing is left to do; otherwise which program of [`abi::name::TAIL`] does it, for [`clock`].
+pub const NOTHING: u32 = abi::TAIL_OUT;
 /// A quote of super-packets that are not TCP: what the segments will be is not known before they are.
 const SUPER: u32 = u32::MAX;
 
@@ -79,14 +86,22 @@ fn send_clone(ctx: *mut __sk_buff, number: u32, n: u32, in_packets: u32) -> u32 
         count(Count::MessageHeld, 1);
         return 0;
     };
+    let kind = ((Kind::Marks as u32) << 8) | (in_packets * backward::IN_PACKETS as u32);
+    clone_back(ctx, number, sequence, marks, kind);
+    0
+}
+
+/// Sends a clone back that `ecn_port_msg` makes a message of; `kind` and flags in a byte each.
+#[inline(always)]
+fn clone_back(ctx: *mut __sk_buff, number: u32, sequence: u32, feedback: u32, kind: u32) {
     // SAFETY: tc programs may write these fields, and the clone has them, too; the packet itself gets its mark back.
     let ret = unsafe {
         let mark = (*ctx).mark;
         (*ctx).mark = MESSAGE_MARK;
         (*ctx).cb[1] = number;
         (*ctx).cb[2] = sequence;
-        (*ctx).cb[3] = marks;
-        (*ctx).cb[4] = ((Kind::Marks as u32) << 8) | (in_packets * backward::IN_PACKETS as u32);
+        (*ctx).cb[3] = feedback;
+        (*ctx).cb[4] = kind;
         let ret = bpf_clone_redirect(ctx.cast(), (*ctx).ingress_ifindex, 0);
         (*ctx).mark = mark;
         ret
@@ -94,7 +109,80 @@ fn send_clone(ctx: *mut __sk_buff, number: u32, n: u32, in_packets: u32) -> u32 
     if ret != 0 {
         count(Count::MessageFailed, 1);
     }
-    0
+}
+
+/// A packet has entered the queue of a port that samples it: whether it is sampled, and its source notified.
+#[classifier]
+pub fn ecn_port_sample(ctx: TcContext) -> i32 {
+    let _ = sample(&Packet::new(ctx));
+    NEXT
+}
+
+#[inline(always)]
+fn sample(p: &Packet) -> Option<()> {
+    let [number, ..] = field!(&p.ctx, cb);
+    let policy = ECN_BACKWARD.get(number / abi::PORTS as u32)?;
+    let bridge = ECN_BRIDGE.get_ptr(number / abi::PORTS as u32)?;
+    let point = ECN_POINT.get_ptr_mut(number)?;
+    let ip = p.parse()?;
+    let (n, bytes) = (p.segments(&ip), field!(&p.ctx, wire_len));
+    if field!(&p.ctx, ingress_ifindex) == 0
+        || !ip.answerable(n, bytes, policy.protocol as u8)
+    {
+        return None;
+    }
+    let slot = number as usize % abi::PORTS;
+    // SAFETY: a word of a map value.
+    let waiting = unsafe { read_volatile(&raw const (*bridge).switch.ports[slot].cnt1) };
+    let sampling = &policy.sampling;
+    let sample = with_lock!(point, point as point => point.sample(sampling, n, bytes, waiting))?;
+    let key = key(p, &ip)?;
+    let now = now();
+    let tag = Quoted::tag(policy.point(slot as u8), key.hash());
+    let entry = ECN_TAGGED.get_ptr_mut(tag.place)?;
+    // SAFETY: a word of a map value, which others write.
+    let tagged = tag.is_tagged(unsafe { read_volatile(entry) }, now);
+    if !sample.is_for(tagged) {
+        return None;
+    }
+    let falls = sample.0 & backward::Sample::FALLS != 0;
+    if falls {
+        // SAFETY: a word of a map value.
+        unsafe { write_volatile(entry, tag.entry(now)) };
+    }
+    let Some(sequence) = with_lock!(point, point as point => point.notify(policy, now)) else {
+        count(Count::MessageHeld, 1);
+        return None;
+    };
+    if falls && control()?.flags & abi::TRACE_LATENCY != 0 {
+        // Keeps the oldest unanswered one, as of marks.
+        let _ = ECN_MARKED.insert(key, now, 1 /* BPF_NOEXIST */);
+    }
+    clone_back(raw(&p.ctx), number, sequence, sample.0 as u32, sampling.kind << 8);
+    Some(())
+}
+
+/// Reacts to a notification, or to [`clock`].
+#[classifier]
+pub fn ecn_flow_react(ctx: TcContext) -> i32 {
+    match react(&ctx) {
+        Some(verdict) => verdict,
+        None => NEXT,
+    }
+}
+
+#[inline(always)]
+fn react(ctx: &TcContext) -> Option<i32> {
+    let flags = control()?.flags;
+    let endpoint = ECN_ENDPOINT.get(field!(ctx, cb)[0])?;
+    let work = ECN_WORK.get_ptr_mut(0)?;
+    // SAFETY: this CPU's own.
+    let work = unsafe { &mut *work };
+    let Some(f) = ECN_FLOW.get_ptr_mut(&work.key) else {
+        return Some(verdict(work.backward.flags, UNKNOWN));
+    };
+    let refusal = response::on_notification(f, &mut work.key, &work.backward, endpoint, flags);
+    Some(verdict(work.backward.flags, refusal))
 }
 
 /// Whether a packet at a port is a clone that is to become a message.
@@ -201,7 +289,7 @@ pub fn remember(p: &Packet, ip: &Ip, key: &Key, now_ns: u64) {
 fn write(quoted: Quoted, now_ns: u64) {
     if let Some(entry) = ECN_QUOTED.get_ptr_mut(quoted.place) {
         // SAFETY: a word of a map value.
-        unsafe { core::ptr::write_volatile(entry, quoted.entry(now_ns)) };
+        unsafe { write_volatile(entry, quoted.entry(now_ns)) };
     }
 }
 
@@ -211,7 +299,7 @@ fn was_sent(quote: u32, key: &Key, now_ns: u64) -> bool {
     let quoted = Quoted::new(quote, key.hash());
     match ECN_QUOTED.get(quoted.place) {
         // SAFETY: a word of a map value, which others write.
-        Some(entry) => quoted.is_sent(unsafe { core::ptr::read_volatile(entry) }, now_ns),
+        Some(entry) => quoted.is_sent(unsafe { read_volatile(entry) }, now_ns),
         None => false,
     }
 }
@@ -286,15 +374,23 @@ fn come_back(p: &Packet) -> Option<Count> {
             marks: m.feedback,
             quote: m.quote,
             flags: backward::BY_MESSAGE | (m.flags & backward::IN_PACKETS | by_number) as u32,
+            kind: m.kind.into(),
+            _pad: 0,
         };
     }
-    tail_call(&p.ctx, abi::TAIL_ACK, number);
+    let program = if m.kind == Kind::Marks as u8 {
+        abi::TAIL_ACK
+    } else {
+        abi::TAIL_REACTION
+    };
+    tail_call(&p.ctx, program, number);
     Some(Count::MessageMalformed)
 }
 
-/// A flow without other feedback is to count what has departed, once the program that sees its packet is done.
+/// A program of [`abi::name::TAIL`] is to do what a flow does by itself: count what has departed, without other feedback, or
+/// what its limiter does, once the program that sees its packet is done.
 #[inline(always)]
-pub fn clock(ctx: &TcContext, key: &Key) {
+pub fn clock(ctx: &TcContext, key: &Key, program: u32) {
     let Some(work) = ECN_WORK.get_ptr_mut(0) else {
         return;
     };
@@ -305,7 +401,7 @@ pub fn clock(ctx: &TcContext, key: &Key) {
             flags: backward::BY_CLOCK,
             ..Report::default()
         };
-        (*raw(ctx)).cb[1] = CLOCK;
+        (*raw(ctx)).cb[1] = program;
     }
 }
 
@@ -326,7 +422,7 @@ fn take(p: &Packet, ip: &Ip, key: &mut Key, endpoint: &Endpoint) -> Result<Messa
         let bytes = load::<{ echo::TAG_LEN }>(&p.ctx, ip.upper() + backward::LEN as u32);
         tag = u64::from_be_bytes(bytes.ok_or(Count::MessageMalformed)?);
     }
-    if m.kind != Kind::Marks as u8 {
+    if m.kind > Kind::LAST {
         return Err(Count::MessageMalformed);
     }
     if !m.is_trusted(&endpoint.echo, tag, &key.src, &key.dst) {

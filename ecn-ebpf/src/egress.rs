@@ -242,7 +242,8 @@ fn send_data(
     None
 }
 
-/// Lets a flow without other feedback count what has departed, if it is time.
+/// Lets a flow do what it does by itself, if it is time: its limiter's, if notifications have set one; otherwise, without
+/// other feedback, to count what has departed.
 #[inline(always)]
 fn self_clock(
     ctx: &TcContext,
@@ -254,8 +255,16 @@ fn self_clock(
 ) {
     let echoes = endpoint.flags & abi::ECHO != 0;
     let alone = flow::is_self_clocked(flags, read_once!(f, flow.echo.synced), echoes);
-    if alone && now.saturating_sub(read_once!(f, flow.last_echo_ns)) >= backward::CLOCK_NS {
-        messages::clock(ctx, key);
+    let reacts = read_once!(f, flow.reaction.limiter.rate) != 0;
+    if (alone || reacts)
+        && now.saturating_sub(read_once!(f, flow.last_echo_ns)) >= backward::CLOCK_NS
+    {
+        let program = if reacts {
+            abi::TAIL_REACTION
+        } else {
+            abi::TAIL_ACK
+        };
+        messages::clock(ctx, key, program);
     }
 }
 

@@ -38,7 +38,7 @@ pub fn ecn_flow_out(ctx: TcContext) -> i32 {
     let ctx = TcContext::new(context);
     let [number, task, ..] = field!(&ctx, cb);
     if task != backward::NOTHING {
-        return tail_call(&ctx, abi::TAIL_ACK, number);
+        return tail_call(&ctx, task, number);
     }
     NEXT
 }

@@ -33,6 +33,9 @@ pub static ECN_POINT: Array<abi::LockedPoint, { abi::PORTS }> = Array::new();
 /// Packets sent a short time ago.
 #[btf_map]
 pub static ECN_QUOTED: Array<u32, { backward::QUOTES as usize }> = Array::new();
+/// Flows that ports have slowed down.
+#[btf_map]
+pub static ECN_TAGGED: Array<u32, { backward::QUOTES as usize }> = Array::new();
 /// Policy per endpoint.
 #[btf_map]
 pub static ECN_ENDPOINT: Array<abi::Endpoint, { abi::ENDPOINTS as usize }> = Array::new();

@@ -6,6 +6,7 @@ use aya_ebpf::{
 };
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow},
+    backward::{self, Report},
     echo::{Echo, FeedbackDelta, Refusal},
     fixed::{self, opaque},
     flow::{Flow, Key},
@@ -338,7 +339,7 @@ pub fn on_feedback<C: EbpfContext>(
         count(Count::EchoLost, lost as u64);
     }
     let marked_ns = input.marked_ns;
-    if response.ce != 0 && marked_ns != 0 {
+    if decreased_mark(&response, marked_ns) {
         key.endpoint = 0;
         let _ = ECN_MARKED.remove(&*key);
         key.endpoint = number as u16;
@@ -351,6 +352,79 @@ pub fn on_feedback<C: EbpfContext>(
     };
     notify_agent(f, &changed, &response, key, endpoint.flags, marked_ns);
     0
+}
+
+/// A notification for a flow, or its limiter's own time. Returns why the notification was refused, or 0.
+#[inline(always)]
+pub fn on_notification(
+    f: *mut LockedFlow,
+    key: &mut Key,
+    report: &Report,
+    endpoint: &Endpoint,
+    flags: u32,
+) -> u32 {
+    let number = u32::from(key.endpoint);
+    let by_clock = report.flags & backward::BY_CLOCK != 0;
+    if !by_clock {
+        let refusal = with_lock!(f, flow as f => match f.accept_notification(report) {
+            Ok(()) => 0,
+            Err(refusal) => refusal as u32,
+        });
+        if refusal != 0 {
+            return refusal;
+        }
+    }
+    // Shorter than a loop's delay, flows do not react.
+    if endpoint.flags & abi::PACE == 0 && read_once!(f, flow.has_own_rate) == 0 {
+        return 0;
+    }
+    // Without a class of its own, the flow is limited with the short ones.
+    let short = read_once!(f, flow.shared) != 0;
+    let mut responder = f;
+    let mut class = class_of(f);
+    if short && let Some(all) = ECN_FLOW.get_ptr_mut(&Key::short(number as u16)) {
+        responder = all;
+        class = abi::short_class(number);
+    }
+    let class = class & 0xffff;
+    let in_force = read_word(ECN_IN_FORCE.get(class));
+    let (policy, link) = (&endpoint.reaction, endpoint.link_bytes_per_s);
+    let marked_ns = marked_at(key, number, flags);
+    let now = now();
+    let response = with_lock!(responder, flow as f => {
+        let before = f.decreases as u32;
+        let notify = f.react(policy, report, link, now);
+        let decreased = (f.decreases as u32).wrapping_sub(before);
+        Response {
+            events: NOTIFY * notify as u32 + MEASURED * (marked_ns != 0 && decreased != 0) as u32,
+            rate_bytes_per_s: f.rate_bytes_per_s,
+            ipd: f.response.ipd,
+            decreased,
+            ce: decreased,
+            decrease: f.decreases as u32,
+            pending: decreased,
+            in_force_ns: if endpoint.flags & abi::EDT != 0 { now } else { 0 },
+        }
+    });
+    if decreased_mark(&response, marked_ns) {
+        key.endpoint = 0;
+        let _ = ECN_MARKED.remove(&*key);
+        key.endpoint = number as u16;
+    }
+    let changed = Changed {
+        endpoint: number,
+        class,
+        in_force,
+        short,
+    };
+    notify_agent(f, &changed, &response, key, endpoint.flags, marked_ns);
+    0
+}
+
+/// Whether a response answers the flow's oldest mark.
+#[inline(always)]
+fn decreased_mark(response: &Response, marked_ns: u64) -> bool {
+    response.ce != 0 && marked_ns != 0
 }
 
 /// Time of the flow's oldest unanswered mark; 0: unknown, or not traced.

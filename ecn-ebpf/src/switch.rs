@@ -161,7 +161,7 @@ fn try_port_out(ctx: TcContext) -> Option<i32> {
     }
     let c = pack(&p, &ip, netns, &d, asks, flags);
     let decision = ecn_enqueue(c.ports, c.source, c.bytes, now_ns);
-    apply_decision(decision, &p, &ip, &c, now_ns, 0)
+    apply_decision(decision, &p, &ip, &c, &d, now_ns)
 }
 
 /// A packet enters its queue. Returns the decision ([`pack_decision`]). Global, so that the verifier checks it once, with
@@ -196,7 +196,7 @@ fn try_port_virt(ctx: TcContext) -> Option<i32> {
     // An echo that requests headroom may be marked here: then the port is busy indeed.
     let c = pack(&p, &ip, netns, &d, false, flags);
     let decision = ecn_enqueue_virt(c.ports, c.source, c.bytes, now_ns, per_byte);
-    apply_decision(decision, &p, &ip, &c, now_ns, per_byte)
+    apply_decision(decision, &p, &ip, &c, &d, now_ns)
 }
 
 /// [`ecn_enqueue`] at a virtual queue.
@@ -332,19 +332,28 @@ fn apply_decision(
     p: &Packet,
     ip: &Ip,
     c: &PackedPacket,
+    d: &Device,
     now_ns: u64,
-    ns_per_byte: u64,
 ) -> Option<i32> {
     let flags = control()?.flags;
     if flags & abi::TRACE_PORTS != 0 {
         let decision = decision | (c.bytes as u64) << BYTES_AT;
-        ecn_trace_enqueue(c.ports, c.source, decision, now_ns, ns_per_byte);
+        ecn_trace_enqueue(
+            c.ports,
+            c.source,
+            decision,
+            now_ns,
+            d.virtual_ns_per_byte,
+        );
     }
     if decision & DROP != 0 {
         return Some(SHOT);
     }
     if decision & MARK != 0 {
         mark_enqueued(p, ip, flags, c);
+    }
+    if d.role & abi::ROLE_SAMPLES != 0 {
+        tail_call(&p.ctx, abi::TAIL_SAMPLE, d.bridge * abi::PORTS as u32 + d.port);
     }
     Some(NEXT)
 }
@@ -433,7 +442,7 @@ fn mark(p: &Packet, ip: &Ip, flags: u32, n: u32, in_packet: bool) {
 
 /// The packet's flow, without an endpoint.
 #[inline(always)]
-fn key(p: &Packet, ip: &Ip) -> Option<flow::Key> {
+pub fn key(p: &Packet, ip: &Ip) -> Option<flow::Key> {
     let t = p.transport(ip)?;
     let mut key = flow::Key {
         protocol: ip.protocol,

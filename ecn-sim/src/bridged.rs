@@ -26,8 +26,8 @@ use std::collections::VecDeque;
 use ecn_core::backward::{self, Feedback, Report};
 use ecn_core::echo::Headroom;
 use ecn_core::response::Function;
-use ecn_core::{echo, packet, response, shares, vqueue};
-use ecn_units::Every;
+use ecn_core::{echo, packet, reaction, response, shares, vqueue};
+use ecn_units::{Every, Rate};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -40,6 +40,7 @@ use crate::engine::{Event, Heap, INDEX, MS, NS, Scheduler, Slab, Time};
 use crate::measure::{Record, Snapshot, Times};
 use crate::model::{Model, Response};
 use crate::network::Network;
+use crate::notifications;
 use crate::simulation::{Instant, Options, SimulationError, counted, schedule};
 use crate::traffic::{Algorithm, Traffic};
 
@@ -107,6 +108,10 @@ struct Simulation<'a> {
     response: response::Policy,
     echo: echo::Policy,
     feedback: Feedback,
+    /// By link rate.
+    reaction: reaction::Policy,
+    /// What ports send instead of marking.
+    notifications: Option<backward::Kind>,
     /// What ports make up for.
     burst: Time,
     /// By way.
@@ -192,6 +197,16 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
         let delay = ps(model.timer_delay) as f64;
         Source::new(flow.traffic, flow.arrivals, flow.packet_bytes, delay, seed)
     };
+    let schemes = (&model.bcn, &model.qcn);
+    let fastest = kinds.iter().map(|kind| kind.link_bytes_per_s).max();
+    let line = Rate::from_bytes_per_s(fastest.unwrap_or(1)).unwrap_or(Rate::MAX);
+    let frame = kinds.iter().map(|kind| kind.packet_bytes).max();
+    let frame = frame.unwrap_or_default();
+    let sampling = match model.marking.notifications() {
+        Some(kind) => notifications::sampling(kind, schemes, line, frame)?,
+        None => backward::Sampling::default(),
+    };
+    let reaction = notifications::reaction(schemes, line, frame)?;
     let classes = || vec![Times::default(); network.classes.len()];
     let mut simulation = Simulation {
         network,
@@ -199,7 +214,7 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
         packets: Slab::default(),
         devices,
         bridges: std::iter::zip(&network.switches, &network.slots)
-            .map(|(name, &slots)| Bridge::new(name, slots, model, options.trace))
+            .map(|(name, &slots)| Bridge::new(name, slots, model, sampling, options.trace))
             .collect(),
         senders: kinds
             .iter()
@@ -221,7 +236,9 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
             protocol: echo::PROTOCOL.into(),
             ..echo::Policy::default()
         },
-        feedback: model.feedback,
+        feedback: model.feedback(),
+        reaction,
+        notifications: model.marking.notifications(),
         burst: ps(model.burst),
         sent_packets: vec![0; network.flows.len()],
         flow_packets: vec![0; network.flows.len()],
@@ -542,7 +559,11 @@ impl Simulation<'_> {
                 flags: backward::BY_CLOCK,
                 ..Report::default()
             };
-            let update = sender.on_report(&self.response, flow, &clock, echoes, now);
+            let update = if sender.reacts() {
+                sender.on_notification(&self.reaction, flow, &clock, now)
+            } else {
+                sender.on_report(&self.response, flow, &clock, echoes, now)
+            };
             self.notify_agent(now, update);
         }
         Ok(())
@@ -559,13 +580,33 @@ impl Simulation<'_> {
 
     /// A port has marked a packet: a message goes back by the way that the packet came.
     fn message(&mut self, now: Time, number: u32, bridge: u32, output: u8) -> Option<()> {
-        let packet = self.packets[number];
         let (marks, sequence) = self.bridges[bridge as usize].message(output, now / NS)?;
+        self.send_back(
+            now,
+            number,
+            (bridge, output),
+            (marks, sequence),
+            backward::Kind::Marks,
+        )
+    }
+
+    /// A message about a packet goes back by the way that it came.
+    fn send_back(
+        &mut self,
+        now: Time,
+        number: u32,
+        (bridge, output): (u32, u8),
+        (feedback, sequence): (u32, u32),
+        kind: backward::Kind,
+    ) -> Option<()> {
+        let packet = self.packets[number];
         let message = Packet {
             message: Some(Report {
                 point: u64::from(bridge) << 8 | u64::from(output),
                 sequence,
-                marks,
+                marks: feedback,
+                kind: kind as u32,
+                _pad: 0,
                 quote: 0,
                 flags: backward::BY_MESSAGE
                     | if self.feedback.is_echoed() {
@@ -649,7 +690,11 @@ impl Simulation<'_> {
             self.packets.remove(number);
             let (echoes, sender) = (self.feedback.is_echoed(), &mut self.senders[flow as usize]);
             if controlled && sender.controlled {
-                let update = sender.on_report(&self.response, flow, &message, echoes, now);
+                let update = if message.kind == backward::Kind::Marks as u32 {
+                    sender.on_report(&self.response, flow, &message, echoes, now)
+                } else {
+                    sender.on_notification(&self.reaction, flow, &message, now)
+                };
                 self.notify_agent(now, update);
             }
             return Ok(());
@@ -688,6 +733,13 @@ impl Simulation<'_> {
         };
         let arrived = self.bridges[bridge as usize].arrive(number, arrival);
         let (Arrival::Queued { marked } | Arrival::Dropped { marked }) = arrived;
+        let at = &mut self.bridges[bridge as usize];
+        if let Some(kind) = self.notifications
+            && let Some(sample) = at.sample(&arrival, self.packets[number].flow)
+        {
+            self.senders[flow].marked.get_or_insert(now);
+            self.send_back(now, number, (bridge, output), sample, kind);
+        }
         // The mark of a dropped packet is lost with it, a message is not.
         let backward = self.feedback.is_backward();
         if marked && (backward || matches!(arrived, Arrival::Queued { .. })) {

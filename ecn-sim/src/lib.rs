@@ -38,6 +38,7 @@ pub mod keys;
 pub mod measure;
 pub mod model;
 pub mod network;
+pub mod notifications;
 pub mod output;
 pub mod progress;
 pub mod records;

@@ -6,6 +6,8 @@ use std::num::ParseIntError;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::fabric::cc::bcn::BcnParameters;
+use crate::fabric::cc::qcn::QcnParameters;
 use ecn_core::backward::{self, Feedback};
 use ecn_core::fixed::{self, FRAC, ONE};
 use ecn_core::marking::{self, MarkAt, Marking};
@@ -417,6 +419,12 @@ pub struct Model {
     /// Output queues: from the agent's waking until the rates that it found are in force: some twenty
     /// class changes of 3 to 7 us each, and the waking.
     pub enforcement_delay: DurationText,
+    /// Output queues, marking = bcn: its parameters.
+    #[serde(skip)]
+    pub bcn: BcnParameters,
+    /// Output queues, marking = qcn: its parameters.
+    #[serde(skip)]
+    pub qcn: QcnParameters,
 }
 
 /// Keys of [`Model`] that only switches with input buffers know.
@@ -511,6 +519,8 @@ impl Default for Model {
             timer_delay: DurationText::from_micros(20),
             agent_period: DurationText::from_millis(1),
             enforcement_delay: DurationText::from_micros(150),
+            bcn: BcnParameters::bridge(),
+            qcn: QcnParameters::bridge(),
         }
     }
 }
@@ -635,6 +645,10 @@ impl Model {
             let reason = "where packets have left, the way back is not known: use mark_at=arrival";
             return Err(ModelError::new("feedback", self.feedback, reason));
         }
+        if self.switch == SwitchKind::Input && self.marking.notifications().is_some() {
+            let reason = "only bridges notify sources: use switch=output";
+            return Err(ModelError::new("marking", self.marking, reason));
+        }
         if self.switch == SwitchKind::Input && self.round == Round::Fractional {
             let reason = "its times are those of bridges: use switch=output, or round=off";
             return Err(ModelError::new("round", self.round, reason));
@@ -672,6 +686,10 @@ impl Model {
                 keys.push("threshold");
             }
             Marking::InputOutput => {}
+            Marking::Bcn | Marking::Qcn => {
+                keys.extend(OF_MARKING);
+                keys.extend(["buffer", "feedback", "shares", "unmarkable"]);
+            }
         }
         match &self.response {
             Response::Function(Function::None) => {
@@ -729,7 +747,15 @@ impl Model {
 
     /// What the ports of a bridge send.
     pub const fn backward_policy(&self) -> backward::Policy {
-        backward::Policy::new(self.feedback, backward::MESSAGES_PER_S)
+        backward::Policy::new(self.feedback(), backward::MESSAGES_PER_S)
+    }
+
+    /// How sources hear of congestion.
+    pub const fn feedback(&self) -> Feedback {
+        match self.marking.notifications() {
+            Some(_) => Feedback::Backward,
+            None => self.feedback,
+        }
     }
 
     /// The marking of `ecn-core`, for a switch with this name and port slots below `ports`.
@@ -752,6 +778,7 @@ impl Model {
             shares: self.shares as u32,
             drop_threshold: match (self.shares, self.unmarkable) {
                 (ShareBy::Off, _) | (_, Unmarkable::Pass) => 0,
+                _ if self.marking.notifications().is_some() => 0,
                 _ => self.threshold.saturating_mul(2),
             },
             _pad: 0,

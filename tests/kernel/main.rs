@@ -24,6 +24,7 @@ mod health;
 mod killed;
 mod lock;
 mod metrics;
+mod notifications;
 mod pacing;
 mod parsed;
 mod pins;

@@ -1,13 +1,14 @@
 //! A Linux bridge: a queue at each output port, and `ecn-core`'s marking called where the kernel
 //! programs call it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use ecn_core::abi::PortEventKind;
-use ecn_core::backward::{self, Point};
+use ecn_core::backward::{self, Point, Sample, Sampling};
 use ecn_core::marking::{self, BACKLOG_UNKNOWN, Decision, MarkAt, Switch};
 use ecn_core::shares::{self, Shares};
 use ecn_core::vqueue;
+use foldhash::fast::FixedState;
 
 use crate::counters::{BySize, PortTotals, counters};
 use crate::model::Model;
@@ -56,6 +57,8 @@ pub struct Bridge {
     backward: backward::Policy,
     /// Of the output ports, by slot.
     points: Vec<Point>,
+    /// Flows that an output port has slowed down.
+    tagged: HashMap<(u8, u32), u64, FixedState>,
     /// The queues, by slot of the output port.
     pub queues: Vec<VecDeque<Queued>>,
 }
@@ -64,12 +67,16 @@ impl Bridge {
     /// An idle bridge with port slots below `slots`.
     ///
     /// Its first `traced` events are recorded.
-    pub fn new(name: &str, slots: u32, model: &Model, traced: usize) -> Self {
+    pub fn new(name: &str, slots: u32, model: &Model, sampling: Sampling, traced: usize) -> Self {
         let policy = model.marking_policy(name, slots);
         Self {
             counters: BySize::new(slots as usize),
             policy,
-            backward: model.backward_policy(),
+            backward: backward::Policy {
+                sampling,
+                ..model.backward_policy()
+            },
+            tagged: HashMap::default(),
             points: vec![Point::default(); slots as usize],
             trace: (traced > 0).then(|| Box::new(Trace::new(policy, traced))),
             limit: model.queue as usize,
@@ -104,6 +111,26 @@ impl Bridge {
     /// An output port has marked a packet: the marks that a message stands for, and its number, if there is one now.
     pub fn message(&mut self, output: u8, now_ns: u64) -> Option<(u32, u32)> {
         self.points[output as usize].mark(&self.backward, 1, now_ns)
+    }
+
+    /// A packet of a flow has entered an output's queue, or would have: the feedback that its source is to be notified of, and
+    /// the message's number, if it is sampled now.
+    pub fn sample(&mut self, arrival: &vqueue::PacketMeta, flow: u32) -> Option<(u32, u32)> {
+        let (output, now_ns) = (arrival.output, arrival.now_ns);
+        let waiting = counters!(&self.counters, c => c.switch.ports[output as usize]).cnt1;
+        let point = &mut self.points[output as usize];
+        let sampling = &self.backward.sampling;
+        let sample = point.sample(sampling, arrival.packets, arrival.bytes, waiting)?;
+        let tag = self.tagged.get(&(output, flow));
+        let tagged = tag.is_some_and(|since| now_ns - since <= backward::TAG_NS);
+        if !sample.is_for(tagged) {
+            return None;
+        }
+        if sample.0 & Sample::FALLS != 0 {
+            self.tagged.insert((output, flow), now_ns);
+        }
+        let sequence = point.notify(&self.backward, now_ns)?;
+        Some((sample.0 as u32, sequence))
     }
 
     /// Takes the next packet off an output's queue; whether it is marked: `ecn_depart`, then

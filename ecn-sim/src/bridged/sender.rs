@@ -6,7 +6,7 @@ use ecn_core::flow::Flow;
 use ecn_core::{
     abi,
     backward::{self, Report},
-    echo, response,
+    echo, reaction, response,
 };
 
 use crate::bridged::source::Source;
@@ -142,6 +142,7 @@ impl Sender {
     pub fn send(&mut self, now: Time) -> (u64, Time) {
         self.departed += 1;
         self.flow.sent_packets += 1;
+        self.flow.sent_bytes += u64::from(self.packet_bytes);
         self.class.pay(now, self.packet_time, self.packet_time);
         self.source.send(now)
     }
@@ -155,6 +156,36 @@ impl Sender {
             let departed = (self.departed as u32).wrapping_add(2);
             self.in_force = abi::in_force(decrease, departed);
         }
+    }
+
+    /// A notification came, or it is time for what its limiter does by itself. What the agent is to know.
+    pub fn on_notification(
+        &mut self,
+        policy: &reaction::Policy,
+        number: u32,
+        report: &Report,
+        now: Time,
+    ) -> Option<RateUpdate> {
+        if report.flags & backward::BY_CLOCK == 0 {
+            self.flow.accept_notification(report).ok()?;
+        }
+        let decreases = self.flow.decreases;
+        let tell = self
+            .flow
+            .react(policy, report, self.link_bytes_per_s, now / NS);
+        let decreased = self.flow.decreases != decreases;
+        let marked = self.marked.take_if(|_| decreased);
+        tell.then_some(RateUpdate {
+            flow: number,
+            rate_bytes_per_s: self.flow.rate_bytes_per_s,
+            pending: decreased.then_some(self.flow.decreases as u32),
+            marked,
+        })
+    }
+
+    /// Whether notifications limit it.
+    pub fn reacts(&self) -> bool {
+        self.flow.reaction.rate().is_some()
     }
 
     /// A message of a port came, or it is time to count what has departed. What the agent is to know.
@@ -173,9 +204,9 @@ impl Sender {
     /// Whether the flow counts for itself now, with a packet that it sends.
     pub fn is_due(&self, echoes: bool, now: Time) -> bool {
         let since = (now / NS).saturating_sub(self.flow.last_echo_ns);
-        self.flow.is_self_clocked(echoes)
-            && self.flow.is_limited(self.link_bytes_per_s)
-            && since >= backward::CLOCK_NS
+        let alone =
+            self.flow.is_self_clocked(echoes) && self.flow.is_limited(self.link_bytes_per_s);
+        (alone || self.reacts()) && since >= backward::CLOCK_NS
     }
 
     /// A packet reached the receiver, and its echo, if one was due, the source. What the agent is to

@@ -544,7 +544,7 @@ impl<S: Scheme> Run<'_, S> {
 mod tests {
     use super::*;
     use crate::engine::MS;
-    use crate::fabric::cc::bcn::{UNTAGGED, pack};
+    use crate::fabric::cc::bcn::UNTAGGED;
     use crate::fabric::parts::Part;
     use crate::fabric::{Scenario, topology::Topology};
     use ecn_core::bcn::Feedback;
@@ -664,7 +664,7 @@ mod tests {
                 let id = run.packets.insert(Packet {
                     flow: 0,
                     id: run.flows[0].id,
-                    note: pack(far_above_its_aim),
+                    note: far_above_its_aim.to_word(),
                     ..Packet::of_link(Kind::Cnm, 0, 7)
                 });
                 run.receive(id.unwrap());

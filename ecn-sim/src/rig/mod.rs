@@ -52,7 +52,7 @@ impl PhasePlan {
         let mut phases = Self::two_phases(Marking::None, Function::None);
         phases.truncate(1);
         for &response in Function::ALL.iter().filter(|f| **f != Function::None) {
-            for &marking in Marking::ALL.iter().filter(|m| **m != Marking::None) {
+            for marking in Marking::HP {
                 phases.push(Self {
                     name: format!("{marking}-{response}"),
                     marking,

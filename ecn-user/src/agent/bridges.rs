@@ -83,8 +83,16 @@ fn queue_roles(kind: &str) -> u32 {
     }
 }
 
+/// [`abi::ROLE_SAMPLES`], if its ports sample their queues.
+const fn sampling_role(config: &config::Bridge) -> u32 {
+    match config.marking.notifications() {
+        Some(_) => abi::ROLE_SAMPLES,
+        None => 0,
+    }
+}
+
 /// Of a port, what [`Inner::remove_port`] takes back.
-pub(super) const PORT_ROLES: u32 = abi::ROLE_PORT | QUEUE_ROLES;
+pub(super) const PORT_ROLES: u32 = abi::ROLE_PORT | QUEUE_ROLES | abi::ROLE_SAMPLES;
 /// What [`queue_roles`] can say.
 const QUEUE_ROLES: u32 = abi::ROLE_BACKLOG | abi::ROLE_NO_QUEUE;
 
@@ -468,12 +476,23 @@ impl Inner {
                 without_queue.join(" ")
             );
         }
-        if config.feedback.is_backward() {
+        if config.feedback().is_backward() {
             self.datapath.load_messages()?;
         }
+        if config.marking.notifications().is_some() {
+            self.datapath.load_sampling()?;
+        }
         let bridge = &self.bridges[&number];
-        let backward = backward_policy(&config, &self.config.echo, bridge.mac);
+        let backward = backward_policy(&config, &self.config, bridge.mac)?;
         self.maps.set_backward(number, backward)?;
+        for &ifindex in bridge.ports.keys() {
+            let key = bridge.key(ifindex);
+            let mut device = self.maps.device(key);
+            let role = device.role & !abi::ROLE_SAMPLES | sampling_role(&config);
+            if std::mem::replace(&mut device.role, role) != role {
+                self.maps.set_device(key, device)?;
+            }
+        }
         self.maps
             .set_marking(number, marking_policy(&config, bridge.slots()))?;
         // After the policy: an end of the wire has something to write only under it.
@@ -575,7 +594,7 @@ impl Inner {
             return Ok(());
         };
         let rate = bridge.config.virtual_rate(&link.name);
-        device.role |= abi::ROLE_PORT;
+        device.role |= abi::ROLE_PORT | sampling_role(&bridge.config);
         // What its queue is says [`Inner::look_at_queues`]; until then, packets pass by.
         if let Some(rate) = rate {
             self.datapath.virtual_queues()?;

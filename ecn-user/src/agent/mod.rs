@@ -27,7 +27,9 @@ use std::{
     time::Duration,
 };
 
-use ecn_core::{abi, backward, echo, marking, response};
+use ecn_core::{abi, backward, echo, marking, reaction, response};
+use ecn_sim::notifications;
+use ecn_units::Rate;
 use sd_notify::NotifyState;
 use tokio::{signal::unix::SignalKind, task::JoinHandle};
 
@@ -197,18 +199,29 @@ pub fn marking_policy(bridge: &config::Bridge, ports: u32) -> marking::Policy {
 /// What the ports of a bridge with this address send.
 fn backward_policy(
     bridge: &config::Bridge,
-    echo: &config::Echo,
+    config: &Config,
     mac: Option<[u8; 6]>,
-) -> backward::Policy {
+) -> Result<backward::Policy> {
     let [a, b, c, d, e, f] = mac.unwrap_or_default();
-    let keys = echo_keys(echo);
-    backward::Policy {
-        protocol: echo.protocol.into(),
+    let keys = echo_keys(&config.echo);
+    let kind = bridge.marking.notifications().unwrap_or_default();
+    // Auto values of a port's are those of full packets at any rate up to 5 Gb/s.
+    let line = bridge.queue_rate.unwrap_or(config::PORT_RATE);
+    let schemes = (&config.bcn.0, &config.qcn.0);
+    let sampling = notifications::sampling(kind, schemes, line, config::FRAME_BYTES)
+        .map_err(|error| Error::Configuration(format!("[{}]: {error}", bridge.marking)))?;
+    let severe = bridge.severe_threshold.unwrap_or(0);
+    Ok(backward::Policy {
+        sampling: backward::Sampling {
+            severe_bytes: severe * config::FRAME_BYTES,
+            ..sampling
+        },
+        protocol: config.echo.protocol.into(),
         bridge: u64::from_be_bytes([a, b, c, d, e, f, 0, 0]),
         signs: u32::from(keys.signs()),
         key: keys.keys[0],
-        ..backward::Policy::new(bridge.feedback, bridge.messages_per_s)
-    }
+        ..backward::Policy::new(bridge.feedback(), bridge.messages_per_s)
+    })
 }
 
 /// The kernel side of a response.
@@ -291,7 +304,15 @@ fn endpoint_policy(
             protocol: config.echo.protocol.into(),
             ..echo_keys(&config.echo)
         },
+        reaction: reaction_policy(config, htb)?,
     })
+}
+
+/// How flows of an endpoint react to notifications.
+fn reaction_policy(config: &Config, htb: &EndpointHtb) -> Result<reaction::Policy> {
+    let line = Rate::from_bytes_per_s(htb.link_bytes_per_s).unwrap_or(Rate::MAX);
+    notifications::reaction((&config.bcn.0, &config.qcn.0), line, htb.frame_bytes)
+        .map_err(|error| Error::Configuration(format!("[bcn] or [qcn]: {error}")))
 }
 
 impl Inner {

@@ -10,8 +10,8 @@ use std::{
 use ecn_core::{abi::ENDPOINTS, vqueue::DEPTH};
 
 use super::{
-    Agent, Bridge, Config, Echo, Endpoint, Every, Fraction, MarkAt, Metrics, Queue, Response,
-    Round, VERSION,
+    Agent, Bridge, Config, Echo, Endpoint, Every, Feedback, Fraction, MarkAt, Marking, Metrics,
+    Queue, Response, Round, VERSION,
     file::{Place, SECTIONS, Section},
     fraction, is_pattern, netns_path,
 };
@@ -82,6 +82,7 @@ impl Config {
         }
         check.response(&self.response);
         check.echo(&self.echo);
+        check.notifications(self);
         check.not_zero(place("flow", "idle"), self.flow.idle);
         check.at_most(place("flow", "idle"), self.flow.idle, MAX_IDLE);
         check.range(place("flow", "max"), self.flow.max, 1..=1 << 24);
@@ -89,6 +90,12 @@ impl Config {
         check.metrics(&self.metrics);
         check.problems
     }
+}
+
+/// A key of `[bcn]` or `[qcn]` that the simulator refuses.
+fn notification_place(section: &'static str, keys: &[&'static str], key: &str) -> Place {
+    let key = keys.iter().find(|one| **one == key);
+    place(section, key.copied().unwrap_or_default())
 }
 
 /// A key of a section that exists once.
@@ -151,6 +158,26 @@ impl Check {
                 ),
             );
         }
+        if bridge.marking.notifications().is_some() {
+            let marking = bridge.marking;
+            if bridge.feedback == Feedback::Both {
+                let what = format!("\"both\" does not apply with marking = \"{marking}\"");
+                self.fail(at("feedback"), what);
+            }
+            if bridge.mark_at == MarkAt::Departure {
+                let what = format!("\"departure\" does not apply with marking = \"{marking}\"");
+                self.fail(at("mark_at"), what);
+            }
+        }
+        if let Some(packets) = bridge.severe_threshold {
+            self.range(at("severe_threshold"), packets, 1..=65535);
+            if bridge.marking != Marking::Bcn {
+                self.fail(
+                    at("severe_threshold"),
+                    "only applies with marking = \"bcn\"",
+                );
+            }
+        }
         self.queue(&at, bridge);
         if let Some(rate) = bridge.queue_rate {
             self.rate(at("queue_rate"), rate);
@@ -169,6 +196,23 @@ impl Check {
                     self.fail(at("ports"), format!("duplicate port `{port}`"));
                 }
             }
+        }
+    }
+
+    /// `[bcn]` and `[qcn]`, at a link of 1 Gb/s.
+    fn notifications(&mut self, config: &Config) {
+        let (line, frame) = (super::PORT_RATE, super::FRAME_BYTES);
+        if let Err(error) = config.bcn.0.rules(line, frame) {
+            self.fail(
+                notification_place("bcn", super::notifications::BCN_KEYS, &error.key),
+                error.reason,
+            );
+        }
+        if let Err(error) = config.qcn.0.rules(line, frame) {
+            self.fail(
+                notification_place("qcn", super::notifications::QCN_KEYS, &error.key),
+                error.reason,
+            );
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
+use super::notifications::{BCN_KEYS, QCN_KEYS};
 use super::{Problem, suggestion};
 
 /// A section of the file and the keys it takes.
@@ -25,7 +26,7 @@ impl Section {
     }
 }
 
-pub(super) const SECTIONS: [Section; 7] = [
+pub(super) const SECTIONS: [Section; 9] = [
     Section {
         name: "bridge",
         is_list: true,
@@ -39,6 +40,7 @@ pub(super) const SECTIONS: [Section; 7] = [
             "mark_at",
             "feedback",
             "messages_per_s",
+            "severe_threshold",
             "shares",
             "unmarkable",
             "drop_threshold",
@@ -76,6 +78,18 @@ pub(super) const SECTIONS: [Section; 7] = [
         keys: &["protocol", "every", "key", "also_accept"],
     },
     Section {
+        name: "bcn",
+        is_list: false,
+        required: &[],
+        keys: BCN_KEYS,
+    },
+    Section {
+        name: "qcn",
+        is_list: false,
+        required: &[],
+        keys: QCN_KEYS,
+    },
+    Section {
         name: "flow",
         is_list: false,
         required: &[],
@@ -95,8 +109,8 @@ pub(super) const SECTIONS: [Section; 7] = [
     },
 ];
 
-pub(super) const TOP_KEYS: [&str; 8] = [
-    "version", "bridge", "endpoint", "response", "echo", "flow", "agent", "metrics",
+pub(super) const TOP_KEYS: [&str; 10] = [
+    "version", "bridge", "endpoint", "response", "echo", "bcn", "qcn", "flow", "agent", "metrics",
 ];
 
 /// Which value of the file a problem is about.

@@ -7,6 +7,7 @@
 
 mod check;
 mod file;
+mod notifications;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,6 +26,7 @@ pub use ecn_core::response::Function;
 pub use ecn_core::shares::ShareBy as Shares;
 use ecn_units::keywords;
 pub use ecn_units::{Every, KeywordError, Round, Unmarkable, nearest, suggestion};
+pub use notifications::{Bcn, Qcn};
 
 use crate::units::{DurationText, Fraction, Rate};
 use file::{Source, plain, syntax};
@@ -34,6 +36,15 @@ pub const EXAMPLE: &str = include_str!("../../ecn.example.toml");
 
 /// Longest file that is read, bytes.
 const LARGEST_FILE: u64 = 16 << 20;
+
+/// Rate of a port of which the configuration says none, for what is derived from it.
+pub(crate) const PORT_RATE: Rate = match Rate::from_bytes_per_s(125_000_000) {
+    Some(rate) => rate,
+    None => Rate::MAX,
+};
+
+/// A full packet: what one that waits counts.
+pub(crate) const FRAME_BYTES: u32 = 1_514;
 
 /// The version of the file format that this program reads.
 pub const VERSION: u32 = 1;
@@ -107,6 +118,12 @@ pub struct Config {
     pub response: Response,
     /// How receivers report marks to senders.
     pub echo: Echo,
+    /// Both sides of BCN, for bridges with [`Marking::Bcn`] and for sources that they notify.
+    #[serde(skip_serializing_if = "is_default")]
+    pub bcn: Bcn,
+    /// Both sides of QCN.
+    #[serde(skip_serializing_if = "is_default")]
+    pub qcn: Qcn,
     /// Limits of the flow table.
     pub flow: Flow,
     /// The agent itself.
@@ -123,11 +140,17 @@ impl Default for Config {
             endpoints: Vec::new(),
             response: Response::default(),
             echo: Echo::default(),
+            bcn: Bcn::default(),
+            qcn: Qcn::default(),
             flow: Flow::default(),
             agent: Agent::default(),
             metrics: Metrics::default(),
         }
     }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn default_buffer() -> u32 {
@@ -170,6 +193,10 @@ pub struct Bridge {
     /// marks. Default: 10000.
     #[serde(default = "default_messages_per_s")]
     pub messages_per_s: u32,
+    /// BCN: packets waiting for one output, above which a source is stopped for up to 50 ms, 1 to 65535 (BCN(0, 0)).
+    /// Default: none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub severe_threshold: Option<u32>,
     /// Whose share of an output is measured: who has less is not marked. Default: [`Shares::Source`].
     #[serde(default)]
     pub shares: Shares,
@@ -212,6 +239,7 @@ impl Bridge {
             mark_at: MarkAt::default(),
             feedback: Feedback::default(),
             messages_per_s: default_messages_per_s(),
+            severe_threshold: None,
             shares: Shares::default(),
             unmarkable: Unmarkable::default(),
             drop_threshold: None,
@@ -239,10 +267,19 @@ impl Bridge {
         ports.is_none_or(|ports| ports.iter().any(|meant| means(meant, port)))
     }
 
+    /// How sources hear of congestion at its ports.
+    pub fn feedback(&self) -> Feedback {
+        match self.marking.notifications() {
+            Some(_) => Feedback::Backward,
+            None => self.feedback,
+        }
+    }
+
     /// Packets that wait where those that cannot be marked are dropped; `None`: they never are.
     pub fn drops_above(&self) -> Option<u32> {
         match (self.shares, self.unmarkable) {
             (Shares::Off, _) | (_, Unmarkable::Pass) => None,
+            _ if self.marking.notifications().is_some() => None,
             _ => Some(
                 self.drop_threshold
                     .unwrap_or(self.threshold.saturating_mul(2)),
@@ -575,7 +612,7 @@ impl Config {
     /// How flows hear of marks at endpoints that do not say so themselves: in all ways that bridges of this file use;
     /// by echoes if it has none.
     pub fn feedback(&self) -> Feedback {
-        let has = |is: fn(Feedback) -> bool| self.bridges.iter().any(|of| is(of.feedback));
+        let has = |is: fn(Feedback) -> bool| self.bridges.iter().any(|of| is(of.feedback()));
         match (has(Feedback::is_echoed), has(Feedback::is_backward)) {
             (true, true) => Feedback::Both,
             (false, true) => Feedback::Backward,

@@ -172,6 +172,8 @@ const FULL_FILE: &str = r#"
 fn a_full_file_is_read_as_it_says() {
     let config = Config::parse(FULL_FILE, "ecn.toml").unwrap();
     let expected = Config {
+        bcn: Bcn::default(),
+        qcn: Qcn::default(),
         version: 1,
         bridges: vec![
             Bridge {

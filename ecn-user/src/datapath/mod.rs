@@ -240,11 +240,12 @@ pub struct Copy {
 }
 
 /// Programs that those of endpoints go on in, with their places.
-const ENDPOINT_TAILS: [(u32, &str); 4] = [
+const ENDPOINT_TAILS: [(u32, &str); 5] = [
     (abi::TAIL_OUT, name::FLOW_OUT),
     (abi::TAIL_IN, name::FLOW_IN),
     (abi::TAIL_ACK, name::TCP_ACK),
     (abi::TAIL_FLOW_MESSAGE, name::FLOW_MESSAGE),
+    (abi::TAIL_REACTION, name::FLOW_REACTION),
 ];
 
 impl Datapath {
@@ -486,6 +487,15 @@ impl Datapath {
         tail(&mut self.common, abi::TAIL_PORT_MESSAGE, name::PORT_MESSAGE)
     }
 
+    /// What ports go on in that sample their queues ([`ecn_core::backward::Sampling`]).
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn load_sampling(&mut self) -> Result<()> {
+        tail(&mut self.common, abi::TAIL_SAMPLE, name::PORT_SAMPLE)
+    }
+
     /// Runs the reset of a port, see [`abi::PortReset`]. Returns whether it did anything.
     ///
     /// # Errors
@@ -558,6 +568,8 @@ impl Datapath {
                 | name::FLOW_IN
                 | name::FLOW_MESSAGE
                 | name::PORT_MESSAGE
+                | name::PORT_SAMPLE
+                | name::FLOW_REACTION
                 | name::TCP_ACK => classifier(&mut self.common, program)?.info(),
                 name::ENDPOINT_XDP => {
                     let p = xdp(&mut copy.ebpf, program)?;

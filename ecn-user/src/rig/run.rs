@@ -147,7 +147,12 @@ impl Plan {
     /// Whether receivers have programs. With backward messages alone they need none, but traffic that does not count what
     /// arrives is counted by them.
     fn has_receivers(&self) -> bool {
-        self.feedback.is_echoed() || self.traffic.is_none_or(traffic::Kind::is_iperf3)
+        let echoed = |phase: &PhasePlan| {
+            self.feedback.is_echoed()
+                && phase.response != Function::None
+                && phase.marking.notifications().is_none()
+        };
+        self.phases.iter().any(echoed) || self.traffic.is_none_or(traffic::Kind::is_iperf3)
     }
 
     /// What a flow's sink has received, bytes on the link.

@@ -136,7 +136,7 @@ pub struct BcnRules {
     /// Of a host, with the one for its link.
     pub limiters: u32,
     /// In 2^-32.
-    sampled: u64,
+    pub sampled: u64,
 }
 
 impl BcnRules {
@@ -147,6 +147,16 @@ impl BcnRules {
 }
 
 impl BcnParameters {
+    /// On bridges, explored in the [rig's model](crate::bridged). At 100 Mb/s and 1/100 twenty flows are sampled four times a
+    /// second each, and with Gi = 4 lose packets; at 1/10 they need Gi = 1/2, and every twelfth packet has a message.
+    pub fn bridge() -> Self {
+        Self {
+            pm: Fraction::ratio(1, 70),
+            gi: Fraction::ratio(1, 1),
+            ..Self::default()
+        }
+    }
+
     /// Checks what the types leave open.
     ///
     /// # Errors
@@ -203,24 +213,6 @@ impl BcnParameters {
     }
 }
 
-/// Unit of what a notification carries, bytes: its fields have 16 bits each.
-const UNIT: i32 = 64;
-
-/// A notification's two fields in one.
-pub fn pack(feedback: Feedback) -> u32 {
-    let field = |bytes: i32| (bytes / UNIT).clamp(i16::MIN.into(), i16::MAX.into()) as u16;
-    u32::from(field(feedback.offset_bytes)) << 16 | u32::from(field(feedback.delta_bytes))
-}
-
-/// The same, read.
-fn unpack(word: u32) -> Feedback {
-    let field = |bits: u32| i32::from(bits as u16 as i16) * UNIT;
-    Feedback {
-        offset_bytes: field(word >> 16),
-        delta_bytes: field(word),
-    }
-}
-
 /// All queues, of which some packets are sampled.
 #[derive(Debug)]
 pub struct CongestionPoints {
@@ -243,13 +235,14 @@ impl Switch for CongestionPoints {
         let tagged = packet.note == at.queue;
         let other = !tagged && packet.note != UNTAGGED;
         let (policy, queued) = (&self.rules.policy, at.queued + u32::from(packet.bytes));
-        let feedback = self.queues[at.queue as usize].sample(policy, queued, tagged)?;
-        if other && feedback.value(policy) >= 0 {
+        let feedback =
+            self.queues[at.queue as usize].sample(policy.equilibrium_bytes, queued, tagged)?;
+        if other && feedback.value(policy.weight) >= 0 {
             return None;
         }
         Some(Cnm {
             point: at.queue,
-            feedback: pack(feedback),
+            feedback: feedback.to_word(),
         })
     }
 }
@@ -390,8 +383,8 @@ impl Limiters {
         endpoints: Endpoints,
         notice: Cnm,
     ) {
-        let feedback = unpack(notice.feedback);
-        let falls = feedback.value(&rules.policy) < 0;
+        let feedback = Feedback::from_word(notice.feedback);
+        let falls = feedback.value(rules.policy.weight) < 0;
         let at = match self.find(rules, endpoints) {
             Some(at) => at,
             // Nothing to raise.
@@ -471,10 +464,11 @@ mod tests {
 
     /// Of a queue so far below its aim, which has not changed.
     fn notice(point: u32, offset_bytes: i32) -> Cnm {
-        let feedback = pack(Feedback {
+        let feedback = Feedback {
             offset_bytes,
             delta_bytes: 0,
-        });
+        }
+        .to_word();
         Cnm { point, feedback }
     }
 

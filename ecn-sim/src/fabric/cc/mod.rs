@@ -384,7 +384,7 @@ pub struct LastNotification {
 pub struct Cnm {
     /// The queue that sends it (congestion point).
     pub point: u32,
-    /// QCN: 6 bits. BCN: see [`bcn::pack`].
+    /// QCN: 6 bits. BCN: see [`ecn_core::bcn::Feedback::to_word`].
     pub feedback: u32,
 }
 

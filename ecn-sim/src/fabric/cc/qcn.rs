@@ -1,7 +1,8 @@
-//! QCN (IEEE 802.1Qau): a queue's congestion point, and the reaction point of a flow. `docs/sources.md`.
+//! QCN (IEEE 802.1Qau): a queue's congestion point, and the reaction point of a flow; both are [`ecn_core::qcn`].
 //!
 //! Timers are not events: what they do matters when the next packet is sent, and is worked out then.
 
+use ecn_core::qcn::{INTERVALS, Limiter, Policy, feedback, jittered};
 use ecn_units::{DurationText, Fraction, Rate, Size};
 use serde::{Deserialize, Serialize};
 
@@ -114,39 +115,31 @@ impl Default for QcnParameters {
 /// A frame of Ethernet: how many packets the MIB's bytes are.
 const FRAME: u64 = 1_500;
 
-/// Largest feedback: 6 bits.
-const MOST: u64 = 63;
-
-/// Bytes to the next sample by the feedback of the last one, in eights, for 150 kB.
-const INTERVALS: [u64; 8] = [
-    150_000, 75_000, 50_000, 37_500, 30_000, 25_000, 21_500, 18_500,
-];
-
-/// A timer that does not run.
-const NEVER: Time = Time::MAX;
-
 /// The parameters as they are computed with: bytes per second, bytes and picoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct QcnRules {
-    line: u64,
-    qeq: u32,
-    w: u32,
-    intervals: [u32; 8],
-    /// In 2^-32.
-    jitter: u64,
-    gd: Fraction,
-    min_decrease: Fraction,
-    byte_limit: u64,
-    volume_time: Time,
-    stage_timer: Time,
-    stages: u32,
-    rai: u64,
-    rhai: u64,
-    min_rate: u64,
-    clamp_target: bool,
+    /// Of the reaction point.
+    pub policy: Policy,
+    /// Queue that is aimed at, bytes.
+    pub qeq: u32,
+    /// How much more its change counts.
+    pub w: u32,
+    /// Bytes to the next sample, by the upper 3 bits of the feedback.
+    pub intervals: [u32; 8],
+    /// Share of these by which they vary, in 2^-32.
+    pub jitter: u64,
 }
 
 impl QcnParameters {
+    /// On bridges, explored in the [rig's model](crate::bridged). At 100 Mb/s the standard's 15 ms have 125 packets of
+    /// 1500 B, not 12,500: twenty flows rise so often that one packet in 16 has a message and 36 wait.
+    pub fn bridge() -> Self {
+        Self {
+            stage_timer: DurationText::from_millis(150),
+            ..Self::default()
+        }
+    }
+
     /// Checks what the types leave open.
     ///
     /// # Errors
@@ -182,39 +175,29 @@ impl QcnParameters {
             let reason = format!("must be at most the links' rate, {line}");
             return Err(ModelError::new("min_rate", self.min_rate, reason));
         }
-        let sample = bytes("sample", self.sample, INTERVALS[0])?;
+        let sample = bytes("sample", self.sample, INTERVALS[0].into())?;
+        let line = line.bytes_per_s();
         Ok(QcnRules {
-            line: line.bytes_per_s(),
+            policy: Policy {
+                line_bytes_per_s: line,
+                min_bytes_per_s: min_rate,
+                decrease: self.gd.of(1 << 32),
+                min_decrease: self.min_decrease.of(1 << 32),
+                volume_bytes: bytes("byte_limit", self.byte_limit, 150_000)?,
+                volume_time: (self.volume_time.as_nanos() << 32).div_ceil(1_000_000_000),
+                stage_time: self.stage_timer.as_nanos() * NS,
+                // No more than a link has: sums stay far from overflow.
+                active_bytes_per_s: share(self.rai, 2_000).min(line),
+                hyper_bytes_per_s: share(self.rhai, 200).min(line),
+                stages: self.stages,
+                clamp_target: (self.clamp_target == ClampTarget::On).into(),
+            },
             qeq: bytes("qeq", self.qeq, 26_000)? as u32,
             w: self.w,
-            intervals: INTERVALS.map(|interval| (sample * interval / INTERVALS[0]) as u32),
+            intervals: INTERVALS
+                .map(|interval| (sample * u64::from(interval) / u64::from(INTERVALS[0])) as u32),
             jitter: self.jitter.of(1 << 32),
-            gd: self.gd,
-            min_decrease: self.min_decrease,
-            byte_limit: bytes("byte_limit", self.byte_limit, 150_000)?,
-            volume_time: self.volume_time.as_nanos() * NS,
-            stage_timer: self.stage_timer.as_nanos() * NS,
-            stages: self.stages,
-            // No more than a link has: sums stay far from overflow.
-            rai: share(self.rai, 2_000).min(line.bytes_per_s()),
-            rhai: share(self.rhai, 200).min(line.bytes_per_s()),
-            min_rate,
-            clamp_target: self.clamp_target == ClampTarget::On,
         })
-    }
-}
-
-impl QcnRules {
-    /// -Fb of a queue and of how long it was at the last sample, bytes; negative: there is nothing to say.
-    fn excess(&self, queued: u32, before: u32) -> i64 {
-        let (queued, w) = (i64::from(queued), i64::from(self.w));
-        queued - i64::from(self.qeq) + w * (queued - i64::from(before))
-    }
-
-    /// Feedback in 6 bits: |Fb| 63 / (Qeq (2 w + 1)).
-    fn quantised(&self, excess: u64) -> u8 {
-        let range = u64::from(self.qeq) * (2 * u64::from(self.w) + 1);
-        (excess * MOST / range).min(MOST) as u8
     }
 }
 
@@ -244,20 +227,16 @@ impl CongestionPoint {
         bytes: u32,
         queued: u32,
         random: impl FnOnce() -> u32,
-    ) -> Option<u8> {
+    ) -> Option<u32> {
         self.until_sample -= i64::from(bytes);
         if self.until_sample > 0 {
             return None;
         }
-        let excess = rules.excess(queued, self.before);
-        self.before = queued;
-        let feedback = rules.quantised(excess.max(0) as u64);
-        let interval = u64::from(rules.intervals[usize::from(feedback >> 3)]);
-        // From 1 - jitter to 1 + jitter.
-        let spread = (rules.jitter * u64::from(random())) >> 31;
-        let factor = (1 << 32) - rules.jitter + spread;
-        self.until_sample = ((u128::from(interval) * u128::from(factor)) >> 32) as i64;
-        (excess > 0).then_some(feedback)
+        let before = std::mem::replace(&mut self.before, queued);
+        let feedback = feedback(rules.qeq, rules.w, queued, before);
+        let interval = rules.intervals[feedback.unwrap_or(0) as usize >> 3];
+        self.until_sample = jittered(interval, rules.jitter, random()).into();
+        feedback
     }
 }
 
@@ -281,7 +260,7 @@ impl Switch for CongestionPoints {
         let feedback = point.arrives(&self.rules, bytes, at.queued + bytes, random)?;
         Some(Cnm {
             point: at.queue,
-            feedback: feedback.into(),
+            feedback,
         })
     }
 }
@@ -290,7 +269,7 @@ impl Sender for QcnRules {
     type Flow = QcnFlow;
 
     fn on_start(&mut self, _: Endpoints) -> QcnFlow {
-        QcnFlow::new(self)
+        QcnFlow::default()
     }
 
     fn on_send(&mut self, flow: &mut QcnFlow, packet: &Sending) -> Option<Time> {
@@ -299,113 +278,38 @@ impl Sender for QcnRules {
     }
 
     fn on_feedback(&mut self, flow: &mut QcnFlow, now: Time, _: Endpoints, notice: Cnm) {
-        flow.on_notification(self, now, notice.feedback as u8);
+        flow.on_notification(self, now, notice.feedback);
     }
 }
 
-/// What a sender knows of a flow; at the link's rate nothing.
-#[derive(Clone, Copy, Debug)]
+/// What a sender knows of a flow.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct QcnFlow {
-    /// Current rate CR, bytes per second.
-    rate: u64,
-    /// Target rate TR.
-    target: u64,
-    /// Bytes since the last stage by volume.
-    bytes: u64,
-    stage_due: Time,
-    /// BS: stages by volume since the last notification.
-    by_volume: u32,
-    /// TS: stages by time.
-    by_time: u32,
+    limiter: Limiter,
+    sent_bytes: u64,
 }
 
 impl QcnFlow {
-    /// At the link's rate, without a limiter.
-    pub const fn new(rules: &QcnRules) -> Self {
-        Self {
-            rate: rules.line,
-            target: rules.line,
-            bytes: 0,
-            stage_due: NEVER,
-            by_volume: 0,
-            by_time: 0,
-        }
-    }
-
     /// A notification with this feedback, 0 to 63.
-    pub fn on_notification(&mut self, rules: &QcnRules, now: Time, feedback: u8) {
+    pub fn on_notification(&mut self, rules: &QcnRules, now: Time, feedback: u32) {
         self.advance(rules, now);
-        if rules.clamp_target || self.by_volume > 0 {
-            self.target = self.rate;
-        }
-        let feedback = u64::from(feedback).min(MOST);
-        let cut = rules.gd.of(self.rate.saturating_mul(feedback));
-        let least = rules.min_decrease.of(self.rate).max(rules.min_rate);
-        self.rate = self.rate.saturating_sub(cut).max(least);
-        (self.by_volume, self.by_time, self.bytes) = (0, 0, 0);
-        self.stage_due = now + rules.stage_timer;
-        // Feedback that rounds to 0 sets no limiter.
-        if self.rate >= rules.line {
-            *self = Self::new(rules);
-        }
+        let sent = self.sent_bytes;
+        self.limiter
+            .on_notification(&rules.policy, feedback, sent, now);
     }
 
     /// It sends so many bytes: its rate for the packet after them, if it is below the link's.
     pub fn on_send(&mut self, rules: &QcnRules, now: Time, bytes: u32) -> Option<u64> {
+        // Stages by time are over before this packet.
         self.advance(rules, now);
-        self.bytes += u64::from(bytes);
-        while self.stage_due != NEVER {
-            let limit = self.volume(rules) >> u32::from(self.is_hyper(rules));
-            if self.bytes < limit {
-                break;
-            }
-            self.bytes -= limit;
-            self.by_volume = self.by_volume.saturating_add(1);
-            self.increase(rules);
-        }
-        (self.stage_due != NEVER).then_some(self.rate)
+        self.sent_bytes += u64::from(bytes);
+        self.advance(rules, now);
+        self.limiter.limit()
     }
 
-    /// Bytes of a stage by volume.
-    fn volume(&self, rules: &QcnRules) -> u64 {
-        if rules.volume_time == 0 {
-            return rules.byte_limit;
-        }
-        let bytes = u128::from(self.rate) * u128::from(rules.volume_time) / 1_000_000_000_000;
-        (bytes as u64).max(1_000)
-    }
-
-    /// What the timer has done by now.
+    /// What timer and volume have done by now.
     fn advance(&mut self, rules: &QcnRules, now: Time) {
-        while self.stage_due <= now && self.stage_due != NEVER {
-            self.by_time = self.by_time.saturating_add(1);
-            self.stage_due += rules.stage_timer >> u32::from(self.is_hyper(rules));
-            self.increase(rules);
-        }
-    }
-
-    /// Both counters are beyond fast recovery: stages are half as long.
-    fn is_hyper(&self, rules: &QcnRules) -> bool {
-        self.by_volume.min(self.by_time) >= rules.stages
-    }
-
-    fn increase(&mut self, rules: &QcnRules) {
-        let first = self.by_volume == 1 || self.by_time == 1;
-        if first && self.target > self.rate.saturating_mul(10) {
-            self.target /= 8;
-        }
-        if self.is_hyper(rules) {
-            let i = self.by_volume.min(self.by_time) - rules.stages + 1;
-            let step = rules.rhai.saturating_mul(i.into());
-            self.target = self.target.saturating_add(step).min(rules.line);
-        } else if self.by_volume.max(self.by_time) >= rules.stages {
-            self.target = (self.target + rules.rai).min(rules.line);
-        }
-        // Half-way, rounded up: it arrives.
-        self.rate = (self.target + self.rate).div_ceil(2);
-        if self.rate >= rules.line {
-            *self = Self::new(rules);
-        }
+        while self.limiter.advance(&rules.policy, self.sent_bytes, now) {}
     }
 }
 
@@ -424,6 +328,10 @@ mod tests {
     /// 5 Mb/s and 50 Mb/s.
     const RAI: u64 = 625_000;
     const RHAI: u64 = 6_250_000;
+
+    fn rate_of(flow: &QcnFlow) -> u64 {
+        flow.limiter.limit().unwrap_or(LINE)
+    }
 
     fn rules() -> QcnRules {
         let parameters = QcnParameters {
@@ -476,13 +384,13 @@ mod tests {
             };
             assert_eq!(point.arrives(&rules, 1_000, queued, || 0), feedback);
             assert_eq!(point.before, queued);
-            let mut flow = QcnFlow::new(&rules);
+            let mut flow = QcnFlow::default();
             if let Some(feedback) = feedback {
                 flow.on_notification(&rules, 0, feedback);
                 let exact = LINE * (128 - u64::from(feedback)) / 128;
-                assert_eq!(flow.rate, exact);
+                assert_eq!(rate_of(&flow), exact);
             }
-            assert_eq!((flow.rate * 1_000 + LINE / 2) / LINE, percent);
+            assert_eq!((rate_of(&flow) * 1_000 + LINE / 2) / LINE, percent);
         }
     }
 
@@ -491,7 +399,7 @@ mod tests {
     fn samples_come_sooner_with_more_feedback() {
         let rules = rules();
         for (feedback, interval) in [
-            (1_u8, 150_000),
+            (1_u32, 150_000),
             (7, 150_000),
             (8, 75_000),
             (16, 50_000),
@@ -502,7 +410,7 @@ mod tests {
             (56, 18_500),
             (63, 18_500),
         ] {
-            let queued = 26_000 + (130_000 * u32::from(feedback)).div_ceil(63);
+            let queued = 26_000 + (130_000 * feedback).div_ceil(63);
             let mut point = CongestionPoint {
                 until_sample: 1,
                 before: queued,
@@ -534,98 +442,102 @@ mod tests {
     #[test]
     fn stages_are_exact() {
         let rules = rules();
-        let mut flow = QcnFlow::new(&rules);
+        let mut flow = QcnFlow::default();
         flow.on_notification(&rules, 0, 63);
         // Another one before any stage: the target stays.
         flow.on_notification(&rules, 0, 63);
-        assert_eq!(flow.target, LINE);
+        assert_eq!(flow.limiter.target, LINE);
         // Not the link's rate, which is no target that could rise.
-        flow.target = LINE / 2;
-        let (start, target) = (flow.rate, flow.target);
+        flow.limiter.target = LINE / 2;
+        let (start, target) = (rate_of(&flow), flow.limiter.target);
         let mut rate = start;
         for n in 1..=4 {
             rate = (rate + target).div_ceil(2);
             assert_eq!(flow.on_send(&rules, n * 15 * MS, 0), Some(rate));
         }
         // The fifth is already an active one.
-        assert_eq!(flow.target, target);
+        assert_eq!(flow.limiter.target, target);
         let rate = (rate + target + RAI).div_ceil(2);
         assert_eq!(flow.on_send(&rules, 5 * 15 * MS, 0), Some(rate));
         assert!(rate >= target - (target - start) / 32);
         flow.on_send(&rules, 6 * 15 * MS, 0);
-        assert_eq!(flow.target, target + 2 * RAI);
+        assert_eq!(flow.limiter.target, target + 2 * RAI);
     }
 
     /// i RHAI when both are beyond, and half as long stages.
     #[test]
     fn hyper_active_stages_are_half_as_long() {
         let rules = rules();
-        let mut flow = QcnFlow::new(&rules);
+        let mut flow = QcnFlow::default();
         flow.on_notification(&rules, 0, 63);
-        flow.target = LINE / 2;
+        flow.limiter.target = LINE / 2;
         // Five by volume, the fifth active.
         assert!(flow.on_send(&rules, 0, 749_999).is_some());
-        assert_eq!((flow.by_volume, flow.target), (4, LINE / 2));
+        assert_eq!((flow.limiter.by_volume, flow.limiter.target), (4, LINE / 2));
         flow.on_send(&rules, 0, 1);
-        assert_eq!((flow.by_volume, flow.target), (5, LINE / 2 + RAI));
+        assert_eq!(
+            (flow.limiter.by_volume, flow.limiter.target),
+            (5, LINE / 2 + RAI)
+        );
         // Five by time: four active ones, then RHAI.
         flow.on_send(&rules, 5 * 15 * MS, 0);
         let target = LINE / 2 + 5 * RAI + RHAI;
-        assert_eq!((flow.by_time, flow.target), (5, target));
+        assert_eq!((flow.limiter.by_time, flow.limiter.target), (5, target));
         // The sixth by time after 7.5 ms leaves i at 1; the sixth by volume after 75 kB makes it 2.
         flow.on_send(&rules, 5 * 15 * MS + 7_500 * US, 0);
-        assert_eq!((flow.by_time, flow.target), (6, target + RHAI));
+        assert_eq!(
+            (flow.limiter.by_time, flow.limiter.target),
+            (6, target + RHAI)
+        );
         flow.on_send(&rules, 5 * 15 * MS + 7_500 * US, 75_000);
-        assert_eq!(flow.target, target + 3 * RHAI);
+        assert_eq!(flow.limiter.target, target + 3 * RHAI);
     }
 
     /// With a time for them, stages by volume come as often at each rate.
     #[test]
     fn stages_by_volume_may_last_as_long_at_each_rate() {
-        let rules = QcnRules {
-            volume_time: 240 * US,
-            ..rules()
-        };
+        let mut rules = rules();
+        rules.policy.volume_time = (240_u64 << 32).div_ceil(1_000_000);
         for cuts in [1, 2, 5] {
-            let mut flow = QcnFlow::new(&rules);
+            let mut flow = QcnFlow::default();
             (0..cuts).for_each(|_| flow.on_notification(&rules, 0, 63));
-            let bytes = flow.rate * 240 / 1_000_000;
+            let bytes = rate_of(&flow) * 240 / 1_000_000;
             flow.on_send(&rules, 0, bytes as u32 - 1);
-            assert_eq!(flow.by_volume, 0);
+            assert_eq!(flow.limiter.by_volume, 0);
             flow.on_send(&rules, 0, 1);
-            assert_eq!(flow.by_volume, 1);
+            assert_eq!(flow.limiter.by_volume, 1);
         }
     }
 
     #[test]
     fn a_target_far_away_is_brought_nearer_once() {
         let rules = rules();
-        let mut flow = QcnFlow::new(&rules);
+        let mut flow = QcnFlow::default();
         for _ in 0..5 {
             flow.on_notification(&rules, 0, 63);
         }
-        let rate = flow.rate;
-        assert!(flow.target == LINE && rate < LINE / 10);
+        let rate = rate_of(&flow);
+        assert!(flow.limiter.target == LINE && rate < LINE / 10);
         flow.on_send(&rules, 15 * MS, 0);
-        assert_eq!(flow.target, LINE / 8);
-        assert_eq!(flow.rate, (rate + LINE / 8).div_ceil(2));
-        flow.target = LINE;
+        assert_eq!(flow.limiter.target, LINE / 8);
+        assert_eq!(rate_of(&flow), (rate + LINE / 8).div_ceil(2));
+        flow.limiter.target = LINE;
         flow.on_send(&rules, 30 * MS, 0);
-        assert_eq!(flow.target, LINE);
+        assert_eq!(flow.limiter.target, LINE);
     }
 
     #[test]
     fn at_the_links_rate_there_is_no_limiter() {
         let rules = rules();
-        let mut flow = QcnFlow::new(&rules);
+        let mut flow = QcnFlow::default();
         assert_eq!(flow.on_send(&rules, 0, 1_000_000_000), None);
         flow.on_notification(&rules, 0, 20);
         assert!(flow.on_send(&rules, 1, 0).is_some());
         assert_eq!(flow.on_send(&rules, 1_000 * MS, 0), None);
-        assert_eq!(flow.stage_due, NEVER);
+        assert_eq!(flow.limiter, Limiter::new());
         // The next one restarts.
         flow.on_notification(&rules, 2_000 * MS, 20);
-        assert_eq!((flow.target, flow.by_time), (LINE, 0));
+        assert_eq!((flow.limiter.target, flow.limiter.by_time), (LINE, 0));
     }
 
     /// QCN samples each class of a port by itself, after so many bytes of it.
@@ -659,23 +571,25 @@ mod tests {
         ) {
             let rules = rules();
             let mut point = CongestionPoint::new(&rules);
-            let mut flow = QcnFlow::new(&rules);
+            let mut flow = QcnFlow::default();
             let mut now = 0;
             for (us, bytes, queued) in steps {
                 now += us * US;
-                let before = flow.rate;
+                let before = rate_of(&flow);
                 flow.on_send(&rules, now, bytes);
-                prop_assert!(flow.rate >= before);
-                let (before, old) = (flow.rate, point.before);
+                prop_assert!(rate_of(&flow) >= before);
+                let (before, old) = (rate_of(&flow), point.before);
                 if let Some(feedback) = point.arrives(&rules, bytes, queued, || 0) {
                     prop_assert!(queued > 26_000 || queued > old);
                     prop_assert!(feedback <= 63);
                     flow.on_notification(&rules, now, feedback);
-                    prop_assert!(flow.rate <= before);
-                    prop_assert!(flow.rate * 128 >= before * 65 || flow.rate == rules.min_rate);
+                    prop_assert!(rate_of(&flow) <= before);
+                    prop_assert!(rate_of(&flow) * 128 >= before * 65 || rate_of(&flow) == rules.policy.min_bytes_per_s);
                 }
-                prop_assert!(flow.rate <= flow.target && flow.target <= rules.line);
-                prop_assert!(flow.rate >= rules.min_rate);
+                let target = flow.limiter.target;
+                prop_assert!(rate_of(&flow) <= target || flow.limiter == Limiter::new());
+                prop_assert!(target <= rules.policy.line_bytes_per_s);
+                prop_assert!(rate_of(&flow) >= rules.policy.min_bytes_per_s);
             }
         }
     }

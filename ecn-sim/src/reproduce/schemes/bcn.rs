@@ -12,7 +12,7 @@ use super::{
     Bench, Bottleneck, Claim, ENDLESS, Settled, flow, highest, lowest, one_switch, over, scenario,
 };
 use crate::engine::{MS, Time};
-use crate::fabric::cc::bcn::{BcnParameters, BcnRules, Hosts, UNTAGGED, pack};
+use crate::fabric::cc::bcn::{BcnParameters, BcnRules, Hosts, UNTAGGED};
 use crate::fabric::cc::{Cnm, Endpoints, Sender as _};
 use crate::fabric::{Counts, Kind as Fabric};
 use crate::model::ModelError;
@@ -229,10 +229,11 @@ fn tagged_after(positive: u32) -> Result<bool, ReproduceError> {
         class: 0,
     };
     let mut told = |offset_bytes| {
-        let feedback = pack(Feedback {
+        let feedback = Feedback {
             offset_bytes,
             delta_bytes: 0,
-        });
+        }
+        .to_word();
         hosts.on_feedback(&mut (), 0, endpoints, Cnm { point: 9, feedback });
         hosts.tag(endpoints)
     };
@@ -313,7 +314,7 @@ fn looped(sign: i32) -> Result<f64, ReproduceError> {
             frames += 1;
             if frames.is_multiple_of(101) {
                 let tagged = limiter.rate().is_some();
-                let feedback = point.sample(&policy, queue as u32, tagged);
+                let feedback = point.sample(policy.equilibrium_bytes, queue as u32, tagged);
                 notices.extend(feedback.map(|feedback| {
                     let offset_bytes = sign * feedback.offset_bytes;
                     (

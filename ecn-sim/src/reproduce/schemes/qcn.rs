@@ -27,7 +27,7 @@ fn of(parameters: &QcnParameters) -> Result<QcnRules, ReproduceError> {
 }
 
 /// The feedback of a queue whose length at the last sample was another.
-fn feedback(rules: &QcnRules, before: u32, queued: u32) -> Option<u8> {
+fn feedback(rules: &QcnRules, before: u32, queued: u32) -> Option<u32> {
     let mut point = CongestionPoint::new(rules);
     point.arrives(rules, SAMPLED, before, || 0);
     point.arrives(rules, SAMPLED, queued, || 0)
@@ -49,7 +49,7 @@ fn q1(_: &Bench) -> Result<Found, ReproduceError> {
             wrong += u32::from(said.is_some() != (fb < 0));
             if let Some(said) = said {
                 notices += 1;
-                let mut flow = QcnFlow::new(&rules);
+                let mut flow = QcnFlow::default();
                 flow.on_notification(&rules, 0, 10);
                 let start = rate(&mut flow, &rules, 0);
                 flow.on_notification(&rules, 0, said);
@@ -91,8 +91,8 @@ fn q2(_: &Bench) -> Result<Found, ReproduceError> {
 /// The lowest rate after a notification, over that before.
 fn lowest_factor(rules: &QcnRules) -> f64 {
     let mut least = 1.0_f64;
-    for feedback in 0..=u8::MAX {
-        let mut flow = QcnFlow::new(rules);
+    for feedback in 0..=255 {
+        let mut flow = QcnFlow::default();
         let mut before = LINE;
         // To the lowest rate, which ends any cut.
         for _ in 0..20 {
@@ -107,7 +107,7 @@ fn lowest_factor(rules: &QcnRules) -> f64 {
 }
 
 /// Queue, queue before, feedback, factor.
-const WORKED: [(u32, u32, Option<u8>, f64); 5] = [
+const WORKED: [(u32, u32, Option<u32>, f64); 5] = [
     (26_000, 26_000, None, 1.0),
     (30_000, 26_000, Some(5), 0.961),
     (52_000, 52_000, Some(12), 0.906),
@@ -124,7 +124,7 @@ fn worked(rules: &QcnRules) -> Found {
     let mut measured = Vec::new();
     for (queued, before, expected, factor) in WORKED {
         let said = feedback(rules, before, queued);
-        let mut flow = QcnFlow::new(rules);
+        let mut flow = QcnFlow::default();
         if let Some(said) = said {
             flow.on_notification(rules, 0, said);
         }
@@ -142,7 +142,7 @@ fn left_of_cut(clamp: ClampTarget, by_volume: bool) -> Result<f64, ReproduceErro
     let rules = rules(clamp)?;
     let mut most = 0.0_f64;
     for feedback in 1..=63 {
-        let mut flow = QcnFlow::new(&rules);
+        let mut flow = QcnFlow::default();
         flow.on_notification(&rules, 0, feedback);
         // With a clamped target the second cut's is the rate before it; else still the link's.
         let target = match clamp {

@@ -1,0 +1,103 @@
+//! BCN and QCN: ports that notify sources of their queues, and sources that react. Receivers have no program.
+
+use std::{net::SocketAddr, time::Duration};
+
+use ecn_core::{abi::Count, flow::Flow, packet, packet::protocol};
+use ecn_tests::{
+    emulated, eventually,
+    frames::ecn_of,
+    kernel_test,
+    lab::Lab,
+    running::{self, Running},
+    s,
+    traffic::udp,
+    wire::Wire,
+};
+use ecn_user::{agent::Options, config::Marking};
+
+/// Link of the source: less than what it can send, also when emulated.
+fn link() -> u64 {
+    if emulated() { 1_250_000 } else { 12_500_000 }
+}
+
+/// The port to host 1, at a fifth of host 0's link, notifies.
+fn notifying(lab: &Lab, marking: Marking) -> Running {
+    lab.limit(1, link() / 5, 5000);
+    lab.link(0, link());
+    let mut config = running::config(lab, marking);
+    // As often as is needed for few packets.
+    config.bcn.0.pm = "1/10".parse().expect("a fraction");
+    let config = running::with_endpoints(config, lab, &[0], link());
+    Running::start(config, Options::default())
+}
+
+fn flow_of(running: &Running) -> Flow {
+    let is = |key: &ecn_core::flow::Key| key.endpoint == 1 && key.protocol == protocol::UDP;
+    running.flow(is).1
+}
+
+/// A flow that fills a port is slowed down by messages alone, and has its link back when the port has room.
+fn udp_reacts(marking: Marking, ipv6: bool) {
+    const N: usize = 2_000;
+    let lab = Lab::new(2);
+    let running = notifying(&lab, marking);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sending, receiving) = (udp(from, ipv6, 7001), udp(to, ipv6, 7002));
+    let seen = Wire::open(&to.ns, to.ifindex);
+    let target = SocketAddr::new(to.address(ipv6), 7002);
+    let sends = |n: usize| {
+        sending.send_to(&[n as u8; 600], target).expect("send");
+    };
+    (0..N).for_each(sends);
+    let mut buffer = [0; 1000];
+    for _ in 0..N {
+        assert_eq!(receiving.recv(&mut buffer).expect("receive"), 600);
+    }
+    let slowed = flow_of(&running);
+    assert!(slowed.decreases > 0, "{slowed:?} {}", running.counts());
+    assert!(slowed.is_limited(link()), "{slowed:?}");
+    let point = running.maps.point(0, running.slot(&to.port));
+    let sent = point.expect("what it has said").sent;
+    assert!(sent > 0 && sent == running.count(Count::MessageSent));
+    let heard = || running.count(Count::MessageAccepted) + running.count(Count::MessageImpossible);
+    assert!(eventually(s(5), || heard() == sent), "{}", running.counts());
+    // Nothing was marked, nothing is known of receivers, and nothing came back to the application.
+    assert_eq!(running.port(&to.port).marked, 0);
+    assert_eq!(running.maps.receivers().expect("receivers"), []);
+    assert!(sending.recv(&mut buffer).is_err(), "something came back");
+    let frames = seen.all(Duration::from_millis(100));
+    let of_flow: Vec<_> = frames.iter().filter(|frame| frame.len() > 600).collect();
+    assert_eq!(of_flow.len(), N);
+    let untouched = |frame: &&Vec<u8>| ecn_of(frame) == Some(packet::NOT_ECT);
+    assert!(of_flow.iter().all(untouched));
+    lab.limit(1, 10 * link(), 5000);
+    let grown = eventually(s(20), || {
+        (0..50).for_each(sends);
+        flow_of(&running).reaction.rate().is_none()
+    });
+    assert!(grown, "{:?}", flow_of(&running));
+}
+
+#[test]
+fn bcn_over_ipv4() {
+    kernel_test!();
+    udp_reacts(Marking::Bcn, false);
+}
+
+#[test]
+fn bcn_over_ipv6() {
+    kernel_test!();
+    udp_reacts(Marking::Bcn, true);
+}
+
+#[test]
+fn qcn_over_ipv4() {
+    kernel_test!();
+    udp_reacts(Marking::Qcn, false);
+}
+
+#[test]
+fn qcn_over_ipv6() {
+    kernel_test!();
+    udp_reacts(Marking::Qcn, true);
+}
