@@ -545,6 +545,7 @@ impl Datapath {
         self.virtual_queues()?;
         self.load_endpoints()?;
         self.load_messages()?;
+        self.load_sampling()?;
         let mut copy = self.copy(0, 0)?;
         let sees_drops = self.sees_drops();
         for program in name::PROGRAMS {

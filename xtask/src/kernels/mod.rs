@@ -31,12 +31,13 @@ const EVERY_RUN: [&str; 3] = ["6.1", "6.12", "7.3"];
 /// What a kernel decides, and what comes out the same however late an emulated kernel is: what its verifier takes,
 /// which hooks, offsets and drop reasons it has, what becomes of frames, echoes and flags. Rates are left to
 /// `--kernels`, which runs all tests.
-const DECIDED_BY_KERNEL: [&str; 21] = [
+const DECIDED_BY_KERNEL: [&str; 22] = [
     "attach::clsact_is_removed_with_the_last_program",
     "attach::tcx_where_there_is_tcx",
     "attach::what_a_killed_agent_leaves_on_clsact_is_cleaned",
     "attach::what_is_behind_ours_runs_too",
     "backward::udp_over_ipv4_is_slowed",
+    "notifications::bcn_over_ipv4",
     "counters::a_counted_number_of_packets",
     "counters::drops_are_the_kernels",
     "counters::super_packets_count_their_segments",
