@@ -226,7 +226,7 @@ fn a_forgotten_flow_recovers() {
     assert!(now < SILENCE_NS + 13 * SECOND, "{now}");
 }
 
-/// Of a flow: checks, rate, delay, and when the agent is told.
+/// Of a flow: checks, rate, delay, and when the agent is notified.
 #[test]
 fn a_flow_obeys_new_notifications_once() {
     let (policy, mut flow) = (policy(), Flow::new());

@@ -34,8 +34,8 @@ use crate::{
     },
     reply::Reply,
     response::{self, reverse},
-    switch::key,
     skb::{NEXT, Packet, SHOT, field, load, raw, store, tail_call},
+    switch::key,
     value::with_lock,
 };
 
@@ -126,9 +126,7 @@ fn sample(p: &Packet) -> Option<()> {
     let point = ECN_POINT.get_ptr_mut(number)?;
     let ip = p.parse()?;
     let (n, bytes) = (p.segments(&ip), field!(&p.ctx, wire_len));
-    if field!(&p.ctx, ingress_ifindex) == 0
-        || !ip.answerable(n, bytes, policy.protocol as u8)
-    {
+    if field!(&p.ctx, ingress_ifindex) == 0 || !ip.answerable(n, bytes, policy.protocol as u8) {
         return None;
     }
     let slot = number as usize % abi::PORTS;
@@ -158,7 +156,13 @@ fn sample(p: &Packet) -> Option<()> {
         // Keeps the oldest unanswered one, as of marks.
         let _ = ECN_MARKED.insert(key, now, 1 /* BPF_NOEXIST */);
     }
-    clone_back(raw(&p.ctx), number, sequence, sample.0 as u32, sampling.kind << 8);
+    clone_back(
+        raw(&p.ctx),
+        number,
+        sequence,
+        sample.0 as u32,
+        sampling.kind << 8,
+    );
     Some(())
 }
 

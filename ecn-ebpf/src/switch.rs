@@ -338,13 +338,7 @@ fn apply_decision(
     let flags = control()?.flags;
     if flags & abi::TRACE_PORTS != 0 {
         let decision = decision | (c.bytes as u64) << BYTES_AT;
-        ecn_trace_enqueue(
-            c.ports,
-            c.source,
-            decision,
-            now_ns,
-            d.virtual_ns_per_byte,
-        );
+        ecn_trace_enqueue(c.ports, c.source, decision, now_ns, d.virtual_ns_per_byte);
     }
     if decision & DROP != 0 {
         return Some(SHOT);
@@ -353,7 +347,11 @@ fn apply_decision(
         mark_enqueued(p, ip, flags, c);
     }
     if d.role & abi::ROLE_SAMPLES != 0 {
-        tail_call(&p.ctx, abi::TAIL_SAMPLE, d.bridge * abi::PORTS as u32 + d.port);
+        tail_call(
+            &p.ctx,
+            abi::TAIL_SAMPLE,
+            d.bridge * abi::PORTS as u32 + d.port,
+        );
     }
     Some(NEXT)
 }
