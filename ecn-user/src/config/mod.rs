@@ -119,10 +119,8 @@ pub struct Config {
     /// How receivers report marks to senders.
     pub echo: Echo,
     /// Both sides of BCN, for bridges with [`Marking::Bcn`] and for sources that they notify.
-    #[serde(skip_serializing_if = "is_default")]
     pub bcn: Bcn,
     /// Both sides of QCN.
-    #[serde(skip_serializing_if = "is_default")]
     pub qcn: Qcn,
     /// Limits of the flow table.
     pub flow: Flow,
@@ -147,10 +145,6 @@ impl Default for Config {
             metrics: Metrics::default(),
         }
     }
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 fn default_buffer() -> u32 {

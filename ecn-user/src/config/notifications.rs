@@ -1,4 +1,4 @@
-//! `[bcn]` and `[qcn]`: the simulator's parameters, of which a file gives those that differ from bridges' defaults.
+//! `[bcn]` and `[qcn]`: the simulator's parameters, by default those of bridges.
 
 use ecn_sim::fabric::cc::{bcn::BcnParameters, qcn::QcnParameters};
 use serde::de::{DeserializeOwned, Error as _};
@@ -65,14 +65,9 @@ fn over<'de, D: Deserializer<'de>, T: Serialize + DeserializeOwned>(
     table.try_into().map_err(D::Error::custom)
 }
 
-fn differing<S: Serializer, T: Serialize>(
-    own: &T,
-    defaults: T,
-    into: S,
-) -> Result<S::Ok, S::Error> {
+fn of_file<S: Serializer>(own: &impl Serialize, keys: &[&str], into: S) -> Result<S::Ok, S::Error> {
     let mut own = Table::try_from(own).map_err(S::Error::custom)?;
-    let defaults = Table::try_from(defaults).map_err(S::Error::custom)?;
-    own.retain(|key, value| defaults.get(key) != Some(value));
+    own.retain(|key, _| keys.contains(&key));
     own.serialize(into)
 }
 
@@ -84,7 +79,7 @@ impl<'de> Deserialize<'de> for Bcn {
 
 impl Serialize for Bcn {
     fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
-        differing(&self.0, BcnParameters::bridge(), into)
+        of_file(&self.0, BCN_KEYS, into)
     }
 }
 
@@ -96,6 +91,6 @@ impl<'de> Deserialize<'de> for Qcn {
 
 impl Serialize for Qcn {
     fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
-        differing(&self.0, QcnParameters::bridge(), into)
+        of_file(&self.0, QCN_KEYS, into)
     }
 }

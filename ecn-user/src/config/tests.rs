@@ -71,6 +71,7 @@ fn the_example_has_every_key() {
 fn the_table_of_keys_is_that_of_the_structs() {
     let bridge = Bridge {
         netns: Some("web".into()),
+        severe_threshold: Some(64),
         drop_threshold: Some(16),
         ports: Some(vec!["p".into()]),
         queue: Queue::Virtual,
@@ -299,7 +300,7 @@ fn unknown_values_are_refused_with_the_nearest() {
             "",
             "marking = \"red\"",
             "`marking` in [[bridge]]: unknown value `red`: \
-             expected one of none, naive, input, input-output",
+             expected one of none, naive, input, input-output, bcn, qcn",
         ),
         (
             "",
@@ -742,4 +743,31 @@ fn where_what_cannot_be_marked_is_dropped() {
     assert_eq!(at(Unmarkable::Drop, Shares::Port), Some(30));
     assert_eq!(at(Unmarkable::Pass, Shares::Source), None);
     assert_eq!(at(Unmarkable::Drop, Shares::Off), None);
+}
+
+#[test]
+fn notifications_have_bridges_defaults_and_are_checked_by_key() {
+    let parse = |text: &str| Config::parse(text, "ecn.toml");
+    let bridge = "[[bridge]]\nname = \"br0\"\nmarking = \"bcn\"\n";
+    let config = parse(&format!("{bridge}[bcn]\ngi = \"2\"\n[qcn]\nrai = \"1mbit\"")).unwrap();
+    assert_eq!(config.bcn.0.pm, "1/70".parse().unwrap());
+    assert_eq!(config.bcn.0.gi, "2".parse().unwrap());
+    assert_eq!(config.qcn.0.stage_timer, DurationText::from_millis(150));
+    assert_eq!(config.feedback(), Feedback::Backward);
+    assert_eq!(config.bridges[0].drops_above(), None);
+    for (text, expected) in [
+        (
+            "[bcn]\npm = \"0\"",
+            "`pm` in [bcn]: must be above 0 and at most 1 (ecn.toml:5)",
+        ),
+        ("[bcn]\nlimiters = 3", "unknown key `limiters` in [bcn]"),
+        (
+            "feedback = \"both\"",
+            "`feedback` in [[bridge]]: \"both\" does not apply with marking = \"bcn\"",
+        ),
+        ("severe_threshold = 0", "`severe_threshold` in [[bridge]]: "),
+    ] {
+        let error = parse(&format!("{bridge}{text}")).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
 }
