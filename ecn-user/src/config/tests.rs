@@ -749,7 +749,10 @@ fn where_what_cannot_be_marked_is_dropped() {
 fn notifications_have_bridges_defaults_and_are_checked_by_key() {
     let parse = |text: &str| Config::parse(text, "ecn.toml");
     let bridge = "[[bridge]]\nname = \"br0\"\nmarking = \"bcn\"\n";
-    let config = parse(&format!("{bridge}[bcn]\ngi = \"2\"\n[qcn]\nrai = \"1mbit\"")).unwrap();
+    let config = parse(&format!(
+        "{bridge}[bcn]\ngi = \"2\"\n[qcn]\nrai = \"1mbit\""
+    ))
+    .unwrap();
     assert_eq!(config.bcn.0.pm, "1/70".parse().unwrap());
     assert_eq!(config.bcn.0.gi, "2".parse().unwrap());
     assert_eq!(config.qcn.0.stage_timer, DurationText::from_millis(150));
