@@ -47,7 +47,7 @@ fn nanos(values: &'static [u64]) -> impl Strategy<Value = DurationText> {
 
 fn model() -> impl Strategy<Value = Model> {
     let mechanisms = (
-        any_of(&Marking::ALL),
+        prop_oneof![Just(Marking::None), any_of(&Marking::HP)],
         0u32..12,
         prop_oneof![4 => 1u32..8, 1 => Just(16u32)],
         any_of(&Function::ALL),
@@ -115,6 +115,7 @@ fn model() -> impl Strategy<Value = Model> {
 /// What only bridges know.
 fn bridges() -> impl Strategy<Value = Model> {
     (
+        any_of(&Marking::ALL),
         prop_oneof![1u32..8, Just(100u32)],
         any_of(&MarkAt::ALL),
         select(&["packet", "3us"]).prop_map(|text| text.parse::<Every>().expect("a time")),
@@ -125,8 +126,19 @@ fn bridges() -> impl Strategy<Value = Model> {
         nanos(&[0, 700, 5_000]),
     )
         .prop_map(
-            |(queue, mark_at, echo, round, burst, timer_delay, agent_period, enforcement_delay)| {
+            |(
+                marking,
+                queue,
+                mark_at,
+                echo,
+                round,
+                burst,
+                timer_delay,
+                agent_period,
+                enforcement_delay,
+            )| {
                 Model {
+                    marking,
                     switch: SwitchKind::Output,
                     queue,
                     mark_at,
