@@ -147,7 +147,7 @@ impl BcnRules {
 }
 
 impl BcnParameters {
-    /// On bridges, explored in the [rig's model](crate::bridged). At 100 Mb/s and 1/100 twenty flows are sampled four times a
+    /// On bridges, explored in the rig's model. At 100 Mb/s and 1/100 twenty flows are sampled four times a
     /// second each, and with Gi = 4 lose packets; at 1/10 they need Gi = 1/2, and every twelfth packet has a message.
     pub fn bridge() -> Self {
         Self {

@@ -131,7 +131,7 @@ pub struct QcnRules {
 }
 
 impl QcnParameters {
-    /// On bridges, explored in the [rig's model](crate::bridged). At 100 Mb/s the standard's 15 ms have 125 packets of
+    /// On bridges, explored in the rig's model. At 100 Mb/s the standard's 15 ms have 125 packets of
     /// 1500 B, not 12,500: twenty flows rise so often that one packet in 16 has a message and 36 wait.
     pub fn bridge() -> Self {
         Self {
