@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use ecn_core::{abi::Count, flow::Flow, packet, packet::protocol};
+use ecn_core::{abi::Count, flow::Flow, packet, packet::protocol, reaction};
 use ecn_tests::{
     emulated, eventually,
     frames::ecn_of,
@@ -71,6 +71,13 @@ fn udp_reacts(marking: Marking, ipv6: bool) {
     let untouched = |frame: &&Vec<u8>| ecn_of(frame) == Some(packet::NOT_ECT);
     assert!(of_flow.iter().all(untouched));
     lab.limit(1, 10 * link(), 5000);
+    // By messages, or by stages: a flow that hears nothing rises by itself only after a longer time.
+    let slowed = flow_of(&running).rate_bytes_per_s;
+    let rises = eventually(Duration::from_nanos(reaction::SILENCE_NS * 3 / 4), || {
+        (0..50).for_each(sends);
+        flow_of(&running).rate_bytes_per_s > slowed
+    });
+    assert!(rises, "{slowed} {:?}", flow_of(&running));
     let grown = eventually(s(20), || {
         (0..50).for_each(sends);
         flow_of(&running).reaction.rate().is_none()
