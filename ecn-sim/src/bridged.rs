@@ -108,7 +108,7 @@ struct Simulation<'a> {
     response: response::Policy,
     echo: echo::Policy,
     feedback: Feedback,
-    /// By link rate.
+    /// At the fastest source's link.
     reaction: reaction::Policy,
     /// What ports send instead of marking.
     notifications: Option<backward::Kind>,
@@ -202,10 +202,8 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
     let line = Rate::from_bytes_per_s(fastest.unwrap_or(1)).unwrap_or(Rate::MAX);
     let frame = kinds.iter().map(|kind| kind.packet_bytes).max();
     let frame = frame.unwrap_or_default();
-    let sampling = match model.marking.notifications() {
-        Some(kind) => notifications::sampling(kind, schemes, line, frame)?,
-        None => backward::Sampling::default(),
-    };
+    let kind = model.marking.notifications().unwrap_or_default();
+    let sampling = notifications::sampling(kind, schemes, line, frame)?;
     let reaction = notifications::reaction(schemes, line, frame)?;
     let classes = || vec![Times::default(); network.classes.len()];
     let mut simulation = Simulation {

@@ -9,8 +9,7 @@ use crate::fabric::cc::bcn::BcnParameters;
 use crate::fabric::cc::qcn::QcnParameters;
 use crate::model::ModelError;
 
-/// What the ports of a bridge sample, on links of this rate with full packets of `frame` bytes; BCN stops sources beyond
-/// `severe_bytes` (0: never).
+/// What the ports of a bridge sample, on links of this rate with full packets of `frame` bytes. BCN stops no source.
 ///
 /// # Errors
 ///
