@@ -8,7 +8,7 @@ pub use crate::{flow::in_force, pacing::HTB_MAJOR};
 
 /// ABI version. An agent takes over the maps of one with the same version, and programs of both run on them for a
 /// moment: so it also changes with the meaning of values.
-pub const ABI: u32 = 11;
+pub const ABI: u32 = 12;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -768,7 +768,7 @@ const _: () = {
     assert!(size_of::<Bridge>() == 8 + PORTS * 112 + PORTS * PORTS * 4 + size_of::<Shares>());
     assert!(offset_of!(Bridge, switch) == 8);
     assert!(size_of::<backward::Policy>() == 88);
-    assert!(size_of::<LockedPoint>() == 56);
+    assert!(size_of::<LockedPoint>() == 64);
     assert!(size_of::<backward::Sender>() == 24);
     assert!(size_of::<Control>() == 16);
     assert!(size_of::<DeviceKey>() == 8);

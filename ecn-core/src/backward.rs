@@ -469,6 +469,10 @@ pub struct Point {
     pub until: u32,
     /// The queue at the last sample.
     pub sampled: bcn::CongestionPoint,
+    /// What that sample told of the queue, as in [`Message::feedback`], whether or not anybody was notified.
+    pub feedback: u32,
+    #[doc(hidden)]
+    pub _pad: u32,
     /// State of the random numbers for the intervals.
     pub random: u64,
 }
@@ -481,7 +485,7 @@ impl Point {
     pub fn mark(&mut self, policy: &Policy, n: u32, now_ns: u64) -> Option<(u32, u32)> {
         let marks = self.pending.saturating_add(n).min(MOST_MARKS);
         self.pending = marks;
-        let sequence = self.message(policy, now_ns)?;
+        let sequence = self.next_message(policy, now_ns)?;
         self.pending = 0;
         Some((marks, sequence))
     }
@@ -514,27 +518,23 @@ impl Point {
             let feedback =
                 qcn::feedback(sampling.equilibrium_bytes, sampling.weight, queue, before);
             let value = feedback.unwrap_or(0);
+            self.feedback = value;
             let relative = qcn::INTERVALS[value as usize >> 3 & 7] as u64;
             let interval = sampling.interval as u64 * relative / qcn::INTERVALS[0] as u64;
             let sample = feedback.map(|value| value as u64 | Sample::FALLS | Sample::FOR_ALL);
             (interval as u32, sample)
         } else {
+            self.feedback = measured.to_word();
             (sampling.interval, sampling.bcn(measured, queue))
         };
         self.until = qcn::jittered(interval, sampling.jitter, (x >> 32) as u32).max(1);
         Some(Sample(sample?))
     }
 
-    /// The number of a notification, if the port may send one now.
-    #[inline(always)]
-    pub fn notify(&mut self, policy: &Policy, now_ns: u64) -> Option<u32> {
-        self.message(policy, now_ns)
-    }
-
     /// The number of a message, if the port may send one now. The first is the time, so that a bridge that restarts does
     /// not repeat numbers: no port sends more than one message in 1.024 us.
     #[inline(always)]
-    fn message(&mut self, policy: &Policy, now_ns: u64) -> Option<u32> {
+    pub fn next_message(&mut self, policy: &Policy, now_ns: u64) -> Option<u32> {
         if self.due_ns > now_ns.saturating_add(policy.burst_ns) {
             self.held = self.held.wrapping_add(1);
             return None;

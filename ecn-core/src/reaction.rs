@@ -79,9 +79,9 @@ impl Reaction {
         sent_bytes: u64,
         now_ns: u64,
     ) {
+        self.advance(policy, sent_bytes, now_ns);
         let point = point(report.point);
         if report.kind == Kind::Qcn as u32 {
-            self.advance(policy, sent_bytes, now_ns);
             self.take_over(policy, report.kind);
             let limiter = &mut self.limiter;
             limiter.on_notification(&policy.qcn, report.marks, sent_bytes, now_ns);
@@ -92,7 +92,10 @@ impl Reaction {
         let stop = report.marks == bcn::STOP;
         let falls = stop || feedback.value(policy.bcn.weight) < 0;
         // Only the congestion point that a limiter obeys may raise its rate: others on the way are not congested.
-        if !falls && (self.rate().is_none() || self.point != point) {
+        let raises = self.rate().is_some() && self.point == point;
+        // What was sampled before a stop does not end it.
+        let stopped = self.kind == Kind::Bcn as u32 && self.limiter.by_time != 0;
+        if (!falls && !raises) || (stopped && !stop) {
             return;
         }
         self.take_over(policy, report.kind);

@@ -204,6 +204,13 @@ fn a_stopped_source_restarts_with_a_tenth() {
     let waits = flow.limiter.stage_due;
     assert!(waits > 0 && waits <= 50 * MS);
     flow.advance(&policy, 0, waits - 1);
+    // Sampled before: neither raises the rate nor ends the stop.
+    flow.on_notification(
+        &policy,
+        &notification(Kind::Bcn, 1, 8, word(100, 0)),
+        0,
+        waits - 1,
+    );
     assert_eq!(flow.rate(), Some(policy.bcn.min_bytes_per_s));
     flow.advance(&policy, 0, waits);
     assert_eq!(flow.rate(), Some(LINE / 10));

@@ -143,15 +143,16 @@ fn sample(p: &Packet) -> Option<()> {
     if !sample.is_for(tagged) {
         return None;
     }
+    let message = with_lock!(point, point as point => point.next_message(policy, now));
+    let Some(sequence) = message else {
+        count(Count::MessageHeld, 1);
+        return None;
+    };
     let falls = sample.0 & backward::Sample::FALLS != 0;
     if falls {
         // SAFETY: a word of a map value.
         unsafe { write_volatile(entry, tag.entry(now)) };
     }
-    let Some(sequence) = with_lock!(point, point as point => point.notify(policy, now)) else {
-        count(Count::MessageHeld, 1);
-        return None;
-    };
     if falls && control()?.flags & abi::TRACE_LATENCY != 0 {
         // Keeps the oldest unanswered one, as of marks.
         let _ = ECN_MARKED.insert(key, now, 1 /* BPF_NOEXIST */);

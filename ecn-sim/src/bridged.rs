@@ -109,7 +109,8 @@ struct Simulation<'a> {
     echo: echo::Policy,
     feedback: Feedback,
     /// At the fastest source's link.
-    reaction: reaction::Policy,
+    /// Reaction points' parameters, by way.
+    reactions: Vec<reaction::Policy>,
     /// What ports send instead of marking.
     notifications: Option<backward::Kind>,
     /// What ports make up for.
@@ -204,7 +205,13 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
     let frame = frame.unwrap_or_default();
     let kind = model.marking.notifications().unwrap_or_default();
     let sampling = notifications::sampling(kind, schemes, line, frame)?;
-    let reaction = notifications::reaction(schemes, line, frame)?;
+    let reactions = kinds
+        .iter()
+        .map(|kind| {
+            let line = Rate::from_bytes_per_s(kind.link_bytes_per_s).unwrap_or(Rate::MAX);
+            notifications::reaction(schemes, line, kind.packet_bytes)
+        })
+        .collect::<Result<_, _>>()?;
     let classes = || vec![Times::default(); network.classes.len()];
     let mut simulation = Simulation {
         network,
@@ -235,7 +242,7 @@ pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record
             ..echo::Policy::default()
         },
         feedback: model.feedback(),
-        reaction,
+        reactions,
         notifications: model.marking.notifications(),
         burst: ps(model.burst),
         sent_packets: vec![0; network.flows.len()],
@@ -558,7 +565,8 @@ impl Simulation<'_> {
                 ..Report::default()
             };
             let update = if sender.reacts() {
-                sender.on_notification(&self.reaction, flow, &clock, now)
+                let policy = &self.reactions[sender.way as usize];
+                sender.on_notification(policy, flow, &clock, now)
             } else {
                 sender.on_report(&self.response, flow, &clock, echoes, now)
             };
@@ -691,7 +699,8 @@ impl Simulation<'_> {
                 let update = if message.kind == backward::Kind::Marks as u32 {
                     sender.on_report(&self.response, flow, &message, echoes, now)
                 } else {
-                    sender.on_notification(&self.reaction, flow, &message, now)
+                    let policy = &self.reactions[sender.way as usize];
+                    sender.on_notification(policy, flow, &message, now)
                 };
                 self.notify_agent(now, update);
             }
@@ -732,8 +741,9 @@ impl Simulation<'_> {
         let arrived = self.bridges[bridge as usize].arrive(number, arrival);
         let (Arrival::Queued { marked } | Arrival::Dropped { marked }) = arrived;
         let at = &mut self.bridges[bridge as usize];
+        let (serial, began) = (self.packets[number].flow, self.senders[flow].began);
         if let Some(kind) = self.notifications
-            && let Some(sample) = at.sample(&arrival, self.packets[number].flow)
+            && let Some(sample) = at.sample(&arrival, serial, began / NS)
         {
             self.senders[flow].marked.get_or_insert(now);
             self.send_back(now, number, (bridge, output), sample, kind);

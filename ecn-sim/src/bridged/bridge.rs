@@ -113,23 +113,30 @@ impl Bridge {
         self.points[output as usize].mark(&self.backward, 1, now_ns)
     }
 
-    /// A packet of a flow has entered an output's queue, or would have: the feedback that its source is to be notified of, and
-    /// the message's number, if it is sampled now.
-    pub fn sample(&mut self, arrival: &vqueue::PacketMeta, flow: u32) -> Option<(u32, u32)> {
+    /// A packet of a flow, which began at a time, has entered an output's queue, or would have: the feedback that its source
+    /// is to be notified of, and the message's number, if it is sampled now.
+    pub fn sample(
+        &mut self,
+        arrival: &vqueue::PacketMeta,
+        flow: u32,
+        began_ns: u64,
+    ) -> Option<(u32, u32)> {
         let (output, now_ns) = (arrival.output, arrival.now_ns);
         let waiting = counters!(&self.counters, c => c.switch.ports[output as usize]).cnt1;
         let point = &mut self.points[output as usize];
         let sampling = &self.backward.sampling;
         let sample = point.sample(sampling, arrival.packets, arrival.bytes, waiting)?;
         let tag = self.tagged.get(&(output, flow));
-        let tagged = tag.is_some_and(|since| now_ns - since <= backward::TAG_NS);
+        // An earlier flow may have had the number.
+        let tagged =
+            tag.is_some_and(|&since| since >= began_ns && now_ns - since <= backward::TAG_NS);
         if !sample.is_for(tagged) {
             return None;
         }
+        let sequence = point.next_message(&self.backward, now_ns)?;
         if sample.0 & Sample::FALLS != 0 {
             self.tagged.insert((output, flow), now_ns);
         }
-        let sequence = point.notify(&self.backward, now_ns)?;
         Some((sample.0 as u32, sequence))
     }
 
