@@ -832,6 +832,7 @@ impl Simulation<'_> {
                     _ => 0,
                 })
                 .collect(),
+            messages: self.bridges.iter().map(Bridge::messages).sum(),
         }
     }
 

@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub flow_dropped: Vec<u64>,
     /// Output queues: packets that found no room at their host so far, by flow.
     pub host_dropped: Vec<u64>,
+    /// Output queues: messages that ports have sent to sources so far.
+    pub messages: u64,
 }
 
 /// From the first to the second time, counted where `from <= t < to`.
@@ -161,6 +163,7 @@ impl Snapshot {
             queue_peaks: self.queue_peaks.clone(),
             flow_dropped: less(&self.flow_dropped, &earlier.flow_dropped),
             host_dropped: less(&self.host_dropped, &earlier.host_dropped),
+            messages: self.messages - earlier.messages,
         }
     }
 

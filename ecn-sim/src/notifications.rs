@@ -3,11 +3,42 @@
 use ecn_core::backward::{Kind, Sampling};
 use ecn_core::reaction;
 use ecn_units::Rate;
+use serde::{Serialize, de::DeserializeOwned};
+use toml::Table;
 
 use crate::engine::NS;
 use crate::fabric::cc::bcn::BcnParameters;
 use crate::fabric::cc::qcn::QcnParameters;
 use crate::model::ModelError;
+
+/// Parameters with some of them changed: `KEY=VALUE`, separated by commas.
+///
+/// # Errors
+///
+/// What is no such setting.
+pub fn with<T: Serialize + DeserializeOwned>(usual: T, settings: &str) -> Result<T, String> {
+    let mut table = Table::try_from(usual).map_err(|error| error.to_string())?;
+    for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
+        let (key, value) = setting
+            .split_once('=')
+            .ok_or_else(|| format!("{setting}: expected KEY=VALUE"))?;
+        let value = match table.get(key) {
+            None => {
+                let known: Vec<_> = table.keys().map(String::as_str).collect();
+                let known = known.join(", ");
+                return Err(format!("no parameter {key}: there are {known}"));
+            }
+            Some(toml::Value::String(_)) => toml::Value::String(value.to_owned()),
+            Some(_) => toml::Value::Integer(
+                (value.parse()).map_err(|_| format!("{setting}: expected a whole number"))?,
+            ),
+        };
+        table.insert(key.to_owned(), value);
+    }
+    table
+        .try_into()
+        .map_err(|error: toml::de::Error| error.message().to_owned())
+}
 
 /// What the ports of a bridge sample, on links of this rate with full packets of `frame` bytes. BCN stops no source.
 ///

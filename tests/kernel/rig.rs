@@ -97,7 +97,7 @@ fn keys(value: &Value, expected: &[&str]) {
     assert_eq!(found, expected.iter().copied().collect());
 }
 
-const PHASE: [&str; 27] = [
+const PHASE: [&str; 28] = [
     "name",
     "marking",
     "response",
@@ -113,6 +113,7 @@ const PHASE: [&str; 27] = [
     "sent_packets",
     "dropped_packets",
     "marked_packets",
+    "messages",
     "root_queue_mean_packets",
     "root_queue_max_packets",
     "control_latency_us_p50",

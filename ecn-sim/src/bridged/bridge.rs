@@ -140,6 +140,11 @@ impl Bridge {
         Some((sample.0 as u32, sequence))
     }
 
+    /// Messages that its ports have sent.
+    pub fn messages(&self) -> u64 {
+        self.points.iter().map(|point| point.sent).sum()
+    }
+
     /// Takes the next packet off an output's queue; whether it is marked: `ecn_depart`, then
     /// `ecn_wire_end` at the device's peer, which the packet reaches at once.
     pub fn depart(&mut self, output: u8) -> Option<(u32, bool)> {

@@ -9,6 +9,9 @@ use ecn_core::marking::{MarkAt, Marking};
 use ecn_core::response::Function;
 use ecn_units::{Every, Fraction, Rate, Round};
 
+use crate::fabric::cc::{bcn::BcnParameters, qcn::QcnParameters};
+use crate::notifications;
+
 /// Which rig.
 #[derive(Args, Debug, Clone, PartialEq, Eq)]
 pub struct HostArgs {
@@ -72,6 +75,14 @@ pub enum Phases {
     Both,
 }
 
+fn bcn(settings: &str) -> Result<BcnParameters, String> {
+    notifications::with(BcnParameters::bridge(), settings)
+}
+
+fn qcn(settings: &str) -> Result<QcnParameters, String> {
+    notifications::with(QcnParameters::bridge(), settings)
+}
+
 /// Default congestion control of TCP sources.
 pub const CONGESTION_CONTROL: &str = "cubic";
 
@@ -81,7 +92,7 @@ pub struct RigArgs {
     /// Which rig.
     #[command(flatten)]
     pub hosts: HostArgs,
-    /// Which packets the bridges mark: none, naive, input, input-output
+    /// Which packets the bridges mark: none, naive, input, input-output; or whom they notify instead: bcn, qcn
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub marking: Marking,
     /// Where they mark: arrival, departure
@@ -90,6 +101,12 @@ pub struct RigArgs {
     /// How marks get back to the sources: echo, backward (receivers have no program then), both
     #[arg(long, value_name = "WAY", default_value_t)]
     pub feedback: Feedback,
+    /// Parameters of bcn, as in [bcn] of the configuration: w=1,gd=1/256
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true, value_parser = bcn)]
+    pub bcn: BcnParameters,
+    /// Parameters of qcn, as in [qcn]
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true, value_parser = qcn)]
+    pub qcn: QcnParameters,
     /// How flows answer to marks: none, lipd, fimd, aimd
     #[arg(long, value_name = "FUNCTION", default_value_t)]
     pub response: Function,

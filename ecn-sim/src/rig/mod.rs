@@ -131,6 +131,9 @@ pub fn scenario(args: &RigArgs) -> Result<Scenario, ScenarioError> {
     model.round = args.round;
     model.echo = args.echo;
     scenario.set_text(&format!("m={}", args.m))?;
+    // Not keys of the scenario.
+    scenario.model.bcn.clone_from(&args.bcn);
+    scenario.model.qcn.clone_from(&args.qcn);
     Ok(scenario)
 }
 
@@ -230,6 +233,7 @@ fn phase(
         sent_packets: sent,
         dropped_packets: window.dropped.iter().sum(),
         marked_packets: window.flow_marked.iter().sum(),
+        messages: Some(window.messages),
         root_queue_mean_packets: shares.root_queue_mean_packets.unwrap_or(0.0),
         root_queue_max_packets: most.unwrap_or(0).into(),
         control_latency_us_p50: quantile(50),

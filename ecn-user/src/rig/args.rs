@@ -2,7 +2,7 @@
 
 pub use ecn_sim::rig::args::{HostArgs, Offload, Phases, RigArgs, Traffic};
 
-use crate::config::{Bridge, Config, ConfigError, Echo, Response};
+use crate::config::{Bcn, Bridge, Config, ConfigError, Echo, Qcn, Response};
 use crate::rig::run::Plan;
 use crate::rig::topology::Topology;
 use crate::rig::traffic::Kind;
@@ -51,6 +51,7 @@ impl From<&RigArgs> for Plan {
             m: args.m,
             round: args.round,
             every: args.echo,
+            notifications: (args.bcn.clone(), args.qcn.clone()),
         }
     }
 }
@@ -79,6 +80,8 @@ pub fn check(args: &RigArgs) -> Result<(), ConfigError> {
             every: args.echo,
             ..Echo::default()
         },
+        bcn: Bcn(args.bcn.clone()),
+        qcn: Qcn(args.qcn.clone()),
         ..Config::default()
     };
     config.validate()
@@ -150,6 +153,16 @@ mod tests {
     }
 
     #[test]
+    fn parameters_reach_the_rig_and_its_twin() {
+        let args = parse("--marking bcn --bcn w=1,gd=1/256 --qcn stages=4").unwrap();
+        let twin = ecn_sim::rig::scenario(&args).unwrap().model;
+        let (bcn, qcn) = Plan::from(&args).notifications;
+        assert_eq!((&twin.bcn, &twin.qcn), (&bcn, &qcn));
+        assert_eq!((bcn.w, bcn.gd.to_string()), (1, "1/256".to_owned()));
+        assert_eq!((bcn.pm, qcn.stages), (Bcn::default().0.pm, 4));
+    }
+
+    #[test]
     fn phases_are_as_asked() {
         let names = |words: &str| {
             let phases = parse(words).unwrap().phases();
@@ -165,7 +178,13 @@ mod tests {
 
     #[test]
     fn what_is_out_of_range_is_refused() {
-        for words in ["--rmin 1/70000", "--m 1", "--buffer 0", "--threshold 70000"] {
+        for words in [
+            "--rmin 1/70000",
+            "--m 1",
+            "--buffer 0",
+            "--threshold 70000",
+            "--bcn pm=2/1",
+        ] {
             assert!(check(&parse(words).unwrap()).is_err(), "{words}");
         }
         for words in [
@@ -174,6 +193,9 @@ mod tests {
             "--traffic x",
             "--round soon",
             "--compare --marking none",
+            "--bcn weight=1",
+            "--bcn w=x",
+            "--qcn stages",
         ] {
             assert!(parse(words).is_err(), "{words}");
         }

@@ -22,7 +22,8 @@ use super::{
     topology::{HOST_DEVICE, PortProbe, Rig, Role, Topology},
     traffic::{self, Traffic},
 };
-use ecn_core::packet::protocol;
+use ecn_core::{abi::Count, packet::protocol};
+use ecn_sim::fabric::cc::{bcn::BcnParameters, qcn::QcnParameters};
 use ecn_sim::measure::jain;
 use ecn_sim::rig::PhasePlan;
 
@@ -89,6 +90,8 @@ pub struct Plan {
     pub mark_at: MarkAt,
     /// How marks get back to the sources.
     pub feedback: Feedback,
+    /// Parameters of BCN and of QCN.
+    pub notifications: (BcnParameters, QcnParameters),
     /// Lowest rate.
     pub rmin: Fraction,
     /// Decrease factor of FIMD and AIMD.
@@ -115,6 +118,7 @@ impl Plan {
             ..config::Bridge::new(name)
         };
         let controlled = phase.response != Function::None;
+        let (bcn, qcn) = self.notifications.clone();
         let hosts = rig.hosts().iter();
         let hosts = hosts.filter(|host| host.is_source() || self.has_receivers());
         let endpoint = |host: &super::topology::Host| Endpoint {
@@ -140,6 +144,8 @@ impl Plan {
                 every: self.every,
                 ..config::Echo::default()
             },
+            bcn: config::Bcn(bcn),
+            qcn: config::Qcn(qcn),
             ..Config::default()
         }
     }
@@ -243,6 +249,7 @@ impl Snapshot {
 struct Totals {
     sent: u64,
     marked: u64,
+    messages: u64,
     tcp: TcpCounters,
     cpu: Duration,
 }
@@ -350,6 +357,7 @@ impl<'a> Meter<'a> {
         Ok(Totals {
             sent,
             marked,
+            messages: self.maps.count(Count::MessageSent)?,
             tcp,
             cpu: cpu::of_others(),
         })
@@ -641,6 +649,7 @@ impl Meter<'_> {
             sent_packets: ended.sent - began.sent,
             dropped_packets: to.dropped() - from.dropped(),
             marked_packets: ended.marked - began.marked,
+            messages: Some(ended.messages - began.messages),
             root_queue_mean_packets: queue.mean,
             root_queue_max_packets: queue.max,
             control_latency_us_p50: quantile(0.5),

@@ -47,7 +47,7 @@ impl Setup {
                 }
             }
         };
-        for section in ["response", "echo", "flow", "agent"] {
+        for section in ["response", "echo", "flow", "agent", "bcn", "qcn"] {
             writeln!(text, "[{section}]").expect("a line");
             keys(&mut text, section);
         }

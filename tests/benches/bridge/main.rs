@@ -27,7 +27,7 @@ pub struct Args {
     /// Rows to run (`--list` names them); by default all
     #[arg(long = "row", value_name = "ROW", value_delimiter = ',')]
     rows: Vec<String>,
-    /// What controls: none, ecn, htb (a class per host)
+    /// What controls
     #[arg(
         long,
         value_name = "CONTROL",

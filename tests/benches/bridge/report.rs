@@ -103,9 +103,9 @@ const BARS: &[Bar] = &[
     bar(&["udp-40"], "own_p50_ms", Most(60.0)),
 ];
 
-/// What of a run is not as accepted, in words; nothing for other controls than ecn.
+/// What of a run is not as accepted, in words; nothing for other controls than HP's marks.
 pub fn misses(outcome: &Outcome) -> Vec<String> {
-    if outcome.control != Control::Ecn {
+    if !matches!(outcome.control, Control::Ecn | Control::Backward) {
         return Vec::new();
     }
     let row = outcome.row.as_str();

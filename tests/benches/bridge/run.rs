@@ -42,6 +42,12 @@ pub enum Control {
     None,
     /// The agent, endpoints at all hosts.
     Ecn,
+    /// The agent, endpoints at senders only, marks in messages from the port.
+    Backward,
+    /// So, with BCN instead of marks.
+    Bcn,
+    /// So, with QCN.
+    Qcn,
     /// At the port, a class for each host that may borrow from the others.
     Htb,
     /// Both: the agent, and a class for each host at the port.
@@ -59,7 +65,17 @@ pub enum Control {
 impl Control {
     /// Whether the agent runs.
     pub fn is_ours(self) -> bool {
-        matches!(self, Self::Ecn | Self::EcnHtb)
+        matches!(self, Self::Ecn | Self::EcnHtb) || self.messages().is_some()
+    }
+
+    /// The bridge's configuration, if its ports notify senders themselves.
+    fn messages(self) -> Option<&'static str> {
+        match self {
+            Self::Backward => Some("bridge.feedback=backward"),
+            Self::Bcn => Some("bridge.marking=bcn"),
+            Self::Qcn => Some("bridge.marking=qcn"),
+            _ => None,
+        }
     }
 
     /// As it is typed.
@@ -286,9 +302,15 @@ pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> 
             ecn: args.ecn(),
             link_rate: format!("{}bit", link * 8),
             enforcement: args.enforcement.clone(),
-            keys: args.keys.clone(),
+            keys: (args.keys.iter().cloned())
+                .chain(control.messages().map(str::to_owned))
+                .collect(),
             endpoints: (0..HOSTS)
                 .filter(|host| !row.without.contains(host))
+                .filter(|&host| {
+                    let sends = row.flows.iter().any(|flow| flow.from == host);
+                    sends || host != SINK || control.messages().is_none()
+                })
                 .collect(),
         };
         Some(Agent::start(&setup, &lab, &folder)?)
@@ -654,7 +676,7 @@ fn shape(lab: &Lab, host: usize, rate: u64, control: Control) -> Result<(), Stri
     };
     let bits = rate * 8;
     match control {
-        Control::None | Control::Ecn => Ok(()),
+        Control::None | Control::Ecn | Control::Backward | Control::Bcn | Control::Qcn => Ok(()),
         Control::FqCodel | Control::FqCodelEcn => tc(format!(
             "qdisc replace dev {port} parent ec0f:1 handle 2: fq_codel limit 1000"
         )),

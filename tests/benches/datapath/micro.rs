@@ -4,9 +4,12 @@ use std::net::Ipv4Addr;
 
 use ecn_core::{
     abi::{self, Count, Device, DeviceKey, PortEventKind, name},
+    backward::{self, Feedback, Kind, Message},
+    bcn,
     echo::{self, Echo},
     marking::{MarkAt, Marking, Policy},
     packet::{self, protocol},
+    reaction,
     response::{self, Function},
     shares::ShareBy,
 };
@@ -62,10 +65,21 @@ struct Case {
     cb: [u32; 2],
     /// Runs change what they read: each by itself, with a frame of its own.
     single: Option<fn(u32) -> Vec<u8>>,
-    /// Echoes are signed.
-    signed: bool,
+    /// When it is measured, if it is single.
+    phase: Phase,
     /// `skb->mark`.
     mark: u32,
+}
+
+/// What the endpoint does while single cases are measured.
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    /// It echoes.
+    Echo,
+    /// It signs echoes.
+    Signed,
+    /// It expects messages of ports, not signed.
+    Backward,
 }
 
 /// Programs loaded once, on devices of the calling thread's namespace.
@@ -80,6 +94,8 @@ impl Loaded {
     pub fn new(netns: u32, sizes: Sizes) -> Self {
         let mut datapath = Datapath::open(&pin(), sizes).expect("load");
         datapath.load_endpoints().expect("load");
+        datapath.load_messages().expect("load");
+        datapath.load_sampling().expect("load");
         let mut maps = datapath.maps().expect("maps");
         let control = abi::Control {
             abi: abi::ABI,
@@ -91,6 +107,10 @@ impl Loaded {
             flags: abi::CONTROL_FLOWS | abi::OBSERVE | abi::ECHO,
             link_bytes_per_s: LINK,
             response: response::Policy::hp(Function::Lipd),
+            reaction: reaction::Policy {
+                bcn: bcn::Policy::new(&bcn::Gains::defaults(LINK)).expect("gains"),
+                ..reaction::Policy::default()
+            },
             echo: echo::Policy {
                 // No echo is due while the receiver is measured: it is a packet of its own.
                 every_ns: u64::MAX >> 1,
@@ -128,12 +148,43 @@ impl Loaded {
         self.device(ifindex, device);
     }
 
-    /// From now on echoes are signed.
-    fn sign(&mut self) {
+    fn begin(&mut self, phase: Phase) {
         let mut endpoint = self.maps.endpoint(ENDPOINT).expect("an endpoint");
-        endpoint.echo.auth = echo::SIGN;
-        endpoint.echo.keys[0] = KEY;
-        self.maps.set_endpoint(ENDPOINT, endpoint).expect("a key");
+        match phase {
+            Phase::Echo => {}
+            Phase::Signed => {
+                endpoint.echo.auth = echo::SIGN;
+                endpoint.echo.keys[0] = KEY;
+            }
+            Phase::Backward => {
+                endpoint.echo.auth = 0;
+                endpoint.flags |= abi::BACKWARD;
+            }
+        }
+        self.maps.set_endpoint(ENDPOINT, endpoint).expect("flags");
+    }
+
+    /// A port of a bridge samples its queue, as BCN does by default, and finds it short.
+    fn sampled_port(&mut self, ifindex: u32, bridge: u32) {
+        let device = Device {
+            role: abi::ROLE_PORT | abi::ROLE_SAMPLES,
+            bridge,
+            port: 1,
+            ..Device::default()
+        };
+        self.device(ifindex, device);
+        let policy = backward::Policy {
+            sampling: backward::Sampling {
+                kind: Kind::Bcn as u32,
+                equilibrium_bytes: u32::MAX,
+                packet_bytes: 1,
+                interval: 70,
+                jitter: (1 << 32) - 1,
+                ..backward::Sampling::default()
+            },
+            ..backward::Policy::new(Feedback::Backward, backward::MESSAGES_PER_S)
+        };
+        self.maps.set_backward(bridge, policy).expect("a policy");
     }
 
     fn policy(&mut self, bridge: u32, mark_at: MarkAt, buffer: u32, threshold: u32) {
@@ -230,7 +281,38 @@ fn echo(number: u32) -> Echo {
     }
 }
 
-/// The cases; devices are three pairs of ports on bridges of different policies, and an endpoint.
+/// A port's message about the packet that was sent just before, or is to be sent again.
+fn message(kind: Kind, point: u64, number: u32, feedback: u32) -> Vec<u8> {
+    let quoted = fresh_udp(0);
+    let header = u32::from_be_bytes([quoted[16], quoted[17], quoted[18], quoted[19]]);
+    let message = Message {
+        protocol: protocol::UDP,
+        src_port: 1,
+        dst_port: 2,
+        quote: backward::fingerprint(header, [7; 8]),
+        sequence: number + 1,
+        kind: kind as u8,
+        feedback,
+        point,
+        ..Message::default()
+    };
+    let ip = back().ecn(packet::NOT_ECT).ttl(backward::TTL);
+    ip.with(echo::PROTOCOL, &message.to_bytes())
+}
+
+fn next_message(number: u32) -> Vec<u8> {
+    message(Kind::Marks, 1 << 8, number, 1)
+}
+
+fn next_notification(number: u32) -> Vec<u8> {
+    let feedback = bcn::Feedback {
+        offset_bytes: -1_500,
+        delta_bytes: 0,
+    };
+    message(Kind::Bcn, 2 << 8, number, feedback.to_word())
+}
+
+/// The cases; devices are three pairs of ports on bridges of different policies, an endpoint, and a port that is sampled.
 fn cases(devices: &[u32]) -> Vec<Case> {
     let v4 = udp(&data());
     let v6 = udp(&Ip::of(
@@ -248,7 +330,7 @@ fn cases(devices: &[u32]) -> Vec<Case> {
         frame: frame.clone(),
         cb,
         single: None,
-        signed: false,
+        phase: Phase::Echo,
         mark: 0,
     };
     let single = |program, name, frame| Case {
@@ -256,10 +338,14 @@ fn cases(devices: &[u32]) -> Vec<Case> {
         ..case(program, name, 4, &v4, none)
     };
     // A clone of a received packet, on its way back.
-    let sent = |name, signed| Case {
-        signed,
+    let sent = |name, phase| Case {
+        phase,
         mark: 0xec0e_ec0e,
         ..single(name::ENDPOINT_OUT, name, fresh_udp)
+    };
+    let backward = |program, name, frame| Case {
+        phase: Phase::Backward,
+        ..single(program, name, frame)
     };
     vec![
         case(name::EMPTY, "", 0, &v4, none),
@@ -285,16 +371,36 @@ fn cases(devices: &[u32]) -> Vec<Case> {
         single(name::ENDPOINT_OUT, "UDP made ECT, one by one", fresh_udp),
         single(name::ENDPOINT_OUT, "TCP made ECT, one by one", fresh_tcp),
         single(name::ENDPOINT_IN, "echo, response, one by one", next_echo),
-        sent("echo made, one by one", false),
-        sent("echo made and signed, one by one", true),
+        sent("echo made, one by one", Phase::Echo),
+        sent("echo made and signed, one by one", Phase::Signed),
         Case {
-            signed: true,
+            phase: Phase::Signed,
             ..single(
                 name::ENDPOINT_IN,
                 "signed echo, response, one by one",
                 next_signed,
             )
         },
+        case(name::PORT_OUT, "counted, BCN samples 1 of 70", 5, &v4, none),
+        Case {
+            phase: Phase::Backward,
+            ifindex: devices[5],
+            // What the port leaves in a clone.
+            cb: [0, 4 * abi::PORTS as u32 + 1],
+            mark: 0xec0e_bac0,
+            ..single(name::PORT_OUT, "message made, one by one", fresh_udp)
+        },
+        backward(name::ENDPOINT_OUT, "UDP remembered, one by one", fresh_udp),
+        backward(
+            name::ENDPOINT_IN,
+            "message of a mark, response, one by one",
+            next_message,
+        ),
+        backward(
+            name::ENDPOINT_IN,
+            "BCN notification, reaction, one by one",
+            next_notification,
+        ),
     ]
 }
 
@@ -315,30 +421,34 @@ fn check(maps: &Maps) {
     let count = |what| maps.count(what).expect("a counter");
     assert_eq!(count(Count::EchoAccepted), 2 * SINGLE as u64);
     assert_eq!(count(Count::EchoSent), 2 * SINGLE as u64);
+    assert_eq!(count(Count::MessageSent), SINGLE as u64);
+    assert_eq!(count(Count::MessageAccepted), 2 * SINGLE as u64);
 }
 
 /// All programs on all packets.
 pub fn runs() -> Vec<Row> {
     let lab = Lab::new(0);
     let add = |n| lab.nl.add_bridge(&format!("port{n}")).expect("a device");
-    let devices: Vec<Link> = (0..5).map(add).collect();
+    let devices: Vec<Link> = (0..6).map(add).collect();
     lab.switch.run(|| measure(lab.switch.inum(), &devices))
 }
 
 fn measure(netns: u32, links: &[Link]) -> Vec<Row> {
     let devices: Vec<u32> = links.iter().map(|link| link.index).collect();
     let sizes = Sizes {
-        bridges: 4,
+        bridges: 5,
         flows: abi::FLOWS,
     };
     let mut loaded = Loaded::new(netns, sizes);
     for (bridge, &ifindex) in (0..4).zip(&devices) {
         loaded.port(ifindex, bridge, 1);
     }
+    loaded.sampled_port(devices[5], 4);
     loaded.policy(0, MarkAt::Arrival, u32::MAX, u32::MAX);
     loaded.policy(1, MarkAt::Arrival, u32::MAX, 1);
     loaded.policy(2, MarkAt::Arrival, 1, 1);
     loaded.policy(3, MarkAt::Departure, u32::MAX, 1);
+    loaded.policy(4, MarkAt::Arrival, u32::MAX, u32::MAX);
     for class in abi::FIRST_CLASS..abi::FIRST_CLASS + 16 {
         loaded.maps.offer_class(class);
     }
@@ -451,15 +561,15 @@ fn singly(
     times: &mut [Vec<f64>],
 ) -> Vec<f64> {
     let mut empty_singly = Vec::new();
-    for (signed, number) in [false, true]
+    for (phase, number) in [Phase::Echo, Phase::Signed, Phase::Backward]
         .into_iter()
-        .flat_map(|signed| (0..SINGLE as u32).map(move |number| (signed, number)))
+        .flat_map(|phase| (0..SINGLE as u32).map(move |number| (phase, number)))
     {
-        if signed && number == 0 {
-            loaded.sign();
+        if number == 0 {
+            loaded.begin(phase);
         }
         for (case, times) in cases.iter().zip(times.iter_mut()) {
-            let Some(frame) = case.single.filter(|_| case.signed == signed) else {
+            let Some(frame) = case.single.filter(|_| case.phase == phase) else {
                 continue;
             };
             let mut one = |program, frame: &[u8]| {
@@ -468,6 +578,7 @@ fn singly(
                     ifindex: case.ifindex,
                     ingress_ifindex: if case.mark == 0 { 0 } else { case.ifindex },
                     mark: case.mark,
+                    cb: case.cb,
                     ..TestPacket::default()
                 };
                 loaded.run(program, &packet, 1)

@@ -121,6 +121,9 @@ pub struct Phase {
     pub dropped_packets: u64,
     /// Packets that were marked.
     pub marked_packets: u64,
+    /// Messages of ports to sources: of marks, of BCN or of QCN.
+    #[serde(default)]
+    pub messages: Option<u64>,
     /// Mean number of packets in the queue of the root port.
     #[serde(serialize_with = "rounded")]
     pub root_queue_mean_packets: f64,

@@ -25,9 +25,10 @@ impl Report {
             "TCP, sent again" | "TCP, resets" | "TCP, bad checksum" => has_tcp,
             "victim TCP, 50 %" | "victim TCP, 99 %" => victim && has_tcp,
             "victim ping, 50 %" | "victim ping, 99 %" => victim,
+            "messages of ports" => self.phases.iter().any(|p| p.messages.unwrap_or(0) > 0),
             _ => true,
         };
-        let rows: [Row<'_>; 26] = [
+        let rows: [Row<'_>; 27] = [
             ("marking", "", &|p| p.marking.to_string()),
             ("response", "", &|p| p.response.to_string()),
             ("measured", "s", &|p| p.seconds.to_string()),
@@ -52,6 +53,7 @@ impl Report {
             ("sent", "packets", &|p| count(p.sent_packets)),
             ("dropped", "packets", &|p| count(p.dropped_packets)),
             ("marked", "packets", &|p| count(p.marked_packets)),
+            ("messages of ports", "packets", &|p| or_dash(p.messages)),
             ("root queue, mean", "packets", &|p| {
                 format!("{:.1}", p.root_queue_mean_packets)
             }),
