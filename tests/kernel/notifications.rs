@@ -1,19 +1,24 @@
 //! BCN and QCN: ports that notify sources of their queues, and sources that react. Receivers have no program.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use ecn_core::{abi::Count, flow::Flow, packet, packet::protocol, reaction};
 use ecn_tests::{
-    emulated, eventually,
+    ecn_or_skip, emulated, eventually,
     frames::ecn_of,
     kernel_test,
     lab::Lab,
+    process,
     running::{self, Running},
     s,
     traffic::udp,
     wire::Wire,
 };
-use ecn_user::{agent::Options, config::Marking};
+use ecn_user::{
+    agent::Options,
+    cli::table::{FlowRow, PortRow},
+    config::Marking,
+};
 
 /// Link of the source: less than what it can send, also when emulated.
 fn link() -> u64 {
@@ -36,8 +41,34 @@ fn flow_of(running: &Running) -> Flow {
     running.flow(is).1
 }
 
+/// The commands show what the port has sent, of what queue, and whom the flow obeys.
+fn is_shown(ecn: &Path, marking: Marking, port: &str, sent: u64) {
+    let printed = |words: &[&str]| process::stdout(&process::run(ecn, words));
+    let ports = printed(&["port", "show", "-j", "dev", port]);
+    let [port]: [PortRow; 1] = serde_json::from_str(&ports).expect("one port");
+    let flows = printed(&["flow", "show", "-j", "proto", "udp"]);
+    let [flow]: [FlowRow; 1] = serde_json::from_str(&flows).expect("one flow");
+    let said = port.messages;
+    assert_eq!((port.marking, said.sent_messages), (marking, Some(sent)));
+    // At any rate.
+    assert!(said.equilibrium_packets >= Some(8), "{said:?}");
+    assert!(said.sampled_packets.is_some(), "{said:?}");
+    let feedback = said.sampled_feedback.expect("a sample");
+    assert!(marking == Marking::Bcn || (0..=63).contains(&feedback));
+    assert_eq!(flow.limiter, Some(marking));
+    assert_eq!(flow.congestion_point, said.congestion_point);
+    assert_eq!(
+        flow.target_rate_bytes_per_s.is_some(),
+        marking == Marking::Qcn
+    );
+    for (object, column) in [("port", "Qeq"), ("flow", "point")] {
+        let table = printed(&[object, "show"]);
+        assert!(table.contains(column), "{table}");
+    }
+}
+
 /// A flow that fills a port is slowed down by messages alone, and has its link back when the port has room.
-fn udp_reacts(marking: Marking, ipv6: bool) {
+fn udp_reacts(ecn: &Path, marking: Marking, ipv6: bool) {
     const N: usize = 2_000;
     let lab = Lab::new(2);
     let running = notifying(&lab, marking);
@@ -56,11 +87,16 @@ fn udp_reacts(marking: Marking, ipv6: bool) {
     let slowed = flow_of(&running);
     assert!(slowed.decreases > 0, "{slowed:?} {}", running.counts());
     assert!(slowed.is_limited(link()), "{slowed:?}");
-    let point = running.maps.point(0, running.slot(&to.port));
-    let sent = point.expect("what it has said").sent;
-    assert!(sent > 0 && sent == running.count(Count::MessageSent));
+    let slot = running.slot(&to.port);
+    let sent = || running.maps.point(0, slot).expect("what it has said").sent;
+    assert!(sent() > 0 && sent() == running.count(Count::MessageSent));
     let heard = || running.count(Count::MessageAccepted) + running.count(Count::MessageImpossible);
-    assert!(eventually(s(5), || heard() == sent), "{}", running.counts());
+    assert!(
+        eventually(s(5), || heard() == sent()),
+        "{}",
+        running.counts()
+    );
+    is_shown(ecn, marking, &to.port, sent());
     // Nothing was marked, nothing is known of receivers, and nothing came back to the application.
     assert_eq!(running.port(&to.port).marked, 0);
     assert_eq!(running.maps.receivers().expect("receivers"), []);
@@ -83,28 +119,31 @@ fn udp_reacts(marking: Marking, ipv6: bool) {
         flow_of(&running).reaction.rate().is_none()
     });
     assert!(grown, "{:?}", flow_of(&running));
+    // The next port there begins at nothing.
+    lab.unplug(1);
+    assert!(eventually(s(3), || sent() == 0), "{}", sent());
 }
 
 #[test]
 fn bcn_over_ipv4() {
     kernel_test!();
-    udp_reacts(Marking::Bcn, false);
+    udp_reacts(&ecn_or_skip!(), Marking::Bcn, false);
 }
 
 #[test]
 fn bcn_over_ipv6() {
     kernel_test!();
-    udp_reacts(Marking::Bcn, true);
+    udp_reacts(&ecn_or_skip!(), Marking::Bcn, true);
 }
 
 #[test]
 fn qcn_over_ipv4() {
     kernel_test!();
-    udp_reacts(Marking::Qcn, false);
+    udp_reacts(&ecn_or_skip!(), Marking::Qcn, false);
 }
 
 #[test]
 fn qcn_over_ipv6() {
     kernel_test!();
-    udp_reacts(Marking::Qcn, true);
+    udp_reacts(&ecn_or_skip!(), Marking::Qcn, true);
 }

@@ -127,7 +127,7 @@ const PHASE: [&str; 28] = [
     "tcp_resets",
     "checksum_errors",
 ];
-const PORT: [&str; 17] = [
+const PORT: [&str; 23] = [
     "netns",
     "arrived_packets",
     "bridge",
@@ -145,8 +145,14 @@ const PORT: [&str; 17] = [
     "dropped_unmarkable_packets",
     "attached",
     "warnings",
+    "sent_messages",
+    "held_messages",
+    "congestion_point",
+    "equilibrium_packets",
+    "sampled_packets",
+    "sampled_feedback",
 ];
-const FLOW: [&str; 17] = [
+const FLOW: [&str; 20] = [
     "src",
     "dst",
     "protocol",
@@ -164,6 +170,9 @@ const FLOW: [&str; 17] = [
     "hook",
     "pinned",
     "idle_ms",
+    "limiter",
+    "congestion_point",
+    "target_rate_bytes_per_s",
 ];
 
 fn rows(ecn: &Path, object: &str) -> Vec<Value> {

@@ -696,17 +696,23 @@ impl Inner {
         if let Some(end) = &port.wire_end {
             self.forget_role(end.key, abi::ROLE_WIRE_END);
         }
+        self.clear_slot(number, port.slot, port.is_virtual)
+    }
+
+    /// Leaves nothing of the port that was in a slot to the next one there.
+    pub(super) fn clear_slot(&mut self, bridge: u32, port: u32, is_virtual: bool) -> Result<()> {
+        let action = if is_virtual {
+            PortAction::RemoveVirtual
+        } else {
+            PortAction::Remove
+        };
         self.datapath.reset_port(abi::PortReset {
-            bridge: number,
-            port: port.slot,
-            action: if port.is_virtual {
-                PortAction::RemoveVirtual
-            } else {
-                PortAction::Remove
-            } as u32,
+            bridge,
+            port,
+            action: action as u32,
             arrived: 0,
         })?;
-        Ok(())
+        Ok(self.maps.clear_point(bridge, port)?)
     }
 
     pub(super) fn forget_role(&mut self, key: DeviceKey, role: u32) {

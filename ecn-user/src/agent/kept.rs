@@ -13,7 +13,7 @@ use std::{
 };
 
 use ecn_core::{
-    abi::{self, DeviceKey, PortAction, name},
+    abi::{self, DeviceKey, name},
     flow,
 };
 
@@ -294,18 +294,8 @@ impl Inner {
     /// A port that there is in the maps only.
     pub(super) fn forget_port(&mut self, key: DeviceKey, device: abi::Device) -> Result<()> {
         self.forget_role(key, super::bridges::PORT_ROLES);
-        let action = if device.virtual_ns_per_byte != 0 {
-            PortAction::RemoveVirtual
-        } else {
-            PortAction::Remove
-        };
-        self.datapath.reset_port(abi::PortReset {
-            bridge: device.bridge,
-            port: device.port,
-            action: action as u32,
-            arrived: 0,
-        })?;
-        Ok(())
+        let is_virtual = device.virtual_ns_per_byte != 0;
+        self.clear_slot(device.bridge, device.port, is_virtual)
     }
 
     /// Takes off a device what is not wanted there any more: filters, and the root qdisc of an endpoint.

@@ -15,7 +15,7 @@ use super::{exit, words};
 /// What to do with ports.
 #[derive(Subcommand, Debug)]
 pub enum Port {
-    /// Show queues, marks and drops of each port
+    /// Show queues, marks, messages and drops of each port
     #[command(visible_aliases = ["list", "ls"])]
     Show(PortShow),
 }

@@ -67,6 +67,28 @@ pub struct PortRow {
     /// Packets that entered the output queue. 0 where there is no queue to watch.
     #[serde(default)]
     pub arrived_packets: u64,
+    /// What it tells sources itself.
+    #[serde(flatten)]
+    pub messages: Messages,
+}
+
+/// What a port tells sources itself. The first two are none where the bridge sends no messages, the others where it
+/// does not sample its queues; nothing is sampled before the first packets.
+#[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Messages {
+    /// Messages sent.
+    pub sent_messages: Option<u64>,
+    /// Marks that had to wait for a later message, and notifications left out, since a port sends `messages_per_s` at most.
+    pub held_messages: Option<u64>,
+    /// The port, as flows name it that it has slowed down: 8 hexadecimal digits.
+    pub congestion_point: Option<String>,
+    /// Qeq: the queue that is aimed at, in full packets, rounded.
+    pub equilibrium_packets: Option<u64>,
+    /// The queue at the last sample.
+    pub sampled_packets: Option<u64>,
+    /// Fb at the last sample: of BCN in bytes, negative where it is congested; of QCN 0 to 63.
+    pub sampled_feedback: Option<i64>,
 }
 
 /// A controlled flow, as in `ecn flow show -j`.
@@ -108,6 +130,15 @@ pub struct FlowRow {
     /// Bytes handed to the device, with link headers.
     #[serde(default)]
     pub sent_bytes: u64,
+    /// Whose notifications limit it instead of its response: bcn or qcn. None, and what follows too, where none do.
+    #[serde(default)]
+    pub limiter: Option<Marking>,
+    /// The port that it obeys, the last that slowed it down: as in `ecn port show -j` where its bridge is.
+    #[serde(default)]
+    pub congestion_point: Option<String>,
+    /// QCN's target rate, to which the rate recovers.
+    #[serde(default)]
+    pub target_rate_bytes_per_s: Option<u64>,
 }
 
 /// What is asked for does not exist.
@@ -179,7 +210,52 @@ pub fn ports_table(rows: &[PortRow]) -> String {
     {
         text.push_str("attached by clsact: this kernel has no tcx\n");
     }
-    text
+    text + &messages_table(rows)
+}
+
+/// The messages of ports that send any, below the other table: in it a row would have more than 80 columns.
+fn messages_table(rows: &[PortRow]) -> String {
+    let sends = |row: &&PortRow| row.messages.sent_messages.is_some();
+    let rows: Vec<_> = rows.iter().filter(sends).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let samples = rows
+        .iter()
+        .any(|row| row.messages.congestion_point.is_some());
+    let mut header = vec!["bridge", "port", "messages", "held"];
+    if samples {
+        header.extend(["point", "Qeq", "sampled", "Fb"]);
+    }
+    let mut table = plain_table(&header, &[0, 1]);
+    let count = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), short_count);
+    for row in rows {
+        let of = &row.messages;
+        let mut cells = vec![
+            row.bridge.clone(),
+            row.port.clone(),
+            count(of.sent_messages),
+            count(of.held_messages),
+        ];
+        if samples {
+            let feedback = of
+                .sampled_feedback
+                .map_or_else(|| "-".to_owned(), signed_text);
+            cells.extend([
+                or_dash(of.congestion_point.as_deref().unwrap_or_default()).to_owned(),
+                count(of.equilibrium_packets),
+                count(of.sampled_packets),
+                feedback,
+            ]);
+        }
+        table.add_row(cells);
+    }
+    format!("\n{}", table_text(&table))
+}
+
+fn signed_text(number: i64) -> String {
+    let sign = if number < 0 { "-" } else { "" };
+    format!("{sign}{}", short_count(number.unsigned_abs()))
 }
 
 /// Warnings for people, in lines of at most 80 columns.
@@ -215,12 +291,13 @@ impl FlowRow {
         .to_string()
     }
 
-    /// The response in tables. No function changes a pinned rate.
+    /// What sets the rate, in tables. No function changes a pinned rate, nor one of a notification.
     pub(super) fn response_text(&self) -> &str {
-        match self.response {
+        match (self.limiter, self.response) {
             _ if self.pinned => "pinned",
-            Function::None => "-",
-            response => response.name(),
+            (Some(limiter), _) => limiter.name(),
+            (None, Function::None) => "-",
+            (None, response) => response.name(),
         }
     }
 }
@@ -244,12 +321,20 @@ pub fn flows_table(rows: &[FlowRow]) -> String {
     if rows.is_empty() {
         return "no flows\n".to_owned();
     }
-    let header = [
+    let mut header = vec![
         "flow", "device", "netns", "resp", "rate", "ipd", "marked", "acked", "by", "idle",
     ];
+    let notified = rows.iter().any(|row| row.congestion_point.is_some());
+    if notified {
+        header.push("point");
+    }
+    let recovers = rows.iter().any(|row| row.target_rate_bytes_per_s.is_some());
+    if recovers {
+        header.push("target");
+    }
     let mut table = plain_table(&header, &[0, 1, 2, 3, 8]);
     for row in rows {
-        table.add_row([
+        let mut cells = vec![
             row.name(),
             or_dash(&row.device).to_owned(),
             or_dash(&row.netns).to_owned(),
@@ -260,7 +345,15 @@ pub fn flows_table(rows: &[FlowRow]) -> String {
             short_count(row.acked_packets),
             or_dash(&row.enforcement).to_owned(),
             idle_text(row.idle_ms),
-        ]);
+        ];
+        if notified {
+            let point = row.congestion_point.as_deref();
+            cells.push(or_dash(point.unwrap_or_default()).to_owned());
+        }
+        if recovers {
+            cells.push(rate_text(row.target_rate_bytes_per_s.unwrap_or(0)));
+        }
+        table.add_row(cells);
     }
     table_text(&table)
 }

@@ -6,7 +6,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use ecn_core::{abi, flow, marking};
+use ecn_core::{
+    abi,
+    backward::{self, Feedback, Kind},
+    bcn, flow, marking, reaction,
+};
 use nix::unistd::{AccessFlags, access};
 
 use crate::agent::enforce::now_ns;
@@ -17,7 +21,7 @@ use crate::datapath::{self, Maps, pin_dir};
 
 use super::exit::Failure;
 use super::key::{FlowName, protocol_name};
-use super::table::{FlowRow, PortRow};
+use super::table::{FlowRow, Messages, PortRow};
 
 /// A running datapath, as seen from outside.
 pub struct View {
@@ -35,6 +39,14 @@ pub fn pin_or_default(pin: Option<&Path>, state: Option<&State>) -> PathBuf {
         (None, None) => Agent::default().pin,
     }
 }
+
+/// A port, with its counters and those of its messages.
+pub type PortCounters<'a> = (
+    &'a BridgeState,
+    &'a PortState,
+    marking::Port,
+    backward::Point,
+);
 
 impl View {
     /// Opens the maps below `pin`, or where the running agent has them.
@@ -82,7 +94,7 @@ impl View {
     ///
     /// A map cannot be read, or there are no names for its numbers.
     pub fn ports(&self) -> anyhow::Result<Vec<PortRow>> {
-        let row = |(bridge, port, p): (&BridgeState, &PortState, marking::Port)| PortRow {
+        let row = |(bridge, port, p, point): PortCounters<'_>| PortRow {
             bridge: bridge.name.clone(),
             port: port.name.clone(),
             ifindex: port.ifindex,
@@ -100,6 +112,11 @@ impl View {
             warnings: self.warnings_at(bridge, &port.name),
             netns: bridge.netns.clone(),
             arrived_packets: p.arrived,
+            messages: messages(
+                &self.maps.backward(bridge.number).unwrap_or_default(),
+                port.slot,
+                &point,
+            ),
         };
         Ok(self.port_counters()?.into_iter().map(row).collect())
     }
@@ -109,15 +126,16 @@ impl View {
     /// # Errors
     ///
     /// A map cannot be read.
-    pub fn port_counters(
-        &self,
-    ) -> datapath::Result<Vec<(&BridgeState, &PortState, marking::Port)>> {
+    pub fn port_counters(&self) -> datapath::Result<Vec<PortCounters<'_>>> {
         let mut ports = Vec::new();
         for bridge in &self.state.bridges {
             let counters = self.maps.bridge_at(bridge.number, now_ns())?;
             let without_host = |port: &&PortState| port.slot != u32::from(marking::HOST);
             let of_bridge = bridge.ports.iter().filter(without_host);
-            ports.extend(of_bridge.map(|port| (bridge, port, counters.port(port.slot))));
+            for port in of_bridge {
+                let point = self.maps.point(bridge.number, port.slot)?;
+                ports.push((bridge, port, counters.port(port.slot), point));
+            }
         }
         Ok(ports)
     }
@@ -239,6 +257,40 @@ fn policy_of(maps: &Maps, number: u16, endpoint: Option<&EndpointState>) -> (Fun
     (response, policy.map_or(0, |policy| policy.link_bytes_per_s))
 }
 
+/// What the port in a slot tells sources.
+fn messages(policy: &backward::Policy, slot: u32, point: &backward::Point) -> Messages {
+    if policy.feedback == Feedback::Echo as u32 {
+        return Messages::default();
+    }
+    let sampling = &policy.sampling;
+    let is = |kind: Kind| sampling.kind == kind as u32;
+    let packets = |bytes: u32| {
+        let rounded = bytes.saturating_add(sampling.packet_bytes / 2);
+        u64::from(rounded / sampling.packet_bytes.max(1))
+    };
+    let feedback = if is(Kind::Bcn) {
+        bcn::Feedback::from_word(point.feedback).value(sampling.weight)
+    } else {
+        point.feedback.into()
+    };
+    let samples = !is(Kind::Marks);
+    // The first packet is sampled: until then this is 0, and never again.
+    let sampled = samples && point.until != 0;
+    Messages {
+        sent_messages: Some(point.sent),
+        held_messages: Some(point.held),
+        congestion_point: samples.then(|| point_text(reaction::point(policy.point(slot as u8)))),
+        equilibrium_packets: samples.then(|| packets(sampling.equilibrium_bytes)),
+        sampled_packets: sampled.then(|| packets(point.sampled.sampled_bytes)),
+        sampled_feedback: sampled.then_some(feedback),
+    }
+}
+
+/// A congestion point, as ports and flows name it.
+fn point_text(point: u32) -> String {
+    format!("{point:08x}")
+}
+
 /// The rate that a flow may send at, bytes per second.
 pub fn allowed_rate(flow: &flow::Flow, pinned: Option<u64>, link_bytes_per_s: u64) -> u64 {
     pinned.unwrap_or(match flow.rate_bytes_per_s {
@@ -266,6 +318,12 @@ fn flow_row(
         Enforcement::Pacing if flow.socket_bytes_per_s == 0 => Enforcement::None,
         enforcement => enforcement,
     };
+    let reaction = &flow.reaction;
+    let notifies = |of: &Marking| {
+        let kind = of.notifications();
+        reaction.rate().is_some() && kind.is_some_and(|kind| kind as u32 == reaction.kind)
+    };
+    let limiter = Marking::ALL.into_iter().find(notifies);
     FlowRow {
         src: name.src,
         dst: name.dst,
@@ -289,6 +347,11 @@ fn flow_row(
         pinned: pinned.is_some(),
         idle_ms: now_ns.saturating_sub(flow.last_sent_ns) / 1_000_000,
         sent_bytes: flow.sent_bytes,
+        limiter,
+        congestion_point: limiter.map(|_| point_text(reaction.point)),
+        target_rate_bytes_per_s: limiter
+            .filter(|of| *of == Marking::Qcn)
+            .map(|_| reaction.limiter.target),
     }
 }
 
@@ -348,6 +411,77 @@ mod tests {
             (20.5, "htb")
         );
         assert_eq!((row.device.as_str(), row.netns.as_str()), ("eth0", "a1"));
+    }
+
+    #[test]
+    fn a_limiter_names_its_congestion_point() {
+        let limited = |kind: Kind, rate| {
+            let mut flow = flow();
+            flow.reaction.limiter.rate = rate;
+            flow.reaction.limiter.target = 1_250;
+            (flow.reaction.kind, flow.reaction.point) = (kind as u32, 0xab);
+            let row = row(flow, Enforcement::Htb, None);
+            let target = row.target_rate_bytes_per_s;
+            (row.limiter, row.congestion_point, target)
+        };
+        let point = || Some("000000ab".to_owned());
+        let (bcn, qcn) = (Some(Marking::Bcn), Some(Marking::Qcn));
+        assert_eq!(limited(Kind::Bcn, 625), (bcn, point(), None));
+        assert_eq!(limited(Kind::Qcn, 625), (qcn, point(), Some(1_250)));
+        // It is back at its link's rate.
+        assert_eq!(limited(Kind::Bcn, 0), (None, None, None));
+        assert_eq!(limited(Kind::Marks, 625), (None, None, None));
+    }
+
+    #[test]
+    fn ports_show_what_they_told() {
+        let policy = |kind: Kind| backward::Policy {
+            bridge: 0x0200_0000_0001_0000,
+            sampling: backward::Sampling {
+                kind: kind as u32,
+                equilibrium_bytes: 24_000,
+                weight: 2,
+                packet_bytes: 1_514,
+                interval: 10,
+                ..backward::Sampling::default()
+            },
+            ..backward::Policy::new(Feedback::Backward, 10)
+        };
+        let echoes = backward::Policy::new(Feedback::Echo, 10);
+        let point = backward::Point {
+            sent: 5,
+            held: 2,
+            ..backward::Point::default()
+        };
+        assert_eq!(messages(&echoes, 3, &point), Messages::default());
+        let marks = Messages {
+            sent_messages: Some(5),
+            held_messages: Some(2),
+            ..Messages::default()
+        };
+        assert_eq!(messages(&policy(Kind::Marks), 3, &point), marks);
+        let (bcn, qcn) = (policy(Kind::Bcn), policy(Kind::Qcn));
+        let unsampled = Messages {
+            congestion_point: Some(point_text(reaction::point(bcn.point(3)))),
+            equilibrium_packets: Some(16),
+            ..marks
+        };
+        assert_eq!(messages(&bcn, 3, &point), unsampled);
+        for (policy, feedback) in [
+            // 24,000 - 20 packets less 2 x 20 packets, each in units of 64 bytes.
+            (bcn, -6_272 - 2 * 30_272),
+            // Of 120,000.
+            (qcn, 35),
+        ] {
+            let mut point = point;
+            point.sample(&policy.sampling, 1, 1_514, 20);
+            let sampled = Messages {
+                sampled_packets: Some(20),
+                sampled_feedback: Some(feedback),
+                ..unsampled.clone()
+            };
+            assert_eq!(messages(&policy, 3, &point), sampled);
+        }
     }
 
     #[test]

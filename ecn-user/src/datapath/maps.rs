@@ -500,6 +500,18 @@ impl Maps {
         Ok(point.map_err(Error::map(name::POINT))?.0.point)
     }
 
+    /// Forgets it: another port gets the slot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`]
+    pub fn clear_point(&mut self, bridge: u32, slot: u32) -> Result<()> {
+        let at = bridge * abi::PORTS as u32 + slot;
+        self.point
+            .set(at, Raw(abi::LockedPoint::default()), LOCKED)
+            .map_err(Error::map(name::POINT))
+    }
+
     /// An endpoint's policy.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ecn_core::{abi, marking};
+use ecn_core::{abi, backward, marking};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, NoLabelSet, text},
@@ -90,6 +90,19 @@ const PORT: [Metric<marking::Port>; 11] = [
         "port_output_triggers",
         "Arrivals that found more than the threshold waiting for this output",
         Counter(|p| p.output_triggers),
+    ),
+];
+
+const MESSAGE: [Metric<backward::Point>; 2] = [
+    metric(
+        "port_sent_messages",
+        "Messages to the sources of packets, of backward feedback, BCN or QCN",
+        Counter(|p| p.sent),
+    ),
+    metric(
+        "port_held_messages",
+        "Marks that had to wait for a later message, and notifications left out, above messages_per_s",
+        Counter(|p| p.held),
     ),
 ];
 
@@ -242,6 +255,9 @@ impl Collector for Sample {
             ("abi", abi::ABI.to_string()),
         ];
         PORT.iter().try_for_each(|m| m.encode(to, &self.ports))?;
+        MESSAGE
+            .iter()
+            .try_for_each(|m| m.encode(to, &self.messages))?;
         ENDPOINT
             .iter()
             .try_for_each(|m| m.encode(to, &self.endpoints))?;

@@ -16,7 +16,7 @@ use std::{
 };
 
 use ecn_core::{
-    abi,
+    abi, backward,
     flow::{Flow, Key},
     marking,
 };
@@ -78,6 +78,7 @@ struct Agent {
 #[derive(Debug)]
 struct Sample {
     ports: Series<marking::Port>,
+    messages: Series<backward::Point>,
     endpoints: Series<Endpoint>,
     flows: Series<FlowRow>,
     tables: Series<Table>,
@@ -165,15 +166,15 @@ impl Sample {
         let began = Instant::now();
         let (maps, state) = (&view.maps, &view.state);
         let ports = view.port_counters()?.into_iter();
-        let ports = ports.map(|(bridge, port, counters)| {
+        let ports = ports.map(|(bridge, port, counters, point)| {
             let labels = vec![
                 ("bridge", bridge.name.clone()),
                 netns(&bridge.netns),
                 ("port", port.name.clone()),
             ];
-            (labels, counters)
+            ((labels.clone(), counters), (labels, point))
         });
-        let ports = ports.collect();
+        let (ports, messages) = ports.unzip();
 
         let flows = maps.flows()?;
         let pins: HashMap<_, _> = maps.pins()?.into_iter().collect();
@@ -224,6 +225,7 @@ impl Sample {
         });
         Ok(Self {
             ports,
+            messages,
             endpoints,
             flows,
             tables,

@@ -3,12 +3,12 @@
 use std::cmp::{Ordering, Reverse};
 
 use super::{FlowRow, PortRow, SelectError};
-use crate::config::suggestion;
+use crate::config::{Marking, suggestion};
 
 type Order<T> = fn(&T, &T) -> Ordering;
 
 /// Text and numbers that name something ascend, counts descend.
-pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 15] = [
+pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 21] = [
     ("bridge", |a, b| natural(&a.bridge, &b.bridge)),
     ("port", |a, b| natural(&a.port, &b.port)),
     ("ifindex", |a, b| a.ifindex.cmp(&b.ifindex)),
@@ -45,9 +45,33 @@ pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 15] = [
     ("arrived_packets", |a, b| {
         b.arrived_packets.cmp(&a.arrived_packets)
     }),
+    ("sent_messages", |a, b| {
+        b.messages.sent_messages.cmp(&a.messages.sent_messages)
+    }),
+    ("held_messages", |a, b| {
+        b.messages.held_messages.cmp(&a.messages.held_messages)
+    }),
+    ("congestion_point", |a, b| {
+        a.messages
+            .congestion_point
+            .cmp(&b.messages.congestion_point)
+    }),
+    ("equilibrium_packets", |a, b| {
+        b.messages
+            .equilibrium_packets
+            .cmp(&a.messages.equilibrium_packets)
+    }),
+    ("sampled_packets", |a, b| {
+        b.messages.sampled_packets.cmp(&a.messages.sampled_packets)
+    }),
+    ("sampled_feedback", |a, b| {
+        b.messages
+            .sampled_feedback
+            .cmp(&a.messages.sampled_feedback)
+    }),
 ];
 
-pub(super) const FLOW_KEYS: [(&str, Order<FlowRow>); 16] = [
+pub(super) const FLOW_KEYS: [(&str, Order<FlowRow>); 19] = [
     ("src", |a, b| a.src.cmp(&b.src)),
     ("dst", |a, b| a.dst.cmp(&b.dst)),
     ("protocol", |a, b| natural(&a.protocol, &b.protocol)),
@@ -76,10 +100,27 @@ pub(super) const FLOW_KEYS: [(&str, Order<FlowRow>); 16] = [
     ("pinned", |a, b| b.pinned.cmp(&a.pinned)),
     ("idle_ms", |a, b| a.idle_ms.cmp(&b.idle_ms)),
     ("sent_bytes", |a, b| b.sent_bytes.cmp(&a.sent_bytes)),
+    ("limiter", |a, b| {
+        let name = |row: &FlowRow| row.limiter.map(Marking::name);
+        name(a).cmp(&name(b))
+    }),
+    ("congestion_point", |a, b| {
+        a.congestion_point.cmp(&b.congestion_point)
+    }),
+    ("target_rate_bytes_per_s", |a, b| {
+        b.target_rate_bytes_per_s.cmp(&a.target_rate_bytes_per_s)
+    }),
 ];
 
 /// Ends of keys that say a unit; a key may be given without.
-const UNITS: [&str; 5] = ["_packets", "_bytes", "_bytes_per_s", "_packet_times", "_ms"];
+const UNITS: [&str; 6] = [
+    "_packets",
+    "_messages",
+    "_bytes",
+    "_bytes_per_s",
+    "_packet_times",
+    "_ms",
+];
 
 fn find_key<T>(key: &str, keys: &[(&str, Order<T>)]) -> Result<Order<T>, SelectError> {
     let without_unit = |name: &str| {

@@ -36,7 +36,7 @@ fn json_is_that_of_the_contract() {
         text,
         contract.replace(
             "}]",
-            r#","attached":null,"warnings":[],"netns":"","arrived_packets":0}]"#
+            r#","attached":null,"warnings":[],"netns":"","arrived_packets":0,"sent_messages":null,"held_messages":null,"congestion_point":null,"equilibrium_packets":null,"sampled_packets":null,"sampled_feedback":null}]"#
         ),
         "ports"
     );
@@ -44,7 +44,10 @@ fn json_is_that_of_the_contract() {
     let contract = squeezed(FLOW_CONTRACT);
     assert_eq!(
         text,
-        contract.replace("}]", r#","sent_bytes":0}]"#),
+        contract.replace(
+            "}]",
+            r#","sent_bytes":0,"limiter":null,"congestion_point":null,"target_rate_bytes_per_s":null}]"#
+        ),
         "flows"
     );
 }
@@ -57,11 +60,11 @@ fn every_json_key_sorts() {
         rows[0].keys().cloned().collect()
     }
     // What came later sorts too.
-    assert_eq!(keys(PORT_CONTRACT).len() + 2, PORT_KEYS.len());
+    assert_eq!(keys(PORT_CONTRACT).len() + 8, PORT_KEYS.len());
     for key in keys(PORT_CONTRACT) {
         sort_ports(&mut ports(), Some(&key)).unwrap();
     }
-    assert_eq!(keys(FLOW_CONTRACT).len() + 1, FLOW_KEYS.len());
+    assert_eq!(keys(FLOW_CONTRACT).len() + 4, FLOW_KEYS.len());
     for key in keys(FLOW_CONTRACT) {
         sort_flows(&mut flows(), Some(&key)).unwrap();
     }
@@ -116,7 +119,7 @@ fn unknown_sort_keys_are_refused_with_the_valid_ones() {
             .to_string(),
         "cannot sort by `color`: expected one of src, dst, protocol, src_port, dst_port, device, \
          netns, response, rate_bytes_per_s, ipd_packet_times, marked_packets, acked_packets, \
-         enforcement, pinned, idle_ms, sent_bytes"
+         enforcement, pinned, idle_ms, sent_bytes, limiter, congestion_point, target_rate_bytes_per_s"
     );
 }
 
@@ -277,6 +280,54 @@ brb     root  in-out   128   100  1000  1.23M  1.23M  1.23M  1.23M   588k  1.23M
     assert_eq!(ports_table(&[]), "no ports\n");
 }
 
+/// Ports that mark by messages have two columns, those that sample their queues six, and others no row.
+#[test]
+fn messages_have_a_table_of_their_own() {
+    let port = |port: &str, marking, messages| PortRow {
+        port: port.to_owned(),
+        marking,
+        messages,
+        ..ports().remove(0)
+    };
+    let marks = Messages {
+        sent_messages: Some(1_234_567),
+        held_messages: Some(588_123),
+        ..Messages::default()
+    };
+    let samples = Messages {
+        congestion_point: Some("0f2ab1c0".to_owned()),
+        equilibrium_packets: Some(8),
+        sampled_packets: Some(5000),
+        sampled_feedback: Some(-7_555_648),
+        ..marks.clone()
+    };
+    let silent = Messages {
+        sampled_packets: None,
+        sampled_feedback: None,
+        ..samples.clone()
+    };
+    let other = port("x", Marking::Input, Messages::default());
+    let marks = port("root", Marking::InputOutput, marks);
+    let expected = "
+bridge  port  messages  held
+brb     root     1.23M  588k
+";
+    let text = ports_table(&[other, marks.clone()]);
+    assert!(text.ends_with(expected), "{text}");
+    let (samples, silent) = (
+        port("a", Marking::Bcn, samples),
+        port("b", Marking::Qcn, silent),
+    );
+    let expected = "
+bridge  port  messages  held     point  Qeq  sampled      Fb
+brb     a        1.23M  588k  0f2ab1c0    8     5000  -7.56M
+brb     b        1.23M  588k  0f2ab1c0    8        -       -
+brb     root     1.23M  588k         -    -        -       -
+";
+    let text = ports_table(&[samples, silent, marks]);
+    assert!(text.ends_with(expected), "{text}");
+}
+
 #[test]
 fn warnings_fit_80_columns() {
     let warning = Warning {
@@ -312,4 +363,17 @@ flow                         device  netns  resp        rate   ipd  marked  acke
 ";
     assert_eq!(flows_table(&rows), expected);
     assert_eq!(flows_table(&[]), "no flows\n");
+    rows[0] = FlowRow {
+        rate_bytes_per_s: 1_250_000,
+        limiter: Some(Marking::Qcn),
+        congestion_point: Some("0f2ab1c0".to_owned()),
+        target_rate_bytes_per_s: Some(2_500_000),
+        ..rows[0].clone()
+    };
+    let expected = "\
+flow                         device  netns  resp        rate   ipd  marked  acked  by   idle     point  target
+10.0.0.1:1>10.0.1.1:2/udp    eth0    a1     qcn       10mbit  20.0       0      0  htb   0ms  0f2ab1c0  20mbit
+[fd00::7]:1>[fd00::8]:2/udp  eth0    -      pinned  98.8mbit  20.0       0      0  htb   12s         -       -
+";
+    assert_eq!(flows_table(&rows), expected);
 }

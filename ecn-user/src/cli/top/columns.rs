@@ -25,6 +25,7 @@ pub(super) struct Column<T> {
     pub name: &'static str,
     /// The highest is left out first; columns of 0 stay.
     pub rank: u8,
+    /// Empty where there can be none; a column that is empty everywhere is left out.
     pub cell: fn(&T) -> String,
     pub order: Order<T>,
 }
@@ -55,7 +56,7 @@ fn number(rate: Option<u64>) -> Option<f64> {
 }
 
 /// Of ports.
-pub(super) const PORTS: [Column<PortRates>; 10] = [
+pub(super) const PORTS: [Column<PortRates>; 11] = [
     Column {
         name: "port",
         rank: 0,
@@ -91,6 +92,15 @@ pub(super) const PORTS: [Column<PortRates>; 10] = [
         rank: 0,
         cell: |port| count(port.marked_packets_per_s),
         order: Order::Number(|port| number(port.marked_packets_per_s)),
+    },
+    Column {
+        name: "msgs/s",
+        rank: 1,
+        cell: |port| match port.row.messages.sent_messages {
+            Some(_) => count(port.sent_messages_per_s),
+            None => String::new(),
+        },
+        order: Order::Number(|port| number(port.sent_messages_per_s)),
     },
     Column {
         name: "drops/s",
@@ -216,9 +226,11 @@ pub(super) fn fit<T>(columns: &[Column<T>], rows: &[&T], width: usize) -> Vec<Sh
         // One more for the sign of what is sorted by.
         cells.chain([column.name.len() + 1]).max().unwrap_or(0)
     };
+    let is_used = |column: &Column<T>| rows.iter().any(|row| !(column.cell)(row).is_empty());
     let mut shown: Vec<Shown> = columns
         .iter()
         .enumerate()
+        .filter(|(_, column)| rows.is_empty() || is_used(column))
         .map(|(index, column)| Shown {
             index,
             width: widest(column),

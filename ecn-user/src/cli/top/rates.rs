@@ -20,6 +20,8 @@ pub(in crate::cli) struct PortRates {
     /// Packets that entered the queue. Not measured where none ever did: there may be no queue to watch.
     pub arrived_packets_per_s: Option<u64>,
     pub marked_packets_per_s: Option<u64>,
+    /// Messages to sources. Not measured where the bridge sends none.
+    pub sent_messages_per_s: Option<u64>,
     /// Dropped by the queue, and before it because they could not be marked.
     pub dropped_packets_per_s: Option<u64>,
     pub input_triggers_per_s: Option<u64>,
@@ -50,7 +52,7 @@ pub(in crate::cli) struct Top {
     pub dropped_packets_per_s: Option<u64>,
     /// Packets that receivers echoed.
     pub acked_packets_per_s: Option<u64>,
-    /// Those that mark and drop most, then those with the longest queues.
+    /// Those that mark, notify and drop most, then those with the longest queues.
     pub ports: Vec<PortRates>,
     /// Those that send most.
     pub flows: Vec<FlowRates>,
@@ -97,8 +99,12 @@ impl Meter {
             .map(|(key, row)| flow_rates(flows_before.get(&key), key, row, elapsed))
             .collect();
         ports.sort_by_key(|port| {
-            let busy =
-                port.marked_packets_per_s.unwrap_or(0) + port.dropped_packets_per_s.unwrap_or(0);
+            let rates = [
+                port.marked_packets_per_s,
+                port.sent_messages_per_s,
+                port.dropped_packets_per_s,
+            ];
+            let busy: u64 = rates.into_iter().flatten().sum();
             Reverse((busy, port.row.waiting_packets))
         });
         flows.sort_by_key(|flow| Reverse(flow.sent_bytes_per_s));
@@ -136,6 +142,10 @@ fn port_rates(before: Option<&PortRow>, row: PortRow, elapsed: Option<Duration>)
     PortRates {
         arrived_packets_per_s: rate(|row| row.arrived_packets).filter(|_| row.arrived_packets != 0),
         marked_packets_per_s: rate(|row| row.marked_packets),
+        sent_messages_per_s: row.messages.sent_messages.and_then(|sent| {
+            let before = before.and_then(|row| row.messages.sent_messages);
+            per_s(before, sent, elapsed)
+        }),
         dropped_packets_per_s: rate(|row| row.dropped_packets + row.dropped_unmarkable_packets),
         input_triggers_per_s: rate(|row| row.input_triggers),
         output_triggers_per_s: rate(|row| row.output_triggers),

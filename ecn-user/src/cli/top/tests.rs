@@ -166,6 +166,37 @@ fn counters_may_begin_anew() {
     assert_eq!(top.flows[0].sent_bytes_per_s, None);
 }
 
+/// A column of messages is there where a port sends any.
+#[test]
+fn messages_have_a_column_where_they_are_sent() {
+    let sends = |messages| {
+        let mut port = port("bcn", 1, 0, 0);
+        port.messages.sent_messages = Some(messages);
+        port
+    };
+    let (mut meter, start) = (Meter::default(), Instant::now());
+    let marks = |marked| port("hp", 2, marked, 0);
+    meter.measure(vec![marks(0), sends(9)], Vec::new(), start);
+    let later = start + Duration::from_secs(2);
+    let top = meter.measure(vec![marks(20), sends(109)], Vec::new(), later);
+    let rates: Vec<_> = top
+        .ports
+        .iter()
+        .map(|port| port.sent_messages_per_s)
+        .collect();
+    assert_eq!(rates, [Some(50), None]);
+    let mut notified = App::default();
+    notified.take(top, None);
+    for size in SIZES {
+        let with = lines(&notified, size);
+        let (head, row) = (line_with(&with, "marks/s"), line_with(&with, "bcn   "));
+        assert!(head.contains("msgs/s"), "{with:#?}");
+        assert_eq!(end_of(head, "msgs/s"), end_of(row, "50"), "{with:#?}");
+        let without = lines(&app(), size);
+        assert!(!line_with(&without, "marks/s").contains("msgs/s"));
+    }
+}
+
 /// Ports of bridges with the same name, in two namespaces.
 #[test]
 fn namespaces_are_distinguished() {
