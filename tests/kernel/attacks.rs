@@ -31,7 +31,7 @@ use super::tcp::{PORT, connect, send};
 
 const LINK: u64 = 12_500_000;
 /// How many packets of each kind a stranger sends, at most 10,000 a second.
-const FORGED: u32 = 10_000;
+pub const FORGED: u32 = 10_000;
 
 /// Hosts 0 and 1 are endpoints, host 2 is the stranger. Nothing is marked.
 fn start(lab: &Lab) -> Running {
@@ -47,7 +47,7 @@ fn only_flow(running: &Running, protocol: u8) -> Flow {
 
 /// What the stranger sends in the name of `from`, by its IP address: frames in its name would come back to the
 /// stranger, who is then on the way.
-fn in_the_name_of(from: &Host, to: &Host, stranger: &Host) -> Ip {
+pub fn in_the_name_of(from: &Host, to: &Host, stranger: &Host) -> Ip {
     Ip::between(stranger, to, false)
         .addresses(from.v4, to.v4)
         .ecn(packet::NOT_ECT)
@@ -61,12 +61,12 @@ fn forged(from: &Host, to: &Host, stranger: &Host, tcp: &TcpHeader) -> Vec<u8> {
 }
 
 /// A number that nobody guesses, and that is the same in each run.
-fn scattered(n: u32) -> u32 {
+pub fn scattered(n: u32) -> u32 {
     n.wrapping_mul(0x9e37_79b9) ^ 0x5bd1_e995
 }
 
 /// Sends what `frame` makes of each number.
-fn flood(stranger: &Wire, frame: impl Fn(u32) -> Vec<u8>) {
+pub fn flood(stranger: &Wire, frame: impl Fn(u32) -> Vec<u8>) {
     let begun = Instant::now();
     for n in 0..FORGED {
         stranger.send(&frame(n));

@@ -2,16 +2,18 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::SocketAddr,
+    net::{SocketAddr, UdpSocket},
     time::Duration,
 };
 
 use ecn_core::{
     abi::Count,
-    backward::{self, Message},
+    backward::{self, Kind, Message},
+    bcn,
     echo::PROTOCOL,
-    flow::Flow,
+    flow::{self, Flow},
     packet::{self, protocol},
+    qcn,
 };
 use ecn_tests::{
     emulated, eventually,
@@ -20,7 +22,7 @@ use ecn_tests::{
     lab::Lab,
     running::{self, Running},
     s,
-    traffic::udp,
+    traffic::{Repeated, udp},
     wire::Wire,
 };
 use ecn_user::{
@@ -28,7 +30,10 @@ use ecn_user::{
     config::{Config, Feedback, Key, Marking},
 };
 
-use super::tcp::connect;
+use super::{
+    attacks::{FORGED, flood, in_the_name_of, scattered},
+    tcp::connect,
+};
 
 /// Link of the source: less than what it can send, also when emulated.
 fn link() -> u64 {
@@ -53,7 +58,7 @@ fn marked(lab: &Lab) -> Running {
 }
 
 fn only_flow(running: &Running, protocol: u8) -> Flow {
-    let is = |key: &ecn_core::flow::Key| key.endpoint == 1 && key.protocol == protocol;
+    let is = |key: &flow::Key| key.endpoint == 1 && key.protocol == protocol;
     running.flow(is).1
 }
 
@@ -208,14 +213,14 @@ fn few_messages_say_all_marks() {
 }
 
 /// Messages in the name of host 1, about what host 0 has sent there.
-struct Forger<'a> {
+pub struct Forger<'a> {
     lab: &'a Lab,
     stranger: Wire,
 }
 
 impl<'a> Forger<'a> {
     /// At host 2, another port of the bridge.
-    fn new(lab: &'a Lab) -> Self {
+    pub fn new(lab: &'a Lab) -> Self {
         Self {
             lab,
             stranger: Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex),
@@ -224,27 +229,47 @@ impl<'a> Forger<'a> {
 
     fn ip(&self) -> Ip {
         let hosts = &self.lab.hosts;
-        Ip::between(&hosts[2], &hosts[0], false)
-            .addresses(hosts[1].v4, hosts[0].v4)
-            .ecn(packet::NOT_ECT)
-            .ttl(backward::TTL)
+        in_the_name_of(&hosts[1], &hosts[0], &hosts[2]).ttl(backward::TTL)
     }
 
-    fn send(&self, m: &Message) {
-        self.stranger.send(&self.ip().with(PROTOCOL, &m.to_bytes()));
+    /// The frame with a message.
+    pub fn frame(&self, m: &Message) -> Vec<u8> {
+        self.ip().with(PROTOCOL, &m.to_bytes())
     }
 
-    fn send_signed(&self, m: &Message, key: [u64; 2]) {
+    /// The frame with a message that has passed a router.
+    fn far(&self, m: &Message) -> Vec<u8> {
+        let ip = self.ip().ttl(backward::TTL - 1);
+        ip.with(PROTOCOL, &m.to_bytes())
+    }
+
+    fn signed(&self, m: &Message, key: [u64; 2]) -> Vec<u8> {
         let m = Message { signed: true, ..*m };
         let mapped = |host: usize| self.lab.hosts[host].v4.to_ipv6_mapped().octets();
         let tag = m.tag(key, &mapped(1), &mapped(0)).to_be_bytes();
         let payload = [&m.to_bytes()[..], &tag].concat();
-        self.stranger.send(&self.ip().with(PROTOCOL, &payload));
+        self.ip().with(PROTOCOL, &payload)
+    }
+
+    /// A frame that somebody else has sent, from here.
+    pub fn copy(&self, frame: &[u8]) -> Vec<u8> {
+        let from = self.lab.hosts[2].mac;
+        [&frame[..6], &from, &frame[12..]].concat()
+    }
+
+    pub fn send(&self, frame: &[u8]) {
+        self.stranger.send(frame);
+    }
+
+    /// [`FORGED`] frames, each made of its number.
+    pub fn floods(&self, frame: impl Fn(u32) -> Vec<u8>) {
+        flood(&self.stranger, frame);
     }
 }
 
-/// A message about an IPv4 frame with a UDP packet, as a port on its way makes it.
-fn about(frame: &[u8], sequence: u32) -> Message {
+/// A message about an IPv4 frame with a UDP packet, as a port on its way makes it: one mark, BCN's stop or QCN's largest
+/// feedback.
+pub fn about(frame: &[u8], sequence: u32, kind: Kind) -> Message {
     let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().expect("four bytes"));
     let body = frame[42..50].try_into().expect("eight bytes");
     Message {
@@ -253,114 +278,223 @@ fn about(frame: &[u8], sequence: u32) -> Message {
         dst_port: 7002,
         quote: backward::fingerprint(word(16), body),
         sequence,
-        feedback: 1,
+        kind: kind as u8,
+        feedback: match kind {
+            Kind::Marks => 1,
+            Kind::Bcn => bcn::STOP,
+            Kind::Qcn => qcn::MAX_FEEDBACK,
+        },
         point: 0x0200_0000_0001_0001,
         ..Message::default()
     }
 }
 
+/// A flow of host 0 to host 1 that sends 100 datagrams a second, and has sent enough to have a rate of its own.
+pub struct Victim<'a> {
+    running: &'a Running,
+    seen: Wire,
+    _sends: Repeated,
+    _receiving: UdpSocket,
+}
+
+impl<'a> Victim<'a> {
+    pub fn new(lab: &Lab, running: &'a Running) -> Self {
+        let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+        let (sending, receiving) = (udp(from, false, 7001), udp(to, false, 7002));
+        let target = SocketAddr::new(to.v4.into(), 7002);
+        let send = move |n: u64| {
+            let text = [&n.to_be_bytes()[..], &[9; 200]].concat();
+            sending.send_to(&text, target).expect("send");
+        };
+        (0..2 * flow::SHORT_PACKETS).for_each(&send);
+        let victim = Self {
+            running,
+            seen: Wire::open(&to.ns, to.ifindex),
+            _sends: Repeated::paced(100, move |n| send(n | 1 << 32)),
+            _receiving: receiving,
+        };
+        let has_own_rate = || victim.flow().has_own_rate != 0;
+        assert!(eventually(s(2), has_own_rate), "{:?}", victim.flow());
+        victim
+    }
+
+    pub fn flow(&self) -> Flow {
+        only_flow(self.running, protocol::UDP)
+    }
+
+    /// One of its packets that was sent just now.
+    pub fn frame(&self) -> Vec<u8> {
+        while self.seen.next(Duration::ZERO).is_some() {}
+        let mut frames = std::iter::from_fn(|| self.seen.next(s(5)));
+        let frame = frames.find(|frame| frame.len() > 200);
+        frame.expect("a packet")
+    }
+
+    /// Messages have told it so often to slow down, and it did.
+    fn told(&self, kind: Kind) -> u64 {
+        let flow = self.flow();
+        match kind {
+            Kind::Marks => flow.marked_packets,
+            Kind::Bcn | Kind::Qcn => flow.decreases,
+        }
+    }
+
+    /// It has the rate of its link, and never had another one.
+    #[track_caller]
+    pub fn kept_its_rate(&self) {
+        let flow = self.flow();
+        assert!(!flow.is_limited(link()), "{flow:?}");
+        assert_eq!((flow.decreases, flow.marked_packets), (0, 0), "{flow:?}");
+        assert_eq!(flow.reaction.rate(), None, "{flow:?}");
+    }
+
+    #[track_caller]
+    pub fn counted(&self, what: Count, n: u64) {
+        let all = eventually(s(10), || self.running.count(what) == n);
+        assert!(all, "{what:?} {n}: {}", self.running.counts());
+    }
+}
+
 /// Who forges what is quoted, copies what was accepted, or comes from afar is refused and counted, and the flow keeps
-/// its rate. Only who sees a packet can quote it, and not even that one without the key, if there is one.
-#[test]
-fn forgers_slow_no_flow() {
-    kernel_test!();
-    const FORGED: u32 = 10_000;
+/// its rate. Only who sees a packet can quote it, and not even that one without the key, if there is one. That the
+/// bridge itself marks nothing and samples nothing makes no difference: a source does not know what its bridges send.
+fn forgers_slow_no_flow(kind: Kind) {
+    const ALL: u64 = FORGED as u64;
     let lab = Lab::new(3);
     let key = Key::try_from("05".repeat(16)).expect("32 digits");
     let mut config = config(&lab, Marking::None);
     let running = Running::start(config.clone(), Options::default());
-    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-    let (sending, _receiving) = (udp(from, false, 7001), udp(to, false, 7002));
-    let seen = Wire::open(&to.ns, to.ifindex);
-    let target = SocketAddr::new(to.v4.into(), 7002);
-    let next_frame = |n: u64| {
-        let text = [&n.to_be_bytes()[..], &[9; 200]].concat();
-        sending.send_to(&text, target).expect("send");
-        let frame = std::iter::from_fn(|| seen.next(s(5)));
-        let frame = frame.into_iter().find(|frame| frame.len() > 200);
-        frame.expect("the packet")
-    };
+    let victim = Victim::new(&lab, &running);
     let forger = Forger::new(&lab);
-    let counted = |what: Count, n: u64| {
-        let all = eventually(s(10), || running.count(what) == n);
-        assert!(all, "{what:?} {n}: {}", running.counts());
-    };
 
     // Of a flow that is there, about packets that it has not sent.
-    let frame = next_frame(1);
-    for n in 0..FORGED {
-        let quote = n.wrapping_mul(0x9e37_79b9) ^ 0x5bd1_e995;
-        let m = about(&frame, n);
-        forger.send(&Message { quote, ..m });
-        if n % 10 == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-    // One of them may be right by chance: they have 32 bits.
-    let refused = || running.count(Count::MessageImpossible);
-    assert!(eventually(s(10), || refused() + 1 >= u64::from(FORGED)));
-    let refused = refused();
-    let before = only_flow(&running, protocol::UDP);
-    assert_eq!(before.rate_bytes_per_s % link(), 0, "{before:?}");
+    let m = about(&victim.frame(), 0, kind);
+    forger.floods(|n| {
+        let quote = scattered(n);
+        forger.frame(&Message {
+            quote,
+            sequence: n,
+            ..m
+        })
+    });
+    // One of them may be right by chance, of which there is one in 2^32 for each of the 200 packets of the last two seconds.
+    victim.counted(Count::MessageImpossible, ALL);
+    victim.kept_its_rate();
 
-    // Right in all that it says, but from behind a router; of a flow that is not there.
-    let m = about(&next_frame(2), FORGED);
-    let far = forger.ip().ttl(backward::TTL - 1);
-    forger.stranger.send(&far.with(PROTOCOL, &m.to_bytes()));
-    counted(Count::MessageFar, 1);
-    let other = |src_port| Message { src_port, ..m };
-    forger.send(&other(7003));
-    counted(Count::MessageImpossible, refused + 1);
-    let tcp = Message {
-        protocol: protocol::TCP,
-        flags: backward::BY_NUMBER,
-        ..m
-    };
-    forger.send(&tcp);
-    counted(Count::MessageUnknown, 1);
+    // Right in all that it says, but from behind a router.
+    let m = about(&victim.frame(), FORGED, kind);
+    forger.floods(|n| forger.far(&Message { sequence: n, ..m }));
+    victim.counted(Count::MessageFar, ALL);
+
+    // Of flows that are not there: the packets of this one are not theirs, and TCP's are known only with the flow.
+    let m = about(&victim.frame(), FORGED, kind);
+    forger.floods(|n| {
+        forger.frame(&Message {
+            src_port: 7003,
+            sequence: n,
+            ..m
+        })
+    });
+    victim.counted(Count::MessageImpossible, 2 * ALL);
+    forger.floods(|n| {
+        forger.frame(&Message {
+            protocol: protocol::TCP,
+            flags: backward::BY_NUMBER,
+            sequence: n,
+            ..m
+        })
+    });
+    victim.counted(Count::MessageUnknown, ALL);
+
+    let m = about(&victim.frame(), FORGED, kind);
     for odd in [Message { kind: 77, ..m }, Message { signed: true, ..m }] {
-        forger.send(&odd);
+        forger.send(&forger.frame(&odd));
     }
-    counted(Count::MessageMalformed, 2);
-    for feedback in [0, backward::MOST_MARKS + 1] {
-        forger.send(&Message { feedback, ..m });
+    victim.counted(Count::MessageMalformed, 2);
+    let mut impossible = 2 * ALL;
+    if kind == Kind::Marks {
+        for feedback in [0, backward::MOST_MARKS + 1] {
+            forger.send(&forger.frame(&Message { feedback, ..m }));
+        }
+        impossible += 2;
     }
-    counted(Count::MessageImpossible, refused + 3);
-    assert_eq!(only_flow(&running, protocol::UDP).marked_packets, 0);
+    victim.counted(Count::MessageImpossible, impossible);
+    victim.counted(Count::MessageAccepted, 0);
+    victim.kept_its_rate();
 
     // Who sees the packet is believed, once.
-    forger.send(&m);
-    counted(Count::MessageAccepted, 1);
+    let m = about(&victim.frame(), FORGED, kind);
+    forger.send(&forger.frame(&m));
+    victim.counted(Count::MessageAccepted, 1);
     for _ in 0..100 {
-        forger.send(&m);
+        forger.send(&forger.frame(&m));
     }
-    counted(Count::MessageDuplicate, 100);
+    victim.counted(Count::MessageDuplicate, 100);
     let older = Message {
         sequence: m.sequence - 1,
         ..m
     };
-    forger.send(&older);
-    counted(Count::MessageDuplicate, 101);
-    assert_eq!(only_flow(&running, protocol::UDP).marked_packets, 1);
+    forger.send(&forger.frame(&older));
+    victim.counted(Count::MessageDuplicate, 101);
+    assert_eq!(victim.told(kind), 1, "{:?}", victim.flow());
 
     // And with a key, not at all.
     config.echo.key = Some(key);
     running.agent().reload(config).expect("reload");
-    let m = about(&next_frame(3), FORGED + 1);
-    forger.send(&m);
-    forger.send_signed(&m, [1, 2]);
-    counted(Count::MessageForged, 2);
-    forger.send_signed(&m, key.words());
-    counted(Count::MessageAccepted, 2);
+    let m = about(&victim.frame(), FORGED + 1, kind);
+    forger.floods(|_| forger.frame(&m));
+    forger.floods(|n| forger.signed(&m, [1, n.into()]));
+    victim.counted(Count::MessageForged, 2 * ALL);
+    assert_eq!(victim.told(kind), 1, "{:?}", victim.flow());
+    let m = about(&victim.frame(), FORGED + 1, kind);
+    forger.send(&forger.signed(&m, key.words()));
+    victim.counted(Count::MessageAccepted, 2);
     // A packet of long ago is not quoted any more.
     std::thread::sleep(s(3));
     let late = Message {
         sequence: m.sequence + 1,
         ..m
     };
-    forger.send_signed(&late, key.words());
-    counted(Count::MessageImpossible, refused + 4);
-    assert_eq!(only_flow(&running, protocol::UDP).marked_packets, 2);
+    forger.send(&forger.signed(&late, key.words()));
+    victim.counted(Count::MessageImpossible, impossible + 1);
+    assert_eq!(victim.told(kind), 2, "{:?}", victim.flow());
+}
+
+#[test]
+fn forged_marks_slow_no_flow() {
+    kernel_test!();
+    forgers_slow_no_flow(Kind::Marks);
+}
+
+#[test]
+fn forged_bcn_stops_slow_no_flow() {
+    kernel_test!();
+    forgers_slow_no_flow(Kind::Bcn);
+}
+
+#[test]
+fn forged_qcn_feedback_slows_no_flow() {
+    kernel_test!();
+    forgers_slow_no_flow(Kind::Qcn);
+}
+
+/// A source that waits for echoes takes no message, however right it is.
+#[test]
+fn a_source_with_echoes_takes_no_message() {
+    kernel_test!();
+    let lab = Lab::new(3);
+    let config = running::config(&lab, Marking::None);
+    assert_eq!(config.feedback(), Feedback::Echo);
+    let config = running::with_endpoints(config, &lab, &[0], link());
+    let running = Running::start(config, Options::default());
+    let victim = Victim::new(&lab, &running);
+    let forger = Forger::new(&lab);
+    for (done, kind) in (1..).zip([Kind::Marks, Kind::Bcn, Kind::Qcn]) {
+        let m = about(&victim.frame(), 0, kind);
+        forger.floods(|n| forger.frame(&Message { sequence: n, ..m }));
+        victim.counted(Count::MessageUnknown, done * u64::from(FORGED));
+        victim.kept_its_rate();
+    }
 }
 
 /// The tag of a port's own messages is right, and the hosts' programs agree on it.

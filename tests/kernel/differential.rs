@@ -5,12 +5,17 @@
 //! packet of one's own: departures and drops go through `ecn_port_replay`, which is `ecn_depart` and `ecn_drop`
 //! without what they read from kernel structures. That part is seen by [`super::replay`], with real
 //! packets.
+//!
+//! Ports mark or sample their queues, so that their messages are compared, too: the state of each congestion point is the same
+//! after every event. Its clock is not traced: there must be a time during the program's run at which the core does the same,
+//! which is the very one wherever the state shows it. [`super::reaction`] compares what sources make of messages.
 
 use std::{cell::RefCell, collections::VecDeque};
 
 use ecn_core::{
     abi::{self, Count, Device, DeviceKey, PORTS, PortEvent, PortEventKind, SOURCES, name},
-    backward::{self, Feedback},
+    backward::{self, Feedback, Kind, Point, Quoted, Sample, Sampling},
+    bcn, flow,
     marking::{BACKLOG_UNKNOWN, Decision, HOST, MarkAt, Marking, Policy, Port, Share, Switch},
     packet,
     shares::{ShareBy, Shares},
@@ -25,7 +30,10 @@ use ecn_tests::{
     note,
     running::pin,
 };
-use ecn_user::datapath::{Copy, Datapath, Maps, Sizes, TestPacket, TraceEvents, Verdict};
+use ecn_user::{
+    agent::enforce::now_ns,
+    datapath::{Copy, Datapath, Maps, Sizes, TestPacket, TraceEvents, Verdict},
+};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -44,7 +52,7 @@ const SIMULATED: usize = 3_000;
 const BRIDGE: u32 = 1;
 
 /// Where a packet comes from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Input {
     /// A port of this bridge, by its place.
     Port(usize),
@@ -89,7 +97,7 @@ enum Step {
     /// A port is removed.
     Remove(usize),
     /// Another policy.
-    Policy(Marking, MarkAt, u32, u32, ShareBy, u32, Feedback),
+    Policy(Marking, MarkAt, u32, u32, ShareBy, u32, backward::Policy),
     /// So many milliseconds go by.
     Wait(u64),
 }
@@ -153,16 +161,56 @@ fn policy() -> impl Strategy<Value = Step> {
         ][..],
     );
     let drops = prop_oneof![4 => 1..=8u32, 1 => Just(0)];
+    (marking, mark_at, size(), size(), by, drops, messages()).prop_map(
+        |(marking, at, buffer, threshold, by, drops, messages)| {
+            // Where packets leave, no message can be sent; ports that sample mark nothing.
+            let (marking, messages) = match at {
+                _ if messages.sampling.kind == Kind::Bcn as u32 => (Marking::Bcn, messages),
+                _ if messages.sampling.kind == Kind::Qcn as u32 => (Marking::Qcn, messages),
+                MarkAt::Arrival => (marking, messages),
+                MarkAt::Departure => (marking, echoes()),
+            };
+            Step::Policy(marking, at, buffer, threshold, by, drops, messages)
+        },
+    )
+}
+
+/// No messages.
+fn echoes() -> backward::Policy {
+    backward::Policy::new(Feedback::Echo, backward::MESSAGES_PER_S)
+}
+
+/// What ports say.
+fn messages() -> impl Strategy<Value = backward::Policy> {
     let feedback = prop_oneof![2 => Just(Feedback::Echo), 1 => Just(Feedback::Backward),
         1 => Just(Feedback::Both)];
-    (marking, mark_at, size(), size(), by, drops, feedback).prop_map(
-        |(marking, at, buffer, threshold, by, drops, feedback)| {
-            // Where packets leave, no message can be sent.
-            let feedback = match at {
-                MarkAt::Arrival => feedback,
-                MarkAt::Departure => Feedback::Echo,
-            };
-            Step::Policy(marking, at, buffer, threshold, by, drops, feedback)
+    let per_s = prop_oneof![2 => Just(backward::MESSAGES_PER_S), 1 => Just(20), 1 => Just(1)];
+    let marks = (feedback, per_s.clone()).prop_map(|(way, n)| backward::Policy::new(way, n));
+    let samples = (sampling(), per_s).prop_map(|(sampling, n)| backward::Policy {
+        sampling,
+        ..backward::Policy::new(Feedback::Backward, n)
+    });
+    prop_oneof![3 => marks, 1 => samples]
+}
+
+/// How ports sample: after a few packets, since traces are short.
+fn sampling() -> impl Strategy<Value = Sampling> {
+    let kind = proptest::sample::select(&[Kind::Bcn, Kind::Qcn][..]);
+    let size = prop_oneof![Just(100u32), Just(1514)];
+    let severe = prop_oneof![2 => Just(0u32), 1 => 1..=30u32];
+    let jitter = prop_oneof![1 => Just(0u64), 3 => 0..1u64 << 32];
+    (kind, size, 0..=8u32, 0..=8u32, 1..=8u32, severe, jitter).prop_map(
+        |(kind, packet_bytes, equilibrium, weight, interval, severe, jitter)| Sampling {
+            kind: kind as u32,
+            equilibrium_bytes: equilibrium * packet_bytes,
+            weight,
+            packet_bytes,
+            interval: match kind {
+                Kind::Qcn => interval * 142,
+                _ => interval,
+            },
+            severe_bytes: severe * packet_bytes,
+            jitter,
         },
     )
 }
@@ -233,6 +281,15 @@ struct Seen {
     below: u64,
     /// Marks that messages report.
     backward: u64,
+    /// Samples of queues, those that only sources that are slowed down hear of, and which of these did.
+    samples: u64,
+    for_tagged: u64,
+    tagged: u64,
+    /// Messages of ports, those that had to wait, and whose time the state shows.
+    messages: u64,
+    held: u64,
+    timed: u64,
+    stops: u64,
 }
 
 /// The loaded programs, and the devices that tell the ports apart.
@@ -244,6 +301,10 @@ struct Kernel {
     netns: u32,
     /// Devices of the ports, then one of another bridge.
     devices: Vec<u32>,
+    /// Whom ports have slowed down, as they remember it.
+    tagged: Vec<u32>,
+    /// Traces so far.
+    traces: u64,
     seen: Seen,
 }
 
@@ -255,6 +316,9 @@ struct Both<'a> {
     trace: &'a Trace,
     policy: Policy,
     feedback: Feedback,
+    messages: backward::Policy,
+    /// What each port has to say.
+    points: Vec<Point>,
     host: Box<Switch<PORTS>>,
     shares: Box<Shares<PORTS, SOURCES>>,
     /// By the last event.
@@ -273,7 +337,8 @@ impl Kernel {
             bridges: BRIDGE + 1,
             flows: 16,
         };
-        let datapath = Datapath::open(&pin(), sizes).expect("load");
+        let mut datapath = Datapath::open(&pin(), sizes).expect("load");
+        datapath.load_sampling().expect("load");
         let mut maps = datapath.maps().expect("maps");
         let control = abi::Control {
             abi: abi::ABI,
@@ -288,6 +353,8 @@ impl Kernel {
             maps,
             netns,
             devices,
+            tagged: vec![0; backward::QUOTES as usize],
+            traces: 0,
             seen: Seen::default(),
         }
     }
@@ -316,7 +383,7 @@ impl Kernel {
                 1,
                 ShareBy::Off,
                 0,
-                Feedback::Echo,
+                echoes(),
             ),
             steps: Vec::new(),
         };
@@ -324,7 +391,7 @@ impl Kernel {
         both.policy = simulated.policy;
         let set = both.kernel.maps.set_marking(BRIDGE, both.policy);
         set.expect("policy");
-        both.set_feedback(feedback);
+        both.set_messages(backward::Policy::new(feedback, backward::MESSAGES_PER_S));
         for event in &simulated.events {
             both.simulated(event)?;
         }
@@ -364,6 +431,9 @@ impl Kernel {
         self.maps.clear_bridge(BRIDGE).expect("clear");
         // Of a trace that failed.
         while self.trace.next().is_some() {}
+        self.traces += 1;
+        // Points keep their state from trace to trace, as ports do.
+        let points = trace.slots.iter().map(|slot| self.point(*slot)).collect();
         Both {
             kernel: self,
             trace,
@@ -378,6 +448,8 @@ impl Kernel {
                 _pad: 0,
             },
             feedback: Feedback::Echo,
+            messages: echoes(),
+            points,
             host: Box::default(),
             shares: Box::default(),
             decided: Decision::default(),
@@ -386,6 +458,10 @@ impl Kernel {
             queues: vec![VecDeque::new(); ports],
             wires: vec![VecDeque::new(); ports],
         }
+    }
+
+    fn point(&self, slot: u8) -> Point {
+        self.maps.point(BRIDGE, slot.into()).expect("a point")
     }
 }
 
@@ -401,6 +477,21 @@ impl Packet {
     /// Bytes on the wire of so many segments of it.
     fn wire_len(&self, n: u32) -> u32 {
         self.frame(self.ecn).len() as u32 * n
+    }
+
+    /// Its flow, as a port knows it.
+    fn key(&self) -> flow::Key {
+        let frame = self.frame(self.ecn);
+        let ip = packet::parse(frame.as_slice()).expect("IP");
+        let transport = packet::transport(frame.as_slice(), &ip).expect("a header");
+        let mut key = flow::Key {
+            protocol: ip.protocol,
+            src_port: transport.src_port,
+            dst_port: transport.dst_port,
+            ..flow::Key::default()
+        };
+        packet::addresses(frame.as_slice(), &ip, &mut key.src, &mut key.dst);
+        key
     }
 
     /// The frame, with an ECN field.
@@ -497,7 +588,7 @@ impl Both<'_> {
 
     fn step(&mut self, step: &Step) -> Outcome {
         match step {
-            Step::Policy(marking, mark_at, buffer, threshold, by, drops, feedback) => {
+            Step::Policy(marking, mark_at, buffer, threshold, by, drops, messages) => {
                 self.policy.shares = *by as u32;
                 self.policy.drop_threshold = *drops;
                 self.policy.marking = *marking as u32;
@@ -506,8 +597,13 @@ impl Both<'_> {
                 self.policy.threshold = *threshold;
                 let set = self.kernel.maps.set_marking(BRIDGE, self.policy);
                 set.expect("policy");
-                self.set_feedback(*feedback);
+                self.set_messages(*messages);
                 Ok(())
+            }
+            // What a sampling port does with packets that came in by no port of the bridge is not compared.
+            Step::Arrive(packet, o) if self.samples() && packet.input == Input::Elsewhere => {
+                let input = Input::Host;
+                self.arrive(Packet { input, ..*packet }, *o)
             }
             Step::Arrive(packet, o) => self.arrive(*packet, *o),
             Step::Uncounted(o) => self.uncounted(*o),
@@ -547,11 +643,30 @@ impl Both<'_> {
         }
     }
 
-    fn set_feedback(&mut self, feedback: Feedback) {
-        self.feedback = feedback;
-        let policy = backward::Policy::new(feedback, backward::MESSAGES_PER_S);
-        let set = self.kernel.maps.set_backward(BRIDGE, policy);
-        set.expect("a way of feedback");
+    fn set_messages(&mut self, policy: backward::Policy) {
+        self.messages = backward::Policy {
+            // Ports of their own in each trace: nobody is slowed down at first.
+            bridge: self.kernel.traces << 8,
+            ..policy
+        };
+        self.feedback = Feedback::ALL[policy.feedback as usize];
+        let set = self.kernel.maps.set_backward(BRIDGE, self.messages);
+        set.expect("messages");
+        for place in 0..self.trace.slots.len() {
+            let key = DeviceKey {
+                netns: self.kernel.netns,
+                ifindex: self.ifindex(place),
+            };
+            let device = self.kernel.maps.device(key);
+            let samples = if self.samples() { abi::ROLE_SAMPLES } else { 0 };
+            let role = device.role & !abi::ROLE_SAMPLES | samples;
+            let set = self.kernel.maps.set_device(key, Device { role, ..device });
+            set.expect("a device");
+        }
+    }
+
+    fn samples(&self) -> bool {
+        self.messages.sampling.kind != Kind::Marks as u32
     }
 
     fn arrive(&mut self, packet: Packet, o: usize) -> Outcome {
@@ -572,7 +687,9 @@ impl Both<'_> {
     /// Whether the packet enters its queue. When it came is the kernel's to say.
     fn enter(&mut self, packet: Packet, o: usize) -> Result<bool, TestCaseError> {
         let n = packet.segments();
+        let begun = now_ns();
         let verdict = self.test(name::PORT_OUT, packet, n, o, [0; 2]);
+        let ran = [begun, now_ns()];
         let event = self.kernel.trace.next();
         let now_ns = event.map_or(0, |event| event.now_ns);
         prop_assert!(now_ns >= self.now_ns, "{} after {}", now_ns, self.now_ns);
@@ -589,6 +706,9 @@ impl Both<'_> {
         self.check_frame(&verdict, packet, decision.mark != 0 && is_written)?;
         let by_message = self.feedback.is_backward();
         self.kernel.seen.backward += u64::from(decision.mark * u32::from(by_message));
+        if decision.drop == 0 {
+            self.says(packet, n, o, decision.mark != 0 && by_message, ran)?;
+        }
         self.kernel.seen.arrivals += 1;
         self.kernel.seen.super_packets += u64::from(n > 1);
         self.kernel.seen.refused += u64::from(decision.drop);
@@ -603,6 +723,76 @@ impl Both<'_> {
         };
         self.expect_event(event, expected)?;
         Ok(decision.drop == 0)
+    }
+
+    /// What a port has to say of a packet that has come: that it is marked, and, if it is sampled, how long the queue is.
+    fn says(&mut self, packet: Packet, n: u32, o: usize, marked: bool, ran: [u64; 2]) -> Outcome {
+        // Nobody to notify.
+        let samples = self.samples() && packet.input != Input::Host;
+        let slot = self.slot(o);
+        let (policy, bytes) = (self.messages, packet.wire_len(n));
+        let waiting = self.host.ports[usize::from(slot)].cnt1;
+        let tag = Quoted::tag(policy.point(slot), packet.key().hash());
+        let entry = self.kernel.tagged[tag.place as usize];
+        let (now_ns, said) = self.compare_point(o, ran, |point, now_ns| {
+            if marked {
+                point.mark(&policy, n, now_ns);
+            }
+            if !samples {
+                return None;
+            }
+            let sample = point.sample(&policy.sampling, n, bytes, waiting)?;
+            let is_tagged = tag.is_tagged(entry, now_ns);
+            let is_sent = sample.is_for(is_tagged) && point.next_message(&policy, now_ns).is_some();
+            Some((sample, is_tagged, is_sent))
+        })?;
+        let Some((sample, is_tagged, is_sent)) = said else {
+            return Ok(());
+        };
+        if is_sent && sample.0 & Sample::FALLS != 0 {
+            self.kernel.tagged[tag.place as usize] = tag.entry(now_ns);
+        }
+        let for_tagged = sample.0 & Sample::FOR_ALL == 0;
+        let is_bcn = policy.sampling.kind == Kind::Bcn as u32;
+        let seen = &mut self.kernel.seen;
+        seen.samples += 1;
+        seen.for_tagged += u64::from(for_tagged);
+        seen.tagged += u64::from(for_tagged && is_tagged);
+        seen.stops += u64::from(is_bcn && sample.0 as u32 == bcn::STOP);
+        Ok(())
+    }
+
+    /// A port's state is what `says` makes of it on the host, at some time while the program ran, from `ran[0]` to `ran[1]`.
+    /// The state shows which, if a message was sent that could have been sent before. Returns the time.
+    fn compare_point<T>(
+        &mut self,
+        o: usize,
+        ran: [u64; 2],
+        says: impl Fn(&mut Point, u64) -> T,
+    ) -> Result<(u64, T), TestCaseError> {
+        let (before, after) = (self.points[o], self.kernel.point(self.slot(o)));
+        // Of one message, or of one about a mark and another one about the queue.
+        let every_ns = self.messages.every_ns;
+        let shown = [1, 2].map(|n| after.due_ns.wrapping_sub(n * every_ns));
+        let times = [shown[0], shown[1], ran[0], ran[1]];
+        let within = |time: &u64| (ran[0]..=ran[1]).contains(time);
+        let same = times.into_iter().filter(within).find_map(|time| {
+            let mut point = before;
+            let said = says(&mut point, time);
+            (point == after).then_some((time, said))
+        });
+        let Some((time, said)) = same else {
+            let mut point = before;
+            says(&mut point, ran[1]);
+            let difference = format!("{after:?}, on the host {point:?}, after {before:?}");
+            return Err(TestCaseError::fail(difference));
+        };
+        self.points[o] = after;
+        let seen = &mut self.kernel.seen;
+        seen.messages += after.sent - before.sent;
+        seen.held += after.held - before.held;
+        seen.timed += u64::from(after.sent != before.sent && shown.contains(&time));
+        Ok((time, said))
     }
 
     /// The packet as marking sees it.
@@ -851,6 +1041,9 @@ impl Both<'_> {
         for (place, source) in (0..).zip(&self.shares.sources) {
             prop_assert_eq!(&view.source(place), source, "source {}", place);
         }
+        for (slot, point) in self.trace.slots.iter().zip(&self.points) {
+            prop_assert_eq!(&self.kernel.point(*slot), point, "point {}", slot);
+        }
         let used: Vec<u8> = if all {
             (0..=255).collect()
         } else {
@@ -976,9 +1169,16 @@ fn random_traces() {
         (seen.output_triggers, 2 * traces),
         (seen.repaired, traces),
         (seen.super_packets, traces),
-        (seen.refused, traces / 20),
+        (seen.refused, traces / 50),
         (seen.below, traces),
-        (seen.backward, traces),
+        (seen.backward, traces / 2),
+        (seen.samples, 2 * traces),
+        (seen.for_tagged, traces / 5),
+        (seen.tagged, 0),
+        (seen.messages, traces),
+        (seen.held, traces / 5),
+        (seen.timed, traces / 5),
+        (seen.stops, traces / 20),
     ] {
         assert!(often > what, "{seen:?}");
     }

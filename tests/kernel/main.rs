@@ -29,6 +29,7 @@ mod pacing;
 mod parsed;
 mod pins;
 mod rate;
+mod reaction;
 mod replay;
 mod restart;
 mod rig;

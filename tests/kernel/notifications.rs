@@ -2,7 +2,14 @@
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
-use ecn_core::{abi::Count, flow::Flow, packet, packet::protocol, reaction};
+use ecn_core::{
+    abi::Count,
+    backward,
+    echo::PROTOCOL,
+    flow::Flow,
+    packet::{self, protocol},
+    reaction,
+};
 use ecn_tests::{
     ecn_or_skip, emulated, eventually,
     frames::ecn_of,
@@ -19,6 +26,8 @@ use ecn_user::{
     cli::table::{FlowRow, PortRow},
     config::Marking,
 };
+
+use super::{attacks::FORGED, backward::Forger};
 
 /// Link of the source: less than what it can send, also when emulated.
 fn link() -> u64 {
@@ -146,4 +155,75 @@ fn qcn_over_ipv4() {
 fn qcn_over_ipv6() {
     kernel_test!();
     udp_reacts(&ecn_or_skip!(), Marking::Qcn, true);
+}
+
+/// Notifications of a port, copied by somebody at another port: each counts once at most, and a flow that is slow already
+/// gets no slower.
+fn copies_slow_no_flow(marking: Marking) {
+    const N: u32 = 2_000;
+    const COPIES: u64 = 10;
+    let lab = Lab::new(3);
+    let running = notifying(&lab, marking);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sending, receiving) = (udp(from, false, 7001), udp(to, false, 7002));
+    let heard = Wire::open(&from.ns, from.ifindex);
+    let forger = Forger::new(&lab);
+    let target = SocketAddr::new(to.v4.into(), 7002);
+    // Of the port, and no copy of one.
+    let is_message = |frame: &[u8]| {
+        frame[6..12] != lab.hosts[2].mac && frame[23] == PROTOCOL && frame[34] == backward::VERSION
+    };
+    let (mut last, mut copied) = (None, 0);
+    for n in 0..N {
+        sending.send_to(&[n as u8; 600], target).expect("send");
+        // While the quoted packet is remembered.
+        while let Some(frame) = heard.next(Duration::ZERO) {
+            if is_message(&frame) {
+                (0..COPIES).for_each(|_| forger.send(&forger.copy(&frame)));
+                copied += COPIES;
+                last = Some(frame);
+            }
+        }
+    }
+    let last = last.expect("a message");
+    let mut buffer = [0; 1000];
+    for _ in 0..N {
+        assert_eq!(receiving.recv(&mut buffer).expect("receive"), 600);
+    }
+    let counts = || {
+        [
+            Count::MessageAccepted,
+            Count::MessageImpossible,
+            Count::MessageDuplicate,
+        ]
+        .map(|what| running.count(what))
+    };
+    let sent = || running.count(Count::MessageSent);
+    let all = |copies: u64| counts().iter().sum::<u64>() == sent() + copies;
+    assert!(eventually(s(5), || all(copied)), "{}", running.counts());
+    let [accepted, _, duplicate] = counts();
+    assert!(accepted <= sent(), "{}", running.counts());
+    assert!(duplicate > 0, "{}", running.counts());
+    let slow = flow_of(&running);
+    assert!(slow.decreases > 0 && slow.is_limited(link()), "{slow:?}");
+
+    // Nothing is sent any more, so nothing but these could change the flow.
+    let copy = forger.copy(&last);
+    forger.floods(|_| copy.clone());
+    let flooded = || all(copied + u64::from(FORGED));
+    assert!(eventually(s(10), flooded), "{}", running.counts());
+    assert_eq!(counts()[0], accepted, "{}", running.counts());
+    assert_eq!(flow_of(&running), slow);
+}
+
+#[test]
+fn copies_of_bcn_slow_no_flow() {
+    kernel_test!();
+    copies_slow_no_flow(Marking::Bcn);
+}
+
+#[test]
+fn copies_of_qcn_slow_no_flow() {
+    kernel_test!();
+    copies_slow_no_flow(Marking::Qcn);
 }
