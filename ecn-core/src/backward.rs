@@ -256,7 +256,9 @@ pub const fn is_version(first: u8) -> bool {
 #[must_use]
 pub const fn fingerprint(header: u32, body: [u8; 8]) -> u32 {
     let mixed = (header as u64 | 1 << 32).wrapping_mul(GOLDEN) ^ u64::from_le_bytes(body);
-    (mixed.wrapping_mul(GOLDEN) >> 32) as u32
+    // A product carries upwards only: without this the last byte would change the upper eight bits alone.
+    let folded = mixed ^ mixed >> 32;
+    (folded.wrapping_mul(GOLDEN) >> 32) as u32
 }
 
 /// Packets that a source has sent a short time ago, of all its flows that are not TCP: places in

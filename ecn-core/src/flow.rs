@@ -363,7 +363,10 @@ impl Flow {
         self.response.ipd = response::ipd(rate, link_bytes_per_s);
         self.last_echo_ns = now_ns;
         let unlimited = rate >= link_bytes_per_s && rate != self.notified_bytes_per_s;
-        let notify = (self.class != 0 || lowered) && (self.should_notify() || unlimited);
+        let notify = (self.class != 0 || lowered)
+            && (self.should_notify()
+                || unlimited
+                || (lowered && rate != self.notified_bytes_per_s));
         if notify {
             self.notified_bytes_per_s = rate;
         }

@@ -111,7 +111,8 @@ fn clone_back(ctx: *mut __sk_buff, number: u32, sequence: u32, feedback: u32, ki
     }
 }
 
-/// A packet has entered the queue of a port that samples it: whether it is sampled, and its source notified.
+/// A packet that came in by a port has entered the queue of one that samples it: whether it is sampled, and its source
+/// notified.
 #[classifier]
 pub fn ecn_port_sample(ctx: TcContext) -> i32 {
     let _ = sample(&Packet::new(ctx));
@@ -126,7 +127,7 @@ fn sample(p: &Packet) -> Option<()> {
     let point = ECN_POINT.get_ptr_mut(number)?;
     let ip = p.parse()?;
     let (n, bytes) = (p.segments(&ip), field!(&p.ctx, wire_len));
-    if field!(&p.ctx, ingress_ifindex) == 0 || !ip.answerable(n, bytes, policy.protocol as u8) {
+    if !ip.answerable(n, bytes, policy.protocol as u8) {
         return None;
     }
     let slot = number as usize % abi::PORTS;

@@ -346,7 +346,8 @@ fn apply_decision(
     if decision & MARK != 0 {
         mark_enqueued(p, ip, flags, c);
     }
-    if d.role & abi::ROLE_SAMPLES != 0 {
+    // There is a way back only to where a port of the bridge leads.
+    if d.role & abi::ROLE_SAMPLES != 0 && (c.ports >> 32) as u8 != HOST {
         tail_call(
             &p.ctx,
             abi::TAIL_SAMPLE,

@@ -600,11 +600,6 @@ impl Both<'_> {
                 self.set_messages(*messages);
                 Ok(())
             }
-            // What a sampling port does with packets that came in by no port of the bridge is not compared.
-            Step::Arrive(packet, o) if self.samples() && packet.input == Input::Elsewhere => {
-                let input = Input::Host;
-                self.arrive(Packet { input, ..*packet }, *o)
-            }
             Step::Arrive(packet, o) => self.arrive(*packet, *o),
             Step::Uncounted(o) => self.uncounted(*o),
             Step::Leave(o) => match self.queues[*o].pop_front() {
@@ -728,7 +723,7 @@ impl Both<'_> {
     /// What a port has to say of a packet that has come: that it is marked, and, if it is sampled, how long the queue is.
     fn says(&mut self, packet: Packet, n: u32, o: usize, marked: bool, ran: [u64; 2]) -> Outcome {
         // Nobody to notify.
-        let samples = self.samples() && packet.input != Input::Host;
+        let samples = self.samples() && matches!(packet.input, Input::Port(_));
         let slot = self.slot(o);
         let (policy, bytes) = (self.messages, packet.wire_len(n));
         let waiting = self.host.ports[usize::from(slot)].cnt1;
