@@ -509,7 +509,8 @@ impl Point {
         }
         let queue = waiting.saturating_mul(sampling.packet_bytes);
         let before = self.sampled.sampled_bytes;
-        let measured = self.sampled.measure(sampling.equilibrium_bytes, queue);
+        let measured = (self.sampled.measure(sampling.equilibrium_bytes, queue))
+            .saturated(sampling.equilibrium_bytes);
         // xorshift (Marsaglia 2003); never 0.
         let mut x = self.random | (self.random == 0) as u64;
         x ^= x << 13;

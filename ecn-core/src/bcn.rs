@@ -198,6 +198,19 @@ impl Feedback {
         self.offset_bytes as i64 - weight as i64 * self.delta_bytes as i64
     }
 
+    /// With an offset of at most `equilibrium_bytes` and a change of at most twice that: the range that QCN quantises,
+    /// Qeq (2 w + 1). Otherwise one sample of a queue that was long for a moment takes all of a rate, and a source that
+    /// hardly sends is hardly sampled.
+    #[inline(always)]
+    #[must_use]
+    pub fn saturated(self, equilibrium_bytes: u32) -> Self {
+        let most = equilibrium_bytes.min(MAX_QUEUE_BYTES / 2) as i32;
+        Self {
+            offset_bytes: self.offset_bytes.clamp(-most, most),
+            delta_bytes: self.delta_bytes.clamp(-2 * most, 2 * most),
+        }
+    }
+
     /// Both as a notification carries them: 16 bits each, in units of 64 bytes.
     #[inline(always)]
     #[must_use]

@@ -197,6 +197,25 @@ fn only_the_point_that_lowered_a_rate_raises_it() {
 }
 
 #[test]
+fn no_single_sample_takes_all_of_a_rate() {
+    let (sampling, policy) = (sampling(Kind::Bcn), policy());
+    let (mut point, mut flow) = (Point::default(), Reaction::new());
+    let longest = point.sample(&sampling, 1, FRAME, 10_000).unwrap();
+    let feedback = Feedback::from_word(longest.0 as u32);
+    let (qeq, weight) = (sampling.equilibrium_bytes as i64, sampling.weight);
+    let range = qeq * (2 * weight as i64 + 1);
+    // In units of 64 bytes, rounded to zero.
+    assert!(feedback.value(weight) >= -range && feedback.value(weight) < -range + 64 * 5);
+    flow.on_notification(
+        &policy,
+        &notification(Kind::Bcn, 1, 1, longest.0 as u32),
+        0,
+        0,
+    );
+    assert!(flow.rate() > Some(LINE / 4), "{:?} of {LINE}", flow.rate());
+}
+
+#[test]
 fn a_stopped_source_restarts_with_a_tenth() {
     let (policy, mut flow) = (policy(), Reaction::new());
     flow.on_notification(&policy, &notification(Kind::Bcn, 1, 7, bcn::STOP), 0, 0);

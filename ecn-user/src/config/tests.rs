@@ -753,7 +753,7 @@ fn notifications_have_bridges_defaults_and_are_checked_by_key() {
         "{bridge}[bcn]\ngi = \"2\"\n[qcn]\nrai = \"1mbit\""
     ))
     .unwrap();
-    assert_eq!(config.bcn.0.pm, "1/70".parse().unwrap());
+    assert_eq!(config.bcn.0.pm, "1/90".parse().unwrap());
     assert_eq!(config.bcn.0.gi, "2".parse().unwrap());
     assert_eq!(config.qcn.0.stage_timer, DurationText::from_millis(150));
     assert_eq!(config.feedback(), Feedback::Backward);

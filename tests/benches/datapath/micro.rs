@@ -178,7 +178,7 @@ impl Loaded {
                 kind: Kind::Bcn as u32,
                 equilibrium_bytes: u32::MAX,
                 packet_bytes: 1,
-                interval: 70,
+                interval: 90,
                 jitter: (1 << 32) - 1,
                 ..backward::Sampling::default()
             },
@@ -381,7 +381,7 @@ fn cases(devices: &[u32]) -> Vec<Case> {
                 next_signed,
             )
         },
-        case(name::PORT_OUT, "counted, BCN samples 1 of 70", 5, &v4, none),
+        case(name::PORT_OUT, "counted, BCN samples 1 of 90", 5, &v4, none),
         Case {
             phase: Phase::Backward,
             ifindex: devices[5],
@@ -417,7 +417,11 @@ fn check(maps: &Maps) {
         .iter()
         .map(|(_, flow)| flow.acked_packets)
         .sum();
-    assert_eq!(acked, 2 * SINGLE as u64, "packets acknowledged by echoes");
+    assert_eq!(
+        acked,
+        3 * SINGLE as u64,
+        "packets reported by echoes and messages"
+    );
     let count = |what| maps.count(what).expect("a counter");
     assert_eq!(count(Count::EchoAccepted), 2 * SINGLE as u64);
     assert_eq!(count(Count::EchoSent), 2 * SINGLE as u64);

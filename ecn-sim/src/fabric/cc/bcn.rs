@@ -147,11 +147,12 @@ impl BcnRules {
 }
 
 impl BcnParameters {
-    /// On bridges, explored in the rig's model. At 100 Mb/s and 1/100 twenty flows are sampled four times a
+    /// On bridges, explored in the rig's model. At 100 Mb/s and 1/100 twenty flows are sampled three times a
     /// second each, and with Gi = 4 lose packets; at 1/10 they need Gi = 1/2, and every twelfth packet has a message.
+    /// At 1/90 every 55th has one.
     pub fn bridge() -> Self {
         Self {
-            pm: Fraction::ratio(1, 70),
+            pm: Fraction::ratio(1, 90),
             gi: Fraction::ratio(1, 1),
             ..Self::default()
         }
