@@ -150,7 +150,7 @@ fn argument(arg: &Arg) -> (String, String) {
         let _ = write!(about, " ({})", values.join(", "));
     }
     let defaults: Vec<_> = arg.get_default_values().iter().collect();
-    if arg.get_action().takes_values() && !defaults.is_empty() {
+    if arg.get_action().takes_values() && !defaults.is_empty() && !arg.is_hide_default_value_set() {
         let defaults: Vec<_> = defaults
             .iter()
             .map(|value| value.to_string_lossy())
