@@ -20,7 +20,7 @@ enum Verb {
     #[command(flatten)]
     Sim(cli::Sim),
     /// The rig of `ecn rig run`, simulated
-    Rig(RigArgs),
+    Rig(Box<RigArgs>),
 }
 
 fn main() -> ExitCode {

@@ -27,7 +27,7 @@ use super::watch::{self, Show};
 #[derive(Subcommand, Debug)]
 pub enum Rig {
     /// Make the rig, measure it without and with control, and remove it
-    Run(RigArgs),
+    Run(Box<RigArgs>),
     /// Make the rig and leave it there
     Up(UpArgs),
     /// Remove the rig
