@@ -101,10 +101,10 @@ pub struct RigArgs {
     /// How marks get back to the sources: echo, backward (receivers have no program then), both
     #[arg(long, value_name = "WAY", default_value_t)]
     pub feedback: Feedback,
-    /// Parameters of bcn, as in [bcn] of the configuration: w=1,gd=1/256
+    /// Parameters of bcn, by their names in the configuration: w=1,gd=1/256
     #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true, value_parser = bcn)]
     pub bcn: BcnParameters,
-    /// Parameters of qcn, as in [qcn]
+    /// Parameters of qcn
     #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true, value_parser = qcn)]
     pub qcn: QcnParameters,
     /// How flows answer to marks: none, lipd, fimd, aimd
