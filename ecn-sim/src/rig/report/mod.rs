@@ -121,9 +121,6 @@ pub struct Phase {
     pub dropped_packets: u64,
     /// Packets that were marked.
     pub marked_packets: u64,
-    /// Messages of ports to sources: of marks, of BCN or of QCN.
-    #[serde(default)]
-    pub messages: Option<u64>,
     /// Mean number of packets in the queue of the root port.
     #[serde(serialize_with = "rounded")]
     pub root_queue_mean_packets: f64,
@@ -159,6 +156,9 @@ pub struct Phase {
     /// TCP segments that came with a wrong checksum.
     #[serde(default)]
     pub checksum_errors: Option<u64>,
+    /// Messages of ports to sources: of marks, of BCN or of QCN.
+    #[serde(default)]
+    pub messages: Option<u64>,
     /// Rates over time, for figures and `rig-samples.csv`; not part of the JSON document.
     #[serde(skip)]
     pub samples: Vec<Sample>,
