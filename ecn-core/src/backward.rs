@@ -471,7 +471,7 @@ pub struct Point {
     pub until: u32,
     /// The queue at the last sample.
     pub sampled: bcn::CongestionPoint,
-    /// What that sample told of the queue, as in [`Message::feedback`], whether or not anybody was notified.
+    /// Feedback of that sample, as in [`Message::feedback`], also where no message was sent.
     pub feedback: u32,
     #[doc(hidden)]
     pub _pad: u32,

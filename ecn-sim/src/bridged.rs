@@ -741,9 +741,8 @@ impl Simulation<'_> {
         let arrived = self.bridges[bridge as usize].arrive(number, arrival);
         let (Arrival::Queued { marked } | Arrival::Dropped { marked }) = arrived;
         let at = &mut self.bridges[bridge as usize];
-        let (serial, began) = (self.packets[number].flow, self.senders[flow].began);
         if let Some(kind) = self.notifications
-            && let Some(sample) = at.sample(&arrival, serial, began / NS)
+            && let Some(sample) = at.sample(&arrival, flow as u32, self.senders[flow].began / NS)
         {
             self.senders[flow].marked.get_or_insert(now);
             self.send_back(now, number, (bridge, output), sample, kind);

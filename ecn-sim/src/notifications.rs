@@ -15,7 +15,7 @@ use crate::model::ModelError;
 ///
 /// # Errors
 ///
-/// What is no such setting.
+/// An unknown key or an invalid value.
 pub fn with<T: Serialize + DeserializeOwned>(usual: T, settings: &str) -> Result<T, String> {
     let mut table = Table::try_from(usual).map_err(|error| error.to_string())?;
     for setting in settings.split(',').filter(|setting| !setting.is_empty()) {

@@ -199,14 +199,19 @@ fn few_messages_say_all_marks() {
         sent.expect("send");
     }
     let slot = running.slot(&to.port);
-    let told = || {
+    let reported = || {
         let point = running.maps.point(0, slot).expect("what it has to say");
         let flow = only_flow(&running, protocol::UDP);
         (point, flow.marked_packets + u64::from(point.pending))
     };
-    let all = || told().1 == running.port(&to.port).marked;
-    assert!(eventually(s(5), all), "{:?} {}", told(), running.counts());
-    let (point, _) = told();
+    let all = || reported().1 == running.port(&to.port).marked;
+    assert!(
+        eventually(s(5), all),
+        "{:?} {}",
+        reported(),
+        running.counts()
+    );
+    let (point, _) = reported();
     assert!(point.held > 0, "{point:?}");
     assert_eq!(point.held, running.count(Count::MessageHeld));
     assert_eq!(point.sent, running.count(Count::MessageAccepted));
@@ -330,8 +335,8 @@ impl<'a> Victim<'a> {
         frame.expect("a packet")
     }
 
-    /// Messages have told it so often to slow down, and it did.
-    fn told(&self, kind: Kind) -> u64 {
+    /// How often messages have lowered its rate.
+    fn lowered_by(&self, kind: Kind) -> u64 {
         let flow = self.flow();
         match kind {
             Kind::Marks => flow.marked_packets,
@@ -436,7 +441,7 @@ fn forgers_slow_no_flow(kind: Kind) {
     };
     forger.send(&forger.frame(&older));
     victim.counted(Count::MessageDuplicate, 101);
-    assert_eq!(victim.told(kind), 1, "{:?}", victim.flow());
+    assert_eq!(victim.lowered_by(kind), 1, "{:?}", victim.flow());
 
     // And with a key, not at all.
     config.echo.key = Some(key);
@@ -445,7 +450,7 @@ fn forgers_slow_no_flow(kind: Kind) {
     forger.floods(|_| forger.frame(&m));
     forger.floods(|n| forger.signed(&m, [1, n.into()]));
     victim.counted(Count::MessageForged, 2 * ALL);
-    assert_eq!(victim.told(kind), 1, "{:?}", victim.flow());
+    assert_eq!(victim.lowered_by(kind), 1, "{:?}", victim.flow());
     let m = about(&victim.frame(), FORGED + 1, kind);
     forger.send(&forger.signed(&m, key.words()));
     victim.counted(Count::MessageAccepted, 2);
@@ -457,7 +462,7 @@ fn forgers_slow_no_flow(kind: Kind) {
     };
     forger.send(&forger.signed(&late, key.words()));
     victim.counted(Count::MessageImpossible, impossible + 1);
-    assert_eq!(victim.told(kind), 2, "{:?}", victim.flow());
+    assert_eq!(victim.lowered_by(kind), 2, "{:?}", victim.flow());
 }
 
 #[test]

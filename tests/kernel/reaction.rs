@@ -282,7 +282,7 @@ impl Kernel {
         (1..FIRST).for_each(|_| {
             both.pass();
         });
-        // What short flows do is no reaction.
+        // Short flows do not react.
         both.host = both.flow();
         prop_assert_eq!(both.host.has_own_rate, 1);
         prop_assert_eq!(both.host.reaction, reaction::Reaction::new());
@@ -356,7 +356,7 @@ impl Both<'_> {
         host.on_send(now_ns);
         host.sent_packets += 1;
         host.sent_bytes += bytes;
-        // A flow that was lowered by less than the agent hears of has no class, and its limiter does nothing by itself.
+        // Before the agent has given it a class, a flow's limiter does nothing by itself.
         let reacts = before.class != 0
             && before.is_limited(LINK)
             && now_ns.saturating_sub(before.last_echo_ns) >= backward::CLOCK_NS;
@@ -424,7 +424,7 @@ impl Both<'_> {
         let mut expected = counted;
         let after = self.flow();
         let mut notify = false;
-        // That others' packets are quoted is seen before the flow is: it is no part of the flow's state.
+        // A quote of an unknown packet is refused before the flow is looked up.
         let refusal = if heard.quoted || self.is_tcp() {
             self.host.accept_notification(&report).err()
         } else {
