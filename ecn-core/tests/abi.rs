@@ -96,7 +96,7 @@ fn no_hidden_padding() {
     );
     assert_eq!(size_of::<backward::Report>(), 8 + 6 * 4);
     assert_eq!(size_of::<backward::Sender>(), 2 * 4 + 2 * 8);
-    assert_eq!(size_of::<backward::Point>(), 4 * 8 + 4 * 4);
+    assert_eq!(size_of::<backward::Point>(), 4 * 8 + 6 * 4);
     assert_eq!(size_of::<backward::Sampling>(), 6 * 4 + 8);
     assert_eq!(
         size_of::<backward::Policy>(),
