@@ -164,8 +164,8 @@ pub struct Flow {
     pub pending: u32,
     /// Pacing rate that the socket was last given, payload bytes per second; 0: none.
     pub socket_bytes_per_s: u32,
-    #[doc(hidden)]
-    pub _pad: u32,
+    /// Largest packet handed to the device, a super-packet counted as one, bytes with link headers.
+    pub largest_bytes: u32,
     /// Departure times of its packets.
     pub pacer: pacing::Pacer,
     /// Backward messages.
@@ -519,7 +519,7 @@ impl Flow {
             shared: 0,
             ended: 0,
             has_own_rate: 0,
-            _pad: 0,
+            largest_bytes: 0,
             backward: backward::Sender::new(),
             reaction: reaction::Reaction::new(),
             socket_bytes_per_s: 0,

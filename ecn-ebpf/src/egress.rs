@@ -218,6 +218,9 @@ fn send_data(
         atomic_add(&raw mut (*f).flow.sent_packets, n as u64);
         atomic_add(&raw mut (*f).flow.sent_bytes, bytes);
     }
+    if bytes as u32 > read_once!(f, flow.largest_bytes) {
+        write_once!(f, flow.largest_bytes, bytes as u32);
+    }
     if flags & flow::NEGOTIATED != 0 {
         return None;
     }

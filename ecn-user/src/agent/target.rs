@@ -14,6 +14,7 @@ use std::{
 use ecn_core::{
     abi,
     flow::{self, Flow, Key},
+    packet::protocol,
 };
 
 use super::{
@@ -51,12 +52,22 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 struct Limited {
     key: Key,
     rate_bytes_per_s: u64,
-    /// The rate that its queue is sized for.
+    /// The rate and the largest packet that its queue is sized for.
     leaf_rate: u64,
+    leaf_packet: u32,
     /// Since when it has been at full rate.
     free_since_ns: Option<u64>,
     /// Its class is not used any more, and goes at the next review.
     closing: bool,
+}
+
+/// The flow's largest packet, as far as its queue has to allow for it: TCP's super-packets follow the device's limit.
+fn largest_packet(flow: &Flow, key: Key) -> u32 {
+    if key.protocol == protocol::TCP {
+        0
+    } else {
+        flow.largest_bytes
+    }
 }
 
 /// A device.
@@ -212,11 +223,15 @@ impl Target {
     }
 
     /// Adds the messages for a new rate to a batch: the class if it does not exist, its rate, its queue. True: it is new.
-    fn set(&mut self, batch: &mut ClassBatch, class: u32, key: Key, rate: u64) -> bool {
+    fn set(&mut self, maps: &Maps, batch: &mut ClassBatch, event: &abi::RateEvent) -> bool {
+        let (class, key, rate) = (event.class, event.key, event.rate_bytes_per_s);
         let minor = class as u16;
-        let leaf = self
-            .layout
-            .leaf_bytes(minor, rate, self.segments.unwrap_or(1));
+        let largest = match self.limited.get(&class) {
+            Some(flow) => flow.leaf_packet,
+            None => maps.flow(&key).map_or(0, |flow| largest_packet(&flow, key)),
+        };
+        let segments = self.segments.unwrap_or(1);
+        let leaf = self.layout.leaf_bytes(minor, rate, segments, largest);
         let by_class = self.enforcement == Enforcement::Htb;
         if let Some(flow) = self.limited.get_mut(&class) {
             flow.rate_bytes_per_s = rate;
@@ -238,6 +253,7 @@ impl Target {
             key,
             rate_bytes_per_s: rate,
             leaf_rate: rate,
+            leaf_packet: largest,
             free_since_ns: None,
             closing: false,
         };
@@ -263,7 +279,7 @@ impl Target {
         }
         let fresh: Vec<bool> = rates
             .iter()
-            .map(|event| self.set(batch, event.class, event.key, event.rate_bytes_per_s))
+            .map(|event| self.set(maps, batch, event))
             .collect();
         let is_new = fresh.contains(&true);
         let mut changed = 0;
@@ -348,6 +364,7 @@ impl Target {
                     key,
                     rate_bytes_per_s: rate,
                     leaf_rate: rate,
+                    leaf_packet: largest_packet(&flow, key),
                     free_since_ns: None,
                     closing: false,
                 };
@@ -408,6 +425,7 @@ impl Target {
             _ => 0,
         };
         let link = self.layout.link_bytes_per_s;
+        let by_class = self.enforcement == Enforcement::Htb;
         let mut removed = Vec::new();
         for class in classes {
             let Some(limited) = self.limited.get_mut(&class) else {
@@ -417,7 +435,7 @@ impl Target {
             let flow = maps.flow(&limited.key);
             let flow = flow.filter(|flow| short || flow.class == class);
             if limited.closing {
-                if self.enforcement == Enforcement::Htb {
+                if by_class {
                     self.layout.remove_flow(batch, class as u16);
                 }
                 removed.push((class, limited.key, flow));
@@ -444,9 +462,19 @@ impl Target {
                         || limited.free_since_ns.is_some_and(is_free)
                 }
             };
+            let largest = flow.map_or(0, |flow| largest_packet(&flow, limited.key));
             if over {
                 limited.closing = true;
                 let _ = maps.clear_in_force(class);
+            } else if by_class && !short && largest > limited.leaf_packet {
+                // Otherwise what is longer than its queue would always be dropped.
+                limited.leaf_packet = largest;
+                let segments = self.segments.unwrap_or(1);
+                let minor = class as u16;
+                let leaf = self
+                    .layout
+                    .leaf_bytes(minor, limited.leaf_rate, segments, largest);
+                self.layout.set_flow_leaf(batch, minor, leaf);
             }
         }
         if !batch.is_empty() {

@@ -415,16 +415,25 @@ impl EndpointHtb {
     }
 
     /// What may wait in a flow's class, bytes: what it sends in [`pacing::QUEUE_NS`], and no less than a few
-    /// frames, or two super-packets of so many segments. Each of its packets waits as long as the queue is, and a
+    /// frames, two super-packets of so many segments, or two of its largest packets (`largest_bytes`; UDP's
+    /// super-packets do not follow the device's limit). Each of its packets waits as long as the queue is, and a
     /// socket with a buffer of no more waits before anything is dropped; 100 packets were 86 ms at 10 Mbit/s.
-    pub fn leaf_bytes(&self, minor: u16, bytes_per_s: u64, segments: u32) -> u32 {
+    pub fn leaf_bytes(
+        &self,
+        minor: u16,
+        bytes_per_s: u64,
+        segments: u32,
+        largest_bytes: u32,
+    ) -> u32 {
         let frames = if minor < FIRST_FLOW_MINOR {
             SHORT_LEAF_FRAMES
         } else {
             LEAF_FRAMES.max(2 * segments.min(LONGEST))
         };
         let of_rate = u32::try_from(pacing::queue_bytes(bytes_per_s)).unwrap_or(u32::MAX);
-        of_rate.max(frames * self.frame_bytes)
+        of_rate
+            .max(frames * self.frame_bytes)
+            .max(largest_bytes.saturating_mul(2))
     }
 
     /// Adds a flow's class ([`FIRST_FLOW_MINOR`] and up) with its queue to a batch.
@@ -438,7 +447,7 @@ impl EndpointHtb {
     pub fn add_flow_class(&self, nl: &Netlink, minor: u16, bytes_per_s: u64) -> Result<()> {
         let class = Self::flow_classid(minor);
         nl.htb_class(self.ifindex, class, Self::TOP, &self.flow_rate(bytes_per_s))?;
-        let leaf_bytes = self.leaf_bytes(minor, bytes_per_s, 1);
+        let leaf_bytes = self.leaf_bytes(minor, bytes_per_s, 1, 0);
         nl.fifo_leaf("bfifo", self.ifindex, class, 0, leaf_bytes)
     }
 

@@ -278,7 +278,7 @@ fn what_is_not_limited_passes_by() {
     assert!(!pair.htb.is_link(&pair.nl).expect("classes"));
     let mut socket = ClassSocket::open(&pair.source).expect("socket");
     let mut batch = ClassBatch::new();
-    let leaf = pair.htb.leaf_bytes(FLOW, 125_000, 1);
+    let leaf = pair.htb.leaf_bytes(FLOW, 125_000, 1, 0);
     assert_eq!(leaf, LEAF_FRAMES * FRAME);
     pair.htb.make_flow(&mut batch, FLOW, 125_000, leaf);
     assert_eq!(batch.send(&mut socket).expect("send"), 2);
