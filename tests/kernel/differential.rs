@@ -1152,23 +1152,27 @@ fn random_traces() {
     // Not vacuous: each kind of event and of decision.
     let traces = u64::from(cases);
     assert!(seen.events > 50 * traces, "{seen:?}");
+    if emulated() {
+        // A fifth of the traces, on a slow clock: the rarest of these may be missing.
+        return;
+    }
     for (often, what) in [
         (seen.arrivals, 30 * traces),
         (seen.departures, 30 * traces),
         (seen.drops, traces),
         (seen.wire_ends, traces),
-        (seen.resets, traces),
+        (seen.resets, traces / 2),
         (seen.marked, 5 * traces),
         (seen.unmarkable, traces),
-        (seen.input_triggers, 5 * traces),
-        (seen.output_triggers, 2 * traces),
+        (seen.input_triggers, 2 * traces),
+        (seen.output_triggers, traces / 2),
         (seen.repaired, traces),
         (seen.super_packets, traces),
-        (seen.refused, traces / 50),
+        (seen.refused, traces / 100),
         (seen.below, traces),
         (seen.backward, traces / 2),
-        (seen.samples, 2 * traces),
-        (seen.for_tagged, traces / 5),
+        (seen.samples, traces),
+        (seen.for_tagged, traces / 10),
         (seen.tagged, 0),
         (seen.messages, traces),
         (seen.held, traces / 5),

@@ -533,8 +533,12 @@ fn random_notifications() {
     note(&format!("reaction: {cases} traces, {seen:?}"));
     // Not vacuous.
     let traces = u64::from(cases);
+    assert!(seen.accepted > 4 * traces, "{seen:?}");
+    if emulated() {
+        // A fifth of the traces: the rarest of these may be missing.
+        return;
+    }
     for (often, what) in [
-        (seen.accepted, 4 * traces),
         (seen.duplicate, traces / 2),
         (seen.impossible, traces / 4),
         (seen.early, traces / 2),
