@@ -338,13 +338,19 @@ pub fn on_feedback<C: EbpfContext>(
     if lost != 0 {
         count(Count::EchoLost, lost as u64);
     }
+    let marked_ns = input.marked_ns;
+    if decreased_mark(&response, marked_ns) {
+        key.endpoint = 0;
+        let _ = ECN_MARKED.remove(&*key);
+        key.endpoint = number as u16;
+    }
     let changed = Changed {
         endpoint: number,
         class,
         in_force,
         short,
     };
-    conclude(f, key, &changed, &response, endpoint, input.marked_ns);
+    notify_agent(f, &changed, &response, key, endpoint.flags, marked_ns);
     0
 }
 
@@ -400,32 +406,25 @@ pub fn on_notification(
             in_force_ns: if endpoint.flags & abi::EDT != 0 { now } else { 0 },
         }
     });
+    if decreased_mark(&response, marked_ns) {
+        key.endpoint = 0;
+        let _ = ECN_MARKED.remove(&*key);
+        key.endpoint = number as u16;
+    }
     let changed = Changed {
         endpoint: number,
         class,
         in_force,
         short,
     };
-    conclude(f, key, &changed, &response, endpoint, marked_ns);
+    notify_agent(f, &changed, &response, key, endpoint.flags, marked_ns);
     0
 }
 
-/// After a response: the oldest mark that it answers is forgotten, and the agent learns the rate.
+/// Whether a response answers the flow's oldest mark.
 #[inline(always)]
-fn conclude(
-    f: *mut LockedFlow,
-    key: &mut Key,
-    changed: &Changed,
-    response: &Response,
-    endpoint: &Endpoint,
-    marked_ns: u64,
-) {
-    if response.ce != 0 && marked_ns != 0 {
-        key.endpoint = 0;
-        let _ = ECN_MARKED.remove(&*key);
-        key.endpoint = changed.endpoint as u16;
-    }
-    notify_agent(f, changed, response, key, endpoint.flags, marked_ns);
+fn decreased_mark(response: &Response, marked_ns: u64) -> bool {
+    response.ce != 0 && marked_ns != 0
 }
 
 /// Time of the flow's oldest unanswered mark; 0: unknown, or not traced.
