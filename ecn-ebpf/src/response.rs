@@ -421,7 +421,8 @@ pub fn on_notification(
     0
 }
 
-/// Whether a response answers the flow's oldest mark.
+/// Whether a response answers the flow's oldest mark. What both kinds of response do then is written out at each: in a
+/// function, even inlined, it took the verifier of 7.3 from 450,036 to 530,626 instructions.
 #[inline(always)]
 fn decreased_mark(response: &Response, marked_ns: u64) -> bool {
     response.ce != 0 && marked_ns != 0

@@ -226,13 +226,14 @@ impl Target {
     fn set(&mut self, maps: &Maps, batch: &mut ClassBatch, event: &abi::RateEvent) -> bool {
         let (class, key, rate) = (event.class, event.key, event.rate_bytes_per_s);
         let minor = class as u16;
+        let by_class = self.enforcement == Enforcement::Htb;
         let largest = match self.limited.get(&class) {
             Some(flow) => flow.leaf_packet,
-            None => maps.flow(&key).map_or(0, |flow| largest_packet(&flow, key)),
+            None if by_class => maps.flow(&key).map_or(0, |flow| largest_packet(&flow, key)),
+            None => 0,
         };
         let segments = self.segments.unwrap_or(1);
         let leaf = self.layout.leaf_bytes(minor, rate, segments, largest);
-        let by_class = self.enforcement == Enforcement::Htb;
         if let Some(flow) = self.limited.get_mut(&class) {
             flow.rate_bytes_per_s = rate;
             flow.free_since_ns = None;
@@ -364,7 +365,8 @@ impl Target {
                     key,
                     rate_bytes_per_s: rate,
                     leaf_rate: rate,
-                    leaf_packet: largest_packet(&flow, key),
+                    // Unknown, until the first review.
+                    leaf_packet: 0,
                     free_since_ns: None,
                     closing: false,
                 };
