@@ -77,14 +77,14 @@ impl Endpoint {
         }
     }
 
-    fn device(&self, config: &Config, wanted: Enforcement) -> Device<'_> {
+    fn device<'a>(&'a self, config: &'a Config, wanted: Enforcement) -> Device<'a> {
         Device {
             nl: &self.space.nl,
             ns: &self.space.ns,
             link: &self.link,
             layout: &self.htb,
             wanted,
-            sockets: datapath::cgroup(config.agent.cgroup.as_deref()).map(drop),
+            cgroup: config.agent.cgroup.as_deref(),
         }
     }
 
@@ -159,7 +159,7 @@ impl Inner {
             link,
             layout: &layout,
             wanted,
-            sockets: datapath::cgroup(self.config.agent.cgroup.as_deref()).map(drop),
+            cgroup: self.config.agent.cgroup.as_deref(),
         };
         let choice = device.choose()?;
         // An agent that was killed, or kept what it had, has left its limit there.
@@ -172,8 +172,6 @@ impl Inner {
             tracing::debug!("{error}");
         }
         self.datapath.load_endpoints()?;
-        // The kernel holds on to its programs; the rest of it goes when they are attached.
-        let mut copy = self.datapath.copy(space.ns.inum(), number)?;
         let mut endpoint = Endpoint {
             number,
             config,
@@ -186,11 +184,9 @@ impl Inner {
             hook: Hook::Tc,
             attached: Vec::new(),
         };
-        match self.attach_endpoint(&mut endpoint, &mut copy) {
+        match self.attach_endpoint(&mut endpoint) {
             Ok(()) => {
                 self.endpoints.insert(number, endpoint);
-                #[cfg(feature = "trace")]
-                self.endpoint_copies.insert(number, copy);
                 Ok(())
             }
             Err(error) => {
@@ -200,11 +196,7 @@ impl Inner {
         }
     }
 
-    fn attach_endpoint(
-        &mut self,
-        endpoint: &mut Endpoint,
-        copy: &mut datapath::Copy,
-    ) -> Result<()> {
+    fn attach_endpoint(&mut self, endpoint: &mut Endpoint) -> Result<()> {
         self.enforce(endpoint)?;
         let key = endpoint.key();
         let mut device = self.maps.device(key);
@@ -212,17 +204,24 @@ impl Inner {
         device.endpoint = endpoint.number;
         self.maps.set_device(key, device)?;
         let (ns, device) = (&endpoint.space.ns, &endpoint.config.device);
+        // The kernel holds on to what is attached; the rest goes here.
+        let mut programs = self.datapath.endpoint(endpoint.number)?;
         for program in [name::ENDPOINT_IN, name::ENDPOINT_OUT] {
-            endpoint.attached.push(copy.attach(ns, device, program)?);
+            endpoint
+                .attached
+                .push(programs.attach(ns, device, program)?);
         }
         // tc stays behind it: there data is counted, and echoes too where XDP lets them pass.
         let hook = endpoint.config.hook;
         let is_veth = endpoint.link.kind.as_deref() == Some("veth");
         if hook == Hook::Xdp || hook == Hook::Auto && !is_veth {
-            match copy.attach_xdp(ns, device) {
+            let mut programs = self.datapath.copy(ns.inum(), endpoint.number)?;
+            match programs.attach_xdp(ns, device) {
                 Ok(attached) => {
                     endpoint.attached.push(attached);
                     endpoint.hook = Hook::Xdp;
+                    #[cfg(feature = "trace")]
+                    self.endpoint_copies.insert(endpoint.number, programs);
                 }
                 Err(error) if hook == Hook::Auto => tracing::debug!("{error}"),
                 Err(error) => return Err(Error::Configuration(error.to_string())),

@@ -1,12 +1,13 @@
 //! What stands at the root of an endpoint's device, and by what rates are enforced there.
 
-use std::sync::OnceLock;
+use std::{path::Path, sync::OnceLock};
 
 use nix::sched::{CloneFlags, unshare};
 
 use super::{Error, Result};
 use crate::{
     config::Enforcement,
+    datapath,
     net::{
         self, NetNs, Netlink, ROOT,
         htb::{self, EndpointHtb},
@@ -131,8 +132,8 @@ pub(super) struct Device<'a> {
     pub(super) link: &'a Link,
     pub(super) layout: &'a EndpointHtb,
     pub(super) wanted: Enforcement,
-    /// Whether TCP sockets can be paced, or what is missing.
-    pub(super) sockets: std::result::Result<(), &'a str>,
+    /// The configured cgroup whose sockets may be paced.
+    pub(super) cgroup: Option<&'a Path>,
 }
 
 impl Device<'_> {
@@ -145,7 +146,7 @@ impl Device<'_> {
         let root = Root::look(self.nl, self.link.index)?;
         let root = root.unwrap_or(Root::Default { multi_queue: false });
         match (self.wanted, &root) {
-            (Enforcement::Pacing, _) => match self.sockets {
+            (Enforcement::Pacing, _) => match self.sockets() {
                 Ok(()) => Ok(self.choice(Enforcement::Pacing, "as configured", root)),
                 Err(missing) => Err(self.impossible(missing)),
             },
@@ -182,7 +183,7 @@ impl Device<'_> {
                 let root = root.unwrap_or(Root::Default { multi_queue: false });
                 let because = "another root qdisc took our place";
                 // What paces in sockets needs no qdisc.
-                if self.wanted == Enforcement::Auto && self.sockets.is_ok() {
+                if self.wanted == Enforcement::Auto && self.sockets().is_ok() {
                     tracing::warn!("{why}; until then only TCP sockets here are limited");
                     return Ok(self.choice(Enforcement::Pacing, because, root));
                 }
@@ -191,6 +192,11 @@ impl Device<'_> {
             }
             other => other,
         }
+    }
+
+    /// Whether TCP sockets can be paced, or what is missing. It takes a look at every mount of the machine.
+    fn sockets(&self) -> std::result::Result<(), &'static str> {
+        datapath::cgroup(self.cgroup).map(drop)
     }
 
     /// What is to take the place of the kernel's own qdisc, once a flow is limited.
@@ -216,7 +222,7 @@ impl Device<'_> {
         if self.wanted != Enforcement::Auto {
             return Err(self.impossible(&lacking));
         }
-        match self.sockets {
+        match self.sockets() {
             Ok(()) => return Ok(self.choice(Enforcement::Pacing, &lacking, root)),
             Err(missing) => lacking = format!("{lacking}, and {missing}"),
         }

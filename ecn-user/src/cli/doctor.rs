@@ -605,8 +605,9 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
 
 /// Attaches a program to `lo`: false if only clsact takes it.
 fn tcx(netns: &NetNs, datapath: &Datapath) -> anyhow::Result<bool> {
-    let mut copy = datapath.copy(netns.inum(), 1)?;
-    let attached = copy.attach(netns, "lo", name::ENDPOINT_IN)?;
+    let attached = datapath
+        .endpoint(1)?
+        .attach(netns, "lo", name::ENDPOINT_IN)?;
     Ok(attached.hook() == AttachedBy::Tcx)
 }
 

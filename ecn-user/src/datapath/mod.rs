@@ -1,7 +1,7 @@
 //! The kernel programs: loading, attaching, pinned maps.
 //!
 //! One object file, several loaded copies: tcx programs cannot see their network namespace, so a
-//! copy is loaded per namespace (switch role) and per endpoint with that number as a constant. All
+//! copy is loaded per namespace (switch role), and a small part per endpoint with that number as a constant. All
 //! copies share their maps through pins, `<pin>/v<ABI>/maps/NAME`.
 
 mod attach;
@@ -43,6 +43,10 @@ use crate::net::{self, NetNs};
 
 /// The object file; empty in a build without the BPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ecn.bpf.o"));
+
+/// The part of it that is loaded for each endpoint.
+static ENDPOINT_OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/endpoint.bpf.o"));
 
 /// Whether this build holds the programs.
 pub fn built() -> bool {
@@ -235,8 +239,9 @@ pub struct Datapath {
 pub struct Copy {
     ebpf: Ebpf,
     links: Option<PathBuf>,
+    /// Of programs that say something.
     #[cfg(feature = "trace")]
-    log: Log,
+    log: Option<Log>,
 }
 
 /// Programs that those of endpoints go on in, with their places.
@@ -434,6 +439,21 @@ impl Datapath {
         Maps::open(&self.pin)
     }
 
+    /// What the tc hooks of an endpoint need.
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn endpoint(&self, endpoint: u32) -> Result<Copy> {
+        let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Copy {
+            #[cfg(feature = "trace")]
+            log: None,
+            links: self.links.clone(),
+            ebpf: load(&mut loader, ENDPOINT_OBJECT, 0, endpoint)?,
+        })
+    }
+
     /// A copy for a namespace's ports and wire ends (`endpoint` 0) or for an endpoint.
     ///
     /// # Errors
@@ -445,10 +465,10 @@ impl Datapath {
             not(feature = "trace"),
             expect(unused_mut, reason = "the log takes a map")
         )]
-        let mut ebpf = load(&mut loader, netns, endpoint)?;
+        let mut ebpf = load(&mut loader, OBJECT, netns, endpoint)?;
         Ok(Copy {
             #[cfg(feature = "trace")]
-            log: start_log(&mut ebpf)?,
+            log: Some(start_log(&mut ebpf)?),
             links: self.links.clone(),
             ebpf,
         })
@@ -614,7 +634,9 @@ impl Datapath {
 impl Copy {
     /// Passes on what the programs said.
     pub fn flush_log(&mut self) {
-        self.log.flush();
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
     }
 }
 
@@ -777,7 +799,7 @@ fn load_tracing(
     btf: &aya::Btf,
     locks: bool,
 ) -> Result<Ebpf> {
-    let mut common = load(loader, 0, 0)?;
+    let mut common = load(loader, OBJECT, 0, 0)?;
     for (program, hook) in TRACING {
         if program == name::DROP && !(locks && knows_drops(offsets)) {
             continue;
@@ -846,11 +868,16 @@ fn number(n: u32) -> &'static u32 {
     numbers.entry(n).or_insert_with(|| Box::leak(Box::new(n)))
 }
 
-fn load(loader: &mut EbpfLoader<'static>, netns: u32, endpoint: u32) -> Result<Ebpf> {
+fn load(
+    loader: &mut EbpfLoader<'static>,
+    object: &[u8],
+    netns: u32,
+    endpoint: u32,
+) -> Result<Ebpf> {
     loader
         .override_global("NETNS", number(netns), true)
         .override_global("ENDPOINT", number(endpoint), true);
-    Ok(loader.load(OBJECT)?)
+    Ok(loader.load(object)?)
 }
 
 /// Makes a directory of pins, and those above it: root's alone.
