@@ -6,8 +6,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
 };
 
+use crate::{traffic::Repeated, wire::Tap};
 use ecn_user::net::{NetNs, Netlink, Qdisc, ROOT, VethEnd, ethtool::Ethtool, htb};
 
 /// The bridge.
@@ -164,6 +166,20 @@ impl Lab {
         }
         self.connect(number);
         true
+    }
+
+    /// As [`Lab::plug_in`], for a host that is a virtual machine: at its port is a tap, and this is the process that runs the
+    /// machine, which carries frames from the tap to the machine's own device and back.
+    pub fn plug_in_machine(&mut self, number: usize) -> Repeated {
+        let host = &self.hosts[number];
+        let port = Tap::make(&self.switch, &host.port, None);
+        let device = Tap::make(&host.ns, DEVICE, Some(host.mac));
+        self.connect(number);
+        Repeated::start(move || {
+            port.wait(&device, Duration::from_millis(50));
+            port.carry_to(&device);
+            device.carry_to(&port);
+        })
     }
 
     fn connect(&mut self, number: usize) {

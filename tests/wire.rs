@@ -1,8 +1,11 @@
-//! Packet sockets: whole frames in and out of a device. The tests' only unsafe code.
+//! Packet sockets and taps: whole frames in and out of a device. The tests' only unsafe code.
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        unix::fs::OpenOptionsExt as _,
+    },
     time::{Duration, Instant},
 };
 
@@ -12,6 +15,62 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{setsockopt, sockopt},
 };
+
+/// A tap device: frames that are sent to it are read here, and those that are written here arrive at it.
+pub struct Tap(OwnedFd);
+
+impl Tap {
+    /// Makes it, with this Ethernet address or one of its own. It goes when this is dropped.
+    pub fn make(ns: &NetNs, name: &str, mac: Option<[u8; 6]>) -> Self {
+        let tap = ns.run(|| tap(name, mac));
+        Self(tap.unwrap_or_else(|error| panic!("make the tap {name}: {error}")))
+    }
+
+    /// Carries what can be read at once to another one. What that one has no room for is lost.
+    pub fn carry_to(&self, other: &Self) {
+        let mut frame = [0; 2048];
+        while let Ok(len @ 1..) = nix::unistd::read(&self.0, &mut frame) {
+            // Down, as long as the devices are being made.
+            let _ = nix::unistd::write(&other.0, &frame[..len]);
+        }
+    }
+
+    /// Waits until one of two has something to carry.
+    pub fn wait(&self, other: &Self, patience: Duration) {
+        let mut fds = [&self.0, &other.0].map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
+        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut fds, timeout);
+    }
+}
+
+fn tap(name: &str, mac: Option<[u8; 6]>) -> io::Result<OwnedFd> {
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")?;
+    // SAFETY: integers and addresses, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: reads and writes the request, which outlives the call.
+    Errno::result(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
+    if let Some(mac) = mac {
+        // SAFETY: as above.
+        let mut address: libc::sockaddr = unsafe { std::mem::zeroed() };
+        address.sa_family = libc::ARPHRD_ETHER;
+        for (to, from) in address.sa_data.iter_mut().zip(mac) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_hwaddr = address;
+        // SAFETY: reads the request, which outlives the call.
+        let set = unsafe { libc::ioctl(file.as_raw_fd(), libc::SIOCSIFHWADDR, &raw const request) };
+        Errno::result(set)?;
+    }
+    Ok(file.into())
+}
 
 /// A packet socket on one device.
 pub struct Wire(OwnedFd);

@@ -8,7 +8,7 @@ pub use crate::{flow::in_force, pacing::HTB_MAJOR};
 
 /// ABI version. An agent takes over the maps of one with the same version, and programs of both run on them for a
 /// moment: so it also changes with the meaning of values.
-pub const ABI: u32 = 12;
+pub const ABI: u32 = 13;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -90,6 +90,8 @@ pub mod name {
     pub const ENDPOINT: &str = "ECN_ENDPOINT";
     /// `flow::Key` to `LockedFlow`.
     pub const FLOW: &str = "ECN_FLOW";
+    /// Hosts behind ports, by [`super::host`].
+    pub const HOST: &str = "ECN_HOST";
     /// `flow::Key` (as received) to `LockedReceiver`.
     pub const RECEIVER: &str = "ECN_RECEIVER";
     /// Per [`super::quota_index`], entries that programs have added to a table, minus those that they have removed.
@@ -129,10 +131,10 @@ pub mod name {
     pub const COUNT: &str = "ECN_COUNT";
 
     /// All maps; pinned, and shared by all loaded copies of the object.
-    pub const SHARED: [&str; 28] = [
+    pub const SHARED: [&str; 29] = [
         CONTROL, DEVICE, NEAR, BRIDGE, MARKING, VIRTUAL, BACKWARD, POINT, QUOTED, TAGGED, ENDPOINT,
-        FLOW, RECEIVER, ADDED, REMOVED, DEPARTED, IN_FORCE, CLASS, PIN, LIMIT, SOCKET, SIBLINGS,
-        RATE, TRACE, MARKED, TAIL, WORK, COUNT,
+        HOST, FLOW, RECEIVER, ADDED, REMOVED, DEPARTED, IN_FORCE, CLASS, PIN, LIMIT, SOCKET,
+        SIBLINGS, RATE, TRACE, MARKED, TAIL, WORK, COUNT,
     ];
 
     /// tcx egress of a bridge port.
@@ -366,14 +368,24 @@ pub const CONTROL_TCP: u32 = 32;
 /// [`Endpoint::flags`]: take messages of ports, [`crate::backward`].
 pub const BACKWARD: u32 = 64;
 
+/// Key of a host in [`name::HOST`]: the endpoint through which it sends, and its Ethernet address.
+#[inline(always)]
+#[must_use]
+pub const fn host(endpoint: u32, mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    (endpoint as u64) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
 /// Policy of an endpoint.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
     /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`], [`EDT`], [`PACE`], [`CONTROL_TCP`], [`BACKWARD`].
     pub flags: u32,
-    #[doc(hidden)]
-    pub _pad: u32,
+    /// 0, or the number of the device where flows are limited (an ifb), since this one is a port of a bridge: the bridge's
+    /// end of a host's link. The host's packets arrive at it, and those for the host leave by it: the programs are at the
+    /// opposite hooks.
+    pub shaper: u32,
     /// Rmax, bytes per second.
     pub link_bytes_per_s: u64,
     /// Queue limit of a flow with [`EDT`], in addition to what it sends in [`crate::pacing::QUEUE_NS`].

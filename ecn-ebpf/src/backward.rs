@@ -34,7 +34,7 @@ use crate::{
     },
     reply::Reply,
     response::{self, reverse},
-    skb::{NEXT, Packet, SHOT, field, load, raw, store, tail_call},
+    skb::{NEXT, Packet, SHOT, field, load, pass, raw, store, tail_call},
     switch::key,
     value::with_lock,
 };
@@ -172,8 +172,8 @@ fn sample(p: &Packet) -> Option<()> {
 #[classifier]
 pub fn ecn_flow_react(ctx: TcContext) -> i32 {
     match react(&ctx) {
-        Some(verdict) => verdict,
-        None => NEXT,
+        Some(verdict) if verdict != NEXT => verdict,
+        _ => pass(&ctx),
     }
 }
 

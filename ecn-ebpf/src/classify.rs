@@ -1,12 +1,16 @@
 //! Which flow a packet belongs to.
 
-use aya_ebpf::programs::TcContext;
+use aya_ebpf::{bindings::__sk_buff, programs::TcContext};
 use ecn_core::{
+    abi,
     flow::Key,
     packet::{self, Ip},
 };
 
-use crate::skb::{Packet, field};
+use crate::{
+    maps::ECN_HOST,
+    skb::{Packet, field, load},
+};
 
 /// `skb->mark` of a clone on its way from the ingress to the egress hook of one device.
 pub const ECHO_MARK: u32 = 0xec0e_ec0e;
@@ -55,6 +59,41 @@ pub fn classify(p: &Packet, key: &mut Key) -> Option<Classified> {
         data: t.tcp.is_none() || ip.upper_len() > t.header_len,
         headers: ip.upper() + t.header_len,
     })
+}
+
+/// Remembers that a frame's sender is behind the endpoint's port, if the endpoint has a `shaper`; not that of a clone, which
+/// is the sender of what is answered. Not inlined, as all that a port's endpoint does beyond others: what differs between the
+/// paths is forgotten where they return, or the verifier would follow each of them to the end.
+#[inline(never)]
+pub fn learn_host(context: *mut __sk_buff, shaper: u32) -> u32 {
+    let ctx = TcContext::new(context);
+    if shaper == 0 || field!(&ctx, mark) == ECHO_MARK {
+        return 0;
+    }
+    if let Some(mac) = load(&ctx, 6) {
+        let key = abi::host(endpoint_number(&ctx), mac);
+        if ECN_HOST.get_ptr(&key).is_none() {
+            let _ = ECN_HOST.insert(&key, &1, 0);
+        }
+    }
+    0
+}
+
+/// `skb->pkt_type` of a frame for another host, `PACKET_OTHERHOST` of linux/if_packet.h.
+const OTHER_HOST: u32 = 3;
+
+/// Whether a frame is for another host, 1 or 0. A bridge floods frames whose receivers it does not know; where those at a
+/// port are is known by what they have sent.
+#[inline(never)]
+pub fn is_for_other(context: *mut __sk_buff, shaper: u32) -> u32 {
+    let ctx = TcContext::new(context);
+    if shaper == 0 {
+        return (field!(&ctx, pkt_type) == OTHER_HOST).into();
+    }
+    let mac = load(&ctx, 0);
+    let host = |mac| abi::host(endpoint_number(&ctx), mac);
+    mac.is_none_or(|mac| ECN_HOST.get_ptr(&host(mac)).is_none())
+        .into()
 }
 
 /// The endpoint's number, as stored by [`tail_call`].

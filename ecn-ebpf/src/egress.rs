@@ -13,12 +13,12 @@ use ecn_core::{
 
 use crate::{
     backward as messages,
-    classify::{Classified, ECHO_MARK, classify, endpoint_number},
+    classify::{Classified, ECHO_MARK, classify, endpoint_number, learn_host},
     clock::{coarse_now, now},
     echo::write_echo,
     maps::{ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, control, count},
     pacing, response,
-    skb::{Packet, SHOT, field, raw},
+    skb::{NEXT, Packet, SHOT, field, raw, set_shaper},
     socket,
     tables::{flow_entry, remove_flow},
     tcp,
@@ -35,6 +35,8 @@ pub fn egress(ctx: TcContext) -> Option<i32> {
     if !echo && (control.flags & abi::BYPASS != 0 || !active) {
         return None;
     }
+    set_shaper(&ctx, endpoint.shaper);
+    learn_host(raw(&ctx), endpoint.shaper);
     let p = Packet::new(ctx);
     let mut key = Key::default();
     let c = classify(&p, &mut key)?;
@@ -56,6 +58,10 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, endpoint: &Endpoint) -> i32 
         return SHOT;
     }
     count(Count::EchoSent, 1);
+    if endpoint.shaper != 0 {
+        // On to the bridge.
+        return NEXT;
+    }
     // Sent once more from the start: qdiscs charge the length that a packet had before this hook, which for this one
     // includes its data. HTB would charge an echo as much as a data packet: three flows there and four back had 72 % of a
     // port each way.

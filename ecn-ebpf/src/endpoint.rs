@@ -5,15 +5,16 @@
 //!
 //! The first of each pair is loaded per endpoint, the second once.
 
-use aya_ebpf::{macros::classifier, programs::TcContext};
-use ecn_core::{abi, flow::Key};
+use aya_ebpf::{bindings::__sk_buff, macros::classifier, programs::TcContext};
+use ecn_core::{abi, flow::Key, pacing::class};
 
 use crate::{
     backward,
     egress::egress,
     ingress::ingress,
     maps::{ECN_DEPARTED, ECN_FLOW, ENDPOINT, constant},
-    skb::{NEXT, field, load, raw, tail_call},
+    pacing::departure_time,
+    skb::{NEXT, field, load, pass, raw, set_shaper, tail_call},
     value::{class_of, read_once, with_lock},
 };
 
@@ -32,21 +33,34 @@ pub fn ecn_flow_out(ctx: TcContext) -> i32 {
     let context = raw(&ctx);
     // SAFETY: tc programs may write this field.
     unsafe { (*context).cb[1] = backward::NOTHING };
+    set_shaper(&ctx, 0);
     if let Some(verdict) = egress(ctx) {
         return verdict;
     }
     let ctx = TcContext::new(context);
+    pass_at_once(context);
     let [number, task, ..] = field!(&ctx, cb);
     if task != backward::NOTHING {
-        return tail_call(&ctx, task, number);
+        tail_call(&ctx, task, number);
     }
-    NEXT
+    pass(&ctx)
+}
+
+/// What has neither a class nor a departure time need not wait.
+#[inline(never)]
+fn pass_at_once(context: *mut __sk_buff) -> u32 {
+    let ctx = TcContext::new(context);
+    if class(field!(&ctx, priority)) == 0 && departure_time(&ctx) == 0 {
+        set_shaper(&ctx, 0);
+    }
+    0
 }
 
 // Without a stack frame of its own: before 6.13 the frames of all calls have 512 bytes together.
 #[classifier]
 #[inline(always)]
 pub fn ecn_flow_in(ctx: TcContext) -> i32 {
+    set_shaper(&ctx, 0);
     match ingress(ctx) {
         Some(verdict) => verdict,
         None => NEXT,

@@ -1,7 +1,7 @@
 //! Ingress of an endpoint, before the IP stack: processes echoes and TCP feedback, which change the rates of sent flows;
 //! counts received packets, clears marks that TCP must not see, and sends back a clone where an echo is due.
 
-use aya_ebpf::{helpers::bpf_clone_redirect, programs::TcContext};
+use aya_ebpf::{bindings::BPF_F_INGRESS, helpers::bpf_clone_redirect, programs::TcContext};
 use ecn_core::{
     abi::{self, Count, Endpoint, LockedReceiver},
     echo::{self, Receiver},
@@ -10,7 +10,7 @@ use ecn_core::{
 };
 
 use crate::{
-    classify::{Classified, ECHO_MARK, classify, endpoint_number},
+    classify::{Classified, ECHO_MARK, classify, endpoint_number, is_for_other},
     clock::{coarse_now, now},
     echo::read_echo,
     maps::{ECN_ENDPOINT, control, count},
@@ -20,21 +20,18 @@ use crate::{
     value::{atomic_add, read_once, with_lock},
 };
 
-/// `skb->pkt_type` of a frame for another host, `PACKET_OTHERHOST` of linux/if_packet.h.
-const OTHER_HOST: u32 = 3;
-
 #[inline(always)]
 pub fn ingress(ctx: TcContext) -> Option<i32> {
     let control = control()?;
     if control.flags & abi::BYPASS != 0 {
         return None;
     }
+    let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
     // A bridge floods frames for unknown addresses. An echo from here would carry the receiver's address, and the bridge
     // would learn it at this port: the receiver's frames would be lost.
-    if field!(&ctx, pkt_type) == OTHER_HOST {
+    if is_for_other(raw(&ctx), endpoint.shaper) != 0 {
         return None;
     }
-    let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
     let p = Packet::new(ctx);
     let mut key = Key::default();
     let c = classify(&p, &mut key)?;
@@ -110,7 +107,7 @@ fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> u3
         None => receive_other(r, &endpoint.echo, &m),
     };
     if due && echoed {
-        send_clone(p);
+        send_clone(p, endpoint);
     }
     fresh
 }
@@ -188,15 +185,20 @@ fn receive_other(r: *mut LockedReceiver, policy: &echo::Policy, m: &Received) ->
     }
 }
 
-/// Sends a clone of the packet to the egress hook, where it becomes an echo.
+/// Sends a clone of the packet to the other hook, where it becomes an echo.
 #[inline(always)]
-fn send_clone(p: &Packet) {
+fn send_clone(p: &Packet, endpoint: &Endpoint) {
     let context = raw(&p.ctx);
+    let to = if endpoint.shaper != 0 {
+        BPF_F_INGRESS as u64
+    } else {
+        0
+    };
     // SAFETY: tc programs may write this field; the packet itself gets its own mark back.
     let ret = unsafe {
         let mark = (*context).mark;
         (*context).mark = ECHO_MARK;
-        let ret = bpf_clone_redirect(context.cast(), (*context).ifindex, 0);
+        let ret = bpf_clone_redirect(context.cast(), (*context).ifindex, to);
         (*context).mark = mark;
         ret
     };

@@ -42,6 +42,9 @@ pub static ECN_ENDPOINT: Array<abi::Endpoint, { abi::ENDPOINTS as usize }> = Arr
 /// Flows that are limited here.
 #[btf_map]
 pub static ECN_FLOW: HashMap<flow::Key, abi::LockedFlow, { abi::FLOWS as usize }> = HashMap::new();
+/// Hosts that have sent through an endpoint at a port.
+#[btf_map]
+pub static ECN_HOST: LruHashMap<u64, u32, 8192> = LruHashMap::new();
 /// Flows that are received here.
 #[btf_map]
 pub static ECN_RECEIVER: HashMap<flow::Key, abi::LockedReceiver, { abi::FLOWS as usize }> =

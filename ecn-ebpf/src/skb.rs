@@ -4,8 +4,8 @@ use aya_ebpf::{
     EbpfContext as _,
     bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM},
     helpers::{
-        bpf_l3_csum_replace, bpf_probe_read_kernel_buf, bpf_skb_ecn_set_ce, bpf_skb_load_bytes,
-        bpf_skb_pull_data, bpf_skb_store_bytes,
+        bpf_l3_csum_replace, bpf_probe_read_kernel_buf, bpf_redirect, bpf_skb_ecn_set_ce,
+        bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
     },
     programs::TcContext,
 };
@@ -71,6 +71,23 @@ pub fn tail_call(ctx: &TcContext, program: u32, word: u32) -> i32 {
         ECN_TAIL.tail_call(ctx, program);
     }
     NEXT
+}
+
+/// Says where a packet goes when its programs have passed it, for [`pass`]: 0, or the number of another device.
+#[inline(always)]
+pub fn set_shaper(ctx: &TcContext, ifindex: u32) {
+    // SAFETY: tc programs may write this field.
+    unsafe { (*raw(ctx)).cb[4] = ifindex };
+}
+
+/// The verdict on a packet that passes an endpoint's programs, after [`set_shaper`].
+#[inline(always)]
+pub fn pass(ctx: &TcContext) -> i32 {
+    match field!(ctx, cb)[4] {
+        0 => NEXT,
+        // SAFETY: takes numbers only.
+        shaper => unsafe { bpf_redirect(shaper, 0) as i32 },
+    }
 }
 
 /// The bytes of a tc program's packet.

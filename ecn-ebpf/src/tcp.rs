@@ -22,7 +22,7 @@ use crate::{
     clock::now,
     maps::{ECN_ENDPOINT, ECN_FLOW, ECN_RECEIVER, ECN_TAIL, ECN_WORK, control, count},
     response::{self, Feedback, reverse},
-    skb::{NEXT, Packet, field, load, raw, store},
+    skb::{NEXT, Packet, field, load, pass, raw, store},
     tables::{receiver_entry, remove_flow, remove_receiver},
     value::{atomic_add, class_of, read_once, with_lock, write_once},
 };
@@ -275,8 +275,8 @@ pub fn handle_ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
 #[classifier]
 pub fn ecn_tcp_ack(ctx: TcContext) -> i32 {
     match try_tcp_ack(&ctx) {
-        Some(verdict) => verdict,
-        None => NEXT,
+        Some(verdict) if verdict != NEXT => verdict,
+        _ => pass(&ctx),
     }
 }
 

@@ -36,6 +36,7 @@ mod rig;
 mod service;
 mod soak;
 mod super_packets;
+mod taps;
 mod tcp;
 mod top;
 mod tunnels;

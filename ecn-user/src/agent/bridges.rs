@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     config::{self, MarkAt},
-    datapath::{self, Attached, BridgeView},
+    datapath::{self, Attached, BridgeView, Place},
     net::{Link, LinkChanges, NetNs, Netlink, ROOT, ethtool::Ethtool},
     units::Rate,
 };
@@ -61,6 +61,8 @@ struct Port {
     has_queue: bool,
     /// Attached while a port of the bridge has a queue: headroom is reported to echoes there too.
     out: Option<Attached>,
+    /// Where that goes among the programs of its hook.
+    place: Place,
     wire_end: Option<WireEnd>,
 }
 
@@ -569,7 +571,8 @@ impl Inner {
         let netns = bridge.space.ns.inum();
         let copy = copy(&mut self.copies, &self.datapath, netns)?;
         for port in missing {
-            port.out = Some(copy.attach(&bridge.space.ns, &port.name, name::PORT_OUT)?);
+            let ns = &bridge.space.ns;
+            port.out = Some(copy.attach_at(port.place, ns, &port.name, name::PORT_OUT)?);
         }
         Ok(())
     }
@@ -608,11 +611,17 @@ impl Inner {
         let slots = bridge.slots().max(slot + 1);
         let policy = marking_policy(&bridge.config, slots);
         self.maps.set_marking(number, policy)?;
+        // Marks are to be seen by an endpoint's program at the same hook.
+        let place = if link.is_tap() {
+            Place::First
+        } else {
+            Place::Last
+        };
         // What is attached there is taken over first, even to be detached.
         let space = Arc::clone(&bridge.space);
         let out = if is_kept {
             let copy = copy(&mut self.copies, &self.datapath, space.ns.inum())?;
-            Some(copy.attach(&space.ns, &link.name, name::PORT_OUT)?)
+            Some(copy.attach_at(place, &space.ns, &link.name, name::PORT_OUT)?)
         } else {
             None
         };
@@ -623,6 +632,7 @@ impl Inner {
             is_virtual: rate.is_some(),
             has_queue: rate.is_some(),
             out,
+            place,
             wire_end: None,
         };
         if let Some(bridge) = self.bridges.get_mut(&number) {

@@ -233,8 +233,10 @@ fn places() -> impl Iterator<Item = PathBuf> {
 pub struct Survey {
     /// Bridges, each with its namespace, and what its section says.
     pub bridges: Vec<config::Bridge>,
-    /// Endpoints, other than the peers of bridges' ports.
+    /// Devices that `[[endpoint]]` sections match.
     pub endpoints: Vec<config::Endpoint>,
+    /// Other endpoints: the hosts at the ports of bridges with `peers`.
+    pub peers: Vec<config::Endpoint>,
     /// What is not there.
     pub waiting: Vec<Waiting>,
 }
@@ -247,13 +249,24 @@ pub struct Survey {
 pub fn survey(config: &Config) -> net::Result<Survey> {
     let mut survey = Survey::default();
     for spec in all_namespaces(config) {
-        let links = match NetNs::open(spec.as_deref()) {
-            Ok(ns) => Netlink::open(&ns)?.links()?,
+        let space = match Space::open(&spec) {
+            Ok(space) => space,
             Err(net::Error::NoNamespace { .. }) => continue,
             Err(error) => return Err(error),
         };
-        let bridges = links.iter().filter_map(|link| bridge(config, &spec, link));
-        survey.bridges.extend(bridges);
+        let links = space.nl.links()?;
+        for link in &links {
+            let Some(bridge) = bridge(config, &spec, link) else {
+                continue;
+            };
+            if bridge.peers {
+                let ports = links.iter().filter(|of| of.master == Some(link.index));
+                survey
+                    .peers
+                    .extend(hosts(&space, &ports.collect::<Vec<_>>())?);
+            }
+            survey.bridges.push(bridge);
+        }
         let endpoints = links
             .iter()
             .filter_map(|link| endpoint(config, &spec, link));
@@ -265,7 +278,29 @@ pub fn survey(config: &Config) -> net::Result<Survey> {
         .iter()
         .map(|e| (&e.netns, e.device.as_str()));
     survey.waiting = waiting(config, bridges, endpoints);
+    let listed = &survey.endpoints;
+    let is_listed = |of: &config::Endpoint| {
+        let mut listed = listed.iter();
+        listed.any(|e| (&e.netns, &e.device) == (&of.netns, &of.device))
+    };
+    survey.peers.retain(|peer| !is_listed(peer));
     Ok(survey)
+}
+
+/// The endpoints of the hosts at these ports, as far as they are on this machine.
+fn hosts(space: &Space, ports: &[&Link]) -> net::Result<Vec<config::Endpoint>> {
+    let endpoint = |netns: &Spec, device: &str| config::Endpoint {
+        netns: netns.clone(),
+        ..config::Endpoint::new(device)
+    };
+    let taps = ports.iter().filter(|port| port.is_tap());
+    let mut hosts: Vec<_> = taps.map(|tap| endpoint(&space.spec, &tap.name)).collect();
+    for peer in peers(space, ports).into_values() {
+        let links = Netlink::open(&NetNs::open(peer.spec.as_deref())?)?.links()?;
+        let link = links.iter().find(|link| link.index == peer.ifindex);
+        hosts.extend(link.map(|link| endpoint(&peer.spec, &link.name)));
+    }
+    Ok(hosts)
 }
 
 /// The sections of a configuration that mean nothing that there is.

@@ -13,23 +13,27 @@ use ecn_core::{
 };
 
 use super::{
-    Error, Inner, Result,
+    Error, Inner, Options, Result,
     discover::Space,
     endpoint_policy,
     enforce::{self, Shared, lock},
     health::Subject,
     root::{Choice, Device, Root},
+    shaper,
     state::{self, State},
     target::Target,
 };
 use crate::{
     config::{self, Config, Enforcement, Hook},
-    datapath::{self, Attached, Maps},
+    datapath::{self, Attached, Maps, Place},
     net::{Link, LinkChanges, NetNs, ethtool::Ethtool, htb::EndpointHtb},
 };
 
 /// Bytes of a frame that the MTU does not count.
 const ETHERNET_HEADER: u32 = 14;
+
+/// Rate of a tap without a `link_rate`, bytes per second: that of veth.
+const TAP_RATE: u64 = 1_250_000_000;
 
 /// Connections that have ended go with their last ACK, or after so long without it.
 const ENDED_NS: u64 = 1_000_000_000;
@@ -47,6 +51,10 @@ pub(super) struct Endpoint {
     unsettled: bool,
     /// Segments of a super-packet at most before we came.
     gso_max_segs: Option<u32>,
+    /// Of a tap that is a port: the ifb where its flows are limited.
+    shaper: Option<Link>,
+    /// It is a tap that is a port: it stands for the host at its other end.
+    pub(super) at_port: bool,
     /// Where echoes are taken.
     hook: Hook,
     attached: Vec<Attached>,
@@ -61,6 +69,7 @@ impl Endpoint {
             device: self.config.device.clone(),
             netns: self.space.name().to_owned(),
             ifindex: self.link.index,
+            shaper: self.shaper.as_ref().map(|ifb| ifb.index),
             response: config.response.function,
             enforcement: self.choice.enforcement,
             why: self.choice.why.clone(),
@@ -70,10 +79,11 @@ impl Endpoint {
         }
     }
 
+    /// The device where its flows are limited.
     pub(super) fn key(&self) -> DeviceKey {
         DeviceKey {
             netns: self.space.ns.inum(),
-            ifindex: self.link.index,
+            ifindex: self.htb.ifindex,
         }
     }
 
@@ -81,11 +91,19 @@ impl Endpoint {
         Device {
             nl: &self.space.nl,
             ns: &self.space.ns,
-            link: &self.link,
+            link: self.shaper.as_ref().unwrap_or(&self.link),
             layout: &self.htb,
             wanted,
             cgroup: config.agent.cgroup.as_deref(),
         }
+    }
+
+    fn policy(&self, config: &Config, options: Options) -> Result<abi::Endpoint> {
+        let mut policy = endpoint_policy(config, options, &self.config, &self.choice, &self.htb)?;
+        if self.at_port {
+            policy.shaper = self.htb.ifindex;
+        }
+        Ok(policy)
     }
 
     /// For people.
@@ -102,12 +120,16 @@ impl Endpoint {
     fn take_off(mut self, is_there: bool, shared: &Shared, maps: &mut Maps) {
         // Programs first: no packet may choose a class that is going.
         self.attached.clear();
+        if self.shaper.is_some() {
+            shaper::remove(&self.space.nl, self.link.index);
+        }
         let Some(mut target) = lock(&shared.targets).remove(&self.number) else {
             return;
         };
         // Unless somebody put another one there just now.
         let ours = is_there
-            && Root::look(&self.space.nl, self.link.index).is_ok_and(|root| {
+            && self.shaper.is_none()
+            && Root::look(&self.space.nl, self.htb.ifindex).is_ok_and(|root| {
                 root.is_some_and(|root| target.expects(&root, &self.choice.root))
             });
         if ours {
@@ -136,12 +158,26 @@ impl Inner {
                 abi::ENDPOINTS - 1
             )));
         };
+        let at_port = link.is_tap_port();
+        if at_port && config.hook == Hook::Xdp {
+            return Err(Error::Configuration(format!(
+                "device {} (namespace {}) is a tap and a port of a bridge: `hook` can only be \"auto\" or \"tc\" there",
+                config.device,
+                space.ns.name()
+            )));
+        }
         let rate = match config.link_rate {
             Some(rate) => rate.bytes_per_s(),
+            // Drivers of taps report 10 Mbit/s, whatever they carry.
+            None if at_port => TAP_RATE,
             None => speed(&space.ns, &config.device)?,
         };
+        // Without limits nothing is ever redirected.
+        let limited = at_port && config.enforcement != Enforcement::None;
+        let shaper = limited.then(|| shaper::open(space, link)).transpose()?;
+        let at = shaper.as_ref().unwrap_or(link);
         let layout = EndpointHtb {
-            ifindex: link.index,
+            ifindex: at.index,
             link_bytes_per_s: rate,
             frame_bytes: link.mtu + ETHERNET_HEADER,
         };
@@ -151,12 +187,12 @@ impl Inner {
             of.installed_qdisc && ![of.enforcement, Enforcement::Auto].contains(&wanted)
         }) {
             // It is to be another one now.
-            space.nl.delete_root_qdisc(link.index)?;
+            space.nl.delete_root_qdisc(at.index)?;
         }
         let device = Device {
             nl: &space.nl,
             ns: &space.ns,
-            link,
+            link: at,
             layout: &layout,
             wanted,
             cgroup: self.config.agent.cgroup.as_deref(),
@@ -164,7 +200,8 @@ impl Inner {
         let choice = device.choose()?;
         // An agent that was killed, or kept what it had, has left its limit there.
         let left = State::read().and_then(|state| state.gso_max_segs(space.name(), link.index));
-        let gso_max_segs = left.or(link.gso_max_segs);
+        // A tap's own limit is for what it sends, which is not what is limited.
+        let gso_max_segs = left.or(link.gso_max_segs).filter(|_| !at_port);
         let is_limited = kept.is_some() && choice.enforcement != Enforcement::None;
         if let (Some(before), true, false) = (left, left != link.gso_max_segs, is_limited)
             && let Err(error) = space.nl.set_gso_max_segs(link.index, before)
@@ -180,6 +217,8 @@ impl Inner {
             htb: layout,
             choice,
             unsettled: false,
+            shaper,
+            at_port,
             gso_max_segs,
             hook: Hook::Tc,
             attached: Vec::new(),
@@ -206,15 +245,19 @@ impl Inner {
         let (ns, device) = (&endpoint.space.ns, &endpoint.config.device);
         // The kernel holds on to what is attached; the rest goes here.
         let mut programs = self.datapath.endpoint(endpoint.number)?;
+        let place = if endpoint.at_port {
+            Place::Opposite
+        } else {
+            Place::Last
+        };
         for program in [name::ENDPOINT_IN, name::ENDPOINT_OUT] {
-            endpoint
-                .attached
-                .push(programs.attach(ns, device, program)?);
+            let attached = programs.attach_at(place, ns, device, program)?;
+            endpoint.attached.push(attached);
         }
         // tc stays behind it: there data is counted, and echoes too where XDP lets them pass.
         let hook = endpoint.config.hook;
         let is_veth = endpoint.link.kind.as_deref() == Some("veth");
-        if hook == Hook::Xdp || hook == Hook::Auto && !is_veth {
+        if !endpoint.at_port && (hook == Hook::Xdp || hook == Hook::Auto && !is_veth) {
             let mut programs = self.datapath.copy(ns.inum(), endpoint.number)?;
             match programs.attach_xdp(ns, device) {
                 Ok(attached) => {
@@ -248,13 +291,7 @@ impl Inner {
     /// Gives every endpoint the policy of the configuration as it is now.
     pub(super) fn update_endpoints(&mut self) -> Result<()> {
         for endpoint in self.endpoints.values() {
-            let policy = endpoint_policy(
-                &self.config,
-                self.options,
-                &endpoint.config,
-                &endpoint.choice,
-                &endpoint.htb,
-            )?;
+            let policy = endpoint.policy(&self.config, self.options)?;
             self.maps.set_endpoint(endpoint.number, policy)?;
         }
         Ok(())
@@ -275,13 +312,7 @@ impl Inner {
         if let Some(target) = lock(&self.shared.targets).get_mut(&number) {
             target.set_layout(endpoint.htb);
         }
-        let policy = endpoint_policy(
-            &self.config,
-            self.options,
-            &endpoint.config,
-            &endpoint.choice,
-            &endpoint.htb,
-        )?;
+        let policy = endpoint.policy(&self.config, self.options)?;
         self.maps.set_endpoint(number, policy)?;
         Ok(true)
     }
@@ -326,13 +357,7 @@ impl Inner {
             let cgroup = cgroup.map_err(|missing| Error::Configuration(missing.to_owned()))?;
             self.datapath.pace_sockets(&cgroup)?;
         }
-        let policy = endpoint_policy(
-            &self.config,
-            self.options,
-            &endpoint.config,
-            &endpoint.choice,
-            &endpoint.htb,
-        )?;
+        let policy = endpoint.policy(&self.config, self.options)?;
         Ok(self.maps.set_endpoint(number, policy)?)
     }
 
@@ -351,7 +376,7 @@ impl Inner {
             let major = endpoint.choice.root.major();
             let root_changed = changes
                 .get(&endpoint.space.spec)
-                .is_some_and(|changes| changes.of_root(endpoint.link.index, major));
+                .is_some_and(|changes| changes.of_root(endpoint.htb.ifindex, major));
             let wanted = endpoint.config.enforcement;
             if (!root_changed && !endpoint.unsettled) || wanted == Enforcement::None {
                 continue;
@@ -376,7 +401,7 @@ impl Inner {
         let Some(endpoint) = self.endpoints.get(&number) else {
             return Ok(false);
         };
-        let (index, before) = (endpoint.link.index, &endpoint.choice.root);
+        let (index, before) = (endpoint.htb.ifindex, &endpoint.choice.root);
         {
             // The thread neither installs nor removes one meanwhile.
             let targets = lock(&self.shared.targets);

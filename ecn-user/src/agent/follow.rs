@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     config::{self, Config},
+    datapath,
     net::{Link, LinkChanges},
 };
 
@@ -302,7 +303,9 @@ impl Inner {
         let meant = inside.map(|(&number, endpoint)| {
             let link = links.iter().find(|link| link.index == endpoint.link.index);
             let meant = link.and_then(|link| self.meant_endpoint(space, link));
-            (number, meant.is_some_and(|meant| meant == endpoint.config))
+            let same_side = link.is_some_and(|link| link.is_tap_port() == endpoint.at_port);
+            let same = same_side && meant.is_some_and(|meant| meant == endpoint.config);
+            (number, same)
         });
         meant.collect()
     }
@@ -315,7 +318,11 @@ impl Inner {
                 .values()
                 .flat_map(|bridge| bridge.peers.values());
             let is_peer = peers.any(|peer| peer.spec == space.spec && peer.ifindex == link.index);
-            is_peer.then(|| config::Endpoint {
+            let mut with_peers = self.bridges.values().filter(|b| b.config.peers);
+            let is_tap_there = link.is_tap()
+                && self.can_limit_taps
+                && with_peers.any(|b| b.space.spec == space.spec && link.master == Some(b.ifindex));
+            (is_peer || is_tap_there).then(|| config::Endpoint {
                 netns: space.spec.clone(),
                 ..config::Endpoint::new(link.name.clone())
             })
@@ -349,6 +356,13 @@ impl Inner {
         }
         let added = self.add_endpoint(config, space, link);
         self.shared.is_alive();
+        if let Err(error @ (Error::NoIfb { .. } | Error::Datapath(datapath::Error::NoTcx))) = &added
+            && discover::endpoint(&self.config, &space.spec, link).is_none()
+        {
+            tracing::warn!("{error}: `peers` leaves taps out");
+            self.can_limit_taps = false;
+            return false;
+        }
         self.taken_up(WaitingFor::Endpoint, space, link, added)
     }
 

@@ -23,7 +23,7 @@ use super::{
     enforce::{Enforcer, Shared, lock, now_ns},
     leftovers,
     root::{Root, Whose},
-    start_enforcer,
+    shaper, start_enforcer,
     state::{EndpointState, State},
     target::Target,
 };
@@ -165,12 +165,13 @@ impl Kept {
         let spec = Some(endpoint.netns.clone()).filter(|netns| !netns.is_empty());
         let space = Arc::new(Space::open(&spec)?);
         let link = space.nl.link(&endpoint.device)?;
+        let at = endpoint.limited_at();
         let is_ours = |root: Option<Root>| root == Some(Root::Htb);
-        if link.index != endpoint.ifindex || !is_ours(Root::look(&space.nl, link.index)?) {
+        if link.index != endpoint.ifindex || !is_ours(Root::look(&space.nl, at)?) {
             return Ok(());
         }
         let layout = EndpointHtb {
-            ifindex: link.index,
+            ifindex: at,
             link_bytes_per_s: maps.endpoint(endpoint.number)?.link_bytes_per_s,
             frame_bytes: link.mtu + 14,
         };
@@ -305,9 +306,10 @@ impl Inner {
             let Ok(ns) = leftovers::open(netns) else {
                 return Ok(());
             };
+            let at = endpoint.map_or(ifindex, EndpointState::limited_at);
             let key = DeviceKey {
                 netns: ns.inum(),
-                ifindex,
+                ifindex: at,
             };
             let roles = self.maps.device(key).role;
             let role = endpoint.map_or(abi::ROLE_PORT, |_| abi::ROLE_ENDPOINT);
@@ -323,7 +325,11 @@ impl Inner {
             let Some(endpoint) = endpoint else {
                 return Ok(());
             };
-            if endpoint.installed_qdisc && Root::look(&nl, ifindex)?.is_some_and(|r| r.is_ours()) {
+            if endpoint.shaper.is_some() {
+                shaper::remove(&nl, ifindex);
+            } else if endpoint.installed_qdisc
+                && Root::look(&nl, ifindex)?.is_some_and(|r| r.is_ours())
+            {
                 nl.delete_root_qdisc(ifindex)?;
             }
             if let Some(segments) = endpoint.gso_max_segs {

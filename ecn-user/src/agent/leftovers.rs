@@ -9,11 +9,11 @@ use std::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{root::FQ_MAJOR, state::State};
+use super::{root::FQ_MAJOR, shaper, state::State};
 use crate::{
     config::Agent,
     datapath,
-    net::{self, NetNs, Netlink, Qdisc, ROOT, filter::Filter, htb::ENDPOINT_MAJOR},
+    net::{self, Link, NetNs, Netlink, Qdisc, ROOT, filter::Filter, htb::ENDPOINT_MAJOR},
 };
 
 /// Something that was left behind.
@@ -29,6 +29,15 @@ pub enum Leftover {
         /// Empty for this process's own.
         netns: String,
         /// Number of its device.
+        ifindex: u32,
+    },
+    /// The device where flows from behind a tap are limited.
+    Shaper {
+        /// Its name.
+        device: String,
+        /// Empty for this process's own.
+        netns: String,
+        /// Its number.
         ifindex: u32,
     },
     /// A program on clsact.
@@ -59,6 +68,7 @@ impl fmt::Display for Leftover {
                 netns,
                 ..
             } => (format!("{qdisc} of {device}"), netns.as_str()),
+            Self::Shaper { device, netns, .. } => (format!("device {device}"), netns.as_str()),
             Self::Filter {
                 program,
                 device,
@@ -146,11 +156,12 @@ fn queueing_in(netns: &NetNs, place: &str) -> net::Result<Vec<Leftover>> {
     for qdisc in with_clsact {
         filters.extend(datapath::leftovers(&netlink, qdisc.ifindex)?);
     }
-    let ours: Vec<_> = qdiscs.into_iter().filter(is_ours_at_root).collect();
-    if ours.is_empty() && filters.is_empty() {
-        return Ok(Vec::new());
-    }
     let links = netlink.links()?;
+    // Their qdiscs go with them.
+    let shapers: Vec<&Link> = links.iter().filter(|link| shaper::is_ours(link)).collect();
+    let is_at_shaper = |of: &Qdisc| shapers.iter().any(|link| link.index == of.ifindex);
+    let ours = |of: &Qdisc| is_ours_at_root(of) && !is_at_shaper(of);
+    let ours: Vec<_> = qdiscs.into_iter().filter(ours).collect();
     let device = |ifindex: u32| {
         let link = links.iter().find(|link| link.index == ifindex);
         link.map_or_else(|| ifindex.to_string(), |link| link.name.clone())
@@ -167,7 +178,12 @@ fn queueing_in(netns: &NetNs, place: &str) -> net::Result<Vec<Leftover>> {
         netns: place.to_owned(),
         ifindex: qdisc.ifindex,
     });
-    Ok(filters.chain(qdiscs).collect())
+    let shapers = shapers.iter().map(|link| Leftover::Shaper {
+        device: link.name.clone(),
+        netns: place.to_owned(),
+        ifindex: link.index,
+    });
+    Ok(filters.chain(qdiscs).chain(shapers).collect())
 }
 
 impl Leftover {
@@ -186,6 +202,9 @@ impl Leftover {
                     netlink.set_gso_max_segs(*ifindex, segments)?;
                 }
                 Ok(())
+            }
+            Self::Shaper { netns, ifindex, .. } => {
+                Ok(Netlink::open(&open(netns)?)?.delete_link(*ifindex)?)
             }
             Self::Filter { netns, filter, .. } => Ok(datapath::remove_leftover(
                 &Netlink::open(&open(netns)?)?,

@@ -14,6 +14,7 @@ mod kept;
 pub mod leftovers;
 mod metrics;
 pub mod root;
+mod shaper;
 pub mod state;
 mod target;
 mod watch;
@@ -76,6 +77,16 @@ pub enum Error {
     /// The configuration names something that is not there, or cannot be done.
     #[error("{0}")]
     Configuration(String),
+    /// Flows from behind a tap cannot be limited.
+    #[error(
+        "device {tap} is a tap and a port of a bridge, where rates are enforced at an ifb: {error} (CONFIG_IFB, module ifb)"
+    )]
+    NoIfb {
+        /// The tap.
+        tap: String,
+        /// Why there is no ifb.
+        error: net::Error,
+    },
     /// The programs.
     #[error(transparent)]
     Datapath(#[from] datapath::Error),
@@ -149,6 +160,8 @@ struct Inner {
     log_lines_lost: u64,
     /// Programs for the ports in a namespace, by its number.
     copies: HashMap<u32, Copy>,
+    /// No tap has been refused by the kernel.
+    can_limit_taps: bool,
     /// What endpoints' programs say.
     #[cfg(feature = "trace")]
     endpoint_copies: HashMap<u32, Copy>,
@@ -289,7 +302,7 @@ fn endpoint_policy(
     }
     Ok(abi::Endpoint {
         flags,
-        _pad: 0,
+        shaper: 0,
         link_bytes_per_s: htb.link_bytes_per_s,
         queue_bytes: choice.queue_bytes,
         response: response::Policy {
@@ -369,6 +382,7 @@ impl Inner {
             unwritten: false,
             log_lines_lost: 0,
             copies: HashMap::new(),
+            can_limit_taps: true,
             #[cfg(feature = "trace")]
             endpoint_copies: HashMap::new(),
             sweeper: Sweeper::default(),

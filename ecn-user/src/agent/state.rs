@@ -144,6 +144,9 @@ pub struct EndpointState {
     pub netns: String,
     /// Interface number.
     pub ifindex: u32,
+    /// Of a tap at a bridge: interface number of the ifb where its flows are limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shaper: Option<u32>,
     /// Response.
     pub response: Function,
     /// How rates are enforced: what was chosen, where it was left to us.
@@ -159,6 +162,13 @@ pub struct EndpointState {
     /// Segments of a super-packet at most, to be given back; nothing if the agent changed nothing.
     #[serde(default)]
     pub gso_max_segs: Option<u32>,
+}
+
+impl EndpointState {
+    /// Interface number of the device whose qdisc limits flows.
+    pub fn limited_at(&self) -> u32 {
+        self.shaper.unwrap_or(self.ifindex)
+    }
 }
 
 impl State {

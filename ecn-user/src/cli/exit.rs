@@ -59,7 +59,9 @@ fn code_of_agent(error: &agent::Error) -> Option<u8> {
     match error {
         agent::Error::Configuration(_) => Some(USAGE),
         // One at a time: the machine has no room for another.
-        agent::Error::Running { .. } | agent::Error::TimeNamespace => Some(LACKING),
+        agent::Error::Running { .. } | agent::Error::TimeNamespace | agent::Error::NoIfb { .. } => {
+            Some(LACKING)
+        }
         agent::Error::Datapath(error) => code_of_datapath(error),
         // What the configuration names and the machine does not have.
         agent::Error::Net(
@@ -92,6 +94,7 @@ fn code_of_datapath(error: &datapath::Error) -> Option<u8> {
         | E::Btf(_)
         | E::NoMember(_)
         | E::NoTracingLock
+        | E::NoTcx
         | E::NotRunning(_) => Some(LACKING),
         E::Net(error) => code_of_net(error),
         E::File { error, .. } if denied(error) => Some(LACKING),

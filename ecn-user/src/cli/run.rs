@@ -63,7 +63,7 @@ pub(super) struct Checked {
 struct Meaning {
     /// Bridges that are there.
     bridges: Vec<Device>,
-    /// Endpoints that are there, without peers of bridges' ports.
+    /// Endpoints that are there, the hosts at bridges' ports included.
     endpoints: Vec<Device>,
     /// What is not there yet.
     waiting: Vec<Waiting>,
@@ -83,7 +83,7 @@ impl From<agent::Survey> for Meaning {
             netns: netns.unwrap_or_default(),
         };
         let bridges = survey.bridges.into_iter();
-        let endpoints = survey.endpoints.into_iter();
+        let endpoints = survey.endpoints.into_iter().chain(survey.peers);
         Self {
             bridges: bridges
                 .map(|bridge| device(bridge.name, bridge.netns))

@@ -365,6 +365,7 @@ mod tests {
             device: "eth0".to_owned(),
             netns: "a1".to_owned(),
             ifindex: 2,
+            shaper: None,
             response: Function::Lipd,
             enforcement,
             why: String::new(),

@@ -202,8 +202,8 @@ pub struct Bridge {
     /// share, above twice as many. Default: twice `threshold`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_threshold: Option<u32>,
-    /// Whether the other ends of its ports' veth pairs, wherever on this machine they are, are endpoints, with the
-    /// defaults of [`Endpoint`] unless a section says otherwise. Default: they are not.
+    /// Whether the other ends of its ports' veth pairs, wherever on this machine they are, and its ports that are taps are
+    /// endpoints, with the defaults of [`Endpoint`] unless a section says otherwise. Default: they are not.
     #[serde(default)]
     pub peers: bool,
     /// Only these ports, or patterns for them. Default: all, also those that join later.

@@ -52,6 +52,19 @@ impl Drop for ExpeditedRcu {
     }
 }
 
+/// Where a program goes at a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// At its own hook, behind those that are there.
+    #[default]
+    Last,
+    /// At its own hook, before those that are there.
+    First,
+    /// At the opposite hook, behind those that are there: for the host at the other end
+    /// ([`ecn_core::abi::Endpoint::shaper`]). By tcx only: kernels before 6.4 do not take what a program redirects to an ifb.
+    Opposite,
+}
+
 /// What a program hangs from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -168,9 +181,15 @@ pub(super) fn pin_link(link: FdLink, at: &Path) -> Result<FdLink> {
 }
 
 /// Where the link of a program at a device is pinned.
-fn place(links: &Path, ns: &NetNs, device: &str, program: &str) -> Result<PathBuf> {
+fn pin_of(links: &Path, ns: &NetNs, device: &str, program: &str, place: Place) -> Result<PathBuf> {
     let ifindex = Netlink::open(ns)?.link(device)?.index;
-    Ok(links.join(format!("{}-{ifindex}-{program}", ns.inum())))
+    // A link stays at the hook where it was made.
+    let hook = if place == Place::Opposite {
+        "-opposite"
+    } else {
+        ""
+    };
+    Ok(links.join(format!("{}-{ifindex}-{program}{hook}", ns.inum())))
 }
 
 /// Puts a program in the place of the one whose link is pinned: no packet passes by both. `None`: none is, or its
@@ -279,17 +298,19 @@ fn filter(program: &str, ifindex: u32) -> Filter {
     let number = name::PROGRAMS.iter().position(|name| *name == program);
     Filter {
         ifindex,
-        egress: direction(program) == TcAttachType::Egress,
+        egress: direction(program, Place::Last) == TcAttachType::Egress,
         priority: PRIORITY,
         handle: number.unwrap_or_default() as u32 + 1,
         name: program.to_owned(),
     }
 }
 
-fn direction(program: &str) -> TcAttachType {
-    match program {
-        name::PORT_OUT | name::ENDPOINT_OUT => TcAttachType::Egress,
-        _ => TcAttachType::Ingress,
+fn direction(program: &str, place: Place) -> TcAttachType {
+    let leaves = [name::PORT_OUT, name::ENDPOINT_OUT].contains(&program);
+    if leaves == (place != Place::Opposite) {
+        TcAttachType::Egress
+    } else {
+        TcAttachType::Ingress
     }
 }
 
@@ -308,13 +329,13 @@ fn no_tcx(error: &ProgramError) -> bool {
         )
 }
 
-/// Attaches a loaded program behind those that are there: by `only`, or by what the kernel has. With `links`, a directory,
-/// its link is pinned there; if one is, the program takes the place of that one's.
+/// Attaches a loaded program: by `only`, or by what the kernel has. With `links`, a directory, its link is pinned there; if
+/// one is, the program replaces that one's.
 pub(super) fn attach(
     classifier: &mut SchedClassifier,
-    ns: &NetNs,
-    device: &str,
+    (ns, device): (&NetNs, &str),
     program: &str,
+    place: Place,
     only: Option<AttachedBy>,
     links: Option<&Path>,
 ) -> Result<Attached> {
@@ -324,7 +345,7 @@ pub(super) fn attach(
         netns: ns.name().to_owned(),
         error: Box::new(error),
     };
-    let pin = links.map(|links| place(links, ns, device, program));
+    let pin = links.map(|links| pin_of(links, ns, device, program, place));
     let pin = pin.transpose()?;
     if only != Some(AttachedBy::Clsact) {
         let replaced = replace(pin.as_deref(), |link: SchedClassifierLink| {
@@ -335,15 +356,24 @@ pub(super) fn attach(
         let tcx = match replaced {
             Some(link) => Ok(link),
             None => ns.run(|| {
-                let options = TcAttachOptions::TcxOrder(LinkOrder::default());
-                let id = classifier.attach_with_options(device, direction(program), options)?;
+                let order = if place == Place::First {
+                    LinkOrder::first()
+                } else {
+                    LinkOrder::default()
+                };
+                let (hook, options) = (direction(program, place), TcAttachOptions::TcxOrder(order));
+                let id = classifier.attach_with_options(device, hook, options)?;
                 classifier.take_link(id)
             }),
         };
         match (tcx, pin) {
             (Ok(link), Some(pin)) => return Attached::pinned(AttachedBy::Tcx, link, is_new, pin),
             (Ok(link), None) => return Ok(Attached::unpinned(AttachedBy::Tcx, Held::Tcx(link))),
-            (Err(error), _) if only.is_none() && no_tcx(&error) => {}
+            (Err(error), _) if only.is_none() && no_tcx(&error) => {
+                if place == Place::Opposite {
+                    return Err(Error::NoTcx);
+                }
+            }
             (Err(error), _) => return Err(failed(error)),
         }
     }
@@ -361,7 +391,7 @@ pub(super) fn attach_xdp(
     device: &str,
     links: Option<&Path>,
 ) -> Result<std::result::Result<Attached, ProgramError>> {
-    let pin = links.map(|links| place(links, ns, device, name::ENDPOINT_XDP));
+    let pin = links.map(|links| pin_of(links, ns, device, name::ENDPOINT_XDP, Place::Last));
     let pin = pin.transpose()?;
     let replaced = replace(pin.as_deref(), |link: XdpLink| {
         let id = xdp.attach_to_link(link)?;

@@ -33,7 +33,7 @@ use ecn_core::abi::{self, name};
 use thiserror::Error;
 
 use crate::sys::pod::{self, Raw};
-pub use attach::{Attached, AttachedBy, ExpeditedRcu, leftovers, remove_leftover};
+pub use attach::{Attached, AttachedBy, ExpeditedRcu, Place, leftovers, remove_leftover};
 pub use maps::{BridgeView, Maps, RateEvents, Sweeper, TraceEvents, adoptable};
 pub use offsets::BTF;
 pub use sockets::cgroup;
@@ -79,6 +79,11 @@ pub enum Error {
          be counted (6.1 does, 5.10 does not): use queue = \"virtual\" with a queue_rate"
     )]
     NoTracingLock,
+    /// What tcx programs do would not work on clsact.
+    #[error(
+        "this kernel has no tcx (6.6 has), without which flows from behind taps cannot be limited"
+    )]
+    NoTcx,
     /// aya could not load the object.
     #[error("cannot load the kernel programs: {0}")]
     Load(#[from] aya::EbpfError),
@@ -656,7 +661,22 @@ impl Copy {
     ///
     /// See [`enum@Error`].
     pub fn attach(&mut self, ns: &NetNs, device: &str, program: &str) -> Result<Attached> {
-        self.attach_by(None, ns, device, program)
+        self.attach_to(None, Place::Last, (ns, device), program)
+    }
+
+    /// [`Copy::attach`] at this place.
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn attach_at(
+        &mut self,
+        place: Place,
+        ns: &NetNs,
+        device: &str,
+        program: &str,
+    ) -> Result<Attached> {
+        self.attach_to(None, place, (ns, device), program)
     }
 
     /// [`Copy::attach`] by this hook only.
@@ -671,11 +691,22 @@ impl Copy {
         device: &str,
         program: &str,
     ) -> Result<Attached> {
+        self.attach_to(hook, Place::Last, (ns, device), program)
+    }
+
+    fn attach_to(
+        &mut self,
+        hook: Option<AttachedBy>,
+        place: Place,
+        device: (&NetNs, &str),
+        program: &str,
+    ) -> Result<Attached> {
         let classifier = classifier(&mut self.ebpf, program)?;
         if classifier.fd().is_err() {
             classifier.load().map_err(Error::program(program))?;
         }
-        attach::attach(classifier, ns, device, program, hook, self.links.as_deref())
+        let links = self.links.as_deref();
+        attach::attach(classifier, device, program, place, hook, links)
     }
 
     /// Attaches the XDP program to a device, in its driver: by a link, or by netlink where the kernel

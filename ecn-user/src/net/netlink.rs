@@ -200,6 +200,23 @@ impl Netlink {
         })
     }
 
+    /// Adds an intermediate functional block: what is redirected to it waits in its queue, and goes on where it came from.
+    ///
+    /// # Errors
+    ///
+    /// There is a device of that name, or the kernel has none of these.
+    pub fn add_ifb(&self, name: &str) -> Result<Link> {
+        check_name(name)?;
+        let message = Message::request(libc::RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
+            .ifinfo(0, 0, 0)
+            .attr_str(libc::IFLA_IFNAME, name)
+            .nest(libc::IFLA_LINKINFO, |info| {
+                info.attr_str(libc::IFLA_INFO_KIND, "ifb")
+            });
+        self.request(message, || format!("add ifb {name:?}"))?;
+        self.link(name)
+    }
+
     /// Makes a bridge, without STP and multicast snooping; it is still down.
     pub fn add_bridge(&self, name: &str) -> Result<Link> {
         check_name(name)?;
@@ -583,6 +600,23 @@ pub struct LinkChanges {
     qdiscs: Vec<(u32, u32)>,
     /// Something was lost in between.
     overrun: bool,
+}
+
+impl Link {
+    /// A tun or tap device: at its other end is a process.
+    pub fn is_tap(&self) -> bool {
+        self.kind.as_deref() == Some("tun")
+    }
+
+    /// An intermediate functional block.
+    pub fn is_ifb(&self) -> bool {
+        self.kind.as_deref() == Some("ifb")
+    }
+
+    /// A tap that is a port of a bridge, so that the host at its other end is no part of this machine's own network.
+    pub fn is_tap_port(&self) -> bool {
+        self.is_tap() && self.master.is_some()
+    }
 }
 
 impl LinkChanges {

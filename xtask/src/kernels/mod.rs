@@ -31,7 +31,7 @@ const EVERY_RUN: [&str; 3] = ["6.1", "6.12", "7.3"];
 /// What a kernel decides, and what comes out the same however late an emulated kernel is: what its verifier takes,
 /// which hooks, offsets and drop reasons it has, what becomes of frames, echoes and flags. Rates are left to
 /// `--kernels`, which runs all tests.
-const DECIDED_BY_KERNEL: [&str; 22] = [
+const DECIDED_BY_KERNEL: [&str; 24] = [
     "attach::clsact_is_removed_with_the_last_program",
     "attach::tcx_where_there_is_tcx",
     "attach::what_a_killed_agent_leaves_on_clsact_is_cleaned",
@@ -48,6 +48,8 @@ const DECIDED_BY_KERNEL: [&str; 22] = [
     "forged::giant_frames",
     "forged::malformed_frames_at_endpoints",
     "parsed::changed_frames",
+    "taps::machines_do_not_answer_for_others",
+    "taps::taps_are_left_out_without_tcx",
     "tcp::negotiated",
     "untouched::at_endpoints",
     "untouched::at_ports",
