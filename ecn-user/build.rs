@@ -1,6 +1,6 @@
 //! Puts the programs for the kernel, `target/bpf/ecn.bpf.o`, where the crate embeds them from:
-//! `OUT_DIR/ecn.bpf.o`, and `endpoint.bpf.o`, a part of it. `cargo xtask build-ebpf` makes the object; without it the file is empty, so that
-//! plain cargo commands need no BPF toolchain. `ECN_BPF_OBJECT` names another object.
+//! `OUT_DIR/ecn.bpf.o`, and `endpoint.bpf.o`, a part of it. `cargo xtask build-ebpf` makes the object; without it both
+//! are empty, so that plain cargo commands need no BPF toolchain. `ECN_BPF_OBJECT` names another object.
 
 use std::env;
 use std::error::Error;

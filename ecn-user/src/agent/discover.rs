@@ -263,7 +263,7 @@ pub fn survey(config: &Config) -> net::Result<Survey> {
                 let ports = links.iter().filter(|of| of.master == Some(link.index));
                 survey
                     .peers
-                    .extend(hosts(&space, &ports.collect::<Vec<_>>())?);
+                    .extend(hosts(&space, &ports.collect::<Vec<_>>()));
             }
             survey.bridges.push(bridge);
         }
@@ -288,7 +288,7 @@ pub fn survey(config: &Config) -> net::Result<Survey> {
 }
 
 /// The endpoints of the hosts at these ports, as far as they are on this machine.
-fn hosts(space: &Space, ports: &[&Link]) -> net::Result<Vec<config::Endpoint>> {
+fn hosts(space: &Space, ports: &[&Link]) -> Vec<config::Endpoint> {
     let endpoint = |netns: &Spec, device: &str| config::Endpoint {
         netns: netns.clone(),
         ..config::Endpoint::new(device)
@@ -296,11 +296,15 @@ fn hosts(space: &Space, ports: &[&Link]) -> net::Result<Vec<config::Endpoint>> {
     let taps = ports.iter().filter(|port| port.is_tap());
     let mut hosts: Vec<_> = taps.map(|tap| endpoint(&space.spec, &tap.name)).collect();
     for peer in peers(space, ports).into_values() {
-        let links = Netlink::open(&NetNs::open(peer.spec.as_deref())?)?.links()?;
+        let links = || Netlink::open(&NetNs::open(peer.spec.as_deref())?)?.links();
+        // A container may have been removed since.
+        let Ok(links) = links() else {
+            continue;
+        };
         let link = links.iter().find(|link| link.index == peer.ifindex);
         hosts.extend(link.map(|link| endpoint(&peer.spec, &link.name)));
     }
-    Ok(hosts)
+    hosts
 }
 
 /// The sections of a configuration that mean nothing that there is.

@@ -54,7 +54,7 @@ pub(super) struct Endpoint {
     /// Of a tap that is a port: the ifb where its flows are limited.
     shaper: Option<Link>,
     /// It is a tap that is a port: it stands for the host at its other end.
-    pub(super) at_port: bool,
+    at_port: bool,
     /// Where echoes are taken.
     hook: Hook,
     attached: Vec<Attached>,
@@ -96,6 +96,12 @@ impl Endpoint {
             wanted,
             cgroup: config.agent.cgroup.as_deref(),
         }
+    }
+
+    /// Whether its device, and the ifb of a tap that is a port, are as they were when it was taken up.
+    pub(super) fn is_in_place(&self, link: &Link, links: &[Link]) -> bool {
+        let is_there = |ifb: &Link| links.iter().any(|link| link.index == ifb.index);
+        link.is_tap_port() == self.at_port && self.shaper.as_ref().is_none_or(is_there)
     }
 
     fn policy(&self, config: &Config, options: Options) -> Result<abi::Endpoint> {
@@ -159,9 +165,12 @@ impl Inner {
             )));
         };
         let at_port = link.is_tap_port();
-        if at_port && config.hook == Hook::Xdp {
+        // Sockets are not on this machine, and what XDP sees comes from the host.
+        let is_impossible = config.hook == Hook::Xdp || config.enforcement == Enforcement::Pacing;
+        if at_port && is_impossible {
             return Err(Error::Configuration(format!(
-                "device {} (namespace {}) is a tap and a port of a bridge: `hook` can only be \"auto\" or \"tc\" there",
+                "device {} (namespace {}) is a tap and a port of a bridge: hook = \"xdp\" and enforcement = \"pacing\" \
+                 are not possible there; use \"auto\"",
                 config.device,
                 space.ns.name()
             )));
@@ -197,7 +206,11 @@ impl Inner {
             wanted,
             cgroup: self.config.agent.cgroup.as_deref(),
         };
-        let choice = device.choose()?;
+        let choice = device.choose().inspect_err(|_| {
+            if shaper.is_some() {
+                shaper::remove(&space.nl, link.index);
+            }
+        })?;
         // An agent that was killed, or kept what it had, has left its limit there.
         let left = State::read().and_then(|state| state.gso_max_segs(space.name(), link.index));
         // A tap's own limit is for what it sends, which is not what is limited.

@@ -303,8 +303,8 @@ impl Inner {
         let meant = inside.map(|(&number, endpoint)| {
             let link = links.iter().find(|link| link.index == endpoint.link.index);
             let meant = link.and_then(|link| self.meant_endpoint(space, link));
-            let same_side = link.is_some_and(|link| link.is_tap_port() == endpoint.at_port);
-            let same = same_side && meant.is_some_and(|meant| meant == endpoint.config);
+            let in_place = link.is_some_and(|link| endpoint.is_in_place(link, links));
+            let same = in_place && meant.is_some_and(|meant| meant == endpoint.config);
             (number, same)
         });
         meant.collect()

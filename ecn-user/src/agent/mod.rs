@@ -84,7 +84,7 @@ pub enum Error {
     NoIfb {
         /// The tap.
         tap: String,
-        /// Why there is no ifb.
+        /// What the kernel says.
         error: net::Error,
     },
     /// The programs.

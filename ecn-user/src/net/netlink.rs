@@ -613,7 +613,7 @@ impl Link {
         self.kind.as_deref() == Some("ifb")
     }
 
-    /// A tap that is a port of a bridge, so that the host at its other end is no part of this machine's own network.
+    /// A tap that is a port of a bridge: at its other end is a virtual machine.
     pub fn is_tap_port(&self) -> bool {
         self.is_tap() && self.master.is_some()
     }
