@@ -6,8 +6,7 @@ use ecn_core::{abi::Count, flow::Flow, packet::protocol};
 use ecn_tests::{
     Skip, eventually, kernel_test,
     lab::Lab,
-    name_of,
-    quiet::reach,
+    name_of, note,
     running::{self, Running},
     s, skipped,
     traffic::{Stream, Tcp},
@@ -62,12 +61,11 @@ fn a_tcp_socket_gets_its_rate_and_is_let_go() {
         std::thread::sleep(Duration::from_millis(600));
         let is_held = || any(&running, |flow| flow.socket_bytes_per_s != 0);
         assert!(eventually(s(5), is_held), "no socket is paced");
-        // Payload of 1448 bytes in frames of 1514.
-        let windows = reach(&format!("pacing: TCP at {mbit} mbit"), 5, 0.9, 0.4, || {
-            stream.rate(s(2)) * 1514.0 / 1448.0 / wanted
-        });
-        // A short window begins with what the receiver had not read before.
-        assert!(windows.iter().all(|r| *r < 1.05), "{mbit}: {windows:?}");
+        // Payload of 1448 bytes in frames of 1514. On a busy machine timers are late.
+        let part = stream.rate(s(2)) * 1514.0 / 1448.0 / wanted;
+        note(&format!("a paced socket at {mbit} mbit: {part:.3}"));
+        // The window may begin with what the receiver had not read before.
+        assert!((0.4..1.05).contains(&part), "{mbit}: {part}");
     }
     drop(running);
     let free = || stream.rate(Duration::from_millis(500)) > (100 * MBIT) as f64;

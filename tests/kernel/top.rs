@@ -56,7 +56,7 @@ fn has(lines: &[String], word: &str) -> bool {
     lines.iter().any(|line| line.contains(word))
 }
 
-/// The rows of flows, by their allowed and measured rates; bytes per second.
+/// The rows of flows, by their allowed and offered rates; bytes per second.
 fn flows(lines: &[String]) -> Vec<(String, Option<u64>, Option<u64>)> {
     let rate = |word: &str| match word {
         "0bit" => Some(0),
@@ -64,11 +64,11 @@ fn flows(lines: &[String]) -> Vec<(String, Option<u64>, Option<u64>)> {
     };
     let row = |line: &String| {
         let words: Vec<_> = line.split_whitespace().collect();
-        let [name, allowed, measured, ..] = words[..] else {
+        let [name, allowed, offered, ..] = words[..] else {
             return None;
         };
         let is_flow = name.contains('>') && name.ends_with("/udp") && allowed != "peak";
-        is_flow.then(|| (name.to_owned(), rate(allowed), rate(measured)))
+        is_flow.then(|| (name.to_owned(), rate(allowed), rate(offered)))
     };
     lines.iter().filter_map(row).collect()
 }
@@ -113,7 +113,7 @@ fn on_a_screen(busy: &Busy, (columns, height): (u16, u16)) {
     assert_eq!(terminal.joined_lines(), lines, "a line goes on in the next");
     assert_eq!(lines.len(), usize::from(height));
     assert!(lines[0].starts_with("3 ports, 2 flows; "), "{lines:#?}");
-    for word in ["marks/s", "drops/s", "allowed", "measured", " peak "] {
+    for word in ["marks/s", "drops/s", "allowed", "offered", " peak "] {
         assert!(has(&lines, word), "no {word}: {lines:#?}");
     }
     assert!(lines[lines.len() - 1].starts_with("q quit"), "{lines:#?}");

@@ -7,7 +7,6 @@ use ecn_tests::{
     emulated, eventually, kernel_test,
     lab::Lab,
     note,
-    quiet::reach,
     running::{self, Running},
     s,
     traffic::Stream,
@@ -70,14 +69,10 @@ fn senders_come_down_to_its_rate() {
     std::thread::sleep(s(2));
     let mut waits = Vec::new();
     let mut rates = Vec::new();
-    reach("virtual queue", 3, 0.6, 0.2, || {
-        rates.clear();
-        for _ in 0..6 {
-            rates.push(rate(&running, &lab, Duration::from_millis(500)) / queue_rate as f64);
-            waits.push(running.maps.bridge_at(0, now_ns()).expect("counters"));
-        }
-        rates.iter().sum::<f64>() / rates.len() as f64
-    });
+    for _ in 0..6 {
+        rates.push(rate(&running, &lab, Duration::from_millis(500)) / queue_rate as f64);
+        waits.push(running.maps.bridge_at(0, now_ns()).expect("counters"));
+    }
     let slot = running.slot(&port);
     let waits: Vec<u32> = waits.iter().map(|view| view.port(slot).cnt1).collect();
     let share = rates.iter().sum::<f64>() / rates.len() as f64;
@@ -85,8 +80,8 @@ fn senders_come_down_to_its_rate() {
         "virtual queue: {share:.3} of its rate ({rates:.2?}), waiting {waits:?}, {:?}",
         running.port(&port)
     ));
-    // Twice as much would come without control.
-    assert!(share <= 1.1, "{rates:?}");
+    // Twice as much would come without control; on a busy machine senders are late.
+    assert!((0.2..=1.1).contains(&share), "{rates:?}");
     assert!(waits.iter().all(|n| *n < DEPTH as u32), "{waits:?}");
     assert_eq!(running.port(&port).dropped, 0);
     drop(streams);

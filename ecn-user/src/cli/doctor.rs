@@ -328,6 +328,7 @@ fn kernel_files(report: &mut Report) {
 }
 
 const NOT_TRIED: &str = "not tried: no namespace to try it in";
+const NO_PROGRAM: &str = "not tried: no program to attach";
 
 /// Tries what can only be tried. The calling thread is not good for anything else afterwards.
 fn try_all(report: &mut Report) {
@@ -358,7 +359,7 @@ fn try_all(report: &mut Report) {
     match &private {
         Ok(netns) => devices(report, netns, loaded),
         Err(_) => {
-            for (need, required, without) in [TCX, FQ, HTB, VETH, BRIDGE] {
+            for (need, required, without) in [TCX, TAPS, FQ, HTB, VETH, BRIDGE] {
                 report.add(need, required, None, NOT_TRIED, without);
             }
         }
@@ -369,6 +370,11 @@ const TCX: (&str, bool, &str) = (
     "tcx",
     false,
     "clsact is used: `ecn clean` removes what a killed agent leaves there",
+);
+const TAPS: (&str, bool, &str) = (
+    "limits at taps",
+    false,
+    "virtual machines at taps are no endpoints: run `ecn` in them",
 );
 const FQ: (&str, bool, &str) = (
     "fq",
@@ -537,27 +543,26 @@ fn chain(error: &datapath::Error) -> String {
 }
 
 fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
+    let has_tcx = loaded.as_ref().map(|datapath| tcx(netns, datapath));
     let (need, required, without) = TCX;
-    match &loaded {
-        Some(datapath) => match tcx(netns, datapath) {
-            Ok(found) => {
-                let detail = if found {
-                    "works"
-                } else {
-                    "not in this kernel, clsact works"
-                };
-                report.add(need, required, found, detail, without);
-            }
-            // Neither tcx nor clsact.
-            Err(error) => report.add(need, true, false, message(&error), without),
-        },
-        None => report.add(
-            need,
-            required,
-            None,
-            "not tried: no program to attach",
-            without,
-        ),
+    match &has_tcx {
+        Some(Ok(true)) => report.add(need, required, true, "works", without),
+        Some(Ok(false)) => {
+            let detail = "not in this kernel, clsact works";
+            report.add(need, required, false, detail, without);
+        }
+        // Neither tcx nor clsact.
+        Some(Err(error)) => report.add(need, true, false, message(error), without),
+        None => report.add(need, required, None, NO_PROGRAM, without),
+    }
+    let (need, required, without) = TAPS;
+    match &has_tcx {
+        Some(Ok(true)) => {
+            let ifb = Netlink::open(netns).and_then(|netlink| netlink.add_ifb("ecn-ifb"));
+            report.tried(need, required, &ifb.map_err(Into::into), without);
+        }
+        Some(_) => report.add(need, required, false, "they need tcx", without),
+        None => report.add(need, required, None, NO_PROGRAM, without),
     }
     let (need, required, without) = BRIDGE;
     let bridge = Netlink::open(netns).and_then(|netlink| netlink.add_bridge("ecn-bridge"));
@@ -577,13 +582,7 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
             let (need, required, without) = XDP;
             match &loaded {
                 Some(datapath) => report.tried(need, required, &xdp(netns, datapath), without),
-                None => report.add(
-                    need,
-                    required,
-                    None,
-                    "not tried: no program to attach",
-                    without,
-                ),
+                None => report.add(need, required, None, NO_PROGRAM, without),
             }
             (fq.is_ok(), htb.is_ok())
         }

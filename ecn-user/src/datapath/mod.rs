@@ -18,6 +18,7 @@ use std::{
     os::{fd::AsFd as _, unix::fs::DirBuilderExt as _},
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
+    thread,
 };
 
 use aya::{
@@ -321,16 +322,11 @@ impl Datapath {
             }
             watching => watching?,
         };
-        let tails = ENDPOINT_TAILS.map(|(_, program)| program);
-        let tails = tails.into_iter().filter(|_| life.endpoints);
-        for program in [name::PORT_RESET, name::FLOW_CHANGE]
-            .into_iter()
-            .chain(tails)
-        {
-            classifier(&mut common, program)?
-                .load()
-                .map_err(Error::program(program))?;
+        let mut programs = vec![name::PORT_RESET, name::FLOW_CHANGE];
+        if life.endpoints {
+            programs.extend(ENDPOINT_TAILS.map(|(_, program)| program));
         }
+        load_at_once(&mut common, &programs)?;
         // The verifier has taken all of them: only now is anything replaced.
         if life.endpoints {
             endpoint_tails(&mut common)?;
@@ -792,12 +788,36 @@ fn classifier<'a>(ebpf: &'a mut Ebpf, program: &str) -> Result<&'a mut SchedClas
     get(ebpf, program)
 }
 
+/// Loads those of these programs that are not loaded yet, each by a thread of its own: the verifier takes up to half a
+/// second for one.
+fn load_at_once(ebpf: &mut Ebpf, programs: &[&str]) -> Result<()> {
+    thread::scope(|scope| {
+        let loading: Vec<_> = ebpf
+            .programs_mut()
+            .filter(|(name, _)| programs.contains(name))
+            .map(|(name, program)| {
+                scope.spawn(move || {
+                    let classifier: &mut SchedClassifier =
+                        program.try_into().map_err(Error::program(name))?;
+                    if classifier.fd().is_err() {
+                        classifier.load().map_err(Error::program(name))?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        loading.into_iter().try_for_each(|loaded| {
+            loaded
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })
+}
+
 /// Loads a program that others go on in, if it was not yet, and puts it into its place.
 fn tail(common: &mut Ebpf, place: u32, program: &str) -> Result<()> {
+    load_at_once(common, &[program])?;
     let tail = classifier(common, program)?;
-    if tail.fd().is_err() {
-        tail.load().map_err(Error::program(program))?;
-    }
     let fd = tail
         .fd()
         .and_then(|fd| Ok(fd.try_clone()?))
@@ -808,6 +828,7 @@ fn tail(common: &mut Ebpf, place: u32, program: &str) -> Result<()> {
 }
 
 fn endpoint_tails(common: &mut Ebpf) -> Result<()> {
+    load_at_once(common, &ENDPOINT_TAILS.map(|(_, program)| program))?;
     ENDPOINT_TAILS
         .into_iter()
         .try_for_each(|(place, program)| tail(common, place, program))

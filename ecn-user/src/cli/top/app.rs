@@ -29,6 +29,8 @@ pub(super) struct Rows {
     pub reverse: bool,
     /// Row on which the cursor is.
     pub cursor: usize,
+    /// Only rows whose names contain this.
+    pub filter: String,
 }
 
 impl Rows {
@@ -68,14 +70,12 @@ pub(super) struct App {
     pub pane: Pane,
     pub ports: Rows,
     pub flows: Rows,
-    /// Only rows whose names contain this.
-    pub filter: String,
-    /// The filter is being typed.
+    /// The filter of the pane is being typed.
     pub typing: bool,
     pub paused: bool,
     /// The cursor stays with this flow when the order changes.
     selected: Option<flow::Key>,
-    /// Measured rates, the newest last.
+    /// Offered rates, the newest last.
     history: HashMap<flow::Key, VecDeque<Option<u64>>>,
 }
 
@@ -113,7 +113,7 @@ impl App {
             .top
             .ports
             .iter()
-            .filter(|port| port.matches(&self.filter));
+            .filter(|port| port.matches(&self.ports.filter));
         self.ports.order(&PORTS, ports)
     }
 
@@ -123,7 +123,7 @@ impl App {
             .top
             .flows
             .iter()
-            .filter(|flow| flow.matches(&self.filter));
+            .filter(|flow| flow.matches(&self.flows.filter));
         self.flows.order(&FLOWS, flows)
     }
 
@@ -190,18 +190,16 @@ impl App {
     }
 
     fn type_filter(&mut self, code: KeyCode) {
+        let filter = &mut self.rows().filter;
         match code {
-            KeyCode::Char(c) => self.filter.push(c),
+            KeyCode::Char(c) => filter.push(c),
             KeyCode::Backspace => {
-                self.filter.pop();
+                filter.pop();
             }
-            KeyCode::Enter => self.typing = false,
-            KeyCode::Esc => {
-                self.typing = false;
-                self.filter.clear();
-            }
+            KeyCode::Esc => filter.clear(),
             _ => {}
         }
+        self.typing = !matches!(code, KeyCode::Enter | KeyCode::Esc);
     }
 
     fn rows(&mut self) -> &mut Rows {

@@ -147,9 +147,9 @@ pub(super) const FLOWS: [Column<FlowRates>; 11] = [
         }),
     },
     Column {
-        name: "measured",
+        name: "offered",
         rank: 0,
-        cell: |flow| measured_text(flow.sent_bytes_per_s),
+        cell: |flow| offered_text(flow.sent_bytes_per_s),
         order: Order::Number(|flow| number(flow.sent_bytes_per_s)),
     },
     Column {
@@ -203,8 +203,8 @@ pub(super) const FLOWS: [Column<FlowRates>; 11] = [
     },
 ];
 
-/// A measured rate: 0 is one.
-pub(super) fn measured_text(bytes_per_s: Option<u64>) -> String {
+/// The rate at which a flow sends, before its limit: 0 is one.
+pub(super) fn offered_text(bytes_per_s: Option<u64>) -> String {
     match bytes_per_s {
         None => "-".to_owned(),
         Some(0) => "0bit".to_owned(),

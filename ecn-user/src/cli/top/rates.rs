@@ -35,7 +35,7 @@ pub(in crate::cli) struct FlowRates {
     pub key: flow::Key,
     #[serde(flatten)]
     pub row: FlowRow,
-    /// The measured rate; `rate_bytes_per_s` is the allowed one.
+    /// What its sender offers, before the limit; `rate_bytes_per_s` is the allowed rate.
     pub sent_bytes_per_s: Option<u64>,
     pub acked_packets_per_s: Option<u64>,
     pub marked_packets_per_s: Option<u64>,

@@ -15,7 +15,7 @@ use ratatui::{DefaultTerminal, Frame};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::app::{App, Pane, Rows, Then};
-use super::columns::{Column, FLOWS, GAP, PORTS, cut, fit, measured_text};
+use super::columns::{Column, FLOWS, GAP, PORTS, cut, fit, offered_text};
 use super::rates::Top;
 use super::summary;
 
@@ -161,17 +161,16 @@ pub(super) fn render(frame: &mut Frame, app: &App) {
 
 /// The keys, as many as fit.
 fn keys_text(app: &App, width: usize) -> String {
-    if app.typing {
-        return cut(
-            &format!("filter: {}_  (Enter: keep, Esc: none)", app.filter),
-            width,
-        );
-    }
-    let sort = match app.pane {
-        Pane::Ports => app.ports.sort.map(|at| PORTS[at].name),
-        Pane::Flows => app.flows.sort.map(|at| FLOWS[at].name),
+    let (what, rows, sort) = match app.pane {
+        Pane::Ports => ("ports", &app.ports, app.ports.sort.map(|at| PORTS[at].name)),
+        Pane::Flows => ("flows", &app.flows, app.flows.sort.map(|at| FLOWS[at].name)),
     };
-    let filter = match app.filter.as_str() {
+    let filter = rows.filter.as_str();
+    if app.typing {
+        let text = format!("filter of {what}: {filter}_  (Enter: keep, Esc: none)");
+        return cut(&text, width);
+    }
+    let filter = match filter {
         "" => "/ filter".to_owned(),
         filter => format!("/ filter: {filter}"),
     };
@@ -257,7 +256,7 @@ fn render_history(frame: &mut Frame, area: Rect, app: &App) {
     let newest = history.iter().skip(history.len().saturating_sub(width));
     let most = newest.clone().flatten().max().copied();
     let [title, line] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
-    let peak = format!(" peak {}", measured_text(most));
+    let peak = format!(" peak {}", offered_text(most));
     let name = cut(&flow.row.name(), width.saturating_sub(peak.len()));
     frame.render_widget(Line::raw(name + &peak), title);
     let bars = newest.map(|rate| SparklineBar::from(*rate));

@@ -256,7 +256,7 @@ fn the_screen_fits_every_size() {
         );
         let gap = end_of(head, "allowed") - end_of(row, "10mbit");
         assert_eq!(
-            end_of(head, "measured") - end_of(row, "1.6mbit"),
+            end_of(head, "offered") - end_of(row, "1.6mbit"),
             gap,
             "{lines:#?}"
         );
@@ -315,10 +315,10 @@ fn keys_sort_and_reverse() {
     press(&mut app, "r");
     assert_eq!(order(&app), [4, 3, 2, 1]);
     line_with(&lines(&app, SIZES[1]), "flow^");
-    // By the allowed rate, which is the same, then by the measured one.
+    // By the allowed rate, which is the same, then by the offered one.
     press(&mut app, "rss");
     assert_eq!(order(&app), [2, 3, 1, 4]);
-    line_with(&lines(&app, SIZES[0]), "measuredv");
+    line_with(&lines(&app, SIZES[0]), "offeredv");
     // Those of ports are their own.
     app.key(KeyCode::Tab.into());
     assert_eq!(app.pane, Pane::Ports);
@@ -332,14 +332,20 @@ fn a_filter_is_typed() {
     let mut app = app();
     press(&mut app, "/:3>q");
     assert!(app.shown_flows().is_empty());
-    line_with(&lines(&app, SIZES[0]), "filter: :3>q_");
+    line_with(&lines(&app, SIZES[0]), "filter of flows: :3>q_");
     app.key(KeyCode::Backspace.into());
     app.key(KeyCode::Enter.into());
     assert_eq!(app.shown_flows().len(), 1);
     assert_eq!(app.shown_flows()[0].row.src_port, 3);
-    // It hides ports too.
-    assert!(app.shown_ports().is_empty());
     line_with(&lines(&app, SIZES[0]), "/ filter: :3>");
+    // Ports have their own.
+    assert_eq!(app.shown_ports().len(), 2);
+    app.key(KeyCode::Tab.into());
+    press(&mut app, "/a");
+    line_with(&lines(&app, SIZES[0]), "filter of ports: a_");
+    assert_eq!((app.shown_ports().len(), app.shown_flows().len()), (1, 1));
+    app.key(KeyCode::Esc.into());
+    app.key(KeyCode::Tab.into());
     press(&mut app, "/");
     app.key(KeyCode::Esc.into());
     assert_eq!((app.shown_flows().len(), app.shown_ports().len()), (4, 2));
