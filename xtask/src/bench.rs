@@ -6,9 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::build_ebpf;
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
-use crate::{kernels, setup, step};
+use crate::{build_ebpf, command, kernels, setup, step};
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
@@ -103,15 +102,11 @@ fn soak(words: &[String], permission: Permission) -> Result<ExitCode> {
         return Err(Lacks("the agent runs only for root".into()).into());
     }
     build_ebpf::build(&setup::bpf(permission)?, false)?;
-    let mut command = cargo();
-    command.args(["build", "--release", "-p", "ecn-user"]);
-    step::run("the ecn command", &mut command)?;
-    let mut command = cargo();
-    command
-        .args(["test", "--release", "-p", "ecn-tests", "--test", "kernel"])
-        .args(["--", "soak::", "--nocapture"])
+    command::build()?;
+    let mut soak = command::tests(&["kernel"]);
+    soak.args(["--", "soak::", "--nocapture"])
         .env("ECN_SOAK_SECONDS", seconds);
-    step::run("the soak", &mut command)?;
+    step::run("the soak", &mut soak)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, bail};
 
 use crate::machine::{Permission, cargo, root};
-use crate::{build_ebpf, mdbook, setup, step};
+use crate::{build_ebpf, command, mdbook, setup, step};
 
 /// Arguments of `docs`.
 #[derive(clap::Args)]
@@ -59,21 +59,9 @@ pub fn build() -> Result<()> {
 fn commands(permission: Permission) -> Result<()> {
     build_ebpf::build(&setup::bpf(permission)?, false)?;
     setup::tools(permission)?;
-    let mut build = cargo();
-    build.args(["build", "--release", "--package", "ecn-user"]);
-    build.args(["--target-dir", "target"]);
-    step::run("the command", &mut build)?;
-    let mut test = cargo();
-    test.args([
-        "test",
-        "--release",
-        "--package",
-        "ecn-tests",
-        "--test",
-        "book",
-    ]);
+    command::build()?;
+    let mut test = command::tests(&["book"]);
     test.args(["--", "--test-threads=1"]);
-    test.env("ECN_BIN", root().join("target/release/ecn"));
     step::run("the commands of the book", &mut test)
 }
 

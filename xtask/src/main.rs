@@ -8,6 +8,7 @@
 mod apt;
 mod bench;
 mod build_ebpf;
+mod command;
 mod deny;
 mod dist;
 mod docs;

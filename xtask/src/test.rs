@@ -12,7 +12,9 @@ use crate::harness::Again;
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::run::KERNEL_TYPES;
 use crate::setup::Bpf;
-use crate::{build_ebpf, deny, docs, harness, kernels, mdbook, setup, step, toolchain, words};
+use crate::{
+    build_ebpf, command, deny, docs, harness, kernels, mdbook, setup, step, toolchain, words,
+};
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
@@ -243,9 +245,8 @@ fn host_tests(again: &mut Vec<Again>, skipped: &mut Vec<SkippedTest>) -> Result<
         if let Ok(python) = &python {
             test.env("ECN_PYTHON", python);
         }
-        // One at a time: as root, some measure rates.
         test.args(["test", "--workspace", "--exclude", "ecn-tests"]);
-        test.args(["--no-fail-fast", "--", "--test-threads=1"]);
+        test.args(["--no-fail-fast", "--"]);
         test
     };
     again.extend(harness::run("host tests", tests)?);
@@ -255,18 +256,12 @@ fn host_tests(again: &mut Vec<Again>, skipped: &mut Vec<SkippedTest>) -> Result<
 
 /// Tests on this machine's kernel. Without rights, programs or tools they skip themselves.
 fn kernel_tests(again: &mut Vec<Again>, skipped: &mut Vec<SkippedTest>) -> Result<()> {
-    // The tests run the command that users run.
-    let mut build = cargo();
-    build.args(["build", "--release", "--package", "ecn-user"]);
-    build.args(["--target-dir", "target"]);
-    step::run("the command", &mut build)?;
+    command::build()?;
     let file = skipped_file("skipped-tests")?;
     let tests = || {
-        let mut test = cargo();
-        test.args(["test", "--release", "--package", "ecn-tests"]);
+        let mut test = command::tests(&[]);
         test.args(["--no-fail-fast", "--", "--test-threads=1"]);
-        test.env("ECN_BIN", root().join("target/release/ecn"))
-            .env("ECN_SKIPPED", &file);
+        test.env("ECN_SKIPPED", &file);
         test
     };
     again.extend(harness::run("real-kernel tests", tests)?);

@@ -27,17 +27,24 @@ pub(crate) mod testing {
 
     use super::NetNs;
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// Leaves the test, saying so, without root.
+    /// Leaves the test, saying so, without root. With it, such tests run one at a time: some measure rates.
     macro_rules! require_root {
         () => {
             if !nix::unistd::geteuid().is_root() {
                 eprintln!("skipped: needs root");
                 return;
             }
+            let _turn = $crate::net::testing::turn();
         };
     }
     pub(crate) use require_root;
+
+    pub(crate) fn turn() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// A namespace that goes with the test, also when it panics.
     pub(crate) struct TempNs(NetNs);

@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::harness::{Again, Outcome, RERUNS, results, too_many};
 use crate::machine::{Lacks, Permission, cargo, is_ci, root};
-use crate::{setup, step};
+use crate::{command, setup, step};
 use fetch::{Gone, Kernel};
 use guest::{Ended, Guest};
 
@@ -244,22 +244,13 @@ struct Binaries {
 
 impl Binaries {
     fn build() -> Result<Self> {
-        let mut build = cargo();
-        build.args(["build", "--release", "--package", "ecn-user"]);
-        build.args(["--target-dir", "target"]);
-        step::run("the command", &mut build)?;
-        let tests = || {
-            let mut build = cargo();
-            build.args(["test", "--release", "--package", "ecn-tests", "--test"]);
-            build.args(["kernel", "--no-run", "--target-dir", "target"]);
-            build
-        };
-        step::run("the tests", &mut tests())?;
-        let messages = step::asked(tests().arg("--message-format=json"));
+        command::build()?;
+        let mut tests = command::tests(&["kernel"]);
+        let messages = step::asked(tests.args(["--no-run", "--message-format=json"]));
         let messages = messages.context("asking cargo for the tests' binary")?;
         let tests = executable(&messages).context("cargo names no binary of the tests")?;
         Ok(Self {
-            command: root().join("target/release/ecn"),
+            command: command::path(),
             tests,
         })
     }
