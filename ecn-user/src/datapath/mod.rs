@@ -329,7 +329,7 @@ impl Datapath {
         load_at_once(&mut common, &programs)?;
         // The verifier has taken all of them: only now is anything replaced.
         if life.endpoints {
-            endpoint_tails(&mut common)?;
+            tails(&mut common, &ENDPOINT_TAILS)?;
         }
         let is_watching = |links: &PathBuf| links.join(name::DEPART).exists();
         let tracing = if life.adopt && links.as_ref().is_some_and(is_watching) {
@@ -483,7 +483,7 @@ impl Datapath {
     /// See [`enum@Error`].
     pub fn load_endpoints(&mut self) -> Result<()> {
         if !self.has_endpoints {
-            endpoint_tails(&mut self.common)?;
+            tails(&mut self.common, &ENDPOINT_TAILS)?;
             self.has_endpoints = true;
         }
         Ok(())
@@ -496,7 +496,7 @@ impl Datapath {
     ///
     /// See [`enum@Error`].
     pub fn virtual_queues(&mut self) -> Result<()> {
-        tail(&mut self.common, abi::TAIL_VIRTUAL, name::PORT_VIRTUAL)
+        tails(&mut self.common, &[(abi::TAIL_VIRTUAL, name::PORT_VIRTUAL)])
     }
 
     /// What ports go on in that send messages ([`ecn_core::backward`]).
@@ -505,7 +505,10 @@ impl Datapath {
     ///
     /// See [`enum@Error`].
     pub fn load_messages(&mut self) -> Result<()> {
-        tail(&mut self.common, abi::TAIL_PORT_MESSAGE, name::PORT_MESSAGE)
+        tails(
+            &mut self.common,
+            &[(abi::TAIL_PORT_MESSAGE, name::PORT_MESSAGE)],
+        )
     }
 
     /// What ports go on in that sample their queues ([`ecn_core::backward::Sampling`]).
@@ -514,7 +517,7 @@ impl Datapath {
     ///
     /// See [`enum@Error`].
     pub fn load_sampling(&mut self) -> Result<()> {
-        tail(&mut self.common, abi::TAIL_SAMPLE, name::PORT_SAMPLE)
+        tails(&mut self.common, &[(abi::TAIL_SAMPLE, name::PORT_SAMPLE)])
     }
 
     /// Runs the reset of a port, see [`abi::PortReset`]. Returns whether it did anything.
@@ -814,24 +817,20 @@ fn load_at_once(ebpf: &mut Ebpf, programs: &[&str]) -> Result<()> {
     })
 }
 
-/// Loads a program that others go on in, if it was not yet, and puts it into its place.
-fn tail(common: &mut Ebpf, place: u32, program: &str) -> Result<()> {
-    load_at_once(common, &[program])?;
-    let tail = classifier(common, program)?;
-    let fd = tail
-        .fd()
-        .and_then(|fd| Ok(fd.try_clone()?))
-        .map_err(Error::program(program))?;
-    let map = common.map_mut(name::TAIL).ok_or(Error::NoObject)?;
-    let mut array: ProgramArray<_> = map.try_into().map_err(Error::map(name::TAIL))?;
-    array.set(place, &fd, 0).map_err(Error::map(name::TAIL))
-}
-
-fn endpoint_tails(common: &mut Ebpf) -> Result<()> {
-    load_at_once(common, &ENDPOINT_TAILS.map(|(_, program)| program))?;
-    ENDPOINT_TAILS
-        .into_iter()
-        .try_for_each(|(place, program)| tail(common, place, program))
+/// Loads programs that others go on in, those that are not loaded yet, and puts them into their places.
+fn tails(common: &mut Ebpf, programs: &[(u32, &str)]) -> Result<()> {
+    let names: Vec<_> = programs.iter().map(|(_, program)| *program).collect();
+    load_at_once(common, &names)?;
+    for &(place, program) in programs {
+        let fd = classifier(common, program)?
+            .fd()
+            .and_then(|fd| Ok(fd.try_clone()?))
+            .map_err(Error::program(program))?;
+        let map = common.map_mut(name::TAIL).ok_or(Error::NoObject)?;
+        let mut array: ProgramArray<_> = map.try_into().map_err(Error::map(name::TAIL))?;
+        array.set(place, &fd, 0).map_err(Error::map(name::TAIL))?;
+    }
+    Ok(())
 }
 
 /// The programs at tracepoints, and where they are.
