@@ -557,6 +557,10 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
     }
     let (need, required, without) = TAPS;
     match &has_tcx {
+        Some(Ok(true)) if loads_ifb(&report.kernel) => {
+            let detail = "not tried: it loads module ifb, which adds ifb0 and ifb1";
+            report.add(need, required, None, detail, without);
+        }
         Some(Ok(true)) => {
             let ifb = Netlink::open(netns).and_then(|netlink| netlink.add_ifb("ecn-ifb"));
             report.tried(need, required, &ifb.map_err(Into::into), without);
@@ -600,6 +604,15 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
     };
     report.enforcement = Some(enforcement);
     report.enforcement_why = why;
+}
+
+/// Whether adding an ifb would load its module, which adds devices to the machine: it is neither loaded nor built in, and
+/// this kernel loads modules.
+fn loads_ifb(kernel: &str) -> bool {
+    let built_in = read(format!("/lib/modules/{kernel}/modules.builtin"));
+    Path::new("/proc/modules").exists()
+        && !Path::new("/sys/module/ifb").exists()
+        && !built_in.contains("/ifb.ko")
 }
 
 /// Attaches a program to `lo`: false if only clsact takes it.
