@@ -31,29 +31,29 @@
 //! time between packets at the flow's rate:
 //!
 //! ```text
-//! mark:     ipd <- ipd (1 + w/80),             w = max(t / (t + 75 us), 1/8) (1 + min(t / 10 ms, 2))
-//! no mark:  ipd <- ipd (1 - w t' / 1.8 s),     t' = 0.1 ms + t 64 ms / (t + 64 ms)
+//! mark:     ipd <- ipd (1 + w/100),            w = max(t / (t + 75 us), 1/8) (1 + min(t / 14 ms, 2))
+//! no mark:  ipd <- ipd (1 - w t' / 2.5 s),     t' = 0.12 ms + t 80 ms / (t + 80 ms)
 //! ```
 //!
-//! The equilibrium is LIPD's: p / (1 - p) = 44 t' / s, so flows with the same fraction p of marked packets have the same
+//! The equilibrium is LIPD's: p / (1 - p) = 40 t' / s, so flows with the same fraction p of marked packets have the same
 //! rate, and a flow that is marked at two ports has nearly the rate of one that is marked only at the busier one. The
 //! weight w makes the steps of fast flows smaller, since they take more of them, and those of slow flows larger: with
-//! steps of 1/80, four hundred flows that start together would take ten seconds to share a port. An application-limited
+//! steps of 1/100, four hundred flows that start together would take ten seconds to share a port. An application-limited
 //! flow counts as slow too: at a mark, the t of the second factor is the time since the last echo. t' is t except for slow
-//! flows, whose feedback is late, and for fast ones, of whose packets 0.4 % may be marked: bursts of late timers fill a
+//! flows, whose feedback is late, and for fast ones, of whose packets 0.5 % may be marked: bursts of late timers fill a
 //! buffer of four packets now and then at any load. All constants are times and packets, so they depend neither on the
 //! rate of the source's link nor on the number of flows. FIMD and AIMD in the same form, with u = t / 1 ms:
 //!
 //! | | mark | no mark |
 //! |---|---|---|
-//! | LIPD | w/80 | w t' / 1.8 s |
-//! | FIMD | w u log2 m / 80 | w u t' log2 m / 1.8 s |
-//! | AIMD | w u log2 m / 80 | w u² t' (m - 1) / 1.8 s |
+//! | LIPD | w/100 | w t' / 2.5 s |
+//! | FIMD | w u log2 m / 100 | w u t' log2 m / 2.5 s |
+//! | AIMD | w u log2 m / 100 | w u² t' (m - 1) / 2.5 s |
 //!
 //! A train of marks decreases a rate by at most 1/16, and by as much again for every 16 ms that it lasts: a queue that
 //! grew while a machine was stalled for some milliseconds marks all packets until it is empty, whatever the load. While
 //! bridges report headroom ([`crate::echo::Headroom`]), packets of fast flows have a weight of 1 in the increase, which is
-//! four times as large, eight times after 22 ms, and so on up to 64 times. A flow that is not marked although ports are
+//! four times as large, eight times after 20 ms, and so on up to 128 times. A flow that is not marked although ports are
 //! busy, since it has less than its share ([`crate::shares`]), increases faster after .4 s and 64 packets.
 //!
 //! Overload is answered immediately: when nearly every packet of a window was marked and packets arrive at less than the
@@ -368,21 +368,21 @@ impl Policy {
 // All constants below are of [`Round::Fractional`].
 
 /// Marks that increase the delay of a slow flow by a factor of e.
-const STEP_PACKETS: u64 = 80;
+const STEP_PACKETS: u64 = 100;
 /// Time between packets at which the weight of a packet is 1/2.
 const FAST_NS: u64 = 75_000;
 /// Minimum weight of a packet, 16 fractional bits.
 const MIN_WEIGHT: u64 = 1 << 13;
 /// Time between packets at which the weight doubles, since slow flows get few marks.
-const FEW_NS: u64 = 10_000_000;
+const FEW_NS: u64 = 14_000_000;
 /// The weight grows to at most 1 + this many times.
 const FEW_MAX: u64 = 2;
 /// Time between packets at which the increase of one packet is half of proportional to that time.
-const SLOW_NS: u64 = 64_000_000;
+const SLOW_NS: u64 = 80_000_000;
 /// Added to the time between packets, for marks that bursts cause at any load.
-const BURSTS_NS: u64 = 100_000;
+const BURSTS_NS: u64 = 120_000;
 /// Time in which the rate of a slow flow increases by a factor of e without marks.
-const RECOVERY_NS: u64 = 1_800_000_000;
+const RECOVERY_NS: u64 = 2_500_000_000;
 /// Interval at which FIMD, AIMD with m = 2 and LIPD take the same steps.
 const REFERENCE_NS: u64 = 1_000_000;
 /// Largest decrease by a train of marks: a queue that grew while a machine was stalled marks all packets until it is
@@ -393,9 +393,9 @@ const TRAIN_NS: u64 = 16_000_000;
 /// log2 of the factor of the increase with headroom, at first.
 const HEADROOM_SHIFT: u64 = 2;
 /// Time after which that factor doubles.
-const HEADROOM_DOUBLES_NS: u64 = 22_000_000;
+const HEADROOM_DOUBLES_NS: u64 = 20_000_000;
 /// log2 of the greatest such factor.
-const HEADROOM_MAX_SHIFT: u64 = 6;
+const HEADROOM_MAX_SHIFT: u64 = 7;
 /// Largest increase by one echo with headroom, unless it would be larger without.
 const HEADROOM_STEP: u64 = ONE / 32;
 /// For slow flows that increase is the time between packets divided by this, at most 4 [`HEADROOM_STEP`].
@@ -408,9 +408,9 @@ const SPARED_NS: u64 = 400_000_000;
 /// See [`SPARED_NS`].
 const SPARED_PACKETS: u64 = 64;
 /// Time after which the factor of that increase doubles.
-const SPARED_DOUBLES_NS: u64 = 130_000_000;
+const SPARED_DOUBLES_NS: u64 = 120_000_000;
 /// log2 of the greatest such factor.
-const SPARED_MAX_SHIFT: u64 = 5;
+const SPARED_MAX_SHIFT: u64 = 6;
 /// A longer time between two echoes is a pause of the application.
 const PAUSE_NS: u64 = 64_000_000;
 /// Packets and time of a window that shows overload if packets arrive at less than a quarter of the limit.

@@ -50,7 +50,10 @@ fn run(state: &mut State, policy: &Policy, packets: u32, marks: (u32, u32)) {
 }
 
 /// Time in which the rate of a slow flow grows by e, seconds.
-const RECOVERY: f64 = 1.8;
+const RECOVERY: f64 = 2.5;
+
+/// Marks that lower the rate of a slow flow by e.
+const STEP_PACKETS: f64 = 100.0;
 
 /// Most that a train of marks lowers a rate by at once.
 const TRAIN_ALLOWANCE: f64 = 1.0 / 16.0;
@@ -60,7 +63,7 @@ const START_NS: u64 = 1_000_000_000;
 
 /// Interval that an increase goes by, seconds: t' of the module's text.
 fn slowed(t: f64) -> f64 {
-    1e-4 + t * 0.064 / (0.064 + t)
+    1.2e-4 + t * 0.08 / (0.08 + t)
 }
 
 /// w of the module's text at an interval in seconds.
@@ -70,7 +73,7 @@ fn weight(t: f64) -> f64 {
 
 /// The same of a mark, with the time since the last echo.
 fn weight_of_mark(t: f64, apart: f64) -> f64 {
-    (t / (t + 75e-6)).max(0.125) * (1.0 + (apart / 0.01).min(2.0))
+    (t / (t + 75e-6)).max(0.125) * (1.0 + (apart / 0.014).min(2.0))
 }
 
 #[test]
@@ -89,8 +92,8 @@ fn one_packet_is_one_step() {
                 marked.last_ns = START_NS - apart_ns;
                 marked.on_echo(&policy, echo(1, 1), START_NS);
                 let got = interval(&marked, PACKET_NS) / t - 1.0;
-                let want =
-                    (down * weight_of_mark(t, apart_ns as f64 * 1e-9) / 80.0).min(TRAIN_ALLOWANCE);
+                let want = (down * weight_of_mark(t, apart_ns as f64 * 1e-9) / STEP_PACKETS)
+                    .min(TRAIN_ALLOWANCE);
                 assert!(
                     (got / want - 1.0).abs() < 0.01,
                     "{function:?} {t}: {got} {want}"
@@ -109,7 +112,7 @@ fn one_packet_is_one_step() {
     }
 }
 
-/// p / (1 - p) = 80 t' / RECOVERY, from above and from below, whatever the rate of the source's link is.
+/// p / (1 - p) = STEP_PACKETS t' / RECOVERY, from above and from below, whatever the rate of the source's link is.
 #[test]
 fn the_rate_settles_where_marks_and_recovery_balance() {
     for packet_ns in [PACKET_NS, PACKET_NS / 10, PACKET_NS / 100] {
@@ -124,9 +127,9 @@ fn the_rate_settles_where_marks_and_recovery_balance() {
             run(&mut state, &policy, 60_000, marks);
             let t = interval(&state, packet_ns);
             let p = f64::from(marks.0) / f64::from(marks.1);
-            let (got, want) = (slowed(t) * 80.0 / RECOVERY, p / (1.0 - p));
+            let (got, want) = (slowed(t) * STEP_PACKETS / RECOVERY, p / (1.0 - p));
             // The last step was up or down.
-            let within = 0.05 + weight(t) / 80.0;
+            let within = 0.05 + weight(t) / STEP_PACKETS;
             assert!((got / want - 1.0).abs() < within, "{marks:?}: {got} {want}");
         }
     }

@@ -114,11 +114,17 @@ fn a_faster_nic_sends_faster() {
 
 #[test]
 fn flows_start_and_leave() {
-    let settings = ["hosts=4", "flows=5", "stagger=100ms", "leave=7s"];
+    let settings = [
+        "hosts=4",
+        "flows=5",
+        "stagger=100ms",
+        "leave=10s",
+        "duration=11s",
+    ];
     // Flows begin at their link's rate: those of a host have equal rates after some seconds.
     let parts = windows(
         &settings,
-        &[(0, 100), (100, 200), (6000, 7000), (7300, 8000)],
+        &[(0, 100), (100, 200), (9000, 10000), (10300, 11000)],
     );
     let hosts = |part: &AnyWindow| {
         let shares = part.classes["controlled"].by_host.clone();
