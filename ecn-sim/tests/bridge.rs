@@ -121,7 +121,8 @@ fn flows_start_and_leave() {
         "leave=10s",
         "duration=11s",
     ];
-    // Flows begin at their link's rate: those of a host have equal rates after some seconds.
+    // Flows begin at their link's rate: those of a host have equal rates after some seconds, .95 by Jain's index in the
+    // seventh and .99 in the tenth.
     let parts = windows(
         &settings,
         &[(0, 100), (100, 200), (9000, 10000), (10300, 11000)],
