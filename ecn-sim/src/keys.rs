@@ -466,5 +466,5 @@ const PAGE: &str = "# Keys of the simulator
 
 Every key of `ecn sim run --set KEY=VALUE` and of scenario files, from the documentation of the code: `ecn sim list KEY` prints the
 same. Letters in brackets are those of [Sources of the schemes](sources.md).
-<!-- Generated: INSTA_UPDATE=always cargo test -p ecn-sim --test pages -->
+<!-- Generated: INSTA_UPDATE=always cargo test -p ecn-sim pages -->
 ";

@@ -103,8 +103,8 @@ fn soak(words: &[String], permission: Permission) -> Result<ExitCode> {
     }
     build_ebpf::build(&setup::bpf(permission)?, false)?;
     command::build()?;
-    let mut soak = command::tests(&["kernel"]);
-    soak.args(["--", "soak::", "--nocapture"])
+    let mut soak = command::tests(&["kernel"])?;
+    soak.args(["soak::", "--no-capture", "--retries=0"])
         .env("ECN_SOAK_SECONDS", seconds);
     step::run("the soak", &mut soak)?;
     Ok(ExitCode::SUCCESS)

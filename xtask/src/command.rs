@@ -8,27 +8,28 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::cargo_tool::NEXTEST;
 use crate::machine::{cargo, root};
 use crate::step;
 
 /// Programs of tests.
 const TESTS: [&str; 2] = ["kernel", "book"];
 
-/// A verb of cargo for both.
-fn both(verb: &str, tests: &[&str]) -> Command {
-    let mut command = cargo();
-    command
-        .args([verb, "--release", "--target-dir", "target"])
-        .args(["--package", "ecn-user", "--package", "ecn-tests"]);
+/// Adds which packages and programs of tests.
+fn both(command: &mut Command, tests: &[&str]) {
+    command.args(["--release", "--target-dir", "target"]);
+    for package in ["ecn-user", "ecn-tests"] {
+        command.args(["--package", package]);
+    }
     for test in tests {
         command.args(["--test", test]);
     }
-    command
 }
 
 /// Builds the command and the tests.
 pub fn build() -> Result<()> {
-    let mut build = both("build", &TESTS);
+    let mut build = cargo();
+    both(build.arg("build"), &TESTS);
     build.args(["--bin", "ecn"]);
     step::run("the command, and the tests that run it", &mut build)
 }
@@ -38,9 +39,24 @@ pub fn path() -> PathBuf {
     root().join("target/release/ecn")
 }
 
-/// `cargo test` for these programs of tests, all if there are none: arguments for it, or after `--` for them, may follow.
-pub fn tests(names: &[&str]) -> Command {
-    let mut test = both("test", if names.is_empty() { &TESTS } else { names });
-    test.env("ECN_BIN", path());
-    test
+/// `cargo nextest run`; arguments for it may follow.
+pub fn nextest() -> Result<Command> {
+    let mut run = Command::new(NEXTEST.ensure()?);
+    run.current_dir(root()).args(["nextest", "run"]);
+    Ok(run)
+}
+
+/// [`nextest`] of these programs of tests, all if there are none.
+pub fn tests(names: &[&str]) -> Result<Command> {
+    let mut run = nextest()?;
+    both(&mut run, if names.is_empty() { &TESTS } else { names });
+    run.args(["--profile", "kernel"]).env("ECN_BIN", path());
+    Ok(run)
+}
+
+/// Builds the tests on the real kernel; what cargo says, in JSON.
+pub fn kernel_tests() -> Option<String> {
+    let mut test = cargo();
+    both(test.arg("test"), &["kernel"]);
+    step::asked(test.args(["--no-run", "--message-format=json"]))
 }

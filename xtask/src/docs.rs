@@ -7,8 +7,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::cargo_tool::MDBOOK;
 use crate::machine::{Permission, cargo, root};
-use crate::{build_ebpf, command, mdbook, setup, step};
+use crate::{build_ebpf, command, setup, step};
 
 /// Arguments of `docs`.
 #[derive(clap::Args)]
@@ -36,7 +37,7 @@ pub fn docs(args: &Args, permission: Permission) -> Result<ExitCode> {
 
 /// Builds the book and the API's documentation, and checks their links.
 pub fn build() -> Result<()> {
-    let mut mdbook = Command::new(mdbook::ensure()?);
+    let mut mdbook = Command::new(MDBOOK.ensure()?);
     mdbook.arg("build").arg(root().join("docs"));
     let output = mdbook.output().context("could not start mdbook")?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -60,9 +61,7 @@ fn commands(permission: Permission) -> Result<()> {
     build_ebpf::build(&setup::bpf(permission)?, false)?;
     setup::tools(permission)?;
     command::build()?;
-    let mut test = command::tests(&["book"]);
-    test.args(["--", "--test-threads=1"]);
-    step::run("the commands of the book", &mut test)
+    step::run("the commands of the book", &mut command::tests(&["book"])?)
 }
 
 /// Where the book is.

@@ -8,15 +8,14 @@
 mod apt;
 mod bench;
 mod build_ebpf;
+mod cargo_tool;
 mod command;
 mod deny;
 mod dist;
 mod docs;
-mod harness;
 mod kernels;
 mod linker;
 mod machine;
-mod mdbook;
 mod run;
 mod setup;
 mod step;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use crate::apt::Apt;
 use crate::machine::{Lacks, Permission, is_root, program, root};
 use crate::toolchain::Toolchain;
-use crate::{deny, linker, mdbook, step, toolchain};
+use crate::{cargo_tool, linker, step, toolchain};
 
 /// Arguments of `setup`.
 #[derive(clap::Args)]
@@ -40,8 +40,9 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
     ));
     tools(permission)?;
     emulator(permission)?;
-    deny::ensure()?;
-    mdbook::ensure()?;
+    for tool in cargo_tool::ALL {
+        tool.ensure()?;
+    }
     // Without it, two tests are skipped.
     if let Err(error) = python() {
         step::say(&format!("{error:#}"));
@@ -261,16 +262,10 @@ fn check() -> ExitCode {
             &otherwise,
         );
     }
-    line(
-        "cargo-deny",
-        deny::find().map(|path| path.display().to_string()),
-        "is compiled when it is needed",
-    );
-    line(
-        "mdbook",
-        mdbook::find().map(|path| path.display().to_string()),
-        "is compiled when it is needed",
-    );
+    for tool in cargo_tool::ALL {
+        let found = tool.find().map(|path| path.display().to_string());
+        line(tool.name, found, "is compiled when it is needed");
+    }
     for (tool, package) in TOOLS.into_iter().chain(EMULATOR) {
         let found = program(tool).map(|path| path.display().to_string());
         line(tool, found, &format!("package {package}"));

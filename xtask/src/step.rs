@@ -2,11 +2,11 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, Error, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::machine;
 
@@ -54,35 +54,6 @@ pub fn run(why: &str, command: &mut Command) -> Result<()> {
         bail!("{status} from {shown}");
     }
     Ok(())
-}
-
-/// Like [`run`], and returns its stdout, also if it failed.
-pub fn captured(why: &str, command: &mut Command) -> (Result<()>, String) {
-    let shown = shown(command);
-    say(&format!("{why}: {shown}"));
-    let mut said = Vec::new();
-    let mut watch = || {
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn()?;
-        if let Some(mut stdout) = child.stdout.take() {
-            let mut chunk = [0; 4096];
-            loop {
-                let read = stdout.read(&mut chunk)?;
-                if read == 0 {
-                    break;
-                }
-                said.extend_from_slice(&chunk[..read]);
-                io::stderr().write_all(&chunk[..read])?;
-            }
-        }
-        child.wait()
-    };
-    let result = match watch() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(anyhow!("{status} from {shown}")),
-        Err(error) => Err(Error::from(error).context(format!("could not run {shown}"))),
-    };
-    (result, String::from_utf8_lossy(&said).into_owned())
 }
 
 /// Runs a command whose output matters only when it fails: it goes to `target/log/NAME.log`, and the

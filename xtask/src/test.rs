@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::harness::Again;
+use crate::cargo_tool;
+use crate::kernels::Again;
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::run::KERNEL_TYPES;
 use crate::setup::Bpf;
-use crate::{
-    build_ebpf, command, deny, docs, harness, kernels, mdbook, setup, step, toolchain, words,
-};
+use crate::{build_ebpf, command, deny, docs, kernels, setup, step, toolchain, words};
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
@@ -92,7 +91,7 @@ impl Outcome {
     }
 }
 
-/// Prints the tests that passed only when they were run again.
+/// Prints the emulated tests that passed only when they were run again.
 fn list_reruns(again: &[Again]) {
     if !again.is_empty() {
         println!("{} passed only when run again:", again.len());
@@ -175,18 +174,18 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
     checks.check("BPF lints", || {
         lint_bpf(built.as_ref().ok_or_else(unbuilt)?)
     });
-    let mut again = Vec::new();
     let (mut host_skipped, mut kernel_skipped) = (Vec::new(), Vec::new());
-    checks.check("host tests", || host_tests(&mut again, &mut host_skipped));
+    checks.check("host tests", || host_tests(&mut host_skipped));
     checks.check("real-kernel tests", || {
         if let Err(error) = &tools {
             step::say(&format!("{error:#}"));
         }
-        kernel_tests(&mut again, &mut kernel_skipped)
+        kernel_tests(&mut kernel_skipped)
     });
+    let mut again = Vec::new();
     checks.check("other kernels", || {
         built.as_ref().ok_or_else(unbuilt)?;
-        again.extend(kernels::every_run(permission)?);
+        again = kernels::every_run(permission)?;
         Ok(())
     });
     checks.check("documentation", docs::build);
@@ -208,8 +207,9 @@ fn static_checks(checks: &mut Checks, permission: Permission) -> (Result<Bpf>, R
         let setup = scope.spawn(|| {
             let found = (setup::bpf(permission), setup::tools(permission));
             // Their checks report errors.
-            let _ = deny::ensure();
-            let _ = mdbook::ensure();
+            for tool in cargo_tool::ALL {
+                let _ = tool.ensure();
+            }
             found
         });
         checks.check("format", || {
@@ -232,41 +232,34 @@ fn static_checks(checks: &mut Checks, permission: Permission) -> (Result<Bpf>, R
     })
 }
 
-/// Tests that need no kernel programs.
-fn host_tests(again: &mut Vec<Again>, skipped: &mut Vec<SkippedTest>) -> Result<()> {
+/// Tests that need no kernel programs. Nextest does not run those in the documentation.
+fn host_tests(skipped: &mut Vec<SkippedTest>) -> Result<()> {
+    const HOST: [&str; 3] = ["--workspace", "--exclude", "ecn-tests"];
     let python = setup::python();
     if let Err(error) = &python {
         step::say(&format!("{error:#}"));
     }
     let file = skipped_file("skipped-host-tests")?;
-    let tests = || {
-        let mut test = cargo();
-        test.env("ECN_SKIPPED", &file);
-        if let Ok(python) = &python {
-            test.env("ECN_PYTHON", python);
-        }
-        test.args(["test", "--workspace", "--exclude", "ecn-tests"]);
-        test.args(["--no-fail-fast", "--"]);
-        test
-    };
-    again.extend(harness::run("host tests", tests)?);
+    let mut run = command::nextest()?;
+    run.args(HOST).env("ECN_SKIPPED", &file);
+    if let Ok(python) = &python {
+        run.env("ECN_PYTHON", python);
+    }
+    let tests = step::run("host tests", &mut run);
     *skipped = skipped_tests(&file)?;
-    Ok(())
+    let mut examples = cargo();
+    examples.arg("test").args(HOST).arg("--doc");
+    tests.and(step::run("examples of the documentation", &mut examples))
 }
 
 /// Tests on this machine's kernel. Without rights, programs or tools they skip themselves.
-fn kernel_tests(again: &mut Vec<Again>, skipped: &mut Vec<SkippedTest>) -> Result<()> {
+fn kernel_tests(skipped: &mut Vec<SkippedTest>) -> Result<()> {
     command::build()?;
     let file = skipped_file("skipped-tests")?;
-    let tests = || {
-        let mut test = command::tests(&[]);
-        test.args(["--no-fail-fast", "--", "--test-threads=1"]);
-        test.env("ECN_SKIPPED", &file);
-        test
-    };
-    again.extend(harness::run("real-kernel tests", tests)?);
+    let mut run = command::tests(&[])?;
+    let tests = step::run("real-kernel tests", run.env("ECN_SKIPPED", &file));
     *skipped = skipped_tests(&file)?;
-    Ok(())
+    tests
 }
 
 /// Lints ecn-ebpf by the clippy of the toolchain that builds it.

@@ -6,6 +6,7 @@
 mod cpio;
 mod fetch;
 mod guest;
+mod harness;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,11 +17,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::harness::{Again, Outcome, RERUNS, results, too_many};
 use crate::machine::{Lacks, Permission, cargo, is_ci, root};
 use crate::{command, setup, step};
 use fetch::{Gone, Kernel};
 use guest::{Ended, Guest};
+use harness::{Outcome, results};
 
 pub use fetch::mirror;
 
@@ -60,6 +61,20 @@ const DECIDED_BY_KERNEL: [&str; 24] = [
 
 /// A kernel that takes longer for all tests hangs.
 const LIMIT: Duration = Duration::from_secs(1200);
+
+/// How often tests that failed in a guest are run in another one: emulated kernels die, too.
+const RERUNS: usize = 2;
+
+/// More failures than these are no accident.
+const ACCIDENTS: usize = 3;
+
+/// A test that failed, and passed in another guest.
+#[derive(Debug)]
+pub struct Again {
+    pub name: String,
+    /// What it said as it failed.
+    pub said: String,
+}
 
 /// The tests of one kernel.
 #[derive(Default)]
@@ -245,8 +260,7 @@ struct Binaries {
 impl Binaries {
     fn build() -> Result<Self> {
         command::build()?;
-        let mut tests = command::tests(&["kernel"]);
-        let messages = step::asked(tests.args(["--no-run", "--message-format=json"]));
+        let messages = command::kernel_tests();
         let messages = messages.context("asking cargo for the tests' binary")?;
         let tests = executable(&messages).context("cargo names no binary of the tests")?;
         Ok(Self {
@@ -383,7 +397,7 @@ impl Column {
     /// not come to.
     fn to_run_again(&self, wanted: &Wanted) -> Vec<String> {
         let mut names = self.failed();
-        if too_many(&names) || self.broken.is_some() && self.took >= LIMIT {
+        if names.len() > ACCIDENTS || self.broken.is_some() && self.took >= LIMIT {
             return Vec::new();
         }
         if self.broken.is_some() {
@@ -496,8 +510,8 @@ impl Column {
 
 #[cfg(test)]
 mod tests {
+    use super::harness::tests::OUTPUT;
     use super::*;
-    use crate::harness::tests::OUTPUT;
 
     fn ended(exit: Option<i32>) -> Ended {
         Ended {

@@ -39,7 +39,7 @@ fn parameters_are_those_of_the_code() {
 
 #[test]
 fn columns_are_those_of_the_code() {
-    let from = "cargo test -p ecn-sim --test pages -->\n";
+    let from = "cargo test -p ecn-sim pages -->\n";
     compare("results.md", from, &records::page());
 }
 

@@ -54,7 +54,7 @@ fn lists_are_complete() {
     ] {
         assert!(shared.contains(map), "{map}");
     }
-    let text = include_str!("../src/abi.rs");
+    let text = include_str!("../../src/abi.rs");
     let constants = text
         .lines()
         .filter(|l| l.trim().starts_with("pub const") && l.contains(": &str"));

@@ -2,7 +2,7 @@
 //!
 //! A change that is not meant to move a result leaves all of them as they are. One that is names in its commit the
 //! results that moved, and why. To look at differences: `cargo insta review`, or accept all with
-//! `INSTA_UPDATE=always cargo test -p ecn-sim --test golden` and read `git diff`.
+//! `INSTA_UPDATE=always cargo test -p ecn-sim golden` and read `git diff`.
 
 use std::fs;
 use std::path::Path;
@@ -168,7 +168,7 @@ fn results_are_those_of_before() {
     assert!(
         failed.is_empty(),
         "{} of {} results differ: {}. Look at them with `cargo insta review`, or accept all with \
-         `INSTA_UPDATE=always cargo test -p ecn-sim --test golden` and read `git diff`; say in the commit why they moved",
+         `INSTA_UPDATE=always cargo test -p ecn-sim golden` and read `git diff`; say in the commit why they moved",
         failed.len(),
         SCENARIOS.len(),
         failed.join(", ")

@@ -1,0 +1,103 @@
+//! What Rust's test harness says in a guest: nextest, which runs all other tests, needs more there than a kernel and an
+//! archive.
+
+use std::collections::BTreeMap;
+
+/// How a test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Passed,
+    Skipped(String),
+    Failed(String),
+}
+
+impl Outcome {
+    /// In a table.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Passed => "pass",
+            Self::Skipped(_) => "skip",
+            Self::Failed(_) => "FAIL",
+        }
+    }
+}
+
+/// The tests' outcomes, and the test that had not ended.
+pub fn results(output: &str) -> (BTreeMap<String, Outcome>, Option<String>) {
+    let mut tests = BTreeMap::new();
+    let mut current: Option<String> = None;
+    let mut skipped: BTreeMap<&str, &str> = BTreeMap::new();
+    for line in output.lines() {
+        let mut end = line;
+        if let Some((name, rest)) = line
+            .strip_prefix("test ")
+            .and_then(|line| line.split_once(" ... "))
+        {
+            current = Some(name.to_owned());
+            end = rest;
+        }
+        if let Some((name, reason)) = line
+            .strip_prefix("skipped ")
+            .and_then(|line| line.split_once(": "))
+        {
+            skipped.insert(name, reason);
+        }
+        // The notes of a test stand between its name and its end.
+        let outcome = match end {
+            "ok" => Outcome::Passed,
+            "FAILED" => Outcome::Failed(String::new()),
+            end if end.starts_with("ignored") => Outcome::Skipped(end.to_owned()),
+            _ => continue,
+        };
+        if let Some(name) = current.take() {
+            tests.insert(name, outcome);
+        }
+    }
+    for (name, reason) in skipped {
+        if let Some(outcome @ Outcome::Passed) = tests.get_mut(name) {
+            *outcome = Outcome::Skipped(reason.to_owned());
+        }
+    }
+    for (name, outcome) in &mut tests {
+        if let Outcome::Failed(reason) = outcome {
+            *reason = panic_of(output, name);
+        }
+    }
+    (tests, current)
+}
+
+/// What a failed test said as it panicked.
+fn panic_of(output: &str, name: &str) -> String {
+    let begin = format!("---- {name} stdout ----");
+    let lines = output.lines().skip_while(|line| *line != begin).skip(1);
+    let lines = lines.take_while(|line| !line.starts_with("---- ") && *line != "failures:");
+    let said: Vec<_> = lines
+        .filter(|line| !line.trim().is_empty() && !line.starts_with("note: "))
+        .collect();
+    said.join(" | ").chars().take(600).collect()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub const OUTPUT: &str = "\nrunning 4 tests\n\
+        test a::passes ... ok\n\
+        test a::talks ... \nverifier: ecn_drop 5 instructions\nok\n\
+        test b::skips ... \nskipped b::skips: needs fq\nok\n\
+        test c::fails ... FAILED\n\
+        test d::hangs ... \nsomething\n\n\
+        failures:\n\n---- c::fails stdout ----\n\nthread 'c' panicked at x.rs:1:2:\nno echo\n\
+        note: run with `RUST_BACKTRACE=1`\n\n\nfailures:\n    c::fails\n";
+
+    #[test]
+    fn what_the_harness_says_is_understood() {
+        let (tests, current) = results(OUTPUT);
+        assert_eq!(tests["a::passes"], Outcome::Passed);
+        assert_eq!(tests["a::talks"], Outcome::Passed);
+        assert_eq!(tests["b::skips"], Outcome::Skipped("needs fq".into()));
+        let said = "thread 'c' panicked at x.rs:1:2: | no echo";
+        assert_eq!(tests["c::fails"], Outcome::Failed(said.into()));
+        assert_eq!(current.as_deref(), Some("d::hangs"));
+    }
+}
