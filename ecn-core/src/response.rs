@@ -50,11 +50,11 @@
 //! | FIMD | w u log2 m / 100 | w u t' log2 m / 2.5 s |
 //! | AIMD | w u log2 m / 100 | w u² t' (m - 1) / 2.5 s |
 //!
-//! A train of marks decreases a rate by at most 1/16, and by as much again for every 16 ms that it lasts: a queue that
+//! A train of marks decreases a rate by at most 1/16, and by as much again for every 20 ms that it lasts: a queue that
 //! grew while a machine was stalled for some milliseconds marks all packets until it is empty, whatever the load. While
 //! bridges report headroom ([`crate::echo::Headroom`]), packets of fast flows have a weight of 1 in the increase, which is
-//! four times as large, eight times after 20 ms, and so on up to 128 times. A flow that is not marked although ports are
-//! busy, since it has less than its share ([`crate::shares`]), increases faster after .4 s and 64 packets.
+//! eight times as large, 16 times after 36 ms, and so on up to 128 times. A flow that is not marked although ports are
+//! busy, since it has less than its share ([`crate::shares`]), increases faster after .32 s and 64 packets.
 //!
 //! Overload is answered immediately: when nearly every packet of a window was marked and packets arrive at less than the
 //! limit, the limit is lowered towards the rate of arrivals ([`State::on_echo`]).
@@ -389,11 +389,11 @@ const REFERENCE_NS: u64 = 1_000_000;
 /// empty.
 const TRAIN_ALLOWANCE: u64 = ONE / 16;
 /// Time in which the allowance is renewed.
-const TRAIN_NS: u64 = 16_000_000;
+const TRAIN_NS: u64 = 20_000_000;
 /// log2 of the factor of the increase with headroom, at first.
-const HEADROOM_SHIFT: u64 = 2;
+const HEADROOM_SHIFT: u64 = 3;
 /// Time after which that factor doubles.
-const HEADROOM_DOUBLES_NS: u64 = 20_000_000;
+const HEADROOM_DOUBLES_NS: u64 = 36_000_000;
 /// log2 of the greatest such factor.
 const HEADROOM_MAX_SHIFT: u64 = 7;
 /// Largest increase by one echo with headroom, unless it would be larger without.
@@ -403,8 +403,8 @@ const HEADROOM_TIME_NS: u64 = 80_000_000;
 /// How long a report of headroom is valid.
 const HEADROOM_HOLDS_NS: u64 = 60_000_000;
 /// A flow without marks for this long, and for [`SPARED_PACKETS`], has less than its share and increases faster although
-/// ports are busy. At equilibrium marks are ten times as frequent.
-const SPARED_NS: u64 = 400_000_000;
+/// ports are busy. At equilibrium marks are eight times as frequent.
+const SPARED_NS: u64 = 320_000_000;
 /// See [`SPARED_NS`].
 const SPARED_PACKETS: u64 = 64;
 /// Time after which the factor of that increase doubles.

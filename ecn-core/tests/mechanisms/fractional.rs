@@ -277,7 +277,7 @@ fn a_time_out_halves_what_is_limited() {
     assert_eq!(free.ipd, ONE, "never marked, never limited");
 }
 
-/// All marks of one moment lower a rate by a sixteenth; those of the next 16 ms by as much again.
+/// All marks of one moment lower a rate by a sixteenth; those of the next 20 ms by as much again.
 #[test]
 fn a_train_of_marks_lowers_a_rate_once() {
     for function in [Function::Lipd, Function::Fimd, Function::Aimd] {
@@ -295,7 +295,7 @@ fn a_train_of_marks_lowers_a_rate_once() {
         );
         let same = lowered(START_NS);
         assert!(same < 1e-6, "{function:?}: {same}");
-        let half = lowered(START_NS + 8_000_000);
+        let half = lowered(START_NS + 10_000_000);
         assert!(
             (half / TRAIN_ALLOWANCE - 0.5).abs() < 0.01,
             "{function:?}: {half}"
