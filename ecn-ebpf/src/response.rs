@@ -213,8 +213,11 @@ struct Response {
     in_force_ns: u64,
 }
 
-/// The response of a flow to feedback. Returns why that was refused, or 0. Longer than it should be: the response itself
-/// in a function of its own exceeds the BPF stack.
+/// The response of a flow to feedback. Returns why that was refused, or 0.
+#[expect(
+    clippy::too_many_lines,
+    reason = "the response in a function of its own exceeds the BPF stack"
+)]
 #[inline(always)]
 pub fn on_feedback<C: EbpfContext>(
     #[cfg_attr(

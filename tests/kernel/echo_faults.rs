@@ -110,20 +110,10 @@ fn last_echo(lab: &Lab, running: &Running, packets: u64) -> Echo {
     last
 }
 
-#[test]
-fn doubled_and_forged_echoes_change_nothing() {
-    kernel_test!();
-    let lab = Lab::new(2);
-    let running = start(&lab);
-    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-    let _receiving = udp(to, false, 7002);
-    let application = raw(from, echo::PROTOCOL);
-    let last = last_echo(&lab, &running, 100);
-    let before = flow(&running);
-    let attacker = Wire::open(&to.ns, to.ifindex);
-    let back = Ip::between(to, from, false);
+/// Echoes that must not be taken after `last`: what each says, how it is counted, and itself.
+fn lies(last: Echo) -> [(&'static str, Count, Echo); 7] {
     let next = last.sequence + 1;
-    let lies = [
+    [
         ("the last one again", Count::EchoDuplicate, last),
         (
             "an earlier one",
@@ -178,8 +168,22 @@ fn doubled_and_forged_echoes_change_nothing() {
                 ..last
             },
         ),
-    ];
-    for (what, count, lie) in lies {
+    ]
+}
+
+#[test]
+fn doubled_and_forged_echoes_change_nothing() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let running = start(&lab);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let _receiving = udp(to, false, 7002);
+    let application = raw(from, echo::PROTOCOL);
+    let last = last_echo(&lab, &running, 100);
+    let before = flow(&running);
+    let attacker = Wire::open(&to.ns, to.ifindex);
+    let back = Ip::between(to, from, false);
+    for (what, count, lie) in lies(last) {
         let counted = running.count(count);
         attacker.send(&back.echo(&lie));
         let refused = || running.count(count) == counted + 1;

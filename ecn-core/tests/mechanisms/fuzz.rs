@@ -313,6 +313,39 @@ fn append(chain: &[(u8, u8, u16)], upper: u8, body: &mut Vec<u8>, ip: &mut Ip) {
     }
 }
 
+/// An Ethernet header's addresses and VLAN tags: whether of a service provider, and the tag.
+fn link_header(macs: &[u8; 12], tags: &[(bool, u16)]) -> Vec<u8> {
+    let mut bytes = macs.to_vec();
+    for (service, tci) in tags {
+        let ethertype = if *service {
+            ETHERTYPE_QINQ
+        } else {
+            ETHERTYPE_VLAN
+        };
+        bytes.extend(ethertype.to_be_bytes());
+        bytes.extend(tci.to_be_bytes());
+    }
+    bytes
+}
+
+/// A global address of IPv6.
+fn global(rest: [u8; 14]) -> [u8; 16] {
+    let mut address = [0; 16];
+    (address[0], address[1]) = (0x20, 0x01);
+    address[2..].copy_from_slice(&rest);
+    address
+}
+
+/// The source by which shares are counted, of an address or one of IPv4 that is mapped.
+fn source(address: &[u8; 16], v6: bool) -> u32 {
+    let word = |at: usize| u32::from_ne_bytes(address[at..at + 4].try_into().expect("a word"));
+    if v6 {
+        shares::source(&[0, 4, 8, 12].map(word))
+    } else {
+        shares::source(&[0, 0, 0, word(12)])
+    }
+}
+
 fn built() -> impl Strategy<Value = Built> {
     let link = (
         proptest::collection::vec((any::<bool>(), any::<u16>()), 0..=3),
@@ -337,16 +370,7 @@ fn built() -> impl Strategy<Value = Built> {
             chain,
             ((upper, header, found), payload),
         )| {
-            let mut bytes = macs.to_vec();
-            for (service, tci) in &tags {
-                let ethertype = if *service {
-                    ETHERTYPE_QINQ
-                } else {
-                    ETHERTYPE_VLAN
-                };
-                bytes.extend(ethertype.to_be_bytes());
-                bytes.extend(tci.to_be_bytes());
-            }
+            let mut bytes = link_header(&macs, &tags);
             let mut ip = Ip {
                 l3: 14 + 4 * tags.len() as u32,
                 unicast: true,
@@ -368,13 +392,7 @@ fn built() -> impl Strategy<Value = Built> {
                 bytes.extend([0, 0]);
                 bytes.extend((body.len() as u16).to_be_bytes());
                 bytes.extend([first, 64]);
-                let address = |b: [u8; 14]| {
-                    let mut a = [0; 16];
-                    (a[0], a[1]) = (0x20, 0x01);
-                    a[2..].copy_from_slice(&b);
-                    a
-                };
-                (address(src), address(dst))
+                (global(src), global(dst))
             } else {
                 bytes.extend(ETHERTYPE_IPV4.to_be_bytes());
                 ip.version = 4;
@@ -400,12 +418,7 @@ fn built() -> impl Strategy<Value = Built> {
                 let mapped = |a: [u8; 4]| std::net::Ipv4Addr::from(a).to_ipv6_mapped().octets();
                 (mapped(address(src)), mapped(address(dst)))
             };
-            let word = |at: usize| u32::from_ne_bytes(src[at..at + 4].try_into().expect("a word"));
-            ip.source = if v6 {
-                shares::source(&[0, 4, 8, 12].map(word))
-            } else {
-                shares::source(&[0, 0, 0, word(12)])
-            };
+            ip.source = source(&src, v6);
             if v6 {
                 bytes.extend(src);
                 bytes.extend(dst);

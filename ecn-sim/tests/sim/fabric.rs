@@ -44,6 +44,38 @@ fn counts_by(scenario: &Scenario, seed: u64, threads: u16) -> Counts {
     parts::run(scenario, &topology, seed, &options).expect("a run without a broken invariant")
 }
 
+/// The keys of a workload whose flows have up to so many bytes.
+fn of_workload(workload: &str, hosts: u32, bytes: u64) -> Vec<String> {
+    let size = format!("flow_size={bytes}B");
+    match workload {
+        "poisson" => set(&["cdf=hadoop", "duration=50us"]),
+        "on-off" => vec![size, "duration=50us".to_owned()],
+        "greedy" => set(&["duration=20us"]),
+        // So many pairs that less of each is enough.
+        "all-to-all" => vec![format!("flow_size={}B", bytes / 20 + 1)],
+        "incast" => vec![size, format!("senders={}", hosts - 1)],
+        _ => vec![size],
+    }
+}
+
+/// Thresholds so small that they matter.
+fn of_scheme(scheme: &str) -> Vec<String> {
+    let (base, tcd) = match scheme.strip_suffix("+tcd") {
+        Some(base) => (base, &["tcd.threshold=3kB", "tcd.max_on=5us"][..]),
+        None => (scheme, &[][..]),
+    };
+    let thresholds: &[&str] = match base {
+        "dcqcn" => &["dcqcn.kmin=5kB", "dcqcn.kmax=20kB"],
+        "timely" => &["timely.t_high=20us"],
+        "ibcc" => &["ibcc.marking_threshold=15"],
+        "qcn" => &["qcn.qeq=2kB", "qcn.sample=5kB", "qcn.byte_limit=10kB"],
+        "bcn" => &["bcn.qeq=2kB", "bcn.pm=1/5", "bcn.limiters=2"],
+        "none" => &[],
+        _ => &["hp.buffer=5", "hp.threshold=3"],
+    };
+    set(&[thresholds, tcd].concat())
+}
+
 /// A small data centre, with memories from the smallest valid one on.
 fn any_scenario() -> impl Strategy<Value = Scenario> {
     let size = (select(Kind::ALL), 2u32..40, 64u32..2_000, 1u64..200_000);
@@ -101,33 +133,8 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
                 // The longest flows, at the least rate of a scheme.
                 "limit=1000s".to_owned(),
             ];
-            match workload {
-                "poisson" => settings.extend(["cdf=hadoop".to_owned(), "duration=50us".to_owned()]),
-                "on-off" => {
-                    settings.extend([format!("flow_size={bytes}B"), "duration=50us".to_owned()])
-                }
-                "greedy" => settings.push("duration=20us".to_owned()),
-                // So many pairs that less of each is enough.
-                "all-to-all" => settings.push(format!("flow_size={}B", bytes / 20 + 1)),
-                _ => settings.push(format!("flow_size={bytes}B")),
-            }
-            if workload == "incast" {
-                settings.push(format!("senders={}", hosts - 1));
-            }
-            // So small that they matter.
-            let of_table: &[&str] = match scheme.trim_end_matches("+tcd") {
-                "dcqcn" => &["dcqcn.kmin=5kB", "dcqcn.kmax=20kB"],
-                "timely" => &["timely.t_high=20us"],
-                "ibcc" => &["ibcc.marking_threshold=15"],
-                "qcn" => &["qcn.qeq=2kB", "qcn.sample=5kB", "qcn.byte_limit=10kB"],
-                "bcn" => &["bcn.qeq=2kB", "bcn.pm=1/5", "bcn.limiters=2"],
-                "none" => &[],
-                _ => &["hp.buffer=5", "hp.threshold=3"],
-            };
-            settings.extend(set(of_table));
-            if scheme.ends_with("+tcd") {
-                settings.extend(set(&["tcd.threshold=3kB", "tcd.max_on=5us"]));
-            }
+            settings.extend(of_workload(workload, hosts, bytes));
+            settings.extend(of_scheme(scheme));
             let slots = switch == "input-queued";
             if slots {
                 settings.retain(|setting| setting != "hp.buffer=5");
