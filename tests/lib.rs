@@ -31,7 +31,7 @@ use nix::{
     unistd::geteuid,
 };
 
-/// One test at a time: they share CPUs, and the tracing programs see every packet of the machine.
+/// One test of a process at a time, for `cargo test`: those that must be alone do not say so here but in `.config/nextest.toml`.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A test's turn; the next one begins when it is dropped.

@@ -46,7 +46,7 @@ pub const NEXTEST: CargoTool = CargoTool {
     name: "cargo-nextest",
     version: "0.9.143",
     required: None,
-    arguments: &["--no-default-features"],
+    arguments: &["--no-default-features", "--features", "default-no-update"],
     why: "what runs the tests",
 };
 
