@@ -205,7 +205,9 @@ fn send_data(
         if rate.class != 0 {
             pinned = read_word(ECN_LIMIT.get(rate.class));
         }
-        if rate.limited || pinned != 0 {
+        // At full rate too as long as the agent takes it for limited: without a departure time it would overtake packets
+        // that wait for theirs.
+        if rate.limited || rate.in_force || pinned != 0 {
             pacer = Some(f);
         } else if short && read_word(ECN_IN_FORCE.get(abi::short_class(number))) != 0 {
             pacer = ECN_FLOW.get_ptr_mut(&Key::short(number as u16));
