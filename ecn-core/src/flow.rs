@@ -160,7 +160,8 @@ pub struct Flow {
     pub socket: u64,
     /// 1: its TCP connection is closed.
     pub ended: u32,
-    /// 1: the agent was notified of the last decrease and has not confirmed yet that it is in force.
+    /// 1: the agent was notified of the last decrease and has not confirmed yet that it is in force, for which the round
+    /// waits.
     pub pending: u32,
     /// Pacing rate that the socket was last given, payload bytes per second; 0: none.
     pub socket_bytes_per_s: u32,
@@ -466,7 +467,8 @@ impl Flow {
                 || (reaction.decreased != 0 && self.rate_bytes_per_s != self.notified_bytes_per_s));
         if notify {
             self.notified_bytes_per_s = self.rate_bytes_per_s;
-            if reaction.decreased != 0 {
+            // Only a round that is counted in packets waits for a decrease to be in force.
+            if reaction.decreased != 0 && policy.round == response::Round::Packets as u32 {
                 self.pending = 1;
             }
         }
@@ -579,13 +581,14 @@ impl Flow {
         ((echo::QUIET_PACKET_TIMES << fixed::FRAC) / ipd) as u32
     }
 
-    /// Whether the rate has changed by 1/32 or more since the last notification. Smaller steps add up.
+    /// Whether the rate has changed by 1/128 or more since the last notification. Smaller steps add up; as decreases do not
+    /// wait, an enforced rate is by half of this below the flow's. With 1/32 a port had half a point less.
     #[inline(always)]
     #[must_use]
     pub fn should_notify(&self) -> bool {
         let (notified, rate) = (self.notified_bytes_per_s, self.rate_bytes_per_s);
         let difference = rate.abs_diff(notified);
-        difference != 0 && difference >= notified >> 5
+        difference != 0 && difference >= notified >> 7
     }
 }
 
@@ -602,8 +605,8 @@ pub const fn in_force(decrease: u32, departed: u32) -> u64 {
 /// within bounds of the agent's period.
 #[must_use]
 pub const fn batch_delay(period: u64, packet_time: u64) -> u64 {
-    const PACKETS: u64 = 6;
-    let (least, most) = (period / 4, period / 2);
+    const PACKETS: u64 = 12;
+    let (least, most) = (period / 4, period);
     let pause = packet_time.saturating_mul(PACKETS);
     if pause < least {
         least

@@ -405,7 +405,7 @@ pub fn on_notification(
             decreased,
             ce: decreased,
             decrease: f.decreases as u32,
-            pending: decreased,
+            pending: 0,
             in_force_ns: if endpoint.flags & abi::EDT != 0 { now } else { 0 },
         }
     });
@@ -513,6 +513,6 @@ fn notify_agent(
             in_force_ns: response.in_force_ns,
             key: *key,
         };
-        notify(&event, response.pending != 0 || r.in_force == 0);
+        notify(&event, response.decreased != 0 || r.in_force == 0);
     }
 }

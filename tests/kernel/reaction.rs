@@ -484,7 +484,7 @@ impl Both<'_> {
             rate_bytes_per_s: self.host.rate_bytes_per_s,
             marked_ns: 0,
             decrease: self.host.decreases as u32,
-            pending: decreased,
+            pending: 0,
             in_force_ns: 0,
             key: self.key,
         });

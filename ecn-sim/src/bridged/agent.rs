@@ -50,7 +50,7 @@ impl Agent {
     /// A program has put an event in the ring. True if the agent now runs at another time.
     pub fn on_rate_event(&mut self, now: Time, update: RateUpdate) -> bool {
         self.ring.push(update);
-        let wakes = self.doing == Doing::Polling && update.pending.is_some() && self.due > now;
+        let wakes = self.doing == Doing::Polling && update.decreased && self.due > now;
         if wakes {
             self.due = now;
         }
@@ -89,15 +89,16 @@ mod tests {
         RateUpdate {
             flow,
             rate_bytes_per_s: 1,
-            pending: decrease.then_some(1),
+            decreased: decrease,
+            pending: None,
             marked: None,
         }
     }
 
-    /// Period 1000, a packet of 100: it pauses for 500.
+    /// Period 1000, a packet of 40: it pauses for 480.
     #[test]
     fn increases_wait_for_the_period_and_decreases_do_not() {
-        let mut agent = Agent::new(1000, 100, 30);
+        let mut agent = Agent::new(1000, 40, 30);
         assert!(!agent.on_rate_event(10, update(1, false)));
         assert_eq!(agent.due, 1000);
         assert!(agent.on_rate_event(20, update(2, true)));
@@ -107,15 +108,15 @@ mod tests {
         assert_eq!(agent.due, 50);
         assert!(!agent.on_rate_event(40, update(4, true)), "it is busy");
         let flows: Vec<u32> = agent.run(50).iter().map(|update| update.flow).collect();
-        assert_eq!((flows, agent.due), (vec![1, 2, 3], 550));
+        assert_eq!((flows, agent.due), (vec![1, 2, 3], 530));
         // Events of the pause are read at once after it.
-        assert!(agent.run(550).is_empty());
-        assert_eq!(agent.due, 580);
-        assert_eq!(agent.run(580).len(), 1);
-        assert!(agent.run(1080).is_empty());
-        assert_eq!(agent.due, 2080);
+        assert!(agent.run(530).is_empty());
+        assert_eq!(agent.due, 560);
+        assert_eq!(agent.run(560).len(), 1);
+        assert!(agent.run(1040).is_empty());
+        assert_eq!(agent.due, 2040);
         assert!(!agent.on_rate_event(1100, update(5, false)));
-        assert!(agent.run(2080).is_empty());
-        assert_eq!(agent.run(2110).len(), 1);
+        assert!(agent.run(2040).is_empty());
+        assert_eq!(agent.run(2070).len(), 1);
     }
 }

@@ -34,6 +34,8 @@ pub struct RateUpdate {
     pub flow: u32,
     /// Its new rate.
     pub rate_bytes_per_s: u64,
+    /// It is lower.
+    pub decreased: bool,
     /// The number of its decrease, if the agent is to say when it is in force.
     pub pending: Option<u32>,
     /// When the packet was marked that this is the answer to.
@@ -178,7 +180,8 @@ impl Sender {
         tell.then_some(RateUpdate {
             flow: number,
             rate_bytes_per_s: self.flow.rate_bytes_per_s,
-            pending: decreased.then_some(self.flow.decreases as u32),
+            decreased,
+            pending: None,
             marked,
         })
     }
@@ -258,6 +261,7 @@ impl Sender {
         tell.then_some(RateUpdate {
             flow: number,
             rate_bytes_per_s: self.flow.rate_bytes_per_s,
+            decreased: reaction.decreased != 0,
             pending: (self.flow.pending != 0).then_some(self.flow.decreases as u32),
             marked: was.filter(|_| reaction.decreased != 0),
         })

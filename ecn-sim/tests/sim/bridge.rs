@@ -35,20 +35,20 @@ const PAPERS: [&str; 4] = ["response=lipd", "round=packets", "rmin=1/64", "share
 
 /// By [`PAPERS`]: hosts, then the port's share of its rate (goodput / .97) and its mean queue as measured.
 const MEASURED_PAPERS: &[(&str, f64, f64)] = &[
-    ("hosts=2", 0.79, 2.4),
-    ("hosts=3", 0.866, 3.0),
-    ("hosts=5", 0.918, 4.0),
-    ("hosts=10", 0.966, 5.4),
-    ("hosts=40", 0.99, 14.0),
+    ("hosts=2", 0.799, 2.0),
+    ("hosts=3", 0.861, 3.3),
+    ("hosts=5", 0.923, 4.1),
+    ("hosts=10", 0.967, 5.5),
+    ("hosts=40", 0.992, 10.6),
 ];
 
 /// By the default: flows of each of ten hosts, or hosts with one, and the same.
 const MEASURED: &[(&[&str], f64, f64)] = &[
-    (&["hosts=2"], 0.984, 1.4),
-    (&["hosts=10"], 0.99, 3.0),
-    (&["flows=4"], 0.989, 5.1),
-    (&["flows=10"], 0.993, 8.1),
-    (&["flows=40"], 0.983, 17.0),
+    (&["hosts=2"], 0.987, 1.4),
+    (&["hosts=10"], 0.992, 3.0),
+    (&["flows=4"], 0.993, 5.1),
+    (&["flows=10"], 0.993, 7.6),
+    (&["flows=40"], 0.983, 16.6),
     (&["link_rate=1gbit"], 0.99, 2.9),
     (&["traffic=cubic"], 1.0, 3.1),
     (&["traffic=cubic", "flows=4"], 1.0, 5.0),
@@ -74,7 +74,7 @@ fn shares_are_those_of_a_bridge() {
         let w = window(&[&PAPERS[..], &[hosts]].concat());
         let (port, waits) = (&w.queues["port"], w.links["port"]);
         assert!((waits - share).abs() < 0.03, "{hosts}: {waits:.3}");
-        assert!((port.mean_packets - queue).abs() < 3.0, "{hosts}: {port:?}");
+        assert!((port.mean_packets - queue).abs() < 1.5, "{hosts}: {port:?}");
         assert_eq!(port.dropped_packets, 0, "{hosts}");
         assert!(w.classes["controlled"].jain > 0.98, "{hosts}");
     }

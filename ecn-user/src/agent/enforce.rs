@@ -220,7 +220,7 @@ impl Shared {
             Some(target) => {
                 let mut batch = ClassBatch::new();
                 let done = target.enforce(maps, &mut batch, &[event], now_ns())?;
-                self.refuse(done.1);
+                self.refuse(done.refused);
                 Ok(())
             }
             None => Ok(()),
@@ -419,8 +419,9 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
         if rates.is_empty() {
             continue;
         }
-        enforce(shared, maps, &mut rates, &mut batch, &mut heart);
-        shared.offer_classes(maps);
+        if enforce(shared, maps, &mut rates, &mut batch, &mut heart) {
+            shared.offer_classes(maps);
+        }
         if !marks.is_empty() {
             let now = now_ns();
             let mut latency = lock(&shared.latency_us);
@@ -445,14 +446,15 @@ fn pause(shared: &Shared, period: Duration) -> Duration {
     Duration::from_nanos(flow::batch_delay(period_ns, shortest.unwrap_or(u64::MAX)))
 }
 
-/// Brings the rates into force, and forgets them.
+/// Brings the rates into force, and forgets them. Returns whether flows with new classes were among them.
 fn enforce(
     shared: &Shared,
     maps: &mut Maps,
     rates: &mut HashMap<(u32, u32), RateEvent>,
     batch: &mut ClassBatch,
     heart: &mut Heart<'_>,
-) {
+) -> bool {
+    let mut is_new = false;
     let mut events: Vec<RateEvent> = rates.drain().map(|(_, event)| event).collect();
     events.sort_unstable_by_key(|event| (event.endpoint, event.class));
     {
@@ -474,9 +476,11 @@ fn enforce(
         let installed = target.is_installed();
         for some in of_endpoint.chunks(AT_ONCE) {
             match target.enforce(maps, batch, some, now_ns()) {
-                Ok((changed, refused)) => {
-                    shared.changes.fetch_add(changed as u64, Ordering::Relaxed);
-                    shared.refuse(refused);
+                Ok(done) => {
+                    let changed = done.changed as u64;
+                    shared.changes.fetch_add(changed, Ordering::Relaxed);
+                    shared.refuse(done.refused);
+                    is_new |= done.is_new;
                 }
                 Err(error) => tracing::warn!("cannot change class rates: {error}"),
             }
@@ -486,6 +490,7 @@ fn enforce(
             shared.roots_changed.store(true, Ordering::Relaxed);
         }
     }
+    is_new
 }
 
 #[cfg(test)]

@@ -104,6 +104,17 @@ pub struct Target {
     refused_until_ns: u64,
 }
 
+/// What came of bringing rates into force.
+#[derive(Debug, Default)]
+pub struct Enforced {
+    /// Changes that the kernel made.
+    pub changed: usize,
+    /// Flows that it refused, and their classes.
+    pub refused: Vec<(Key, u32)>,
+    /// Flows were limited that had not been before.
+    pub is_new: bool,
+}
+
 /// What a review found.
 #[derive(Debug, Default)]
 pub struct Review {
@@ -276,7 +287,7 @@ impl Target {
     }
 
     /// Brings rates of flows into force, each with its class, key, and what [`abi::in_force`] says of it if its
-    /// decrease waits for that. Returns how many changes the kernel made, and the flows that it refused.
+    /// decrease waits for that.
     ///
     /// # Errors
     ///
@@ -287,9 +298,9 @@ impl Target {
         batch: &mut ClassBatch,
         rates: &[abi::RateEvent],
         now_ns: u64,
-    ) -> io::Result<(usize, Vec<(Key, u32)>)> {
+    ) -> io::Result<Enforced> {
         if !self.prepare(now_ns) {
-            return Ok((0, Vec::new()));
+            return Ok(Enforced::default());
         }
         let fresh: Vec<bool> = rates
             .iter()
@@ -326,7 +337,11 @@ impl Target {
         if is_new {
             self.limit_super_packets();
         }
-        Ok((changed, refused))
+        Ok(Enforced {
+            changed,
+            refused,
+            is_new,
+        })
     }
 
     /// Whether another one limits the same device in the same way.

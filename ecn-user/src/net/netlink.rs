@@ -8,6 +8,7 @@ use netlink_packet_core::{
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, SetSockOpt, recv, send, sockopt};
+use socket2::{SockFilter, SockRef};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -646,6 +647,28 @@ impl LinkChanges {
     }
 }
 
+/// Accepts all messages but those about classes: the agent changes hundreds a second, and each would wake it. Classic BPF
+/// loads numbers in network byte order; netlink's are in the host's.
+const WITHOUT_CLASSES: [SockFilter; 5] = [
+    SockFilter::new(
+        (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16,
+        0,
+        0,
+        NLMSG_TYPE,
+    ),
+    if_equal(libc::RTM_NEWTCLASS, 2),
+    if_equal(libc::RTM_DELTCLASS, 1),
+    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
+    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
+];
+/// Offset in `struct nlmsghdr`.
+const NLMSG_TYPE: u32 = 4;
+
+const fn if_equal(kind: u16, skip: u8) -> SockFilter {
+    let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    SockFilter::new(code, skip, 0, kind.to_be() as u32)
+}
+
 /// Follows the devices of a namespace, and their qdiscs.
 #[derive(Debug)]
 pub struct Watch {
@@ -658,6 +681,7 @@ impl Watch {
     pub fn open(ns: &NetNs) -> Result<Self> {
         let mut socket = open_socket(ns, NETLINK_ROUTE)?;
         let start = |socket: &mut Socket| {
+            SockRef::from(&*socket).attach_filter(&WITHOUT_CLASSES)?;
             socket.add_membership(RTNLGRP_LINK)?;
             socket.add_membership(RTNLGRP_TC)?;
             socket.set_non_blocking(true)
