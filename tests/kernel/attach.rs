@@ -199,7 +199,7 @@ fn nothing_is_attached_where_nothing_waits() {
     lab.no_queue(1);
     assert!(becomes((false, 0)), "without one: {:?}", attached());
 
-    let _stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 100);
+    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 100);
     let flow = || {
         let shown = stdout(&process::run(&ecn, &["flow", "show", "proto", "udp"]));
         let mut words = shown.split_whitespace();
@@ -210,5 +210,6 @@ fn nothing_is_attached_where_nothing_waits() {
     process::run(&ecn, &["flow", "set", &flow, "--rate", "2mbit"]);
     assert!(becomes((false, 2)), "with a limit: {:?}", attached());
     process::run(&ecn, &["flow", "unset", &flow]);
+    drop(stream);
     assert!(becomes((false, 0)), "without one: {:?}", attached());
 }

@@ -182,22 +182,21 @@ fn udp() {
     assert_eq!(enforcement(&running), Enforcement::Edt);
     assert_eq!(root(&lab).major(), 0, "nothing is limited");
     let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 500);
+    let check_fq = |running: &Running| {
+        let fq = root(&lab);
+        assert_eq!((fq.kind.as_str(), fq.major()), ("fq", FQ_MAJOR));
+        assert_eq!(fq.drops, 0, "in fq: {}", running.counts());
+    };
     assert!(hold(&lab, &mut running, protocol::UDP, WITHIN, &[1, 10]) > 0);
+    check_fq(&running);
     drop(stream);
     let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 1458);
-    hold(
-        &lab,
-        &mut running,
-        protocol::UDP,
-        WITHIN,
-        &[100, 300, 1000, 10],
-    );
+    let rates = [100, 300, 1000, 10];
+    // A machine that carries none of these limits nothing, and has its own root back by then.
+    if hold(&lab, &mut running, protocol::UDP, WITHIN, &rates) > 0 {
+        check_fq(&running);
+    }
     drop(stream);
-    assert_eq!(
-        (root(&lab).kind.as_str(), root(&lab).major()),
-        ("fq", FQ_MAJOR)
-    );
-    assert_eq!(root(&lab).drops, 0, "in fq: {}", running.counts());
     drop(running);
     assert_eq!(root(&lab).major(), 0, "the default is back");
 }

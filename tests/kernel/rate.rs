@@ -1,13 +1,9 @@
 //! A flow held at a rate gets that rate.
 
 use std::{
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::SocketAddr,
     ops::RangeInclusive,
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     time::{Duration, Instant},
 };
 
@@ -21,7 +17,7 @@ use ecn_tests::{
     note,
     running::{self, Running},
     s,
-    traffic::{self, Stream},
+    traffic::{self, Stream, Tcp},
 };
 use ecn_user::{agent::Options, config::Marking};
 
@@ -103,33 +99,29 @@ fn tcp() {
     kernel_test!();
     let lab = Lab::new(2);
     let mut running = start(&lab);
-    let at = SocketAddr::new(lab.hosts[1].v4.into(), 5001);
-    let listener = lab.hosts[1]
-        .ns
-        .run(|| TcpListener::bind(at))
-        .expect("listen");
-    let receiving = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("accept");
-        std::io::copy(&mut stream, &mut std::io::sink()).expect("receive")
-    });
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut stream = lab.hosts[0]
-        .ns
-        .run(|| TcpStream::connect(at))
-        .expect("connect");
-    let sending = {
-        let stop = Arc::clone(&stop);
-        std::thread::spawn(move || {
-            use std::io::Write as _;
-            while !stop.load(Ordering::Relaxed) && stream.write_all(&[7; 8192]).is_ok() {}
-        })
-    };
+    let stream = Tcp::start(&lab, 5001);
     hold(&lab, &mut running, protocol::TCP, &[10]);
-    let (key, _) = running.flow(|key| key.endpoint == 1);
-    running.maps.remove_pin(&key);
-    stop.store(true, Ordering::Relaxed);
-    sending.join().expect("the sender");
-    assert!(receiving.join().expect("the receiver") > 0);
+    drop(stream);
+}
+
+/// What is in no class passes by all classes: a flow that is at full rate again keeps its class while it uses the link, or
+/// it would overtake itself.
+#[test]
+fn a_flow_that_uses_the_link_keeps_its_class() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let mut running = start(&lab);
+    let stream = Tcp::start(&lab, 5001);
+    hold(&lab, &mut running, protocol::TCP, &[100]);
+    let (key, _) = running.flow(|key| key.endpoint == 1 && key.protocol == protocol::TCP);
+    assert!(running.maps.remove_pin(&key));
+    // Three times as long as the class of a slow flow stays.
+    std::thread::sleep(s(3));
+    // The link and the flow.
+    assert_eq!(device(&lab).1, 2, "{}", classes(&lab));
+    drop(stream);
+    let is_gone = || device(&lab).1 == 1;
+    assert!(eventually(s(5), is_gone), "{}", classes(&lab));
 }
 
 /// Given back, the flow follows its response again, here: the whole link.

@@ -477,7 +477,6 @@ impl Both<'_> {
             self.host.class = self.class;
         }
         prop_assert_eq!(after, &self.host);
-        let decreased = (self.host.decreases - before.decreases) as u32;
         let expected = notify.then(|| abi::RateEvent {
             endpoint: ENDPOINT.into(),
             class: self.host.class,

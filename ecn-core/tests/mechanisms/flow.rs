@@ -148,7 +148,7 @@ fn what_one_short_flow_sends_again_is_not_a_time_out_of_all() {
 
 #[test]
 fn increases_add_up_until_the_agent_is_notified() {
-    // LIPD: each echo raises the rate by 1/255, so the second is the first above 1/128.
+    // LIPD: each echo raises the rate by 1/255, so the fourth is the first above 1/64.
     let policy = Policy::hp(Function::Lipd);
     let mut f = flow();
     f.response.ipd = 100 * ONE;
@@ -161,18 +161,18 @@ fn increases_add_up_until_the_agent_is_notified() {
             assert_eq!(f.notified_bytes_per_s, f.rate_bytes_per_s);
         }
     }
-    assert!(at.iter().copied().eq((2..=40).step_by(2)), "{at:?}");
+    assert!(at.iter().copied().eq((4..=40).step_by(4)), "{at:?}");
     assert_eq!(f.pending, 0, "nobody waits for an increase");
 }
 
 #[test]
-fn the_agent_is_notified_of_a_128th() {
+fn the_agent_is_notified_of_a_64th() {
     for (notified, rate, notify) in [
         (12_800, 12_800, false),
-        (12_800, 12_899, false),
-        (12_800, 12_900, true),
-        (12_800, 12_701, false),
-        (12_800, 12_700, true),
+        (12_800, 12_999, false),
+        (12_800, 13_000, true),
+        (12_800, 12_601, false),
+        (12_800, 12_600, true),
         (0, 1, true),
         (0, 0, false),
         (31, 32, true),
