@@ -476,7 +476,7 @@ pub struct RateEvent {
     pub marked_ns: u64,
     /// Number of the flow's last decrease, modulo 2^32.
     pub decrease: u32,
-    /// 1: that decrease is not confirmed to be in force, and the flow waits for that.
+    /// 1: that decrease is not confirmed to be in force.
     pub pending: u32,
     /// When the limit takes effect without the agent; 0: the agent enforces it.
     pub in_force_ns: u64,

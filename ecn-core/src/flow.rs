@@ -160,8 +160,8 @@ pub struct Flow {
     pub socket: u64,
     /// 1: its TCP connection is closed.
     pub ended: u32,
-    /// 1: the agent was notified of the last decrease and has not confirmed yet that it is in force, for which the round
-    /// waits.
+    /// 1: the agent was notified of the last decrease and has not confirmed yet that it is in force. Only rounds that are
+    /// counted in packets wait for that and reset it.
     pub pending: u32,
     /// Pacing rate that the socket was last given, payload bytes per second; 0: none.
     pub socket_bytes_per_s: u32,
@@ -467,8 +467,7 @@ impl Flow {
                 || (reaction.decreased != 0 && self.rate_bytes_per_s != self.notified_bytes_per_s));
         if notify {
             self.notified_bytes_per_s = self.rate_bytes_per_s;
-            // Only a round that is counted in packets waits for a decrease to be in force.
-            if reaction.decreased != 0 && policy.round == response::Round::Packets as u32 {
+            if reaction.decreased != 0 {
                 self.pending = 1;
             }
         }
