@@ -605,3 +605,23 @@ impl Target {
         self.limited.get(&class).map(|flow| flow.key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slow flow at full rate gives its class back after a second; one that uses the link, after a minute.
+    #[test]
+    fn a_class_stays_while_its_flow_uses_the_link() {
+        const LINK: u64 = 12_500_000;
+        const SECOND: u64 = 1_000_000_000;
+        let slow = LINK / BUSY;
+        assert!(!is_free(SECOND - 1, 0, LINK));
+        assert!(is_free(SECOND, slow, LINK));
+        assert!(!is_free(SECOND, slow + 1, LINK));
+        assert!(!is_free(59 * SECOND, 59 * LINK, LINK));
+        assert!(is_free(60 * SECOND, 60 * LINK, LINK));
+        // It was fast at first.
+        assert!(is_free(16 * SECOND, 2 * LINK, LINK));
+    }
+}
