@@ -290,10 +290,12 @@ fn start_own_rate_if_due(
     now: u64,
 ) {
     let idle = now.saturating_sub(read_once!(f, flow.last_sent_ns)) > flow::IDLE_NS;
-    // What sends its last data, or again, has the short flows' class: it would need its own for a moment, and the kernel
-    // looks at all others for each class that comes or goes.
-    let ends = c.tcp().is_some_and(|t| t.fin) || read_once!(f, flow.ended) != 0;
-    if !ends && (idle || read_once!(f, flow.has_own_rate) == 0) {
+    if idle || read_once!(f, flow.has_own_rate) == 0 {
+        // What sends its last data, or again, stays in the short flows' class: it would need its own for a moment, and the
+        // kernel looks at all others for each class that comes or goes.
+        if c.tcp().is_some_and(|t| t.fin) || read_once!(f, flow.ended) != 0 {
+            return;
+        }
         // Without echoes, none is waited for.
         let has_feedback = read_once!(f, flow.last_echo_ns) != 0 || endpoint.flags & abi::ECHO == 0;
         let created = read_once!(f, flow.created_ns);
