@@ -419,6 +419,9 @@ const OVERLOAD_FAR: (u64, u64) = (3, 1_000_000);
 const OVERLOAD_SHARE: u64 = 4;
 /// As [`OVERLOAD_FAR`], if they arrive faster.
 const OVERLOAD_NEAR: (u64, u64) = (8, 2_000_000);
+/// If packets are less than [`FAST_NS`] apart, a window is longer by so many times its longest time without an echo: two stalls
+/// of a millisecond each, and what waited between them, look like overload to such a flow.
+const OVERLOAD_GAPS: u64 = 2;
 /// Part of the longest time without an echo that is not counted, for flows slower than [`SLOW_FLOW_NS`].
 const STALL_NS: u64 = 8_000_000;
 /// Time between packets of a slow flow: 6 Mbit/s.
@@ -902,7 +905,10 @@ impl State {
         // far below the limit.
         let far = delivered >= 4 * interval_ns;
         let ends = if far { OVERLOAD_FAR } else { OVERLOAD_NEAR };
-        if count < ends.0 || elapsed < ends.1 {
+        // 1 or 0 without a branch, as above.
+        let fast = interval_ns.wrapping_sub(FAST_NS) >> 63;
+        let gaps = fast * OVERLOAD_GAPS * self.longest_ns as u64;
+        if elapsed < ends.1 + gaps || count < ends.0 {
             return 0;
         }
         self.window_ns = now_ns;

@@ -226,7 +226,6 @@ fn a_pause_is_no_overload() {
     }
 }
 
-/// To a slow flow a time without an echo says something: TCP that lost most of a window has few marks to hear.
 /// Two CPUs that take echoes of one flow look at the clock before they take turns.
 #[test]
 fn an_echo_from_the_past_is_no_overload() {
@@ -242,6 +241,29 @@ fn an_echo_from_the_past_is_no_overload() {
     assert!(1.0 < slower && slower < 1.07, "{slower}");
 }
 
+/// At 1 Gbit/s packets wait while a CPU does something else, twice within 3 ms, and their marks arrive together.
+#[test]
+fn two_stalls_of_a_fast_flow_are_no_overload() {
+    let packet_ns = 12_112;
+    let policy = policy(Function::Lipd, packet_ns);
+    let train = |state: &mut State, start_ns, every_ns| {
+        marked_every(state, &policy, start_ns, every_ns, 10)
+    };
+    let mut state = at(packet_ns, packet_ns);
+    let mut next = START_NS;
+    for stall_ns in [1_700_000, 1_500_000, 0] {
+        next = train(&mut state, next, 1000) + stall_ns;
+    }
+    let slower = interval(&state, packet_ns) / (1e-9 * packet_ns as f64);
+    assert!((1.03..1.1).contains(&slower), "{slower}");
+    // A sixteenth of what the limit allows, one packet at a time.
+    let mut state = at(packet_ns, packet_ns);
+    train(&mut state, START_NS, 16 * packet_ns);
+    let slower = interval(&state, packet_ns) / (1e-9 * packet_ns as f64);
+    assert!((25.0..27.0).contains(&slower), "{slower}");
+}
+
+/// To a slow flow a time without an echo says something: TCP that lost most of a window gets few marks.
 #[test]
 fn a_slow_flow_that_waits_is_overload() {
     let policy = policy(Function::Lipd, PACKET_NS);
