@@ -15,7 +15,7 @@ use ecn_core::{
 
 use super::{
     Error, Inner, Result, backward_policy, copy,
-    discover::{self, Peer, Space, Spec},
+    discover::{self, Peer, Qdiscs, Space, Spec},
     health::{PortReading, Subject},
     marking_policy,
     state::{self, Waiting, WaitingFor},
@@ -57,6 +57,8 @@ struct Port {
     name: String,
     /// Its queue is virtual.
     is_virtual: bool,
+    /// The kind of its device's root qdisc when that was looked at last.
+    queue: String,
     /// Its device has a queue, or it has a virtual one.
     has_queue: bool,
     /// Attached while a port of the bridge has a queue: headroom is reported to echoes there too.
@@ -366,8 +368,13 @@ impl Inner {
 
     /// Follows what has become of a bridge's ports. Returns whether anything has changed. What fails is tried again at
     /// the next tick, and said once: a device may have gone between two calls.
-    pub(super) fn follow_bridge(&mut self, number: u32, changes: &LinkChanges) -> bool {
-        let followed = self.try_to_follow_bridge(number, changes);
+    pub(super) fn follow_bridge(
+        &mut self,
+        number: u32,
+        changes: &LinkChanges,
+        qdiscs: Option<&Qdiscs>,
+    ) -> bool {
+        let followed = self.try_to_follow_bridge(number, changes, qdiscs);
         let Some(bridge) = self.bridges.get_mut(&number) else {
             return false;
         };
@@ -383,7 +390,12 @@ impl Inner {
         }
     }
 
-    fn try_to_follow_bridge(&mut self, number: u32, changes: &LinkChanges) -> Result<bool> {
+    fn try_to_follow_bridge(
+        &mut self,
+        number: u32,
+        changes: &LinkChanges,
+        qdiscs: Option<&Qdiscs>,
+    ) -> Result<bool> {
         let unsettled = self.bridges.get(&number).is_some_and(|b| b.unsettled);
         if changes.of_links() || unsettled {
             // By now another device may have the number, and even the name.
@@ -393,8 +405,8 @@ impl Inner {
             self.sync_bridge(number)?;
             return Ok(true);
         }
-        if changes.of_roots() {
-            self.look_at_queues(number)?;
+        if let Some(qdiscs) = qdiscs {
+            self.look_at_queues(number, qdiscs)?;
         }
         Ok(false)
     }
@@ -459,7 +471,8 @@ impl Inner {
             self.add_port(number, link)?;
         }
         // Also of those that were there: a device that comes up gets its queue without a message of its own.
-        self.look_at_queues(number)?;
+        let qdiscs = self.bridges[&number].space.qdiscs()?;
+        self.look_at_queues(number, &qdiscs)?;
         let bridge = &self.bridges[&number];
         let without_queue: Vec<&str> = fresh
             .iter()
@@ -519,36 +532,35 @@ impl Inner {
 
     /// Tells the programs which ports have a queue, and whether its length can be read. Where none has, none is
     /// attached.
-    fn look_at_queues(&mut self, number: u32) -> Result<()> {
+    fn look_at_queues(&mut self, number: u32, qdiscs: &Qdiscs) -> Result<()> {
         let Some(bridge) = self.bridges.get_mut(&number) else {
             return Ok(());
         };
-        let qdiscs = bridge.space.nl.qdiscs()?;
         let netns = bridge.space.ns.inum();
         let mut changed = Vec::new();
         for (&ifindex, port) in &mut bridge.ports {
-            let root = qdiscs
-                .iter()
-                .find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT);
+            let mut its = qdiscs.get(&ifindex).into_iter().flatten();
+            let root = its.find(|qdisc| qdisc.parent == ROOT);
             // The device may be gone by now; that comes as news of its own.
-            let Some(root) = root.filter(|_| !port.is_virtual) else {
+            let Some(root) = root.filter(|root| !port.is_virtual && root.kind != port.queue) else {
                 continue;
             };
-            let key = DeviceKey { netns, ifindex };
-            let mut device = self.maps.device(key);
-            let role = device.role & !QUEUE_ROLES | queue_roles(&root.kind);
-            port.has_queue = role & abi::ROLE_NO_QUEUE == 0;
-            if std::mem::replace(&mut device.role, role) != role {
-                tracing::debug!("port {} has a {} queue", port.name, root.kind);
-                changed.push((key, device));
-            }
+            port.has_queue = queue_roles(&root.kind) & abi::ROLE_NO_QUEUE == 0;
+            changed.push((ifindex, &root.kind));
         }
-        if bridge.is_watched() {
+        if bridge.is_watched() && !changed.is_empty() {
             // First: what leaves is to be counted of all that comes.
             self.datapath.watch(true)?;
         }
-        for (key, device) in changed {
+        for (ifindex, kind) in changed {
+            let key = DeviceKey { netns, ifindex };
+            let mut device = self.maps.device(key);
+            device.role = device.role & !QUEUE_ROLES | queue_roles(kind);
             self.maps.set_device(key, device)?;
+            if let Some(port) = bridge.ports.get_mut(&ifindex) {
+                tracing::debug!("port {} has a {kind} queue", port.name);
+                port.queue.clone_from(kind);
+            }
         }
         self.attach_ports(number)
     }
@@ -630,6 +642,7 @@ impl Inner {
             slot,
             name: link.name.clone(),
             is_virtual: rate.is_some(),
+            queue: String::new(),
             has_queue: rate.is_some(),
             out,
             place,

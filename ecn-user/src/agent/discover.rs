@@ -1,7 +1,7 @@
 //! Which namespaces and devices a configuration means, among those that there are.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -10,11 +10,14 @@ use std::{
 use super::state::{Waiting, WaitingFor};
 use crate::{
     config::{self, Config, is_pattern, netns_path},
-    net::{self, Link, LinkChanges, NetNs, Netlink, Watch, netns},
+    net::{self, Link, LinkChanges, NetNs, Netlink, Qdisc, Watch, netns},
 };
 
 /// A namespace as the configuration names it; `None`: the agent's own.
 pub(super) type Spec = Option<String>;
+
+/// The qdiscs of a namespace, by the numbers of their devices.
+pub(super) type Qdiscs = HashMap<u32, Vec<Qdisc>>;
 
 /// Where Docker names the namespaces of containers.
 const DOCKER: &str = "/run/docker/netns";
@@ -55,6 +58,15 @@ impl Space {
 
     pub(super) fn changes(&self) -> net::Result<LinkChanges> {
         self.watch.drain()
+    }
+
+    /// Its devices' qdiscs now.
+    pub(super) fn qdiscs(&self) -> net::Result<Qdiscs> {
+        let mut all = Qdiscs::new();
+        for qdisc in self.nl.qdiscs()? {
+            all.entry(qdisc.ifindex).or_default().push(qdisc);
+        }
+        Ok(all)
     }
 }
 

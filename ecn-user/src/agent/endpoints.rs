@@ -14,7 +14,7 @@ use ecn_core::{
 
 use super::{
     Error, Inner, Options, Result,
-    discover::Space,
+    discover::{Qdiscs, Space, Spec},
     endpoint_policy,
     enforce::{self, Shared, lock},
     health::Subject,
@@ -26,7 +26,7 @@ use super::{
 use crate::{
     config::{self, Config, Enforcement, Hook},
     datapath::{self, Attached, Maps, Place},
-    net::{Link, LinkChanges, NetNs, ethtool::Ethtool, htb::EndpointHtb},
+    net::{Link, NetNs, ethtool::Ethtool, htb::EndpointHtb},
 };
 
 /// Bytes of a frame that the MTU does not count.
@@ -61,6 +61,12 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
+    /// Whether this root qdisc is the one that is to be there, with its target if it has one.
+    fn expects(&self, target: Option<&Target>, root: &Root) -> bool {
+        let without = &self.choice.root;
+        target.map_or(root == without, |target| target.expects(root, without))
+    }
+
     pub(super) fn state(&self, config: &Config, shared: &Shared) -> state::EndpointState {
         let targets = lock(&shared.targets);
         let installed = targets.get(&self.number).is_some_and(Target::is_installed);
@@ -376,24 +382,9 @@ impl Inner {
 
     /// Looks after root qdiscs that somebody else has changed: what was deleted comes back, what was
     /// replaced is respected. Returns whether anything is enforced in another way now.
-    pub(super) fn watch_roots(
-        &mut self,
-        changes: &BTreeMap<super::discover::Spec, LinkChanges>,
-    ) -> bool {
+    pub(super) fn watch_roots(&mut self, qdiscs: &BTreeMap<Spec, Qdiscs>) -> bool {
         let mut changed = false;
-        let numbers: Vec<u32> = self.endpoints.keys().copied().collect();
-        for number in numbers {
-            let Some(endpoint) = self.endpoints.get(&number) else {
-                continue;
-            };
-            let major = endpoint.choice.root.major();
-            let root_changed = changes
-                .get(&endpoint.space.spec)
-                .is_some_and(|changes| changes.of_root(endpoint.htb.ifindex, major));
-            let wanted = endpoint.config.enforcement;
-            if (!root_changed && !endpoint.unsettled) || wanted == Enforcement::None {
-                continue;
-            }
+        for number in self.roots_to_look_at(qdiscs) {
             let watched = self.watch_root(number);
             let Some(endpoint) = self.endpoints.get_mut(&number) else {
                 continue;
@@ -410,17 +401,33 @@ impl Inner {
         changed
     }
 
+    fn roots_to_look_at(&self, qdiscs: &BTreeMap<Spec, Qdiscs>) -> Vec<u32> {
+        let targets = lock(&self.shared.targets);
+        let is_wanted = |endpoint: &Endpoint| endpoint.config.enforcement != Enforcement::None;
+        let is_other = |number: &u32, endpoint: &Endpoint| {
+            let of_device = qdiscs.get(&endpoint.space.spec);
+            let of_device = of_device.and_then(|all| all.get(&endpoint.htb.ifindex));
+            let root = of_device.and_then(|its| Root::among(its, endpoint.htb.ifindex));
+            root.is_some_and(|root| !endpoint.expects(targets.get(number), &root))
+        };
+        let endpoints = self.endpoints.iter();
+        endpoints
+            .filter(|(_, endpoint)| is_wanted(endpoint))
+            .filter(|(number, endpoint)| endpoint.unsettled || is_other(number, endpoint))
+            .map(|(number, _)| *number)
+            .collect()
+    }
+
     fn watch_root(&mut self, number: u32) -> Result<bool> {
         let Some(endpoint) = self.endpoints.get(&number) else {
             return Ok(false);
         };
-        let (index, before) = (endpoint.htb.ifindex, &endpoint.choice.root);
         {
             // The thread neither installs nor removes one meanwhile.
             let targets = lock(&self.shared.targets);
             let target = targets.get(&number);
-            match Root::look(&endpoint.space.nl, index)? {
-                Some(root) if !target.map_or(root == *before, |t| t.expects(&root, before)) => {}
+            match Root::look(&endpoint.space.nl, endpoint.htb.ifindex)? {
+                Some(root) if !endpoint.expects(target, &root) => {}
                 // Nothing that matters; or the device itself went, and there is nothing to look after.
                 _ => return Ok(false),
             }

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 
 use super::{
     Error, Inner, Result,
-    discover::{self, Space, Spec},
+    discover::{self, Qdiscs, Space, Spec},
     response_policy,
     state::{State, Waiting, WaitingFor},
 };
@@ -23,6 +23,9 @@ use crate::{
 
 /// After this, what could not be taken up is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Qdiscs are listed once in this time, or in that for each namespace, whichever is longer.
+const QDISC_PERIOD: Duration = Duration::from_millis(200);
+const QDISC_PERIOD_PER_NAMESPACE: Duration = Duration::from_millis(2);
 /// Spare bridges beyond those of the configuration, for a reload.
 const SPARE_BRIDGES: u32 = 4;
 /// Bridges for which there is room with each section that has a pattern.
@@ -125,6 +128,7 @@ impl Inner {
                 Err(error) => tracing::warn!("{error}"),
             }
         }
+        let qdiscs = self.list_qdiscs();
         let due = |failed: &Failed| failed.again <= Instant::now();
         let again = self.failed.iter().filter(|(_, failed)| due(failed));
         unlisted.extend(again.map(|((_, (spec, _)), _)| spec.clone()));
@@ -136,8 +140,9 @@ impl Inner {
         let nothing = LinkChanges::default();
         for number in numbers {
             let spec = self.bridges.get(&number).map(|b| b.space.spec.clone());
+            let listed = spec.as_ref().and_then(|spec| qdiscs.get(spec));
             let changes = spec.and_then(|spec| changes.get(&spec)).unwrap_or(&nothing);
-            changed |= self.follow_bridge(number, changes);
+            changed |= self.follow_bridge(number, changes, listed);
         }
         if self.find_peers() {
             let of_peers = self.bridges.values().flat_map(|b| b.peers.values());
@@ -147,12 +152,30 @@ impl Inner {
         for spec in &unlisted {
             changed |= self.look(spec, changes.get(spec), WaitingFor::Endpoint);
         }
-        changed |= self.watch_roots(&changes);
+        changed |= self.watch_roots(&qdiscs);
         if changed || !unlisted.is_empty() {
             let waiting = self.what_waits();
             changed |= std::mem::replace(&mut self.waiting, waiting) != self.waiting;
         }
         changed
+    }
+
+    /// The qdiscs of all namespaces, if it is time to look at them.
+    fn list_qdiscs(&mut self) -> BTreeMap<Spec, Qdiscs> {
+        let period = QDISC_PERIOD.max(QDISC_PERIOD_PER_NAMESPACE * self.spaces.len() as u32);
+        if self.qdiscs_listed.elapsed() < period {
+            return BTreeMap::new();
+        }
+        self.qdiscs_listed = Instant::now();
+        let spaces = self.spaces.iter();
+        let listed = spaces.filter_map(|(spec, space)| match space.qdiscs() {
+            Ok(qdiscs) => Some((spec.clone(), qdiscs)),
+            Err(error) => {
+                tracing::warn!("{error}");
+                None
+            }
+        });
+        listed.collect()
     }
 
     /// The namespaces that something of ours is in, or may come to be in.

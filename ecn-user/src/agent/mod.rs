@@ -25,7 +25,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ecn_core::{abi, backward, echo, marking, reaction, response};
@@ -169,6 +169,7 @@ struct Inner {
     /// Of sent and of received flows.
     ages: [Ages; 2],
     watch: Watch,
+    qdiscs_listed: Instant,
     maps: Maps,
     datapath: Datapath,
     shared: Arc<Shared>,
@@ -388,6 +389,7 @@ impl Inner {
             sweeper: Sweeper::default(),
             ages: Default::default(),
             watch: Watch::default(),
+            qdiscs_listed: Instant::now(),
             maps,
             datapath,
             shared,

@@ -9,7 +9,7 @@ use crate::{
     config::Enforcement,
     datapath,
     net::{
-        self, NetNs, Netlink, ROOT,
+        self, NetNs, Netlink, Qdisc, ROOT,
         htb::{self, EndpointHtb},
         netlink::Link,
     },
@@ -51,13 +51,14 @@ pub(super) enum Root {
 impl Root {
     /// What is there now; nothing if the device is not.
     pub(super) fn look(nl: &Netlink, ifindex: u32) -> Result<Option<Self>> {
-        let all = nl.qdiscs()?;
-        let Some(root) = all
+        Ok(Self::among(&nl.qdiscs()?, ifindex))
+    }
+
+    /// A device's among qdiscs, its own ones at least; nothing if it has none.
+    pub(super) fn among(all: &[Qdisc], ifindex: u32) -> Option<Self> {
+        let root = all
             .iter()
-            .find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT)
-        else {
-            return Ok(None);
-        };
+            .find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT)?;
         let multi_queue = root.kind == "mq";
         let of_queues: Vec<_> = if multi_queue {
             all.iter().filter(|qdisc| qdisc.is_child_of(root)).collect()
@@ -68,12 +69,12 @@ impl Root {
         if !of_queues.is_empty() && of_queues.iter().all(|qdisc| qdisc.kind == "fq") {
             let limits = of_queues.iter().filter_map(|qdisc| qdisc.limit);
             let flow_packets = limits.min().unwrap_or(FQ_FLOW_PACKETS);
-            return Ok(Some(Self::Fq {
+            return Some(Self::Fq {
                 major,
                 flow_packets,
-            }));
+            });
         }
-        Ok(Some(match (major, root.kind.as_str()) {
+        Some(match (major, root.kind.as_str()) {
             (0, _) => Self::Default { multi_queue },
             (htb::ENDPOINT_MAJOR, "htb") => Self::Htb,
             // An mq of ours whose queues somebody has changed is somebody's.
@@ -81,7 +82,7 @@ impl Root {
                 kind: kind.to_owned(),
                 major,
             },
-        }))
+        })
     }
 
     /// Whether an agent has put it there.
@@ -284,8 +285,8 @@ impl Device<'_> {
 
 /// An fq for each transmit queue, in place of the device's root.
 pub(super) fn install_fq(nl: &Netlink, index: u32) -> net::Result<()> {
-    let root = |all: Vec<net::Qdisc>| {
-        let at_root = |qdisc: &net::Qdisc| qdisc.ifindex == index && qdisc.parent == ROOT;
+    let root = |all: Vec<Qdisc>| {
+        let at_root = |qdisc: &Qdisc| qdisc.ifindex == index && qdisc.parent == ROOT;
         all.iter().find(|qdisc| at_root(qdisc)).cloned()
     };
     let fq = |major, parent| nl.fq(index, major, parent, FQ_FLOW_PACKETS, FQ_PACKETS);

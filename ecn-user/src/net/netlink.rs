@@ -1,14 +1,13 @@
 //! Links, addresses and neighbours over rtnetlink; the queueing half is in `queueing` and `htb`.
 
 use super::wire::{self, Message, Received, text, u32_at};
-use super::{Error, NetNs, ROOT, Result, errno_of};
+use super::{Error, NetNs, Result, errno_of};
 use netlink_packet_core::{
     NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLMSG_DONE, NLMSG_ERROR,
 };
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, SetSockOpt, recv, send, sockopt};
-use socket2::{SockFilter, SockRef};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +24,6 @@ const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const RTNLGRP_LINK: u32 = 1;
-const RTNLGRP_TC: u32 = 4;
 /// Leaves counters out of a link's description.
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFINFOMSG: usize = 16;
@@ -592,13 +590,11 @@ pub enum LinkEvent {
     },
 }
 
-/// Changes of links and qdiscs in a namespace, oldest first.
+/// Changes of links in a namespace, oldest first.
 #[derive(Debug, Default)]
 pub struct LinkChanges {
     /// Of devices.
     pub links: Vec<LinkEvent>,
-    /// Qdiscs that were added or removed: device and parent.
-    qdiscs: Vec<(u32, u32)>,
     /// Something was lost in between.
     overrun: bool,
 }
@@ -626,18 +622,6 @@ impl LinkChanges {
         self.overrun || !self.links.is_empty()
     }
 
-    /// Whether qdiscs of a device were added or removed at its root or below `parent_major`.
-    pub fn of_root(&self, ifindex: u32, parent_major: u16) -> bool {
-        let below = |parent| parent == ROOT || parent >> 16 == u32::from(parent_major);
-        let matters = |&(device, parent): &(u32, u32)| device == ifindex && below(parent);
-        self.overrun || self.qdiscs.iter().any(matters)
-    }
-
-    /// Whether a root qdisc was added or removed at any device.
-    pub fn of_roots(&self) -> bool {
-        self.overrun || self.qdiscs.iter().any(|(_, parent)| *parent == ROOT)
-    }
-
     /// Numbers of devices that were removed; they may be reused by now.
     pub fn removed(&self) -> impl Iterator<Item = u32> {
         self.links.iter().filter_map(|event| match event {
@@ -647,29 +631,10 @@ impl LinkChanges {
     }
 }
 
-/// Accepts all messages but those about classes: the agent changes hundreds a second, and each would wake it. Classic BPF
-/// loads numbers in network byte order; netlink's are in the host's.
-const WITHOUT_CLASSES: [SockFilter; 5] = [
-    SockFilter::new(
-        (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16,
-        0,
-        0,
-        NLMSG_TYPE,
-    ),
-    if_equal(libc::RTM_NEWTCLASS, 2),
-    if_equal(libc::RTM_DELTCLASS, 1),
-    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
-    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
-];
-/// Offset in `struct nlmsghdr`.
-const NLMSG_TYPE: u32 = 4;
-
-const fn if_equal(kind: u16, skip: u8) -> SockFilter {
-    let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    SockFilter::new(code, skip, 0, kind.to_be() as u32)
-}
-
-/// Follows the devices of a namespace, and their qdiscs.
+/// Follows the devices of a namespace.
+///
+/// Not their qdiscs: while any socket of the machine is in `RTNLGRP_TC`, the kernel composes a message for each class that is
+/// changed anywhere, which takes as long as the change.
 #[derive(Debug)]
 pub struct Watch {
     socket: Socket,
@@ -681,9 +646,7 @@ impl Watch {
     pub fn open(ns: &NetNs) -> Result<Self> {
         let mut socket = open_socket(ns, NETLINK_ROUTE)?;
         let start = |socket: &mut Socket| {
-            SockRef::from(&*socket).attach_filter(&WITHOUT_CLASSES)?;
             socket.add_membership(RTNLGRP_LINK)?;
-            socket.add_membership(RTNLGRP_TC)?;
             socket.set_non_blocking(true)
         };
         let netns = ns.name().to_owned();
@@ -722,12 +685,6 @@ impl LinkChanges {
     fn add(&mut self, message: &Received<'_>) {
         match message.kind {
             libc::RTM_NEWLINK | libc::RTM_DELLINK => self.links.extend(link_event(message)),
-            libc::RTM_NEWQDISC | libc::RTM_DELQDISC => {
-                let at = |offset| u32_at(message.payload, offset);
-                if let (Some(device), Some(parent)) = (at(4), at(12)) {
-                    self.qdiscs.push((device, parent));
-                }
-            }
             _ => {}
         }
     }
