@@ -450,7 +450,14 @@ impl Flow {
             received: delta.position,
             outstanding: delta.outstanding,
         };
-        self.response.on_headroom(delta.headroom, now_ns);
+        // While a rate is held, between two agents, it leaves room that it will not leave afterwards.
+        let is_held = policy.function == response::Function::None as u32;
+        let headroom = if is_held {
+            echo::Headroom::Busy as u32
+        } else {
+            delta.headroom
+        };
+        self.response.on_headroom(headroom, now_ns);
         let reaction = self.response.on_echo(policy, feedback, now_ns);
         self.acked_packets += (delta.packets - delta.late) as u64;
         self.marked_packets += delta.ce as u64;

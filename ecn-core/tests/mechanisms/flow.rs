@@ -110,6 +110,21 @@ fn a_small_decrease_is_notified() {
     assert_eq!((reaction.decreased, tell, f.pending), (1, false, 0));
 }
 
+/// Ports have room while a rate is held, and will not have it afterwards.
+#[test]
+fn a_held_rate_does_not_use_headroom() {
+    let feedback = FeedbackDelta {
+        headroom: echo::Headroom::Free as u32,
+        ..delta(1, 0, 1, 1)
+    };
+    let mut f = flow();
+    f.respond(&fimd(), &feedback, 0, 1, LINK, 7);
+    assert_eq!(f.response.headroom_ns, 7);
+    let held = Policy::hp(Function::None);
+    f.respond(&held, &feedback, 0, 2, LINK, 8);
+    assert_eq!(f.response.headroom_ns, 0);
+}
+
 /// What was acknowledged came again, after TCP had given up the first: half the rate.
 #[test]
 fn a_time_out_halves_the_rate() {

@@ -396,8 +396,9 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
             last_review = Instant::now();
         }
         // The programs wake us for decreases only; increases wait for the end of the period. Where nothing is limited
-        // there are none, and a thread that wakes a thousand times a second takes up to 18 % of a connection's rate.
-        let wait = if shared.has_limits() {
+        // there are none, and a thread that wakes a thousand times a second takes up to 18 % of a connection's rate. While
+        // the agent starts, limits of the one before may be taken over any moment.
+        let wait = if shared.has_limits() || shared.is_starting.load(Ordering::Relaxed) {
             period
         } else {
             period.max(heart.interval().min(IDLE))
