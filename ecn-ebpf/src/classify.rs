@@ -1,4 +1,4 @@
-//! Which flow a packet belongs to.
+//! Classification of packets into flows.
 
 use aya_ebpf::{bindings::__sk_buff, programs::TcContext};
 use ecn_core::{
@@ -18,16 +18,16 @@ pub const ECHO_MARK: u32 = 0xec0e_ec0e;
 /// A packet of a flow.
 pub struct Classified {
     pub ip: Ip,
-    /// TCP's flags, for TCP only.
+    /// TCP header fields; `None` for other protocols.
     tcp: Option<packet::Tcp>,
-    /// It counts for rate limits and marks: anything but TCP's control segments without payload.
+    /// Subject to rate limits and marks: any packet except TCP segments without payload.
     pub data: bool,
-    /// Bytes of all headers.
+    /// Length of all headers, bytes.
     pub headers: u32,
 }
 
 impl Classified {
-    /// TCP whose header may be changed: an authentication header would no longer match.
+    /// The TCP header, if it may be modified: an authentication header (RFC 4302) would no longer match.
     #[inline(always)]
     pub fn tcp(&self) -> Option<&packet::Tcp> {
         match &self.tcp {
@@ -37,8 +37,8 @@ impl Classified {
     }
 }
 
-/// Writes the flow's key; of fragments only addresses and protocol. `None`: control frames, multicast, and packets that
-/// cannot be parsed, which pass untouched.
+/// Parses a packet and fills in its flow key; for fragments, only addresses and protocol. `None`: control frames,
+/// multicast, and packets that cannot be parsed, all of which pass unchanged.
 #[inline(always)]
 pub fn classify(p: &Packet, key: &mut Key) -> Option<Classified> {
     let ip = p.parse()?;
@@ -61,9 +61,10 @@ pub fn classify(p: &Packet, key: &mut Key) -> Option<Classified> {
     })
 }
 
-/// Remembers that a frame's sender is behind the endpoint's port, if the endpoint has a `shaper`; not that of a clone, which
-/// is the sender of what is answered. Not inlined, as all that a port's endpoint does beyond others: what differs between the
-/// paths is forgotten where they return, or the verifier would follow each of them to the end.
+/// Records a frame's source address as a host behind the endpoint's port, if the endpoint has a `shaper`. Not for
+/// clones, whose source address is that of the packet to be echoed. Not inlined, like everything that only endpoints
+/// at ports do: the verifier discards a function's registers when it returns, so that the paths through it merge
+/// instead of each being verified to the end of the program.
 #[inline(never)]
 pub fn learn_host(context: *mut __sk_buff, shaper: u32) -> u32 {
     let ctx = TcContext::new(context);
@@ -82,8 +83,8 @@ pub fn learn_host(context: *mut __sk_buff, shaper: u32) -> u32 {
 /// `skb->pkt_type` of a frame for another host, `PACKET_OTHERHOST` of linux/if_packet.h.
 const OTHER_HOST: u32 = 3;
 
-/// Whether a frame is for another host, 1 or 0. A bridge floods frames whose receivers it does not know; where those at a
-/// port are is known by what they have sent.
+/// Whether a frame is addressed to another host, 1 or 0. Bridges flood frames for unknown destinations. The hosts
+/// behind a port are those that have sent through it ([`learn_host`]).
 #[inline(never)]
 pub fn is_for_other(context: *mut __sk_buff, shaper: u32) -> u32 {
     let ctx = TcContext::new(context);

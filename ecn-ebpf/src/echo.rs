@@ -1,4 +1,4 @@
-//! Echoes as packets: written from a clone of a data packet, and read.
+//! Echo packets: built from clones of data packets, and parsed.
 
 use ecn_core::{
     abi::{self, Count, Endpoint},
@@ -53,7 +53,7 @@ pub fn write_echo(p: &Packet, c: &Classified, key: &Key, policy: &echo::Policy) 
     written.then_some(())
 }
 
-/// Processes an echo. One that cannot be parsed passes: another protocol may use the same number.
+/// Processes an echo. A packet that is not an echo passes: another protocol may use the same number.
 #[inline(always)]
 pub fn read_echo(
     p: &Packet,
@@ -70,7 +70,7 @@ pub fn read_echo(
     };
     let parsed = bytes.and_then(|b| Echo::parse(&b));
     let Some(mut e) = parsed else {
-        // A message of a port, perhaps.
+        // Perhaps a backward message of a port.
         tail_call(&p.ctx, abi::TAIL_FLOW_MESSAGE, field!(&p.ctx, cb)[0]);
         return None;
     };

@@ -1,6 +1,6 @@
-//! Egress of an endpoint, before the qdisc: classifies flows, makes them ECN-capable, and enforces their rates by a class
-//! or a departure time; encodes TCP feedback in the segments of a receiver ([`tcp::encode`]); turns a receiver's clone
-//! into an echo.
+//! Egress of an endpoint, before the qdisc: classifies packets into flows, makes them ECN-capable, and enforces rates
+//! by a class or a departure time; encodes TCP feedback in the segments of a receiver ([`tcp::encode`]); turns clones
+//! of received packets into echoes.
 
 use aya_ebpf::{helpers::bpf_redirect, programs::TcContext};
 use ecn_core::{
@@ -50,7 +50,7 @@ pub fn egress(ctx: TcContext) -> Option<i32> {
     send_data(&p, &c, &mut key, endpoint, control.valid_until_ns)
 }
 
-/// Sends the echo that a clone becomes. A clone that cannot become one must not be sent back.
+/// Turns a clone into an echo and sends it. If that fails, the clone is dropped: it must not be sent back as it is.
 #[inline(always)]
 fn send_echo(p: &Packet, c: &Classified, key: &Key, endpoint: &Endpoint) -> i32 {
     if write_echo(p, c, key, &endpoint.echo).is_none() {
@@ -59,18 +59,18 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, endpoint: &Endpoint) -> i32 
     }
     count(Count::EchoSent, 1);
     if endpoint.shaper != 0 {
-        // On to the bridge.
+        // Continues to the bridge.
         return NEXT;
     }
-    // Sent once more from the start: qdiscs charge the length that a packet had before this hook, which for this one
-    // includes its data. HTB would charge an echo as much as a data packet: three flows there and four back had 72 % of a
-    // port each way.
+    // Redirected to the same device: the qdisc charges the length that a packet had before this hook, here that of
+    // the data packet. HTB would charge an echo as much as a data packet: three flows in one direction and four in
+    // the other had 72 % of a port each way.
     let ifindex = field!(&p.ctx, ifindex);
     // SAFETY: takes numbers only.
     unsafe { bpf_redirect(ifindex, 0) as i32 }
 }
 
-/// Handles the start and the end of TCP connections. `None`: the packet needs nothing else.
+/// Handles the start and the end of TCP connections. `None`: the packet needs no further processing.
 #[inline(always)]
 fn tcp_events(
     p: &Packet,
@@ -101,18 +101,18 @@ fn tcp_events(
     Some(())
 }
 
-/// TCP's part of a packet; all zero for other protocols.
+/// TCP fields of a packet; all zero for other protocols.
 #[derive(Default)]
 struct TcpData {
-    /// Flags of the connection's [`ecn_core::echo::Receiver`], if they may have changed.
+    /// Flags of the connection's [`ecn_core::echo::Receiver`]; 0: unchanged.
     known: u32,
     sequence: u32,
-    /// Acknowledgement number: what its TCP expects.
+    /// Acknowledgement number: the next byte that this TCP expects.
     expected: u32,
-    /// Payload, and that of each segment.
+    /// Payload of the packet and of each segment, bytes.
     len: u32,
     segment: u32,
-    /// TCP made it ECN-capable, or set ECN flags.
+    /// TCP itself made the packet ECN-capable or set ECN flags.
     tcp_set_ecn: bool,
 }
 
@@ -139,7 +139,7 @@ fn encode_feedback(
         expected: t.ack_number,
         len,
         segment,
-        // With backward messages alone, nothing tells TCP's own control either.
+        // Without echoes (backward messages alone), TCP's own ECN response gets no marks either.
         tcp_set_ecn: endpoint.flags & abi::ECHO != 0 && (t.ecn || c.ip.ecn() != packet::NOT_ECT),
     }
 }
@@ -176,7 +176,7 @@ fn send_data(
     let n = p.segments(&c.ip);
     let by_socket = endpoint.flags & abi::PACE != 0;
     if by_socket && !(c.tcp().is_some() && socket::remember(&p.ctx, f, key)) {
-        // Counted without a class, so that it shows as unlimited.
+        // Counted without a class, so that the flow is listed as unlimited.
         with_lock!(f, flow as f => f.on_send(now));
         count(Count::Unpaced, n as u64);
         return None;
@@ -205,8 +205,8 @@ fn send_data(
         if rate.class != 0 {
             pinned = read_word(ECN_LIMIT.get(rate.class));
         }
-        // At full rate too as long as the agent takes it for limited: without a departure time it would overtake packets
-        // that wait for theirs.
+        // Also at full rate while the agent still considers the flow limited: without a departure time, this packet
+        // would overtake those that wait for theirs.
         if rate.limited || rate.in_force || pinned != 0 {
             pacer = Some(f);
         } else if short && read_word(ECN_IN_FORCE.get(abi::short_class(number))) != 0 {
@@ -253,8 +253,8 @@ fn send_data(
     None
 }
 
-/// Lets a flow do what it does by itself, if it is time: its limiter's, if notifications have set one; otherwise, without
-/// other feedback, to count what has departed.
+/// Runs a flow's periodic work if it is due: that of its rate limiter, if notifications have set one; otherwise, if
+/// the flow has no other feedback, counting its departed packets.
 #[inline(always)]
 fn self_clock(
     ctx: &TcContext,
@@ -279,8 +279,8 @@ fn self_clock(
     }
 }
 
-/// Gives a flow a rate of its own when it is due: once there is feedback, since until then it may be one of many whose
-/// packets are lost. A receiver without the agent never echoes, so the wait is limited; TCP's always acknowledges.
+/// Gives a flow its own rate once it has feedback: until then it may be one of many flows whose packets are lost. A
+/// receiver without an agent never echoes, so the wait is limited; not for TCP, which always acknowledges.
 #[inline(always)]
 fn start_own_rate_if_due(
     f: *mut LockedFlow,
@@ -291,17 +291,17 @@ fn start_own_rate_if_due(
 ) {
     let idle = now.saturating_sub(read_once!(f, flow.last_sent_ns)) > flow::IDLE_NS;
     if idle || read_once!(f, flow.has_own_rate) == 0 {
-        // What sends its last data, or again, stays in the short flows' class: it would need its own for a moment, and the
-        // kernel looks at all others for each class that comes or goes.
+        // A flow that sends its last data, or retransmits after its FIN, stays in the short flows' class: it would
+        // need its own class only for a moment, and the kernel walks all classes whenever one is added or removed.
         if c.tcp().is_some_and(|t| t.fin) || read_once!(f, flow.ended) != 0 {
             return;
         }
-        // Without echoes, none is waited for.
+        // Without echoes, there is no feedback to wait for.
         let has_feedback = read_once!(f, flow.last_echo_ns) != 0 || endpoint.flags & abi::ECHO == 0;
         let created = read_once!(f, flow.created_ns);
         let unanswered = c.tcp().is_none() && now.saturating_sub(created) > flow::NO_FEEDBACK_NS;
         if has_feedback || unanswered {
-            // Another CPU may do the same, without harm.
+            // Another CPU may do the same at once, which is harmless.
             write_once!(f, flow.has_own_rate, 1);
             if has_feedback && read_once!(f, flow.flags) & flow::NEGOTIATED == 0 {
                 response::start_own_rate(f, key, endpoint);
@@ -324,7 +324,7 @@ impl Rate {
     fn of(f: *mut LockedFlow, link: u64) -> Self {
         let class = class_of(f) & 0xffff;
         let in_force = read_word(ECN_IN_FORCE.get(class)) != 0;
-        // Only read with a class: its cache line is written by every acknowledgement.
+        // Read only if there is a class: every acknowledgement writes this cache line.
         let rate = if class != 0 {
             read_once!(f, flow.rate_bytes_per_s)
         } else {
@@ -338,14 +338,14 @@ impl Rate {
     }
 }
 
-/// Whether `a < b`, 1 or 0, both below 2^63: a branch would double the verifier's paths.
+/// 1 if `a < b`, else 0, for values below 2^63. Without a branch, which would double the verifier's paths.
 #[inline(always)]
 fn is_below(a: u64, b: u64) -> u64 {
     core::hint::black_box(a.wrapping_sub(b)) >> 63
 }
 
-/// Updates the flow for a packet of `n` segments after `sent` others. Returns the flow's flags. Not inlined: what differs
-/// between its paths is forgotten where they return, or the verifier would follow each of them to the end.
+/// Updates the flow for a packet of `n` segments, after `sent` earlier ones. Returns the flow's flags. Not inlined,
+/// so that its paths merge for the verifier, as in [`learn_host`].
 #[inline(never)]
 fn update_sent(f: *mut LockedFlow, tcp: &TcpData, sent: u64, n: u32, now: u64) -> u32 {
     let fast = tcp.len == 0
@@ -366,9 +366,9 @@ fn update_sent(f: *mut LockedFlow, tcp: &TcpData, sent: u64, n: u32, now: u64) -
             f.flags
         });
     }
-    // A local connection's socket is locked while it sends. Of forwarded packets two CPUs may have some at a time and
-    // write the earlier number last. Until more is sent, the later packet seems to have arrived already: a round may be
-    // longer, and one ACK carries no count.
+    // A local socket is locked while it sends, but forwarded packets of a connection may be processed on two CPUs at
+    // once, and the lower sequence number may be written last. Until more is sent, the later packet then seems to
+    // have arrived already: a round may last longer, and one ACK carries no count.
     let end = tcp.sequence.wrapping_add(tcp.len);
     let later = tcp.len != 0 && ace::is_later(end, read_once!(f, flow.ace.end));
     let retransmitted = read_once!(f, flow.ace.retransmitted).wrapping_add(n);
@@ -382,7 +382,7 @@ fn update_sent(f: *mut LockedFlow, tcp: &TcpData, sent: u64, n: u32, now: u64) -
     read_once!(f, flow.flags)
 }
 
-/// Stamps a packet with its departure time. False: it is to be dropped.
+/// Stamps a packet with its departure time. False: the packet must be dropped.
 #[inline(always)]
 fn pace(
     p: &Packet,
@@ -407,7 +407,7 @@ fn pace(
     true
 }
 
-/// Puts a packet of `n` segments into its class.
+/// Assigns a packet of `n` segments to its class.
 #[inline(always)]
 fn set_class(
     p: &Packet,
@@ -419,7 +419,7 @@ fn set_class(
     n: u32,
 ) {
     if by_class && !rate.in_force && (short || rate.limited) {
-        // Short, or waiting for a class, or without one.
+        // A short flow, or one that waits for its class or got none.
         if use_short_class(p, number, expired, if short { 0 } else { n }) {
             return;
         }
@@ -431,8 +431,8 @@ fn set_class(
         count(Count::LimitExpired, n as u64);
         return;
     }
-    // HTB puts a packet into the class whose handle is its priority. Until the agent has replaced the queue that a class
-    // is created with, packets in it would be lost.
+    // HTB selects the class whose handle is the packet's priority. Not before the class is in force: the agent first
+    // replaces its initial queue, and packets in that would be lost.
     let priority = if by_class && rate.in_force {
         (abi::HTB_MAJOR as u32) << 16 | rate.class
     } else {
@@ -442,8 +442,8 @@ fn set_class(
     unsafe { (*raw(&p.ctx)).priority = priority };
 }
 
-/// Queues a FIN or RST without data behind the data of its connection. In front of it, a FIN makes the receiver report all
-/// the data as missing, which the source retransmits (RACK, RFC 8985); a RST cuts it off.
+/// Queues a FIN or RST without data behind the data of its connection. A FIN that overtakes the data makes the
+/// receiver report all of it as missing, and the source retransmits it (RACK, RFC 8985); a RST cuts it off.
 #[inline(always)]
 fn queue_behind_data(p: &Packet, key: &Key, endpoint: &Endpoint, valid_until_ns: u64) {
     let now = coarse_now();
@@ -473,7 +473,7 @@ fn queue_behind_data(p: &Packet, key: &Key, endpoint: &Endpoint, valid_until_ns:
     } else if read_word(ECN_IN_FORCE.get(class)) != 0 {
         // SAFETY: a word of a map value; tc programs may write the field.
         unsafe {
-            // As every packet that leaves through the class.
+            // Counted like every packet that leaves through the class.
             atomic_add(&raw mut (*f).flow.sent_packets, 1);
             (*raw(&p.ctx)).priority = (abi::HTB_MAJOR as u32) << 16 | class;
         }
@@ -482,8 +482,8 @@ fn queue_behind_data(p: &Packet, key: &Key, endpoint: &Endpoint, valid_until_ns:
     }
 }
 
-/// Puts a packet into the class of the short flows, if it exists. `n`: packets to count as limited there although their
-/// flow is not short.
+/// Assigns a packet to the class of the short flows, if it exists. `n`: packets to count in [`Count::Shared`], if
+/// their flow is not short.
 #[inline(always)]
 fn use_short_class(p: &Packet, number: u32, expired: bool, n: u32) -> bool {
     let class = abi::short_class(number);
@@ -498,8 +498,8 @@ fn use_short_class(p: &Packet, number: u32, expired: bool, n: u32) -> bool {
     true
 }
 
-/// A TCP connection is reset. Without a class its entry is removed immediately, so that short connections do not fill the
-/// table; otherwise the agent removes both.
+/// A TCP connection is reset. Without a class its entry is removed immediately, so that short connections do not fill
+/// the table; otherwise the agent removes entry and class.
 #[inline(always)]
 fn on_reset(key: &Key) {
     let Some(f) = ECN_FLOW.get_ptr_mut(key) else {
@@ -512,7 +512,8 @@ fn on_reset(key: &Key) {
     }
 }
 
-/// A TCP connection has sent its last data. Its entry is removed at the ACK of that, whose marks still count.
+/// A TCP connection has sent a FIN. Its entry is removed when the FIN is acknowledged: marks that this ACK reports
+/// still count.
 #[inline(always)]
 fn on_fin(key: &Key) {
     if let Some(f) = ECN_FLOW.get_ptr_mut(key) {

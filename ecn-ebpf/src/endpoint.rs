@@ -1,4 +1,4 @@
-//! Endpoint role: the flow's device at the source, and at the receiver.
+//! Endpoint role: programs at the device of a flow's source and of its receiver.
 //!
 //! * `ecn_ep_out`, `ecn_flow_out`, tcx egress, before the qdisc: see [`egress`](crate::egress).
 //! * `ecn_ep_in`, `ecn_flow_in`, tcx ingress, before the IP stack: see [`ingress`](crate::ingress).
@@ -46,7 +46,7 @@ pub fn ecn_flow_out(ctx: TcContext) -> i32 {
     pass(&ctx)
 }
 
-/// What has neither a class nor a departure time need not wait.
+/// Lets a packet without a class or departure time skip the shaper device: it need not wait.
 #[inline(never)]
 fn pass_at_once(context: *mut __sk_buff) -> u32 {
     let ctx = TcContext::new(context);
@@ -56,7 +56,7 @@ fn pass_at_once(context: *mut __sk_buff) -> u32 {
     0
 }
 
-// Without a stack frame of its own: before 6.13 the frames of all calls have 512 bytes together.
+// Inlined, so that it has no stack frame: before Linux 6.13 the frames of all calls share 512 bytes.
 #[classifier]
 #[inline(always)]
 pub fn ecn_flow_in(ctx: TcContext) -> i32 {
@@ -67,8 +67,8 @@ pub fn ecn_flow_in(ctx: TcContext) -> i32 {
     }
 }
 
-/// Run by the agent, on an [`abi::FlowChange`] as its packet: user space cannot change part of a flow, a program under
-/// the lock can. Returns the flow's class afterwards; 0: none, or no such flow.
+/// Run by the agent with an [`abi::FlowChange`] as its packet: user space cannot update part of a map value under its
+/// lock. Returns the flow's class after the change; 0: no class, or no such flow.
 #[classifier]
 pub fn ecn_flow_change(ctx: TcContext) -> i32 {
     try_flow_change(&ctx).unwrap_or(0)
@@ -93,7 +93,7 @@ fn try_flow_change(ctx: &TcContext) -> Option<i32> {
         && class_of(f) == 0
         && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class & 0xffff)
     {
-        // SAFETY: the class is empty.
+        // SAFETY: a class that is not assigned yet has no packets, so that no other program writes its entry.
         unsafe { *departed = sent };
     }
     Some(with_lock!(f, flow as f => {

@@ -27,8 +27,8 @@ pub fn ingress(ctx: TcContext) -> Option<i32> {
         return None;
     }
     let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
-    // A bridge floods frames for unknown addresses. An echo from here would carry the receiver's address, and the bridge
-    // would learn it at this port: the receiver's frames would be lost.
+    // A bridge floods frames for unknown addresses. An echo to such a frame would carry the receiver's address, and
+    // the bridge would learn that address at this port: frames for the receiver would be lost.
     if is_for_other(raw(&ctx), endpoint.shaper) != 0 {
         return None;
     }
@@ -48,7 +48,7 @@ pub fn ingress(ctx: TcContext) -> Option<i32> {
         if t.syn {
             tcp::handshake(&p, &c.ip, t, &mut key, endpoint, true);
         }
-        // A RST may be forged. The state of a connection that was reset is removed when it is idle.
+        // A RST may be forged. The state of a reset connection is removed once it is idle.
         if t.syn || t.rst {
             return None;
         }
@@ -65,19 +65,20 @@ pub fn ingress(ctx: TcContext) -> Option<i32> {
     None
 }
 
-/// A received packet's part of the counts.
+/// What a received packet adds to the counts.
 struct Received {
     /// Segments.
     n: u32,
     bytes: u64,
     ce: bool,
-    /// It is to be echoed.
+    /// Its marks are echoed: the endpoint sends echoes, and the packet is ECN-capable.
     echoed: bool,
     now: u64,
 }
 
-/// Counts a packet at its receiver, and echoes; TCP's echo is in its ACKs ([`tcp::encode`]). Returns
-/// [`echo::FRESH`] if TCP has sent nothing since the handshake, else 0: a `bool` would double the verifier's paths.
+/// Counts a packet at its receiver, and sends an echo if one is due; TCP's ACKs carry the count ([`tcp::encode`]).
+/// Returns [`echo::FRESH`] if TCP has sent nothing since the handshake, else 0: a `bool` would double the verifier's
+/// paths.
 #[inline(always)]
 fn receive(p: &Packet, c: &Classified, key: &mut Key, endpoint: &Endpoint) -> u32 {
     let echoed = endpoint.flags & abi::ECHO != 0 && c.ip.ecn() != packet::NOT_ECT;
@@ -194,7 +195,7 @@ fn send_clone(p: &Packet, endpoint: &Endpoint) {
     } else {
         0
     };
-    // SAFETY: tc programs may write this field; the packet itself gets its own mark back.
+    // SAFETY: tc programs may write this field; the packet's own mark is restored.
     let ret = unsafe {
         let mark = (*context).mark;
         (*context).mark = ECHO_MARK;
@@ -207,8 +208,8 @@ fn send_clone(p: &Packet, endpoint: &Endpoint) {
     }
 }
 
-/// Updates the totals of [`Receiver::count`] and [`Receiver::on_tcp_packet`]. For a marked packet under the lock, so that
-/// an echo that another CPU makes contains all of it or nothing.
+/// Updates the totals of [`Receiver::count`] and [`Receiver::on_tcp_packet`]. Marked packets require the lock, so
+/// that an echo built on another CPU covers all of the packet or nothing.
 #[inline(always)]
 fn add_totals(r: *mut Receiver, n: u32, bytes: u64, ce: bool, now: u64) {
     // SAFETY: words of a map value.

@@ -1,6 +1,6 @@
 //! The kernel programs: read context, look up maps, call [`ecn_core`], write maps.
 //!
-//! The way of a packet, and of its echo:
+//! Path of a packet and of its echo:
 //!
 //! ```text
 //! source's device                     bridge port o                       receiver's device
@@ -8,26 +8,26 @@
 //!     flow, ECT(0), class or time         arrival: cnt1, triggers, mark       counts packets and CE,
 //!   [HTB, or fq]                        [the port's queue]                    clones a packet back
 //!   ecn_depart (tp_btf)                 ecn_depart (tp_btf): cnt1 down      ecn_flow_out (tcx egress)
-//!     counts what has left              ecn_drop (tp_btf): cnt1 down          turns it into an echo
+//!     counts departures                 ecn_drop (tp_btf): cnt1 down          turns it into an echo
 //!   ecn_flow_in (tcx ingress)           [wire]  ecn_wire_end (tcx ingress)
 //!     echo: response, new rate            departure marking writes CE
 //! ```
 //!
-//! TCP's echo is in the flags of its ACKs: `ecn_flow_out` writes it at the receiver, `ecn_flow_in` reads it
-//! at the source and takes it off again.
+//! For TCP the CE count travels in the ECN flags of ACKs instead: `ecn_flow_out` sets them at the receiver,
+//! `ecn_flow_in` reads and clears them at the source.
 //!
-//! Every program lets pass what it does not know, and returns "no opinion" so that others' programs
-//! on the same hook run too.
+//! Programs pass packets that they do not recognise, with the verdict "no opinion", so that other programs on the
+//! same hook run too.
 
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
 #![expect(
     clippy::needless_borrows_for_generic_args,
-    reason = "without the borrow a copy is made on the stack, which is small"
+    reason = "passing by value would copy to the stack, which is small"
 )]
-// SAFETY comments: map values and context pointers are the verifier's to judge, not the compiler's;
-// a program that broke their rules would not load.
+// SAFETY comments: accesses to map values and context fields are checked by the verifier, not by the compiler; a
+// program with an invalid access does not load.
 
 mod backward;
 mod classify;
