@@ -1,13 +1,13 @@
-//! Backward messages ([`ecn_core::backward`]): from a congested port straight to the source.
+//! Backward messages ([`ecn_core::backward`]): from a congested port directly to the source.
 //!
-//! * [`send`], where a port marks (`ecn_port_out`): a clone of the packet leaves by the port that it came in by, where
-//!   `ecn_port_out` meets it again and goes on in `ecn_port_msg`, which makes the message of it.
-//! * [`remember`], at the source (`ecn_flow_out`): what messages may quote.
-//! * `ecn_flow_msg`, where `ecn_flow_in` goes on with a message: whether it may be believed.
-//! * `ecn_tcp_ack`, where that goes on, and `ecn_flow_out` with a packet of a flow without other feedback: the response.
-//! * `ecn_port_sample`, where `ecn_port_out` goes on at a port that notifies sources instead of marking.
-//! * `ecn_flow_react`, where `ecn_flow_msg` goes on with a notification, and `ecn_flow_out` with a packet of a flow that
-//!   obeys one: the reaction.
+//! * [`send`], at a port that marks a packet (`ecn_port_out`): a clone is sent out of the port at which the packet
+//!   arrived. There `ecn_port_out` tail-calls `ecn_port_msg`, which turns the clone into the message.
+//! * [`remember`], at the source (`ecn_flow_out`): records packets that messages may quote.
+//! * `ecn_flow_msg`, tail of `ecn_flow_in`: validates a message.
+//! * `ecn_tcp_ack`, tail of `ecn_flow_msg`, and of `ecn_flow_out` for a flow without other feedback: the response.
+//! * `ecn_port_sample`, tail of `ecn_port_out` at a port that notifies sources instead of marking.
+//! * `ecn_flow_react`, tail of `ecn_flow_msg` for a notification, and of `ecn_flow_out` for a flow that obeys one:
+//!   the reaction.
 
 use core::ptr::{read_volatile, write_volatile};
 
@@ -41,12 +41,13 @@ use crate::{
 
 /// `skb->mark` of a clone on its way between two ports of a bridge.
 pub const MESSAGE_MARK: u32 = 0xec0e_bac0;
-/// `cb[1]` in `ecn_flow_out`: nothing is left to do; otherwise which program of [`abi::name::TAIL`] does it, for [`clock`].
+/// `cb[1]` in `ecn_flow_out`: no tail call is pending; otherwise the index in [`abi::name::TAIL`] of the program to
+/// call, set by [`clock`].
 pub const NOTHING: u32 = abi::TAIL_OUT;
-/// A quote of super-packets that are not TCP: what the segments will be is not known before they are.
+/// Quote recorded for super-packets other than TCP: the headers of their segments are unknown until segmentation.
 const SUPER: u32 = u32::MAX;
 
-/// How marks of a bridge get back, a [`backward::Feedback`].
+/// How a bridge's marks are reported to sources: a [`backward::Feedback`] by number.
 #[inline(always)]
 pub fn feedback(bridge: u32) -> u32 {
     match ECN_BACKWARD.get(bridge) {
@@ -55,7 +56,7 @@ pub fn feedback(bridge: u32) -> u32 {
     }
 }
 
-/// [`backward::Policy::is_markable`] of a bridge: 1 or 0. Not inlined, as [`send_clone`].
+/// [`backward::Policy::is_markable`] of a bridge: 1 or 0. Not inlined, for the same reason as [`send_clone`].
 #[inline(never)]
 pub fn is_markable(bridge: u32, capable: u32, answerable: u32) -> u32 {
     match ECN_BACKWARD.get(bridge) {
@@ -64,14 +65,14 @@ pub fn is_markable(bridge: u32, capable: u32, answerable: u32) -> u32 {
     }
 }
 
-/// A port has marked a packet of `n` segments.
+/// Reports to its source that a port has marked a packet of `n` segments.
 #[inline(always)]
 pub fn send(p: &Packet, bridge: u32, slot: u8, n: u32, in_packets: bool) {
     let number = bridge * abi::PORTS as u32 + slot as u32;
     send_clone(raw(&p.ctx), number, n, in_packets as u32);
 }
 
-/// Not inlined: `ecn_port_virt` and what it calls have no room on their stacks.
+/// Not inlined: `ecn_port_virt` and its callees have no stack left.
 #[inline(never)]
 fn send_clone(ctx: *mut __sk_buff, number: u32, n: u32, in_packets: u32) -> u32 {
     let Some(policy) = ECN_BACKWARD.get(number / abi::PORTS as u32) else {
@@ -91,10 +92,11 @@ fn send_clone(ctx: *mut __sk_buff, number: u32, n: u32, in_packets: u32) -> u32 
     0
 }
 
-/// Sends a clone back that `ecn_port_msg` makes a message of; `kind` and flags in a byte each.
+/// Sends back a clone, which `ecn_port_msg` turns into a message. `kind`: flags (bits 0 to 7) and a [`Kind`] (from
+/// bit 8).
 #[inline(always)]
 fn clone_back(ctx: *mut __sk_buff, number: u32, sequence: u32, feedback: u32, kind: u32) {
-    // SAFETY: tc programs may write these fields, and the clone has them, too; the packet itself gets its mark back.
+    // SAFETY: tc programs may write these fields. The clone inherits them; the packet's own mark is restored.
     let ret = unsafe {
         let mark = (*ctx).mark;
         (*ctx).mark = MESSAGE_MARK;
@@ -111,8 +113,8 @@ fn clone_back(ctx: *mut __sk_buff, number: u32, sequence: u32, feedback: u32, ki
     }
 }
 
-/// A packet that came in by a port has entered the queue of one that samples it: whether it is sampled, and its source
-/// notified.
+/// Runs for a packet from a port of the bridge that enters the queue of a port that samples: decides whether to
+/// sample it, and notifies its source.
 #[classifier]
 pub fn ecn_port_sample(ctx: TcContext) -> i32 {
     let _ = sample(&Packet::new(ctx));
@@ -139,7 +141,7 @@ fn sample(p: &Packet) -> Option<()> {
     let now = now();
     let tag = Quoted::tag(policy.point(slot as u8), key.hash());
     let entry = ECN_TAGGED.get_ptr_mut(tag.place)?;
-    // SAFETY: a word of a map value, which others write.
+    // SAFETY: a word of a map value, which other CPUs may write.
     let tagged = tag.is_tagged(unsafe { read_volatile(entry) }, now);
     if !sample.is_for(tagged) {
         return None;
@@ -155,7 +157,7 @@ fn sample(p: &Packet) -> Option<()> {
         unsafe { write_volatile(entry, tag.entry(now)) };
     }
     if falls && control()?.flags & abi::TRACE_LATENCY != 0 {
-        // Keeps the oldest unanswered one, as of marks.
+        // Keeps the oldest unanswered notification, as for marks.
         let _ = ECN_MARKED.insert(key, now, 1 /* BPF_NOEXIST */);
     }
     clone_back(
@@ -168,7 +170,7 @@ fn sample(p: &Packet) -> Option<()> {
     Some(())
 }
 
-/// Reacts to a notification, or to [`clock`].
+/// Reacts to a notification, or does the work scheduled by [`clock`].
 #[classifier]
 pub fn ecn_flow_react(ctx: TcContext) -> i32 {
     match react(&ctx) {
@@ -182,7 +184,7 @@ fn react(ctx: &TcContext) -> Option<i32> {
     let flags = control()?.flags;
     let endpoint = ECN_ENDPOINT.get(field!(ctx, cb)[0])?;
     let work = ECN_WORK.get_ptr_mut(0)?;
-    // SAFETY: this CPU's own.
+    // SAFETY: a per-CPU entry.
     let work = unsafe { &mut *work };
     let Some(f) = ECN_FLOW.get_ptr_mut(&work.key) else {
         return Some(verdict(work.backward.flags, UNKNOWN));
@@ -191,26 +193,26 @@ fn react(ctx: &TcContext) -> Option<i32> {
     Some(verdict(work.backward.flags, refusal))
 }
 
-/// Whether a packet at a port is a clone that is to become a message.
+/// Whether a packet at a port is a clone to be turned into a message.
 #[inline(always)]
 pub fn is_clone(ctx: &TcContext) -> bool {
     field!(ctx, mark) == MESSAGE_MARK && field!(ctx, ingress_ifindex) == field!(ctx, ifindex)
 }
 
-/// Turns a clone of a marked packet into the message about it.
+/// Turns a clone of a marked or sampled packet into the message about it.
 #[classifier]
 #[inline(always)]
 pub fn ecn_port_msg(ctx: TcContext) -> i32 {
     let p = Packet::new(ctx);
     // SAFETY: tc programs may write this field.
     unsafe { (*raw(&p.ctx)).mark = 0 };
-    // A clone that could not become a message must not go back as it is.
+    // A clone that could not be turned into a message must not be sent back as it is.
     if make(&p).is_none() {
         count(Count::MessageFailed, 1);
         return SHOT;
     }
     count(Count::MessageSent, 1);
-    // Once more, from the start: as for an echo, the queue is to take it for as long as it is.
+    // Redirected to the same device, as an echo is, so that the queue charges the new length.
     let ifindex = field!(&p.ctx, ifindex);
     // SAFETY: takes numbers only.
     unsafe { bpf_redirect(ifindex, 0) as i32 }
@@ -257,16 +259,16 @@ fn make(p: &Packet) -> Option<()> {
     whole.then_some(())
 }
 
-/// Which packet it is: [`Message::quote`], and [`backward::BY_NUMBER`] if that says so.
+/// Identifies a packet: [`Message::quote`], and [`backward::BY_NUMBER`] if that is a sequence number, else 0.
 #[inline(always)]
 fn quote(p: &Packet, ip: &Ip, is_tcp: bool) -> (u32, u8) {
     if is_tcp && !ip.authenticated {
-        // Read again: of an `Option<Tcp>` LLVM spills registers that are not initialised if the packet is not TCP, which
-        // the verifier refuses.
+        // Read again, not passed in an `Option<Tcp>`: LLVM would spill its registers, which are uninitialised for
+        // other protocols, and the verifier rejects that.
         let sequence = load::<4>(&p.ctx, ip.upper() + 4).map_or(0, u32::from_be_bytes);
         return (sequence, backward::BY_NUMBER);
     }
-    // Of IPv4 total length and identification; of IPv6 the flow label, without the traffic class.
+    // IPv4: total length and identification; IPv6: the flow label, without the traffic class.
     let (at, mask) = if ip.version == 4 {
         (2, u32::MAX)
     } else {
@@ -280,7 +282,7 @@ fn quote(p: &Packet, ip: &Ip, is_tcp: bool) -> (u32, u8) {
     (backward::fingerprint(header, body), 0)
 }
 
-/// A packet of a flow that is not TCP leaves its source: a message may quote it.
+/// Records a packet of a non-TCP flow at its source, so that messages may quote it.
 #[inline(always)]
 pub fn remember(p: &Packet, ip: &Ip, key: &Key, now_ns: u64) {
     let flow = key.hash();
@@ -299,18 +301,19 @@ fn write(quoted: Quoted, now_ns: u64) {
     }
 }
 
-/// Whether a packet with this quote was sent a short time ago, by a flow that is not TCP.
+/// Whether this non-TCP flow recently sent a packet with this quote.
 #[inline(always)]
 fn was_sent(quote: u32, key: &Key, now_ns: u64) -> bool {
     let quoted = Quoted::new(quote, key.hash());
     match ECN_QUOTED.get(quoted.place) {
-        // SAFETY: a word of a map value, which others write.
+        // SAFETY: a word of a map value, which other CPUs may write.
         Some(entry) => quoted.is_sent(unsafe { read_volatile(entry) }, now_ns),
         None => false,
     }
 }
 
-/// What becomes of the packet that was about [`Report::flags`], after the flow's response: messages go no further.
+/// Verdict on the packet whose report had these [`Report::flags`], after the flow's response. Messages are counted
+/// and consumed.
 #[inline(always)]
 pub fn verdict(flags: u32, refusal: u32) -> i32 {
     if flags & backward::BY_CLOCK != 0 {
@@ -331,11 +334,11 @@ pub fn verdict(flags: u32, refusal: u32) -> i32 {
     SHOT
 }
 
-/// [`verdict`]: the flow is not known.
+/// [`verdict`]: unknown flow.
 pub const UNKNOWN: u32 = u32::MAX;
 
-/// Where `ecn_flow_in` goes on with what has the echoes' protocol and is none.
-// Without a frame of its own: before 6.13 the frames of all calls have 512 bytes together.
+/// Tail of `ecn_flow_in` for packets of the echoes' protocol that are not echoes.
+// Inlined, so that it has no stack frame: before Linux 6.13 the frames of all calls share 512 bytes.
 #[classifier]
 #[inline(always)]
 pub fn ecn_flow_msg(ctx: TcContext) -> i32 {
@@ -348,7 +351,8 @@ pub fn ecn_flow_msg(ctx: TcContext) -> i32 {
     }
 }
 
-/// Only returns if the message is refused, or nothing is known of this endpoint.
+/// Validates a message and tail-calls the response. Returns only if the message is refused or the endpoint is
+/// unknown.
 #[inline(always)]
 fn come_back(p: &Packet) -> Option<Count> {
     let [number, ..] = field!(&p.ctx, cb);
@@ -371,7 +375,7 @@ fn come_back(p: &Packet) -> Option<Count> {
     } else {
         0
     };
-    // SAFETY: this CPU's own, and nothing runs here before the other program has read it.
+    // SAFETY: a per-CPU entry; nothing else runs on this CPU before the next program has read it.
     unsafe {
         (*work).key = key;
         (*work).backward = Report {
@@ -393,14 +397,15 @@ fn come_back(p: &Packet) -> Option<Count> {
     Some(Count::MessageMalformed)
 }
 
-/// A program of [`abi::name::TAIL`] is to do what a flow does by itself: count what has departed, without other feedback, or
-/// what its limiter does, once the program that sees its packet is done.
+/// Schedules a flow's periodic work for the end of `ecn_flow_out`: counting departed packets if it has no other
+/// feedback, or advancing its limiter. `program`: index in [`abi::name::TAIL`].
 #[inline(always)]
 pub fn clock(ctx: &TcContext, key: &Key, program: u32) {
     let Some(work) = ECN_WORK.get_ptr_mut(0) else {
         return;
     };
-    // SAFETY: this CPU's own, and nothing runs here before the other program has read it; tc programs may write `cb`.
+    // SAFETY: a per-CPU entry; nothing else runs on this CPU before the next program has read it. tc programs may
+    // write `cb`.
     unsafe {
         (*work).key = *key;
         (*work).backward = Report {
@@ -411,7 +416,8 @@ pub fn clock(ctx: &TcContext, key: &Key, program: u32) {
     }
 }
 
-/// A message that may be believed, as far as its flow need not be known; `key`, the message's own, becomes that flow's.
+/// Parses a message and makes all checks for which the flow's entry is not needed. `key`: that of the message's
+/// packet, replaced by the flow's.
 #[inline(always)]
 fn take(p: &Packet, ip: &Ip, key: &mut Key, endpoint: &Endpoint) -> Result<Message, Count> {
     if endpoint.flags & abi::BACKWARD == 0 {

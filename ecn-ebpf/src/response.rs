@@ -42,8 +42,8 @@ fn notify(event: &abi::RateEvent, urgent: bool) {
     }
 }
 
-/// Allocates a number for a class of the flow's own, which the agent creates when it is notified. 0: none is free, and the
-/// flow is limited with the short flows.
+/// Allocates a class number for the flow; the agent creates the class when it is notified. 0: no number is free, and
+/// the flow is limited with the short flows.
 #[inline(always)]
 fn allocate_class(f: *mut LockedFlow) -> u32 {
     let class = match ECN_CLASS.pop() {
@@ -66,7 +66,7 @@ fn allocate_class(f: *mut LockedFlow) -> u32 {
         (ECN_LIMIT.get_ptr_mut(class), 0),
     ] {
         if let Some(counter) = counter {
-            // SAFETY: the class is empty.
+            // SAFETY: a class that is not assigned yet has no packets, so that no other program writes its entry.
             unsafe { *counter = value };
         }
     }
@@ -83,7 +83,7 @@ fn allocate_class(f: *mut LockedFlow) -> u32 {
     assigned
 }
 
-/// Gives a flow a rate of its own, at first or after a pause: that of its siblings.
+/// Gives a flow its own rate, initially or after a pause: that of its siblings.
 #[inline(always)]
 pub fn start_own_rate(f: *mut LockedFlow, key: &Key, endpoint: &Endpoint) {
     let number = u32::from(key.endpoint);
@@ -118,7 +118,7 @@ pub fn start_own_rate(f: *mut LockedFlow, key: &Key, endpoint: &Endpoint) {
     }
 }
 
-/// Initial delay of an endpoint's new flows.
+/// Initial inter-packet delay of an endpoint's new flows.
 #[inline(always)]
 fn sibling_ipd(number: u32, now: u64) -> u64 {
     match ECN_SIBLINGS.get(number) {
@@ -127,7 +127,7 @@ fn sibling_ipd(number: u32, now: u64) -> u64 {
     }
 }
 
-/// The flow that an echo is for; `key`, the echo's own, becomes that flow's.
+/// Looks up the flow that an echo is for. `key`: that of the echo's packet, replaced by the flow's.
 #[inline(always)]
 pub fn find_flow(e: &Echo, key: &mut Key) -> Option<*mut LockedFlow> {
     reverse(key);
@@ -150,7 +150,7 @@ pub fn on_echo<C: EbpfContext>(
     let Some(work) = ECN_WORK.get_ptr_mut(0) else {
         return;
     };
-    // SAFETY: this CPU's own, and nothing else runs here meanwhile.
+    // SAFETY: a per-CPU entry, and nothing else runs on this CPU meanwhile.
     let input = unsafe { &mut (*work).input };
     let every_ns = endpoint.echo.every_ns;
     match on_feedback(ctx, f, key, input, endpoint, flags, (e, every_ns)) {
@@ -165,10 +165,11 @@ const REFUSED_DUPLICATE: u32 = Refusal::Duplicate as u32;
 /// [`on_feedback`]: [`Refusal::Impossible`].
 const REFUSED_IMPOSSIBLE: u32 = Refusal::Impossible as u32;
 
-/// Feedback to a flow. Not a closure: one that two programs share would be compiled to a function of its own, and old
-/// kernels allow no calls under a lock (6.1 does not, 6.12 does).
+/// Feedback to a flow. Not a closure: one shared by two programs would be compiled to a separate function, and old
+/// kernels do not permit calls under a lock (6.1 does not, 6.12 does).
 pub trait Feedback {
-    /// Updates the flow's counts, given the packets that were sent and have departed.
+    /// Updates the flow's counts. `sent`, `departed`: packets handed to the device, and packets that have left it
+    /// (modulo 2^32).
     fn apply(
         self,
         flow: &mut Flow,
@@ -199,7 +200,7 @@ const MEASURED: u32 = 1;
 
 /// What a response changed.
 struct Response {
-    /// [`NOTIFY`], [`MEASURED`]: bits, since each `bool` would double the verifier's paths.
+    /// Bit mask of [`NOTIFY`] and [`MEASURED`]: each `bool` would double the verifier's paths.
     events: u32,
     rate_bytes_per_s: u64,
     ipd: u64,
@@ -209,20 +210,20 @@ struct Response {
     /// Number of the last decrease.
     decrease: u32,
     pending: u32,
-    /// When the rate takes effect without the agent, or 0.
+    /// Time at which the rate takes effect without the agent, or 0.
     in_force_ns: u64,
 }
 
-/// The response of a flow to feedback. Returns why that was refused, or 0.
+/// Responds to feedback for a flow. Returns the [`Refusal`] as a number, or 0.
 #[expect(
     clippy::too_many_lines,
-    reason = "the response in a function of its own exceeds the BPF stack"
+    reason = "a separate function for the response would exceed the BPF stack"
 )]
 #[inline(always)]
 pub fn on_feedback<C: EbpfContext>(
     #[cfg_attr(
         not(feature = "trace"),
-        expect(unused_variables, reason = "only to log")
+        expect(unused_variables, reason = "used only for logging")
     )]
     ctx: &C,
     f: *mut LockedFlow,
@@ -233,7 +234,7 @@ pub fn on_feedback<C: EbpfContext>(
     feedback: impl Feedback,
 ) -> u32 {
     let number = u32::from(key.endpoint);
-    // Before the sequence number up to which TCP has sent, which is written first: `ace::Sender::on_ack`.
+    // Read before the sequence number up to which TCP has sent, which senders write first: `ace::Sender::on_ack`.
     let sent = read_once!(f, flow.sent_packets);
     let own = class_of(f);
     let departed = if own == 0 {
@@ -246,7 +247,7 @@ pub fn on_feedback<C: EbpfContext>(
     let now = now();
     let policy = &endpoint.response;
     let link = endpoint.link_bytes_per_s;
-    // Short flows respond together. Sockets are paced one by one.
+    // Short flows respond as an aggregate, except with socket pacing, where each flow has its own rate.
     let mut short = endpoint.flags & abi::PACE == 0
         && (read_once!(f, flow.has_own_rate) == 0 || read_once!(f, flow.shared) != 0);
     let mut responder = f;
@@ -261,7 +262,7 @@ pub fn on_feedback<C: EbpfContext>(
         }
     }
     let class = class & 0xffff;
-    // 0: the class does not exist, or not yet.
+    // 0: the class does not exist (yet).
     let in_force = read_word(ECN_IN_FORCE.get(class));
     let refusal = with_lock!(f, flow as f => match feedback.apply(f, sent as u32, departed, now) {
         Ok(delta) => {
@@ -285,7 +286,7 @@ pub fn on_feedback<C: EbpfContext>(
         } else {
             (input.delta, departed, in_force)
         };
-        // Departure times are in force without the agent.
+        // Departure times take effect without the agent.
         *input = abi::ResponseInput {
             delta,
             in_force: if endpoint.flags & abi::EDT != 0 {
@@ -321,7 +322,7 @@ pub fn on_feedback<C: EbpfContext>(
         }
     });
     if short && response.rate_bytes_per_s >= link && read_once!(f, flow.has_own_rate) != 0 {
-        // It was limited with the short flows because it had no class; now none of them is limited.
+        // The flow was limited with the short flows for want of a class; these are no longer limited.
         write_once!(f, flow.shared, 0);
     }
     update_siblings(number, short, &response, now);
@@ -335,7 +336,7 @@ pub fn on_feedback<C: EbpfContext>(
             response.rate_bytes_per_s
         );
     }
-    // From memory, since the stack is full.
+    // Read back from the map, since the stack is full.
     // SAFETY: a local reference.
     let lost = unsafe { core::ptr::read_volatile(&raw const input.delta.lost_echoes) };
     if lost != 0 {
@@ -357,7 +358,8 @@ pub fn on_feedback<C: EbpfContext>(
     0
 }
 
-/// A notification for a flow, or its limiter's own time. Returns why the notification was refused, or 0.
+/// Reacts to a notification for a flow, or advances its limiter ([`backward::BY_CLOCK`]). Returns the [`Refusal`] as
+/// a number, or 0.
 #[inline(always)]
 pub fn on_notification(
     f: *mut LockedFlow,
@@ -377,11 +379,11 @@ pub fn on_notification(
             return refusal;
         }
     }
-    // Shorter than a loop's delay, flows do not react.
+    // Flows shorter than the control loop's delay do not react.
     if endpoint.flags & abi::PACE == 0 && read_once!(f, flow.has_own_rate) == 0 {
         return 0;
     }
-    // Without a class of its own, the flow is limited with the short ones.
+    // A flow that got no class is limited with the short flows.
     let short = read_once!(f, flow.shared) != 0;
     let mut responder = f;
     let mut class = class_of(f);
@@ -424,8 +426,8 @@ pub fn on_notification(
     0
 }
 
-/// Whether a response answers the flow's oldest mark. What both kinds of response do then is written out at each: in a
-/// function, even inlined, it took the verifier of 7.3 from 450,036 to 530,626 instructions.
+/// Whether a response answers the flow's oldest mark. Both callers repeat the code for that case: a shared function,
+/// even inlined, took the verifier of 7.3 from 450,036 to 530,626 instructions.
 #[inline(always)]
 fn decreased_mark(response: &Response, marked_ns: u64) -> bool {
     response.ce != 0 && marked_ns != 0
@@ -436,7 +438,7 @@ fn decreased_mark(response: &Response, marked_ns: u64) -> bool {
 fn marked_at(key: &mut Key, endpoint: u32, flags: u32) -> u64 {
     let mut marked_ns = 0;
     if flags & abi::TRACE_LATENCY != 0 {
-        // Switches do not know the endpoint.
+        // Ports store marks without an endpoint number.
         key.endpoint = 0;
         // SAFETY: copied immediately.
         if let Some(at) = unsafe { ECN_MARKED.get(&*key) } {
@@ -447,24 +449,24 @@ fn marked_at(key: &mut Key, endpoint: u32, flags: u32) -> u64 {
     marked_ns
 }
 
-/// Whose rate has changed: a flow's, or that of the short flows.
+/// The flow, or the aggregate of short flows, whose rate has changed.
 struct Changed {
     endpoint: u32,
-    /// Its class; 0: none.
+    /// Class; 0: none.
     class: u32,
     /// The class's entry in [`abi::name::IN_FORCE`].
     in_force: u64,
     short: bool,
 }
 
-/// Stores the rate from which new flows start.
+/// Stores the initial rate of new flows.
 #[inline(always)]
 fn update_siblings(number: u32, short: bool, response: &Response, now: u64) {
     let Some(siblings) = ECN_SIBLINGS.get_ptr_mut(number) else {
         return;
     };
-    // Another CPU's words may be mixed with these: then a new flow gets the rate of one at the time of the other,
-    // nanoseconds apart.
+    // Concurrent updates may mix: a new flow then gets the rate of one update with the time of the other, nanoseconds
+    // apart.
     if short {
         write_once!(siblings, short_ipd, response.ipd);
     } else if response.decreased != 0 {
@@ -473,7 +475,7 @@ fn update_siblings(number: u32, short: bool, response: &Response, now: u64) {
     }
 }
 
-/// Notifies the agent, if it has to act: with HTB, it enforces each new rate; otherwise it only creates the class.
+/// Notifies the agent if it must act: with HTB it enforces each new rate, otherwise it only creates the class.
 #[inline(always)]
 fn notify_agent(
     f: *mut LockedFlow,

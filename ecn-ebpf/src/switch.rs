@@ -1,18 +1,18 @@
 //! Switch role: counting and marking at bridge ports.
 //!
-//! * `ecn_port_out`, tcx egress of a port: the bridge has chosen the output, the queue is next. The input port is
-//!   `ingress_ifindex` (0: sent by the host). At a port with a virtual queue, `ecn_port_virt` continues. Packets that
-//!   cannot be marked, of a source that has its share, are dropped here. Ports without a queue are ignored.
+//! * `ecn_port_out`, tcx egress of a port: after the bridge has chosen the output, before the queue. The input port
+//!   is `ingress_ifindex` (0: sent by the host). Packets that cannot be marked are dropped here if their source has
+//!   its share. At a port with a virtual queue, `ecn_port_virt` continues. Ports without a queue are ignored.
 //! * `ecn_depart`, `tp_btf/net_dev_start_xmit`: the packet has left the queue. Runs for every device of the machine, so it
 //!   looks up the device first. Where tracing programs cannot lock (5.10), it counts departures of flows' classes, but
 //!   not those of ports.
-//! * `ecn_drop`, `tp_btf/kfree_skb`: the queue dropped the packet. Both ignore ports with a virtual queue, whose
-//!   departures are computed at the next enqueue.
-//! * `ecn_wire_end`, tcx ingress of a port's veth peer: the first place where a packet that left marked can be written
-//!   to.
+//! * `ecn_drop`, `tp_btf/kfree_skb`: the queue dropped the packet. Both tracepoint programs ignore ports with a
+//!   virtual queue, whose departures are computed at the next enqueue.
+//! * `ecn_wire_end`, tcx ingress of a port's veth peer: the first hook behind the queue where CE can be written to a
+//!   packet that was marked at departure.
 //!
-//! An enqueue is packed into words ([`pack`]), decided by a global function ([`ecn_enqueue`]) and carried out
-//! ([`apply_decision`]).
+//! The arguments of an enqueue are packed into words ([`pack`]) for a global function ([`ecn_enqueue`]), whose
+//! decision is carried out by [`apply_decision`].
 
 use core::ptr::read_volatile;
 
@@ -43,12 +43,12 @@ use crate::{
     skb::{Linear, NEXT, Packet, SHOT, field, kernel, load, member, opaque, raw, tail_call},
 };
 
-/// A device's roles. `None`: it has none.
+/// Looks up a device's roles. `None`: a device without roles.
 #[inline(always)]
 fn lookup_device(netns: u32, ifindex: u32) -> Option<Device> {
     let key = DeviceKey { netns, ifindex };
     let near = ECN_NEAR.get_ptr(key.near())?;
-    // SAFETY: a map value; the agent writes while this reads, hence volatile, in this order.
+    // SAFETY: a map value, which the agent may write meanwhile: hence volatile reads in this order.
     unsafe {
         let writes = read_volatile(&raw const (*near).writes);
         let holder = read_volatile(&raw const (*near).key);
@@ -62,11 +62,12 @@ fn lookup_device(netns: u32, ifindex: u32) -> Option<Device> {
             }
         }
     }
-    // SAFETY: written by the agent only, as a whole.
+    // SAFETY: only the agent writes entries, and replaces them as a whole.
     unsafe { ECN_DEVICE.get(key).copied() }
 }
 
-/// Slot of the input port, or [`HOST`]; hidden from the verifier, so that the rest is verified once and not for each path.
+/// Slot of the input port, or [`HOST`]; hidden from the verifier, so that it verifies the rest once instead of once
+/// per path.
 #[inline(always)]
 fn input_slot(netns: u32, ifindex: u32, bridge: u32, zero: u32) -> u8 {
     let mut slot = HOST;
@@ -132,12 +133,12 @@ fn try_port_out(ctx: TcContext) -> Option<i32> {
         return Some(SHOT);
     }
     if d.role & abi::ROLE_ENDPOINT == 0 && field!(&p.ctx, priority) >> 16 == abi::HTB_MAJOR as u32 {
-        // A flow class of the source's device would choose a band of this queue by its low bits.
+        // Clears a flow class of the source's device, whose low bits would select a band of this queue.
         // SAFETY: tc programs may write this field.
         unsafe { (*raw(&p.ctx)).priority = 0 };
     }
     if d.virtual_ns_per_byte != 0 {
-        // Here, since the other program has no stack left; longer packets are no echoes.
+        // Not in `ecn_port_virt`, which has no stack left. Longer packets are not echoes.
         if field!(&p.ctx, len) <= MAX_ECHO_LEN
             && let Some(ip) = p.parse()
             && requests_headroom(&ip, flags)
@@ -164,8 +165,8 @@ fn try_port_out(ctx: TcContext) -> Option<i32> {
     apply_decision(decision, &p, &ip, &c, &d, now_ns)
 }
 
-/// A packet enters its queue. Returns the decision ([`pack_decision`]). Global, so that the verifier checks it once, with
-/// unknown arguments, and not for each path.
+/// Processes a packet that enters its queue. Returns the decision ([`pack_decision`]). A global function, so that the
+/// verifier checks it once, with unknown arguments, instead of once per path.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn ecn_enqueue(ports: u64, source: u64, bytes: u32, now_ns: u64) -> u64 {
@@ -179,7 +180,8 @@ pub extern "C" fn ecn_enqueue(ports: u64, source: u64, bytes: u32, now_ns: u64) 
     })
 }
 
-/// Tail at a port with a virtual queue: updating other queues is complex, and costs other ports nothing this way.
+/// Tail of [`ecn_port_out`] at a port with a virtual queue: updating the queues of other outputs is complex, and in a
+/// separate program it costs other ports nothing.
 #[classifier]
 pub fn ecn_port_virt(ctx: TcContext) -> i32 {
     try_port_virt(ctx).unwrap_or(NEXT)
@@ -193,7 +195,7 @@ fn try_port_virt(ctx: TcContext) -> Option<i32> {
     let ip = p.parse()?;
     let (now_ns, per_byte) = (now(), d.virtual_ns_per_byte);
     let flags = control()?.flags;
-    // An echo that requests headroom may be marked here: then the port is busy indeed.
+    // An echo that requests headroom may be marked here: the port is then busy anyway.
     let c = pack(&p, &ip, netns, &d, false, flags);
     let decision = ecn_enqueue_virt(c.ports, c.source, c.bytes, now_ns, per_byte);
     apply_decision(decision, &p, &ip, &c, &d, now_ns)
@@ -232,7 +234,7 @@ fn bridge(number: u32) -> Option<(&'static Policy, *mut Bridge)> {
     Some((ECN_MARKING.get(number)?, ECN_BRIDGE.get_ptr_mut(number)?))
 }
 
-/// A packet in the words that [`ecn_enqueue`] takes: BPF functions have five arguments at most.
+/// A packet in the form of [`ecn_enqueue`]'s arguments: BPF functions have at most five.
 struct PackedPacket {
     /// Bridge (32 bits), input and output slot (8 bits each), markable and droppable (1 bit each).
     ports: u64,
@@ -241,16 +243,17 @@ struct PackedPacket {
     bytes: u32,
 }
 
-/// Longest frame with an echo: two tags and IPv6.
+/// Upper bound for frames with an echo, bytes: two VLAN tags and IPv6.
 const MAX_ECHO_LEN: u32 = 128;
 
-/// Whether it is an echo that requests headroom: never marked, since its ECN field has another meaning.
+/// Whether a packet is an echo that requests headroom: such echoes are never marked, since their ECN field has
+/// another meaning.
 #[inline(always)]
 fn requests_headroom(ip: &Ip, flags: u32) -> bool {
     ip.protocol as u32 == flags >> abi::ECHO_PROTOCOL_AT && ip.markable()
 }
 
-/// Writes to an echo whether the port that it came in by is busy, which is the output of its flow.
+/// Writes into an echo whether the port at which it arrived, the output of its flow, is busy.
 #[inline(always)]
 fn write_headroom(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
     let from = input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge, p.zero());
@@ -274,7 +277,7 @@ fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool, flags: u32) -> 
     let iif = field!(&p.ctx, ingress_ifindex);
     let input = input_slot(netns, iif, d.bridge, p.zero());
     let (packets, bytes) = (p.segments(ip), field!(&p.ctx, wire_len));
-    // Counters that cannot be compared with the queue's length may be wrong for long.
+    // Counters that cannot be compared with the queue's length may be wrong for long: they drop nothing.
     let compared = d.role & abi::ROLE_BACKLOG != 0 || d.virtual_ns_per_byte != 0;
     let answerable =
         input != HOST && ip.answerable(packets, bytes, (flags >> abi::ECHO_PROTOCOL_AT) as u8);
@@ -346,7 +349,7 @@ fn apply_decision(
     if decision & MARK != 0 {
         mark_enqueued(p, ip, flags, c);
     }
-    // There is a way back only to where a port of the bridge leads.
+    // Only sources behind a port of the bridge can be notified.
     if d.role & abi::ROLE_SAMPLES != 0 && (c.ports >> 32) as u8 != HOST {
         tail_call(
             &p.ctx,
@@ -403,7 +406,7 @@ pub extern "C" fn ecn_trace_enqueue(
     0
 }
 
-/// Marks a packet that is enqueued.
+/// Marks an enqueued packet in its ECN field, by a backward message, or both.
 #[inline(never)]
 fn mark_enqueued(p: &Packet, ip: &Ip, flags: u32, c: &PackedPacket) {
     let (bridge, n) = (c.ports as u32, c.source as u32);
@@ -439,7 +442,7 @@ fn mark(p: &Packet, ip: &Ip, flags: u32, n: u32, in_packet: bool) {
     }
 }
 
-/// The packet's flow, without an endpoint.
+/// The packet's flow key, without an endpoint number.
 #[inline(always)]
 pub fn key(p: &Packet, ip: &Ip) -> Option<flow::Key> {
     let t = p.transport(ip)?;
@@ -498,7 +501,7 @@ fn try_wire_end(ctx: TcContext) -> Option<()> {
     Some(())
 }
 
-/// A packet that leaves a queue.
+/// A packet that leaves a queue or is dropped by it.
 struct QueuedSkb {
     device: Device,
     netns: u32,
@@ -508,17 +511,17 @@ struct QueuedSkb {
     zero: u32,
 }
 
-/// Whether it is a port whose own queue counts.
+/// Whether the device is a port whose own queue is counted, not a virtual one.
 #[inline(always)]
 fn is_watched(device: &Device) -> bool {
     let role = device.role & (abi::ROLE_PORT | abi::ROLE_NO_QUEUE);
     role == abi::ROLE_PORT && device.virtual_ns_per_byte == 0
 }
 
-/// The device and its namespace; `None`: a device without roles.
+/// A device's roles and namespace. `None`: a device without roles.
 #[inline(always)]
 fn find_device(dev: *const u8) -> Option<(Device, u32)> {
-    // SAFETY: a BTF pointer; offsets are this kernel's.
+    // SAFETY: a BTF pointer, and offsets of the running kernel.
     let (netns, ifindex) = unsafe {
         let net: *const u8 = member(dev, constant(&OFFSETS.dev_net));
         (
@@ -530,10 +533,10 @@ fn find_device(dev: *const u8) -> Option<(Device, u32)> {
 }
 
 impl QueuedSkb {
-    /// The packet at a device.
+    /// Reads a packet's offload fields at a device.
     #[inline(always)]
     fn at(device: Device, netns: u32, skb: *const u8) -> Option<Self> {
-        // SAFETY: a BTF pointer; offsets are this kernel's.
+        // SAFETY: a BTF pointer, and offsets of the running kernel.
         unsafe {
             let head: u64 = member(skb, constant(&OFFSETS.skb_head));
             let end: u32 = member(skb, constant(&OFFSETS.skb_end));
@@ -561,7 +564,7 @@ struct ParsedSkb {
 /// Parses a packet at a tracepoint. `None`: it was not counted.
 #[inline(always)]
 fn parse_skb(skb: *const u8, s: &QueuedSkb) -> Option<ParsedSkb> {
-    // SAFETY: a BTF pointer; offsets are this kernel's.
+    // SAFETY: a BTF pointer, and offsets of the running kernel.
     let frame = unsafe {
         let header: u16 = member(skb, constant(&OFFSETS.skb_mac_header));
         let head: u64 = member(skb, constant(&OFFSETS.skb_head));
@@ -587,7 +590,8 @@ fn parse_skb(skb: *const u8, s: &QueuedSkb) -> Option<ParsedSkb> {
     Some(ParsedSkb { ip, n })
 }
 
-/// Whether this copy of the tracepoint programs counts, and not that of the previous or next agent.
+/// Whether this loaded copy of the tracepoint programs is the one that counts, not that of the previous or next
+/// agent.
 #[inline(always)]
 fn is_current_generation(flags: u32) -> bool {
     flags & abi::GENERATION == constant(&GENERATION)
@@ -605,13 +609,14 @@ fn try_depart(ctx: &BtfTracePointContext) -> Option<()> {
     let dev: *const u8 = ctx.arg(1);
     let (device, netns) = find_device(dev)?;
     let class = if device.role & abi::ROLE_ENDPOINT != 0 {
-        // SAFETY: as in `place`.
+        // SAFETY: as in `find_device`.
         pacing::class(unsafe { member(skb, constant(&OFFSETS.skb_priority)) })
     } else {
         0
     };
     let watched = constant(&TRACING_LOCKS) != 0 && is_watched(&device);
-    // Most packets of a machine are neither's; reading the packet costs more than reading the device.
+    // Most packets of a machine have no class and leave by unwatched devices. They are skipped before the packet is
+    // read, which costs more than reading the device.
     if class == 0 && !watched {
         return None;
     }
@@ -630,7 +635,7 @@ fn try_depart(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     let c = parse_skb(skb, &s)?;
-    // SAFETY: as in `place`.
+    // SAFETY: as in `find_device`.
     let (iif, backlog) = unsafe {
         let iif: u32 = member(skb, constant(&OFFSETS.skb_iif));
         let backlog = if s.device.role & abi::ROLE_BACKLOG != 0 {
@@ -684,7 +689,7 @@ fn on_dequeue(flags: u32, s: &QueuedSkb, c: &ParsedSkb, iif: u32, backlog: u32) 
     if surplus {
         // Last, where paths have merged and few registers are live: see `Switch::repair`.
         with_bridge_lock!(bridge, b => {
-            // Part of the same event.
+            // The repair belongs to the same event.
             b.sequence = b.sequence.wrapping_sub(1);
             b.switch.repair(o, policy.ports);
         });
@@ -710,7 +715,7 @@ fn try_drop(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     let skb: *const u8 = ctx.arg(0);
-    // SAFETY: a BTF pointer; offsets are this kernel's.
+    // SAFETY: a BTF pointer, and offsets of the running kernel.
     let dev: *const u8 = unsafe { member(skb, constant(&OFFSETS.skb_dev)) };
     let (device, netns) = find_device(dev)?;
     if !is_watched(&device) {
@@ -753,8 +758,8 @@ fn on_drop(flags: u32, s: &QueuedSkb, c: &ParsedSkb, iif: u32) -> Option<()> {
     Some(())
 }
 
-/// Run by the agent, on an [`abi::PortReset`] as its packet: user space cannot change part of a bridge's counters, a
-/// program under the lock can. Returns 1 if it did.
+/// Run by the agent with an [`abi::PortReset`] as its packet: user space cannot update part of a map value under its
+/// lock. Returns 1 if the counters were changed, else 0.
 #[classifier]
 pub fn ecn_port_reset(ctx: TcContext) -> i32 {
     try_port_reset(&ctx).unwrap_or(0)
@@ -797,8 +802,8 @@ fn try_port_reset(ctx: &TcContext) -> Option<i32> {
     Some(done)
 }
 
-/// Not attached: tracing programs cannot be run on a test's packet, so tests run this instead of [`ecn_depart`] and
-/// [`ecn_drop`]. `cb`: which one (a [`PortEventKind`]), and the length of the device's queue at a departure.
+/// Never attached: tracing programs cannot be run on a test packet, so tests run this instead of [`ecn_depart`] and
+/// [`ecn_drop`]. `cb[0]`: a [`PortEventKind`]; `cb[1]`: length of the device's queue at a departure.
 #[classifier]
 pub fn ecn_port_replay(ctx: TcContext) -> i32 {
     let _ = try_port_replay(ctx);
@@ -831,7 +836,7 @@ fn try_port_replay(ctx: TcContext) -> Option<()> {
     }
 }
 
-/// Attached by benchmarks only, as the baseline of the others' costs.
+/// Attached only by benchmarks, as the baseline for the cost of the other programs.
 #[classifier]
 pub fn ecn_empty(_: TcContext) -> i32 {
     NEXT

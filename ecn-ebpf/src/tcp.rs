@@ -3,7 +3,8 @@
 //! * [`encode`], egress: the receiver's CE count is written to AE, CWR, ECE of the segments that its TCP sends.
 //! * [`handle_ack`], ingress, and its tail [`ecn_tcp_ack`]: the source reads the count, responds, and clears the flags
 //!   before TCP sees them.
-//! * [`handshake`], both: a connection that negotiates ECN is left alone, or kept from it (`tcp = "control"`).
+//! * [`handshake`], both: a connection that negotiates ECN is left to its own congestion control, or prevented from
+//!   negotiating it (`tcp = "control"`).
 //!
 //! A connection whose handshake was not seen is classified by what its TCP sends (data that is not ECN-capable, or ECN
 //! flags), and at the receiver by its response to one mark.
@@ -29,12 +30,12 @@ use crate::{
 
 /// Offset of the data offset and flags in a TCP header.
 const FLAGS: u32 = 12;
-/// RFC 9293 section 3.1.
+/// The PSH flag, RFC 9293 section 3.1.
 const PSH: u8 = 0x08;
 /// Offset of the checksum.
 const CHECKSUM: u32 = 16;
 
-/// An ACK, or what [`backward`] has left in its place.
+/// Feedback from an ACK, or from the report that [`backward`] has stored instead.
 #[derive(Clone, Copy)]
 struct Report {
     work: *const abi::Scratch,
@@ -53,7 +54,7 @@ impl Feedback for Report {
         departed: u32,
         _now_ns: u64,
     ) -> Result<FeedbackDelta, Refusal> {
-        // SAFETY: this CPU's own, until the program ends.
+        // SAFETY: a per-CPU entry, and nothing else runs on this CPU until the program ends.
         unsafe {
             if self.by != 0 {
                 let report = &(*self.work).backward;
@@ -64,7 +65,7 @@ impl Feedback for Report {
     }
 }
 
-/// Payload of a packet, and of each of its segments.
+/// Payload of a packet and of each of its segments, bytes.
 #[inline(always)]
 pub fn lengths(p: &Packet, ip: &Ip, t: &Tcp) -> (u32, u32) {
     let bytes = ip.upper_len().saturating_sub(t.header_len);
@@ -109,8 +110,8 @@ fn rewrite_flags(ctx: &TcContext, at: u32, change: impl FnOnce([u8; 2]) -> [u8; 
     }
 }
 
-/// Handles a SYN or SYN-ACK: can keep a SYN from requesting ECN, and learns from a SYN-ACK whether it was negotiated, if
-/// this machine sends it or has sent the SYN. `arriving`: at ingress.
+/// Processes a SYN or SYN-ACK: clears the ECN request of a SYN if so configured, and records from a SYN-ACK whether
+/// ECN was negotiated, if this machine sends it or has sent the SYN. `arriving`: at ingress.
 #[inline(always)]
 pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoint, arriving: bool) {
     if !t.ack {
@@ -122,7 +123,7 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
         }
     }
     let (negotiated, now) = (t.ecn, now());
-    // The result is stored with the flow that is received here.
+    // The result is stored in the entry of the flow that this machine receives.
     if arriving {
         let (next, ack) = (t.sequence.wrapping_add(1), t.ack_number);
         let Some(r) = ECN_RECEIVER.get_ptr_mut(&*key) else {
@@ -155,8 +156,9 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
     }
 }
 
-/// Encodes the CE count in a segment towards the source. Returns the connection's flags of [`ecn_core::echo::Receiver`]; 0:
-/// unchanged. `f`: the flow of the segment's data, which stores when there is nothing to encode.
+/// Encodes the CE count in a segment towards the source. Returns the connection's flags of
+/// [`ecn_core::echo::Receiver`]; 0: unchanged. `f`: the flow of the segment itself, which caches that there is
+/// nothing to encode.
 #[inline(always)]
 pub fn encode(
     p: &Packet,
@@ -197,14 +199,14 @@ pub fn encode(
         if known & echo::PLAIN != 0 {
             ace = encoded as u8 & 7;
             if ace::is_later(ack, read_once!(r, receiver.ace.ack)) {
-                // CE packets counted meanwhile are encoded in the next one.
+                // CE packets counted meanwhile are encoded in the next ACK.
                 write_once!(r, receiver.ace.ack, ack);
             }
         }
     } else if let Some(r) = found
         && !nothing_new
     {
-        // Data blocks the count: since when.
+        // A segment with data cannot carry the count: note since when.
         let now = if data { now() } else { 0 };
         (ace, known) = with_lock!(r, receiver as r => r.encode(data, ack, tcp_set_ecn, now));
         if tcp_set_ecn && known & echo::NEGOTIATED == 0 {
@@ -227,7 +229,7 @@ pub fn encode(
     known
 }
 
-/// The source has sent a FIN: the entry is removed when it is acknowledged.
+/// The source has sent a FIN: the entry is removed when the FIN is acknowledged.
 #[inline(always)]
 pub fn on_fin(p: &Packet, ip: &Ip, t: &Tcp, key: &Key) {
     let (len, _) = lengths(p, ip, t);
@@ -248,14 +250,14 @@ pub fn new_feedback(key: &mut Key) {
     reverse(key);
 }
 
-/// Continues with a segment from the receiver in [`ecn_tcp_ack`]. Returns only if that failed.
+/// Tail-calls [`ecn_tcp_ack`] for a segment from the receiver. Returns only if that failed.
 #[inline(always)]
 pub fn handle_ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
     let Some(a) = ECN_WORK.get_ptr_mut(0) else {
         return;
     };
     reverse(key);
-    // SAFETY: this CPU's own, and nothing runs here before the other program has read it.
+    // SAFETY: a per-CPU entry; nothing else runs on this CPU before the next program has read it.
     unsafe {
         (*a).key = *key;
         (*a).ack = Ack {
@@ -270,8 +272,8 @@ pub fn handle_ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
     }
 }
 
-/// The response to a TCP ACK, or to what [`backward`] leaves in its place; a program of its own, since it is complex to
-/// verify.
+/// The response to a TCP ACK, or to the report that [`backward`] has stored instead. A separate program, since it is
+/// complex to verify.
 #[classifier]
 pub fn ecn_tcp_ack(ctx: TcContext) -> i32 {
     match try_tcp_ack(&ctx) {
@@ -285,16 +287,16 @@ fn try_tcp_ack(ctx: &TcContext) -> Option<i32> {
     let flags = control()?.flags;
     let endpoint = ECN_ENDPOINT.get(field!(ctx, cb)[0])?;
     let work = ECN_WORK.get_ptr_mut(0)?;
-    // SAFETY: as in `ack`.
+    // SAFETY: as in `handle_ack`.
     let work = unsafe { &mut *work };
-    // SAFETY: a place of this CPU.
+    // SAFETY: a per-CPU entry.
     let by = unsafe { core::ptr::read_volatile(&raw const work.backward.flags) };
     let report = Report {
         work,
         by,
         echoes: endpoint.flags & abi::ECHO,
     };
-    // The response may put the short flows' key in its place.
+    // Kept, since the response may replace `key` by the short flows' key.
     work.flow = work.key;
     let key = &mut work.key;
     let Some(f) = ECN_FLOW.get_ptr_mut(&*key) else {
@@ -310,7 +312,7 @@ fn try_tcp_ack(ctx: &TcContext) -> Option<i32> {
             write_ace(ctx, work.at, 0);
         }
     }
-    // After the last byte is the FIN. With a class, the agent removes both.
+    // An acknowledgement beyond the last byte covers the FIN. If there is a class, the agent removes entry and class.
     if read_once!(f, flow.ended) != 0
         && ace::is_later(work.ack.ack, read_once!(f, flow.ace.end))
         && class_of(f) == 0
