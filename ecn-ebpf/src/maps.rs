@@ -6,13 +6,13 @@ use aya_ebpf::{
 };
 use ecn_core::{abi, backward, flow, marking};
 
-/// Heartbeat and switches of the agent.
+/// The agent's heartbeat and flags.
 #[btf_map]
 pub static ECN_CONTROL: Array<abi::Control, 1> = Array::new();
-/// What each device is to us.
+/// Roles of devices.
 #[btf_map]
 pub static ECN_DEVICE: HashMap<abi::DeviceKey, abi::Device, 4096> = HashMap::new();
-/// The same of most of them, without a hash to follow.
+/// Cache of [`ECN_DEVICE`], indexed directly instead of hashed.
 #[btf_map]
 pub static ECN_NEAR: Array<abi::Near, { abi::NEAR as usize }> = Array::new();
 /// Counters per bridge; the agent sets the number of entries.
@@ -30,68 +30,68 @@ pub static ECN_BACKWARD: Array<backward::Policy, 1> = Array::new();
 /// Congestion points per bridge and port slot; the agent sets the number of entries.
 #[btf_map]
 pub static ECN_POINT: Array<abi::LockedPoint, { abi::PORTS }> = Array::new();
-/// Packets sent a short time ago.
+/// Recently sent packets, which messages may quote.
 #[btf_map]
 pub static ECN_QUOTED: Array<u32, { backward::QUOTES as usize }> = Array::new();
-/// Flows that ports have slowed down.
+/// Flows that ports have recently slowed down.
 #[btf_map]
 pub static ECN_TAGGED: Array<u32, { backward::QUOTES as usize }> = Array::new();
 /// Policy per endpoint.
 #[btf_map]
 pub static ECN_ENDPOINT: Array<abi::Endpoint, { abi::ENDPOINTS as usize }> = Array::new();
-/// Flows that are limited here.
+/// Sent flows.
 #[btf_map]
 pub static ECN_FLOW: HashMap<flow::Key, abi::LockedFlow, { abi::FLOWS as usize }> = HashMap::new();
-/// Hosts that have sent through an endpoint at a port.
+/// Hosts that have sent through an endpoint at a bridge port.
 #[btf_map]
 pub static ECN_HOST: LruHashMap<u64, u32, 8192> = LruHashMap::new();
-/// Flows that are received here.
+/// Received flows.
 #[btf_map]
 pub static ECN_RECEIVER: HashMap<flow::Key, abi::LockedReceiver, { abi::FLOWS as usize }> =
     HashMap::new();
-/// Entries that programs have added to these tables, per endpoint.
+/// Entries that programs have added to [`ECN_FLOW`] and [`ECN_RECEIVER`], per endpoint.
 #[btf_map]
 pub static ECN_ADDED: Array<u64, { abi::QUOTA_SLOTS as usize }> = Array::new();
 /// Entries that the agent has removed from them, per endpoint.
 #[btf_map]
 pub static ECN_REMOVED: Array<u64, { abi::QUOTA_SLOTS as usize }> = Array::new();
-/// Packets that left their device, per class.
+/// Departed packets, per class.
 #[btf_map]
 pub static ECN_DEPARTED: Array<u64, { abi::CLASSES as usize }> = Array::new();
-/// Which decrease is in force, per class.
+/// The decrease in force, per class.
 #[btf_map]
 pub static ECN_IN_FORCE: Array<u64, { abi::CLASSES as usize }> = Array::new();
-/// Rates set by people, per class, filled by the agent.
+/// Pinned rates per class, written by the agent.
 #[btf_map]
 pub static ECN_LIMIT: Array<u64, { abi::CLASSES as usize }> = Array::new();
-/// Which flow a TCP socket sends.
+/// Flow of a local TCP socket, by its cookie.
 #[btf_map]
 pub static ECN_SOCKET: HashMap<u64, flow::Key, { abi::FLOWS as usize }> = HashMap::new();
 /// Free classes, filled by the agent.
 #[btf_map]
 pub static ECN_CLASS: Queue<u32, 1024> = Queue::new();
-/// What flows that begin are to know, per endpoint.
+/// Initial rates of new flows, per endpoint.
 #[btf_map]
 pub static ECN_SIBLINGS: Array<abi::Siblings, { abi::ENDPOINTS as usize }> = Array::new();
-/// Rates set by people, for the agent.
+/// Pinned rates per flow, for the agent.
 #[btf_map]
 pub static ECN_PIN: HashMap<flow::Key, u64, 1024> = HashMap::new();
 /// New rates, for the agent.
 #[btf_map]
 pub static ECN_RATE: RingBuf<abi::RateEvent, 1_048_576> = RingBuf::new();
-/// Events at ports, when traced.
+/// Events at ports, while they are traced.
 #[btf_map]
 pub static ECN_TRACE: RingBuf<abi::PortEvent, 8_388_608> = RingBuf::new();
-/// Programs that are loaded once, for all namespaces and endpoints.
+/// Programs that are loaded once for all namespaces and endpoints.
 #[btf_map]
 pub static ECN_TAIL: ProgramArray<{ abi::TAILS as usize }> = ProgramArray::new();
-/// What this CPU is at.
+/// Scratch space for the packet being processed.
 #[btf_map]
 pub static ECN_WORK: PerCpuArray<abi::Scratch, 1> = PerCpuArray::new();
-/// Times of marks, when latency is traced.
+/// Times of marks, while latency is traced.
 #[btf_map]
 pub static ECN_MARKED: LruHashMap<flow::Key, u64, 4096> = LruHashMap::new();
-/// Things that went another way.
+/// Event counters, see [`abi::Count`].
 #[btf_map]
 pub static ECN_COUNT: PerCpuArray<u64, { abi::Count::ALL.len() }> = PerCpuArray::new();
 
@@ -101,20 +101,21 @@ static NETNS: u32 = 0;
 /// Endpoint number of this loaded copy's tcx programs.
 #[unsafe(no_mangle)]
 pub static ENDPOINT: u32 = 0;
-/// 1: the kernel has `bpf_skb_set_tstamp` and `__sk_buff.tstamp_type`; found out by the agent. Where they
-/// are missing the verifier never sees what needs them.
+/// 1: the kernel has `bpf_skb_set_tstamp` and `__sk_buff.tstamp_type`, as detected by the agent. Otherwise the code
+/// that needs them is dead code for the verifier.
 #[unsafe(no_mangle)]
 pub static STAMP_TYPES: u32 = 0;
-/// 1: the kernel has `bpf_ktime_get_coarse_ns` (5.11); found out by the agent.
+/// 1: the kernel has `bpf_ktime_get_coarse_ns` (5.11), as detected by the agent.
 #[unsafe(no_mangle)]
 pub static COARSE_TIME: u32 = 0;
-/// 1: tracing programs may lock; found out by the agent. Where they may not the verifier never sees that they do.
+/// 1: tracing programs may use spin locks, as detected by the agent. Otherwise the code that does is dead code for
+/// the verifier.
 #[unsafe(no_mangle)]
 pub static TRACING_LOCKS: u32 = 1;
-/// [`abi::GENERATION`] of this loaded copy's programs at tracepoints, or 0.
+/// [`abi::GENERATION`] of this loaded copy's tracepoint programs, or 0.
 #[unsafe(no_mangle)]
 pub static GENERATION: u32 = 0;
-/// Structure offsets of the running kernel.
+/// Offsets of structure members in the running kernel.
 #[unsafe(no_mangle)]
 pub static OFFSETS: abi::Offsets = abi::Offsets {
     skb_dev: 0,
@@ -155,7 +156,7 @@ pub fn count(what: abi::Count, n: u64) {
     }
 }
 
-/// The agent's control entry: flags and, if limits hold at all, until when.
+/// The agent's control entry: flags, and when rate limits lapse.
 #[inline(always)]
 pub fn control() -> Option<&'static abi::Control> {
     ECN_CONTROL.get(0)

@@ -1,8 +1,7 @@
 //! Departure times in packets, at the tcx egress hook of an endpoint: before the qdisc, which is fq.
 //!
-//! What the kernel knows of a time depends on its age. Since 5.18 a packet says of which clock its time
-//! is, and a program says it with the time; before, the time alone is there. Which of the two is
-//! compiled in at load time is the constant [`STAMP_TYPES`].
+//! Since 5.18 a packet's time stamp has a clock type, which programs set with it; older kernels have only the time.
+//! The constant [`STAMP_TYPES`] selects one of the two at load time.
 
 use aya_ebpf::{helpers::bpf_skb_set_tstamp, programs::TcContext};
 
@@ -14,8 +13,8 @@ use crate::{
 /// `BPF_SKB_TSTAMP_DELIVERY_MONO`, later `BPF_SKB_CLOCK_MONOTONIC`.
 const MONOTONIC: u32 = 1;
 
-/// The departure time that TCP gave the packet; 0 if it carries none, or a time of another clock. Without
-/// the type, a time of another clock shows by its size ([`ecn_core::pacing::departure`]).
+/// The departure time that TCP gave the packet; 0 if it carries none, or a time of another clock. Without clock
+/// types, a time of another clock is recognised by its size ([`ecn_core::pacing::Pacer::departure`]).
 #[inline(always)]
 pub fn departure_time(ctx: &TcContext) -> u64 {
     if constant(&STAMP_TYPES) != 0 && field!(ctx, tstamp_type) as u32 != MONOTONIC {
@@ -24,7 +23,7 @@ pub fn departure_time(ctx: &TcContext) -> u64 {
     field!(ctx, tstamp)
 }
 
-/// Gives the packet its departure time.
+/// Sets the packet's departure time.
 #[inline(always)]
 pub fn set_departure_time(ctx: &TcContext, at_ns: u64) {
     if constant(&STAMP_TYPES) != 0 {
@@ -34,7 +33,7 @@ pub fn set_departure_time(ctx: &TcContext, at_ns: u64) {
             return;
         }
     }
-    // The helper refuses frames with a tag in them. At the leaving device the time alone is enough.
+    // The helper refuses frames with an in-band VLAN tag. At egress the time alone is enough.
     // SAFETY: tc programs may write this field.
     unsafe { (*raw(ctx)).tstamp = at_ns };
 }

@@ -1,4 +1,4 @@
-//! Packets that are made of the packet that they answer, and go back to its source.
+//! Replies built from the packet that they answer and sent back to its source.
 
 use aya_ebpf::helpers::bpf_skb_change_tail;
 use ecn_core::{
@@ -16,13 +16,13 @@ pub struct Reply {
     pub ttl: u8,
     /// ECN field.
     pub ecn: u8,
-    /// Bytes behind the IP header.
+    /// Length of the IP payload, bytes.
     pub len: u8,
 }
 
 impl Reply {
-    /// Cuts a packet, of the flow `key`, to its headers and turns these round. Returns where the payload of the reply is
-    /// to be written.
+    /// Truncates a packet of the flow `key` to its headers and reverses these. Returns the offset at which to write
+    /// the payload of the reply.
     #[inline(always)]
     pub fn turn(&self, p: &Packet, ip: &Ip, key: &Key) -> Option<u32> {
         let macs = load::<ETHERNET>(&p.ctx, 0)?;
@@ -35,8 +35,8 @@ impl Reply {
         let len = l3 + header + self.len as u32;
         // SAFETY: takes the context; packet pointers are not held.
         let ret = unsafe { bpf_skb_change_tail(raw(&p.ctx).cast(), len, 0) };
-        // What comes through a tunnel from a device on this machine the kernel does not cut: what is behind the reply is
-        // padding then. Of a super-packet every segment would have a piece of it.
+        // The kernel does not truncate packets that come through a tunnel from a device of this machine. The rest
+        // then stays behind the reply as padding; of a super-packet, every segment would contain a piece of it.
         let whole = ret != 0 && field!(&p.ctx, gso_size) != 0;
         if whole || !store(&p.ctx, 0, &swapped, 0) {
             return None;

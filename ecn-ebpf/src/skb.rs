@@ -1,4 +1,4 @@
-//! Access to packets: what `aya_ebpf` has no accessor for.
+//! Access to packets for which `aya_ebpf` has no functions.
 
 use aya_ebpf::{
     EbpfContext as _,
@@ -19,12 +19,12 @@ use crate::maps::{ECN_TAIL, count};
 
 /// "No opinion": later programs on the hook run too (tcx and clsact alike).
 pub const NEXT: i32 = -1;
-/// Drop the packet: it was ours alone.
+/// Drop the packet.
 pub const SHOT: i32 = 2;
 
 /// Longest transport header: TCP's with all options.
 const LONGEST_TRANSPORT: u32 = 60;
-/// Headers that begin farther into a packet are read by the helper.
+/// Largest offset that is read directly; headers farther into a packet are read by the helper.
 const FARTHEST: u32 = 1023;
 
 /// A packet.
@@ -61,8 +61,8 @@ pub fn store<const N: usize>(ctx: &TcContext, offset: u32, b: &[u8; N], flags: u
     unsafe { bpf_skb_store_bytes(raw(ctx).cast(), offset, b.as_ptr().cast(), N as u32, flags) == 0 }
 }
 
-/// Tail-calls a program that is verified and loaded once, with the constant of this loaded copy in `cb[0]`, which is free
-/// within one hook.
+/// Tail-calls a program that is verified and loaded once. `word`, such as the endpoint number of this loaded copy, is
+/// passed in `cb[0]`, which is free within one hook.
 #[inline(always)]
 pub fn tail_call(ctx: &TcContext, program: u32, word: u32) -> i32 {
     // SAFETY: tc programs may write this field; nothing here needs to be dropped.
@@ -73,7 +73,7 @@ pub fn tail_call(ctx: &TcContext, program: u32, word: u32) -> i32 {
     NEXT
 }
 
-/// Says where a packet goes when its programs have passed it, for [`pass`]: 0, or the number of another device.
+/// Sets where [`pass`] sends the packet: the number of another device, or 0.
 #[inline(always)]
 pub fn set_shaper(ctx: &TcContext, ifindex: u32) {
     // SAFETY: tc programs may write this field.
@@ -106,7 +106,7 @@ impl Read for Bytes {
         if self.read_linear(at, to) {
             return true;
         }
-        // SAFETY: writes as many bytes as there is room for.
+        // SAFETY: writes at most the length of `to`.
         unsafe {
             bpf_skb_load_bytes(self.0.cast(), at, to.as_mut_ptr().cast(), to.len() as u32) == 0
         }
@@ -122,35 +122,36 @@ impl Bytes {
     /// Headers are nearly always in the linear part of a packet, which is read directly: the helper takes 15 ns.
     #[inline(always)]
     fn read_linear(&self, at: u32, to: &mut [u8]) -> bool {
-        // A copy, so that the verifier does not learn a bound of `at`: where both paths merge it would see two states.
+        // Compares a copy: from `at` itself the verifier would learn a bound, and keep two states where both paths
+        // merge.
         let at = opaque(at.into(), self.zero()) as u32;
         if at > FARTHEST {
             return false;
         }
-        // A bound on the register that is added to the packet's pointer: 6.1 does not track a 32-bit xor. Volatile, or the
+        // Bounds the register that is added to the packet pointer: 6.1 does not track a 32-bit xor. Volatile, or the
         // compiler would remove the mask.
         // SAFETY: a local variable.
         let at = unsafe { core::ptr::read_volatile(&raw const at) } & FARTHEST;
         // SAFETY: the context outlives the program; tc programs may read these fields.
         let (data, end) = unsafe { ((*self.0).data as usize, (*self.0).data_end as usize) };
         let from = data + at as usize;
-        // A byte more than needed: of `>` with one byte the compiler makes a `>=` of which the verifier
-        // learns nothing.
+        // One byte more than needed: with a length of one the compiler turns `>` into `>=`, from which the verifier
+        // derives no bound.
         if from + to.len() >= end {
             return false;
         }
         let mut i = 0;
         while i < to.len() {
-            // Volatile: now, and not where the byte is used. Else the compiler keeps the pointer till
-            // then, in a register that holds a number on the way without one.
-            // SAFETY: within the packet, as the verifier has seen.
+            // Volatile, so that the byte is read here and not where it is used: the compiler would keep the pointer
+            // until then in a register that, on another path, holds a number.
+            // SAFETY: within the packet, as just compared.
             to[i] = unsafe { core::ptr::read_volatile((from + i) as *const u8) };
             i += 1;
         }
         true
     }
 
-    /// Zero, unknown to compiler and verifier: two reads of one field.
+    /// Zero, but unknown to compiler and verifier: the xor of two reads of one field.
     #[inline(always)]
     fn zero(&self) -> u32 {
         // SAFETY: the context outlives the program; tc programs may read this field.
@@ -259,8 +260,9 @@ impl Packet {
         }
     }
 
-    /// Sets CE. The helper fails on clones (flooded frames), whose bytes are copied instead. With a VLAN tag in the bytes it
-    /// would write into the tag, which the kernel takes for the network header.
+    /// Sets CE. The helper fails on clones (flooded frames), which [`Self::set_ecn`] copies before the write. It is
+    /// not used with an in-band VLAN tag, which it would overwrite: the kernel's network header then points to the
+    /// tag.
     #[inline(always)]
     pub fn mark(&self, ip: &Ip) -> bool {
         if ip.l3 != ETHERNET as u32 {
@@ -280,7 +282,7 @@ impl Packet {
 /// a member of this size lies there.
 #[inline(always)]
 pub unsafe fn member<T: Copy>(base: *const u8, offset: u32) -> T {
-    // SAFETY: by contract.
+    // SAFETY: guaranteed by the caller.
     unsafe { core::ptr::read_volatile(base.add(offset as usize).cast::<T>()) }
 }
 

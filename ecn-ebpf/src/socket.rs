@@ -1,12 +1,10 @@
-//! `ecn_sock`, sock_ops of a cgroup: where nothing behind TCP can pace, TCP does it itself.
+//! `ecn_sock`, sock_ops of a cgroup: rate limits by TCP's own pacing, where nothing below TCP can pace.
 //!
-//! The egress program says which socket a flow is sent by ([`remember`]). TCP calls this program with
-//! every round-trip time that it measures, that is at nearly every ACK: then the socket gets its flow's
-//! rate (`SO_MAX_PACING_RATE`). So a new rate is in force one ACK later; the echo that caused it comes
-//! before the ACK of the same packet.
+//! The egress program records which socket sends a flow ([`remember`]). TCP calls this program at every round-trip
+//! time measurement, that is at nearly every ACK; it then sets the flow's rate on the socket (`SO_MAX_PACING_RATE`).
+//! So a new rate takes effect one ACK later: the echo that caused it arrives before the ACK of the same packet.
 //!
-//! Sockets keep what they were given: when limits expire, or the agent ends, the next call takes the
-//! rate off again.
+//! Sockets keep their rate: when limits expire or the agent ends, the next call removes it.
 
 use aya_ebpf::{
     bindings::{
@@ -30,11 +28,11 @@ use crate::{
     value::{class_of, read_once, read_word, with_lock},
 };
 
-/// Ethernet, IPv6 and TCP with time stamps; IPv4 has 20 bytes less.
+/// Headers of a frame, bytes: Ethernet, IPv6, and TCP with time stamps; with IPv4 20 less.
 const HEADERS: u32 = 14 + 40 + 32;
 const AF_INET6: u32 = 10;
 
-/// Notes which socket sends a flow. False: none of this machine's.
+/// Records which socket sends a flow. False: no socket of this machine.
 #[inline(always)]
 pub fn remember(ctx: &TcContext, f: *mut LockedFlow, key: &Key) -> bool {
     // SAFETY: takes the context only.
@@ -79,7 +77,7 @@ fn pace(ctx: &SockOpsContext) -> Option<()> {
     let control = control()?;
     let endpoint = ECN_ENDPOINT.get(u32::from(key.endpoint))?;
     let class = class_of(f) & 0xffff;
-    // Class 0 is nobody's, and nothing is held at it.
+    // Class 0 is never assigned: its limit is 0.
     let limit = read_word(ECN_LIMIT.get(class));
     let departed = read_word(ECN_DEPARTED.get(class)) as u32;
     let free = control.flags & abi::BYPASS != 0
@@ -126,8 +124,8 @@ fn pace(ctx: &SockOpsContext) -> Option<()> {
     if class != 0
         && let Some(in_force) = ECN_IN_FORCE.get_ptr_mut(class)
     {
-        // As with classes: the next packet is already on its time.
-        // SAFETY: one word; one socket's callbacks come one after the other.
+        // As with classes: the next packet was already scheduled at the old rate.
+        // SAFETY: one word; callbacks of one socket are serialised.
         unsafe { *in_force = abi::in_force(decreases, departed.wrapping_add(2)) };
     }
     Some(())

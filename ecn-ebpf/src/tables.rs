@@ -37,14 +37,14 @@ pub fn flow_entry(key: &Key) -> Option<*mut LockedFlow> {
     ECN_FLOW.get_ptr_mut(key)
 }
 
-/// Adds a flow's entry, if there is room for it. Not inlined, nor is [`add_receiver`]: with more code in one function the
-/// compiler spills uninitialised registers, which the verifier refuses.
+/// Adds a flow's entry, if there is room for it. Not inlined, like [`add_receiver`]: with more code in one function
+/// the compiler spills uninitialised registers, which the verifier rejects.
 #[inline(never)]
 fn add_flow(key: &Key) {
     if !has_room(abi::TABLE_FLOWS, key) {
         return;
     }
-    // Two CPUs may see the first packets at once: the second one finds the first one's entry.
+    // Two CPUs may process first packets at once: the second one finds the entry of the first.
     if ECN_FLOW.insert(key, &NEW_FLOW, BPF_NOEXIST).is_ok() {
         count_entries(abi::TABLE_FLOWS, key, 1);
     }
@@ -100,7 +100,7 @@ fn has_room(table: u32, key: &Key) -> bool {
     )
 }
 
-/// Adds to the entries of the flow's endpoint and of all, modulo 2^64.
+/// Adds `n`, modulo 2^64, to the entry counts of the flow's endpoint and of all endpoints.
 #[inline(always)]
 fn count_entries(table: u32, key: &Key, n: u64) {
     for of in [u32::from(key.endpoint), abi::ALL_ENDPOINTS] {

@@ -1,7 +1,7 @@
-//! XDP at a sender's device: echoes are taken before the kernel makes socket buffers of them.
+//! XDP at a sender's device: echoes are consumed before the kernel allocates socket buffers for them.
 //!
-//! The first program on a packet's way in. An echo goes no further; everything else passes untouched,
-//! also what cannot be parsed: that is the tc program's to count.
+//! The first program to see a received packet. Echoes are dropped here once processed; everything else passes
+//! unchanged, including packets that cannot be parsed, which the tc program counts.
 
 use aya_ebpf::{
     bindings::{xdp_action, xdp_md},
@@ -21,16 +21,16 @@ use crate::{
     skb::opaque,
 };
 
-/// Headers lie within the first bytes; the verifier wants a bound.
+/// Bound on the offset of a header, required by the verifier.
 const LAST_OFFSET: u32 = 0x7ff;
 
-/// The bytes of a frame as the driver has them.
+/// The bytes of a frame in the driver's buffer.
 struct Frame(*mut xdp_md);
 
 impl Read for Frame {
     #[inline(always)]
     fn frame_len(&self) -> u32 {
-        // SAFETY: the context outlives the program; the verifier knows both fields.
+        // SAFETY: the context outlives the program; XDP programs may read both fields.
         unsafe { (*self.0).data_end.wrapping_sub((*self.0).data) }
     }
 
@@ -39,10 +39,10 @@ impl Read for Frame {
         if at > LAST_OFFSET {
             return false;
         }
-        // SAFETY: within the frame, by the comparison.
+        // SAFETY: within the frame, as compared here.
         unsafe {
             let from = (*self.0).data as usize + at as usize;
-            // One byte alone would be compared as `from < data_end`, of which the verifier learns nothing.
+            // A single byte would be compared as `from < data_end`, from which the verifier derives no bound.
             let len = if to.len() < 2 { 2 } else { to.len() };
             if from + len > (*self.0).data_end as usize {
                 return false;
@@ -59,7 +59,7 @@ impl Read for Frame {
 
     #[inline(always)]
     fn opaque(&self, word: u64) -> u64 {
-        // SAFETY: as above. Two reads of one field: zero, which neither compiler nor verifier knows.
+        // SAFETY: as above. The xor of two reads of one field: zero, but unknown to compiler and verifier.
         let zero = unsafe {
             let queue = &raw const (*self.0).rx_queue_index;
             core::ptr::read_volatile(queue) ^ core::ptr::read_volatile(queue)
@@ -68,7 +68,7 @@ impl Read for Frame {
     }
 }
 
-/// For drivers that hand over a frame in several pieces (kernel 5.18); an echo fits the first.
+/// For drivers with multi-buffer frames (kernel 5.18); an echo fits into the first buffer.
 #[xdp(frags)]
 pub fn ecn_ep_xdp_f(ctx: XdpContext) -> u32 {
     verdict(&ctx)
@@ -120,11 +120,11 @@ fn try_echo(ctx: &XdpContext) -> Option<()> {
         return None;
     }
     if !(endpoint.echo).accepts(&e, u64::from_be_bytes(tag), &key.src, &key.dst) {
-        // The tc program refuses it, and counts that.
+        // The tc program drops and counts it.
         return None;
     }
     e.headroom = Headroom::of(ip.ecn());
-    // Of a flow that is not ours: perhaps only flooded to here. The tc program knows.
+    // An echo of an unknown flow may have been flooded to this device; the tc program decides.
     let f = response::find_flow(&e, &mut key)?;
     response::on_echo(ctx, &e, f, &mut key, endpoint, control.flags);
     count(Count::EchoXdp, 1);
