@@ -32,16 +32,16 @@ pub const NEGOTIATED: u32 = 1;
 /// [`Flow::flags`]: TCP did not negotiate ECN; ACKs carry the CE count, see [`ace`].
 pub const PLAIN: u32 = 2;
 
-/// Packets after which a flow has a rate of its own. Until then all such flows of an endpoint form one aggregate of
-/// short flows: their marks change its rate, and they share its class ([`Key::short`]). About a round trip at full
-/// rate, or TCP's first windows; no feedback can slow a flow down sooner.
+/// Packets after which a flow has its own rate. Until then all such flows of an endpoint form one aggregate of short
+/// flows: their marks change its rate, and they share its class ([`Key::short`]). About a round trip at full rate, or
+/// TCP's first windows; no feedback could slow a flow down sooner.
 pub const SHORT_PACKETS: u64 = 32;
 
-/// A flow older than this is not short, unless it has sent next to nothing ([`FEW_PACKETS`]): where hundreds of flows
-/// share a port, each takes seconds to send [`SHORT_PACKETS`].
+/// A flow older than this is not short unless it has sent fewer than [`FEW_PACKETS`]: where hundreds of flows share a
+/// port, each takes seconds to send [`SHORT_PACKETS`].
 pub const SHORT_NS: u64 = 250_000_000;
 
-/// Packets up to which a flow is short however old it is, see [`SHORT_NS`].
+/// A flow with fewer packets is short regardless of its age, see [`SHORT_NS`].
 pub const FEW_PACKETS: u64 = 4;
 
 /// A flow without any feedback for this long is not limited with the short flows.
@@ -50,9 +50,9 @@ pub const NO_FEEDBACK_NS: u64 = 1_000_000_000;
 /// A flow that sent nothing for this long starts over, [`Flow::start_own_rate`]; its class may have been removed.
 pub const IDLE_NS: u64 = 2_000_000_000;
 
-/// A receiver that counted before the flow started, or restarted ([`echo::REFUSALS`]), is accepted once all echoes were
-/// refused for this long, plus the time of `RESYNC_BYTES` at the flow's rate, while echoes were due: as long as valid
-/// echoes arrive, forged ones cannot take over.
+/// A receiver that started to count before the flow, or restarted ([`echo::REFUSALS`]), is accepted once all echoes
+/// were refused for this long plus the time of `RESYNC_BYTES` at the flow's rate, while echoes were due. As long as
+/// valid echoes arrive, forged ones cannot replace them.
 pub const RESYNC_NS: u64 = 250_000_000;
 
 /// Four packets in flight at the flow's rate. See [`RESYNC_NS`].
@@ -61,7 +61,7 @@ pub(crate) const RESYNC_BYTES: u64 = 4 * 1500;
 /// Linux's minimum retransmission timeout (`TCP_RTO_MIN`).
 pub const TIMEOUT_NS: u64 = 200_000_000;
 
-/// For this long after a mark, new flows start at the rate of the marked one.
+/// For this long after a mark, new flows start at the rate of the marked flow.
 pub const SIBLING_NS: u64 = 500_000_000;
 
 impl Key {
@@ -79,7 +79,7 @@ impl Key {
         }
     }
 
-    /// All of it in a word.
+    /// Hash of the whole key.
     #[inline(always)]
     #[must_use]
     pub fn hash(&self) -> u64 {
@@ -94,8 +94,8 @@ impl Key {
     }
 }
 
-/// Whether a flow with these [`Flow::flags`] has no other feedback than backward messages: no echo ever came, so it is not
-/// [`echo::Sender::synced`], nor does TCP acknowledge. `echoes`: its endpoint takes echoes.
+/// Whether a flow with these [`Flow::flags`] has no feedback other than backward messages: no echo ever arrived, so
+/// it is not [`echo::Sender::synced`], nor does TCP acknowledge. `echoes`: its endpoint processes echoes.
 #[inline(always)]
 #[must_use]
 pub const fn is_self_clocked(flags: u32, synced: u32, echoes: bool) -> bool {
@@ -106,8 +106,8 @@ pub const fn is_self_clocked(flags: u32, synced: u32, echoes: bool) -> bool {
 /// [`Flow::feedback_generation`], [`Flow::seen_generation`], and [`ace::Sender::end`] where nothing else changes
 /// ([`Flow::is_ecn_decided`]).
 ///
-/// Data and acknowledgements are often processed on two CPUs. So the key's cache line has the fields that are rarely
-/// written, the next one those that both write, and the rest those that only acknowledgements write.
+/// Data and acknowledgements are often processed on two CPUs. The key's cache line therefore contains the fields that
+/// are rarely written, the next one those that both write, and the rest those that only acknowledgements write.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
@@ -118,7 +118,7 @@ pub struct Flow {
     pub flags: u32,
     /// 1: no class was available, so it is limited with the short flows.
     pub shared: u32,
-    /// 1: it has a rate of its own, see [`Flow::is_short`].
+    /// 1: it has its own rate, see [`Flow::is_short`].
     pub has_own_rate: u32,
     /// Incremented when the [`echo::Receiver`] of a TCP connection's other direction has new feedback to encode in this
     /// direction; starts at 1.
@@ -158,7 +158,7 @@ pub struct Flow {
     pub decreased_ns: u64,
     /// Cookie of the TCP socket that sends it, with [`abi::PACE`](crate::abi::PACE); 0: unknown.
     pub socket: u64,
-    /// 1: its TCP connection is closed.
+    /// 1: its TCP connection has sent a FIN or was reset.
     pub ended: u32,
     /// 1: the agent was notified of the last decrease and has not confirmed yet that it is in force. Only rounds that are
     /// counted in packets wait for that and reset it.
@@ -171,15 +171,15 @@ pub struct Flow {
     pub pacer: pacing::Pacer,
     /// Backward messages.
     pub backward: backward::Sender,
-    /// What notifications have done. With it an entry of the hash table, its key and `struct htab_elem` included, fills
-    /// whole cache lines.
+    /// Reaction to notifications. With this field, an entry of the hash table, including its key and `struct
+    /// htab_elem`, fills whole cache lines.
     pub reaction: reaction::Reaction,
 }
 
 impl Flow {
-    /// TCP data is sent: `bytes` from `sequence` on, in segments of `segment` bytes. `known`: flags of the connection's
-    /// [`echo::Receiver`]; `tcp_set_ecn`: TCP made the packet ECN-capable or set ECN flags. To be called before
-    /// [`Flow::sent_packets`] is updated.
+    /// Processes TCP data that is sent: `bytes` from `sequence` on, in segments of `segment` bytes. `known`: flags of
+    /// the connection's [`echo::Receiver`]; `tcp_set_ecn`: TCP made the packet ECN-capable or set ECN flags. Must be
+    /// called before [`Flow::sent_packets`] is updated.
     #[inline(always)]
     pub fn on_tcp_send(
         &mut self,
@@ -198,7 +198,8 @@ impl Flow {
         if tcp_set_ecn || known & echo::NEGOTIATED != 0 {
             self.flags = NEGOTIATED;
         } else if self.flags == 0 && (new || known & echo::PLAIN != 0) {
-            // TCP that negotiated ECN makes all new data ECN-capable, but no retransmissions: RFC 3168 section 6.1.5.
+            // TCP that negotiated ECN makes all new data ECN-capable, but not retransmissions: RFC 3168 section
+            // 6.1.5.
             self.flags = PLAIN;
         }
     }
@@ -211,7 +212,7 @@ impl Flow {
         known & echo::FRESH == 0 && (plain || flags == NEGOTIATED)
     }
 
-    /// Notes the time of a packet.
+    /// Records the time of a packet.
     #[inline(always)]
     pub fn on_send(&mut self, now_ns: u64) {
         self.last_sent_ns = now_ns;
@@ -258,7 +259,7 @@ impl Flow {
             if since <= patience_ns >> 20 && self.echo.refused >= echo::REFUSALS {
                 self.echo.refused = echo::REFUSALS - 1;
             }
-            // Only a receiver that counted before can report more packets than were sent.
+            // Only a receiver that started to count earlier can report more packets than were sent.
             let early = now_ns.wrapping_sub(self.created_ns) < patience_ns;
             if self.echo.synced == 0 && early && echo.packets > sent {
                 return Err(echo::Refusal::Impossible);
@@ -290,8 +291,8 @@ impl Flow {
         is_self_clocked(self.flags, self.echo.synced, echoes)
     }
 
-    /// Processes a message of a port, or the flow's own clock. `departed`: packets that have left (modulo 2^32);
-    /// `echoes`: its endpoint takes echoes.
+    /// Processes a port's message, or the periodic count of departed packets ([`backward::BY_CLOCK`]). `departed`:
+    /// packets that have left (modulo 2^32); `echoes`: its endpoint processes echoes.
     ///
     /// # Errors
     ///
@@ -323,7 +324,7 @@ impl Flow {
         )
     }
 
-    /// A notification of a port is about this flow, and new.
+    /// Checks that a port's notification is about this flow, and new.
     ///
     /// # Errors
     ///
@@ -337,8 +338,8 @@ impl Flow {
         self.backward.accept(report.point, report.sequence)
     }
 
-    /// Reacts to an accepted notification, or does what its limiter does by itself ([`backward::BY_CLOCK`]), at most once in
-    /// [`backward::CLOCK_NS`] while it is limited. Returns whether to notify the agent of the rate.
+    /// Reacts to an accepted notification, or advances its limiter ([`backward::BY_CLOCK`], at most once per
+    /// [`backward::CLOCK_NS`] while it is limited). Returns whether to notify the agent of the rate.
     #[inline(always)]
     pub fn react(
         &mut self,
@@ -374,8 +375,8 @@ impl Flow {
         notify
     }
 
-    /// Whether its receiver has reported marks, or would: then it reports those of packets that are marked, and messages
-    /// about these are redundant.
+    /// Whether its receiver reports the marks of packets: then messages about packets that are also marked are
+    /// redundant.
     #[inline(always)]
     #[must_use]
     pub const fn is_echoed(&self) -> bool {
@@ -394,9 +395,9 @@ impl Flow {
         self.last_echo_ns = now_ns;
     }
 
-    /// Converts a short flow's delta into one of the aggregate, which counts acknowledged packets: a round lasts for as
-    /// many as the marked flow has in flight. Retransmissions of one flow do not show a timeout of the others, see
-    /// [`Flow::check_timeout`].
+    /// Converts a short flow's delta into one of the aggregate, which counts acknowledged packets: a round lasts for
+    /// as many as the marked flow has in flight. Retransmissions of one flow do not indicate a timeout of the others,
+    /// see [`Flow::check_timeout`].
     #[inline(always)]
     #[must_use]
     pub fn aggregate_delta(&self, delta: &echo::FeedbackDelta) -> echo::FeedbackDelta {
@@ -450,7 +451,7 @@ impl Flow {
             received: delta.position,
             outstanding: delta.outstanding,
         };
-        // While a rate is held, between two agents, it leaves room that it will not leave afterwards.
+        // While rates are held, between two agents, there may be headroom that will not last.
         let is_held = policy.function == response::Function::None as u32;
         let headroom = if is_held {
             echo::Headroom::Busy as u32
@@ -481,8 +482,8 @@ impl Flow {
         (reaction, notify)
     }
 
-    /// The flow gets a rate of its own, at first or after [`IDLE_NS`]: at `ipd`, the delay of a limited sibling or that of
-    /// full rate.
+    /// Gives the flow its own rate, initially or after [`IDLE_NS`]: that of `ipd`, the delay of a limited sibling or
+    /// of full rate.
     #[inline(always)]
     pub fn start_own_rate(&mut self, ipd: u64, link_bytes_per_s: u64) {
         self.response = response::State::new();
@@ -538,8 +539,8 @@ impl Flow {
 
     /// As [`Flow::respond`], for a flow paced by departure times, which needs no agent.
     ///
-    /// A decreased rate holds from the next packet that is stamped. Packets stamped before leave at the old rate, the
-    /// last of them at `decreased_ns`: until then the round is extended by each departure.
+    /// A decreased rate applies from the next packet that is stamped. Packets stamped before leave at the old rate,
+    /// the last of them at `decreased_ns`; until then each departure extends the round.
     #[inline(always)]
     pub fn respond_paced(
         &mut self,
@@ -573,7 +574,7 @@ impl Flow {
         self.notified_bytes_per_s = self.rate_bytes_per_s;
         if reaction.decreased != 0 {
             self.decreased_ns = self.pacer.last_ns;
-            // If nothing is queued, the round ends with what has departed.
+            // If nothing is queued, the round ends with the packets that have departed.
             self.pending = (now_ns < self.decreased_ns) as u32;
         }
     }
@@ -587,9 +588,9 @@ impl Flow {
         ((echo::QUIET_PACKET_TIMES << fixed::FRAC) / ipd) as u32
     }
 
-    /// Whether the rate has changed by 1/64 or more since the last notification. Smaller steps add up. As decreases do not
-    /// wait, an enforced rate is below the flow's by half of this: with 1/32 a port had half a point less; 1/128 costs the
-    /// agent a fifth more processor time for a tenth of a point.
+    /// Whether the rate has changed by 1/64 or more since the last notification. Smaller steps add up. As decreases
+    /// are not delayed, an enforced rate is below the flow's by half of this on average: with 1/32 a port carried
+    /// half a percentage point less; 1/128 gains a tenth of a point for a fifth more of the agent's CPU time.
     #[inline(always)]
     #[must_use]
     pub fn should_notify(&self) -> bool {
@@ -608,8 +609,8 @@ pub const fn in_force(decrease: u32, departed: u32) -> u64 {
 
 /// How long an agent waits after changing rates, so that decreases are batched; in any unit of time.
 ///
-/// The delay of a control loop counts in packet times of the link, and so does this; faster links get more CPU time,
-/// within bounds of the agent's period.
+/// The delay of a control loop counts relative to the link's packet time, and so does this pause: on faster links the
+/// agent uses more CPU time, within bounds given by its period.
 #[must_use]
 pub const fn batch_delay(period: u64, packet_time: u64) -> u64 {
     const PACKETS: u64 = 12;

@@ -35,14 +35,15 @@
 //! no mark:  ipd <- ipd (1 - w t' / 2.5 s),     t' = 0.12 ms + t 80 ms / (t + 80 ms)
 //! ```
 //!
-//! The equilibrium is LIPD's: p / (1 - p) = 40 t' / s, so flows with the same fraction p of marked packets have the same
-//! rate, and a flow that is marked at two ports has nearly the rate of one that is marked only at the busier one. The
-//! weight w makes the steps of fast flows smaller, since they take more of them, and those of slow flows larger: with
-//! steps of 1/100, four hundred flows that start together would take ten seconds to share a port. An application-limited
-//! flow counts as slow too: at a mark, the t of the second factor is the time since the last echo. t' is t except for slow
-//! flows, whose feedback is late, and for fast ones, of whose packets 0.5 % may be marked: bursts of late timers fill a
-//! buffer of four packets now and then at any load. All constants are times and packets, so they depend neither on the
-//! rate of the source's link nor on the number of flows. FIMD and AIMD in the same form, with u = t / 1 ms:
+//! The equilibrium is LIPD's: p / (1 - p) = 40 t' / s, so flows with the same fraction p of marked packets have the
+//! same rate, and a flow that is marked at two ports has nearly the rate of one that is marked only at the busier
+//! one. The weight w makes the steps of fast flows smaller, since they take more of them, and those of slow flows
+//! larger: with steps of 1/100, four hundred flows that start together would take ten seconds to share a port. An
+//! application-limited flow counts as slow too: at a mark, the t of the second factor is the time since the last
+//! echo. t' is t, except for slow flows, whose feedback is late, and for fast flows, 0.5 % of whose packets may be
+//! marked without a net decrease: bursts of late timers occasionally fill a buffer of four packets at any load. All
+//! constants are times and packets, so they depend neither on the rate of the source's link nor on the number of
+//! flows. FIMD and AIMD in the same form, with u = t / 1 ms:
 //!
 //! | | mark | no mark |
 //! |---|---|---|
@@ -70,7 +71,7 @@ use crate::fixed::{self, FRAC, LOG_FRAC, ONE, mul, mul_32, mul_bits, mul_hi, mul
 /// Highest inter-packet delay that any policy can have, in packet times: Rmin >= Rmax/65536.
 pub const IPD_LIMIT: u64 = 65536;
 
-/// Most decreases per echo with [`Round::Off`] (otherwise one). A power of two.
+/// Maximum number of decreases per echo with [`Round::Off`] (otherwise one). A power of two.
 pub const MAX_DECREASES: u32 = 8;
 
 /// The response functions, as numbered in [`Policy::function`].
@@ -149,10 +150,10 @@ impl Ratio {
     }
 }
 
-/// Why a [`Policy`] cannot be made.
+/// Why the parameters of a [`Policy`] are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyError {
-    /// Rmin is 0, or a denominator is.
+    /// Rmin or a denominator is 0.
     Zero,
     /// Rmin >= Rmax.
     RminTooLarge,
@@ -282,7 +283,7 @@ impl Policy {
         if factor > 16 << FRAC {
             return Err(PolicyError::FactorTooLarge);
         }
-        // Rmin or m closer to 1 than the fixed point can tell.
+        // Rmin or m is so close to 1 that fixed point rounds it to 1.
         if ipd_max <= ONE {
             return Err(PolicyError::RminTooLarge);
         }
@@ -351,7 +352,7 @@ impl Policy {
         self
     }
 
-    /// The delay within [1, `ipd_max`]; also for the state of another policy, and for a zeroed flow.
+    /// Clamps the delay to [1, `ipd_max`]; the state may be that of another policy, or all zero.
     #[inline(always)]
     fn clamp(&self, ipd: u64) -> u64 {
         // Not clamp to ipd_max: that could panic where it is below 1.
@@ -365,9 +366,9 @@ impl Policy {
     }
 }
 
-// All constants below are of [`Round::Fractional`].
+// The constants below are those of [`Round::Fractional`].
 
-/// Marks that increase the delay of a slow flow by a factor of e.
+/// Number of marks that increase the delay of a slow flow by a factor of e.
 const STEP_PACKETS: u64 = 100;
 /// Time between packets at which the weight of a packet is 1/2.
 const FAST_NS: u64 = 75_000;
@@ -375,11 +376,11 @@ const FAST_NS: u64 = 75_000;
 const MIN_WEIGHT: u64 = 1 << 13;
 /// Time between packets at which the weight doubles, since slow flows get few marks.
 const FEW_NS: u64 = 14_000_000;
-/// The weight grows to at most 1 + this many times.
+/// The weight is multiplied by at most 1 + this.
 const FEW_MAX: u64 = 2;
-/// Time between packets at which the increase of one packet is half of proportional to that time.
+/// Time between packets at which the increase per packet is half of what would be proportional to that time.
 const SLOW_NS: u64 = 80_000_000;
-/// Added to the time between packets, for marks that bursts cause at any load.
+/// Added to the time between packets, to offset marks that bursts cause at any load.
 const BURSTS_NS: u64 = 120_000;
 /// Time in which the rate of a slow flow increases by a factor of e without marks.
 const RECOVERY_NS: u64 = 2_500_000_000;
@@ -390,15 +391,15 @@ const REFERENCE_NS: u64 = 1_000_000;
 const TRAIN_ALLOWANCE: u64 = ONE / 16;
 /// Time in which the allowance is renewed.
 const TRAIN_NS: u64 = 20_000_000;
-/// log2 of the factor of the increase with headroom, at first.
+/// log2 of the initial factor by which headroom makes the increase larger.
 const HEADROOM_SHIFT: u64 = 3;
 /// Time after which that factor doubles.
 const HEADROOM_DOUBLES_NS: u64 = 36_000_000;
-/// log2 of the greatest such factor.
+/// log2 of the maximum of that factor.
 const HEADROOM_MAX_SHIFT: u64 = 7;
-/// Largest increase by one echo with headroom, unless it would be larger without.
+/// Maximum increase per echo with headroom, unless the increase would be larger without.
 const HEADROOM_STEP: u64 = ONE / 32;
-/// For slow flows that increase is the time between packets divided by this, at most 4 [`HEADROOM_STEP`].
+/// For slow flows that maximum is the time between packets divided by this, at most 4 [`HEADROOM_STEP`].
 const HEADROOM_TIME_NS: u64 = 80_000_000;
 /// How long a report of headroom is valid.
 const HEADROOM_HOLDS_NS: u64 = 60_000_000;
@@ -409,22 +410,24 @@ const SPARED_NS: u64 = 320_000_000;
 const SPARED_PACKETS: u64 = 64;
 /// Time after which the factor of that increase doubles.
 const SPARED_DOUBLES_NS: u64 = 120_000_000;
-/// log2 of the greatest such factor.
+/// log2 of the maximum of that factor.
 const SPARED_MAX_SHIFT: u64 = 6;
-/// A longer time between two echoes is a pause of the application.
+/// A longer time between two echoes counts as a pause of the application.
 const PAUSE_NS: u64 = 64_000_000;
-/// Packets and time of a window that shows overload if packets arrive at less than a quarter of the limit.
+/// Minimum packets and time of a window that shows overload, if packets arrive at less than a quarter of the limit.
 const OVERLOAD_FAR: (u64, u64) = (3, 1_000_000);
-/// A window continues while at most one packet in so many is unmarked: sources below their share are spared at times.
+/// A window continues while at most one packet in this many is unmarked: sources below their share are spared at
+/// times.
 const OVERLOAD_SHARE: u64 = 4;
-/// As [`OVERLOAD_FAR`], if they arrive faster.
+/// As [`OVERLOAD_FAR`], if packets arrive faster.
 const OVERLOAD_NEAR: (u64, u64) = (8, 2_000_000);
-/// If packets are less than [`FAST_NS`] apart, a window is longer by so many times its longest time without an echo: two stalls
-/// of a millisecond each, and what waited between them, look like overload to such a flow.
+/// If packets are less than [`FAST_NS`] apart, a window must be longer by this many times its longest time without an
+/// echo: to such a flow, two stalls of a millisecond each, and the packets that waited between them, look like
+/// overload.
 const OVERLOAD_GAPS: u64 = 2;
-/// Part of the longest time without an echo that is not counted, for flows slower than [`SLOW_FLOW_NS`].
+/// Maximum part of the longest time without an echo that is not counted, for flows slower than [`SLOW_FLOW_NS`].
 const STALL_NS: u64 = 8_000_000;
-/// Time between packets of a slow flow: 6 Mbit/s.
+/// Minimum time between packets of a slow flow: 6 Mbit/s.
 const SLOW_FLOW_NS: u64 = 2_000_000;
 
 /// 0 if the time is 0, else 1; for times below 2^63.
@@ -439,8 +442,9 @@ fn scaled(step: u64, factor: u64) -> u64 {
     mul_bits(step.min(ONE), factor, 20).min(ONE / 2)
 }
 
-/// The delay after a window with overload: that of the packets that arrive, but at most 3/2 of the old one, since overload
-/// is not shared fairly; where they arrive at less than a quarter of the limit, 8/5 of it, so that the queue empties.
+/// The delay after a window with overload: that of the arriving packets, but at most 3/2 of the old one, since
+/// overload is not shared fairly. If packets arrive at less than a quarter of the limit: 8/5 of their delay, so that
+/// the queue empties.
 #[inline(always)]
 fn limit_after_overload(ipd: u64, interval_ns: u64, delivered_ns: u64, packet_ns: u64) -> u64 {
     if delivered_ns == 0 {
@@ -487,8 +491,8 @@ fn marked_times(policy: &Policy, ipd: u64, times: u32) -> u64 {
     }
     let mut factor = policy.m;
     if more != 0 {
-        // m^more by its binary digits. Not a loop: one whose end depends on data costs the kernel's verifier ten times
-        // as much. m is at most 16, so that up to m⁴ fits.
+        // m^more by its binary digits. Not a loop: a loop with an end that depends on data costs the kernel's
+        // verifier ten times as much. m is at most 16, so that up to m⁴ fits.
         let square = mul_bits(policy.m, policy.m, FRAC);
         let fourth = mul_bits(square, square, FRAC);
         factor = mul_bits(factor, power_digit(policy.m, more), FRAC);
@@ -508,24 +512,24 @@ fn power_digit(factor: u64, digits: u64) -> u64 {
 ///
 /// One ACK is finc itself: LIPD r/(1 - Rmin), FIMD r m^(Rmin/r), AIMD r + (m - 1) Rmin²/r.
 ///
-/// Several ACKs are not a loop. LIPD is a power, (1 - Rmin)^acks. FIMD and AIMD take the first two
-/// ACKs as steps and the others through the function that counts ACKs. In the variables
+/// Several ACKs are applied without a loop: for LIPD by a power, (1 - Rmin)^acks; for FIMD and AIMD the first two as
+/// steps and the others by a function n that counts ACKs. In the variables
 ///
 /// ```text
 /// FIMD  z = r / (Rmin ln m)          one ACK: z e^(1/z)
 /// AIMD  s = r² / ((m - 1) Rmin²)     one ACK: s + 2 + 1/s
 /// ```
 ///
-/// neither Rmin nor m is left, and n(z) with n(next z) = n(z) + 1 has the expansion
+/// Rmin and m cancel, and n(z) with n(next z) = n(z) + 1 has the expansion
 ///
 /// ```text
 /// FIMD  n(z) = z   - ln(z)/2 + 1/(6 z) + 1/(16 z²) + ...
 /// AIMD  n(s) = s/2 - ln(s)/4 + 1/(8 s) + 5/(96 s²) + ...
 /// ```
 ///
-/// which two steps from anywhere (z >= 3.9, s >= 6.2) is good to 1e-4 of the rate for FIMD and to
-/// 1e-5 for AIMD, and far better at higher rates. The leading term is Finc over time once more:
-/// r'² = r² + 2 n (m - 1) Rmin² for AIMD.
+/// which is accurate, two steps from any start (z >= 3.9, s >= 6.2), to 1e-4 of the rate for FIMD and to 1e-5 for
+/// AIMD, and far more accurate at higher rates. The leading term is again Finc over time: r'² = r² + 2 n (m - 1)
+/// Rmin² for AIMD.
 #[inline(always)]
 pub fn unmarked(policy: &Policy, mut ipd: u64, acks: u32) -> u64 {
     increase(policy, &mut ipd, acks);
@@ -551,7 +555,7 @@ fn increase(policy: &Policy, place: &mut u64, acks: u32) {
     while step < 3 {
         let load = policy.load(ipd);
         let single = step < 2;
-        // How much the delay shrinks, as a binary logarithm.
+        // Binary logarithm of the factor by which the delay shrinks.
         let log;
         if policy.function == LIPD {
             log = mul_shift((left as u64) << 32, policy.log2_lipd, 32);
@@ -566,8 +570,8 @@ fn increase(policy: &Policy, place: &mut u64, acks: u32) {
                 q = mul_bits(load, policy.ln_m, 63);
                 (n, c1, c2, root) = (left as u64, C_1_6, C_1_16, 0);
             } else {
-                // 1/s = (m - 1)(Rmin/r)² is the share by which one ACK raises the rate; over
-                // several ACKs the rate goes with the root of s.
+                // 1/s = (m - 1)(Rmin/r)² is the fraction by which one ACK raises the rate; over several ACKs the rate
+                // grows with the root of s.
                 q = mul_bits(mul_hi(load, load), policy.m_less_1, 62);
                 let n_root = if single { (1, 0) } else { (2 * left as u64, 1) };
                 (n, c1, c2, root) = (n_root.0, C_1_4, C_5_48, n_root.1);
@@ -575,7 +579,7 @@ fn increase(policy: &Policy, place: &mut u64, acks: u32) {
             log = growth(q, n, c1, c2, if single { 0 } else { 3 }) >> root;
             left = if single { left - 1 } else { 0 };
         }
-        // One unit at least: the step of AIMD with a low floor and m near 1 can be less than that.
+        // At least one unit: AIMD's step with a low floor and m near 1 can be smaller.
         *place = fixed::shrink(ipd, log).min(ipd - 1).max(ONE);
         ipd = fixed::opaque(place);
         if left == 0 || ipd == ONE {
@@ -593,8 +597,8 @@ const C_5_48: u64 = 5 * (1 << 32) / 48;
 
 /// log2 of the factor by which z (FIMD) or s (AIMD) grows, [`LOG_FRAC`] fractional bits.
 ///
-/// `q` is 1/z or 1/s with [`GAIN_FRAC`] fractional bits, `n` what the expansion's linear term
-/// grows by. The growth t solves
+/// `q` is 1/z or 1/s with [`GAIN_FRAC`] fractional bits, `n` the growth of the expansion's linear term. The growth t
+/// solves
 ///
 /// ```text
 /// t = n + ln(1 + t q)/2 + w q (c1 + c2 q (2 - w)),   w = t q / (1 + t q)
@@ -627,7 +631,7 @@ fn growth(q: u64, n: u64, c1: u64, c2: u64, iterations: u32) -> u64 {
     }
 }
 
-/// Time that a packet of `bytes` takes at a rate, nanoseconds: [`Policy::packet_ns`].
+/// Transmission time of a packet of `bytes` at a rate, nanoseconds: [`Policy::packet_ns`].
 #[must_use]
 pub const fn packet_ns(bytes: u32, rate_bytes_per_s: u64) -> u64 {
     let rate = if rate_bytes_per_s == 0 {
@@ -638,7 +642,7 @@ pub const fn packet_ns(bytes: u32, rate_bytes_per_s: u64) -> u64 {
     bytes as u64 * 1_000_000_000 / rate
 }
 
-/// The rate in bytes per second that a delay stands for: Rmax/ipd, rounded down.
+/// The rate of a delay, bytes per second: Rmax/ipd, rounded down.
 ///
 /// Exact for every Rmax; delays outside [1, 65536] count as the nearer end.
 #[inline(always)]
@@ -694,7 +698,7 @@ pub struct Feedback {
 pub struct Reaction {
     /// Decreases applied.
     pub decreased: u32,
-    /// Marks that caused none.
+    /// Marks that caused no decrease.
     pub ignored: u32,
 }
 
@@ -723,10 +727,11 @@ pub struct State {
     pub longest_ns: u32,
     /// [`Round::Fractional`]: the fraction by which marks may still decrease the rate, [`FRAC`] fractional bits.
     pub allowance: u64,
-    /// [`Round::Fractional`]: since when there is headroom; without reports of it, the time of the last mark plus the
-    /// flow's pauses since.
+    /// [`Round::Fractional`]: since when there has been headroom; without reports of it, the time of the last mark
+    /// plus the flow's pauses since.
     pub free_since_ns: u64,
-    /// [`Round::Fractional`]: when an echo last reported headroom; 0: the last report was of none.
+    /// [`Round::Fractional`]: when an echo last reported headroom; 0: never, or there was a mark or a busy port
+    /// since.
     pub headroom_ns: u64,
 }
 
@@ -770,7 +775,7 @@ impl State {
         self.ipd = self.ipd.clamp(ONE, IPD_LIMIT << FRAC);
         let ipd = fixed::opaque(&mut self.ipd);
         let interval_ns = mul_bits(ipd, packet_ns, FRAC) | 1;
-        // Another CPU may have answered an echo since this one looked at the clock.
+        // Another CPU may have processed an echo since this one read the clock.
         let now_ns = now_ns.max(self.last_ns);
         let gap_ns = (now_ns - self.last_ns).min(u32::MAX as u64);
         self.last_ns = now_ns;
@@ -841,9 +846,9 @@ impl State {
         }
     }
 
-    /// A retransmission timeout of TCP: a full queue dropped packets whose marks never arrive. A limited flow halves its
-    /// rate, and gets at most its siblings' with `sibling_ipd` ([`Round::Fractional`] only). No effect unless `timed_out`
-    /// is 1: a branch in the caller would double the verifier's paths.
+    /// Processes a retransmission timeout of TCP: a full queue dropped packets, whose marks never arrive. A limited
+    /// flow halves its rate, and gets at most that of its siblings, with delay `sibling_ipd` ([`Round::Fractional`]
+    /// only). No effect unless `timed_out` is 1: a branch in the caller would double the verifier's paths.
     #[inline(always)]
     pub fn on_timeout(&mut self, policy: &Policy, timed_out: u64, sibling_ipd: u64) {
         let is_limited = ONE.wrapping_sub(self.ipd) >> 63;
@@ -855,7 +860,7 @@ impl State {
         self.ipd = half.wrapping_add(above & (above >> 63).wrapping_sub(1));
     }
 
-    /// log2 of the factor by which the increase is faster now.
+    /// log2 of the factor by which the increase is currently larger.
     #[inline(always)]
     fn growth_shift(&self, interval_ns: u64, now_ns: u64) -> u64 {
         let since = now_ns.saturating_sub(self.free_since_ns);
@@ -922,8 +927,8 @@ impl State {
         }
     }
 
-    /// Applies one echo: the increase for its unmarked packets, and a decrease for its marked ones
-    /// as far as the round rule lets them count. An ignored mark is neither.
+    /// Applies one echo: the increase for its unmarked packets, and a decrease for its marked packets unless the
+    /// round rule ignores them. An ignored mark causes neither.
     ///
     /// The positions of marked packets in a coalesced echo are unknown. They are assumed to be its last ones, which is the
     /// cautious choice: a mark is as likely as possible to be after the last decrease, and the decrease is applied after
@@ -959,7 +964,7 @@ impl State {
             if self.round_packets != 0 {
                 let ahead = self.round_end.wrapping_sub(echo.received);
                 if ahead.wrapping_sub(1) < self.round_packets {
-                    // Before the end of the round.
+                    // All its packets were sent before the end of the round.
                     new = 0;
                 } else {
                     self.round_packets = 0;
@@ -968,7 +973,7 @@ impl State {
             }
             new.min(1)
         } else if policy.round == Round::Time as u32 {
-            // A time further ahead than a round is long belongs to another clock or policy.
+            // A time more than a round ahead belongs to another clock or policy.
             let left = self.round_until_ns.saturating_sub(now_ns);
             if left == 0 || left > policy.round_ns {
                 ce.min(1)

@@ -1,11 +1,11 @@
 //! Fairness at a queue: each source's share of an output, measured over some milliseconds.
 //!
-//! The papers mark every packet that waits for a congested output. On a bridge that hits the wrong flows: a 5 Mbit/s voice
-//! stream is marked like the ten greedy flows beside it, and a host that ignores marks takes its rate from the others. So
-//! each output counts what it admits per source:
+//! The papers mark every packet that waits for a congested output. On a bridge this affects the wrong flows: a 5
+//! Mbit/s voice stream is marked like the ten greedy flows beside it, and a host that ignores marks takes bandwidth
+//! from the others. So each output counts what it admits per source:
 //!
 //! ```text
-//! epoch of an output:   8 ms, and 16 packets for each source that wants its share; at most 250 ms
+//! epoch of an output:   8 ms, and 16 packets for each heavy source; at most 250 ms
 //! at its end:          A <- (A + bytes of the epoch) / 2     of the output, and of each source
 //! share of a source:   (A + bytes so far) / (the output's A + bytes so far)
 //! heavy source:        A of at least half of the fair share
@@ -21,9 +21,9 @@
 //! Breslau, Prabhakar, Shenker 2003), and RFC 3168 section 5, which expects drops where packets that are not ECN-capable
 //! would be marked.
 //!
-//! A source is an input port with an IP address ([`ShareBy::Source`]), since many hosts may be behind one port, or the
-//! input port alone ([`ShareBy::Port`]). During its first epoch its bytes also count for the newcomers of its port: so
-//! spoofed addresses get one share together.
+//! A source is an input port with an IP address ([`ShareBy::Source`]), since many hosts may be behind one port, or
+//! the input port alone ([`ShareBy::Port`]). During its first epoch its bytes also count for the newcomers of its
+//! port, so that spoofed addresses together get one share.
 //!
 //! Everything is O(1): an average decays when its source is seen again. The sources of a bridge share one table; a source
 //! without a slot is [unknown](Share::Unknown), treated as without shares, and never dropped. As in
@@ -76,12 +76,12 @@ pub(crate) const MAX_EPOCH_NS: u64 = 250_000_000;
 pub const FORGET_NS: u64 = 1_000_000_000;
 /// Packets of an epoch for each heavy source, so that the error of one packet is 6 %.
 const PACKETS_PER_SOURCE: u32 = 16;
-/// More bytes end an epoch whatever its length, so that the sum of two fits 32 bits.
+/// An epoch ends with this many bytes, whatever its length, so that the sum of two fits 32 bits.
 const MAX_EPOCH_BYTES: u32 = 1 << 30;
 /// Fractional bits of a share.
 const FRAC: u32 = 24;
-/// One in so many consecutive packets is admitted although it should be dropped: if the counters are wrong, its departure
-/// repairs them.
+/// One in this many consecutive packets is admitted although it should be dropped: if the counters are wrong, its
+/// departure repairs them.
 const MAX_REFUSED_RUN: u32 = 32;
 /// Consecutive packets at an empty output after which its sources are not measured until packets wait again.
 const QUIET_ARRIVALS: u32 = 256;
@@ -92,7 +92,8 @@ const BUSY_SHIFT: u32 = 20;
 /// An output stays busy for the transmission time of this many packets after packets waited: at a slow port a queue of few
 /// packets is empty for longer.
 const BUSY_PACKETS: u64 = 80;
-/// This many more, divided by the square of the number of heavy sources: with few sources a mark reduces the load more.
+/// Added to these packets, divided by the square of the number of heavy sources: with few sources a mark reduces the
+/// load more.
 const BUSY_SOURCES: u64 = 2700;
 /// Added to the busy time, in units of 2^20 ns.
 const MIN_BUSY: u64 = 8;
@@ -149,7 +150,7 @@ pub struct Output {
     pub refused: u32,
     /// Consecutive packets that found the output empty.
     pub quiet: u32,
-    /// Until when it is busy, in units of 2^20 ns; 0: packets never waited.
+    /// End of its busy time, in units of 2^20 ns; 0: packets never waited.
     pub busy_until: u32,
     /// `MAX_BUSY` minus the busy time after packets waited, in the same units.
     pub less_busy: u32,
@@ -158,8 +159,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Whether packets waited here within the last 9 to 67 ms: longer where the port is slow, or few sources fill it.
-    /// Reported to echoes that request it, [`crate::echo::Headroom`].
+    /// Whether packets waited here within the last 9 to 67 ms; the time is longer if the port is slow, or few sources
+    /// fill it. Reported to echoes that request it, [`crate::echo::Headroom`].
     #[inline(always)]
     #[must_use]
     pub const fn is_busy(busy_until: u32, now_ns: u64) -> bool {
@@ -169,8 +170,8 @@ impl Output {
             < MAX_BUSY
     }
 
-    /// Updates the busy time by the packets of an epoch in which some waited, when arrivals equal departures. Without
-    /// branches, each of which would double the verifier's paths.
+    /// Updates the busy time from the number of packets in an epoch in which some waited, so that arrivals equal
+    /// departures. Without branches, each of which would double the verifier's paths.
     #[inline(always)]
     fn measure_busy(&mut self, elapsed_ns: u64, now_ns: u64) {
         let heavy = self.last_heavy as u64;
@@ -250,8 +251,8 @@ pub const fn source(address: &[u32; 4]) -> u32 {
     (h ^ (h >> 15)).wrapping_mul(K) ^ d
 }
 
-/// The same reference, hidden from the compiler: else it would keep addresses that it computed before on the stack, which
-/// is too small in kernel programs.
+/// The same reference, hidden from the compiler, which would otherwise keep previously computed addresses on the
+/// stack; kernel programs have too little of it.
 #[inline(always)]
 fn opaque_ref<T>(slot: &mut T) -> &mut T {
     #[cfg(target_arch = "bpf")]
@@ -261,7 +262,7 @@ fn opaque_ref<T>(slot: &mut T) -> &mut T {
 }
 
 impl Source {
-    /// Advances to an epoch of its output. Returns whether it was not yet seen in that one.
+    /// Advances to an epoch of its output. Returns whether the source was not yet seen in that epoch.
     #[inline(always)]
     fn advance_epoch(&mut self, epoch: u32) -> bool {
         let ended = (epoch as u16).wrapping_sub(self.epoch) as u32;
@@ -445,7 +446,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
         output.share(&found, 0)
     }
 
-    /// Port `p` was removed: resets its slot.
+    /// Resets the slot of port `p`, which was removed.
     #[inline(always)]
     pub fn remove_port(&mut self, p: u8) {
         let output = self.output(p);
@@ -476,7 +477,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
         };
         let name = address as u64 | (a.input as u64) << 32 | (a.output as u64) << 40;
         let hash = (name ^ (name >> 15)).wrapping_mul(GOLDEN);
-        // The highest bits are those that depend on all of the name.
+        // Only the highest bits depend on the whole name.
         ((hash >> 16) as u32 | 1, (hash >> 48) as u32)
     }
 
@@ -551,15 +552,15 @@ impl<const N: usize, const E: usize> Shares<N, E> {
                 };
             }
             newcomers.advance_epoch(epoch);
-            // Together they have at least as much as this one.
+            // The newcomers together have at least the share of this one.
             share = self.outputs[a.output as usize & (N - 1)].share(newcomers, a.bytes);
             self.lookup.newcomers = among;
         }
         share
     }
 
-    /// Whether a slot may be reused: its source was not seen in this and the last epoch, or only in the last one, or its
-    /// output was idle.
+    /// Whether a slot may be reused: it is free, its source was seen neither in this epoch nor in the last one, or in
+    /// the last one for the first time, or its output was idle.
     #[inline(always)]
     fn is_free(&mut self, slot: u32, now_ns: u64) -> bool {
         let Source {
@@ -577,7 +578,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
             || now_ns.saturating_sub(output.start_ns) >= FORGET_NS
     }
 
-    /// Notes that packets wait at an output.
+    /// Restarts an output's busy time if packets wait there.
     #[inline(always)]
     fn note_waiting(&mut self, switch: &Switch<N>, a: &PacketMeta) {
         let o = a.output as usize & (N - 1);
@@ -586,7 +587,7 @@ impl<const N: usize, const E: usize> Shares<N, E> {
         }
     }
 
-    /// Counts the bytes of a packet that is admitted.
+    /// Counts the bytes of an admitted packet, or a refused packet.
     #[inline(always)]
     fn count(&mut self, a: &PacketMeta, refused: bool) {
         let lookup = self.lookup;
