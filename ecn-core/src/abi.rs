@@ -6,8 +6,8 @@
 use crate::{ace, backward, echo, flow, marking, reaction, response, shares, vqueue};
 pub use crate::{flow::in_force, pacing::HTB_MAJOR};
 
-/// ABI version. An agent takes over the maps of one with the same version, and programs of both run on them for a
-/// moment: so it also changes with the meaning of values.
+/// ABI version. An agent takes over the maps of another one with the same version, and the programs of both use them
+/// for a moment: it must therefore also change when the meaning of values does.
 pub const ABI: u32 = 13;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
@@ -50,9 +50,9 @@ pub const fn quota_index(table: u32, endpoint: u32) -> u32 {
     endpoint * 2 + table
 }
 
-/// Whether an endpoint may add an entry to a table that all endpoints share: it may hold as many as are free. So a single
-/// endpoint gets at most half of the table, n greedy ones 1/(n + 1) each, and some entries stay free for others: dynamic
-/// thresholds, Choudhury and Hahne, IEEE/ACM Trans. Networking 6(2), 1998, with alpha = 1.
+/// Whether an endpoint may add an entry to a table that all endpoints share: it may hold as many entries as are free.
+/// So a single endpoint gets at most half of the table, n greedy ones 1/(n + 1) each, and some entries stay free for
+/// others: dynamic thresholds, Choudhury and Hahne, IEEE/ACM Trans. Networking 6(2), 1998, with alpha = 1.
 ///
 /// `added`, `removed`: the endpoint's counts in [`name::ADDED`] and [`name::REMOVED`]; `all_added`, `all_removed`: those
 /// of [`ALL_ENDPOINTS`].
@@ -82,9 +82,9 @@ pub mod name {
     pub const BACKWARD: &str = "ECN_BACKWARD";
     /// [`super::LockedPoint`] per bridge number and port slot, [`super::PORTS`] for each bridge.
     pub const POINT: &str = "ECN_POINT";
-    /// Packets sent a short time ago, by [`super::backward::Quoted`].
+    /// Recently sent packets, by [`super::backward::Quoted`].
     pub const QUOTED: &str = "ECN_QUOTED";
-    /// Flows that ports have slowed down, by [`super::backward::Quoted::tag`].
+    /// Flows that ports have recently slowed down, by [`super::backward::Quoted::tag`].
     pub const TAGGED: &str = "ECN_TAGGED";
     /// `Endpoint` per endpoint number.
     pub const ENDPOINT: &str = "ECN_ENDPOINT";
@@ -141,7 +141,7 @@ pub mod name {
     pub const PORT_OUT: &str = "ecn_port_out";
     /// Tail of [`PORT_OUT`] at a port with a virtual queue, loaded once.
     pub const PORT_VIRTUAL: &str = "ecn_port_virt";
-    /// Tail of [`PORT_OUT`] that makes a message of a clone, loaded once.
+    /// Tail of [`PORT_OUT`] that turns a clone into a message, loaded once.
     pub const PORT_MESSAGE: &str = "ecn_port_msg";
     /// tcx ingress of the veth peer of a bridge port.
     pub const WIRE_END: &str = "ecn_wire_end";
@@ -151,7 +151,7 @@ pub mod name {
     pub const DROP: &str = "ecn_drop";
     /// Run by the agent: see [`super::PortReset`].
     pub const PORT_RESET: &str = "ecn_port_reset";
-    /// Run by tests: [`DEPART`] and [`DROP`] for a packet of the test's own.
+    /// Run by tests: [`DEPART`] and [`DROP`] for a test packet.
     pub const PORT_REPLAY: &str = "ecn_port_replay";
     /// Run by benchmarks: a program that does nothing, as the baseline.
     pub const EMPTY: &str = "ecn_empty";
@@ -167,13 +167,13 @@ pub mod name {
     pub const FLOW_OUT: &str = "ecn_flow_out";
     /// Ingress of an endpoint, loaded once.
     pub const FLOW_IN: &str = "ecn_flow_in";
-    /// Response to TCP's ACKs, to messages of ports, and to a flow's own clock, loaded once.
+    /// Response to TCP's ACKs, to messages of ports, and to the count of a flow's departed packets, loaded once.
     pub const TCP_ACK: &str = "ecn_tcp_ack";
     /// Tail of [`FLOW_IN`] for messages of ports, loaded once.
     pub const FLOW_MESSAGE: &str = "ecn_flow_msg";
     /// Tail of [`PORT_OUT`] at a port that samples its queue, loaded once.
     pub const PORT_SAMPLE: &str = "ecn_port_sample";
-    /// Reaction to notifications, and what a limiter does by itself, loaded once.
+    /// Reaction to notifications, and updates of limiters between them, loaded once.
     pub const FLOW_REACTION: &str = "ecn_flow_react";
     /// Run by the agent: changes a flow, see [`super::FlowChange`].
     pub const FLOW_CHANGE: &str = "ecn_flow_change";
@@ -223,7 +223,7 @@ pub const TAIL_REACTION: u32 = 7;
 /// Entries of [`name::TAIL`].
 pub const TAILS: u32 = 8;
 
-/// The kernel's spin lock; it finds one in a map value by this BTF name.
+/// The kernel's spin lock, which the kernel recognises in a map value by this BTF name.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct bpf_spin_lock {
@@ -238,14 +238,14 @@ pub const TRACE_PORTS: u32 = 2;
 /// [`Control::flags`]: measure the time from a mark to the new rate.
 pub const TRACE_LATENCY: u32 = 4;
 
-/// [`Control::flags`]: which generation of tracepoint programs counts. While an agent takes over from another, both have
-/// theirs attached, and each packet must be counted once.
+/// [`Control::flags`]: which generation of tracepoint programs counts. While an agent takes over from another, the
+/// programs of both are attached, and each packet must be counted once.
 pub const GENERATION: u32 = 8;
 
 /// [`Control::flags`]: shift of the IP protocol of echoes.
 pub const ECHO_PROTOCOL_AT: u32 = 24;
 
-/// One entry, written by the agent.
+/// Entry of [`name::CONTROL`], written by the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
@@ -312,8 +312,8 @@ pub struct Device {
     pub wire_bridge: u32,
     /// Slot of the port that is its veth peer.
     pub wire_port: u32,
-    /// Transmission time of a byte at the port's virtual queue, see [`vqueue::ns_per_byte`]; 0: the device's own queue
-    /// counts.
+    /// Transmission time of a byte at the port's virtual queue, see [`vqueue::ns_per_byte`]; 0: the device's own
+    /// queue is counted.
     pub virtual_ns_per_byte: u64,
 }
 
@@ -365,7 +365,7 @@ pub const PACE: u32 = 16;
 /// [`Endpoint::flags`]: keep TCP from negotiating ECN, so that it can be controlled.
 pub const CONTROL_TCP: u32 = 32;
 
-/// [`Endpoint::flags`]: take messages of ports, [`crate::backward`].
+/// [`Endpoint::flags`]: accept messages of ports, [`crate::backward`].
 pub const BACKWARD: u32 = 64;
 
 /// Key of a host in [`name::HOST`]: the endpoint through which it sends, and its Ethernet address.
@@ -382,9 +382,9 @@ pub const fn host(endpoint: u32, mac: [u8; 6]) -> u64 {
 pub struct Endpoint {
     /// [`CONTROL_FLOWS`], [`OBSERVE`], [`ECHO`], [`EDT`], [`PACE`], [`CONTROL_TCP`], [`BACKWARD`].
     pub flags: u32,
-    /// 0, or the number of the device where flows are limited (an ifb), since this one is a port of a bridge: the bridge's
-    /// end of a host's link. The host's packets arrive at it, and those for the host leave by it: the programs are at the
-    /// opposite hooks.
+    /// Number of the device (an ifb) at which flows are limited, if the endpoint is a bridge port, the bridge's end
+    /// of a host's link; else 0. The host's packets arrive at the port, and those for the host leave by it, so the
+    /// programs are attached to the opposite hooks.
     pub shaper: u32,
     /// Rmax, bytes per second.
     pub link_bytes_per_s: u64,
@@ -492,17 +492,17 @@ pub struct RateEvent {
 pub struct Scratch {
     /// The flow that the segment acknowledges.
     pub key: flow::Key,
-    /// Its numbers and ACE.
+    /// The segment's numbers and ACE.
     pub ack: ace::Ack,
-    /// Offset of its TCP header.
+    /// Offset of the segment's TCP header.
     pub at: u32,
     #[doc(hidden)]
     pub _pad: u32,
     /// Input of the response.
     pub input: ResponseInput,
-    /// The flow again: the response may replace the first by the short flows' key.
+    /// Copy of `key`, which the response may replace by the short flows' key.
     pub flow: flow::Key,
-    /// What a port reports of the flow.
+    /// A port's report about the flow.
     pub backward: backward::Report,
 }
 
@@ -650,7 +650,7 @@ pub enum Count {
     RingFull,
     /// Packets that could not be made ECN-capable.
     EctFailed,
-    /// Packets that were to be marked, but could not be written to.
+    /// Packets due to be marked that could not be written to.
     MarkFailed,
     /// Packets marked.
     Marked,
@@ -672,23 +672,23 @@ pub enum Count {
     Shared,
     /// Messages of ports sent.
     MessageSent,
-    /// A message could not be cloned or made.
+    /// Messages of ports that could not be cloned or built.
     MessageFailed,
-    /// Marks that had to wait for a later message: the port may send so many.
+    /// Messages held back by the port's limit; their marks wait for a later one.
     MessageHeld,
     /// Messages accepted.
     MessageAccepted,
-    /// Messages refused: of another kind or too short.
+    /// Messages refused: unknown kind, or too short.
     MessageMalformed,
     /// Messages refused: they have passed a router.
     MessageFar,
-    /// Messages refused: not signed by a key that is accepted.
+    /// Messages refused: no valid signature.
     MessageForged,
-    /// Messages refused: of a flow that this endpoint does not have, or it takes none.
+    /// Messages refused: unknown flow, or the endpoint accepts no messages.
     MessageUnknown,
-    /// Messages refused: copies, messages that too many overtook, and those about marks that echoes report, too.
+    /// Messages refused: duplicates, messages overtaken by too many others, or about marks that echoes also report.
     MessageDuplicate,
-    /// Messages refused: about a packet that was not sent, or of counts that cannot be.
+    /// Messages refused: about a packet that was not sent, or with impossible counts.
     MessageImpossible,
 }
 
@@ -798,7 +798,8 @@ const _: () = {
     assert!(size_of::<echo::Receiver>() == 96);
     assert!(size_of::<LockedReceiver>() == 104);
     assert!(offset_of!(LockedFlow, flow) == 8);
-    // In the kernel's table (struct htab_elem) 48 bytes go before the key: both kinds of entries are whole cache lines.
+    // In the kernel's table, 48 bytes (struct htab_elem) precede the key: both kinds of entries fill whole cache
+    // lines.
     assert!((48 + size_of::<flow::Key>() + size_of::<LockedFlow>()).is_multiple_of(64));
     assert!((48 + size_of::<flow::Key>() + size_of::<LockedReceiver>()).is_multiple_of(64));
     assert!(size_of::<RateEvent>() == 80);

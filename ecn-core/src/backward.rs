@@ -1,43 +1,44 @@
-//! Backward messages: a congested port itself tells the source of a packet, and the receiver needs nothing.
+//! Backward messages: a congested port notifies the source of a packet directly, without involving the receiver.
 //!
-//! The message is made of the packet that is marked, and leaves the bridge by the port that the packet came in by. So it
-//! is with the source after the queues of the way so far, and not after that of the congested port and of the whole way
-//! to the receiver and back. It is the payload of the echoes' IP protocol ([`crate::echo`]), whose versions count on:
+//! The message is built from a clone of the marked packet and leaves the bridge by the port at which that packet
+//! arrived. So it reaches the source after the delay of the path so far, without that of the congested queue and of
+//! the path to the receiver and back. It is a payload of the echoes' IP protocol ([`crate::echo`]), and its versions
+//! continue those of echoes:
 //!
 //! ```text
 //!  0         1          2          4          6      8       12         16     18     19      20         24        32
 //!  | version | protocol | src port | dst port | zero | quote | sequence | zero | kind | flags | feedback | point |
 //! ```
 //!
-//! All fields are big-endian. Addresses are those of the IP header, exchanged: a bridge need not have any of its own.
-//! The two zeros lie where the packet's own checksum may still be left to a device, as in an echo. With a key the version is
-//! [`VERSION_SIGNED`], and a tag of 8 bytes follows: [`siphash`] of addresses and fields.
+//! All fields are big-endian. Addresses are those of the IP header, exchanged: the bridge needs no address. The two
+//! zero fields are at the offsets of the packet's transport checksum, which may be left to a device, as in an echo.
+//! With a key the version is [`VERSION_SIGNED`], and a tag of 8 bytes follows: [`siphash`] of addresses and fields.
 //!
-//! A source believes a message only if
+//! A source accepts a message only if
 //!
 //! * it comes from the same network: its TTL or hop limit is still 255, which no router leaves as it is (RFC 5082);
-//! * it quotes a packet that was sent a short time ago: by its sequence number (TCP), or by a [`fingerprint`] of what
-//!   nobody knows who does not see it;
-//! * its sequence number is new: higher than any of that port for this flow, or in the window before that and not seen
-//!   yet;
-//! * the tag is right, where there is a key.
+//! * it quotes a recently sent packet: by its sequence number (TCP), or by a [`fingerprint`] of content that is known
+//!   only on its path;
+//! * its sequence number is new: higher than any of that port for this flow, or in the window before it and not yet
+//!   received;
+//! * the tag is valid, if a key is configured.
 //!
 //! # Marks
 //!
-//! A message of [`Kind::Marks`] stands for the packets that the port has marked since its last one: one, the segments of a
-//! super-packet, or, where messages are limited ([`Policy::every_ns`]), all those that there was no message for. They were
-//! other flows' too, but a flow with a share of the marks has the same share of the messages.
+//! A message of [`Kind::Marks`] reports the packets that the port has marked since its last message: one, the
+//! segments of a super-packet, or, if messages are limited ([`Policy::every_ns`]), all packets for which none could
+//! be sent. Some belong to other flows, but a flow's share of the messages equals its share of the marks.
 //!
-//! Who hears no echo does not know what arrives, and counts what departs instead ([`Sender::self_clock`]): an unmarked packet is
-//! one that left and that no message was about.
+//! A source without echoes has no count of arrivals, and counts departures instead ([`Sender::self_clock`]): a packet
+//! that has departed is unmarked unless a message reports it.
 //!
 //! # Notifications
 //!
-//! Instead of marking packets, a port can sample its queue ([`Sampling`]) and notify the source of the sampled packet:
-//! [`Kind::Bcn`], [`Kind::Qcn`], to which the source reacts as in [`crate::reaction`]. In BCN the packets of a limiter carry
-//! a tag, by which a port knows whose rate it may raise. Here the port remembers whom it has slowed down
-//! ([`Quoted::tag`]): so no field of the packet is needed and none has to be restored, nobody can ask for messages by
-//! tagging his packets, and no port raises a rate that another has lowered.
+//! Instead of marking packets, a port can sample its queue ([`Sampling`]) and notify the source of the sampled
+//! packet: [`Kind::Bcn`], [`Kind::Qcn`], to which the source reacts as in [`crate::reaction`]. In BCN, packets of a
+//! limited flow carry a tag, which shows a port whose rate it may raise. Here the port stores which flows it has
+//! slowed down ([`Quoted::tag`]): no packet field is needed or has to be restored, nobody can request messages by
+//! tagging packets, and no port raises a rate that another has lowered.
 
 use crate::{
     bcn,
@@ -88,29 +89,29 @@ impl Feedback {
         }
     }
 
-    /// Whether packets say what was marked.
+    /// Whether marks are written into packets.
     #[must_use]
     pub const fn is_echoed(self) -> bool {
         !matches!(self, Self::Backward)
     }
 
-    /// Whether messages do.
+    /// Whether marks are reported by messages.
     #[must_use]
     pub const fn is_backward(self) -> bool {
         !matches!(self, Self::Echo)
     }
 }
 
-/// What a message is about.
+/// Type of a message.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// [`Message::feedback`] is the number of packets marked.
     #[default]
     Marks = 0,
-    /// It is [`bcn::Feedback::to_word`].
+    /// [`Message::feedback`] is [`bcn::Feedback::to_word`].
     Bcn = 1,
-    /// It is [`qcn::feedback`].
+    /// [`Message::feedback`] is [`qcn::feedback`].
     Qcn = 2,
 }
 
@@ -119,13 +120,13 @@ impl Kind {
     pub const LAST: u8 = Self::Qcn as u8;
 }
 
-/// [`Message::flags`]: the packets are marked, too, so that echoes count them again.
+/// [`Message::flags`]: the packets are also marked, so that echoes count them again.
 pub const IN_PACKETS: u8 = 1;
 
 /// [`Message::flags`]: the quote is TCP's sequence number.
 pub const BY_NUMBER: u8 = 2;
 
-/// Packets that a message can stand for, at most.
+/// Maximum packets that a message can report.
 pub const MOST_MARKS: u32 = 256;
 
 /// One message.
@@ -137,7 +138,7 @@ pub struct Message {
     pub src_port: u16,
     /// Its destination port.
     pub dst_port: u16,
-    /// Which packet: of TCP its sequence number, of others its [`fingerprint`].
+    /// Identifies the packet: TCP's sequence number, or for other protocols its [`fingerprint`].
     pub quote: u32,
     /// Running number of the port's messages: [`Point::mark`].
     pub sequence: u32,
@@ -145,16 +146,16 @@ pub struct Message {
     pub kind: u8,
     /// [`IN_PACKETS`], [`BY_NUMBER`].
     pub flags: u8,
-    /// What was counted, by [`Message::kind`].
+    /// Feedback, in the form given by [`Message::kind`].
     pub feedback: u32,
-    /// Which port, of all in the network: [`Policy::point`].
+    /// Identifier of the port, unique in the network: [`Policy::point`].
     pub point: u64,
     /// Whether a tag follows.
     pub signed: bool,
 }
 
 impl Message {
-    /// The message as it goes into the packet.
+    /// Encodes the message for the wire.
     #[inline(always)]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LEN] {
@@ -172,7 +173,7 @@ impl Message {
         b
     }
 
-    /// Reads a message. `None`: another version.
+    /// Decodes a message. `None`: another version.
     #[inline(always)]
     #[must_use]
     pub fn parse(b: &[u8; LEN]) -> Option<Self> {
@@ -201,7 +202,8 @@ impl Message {
         self.protocol == packet::protocol::TCP && self.flags & BY_NUMBER != 0
     }
 
-    /// Whether the message may be trusted, given its tag and addresses (as in [`Message::tag`]): as [`echo::Policy::accepts`].
+    /// Whether the message is authentic, given its tag and addresses (as in [`Message::tag`]): as
+    /// [`echo::Policy::accepts`].
     #[inline(always)]
     #[must_use]
     pub fn is_trusted(
@@ -211,7 +213,7 @@ impl Message {
         from: &[u8; 16],
         to: &[u8; 16],
     ) -> bool {
-        // One call in a loop: of two, LLVM makes a function with a frame of its own.
+        // One call in a loop: LLVM would compile two calls to a function with its own stack frame.
         let (mut is_signed, mut n) = (false, 0);
         while n < policy.keys.len() {
             let accepted = n == 0 || policy.auth & echo::ACCEPT_SECOND != 0;
@@ -226,7 +228,8 @@ impl Message {
         if self.signed { VERSION_SIGNED } else { VERSION }
     }
 
-    /// The tag of this message, in the name of the receiver `from`, `to` the source; IPv4 addresses mapped into IPv6.
+    /// The tag of this message to the source `to`, sent with the receiver's address `from`; IPv4 addresses mapped
+    /// into IPv6.
     #[inline(always)]
     #[must_use]
     pub fn tag(&self, key: [u64; 2], from: &[u8; 16], to: &[u8; 16]) -> u64 {
@@ -243,43 +246,43 @@ impl Message {
     }
 }
 
-/// Whether a payload of the echoes' protocol that begins so is a message.
+/// Whether a payload of the echoes' protocol with this first byte is a message.
 #[inline(always)]
 #[must_use]
 pub const fn is_version(first: u8) -> bool {
     first == VERSION || first == VERSION_SIGNED
 }
 
-/// A packet in a word, by what is the same at its source and at a bridge: `header`, of IPv4 total length and
-/// identification, of IPv6 the flow label; `body`, eight bytes behind the ports and what follows them.
+/// Hash of what is the same in a packet at its source and at a bridge. `header`: total length and identification of
+/// IPv4, or the flow label of IPv6; `body`: eight bytes from offset 8 of the IP payload.
 #[inline(always)]
 #[must_use]
 pub const fn fingerprint(header: u32, body: [u8; 8]) -> u32 {
     let mixed = (header as u64 | 1 << 32).wrapping_mul(GOLDEN) ^ u64::from_le_bytes(body);
-    // A product carries upwards only: without this the last byte would change the upper eight bits alone.
+    // A product carries upwards only: without folding, the last byte would change only the upper eight bits.
     let folded = mixed ^ mixed >> 32;
     (folded.wrapping_mul(GOLDEN) >> 32) as u32
 }
 
-/// Packets that a source has sent a short time ago, of all its flows that are not TCP: places in
-/// [`crate::abi::name::QUOTED`].
+/// Entries of [`crate::abi::name::QUOTED`]: recently sent packets of all of a source's flows that are not TCP.
 pub const QUOTES: u32 = 1 << 16;
 
-/// A packet as a source remembers it: its place, and what stands there while it is remembered, but for the time.
+/// A packet in the table of recently sent packets: the index and value of its entry, without the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
-    /// Its place.
+    /// Index of its entry.
     pub place: u32,
-    /// In its upper half.
+    /// Upper half of its entry; the lower half is the time.
     tag: u32,
 }
 
-/// For so long, in units of 2^[`QUOTE_SHIFT`] ns (4 ms): two seconds. The slowest flow's packets wait for about as long.
+/// How long a packet may be quoted, in units of 2^[`QUOTE_SHIFT`] ns (4 ms): two seconds. The packets of the slowest
+/// flow wait for about as long.
 const QUOTE_AGE: u16 = 480;
 const QUOTE_SHIFT: u32 = 22;
 
 impl Quoted {
-    /// Of a packet with this quote, of a flow with this [`crate::flow::Key::hash`].
+    /// For a packet with this quote, of a flow with this [`crate::flow::Key::hash`].
     #[inline(always)]
     #[must_use]
     pub const fn new(quote: u32, flow: u64) -> Self {
@@ -290,29 +293,29 @@ impl Quoted {
         }
     }
 
-    /// What stands there from when it is sent on.
+    /// The entry of a packet sent now.
     #[inline(always)]
     #[must_use]
     pub const fn entry(&self, now_ns: u64) -> u32 {
-        // Never 0, which is what stands there at first.
+        // Never 0, the value of an empty entry.
         self.tag | (now_ns >> QUOTE_SHIFT) as u16 as u32 | (self.tag == 0) as u32
     }
 
-    /// Whether this is it, and it was sent a short time ago.
+    /// Whether an entry is that of this packet, which was recently sent.
     #[inline(always)]
     #[must_use]
     pub const fn is_sent(&self, entry: u32, now_ns: u64) -> bool {
         self.is_since(entry, now_ns, QUOTE_AGE)
     }
 
-    /// Of a flow that a port has slowed down, by [`Policy::point`] and [`crate::flow::Key::hash`], at any endpoint.
+    /// For a flow that a port has slowed down, by [`Policy::point`] and [`crate::flow::Key::hash`], at any endpoint.
     #[inline(always)]
     #[must_use]
     pub const fn tag(point: u64, flow: u64) -> Self {
         Self::new((point.wrapping_mul(GOLDEN) >> 32) as u32, flow)
     }
 
-    /// Whether this is it, and it was slowed down [`TAG_NS`] ago at most.
+    /// Whether an entry is that of this flow, which was slowed down at most [`TAG_NS`] ago.
     #[inline(always)]
     #[must_use]
     pub const fn is_tagged(&self, entry: u32, now_ns: u64) -> bool {
@@ -326,12 +329,12 @@ impl Quoted {
     }
 }
 
-/// How long a port remembers that it has slowed down a flow.
+/// How long a port remembers a flow that it has slowed down.
 pub const TAG_NS: u64 = 60 * SECOND_NS;
 /// The same, in the units of [`QUOTE_AGE`].
 const TAG_AGE: u16 = (TAG_NS >> QUOTE_SHIFT) as u16;
 
-/// What the ports of a bridge send, as the programs read it.
+/// Message policy of a bridge's ports, in the layout that programs read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -339,19 +342,19 @@ pub struct Policy {
     pub feedback: u32,
     /// IP protocol number of messages.
     pub protocol: u32,
-    /// What the identifiers of the bridge's ports have in common: all but the last byte, which is 0.
+    /// Common part of the identifiers of the bridge's ports: all but the last byte, which is 0.
     pub bridge: u64,
-    /// Time between two messages of a port, in the long run.
+    /// Minimum average time between two messages of a port.
     pub every_ns: u64,
-    /// Time for which a port that has sent none may send them at once.
+    /// Burst tolerance: messages for this much time may be sent at once after a pause.
     pub burst_ns: u64,
-    /// 1: they are signed.
+    /// 1: messages are signed.
     pub signs: u32,
     #[doc(hidden)]
     pub _pad: u32,
-    /// With this.
+    /// Key of the signature.
     pub key: [u64; 2],
-    /// What its ports sample.
+    /// How its ports sample their queues.
     pub sampling: Sampling,
 }
 
@@ -361,28 +364,29 @@ pub struct Policy {
 pub struct Sampling {
     /// A [`Kind`]; [`Kind::Marks`]: nothing is sampled.
     pub kind: u32,
-    /// Qeq: the queue that is aimed at.
+    /// Qeq: the target length of the queue.
     pub equilibrium_bytes: u32,
-    /// W: how much more a change of the queue counts than its length.
+    /// W: weight of a change of the queue relative to its length.
     pub weight: u32,
-    /// What each packet that waits counts.
+    /// Bytes that each waiting packet counts as.
     pub packet_bytes: u32,
-    /// To the next sample: packets with BCN; with QCN bytes, if the last feedback was small ([`qcn::INTERVALS`]).
+    /// Interval to the next sample: packets with BCN; with QCN bytes, if the last feedback was small
+    /// ([`qcn::INTERVALS`]).
     pub interval: u32,
-    /// Qsc: with a longer queue BCN stops sources; 0: never.
+    /// Qsc: BCN stops sources if the queue is longer; 0: never.
     pub severe_bytes: u32,
-    /// Share of the interval by which it varies each way, in 2^-32.
+    /// Maximum random change of the interval in either direction, as a fraction in 2^-32.
     pub jitter: u64,
 }
 
-/// What a port has sampled: [`Message::feedback`] in the lower half, and for whom it is.
+/// A sample of a port's queue: [`Message::feedback`] in the lower half, and flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample(pub u64);
 
 impl Sample {
     /// It lowers the rate.
     pub const FALLS: u64 = 1 << 32;
-    /// It is for a source that this port has not slowed down, too.
+    /// Also for sources that this port has not slowed down.
     pub const FOR_ALL: u64 = 1 << 33;
 
     /// Whether the source is notified. `tagged`: this port has slowed down the flow.
@@ -394,7 +398,7 @@ impl Sample {
 }
 
 impl Policy {
-    /// Ports that send at most so many messages in a second each, in this way.
+    /// A policy with at most `messages_per_s` messages per second of each port.
     #[must_use]
     pub const fn new(feedback: Feedback, messages_per_s: u32) -> Self {
         let per_s = if messages_per_s == 0 {
@@ -445,7 +449,7 @@ impl Policy {
     }
 }
 
-/// Messages that a port sends in a second unless configured otherwise: of all the packets of a port of 100 Mbit/s.
+/// Default limit on a port's messages per second: enough for all packets of a port of 100 Mbit/s.
 pub const MESSAGES_PER_S: u32 = 10_000;
 /// Messages that a port may send at once after a pause.
 pub const BURST: u64 = 64;
@@ -457,7 +461,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
-    /// Theoretical time of the next message, if there were one for each [`Policy::every_ns`].
+    /// Theoretical time of the next message, at one per [`Policy::every_ns`].
     pub due_ns: u64,
     /// Marked packets that no message has reported yet.
     pub pending: u32,
@@ -465,7 +469,7 @@ pub struct Point {
     pub sequence: u32,
     /// Messages sent.
     pub sent: u64,
-    /// Marks that were not reported at once.
+    /// Messages that were held back by the limit.
     pub held: u64,
     /// Packets or bytes until the queue is sampled.
     pub until: u32,
@@ -480,9 +484,9 @@ pub struct Point {
 }
 
 impl Point {
-    /// `n` packets are marked. How many marks a message is to report, and its number, if the port may send one now: at
-    /// most one for each [`Policy::every_ns`], and as many as [`Policy::burst_ns`] allows after a pause (the generic
-    /// cell rate algorithm, ITU-T I.371).
+    /// `n` packets are marked. Returns the number of marks to report and the number of the message, if the port may
+    /// send one now: at most one per [`Policy::every_ns`], and as many as [`Policy::burst_ns`] permits after a pause
+    /// (the generic cell rate algorithm, ITU-T I.371).
     #[inline(always)]
     pub fn mark(&mut self, policy: &Policy, n: u32, now_ns: u64) -> Option<(u32, u32)> {
         let marks = self.pending.saturating_add(n).min(MOST_MARKS);
@@ -492,8 +496,8 @@ impl Point {
         Some((marks, sequence))
     }
 
-    /// A packet of `n` segments and `bytes` enters the queue, of which `waiting` packets wait with it. What the queue's
-    /// sources are to know, if it is sampled now: for [`Sample::is_for`] of them.
+    /// A packet of `n` segments and `bytes` enters the queue, where `waiting` packets wait, itself included. If the
+    /// queue is sampled now, returns the sample for those sources that [`Sample::is_for`] selects.
     #[inline(always)]
     pub fn sample(
         &mut self,
@@ -534,8 +538,8 @@ impl Point {
         Some(Sample(sample?))
     }
 
-    /// The number of a message, if the port may send one now. The first is the time, so that a bridge that restarts does
-    /// not repeat numbers: no port sends more than one message in 1.024 us.
+    /// The number of a message, if the port may send one now. The first number is the time, so that a bridge that
+    /// restarts does not repeat numbers: no port sends more than one message in 1.024 us.
     #[inline(always)]
     pub fn next_message(&mut self, policy: &Policy, now_ns: u64) -> Option<u32> {
         if self.due_ns > now_ns.saturating_add(policy.burst_ns) {
@@ -554,7 +558,7 @@ impl Point {
 }
 
 impl Sampling {
-    /// What BCN notifies of, if of anything.
+    /// The sample that BCN sends, if any.
     #[inline(always)]
     fn bcn(&self, measured: bcn::Feedback, queue_bytes: u32) -> Option<u64> {
         if self.severe_bytes != 0 && queue_bytes > self.severe_bytes {
@@ -575,8 +579,8 @@ impl Sampling {
     }
 }
 
-/// The last messages of a port that were accepted: an anti-replay window (RFC 4303, section 3.4.3), since the processors of
-/// a bridge send at the same time and may overtake each other.
+/// Window of the accepted messages of a port, against replay (RFC 4303, section 3.4.3): the CPUs of a bridge send at
+/// the same time, and messages may overtake each other.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSequence {
@@ -588,11 +592,11 @@ pub struct PortSequence {
     pub window: u16,
 }
 
-/// A message is old if its number is less than so far behind the last one; otherwise the number has wrapped.
+/// A message is old if its number is less than this far behind the last one; otherwise the number has wrapped.
 const OLD: u32 = 1 << 22;
 
 impl PortSequence {
-    /// With this message too, unless it was accepted before or is too old to tell.
+    /// The window with this message included. `None`: it was accepted before, or is too old to tell.
     #[inline(always)]
     fn after(self, point: u16, sequence: u32) -> Option<Self> {
         let window = self.window as u32;
@@ -622,12 +626,12 @@ impl PortSequence {
     }
 }
 
-/// [`Report::flags`]: no message, the flow counts what has departed.
+/// [`Report::flags`]: not a message but periodic work of the flow, such as counting its departed packets.
 pub const BY_CLOCK: u32 = 0x100;
 /// [`Report::flags`]: a message.
 pub const BY_MESSAGE: u32 = 0x200;
 
-/// A message as far as its flow has to check it: [`crate::flow::Flow::on_report`].
+/// The parts of a message that its flow must check: [`crate::flow::Flow::on_report`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -647,15 +651,15 @@ pub struct Report {
     pub _pad: u32,
 }
 
-/// What a source keeps of the messages for a flow.
+/// State of the messages for a flow, at its source.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sender {
-    /// Departed packets that a delta has covered, modulo 2^32.
+    /// Departed packets covered by deltas so far, modulo 2^32.
     pub counted: u32,
     /// Accepted messages, modulo 2^32; 0: none.
     pub messages: u32,
-    /// The last ports that sent them.
+    /// Windows of the last ports that sent them.
     pub ports: [PortSequence; 2],
 }
 
@@ -709,7 +713,7 @@ impl Sender {
         })
     }
 
-    /// A message of a port is new.
+    /// Checks that a port's message is new.
     ///
     /// # Errors
     ///
@@ -717,7 +721,7 @@ impl Sender {
     #[inline(always)]
     pub fn accept(&mut self, point: u64, sequence: u32) -> Result<(), Refusal> {
         let point = (point.wrapping_mul(GOLDEN) >> 48) as u16 | 1;
-        // On paths with more than two marking ports, these share the second place.
+        // On paths with more than two marking ports, all but the first share the second entry.
         let place = (self.ports[0].point != point && self.ports[0].point != 0) as usize;
         let Some(after) = self.ports[place].after(point, sequence) else {
             return Err(Refusal::Duplicate);
@@ -727,7 +731,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The delta of a flow that nothing reports arrivals to: what has departed since the last one is unmarked.
+    /// The delta of a flow without reports of arrivals: packets departed since the last delta are unmarked.
     #[inline(always)]
     pub fn self_clock(&mut self, departed: u32) -> FeedbackDelta {
         FeedbackDelta {
@@ -742,12 +746,12 @@ impl Sender {
     fn count(&mut self, departed: u32) -> u32 {
         let packets = departed.wrapping_sub(self.counted);
         self.counted = departed;
-        // Another count than the one followed so far.
+        // A larger step: this is not the count followed so far.
         if packets > MOST_COUNTED { 0 } else { packets }
     }
 }
 
-/// Packets between two counts, at most.
+/// Maximum packets between two counts.
 const MOST_COUNTED: u32 = 1 << 20;
 
 /// How often a self-clocked flow counts what has departed.

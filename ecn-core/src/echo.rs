@@ -1,18 +1,18 @@
 //! The echo: the receiver reports to the source how many packets arrived, and how many of them were marked.
 //!
 //! HP's ACK is 20 bytes and carries one bit (G/T, Table I). Ours is also 20 bytes, the payload of its own IP
-//! protocol, and carries running counts instead, so that a lost echo loses nothing:
+//! protocol, and carries running counts instead, so that a lost echo loses no information:
 //!
 //! ```text
 //!  0         1          2          4          6      8         12   16     18         20
 //!  | version | protocol | src port | dst port | zero | packets | CE | zero | sequence |
 //! ```
 //!
-//! All fields are big-endian. Addresses are those of the IP header, exchanged; ports are those of
-//! the data packets. `packets` and `CE` count modulo 2^32 since the receiver started counting; for TCP, `packets` is
-//! the sequence number of the data packet instead, which off-path attackers do not know. An echo is made from a clone
-//! of the data packet, whose transport checksum may still be left to the device: the two zeros are where UDP and TCP
-//! have it, and are ignored.
+//! All fields are big-endian. Addresses are those of the IP header, exchanged; ports are those of the data packets.
+//! `packets` and `CE` count modulo 2^32 since the receiver started counting; for TCP, `packets` is the sequence
+//! number of the data packet instead, which off-path attackers do not know. An echo is made from a clone of the data
+//! packet, whose transport checksum may be left to the device: the two zero fields are at the offsets of the UDP and
+//! TCP checksums, and are ignored.
 //!
 //! With a key ([`Policy::keys`]) the version is [`VERSION_SIGNED`] and a tag of 8 bytes follows: [`siphash`] of the
 //! addresses and fields, big-endian. Without the key nobody can forge an echo; a replayed one is refused by its
@@ -83,7 +83,7 @@ impl Headroom {
         }
     }
 
-    /// The ECN field of an echo behind a port, given its field before.
+    /// The ECN field of an echo after a port, given the field before it.
     #[inline(always)]
     #[must_use]
     pub const fn at_port(ecn: u8, busy: bool) -> u8 {
@@ -97,9 +97,9 @@ impl Headroom {
 
 /// How long after a mark echoes request headroom.
 pub const REQUEST_NS: u64 = 10_000_000_000;
-/// How often TCP receivers request it, which need no echoes otherwise.
+/// Interval of the headroom requests of TCP receivers, which need no echoes otherwise.
 pub const REQUEST_INTERVAL_NS: u64 = 20_000_000;
-/// Delay of TCP receivers' first request after a mark: until then the port is busy.
+/// Delay of TCP receivers' first request after a mark; until then the port is busy.
 pub const REQUEST_DELAY_NS: u64 = 40_000_000;
 
 impl Echo {
@@ -219,7 +219,7 @@ impl Policy {
             || self.auth & ACCEPT_SECOND != 0 && tag == e.tag(self.keys[1], from, to)
     }
 
-    /// Whether a packet is to be echoed when the last echo was due at `last_echo_ns`.
+    /// Whether a packet is echoed if the last echo was due at `last_echo_ns`.
     #[inline(always)]
     #[must_use]
     pub const fn is_due(&self, last_echo_ns: u64, ce: bool, now_ns: u64) -> bool {
@@ -231,10 +231,10 @@ impl Policy {
 pub const NEGOTIATED: u32 = 1;
 /// [`Receiver::flags`]: TCP did not negotiate ECN; ACKs carry the CE count, see [`ace`].
 pub const PLAIN: u32 = 2;
-/// [`Receiver::flags`]: the handshake was not seen, so TCP was shown one mark: the ACK of that packet has ECE if ECN was
-/// negotiated, RFC 3168 section 6.1.3.
+/// [`Receiver::flags`]: the handshake was not seen, so one mark was passed on to TCP: the ACK of that packet has ECE
+/// if ECN was negotiated, RFC 3168 section 6.1.3.
 pub const PROBING: u32 = 4;
-/// [`Receiver::flags`]: the handshake was seen, and nothing was sent since.
+/// [`Receiver::flags`]: the handshake was seen, and nothing has been sent since.
 pub const FRESH: u32 = 8;
 /// [`Receiver::flags`]: a SYN was sent; only the SYN-ACK that acknowledges it decides whether ECN was negotiated.
 pub const SYN_SENT: u32 = 16;
@@ -246,7 +246,7 @@ const SYN_DATA: u32 = 1460;
 pub const CLEAR_CE: u32 = 1;
 /// [`Receiver::on_tcp_packet`]: send an echo, since ACKs cannot carry the count.
 pub const SEND_ECHO: u32 = 2;
-/// [`Receiver::on_tcp_packet`]: there is feedback to encode again ([`Receiver::is_fast_data`] no longer holds).
+/// [`Receiver::on_tcp_packet`]: there is new feedback to encode ([`Receiver::is_fast_data`] no longer holds).
 pub const NEW_FEEDBACK: u32 = 4;
 
 /// A receiver's state per flow. As in [`crate::flow::Flow`], fields that are rarely written share the key's cache line.
@@ -274,7 +274,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver of no packets.
+    /// A receiver that has not counted any packet.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -316,7 +316,7 @@ impl Receiver {
         last_ce_ns != 0 && now_ns.saturating_sub(last_ce_ns) < REQUEST_NS
     }
 
-    /// Whether a TCP receiver is to send an echo only to request headroom.
+    /// Whether a TCP receiver must send an echo only to request headroom.
     #[inline(always)]
     #[must_use]
     pub const fn headroom_request_due(last_ce_ns: u64, last_echo_ns: u64, now_ns: u64) -> bool {
@@ -325,7 +325,7 @@ impl Receiver {
             && now_ns.wrapping_sub(last_echo_ns) >= REQUEST_INTERVAL_NS
     }
 
-    /// Whether an echo is due, and if so, notes its time: [`Receiver::count`] without the totals.
+    /// Whether an echo is due; if so, records its time. [`Receiver::count`] without the totals.
     #[inline(always)]
     pub fn due(&mut self, policy: &Policy, ce: bool, now_ns: u64) -> bool {
         let due = policy.is_due(self.last_echo_ns, ce, now_ns);
@@ -335,7 +335,7 @@ impl Receiver {
         due
     }
 
-    /// A SYN is sent, whose first byte of data would be `next`. Resets the state of an earlier connection.
+    /// A SYN is sent; `next` is the number of the first byte after it. Resets the state of an earlier connection.
     #[inline(always)]
     pub fn on_syn_sent(&mut self, next: u32, now_ns: u64) {
         self.flags = SYN_SENT;
@@ -417,8 +417,9 @@ impl Receiver {
         flags & PROBING == 0 && pending == 0
     }
 
-    /// The ACE of a TCP segment towards the source that acknowledges up to `ack` (0: leave its flags alone), and the
-    /// connection's flags before. `data`: it has payload; `tcp_set_ecn`: TCP has set ECN flags itself.
+    /// Returns the ACE field for a TCP segment towards the source that acknowledges up to `ack` (0: its flags stay as
+    /// they are), and the connection's previous flags. `data`: it has payload; `tcp_set_ecn`: TCP has set ECN flags
+    /// itself.
     #[inline(always)]
     pub fn encode(&mut self, data: bool, ack: u32, tcp_set_ecn: bool, now_ns: u64) -> (u8, u32) {
         let known = self.flags;
@@ -441,7 +442,7 @@ impl Receiver {
         (self.ace.encode(ack), known)
     }
 
-    /// Makes the next echo. For TCP it carries only the marks that ACKs cannot.
+    /// Builds the next echo. For TCP it carries only the marks that ACKs cannot.
     #[inline(always)]
     pub fn echo(&mut self, protocol: u8, src_port: u16, dst_port: u16) -> Echo {
         self.echoes = self.echoes.wrapping_add(1);
@@ -474,15 +475,15 @@ pub enum Refusal {
 
 /// Echoes per window of the loss estimate, see [`Sender::position`].
 pub const LOSS_WINDOW: u32 = 8;
-/// What a flow at full rate may have in flight at the quietest moment of a window, in packet times of the link; more is
-/// loss.
+/// Maximum that a flow at full rate may have in flight at the quietest moment of a window, in packet times of the
+/// link; more is loss.
 pub(crate) const QUIET_PACKET_TIMES: u64 = 16;
 
-/// Echoes refused in a row, over a long enough time, after which the receiver is taken to have restarted
+/// Consecutive echoes refused, over a long enough time, after which the receiver is considered restarted
 /// ([`Flow::on_echo`](crate::flow::Flow::on_echo)).
 pub const REFUSALS: u16 = 32;
 
-/// A source's state of its receiver's echoes.
+/// State of a receiver's echoes at the source.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sender {
@@ -501,11 +502,11 @@ pub struct Sender {
     pub offset: u32,
     /// The last of the source's own departed packets that the echoes cover (modulo 2^32, never decreases).
     ///
-    /// The receiver counts arrivals, so its count lags behind the source's by every packet that was ever lost, and runs
-    /// ahead by every departure that was missed. Both stay in the difference of the counts for good; its lowest value
-    /// ever contains nothing else if the flow once had nothing in flight. Without loss it is 0 from the first packet on.
-    /// With loss the difference stays above it: when a whole window does so by more than can be in flight, the window's
-    /// lowest value takes its place, and sinks to the true one at the next quiet moment.
+    /// The receiver counts arrivals, so its count lags behind the source's by all packets ever lost, and runs ahead
+    /// by all departures missed. Both errors stay in the difference of the counts for good. Its lowest value contains
+    /// nothing else if the flow once had nothing in flight; without loss it is 0 from the first packet on. After
+    /// losses the difference stays above it: if it does so for a whole window, by more than can be in flight, the
+    /// window's lowest value replaces it, and falls to the true one at the next quiet moment.
     pub position: u32,
     /// Lowest difference of departed and received packets: the losses.
     pub floor: i32,
@@ -588,8 +589,8 @@ impl Sender {
         self.refused = 0;
     }
 
-    /// The first echo of a receiver, or of one that restarted. A receiver that started with this flow has counted at
-    /// most what was sent, and all of it is new; of one that counted before, only later counts are.
+    /// Processes the first echo of a receiver, or of one that restarted. A receiver that started with this flow has
+    /// counted at most what was sent, and all of it is new; for one that started earlier, only later counts are new.
     #[inline(always)]
     fn sync(
         &mut self,

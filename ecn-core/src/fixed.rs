@@ -1,9 +1,8 @@
 //! Fixed-point arithmetic for the rate response: unsigned 64-bit integers only.
 //!
-//! The functions run inside kernel programs as well as on the host, and the BPF instruction set
-//! decides their form: no floating point, no 128-bit integers, no signed division, no function
-//! that can panic, and loops only at compile time. Products of two 64-bit numbers are put together
-//! from 32-bit halves.
+//! The functions run in kernel programs as well as on the host, and the BPF instruction set limits them: no floating
+//! point, no 128-bit integers, no signed division, no function that can panic, and loops only at compile time.
+//! Products of two 64-bit numbers are assembled from 32-bit halves.
 //!
 //! # Scales
 //!
@@ -80,9 +79,9 @@ pub const fn mul_wide(a: u64, b: u64) -> (u64, u64) {
     let (a1, a0) = (a >> 32, a & LOW);
     let (b1, b0) = (b >> 32, b & LOW);
     let (x, y, z) = (a1 * b0, a0 * b1, (a0 * b0) >> 32);
-    // Half of x + y + z, without overflow; the carry of the dropped bits is their majority. Adding
-    // with masks and carries would be the usual way, but LLVM 22 recognises it and makes it one
-    // 128-bit multiplication again, which BPF has not.
+    // Half of x + y + z, without overflow; the carry of the dropped bits is their majority. Masks and carries would
+    // be the usual way, but LLVM 22 recognises them and turns them back into a 128-bit multiplication, which BPF does
+    // not have.
     let carry = (x & y | z & (x | y)) & 1;
     let half = (x >> 1) + (y >> 1) + (z >> 1) + carry;
     (a1 * b1 + (half >> 31), a.wrapping_mul(b))
@@ -100,8 +99,8 @@ pub const fn mul_32(a: u64, b: u64) -> u64 {
     (a >> 32) * b + (((a & 0xffff_ffff) * b) >> 32)
 }
 
-/// The 64 bits of a·b from bit `shift` on, for shift 1 to 63: a·b / 2^shift rounded down, where
-/// that fits 64 bits. Without a branch, which every path through a kernel program multiplies.
+/// The 64 bits of a·b from bit `shift` on, for shift 1 to 63: a·b / 2^shift rounded down, if that fits 64 bits.
+/// Without a branch, which would multiply the paths through a kernel program.
 #[inline(always)]
 pub const fn mul_bits(a: u64, b: u64, shift: u32) -> u64 {
     let shift = shift & 63;
@@ -139,10 +138,9 @@ pub fn opaque<T: Copy>(place: &mut T) -> T {
 
 /// value · 2^-log for a value below 2^63 and a logarithm of [`LOG_FRAC`] fractional bits.
 ///
-/// Table of 64 powers, then 1 - 2^-f for f < 1/64 as a polynomial of degree 4. The difference from
-/// 1 is what is computed and subtracted, so that a very small decrease keeps its relative
-/// precision (2^-30); the result is within 4e-12 and two units of the last place of the exact one,
-/// and never above `value`.
+/// Table of 64 powers, then 1 - 2^-f for f < 1/64 as a polynomial of degree 4. Computes and subtracts the difference
+/// from 1, so that a very small decrease keeps its relative precision (2^-30); the result is within 4e-12 and two
+/// units of the last place of the exact one, and never above `value`.
 #[inline(always)]
 pub const fn shrink(value: u64, log: u64) -> u64 {
     const REST: u32 = LOG_FRAC - INDEX_BITS;

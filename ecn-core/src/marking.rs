@@ -14,9 +14,9 @@
 //!     if cnt2[o] > 0: mark the packet, cnt2[o] -= n
 //! ```
 //!
-//! A packet whose source has clearly less than its share of the output is spared, and a later packet gets the mark; one
-//! that cannot be marked is dropped where too many wait, if its source has its share: [`crate::shares`]. Without
-//! shares, as in the papers, all packets are treated alike.
+//! A packet whose source has clearly less than its share of the output is spared, and a later packet is marked
+//! instead; a packet that cannot be marked is dropped if too many wait and its source has its share:
+//! [`crate::shares`]. Without shares, as in the papers, all packets are treated alike.
 //!
 //! A super-packet is marked as a whole; the excess is deducted from later ones ([`Port::debt`]).
 //!
@@ -112,7 +112,7 @@ impl Marking {
         }
     }
 
-    /// How sources are notified instead of marking packets.
+    /// The kind of notification that sources get instead of marks, if any.
     #[must_use]
     pub const fn notifications(self) -> Option<Kind> {
         match self {
@@ -137,17 +137,17 @@ pub struct Policy {
     pub threshold: u32,
     /// Slots in use: one more than the highest port slot. Bounds the scan of a full buffer.
     pub ports: u32,
-    /// A [`crate::shares::ShareBy`]: which sources are spared, and whose packets are dropped.
+    /// A [`crate::shares::ShareBy`]: what counts as a source when packets are spared or dropped.
     pub shares: u32,
-    /// Packets that cannot be marked, of sources over their share, are dropped where more than this many
-    /// wait; of sources at their share, where more than twice as many do. 0: never.
+    /// Packets that cannot be marked are dropped if more than this many wait and their source is over its share, or
+    /// if more than twice as many wait and their source is at its share. 0: never.
     pub drop_threshold: u32,
     #[doc(hidden)]
     pub _pad: u32,
 }
 
 impl Policy {
-    /// Whether packets are marked: it is one of [`Marking::HP`].
+    /// Whether packets are marked: [`Policy::marking`] is one of [`Marking::HP`].
     #[inline(always)]
     #[must_use]
     pub const fn marks(&self) -> bool {
@@ -163,7 +163,7 @@ pub const HOST: u8 = 0;
 pub const BACKLOG_UNKNOWN: u32 = u32::MAX;
 
 /// Departures over which the backlog check takes its minimum, in addition to the segments of the largest
-/// super-packet: those leave one by one although their queue is empty already.
+/// super-packet: those leave one by one when their queue is already empty.
 pub const BACKLOG_WINDOW: u32 = 8;
 
 /// Counters of one port: as an output (`cnt1`, `cnt2`), as an input (`occupancy`), and totals.
@@ -179,7 +179,7 @@ pub struct Port {
     pub occupancy: u32,
     /// Naive marking: packets from this input still to be marked.
     pub to_mark_from: u32,
-    /// Departure marking: packets that left marked and whose CE the wire end has yet to write.
+    /// Departure marking: packets marked at departure, to which the wire end has yet to write CE.
     pub owed: u32,
     /// Minimum excess of `cnt1` over the device's own queue length in this window.
     pub surplus: u32,
@@ -187,8 +187,8 @@ pub struct Port {
     pub surplus_samples: u32,
     /// Segments of the largest super-packet so far.
     pub largest: u32,
-    /// Segments marked beyond those that were to be marked, because a super-packet is marked as a whole; later packets
-    /// are spared for them. Counted per output; with naive marking, per input.
+    /// Segments marked in excess of those due, because a super-packet is marked as a whole; as many later ones are
+    /// spared. Counted per output; with naive marking, per input.
     pub debt: u32,
     #[doc(hidden)]
     pub _pad: u32,
@@ -200,7 +200,7 @@ pub struct Port {
     pub dropped: u64,
     /// Packets marked CE.
     pub marked: u64,
-    /// Packets that were to be marked, but were not ECN-capable.
+    /// Packets due to be marked that were not ECN-capable.
     pub unmarkable: u64,
     /// Enqueued packets that found this input's buffer full.
     pub input_triggers: u64,
@@ -208,8 +208,8 @@ pub struct Port {
     pub output_triggers: u64,
     /// Packets removed from the counters, because the device's queue did not contain them.
     pub repaired: u64,
-    /// Packets that could not be marked and were dropped before they entered the queue, because their
-    /// source had its share.
+    /// Packets that could not be marked and were dropped before they entered the queue, because their source had its
+    /// share.
     pub dropped_unmarkable: u64,
 }
 
@@ -219,7 +219,7 @@ pub struct Port {
 pub struct Decision {
     /// 1: mark this packet (all its segments).
     pub mark: u32,
-    /// 1: it was to be marked, but cannot be.
+    /// 1: a mark was due, but the packet cannot be marked.
     pub unmarkable: u32,
     /// 1: the input buffer was full.
     pub input_trigger: u32,
@@ -273,9 +273,9 @@ impl Eligibility {
         }
     }
 
-    /// Whether it is spared a mark where `waiting` packets wait. Of equal sources about half are under their share at any
-    /// time, and of sources with many flows some are below it: if marks of the others cannot keep the queue short, all are
-    /// marked.
+    /// Whether it is spared a mark if `waiting` packets wait. Among equal sources about half are under their share at
+    /// any time, and among sources with many flows some are below it: if marks for the others cannot keep the queue
+    /// short, all are marked.
     #[inline(always)]
     const fn is_spared(self, policy: &Policy, waiting: u32) -> bool {
         let at_most = if self.share == Share::Light as u32 {
@@ -290,7 +290,7 @@ impl Eligibility {
         waiting <= at_most
     }
 
-    /// Whether it is dropped where `waiting` packets wait.
+    /// Whether it is dropped if `waiting` packets wait.
     #[inline(always)]
     const fn is_dropped(self, policy: &Policy, waiting: u32) -> bool {
         let at_most = if self.share == Share::Over as u32 {
@@ -351,8 +351,8 @@ impl<const N: usize> Switch<N> {
     /// stale mark outlives its queue; the packet takes a mark if one is left, then its own
     /// triggers set the marks of the packets behind it.
     ///
-    /// A packet alone at its output does not fill a buffer: before a trigger is evaluated, a packet may cut through. Here
-    /// it is unknown whether it has to wait; where it is known, call [`Switch::on_enqueue_waiting`].
+    /// A packet alone at its output does not fill a buffer, since it may cut through before a trigger is evaluated.
+    /// Here it is unknown whether it has to wait; if that is known, call [`Switch::on_enqueue_waiting`].
     #[inline(always)]
     pub fn on_enqueue(
         &mut self,
@@ -467,8 +467,8 @@ impl<const N: usize> Switch<N> {
         decision
     }
 
-    /// Input buffer `i` is full without a packet that was enqueued: one that cuts through takes a slot until its tail has
-    /// left.
+    /// Input buffer `i` became full although no packet was enqueued: a packet that cuts through occupies a slot until
+    /// its tail has left.
     pub fn on_input_full(&mut self, policy: &Policy, i: u8) {
         if !policy.marks() {
             return;
@@ -482,7 +482,7 @@ impl<const N: usize> Switch<N> {
         }
     }
 
-    /// Output `o` is congested: every packet that waits for it is to be marked (mechanisms 2 and 3).
+    /// Output `o` is congested: marks every packet that waits for it (mechanisms 2 and 3).
     pub fn on_output_congested(&mut self, policy: &Policy, o: u8) {
         if policy.marking == Marking::Input as u32 || policy.marking == Marking::InputOutput as u32
         {
@@ -491,8 +491,8 @@ impl<const N: usize> Switch<N> {
         }
     }
 
-    /// Input trigger, mechanisms 2 and 3: every packet anywhere in the switch that waits for an
-    /// output to which buffer `i` holds a packet.
+    /// Input trigger of mechanisms 2 and 3: marks every packet anywhere in the switch that waits for an output to
+    /// which buffer `i` holds a packet.
     #[inline(always)]
     fn mark_waiting_for_outputs_of(&mut self, i: u8, ports: u32) {
         let mut x = 0usize;
@@ -574,7 +574,7 @@ impl<const N: usize> Switch<N> {
             output.cnt2 = output.cnt2.saturating_sub(n);
             mark = output.should_mark(n, due);
         } else if at_departure && output.cnt2 > output.cnt1 {
-            // The remaining marks are for packets behind it, and there are fewer.
+            // The remaining marks are for packets behind this one, of which there are fewer.
             output.cnt2 = output.cnt1;
         }
         if mark {
@@ -608,8 +608,8 @@ impl<const N: usize> Switch<N> {
         self.port(i).clip_marks_from();
     }
 
-    /// Whether `n` packets more may fill the buffer of input `i`, or some from it are to be marked: its occupancy must be
-    /// exact then.
+    /// Whether `n` more packets may fill the buffer of input `i`, or naive marks are left for it: its occupancy must
+    /// then be exact.
     #[inline(always)]
     pub(crate) fn may_fill(&mut self, policy: &Policy, i: u8, n: u32) -> bool {
         let input = self.port(i);
@@ -623,8 +623,8 @@ impl<const N: usize> Switch<N> {
         *self.waiting(i, o) > 0
     }
 
-    /// A packet of `n` segments leaves the virtual queue of `o`, where it was counted, so no counter wraps. Without
-    /// branches, since the BPF verifier meets this in a loop.
+    /// A packet of `n` segments leaves the virtual queue of `o`, where it was counted, so that no counter wraps.
+    /// Without branches, since the BPF verifier processes this in a loop.
     #[inline(always)]
     pub(crate) fn dequeue_virtual(&mut self, i: u8, o: u8, n: u32) {
         let waiting = self.waiting(i, o);
@@ -669,8 +669,8 @@ impl<const N: usize> Switch<N> {
             return false;
         }
         let output = self.port(o);
-        // The queue counts a super-packet once, so only an empty queue can be compared. Earlier samples are invalid too:
-        // of a super-packet that is being sent only the last segment sees the true excess, and it may have left.
+        // The queue counts a super-packet once, so only an empty queue can be compared. Earlier samples are invalid
+        // too: while a super-packet is sent, only its last segment sees the true excess, and it may have left.
         if output.largest > 1 && backlog > 0 {
             output.surplus_samples = 0;
             return false;
@@ -687,8 +687,8 @@ impl<const N: usize> Switch<N> {
         due
     }
 
-    /// Removes a surplus that lasted a whole window. A function of its own: the walk over all inputs is the most complex
-    /// part for the verifier, which before 6.4 repeats it for each path that leads to it.
+    /// Removes a surplus that lasted a whole window. A separate function: the loop over all inputs is the most
+    /// complex part for the verifier, which before 6.4 repeats it for each path that leads to it.
     #[inline(always)]
     pub fn repair(&mut self, o: u8, ports: u32) {
         let output = self.port(o);
@@ -696,8 +696,8 @@ impl<const N: usize> Switch<N> {
         self.set_waiting(o, ports, keep);
     }
 
-    /// Sets the packets that wait for output `o` to `keep` in total, each input's part in proportion, since it is unknown
-    /// whose packets were missed.
+    /// Sets the number of packets that wait for output `o` to `keep`, reducing each input's part in proportion, since
+    /// it is unknown whose packets were missed.
     #[inline(always)]
     pub fn set_waiting(&mut self, o: u8, ports: u32, keep: u32) {
         // cnt1 is the sum of what waits; 0 only if nothing does.
@@ -756,8 +756,8 @@ impl<const N: usize> Switch<N> {
     }
 }
 
-/// Segments of a packet of `n` that are to be marked when `to_mark` are. If the trigger also holds without this packet
-/// (`renewed`), each segment by itself would renew it.
+/// Number of a packet's `n` segments that are due to be marked if `to_mark` are. If the trigger also holds without
+/// this packet (`renewed`), each segment by itself would renew it.
 #[inline(always)]
 const fn due(to_mark: u32, n: u32, renewed: bool) -> u32 {
     if to_mark > 0 && (renewed || to_mark > n) {
@@ -768,8 +768,9 @@ const fn due(to_mark: u32, n: u32, renewed: bool) -> u32 {
 }
 
 impl Port {
-    /// Whether a packet of `n` segments, of which `due` are to be marked, is marked as a whole: the excess is charged to
-    /// later packets, so that over time as many segments are marked as are due. A single packet is marked if it is due.
+    /// Whether a packet of `n` segments, `due` of which should be marked, is marked as a whole: the excess is charged
+    /// to later packets, so that over time as many segments are marked as are due. A single packet is marked if it is
+    /// due.
     #[inline(always)]
     fn should_mark(&mut self, n: u32, due: u32) -> bool {
         let mark = due > self.debt;

@@ -18,7 +18,7 @@
 //!
 //! As in Linux's `samples/bpf/hbm_edt.c` and cilium's `bpf/lib/edt.h`.
 
-/// Most time that a flow's queue may take: packets beyond are dropped here, and not charged.
+/// Maximum queueing time of a flow's packets: those beyond it are dropped here, and not charged.
 pub const HORIZON_NS: u64 = 2_000_000_000;
 
 /// Latest departure time, relative to now, however low the rate: fq drops packets 10 s ahead (its horizon).
@@ -77,7 +77,7 @@ fn less_mask(a: u64, b: u64) -> u64 {
     sign_mask(a.wrapping_sub(b))
 }
 
-/// `yes` if all bits of `which` are set, `no` if none is.
+/// `yes` if all bits of `which` are set, `no` if none are.
 #[inline(always)]
 fn select(which: u64, yes: u64, no: u64) -> u64 {
     no ^ ((yes ^ no) & which)
@@ -185,12 +185,12 @@ impl Pacer {
 pub const HTB_MAJOR: u16 = 0xec0e;
 /// Top byte of an `skb->priority` that holds a class in the next two bytes.
 const PRIORITY: u32 = 0xed << 24;
-/// `TC_PRIO_MAX`: the part of the priority by which fq and pfifo_fast choose.
+/// `TC_PRIO_MAX`: the part of the priority by which fq and pfifo_fast select a band.
 const TC_PRIO_MAX: u32 = 15;
 /// `TC_PRIO_CONTROL`: fq before Linux 6.7 sends it immediately, whatever its departure time.
 const TC_PRIO_CONTROL: u32 = 7;
 
-/// The priority that stores a packet's class where there is no HTB: the low byte, by which qdiscs classify, stays the
+/// The priority that stores a packet's class if there is no HTB. Its low byte, by which qdiscs classify, remains the
 /// application's.
 #[inline(always)]
 #[must_use]

@@ -1,9 +1,9 @@
 //! Virtual queues: the packets that would wait at an output if its link had a configured rate.
 //!
-//! Some ports have no queue that could be observed: a NIC queues where no program sees it, and a veth device has no
-//! queue (`noqueue`). A virtual queue replaces it: each packet that the bridge sends to such an output gets the time at
-//! which its transmission would start at the configured rate, and counts as waiting until then; the packet itself is sent
-//! immediately. Counters and triggers are those of [`marking`](crate::marking), as with a real queue:
+//! Some ports have no observable queue: a NIC queues packets where no program runs, and a veth device has no queue
+//! (`noqueue`). A virtual queue replaces it: each packet that the bridge sends to such an output gets the time at
+//! which its transmission would start at the configured rate, and counts as waiting until then; the packet itself is
+//! sent immediately. Counters and triggers are those of [`marking`](crate::marking), as with a real queue:
 //!
 //! ```text
 //! packet of b bytes for output o at time t:   packets that started before t are dequeued: cnt1[o] -= 1, ...
@@ -11,8 +11,8 @@
 //!     else:                                   it starts at free[o],   free[o] += b / rate
 //! ```
 //!
-//! The queue keeps each packet, in order, and not only their number per input: triggers depend on the inputs' buffers,
-//! and an input that sent its burst first empties first.
+//! The queue stores each packet, in order, and not only their number per input: triggers depend on the inputs'
+//! buffers, and an input that sent its burst first empties first.
 //!
 //! There are no timers: time is an argument, and a queue is brought up to date at the next packet for its output, or when
 //! a packet for another output would find its input's buffer full. So decisions are the same as if every packet were
@@ -27,9 +27,9 @@ use crate::{
 /// this length had dropped them.
 pub const DEPTH: usize = 64;
 
-/// Most outputs plus departures of one update of other outputs; the next update continues there. Packets beyond still
-/// count as waiting, which needs more than 64 ports and overdue packets together. The BPF verifier processes each step,
-/// within its limit of a million instructions: on 6.1 549,311 with 96 steps, 445,887 with 64.
+/// Maximum outputs plus departures per update of other outputs; the next update continues there. Packets not reached
+/// still count as waiting, which requires more than 64 ports and overdue packets together. The BPF verifier processes
+/// each step, within its limit of a million instructions: on 6.1 549,311 with 96 steps, 445,887 with 64.
 const STEPS: u32 = 64;
 
 /// Fractional bits of [`ns_per_byte`].
@@ -106,7 +106,7 @@ impl Queue {
     }
 }
 
-/// What a port needs to know of a packet.
+/// Properties of a packet that a port's counters depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketMeta {
     /// Slot of its input.
@@ -256,8 +256,8 @@ impl<const N: usize> Queues<N> {
     #[inline(always)]
     fn catch_up_outputs_of(&mut self, switch: &mut Switch<N>, policy: &Policy, i: u8, now_ns: u64) {
         let ports = if policy.ports == 0 { 1 } else { policy.ports };
-        // The first output is unknown to the BPF verifier: with a known one it would verify each pair of output and
-        // step separately.
+        // The first output is hidden from the BPF verifier, which would otherwise verify each pair of output and step
+        // separately.
         let first = self.next % ports;
         let mut o = first;
         let mut step = 0;
