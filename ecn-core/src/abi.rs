@@ -96,9 +96,9 @@ pub mod name {
     pub const RECEIVER: &str = "ECN_RECEIVER";
     /// Per [`super::quota_index`], entries that programs have added to a table, minus those that they have removed.
     pub const ADDED: &str = "ECN_ADDED";
-    /// Per [`super::quota_index`], entries that the agent has removed from a table; for [`super::ALL_ENDPOINTS`] plus the
-    /// table's capacity (0: no quotas). A map of its own, since user space cannot atomically add to a word that programs
-    /// update.
+    /// Per [`super::quota_index`], entries that the agent has removed from a table; for [`super::ALL_ENDPOINTS`] plus
+    /// the table's capacity (0: no quotas). A separate map, since user space cannot atomically add to a word that
+    /// programs update.
     pub const REMOVED: &str = "ECN_REMOVED";
     /// Packets that left the device, per class minor.
     pub const DEPARTED: &str = "ECN_DEPARTED";
@@ -510,7 +510,7 @@ pub struct Scratch {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseInput {
-    /// What the feedback reports.
+    /// Counts that the feedback reports.
     pub delta: echo::FeedbackDelta,
     /// Entry of [`name::IN_FORCE`].
     pub in_force: u64,

@@ -379,7 +379,7 @@ pub struct Sampling {
     pub jitter: u64,
 }
 
-/// A sample of a port's queue: [`Message::feedback`] in the lower half, and flags.
+/// A sample of a port's queue: [`Message::feedback`] in the lower half, the flags below in the upper one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample(pub u64);
 
@@ -679,8 +679,8 @@ impl Sender {
         }
     }
 
-    /// Processes a message of [`Kind::Marks`]. `departed`: packets that have left (modulo 2^32); `self_clocked`: neither
-    /// echoes nor ACKs report what arrives ([`crate::flow::Flow::is_self_clocked`]).
+    /// Processes a message of [`Kind::Marks`]. `departed`: packets that have left (modulo 2^32); `self_clocked`:
+    /// neither echoes nor ACKs report arrivals ([`crate::flow::Flow::is_self_clocked`]).
     ///
     /// # Errors
     ///
@@ -754,5 +754,5 @@ impl Sender {
 /// Maximum packets between two counts.
 const MOST_COUNTED: u32 = 1 << 20;
 
-/// How often a self-clocked flow counts what has departed.
+/// Interval at which a self-clocked flow counts its departed packets.
 pub const CLOCK_NS: u64 = 1_000_000;

@@ -335,7 +335,7 @@ impl Receiver {
         due
     }
 
-    /// A SYN is sent; `next` is the number of the first byte after it. Resets the state of an earlier connection.
+    /// A SYN is sent; `next` is the sequence number after that of the SYN. Resets the state of an earlier connection.
     #[inline(always)]
     pub fn on_syn_sent(&mut self, next: u32, now_ns: u64) {
         self.flags = SYN_SENT;

@@ -111,8 +111,8 @@ pub const fn is_self_clocked(flags: u32, synced: u32, echoes: bool) -> bool {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Minor number of the flow's class, assigned at its first decrease; 0: none. [`abi::name::IN_FORCE`](crate::abi::name::IN_FORCE) shows whether
-    /// the class exists yet.
+    /// Minor number of the flow's class, assigned at its first decrease; 0: none.
+    /// [`abi::name::IN_FORCE`](crate::abi::name::IN_FORCE) shows whether the class exists yet.
     pub class: u32,
     /// [`NEGOTIATED`], [`PLAIN`].
     pub flags: u32,
@@ -171,8 +171,8 @@ pub struct Flow {
     pub pacer: pacing::Pacer,
     /// Backward messages.
     pub backward: backward::Sender,
-    /// Reaction to notifications. With this field, an entry of the hash table, including its key and `struct
-    /// htab_elem`, fills whole cache lines.
+    /// Reaction to notifications. With this field, an entry of the hash table fills whole cache lines, including
+    /// `struct htab_elem` and the key.
     pub reaction: reaction::Reaction,
 }
 
@@ -600,7 +600,8 @@ impl Flow {
     }
 }
 
-/// Entry of [`abi::name::IN_FORCE`](crate::abi::name::IN_FORCE): decrease number `decrease` is in force since packet number `departed` of the class.
+/// Entry of [`abi::name::IN_FORCE`](crate::abi::name::IN_FORCE): decrease number `decrease` is in force since packet
+/// number `departed` of the class.
 #[inline(always)]
 #[must_use]
 pub const fn in_force(decrease: u32, departed: u32) -> u64 {

@@ -347,9 +347,9 @@ impl<const N: usize> Switch<N> {
 
     /// A packet of `n` segments from input `i` enters the queue of output `o`.
     ///
-    /// Arrival marking: `cnt2` is first clipped to what waits ahead of this packet, so that no
-    /// stale mark outlives its queue; the packet takes a mark if one is left, then its own
-    /// triggers set the marks of the packets behind it.
+    /// Arrival marking: `cnt2` is first clipped to the number of packets ahead of this one, so that no stale mark
+    /// outlives its queue; the packet takes a mark if one is left, then its own triggers set the marks of the packets
+    /// behind it.
     ///
     /// A packet alone at its output does not fill a buffer, since it may cut through before a trigger is evaluated.
     /// Here it is unknown whether it has to wait; if that is known, call [`Switch::on_enqueue_waiting`].
@@ -482,7 +482,7 @@ impl<const N: usize> Switch<N> {
         }
     }
 
-    /// Output `o` is congested: marks every packet that waits for it (mechanisms 2 and 3).
+    /// Output `o` is congested: requests a mark for every packet that waits for it (mechanisms 2 and 3).
     pub fn on_output_congested(&mut self, policy: &Policy, o: u8) {
         if policy.marking == Marking::Input as u32 || policy.marking == Marking::InputOutput as u32
         {
@@ -491,8 +491,8 @@ impl<const N: usize> Switch<N> {
         }
     }
 
-    /// Input trigger of mechanisms 2 and 3: marks every packet anywhere in the switch that waits for an output to
-    /// which buffer `i` holds a packet.
+    /// Input trigger of mechanisms 2 and 3: requests a mark for every packet anywhere in the switch that waits for an
+    /// output to which buffer `i` holds a packet.
     #[inline(always)]
     fn mark_waiting_for_outputs_of(&mut self, i: u8, ports: u32) {
         let mut x = 0usize;
@@ -700,7 +700,7 @@ impl<const N: usize> Switch<N> {
     /// it is unknown whose packets were missed.
     #[inline(always)]
     pub fn set_waiting(&mut self, o: u8, ports: u32, keep: u32) {
-        // cnt1 is the sum of what waits; 0 only if nothing does.
+        // cnt1 is the sum over all inputs: 0 only if no packet waits.
         let cnt1 = (self.port(o).cnt1 as u64).max(1);
         let mut seen = 0u64;
         let mut kept = 0;

@@ -251,8 +251,8 @@ impl Policy {
     /// `m` (1 < m <= 16; checked even for LIPD, which does not use it). Reacts once per round counted in packets; see
     /// [`Policy::with_round`].
     ///
-    /// AIMD's step near full rate, (m - 1) rmin², is at least 2^-40: with smaller ones a flow recovers somewhat faster
-    /// than the equation says.
+    /// AIMD's step near full rate, (m - 1) rmin², is at least 2^-40: with smaller ones a flow recovers somewhat
+    /// faster than by the equation.
     ///
     /// # Errors
     ///

@@ -92,8 +92,8 @@ const BUSY_SHIFT: u32 = 20;
 /// An output stays busy for the transmission time of this many packets after packets waited: at a slow port a queue of few
 /// packets is empty for longer.
 const BUSY_PACKETS: u64 = 80;
-/// Added to these packets, divided by the square of the number of heavy sources: with few sources a mark reduces the
-/// load more.
+/// Added to [`BUSY_PACKETS`], divided by the square of the number of heavy sources: with few sources a mark reduces
+/// the load more.
 const BUSY_SOURCES: u64 = 2700;
 /// Added to the busy time, in units of 2^20 ns.
 const MIN_BUSY: u64 = 8;

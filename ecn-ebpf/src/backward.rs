@@ -114,7 +114,7 @@ fn clone_back(ctx: *mut __sk_buff, number: u32, sequence: u32, feedback: u32, ki
 }
 
 /// Runs for a packet from a port of the bridge that enters the queue of a port that samples: decides whether to
-/// sample it, and notifies its source.
+/// sample it and notify its source.
 #[classifier]
 pub fn ecn_port_sample(ctx: TcContext) -> i32 {
     let _ = sample(&Packet::new(ctx));

@@ -63,8 +63,8 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, endpoint: &Endpoint) -> i32 
         return NEXT;
     }
     // Redirected to the same device: the qdisc charges the length that a packet had before this hook, here that of
-    // the data packet. HTB would charge an echo as much as a data packet: three flows in one direction and four in
-    // the other had 72 % of a port each way.
+    // the data packet. HTB would then charge an echo as much as a data packet: three flows in one direction and four
+    // in the other had only 72 % of a port each way.
     let ifindex = field!(&p.ctx, ifindex);
     // SAFETY: takes numbers only.
     unsafe { bpf_redirect(ifindex, 0) as i32 }

@@ -65,7 +65,7 @@ pub fn store<const N: usize>(ctx: &TcContext, offset: u32, b: &[u8; N], flags: u
 /// passed in `cb[0]`, which is free within one hook.
 #[inline(always)]
 pub fn tail_call(ctx: &TcContext, program: u32, word: u32) -> i32 {
-    // SAFETY: tc programs may write this field; nothing here needs to be dropped.
+    // SAFETY: tc programs may write this field; no value here needs `Drop` if the call does not return.
     unsafe {
         (*raw(ctx)).cb[0] = word;
         ECN_TAIL.tail_call(ctx, program);

@@ -1,8 +1,9 @@
 //! `ecn_sock`, sock_ops of a cgroup: rate limits by TCP's own pacing, where nothing below TCP can pace.
 //!
 //! The egress program records which socket sends a flow ([`remember`]). TCP calls this program at every round-trip
-//! time measurement, that is at nearly every ACK; it then sets the flow's rate on the socket (`SO_MAX_PACING_RATE`).
-//! So a new rate takes effect one ACK later: the echo that caused it arrives before the ACK of the same packet.
+//! time measurement, that is at nearly every ACK, and the program sets the flow's rate on the socket
+//! (`SO_MAX_PACING_RATE`). So a new rate takes effect one ACK later: the echo that caused it arrives before the ACK
+//! of the same packet.
 //!
 //! Sockets keep their rate: when limits expire or the agent ends, the next call removes it.
 
@@ -71,7 +72,7 @@ pub fn ecn_sock(ctx: SockOpsContext) -> u32 {
 fn pace(ctx: &SockOpsContext) -> Option<()> {
     // SAFETY: takes the context only.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.ops.cast()) };
-    // SAFETY: copied at once.
+    // SAFETY: copied immediately.
     let key = unsafe { ECN_SOCKET.get(&cookie) }.copied()?;
     let f = ECN_FLOW.get_ptr_mut(&key)?;
     let control = control()?;

@@ -277,7 +277,8 @@ fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool, flags: u32) -> 
     let iif = field!(&p.ctx, ingress_ifindex);
     let input = input_slot(netns, iif, d.bridge, p.zero());
     let (packets, bytes) = (p.segments(ip), field!(&p.ctx, wire_len));
-    // Counters that cannot be compared with the queue's length may be wrong for long: they drop nothing.
+    // Counters that cannot be compared with the queue's length may be wrong for long: packets are not dropped by
+    // them.
     let compared = d.role & abi::ROLE_BACKLOG != 0 || d.virtual_ns_per_byte != 0;
     let answerable =
         input != HOST && ip.answerable(packets, bytes, (flags >> abi::ECHO_PROTOCOL_AT) as u8);

@@ -206,7 +206,7 @@ pub fn encode(
     } else if let Some(r) = found
         && !nothing_new
     {
-        // A segment with data cannot carry the count: note since when.
+        // A segment with data cannot carry the count: record since when.
         let now = if data { now() } else { 0 };
         (ace, known) = with_lock!(r, receiver as r => r.encode(data, ack, tcp_set_ecn, now));
         if tcp_set_ecn && known & echo::NEGOTIATED == 0 {
