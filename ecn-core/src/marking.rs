@@ -290,7 +290,6 @@ impl Eligibility {
         waiting <= at_most
     }
 
-    /// Whether it is dropped if `waiting` packets wait.
     #[inline(always)]
     const fn is_dropped(self, policy: &Policy, waiting: u32) -> bool {
         let at_most = if self.share == Share::Over as u32 {

@@ -186,7 +186,6 @@ impl Output {
         self.less_busy = self.less_busy & keep | less & !keep;
     }
 
-    /// Restarts the busy time.
     #[inline(always)]
     fn note_waiting(&mut self, now_ns: u64) {
         self.busy_until = ((now_ns >> BUSY_SHIFT) as u32).wrapping_add(MAX_BUSY - self.less_busy);

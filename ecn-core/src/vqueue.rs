@@ -190,7 +190,6 @@ impl<const N: usize> Queues<N> {
         (free, queue.len() >= DEPTH as u32)
     }
 
-    /// Appends the packet.
     #[inline(always)]
     pub(crate) fn push(&mut self, switch: &mut Switch<N>, a: &PacketMeta, free: bool, full: bool) {
         if free || full {

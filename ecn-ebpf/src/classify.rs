@@ -15,7 +15,6 @@ use crate::{
 /// `skb->mark` of a clone on its way from the ingress to the egress hook of one device.
 pub const ECHO_MARK: u32 = 0xec0e_ec0e;
 
-/// A packet of a flow.
 pub struct Classified {
     pub ip: Ip,
     /// TCP header fields; `None` for other protocols.

@@ -70,7 +70,7 @@ fn send_echo(p: &Packet, c: &Classified, key: &Key, endpoint: &Endpoint) -> i32 
     unsafe { bpf_redirect(ifindex, 0) as i32 }
 }
 
-/// Handles the start and the end of TCP connections. `None`: the packet needs no further processing.
+/// Handles the start and end of TCP connections. `None`: the packet needs no further processing.
 #[inline(always)]
 fn tcp_events(
     p: &Packet,
@@ -301,7 +301,7 @@ fn start_own_rate_if_due(
         let created = read_once!(f, flow.created_ns);
         let unanswered = c.tcp().is_none() && now.saturating_sub(created) > flow::NO_FEEDBACK_NS;
         if has_feedback || unanswered {
-            // Another CPU may do the same at once, which is harmless.
+            // Harmless if another CPU does the same.
             write_once!(f, flow.has_own_rate, 1);
             if has_feedback && read_once!(f, flow.flags) & flow::NEGOTIATED == 0 {
                 response::start_own_rate(f, key, endpoint);
@@ -310,7 +310,6 @@ fn start_own_rate_if_due(
     }
 }
 
-/// A flow's class and limit.
 struct Rate {
     class: u32,
     /// The class exists.

@@ -147,7 +147,6 @@ pub fn netns() -> u32 {
     constant(&NETNS)
 }
 
-/// Adds to a counter.
 #[inline(always)]
 pub fn count(what: abi::Count, n: u64) {
     if let Some(counter) = ECN_COUNT.get_ptr_mut(what as u32) {

@@ -23,7 +23,6 @@ pub fn departure_time(ctx: &TcContext) -> u64 {
     field!(ctx, tstamp)
 }
 
-/// Sets the packet's departure time.
 #[inline(always)]
 pub fn set_departure_time(ctx: &TcContext, at_ns: u64) {
     if constant(&STAMP_TYPES) != 0 {

@@ -198,7 +198,6 @@ const NOTIFY: u32 = 2;
 /// [`Response::events`]: a decrease whose latency is measured.
 const MEASURED: u32 = 1;
 
-/// What a response changed.
 struct Response {
     /// Bit mask of [`NOTIFY`] and [`MEASURED`]: each `bool` would double the verifier's paths.
     events: u32,

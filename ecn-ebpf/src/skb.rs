@@ -27,7 +27,6 @@ const LONGEST_TRANSPORT: u32 = 60;
 /// Largest offset that is read directly; headers farther into a packet are read by the helper.
 const FARTHEST: u32 = 1023;
 
-/// A packet.
 pub struct Packet {
     pub ctx: TcContext,
 }

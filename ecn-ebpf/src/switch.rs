@@ -364,7 +364,6 @@ fn apply_decision(
 /// Shift of the packet's bytes in [`ecn_trace_enqueue`]'s decision.
 const BYTES_AT: u32 = 40;
 
-/// Traces an enqueue.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn ecn_trace_enqueue(

@@ -20,7 +20,6 @@ static NEW_FLOW: LockedFlow = LockedFlow {
     _pad: 0,
     flow: Flow::new(),
 };
-/// A new receiver.
 static NEW_RECEIVER: LockedReceiver = LockedReceiver {
     lock: abi::bpf_spin_lock { val: 0 },
     _pad: 0,
@@ -60,7 +59,6 @@ pub fn receiver_entry(key: &Key) -> Option<*mut LockedReceiver> {
     ECN_RECEIVER.get_ptr_mut(key)
 }
 
-/// Adds a receiver's entry, if there is room for it.
 #[inline(never)]
 fn add_receiver(key: &Key) {
     if !has_room(abi::TABLE_RECEIVERS, key) {
@@ -71,7 +69,6 @@ fn add_receiver(key: &Key) {
     }
 }
 
-/// Removes a sent flow's entry.
 #[inline(always)]
 pub fn remove_flow(key: &Key) {
     if ECN_FLOW.remove(key).is_ok() {
@@ -79,7 +76,6 @@ pub fn remove_flow(key: &Key) {
     }
 }
 
-/// Removes a received flow's entry.
 #[inline(always)]
 pub fn remove_receiver(key: &Key) {
     if ECN_RECEIVER.remove(key).is_ok() {
