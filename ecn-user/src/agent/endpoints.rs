@@ -29,39 +29,39 @@ use crate::{
     net::{Link, NetNs, ethtool::Ethtool, htb::EndpointHtb},
 };
 
-/// Bytes of a frame that the MTU does not count.
+/// Bytes of a frame that are not part of the MTU.
 const ETHERNET_HEADER: u32 = 14;
 
 /// Rate of a tap without a `link_rate`, bytes per second: that of veth.
 const TAP_RATE: u64 = 1_250_000_000;
 
-/// Connections that have ended go with their last ACK, or after so long without it.
+/// Entries of ended connections are removed with the last ACK, or after this time without it.
 const ENDED_NS: u64 = 1_000_000_000;
 
-/// An endpoint's device, which is there.
+/// An endpoint whose device exists.
 pub(super) struct Endpoint {
     number: u32,
-    /// Its section, with its own names in place of patterns.
+    /// Its section, with patterns replaced by its own names.
     pub(super) config: config::Endpoint,
     pub(super) space: Arc<Space>,
     pub(super) link: Link,
     htb: EndpointHtb,
     choice: Choice,
-    /// Its root qdisc could not be looked after when it was changed.
+    /// Its root qdisc has changed, and that could not be handled yet.
     unsettled: bool,
-    /// Segments of a super-packet at most before we came.
+    /// Maximum segments of a super-packet before the agent changed it.
     gso_max_segs: Option<u32>,
-    /// Of a tap that is a port: the ifb where its flows are limited.
+    /// The ifb on which its flows are limited, if it is a tap that is a bridge port.
     shaper: Option<Link>,
-    /// It is a tap that is a port: it stands for the host at its other end.
+    /// It is a tap that is a bridge port, and represents the host at its other end.
     at_port: bool,
-    /// Where echoes are taken.
+    /// Hook at which echoes are processed.
     hook: Hook,
     attached: Vec<Attached>,
 }
 
 impl Endpoint {
-    /// Whether this root qdisc is the one that is to be there, with its target if it has one.
+    /// Whether this root qdisc is the expected one; `target`: that of the endpoint, if it has one.
     fn expects(&self, target: Option<&Target>, root: &Root) -> bool {
         let without = &self.choice.root;
         target.map_or(root == without, |target| target.expects(root, without))
@@ -85,7 +85,7 @@ impl Endpoint {
         }
     }
 
-    /// The device where its flows are limited.
+    /// The device on which its flows are limited.
     pub(super) fn key(&self) -> DeviceKey {
         DeviceKey {
             netns: self.space.ns.inum(),
@@ -104,7 +104,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether its device, and the ifb of a tap that is a port, are as they were when it was taken up.
+    /// Whether its device, and its ifb if it has one, are as they were when it was set up.
     pub(super) fn is_in_place(&self, link: &Link, links: &[Link]) -> bool {
         let is_there = |ifb: &Link| links.iter().any(|link| link.index == ifb.index);
         link.is_tap_port() == self.at_port && self.shaper.as_ref().is_none_or(is_there)
@@ -118,19 +118,19 @@ impl Endpoint {
         Ok(policy)
     }
 
-    /// For people.
+    /// For messages.
     fn name(&self) -> String {
         format!("{} (namespace {})", self.link.name, self.space.ns.name())
     }
 
-    /// What a warning calls it.
+    /// The subject of warnings about it.
     pub(super) fn subject(&self) -> Subject {
         Subject::endpoint(&self.config.device, self.space.name())
     }
 
-    /// Takes everything off its device; `is_there`: it still exists.
+    /// Removes everything from its device; `is_there`: the device still exists.
     fn take_off(mut self, is_there: bool, shared: &Shared, maps: &mut Maps) {
-        // Programs first: no packet may choose a class that is going.
+        // Programs first: no packet may choose a class that is being removed.
         self.attached.clear();
         if self.shaper.is_some() {
             shaper::remove(&self.space.nl, self.link.index);
@@ -138,7 +138,7 @@ impl Endpoint {
         let Some(mut target) = lock(&shared.targets).remove(&self.number) else {
             return;
         };
-        // Unless somebody put another one there just now.
+        // Unless another one has just been put there.
         let ours = is_there
             && self.shaper.is_none()
             && Root::look(&self.space.nl, self.htb.ifindex).is_ok_and(|root| {
@@ -153,7 +153,7 @@ impl Endpoint {
 }
 
 impl Inner {
-    /// Takes a device up as an endpoint.
+    /// Sets up a device as an endpoint.
     pub(super) fn add_endpoint(
         &mut self,
         config: config::Endpoint,
@@ -171,7 +171,7 @@ impl Inner {
             )));
         };
         let at_port = link.is_tap_port();
-        // Sockets are not on this machine, and what XDP sees comes from the host.
+        // The sockets are not on this machine, and XDP sees what the host sends.
         let is_impossible = config.hook == Hook::Xdp || config.enforcement == Enforcement::Pacing;
         if at_port && is_impossible {
             return Err(Error::Configuration(format!(
@@ -183,7 +183,7 @@ impl Inner {
         }
         let rate = match config.link_rate {
             Some(rate) => rate.bytes_per_s(),
-            // Drivers of taps report 10 Mbit/s, whatever they carry.
+            // Drivers of taps report 10 Mbit/s, whatever their real rate.
             None if at_port => TAP_RATE,
             None => speed(&space.ns, &config.device)?,
         };
@@ -201,7 +201,7 @@ impl Inner {
         if kept.is_some_and(|of| {
             of.installed_qdisc && ![of.enforcement, Enforcement::Auto].contains(&wanted)
         }) {
-            // It is to be another one now.
+            // The configured enforcement has changed.
             space.nl.delete_root_qdisc(at.index)?;
         }
         let device = Device {
@@ -217,9 +217,9 @@ impl Inner {
                 shaper::remove(&space.nl, link.index);
             }
         })?;
-        // An agent that was killed, or kept what it had, has left its limit there.
+        // A previous agent that was killed, or kept its state, has left its limit there.
         let left = State::read().and_then(|state| state.gso_max_segs(space.name(), link.index));
-        // A tap's own limit is for what it sends, which is not what is limited.
+        // A tap's own limit applies to what the tap sends, not to the flows that are limited.
         let gso_max_segs = left.or(link.gso_max_segs).filter(|_| !at_port);
         let is_limited = kept.is_some() && choice.enforcement != Enforcement::None;
         if let (Some(before), true, false) = (left, left != link.gso_max_segs, is_limited)
@@ -262,7 +262,7 @@ impl Inner {
         device.endpoint = endpoint.number;
         self.maps.set_device(key, device)?;
         let (ns, device) = (&endpoint.space.ns, &endpoint.config.device);
-        // The kernel holds on to what is attached; the rest goes here.
+        // The kernel keeps what is attached; the rest is dropped here.
         let mut programs = self.datapath.endpoint(endpoint.number)?;
         let place = if endpoint.at_port {
             Place::Opposite
@@ -273,7 +273,7 @@ impl Inner {
             let attached = programs.attach_at(place, ns, device, program)?;
             endpoint.attached.push(attached);
         }
-        // tc stays behind it: there data is counted, and echoes too where XDP lets them pass.
+        // The tc program stays behind XDP: it counts data, and echoes if XDP lets them pass.
         let hook = endpoint.config.hook;
         let is_veth = endpoint.link.kind.as_deref() == Some("veth");
         if !endpoint.at_port && (hook == Hook::Xdp || hook == Hook::Auto && !is_veth) {
@@ -292,14 +292,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes everything off a device; its flows' entries stay, for when it is there again.
+    /// Removes everything from a device; its flows' entries stay in case it reappears.
     fn let_go(&mut self, endpoint: Endpoint, is_there: bool) {
         let key = endpoint.key();
         endpoint.take_off(is_there, &self.shared, &mut self.maps);
         self.forget_role(key, abi::ROLE_ENDPOINT);
     }
 
-    /// An endpoint is no more, or no more meant; `is_there`: its device still is.
+    /// Removes an endpoint that no longer exists or is no longer configured; `is_there`: its device still exists.
     pub(super) fn remove_endpoint(&mut self, number: u32, is_there: bool) {
         if let Some(endpoint) = self.endpoints.remove(&number) {
             tracing::info!("endpoint {}: gone", endpoint.name());
@@ -307,7 +307,7 @@ impl Inner {
         }
     }
 
-    /// Gives every endpoint the policy of the configuration as it is now.
+    /// Updates the policies of all endpoints from the current configuration.
     pub(super) fn update_endpoints(&mut self) -> Result<()> {
         for endpoint in self.endpoints.values() {
             let policy = endpoint.policy(&self.config, self.options)?;
@@ -316,7 +316,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A device's largest frame may have changed: packet times and bursts follow it. Returns whether it has.
+    /// Updates what depends on a device's MTU: packet times and bursts. Returns whether the MTU has changed.
     pub(super) fn follow_mtu(&mut self, number: u32, mtu: u32) -> Result<bool> {
         let Some(endpoint) = self.endpoints.get_mut(&number) else {
             return Ok(false);
@@ -325,7 +325,7 @@ impl Inner {
             return Ok(false);
         }
         let before = std::mem::replace(&mut endpoint.htb.frame_bytes, mtu + ETHERNET_HEADER);
-        // A number of frames.
+        // It is a number of frames.
         endpoint.choice.queue_bytes /= u64::from(before);
         endpoint.choice.queue_bytes *= u64::from(endpoint.htb.frame_bytes);
         if let Some(target) = lock(&self.shared.targets).get_mut(&number) {
@@ -336,7 +336,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Brings the choice of an endpoint into force.
+    /// Brings an endpoint's choice of enforcement into force.
     fn enforce(&mut self, endpoint: &Endpoint) -> Result<()> {
         let number = endpoint.number;
         let kept = self.kept.as_ref();
@@ -380,8 +380,8 @@ impl Inner {
         Ok(self.maps.set_endpoint(number, policy)?)
     }
 
-    /// Looks after root qdiscs that somebody else has changed: what was deleted comes back, what was
-    /// replaced is respected. Returns whether anything is enforced in another way now.
+    /// Reacts to root qdiscs that somebody else has changed: deleted ones are reinstalled, replacements are respected.
+    /// Returns whether any endpoint's enforcement has changed.
     pub(super) fn watch_roots(&mut self, qdiscs: &BTreeMap<Spec, Qdiscs>) -> bool {
         let mut changed = false;
         for number in self.roots_to_look_at(qdiscs) {
@@ -393,7 +393,7 @@ impl Inner {
             let said = std::mem::replace(&mut endpoint.unsettled, failed);
             match watched {
                 Ok(switched) => changed |= switched,
-                // Again at the next tick; said once.
+                // Retried at the next tick; logged once.
                 Err(error) if !said => tracing::warn!("{error}"),
                 Err(_) => {}
             }
@@ -423,12 +423,12 @@ impl Inner {
             return Ok(false);
         };
         {
-            // The thread neither installs nor removes one meanwhile.
+            // While this lock is held, the thread neither installs nor removes one.
             let targets = lock(&self.shared.targets);
             let target = targets.get(&number);
             match Root::look(&endpoint.space.nl, endpoint.htb.ifindex)? {
                 Some(root) if !endpoint.expects(target, &root) => {}
-                // Nothing that matters; or the device itself went, and there is nothing to look after.
+                // No relevant change; or the device itself was removed, and there is nothing to do.
                 _ => return Ok(false),
             }
         }
@@ -444,7 +444,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Another way of enforcement, while flows run.
+    /// Switches to another enforcement while flows run.
     fn switch(&mut self, number: u32, choice: Choice) -> Result<()> {
         let Some(mut endpoint) = self.endpoints.remove(&number) else {
             return Ok(());
@@ -456,7 +456,7 @@ impl Inner {
         result
     }
 
-    /// Rates set by people: `ecn flow set` writes them, here they come into force.
+    /// Brings rates set with `ecn flow set` into force.
     pub(super) fn apply_pins(&mut self) -> Result<()> {
         let wanted = self.maps.pins()?;
         let mut known = HashMap::new();
@@ -483,7 +483,7 @@ impl Inner {
                 self.set_rate(at, &key, rate)?;
             }
         }
-        // Given back: the response's rate holds again.
+        // No longer set: the response's rate applies again.
         for &at in before.keys().filter(|at| !known.contains_key(at)) {
             self.maps.set_limit(at.1, 0)?;
             let key = lock(&self.shared.targets)
@@ -503,7 +503,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The class of a flow that is to be held, whether it was ever marked or not. None: none is free.
+    /// The class of a flow whose rate is set by a user, whether it was ever marked or not. `None`: no class is free.
     fn class_for(&mut self, key: &flow::Key, flow: &flow::Flow) -> Result<Option<u32>> {
         if flow.class != 0 {
             return Ok(Some(flow.class));
@@ -538,7 +538,7 @@ impl Inner {
             .map_err(not_changed)
     }
 
-    /// Flows that the kernel refused a class are limited with the short flows.
+    /// Lets flows for which the kernel refused a class share that of the short flows.
     pub(super) fn share_unfit(&mut self) -> Result<()> {
         for key in std::mem::take(&mut *lock(&self.shared.unfit)) {
             let change = abi::FlowChange {
@@ -550,8 +550,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes what has been idle, or has to make room, a part of the tables at a time; and what is left of ports that
-    /// stand still.
+    /// Removes entries that have been idle or have to make room, a part of the tables per call.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let now = enforce::now_ns();
         let idle = self.config.flow.idle.as_nanos();
@@ -581,7 +580,7 @@ impl Inner {
                 continue;
             }
             let number = u32::from(key.endpoint);
-            // As long as its class is there, it has to be seen to by who does.
+            // While its class is installed, only the review may free it.
             if lock(&self.shared.targets)
                 .get(&number)
                 .is_some_and(|target| target.has(flow.class))
@@ -616,7 +615,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sockets keep the rate that they were given: their next round-trip time takes it off.
+    /// Lifts the rates of paced sockets, which keep them until their next round-trip time.
     fn free_sockets(&mut self) {
         const PATIENCE: Duration = Duration::from_secs(1);
         let paces = |endpoint: &Endpoint| endpoint.choice.enforcement == Enforcement::Pacing;
@@ -642,13 +641,13 @@ impl Inner {
         }
     }
 
-    /// Takes everything off again. Also when the start failed in the middle.
+    /// Removes everything. Also called when the start failed halfway.
     pub(super) fn close(&mut self) {
         self.free_sockets();
         let _expedited = datapath::ExpeditedRcu::begin();
         self.bridges.clear();
         for endpoint in std::mem::take(&mut self.endpoints).into_values() {
-            // The device may be gone with its namespace; then nothing is taken off.
+            // The device may have been removed with its namespace; then this has no effect.
             endpoint.take_off(true, &self.shared, &mut self.maps);
         }
     }
@@ -658,22 +657,22 @@ impl Inner {
         self.endpoints.values().any(|of| of.key() == key)
     }
 
-    /// Where links are pinned of programs at devices.
+    /// Pins of the links of programs at devices.
     pub(super) fn links(&self) -> impl Iterator<Item = &Path> {
         let endpoints = self.endpoints.values().flat_map(|of| &of.attached);
         self.links_at_ports()
             .chain(endpoints.filter_map(Attached::pin))
     }
 
-    /// Leaves everything as it is, for another agent to go on with; limits hold for one more heartbeat.
+    /// Leaves everything in place for another agent to take over; limits stay valid for one more heartbeat.
     fn leave(&mut self) {
         let pinned = lock(&self.shared.pinned).clone();
         for (&number, target) in lock(&self.shared.targets).iter_mut() {
             if !target.leave(|class| pinned.contains_key(&(number, class))) {
                 continue;
             }
-            // Nothing that the response said would come into force: rates rose by a sixth in 60 ms, unused, and
-            // overran the port as soon as they were.
+            // The response's rates would not come into force: they rose by a sixth in 60 ms, unused, and overran the
+            // port as soon as they did.
             if let Err(error) = hold_rates(&mut self.maps, number) {
                 tracing::debug!("endpoint {number}: {error}");
             }
@@ -701,7 +700,7 @@ impl Drop for Inner {
     }
 }
 
-/// Has the programs leave an endpoint's rates as they are.
+/// Makes the programs leave an endpoint's rates unchanged.
 fn hold_rates(maps: &mut Maps, number: u32) -> datapath::Result<()> {
     let mut policy = maps.endpoint(number)?;
     policy.response.function = response::Function::None as u32;

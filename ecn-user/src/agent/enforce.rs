@@ -1,8 +1,8 @@
-//! Moves class rates: the part of the loop that runs in user space.
+//! Moves class rates: the user-space part of the control loop.
 //!
-//! The programs write every new rate into a ring. A thread of its own takes what is there and sends
-//! one batch of class changes per endpoint: at the end of each period, and as soon as a rate has to
-//! come down. Its heartbeat keeps the limits valid: if this thread or the main loop is stuck, they expire.
+//! The programs write every new rate into a ring buffer. A dedicated thread reads it and sends one batch of class
+//! changes per endpoint: at the end of each period, and immediately when a rate has to fall. Its heartbeat keeps the
+//! limits valid: if this thread or the main loop is stuck, they expire.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -35,16 +35,16 @@ use crate::{
     },
 };
 
-/// Monotonic time, as the programs see it.
+/// Monotonic time, ns: the clock of the programs.
 pub fn now_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC)
         .map(|t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
         .unwrap_or(0)
 }
 
-/// Whether [`now_ns`] is the programs' time: a time namespace may set it off (time_namespaces(7)).
+/// Whether [`now_ns`] is the clock of the programs: a time namespace may add an offset (time_namespaces(7)).
 pub(super) fn has_kernels_clock() -> bool {
-    // Not there: this kernel has no time namespaces.
+    // Without this file, the kernel has no time namespaces.
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let monotonic = offsets
         .lines()
@@ -52,64 +52,64 @@ pub(super) fn has_kernels_clock() -> bool {
     monotonic.is_none_or(|offset| offset.split_whitespace().all(|part| part == "0"))
 }
 
-/// What the thread and the agent share.
+/// State shared by the thread and the agent.
 pub struct Shared {
     /// Devices by endpoint number.
     pub targets: Mutex<HashMap<u32, Target>>,
-    /// Rates set by people, by (endpoint, class): the response's do not count.
+    /// Rates set by users, by (endpoint, class): they override those of the response.
     pub pinned: Mutex<HashMap<(u32, u32), u64>>,
-    /// Class minors that no flow has and that are not on offer.
+    /// Class minors that no flow has and that are not on offer to the programs.
     pub free: Mutex<VecDeque<u32>>,
-    /// Flows that the kernel refused a class: limited with the short flows. As many as `UNFIT`.
+    /// Flows for which the kernel refused a class: limited with the short flows. At most `UNFIT`.
     pub unfit: Mutex<Vec<Key>>,
-    /// A root qdisc came or went.
+    /// A root qdisc was installed or removed.
     pub roots_changed: AtomicBool,
     /// [`abi::Control::flags`].
     pub flags: AtomicU32,
-    /// How often class rates are moved, and how long limits hold after a sign of life.
+    /// How often class rates are moved, and how long limits stay valid after a heartbeat.
     period_ns: AtomicU64,
     heartbeat_ns: AtomicU64,
-    /// Programs are being loaded: the main loop does not run yet.
+    /// Programs are still being loaded, and the main loop does not run yet.
     is_starting: AtomicBool,
-    /// When the agent's main loop did something last, and the thread that moves class rates.
+    /// When the main loop, and the thread that moves class rates, last made progress.
     alive_ns: AtomicU64,
     enforced_ns: AtomicU64,
     /// Class changes made.
     pub changes: AtomicU64,
     /// Class changes that the kernel refused.
     pub refused: AtomicU64,
-    /// Time from a mark to the new rate in force, microseconds.
+    /// Time from a mark until the new rate is in force, microseconds.
     pub latency_us: Mutex<Histogram<u64>>,
     stop: AtomicBool,
 }
 
-/// Locks; a thread that panicked while it held the lock left nothing half-done that matters.
+/// Locks a mutex, even if poisoned: a thread that panics leaves no relevant data half-updated.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Flows in [`Shared::unfit`].
+/// Maximum length of [`Shared::unfit`].
 const UNFIT: usize = 1024;
-/// How often flows that are limited are looked at.
+/// Interval between reviews of limited flows.
 const REVIEW: Duration = Duration::from_millis(250);
-/// The thread sleeps so long at most where nothing is limited: it also ends and changes flags on request.
+/// Longest sleep of the thread while nothing is limited: it also has to react to `stop` and to changed flags.
 const IDLE: Duration = Duration::from_millis(100);
-/// So long the main loop may take for a step, however short the heartbeat: where namespaces with many devices go, the
-/// kernel holds up everybody's netlink requests.
+/// How long a step of the main loop may take, however short the heartbeat: while namespaces with many devices are
+/// removed, the kernel blocks all netlink requests.
 const STEP: Duration = Duration::from_secs(3);
-/// And so long it may take to start: on a busy or emulated processor the verifier takes seconds for a program, and what
-/// was taken over is to stay in force meanwhile.
+/// How long the start may take: on a busy or emulated processor, the verifier takes seconds for a program, and limits
+/// that were taken over have to stay in force meanwhile.
 const START: Duration = Duration::from_secs(60);
-/// Rates that are brought into force together: what else is in the ring waits for these.
+/// Maximum number of rates brought into force together; later ones wait in the ring buffer.
 const TOGETHER: usize = 4096;
-/// Of these, as many of an endpoint at a time: in between the limits are confirmed.
+/// Of these, the number per batch of an endpoint: the limits are renewed between batches.
 const AT_ONCE: usize = 512;
 
 /// Highest latency that the histogram resolves, microseconds.
 const LATENCY_MAX_US: u64 = 60_000_000;
 
 impl Shared {
-    /// With these flags for the programs.
+    /// `flags`: [`abi::Control::flags`].
     pub fn new(flags: u32) -> Self {
         // Three significant digits: the bounds are constants that the histogram takes.
         let latency = Histogram::new_with_max(LATENCY_MAX_US, 3)
@@ -133,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// Takes from the configuration how often things are done, and what echoes are.
+    /// Applies the timing and the echo protocol of the configuration.
     pub fn set_timing(&self, config: &Config) {
         let (period, heartbeat) = (config.agent.period, config.agent.heartbeat);
         self.period_ns.store(period.as_nanos(), Ordering::Relaxed);
@@ -145,13 +145,13 @@ impl Shared {
             .store(flags | protocol(config.echo.protocol), Ordering::Relaxed);
     }
 
-    /// How long limits hold after a sign of life.
+    /// How long limits stay valid after a heartbeat.
     pub fn heartbeat(&self) -> Duration {
         Duration::from_nanos(self.heartbeat_ns.load(Ordering::Relaxed))
     }
 
-    /// Has the programs at tracepoints count that are of this generation ([`abi::GENERATION`] or 0), and waits until the
-    /// thread has said so: it alone writes that.
+    /// Activates the programs at tracepoints that are of this generation ([`abi::GENERATION`] or 0), and waits until
+    /// the thread has published that: it alone writes the control entry.
     pub(super) fn switch_to(&self, generation: u32, maps: &Maps) -> datapath::Result<()> {
         let flags = self.flags.load(Ordering::Relaxed) & !abi::GENERATION | generation;
         self.flags.store(flags, Ordering::Relaxed);
@@ -162,24 +162,24 @@ impl Shared {
         Ok(())
     }
 
-    /// The main loop has made progress.
+    /// Records that the main loop has made progress.
     pub fn is_alive(&self) {
         self.alive_ns.store(now_ns(), Ordering::Relaxed);
     }
 
-    /// The main loop runs from now on.
+    /// Records that the main loop runs from now on.
     pub(super) fn has_started(&self) {
         self.is_alive();
         self.is_starting.store(false, Ordering::Relaxed);
     }
 
-    /// Time since the main loop made progress.
+    /// Time since the main loop last made progress.
     pub(super) fn loop_age(&self) -> Duration {
         let alive_ns = self.alive_ns.load(Ordering::Relaxed);
         Duration::from_nanos(now_ns().saturating_sub(alive_ns))
     }
 
-    /// How long either part of the agent may do nothing.
+    /// How long the main loop or the thread may make no progress.
     fn patience(&self) -> Duration {
         let step = if self.is_starting.load(Ordering::Relaxed) {
             START
@@ -189,18 +189,18 @@ impl Shared {
         self.heartbeat().max(step)
     }
 
-    /// Whether the main loop is stuck: then limits are not confirmed any more.
+    /// Whether the main loop is stuck; limits are not renewed then.
     pub(super) fn is_stuck(&self) -> bool {
         self.loop_age() >= self.patience()
     }
 
-    /// Whether the thread that moves class rates is at work.
+    /// Whether the thread that moves class rates makes progress.
     pub(super) fn is_enforcing(&self) -> bool {
         let enforced_ns = self.enforced_ns.load(Ordering::Relaxed);
         Duration::from_nanos(now_ns().saturating_sub(enforced_ns)) < self.patience()
     }
 
-    /// How long limits hold from now on: not longer than a heartbeat after the main loop's last progress.
+    /// How long limits are renewed for: a heartbeat, but not beyond `patience` after the main loop's last progress.
     fn validity(&self) -> Duration {
         let left = self.patience().saturating_sub(self.loop_age());
         self.heartbeat().min(left)
@@ -210,11 +210,11 @@ impl Shared {
         Duration::from_nanos(self.period_ns.load(Ordering::Relaxed))
     }
 
-    /// Brings one flow's rate into force now.
+    /// Brings one flow's rate into force immediately.
     ///
     /// # Errors
     ///
-    /// The kernel did not take it.
+    /// The kernel refused it.
     pub fn set_rate(&self, maps: &mut Maps, event: RateEvent) -> std::io::Result<()> {
         match lock(&self.targets).get_mut(&event.endpoint) {
             Some(target) => {
@@ -227,12 +227,12 @@ impl Shared {
         }
     }
 
-    /// Whether flows are limited anywhere, or were a moment ago.
+    /// Whether flows are limited anywhere, or were recently.
     pub(super) fn has_limits(&self) -> bool {
         lock(&self.targets).values().any(Target::is_in_use)
     }
 
-    /// Offers free classes to flows, as many as the queue takes.
+    /// Offers free classes to flows, until the queue is full.
     pub fn offer_classes(&self, maps: &mut Maps) {
         let mut free = lock(&self.free);
         while let Some(class) = free.pop_front() {
@@ -243,7 +243,7 @@ impl Shared {
         }
     }
 
-    /// Notes flows that the kernel refused a class.
+    /// Records flows for which the kernel refused a class.
     fn refuse(&self, flows: Vec<(Key, u32)>) {
         self.refused
             .fetch_add(flows.len() as u64, Ordering::Relaxed);
@@ -255,7 +255,7 @@ impl Shared {
         }
     }
 
-    /// Gives back what is not limited any more.
+    /// Removes limits that are no longer needed, and frees their classes.
     fn review(&self, maps: &mut Maps, batch: &mut ClassBatch) {
         let pinned = lock(&self.pinned).clone();
         let mut freed = Vec::new();
@@ -288,20 +288,20 @@ pub struct Enforcer {
 }
 
 impl Enforcer {
-    /// Starts it.
+    /// Starts the thread.
     pub fn start(
         shared: Arc<Shared>,
         mut maps: Maps,
         mut events: RateEvents,
     ) -> std::io::Result<Self> {
-        // Limits hold before anything else is done.
+        // Limits become valid before anything else happens.
         let flags = shared.flags.load(Ordering::Relaxed);
         beat(&mut maps, flags, shared.heartbeat()).map_err(std::io::Error::other)?;
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("ecn-enforce".to_owned())
             .spawn(move || {
-                // Its delay is part of the loop: senders must not be able to hold it up.
+                // Its delay is part of the control loop: traffic must not be able to hold it up.
                 if !sys::prefer_this_thread() {
                     tracing::debug!("cannot raise the priority of this thread");
                 }
@@ -323,7 +323,7 @@ impl Drop for Enforcer {
     }
 }
 
-/// Writes the control entry: flags, and a new end of the limits' validity.
+/// Writes the control entry: flags, and the new time at which limits expire.
 pub fn beat(maps: &mut Maps, flags: u32, heartbeat: Duration) -> datapath::Result<()> {
     let valid_until_ns = now_ns() + heartbeat.as_nanos() as u64;
     maps.set_control(abi::Control {
@@ -333,7 +333,7 @@ pub fn beat(maps: &mut Maps, flags: u32, heartbeat: Duration) -> datapath::Resul
     })
 }
 
-/// Has limits hold, as long as the main loop is at work.
+/// Keeps limits valid while the main loop makes progress.
 struct Heart<'a> {
     shared: &'a Shared,
     last_beat: Option<Instant>,
@@ -383,7 +383,7 @@ impl<'a> Heart<'a> {
 
 fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
     let mut heart = Heart::new(shared);
-    // Latest rate per class, so that there are no more than classes; and the marks behind them.
+    // The latest rate per class, so that memory is bounded; and the times of the marks that caused them.
     let mut rates: HashMap<(u32, u32), RateEvent> = HashMap::new();
     let mut marks: Vec<u64> = Vec::new();
     let mut batch = ClassBatch::new();
@@ -395,9 +395,9 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
             shared.review(maps, &mut batch);
             last_review = Instant::now();
         }
-        // The programs wake us for decreases only; increases wait for the end of the period. Where nothing is limited
-        // there are none, and a thread that wakes a thousand times a second takes up to 18 % of a connection's rate. While
-        // the agent starts, limits of the one before may be taken over any moment.
+        // The programs wake this thread for decreases only; increases wait for the end of the period. Where nothing is
+        // limited there are no increases, and a thread that wakes a thousand times a second takes up to 18 % of a
+        // connection's rate. While the agent starts, limits of the previous one may be taken over at any moment.
         let wait = if shared.has_limits() || shared.is_starting.load(Ordering::Relaxed) {
             period
         } else {
@@ -409,7 +409,7 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
             && let Some(event) = events.next()
         {
             if event.in_force_ns != 0 && event.marked_ns != 0 {
-                // The program has seen to it.
+                // The program has already enforced this rate.
                 let latency = event.in_force_ns.saturating_sub(event.marked_ns);
                 lock(&shared.latency_us).saturating_record(latency / 1000);
             } else if event.marked_ns != 0 {
@@ -434,7 +434,7 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
     }
 }
 
-/// How long decreases wait for each other: however many come, this bounds how often they are acted on.
+/// How long decreases are collected: this bounds how often they are acted on, however many there are.
 fn pause(shared: &Shared, period: Duration) -> Duration {
     let packet_ns = |htb: &EndpointHtb| {
         u64::from(htb.frame_bytes) * 1_000_000_000 / htb.link_bytes_per_s.max(1)
@@ -447,7 +447,7 @@ fn pause(shared: &Shared, period: Duration) -> Duration {
     Duration::from_nanos(flow::batch_delay(period_ns, shortest.unwrap_or(u64::MAX)))
 }
 
-/// Brings the rates into force, and forgets them. Returns whether flows with new classes were among them.
+/// Brings the rates into force and clears the map. Returns whether any flow is newly limited.
 fn enforce(
     shared: &Shared,
     maps: &mut Maps,
@@ -498,7 +498,7 @@ fn enforce(
 mod tests {
     use super::*;
 
-    /// Ten seconds without a sign of life are too long for the main loop, but not for loading programs.
+    /// Ten seconds without progress are too long for the main loop, but not for loading programs.
     #[test]
     fn limits_hold_while_programs_are_loaded() {
         let heartbeat = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! What comes and goes: namespaces, bridges, endpoints.
+//! Follows namespaces, bridges and endpoints as they appear and disappear.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,29 +21,29 @@ use crate::{
     net::{Link, LinkChanges},
 };
 
-/// After this, what could not be taken up is tried again.
+/// Delay before a failed setup is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Qdiscs are listed once in this time, or in that for each namespace, whichever is longer.
+/// Qdiscs are listed at the longer of these intervals, the second one times the number of namespaces.
 const QDISC_PERIOD: Duration = Duration::from_millis(200);
 const QDISC_PERIOD_PER_NAMESPACE: Duration = Duration::from_millis(2);
-/// Spare bridges beyond those of the configuration, for a reload.
+/// Spare bridges beyond those configured, for reloads.
 const SPARE_BRIDGES: u32 = 4;
-/// Bridges for which there is room with each section that has a pattern.
+/// Room for bridges per section with a pattern.
 const BRIDGES_PER_PATTERN: u32 = 16;
 
-/// A device in its namespace.
+/// A device and its namespace.
 type Name = (Spec, String);
 
-/// The numbers that bridges and endpoints have in the maps. One that comes back gets the number that it had, and with
-/// it what its flows have.
+/// The numbers of bridges and endpoints in the maps. A device that reappears gets its previous number, and with it the
+/// state of its flows.
 pub(super) struct Numbers {
     bridges: Vec<Option<Name>>,
     endpoints: Vec<Option<Name>>,
 }
 
 impl Numbers {
-    /// Those that an agent before has left keep theirs. Others that the configuration names have theirs from the start,
-    /// in its order.
+    /// Devices that a previous agent has kept retain their numbers. Others that the configuration names are numbered
+    /// from the start, in its order.
     pub(super) fn new(config: &Config, room_for_bridges: u32, kept: Option<&State>) -> Self {
         let bridges = config.bridges.iter();
         let bridges = bridges.map(|bridge| (bridge.netns.clone(), bridge.name.clone()));
@@ -53,7 +53,7 @@ impl Numbers {
         let kept_bridges = kept.into_iter().flat_map(|state| &state.bridges);
         let kept_bridges = kept_bridges.map(|of| (of.number, (spec(&of.netns), of.name.clone())));
         let kept_endpoints = kept.into_iter().flat_map(|state| &state.endpoints);
-        // Number 0 stands for no endpoint.
+        // Number 0 means no endpoint.
         let kept_endpoints =
             kept_endpoints.map(|of| (of.number - 1, (spec(&of.netns), of.device.clone())));
         Self {
@@ -62,7 +62,7 @@ impl Numbers {
         }
     }
 
-    /// How many bridges there can be.
+    /// Maximum number of bridges.
     pub(super) fn bridges(&self) -> usize {
         self.bridges.len()
     }
@@ -105,14 +105,14 @@ fn take(places: &mut [Option<Name>], name: Name, is_used: impl Fn(usize) -> bool
     Some(at)
 }
 
-/// A bridge or an endpoint that could not be taken up.
+/// A bridge or an endpoint that could not be set up.
 pub(super) struct Failed {
     error: Error,
     again: Instant,
 }
 
 impl Inner {
-    /// Brings bridges and endpoints up to date with the machine. Returns whether anything has changed.
+    /// Brings bridges and endpoints up to date with the system. Returns whether anything has changed.
     pub(super) fn follow(&mut self) -> bool {
         let mut changed = self.close_spaces();
         let mut unlisted = self.open_spaces();
@@ -160,7 +160,7 @@ impl Inner {
         changed
     }
 
-    /// The qdiscs of all namespaces, if it is time to look at them.
+    /// The qdiscs of all namespaces, if they are due to be listed.
     fn list_qdiscs(&mut self) -> BTreeMap<Spec, Qdiscs> {
         let period = QDISC_PERIOD.max(QDISC_PERIOD_PER_NAMESPACE * self.spaces.len() as u32);
         if self.qdiscs_listed.elapsed() < period {
@@ -178,7 +178,7 @@ impl Inner {
         listed.collect()
     }
 
-    /// The namespaces that something of ours is in, or may come to be in.
+    /// The namespaces in which managed devices exist or may appear.
     fn wanted_spaces(&self) -> BTreeSet<Spec> {
         let mut wanted = discover::all_namespaces(&self.config);
         let peers = self.bridges.values().flat_map(|b| b.peers.values());
@@ -186,7 +186,7 @@ impl Inner {
         wanted
     }
 
-    /// Lets namespaces go that have lost their names. Returns whether there were any.
+    /// Closes namespaces that have lost their names or are not needed any more. Returns whether there were any.
     fn close_spaces(&mut self) -> bool {
         let wanted = self.wanted_spaces();
         let over = |(spec, space): (&Spec, &Arc<Space>)| {
@@ -197,7 +197,7 @@ impl Inner {
             let endpoints = self.endpoints.iter();
             let inside = endpoints.filter(|(_, endpoint)| endpoint.space.spec == *spec);
             for number in inside.map(|(number, _)| *number).collect::<Vec<_>>() {
-                // Perhaps only the name went: then its devices are to be as they were.
+                // Perhaps only the name was removed: then devices are restored.
                 self.remove_endpoint(number, true);
                 self.shared.is_alive();
             }
@@ -215,7 +215,7 @@ impl Inner {
         !over.is_empty()
     }
 
-    /// Opens the namespaces that have come. Returns which.
+    /// Opens namespaces that have appeared, and returns them.
     fn open_spaces(&mut self) -> BTreeSet<Spec> {
         let mut opened = BTreeSet::new();
         let mut closed = std::mem::take(&mut self.closed);
@@ -228,7 +228,7 @@ impl Inner {
                     self.spaces.insert(spec.clone(), Arc::new(space));
                     opened.insert(spec);
                 }
-                // `ip netns add` makes the file first, and mounts the namespace on it later (EINVAL until then).
+                // `ip netns add` creates the file first, and mounts the namespace on it later (EINVAL until then).
                 Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => {}
                 Err(error) => {
                     if closed.remove(&spec).is_none() {
@@ -241,7 +241,7 @@ impl Inner {
         opened
     }
 
-    /// Takes up and lets go what has come and gone in a namespace. Returns whether anything has changed.
+    /// Sets up and removes what has appeared and disappeared in a namespace. Returns whether anything has changed.
     fn look(&mut self, spec: &Spec, changes: Option<&LinkChanges>, what: WaitingFor) -> bool {
         let Some(space) = self.spaces.get(spec).map(Arc::clone) else {
             return false;
@@ -253,7 +253,7 @@ impl Inner {
                 return false;
             }
         };
-        // By now another device may have the number, and even the name.
+        // By now another device may have the index, and even the name.
         let gone: BTreeSet<u32> = changes.into_iter().flat_map(LinkChanges::removed).collect();
         let is_there = |ifindex| links.iter().any(|link| link.index == ifindex);
         let mut changed = false;
@@ -300,7 +300,7 @@ impl Inner {
         changed
     }
 
-    /// Bridges in a namespace, and whether the configuration means them as they are.
+    /// Bridges in a namespace, and whether each is still configured as it is set up.
     fn bridges_in(&self, space: &Space, links: &[Link]) -> Vec<(u32, bool)> {
         let inside = self
             .bridges
@@ -317,7 +317,7 @@ impl Inner {
         meant.collect()
     }
 
-    /// Endpoints in a namespace, and whether the configuration means them as they are.
+    /// Endpoints in a namespace, and whether each is still configured as it is set up.
     fn endpoints_in(&self, space: &Space, links: &[Link]) -> Vec<(u32, bool)> {
         let inside = self
             .endpoints
@@ -333,7 +333,7 @@ impl Inner {
         meant.collect()
     }
 
-    /// What the configuration says of a device, if it is to be an endpoint.
+    /// The configuration of a device that is to be an endpoint.
     fn meant_endpoint(&self, space: &Space, link: &Link) -> Option<config::Endpoint> {
         discover::endpoint(&self.config, &space.spec, link).or_else(|| {
             let mut peers = self
@@ -389,7 +389,7 @@ impl Inner {
         self.taken_up(WaitingFor::Endpoint, space, link, added)
     }
 
-    /// Notes whether something could be taken up. What cannot be is said once.
+    /// Records whether a device could be set up. Each failure is logged once.
     fn taken_up(
         &mut self,
         kind: WaitingFor,
@@ -410,7 +410,7 @@ impl Inner {
         false
     }
 
-    /// What the configuration means and is not there, or could not be taken up.
+    /// What is configured but does not exist, or could not be set up.
     fn what_waits(&self) -> Vec<Waiting> {
         let bridges = self.bridges.values();
         let bridges = bridges.map(|b| (&b.space.spec, b.config.name.as_str()));
@@ -419,7 +419,7 @@ impl Inner {
         let failed = self.failed.keys();
         let mut waiting = discover::waiting(
             &self.config,
-            // What failed is there.
+            // Devices that failed exist.
             bridges.chain(failed.clone().filter_map(|(kind, (spec, name))| {
                 (*kind == WaitingFor::Bridge).then_some((spec, name.as_str()))
             })),
@@ -449,7 +449,7 @@ impl Inner {
         waiting
     }
 
-    /// What cannot be taken up although it is there: the first of it.
+    /// The error of the first device or namespace that exists but could not be set up.
     pub(super) fn first_failure(&mut self) -> Result<()> {
         if let Some((_, error)) = self.closed.pop_first() {
             return Err(error.into());
@@ -459,7 +459,7 @@ impl Inner {
             .map_or(Ok(()), |(_, failed)| Err(failed.error))
     }
 
-    /// Takes a new configuration while traffic goes on, whole or not at all.
+    /// Applies a new configuration without interrupting traffic, completely or not at all.
     pub(super) fn reload(&mut self, new: Config) -> Result<()> {
         let fixed = |config: &Config| {
             let agent = &config.agent;
@@ -502,10 +502,10 @@ impl Inner {
         applied
     }
 
-    /// Brings everything in line with the configuration.
+    /// Applies the current configuration.
     pub(super) fn apply(&mut self) -> Result<()> {
         self.shared.set_timing(&self.config);
-        // All of it is looked at again.
+        // Everything is tried again.
         self.failed.clear();
         let specs: Vec<Spec> = self.spaces.keys().cloned().collect();
         for spec in &specs {
@@ -528,13 +528,13 @@ impl Inner {
             self.look(spec, None, WaitingFor::Endpoint);
         }
         self.follow();
-        // Also where nothing else has changed.
+        // Even if nothing else has changed.
         self.waiting = self.what_waits();
         self.update_endpoints()
     }
 }
 
-/// Bridges for which maps have room.
+/// Number of bridges for which the maps have room.
 pub(super) fn room_for_bridges(config: &Config) -> u32 {
     let of = |bridge: &config::Bridge| {
         let netns = bridge.netns.as_deref().unwrap_or_default();
@@ -547,7 +547,7 @@ pub(super) fn room_for_bridges(config: &Config) -> u32 {
     SPARE_BRIDGES + config.bridges.iter().map(of).sum::<u32>()
 }
 
-/// Endpoints for which maps have room beside flows.
+/// Number of endpoints for which the maps have room beside flows.
 pub(super) fn room_for_endpoints(config: &Config) -> u32 {
     let is_pattern = |of: &config::Endpoint| {
         config::is_pattern(&of.device) || of.netns.as_deref().is_some_and(config::is_pattern)

@@ -1,7 +1,7 @@
 //! The agent: attaches the programs, follows ports, moves class rates, cleans up.
 //!
-//! What is fast is done elsewhere: marking, echo and response in the programs, class rates in
-//! [`enforce`]. Here is what happens when things come and go.
+//! Marking, echoes and responses are up to the programs, and class rates to [`enforce`]; this module reacts to devices
+//! and configurations that change.
 
 mod bridges;
 mod discover;
@@ -51,30 +51,30 @@ use kept::Kept;
 use state::{Lock, State, Waiting, WaitingFor};
 use watch::Watch;
 
-/// What can go wrong in the agent.
+/// An error of the agent.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another one runs.
+    /// Another agent or rig is running.
     #[error("another ecn agent or rig is running (process {pid}): stop it first")]
     Running {
-        /// Its process.
+        /// Its process ID.
         pid: String,
     },
-    /// Packets' times cannot be compared with ours.
+    /// The agent's monotonic clock is not the kernel's, with which packets are timed.
     #[error(
         "the monotonic clock of this time namespace is not the kernel's, by which rate limits lapse: \
          start ecn outside of it (time_namespaces(7))"
     )]
     TimeNamespace,
-    /// Lock or state file.
+    /// The lock or the state file cannot be used.
     #[error("cannot use {path}: {error}")]
     State {
         /// File.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
-    /// The configuration names something that is not there, or cannot be done.
+    /// The configuration names something that does not exist or is impossible.
     #[error("{0}")]
     Configuration(String),
     /// Flows from behind a tap cannot be limited.
@@ -84,29 +84,29 @@ pub enum Error {
     NoIfb {
         /// The tap.
         tap: String,
-        /// What the kernel says.
+        /// The kernel's error.
         error: net::Error,
     },
-    /// The programs.
+    /// Error of programs or maps.
     #[error(transparent)]
     Datapath(#[from] datapath::Error),
-    /// Namespaces and netlink.
+    /// Error of namespaces or netlink.
     #[error(transparent)]
     Net(#[from] net::Error),
-    /// The address of `[metrics]`.
+    /// The address of `[metrics]` cannot be used.
     #[error("cannot listen on {address} for metrics: {error}; set another `listen` in [metrics]")]
     Listen {
         /// Address and port.
         address: SocketAddr,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
-    /// A thread or a descriptor.
+    /// Error of the operating system.
     #[error("cannot {what}: {error}")]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
 }
@@ -114,21 +114,21 @@ pub enum Error {
 /// Result of the agent.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a run needs beside the configuration.
+/// Settings of a run beyond the configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Measure the time from a mark to the new rate in force.
     pub trace_latency: bool,
-    /// Write an event for everything that happens at a port.
+    /// Write a trace event for everything that happens at a port.
     pub trace_ports: bool,
-    /// Count every flow at its receiver, whether it is controlled or not.
+    /// Count every flow at its receiver, controlled or not.
     pub observe: bool,
-    /// Instead of `keep` of the configuration.
+    /// Overrides `keep` of the configuration.
     pub keep: Option<bool>,
 }
 
 impl Options {
-    /// Puts what was asked for at the start in the place of what the file says.
+    /// Overrides the configuration with the settings of this run.
     fn apply(self, config: &mut Config) {
         if let Some(keep) = self.keep {
             config.agent.keep = keep;
@@ -136,51 +136,51 @@ impl Options {
     }
 }
 
-/// Everything that the agent holds; dropped, nothing is left, unless it is to be.
+/// All state of the agent. Dropping it removes everything that was installed, unless `leaves` is set.
 struct Inner {
     config: Config,
     options: Options,
-    // Attached programs go before the maps that they use.
+    // Dropped in this order: attached programs before the maps that they use.
     bridges: BTreeMap<u32, Bridge>,
     endpoints: BTreeMap<u32, Endpoint>,
-    /// The namespaces that something of the configuration is or may come to be in.
+    /// Open namespaces, in which configured devices exist or may appear.
     spaces: BTreeMap<Spec, Arc<Space>>,
     numbers: Numbers,
-    /// Namespaces that are there and cannot be entered.
+    /// Namespaces that exist but cannot be entered.
     closed: BTreeMap<Spec, net::Error>,
-    /// What is there and could not be taken up.
+    /// Bridges and endpoints that exist but could not be set up.
     failed: BTreeMap<(WaitingFor, (Spec, String)), Failed>,
     waiting: Vec<Waiting>,
-    /// See [`State`].
+    /// The configuration file; see [`State`].
     path: Option<PathBuf>,
     reloads: u32,
     reload_error: Option<String>,
-    /// The state could not be written; it is tried again.
+    /// The last write of the state failed; it is retried.
     unwritten: bool,
     log_lines_lost: u64,
-    /// Programs for the ports in a namespace, by its number.
+    /// Programs for the ports in a namespace, by its inode number.
     copies: HashMap<u32, Copy>,
-    /// No tap has been refused by the kernel.
+    /// False once the kernel has refused what limits at taps need.
     can_limit_taps: bool,
-    /// What endpoints' programs say.
+    /// Programs loaded for single endpoints, whose logs are flushed.
     #[cfg(feature = "trace")]
     endpoint_copies: HashMap<u32, Copy>,
     sweeper: Sweeper,
-    /// Of sent and of received flows.
+    /// For the tables of sent and of received flows.
     ages: [Ages; 2],
     watch: Watch,
     qdiscs_listed: Instant,
     maps: Maps,
     datapath: Datapath,
     shared: Arc<Shared>,
-    /// What another agent has left, as long as this one starts.
+    /// What a previous agent left, while this one starts.
     kept: Option<Kept>,
-    /// Dropped, everything stays as it is.
+    /// When dropped, leave everything in place.
     leaves: bool,
 }
 
-/// What the agent and its tasks work on. The agent takes it out when it stops: a task that has not ended by then finds
-/// nothing to work on, and cannot keep anything loaded.
+/// The agent's state, shared with its tasks. It is taken out when the agent stops, so that a task that has not ended by
+/// then has nothing to work on and keeps nothing loaded.
 type SharedInner = Arc<Mutex<Option<Inner>>>;
 
 /// A running agent. Needs a tokio runtime; stops when dropped.
@@ -191,9 +191,9 @@ pub struct Agent {
     enforcer: Option<Enforcer>,
 }
 
-/// How often link events and pins are looked at.
+/// Interval at which link events and pinned rates are processed.
 const TICK: Duration = Duration::from_millis(100);
-/// How often forgotten counters are looked for, and what does not work.
+/// Interval of the sweep for stale counters and of the health checks.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
 /// The kernel side of a marking policy.
@@ -210,7 +210,7 @@ pub fn marking_policy(bridge: &config::Bridge, ports: u32) -> marking::Policy {
     }
 }
 
-/// What the ports of a bridge with this address send.
+/// The kernel side of a bridge's backward messages; `mac`: the bridge's address.
 fn backward_policy(
     bridge: &config::Bridge,
     config: &Config,
@@ -219,7 +219,7 @@ fn backward_policy(
     let [a, b, c, d, e, f] = mac.unwrap_or_default();
     let keys = echo_keys(&config.echo);
     let kind = bridge.marking.notifications().unwrap_or_default();
-    // Auto values of a port's are those of full packets at any rate up to 5 Gb/s.
+    // The automatic values of a port assume full packets, at any rate up to 5 Gbit/s.
     let line = bridge.queue_rate.unwrap_or(config::PORT_RATE);
     let schemes = (&config.bcn.0, &config.qcn.0);
     let sampling = notifications::sampling(kind, schemes, line, config::FRAME_BYTES)
@@ -244,7 +244,7 @@ fn backward_policy(
 ///
 /// The parameters are out of range.
 pub fn response_policy(config: &config::Response) -> Result<response::Policy> {
-    // Exact to six decimals, which is how people write it.
+    // Exact for the six decimals that users may write.
     let m = response::Ratio::new((config.m * 1e6).round() as u64, 1_000_000);
     let policy = response::Policy::new(config.function, config.rmin.into(), m)
         .map_err(|error| Error::Configuration(format!("[response]: {error}")))?;
@@ -330,13 +330,14 @@ fn reaction_policy(config: &Config, htb: &EndpointHtb) -> Result<reaction::Polic
 }
 
 impl Inner {
-    /// Starts everything, and the thread that moves rates before all else: what is taken over is to stay in force.
+    /// Starts everything. If an agent is taken over, the thread that moves rates starts first: limits have to stay in
+    /// force.
     fn start(config: Config, options: Options, shared: Arc<Shared>) -> Result<(Self, Enforcer)> {
         response_policy(&config.response)?;
         let pin = config.agent.pin.clone();
         let sizes = Sizes {
             bridges: follow::room_for_bridges(&config),
-            // The short flows of each endpoint are one more.
+            // The short flows of each endpoint share one more entry.
             flows: config.flow.max + follow::room_for_endpoints(&config),
         };
         let life = |adopt| Life {
@@ -393,7 +394,7 @@ impl Inner {
             maps,
             datapath,
             shared,
-            // A start that fails leaves what was there.
+            // A start that fails leaves what the previous agent kept.
             leaves: kept.is_some(),
             kept,
         };
@@ -439,8 +440,8 @@ impl Inner {
         written
     }
 
-    /// As [`Inner::write_state`], for steps that go on without: an error is logged once, and every second it is tried
-    /// again.
+    /// Writes the state, for callers that continue without it: an error is logged once, and the write is retried every
+    /// second.
     fn save_state(&mut self) {
         let was_unwritten = self.unwritten;
         if let Err(error) = self.write_state()
@@ -450,7 +451,7 @@ impl Inner {
         }
     }
 
-    /// Ports that came and went, rates set by people.
+    /// Follows devices and ports, and applies rates set by users.
     fn tick(&mut self) -> Result<()> {
         self.shared.is_alive();
         if self.shared.is_enforcing() {
@@ -476,14 +477,14 @@ impl Inner {
         self.apply_pins()
     }
 
-    /// Has what leaves queues be counted while something can wait in one: at a port, or in a flow's class.
+    /// Enables the counting of departures while packets can wait: in a port's queue, or in a flow's class.
     fn watch_queues(&mut self) -> Result<()> {
         let wanted = self.bridges.values().any(Bridge::is_watched) || self.shared.has_limits();
         Ok(self.datapath.watch(wanted)?)
     }
 }
 
-/// The loaded copy for a namespace's ports.
+/// The copy of the programs for a namespace's ports, loaded if necessary.
 fn copy<'a>(
     copies: &'a mut HashMap<u32, Copy>,
     datapath: &Datapath,
@@ -497,12 +498,12 @@ fn copy<'a>(
 }
 
 impl Agent {
-    /// Starts everything that the configuration names. The lock is the caller's, since a rig has
-    /// several agents one after the other.
+    /// Starts everything that the configuration names. The caller holds the lock, since a rig runs several agents in
+    /// succession.
     ///
     /// # Errors
     ///
-    /// See [`Error`]; then nothing is left behind.
+    /// See [`Error`]; nothing is left behind then.
     pub fn start(mut config: Config, options: Options, _lock: &Lock) -> Result<Self> {
         if !enforce::has_kernels_clock() {
             return Err(Error::TimeNamespace);
@@ -551,17 +552,17 @@ impl Agent {
         Ok(self.with(|inner| inner.datapath.maps())?)
     }
 
-    /// What [`enforce`] counts and measures.
+    /// Counters and measurements of [`enforce`].
     pub fn enforcement(&self) -> &Shared {
         &self.shared
     }
 
-    /// Names for the numbers in the maps, and what does not work.
+    /// Names for the numbers in the maps, and current warnings.
     pub fn state(&self) -> State {
         self.with(|inner| inner.state())
     }
 
-    /// Changes a bridge's policy; traffic goes on.
+    /// Changes a bridge's policy without interrupting traffic.
     ///
     /// # Errors
     ///
@@ -584,11 +585,11 @@ impl Agent {
         })
     }
 
-    /// Takes a new configuration while traffic goes on, whole or not at all.
+    /// Applies a new configuration without interrupting traffic, completely or not at all.
     ///
     /// # Errors
     ///
-    /// See [`Error`]; then the one before stays in force.
+    /// See [`Error`]; the previous configuration stays in force then.
     pub fn reload(&self, new: Config) -> Result<()> {
         self.with(|inner| {
             inner.reload(new)?;
@@ -596,7 +597,7 @@ impl Agent {
         })
     }
 
-    /// Reads the configuration again that it was started with, and says how that went in its state.
+    /// Reads the configuration file again and applies it; the state records the result.
     fn reload_from(&self, path: &Path) -> std::result::Result<(), String> {
         let read = Config::load_file(path).map_err(|error| error.to_string());
         self.with(|inner| {
@@ -611,7 +612,7 @@ impl Agent {
         })
     }
 
-    /// Loads every program and says how many instructions the verifier looked at.
+    /// Loads every program and returns how many instructions the verifier processed.
     ///
     /// # Errors
     ///
@@ -635,7 +636,7 @@ impl Drop for Agent {
         for task in &self.tasks {
             task.abort();
         }
-        // A step that is being taken is waited for; until then rates move.
+        // Waits for a step in progress; rates are moved until then.
         let inner = lock(&self.inner).take();
         self.enforcer.take();
         match inner.filter(|inner| inner.leaves) {
@@ -662,14 +663,14 @@ fn start_enforcer(shared: &Arc<Shared>, pin: &Path) -> Result<Enforcer> {
     })
 }
 
-/// Runs a step that may block, and logs what went wrong.
+/// Runs a step that may block, and logs its error.
 async fn on_inner(
     inner: &SharedInner,
     step: impl FnOnce(&mut Inner) -> Result<()> + Send + 'static,
 ) {
     let inner = Arc::clone(inner);
     let take = move || {
-        // Limits hold only as long as steps are taken: senders must not be able to hold them up.
+        // Limits lapse unless steps are taken in time: traffic must not be able to delay them.
         let _preferred = net::sys::Preferred::begin();
         lock(&inner).as_mut().map_or(Ok(()), step)
     };
@@ -688,7 +689,7 @@ async fn every(period: Duration, inner: SharedInner, step: fn(&mut Inner) -> Res
     }
 }
 
-/// Looks at once when a namespace gets or loses its name: as long as it is open here, its devices stay.
+/// Runs a step as soon as a namespace gets or loses its name: its devices persist as long as it is open here.
 async fn watch_names(inner: SharedInner) {
     let names = match Names::follow(&discover::DIRECTORIES) {
         Ok(names) => names,
@@ -705,7 +706,8 @@ async fn watch_names(inner: SharedInner) {
     }
 }
 
-/// Each endpoint takes about eight files: as many may be open as the system allows, instead of the 1,024 that `select` knows.
+/// Raises the limit of open files to its maximum: an endpoint needs about eight, and the default, 1,024, is that of
+/// `select`.
 fn raise_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
@@ -715,15 +717,15 @@ fn raise_open_files() {
     }
 }
 
-/// Tells systemd, where it has started this as a service of `Type=notify`.
+/// Notifies systemd, if it has started this process as a service of `Type=notify`.
 fn tell(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!("cannot reach the service manager: {error}");
     }
 }
 
-/// `ecn run`: the agent in the foreground, until SIGINT or SIGTERM. At SIGHUP the configuration is read from `path` again.
-/// `keep`: instead of what the configuration says.
+/// `ecn run`: the agent in the foreground, until SIGINT or SIGTERM. SIGHUP rereads the configuration from `path`.
+/// `keep`: overrides that of the configuration.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
-//! A device whose flows are limited: its root qdisc, the classes of its limited flows, and when they go again.
+//! A device on which flows are limited: its root qdisc, the classes of its limited flows, and when both are removed.
 //!
-//! Where nothing is marked there is nothing: the root qdisc comes with the first flow that is limited, and goes
-//! [`LINGER`] after the last one was. A flow's class comes with its first decrease, and is removed when the flow has been
-//! at full rate for [`FREE`], is silent, or has ended. What is not in a class overtakes what waits in one, so that the
-//! class of a flow that uses much of the link, in which packets wait, stays for [`FREE_BUSY`].
+//! Without marks nothing is installed: the root qdisc is installed for the first limited flow, and removed [`LINGER`]
+//! after the last one. A flow's class is created at its first decrease, and removed when the flow has been at full rate
+//! for [`FREE`], is silent, or has ended. Packets without a class overtake those that wait in one, so the class of a
+//! flow that uses much of the link, in which packets wait, stays for [`FREE_BUSY`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,42 +31,42 @@ use crate::{
     },
 };
 
-/// How long a root qdisc of ours stays when nothing is limited any more: taking it away and putting it back costs the
-/// packets of a millisecond.
+/// How long our root qdisc stays after the last limit: removing and reinstalling it costs the packets of a millisecond.
 const LINGER: Duration = Duration::from_secs(10);
-/// How long a flow is at full rate before its class is removed.
+/// How long a flow has to be at full rate before its class is removed.
 const FREE: Duration = Duration::from_secs(1);
-/// The same of a flow that sends at more than 1/[`BUSY`] of the link's rate. A TCP flow alone at a port as fast as its
-/// link, 100 Mbit/s, had a burst, some 15 spurious retransmissions and marks whenever its class was removed: 92 to 93 %.
+/// The same for a flow that sends at more than 1/[`BUSY`] of the link's rate. A TCP flow alone at a port as fast as its
+/// link, 100 Mbit/s, had a burst, some 15 spurious retransmissions and marks whenever its class was removed: 92 to
+/// 93 %.
 const FREE_BUSY: Duration = Duration::from_mins(1);
 const BUSY: u64 = 8;
-/// A flow that is silent for this long starts over ([`flow::IDLE_NS`]); its class is not in use by then.
+/// A flow that is silent for this long starts over ([`flow::IDLE_NS`]); its class is unused by then.
 const SILENT_NS: u64 = flow::IDLE_NS + 100_000_000;
-/// Flows that are looked at in one [`Target::review`].
+/// Flows examined per [`Target::review`].
 const AT_ONCE: usize = 2048;
-/// A flow's queue follows its rate in such steps.
+/// Factor by which a flow's rate has to change before its queue is resized.
 const LEAF_STEP: u64 = 2;
-/// A flow gives up one part in so many of its rate while no agent runs. Queues grew by 37 packets while one
-/// was replaced by another at 100 Mbit/s, with rates as they had been.
+/// While no agent runs, each flow's rate is lower by one part in this many. With unchanged rates, queues grew by 37
+/// packets while one agent was replaced by another at 100 Mbit/s.
 const LEFT: u64 = 8;
-/// After a refusal of the root qdisc, the next try.
+/// Delay before the root qdisc is tried again after a refusal.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// A flow that is limited, or was a moment ago.
+/// A flow that is limited, or was recently.
 #[derive(Clone, Copy, Debug)]
 struct Limited {
     key: Key,
     rate_bytes_per_s: u64,
-    /// The rate and the largest packet that its queue is sized for.
+    /// The rate and the largest packet for which its queue is sized.
     leaf_rate: u64,
     leaf_packet: u32,
-    /// Since when it has been at full rate, and the bytes that it had sent by then.
+    /// When it reached full rate, ns, and how many bytes it had sent by then.
     free_since: Option<(u64, u64)>,
-    /// Its class is not used any more, and goes at the next review.
+    /// Its class is unused, and is removed at the next review.
     closing: bool,
 }
 
-/// The flow's largest packet, as far as its queue has to allow for it: TCP's super-packets follow the device's limit.
+/// The flow's largest packet, for the size of its queue; 0 for TCP, whose super-packets follow the device's limit.
 fn largest_packet(flow: &Flow, key: Key) -> u32 {
     if key.protocol == protocol::TCP {
         0
@@ -75,7 +75,7 @@ fn largest_packet(flow: &Flow, key: Key) -> u32 {
     }
 }
 
-/// Whether a flow that has sent so many bytes in the time that it has been at full rate needs no class any more.
+/// Whether a flow that has been at full rate for `ns`, and has sent `bytes` in that time, needs no class any more.
 fn is_free(ns: u64, bytes: u64, link_bytes_per_s: u64) -> bool {
     let rate = u128::from(bytes) * 1_000_000_000 / u128::from(ns.max(1));
     let is_busy = rate * u128::from(BUSY) > u128::from(link_bytes_per_s);
@@ -83,49 +83,50 @@ fn is_free(ns: u64, bytes: u64, link_bytes_per_s: u64) -> bool {
     u128::from(ns) >= wait.as_nanos()
 }
 
-/// A device.
+/// A device on which flows are limited.
 pub struct Target {
-    /// For people.
+    /// For messages.
     name: String,
     layout: EndpointHtb,
     enforcement: Enforcement,
     space: Arc<Space>,
     socket: ClassSocket,
     whose: Whose,
-    /// Segments of a super-packet at most before we came, and now if that is less.
+    /// Maximum segments of a super-packet: before an agent changed it, and now if that is less.
     segments_before: Option<u32>,
     segments: Option<u32>,
     limited: BTreeMap<u32, Limited>,
-    /// The last class that was looked at.
+    /// The class that was examined last.
     cursor: u32,
-    /// When something was limited last.
+    /// When a flow was last limited.
     used_ns: u64,
-    /// Before that, the root qdisc is not tried again.
+    /// The root qdisc is not tried again before this time.
     refused_until_ns: u64,
 }
 
-/// What came of bringing rates into force.
+/// Result of bringing rates into force.
 #[derive(Debug, Default)]
 pub struct Enforced {
     /// Changes that the kernel made.
     pub changed: usize,
-    /// Flows that it refused, and their classes.
+    /// Flows for which it refused a class, with the class.
     pub refused: Vec<(Key, u32)>,
-    /// Flows were limited that had not been before.
+    /// Some flows are newly limited.
     pub is_new: bool,
 }
 
-/// What a review found.
+/// Result of a review.
 #[derive(Debug, Default)]
 pub struct Review {
-    /// Classes whose flows have ended: free for others.
+    /// Classes that no flow has any more: free for others.
     pub freed: Vec<u32>,
-    /// Flows of connections that have ended, and have no class any more.
+    /// Flows of connections that have ended, whose classes were removed.
     pub ended: Vec<(Key, Flow)>,
 }
 
 impl Target {
-    /// A device on which nothing is limited yet. Segments of a super-packet at most: before an agent came, and now.
+    /// A device on which nothing is limited yet. `segments_before`, `segments`: maximum segments of a super-packet
+    /// before an agent changed it, and now.
     ///
     /// # Errors
     ///
@@ -155,7 +156,7 @@ impl Target {
         })
     }
 
-    /// The device has changed: classes get what follows from it with their next rate.
+    /// Updates the layout after a change of the device; classes follow with their next rate.
     pub(super) fn set_layout(&mut self, layout: EndpointHtb) {
         self.layout = layout;
     }
@@ -165,33 +166,32 @@ impl Target {
         &self.layout
     }
 
-    /// Whether flows are limited there, or were a moment ago.
+    /// Whether flows are limited there, or were recently.
     pub(super) fn is_in_use(&self) -> bool {
         self.is_installed() || !self.limited.is_empty()
     }
 
-    /// Whether its root qdisc is ours, and there.
+    /// Whether our root qdisc is installed.
     pub(super) fn is_installed(&self) -> bool {
         self.whose == Whose::Ours
     }
 
-    /// Whether this root qdisc is the one that is to be there; `base`: without us.
+    /// Whether this root qdisc is the expected one; `base`: the one without the agent.
     pub(super) fn expects(&self, root: &Root, base: &Root) -> bool {
         match (self.whose, self.enforcement) {
             (Whose::Ours, Enforcement::Htb) => *root == Root::Htb,
             (Whose::Ours, Enforcement::Edt) => root.major() == FQ_MAJOR,
-            // What was ours when it was taken over has gone by now; what is without us was not seen.
+            // A root that was ours when taken over has been removed by now; the one without the agent is unknown.
             _ => root == base || base.is_ours() && root.major() == 0,
         }
     }
 
-    /// Whether it knows the class.
+    /// Whether this class is limited here.
     pub(super) fn has(&self, class: u32) -> bool {
         self.limited.contains_key(&class)
     }
 
-    /// What is needed for any limit to be in force: the root qdisc and short super-packets. False: it cannot be had
-    /// now.
+    /// Installs the root qdisc that limits need. False: not possible at present.
     fn prepare(&mut self, now_ns: u64) -> bool {
         self.used_ns = now_ns;
         if self.whose != Whose::Later {
@@ -220,7 +220,7 @@ impl Target {
         }
     }
 
-    /// Keeps super-packets short, by what the limited flows have together.
+    /// Keeps super-packets short: their maximum follows the total rate of the limited flows.
     fn limit_super_packets(&mut self) {
         let Some(before) = self.segments_before else {
             return;
@@ -232,13 +232,13 @@ impl Target {
             self.layout.super_packet_segments(rates.sum()).min(before)
         };
         let now = self.segments.unwrap_or(before);
-        // Small changes are not worth it: every connection looks for its route again.
+        // Small changes are not worth it: every connection would look up its route again.
         if most == now || most != before && now != before && most * 2 > now && most < now * 2 {
             return;
         }
         match self.space.nl.set_gso_max_segs(self.layout.ifindex, most) {
             Ok(()) => self.segments = Some(most).filter(|most| *most != before),
-            // Old kernels: it works, with longer bursts.
+            // Old kernels: limits work, with longer bursts.
             Err(error) => {
                 tracing::warn!("{error}");
                 self.segments_before = None;
@@ -246,7 +246,8 @@ impl Target {
         }
     }
 
-    /// Adds the messages for a new rate to a batch: the class if it does not exist, its rate, its queue. True: it is new.
+    /// Adds the messages for a new rate to a batch: the class if it does not exist, its rate, its queue. Returns
+    /// whether the limit is new, or was about to be removed.
     fn set(&mut self, maps: &Maps, batch: &mut ClassBatch, event: &abi::RateEvent) -> bool {
         let (class, key, rate) = (event.class, event.key, event.rate_bytes_per_s);
         let minor = class as u16;
@@ -286,12 +287,12 @@ impl Target {
         true
     }
 
-    /// Brings rates of flows into force, each with its class, key, and what [`abi::in_force`] says of it if its
-    /// decrease waits for that.
+    /// Brings rates of flows into force. New limits, and decreases that wait for them, are confirmed to the programs
+    /// ([`abi::in_force`]).
     ///
     /// # Errors
     ///
-    /// The kernel took nothing.
+    /// The kernel accepted none of the changes.
     pub(super) fn enforce(
         &mut self,
         maps: &mut Maps,
@@ -318,7 +319,7 @@ impl Target {
             let Some(flow) = self.limited.remove(&class) else {
                 continue;
             };
-            // An old one was removed with its root: the next decrease recreates it.
+            // An existing class was removed with its root: the next decrease recreates it.
             let _ = maps.clear_in_force(class);
             let of = |event: &abi::RateEvent| event.class == class;
             if rates.iter().position(of).is_some_and(|at| fresh[at]) {
@@ -344,25 +345,25 @@ impl Target {
         })
     }
 
-    /// Whether another one limits the same device in the same way.
+    /// Whether another target limits the same device in the same way.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let of = |target: &Self| (target.layout.ifindex, target.enforcement, target.whose);
         of(self) == of(other)
     }
 
-    /// Goes on with the flows of another one that [is like](Self::is_like) it.
+    /// Takes over the flows of a target that [is like](Self::is_like) this one.
     pub(super) fn go_on(&mut self, before: Self) {
         self.limited = before.limited;
         self.segments = before.segments;
         self.used_ns = before.used_ns;
     }
 
-    /// Goes on with what another agent has limited here: these flows, each with the rate that it is to have. Other
-    /// classes are removed.
+    /// Takes over what another agent has limited here: these flows, each with its intended rate in bytes per second.
+    /// Other classes are removed.
     ///
     /// # Errors
     ///
-    /// The kernel took nothing.
+    /// The kernel accepted none of the changes.
     pub(super) fn adopt(
         &mut self,
         maps: &mut Maps,
@@ -393,7 +394,7 @@ impl Target {
                     key,
                     rate_bytes_per_s: rate,
                     leaf_rate: rate,
-                    // Unknown, until the first review.
+                    // Unknown until the first review.
                     leaf_packet: 0,
                     free_since: None,
                     closing: false,
@@ -420,7 +421,7 @@ impl Target {
             self.layout.remove_flow(&mut batch, class as u16);
         }
         if !events.is_empty() {
-            // Those with them that are refused are tried again at their flows' next decreases.
+            // Classes that are refused are tried again at their flows' next decreases.
             self.enforce(maps, &mut batch, &events, now_ns)?;
         } else if !batch.is_empty() {
             batch.send(&mut self.socket)?;
@@ -429,12 +430,12 @@ impl Target {
         Ok(())
     }
 
-    /// Looks after flows that are limited: those that are no more give their classes back, and with the last one the
-    /// root qdisc goes. `pinned`: whether people hold it at a rate.
+    /// Examines limited flows: classes that are no longer needed are removed, and [`LINGER`] after the last one the
+    /// root qdisc. `pinned`: whether a user has set the rate of a class.
     ///
     /// # Errors
     ///
-    /// The kernel took nothing.
+    /// The kernel accepted none of the changes.
     pub(super) fn review(
         &mut self,
         maps: &mut Maps,
@@ -498,7 +499,7 @@ impl Target {
                 limited.closing = true;
                 let _ = maps.clear_in_force(class);
             } else if by_class && !short && largest > limited.leaf_packet {
-                // Otherwise what is longer than its queue would always be dropped.
+                // Otherwise packets longer than its queue would always be dropped.
                 limited.leaf_packet = largest;
                 let segments = self.segments.unwrap_or(1);
                 let minor = class as u16;
@@ -527,7 +528,7 @@ impl Target {
         Ok(review)
     }
 
-    /// Nothing is limited.
+    /// Removes the root qdisc when nothing has been limited for [`LINGER`].
     fn rest(&mut self, now_ns: u64) {
         let since = now_ns.saturating_sub(self.used_ns);
         if self.whose != Whose::Ours || since < LINGER.as_nanos() as u64 {
@@ -545,8 +546,7 @@ impl Target {
         }
     }
 
-    /// Forgets what is limited, since its classes were removed with their root. Returns the numbers of those that were
-    /// ended or gone; the others' flows keep theirs.
+    /// Forgets all limits, whose classes were removed with the root qdisc.
     pub(super) fn forget(&mut self, maps: &mut Maps) {
         for (class, flow) in std::mem::take(&mut self.limited) {
             let _ = maps.clear_in_force(class);
@@ -556,7 +556,7 @@ impl Target {
         }
     }
 
-    /// Takes everything off the device, which is the one that it was.
+    /// Removes everything from the device, which must still be the same one.
     pub(super) fn take_off(&mut self, maps: &mut Maps) {
         let result = if self.whose == Whose::Ours {
             self.space.nl.delete_root_qdisc(self.layout.ifindex)
@@ -571,15 +571,15 @@ impl Target {
             let _ = batch.send(&mut self.socket);
         }
         if let Err(error) = result {
-            // The device may be gone with its namespace.
+            // The device may have been removed with its namespace.
             tracing::debug!("{error}");
         }
         self.forget(maps);
         self.limit_super_packets();
     }
 
-    /// Leaves the device to the next agent. Until that is there no decrease comes into force, so that flows have a little
-    /// less than their rates; not those that people hold (`pinned`). False: nothing is limited that needs an agent.
+    /// Leaves the device to the next agent. Until that starts no decrease comes into force, so flows get slightly less
+    /// than their rates, except those set by users (`pinned`). False: nothing is limited that needs an agent.
     pub(super) fn leave(&mut self, pinned: impl Fn(u32) -> bool) -> bool {
         if self.enforcement != Enforcement::Htb || self.limited.is_empty() {
             return false;
@@ -595,12 +595,12 @@ impl Target {
         true
     }
 
-    /// The rate of a class that is there.
+    /// The rate of an existing class, bytes per second.
     pub(super) fn rate(&self, class: u32) -> Option<u64> {
         self.limited.get(&class).map(|flow| flow.rate_bytes_per_s)
     }
 
-    /// The flow of a class that is there.
+    /// The flow of an existing class.
     pub(super) fn key(&self, class: u32) -> Option<Key> {
         self.limited.get(&class).map(|flow| flow.key)
     }
@@ -610,7 +610,7 @@ impl Target {
 mod tests {
     use super::*;
 
-    /// A slow flow at full rate gives its class back after a second; one that uses the link, after a minute.
+    /// A slow flow at full rate loses its class after a second; one that uses the link, after a minute.
     #[test]
     fn a_class_stays_while_its_flow_uses_the_link() {
         const LINK: u64 = 12_500_000;
@@ -621,7 +621,7 @@ mod tests {
         assert!(!is_free(SECOND, slow + 1, LINK));
         assert!(!is_free(59 * SECOND, 59 * LINK, LINK));
         assert!(is_free(60 * SECOND, 60 * LINK, LINK));
-        // It was fast at first.
+        // It was fast only at first.
         assert!(is_free(16 * SECOND, 2 * LINK, LINK));
     }
 }
