@@ -1,4 +1,4 @@
-//! Ports of bridges: they come, go, and change their number.
+//! Ports of bridges, which appear, disappear, and change their index.
 
 use std::{
     cmp::Reverse,
@@ -27,43 +27,42 @@ use crate::{
     units::Rate,
 };
 
-/// After this, ends of veth pairs that were not found are looked for again.
+/// Delay before other ends of veth pairs that were not found are looked for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A bridge that is there, and its ports.
+/// An existing bridge and its ports.
 pub(super) struct Bridge {
     number: u32,
-    /// Its section, with its own names in place of patterns.
+    /// Its section, with patterns replaced by its own names.
     pub(super) config: config::Bridge,
     pub(super) space: Arc<Space>,
     pub(super) ifindex: u32,
     mac: Option<[u8; 6]>,
     ports: BTreeMap<u32, Port>,
-    /// Slots of ports that another agent has kept, until all of them are found or given up.
+    /// Slots of ports that a previous agent has kept, until all of them are found or given up.
     kept_slots: BTreeSet<u32>,
-    /// The other ends of its ports, by the ports' numbers, if they are endpoints.
+    /// The other ends of its ports' veth pairs that are endpoints, by the ports' indexes.
     pub(super) peers: BTreeMap<u32, Peer>,
-    /// When they were looked for, and the ports whose other ends were not found.
+    /// When these were last looked for, and the ports for which none was found.
     looked: Option<Instant>,
     lost: Vec<String>,
     /// Its ports could not be brought up to date.
     unsettled: bool,
-    /// Per slot, what had arrived and left at the last sweep.
+    /// Packets that had arrived and departed at the last sweep, per slot.
     seen: BTreeMap<u32, (u64, u64)>,
 }
 
 struct Port {
     slot: u32,
     name: String,
-    /// Its queue is virtual.
     is_virtual: bool,
-    /// The kind of its device's root qdisc when that was looked at last.
+    /// The kind of its device's root qdisc, as last seen.
     queue: String,
-    /// Its device has a queue, or it has a virtual one.
+    /// Its device has a queue, or the port has a virtual one.
     has_queue: bool,
-    /// Attached while a port of the bridge has a queue: headroom is reported to echoes there too.
+    /// Attached while any port of the bridge has a queue: headroom is reported to echoes at ports without one too.
     out: Option<Attached>,
-    /// Where that goes among the programs of its hook.
+    /// Position of `out` among the programs of its hook.
     place: Place,
     wire_end: Option<WireEnd>,
 }
@@ -73,7 +72,7 @@ struct WireEnd {
     attached: Attached,
 }
 
-/// Root qdiscs whose own length says nothing: their queues lie in their children.
+/// Root qdiscs whose own length is meaningless: packets wait in their children.
 const WITHOUT_BACKLOG: [&str; 4] = ["mq", "mqprio", "multiq", "taprio"];
 
 /// Roles of a port with this root qdisc.
@@ -87,7 +86,7 @@ fn queue_roles(kind: &str) -> u32 {
     }
 }
 
-/// [`abi::ROLE_SAMPLES`], if its ports sample their queues.
+/// [`abi::ROLE_SAMPLES`] if the ports sample their queues.
 const fn sampling_role(config: &config::Bridge) -> u32 {
     match config.marking.notifications() {
         Some(_) => abi::ROLE_SAMPLES,
@@ -95,9 +94,9 @@ const fn sampling_role(config: &config::Bridge) -> u32 {
     }
 }
 
-/// Of a port, what [`Inner::remove_port`] takes back.
+/// The roles of a port, which [`Inner::remove_port`] clears.
 pub(super) const PORT_ROLES: u32 = abi::ROLE_PORT | QUEUE_ROLES | abi::ROLE_SAMPLES;
-/// What [`queue_roles`] can say.
+/// All roles that [`queue_roles`] returns.
 const QUEUE_ROLES: u32 = abi::ROLE_BACKLOG | abi::ROLE_NO_QUEUE;
 
 impl Bridge {
@@ -124,7 +123,7 @@ impl Bridge {
         }
     }
 
-    /// A namespace has lost its name: what is in it may have another one.
+    /// Forgets what is in a namespace that has lost its name: it may have another one.
     pub(super) fn forget_peers_in(&mut self, spec: &Spec) {
         let before = self.peers.len();
         self.peers.retain(|_, peer| peer.spec != *spec);
@@ -133,7 +132,7 @@ impl Bridge {
         }
     }
 
-    /// Ports whose other ends are to be endpoints and were not found.
+    /// Ports whose other ends should be endpoints but were not found.
     pub(super) fn missing_peers(&self) -> impl Iterator<Item = Waiting> {
         self.lost.iter().map(|port| Waiting {
             kind: WaitingFor::Endpoint,
@@ -143,12 +142,12 @@ impl Bridge {
         })
     }
 
-    /// Whether packets can wait at a port of it.
+    /// Whether packets can wait at any of its ports.
     fn has_queue(&self) -> bool {
         self.ports.values().any(|port| port.has_queue)
     }
 
-    /// Whether what leaves its ports' own queues is to be counted.
+    /// Whether departures from its ports' own queues have to be counted.
     pub(super) fn is_watched(&self) -> bool {
         let mut ports = self.ports.values();
         ports.any(|port| port.has_queue && !port.is_virtual)
@@ -168,7 +167,7 @@ impl Bridge {
         (1..abi::PORTS as u32).find(is_free)
     }
 
-    /// What its ports have counted.
+    /// Current counters of its ports.
     fn readings(&self, view: &BridgeView) -> Vec<PortReading> {
         let (of, netns) = (&self.config, self.space.name());
         let by_output = of.marking == config::Marking::InputOutput;
@@ -183,7 +182,7 @@ impl Bridge {
                     .map(|input| (waiting(input.slot), &*input.name));
                 inputs.extend(by_port);
                 inputs.push((waiting(u32::from(marking::HOST)), "the host itself"));
-                // What has little there does not fill it.
+                // Inputs with few packets there do not fill it.
                 inputs.retain(|(packets, _)| packets.saturating_mul(8) > counters.cnt1);
                 inputs.sort_unstable_by_key(|(packets, _)| Reverse(*packets));
             }
@@ -205,7 +204,7 @@ impl Bridge {
         readings.collect()
     }
 
-    /// What the port in a slot can send, bytes per second, if its queue, its driver or the configuration says so.
+    /// The rate of the port in a slot, bytes per second, if its queue, its driver or the configuration gives one.
     pub(super) fn port_rate(&self, slot: u32) -> Option<u64> {
         let (&ifindex, port) = self.ports.iter().find(|(_, port)| port.slot == slot)?;
         if port.is_virtual {
@@ -235,7 +234,7 @@ impl Bridge {
 }
 
 impl Inner {
-    /// Takes a bridge up.
+    /// Sets up a bridge.
     pub(super) fn add_bridge(
         &mut self,
         config: config::Bridge,
@@ -285,7 +284,7 @@ impl Inner {
             .inspect_err(|_| self.remove_bridge(number))
     }
 
-    /// The slots of ports that another agent has kept of a bridge. None if its queues have changed.
+    /// The slots of ports that a previous agent has kept for a bridge; empty if the bridge's queues have changed.
     fn kept_slots(&mut self, number: u32, config: &config::Bridge) -> Result<BTreeSet<u32>> {
         let netns = config.netns.as_deref().unwrap_or_default();
         let kept = self.kept.as_ref();
@@ -323,7 +322,7 @@ impl Inner {
         ports.any(|port| port.wire_end.as_ref().is_some_and(|end| end.key == key))
     }
 
-    /// What is attached at ports.
+    /// The programs attached at all ports, taken out of their bridges.
     pub(super) fn attached_at_ports(&mut self) -> impl Iterator<Item = Attached> {
         let bridges = std::mem::take(&mut self.bridges).into_values();
         let ports = bridges.flat_map(|of| of.ports.into_values());
@@ -333,7 +332,7 @@ impl Inner {
         })
     }
 
-    /// Where links of programs at ports are pinned.
+    /// Pins of the links of programs at ports.
     pub(super) fn links_at_ports(&self) -> impl Iterator<Item = &Path> {
         let ports = self.bridges.values().flat_map(|of| of.ports.values());
         let attached = ports.flat_map(|port| {
@@ -343,7 +342,7 @@ impl Inner {
         attached.filter_map(Attached::pin)
     }
 
-    /// A bridge is no more, or no more meant.
+    /// Removes a bridge that no longer exists or is no longer configured.
     pub(super) fn remove_bridge(&mut self, number: u32) {
         let Some(bridge) = self.bridges.get(&number) else {
             return;
@@ -366,8 +365,8 @@ impl Inner {
         }
     }
 
-    /// Follows what has become of a bridge's ports. Returns whether anything has changed. What fails is tried again at
-    /// the next tick, and said once: a device may have gone between two calls.
+    /// Follows changes of a bridge's ports. Returns whether anything has changed. Failures are retried at the next tick
+    /// and logged once: a device may have been removed between two calls.
     pub(super) fn follow_bridge(
         &mut self,
         number: u32,
@@ -398,7 +397,7 @@ impl Inner {
     ) -> Result<bool> {
         let unsettled = self.bridges.get(&number).is_some_and(|b| b.unsettled);
         if changes.of_links() || unsettled {
-            // By now another device may have the number, and even the name.
+            // By now another device may have the index, and even the name.
             for ifindex in changes.removed() {
                 self.remove_port(number, ifindex)?;
             }
@@ -411,7 +410,7 @@ impl Inner {
         Ok(false)
     }
 
-    /// Looks for the other ends of ports' veth pairs, where those are to be endpoints. Returns whether any was found.
+    /// Looks for the other ends of ports' veth pairs that should be endpoints. Returns whether any was found.
     pub(super) fn find_peers(&mut self) -> bool {
         let mut found = false;
         for bridge in self.bridges.values_mut().filter(|b| b.config.peers) {
@@ -454,7 +453,7 @@ impl Inner {
         let gone: Vec<u32> = bridge
             .ports
             .iter()
-            // A number may have been given to another device meanwhile.
+            // The index may have been given to another device meanwhile.
             .filter(|(ifindex, port)| {
                 !links
                     .iter()
@@ -470,7 +469,7 @@ impl Inner {
         for link in &fresh {
             self.add_port(number, link)?;
         }
-        // Also of those that were there: a device that comes up gets its queue without a message of its own.
+        // Also for existing ports: a device that comes up gets its queue without a notification.
         let qdiscs = self.bridges[&number].space.qdiscs()?;
         self.look_at_queues(number, &qdiscs)?;
         let bridge = &self.bridges[&number];
@@ -510,7 +509,7 @@ impl Inner {
         }
         self.maps
             .set_marking(number, marking_policy(&config, bridge.slots()))?;
-        // After the policy: an end of the wire has something to write only under it.
+        // After the policy, without which a wire end has nothing to write.
         if config.mark_at == MarkAt::Departure {
             let bridge = &self.bridges[&number];
             let links: Vec<Link> = all
@@ -530,7 +529,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Tells the programs which ports have a queue, and whether its length can be read. Where none has, none is
+    /// Writes to the maps which ports have a queue, and whether its length can be read. If none has, nothing is
     /// attached.
     fn look_at_queues(&mut self, number: u32, qdiscs: &Qdiscs) -> Result<()> {
         let Some(bridge) = self.bridges.get_mut(&number) else {
@@ -541,7 +540,7 @@ impl Inner {
         for (&ifindex, port) in &mut bridge.ports {
             let mut its = qdiscs.get(&ifindex).into_iter().flatten();
             let root = its.find(|qdisc| qdisc.parent == ROOT);
-            // The device may be gone by now; that comes as news of its own.
+            // The device may have been removed; that is notified separately.
             let Some(root) = root.filter(|root| !port.is_virtual && root.kind != port.queue) else {
                 continue;
             };
@@ -549,7 +548,7 @@ impl Inner {
             changed.push((ifindex, &root.kind));
         }
         if bridge.is_watched() && !changed.is_empty() {
-            // First: what leaves is to be counted of all that comes.
+            // First: departures have to be counted of all packets that arrive.
             self.datapath.watch(true)?;
         }
         for (ifindex, kind) in changed {
@@ -610,7 +609,7 @@ impl Inner {
         };
         let rate = bridge.config.virtual_rate(&link.name);
         device.role |= abi::ROLE_PORT | sampling_role(&bridge.config);
-        // What its queue is says [`Inner::look_at_queues`]; until then, packets pass by.
+        // [`Inner::look_at_queues`] adds the kind of its queue; until then, packets pass unprocessed.
         if let Some(rate) = rate {
             self.datapath.virtual_queues()?;
             device.virtual_ns_per_byte = vqueue::ns_per_byte(rate.bytes_per_s()).unwrap_or(0);
@@ -623,13 +622,13 @@ impl Inner {
         let slots = bridge.slots().max(slot + 1);
         let policy = marking_policy(&bridge.config, slots);
         self.maps.set_marking(number, policy)?;
-        // Marks are to be seen by an endpoint's program at the same hook.
+        // An endpoint's program at the same hook has to see the marks.
         let place = if link.is_tap() {
             Place::First
         } else {
             Place::Last
         };
-        // What is attached there is taken over first, even to be detached.
+        // A program that was kept there is taken over first, even if it is to be detached.
         let space = Arc::clone(&bridge.space);
         let out = if is_kept {
             let copy = copy(&mut self.copies, &self.datapath, space.ns.inum())?;
@@ -694,7 +693,7 @@ impl Inner {
         device.wire_bridge = number;
         device.wire_port = slot;
         self.maps.set_device(key, device)?;
-        // Not kept: nothing of ours is to stay of a namespace that goes.
+        // Not kept: nothing of ours may remain in a namespace that is removed.
         let mut copy = self.datapath.copy(ns.inum(), 0)?;
         let attached = copy.attach(&ns, &far.name, name::WIRE_END)?;
         let bridge = self.bridges.get_mut(&number);
@@ -722,7 +721,7 @@ impl Inner {
         self.clear_slot(number, port.slot, port.is_virtual)
     }
 
-    /// Leaves nothing of the port that was in a slot to the next one there.
+    /// Clears a slot, so that the next port there inherits nothing.
     pub(super) fn clear_slot(&mut self, bridge: u32, port: u32, is_virtual: bool) -> Result<()> {
         let action = if is_virtual {
             PortAction::RemoveVirtual
@@ -751,7 +750,7 @@ impl Inner {
         }
     }
 
-    /// Counters that stand still while the device's queue is empty have missed something: a qdisc
+    /// Corrects counters that stand still while the device's queue is empty. They have missed something: a qdisc
     /// replaced with packets in it, a tracepoint run lost on the last packet. Returns what was read.
     pub(super) fn sweep_bridges(&mut self) -> Result<Vec<PortReading>> {
         let mut readings = Vec::new();
@@ -762,7 +761,7 @@ impl Inner {
             for (&ifindex, port) in &bridge.ports {
                 let p = view.port(port.slot);
                 if port.is_virtual {
-                    // Its departures are computed when something comes; nothing did for a while, perhaps.
+                    // Departures are computed when a packet arrives; perhaps none has for a while.
                     if p.cnt1 > 0 {
                         self.datapath.reset_port(abi::PortReset {
                             bridge: number,

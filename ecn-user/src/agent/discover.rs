@@ -1,4 +1,4 @@
-//! Which namespaces and devices a configuration means, among those that there are.
+//! Which of the existing namespaces and devices a configuration matches.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -16,7 +16,7 @@ use crate::{
 /// A namespace as the configuration names it; `None`: the agent's own.
 pub(super) type Spec = Option<String>;
 
-/// The qdiscs of a namespace, by the numbers of their devices.
+/// The qdiscs of a namespace, by device index.
 pub(super) type Qdiscs = HashMap<u32, Vec<Qdisc>>;
 
 /// Where Docker names the namespaces of containers.
@@ -24,8 +24,8 @@ const DOCKER: &str = "/run/docker/netns";
 
 /// An open namespace.
 ///
-/// While it is open, it and its devices stay, whatever becomes of its name. So it is to be dropped when
-/// [`Space::is_named`] says so.
+/// While it is open, the namespace and its devices persist, even without a name. So it has to be dropped when
+/// [`Space::is_named`] returns false.
 pub(super) struct Space {
     pub(super) spec: Spec,
     pub(super) ns: NetNs,
@@ -38,20 +38,20 @@ impl Space {
         let ns = NetNs::open(spec.as_deref())?;
         Ok(Self {
             spec: spec.clone(),
-            // Before anything is listed, so that nothing is missed.
+            // Before anything is listed, so that no change is missed.
             watch: Watch::open(&ns)?,
             nl: Netlink::open(&ns)?,
             ns,
         })
     }
 
-    /// Whether it can still be found where it was.
+    /// Whether its name still refers to it.
     pub(super) fn is_named(&self) -> bool {
         let Some(spec) = &self.spec else { return true };
         fs::metadata(netns_path(spec)).is_ok_and(|found| found.ino() as u32 == self.ns.inum())
     }
 
-    /// For the state; empty: the agent's own.
+    /// Its name in the state; empty: the agent's own.
     pub(super) fn name(&self) -> &str {
         self.spec.as_deref().unwrap_or_default()
     }
@@ -60,7 +60,7 @@ impl Space {
         self.watch.drain()
     }
 
-    /// Its devices' qdiscs now.
+    /// The current qdiscs of its devices.
     pub(super) fn qdiscs(&self) -> net::Result<Qdiscs> {
         let mut all = Qdiscs::new();
         for qdisc in self.nl.qdiscs()? {
@@ -70,10 +70,10 @@ impl Space {
     }
 }
 
-/// The directories in which namespaces have names.
+/// Directories that contain names of namespaces.
 pub(super) const DIRECTORIES: [&str; 2] = [netns::DIRECTORY, DOCKER];
 
-/// The namespaces that are meant. A pattern stands for those that there are now.
+/// The namespaces that a name or pattern matches. A pattern matches those that exist now.
 pub(super) fn namespaces(netns: Option<&str>) -> Vec<Spec> {
     let Some(netns) = netns else {
         return vec![None];
@@ -95,7 +95,7 @@ pub(super) fn namespaces(netns: Option<&str>) -> Vec<Spec> {
     found.flatten().filter_map(spelled).collect()
 }
 
-/// All namespaces that the configuration means.
+/// All namespaces that the configuration names.
 pub(super) fn all_namespaces(config: &Config) -> BTreeSet<Spec> {
     let bridges = config.bridges.iter().map(|bridge| &bridge.netns);
     let endpoints = config.endpoints.iter().map(|endpoint| &endpoint.netns);
@@ -106,7 +106,7 @@ pub(super) fn all_namespaces(config: &Config) -> BTreeSet<Spec> {
     meant.collect()
 }
 
-/// Whether a namespace is among those that are meant.
+/// Whether a name or pattern matches a namespace.
 fn means(netns: Option<&str>, spec: &Spec) -> bool {
     match (netns, spec) {
         (None, None) => true,
@@ -117,11 +117,11 @@ fn means(netns: Option<&str>, spec: &Spec) -> bool {
     }
 }
 
-/// What the configuration says of a bridge there is, if it means it: the first section that does.
+/// The configuration of a bridge: the first section that matches it.
 pub(super) fn bridge(config: &Config, spec: &Spec, link: &Link) -> Option<config::Bridge> {
     let is_bridge = link.kind.as_deref() == Some("bridge");
     let of = config.bridges.iter().find(|bridge| {
-        // Of a name that is no pattern something else is an error, which says so.
+        // If the name is not a pattern, a device of another kind is an error, which is reported.
         (is_bridge || bridge.name == link.name)
             && means(bridge.netns.as_deref(), spec)
             && config::means(&bridge.name, &link.name)
@@ -133,7 +133,7 @@ pub(super) fn bridge(config: &Config, spec: &Spec, link: &Link) -> Option<config
     })
 }
 
-/// What the configuration says of a device, if it means it: the first section that does.
+/// The configuration of an endpoint: the first section that matches the device.
 pub(super) fn endpoint(config: &Config, spec: &Spec, link: &Link) -> Option<config::Endpoint> {
     let of = config.endpoints.iter().find(|endpoint| {
         means(endpoint.netns.as_deref(), spec) && config::means(&endpoint.device, &link.name)
@@ -150,12 +150,12 @@ pub(super) fn endpoint(config: &Config, spec: &Spec, link: &Link) -> Option<conf
 pub(super) struct Peer {
     /// Its namespace.
     pub(super) spec: Spec,
-    /// Its number there.
+    /// Its index there.
     pub(super) ifindex: u32,
 }
 
-/// The other ends of veth pairs whose devices are in `space`, by their numbers here. Not found is what is in a namespace
-/// that has neither a name nor a process.
+/// The other ends of veth pairs whose devices are in `space`, by the indexes of those. Devices in a namespace that has
+/// neither a name nor a process are not found.
 pub(super) fn peers(space: &Space, links: &[&Link]) -> BTreeMap<u32, Peer> {
     let mut found = BTreeMap::new();
     let mut wanted: BTreeMap<i32, Vec<(u32, u32)>> = BTreeMap::new();
@@ -195,7 +195,7 @@ pub(super) fn peers(space: &Space, links: &[&Link]) -> BTreeMap<u32, Peer> {
         if wanted.is_empty() {
             break;
         }
-        // One namespace may be found in several places.
+        // A namespace may be found in several places.
         if !fs::metadata(&path).is_ok_and(|at| seen.insert(at.ino())) {
             continue;
         }
@@ -216,7 +216,7 @@ pub(super) fn peers(space: &Space, links: &[&Link]) -> BTreeMap<u32, Peer> {
     found
 }
 
-/// The entries of a directory, sorted; none if it is not there.
+/// The entries of a directory, sorted; empty if it does not exist.
 fn list(directory: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -224,7 +224,7 @@ fn list(directory: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Files of all namespaces: those that have names first, then those that processes are in.
+/// Files of all namespaces: named ones first, then those of processes.
 fn places() -> impl Iterator<Item = PathBuf> {
     let processes = || {
         let mut pids: Vec<u32> = list("/proc")
@@ -236,28 +236,28 @@ fn places() -> impl Iterator<Item = PathBuf> {
             .map(|pid| Path::new("/proc").join(pid.to_string()).join("ns/net"))
     };
     let named = DIRECTORIES.into_iter().flat_map(list);
-    // Looked for only where the names were not enough.
+    // Only if the names were not enough.
     named.chain(std::iter::once_with(processes).flatten())
 }
 
-/// What a configuration means of what there is.
+/// What a configuration matches on this machine.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Bridges, each with its namespace, and what its section says.
+    /// Bridges, with their namespaces and the settings of their sections.
     pub bridges: Vec<config::Bridge>,
     /// Devices that `[[endpoint]]` sections match.
     pub endpoints: Vec<config::Endpoint>,
     /// Other endpoints: the hosts at the ports of bridges with `peers`.
     pub peers: Vec<config::Endpoint>,
-    /// What is not there.
+    /// What is configured but does not exist.
     pub waiting: Vec<Waiting>,
 }
 
-/// Looks at what there is, and changes nothing.
+/// Finds what a configuration matches, without changing anything.
 ///
 /// # Errors
 ///
-/// Namespaces that are there cannot be looked into.
+/// An existing namespace cannot be examined.
 pub fn survey(config: &Config) -> net::Result<Survey> {
     let mut survey = Survey::default();
     for spec in all_namespaces(config) {
@@ -299,7 +299,7 @@ pub fn survey(config: &Config) -> net::Result<Survey> {
     Ok(survey)
 }
 
-/// The endpoints of the hosts at these ports, as far as they are on this machine.
+/// The endpoints of those hosts at these ports that are on this machine.
 fn hosts(space: &Space, ports: &[&Link]) -> Vec<config::Endpoint> {
     let endpoint = |netns: &Spec, device: &str| config::Endpoint {
         netns: netns.clone(),
@@ -309,7 +309,7 @@ fn hosts(space: &Space, ports: &[&Link]) -> Vec<config::Endpoint> {
     let mut hosts: Vec<_> = taps.map(|tap| endpoint(&space.spec, &tap.name)).collect();
     for peer in peers(space, ports).into_values() {
         let links = || Netlink::open(&NetNs::open(peer.spec.as_deref())?)?.links();
-        // A container may have been removed since.
+        // The container may have been removed since.
         let Ok(links) = links() else {
             continue;
         };
@@ -319,7 +319,7 @@ fn hosts(space: &Space, ports: &[&Link]) -> Vec<config::Endpoint> {
     hosts
 }
 
-/// The sections of a configuration that mean nothing that there is.
+/// The sections of a configuration that match nothing.
 pub(super) fn waiting<'a>(
     config: &Config,
     bridges: impl Iterator<Item = (&'a Spec, &'a str)>,
@@ -352,7 +352,7 @@ pub(super) fn waiting<'a>(
     waiting
 }
 
-/// Why a section means nothing.
+/// Why a section matches nothing.
 fn why_not(netns: Option<&str>, name: &str) -> String {
     if let Some(netns) = netns {
         let path = netns_path(netns);

@@ -1,28 +1,29 @@
-//! How long entries of the tables may be idle: less where an endpoint has many, so that what was used least recently makes
+//! How long entries of the tables may be idle: less where an endpoint has many, so that the least recently used make
 //! room for others.
 
 use std::collections::BTreeMap;
 
 /// Buckets of ages: bucket n begins at 2^n ns, the first at 0.
 const BUCKETS: usize = u64::BITS as usize;
-/// What was used this recently is never evicted, ns: what comes in after a walk through a table is as old at the next one as
-/// that is later.
+/// Entries used within this time are never evicted, ns. An entry that is added after a walk through a table can be as
+/// old, at the next one, as the time between the two.
 const RECENT_NS: u64 = 100_000_000;
-/// How long entries may be idle of an endpoint that has more than half of what it may have, ns: short flows of UDP do not say
-/// that they end.
+/// How long entries may be idle, ns, if their endpoint uses more than half of its quota: short flows of UDP do not
+/// signal their end.
 const CROWDED_NS: u64 = 3_000_000_000;
 
 /// Ages of the entries of a table, as walks through it find them.
 #[derive(Debug, Default)]
 pub(super) struct Ages {
-    /// Of each endpoint's entries, in the walk that is under way.
+    /// Of each endpoint's entries, in the current walk.
     found: BTreeMap<u16, [u32; BUCKETS]>,
-    /// The age at which entries are removed, ns, of endpoints that had many at the last walk.
+    /// The age at which entries are removed, ns, for endpoints that had many at the last walk.
     most: BTreeMap<u16, u64>,
 }
 
 impl Ages {
-    /// Takes the age of an entry that a walk has found. Returns at which age, ns, that endpoint's entries are removed.
+    /// Records the age of an entry that a walk has found. Returns the age, ns, at which that endpoint's entries are
+    /// removed.
     pub(super) fn most(&mut self, endpoint: u16, age_ns: u64) -> u64 {
         let bucket = age_ns.checked_ilog2().unwrap_or(0) as usize;
         let buckets = self.found.entry(endpoint).or_insert([0; BUCKETS]);
@@ -32,17 +33,17 @@ impl Ages {
         self.most.get(&endpoint).copied().unwrap_or(u64::MAX)
     }
 
-    /// A walk has ended, through a table of `max` entries. An endpoint that has as many as it may have keeps the half of
-    /// them that was used last.
+    /// Ends a walk through a table of `max` entries. An endpoint that has used up its quota keeps the more recently
+    /// used half.
     pub(super) fn end_walk(&mut self, max: u64) {
         let found = std::mem::take(&mut self.found);
         let count = |buckets: &[u32; BUCKETS]| buckets.iter().map(|n| u64::from(*n)).sum::<u64>();
         let total: u64 = found.values().map(count).sum();
         let most = |buckets: &[u32; BUCKETS]| {
             let held = count(buckets);
-            // As `abi::has_room` has it: as many as are free.
+            // The quota, as in `abi::has_room`: as many as are free.
             let may_hold = max.saturating_sub(total - held) / 2;
-            // Some came and went during the walk.
+            // Some were added and removed during the walk.
             if held * 16 >= may_hold * 15 {
                 Some(age_of(buckets, may_hold / 2))
             } else {
@@ -56,7 +57,7 @@ impl Ages {
     }
 }
 
-/// The age below which there are `keep` entries at most, but not less than [`RECENT_NS`].
+/// The age below which there are at most `keep` entries, but at least [`RECENT_NS`].
 fn age_of(buckets: &[u32; BUCKETS], keep: u64) -> u64 {
     let mut younger = 0;
     let full = buckets.iter().position(|n| {
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_full_table_evicts_the_least_recently_used() {
-        // Endpoint 1 has all that it may have: half of the table beside the 100 of endpoint 2, which are older.
+        // Endpoint 1 uses its whole quota: half of the table without the 100 entries of endpoint 2, which are older.
         let flood = (0..450).map(|n| (1, n * 5_000_000));
         let others = (0..100).map(|n| (2, 10 * SECOND_NS + n));
         let entries: Vec<_> = flood.chain(others).collect();
@@ -117,7 +118,7 @@ mod tests {
         assert!((75..=225).contains(&kept), "{kept}");
         let youngest = evicted.iter().map(|(_, age)| *age).min().unwrap_or(0);
         assert_eq!(youngest, entries[kept].1);
-        // When there is room again, nothing more is evicted.
+        // Once there is room again, nothing more is evicted.
         let rest = &entries[..kept];
         walk(&mut ages, rest);
         assert_eq!(walk(&mut ages, rest), []);

@@ -1,12 +1,12 @@
-//! Says when control does not work: what readings show over several seconds, and what to do about it.
+//! Detects when control does not work, from readings over several seconds, and advises what to do about it.
 //!
 //! | kind | holds when |
 //! |---|---|
 //! | `flows-at-floor` | a port's queue is full for 5 s while flows are at their lowest rate |
-//! | `no-echo` | a receiver did not echo 1,000 packets and 5 s of a flow |
-//! | `flow-table-full`, `receiver-table-full`, `classes-full` | the counter of it rises for seconds |
-//! | `link-rate` | flows are marked for 5 s at ports of less than a quarter of their endpoint's `link_rate` |
-//! | `unanswered-marks` | a port marks for 10 s, its queue stays long or drops, and arrivals do not fall |
+//! | `no-echo` | a receiver echoed none of a flow's packets, for 1,000 of them and 5 s |
+//! | `flow-table-full`, `receiver-table-full`, `classes-full` | its counter rises for several seconds |
+//! | `link-rate` | flows are marked for 5 s at ports slower than a quarter of their endpoint's `link_rate` |
+//! | `unanswered-marks` | a port marks for 10 s, its queue stays long or drops, and arrivals do not decrease |
 //!
 //! Nothing here reads a map or a clock; `agent::watch` does.
 
@@ -34,33 +34,33 @@ use crate::units::Rate;
 mod tests;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// A reading this long after the one before is of another time: the agent stood still.
+/// Maximum time between comparable readings: beyond it, the agent was stalled.
 const GAP_NS: u64 = 3 * SECOND_NS;
-/// How long a full queue, flows at their lowest rate, or marks have to last.
+/// How long a full queue, flows at their lowest rate, or marks have to last for a warning.
 const HOLDS_NS: u64 = 5 * SECOND_NS;
-/// How long marks have to go unanswered.
+/// How long marks have to go unanswered for a warning.
 const UNANSWERED_NS: u64 = 10 * SECOND_NS;
-/// Readings that are kept of a port: [`UNANSWERED_NS`] and two more.
+/// Readings kept per port: [`UNANSWERED_NS`] and two more.
 const KEPT: usize = 12;
-/// Packets per second below which nothing is said of a port.
+/// Packets per second below which a port is not evaluated.
 const LEAST_PACKETS_PER_S: u64 = 8;
-/// Packets that nobody echoed, after which a receiver is taken not to echo.
+/// Packets without an echo after which a receiver counts as not echoing.
 const UNHEARD_PACKETS: u64 = 1000;
-/// Receivers of one endpoint that are named.
+/// Receivers of one endpoint that warnings name.
 const RECEIVERS: usize = 8;
-/// Flows, or inputs, that a message names.
+/// Flows, or inputs, named in a message.
 const NAMED: usize = 3;
-/// Times by which `link_rate` may exceed the rate of a port.
+/// Factor by which `link_rate` may exceed the rate of a port.
 const LINK_TIMES: u64 = 4;
 /// Readings within [`HOLDS_NS`] in which a counter has to rise.
 const RISES: usize = 3;
-/// Warnings at a time, so that the state file stays short.
+/// Maximum number of current warnings, so that the state file stays short.
 const MOST: usize = 64;
-/// A warning whose condition has not held for so long is over.
+/// A warning ends when its condition has not held for this time.
 const OVER_NS: u64 = 5 * SECOND_NS;
-/// A warning is logged once in this time.
+/// Each warning is logged at most once in this time.
 const AGAIN_NS: u64 = 60 * SECOND_NS;
-/// Warnings of a kind that are logged in this time: a host may send to any number of receivers that do not echo.
+/// Warnings of a kind that are logged in [`AGAIN_NS`]: a host may send to any number of receivers that do not echo.
 const LOGGED: usize = 8;
 
 /// What is wrong.
@@ -208,21 +208,21 @@ pub struct PortReading {
     pub subject: Subject,
     /// Its counters.
     pub counters: marking::Port,
-    /// Marks come from the output's own threshold, so that its triggers say how often it was exceeded.
+    /// The output's own threshold decides on marks, so its count of triggers shows how often it was exceeded.
     pub by_output: bool,
     /// Packets above which marks begin: the output's threshold, else an input's buffer.
     pub level_packets: u32,
-    /// Packets that its queue holds, if that is known.
+    /// Capacity of its queue, packets, if known.
     pub most_packets: Option<u32>,
     /// Packets that cannot be marked are dropped before the queue.
     pub drops_unmarkable: bool,
-    /// Names of the inputs by what they have waiting here, most first.
+    /// Names of the inputs, ordered by packets waiting here, most first.
     pub inputs: Vec<String>,
-    /// Its rate, if it is known, bytes per second.
+    /// Its rate, bytes per second, if known.
     pub bytes_per_s: Option<u64>,
 }
 
-/// An endpoint and what was seen of its flows.
+/// An endpoint and what was observed of its flows.
 #[derive(Clone, Debug, Default)]
 pub struct EndpointReading {
     /// Its number.
@@ -239,7 +239,7 @@ pub struct EndpointReading {
     pub flows: FlowsSeen,
 }
 
-/// Running counts of what had no room.
+/// Running counts of requests for which there was no room.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortages {
     /// [`abi::Count::FlowsFull`].
@@ -252,10 +252,10 @@ pub struct Shortages {
     pub most_flows: u64,
 }
 
-/// Everything that the rules look at, at one time.
+/// All values that the rules evaluate, at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// When, monotonic clock.
+    /// When, monotonic clock, ns.
     pub now_ns: u64,
     /// Ports with a queue.
     pub ports: Vec<PortReading>,
@@ -263,22 +263,22 @@ pub struct Reading {
     pub endpoints: Vec<EndpointReading>,
     /// Tables and classes.
     pub shortages: Shortages,
-    /// The endpoint that has most entries in the table of sent and in that of received flows.
+    /// The endpoints with the most entries in the table of sent and in that of received flows.
     pub fullest: [Subject; 2],
     /// IP protocol of echoes.
     pub echo_protocol: u8,
 }
 
-/// What a pass over the flow table saw of an endpoint's flows.
+/// What a pass over the flow table found of an endpoint's flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowsSeen {
     /// Active flows below full rate.
     pub limited: u64,
     /// Of these, flows at the lowest rate.
     pub at_floor: u64,
-    /// What flows at the lowest rate send together.
+    /// Packets per second of all flows at the lowest rate together.
     pub floor_packets_per_s: u64,
-    /// Flows that are not echoed, by the address of their receiver.
+    /// Flows without echoes, by the address of their receiver.
     pub silent: BTreeMap<IpAddr, Silent>,
 }
 
@@ -308,7 +308,7 @@ pub const fn is_fractional(policy: &abi::Endpoint) -> bool {
 }
 
 impl FlowsSeen {
-    /// Adds what an entry of the flow table shows.
+    /// Adds an entry of the flow table.
     pub fn add(&mut self, key: &Key, flow: &Flow, policy: &abi::Endpoint, now_ns: u64) {
         if policy.flags & abi::CONTROL_FLOWS == 0 || flow.flags & NEGOTIATED != 0 {
             return;
@@ -320,7 +320,7 @@ impl FlowsSeen {
             flow.last_sent_ns
         };
         let ipd = flow.response.ipd.max(ONE);
-        // A flow at a low rate sends, and hears, seldom.
+        // A flow at a low rate seldom sends, and seldom gets an echo.
         let gap_ns = ((policy.response.packet_ns as u128 * ipd as u128) >> FRAC) as u64;
         let patience = gap_ns.saturating_mul(4).clamp(SECOND_NS, 60 * SECOND_NS);
         let since = |then: u64| now_ns.saturating_sub(then);
@@ -352,8 +352,8 @@ impl FlowsSeen {
     }
 }
 
-/// Packets of a flow that is not echoed though it should be. TCP's ACKs look the same whether its
-/// receiver counts marks or not.
+/// Packets without an echo of a flow that should get them. TCP's ACKs look the same whether its receiver counts marks
+/// or not.
 fn unacknowledged(key: &Key, flow: &Flow, policy: &abi::Endpoint, now_ns: u64) -> Option<u64> {
     let echoed = policy.flags & abi::ECHO != 0
         && key.protocol != protocol::TCP
@@ -381,11 +381,11 @@ struct Interval {
     marked: u64,
     unmarkable: u64,
     dropped: u64,
-    /// Dropped before the queue, since they could not be marked.
+    /// Dropped before the queue because they could not be marked.
     refused: u64,
     /// Packets waited above the level nearly all the time.
     above: bool,
-    /// Waiting, at the end that had less.
+    /// Packets waiting at the start or the end, whichever is less.
     waiting: u64,
     level: u64,
     most: u64,
@@ -408,7 +408,7 @@ impl Interval {
             level: reading.level_packets.into(),
             most: reading.most_packets.map_or(u64::MAX, u64::from),
         };
-        // A super-packet triggers once and arrives in segments. Who has less than a share is not marked.
+        // A super-packet triggers once and arrives in segments. Traffic below its share is not marked.
         let (part, all) = if reading.by_output && now.largest <= 1 {
             (rise(|p| p.output_triggers)?, interval.arrived)
         } else {
@@ -418,7 +418,7 @@ impl Interval {
         Some(interval)
     }
 
-    /// Packets that were to be marked.
+    /// Packets that should have been marked.
     const fn asked(&self) -> u64 {
         self.marked + self.unmarkable
     }
@@ -431,19 +431,19 @@ impl Interval {
         self.asked() > 0 && self.departed.saturating_mul(SECOND_NS) >= LEAST_PACKETS_PER_S * self.ns
     }
 
-    /// The queue is always that many times as long as where marks begin, or nearly as long as it can be.
+    /// The queue is always `times` as long as the level at which marks begin, or nearly as long as possible.
     const fn is_long(&self, times: u64) -> bool {
         let nearly = self.most / 8 * 7;
         self.above && (self.waiting >= times * self.level || self.waiting >= nearly)
     }
 
-    /// The queue is near its limit, or drops.
+    /// The queue is near its limit, or drops packets.
     const fn is_full(&self) -> bool {
         self.is_busy()
             && (self.is_long(2) || self.dropped * 64 >= self.arrivals() && self.dropped > 0)
     }
 
-    /// Next to nothing of what should be marked can be.
+    /// Almost none of the packets that should be marked can be.
     const fn is_unmarkable(&self) -> bool {
         self.marked * 16 < self.asked()
     }
@@ -453,12 +453,12 @@ impl Interval {
         if self.is_unmarkable() {
             self.dropped + self.refused
         } else {
-            // Of others, what is dropped before the queue is what exceeds their share: as intended.
+            // Otherwise drops before the queue hit unmarkable traffic beyond its share, as intended.
             self.dropped
         }
     }
 
-    /// As if there were no marks.
+    /// The queue behaves as if there were no marks.
     const fn is_unanswered(&self) -> bool {
         self.is_busy() && (self.is_long(4) || self.lost() * 8 >= self.arrivals() && self.lost() > 0)
     }
@@ -488,7 +488,7 @@ impl History {
         }
         match Interval::between(&self.counters, reading, ns) {
             Some(interval) if ns <= GAP_NS => self.intervals.push_back(interval),
-            // Another port has its slot, or too much has happened meanwhile.
+            // Another port has its slot, or the readings are too far apart.
             _ => self.intervals.clear(),
         }
         if self.intervals.len() > KEPT {
@@ -497,14 +497,14 @@ impl History {
         (self.read_ns, self.counters) = (now_ns, reading.counters);
     }
 
-    /// The last intervals, of so much time, if so much is known.
+    /// The last intervals, of this total time, if that much is known.
     fn last(&self, ns: u64) -> Option<Vec<&Interval>> {
         let mut known = 0;
         let mut last = Vec::new();
         for interval in self.intervals.iter().rev() {
             last.push(interval);
             known += interval.ns;
-            // Readings are a second apart, and late now and then.
+            // Readings are a second apart, and occasionally late.
             if known + SECOND_NS / 4 >= ns {
                 return Some(last);
             }
@@ -517,7 +517,7 @@ impl History {
             .is_some_and(|last| last.into_iter().all(condition))
     }
 
-    /// Sums of the last intervals; nothing if marks are answered, or not for long enough.
+    /// Sums of the last intervals; `None` if marks are answered, or not unanswered for long enough.
     fn unanswered(&self) -> Option<Interval> {
         let last = self.last(UNANSWERED_NS)?;
         if !last.iter().all(|interval| interval.is_unanswered()) {
@@ -550,7 +550,7 @@ impl History {
     }
 }
 
-/// Since when conditions at an endpoint hold.
+/// Since when conditions at an endpoint have held.
 #[derive(Clone, Copy, Debug, Default)]
 struct EndpointHistory {
     /// Half of the limited flows are at the lowest rate.
@@ -574,7 +574,7 @@ fn lasts(since: Option<u64>, ns: u64, now_ns: u64) -> bool {
     since.is_some_and(|since| now_ns.saturating_sub(since) + SECOND_NS / 4 >= ns)
 }
 
-/// A count of what had no room.
+/// History of one of the [`Shortages`].
 #[derive(Clone, Debug, Default)]
 struct Shortage {
     count: Option<u64>,
@@ -583,7 +583,7 @@ struct Shortage {
 }
 
 impl Shortage {
-    /// How much the count has risen within [`HOLDS_NS`], if it did often enough.
+    /// How much the count has risen within [`HOLDS_NS`], if it has risen often enough.
     fn read(&mut self, count: u64, now_ns: u64) -> Option<u64> {
         let before = self.count.replace(count).unwrap_or(count);
         let rise = count.saturating_sub(before);
@@ -598,7 +598,7 @@ impl Shortage {
     }
 }
 
-/// What is known of the last seconds, and the warnings that follow from it.
+/// State of the last seconds, from which warnings follow.
 #[derive(Debug, Default)]
 pub struct Health {
     ports: BTreeMap<(u32, u32), History>,
@@ -609,7 +609,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Takes a reading, about every second, and says what does not work.
+    /// Takes a reading, about every second, and returns the warnings that hold.
     pub fn read(&mut self, reading: &Reading) -> Vec<Warning> {
         let now_ns = reading.now_ns;
         let known: BTreeSet<_> = reading.ports.iter().map(|port| port.id).collect();
@@ -724,7 +724,7 @@ impl Health {
             let Some(all) = history.unanswered() else {
                 continue;
             };
-            // Flows that cannot go lower do answer.
+            // Flows that cannot go lower count as answering.
             let departed_per_s = per_second(all.departed, all.ns);
             if packets_per_s * 2 < departed_per_s || packets_per_s == 0 {
                 found.push(unanswered(port, &all, reading.echo_protocol));
@@ -733,7 +733,7 @@ impl Health {
         if full {
             return;
         }
-        // Marked elsewhere: at a bridge of another machine.
+        // If no port here marks, the flows are marked at a bridge of another machine.
         let marks_here = |port: &PortReading| {
             let history = self.ports.get(&port.id);
             history.is_some_and(|h| h.intervals.iter().any(|i| i.asked() > 0))
@@ -759,7 +759,7 @@ impl Health {
             let history = self.ports.get(&port.id);
             history.is_some_and(|h| h.holds(HOLDS_NS, |i| i.is_busy()))
         };
-        // Which port marks whose flows is not known: only what holds for all of them is said.
+        // Which port marks which flows is unknown: only what holds for all of them is reported.
         let mut fastest: Option<(u64, &PortReading)> = None;
         for port in reading.ports.iter().filter(marks) {
             let Some(rate) = port.bytes_per_s else {
@@ -885,7 +885,7 @@ fn unanswered(port: &PortReading, all: &Interval, echo_protocol: u8) -> Warning 
     }
 }
 
-/// A change of what is warned of.
+/// A change of the current warnings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It appeared.
@@ -894,7 +894,7 @@ pub enum Change {
     Over(Warning),
 }
 
-/// The warnings that hold, each as it was when it appeared.
+/// The current warnings, each as it was when it appeared.
 #[derive(Debug, Default)]
 pub struct Journal {
     current: BTreeMap<(Kind, Subject), Held>,
@@ -909,8 +909,8 @@ struct Held {
 }
 
 impl Journal {
-    /// Takes what was found now. Returns whether the warnings changed, and what is to be logged: each
-    /// that appears, once a minute at most, and the end of what was logged.
+    /// Takes the current findings. Returns whether the warnings changed, and what to log: each warning that appears, at
+    /// most once a minute, and the end of those that were logged.
     pub fn take(&mut self, found: Vec<Warning>, now_ns: u64) -> (bool, Vec<Change>) {
         let mut changes = Vec::new();
         let mut changed = false;
@@ -947,7 +947,7 @@ impl Journal {
         (changed, changes)
     }
 
-    /// What holds.
+    /// The current warnings.
     pub fn warnings(&self) -> Vec<Warning> {
         let held = self.current.values();
         held.map(|held| held.warning.clone()).collect()

@@ -1,10 +1,10 @@
 //! Taking over from an agent that has left its datapath running: `keep` of `[agent]`.
 //!
-//! Programs, maps, classes and qdiscs stay where they are. What says which is which is the state file, for the numbers of
-//! bridges and endpoints, and the map of devices, for the slots of ports.
+//! Programs, maps, classes and qdiscs stay in place. The state file has the numbers of bridges and endpoints, and the
+//! map of devices has the slots of ports.
 //!
-//! Without an agent HTB's classes keep their rates, whatever marks say. So the first thing that is done, before programs
-//! are loaded, is to move them again.
+//! Without an agent HTB's classes keep their rates, whatever the marks. So the first step, before programs are loaded,
+//! is to move their rates again.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -36,14 +36,15 @@ use crate::{
 /// Flows by their endpoint's number.
 type Keys = HashMap<u32, Vec<flow::Key>>;
 
-/// What another agent has kept, as long as this one starts.
+/// What a previous agent left, while this one starts.
 pub(super) struct Kept {
     pub(super) state: State,
     /// Flows that had classes, by endpoint.
     flows: Keys,
 }
 
-/// What there is to take over. What cannot be is removed as `ecn clean` would, with a warning that says why.
+/// Finds what can be taken over. If something cannot be, everything is removed as by `ecn clean`, with a warning that
+/// gives the reason.
 pub(super) fn find(config: &Config) -> Option<(State, Maps)> {
     let state = State::read().filter(|state| state.keep);
     let pin = &config.agent.pin;
@@ -67,7 +68,7 @@ pub(super) fn find(config: &Config) -> Option<(State, Maps)> {
     None
 }
 
-/// Whether an agent of any version has pinned links, other than those of sockets, which it always pins.
+/// Whether an agent of any version has pinned links, other than those of sockets, which are always pinned.
 fn has_links(pin: &Path) -> bool {
     let list = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
     list(pin)
@@ -109,7 +110,7 @@ fn adoptable(config: &Config, state: Option<&State>) -> std::result::Result<Maps
 fn classes(maps: &mut Maps) -> datapath::Result<(VecDeque<u32>, Keys)> {
     let mut used = maps.offered_classes();
     let mut flows = Keys::new();
-    // After the others: what a program takes meanwhile is a flow's by now.
+    // Flows after offers: a class that a program takes meanwhile has a flow by now.
     for (key, flow) in maps.flows()? {
         if flow.class != 0 {
             used.insert(flow.class);
@@ -121,7 +122,7 @@ fn classes(maps: &mut Maps) -> datapath::Result<(VecDeque<u32>, Keys)> {
 }
 
 impl Kept {
-    /// Takes classes over and moves their rates from now on.
+    /// Takes classes over, and starts to move their rates.
     pub(super) fn resume(
         state: State,
         maps: &mut Maps,
@@ -140,14 +141,14 @@ impl Kept {
         let enforcer = start_enforcer(shared, &state.pin)?;
         let kept = Self { state, flows };
         for endpoint in &kept.state.endpoints {
-            // Other ways of enforcement do without an agent.
+            // Other enforcements work without an agent.
             if endpoint.enforcement == Enforcement::Htb
                 && endpoint.installed_qdisc
                 && let Err(error) = kept.resume_endpoint(endpoint, maps, shared)
             {
                 tracing::debug!("endpoint {}: {error}", endpoint.device);
             }
-            // The agent before has left rates as they were, see `Inner::leave`.
+            // The previous agent has frozen the rates, see `Inner::leave`.
             let mut policy = maps.endpoint(endpoint.number)?;
             policy.response.function = endpoint.response as u32;
             maps.set_endpoint(endpoint.number, policy)?;
@@ -188,7 +189,7 @@ impl Kept {
         self.adopt(endpoint.number, target, maps, shared)
     }
 
-    /// Takes a device into account, with the flows that are limited there. Rates that change meanwhile wait for it.
+    /// Adds a device, and the flows that are limited there. Rates that change meanwhile wait for this.
     pub(super) fn adopt(
         &self,
         number: u32,
@@ -215,7 +216,7 @@ impl Kept {
         Ok(())
     }
 
-    /// The flows of an endpoint that may be limited, and the rates that they are to have.
+    /// The flows of an endpoint that may be limited, with their intended rates, bytes per second.
     fn limited(
         &self,
         number: u32,
@@ -242,7 +243,7 @@ impl Kept {
         Ok(with_rate.collect())
     }
 
-    /// Whether a bridge with this number is the one of this name.
+    /// Whether the bridge with this number has this name.
     pub(super) fn has_bridge(&self, number: u32, netns: &str, name: &str) -> bool {
         let mut bridges = self.state.bridges.iter();
         bridges.any(|of| of.number == number && of.netns == netns && of.name == name)
@@ -255,7 +256,7 @@ impl Kept {
 }
 
 impl Inner {
-    /// Lets go of what was taken over and is not wanted any more.
+    /// Removes what was taken over but is no longer configured.
     pub(super) fn settle(&mut self) -> Result<()> {
         let Some(kept) = self.kept.take() else {
             return Ok(());
@@ -292,17 +293,17 @@ impl Inner {
         Ok(())
     }
 
-    /// A port that there is in the maps only.
+    /// Removes a port that exists in the maps only.
     pub(super) fn forget_port(&mut self, key: DeviceKey, device: abi::Device) -> Result<()> {
         self.forget_role(key, super::bridges::PORT_ROLES);
         let is_virtual = device.virtual_ns_per_byte != 0;
         self.clear_slot(device.bridge, device.port, is_virtual)
     }
 
-    /// Takes off a device what is not wanted there any more: filters, and the root qdisc of an endpoint.
+    /// Removes from a device what is no longer wanted: filters, and the root qdisc of an endpoint.
     fn strip(&self, netns: &str, ifindex: u32, endpoint: Option<&EndpointState>) {
         let strip = || -> Result<()> {
-            // A namespace that has gone holds nothing.
+            // A namespace that no longer exists holds nothing.
             let Ok(ns) = leftovers::open(netns) else {
                 return Ok(());
             };
@@ -337,14 +338,14 @@ impl Inner {
             }
             Ok(())
         };
-        // The device may be gone.
+        // The device may have been removed.
         if let Err(error) = strip() {
             tracing::debug!("{error}");
         }
     }
 }
 
-/// What a device is to a program at its filters.
+/// The role of a device to which a program is attached by a filter.
 fn role_of(program: &str) -> u32 {
     match program {
         name::PORT_OUT => abi::ROLE_PORT,

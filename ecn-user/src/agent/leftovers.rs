@@ -1,4 +1,4 @@
-//! What an agent leaves behind that was killed, or that was to leave it: root qdiscs, filters, pins.
+//! What an agent leaves behind if it was killed, or configured to keep its state: root qdiscs, filters, pins.
 
 use std::{
     collections::BTreeSet,
@@ -84,7 +84,7 @@ impl fmt::Display for Leftover {
     }
 }
 
-/// Everything there is, in the order in which it goes; `except`: not in these namespaces.
+/// Everything that was left, in the order of removal; `except`: namespaces to ignore.
 pub fn find(state: Option<&State>, except: &[String]) -> Vec<Leftover> {
     let mut found = queueing(state, except);
     let pins: BTreeSet<_> = state
@@ -97,8 +97,8 @@ pub fn find(state: Option<&State>, except: &[String]) -> Vec<Leftover> {
     found
 }
 
-/// Whether a directory of pins holds what an agent puts there and nothing else: the state that
-/// names it is a file like any other.
+/// Whether a directory of pins contains only what an agent puts there: the state file that names it could contain any
+/// path.
 fn is_ours(pin: &Path) -> bool {
     let Ok(mut entries) = fs::read_dir(pin) else {
         return false;
@@ -106,7 +106,7 @@ fn is_ours(pin: &Path) -> bool {
     entries.all(|entry| entry.is_ok_and(|entry| datapath::is_version(&entry.file_name())))
 }
 
-/// Our root qdiscs and filters in the current and all named namespaces, and where the state has endpoints or
+/// Our root qdiscs and filters in the current and all named namespaces, and in those of the state's endpoints and
 /// bridges.
 fn queueing(state: Option<&State>, except: &[String]) -> Vec<Leftover> {
     let named = NetNs::list().unwrap_or_default();
@@ -124,7 +124,7 @@ fn queueing(state: Option<&State>, except: &[String]) -> Vec<Leftover> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     for place in places {
-        // A namespace that has gone holds nothing.
+        // A namespace that no longer exists holds nothing.
         let Ok(netns) = open(&place) else {
             continue;
         };
@@ -135,7 +135,7 @@ fn queueing(state: Option<&State>, except: &[String]) -> Vec<Leftover> {
     found
 }
 
-/// As [`State`] spells namespaces: empty is this process's own.
+/// Opens a namespace as spelled in [`State`]; empty: this process's own.
 pub(super) fn open(netns: &str) -> net::Result<NetNs> {
     NetNs::open(Some(netns).filter(|netns| !netns.is_empty()))
 }
@@ -157,7 +157,7 @@ fn queueing_in(netns: &NetNs, place: &str) -> net::Result<Vec<Leftover>> {
         filters.extend(datapath::leftovers(&netlink, qdisc.ifindex)?);
     }
     let links = netlink.links()?;
-    // Their qdiscs go with them.
+    // Their qdiscs are removed with them.
     let shapers: Vec<&Link> = links.iter().filter(|link| shaper::is_ours(link)).collect();
     let is_at_shaper = |of: &Qdisc| shapers.iter().any(|link| link.index == of.ifindex);
     let ours = |of: &Qdisc| is_ours_at_root(of) && !is_at_shaper(of);
@@ -187,7 +187,7 @@ fn queueing_in(netns: &NetNs, place: &str) -> net::Result<Vec<Leftover>> {
 }
 
 impl Leftover {
-    /// Removes it; `state`: of the agent that left it.
+    /// Removes it; `state`: that of the agent that left it.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What stands at the root of an endpoint's device, and by what rates are enforced there.
+//! The root qdisc of an endpoint's device, and the choice of how rates are enforced there.
 
 use std::{path::Path, sync::OnceLock};
 
@@ -15,9 +15,9 @@ use crate::{
     },
 };
 
-/// Handle of an fq, or of an mq with fq below it, that is ours.
+/// Handle of an fq, or of an mq with fq below it, that an agent has installed.
 pub const FQ_MAJOR: u16 = 0xec0d;
-/// Room in an fq of ours: the programs drop by bytes before it is full, at any size of packets.
+/// Capacity for a flow in our fq, packets: the programs drop by bytes before it is full, at any packet size.
 const FQ_FLOW_PACKETS: u32 = 8_192;
 /// The same for all flows together.
 const FQ_PACKETS: u32 = 131_072;
@@ -25,36 +25,36 @@ const FQ_PACKETS: u32 = 131_072;
 /// The root qdisc of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Root {
-    /// The kernel's own choice, which sorts nobody's packets by time.
+    /// The kernel's default, which does not sort packets by departure time.
     Default {
         /// One qdisc for each transmit queue.
         multi_queue: bool,
     },
     /// fq, or mq with nothing but fq below it.
     Fq {
-        /// Its number; 0: the kernel's own choice.
+        /// Its major number; 0: the kernel's default.
         major: u16,
-        /// Packets of a flow that fit.
+        /// Maximum packets per flow.
         flow_packets: u32,
     },
-    /// Our HTB: the rig's, or one that an agent left.
+    /// HTB of ours: the rig's, or one that an agent left.
     Htb,
-    /// Somebody's.
+    /// Installed by somebody else.
     Other {
         /// `netem`, `tbf`, ...
         kind: String,
-        /// Its number.
+        /// Its major number.
         major: u16,
     },
 }
 
 impl Root {
-    /// What is there now; nothing if the device is not.
+    /// The current root qdisc; `None` if the device does not exist.
     pub(super) fn look(nl: &Netlink, ifindex: u32) -> Result<Option<Self>> {
         Ok(Self::among(&nl.qdiscs()?, ifindex))
     }
 
-    /// A device's among qdiscs, its own ones at least; nothing if it has none.
+    /// The root qdisc of a device; `all`: at least the qdiscs of this device. `None` if it has no root qdisc.
     pub(super) fn among(all: &[Qdisc], ifindex: u32) -> Option<Self> {
         let root = all
             .iter()
@@ -77,7 +77,7 @@ impl Root {
         Some(match (major, root.kind.as_str()) {
             (0, _) => Self::Default { multi_queue },
             (htb::ENDPOINT_MAJOR, "htb") => Self::Htb,
-            // An mq of ours whose queues somebody has changed is somebody's.
+            // An mq of ours whose queues somebody has changed counts as somebody else's.
             (major, kind) => Self::Other {
                 kind: kind.to_owned(),
                 major,
@@ -85,12 +85,12 @@ impl Root {
         })
     }
 
-    /// Whether an agent has put it there.
+    /// Whether an agent has installed it.
     pub(super) fn is_ours(&self) -> bool {
         matches!(self.major(), htb::ENDPOINT_MAJOR | FQ_MAJOR)
     }
 
-    /// Major number under which its queues' qdiscs hang; 0 where it has none of its own.
+    /// Major number that its queues' qdiscs have as parent; 0 if it has none.
     pub(super) const fn major(&self) -> u16 {
         match self {
             Self::Default { .. } => 0,
@@ -100,12 +100,12 @@ impl Root {
     }
 }
 
-/// The root qdisc that an enforcement needs.
+/// Owner of the root qdisc that an enforcement needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Not ours to install or remove: somebody's, or none is needed.
+    /// Not ours to install or remove: somebody else's, or none is needed.
     Theirs,
-    /// Ours, left there by an agent.
+    /// Ours, and installed.
     Ours,
     /// Ours, to be installed when a flow is limited.
     Later,
@@ -116,13 +116,13 @@ pub enum Whose {
 pub(super) struct Choice {
     /// Never [`Enforcement::Auto`].
     pub(super) enforcement: Enforcement,
-    /// For people: why this one.
+    /// For messages: why it was chosen.
     pub(super) why: String,
-    /// Whose the root qdisc is that this needs.
+    /// Owner of the root qdisc that it needs.
     pub(super) whose: Whose,
-    /// The root qdisc that this was chosen for.
+    /// The root qdisc for which it was chosen.
     pub(super) root: Root,
-    /// What a flow may always have waiting, with [`Enforcement::Edt`].
+    /// What a flow may always have waiting, with [`Enforcement::Edt`], bytes.
     pub(super) queue_bytes: u64,
 }
 
@@ -138,11 +138,11 @@ pub(super) struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// Chooses by what is there and what could be installed. Changes nothing.
+    /// Chooses by what exists and what could be installed. Changes nothing.
     ///
     /// # Errors
     ///
-    /// The user has a root qdisc of another kind, or the kernel has not what was asked for.
+    /// The user has a root qdisc of another kind, or the kernel lacks what was asked for.
     pub(super) fn choose(&self) -> Result<Choice> {
         let root = Root::look(self.nl, self.link.index)?;
         let root = root.unwrap_or(Root::Default { multi_queue: false });
@@ -168,7 +168,7 @@ impl Device<'_> {
                 Ok(choice)
             }
             (_, Root::Default { .. }) => self.install(root),
-            // fq in place of the kernel's default: handle 0 is nobody's.
+            // fq as the kernel's default: with handle 0, nobody has installed it.
             (Enforcement::Htb, Root::Fq { major: 0, .. }) => self.install(root),
             (_, Root::Htb) => Err(self.refusal("htb", htb::ENDPOINT_MAJOR)),
             (_, Root::Fq { major, .. }) => Err(self.refusal("fq", *major)),
@@ -176,14 +176,14 @@ impl Device<'_> {
         }
     }
 
-    /// As [`Device::choose`], while traffic runs: what cannot be is done without, with a warning.
+    /// [`Device::choose`] while traffic runs: falls back, with a warning, if a choice is impossible.
     pub(super) fn choose_again(&self) -> Result<Choice> {
         match self.choose() {
             Err(Error::Configuration(why)) => {
                 let root = Root::look(self.nl, self.link.index)?;
                 let root = root.unwrap_or(Root::Default { multi_queue: false });
                 let because = "another root qdisc took our place";
-                // What paces in sockets needs no qdisc.
+                // Pacing in sockets needs no qdisc.
                 if self.wanted == Enforcement::Auto && self.sockets().is_ok() {
                     tracing::warn!("{why}; until then only TCP sockets here are limited");
                     return Ok(self.choice(Enforcement::Pacing, because, root));
@@ -195,12 +195,12 @@ impl Device<'_> {
         }
     }
 
-    /// Whether TCP sockets can be paced, or what is missing. It takes a look at every mount of the machine.
+    /// Whether TCP sockets can be paced, or what is missing. Reads every mount of the machine.
     fn sockets(&self) -> std::result::Result<(), &'static str> {
         datapath::cgroup(self.cgroup).map(drop)
     }
 
-    /// What is to take the place of the kernel's own qdisc, once a flow is limited.
+    /// Chooses what will replace the kernel's default qdisc once a flow is limited.
     fn install(&self, root: Root) -> Result<Choice> {
         let can = Kernel::get()?;
         let mut lacking = "as configured".to_owned();
@@ -245,7 +245,7 @@ impl Device<'_> {
         let frame = u64::from(self.layout.frame_bytes);
         let wanted = u64::from(htb::LEAF_FRAMES) * frame;
         let queue_bytes = match root {
-            // What it would drop is dropped before it: there it would be charged.
+            // Packets that fq would drop are dropped before it: in fq they would still be charged.
             Root::Fq { flow_packets, .. } => wanted.min(u64::from(flow_packets) * frame),
             _ => wanted,
         };
@@ -283,7 +283,7 @@ impl Device<'_> {
     }
 }
 
-/// An fq for each transmit queue, in place of the device's root.
+/// Installs an fq for each transmit queue, in place of the device's root.
 pub(super) fn install_fq(nl: &Netlink, index: u32) -> net::Result<()> {
     let root = |all: Vec<Qdisc>| {
         let at_root = |qdisc: &Qdisc| qdisc.ifindex == index && qdisc.parent == ROOT;
@@ -307,7 +307,7 @@ pub(super) fn install_fq(nl: &Netlink, index: u32) -> net::Result<()> {
     Ok(())
 }
 
-/// Which qdiscs this kernel has: tried on the loopback device of a namespace that nobody else sees.
+/// Which qdiscs this kernel has, tried on the loopback device of a private namespace.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kernel {
     fq: bool,
@@ -320,7 +320,7 @@ impl Kernel {
         if let Some(kernel) = KERNEL.get() {
             return Ok(*kernel);
         }
-        // The namespace goes with the thread.
+        // The namespace ends with the thread.
         let tried = std::thread::spawn(Self::look).join();
         let kernel = tried.unwrap_or(Ok(Self::default()))?;
         Ok(*KERNEL.get_or_init(|| kernel))

@@ -1,21 +1,21 @@
-//! Where flows are limited that come from behind a port. A tap has no queue for what arrives there: packets of limited
-//! flows are redirected to an ifb, which has one, and then go on to the bridge.
+//! Limits for flows from behind a port. A tap has no queue for the packets that it receives: those of limited flows are
+//! redirected to an ifb, which has one, and then continue to the bridge.
 
 use super::{Error, Result, discover::Space};
 use crate::net::{self, Link, Netlink};
 
-/// Names of ours; the number of the tap follows.
+/// Prefix of our ifbs' names; the index of the tap follows.
 const PREFIX: &str = "ecn-ifb";
 
 fn name(tap: u32) -> String {
     format!("{PREFIX}{tap}")
 }
 
-/// The ifb of a tap: the one that an agent has left, or a new one.
+/// The ifb of a tap: one that an agent left, or a new one.
 ///
 /// # Errors
 ///
-/// The kernel has none.
+/// The kernel has no ifb.
 pub(super) fn open(space: &Space, tap: &Link) -> Result<Link> {
     let name = name(tap.index);
     let ifb = match space.nl.link(&name) {
@@ -30,18 +30,18 @@ pub(super) fn open(space: &Space, tap: &Link) -> Result<Link> {
     Ok(ifb)
 }
 
-/// Whether a device is one of ours.
+/// Whether a device is one of our ifbs.
 pub(super) fn is_ours(link: &Link) -> bool {
     link.is_ifb() && link.name.starts_with(PREFIX)
 }
 
-/// Removes the ifb of a tap, with all that waits there.
+/// Removes the ifb of a tap, with all packets that wait there.
 pub(super) fn remove(nl: &Netlink, tap: u32) {
     let removed = nl
         .link(&name(tap))
         .and_then(|ifb| nl.delete_link(ifb.index));
     if let Err(error) = removed {
-        // Its namespace may have gone.
+        // Its namespace may have been removed.
         tracing::debug!("{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a running agent leaves for others to find: a lock, and names for the numbers in the maps.
+//! What a running agent publishes: a lock, and names for the numbers in the maps.
 
 use std::{
     fmt,
@@ -172,7 +172,7 @@ impl EndpointState {
 }
 
 impl State {
-    /// What a device's super-packets are to be given back, by a running or killed agent.
+    /// The limit of segments to restore at a device, recorded by a running or killed agent.
     pub fn gso_max_segs(&self, netns: &str, ifindex: u32) -> Option<u32> {
         let endpoints = &mut self.endpoints.iter();
         let endpoint = endpoints.find(|e| e.netns == netns && e.ifindex == ifindex);
@@ -183,7 +183,7 @@ impl State {
         Path::new(DIR).join("state.json")
     }
 
-    /// Writes the state, whole or not at all.
+    /// Writes the state, completely or not at all.
     ///
     /// # Errors
     ///
@@ -212,13 +212,13 @@ impl State {
         serde_json::from_slice(&fs::read(Self::path()).ok()?).ok()
     }
 
-    /// Removes it.
+    /// Removes the state file.
     pub fn remove() {
         let _ = fs::remove_file(Self::path());
     }
 }
 
-/// Held while an agent or a rig runs: they would share pins.
+/// Held while an agent or a rig runs, since both would use the same pins.
 pub struct Lock {
     _file: Flock<File>,
 }
@@ -238,7 +238,7 @@ impl Lock {
         let open = || {
             prepare()?;
             let mut options = File::options();
-            // A process that may open a file may lock it.
+            // Any process that may open a file may lock it.
             private(
                 options.create(true).truncate(false).read(true).write(true),
                 &path,
@@ -255,7 +255,7 @@ impl Lock {
                 Ok(file) => file,
                 Err((file, _)) => return Err(Error::Running { pid: owner(&file) }),
             };
-            // `ecn clean` may just have removed it: then the next one locks another file of that name.
+            // `ecn clean` may just have removed the file: then the next process would lock another one of that name.
             let locked = file.metadata().map_err(failed)?;
             if fs::metadata(&path).is_ok_and(|named| named.ino() == locked.ino()) {
                 let _ = file.set_len(0);
@@ -265,7 +265,7 @@ impl Lock {
         }
     }
 
-    /// The process that holds the lock, if one does: by what the kernel says, since the file may hold anything.
+    /// The process that holds the lock, if any, according to the kernel: the file may contain anything.
     pub fn holder() -> Option<String> {
         let file = File::open(Self::path()).ok()?;
         match Flock::lock(file, FlockArg::LockSharedNonblock) {
@@ -275,7 +275,7 @@ impl Lock {
     }
 }
 
-/// The process that has a file locked (proc_locks(5)); `unknown` if it is none of this PID namespace.
+/// The process that has a file locked (proc_locks(5)); `unknown` if it is not in this PID namespace.
 fn owner(file: &File) -> String {
     let find = || {
         let of = file.metadata().ok()?;
@@ -294,10 +294,10 @@ fn owner(file: &File) -> String {
     find().unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The group whose members may look at the state, if there is one of this name.
+/// The group whose members may read the state, if it exists.
 const GROUP: &str = "ecn";
 
-/// Makes the directory of lock and state, for root and [`GROUP`] alone.
+/// Creates the directory of lock and state, accessible to root and [`GROUP`] only.
 fn prepare() -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o750).create(DIR) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -310,7 +310,7 @@ fn prepare() -> io::Result<()> {
     give_to_group(Path::new(DIR), of.gid())
 }
 
-/// Opens a file of root's, which [`GROUP`] may read if the mode says so.
+/// Opens a file owned by root, which [`GROUP`] may read if the mode permits it.
 fn private(options: &mut fs::OpenOptions, path: &Path, mode: u32) -> io::Result<File> {
     let file = options.mode(mode).open(path)?;
     let of = file.metadata()?;

@@ -1,7 +1,7 @@
-//! Reads what [`health`](super::health) judges, and says what it found.
+//! Takes the readings that [`health`](super::health) evaluates, and reports what it finds.
 //!
-//! Ports once a second, from what the sweep for forgotten counters reads anyway; flows as the sweep for idle ones
-//! visits them. So nothing is read a second time for this.
+//! Ports are read once a second, with the sweep for stale counters, and flows as the sweep for idle ones visits them.
+//! So nothing is read twice.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,24 +27,24 @@ use crate::{cli::log, datapath::Maps};
 /// The rate of a port that marks is looked up once in this time: tc may change it.
 const RATE_NS: u64 = 10_000_000_000;
 
-/// What is known of health.
+/// State of the health checks.
 #[derive(Default)]
 pub(super) struct Watch {
     health: Health,
     journal: Journal,
-    /// The last whole pass over the flow table, by endpoint number.
+    /// Result of the last complete pass over the flow table, by endpoint number.
     flows: BTreeMap<u16, FlowsSeen>,
-    /// The one that is under way.
+    /// Result of the current pass so far.
     gathered: BTreeMap<u16, FlowsSeen>,
-    /// Policies of endpoints that have flows, as long as a second.
+    /// Policies of endpoints that have flows, cached for a second.
     policies: HashMap<u16, abi::Endpoint>,
-    /// Of ports by bridge and slot.
+    /// Rates of ports, by bridge and slot.
     rates: HashMap<(u32, u32), PortRate>,
 }
 
 #[derive(Default)]
 struct PortRate {
-    /// Packets that were to be marked, when it was looked at last.
+    /// Packets that should have been marked, at the last reading.
     asked: u64,
     /// When the rate was looked up.
     at_ns: u64,
@@ -52,7 +52,7 @@ struct PortRate {
 }
 
 impl Watch {
-    /// Takes a part of the flow table; `last`: of this pass.
+    /// Takes a part of the flow table; `last`: the last one of this pass.
     pub(super) fn see(&mut self, maps: &Maps, flows: &[(Key, Flow)], last: bool, now_ns: u64) {
         for (key, flow) in flows {
             let number = key.endpoint;
@@ -68,12 +68,13 @@ impl Watch {
         }
     }
 
-    /// What does not work at present.
+    /// The current warnings.
     pub(super) fn warnings(&self) -> Vec<Warning> {
         self.journal.warnings()
     }
 
-    /// Adds the rates of ports that have marked since the last look; `look_up`: the rate of the n-th of them.
+    /// Adds the rates of ports; `look_up`: that of the n-th port, which is called if the port has marked since the last
+    /// reading.
     fn add_rates(
         &mut self,
         ports: &mut [PortReading],
@@ -96,7 +97,7 @@ impl Watch {
 }
 
 impl Inner {
-    /// What is done once a second: counters that stand still are put right, and health is judged.
+    /// The work of every second: corrects stale counters and evaluates health.
     pub(super) fn every_second(&mut self) -> Result<()> {
         let ports = self.sweep_bridges()?;
         self.judge(ports)?;
@@ -149,7 +150,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The endpoint that has most entries in a table.
+    /// The endpoint that has the most entries in a table.
     fn fullest(&self, table: u32) -> Subject {
         let most = self
             .endpoints
@@ -158,7 +159,7 @@ impl Inner {
         most.map_or_else(Subject::default, |(_, endpoint)| endpoint.subject())
     }
 
-    /// Endpoints that have limited flows, or such as are not echoed.
+    /// Endpoints that have limited flows, or flows without echoes.
     fn endpoint_readings(&self) -> Vec<EndpointReading> {
         let with_flows = self.watch.flows.iter();
         with_flows

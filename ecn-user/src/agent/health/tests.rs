@@ -5,7 +5,7 @@ const LINK: u64 = 12_500_000;
 const RATE: u64 = LINK / 10;
 const LEVEL: u32 = 8;
 
-/// A port through which a second at a time goes by.
+/// A port whose traffic advances by a second at a time.
 struct Port {
     counters: marking::Port,
     unmarkable: bool,
@@ -22,8 +22,8 @@ impl Port {
         }
     }
 
-    /// A second with `arrived` packets, of which so many found the threshold exceeded, and so many were dropped;
-    /// `waiting` at its end.
+    /// A second with `arrived` packets, of which `above` exceeded the threshold and `dropped` were dropped; `waiting`
+    /// at its end.
     fn second(&mut self, arrived: u64, above: u64, dropped: u64, waiting: u32) {
         let p = &mut self.counters;
         p.arrived += arrived;
@@ -95,7 +95,7 @@ impl Run {
         })
     }
 
-    /// Seconds of one kind. Returns after how many of them something was said first, and what.
+    /// Runs identical seconds. Returns after how many of them something was reported first, and what.
     fn seconds(
         &mut self,
         seconds: u64,
@@ -123,7 +123,7 @@ fn kinds(found: &[Warning]) -> Vec<Kind> {
     found.iter().map(|warning| warning.kind).collect()
 }
 
-/// A queue that is controlled: it exceeds its threshold a part of the time, and hardly drops.
+/// A controlled queue exceeds its threshold a part of the time, and hardly drops.
 #[test]
 fn a_controlled_port_is_not_warned_of() {
     for (above, dropped, waiting) in [
@@ -165,7 +165,7 @@ fn a_short_burst_is_not_warned_of() {
 fn flows_at_their_lowest_rate_with_a_full_queue() {
     let mut run = Run::default();
     let mut port = Port::new();
-    // They fill the port by themselves, so that marks are answered as far as can be.
+    // The flows fill the port by themselves, so that marks are answered as far as possible.
     let flows = [endpoint(100, 90, 12_000)];
     let full = |p: &mut Port| p.second(20_000, 20_000, 12_000, 100);
     let (after, found) = run.seconds(20, &mut port, full, &flows).unwrap();
@@ -183,7 +183,7 @@ fn flows_at_their_lowest_rate_with_a_full_queue() {
     assert_eq!(kinds(&last), []);
 }
 
-/// No bridge is here: where they are marked is not known.
+/// No bridge is here: where the flows are marked is unknown.
 #[test]
 fn flows_at_their_lowest_rate_for_a_bridge_elsewhere() {
     let mut run = Run::default();
@@ -208,7 +208,7 @@ fn unanswered_marks() {
         (drops as fn(&mut Port), "60 % is dropped"),
         (long as fn(&mut Port), "at least 500 packets wait"),
     ] {
-        // Nor do others that do answer, and are at their lowest rate beside it, make up for it.
+        // Other flows at their lowest rate, which do answer, make no difference.
         for flows in [vec![], vec![endpoint(2, 2, 100)]] {
             let mut run = Run::default();
             let mut port = Port::new();
@@ -244,7 +244,7 @@ fn unanswered_marks_at_a_virtual_queue() {
     }
 }
 
-/// What falls within ten seconds is answered, slowly.
+/// If arrivals fall within ten seconds, marks are answered, though slowly.
 #[test]
 fn fewer_arrivals_are_an_answer() {
     let mut run = Run::default();
@@ -257,7 +257,7 @@ fn fewer_arrivals_are_an_answer() {
     assert_eq!(run.seconds(25, &mut port, falling, &[]), None);
 }
 
-/// Sources without the agent are held to their share; if there are no others, nothing answers.
+/// Sources without the agent are limited to their share; if there are no others, nothing answers.
 #[test]
 fn drops_of_what_cannot_be_marked() {
     let mixed = |p: &mut Port| {
@@ -276,7 +276,7 @@ fn drops_of_what_cannot_be_marked() {
     );
 }
 
-/// A port that is removed, a slot that another has, an agent that stood still.
+/// A removed port, a slot that another port has taken, an agent that was stalled.
 #[test]
 fn counters_may_begin_anew() {
     let mut run = Run::default();
@@ -313,7 +313,7 @@ fn link_rates_far_above_the_ports() {
         assert!(message.contains(advice), "{message}");
         assert!(message.contains("100mbit") && message.contains("(10mbit)"));
     }
-    // Marks now and then are no sign of whose.
+    // Occasional marks do not show whose flows are marked.
     let mut second = 0;
     let seldom = |p: &mut Port| {
         second += 1;
@@ -325,7 +325,7 @@ fn link_rates_far_above_the_ports() {
     };
     let said = Run::default().seconds(20, &mut Port::new(), seldom, std::slice::from_ref(&fast));
     assert_eq!(said, None);
-    // A faster port marks too: its flows may be that one's.
+    // A faster port marks too: the flows may be those at that port.
     let mut run = Run::default();
     let mut port = Port::new();
     for _ in 0..20 {
@@ -361,7 +361,7 @@ fn tables_that_are_full_for_seconds() {
         (1, Kind::ReceiverTableFull, "endpoint db"),
         (2, Kind::ClassesFull, "agent"),
     ] {
-        // What an agent finds there is old; one burst is none.
+        // What an agent finds at its start is old; a single burst is not enough.
         let mut run = Run::default();
         for n in [1000, 1000, 5000, 5000, 5000, 5000, 5000, 6000, 6000] {
             assert_eq!(kinds(&run.read(vec![], vec![], of(n, what))), []);
@@ -423,7 +423,7 @@ fn receivers_that_do_not_echo() {
     let udp = key(protocol::UDP);
     let silent = |flow: &Flow| seen(&udp, flow, &policy()).silent.len();
     assert_eq!(silent(&sent(5000)), 1);
-    // Too few, too young, or silent by now.
+    // Too few packets, too young, or silent by now.
     assert_eq!(silent(&sent(900)), 0);
     let young = Flow {
         created_ns: NOW - 3 * SECOND_NS,
@@ -435,7 +435,7 @@ fn receivers_that_do_not_echo() {
         ..sent(50_000)
     };
     assert_eq!(silent(&over), 0);
-    // It echoes, with losses on the way; it has stopped to.
+    // It echoes, with losses on the way; then it has stopped.
     let mut acked = Flow {
         last_echo_ns: NOW - SECOND_NS / 10,
         ..sent(50_000)
@@ -447,7 +447,7 @@ fn receivers_that_do_not_echo() {
     assert_eq!(silent(&acked), 1);
     acked.echo.packets = 49_500;
     assert_eq!(silent(&acked), 0);
-    // TCP's receiver says it in its ACKs; a tunnel's packets are not made ECN-capable; nothing is controlled.
+    // TCP's receiver reports marks in ACKs; a tunnel's packets are not made ECN-capable; nothing is controlled.
     assert!(
         seen(&key(protocol::TCP), &sent(5000), &policy())
             .silent

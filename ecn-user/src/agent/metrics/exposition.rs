@@ -13,10 +13,10 @@ use prometheus_client::{
 use super::{Agent, Endpoint, Labels, Sample, Table};
 use crate::cli::table::FlowRow;
 
-/// What the names of all metrics begin with.
+/// Prefix of all metrics' names.
 const PREFIX: &str = "ecn";
 
-/// How a value is found, and whether it may fall.
+/// How a value is obtained, and whether it may decrease.
 enum Value<T> {
     /// Only increases, until the agent restarts or the port is recreated. Its name gets `_total`.
     Counter(fn(&T) -> u64),
@@ -279,7 +279,7 @@ impl Collector for Sample {
     }
 }
 
-/// The whole answer to a scrape.
+/// The complete response to a scrape.
 pub(super) fn text(sample: Sample) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(sample));

@@ -1,7 +1,7 @@
-//! What the agent shows over HTTP: metrics for Prometheus, and whether it is alive.
+//! What the agent serves over HTTP: metrics for Prometheus, and whether it is alive.
 //!
-//! A scrape reads the maps at that moment. It holds the agent's lock only while it takes a copy of
-//! [`State`](super::state::State), and health takes no lock of the agent at all: it is for the moment when that one is
+//! A scrape reads the maps at that moment. It holds the agent's lock only while it copies
+//! [`State`](super::state::State). Health takes no lock of the agent at all, since it has to answer when the agent is
 //! stuck.
 
 mod exposition;
@@ -43,13 +43,13 @@ type Labels = Vec<(&'static str, String)>;
 /// Values that differ in their labels.
 type Series<T> = Vec<(Labels, T)>;
 
-/// The flows of an endpoint, together.
+/// Totals of the flows of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 struct Endpoint {
     link_bytes_per_s: u64,
     flows: u64,
     limited: u64,
-    /// Of the limited ones.
+    /// Total of the limited flows.
     limited_bytes_per_s: u64,
     pinned: u64,
 }
@@ -61,7 +61,7 @@ struct Table {
     most: u64,
 }
 
-/// What there is once.
+/// Values that exist once.
 #[derive(Clone, Copy, Debug)]
 struct Agent {
     heartbeat_age: Duration,
@@ -254,12 +254,12 @@ fn heartbeat_age(control: &abi::Control, shared: &Shared, now_ns: u64) -> Durati
     Duration::from_nanos(now_ns.saturating_sub(beat_ns))
 }
 
-/// Where scrapes take what they show from.
+/// Where scrapes get their values.
 struct Source {
     inner: SharedInner,
     shared: Arc<Shared>,
     view: Mutex<View>,
-    /// For health: scrapes may be at work on the other ones.
+    /// For health only: scrapes may be using the others.
     maps: Mutex<Maps>,
 }
 
@@ -296,7 +296,7 @@ impl Shown for Source {
     }
 }
 
-/// Takes the address, before anything else is done.
+/// Binds the address, before anything else is done.
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
@@ -305,7 +305,7 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
     listener.map_err(|error| Error::Listen { address, error })
 }
 
-/// Answers until it is aborted.
+/// Serves requests until it is aborted.
 pub(super) fn serve(
     listener: TcpListener,
     inner: &SharedInner,

@@ -1,7 +1,7 @@
-//! The HTTP server: two short answers, to few clients at a time.
+//! The HTTP server: two short responses, to few clients at a time.
 //!
-//! Nothing of a request but its method and path is looked at, each connection is for one request, and what a client
-//! makes the server wait for is bounded, so that slow or many clients hold up each other at most.
+//! Only method and path of a request are examined, each connection serves one request, and all waiting for clients is
+//! bounded, so that slow or many clients can only delay each other.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -25,9 +25,9 @@ use tokio::{
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
-/// Of a request's line and headers: the least that hyper takes.
+/// Maximum size of a request's line and headers: the minimum that hyper accepts.
 const REQUEST_BYTES: usize = 8 << 10;
-/// Wait after a connection could not be accepted, for want of descriptors for example.
+/// Delay after a connection could not be accepted, for lack of descriptors for example.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Whether the agent is alive.
@@ -54,7 +54,7 @@ impl Health {
     }
 }
 
-/// What is shown. Both may block.
+/// What is served. Both may block.
 pub(super) trait Shown: Send + Sync + 'static {
     /// The text of all metrics, or why it is not available.
     fn metrics(&self) -> Result<String, String>;
@@ -62,14 +62,14 @@ pub(super) trait Shown: Send + Sync + 'static {
     fn health(&self) -> Health;
 }
 
-/// What clients may take up.
+/// Limits on the resources of clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Connections at a time; others wait to be accepted.
     pub(super) connections: usize,
-    /// Time for the request to come.
+    /// Time in which the request has to arrive.
     pub(super) request: Duration,
-    /// Time for request and answer.
+    /// Time for request and response.
     pub(super) whole: Duration,
 }
 
@@ -86,7 +86,7 @@ impl Default for Limits {
 
 struct Server<S> {
     shown: Arc<S>,
-    /// One scrape at a time: if one is stuck, others wait without a thread each.
+    /// One scrape at a time: if one is stuck, others wait without occupying a thread each.
     turn: Arc<Semaphore>,
 }
 
@@ -99,7 +99,7 @@ impl<S> Clone for Server<S> {
     }
 }
 
-/// Serves until it is dropped, and all connections with it.
+/// Serves until it is dropped, which closes all connections.
 pub(super) async fn serve<S: Shown>(listener: TcpListener, shown: Arc<S>, limits: Limits) {
     let server = Server {
         shown,
