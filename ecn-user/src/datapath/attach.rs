@@ -1,7 +1,7 @@
-//! Attaching to a device: by tcx, or where the kernel has none, to clsact.
+//! Attaching to a device: by tcx, or to clsact on kernels without tcx.
 //!
-//! Found out by trying it: aya goes by the kernel's version, which is wrong both for kernels built without tcx and
-//! for those into which it was ported back.
+//! This is determined by trying: aya relies on the kernel's version, which is wrong for kernels built without tcx, and
+//! for those with a backport.
 
 use std::{
     collections::BTreeSet,
@@ -29,14 +29,14 @@ use crate::net::{
     filter::{Filter, PRIORITY},
 };
 
-/// Expedites RCU grace periods while it exists, for attaching or detaching many programs: each change takes one, which is
-/// .2 ms instead of 10 ms (`rcu_expedited` in Documentation/admin-guide/kernel-parameters.txt).
+/// Expedites RCU grace periods while it exists. For attaching or detaching many programs: each change waits for one,
+/// which takes .2 ms instead of 10 ms (`rcu_expedited` in Documentation/admin-guide/kernel-parameters.txt).
 pub struct ExpeditedRcu(());
 
 const RCU_EXPEDITED: &str = "/sys/kernel/rcu_expedited";
 
 impl ExpeditedRcu {
-    /// `None` if they are expedited anyway, or the setting may not be changed.
+    /// `None` if they are expedited already, or the setting cannot be changed.
     pub fn begin() -> Option<Self> {
         let now = fs::read_to_string(RCU_EXPEDITED).ok()?;
         (now.trim() == "0").then(|| fs::write(RCU_EXPEDITED, "1").ok())??;
@@ -52,16 +52,17 @@ impl Drop for ExpeditedRcu {
     }
 }
 
-/// Where a program goes at a device.
+/// Position of a program at a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// At its own hook, behind those that are there.
+    /// At its own hook, behind existing programs.
     #[default]
     Last,
-    /// At its own hook, before those that are there.
+    /// At its own hook, before existing programs.
     First,
-    /// At the opposite hook, behind those that are there: for the host at the other end
-    /// ([`ecn_core::abi::Endpoint::shaper`]). By tcx only: kernels before 6.4 do not take what a program redirects to an ifb.
+    /// At the opposite hook, behind existing programs: for the host at the other end
+    /// ([`ecn_core::abi::Endpoint::shaper`]). By tcx only: kernels before 6.4 do not accept what a program redirects to
+    /// an ifb.
     Opposite,
 }
 
@@ -92,7 +93,7 @@ impl fmt::Display for AttachedBy {
 pub struct Attached {
     by: AttachedBy,
     held: Held,
-    /// Where its link is pinned, so that it outlives the process.
+    /// Pin of its link, which lets it outlive the process.
     pin: Option<PathBuf>,
 }
 
@@ -106,17 +107,17 @@ enum Held {
 }
 
 impl Attached {
-    /// What it hangs from.
+    /// How it is attached.
     pub fn hook(&self) -> AttachedBy {
         self.by
     }
 
-    /// Where its link is pinned.
+    /// Pin of its link.
     pub fn pin(&self) -> Option<&Path> {
         self.pin.as_deref()
     }
 
-    /// Leaves it attached when the process ends: a filter, or a link that is pinned.
+    /// Leaves it attached when the process ends, if it is a filter or its link is pinned.
     pub fn leave(mut self) {
         self.pin = None;
         if let Held::Filter(filter) = &mut self.held {
@@ -124,7 +125,7 @@ impl Attached {
         }
     }
 
-    /// By a link that is pinned, or is to be (`is_new`).
+    /// With a link that is pinned, or will be (`is_new`).
     fn pinned<L>(by: AttachedBy, link: L, is_new: bool, at: PathBuf) -> Result<Self>
     where
         L: TryInto<FdLink, Error = LinkError>,
@@ -159,7 +160,7 @@ impl Drop for Attached {
     }
 }
 
-/// Pins a link, in place of one that may be pinned there.
+/// Pins a link, replacing one that may be pinned there.
 pub(super) fn pin_link(link: FdLink, at: &Path) -> Result<FdLink> {
     let failed = |what| {
         move |error| Error::File {
@@ -180,10 +181,10 @@ pub(super) fn pin_link(link: FdLink, at: &Path) -> Result<FdLink> {
     Ok(pinned.into())
 }
 
-/// Where the link of a program at a device is pinned.
+/// Pin of the link of a program at a device.
 fn pin_of(links: &Path, ns: &NetNs, device: &str, program: &str, place: Place) -> Result<PathBuf> {
     let ifindex = Netlink::open(ns)?.link(device)?.index;
-    // A link stays at the hook where it was made.
+    // A link stays at the hook for which it was created.
     let hook = if place == Place::Opposite {
         "-opposite"
     } else {
@@ -192,8 +193,8 @@ fn pin_of(links: &Path, ns: &NetNs, device: &str, program: &str, place: Place) -
     Ok(links.join(format!("{}-{ifindex}-{program}{hook}", ns.inum())))
 }
 
-/// Puts a program in the place of the one whose link is pinned: no packet passes by both. `None`: none is, or its
-/// device has gone.
+/// Replaces the program of a pinned link, so that no packet passes both or none. `None`: no link is pinned, or its
+/// device was removed.
 fn replace<L: TryFrom<FdLink, Error = LinkError>>(
     pin: Option<&Path>,
     update: impl FnOnce(L) -> std::result::Result<L, ProgramError>,
@@ -206,14 +207,14 @@ fn replace<L: TryFrom<FdLink, Error = LinkError>>(
         .ok()
 }
 
-/// Devices, by namespace and number, whose clsact is ours.
+/// Devices, by namespace and index, whose clsact is ours.
 static OURS: Mutex<BTreeSet<(u32, u32)>> = Mutex::new(BTreeSet::new());
 
 struct OnClsact {
     nl: Netlink,
     netns: u32,
     filter: Filter,
-    /// It stays when this is dropped.
+    /// The filter stays when this is dropped.
     is_left: bool,
 }
 
@@ -226,14 +227,14 @@ impl OnClsact {
     ) -> std::result::Result<Self, AddError> {
         let nl = Netlink::open(ns)?;
         let ifindex = nl.link(device)?.index;
-        // Held until the filter is there: another one that goes meanwhile must not take the clsact along.
+        // Held until the filter exists: the removal of another one must not remove the clsact meanwhile.
         let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
         let place = (ns.inum(), ifindex);
         if nl.add_clsact(ifindex)? {
             ours.insert(place);
         }
         let filter = filter(program, ifindex);
-        // One that another agent has left: see [`remove_leftover`].
+        // Left by another agent: see [`remove_leftover`].
         if nl.filters(ifindex)?.contains(&filter) {
             ours.insert(place);
         }
@@ -250,7 +251,7 @@ impl OnClsact {
         match set {
             Ok(()) => Ok(added),
             Err(error) => {
-                // Dropping it takes what there is away.
+                // Dropping it removes what was added.
                 drop(ours);
                 drop(added);
                 Err(error)
@@ -258,7 +259,7 @@ impl OnClsact {
         }
     }
 
-    /// Takes the clsact away if it is ours and nobody uses it.
+    /// Removes the clsact if it is ours and unused.
     fn remove_clsact(&self, ours: &mut BTreeSet<(u32, u32)>) {
         let place = (self.netns, self.filter.ifindex);
         let unused =
@@ -275,7 +276,7 @@ impl Drop for OnClsact {
         if self.is_left {
             return;
         }
-        // The device may be gone, with everything on it.
+        // The device may have been removed, with everything on it.
         let _ = self.nl.delete_filter(&self.filter);
         let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
         self.remove_clsact(&mut ours);
@@ -293,7 +294,7 @@ impl From<net::Error> for AddError {
     }
 }
 
-/// Where a program of ours is on clsact: one place, a number each.
+/// Identity of our program on clsact: one priority, and a handle per program.
 fn filter(program: &str, ifindex: u32) -> Filter {
     let number = name::PROGRAMS.iter().position(|name| *name == program);
     Filter {
@@ -314,12 +315,12 @@ fn direction(program: &str, place: Place) -> TcAttachType {
     }
 }
 
-/// Whether a kernel says by this that it has no tcx.
+/// Whether this error means that the kernel has no tcx.
 fn no_tcx(error: &ProgramError) -> bool {
     let ProgramError::SyscallError(error) = error else {
         return false;
     };
-    // E2BIG: it knows no such long attributes. ENOTSUPP is the kernel's own, 524.
+    // E2BIG: the kernel does not know attributes of this length. ENOTSUPP is the kernel's own, 524.
     const ENOTSUPP: i32 = 524;
     let errno = error.io_error.raw_os_error().unwrap_or_default();
     errno == ENOTSUPP
@@ -329,8 +330,8 @@ fn no_tcx(error: &ProgramError) -> bool {
         )
 }
 
-/// Attaches a loaded program: by `only`, or by what the kernel has. With `links`, a directory, its link is pinned there; if
-/// one is, the program replaces that one's.
+/// Attaches a loaded program: by `only`, or by what the kernel supports. With `links`, a directory, its link is pinned
+/// there; if one is pinned already, its program is replaced.
 pub(super) fn attach(
     classifier: &mut SchedClassifier,
     (ns, device): (&NetNs, &str),
@@ -412,7 +413,7 @@ pub(super) fn attach_xdp(
     })
 }
 
-/// Programs of ours on a device's clsact: without an agent, what a killed one left.
+/// Our programs on a device's clsact; without an agent, those that a killed one left.
 ///
 /// # Errors
 ///
@@ -425,7 +426,7 @@ pub fn leftovers(nl: &Netlink, ifindex: u32) -> net::Result<Vec<Filter>> {
     Ok(filters)
 }
 
-/// Removes one, and the clsact with it that nobody uses any more: who made it is not known then.
+/// Removes one, and the clsact with it if that is unused: who created it is unknown then.
 ///
 /// # Errors
 ///

@@ -1,19 +1,19 @@
-//! What the kernel says of its own types: BTF, as the kernel's documentation has it (Documentation/bpf/btf.rst).
+//! The kernel's type information: BTF (Documentation/bpf/btf.rst of the kernel).
 //!
-//! aya reads it too, but keeps what it reads to itself.
+//! aya reads it too, but does not expose it.
 
 use std::path::Path;
 
 use super::Error;
 
 const MAGIC: u32 = 0xeb9f;
-/// Words of a type before what its kind adds: name, kind and number of entries, size or type.
+/// Words of a type before those of its kind: name, kind and number of entries, size or type.
 const TYPE_WORDS: usize = 3;
 
-/// What a type is, as far as anyone asks.
+/// Kind of a type, as far as needed here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Or a union.
+    /// A structure or union.
     Struct,
     Enum,
     Pointer,
@@ -24,14 +24,14 @@ pub enum Kind {
     Other,
 }
 
-/// A type: where it begins, in words of the type section.
+/// A type: its position in the type section, in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Type(usize);
 
 /// A member of a structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
-    /// Empty: an anonymous structure or union.
+    /// Empty for an anonymous structure or union.
     pub name: &'a [u8],
     /// Number of its type.
     pub of: u32,
@@ -93,7 +93,7 @@ impl Btf {
         }
     }
 
-    /// All types of a name; the empty one has none.
+    /// All types of a name; none for the empty name.
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Type> + 'a {
         self.types
             .iter()
@@ -118,14 +118,14 @@ impl Btf {
         }
     }
 
-    /// What a pointer, typedef or qualifier is of.
+    /// The type that a pointer, typedef or qualifier refers to.
     pub fn target(&self, t: Type) -> Option<Type> {
         self.get(self.word(t, 2))
     }
 
     /// Members of a structure or union.
     pub fn members(&self, t: Type) -> impl Iterator<Item = Member<'_>> {
-        // With this flag, offsets have the size of a bit field above them.
+        // With this flag, the upper bits of offsets contain the size of a bit field.
         let fields = self.word(t, 1) >> 31 != 0;
         self.entries(t, 3).map(move |at| Member {
             name: self.string(self.words[at]),
@@ -140,12 +140,12 @@ impl Btf {
             .map(|at| (self.string(self.words[at]), self.words[at + 1]))
     }
 
-    /// How many parameters a function prototype has, or entries any other type.
+    /// Number of parameters of a function prototype, or of entries of another type.
     pub fn len(&self, t: Type) -> usize {
         (self.word(t, 1) & 0xffff) as usize
     }
 
-    /// Where the entries of a type begin, of so many words each.
+    /// Positions of the entries of a type, of `words` words each.
     fn entries(&self, t: Type, words: usize) -> impl Iterator<Item = usize> {
         let first = t.0 + TYPE_WORDS;
         (0..self.len(t)).map(move |n| first + n * words)
@@ -155,7 +155,7 @@ impl Btf {
         self.word(t, 1) >> 24 & 0x1f
     }
 
-    /// Words of a type after the first three.
+    /// Number of words of a type after the first three.
     fn more_words(&self, t: Type) -> Result<usize, String> {
         if t.0 + TYPE_WORDS > self.words.len() {
             return Err("the last type is cut off".to_owned());

@@ -1,4 +1,4 @@
-//! The pinned maps, typed.
+//! Typed access to the pinned maps.
 
 use std::{
     collections::BTreeSet,
@@ -53,7 +53,7 @@ pub struct Maps {
     flow_max: usize,
 }
 
-/// The counters of a bridge at one moment.
+/// A snapshot of a bridge's counters.
 pub struct BridgeView(Vec<u8>);
 
 impl BridgeView {
@@ -86,7 +86,7 @@ impl BridgeView {
         }
     }
 
-    /// Removes what has left the virtual queues by now, which the counters contain until the next packet.
+    /// Removes the packets that have left the virtual queues by now, which the counters contain until the next packet.
     /// Bridge and queues are read one after the other, so this may be off by the packets in between.
     fn catch_up(&mut self, queues: &[u8], now_ns: u64) {
         let at = std::mem::offset_of!(abi::Virtual, queues);
@@ -113,14 +113,14 @@ impl BridgeView {
         std::mem::offset_of!(abi::Bridge, shares) + member
     }
 
-    /// What is measured of the output in a slot.
+    /// Measurements of the output in a slot.
     pub fn output(&self, slot: u32) -> shares::Output {
         let at = Self::shares_at(std::mem::offset_of!(abi::Shares, outputs))
             + slot as usize * size_of::<shares::Output>();
         self.0.get(at..).and_then(pod::read).unwrap_or_default()
     }
 
-    /// The source that has a place in the table.
+    /// The source at a place in the table.
     pub fn source(&self, place: u32) -> shares::Source {
         let at = Self::shares_at(std::mem::offset_of!(abi::Shares, sources))
             + place as usize * size_of::<shares::Source>();
@@ -166,7 +166,7 @@ const fn size<T>() -> u32 {
     size_of::<T>() as u32
 }
 
-/// Maps that the programs have for themselves, and rings.
+/// Maps that only the programs use, and ring buffers.
 const OTHERS: [(&str, MapType, u32, u32); 6] = [
     (name::QUOTED, MapType::Array, 4, 4),
     (name::RATE, MapType::RingBuf, 0, 0),
@@ -176,11 +176,11 @@ const OTHERS: [(&str, MapType, u32, u32); 6] = [
     (name::WORK, MapType::PerCpuArray, 4, size::<abi::Scratch>()),
 ];
 
-/// The maps that are pinned below `pin`, if a datapath of this version can go on with all of them.
+/// The maps pinned below `pin`, if a datapath of this version can take over all of them.
 ///
 /// # Errors
 ///
-/// Why it cannot.
+/// The reason why it cannot.
 pub fn adoptable(pin: &Path, least: Sizes) -> std::result::Result<Maps, String> {
     let dir = pin_dir(pin).join("maps");
     if !dir.exists() {
@@ -220,12 +220,12 @@ pub fn adoptable(pin: &Path, least: Sizes) -> std::result::Result<Maps, String> 
 }
 
 impl Maps {
-    /// Opens the maps that a running agent or rig has pinned below `pin`, and compares layouts: a
-    /// pin says nothing of them.
+    /// Opens the maps that a running agent or rig has pinned below `pin`, and checks their layouts, about which pins
+    /// contain nothing.
     ///
     /// # Errors
     ///
-    /// None are pinned, or they are another version's.
+    /// None are pinned, or they belong to another version.
     pub fn open(pin: &Path) -> Result<Self> {
         let dir = pin_dir(pin).join("maps");
         let d = &dir;
@@ -305,13 +305,13 @@ impl Maps {
         Ok(info.max_entries())
     }
 
-    /// All devices that are something to us.
+    /// All devices that have an entry.
     pub fn devices(&self) -> Vec<(abi::DeviceKey, abi::Device)> {
         let entries = self.device.iter().flatten();
         entries.map(|(key, device)| (key.0, device.0)).collect()
     }
 
-    /// The agent's entry.
+    /// The agent's control entry.
     ///
     /// # Errors
     ///
@@ -324,7 +324,7 @@ impl Maps {
             .0)
     }
 
-    /// Writes the agent's entry.
+    /// Writes the agent's control entry.
     ///
     /// # Errors
     ///
@@ -335,7 +335,7 @@ impl Maps {
             .map_err(Error::map(name::CONTROL))
     }
 
-    /// Says what a device is to us.
+    /// Writes the entry of a device.
     ///
     /// # Errors
     ///
@@ -356,7 +356,7 @@ impl Maps {
         near.map(|near| near.0).map_err(Error::map(name::NEAR))
     }
 
-    /// Programs read while this writes: it is marked first and unmarked last.
+    /// Programs may read during this: the entry is marked first and unmarked last.
     fn set_near(&mut self, at: u32, key: abi::DeviceKey, device: abi::Device) -> Result<()> {
         let failed = Error::map(name::NEAR);
         let old = self.near.get(&at, 0);
@@ -380,7 +380,7 @@ impl Maps {
             .map_err(failed)
     }
 
-    /// What a device is to us.
+    /// The entry of a device; default if it has none.
     pub fn device(&self, key: abi::DeviceKey) -> abi::Device {
         self.device
             .get(&Raw(key), 0)
@@ -388,14 +388,14 @@ impl Maps {
             .unwrap_or_default()
     }
 
-    /// Forgets a device.
+    /// Removes the entry of a device.
     pub fn remove_device(&mut self, key: abi::DeviceKey) {
         let _ = self.device.remove(&Raw(key));
         let Ok(near) = self.near(key) else { return };
         if near.key != key {
             return;
         }
-        // An empty place says that no device has it.
+        // An empty entry means that no device uses this place.
         let heir = self
             .device
             .keys()
@@ -407,7 +407,7 @@ impl Maps {
         let _ = self.set_near(key.near(), heir, self.device(heir));
     }
 
-    /// A bridge's counters.
+    /// Current counters of a bridge.
     ///
     /// # Errors
     ///
@@ -418,8 +418,7 @@ impl Maps {
             .map_err(bridge_error)
     }
 
-    /// A bridge's counters as they are at a time (monotonic clock): without what has left its virtual
-    /// queues by then.
+    /// A bridge's counters at a time (monotonic clock, ns): without what has left its virtual queues by then.
     ///
     /// # Errors
     ///
@@ -433,8 +432,7 @@ impl Maps {
         Ok(view)
     }
 
-    /// Sets a bridge's counters to zero. The programs' own [`name::PORT_RESET`] is what to use where
-    /// packets wait.
+    /// Sets a bridge's counters to zero. If packets wait, use the program [`name::PORT_RESET`] instead.
     ///
     /// # Errors
     ///
@@ -457,7 +455,7 @@ impl Maps {
             .0)
     }
 
-    /// Changes it; traffic goes on.
+    /// Changes a bridge's marking policy without interrupting traffic.
     ///
     /// # Errors
     ///
@@ -468,7 +466,7 @@ impl Maps {
             .map_err(Error::map(name::MARKING))
     }
 
-    /// What the ports of a bridge send.
+    /// Policy of a bridge for backward messages.
     ///
     /// # Errors
     ///
@@ -478,7 +476,7 @@ impl Maps {
         Ok(policy.map_err(Error::map(name::BACKWARD))?.0)
     }
 
-    /// Changes it; traffic goes on.
+    /// Changes the policy for backward messages without interrupting traffic.
     ///
     /// # Errors
     ///
@@ -489,7 +487,7 @@ impl Maps {
             .map_err(Error::map(name::BACKWARD))
     }
 
-    /// What the port in a slot of a bridge has to say.
+    /// The congestion point of the port in a slot of a bridge.
     ///
     /// # Errors
     ///
@@ -500,7 +498,7 @@ impl Maps {
         Ok(point.map_err(Error::map(name::POINT))?.0.point)
     }
 
-    /// Forgets it: another port gets the slot.
+    /// Clears a congestion point, before another port gets the slot.
     ///
     /// # Errors
     ///
@@ -525,7 +523,7 @@ impl Maps {
             .0)
     }
 
-    /// Changes it; traffic goes on.
+    /// Changes an endpoint's policy without interrupting traffic.
     ///
     /// # Errors
     ///
@@ -536,14 +534,14 @@ impl Maps {
             .map_err(Error::map(name::ENDPOINT))
     }
 
-    /// All flows that are sent from endpoints here.
+    /// All flows sent from endpoints here.
     ///
     /// # Errors
     ///
     /// [`Error::Map`]
     pub fn flows(&self) -> Result<Vec<(flow::Key, flow::Flow)>> {
         let entries = entries(&self.flow, self.flow_max, name::FLOW)?;
-        // The short flows as one are no flow of anybody's.
+        // The shared entry of the short flows is not a flow.
         let one = |key: &flow::Key| *key != flow::Key::short(key.endpoint);
         Ok(entries
             .into_iter()
@@ -552,12 +550,12 @@ impl Maps {
             .collect())
     }
 
-    /// Most flows that are sent, and that are received.
+    /// Maximum number of sent flows, and of received flows.
     pub const fn flow_max(&self) -> usize {
         self.flow_max
     }
 
-    /// All flows that are received at endpoints here.
+    /// All flows received at endpoints here.
     ///
     /// # Errors
     ///
@@ -578,7 +576,7 @@ impl Maps {
             .map(|value| value.0.flow)
     }
 
-    /// Forgets a flow and its socket; its next packet begins a new one.
+    /// Removes a flow and its socket; its next packet starts a new one.
     pub fn remove_flow(&mut self, key: &flow::Key, flow: &flow::Flow) {
         if self.flow.remove(&Raw(*key)).is_ok() {
             self.count_removed(abi::TABLE_FLOWS, key);
@@ -588,14 +586,15 @@ impl Maps {
         }
     }
 
-    /// Forgets a received flow.
+    /// Removes a received flow.
     pub fn remove_receiver(&mut self, key: &flow::Key) {
         if self.receiver.remove(&Raw(*key)).is_ok() {
             self.count_removed(abi::TABLE_RECEIVERS, key);
         }
     }
 
-    /// Divides both tables, of `max` entries each, among the endpoints ([`abi::has_room`]). Once, while they are empty.
+    /// Divides both tables, of `max` entries each, among the endpoints ([`abi::has_room`]). To be called once, while
+    /// they are empty.
     ///
     /// # Errors
     ///
@@ -610,7 +609,7 @@ impl Maps {
             .map_err(Error::map(name::REMOVED))
     }
 
-    /// Entries that an endpoint has in a table.
+    /// Number of entries that an endpoint has in a table.
     ///
     /// # Errors
     ///
@@ -636,12 +635,12 @@ impl Maps {
         }
     }
 
-    /// Offers a class to new flows. False: enough are on offer.
+    /// Offers a class to new flows. False: no more can be offered.
     pub fn offer_class(&mut self, class: u32) -> bool {
         self.class.push(class, 0).is_ok()
     }
 
-    /// Which classes are on offer: each is taken, and offered again behind the others.
+    /// The classes on offer: each is taken, and offered again behind the others.
     pub fn offered_classes(&mut self) -> BTreeSet<u32> {
         let mut offered = BTreeSet::new();
         while let Ok(class) = self.class.pop(0) {
@@ -656,14 +655,13 @@ impl Maps {
         offered
     }
 
-    /// Whether a class exists, as programs see it.
+    /// Whether a class exists for the programs.
     pub fn is_in_force(&self, class: u32) -> bool {
         self.in_force.get(&class, 0).is_ok_and(|value| value != 0)
     }
 
-    /// Says that a class's decrease is in force. The next packet that leaves was still put on its
-    /// time by the old rate, and HTB's burst of one packet lets another follow it at the old
-    /// distance: the round lasts until those two.
+    /// Records that a class's decrease is in force. The next packet to leave was still scheduled at the old rate, and
+    /// HTB's burst of one packet lets another follow it at the old distance: the round lasts until those two.
     ///
     /// # Errors
     ///
@@ -676,7 +674,7 @@ impl Maps {
             .map_err(Error::map(name::IN_FORCE))
     }
 
-    /// Says that there is no such class, or not any more: packets do not choose it.
+    /// Records that a class does not exist, or not any more: packets do not select it.
     ///
     /// # Errors
     ///
@@ -694,7 +692,7 @@ impl Maps {
             ..abi::LockedFlow::default()
         };
         let key = flow::Key::short(endpoint as u16);
-        // A program may have it at the moment: what that writes stays, and goes with the next mark or pause.
+        // A program may be using the entry: what it writes stays until the next mark or pause.
         let _ = self.flow.insert(Raw(key), Raw(fresh), 0);
         let _ = self
             .siblings
@@ -712,7 +710,7 @@ impl Maps {
             .map_err(Error::map(name::DEPARTED))
     }
 
-    /// Holds a class at a rate where programs enforce it; 0: it follows its response.
+    /// Sets the rate of a class where programs enforce it, bytes per second; 0: it follows its response.
     ///
     /// # Errors
     ///
@@ -723,7 +721,7 @@ impl Maps {
             .map_err(Error::map(name::LIMIT))
     }
 
-    /// Rates set by people, bytes per second.
+    /// Rates set by users, bytes per second.
     ///
     /// # Errors
     ///
@@ -770,11 +768,11 @@ impl Maps {
     }
 }
 
-/// Entries that are read together: more than hash to one place, or the kernel says that they do not fit.
+/// Entries read together: more than hash to one bucket, for which the kernel would otherwise report a lack of space.
 const TOGETHER: usize = 1024;
 
-/// Reads on in a map that changes meanwhile: its places one after the other, so that this ends, and what is there all the
-/// time is there once. Returns whether that was the last.
+/// Continues to read a map that changes meanwhile: one bucket after the other, so that this ends, and an entry that
+/// exists throughout is found once. Returns whether the end was reached.
 fn read_on<K: Plain + Copy, V: Plain + Copy>(
     map: &Entries<K, V>,
     cursor: &mut sys::Cursor,
@@ -821,16 +819,16 @@ where
     Ok(found)
 }
 
-/// Walks the tables a part at a time.
+/// Walks the tables in parts.
 #[derive(Debug, Default)]
 pub struct Sweeper {
-    /// Flows that are sent here.
+    /// Flows sent from here.
     pub sent: Walk,
-    /// Flows that are received here.
+    /// Flows received here.
     pub received: Walk,
 }
 
-/// A walk through a table, one after the other.
+/// Successive walks through a table.
 #[derive(Debug, Default)]
 pub struct Walk {
     so_far: usize,
@@ -840,16 +838,16 @@ pub struct Walk {
 
 /// Parts of a table in one step of a [`Walk`].
 const PARTS: usize = 8;
-/// No walk begins sooner after another: a table of tens of thousands is copied each time.
+/// Minimum time between the starts of two walks: each copies a table of tens of thousands of entries.
 const WALK_PERIOD: Duration = Duration::from_secs(1);
 
 impl Walk {
-    /// Whether the last part was the last of a walk.
+    /// Whether the last part completed a walk.
     pub fn is_over(&self) -> bool {
         self.so_far == 0
     }
 
-    /// The next part; `None`: it is too early for another walk.
+    /// The next part; `None`: too early for another walk.
     fn next<K: Plain + Copy, V: Plain + Copy>(
         &mut self,
         map: &Entries<K, V>,
@@ -878,7 +876,7 @@ impl Walk {
 }
 
 impl Sweeper {
-    /// The next part of the flows; `None`: nothing to look at yet.
+    /// The next part of the sent flows; `None`: nothing to read yet.
     ///
     /// # Errors
     ///
@@ -888,7 +886,7 @@ impl Sweeper {
         Ok(found.map(|found| found.into_iter().map(|(k, v)| (k, v.flow)).collect()))
     }
 
-    /// The next part of the received flows; `None`: nothing to look at yet.
+    /// The next part of the received flows; `None`: nothing to read yet.
     ///
     /// # Errors
     ///
@@ -908,7 +906,7 @@ macro_rules! ring {
         pub struct $ring(RingBuf<MapData>);
 
         impl $ring {
-            /// Opens the ring below `pin`. It has one reader.
+            /// Opens the ring buffer pinned below `pin`. It supports one reader.
             ///
             /// # Errors
             ///
@@ -921,7 +919,7 @@ macro_rules! ring {
                 Ok(Self(ring))
             }
 
-            /// The next event, if there is one.
+            /// The next event, if any.
             #[expect(clippy::should_implement_trait, reason = "an iterator would end for good")]
             pub fn next(&mut self) -> Option<$event> {
                 self.0.next().and_then(|item| pod::read(&item))

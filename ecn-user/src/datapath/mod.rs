@@ -1,8 +1,8 @@
 //! The kernel programs: loading, attaching, pinned maps.
 //!
-//! One object file, several loaded copies: tcx programs cannot see their network namespace, so a
-//! copy is loaded per namespace (switch role), and a small part per endpoint with that number as a constant. All
-//! copies share their maps through pins, `<pin>/v<ABI>/maps/NAME`.
+//! One object file, loaded several times: tcx programs cannot see their network namespace, so a copy is loaded per
+//! namespace (switch role), and a small part per endpoint with its number as a constant. All copies share their maps
+//! through pins, `<pin>/v<ABI>/maps/NAME`.
 
 mod attach;
 mod btf;
@@ -45,42 +45,42 @@ use crate::net::{self, NetNs};
 /// The object file; empty in a build without the BPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ecn.bpf.o"));
 
-/// The part of it that is loaded for each endpoint.
+/// The part of it that is loaded per endpoint.
 static ENDPOINT_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/endpoint.bpf.o"));
 
-/// Whether this build holds the programs.
+/// Whether this build contains the programs.
 pub fn built() -> bool {
     !OBJECT.is_empty()
 }
 
-/// The programs as they were built; empty if they were not.
+/// The object file of the programs; empty in a build without them.
 pub fn object() -> &'static [u8] {
     OBJECT
 }
 
-/// What can go wrong here.
+/// An error of the datapath.
 #[derive(Debug, Error)]
 pub enum Error {
     /// Built without the programs.
     #[error("this build holds no kernel programs: run `cargo xtask build-ebpf` and build it again")]
     NoObject,
-    /// No BTF.
+    /// The kernel has no BTF.
     #[error("the kernel has no type information ({BTF}): it needs CONFIG_DEBUG_INFO_BTF=y")]
     NoBtf,
     /// BTF cannot be read.
     #[error("cannot read {BTF}: {0}")]
     Btf(String),
-    /// A structure changed.
+    /// BTF lacks a structure or member.
     #[error("this kernel's type information has no {0}: please report it with `uname -r`")]
     NoMember(String),
-    /// Tracing programs get no spin lock.
+    /// Tracing programs cannot use spin locks.
     #[error(
         "this kernel gives tracing programs no spin lock (bpf_spin_lock), so what leaves the ports' own queues cannot \
          be counted (6.1 does, 5.10 does not): use queue = \"virtual\" with a queue_rate"
     )]
     NoTracingLock,
-    /// What tcx programs do would not work on clsact.
+    /// The kernel has no tcx, and clsact is no substitute.
     #[error(
         "this kernel has no tcx (6.6 has), without which flows from behind taps cannot be limited"
     )]
@@ -93,7 +93,7 @@ pub enum Error {
     Program {
         /// Its name.
         program: String,
-        /// Why.
+        /// Cause.
         error: Box<ProgramError>,
     },
     /// Attaching failed.
@@ -105,10 +105,10 @@ pub enum Error {
         device: String,
         /// Namespace.
         netns: String,
-        /// Why.
+        /// Cause.
         error: Box<ProgramError>,
     },
-    /// The driver does not take XDP programs.
+    /// The driver does not accept XDP programs.
     #[error(
         "device {device} (namespace {netns}) does not take an XDP program in its driver: {why}; \
          use hook = \"tc\" or \"auto\""
@@ -118,7 +118,7 @@ pub enum Error {
         device: String,
         /// Namespace.
         netns: String,
-        /// What the driver said.
+        /// The driver's reason.
         why: String,
     },
     /// A map operation failed.
@@ -126,10 +126,10 @@ pub enum Error {
     Map {
         /// Map.
         name: String,
-        /// Why.
+        /// Cause.
         error: Box<MapError>,
     },
-    /// A map is not what this version expects.
+    /// A map differs from what this version expects.
     #[error("map {name} at {path}: {what}; it is from another version of ecn, run `ecn clean`")]
     Layout {
         /// Map.
@@ -144,24 +144,24 @@ pub enum Error {
         "cannot pin maps below {0}: it is not on a BPF file system: set `pin` in [agent] to a directory below /sys/fs/bpf"
     )]
     NotBpffs(PathBuf),
-    /// Nothing is running.
+    /// No datapath is running.
     #[error("no datapath at {0}: start `ecn run` or `ecn rig run` first")]
     NotRunning(PathBuf),
     /// A file operation failed.
     #[error("cannot {what} {path}: {error}")]
     File {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// On which path.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: io::Error,
     },
-    /// The log of a trace build.
+    /// The log of a trace build cannot be read.
     #[cfg(feature = "trace")]
     #[error("cannot read the programs' log: {0}")]
     Log(String),
-    /// Namespaces or netlink.
+    /// Error of namespaces or netlink.
     #[error(transparent)]
     Net(#[from] net::Error),
 }
@@ -185,7 +185,7 @@ impl Error {
 /// Result of this module.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Directory of this ABI below the configured one.
+/// Directory of this ABI version below the configured one.
 pub fn pin_dir(pin: &Path) -> PathBuf {
     pin.join(format!("v{}", abi::ABI))
 }
@@ -195,27 +195,27 @@ pub fn pin_dir(pin: &Path) -> PathBuf {
 pub struct Sizes {
     /// Bridges.
     pub bridges: u32,
-    /// Flows, sent and received each.
+    /// Flows, for sent and for received ones each.
     pub flows: u32,
 }
 
 /// How a datapath begins and ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Life {
-    /// What is pinned is taken over, and programs are replaced in place. It has to be [`adoptable`].
+    /// Take over what is pinned, and replace programs in place. It has to be [`adoptable`].
     pub adopt: bool,
-    /// Links are pinned, so that programs outlive the process.
+    /// Pin links, so that programs outlive the process.
     pub keep: bool,
-    /// [`Datapath::load_endpoints`] at once.
+    /// Call [`Datapath::load_endpoints`] at once.
     pub endpoints: bool,
 }
 
-/// A program as the kernel took it.
+/// A program that the kernel has accepted.
 #[derive(Clone, Debug)]
 pub struct Verified {
     /// Name.
     pub program: String,
-    /// Instructions that the verifier looked at.
+    /// Instructions that the verifier processed.
     pub instructions: u32,
 }
 
@@ -225,14 +225,14 @@ pub struct Datapath {
     loader: Mutex<EbpfLoader<'static>>,
     offsets: abi::Offsets,
     watches_queues: bool,
-    /// The programs that are loaded once.
+    /// Programs that are loaded once.
     common: Ebpf,
-    /// The tracing programs' links, with their names, while they are attached.
+    /// Links of the tracing programs, by name, while attached.
     tracing: Vec<(&'static str, FdLink)>,
     generation: u32,
     /// [`Datapath::load_endpoints`] has been called.
     has_endpoints: bool,
-    /// Where links are pinned, if they are.
+    /// Directory in which links are pinned, if they are.
     links: Option<PathBuf>,
     /// Pins stay when this is dropped.
     is_left: bool,
@@ -245,12 +245,12 @@ pub struct Datapath {
 pub struct Copy {
     ebpf: Ebpf,
     links: Option<PathBuf>,
-    /// Of programs that say something.
+    /// For programs that write to the log.
     #[cfg(feature = "trace")]
     log: Option<Log>,
 }
 
-/// Programs that those of endpoints go on in, with their places.
+/// Programs that those of endpoints tail-call, with their indexes.
 const ENDPOINT_TAILS: [(u32, &str); 5] = [
     (abi::TAIL_OUT, name::FLOW_OUT),
     (abi::TAIL_IN, name::FLOW_IN),
@@ -269,12 +269,12 @@ impl Datapath {
         Self::open_for(pin, sizes, Life::default())
     }
 
-    /// [`Datapath::open`] for a life of some kind. Where it takes over, tracing programs of both are attached until
-    /// [`Datapath::take_over`], and those of the other one count; if it had any attached.
+    /// [`Datapath::open`] for a given [`Life`]. If it takes over a datapath with attached tracing programs, those of
+    /// both are attached until [`Datapath::take_over`], and those of the previous one count.
     ///
     /// # Errors
     ///
-    /// See [`enum@Error`]; then nothing stays behind, or what was there before stays as it was.
+    /// See [`enum@Error`]; then nothing stays behind, or the previous datapath is unchanged.
     pub fn open_for(pin: &Path, sizes: Sizes, life: Life) -> Result<Self> {
         if OBJECT.is_empty() {
             return Err(Error::NoObject);
@@ -312,7 +312,7 @@ impl Datapath {
         let mut loader = loader(&maps, sizes, &offsets, true);
         loader.override_global("GENERATION", number(generation), true);
         let mut common = match load_tracing(&mut loader, &offsets, &btf, true) {
-            // An old kernel: the programs do not lock, and only count departures of flows' classes.
+            // Old kernel: the programs do not lock, and only count departures from flows' classes.
             Err(Error::NoTracingLock) => {
                 watches_queues = false;
                 loader.override_global("TRACING_LOCKS", number(0), true);
@@ -327,7 +327,7 @@ impl Datapath {
             programs.extend(ENDPOINT_TAILS.map(|(_, program)| program));
         }
         load_at_once(&mut common, &programs)?;
-        // The verifier has taken all of them: only now is anything replaced.
+        // The verifier has accepted all of them: only now is anything replaced.
         if life.endpoints {
             tails(&mut common, &ENDPOINT_TAILS)?;
         }
@@ -359,7 +359,7 @@ impl Datapath {
         self.generation
     }
 
-    /// Detaches the tracing programs that it takes over from: [`abi::Control::flags`] says by now that its own count.
+    /// Detaches the tracing programs of the previous datapath: [`abi::Control::flags`] must select this one's by now.
     ///
     /// # Errors
     ///
@@ -375,8 +375,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Attaches the tracing programs, which count what leaves queues and what is dropped there, or detaches them: they
-    /// run for each packet that any device of the machine sends.
+    /// Attaches or detaches the tracing programs, which count departures from queues and drops there: they run for each
+    /// packet that any device of the machine sends.
     ///
     /// # Errors
     ///
@@ -397,7 +397,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Removes the links of programs that nobody wants any more; `wanted`: those at devices that are.
+    /// Removes the links of programs that are no longer needed; `wanted`: those that still are, at devices.
     pub fn remove_other_links(&self, wanted: &BTreeSet<&Path>) {
         let Some(links) = &self.links else { return };
         let of_process = |name: &OsStr| {
@@ -419,14 +419,14 @@ impl Datapath {
         self.is_left = true;
     }
 
-    /// Whether drops by queues are seen: `kfree_skb` has a reason since 5.17. Where it has none, the
-    /// counters get back from the queue's length what a drop left on them.
+    /// Whether drops by queues are seen: `kfree_skb` has a reason since Linux 5.17. Without it, counters are corrected
+    /// for drops by the queue's length.
     pub fn sees_drops(&self) -> bool {
         self.watches_queues && knows_drops(&self.offsets)
     }
 
-    /// Whether what leaves the ports' own queues is counted: tracing programs have a spin lock on 6.1, and none on
-    /// 5.10. Where they have none, only virtual queues say what waits.
+    /// Whether departures from the ports' own queues are counted: tracing programs can use spin locks on 6.1, but not
+    /// on 5.10. Without them, only virtual queues can be observed.
     pub fn watches_queues(&self) -> bool {
         self.watches_queues
     }
@@ -440,7 +440,7 @@ impl Datapath {
         Maps::open(&self.pin)
     }
 
-    /// What the tc hooks of an endpoint need.
+    /// The programs for the tc hooks of an endpoint.
     ///
     /// # Errors
     ///
@@ -475,8 +475,8 @@ impl Datapath {
         })
     }
 
-    /// Loads what the programs of endpoints go on in, unless it is loaded already: it takes the verifier longer than all
-    /// else, and a bridge without endpoints does not need it.
+    /// Loads the programs that those of endpoints tail-call, unless they are loaded already: the verifier takes longer
+    /// for them than for all others, and a bridge without endpoints does not need them.
     ///
     /// # Errors
     ///
@@ -489,8 +489,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// What ports with virtual queues go on in: not loaded before there are any, since old verifiers take
-    /// long over it.
+    /// Loads the programs that ports with virtual queues tail-call: not before any exist, since old verifiers take long
+    /// for them.
     ///
     /// # Errors
     ///
@@ -499,7 +499,7 @@ impl Datapath {
         tails(&mut self.common, &[(abi::TAIL_VIRTUAL, name::PORT_VIRTUAL)])
     }
 
-    /// What ports go on in that send messages ([`ecn_core::backward`]).
+    /// Loads the programs that ports which send messages tail-call ([`ecn_core::backward`]).
     ///
     /// # Errors
     ///
@@ -511,7 +511,7 @@ impl Datapath {
         )
     }
 
-    /// What ports go on in that sample their queues ([`ecn_core::backward::Sampling`]).
+    /// Loads the programs that ports which sample their queues tail-call ([`ecn_core::backward::Sampling`]).
     ///
     /// # Errors
     ///
@@ -520,7 +520,7 @@ impl Datapath {
         tails(&mut self.common, &[(abi::TAIL_SAMPLE, name::PORT_SAMPLE)])
     }
 
-    /// Runs the reset of a port, see [`abi::PortReset`]. Returns whether it did anything.
+    /// Runs the reset of a port, see [`abi::PortReset`]. Returns whether it had any effect.
     ///
     /// # Errors
     ///
@@ -539,7 +539,7 @@ impl Datapath {
         Ok(result.return_value == 1)
     }
 
-    /// Changes a flow, see [`abi::FlowChange`]. Returns the class that it has then; 0: none, or it is not there.
+    /// Changes a flow, see [`abi::FlowChange`]. Returns its class afterwards; 0: it has none, or does not exist.
     ///
     /// # Errors
     ///
@@ -558,8 +558,8 @@ impl Datapath {
         Ok(result.return_value)
     }
 
-    /// Loads every program that this kernel can use, and says how many instructions the verifier looked at (0:
-    /// this kernel does not tell).
+    /// Loads every program that this kernel can use, and returns how many instructions the verifier processed (0: this
+    /// kernel does not report it).
     ///
     /// # Errors
     ///
@@ -620,7 +620,7 @@ impl Datapath {
 #[cfg(feature = "trace")]
 type Log = aya_log::EbpfLogger<&'static dyn log::Log>;
 
-/// What the programs of a trace build say goes where the agent's own log goes.
+/// Forwards the log of a trace build's programs to the agent's own log.
 #[cfg(feature = "trace")]
 fn start_log(ebpf: &mut Ebpf) -> Result<Log> {
     aya_log::EbpfLogger::init(ebpf).map_err(|error| Error::Log(error.to_string()))
@@ -628,7 +628,7 @@ fn start_log(ebpf: &mut Ebpf) -> Result<Log> {
 
 #[cfg(feature = "trace")]
 impl Datapath {
-    /// Passes on what the programs said.
+    /// Forwards the programs' log messages.
     pub fn flush_log(&mut self) {
         self.log.flush();
     }
@@ -636,7 +636,7 @@ impl Datapath {
 
 #[cfg(feature = "trace")]
 impl Copy {
-    /// Passes on what the programs said.
+    /// Forwards the programs' log messages.
     pub fn flush_log(&mut self) {
         if let Some(log) = &mut self.log {
             log.flush();
@@ -653,8 +653,7 @@ impl Drop for Datapath {
 }
 
 impl Copy {
-    /// Attaches a program to a device, behind those that are there: by tcx, or to clsact where there is
-    /// none.
+    /// Attaches a program to a device, behind existing ones: by tcx, or to clsact on kernels without tcx.
     ///
     /// # Errors
     ///
@@ -663,7 +662,7 @@ impl Copy {
         self.attach_to(None, Place::Last, (ns, device), program)
     }
 
-    /// [`Copy::attach`] at this place.
+    /// [`Copy::attach`] at a given place.
     ///
     /// # Errors
     ///
@@ -678,7 +677,7 @@ impl Copy {
         self.attach_to(None, place, (ns, device), program)
     }
 
-    /// [`Copy::attach`] by this hook only.
+    /// [`Copy::attach`] by a given hook only.
     ///
     /// # Errors
     ///
@@ -708,12 +707,12 @@ impl Copy {
         attach::attach(classifier, device, program, place, hook, links)
     }
 
-    /// Attaches the XDP program to a device, in its driver: by a link, or by netlink where the kernel
-    /// has none. For multi-buffer frames the driver needs to know that the program supports them.
+    /// Attaches the XDP program to a device, in its driver: by a link, or by netlink where the kernel has no such
+    /// links. For multi-buffer frames the driver has to know that the program supports them.
     ///
     /// # Errors
     ///
-    /// [`Error::Xdp`], with the driver's own words.
+    /// [`Error::Xdp`], with the driver's reason.
     pub fn attach_xdp(&mut self, ns: &NetNs, device: &str) -> Result<Attached> {
         let refuse = |error: &dyn std::error::Error, said: Option<String>| Error::Xdp {
             device: device.to_owned(),
@@ -732,7 +731,7 @@ impl Copy {
         match attach::attach_xdp(program, ns, device, self.links.as_deref())? {
             Ok(attached) => Ok(attached),
             Err(error) => {
-                // A link's refusal is a number; netlink's comes with a reason.
+                // A link's refusal is only a number; netlink's includes a reason.
                 let program = xdp(&mut self.ebpf, name)?;
                 let nl = net::Netlink::open(ns)?;
                 let fd = program.fd().map_err(Error::program(name))?;
@@ -744,7 +743,7 @@ impl Copy {
     }
 }
 
-/// What a refusal by the verifier means, where that is known.
+/// Translates a refusal by the verifier, if its meaning is known.
 fn tracing_error(program: &str) -> impl FnOnce(ProgramError) -> Error {
     move |error| match &error {
         ProgramError::LoadError { verifier_log, .. }
@@ -772,7 +771,7 @@ where
         .map_err(Error::program(program))
 }
 
-/// What an error says, down to its cause.
+/// The message of an error, followed by its causes.
 fn chain_of(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -791,7 +790,7 @@ fn classifier<'a>(ebpf: &'a mut Ebpf, program: &str) -> Result<&'a mut SchedClas
     get(ebpf, program)
 }
 
-/// Loads those of these programs that are not loaded yet, each by a thread of its own: the verifier takes up to half a
+/// Loads those of these programs that are not loaded yet, each on its own thread: the verifier takes up to half a
 /// second for one.
 fn load_at_once(ebpf: &mut Ebpf, programs: &[&str]) -> Result<()> {
     thread::scope(|scope| {
@@ -817,7 +816,7 @@ fn load_at_once(ebpf: &mut Ebpf, programs: &[&str]) -> Result<()> {
     })
 }
 
-/// Loads programs that others go on in, those that are not loaded yet, and puts them into their places.
+/// Loads tail-called programs that are not loaded yet, and stores them at their indexes.
 fn tails(common: &mut Ebpf, programs: &[(u32, &str)]) -> Result<()> {
     let names: Vec<_> = programs.iter().map(|(_, program)| *program).collect();
     load_at_once(common, &names)?;
@@ -833,17 +832,17 @@ fn tails(common: &mut Ebpf, programs: &[(u32, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// The programs at tracepoints, and where they are.
+/// The tracing programs and their tracepoints.
 const TRACING: [(&str, &str); 2] = [
     (name::DEPART, "net_dev_start_xmit"),
     (name::DROP, "kfree_skb"),
 ];
 
-/// Loads the object and its programs at tracepoints.
+/// Loads the object and its tracing programs.
 ///
 /// # Errors
 ///
-/// [`Error::NoTracingLock`] if they are to lock and cannot.
+/// [`Error::NoTracingLock`] if they have to lock but cannot.
 fn load_tracing(
     loader: &mut EbpfLoader<'static>,
     offsets: &abi::Offsets,
@@ -861,7 +860,7 @@ fn load_tracing(
     Ok(common)
 }
 
-/// Attaches those that are loaded.
+/// Attaches the tracing programs that are loaded.
 fn attach_tracing(common: &mut Ebpf) -> Result<Vec<(&'static str, FdLink)>> {
     let mut links = Vec::new();
     for (program, _) in TRACING {
@@ -876,7 +875,7 @@ fn attach_tracing(common: &mut Ebpf) -> Result<Vec<(&'static str, FdLink)>> {
     Ok(links)
 }
 
-/// A loader of the object file. It is kept: to make one takes the kernel's type information, 5 MB of it and 18 ms.
+/// A loader of the object file. It is reused: creating one reads the kernel's type information, 5 MB in 18 ms.
 fn loader(
     maps: &Path,
     sizes: Sizes,
@@ -884,7 +883,7 @@ fn loader(
     tracing_locks: bool,
 ) -> EbpfLoader<'static> {
     static OFFSETS: OnceLock<Raw<abi::Offsets>> = OnceLock::new();
-    // `tstamp_type` came with the helper that sets it.
+    // `tstamp_type` was added with the helper that sets it.
     let stamp_types = has_helper(BpfHelper::BPF_FUNC_skb_set_tstamp);
     let coarse_time = has_helper(BpfHelper::BPF_FUNC_ktime_get_coarse_ns);
     let mut loader = EbpfLoader::new();
@@ -900,7 +899,7 @@ fn loader(
         .override_global("STAMP_TYPES", number(stamp_types.into()), true)
         .override_global("COARSE_TIME", number(coarse_time.into()), true)
         .override_global("TRACING_LOCKS", number(tracing_locks.into()), true)
-        // The same in all of a kernel's life.
+        // Constant for the lifetime of a kernel.
         .override_global("OFFSETS", OFFSETS.get_or_init(|| Raw(*offsets)), true);
     for shared in name::SHARED {
         loader.map_pin_path(shared, maps.join(shared));
@@ -912,7 +911,7 @@ fn has_helper(helper: BpfHelper) -> bool {
     is_helper_supported(ProgramType::SchedClassifier, helper).unwrap_or(false)
 }
 
-/// A number that lives as long as a loader may: each is made once.
+/// A number that lives as long as a loader; each is allocated once.
 fn number(n: u32) -> &'static u32 {
     static NUMBERS: Mutex<BTreeMap<u32, &'static u32>> = Mutex::new(BTreeMap::new());
     let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -931,7 +930,7 @@ fn load(
     Ok(loader.load(object)?)
 }
 
-/// Makes a directory of pins, and those above it: root's alone.
+/// Creates a directory of pins and its parents, accessible to root only.
 fn create_private(path: &Path) -> Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     let created = builder.recursive(true).mode(0o700).create(path);
@@ -942,8 +941,7 @@ fn create_private(path: &Path) -> Result<()> {
     })
 }
 
-/// Removes what agents have pinned below a directory, of any version. Of others' pins there it knows nothing: they
-/// stay, and the directory with them.
+/// Removes what agents of any version have pinned below a directory. Pins of others stay, and the directory with them.
 ///
 /// # Errors
 ///
@@ -964,12 +962,12 @@ pub fn remove_pins(pin: &Path) -> Result<()> {
             std::fs::remove_dir_all(entry.path()).map_err(failed)?;
         }
     }
-    // Not while it holds something.
+    // Fails if it is not empty.
     let _ = std::fs::remove_dir(pin);
     Ok(())
 }
 
-/// Whether [`pin_dir`] gives such a name, in any version.
+/// Whether this is the name of a directory that [`pin_dir`] returns, in any version.
 pub fn is_version(name: &OsStr) -> bool {
     let number = name.to_str().and_then(|name| name.strip_prefix('v'));
     number.is_some_and(|number| number.parse::<u32>().is_ok())

@@ -9,10 +9,10 @@ use super::{
     btf::{Btf, Kind, Type},
 };
 
-/// Where the kernel describes itself.
+/// The kernel's type information.
 pub const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Resolves what the programs need.
+/// Resolves the offsets that the programs need.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub fn resolve() -> Result<Offsets, Error> {
     })
 }
 
-/// Offset in bytes of a member behind a path of embedded structures.
+/// Offset in bytes of a member, given by a path of embedded structures.
 fn offset(btf: &Btf, root: &str, path: &[&str]) -> Result<u32, Error> {
     let missing = || Error::NoMember(format!("{root}.{}", path.join(".")));
     let mut at = btf
@@ -66,8 +66,8 @@ fn offset(btf: &Btf, root: &str, path: &[&str]) -> Result<u32, Error> {
     Ok(bits / 8)
 }
 
-/// A member by name, looked for in anonymous structures and unions too: its offset in bits, and its
-/// type if that is a structure or union.
+/// A member by name, also in anonymous structures and unions: its offset in bits, and its type if that is a structure
+/// or union.
 fn find(btf: &Btf, of: Type, name: &str) -> Option<(u32, Option<Type>)> {
     for member in btf.members(of) {
         let inner = structure(btf, member.of);
@@ -93,10 +93,10 @@ fn structure(btf: &Btf, number: u32) -> Option<Type> {
     (btf.kind(t) == Kind::Struct).then_some(t)
 }
 
-/// Reasons with which queueing disciplines drop: their names differ between kernels, and fq and
-/// cake have their own. `None` where `kfree_skb` has no reason.
+/// Reasons with which queueing disciplines drop: their names differ between kernels, and fq and cake have their own.
+/// `None` if `kfree_skb` has no reason.
 fn drop_reasons(btf: &Btf) -> Option<[u64; 2]> {
-    // `__data`, then what the tracepoint is called with: packet, place, reason.
+    // `__data`, then the arguments of the tracepoint: packet, place, reason.
     if arguments(btf, "btf_trace_kfree_skb")? < 4 {
         return None;
     }
@@ -116,7 +116,7 @@ fn drop_reasons(btf: &Btf) -> Option<[u64; 2]> {
     Some(bits)
 }
 
-/// How many arguments the function has that a type's name points to.
+/// Number of arguments of the function that a typedef points to.
 fn arguments(btf: &Btf, name: &str) -> Option<usize> {
     let typedef = btf.named(name).find(|&t| btf.kind(t) == Kind::Typedef)?;
     let pointer = btf.target(typedef)?;

@@ -1,4 +1,4 @@
-//! Rates by TCP's own pacing: a sock_ops program at a cgroup.
+//! Enforces rates by TCP's own pacing: a sock_ops program at a cgroup.
 
 use std::{
     fs::File,
@@ -10,7 +10,7 @@ use ecn_core::abi::name;
 
 use super::{Datapath, Error, Result, attach::pin_link, create_private, get, pin_dir};
 
-/// The first cgroup v2 that is mounted.
+/// The first mounted cgroup v2.
 fn mounted() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
     let fields = mounts.lines().map(|line| line.split(' '));
@@ -37,8 +37,8 @@ pub fn cgroup(configured: Option<&Path>) -> std::result::Result<PathBuf, &'stati
 }
 
 impl Datapath {
-    /// Lets the sockets of a cgroup be paced. The link is pinned: sockets keep their rates, so that the
-    /// program has to outlive an agent that is killed, to take the rates off when limits expire.
+    /// Starts to pace the sockets of a cgroup. The link is pinned: sockets keep their rates, so the program has to
+    /// outlive a killed agent, to lift the rates when limits expire.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl Datapath {
             if program.fd().is_err() {
                 program.load()?;
             }
-            // A link takes no flags: it always lets others attach too.
+            // A link takes no flags: others can always attach too.
             let id = program.attach(group, CgroupAttachMode::Single)?;
             program.take_link(id)
         };
@@ -68,7 +68,7 @@ impl Datapath {
         let link: FdLink = link
             .try_into()
             .map_err(|error| file("pin", &links)(std::io::Error::other(error)))?;
-        // Of another agent's, if there is one: until here both are attached, and say the same of each socket.
+        // Replaces the link of a previous agent: until here both are attached, and set the same rates.
         let pinned = pin_link(link, &links.join(name::SOCK))?;
         self.sockets = Some(pinned);
         Ok(())

@@ -1,4 +1,4 @@
-//! Programs run on packets of one's own (`BPF_PROG_TEST_RUN`), for tests and benchmarks.
+//! Runs programs on given packets (`BPF_PROG_TEST_RUN`), for tests and benchmarks.
 
 use std::time::Duration;
 
@@ -6,15 +6,14 @@ use aya::programs::{TestRun as _, TestRunOptions};
 
 use super::{Copy, Error, Result, classifier};
 
-/// A packet, and what the program finds beside it. The kernel wants `ifindex` to be a device of the
-/// calling thread's namespace.
+/// A packet and its metadata. The kernel requires `ifindex` to be a device of the calling thread's namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TestPacket<'a> {
     /// From the Ethernet header on.
     pub frame: &'a [u8],
     /// The device.
     pub ifindex: u32,
-    /// The device that it came in at.
+    /// The device at which it arrived.
     pub ingress_ifindex: u32,
     /// Segments; 0 for an ordinary packet.
     pub gso_segs: u32,
@@ -26,7 +25,7 @@ pub struct TestPacket<'a> {
     pub cb: [u32; 2],
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     /// The program's return value.
@@ -37,7 +36,7 @@ pub struct Verdict {
     pub time: Duration,
 }
 
-/// Words of `struct __sk_buff` (linux/bpf.h), and where some are.
+/// Words of `struct __sk_buff` (linux/bpf.h), and the positions of some fields.
 const WORDS: usize = 48;
 const MARK: usize = 2;
 const INGRESS_IFINDEX: usize = 9;
@@ -60,8 +59,8 @@ impl TestPacket<'_> {
 }
 
 impl Copy {
-    /// Runs a tcx program `repeat` times on a packet: on the same bytes, so that it may find what it
-    /// wrote before.
+    /// Runs a tcx program `repeat` times on a packet: always on the same bytes, so that it may find what it has written
+    /// before.
     ///
     /// # Errors
     ///
