@@ -1,4 +1,4 @@
-//! What the kernel's TCP says of its own: of one connection (sock_diag), of a namespace (`snmp`).
+//! Statistics of the kernel's TCP: of a connection (sock_diag), and of a namespace (`snmp`).
 
 use super::netlink::{Netlink, open_socket};
 use super::wire::{self, Message, u32_at};
@@ -15,10 +15,10 @@ const INET_DIAG_INFO: u16 = 2;
 const TCPI_RTT: usize = 68;
 /// Any state.
 const ALL_STATES: u32 = u32::MAX;
-/// Whichever socket has these addresses.
+/// Matches any socket with these addresses.
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 
-/// Asks for TCP connections of one namespace.
+/// Queries TCP connections of one namespace.
 #[derive(Debug)]
 pub struct TcpDiag(Netlink);
 
@@ -29,8 +29,8 @@ impl TcpDiag {
         Ok(Self(Netlink::over(socket, ns)))
     }
 
-    /// Smoothed round-trip time of the connection between these two, microseconds (RFC 6298); nothing
-    /// if there is no such connection.
+    /// Smoothed round-trip time of the connection between two addresses, microseconds (RFC 6298); `None` if there is no
+    /// such connection.
     pub fn rtt_us(&self, local: SocketAddr, remote: SocketAddr) -> Result<Option<u32>> {
         let family = if local.is_ipv4() {
             libc::AF_INET
@@ -71,25 +71,25 @@ impl TcpDiag {
     }
 }
 
-/// What TCP has counted in a namespace since that was made.
+/// TCP counters of a namespace since its creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpCounters {
-    /// Segments that were sent again.
+    /// Retransmitted segments.
     pub retransmitted_segments: u64,
     /// Established connections that a reset ended; each end counts it.
     pub resets: u64,
-    /// Segments that came with a wrong checksum.
+    /// Segments received with a wrong checksum.
     pub checksum_errors: u64,
 }
 
 impl TcpCounters {
-    /// Reads them; zeroes where the kernel has none to show.
+    /// Reads them; zeros if the kernel does not provide any.
     pub fn read(ns: &NetNs) -> Self {
         let read = || std::fs::read_to_string("/proc/thread-self/net/snmp");
         Self::parse(&ns.run(read).unwrap_or_default())
     }
 
-    /// Of the two lines `Tcp:`, the first has the names and the second the values.
+    /// The first of the two lines `Tcp:` has the names, the second the values.
     fn parse(snmp: &str) -> Self {
         let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Tcp:"));
         let mut next = || lines.next().unwrap_or_default().split_whitespace();
@@ -176,7 +176,7 @@ mod tests {
 
         let before = TcpCounters::read(&ns);
         client.write_all(b"unread").expect("send");
-        drop(server); // with data that nobody has read: a reset
+        drop(server); // with unread data: a reset
         let _ = client.read(&mut [0; 5]);
         let since = TcpCounters::read(&ns) - before;
         assert_eq!((since.resets, since.checksum_errors), (2, 0), "both ends");

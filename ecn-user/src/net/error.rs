@@ -12,7 +12,7 @@ pub enum Error {
     NoNamespace {
         /// The name or path asked for.
         name: String,
-        /// Where it was looked for.
+        /// Where it was searched for.
         path: String,
     },
     /// A namespace of that name exists already.
@@ -30,23 +30,23 @@ pub enum Error {
     /// Opening, entering, creating or deleting a namespace failed.
     #[error("cannot {what} network namespace {name:?}: {errno}{}", hint(*.errno))]
     Namespace {
-        /// The verb: open, enter, create, delete, list.
+        /// The operation: open, enter, create, delete, list.
         what: &'static str,
         /// Name or path of the namespace.
         name: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A netlink request was refused or could not be made.
     #[error("cannot {what} in namespace {netns:?}: {errno}{}{}", said(.kernel), hint(*.errno))]
     Netlink {
-        /// What was asked for, with the interface.
+        /// The attempted operation, with the interface.
         what: String,
         /// The namespace of the socket.
         netns: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
-        /// The kernel's own words (extended acknowledgement), where it gave any.
+        /// The kernel's explanation (extended acknowledgement), if any.
         kernel: Option<String>,
     },
     /// Unknown interface.
@@ -54,10 +54,10 @@ pub enum Error {
     NoLink {
         /// The interface asked for.
         name: String,
-        /// The namespace looked in.
+        /// The namespace searched.
         netns: String,
     },
-    /// An interface name that the kernel would refuse or cut.
+    /// An interface name that the kernel would refuse or truncate.
     #[error("invalid interface name {name:?}: use 1 to 15 characters without '/' and blanks")]
     LinkName {
         /// The name asked for.
@@ -66,29 +66,29 @@ pub enum Error {
     /// A device feature could not be read or changed.
     #[error("cannot {what} of {link:?} in namespace {netns:?}: {errno}{}", hint(*.errno))]
     Ethtool {
-        /// What was asked for.
+        /// The attempted operation.
         what: String,
         /// The interface.
         link: String,
         /// The namespace.
         netns: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A file of the kernel (a sysctl, a mount point) could not be read, written or mounted.
     #[error("cannot {what} {path}: {errno}{}", hint(*.errno))]
     File {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
         /// The file.
         path: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
 }
 
 impl Error {
-    /// The kernel's answer behind this error, if there was one.
+    /// The kernel's error behind this one, if any.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::NoNamespace { .. } => Some(Errno::ENOENT),
@@ -121,7 +121,7 @@ fn hint(errno: Errno) -> &'static str {
     }
 }
 
-/// The errno of an I/O error; `EIO` where it carries none.
+/// The errno of an I/O error; `EIO` if it has none.
 pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }

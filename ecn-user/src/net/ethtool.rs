@@ -16,9 +16,9 @@ pub enum Offload {
     Tso,
     /// Generic segmentation.
     Gso,
-    /// Generic receive: packets of a flow are put together.
+    /// Generic receive: merges packets of a flow.
     Gro,
-    /// Checksums of what is sent.
+    /// Checksums of sent packets.
     TxChecksum,
 }
 
@@ -37,7 +37,7 @@ impl Offload {
     }
 }
 
-/// Devices of one namespace, to look at and change their features.
+/// Access to the features of devices in one namespace.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
@@ -68,27 +68,27 @@ impl Ethtool {
         }
     }
 
-    /// Whether an offload is on.
+    /// Whether an offload is enabled.
     pub fn is_on(&self, link: &str, offload: Offload) -> Result<bool> {
         let mut data = [offload.commands().0, 0];
         self.ioctl(link, &mut data, || format!("read {offload:?}"))?;
         Ok(data[1] != 0)
     }
 
-    /// Switches an offload.
+    /// Enables or disables an offload.
     pub fn set(&self, link: &str, offload: Offload, on: bool) -> Result<()> {
         let mut data = [offload.commands().1, u32::from(on)];
         self.ioctl(link, &mut data, || format!("switch {offload:?} to {on}"))
     }
 
-    /// Switches all offloads off: one packet is one frame from then on, with a finished checksum.
+    /// Disables all offloads: each packet is then one frame, with a complete checksum.
     pub fn all_off(&self, link: &str) -> Result<()> {
         Offload::ALL
             .iter()
             .try_for_each(|offload| self.set(link, *offload, false))
     }
 
-    /// Link speed in Mbit/s, if the driver knows it (a veth claims 10000, whatever it can do).
+    /// Link speed in Mbit/s, if the driver reports it (a veth reports 10000, whatever its real speed).
     pub fn speed_mbit_per_s(&self, link: &str) -> Result<Option<u32>> {
         let mut data = [0; GSET_WORDS];
         data[0] = ETHTOOL_GSET;
@@ -101,7 +101,7 @@ impl Ethtool {
         let low = u32::from(half(data[3], 0));
         let high = u32::from(half(data[7], 0));
         let speed = high << 16 | low;
-        // All ones, in 16 or 32 bits, mean that it is not known.
+        // All ones, in 16 or 32 bits, mean unknown.
         Ok(Some(speed).filter(|speed| !matches!(speed, 0 | 0xffff | 0xffff_ffff)))
     }
 

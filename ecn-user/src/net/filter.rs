@@ -1,4 +1,4 @@
-//! Programs on clsact, by netlink: what was before tcx. Such a filter outlives the process that added it.
+//! Programs on clsact, by netlink: the predecessor of tcx. Such a filter outlives the process that added it.
 
 use super::netlink::Netlink;
 use super::wire::{self, Message, text, u32_at};
@@ -19,22 +19,22 @@ const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_FD: u16 = 6;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_FLAGS: u16 = 8;
-/// The program's result is the verdict.
+/// The program's return value is the verdict.
 const DIRECT_ACTION: u32 = 1;
 
-/// Our filters' place among others', behind those that people number themselves.
+/// Priority of our filters: behind those that users number themselves.
 pub const PRIORITY: u16 = 0xec0e;
 
 /// A program on clsact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// Number of its device.
+    /// Index of its device.
     pub ifindex: u32,
-    /// Where packets leave, or where they arrive.
+    /// At egress instead of ingress.
     pub egress: bool,
-    /// Its place.
+    /// Its priority.
     pub priority: u16,
-    /// Its number at this place.
+    /// Its handle at this priority.
     pub handle: u32,
     /// The program's name.
     pub name: String,
@@ -53,7 +53,7 @@ fn message(kind: u16, flags: u16, filter: &Filter) -> Message {
 }
 
 impl Netlink {
-    /// Gives a device a clsact. False: it has one.
+    /// Adds a clsact to a device. False: it already has one.
     pub fn add_clsact(&self, ifindex: u32) -> Result<bool> {
         let message = Message::request(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL)
             .tc(ifindex, CLSACT_HANDLE, CLSACT)
@@ -65,7 +65,7 @@ impl Netlink {
         }
     }
 
-    /// Takes a device's clsact away, with all filters.
+    /// Removes a device's clsact with all its filters.
     pub fn delete_clsact(&self, ifindex: u32) -> Result<()> {
         let message = Message::request(libc::RTM_DELQDISC, 0).tc(ifindex, CLSACT_HANDLE, CLSACT);
         self.request(message, || {
@@ -73,7 +73,7 @@ impl Netlink {
         })
     }
 
-    /// Adds a program, or puts it in the place of another with this number.
+    /// Adds a program, or replaces the one with this handle.
     pub fn set_filter(&self, filter: &Filter, program: BorrowedFd<'_>) -> Result<()> {
         let message = message(libc::RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, filter)
             .attr_str(TCA_KIND, "bpf")
@@ -88,7 +88,7 @@ impl Netlink {
         })
     }
 
-    /// Takes a program away.
+    /// Removes a program.
     pub fn delete_filter(&self, filter: &Filter) -> Result<()> {
         let message = message(libc::RTM_DELTFILTER, 0, filter).attr_str(TCA_KIND, "bpf");
         self.request(message, || {
@@ -96,7 +96,7 @@ impl Netlink {
         })
     }
 
-    /// Filters of any kind on a device's clsact, with a name where they are programs.
+    /// Filters of any kind on a device's clsact; programs have a name.
     pub fn filters(&self, ifindex: u32) -> Result<Vec<Filter>> {
         let mut filters = Vec::new();
         for (egress, parent) in [(false, INGRESS), (true, EGRESS)] {
@@ -128,7 +128,7 @@ fn parse(payload: &[u8], egress: bool) -> Option<Filter> {
         priority: (u32_at(payload, 16)? >> 16) as u16,
         name: String::new(),
     };
-    // A classifier itself is listed too, without a number of its own.
+    // The classifier itself is listed too, without a handle.
     if filter.handle == 0 {
         return None;
     }

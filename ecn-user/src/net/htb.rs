@@ -1,26 +1,25 @@
-//! HTB as the enforcement of rates: the layout on a device, and changing many rates at once.
+//! HTB for the enforcement of rates: its layout on a device, and fast changes of many rates.
 //!
-//! At an endpoint (major [`ENDPOINT_MAJOR`]), as long as a flow is limited there:
+//! At an endpoint (major [`ENDPOINT_MAJOR`]), as long as any of its flows is limited:
 //!
 //! ```text
-//! ec0e:            root, default class 0: what is not limited passes by all classes, ahead of them
+//! ec0e:            root, default class 0: unlimited packets bypass all classes, ahead of them
 //! └─ ec0e:1        rate = ceil = link rate
 //!    ├─ ec0e:11    the short flows of endpoint 1, if they were marked: a small rate, may borrow up to theirs
 //!    ├─ ec0e:410   first limited flow: a small rate, may borrow up to the rate of the flow
 //!    └─ ec0e:411   ...
 //! ```
 //!
-//! At a source of the rig the HTB stands for a link of that rate, so that nothing passes by: its default class is
-//! `ec0e:2`, which may borrow up to the link rate ([`EndpointHtb::install_link`]).
+//! At a source of the rig, HTB emulates a link of that rate, so no traffic bypasses it: its default class is `ec0e:2`,
+//! which may borrow up to the link rate ([`EndpointHtb::install_link`]).
 //!
-//! A packet goes to the class whose number is in `skb->priority`. The flow's rate is the class's *ceil*,
-//! not its rate: HTB lets a class send at its guaranteed rate whatever the parent has left, and
-//! only holds to the parent's rate what is borrowed. Measured on Linux 6.18, 100 Mbit/s, 2068-byte
-//! frames: four flows of 0.6 of the link each got 2.40 of the link together when the rate was
-//! guaranteed, 0.997 when it was borrowed. One flow alone kept to within 0.4 % of 1, 10 and 100 Mbit/s
-//! either way. Guaranteed rates have a second cost: what goes past the link rate is the parent's
-//! debt, and borrowers get nothing until it is paid, up to a
-//! minute. So the guaranteed rates are small ([`GUARANTEED_BYTES_PER_S`]).
+//! A packet goes to the class whose number is in `skb->priority`. The flow's rate is the class's *ceil*, not its rate:
+//! HTB lets a class send at its guaranteed rate whatever the parent has left, and only limits borrowed bandwidth to the
+//! parent's rate. Measured on Linux 6.18, 100 Mbit/s, 2068-byte frames: four flows of 0.6 of the link each got 2.40 of
+//! the link together when the rate was guaranteed, 0.997 when it was borrowed. One flow alone kept to within 0.4 % of
+//! 1, 10 and 100 Mbit/s either way. Guaranteed rates have a second cost: traffic beyond the link rate becomes the
+//! parent's debt, and borrowers get nothing until it is paid, up to a minute. So the guaranteed rates are small
+//! ([`GUARANTEED_BYTES_PER_S`]).
 //!
 //! At a switch port (major [`PORT_MAJOR`]) there is one class with all traffic.
 
@@ -41,11 +40,11 @@ pub const ENDPOINT_MAJOR: u16 = ecn_core::abi::HTB_MAJOR;
 pub const PORT_MAJOR: u16 = 0xec0f;
 /// The class above all others, at endpoints and ports.
 pub const TOP_MINOR: u16 = 1;
-/// At a source of the rig: what belongs to no limited flow.
+/// At a source of the rig: the class of traffic of no limited flow.
 pub const DEFAULT_MINOR: u16 = 2;
 /// At an endpoint: the first flow.
 pub const FIRST_FLOW_MINOR: u16 = ecn_core::abi::FIRST_CLASS as u16;
-/// Guaranteed to each class that borrows, since HTB knows no rate of 0. 100 of them are 0.8 % of
+/// Guaranteed rate of each class that borrows, since HTB does not support a rate of 0. 100 of them are 0.8 % of
 /// 100 Mbit/s.
 pub const GUARANTEED_BYTES_PER_S: u64 = 1_000;
 
@@ -57,11 +56,11 @@ const TCA_HTB_RATE64: u16 = 6;
 const TCA_HTB_CEIL64: u16 = 7;
 /// `struct tc_htb_opt`.
 const PARMS: usize = 44;
-/// Everything in the options: the structure and the two 64-bit rates, each with its header.
+/// Size of the options: the structure and the two 64-bit rates, each with its header.
 const OPTIONS: usize = (4 + PARMS) + (4 + 8) + (4 + 8);
 /// `struct tcmsg`, the kind `htb` and the options.
 const PAYLOAD: usize = 20 + 8 + (4 + OPTIONS);
-/// Classes changed by one system call at most.
+/// Maximum number of classes changed by one system call.
 const TOGETHER: usize = 256;
 
 /// Number of a class: `major << 16 | minor`; at an endpoint also the `skb->priority` that selects it.
@@ -69,7 +68,7 @@ pub const fn classid(major: u16, minor: u16) -> u32 {
     (major as u32) << 16 | minor as u32
 }
 
-/// A class's number as tc prints it.
+/// A class's number as printed by tc.
 pub(super) fn show_classid(classid: u32) -> String {
     format!("{:x}:{:x}", classid >> 16, classid & 0xffff)
 }
@@ -82,7 +81,7 @@ fn ticks(bytes: u32, bytes_per_s: u64) -> u32 {
     u32::try_from((ns >> PSCHED_SHIFT) + 1).unwrap_or(u32::MAX)
 }
 
-/// `tcmsg` and attributes of a class; behind a header this is the message.
+/// `tcmsg` and attributes of a class: with a header in front, this is the message.
 pub(super) fn class_payload(
     ifindex: u32,
     classid: u32,
@@ -109,13 +108,13 @@ pub(super) fn class_payload(
     put(&attr(4 + OPTIONS, TCA_OPTIONS));
     put(&attr(4 + PARMS, TCA_HTB_PARMS));
     for rate in [rate.rate_bytes_per_s, rate.ceil_bytes_per_s] {
-        // struct tc_ratespec. With the link layer named, the kernel needs no table of times.
+        // struct tc_ratespec. With a link layer, the kernel needs no rate table.
         put(&[0, TC_LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0]);
         put(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes());
     }
     put(&ticks(rate.burst_bytes, rate.rate_bytes_per_s).to_ne_bytes());
     put(&ticks(rate.cburst_bytes, rate.ceil_bytes_per_s).to_ne_bytes());
-    // Given, so that the kernel does not log that it finds its own choice too big or too small.
+    // Set, so that the kernel does not log that its own choice is too big or too small.
     put(&rate.quantum_bytes.max(1).to_ne_bytes());
     put(&[0; 8]); // level, priority
     // The kernel takes the larger of these and of the 32-bit rates above.
@@ -150,11 +149,11 @@ pub struct ClassFailure {
     pub ifindex: u32,
     /// The class.
     pub classid: u32,
-    /// Why: `ENOENT` if there is no such class, `ENODEV` if there is no such device.
+    /// Cause: `ENOENT` if no such class exists, `ENODEV` if no such device exists.
     pub errno: Errno,
 }
 
-/// The socket that batches go through, opened inside the namespace of the devices.
+/// The socket for batches, opened inside the namespace of the devices.
 #[derive(Debug)]
 pub struct ClassSocket {
     socket: Socket,
@@ -162,7 +161,7 @@ pub struct ClassSocket {
 }
 
 impl ClassSocket {
-    /// Opens it.
+    /// Opens the socket.
     pub fn open(ns: &NetNs) -> Result<Self> {
         Ok(Self {
             socket: netlink::open_socket(ns, NETLINK_ROUTE)?,
@@ -170,7 +169,7 @@ impl ClassSocket {
         })
     }
 
-    /// The next answer of the kernel, without waiting for one.
+    /// The kernel's next answer, without waiting for one.
     fn receive(&mut self) -> nix::Result<Option<&[u8]>> {
         let fd = self.socket.as_raw_fd();
         loop {
@@ -186,8 +185,8 @@ impl ClassSocket {
 
 /// Changes to classes and their queues, sent together and without acknowledgements.
 ///
-/// The kernel makes the changes within the system call. It holds the rtnl lock for each, so that
-/// a batch waits while somebody else configures the network.
+/// The kernel makes the changes within the system call. It takes the rtnl lock for each, so a batch waits while others
+/// configure the network.
 #[derive(Debug, Default)]
 pub struct ClassBatch {
     bytes: Vec<u8>,
@@ -198,21 +197,21 @@ pub struct ClassBatch {
 /// A message of a batch.
 #[derive(Debug, Clone, Copy)]
 struct Change {
-    /// Where it ends.
+    /// Where the message ends in the buffer.
     end: usize,
     ifindex: u32,
     classid: u32,
 }
 
 impl ClassBatch {
-    /// An empty batch; it keeps its buffers from one sending to the next.
+    /// An empty batch; it keeps its buffers after sending.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a message about a class: kind, flags, and what is behind the header.
+    /// Adds a message about a class: kind, flags, and what follows the header.
     fn message(&mut self, ifindex: u32, classid: u32, kind: u16, flags: u16, payload: &[u8]) {
-        // Numbered from 1 within its system call, so that a refusal names its class.
+        // Numbered from 1 within its system call, so that a refusal identifies its class.
         let sequence = (self.changes.len() % TOGETHER) as u32 + 1;
         let len = (wire::HEADER + payload.len()) as u32;
         self.bytes.extend_from_slice(&len.to_ne_bytes());
@@ -230,13 +229,13 @@ impl ClassBatch {
         });
     }
 
-    /// Adds a change of a class that exists. `parent` is the one that it has.
+    /// Adds a change of an existing class. `parent`: its current parent.
     pub fn push(&mut self, ifindex: u32, classid: u32, parent: u32, rate: &HtbRate) {
         let payload = class_payload(ifindex, classid, parent, rate);
         self.message(ifindex, classid, libc::RTM_NEWTCLASS, 0, &payload);
     }
 
-    /// Adds a class that is made, or changed if it is there.
+    /// Adds the creation of a class, or its change if it exists.
     pub fn make(&mut self, ifindex: u32, classid: u32, parent: u32, rate: &HtbRate) {
         let payload = class_payload(ifindex, classid, parent, rate);
         self.message(
@@ -248,7 +247,7 @@ impl ClassBatch {
         );
     }
 
-    /// Adds a queue of so many bytes under a class, or changes how many the one that is there takes.
+    /// Adds the creation of a queue of `limit_bytes` under a class, or the change of its limit if it exists.
     pub fn leaf(&mut self, ifindex: u32, classid: u32, limit_bytes: u32) {
         let message = Message::raw(0, 0)
             .tc(ifindex, 0, classid)
@@ -259,25 +258,25 @@ impl ClassBatch {
         self.message(ifindex, classid, libc::RTM_NEWQDISC, flags, payload);
     }
 
-    /// Adds the end of a class, and of what waits in it.
+    /// Adds the removal of a class with its queued packets.
     pub fn remove(&mut self, ifindex: u32, classid: u32) {
         let message = Message::raw(0, 0).tc(ifindex, classid, 0);
         let payload = &message.bytes[wire::HEADER..];
         self.message(ifindex, classid, libc::RTM_DELTCLASS, 0, payload);
     }
 
-    /// How many changes wait.
+    /// Number of pending changes.
     pub fn len(&self) -> usize {
         self.changes.len()
     }
 
-    /// Whether none waits.
+    /// Whether no changes are pending.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Makes the changes and empties the batch; returns how many the kernel accepted. What it refused
-    /// is in [`ClassBatch::failures`] until the next sending.
+    /// Makes the changes and empties the batch; returns how many the kernel accepted. The refused ones are in
+    /// [`ClassBatch::failures`] until the next call.
     pub fn send(&mut self, socket: &mut ClassSocket) -> io::Result<usize> {
         self.failures.clear();
         let result = self.send_all(socket);
@@ -289,7 +288,7 @@ impl ClassBatch {
             .map_err(io::Error::from)
     }
 
-    /// What the kernel refused of the last sending.
+    /// The changes that the kernel refused in the last [`ClassBatch::send`].
     pub fn failures(&self) -> &[ClassFailure] {
         &self.failures
     }
@@ -301,7 +300,7 @@ impl ClassBatch {
             let fd = socket.socket.as_raw_fd();
             send(fd, &self.bytes[start..end], MsgFlags::empty())?;
             start = end;
-            // The kernel is done when the call returns: errors are in the receive buffer.
+            // The kernel is done when the call returns: errors are in the receive buffer by then.
             while let Some(errors) = socket.receive()? {
                 self.failures.extend(failures(errors, changes));
             }
@@ -342,34 +341,34 @@ impl std::fmt::Display for ClassFailure {
 pub struct EndpointHtb {
     /// The device.
     pub ifindex: u32,
-    /// What all flows share.
+    /// The rate that all flows share.
     pub link_bytes_per_s: u64,
     /// Largest frame, Ethernet header included (MTU + 14): the burst of every class.
     pub frame_bytes: u32,
 }
 
-/// Frames that a flow may have waiting however low its rate is: as many as small socket buffers hold (8 KiB are 7), so
-/// that their senders wait and are not dropped.
+/// Minimum size of a flow's queue, frames, however low its rate: more than small socket buffers hold (8 KiB are 7), so
+/// that their senders block instead of losing packets.
 pub const LEAF_FRAMES: u32 = 10;
-/// The same of the short flows together: some first windows of TCP.
+/// The same for the short flows together: some initial windows of TCP.
 const SHORT_LEAF_FRAMES: u32 = 64;
 
-/// Segments of the longest super-packet, of 64 KiB.
+/// Segments of the longest super-packet, 64 KiB.
 const LONGEST: u32 = 45;
-/// Longest wait for a super-packet of another flow and the packet before it, at the link's rate.
+/// Maximum wait for a super-packet of another flow and the packet before it, at the link's rate, us.
 const SUPER_PACKET_US: u64 = 333;
 
 impl EndpointHtb {
-    /// How many segments a super-packet may have. A queueing discipline releases it whole, however low
-    /// the flow's rate is, and marks come for many packets at once.
+    /// Maximum segments of a super-packet. A queueing discipline releases it as a whole, however low the flow's rate
+    /// is, and marks arrive for many packets at once.
     ///
     /// Measured on the rig at 100 Mbit/s, cubic, input buffers of 4 packets (link use, mean root queue,
     /// fairness of local flows): without a limit 0.73 to 0.93, 11 to 14 packets, 0.76 to 0.85; 3 segments
     /// 0.96, 7.7, 0.996; 2 segments 0.98, 6.7, 0.999; 1 segment, which this gives there, 0.98, 4.8, 1.000.
     /// The victim's share with 2 segments and with 1, medians of 3 beside other load: 0.43, 0.46.
     ///
-    /// `bytes_per_s`: what the limited flows of the device have together, which is what the port behind it leaves
-    /// them, however fast the device is.
+    /// `bytes_per_s`: the total rate of the device's limited flows, which is what the port behind it leaves them,
+    /// however fast the device is.
     pub fn super_packet_segments(&self, bytes_per_s: u64) -> u32 {
         let frame = u64::from(self.frame_bytes.max(1));
         let bytes_per_s = bytes_per_s.min(self.link_bytes_per_s);
@@ -386,7 +385,8 @@ impl EndpointHtb {
         nl.htb_class(self.ifindex, Self::TOP, classid(ENDPOINT_MAJOR, 0), &top)
     }
 
-    /// Installs a layout that stands for a link of its rate: what is in no class waits in a queue of so many packets.
+    /// Installs a layout that emulates a link of its rate: packets outside of all classes wait in a queue of
+    /// `leaf_packets`.
     pub fn install_link(&self, nl: &Netlink, leaf_packets: u32) -> Result<()> {
         let default = classid(ENDPOINT_MAJOR, DEFAULT_MINOR);
         let link = self.link_bytes_per_s;
@@ -397,14 +397,14 @@ impl EndpointHtb {
         nl.pfifo_leaf(self.ifindex, default, 0, leaf_packets)
     }
 
-    /// Whether the HTB that is there is one of [`EndpointHtb::install_link`].
+    /// Whether the installed HTB is one of [`EndpointHtb::install_link`].
     pub fn is_link(&self, nl: &Netlink) -> Result<bool> {
         let default = classid(ENDPOINT_MAJOR, DEFAULT_MINOR);
         let classes = nl.class_stats(self.ifindex)?;
         Ok(classes.iter().any(|class| class.classid == default))
     }
 
-    /// Takes the layout away; the device gets its default qdisc back.
+    /// Removes the layout; the device gets its default qdisc back.
     pub fn uninstall(&self, nl: &Netlink) -> Result<()> {
         nl.delete_root_qdisc(self.ifindex)
     }
@@ -414,10 +414,10 @@ impl EndpointHtb {
         classid(ENDPOINT_MAJOR, minor)
     }
 
-    /// What may wait in a flow's class, bytes: what it sends in [`pacing::QUEUE_NS`], and no less than a few
-    /// frames, two super-packets of so many segments, or two of its largest packets (`largest_bytes`; UDP's
-    /// super-packets do not follow the device's limit). Each of its packets waits as long as the queue is, and a
-    /// socket with a buffer of no more waits before anything is dropped; 100 packets were 86 ms at 10 Mbit/s.
+    /// Size of a flow's queue, bytes: what it sends in [`pacing::QUEUE_NS`], and at least a few frames, two
+    /// super-packets of `segments`, or two of its largest packets (`largest_bytes`; UDP's super-packets do not follow
+    /// the device's limit). Each of its packets waits for the whole queue, and a socket with a smaller buffer blocks
+    /// before anything is dropped; 100 packets were 86 ms at 10 Mbit/s.
     pub fn leaf_bytes(
         &self,
         minor: u16,
@@ -443,7 +443,7 @@ impl EndpointHtb {
         batch.leaf(self.ifindex, class, leaf_bytes);
     }
 
-    /// Makes a flow's class with its queue, alone.
+    /// Creates a flow's class with its queue, without a batch.
     pub fn add_flow_class(&self, nl: &Netlink, minor: u16, bytes_per_s: u64) -> Result<()> {
         let class = Self::flow_classid(minor);
         nl.htb_class(self.ifindex, class, Self::TOP, &self.flow_rate(bytes_per_s))?;
@@ -451,7 +451,7 @@ impl EndpointHtb {
         nl.fifo_leaf("bfifo", self.ifindex, class, 0, leaf_bytes)
     }
 
-    /// Adds the end of a flow's class to a batch, with what waits in it.
+    /// Adds the removal of a flow's class to a batch, with its queued packets.
     pub fn remove_flow(&self, batch: &mut ClassBatch, minor: u16) {
         batch.remove(self.ifindex, Self::flow_classid(minor));
     }
@@ -475,12 +475,12 @@ impl EndpointHtb {
 
 /// How late a timer of a busy machine may wake HTB before the port loses bandwidth, microseconds.
 ///
-/// HTB makes up for lateness up to its burst. With a burst of one frame, 41 us at 400 Mbit/s, a full
-/// port carries .90 of its rate there (.98 with 130 us); at 126 Mbit/s and below a frame is more.
+/// HTB compensates for lateness up to its burst. With a burst of one frame, 41 us at 400 Mbit/s, a full port carries
+/// .90 of its rate there (.98 with 130 us); at 126 Mbit/s and below a frame takes longer than this.
 const TIMER_LATE_US: u64 = 130;
 
-/// Installs the HTB of a switch port: one class, one rate, one queue. Its burst is one frame, or
-/// what the port sends while a timer is late.
+/// Installs the HTB of a switch port: one class, one rate, one queue. Its burst is one frame, or what the port sends
+/// while a timer is late.
 pub fn install_port(
     nl: &Netlink,
     ifindex: u32,
@@ -496,7 +496,7 @@ pub fn install_port(
     nl.pfifo_leaf(ifindex, class, 0, queue_packets)
 }
 
-/// The class that [`install_port`] makes.
+/// The class that [`install_port`] creates.
 pub const fn port_class() -> u32 {
     classid(PORT_MAJOR, TOP_MINOR)
 }

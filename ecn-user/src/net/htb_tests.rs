@@ -21,7 +21,7 @@ struct Pair {
     htb: EndpointHtb,
 }
 
-/// Stops the senders when it goes.
+/// Stops the senders when dropped.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -78,7 +78,7 @@ impl Pair {
     fn with_senders<T>(&self, minors: &[u16], f: impl FnOnce() -> T) -> T {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Also when the body panics: the scope waits for its threads.
+            // Even if the body panics: the scope waits for its threads.
             let stopper = StopOnDrop(&stop);
             for &minor in minors {
                 let socket = self
@@ -109,7 +109,7 @@ impl Pair {
         })
     }
 
-    /// Bytes per second that leave these classes, over at least two seconds.
+    /// Rates at which these classes send, bytes per second, over at least two seconds.
     fn rates(&self, minors: &[u16]) -> Vec<f64> {
         std::thread::sleep(Duration::from_millis(300));
         let read = || {
@@ -129,14 +129,14 @@ impl Pair {
     }
 }
 
-/// Least share of its rate that a flow must reach on a machine that gives us a third of its time: HTB does not
-/// make up for what a late timer lost, and the shorter the time of a frame is, the more is lost.
+/// Minimum share of its rate that a flow must reach on a machine that gives us a third of its time: HTB does not make
+/// up for what a late timer lost, and the loss is larger the shorter the time of a frame is.
 const fn least(mbit: u64) -> f64 {
     if mbit < 100 { 0.5 } else { 0.33 }
 }
 
-/// Measures until it is good, three times at most: a busy machine may starve the senders for a
-/// while, which no rate can make up for.
+/// Measures until the result is good, at most three times: a busy machine may starve the senders for a while, for which
+/// no rate can compensate.
 fn until<T>(good: impl Fn(&T) -> bool, mut measure: impl FnMut() -> T) -> Vec<T> {
     let mut tries = Vec::new();
     while tries.len() < 3 && !tries.last().is_some_and(&good) {
@@ -213,7 +213,7 @@ fn flows_share_the_link_rate() {
             .expect("class");
     }
     let sum = |rates: &[f64]| rates.iter().sum::<f64>();
-    // Each flow a fourth of what leaves, whatever that is.
+    // Each flow gets a fourth of the total, whatever that is.
     let fair = |rates: &Vec<f64>| {
         let fourth = sum(rates) / 4.0;
         rates.iter().all(|rate| (rate / fourth - 1.0).abs() <= 0.1)
@@ -236,7 +236,7 @@ fn refused_changes_are_reported_one_by_one() {
         .expect("class");
     let mut socket = ClassSocket::open(&pair.source).expect("socket");
     let mut batch = ClassBatch::new();
-    // More than one system call takes, every 100th for a class that is not there.
+    // More than one system call takes, every 100th for a class that does not exist.
     for n in 0..1000 {
         pair.htb
             .set_flow_rate(&mut batch, FLOW + u16::from(n % 100 == 99), 125_000 + n);
@@ -269,7 +269,7 @@ fn refused_changes_are_reported_one_by_one() {
         .expect("nothing left to uninstall");
 }
 
-/// What is in no class passes by, ahead of classes that are full, and is not held to the link rate.
+/// Packets outside of all classes bypass full ones, and are not limited to the link rate.
 #[test]
 fn what_is_not_limited_passes_by() {
     require_root!();
@@ -286,7 +286,7 @@ fn what_is_not_limited_passes_by() {
         let found = pair.nl.root_qdisc(pair.htb.ifindex).expect("qdisc");
         found.expect("a root")
     };
-    // One class of 1 Mbit/s, and one that is not there.
+    // One class of 1 Mbit/s, and one that does not exist.
     pair.with_senders(&[FLOW, FLOW + 1], || {
         let (start, before) = (Instant::now(), root().bytes);
         let passed = || (root().bytes - before) as f64 / start.elapsed().as_secs_f64();
@@ -304,7 +304,7 @@ fn what_is_not_limited_passes_by() {
         let slow = (class.bytes as f64) < 2.0 * 125_000.0 * start.elapsed().as_secs_f64() + 1e5;
         assert!(slow, "{class:?}");
     });
-    // A queue can be made longer while it is full, and a class goes with what waits.
+    // A queue can be enlarged while it is full, and removing a class discards its packets.
     pair.htb.set_flow_leaf(&mut batch, FLOW, 2 * leaf);
     pair.htb.remove_flow(&mut batch, FLOW);
     assert_eq!(batch.send(&mut socket).expect("send"), 2);

@@ -1,8 +1,8 @@
 //! Network plumbing of the agent and the rig: namespaces, links, queueing and device features.
 //!
-//! Everything here talks to the kernel itself (netlink, `setns`, ioctl), since a small machine has
-//! none of `ip`, `tc` and `ethtool`. All calls are synchronous and may be made from any thread: a
-//! socket belongs to the namespace in which it was opened, whichever thread uses it later.
+//! Everything here uses the kernel directly (netlink, `setns`, ioctl), since a small machine has none of `ip`, `tc` and
+//! `ethtool`. All calls are synchronous and may be made from any thread: a socket belongs to the namespace in which it
+//! was opened, whichever thread uses it later.
 
 pub mod diag;
 pub(crate) mod error;
@@ -23,13 +23,13 @@ pub use queueing::{ClassStats, FqDrops, HtbRate, Qdisc, ROOT};
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! What the tests against the kernel share.
+    //! Shared by the tests against the kernel.
 
     use super::NetNs;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// Leaves the test, saying so, without root. With it, such tests run one at a time: some measure rates.
+    /// Skips the test, with a message, without root. With root, such tests run one at a time: some measure rates.
     macro_rules! require_root {
         () => {
             if !nix::unistd::geteuid().is_root() {
@@ -46,7 +46,7 @@ pub(crate) mod testing {
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A namespace that goes with the test, also when it panics.
+    /// A namespace that is deleted with the test, even if that panics.
     pub(crate) struct TempNs(NetNs);
 
     impl TempNs {

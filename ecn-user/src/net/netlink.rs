@@ -14,9 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Receive buffer of a socket: dumps of some thousand classes fit at once.
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// One datagram of a dump; the kernel never makes them larger than this.
+/// Maximum size of a datagram of a dump.
 const DATAGRAM: usize = 64 << 10;
-/// Requests sent together at most: their acknowledgements wait in the receive buffer.
+/// Maximum number of requests sent together: their acknowledgements wait in the receive buffer.
 const TOGETHER: usize = 256;
 
 const NLM_F_DUMP_INTR: u16 = 0x10;
@@ -24,7 +24,7 @@ const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const RTNLGRP_LINK: u32 = 1;
-/// Leaves counters out of a link's description.
+/// Omits counters from a link's description.
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFINFOMSG: usize = 16;
 const IFLA_GSO_MAX_SEGS: u16 = 40;
@@ -44,42 +44,41 @@ const UP: u32 = libc::IFF_UP as u32;
 /// A network device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Its number, unique within its namespace.
+    /// Its index, unique within its namespace.
     pub index: u32,
     /// Its name.
     pub name: String,
     /// Largest layer 3 packet in bytes.
     pub mtu: u32,
-    /// Ethernet address, where it has one.
+    /// Ethernet address, if it has one.
     pub mac: Option<[u8; 6]>,
-    /// Number of the bridge (or bond, ...) that it is a port of.
+    /// Index of the bridge (or bond, ...) of which it is a port.
     pub master: Option<u32>,
-    /// `veth`, `bridge`, ...; nothing for a physical device.
+    /// `veth`, `bridge`, ...; `None` for a physical device.
     pub kind: Option<String>,
-    /// Number of the device at the other end (veth) or below (vlan), in the namespace `peer_nsid`.
+    /// Index of the device at the other end (veth) or below (vlan), in the namespace `peer_nsid`.
     pub peer: Option<u32>,
-    /// Namespace of `peer`, as this namespace numbers others (see [`Netlink::nsid`]); nothing if it
-    /// is the same one.
+    /// Namespace of `peer`, as numbered in this namespace (see [`Netlink::nsid`]); `None` if it is the same one.
     pub peer_nsid: Option<i32>,
     /// Administratively up.
     pub up: bool,
-    /// Most segments of a super-packet, if the kernel reports it.
+    /// Maximum segments of a super-packet, if the kernel reports it.
     pub gso_max_segs: Option<u32>,
 }
 
-/// One end of a veth pair to be made.
+/// One end of a veth pair to be created.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct VethEnd<'a> {
     /// Name of the device.
     pub name: &'a str,
     /// Ethernet address; random if not given.
     pub mac: Option<[u8; 6]>,
-    /// Segments per super-packet at most. 1 keeps TCP from building any: `tso off gso off` alone does
-    /// not, and HTB then releases a super-packet whole.
+    /// Maximum segments of a super-packet. 1 keeps TCP from building any: `tso off gso off` alone does not, and HTB
+    /// then releases a super-packet as a whole.
     pub gso_max_segs: Option<u32>,
 }
 
-/// A socket for requests in one namespace. It can be shared by threads; requests take turns.
+/// A socket for requests in one namespace. Threads can share it; requests are serialized.
 #[derive(Debug)]
 pub struct Netlink {
     connection: Mutex<Connection>,
@@ -97,11 +96,11 @@ struct Connection {
 pub(super) fn open_socket(ns: &NetNs, protocol: isize) -> Result<Socket> {
     let open = || -> std::io::Result<Socket> {
         let mut socket = Socket::new(protocol)?;
-        // Without CAP_NET_ADMIN the kernel's own maximum has to do.
+        // Without CAP_NET_ADMIN, the kernel's maximum has to suffice.
         if sockopt::RcvBufForce.set(&socket, &RECEIVE_BUFFER).is_err() {
             sockopt::RcvBuf.set(&socket, &RECEIVE_BUFFER)?;
         }
-        // Errors come without the refused message, but with the kernel's explanation.
+        // Errors do not contain the refused message, but the kernel's explanation.
         socket.set_cap_ack(true)?;
         socket.set_ext_ack(true)?;
         socket.bind_auto()?;
@@ -115,7 +114,7 @@ pub(super) fn open_socket(ns: &NetNs, protocol: isize) -> Result<Socket> {
     })
 }
 
-/// What `NLMSG_ERROR` says: nothing if it is a plain acknowledgement.
+/// Content of an `NLMSG_ERROR`; `None` if it is an acknowledgement.
 pub(super) fn refusal(message: &Received<'_>) -> Option<(Errno, Option<String>)> {
     let code = u32_at(message.payload, 0).map_or(-libc::EIO, |code| code as i32);
     if code == 0 {
@@ -125,7 +124,7 @@ pub(super) fn refusal(message: &Received<'_>) -> Option<(Errno, Option<String>)>
         if message.flags & NLM_F_ACK_TLVS == 0 {
             return None;
         }
-        // The refused message's header, and its payload unless the kernel left that out.
+        // The header of the refused message, and its payload unless the kernel omitted it.
         let refused = match message.flags & NLM_F_CAPPED {
             0 => wire::align(u32_at(message.payload, 4)? as usize),
             _ => wire::HEADER,
@@ -143,7 +142,7 @@ impl Netlink {
         Ok(Self::over(open_socket(ns, NETLINK_ROUTE)?, ns))
     }
 
-    /// Requests over a socket that is open inside `ns`.
+    /// Sends requests over a socket that was opened inside `ns`.
     pub(super) fn over(socket: Socket, ns: &NetNs) -> Self {
         let connection = Connection {
             socket,
@@ -156,7 +155,7 @@ impl Netlink {
         }
     }
 
-    /// Name of the namespace that this socket speaks to.
+    /// Name of the socket's namespace.
     pub fn netns(&self) -> &str {
         &self.netns
     }
@@ -175,7 +174,7 @@ impl Netlink {
         })
     }
 
-    /// The device of this name.
+    /// The device with this name.
     pub fn link(&self, name: &str) -> Result<Link> {
         check_name(name)?;
         let message = Message::request(libc::RTM_GETLINK, 0)
@@ -199,11 +198,12 @@ impl Netlink {
         })
     }
 
-    /// Adds an intermediate functional block: what is redirected to it waits in its queue, and goes on where it came from.
+    /// Adds an intermediate functional block: packets redirected to it wait in its queue, and continue where they came
+    /// from.
     ///
     /// # Errors
     ///
-    /// There is a device of that name, or the kernel has none of these.
+    /// A device of that name exists, or the kernel does not support this kind.
     pub fn add_ifb(&self, name: &str) -> Result<Link> {
         check_name(name)?;
         let message = Message::request(libc::RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
@@ -216,7 +216,7 @@ impl Netlink {
         self.link(name)
     }
 
-    /// Makes a bridge, without STP and multicast snooping; it is still down.
+    /// Creates a bridge without STP and multicast snooping; it is still down.
     pub fn add_bridge(&self, name: &str) -> Result<Link> {
         check_name(name)?;
         let message = Message::request(libc::RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
@@ -233,7 +233,7 @@ impl Netlink {
         self.link(name)
     }
 
-    /// Makes a veth pair with one transmit queue each; `far` goes into `far_ns`. Both are still down.
+    /// Creates a veth pair with one transmit queue each; `far` is moved to `far_ns`. Both are still down.
     pub fn add_veth(
         &self,
         near: &VethEnd<'_>,
@@ -284,8 +284,8 @@ impl Netlink {
         })
     }
 
-    /// Tries to attach an XDP program to a device's driver, and returns the reason if the kernel refuses. `None`: it is
-    /// not, and the program is off again.
+    /// Tries to attach an XDP program to a device's driver, and returns the reason if the kernel refuses. `None`: it
+    /// was accepted, and has been detached again.
     pub(crate) fn xdp_refusal(&self, index: u32, program: BorrowedFd<'_>) -> Option<String> {
         // linux/if_link.h: IFLA_XDP_FD, IFLA_XDP_FLAGS; XDP_FLAGS_UPDATE_IF_NOEXIST, XDP_FLAGS_DRV_MODE.
         let set = |fd: i32, flags: u32| {
@@ -305,7 +305,7 @@ impl Netlink {
         }
     }
 
-    /// Keeps a bridge from flooding to a port: only frames whose address it knows go there.
+    /// Keeps a bridge from flooding to a port: it only gets frames for known addresses.
     pub fn set_no_flood(&self, port: u32) -> Result<()> {
         let message = Message::request(libc::RTM_SETLINK, 0)
             .put(&[libc::AF_BRIDGE as u8])
@@ -335,9 +335,9 @@ impl Netlink {
         })
     }
 
-    /// Limits the segments of super-packets that are sent through a device. Sockets that are connected have kept what
-    /// was in force when they looked for their route: they look again, because the device says that it has changed,
-    /// which it does of an alias, even of the one that it has.
+    /// Limits the segments of super-packets sent through a device. Connected sockets keep the limit from their last
+    /// route lookup. They repeat the lookup when the device reports a change, which it does when an alias is set, even
+    /// to its current value.
     pub fn set_gso_max_segs(&self, index: u32, segments: u32) -> Result<()> {
         let get = Message::request(libc::RTM_GETLINK, 0)
             .ifinfo(index, 0, 0)
@@ -363,13 +363,13 @@ impl Netlink {
         })
     }
 
-    /// Removes a device; the other end of a veth goes with it.
+    /// Removes a device, and with it the other end of a veth pair.
     pub fn delete_link(&self, index: u32) -> Result<()> {
         let message = Message::request(libc::RTM_DELLINK, 0).ifinfo(index, 0, 0);
         self.request(message, || format!("delete interface {index}"))
     }
 
-    /// Gives a device an address, usable at once (no duplicate address detection).
+    /// Adds an address to a device, usable at once (no duplicate address detection).
     pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<()> {
         let (family, bytes) = family_and_bytes(address);
         let mut message = Message::request(libc::RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE)
@@ -413,7 +413,7 @@ impl Netlink {
         )
     }
 
-    /// The number under which this namespace knows another one ([`Link::peer_nsid`]), if it has one.
+    /// The number of another namespace in this one ([`Link::peer_nsid`]), if it has one.
     pub fn nsid(&self, other: &NetNs) -> Result<Option<i32>> {
         let message = Message::request(libc::RTM_GETNSID, 0)
             .put(&[libc::AF_UNSPEC as u8])
@@ -433,13 +433,13 @@ impl Netlink {
         Ok(nsid)
     }
 
-    /// One request, one acknowledgement.
+    /// Sends one request and waits for its acknowledgement.
     pub(super) fn request(&self, message: Message, what: impl Fn() -> String) -> Result<()> {
         self.exchange(vec![message], |_| what(), |_, _| {})
     }
 
-    /// Sends requests together and waits until each is acknowledged. `what` words the n-th for the
-    /// error, which is the first refusal; `reply` gets what the kernel answers besides.
+    /// Sends requests together and waits for all acknowledgements. The first refusal is the error; `what` describes the
+    /// n-th request for it. `reply` gets the kernel's other replies.
     pub(super) fn exchange(
         &self,
         mut requests: Vec<Message>,
@@ -475,14 +475,14 @@ impl Netlink {
         first_refusal.map_or(Ok(()), Err)
     }
 
-    /// A dump, taken again when the kernel says that the table changed meanwhile.
+    /// A dump, repeated if the kernel reports that the table changed meanwhile.
     pub(super) fn dump<T>(
         &self,
         what: &str,
         request: &Message,
         parse: impl Fn(u16, &[u8]) -> Option<T>,
     ) -> Result<Vec<T>> {
-        /// Then what there is has to do: a caller who polls sees the rest next time.
+        /// After these, an inconsistent dump has to suffice: callers that poll see the rest next time.
         const TRIES: u32 = 5;
         let mut connection = self.lock();
         let flags = libc::NLM_F_REQUEST as u16 | NLM_F_DUMP;
@@ -563,7 +563,7 @@ impl Connection {
         Ok(base)
     }
 
-    /// Receives one datagram and hands out its messages.
+    /// Receives one datagram and passes on its messages.
     fn receive(&mut self, each: impl FnMut(Received<'_>)) -> nix::Result<()> {
         let len = loop {
             match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
@@ -576,14 +576,14 @@ impl Connection {
     }
 }
 
-/// A device that came, changed or went.
+/// A device that was added, changed or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEvent {
     /// The device is new or has changed (also its bridge).
     Changed(Link),
-    /// The device was removed; its number may be reused.
+    /// The device was removed; its index may be reused.
     Removed {
-        /// Its number.
+        /// Its index.
         index: u32,
         /// Its name.
         name: String,
@@ -593,14 +593,14 @@ pub enum LinkEvent {
 /// Changes of links in a namespace, oldest first.
 #[derive(Debug, Default)]
 pub struct LinkChanges {
-    /// Of devices.
+    /// Changes of devices.
     pub links: Vec<LinkEvent>,
-    /// Something was lost in between.
+    /// Some changes were lost.
     overrun: bool,
 }
 
 impl Link {
-    /// A tun or tap device: at its other end is a process.
+    /// A tun or tap device: its other end is a process.
     pub fn is_tap(&self) -> bool {
         self.kind.as_deref() == Some("tun")
     }
@@ -610,7 +610,7 @@ impl Link {
         self.kind.as_deref() == Some("ifb")
     }
 
-    /// A tap that is a port of a bridge: at its other end is a virtual machine.
+    /// A tap that is a port of a bridge: its other end is a virtual machine.
     pub fn is_tap_port(&self) -> bool {
         self.is_tap() && self.master.is_some()
     }
@@ -622,7 +622,7 @@ impl LinkChanges {
         self.overrun || !self.links.is_empty()
     }
 
-    /// Numbers of devices that were removed; they may be reused by now.
+    /// Indexes of devices that were removed; they may be in use again.
     pub fn removed(&self) -> impl Iterator<Item = u32> {
         self.links.iter().filter_map(|event| match event {
             LinkEvent::Removed { index, .. } => Some(*index),
@@ -633,8 +633,8 @@ impl LinkChanges {
 
 /// Follows the devices of a namespace.
 ///
-/// Not their qdiscs: while any socket of the machine is in `RTNLGRP_TC`, the kernel composes a message for each class that is
-/// changed anywhere, which takes as long as the change.
+/// Not their qdiscs: while any socket of the machine is in `RTNLGRP_TC`, the kernel builds a message for each class
+/// that is changed anywhere, which takes as long as the change.
 #[derive(Debug)]
 pub struct Watch {
     socket: Socket,
@@ -642,7 +642,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts to follow. List what there is after this, not before, so that nothing is missed.
+    /// Starts to follow. List the existing devices after this, not before, so that no change is missed.
     pub fn open(ns: &NetNs) -> Result<Self> {
         let mut socket = open_socket(ns, NETLINK_ROUTE)?;
         let start = |socket: &mut Socket| {
@@ -656,7 +656,7 @@ impl Watch {
         }
     }
 
-    /// All that waits; does not block.
+    /// All pending changes; does not block.
     pub fn drain(&self) -> Result<LinkChanges> {
         let mut changes = LinkChanges::default();
         let mut buffer = vec![0; DATAGRAM];
@@ -691,8 +691,8 @@ impl LinkChanges {
 }
 
 fn link_event(message: &Received<'_>) -> Option<LinkEvent> {
-    // With the family of bridges, the same kinds speak of membership: a DELLINK there means that
-    // the device left the bridge, not that it was removed. The plain message follows in each case.
+    // With the family of bridges, the same message types report membership: DELLINK means that the device left the
+    // bridge, not that it was removed. The plain message follows in each case.
     if message.payload.first() != Some(&(libc::AF_UNSPEC as u8)) {
         return None;
     }

@@ -83,7 +83,7 @@ fn errors_say_what_and_where() {
         text.contains("\"br\"") && text.contains(ns.name()),
         "{text}"
     );
-    // The kernel's own words are passed on, and the socket stays in step after a refusal.
+    // The kernel's explanation is passed on, and the socket stays in sync after a refusal.
     let index = nl.link("br").expect("br").index;
     let loop_ = nl
         .set_master(index, index)

@@ -1,7 +1,7 @@
 //! Network namespaces, by name (`/run/netns/NAME`, as `ip netns` keeps them) or by path.
 //!
-//! A namespace belongs to a thread. [`NetNs::run`] therefore uses a thread of its own and leaves the
-//! caller's where it is; [`NetNs::enter`] moves the calling thread for good.
+//! A namespace is a property of a thread. So [`NetNs::run`] uses its own thread and leaves the caller's unchanged;
+//! [`NetNs::enter`] moves the calling thread permanently.
 
 use super::{Error, Netlink, Result, errno_of};
 use nix::errno::Errno;
@@ -14,13 +14,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where namespaces have names.
+/// Directory of named namespaces.
 pub const DIRECTORY: &str = "/run/netns";
 
 /// The namespace of the calling thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// An open network namespace. It lives at least as long as this value, whatever happens to its name.
+/// An open network namespace. It exists at least as long as this value, whatever happens to its name.
 #[derive(Debug)]
 pub struct NetNs {
     name: String,
@@ -53,7 +53,7 @@ impl NetNs {
         Self::open_checked(&path.display().to_string(), path)
     }
 
-    /// As the configuration spells it: nothing is the current one, with a `/` a path, else a name.
+    /// A namespace as spelled in the configuration: `None` is the current one, with a `/` a path, else a name.
     pub fn open(spec: Option<&str>) -> Result<Self> {
         match spec {
             None => Self::current(),
@@ -62,7 +62,7 @@ impl NetNs {
         }
     }
 
-    /// Makes a namespace with a name, as `ip netns add` does, and sets its `lo` up.
+    /// Creates a named namespace, as `ip netns add` does, and sets its `lo` up.
     pub fn create(name: &str) -> Result<Self> {
         let path = path_of(name)?;
         let error = |errno| Error::Namespace {
@@ -107,7 +107,7 @@ impl NetNs {
         })
     }
 
-    /// Takes the name away. The namespace itself goes with its last user.
+    /// Removes the name. The namespace itself ends with its last user.
     pub fn delete(name: &str) -> Result<()> {
         let path = path_of(name)?;
         let error = |errno| Error::Namespace {
@@ -116,7 +116,7 @@ impl NetNs {
             errno,
         };
         match umount2(&path, MntFlags::MNT_DETACH) {
-            // Not mounted: what a creation left that was killed half way.
+            // Not mounted: left by a creation that was interrupted.
             Ok(()) | Err(Errno::EINVAL) => {}
             Err(Errno::ENOENT) => {
                 return Err(Error::NoNamespace {
@@ -150,7 +150,7 @@ impl NetNs {
         Ok(names)
     }
 
-    /// The number that the kernel knows the namespace by: `net->ns.inum`, the inode of its file.
+    /// The kernel's number of the namespace: `net->ns.inum`, the inode of its file.
     pub fn inum(&self) -> u32 {
         self.inum
     }
@@ -174,12 +174,12 @@ impl NetNs {
         })
     }
 
-    /// Runs `f` inside the namespace, on a thread of its own.
+    /// Runs `f` inside the namespace, on its own thread.
     ///
     /// # Panics
     ///
-    /// When `f` does, and when the kernel no longer lets this process in although it did when the
-    /// namespace was opened: running `f` in the wrong namespace would be worse.
+    /// If `f` panics, or if the kernel no longer lets this process enter, although it did when the namespace was
+    /// opened: running `f` in the wrong namespace would be worse.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         on_a_thread(|| {
             if let Err(error) = self.enter() {
@@ -189,9 +189,9 @@ impl NetNs {
         })
     }
 
-    /// Moves the calling thread into the namespace, for good. Its child processes start there too.
+    /// Moves the calling thread into the namespace, permanently. Its child processes start there too.
     pub fn enter(&self) -> Result<()> {
-        // Entering the own namespace needs no right.
+        // Entering its own namespace needs no privileges.
         if fs::metadata(OWN).is_ok_and(|own| own.ino() as u32 == self.inum) {
             return Ok(());
         }
@@ -229,7 +229,7 @@ impl NetNs {
         }
     }
 
-    /// Opens and tries once to enter, so that [`NetNs::run`] need not fail later.
+    /// Opens a namespace and enters it once, so that [`NetNs::run`] need not fail later.
     fn open_checked(name: &str, path: &Path) -> Result<Self> {
         let ns = Self::open_file(name, path)?;
         on_a_thread(|| ns.enter())?;
@@ -254,8 +254,8 @@ fn path_of(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// Makes `/run/netns` a shared mount point, so that a name is seen in every mount namespace and can
-/// be removed from any (as iproute2 does it, and under the same lock).
+/// Makes `/run/netns` a shared mount point, so that a name is visible in every mount namespace and can be removed from
+/// any (as in iproute2, under the same lock).
 fn prepare_directory() -> nix::Result<()> {
     fs::create_dir_all(DIRECTORY).map_err(|io| errno_of(&io))?;
     let directory = File::open(DIRECTORY).map_err(|io| errno_of(&io))?;
@@ -265,7 +265,7 @@ fn prepare_directory() -> nix::Result<()> {
         mount(None::<&str>, DIRECTORY, None::<&str>, flags, None::<&str>)
     };
     match share() {
-        // Not a mount point yet: it becomes one by a bind mount on itself.
+        // Not a mount point yet: a bind mount on itself makes it one.
         Err(Errno::EINVAL) => {
             let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
             mount(

@@ -1,4 +1,4 @@
-//! Queueing disciplines and classes: to look at, and to set up. Changing rates fast is in `htb`.
+//! Queueing disciplines and classes: listing and setup. Fast changes of rates are in `htb`.
 
 use super::Result;
 use super::htb::{self, show_classid};
@@ -20,7 +20,7 @@ const TCA_STATS_APP: u16 = 4;
 const TCA_STATS_PKT64: u16 = 8;
 const TCA_HTB_INIT: u16 = 2;
 const TCA_HTB_DIRECT_QLEN: u16 = 5;
-/// What passes by an HTB's classes may wait for the device: the kernel's own default.
+/// Packets that may bypass an HTB's classes and wait for the device: the kernel's default.
 const DIRECT_PACKETS: u32 = 1_000;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
@@ -30,13 +30,13 @@ const TCA_FQ_FLOW_PLIMIT: u16 = 2;
 /// A queueing discipline and its counters.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Qdisc {
-    /// Number of its device.
+    /// Index of its device.
     pub ifindex: u32,
     /// `htb`, `pfifo`, `noqueue`, ...
     pub kind: String,
-    /// Its own number, `major << 16`.
+    /// Its handle, `major << 16`.
     pub handle: u32,
-    /// The class that it hangs from; [`ROOT`] for the device's own.
+    /// Its parent class; [`ROOT`] for the device's own.
     pub parent: u32,
     /// Packets waiting, its children's included.
     pub qlen_packets: u32,
@@ -50,21 +50,20 @@ pub struct Qdisc {
     pub packets: u64,
     /// How often it had to hold a packet back.
     pub overlimits: u32,
-    /// What fits, where it is a `pfifo` (packets) or `bfifo` (bytes); of one flow, where it is an `fq`
-    /// (packets).
+    /// Its capacity, for a `pfifo` (packets) or `bfifo` (bytes); per flow for an `fq` (packets).
     pub limit: Option<u32>,
-    /// What it sends at most, bytes per second, where it is a `tbf`.
+    /// Its rate, bytes per second, for a `tbf`.
     pub rate_bytes_per_s: Option<u64>,
-    /// Why it dropped, where it is an `fq`.
+    /// Its drops by cause, for an `fq`.
     pub fq: Option<FqDrops>,
 }
 
-/// Of what an fq dropped.
+/// Drops of an fq by cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FqDrops {
-    /// Packets whose departure time was further ahead than its horizon; 0 before Linux 5.8, which has none.
+    /// Packets whose departure time was beyond its horizon; 0 before Linux 5.8, which has none.
     pub horizon: u64,
-    /// Packets of flows that had its limit waiting.
+    /// Packets of flows whose queues were at the limit.
     pub flow_limit: u64,
 }
 
@@ -77,7 +76,7 @@ fn parse_fq(stats: &[u8]) -> Option<FqDrops> {
 }
 
 impl Qdisc {
-    /// Its number as tc writes it: `ec0e:`; `0:` is the kernel's own choice.
+    /// Its major number, `ec0e:` in tc; `0:` is the kernel's default.
     pub const fn major(&self) -> u16 {
         (self.handle >> 16) as u16
     }
@@ -96,7 +95,7 @@ impl Qdisc {
 pub struct ClassStats {
     /// `major << 16 | minor`.
     pub classid: u32,
-    /// The class or qdisc above.
+    /// Its parent class or qdisc.
     pub parent: u32,
     /// Guaranteed rate.
     pub rate_bytes_per_s: u64,
@@ -106,7 +105,7 @@ pub struct ClassStats {
     pub bytes: u64,
     /// Packets sent.
     pub packets: u64,
-    /// Packets dropped since its queue was full.
+    /// Packets dropped because its queue was full.
     pub drops: u32,
     /// Packets waiting.
     pub qlen_packets: u32,
@@ -123,11 +122,11 @@ pub struct HtbRate {
     pub rate_bytes_per_s: u64,
     /// Highest rate, by borrowing from the parent.
     pub ceil_bytes_per_s: u64,
-    /// What may be sent at once at the guaranteed rate.
+    /// Burst at the guaranteed rate.
     pub burst_bytes: u32,
-    /// What may be sent at once at the highest rate.
+    /// Burst at the highest rate.
     pub cburst_bytes: u32,
-    /// What it may send in its turn when classes compete for the parent's rate.
+    /// Bytes sent per turn when classes compete for the parent's rate.
     pub quantum_bytes: u32,
 }
 
@@ -170,8 +169,8 @@ impl Netlink {
             .find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT))
     }
 
-    /// Puts an HTB at the root of a device, instead of what was there. What no class is named for
-    /// goes to the class `handle_major:default_minor`; with 0 it passes by all classes, ahead of them.
+    /// Replaces a device's root qdisc by an HTB. Packets that select no class go to the class
+    /// `handle_major:default_minor`; with 0 they bypass all classes, ahead of them.
     pub fn replace_htb_root(
         &self,
         ifindex: u32,
@@ -187,15 +186,15 @@ impl Netlink {
             .tc(ifindex, u32::from(handle_major) << 16, ROOT)
             .attr_str(TCA_KIND, "htb")
             .nest_raw(TCA_OPTIONS, |options| {
-                // Otherwise as many as the device's txqueuelen, which may be 0.
+                // The default is the device's txqueuelen, which may be 0.
                 let options = options.attr_u32(TCA_HTB_DIRECT_QLEN, DIRECT_PACKETS);
                 options.attr(TCA_HTB_INIT, &glob)
             });
         self.request(message, || format!("add an HTB to interface {ifindex}"))
     }
 
-    /// Puts an fq at `parent` ([`ROOT`] or a class of an mq), instead of the kernel's default one, with
-    /// room for so many packets of a flow and of all; handle 0 lets the kernel choose.
+    /// Adds an fq at `parent` ([`ROOT`] or a class of an mq), replacing the kernel's default one, with limits in
+    /// packets per flow and for all; handle 0 lets the kernel choose.
     pub fn fq(
         &self,
         ifindex: u32,
@@ -220,7 +219,7 @@ impl Netlink {
         self.request(message, || format!("add an fq to interface {ifindex}"))
     }
 
-    /// Puts an mq at the root of a device: a qdisc per transmit queue.
+    /// Adds an mq at the root of a device: a qdisc per transmit queue.
     pub fn mq_root(&self, ifindex: u32, handle_major: u16) -> Result<()> {
         let message = Message::request(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL)
             .tc(ifindex, u32::from(handle_major) << 16, ROOT)
@@ -228,7 +227,7 @@ impl Netlink {
         self.request(message, || format!("add an mq to interface {ifindex}"))
     }
 
-    /// Makes or changes a class of an HTB.
+    /// Creates or changes a class of an HTB.
     pub fn htb_class(&self, ifindex: u32, classid: u32, parent: u32, rate: &HtbRate) -> Result<()> {
         let mut message = Message::request(libc::RTM_NEWTCLASS, NLM_F_CREATE);
         message
@@ -239,7 +238,7 @@ impl Netlink {
         })
     }
 
-    /// Puts a queue of so many packets under a class; handle 0 lets the kernel choose.
+    /// Adds a queue to a class, with a limit in packets; handle 0 lets the kernel choose.
     pub fn pfifo_leaf(
         &self,
         ifindex: u32,
@@ -250,7 +249,7 @@ impl Netlink {
         self.fifo_leaf("pfifo", ifindex, parent, handle, limit_packets)
     }
 
-    /// Puts a queue under a class, of so many packets (`pfifo`) or bytes (`bfifo`).
+    /// Adds a queue to a class, with a limit in packets (`pfifo`) or bytes (`bfifo`).
     pub fn fifo_leaf(
         &self,
         kind: &'static str,
@@ -271,7 +270,7 @@ impl Netlink {
         })
     }
 
-    /// Takes the root qdisc away; the device gets its default back. No error if it has that already.
+    /// Removes the root qdisc; the device gets its default back. No error if it already has that.
     pub fn delete_root_qdisc(&self, ifindex: u32) -> Result<()> {
         let message = Message::request(libc::RTM_DELQDISC, 0).tc(ifindex, 0, ROOT);
         match self.request(message, || {
@@ -282,7 +281,7 @@ impl Netlink {
         }
     }
 
-    /// Takes a class away, with what waits in it.
+    /// Removes a class with its queued packets.
     pub fn delete_class(&self, ifindex: u32, classid: u32) -> Result<()> {
         let message = Message::request(libc::RTM_DELTCLASS, 0).tc(ifindex, classid, 0);
         self.request(message, || {
@@ -325,7 +324,7 @@ fn parse_counters(stats: &[u8]) -> Option<Counters> {
                 counters.bytes = u64_at(value, 0)?;
                 counters.packets = counters.packets.max(u64::from(u32_at(value, 8)?));
             }
-            // Only there once the 32 bits above are too few.
+            // Present only if the 32 bits above are too few.
             TCA_STATS_PKT64 => counters.packets = u64_at(value, 0)?,
             TCA_STATS_QUEUE => {
                 counters.qlen = u32_at(value, 0)?;

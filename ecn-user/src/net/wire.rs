@@ -1,7 +1,7 @@
 //! Netlink messages as bytes: a builder and a reader for the few kinds that this crate needs.
 //!
-//! netlink-packet-route knows no HTB, and the fast path of `htb` wants its own layout in any case,
-//! so that there is one way of writing messages here instead of two.
+//! netlink-packet-route does not support HTB, and the fast path of `htb` needs its own layout anyway, so messages are
+//! written in one way instead of two.
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 
@@ -89,7 +89,7 @@ impl Message {
         self.nest_raw(kind | NESTED, inner)
     }
 
-    /// The same without the flag that old kernels do not expect in link and tc options.
+    /// The same without the flag, which old kernels do not expect in link and tc options.
     pub(super) fn nest_raw(mut self, kind: u16, inner: impl FnOnce(Self) -> Self) -> Self {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 2]);
@@ -117,7 +117,7 @@ pub(super) struct Received<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// The messages in one datagram; stops at the first that does not fit.
+/// The messages in one datagram; stops at the first that is truncated.
 pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let len = u32_at(rest, 0)? as usize;

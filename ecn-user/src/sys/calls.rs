@@ -1,6 +1,6 @@
 //! The unsafe code of the system calls: an ioctl, operations on values of maps, and one hook between fork and exec.
 //!
-//! Each function is safe to call; what makes it so stands beside the block.
+//! Each function is safe to call; the reasons are at its `unsafe` block.
 
 use crate::net::error::{Error, Result, errno_of};
 use nix::errno::Errno;
@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Where bpffs belongs.
+/// Mount point of bpffs.
 pub const BPFFS: &str = "/sys/fs/bpf";
 
 /// One `SIOCETHTOOL` request: `data` is an ethtool structure of the kernel as 32-bit words, its first
@@ -78,8 +78,8 @@ fn map_element(
     Errno::result(done).map(drop)
 }
 
-/// The value of an array map at an index; on the heap from the start, for values too large for a
-/// stack. `value_size` must be the map's: callers have compared it.
+/// The value of an array map at an index, allocated on the heap, for values too large for a stack. `value_size` must be
+/// the map's: callers have checked it.
 pub(crate) fn map_value(
     map: BorrowedFd<'_>,
     value_size: usize,
@@ -91,7 +91,7 @@ pub(crate) fn map_value(
     Ok(value)
 }
 
-/// Sets the value of an array map at an index to zeros, but for a lock in it.
+/// Sets the value of an array map at an index to zeros, except for a lock in it.
 pub(crate) fn clear_map_value(
     map: BorrowedFd<'_>,
     value_size: usize,
@@ -115,13 +115,13 @@ struct Batch {
     flags: u64,
 }
 
-/// Where [`map_batch`] goes on in a hash.
+/// Position at which [`map_batch`] continues in a hash.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor(Option<u32>);
 
-/// Reads on in a hash, entries of a bucket together: as many as fit into `keys` and `values`, which are multiples of the
-/// map's sizes (callers have compared them). Each value is copied under its spin lock. Returns how many there are, and
-/// whether these were the last; then the cursor is back at the beginning.
+/// Reads the next entries of a hash, whole buckets at a time: as many as fit into `keys` and `values`, which are
+/// multiples of the map's sizes (callers have checked them). Each value is copied under its spin lock. Returns their
+/// number, and whether they were the last; then the cursor is reset.
 pub(crate) fn map_batch(
     map: BorrowedFd<'_>,
     cursor: &mut Cursor,
@@ -171,7 +171,7 @@ pub(crate) fn map_batch(
     }
 }
 
-/// Lets the kernel kill the command's process when the *thread* that starts it ends.
+/// Makes the kernel kill the command's process when the *thread* that starts it ends.
 ///
 /// The kernel ties this to the thread, not to the process: start the command from a thread that
 /// lives as long as the child should.
@@ -182,7 +182,7 @@ pub fn die_with_parent(command: &mut Command) -> &mut Command {
     unsafe {
         command.pre_exec(move || {
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // The parent may have gone before the request was made.
+            // The parent may have ended before the request was made.
             if nix::unistd::getppid() == parent {
                 Ok(())
             } else {
@@ -192,21 +192,21 @@ pub fn die_with_parent(command: &mut Command) -> &mut Command {
     }
 }
 
-/// Lets the calling thread run before ordinary ones: nice -20. False without the right to.
+/// Gives the calling thread priority over ordinary ones: nice -20. False without the privilege.
 pub fn prefer_this_thread() -> bool {
     // SAFETY: takes numbers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) == 0 }
 }
 
-/// The calling thread runs before ordinary ones until this is dropped.
+/// Gives the calling thread priority over ordinary ones until dropped.
 pub struct Preferred {
     before: libc::c_int,
-    // The thread's own: it is not to be dropped by another.
+    // Bound to its thread: another one must not drop it.
     _here: std::marker::PhantomData<*const ()>,
 }
 
 impl Preferred {
-    /// Raises the calling thread's priority. None without the right to.
+    /// Raises the calling thread's priority. `None` without the privilege.
     pub fn begin() -> Option<Self> {
         // SAFETY: takes numbers; 0 is the calling thread, for which it cannot fail.
         let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
@@ -224,8 +224,8 @@ impl Drop for Preferred {
     }
 }
 
-/// Keeps what is mounted from now on to the calling thread's mount namespace. In a chroot, `/` is not a
-/// mount point; there it is done for the places that we mount on.
+/// Keeps later mounts within the calling thread's mount namespace. In a chroot, `/` is not a mount point; there this is
+/// done for the mount points that are used here.
 pub fn keep_mounts_private() -> nix::Result<()> {
     let private = |at: &str| {
         let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
@@ -237,13 +237,13 @@ pub fn keep_mounts_private() -> nix::Result<()> {
     }
 }
 
-/// Whether a path is on a BPF file system, or would be if it were there.
+/// Whether a path is on a BPF file system, or would be if it existed.
 pub fn is_bpffs(path: &Path) -> bool {
     let there = path.ancestors().find_map(|path| statfs(path).ok());
     there.is_some_and(|at| at.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Mounts bpffs on `/sys/fs/bpf` unless it is there; true if this call mounted it.
+/// Mounts bpffs on `/sys/fs/bpf` unless it is mounted; true if this call mounted it.
 pub fn mount_bpffs() -> Result<bool> {
     let file = |what, errno| Error::File {
         what,
@@ -263,7 +263,8 @@ pub fn mount_bpffs() -> Result<bool> {
     Ok(true)
 }
 
-/// Gives back to the kernel what the allocator keeps of a burst: the GNU one does so by itself at the end of its heap only.
+/// Returns memory to the kernel that the allocator retains after a burst: GNU's does so by itself only at the end of
+/// its heap.
 pub fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number only.

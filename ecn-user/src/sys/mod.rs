@@ -1,4 +1,4 @@
-//! All of this crate's `unsafe`: system calls without a safe wrapper, and values that travel as bytes.
+//! All of this crate's `unsafe`: system calls without a safe wrapper, and values exchanged as bytes.
 
 pub mod calls;
 pub mod names;

@@ -1,4 +1,4 @@
-//! Directories whose entries come and go.
+//! Directories whose entries are followed.
 
 use std::{
     io,
@@ -23,7 +23,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Starts to follow them. Needs a tokio runtime.
+    /// Starts to follow directories. Needs a tokio runtime.
     ///
     /// # Errors
     ///
@@ -41,20 +41,20 @@ impl Names {
         Ok(names)
     }
 
-    /// Follows also those directories that have come meanwhile.
+    /// Also follows directories that have been created meanwhile.
     pub fn find_directories(&self) {
         let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVE;
         for directory in self.directories {
-            // Not there: nothing has a name in it. Followed already: nothing changes.
+            // If it does not exist, it contains no names; if it is followed already, nothing changes.
             let _ = self.inotify.get_ref().0.add_watch(*directory, changes);
         }
     }
 
-    /// Waits until something has come or gone.
+    /// Waits until an entry has been added or removed.
     ///
     /// # Errors
     ///
-    /// The runtime ends.
+    /// The runtime has ended.
     pub async fn changed(&self) -> io::Result<()> {
         let mut ready = self.inotify.readable().await?;
         while self.inotify.get_ref().0.read_events().is_ok() {}

@@ -1,10 +1,10 @@
-//! Map values as aya takes them.
+//! Map values in the form that aya requires.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use ecn_core::{abi, backward, flow, marking, shares, vqueue};
 
-/// A value that is read from and written to maps byte by byte.
+/// A value that is read from and written to maps as bytes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
 pub struct Raw<T>(pub T);
@@ -35,13 +35,13 @@ pod!(
     marking::Policy,
 );
 
-/// The descriptor of an owner that only exposes its number.
+/// Borrows the descriptor of an owner that only exposes its number.
 pub fn borrow<T: AsRawFd>(owner: &T) -> BorrowedFd<'_> {
     // SAFETY: the owner keeps it open as long as it is borrowed.
     unsafe { BorrowedFd::borrow_raw(owner.as_raw_fd()) }
 }
 
-/// Reads a plain value out of bytes that a program wrote.
+/// Reads a plain value from bytes that a program wrote.
 ///
 /// Returns `None` if there are too few.
 pub fn read<T: Plain>(bytes: &[u8]) -> Option<T> {
@@ -57,7 +57,7 @@ pub fn bytes<T: Plain>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// Values of the ABI that travel as bytes.
+/// Values of the ABI that are exchanged as bytes.
 ///
 /// # Safety
 ///
