@@ -1,4 +1,4 @@
-//! What `ecn rig` is asked for, as plan and configuration.
+//! Converts the arguments of `ecn rig` to a plan and a configuration.
 
 pub use ecn_sim::rig::args::{HostArgs, Offload, Phases, RigArgs, Traffic};
 
@@ -20,7 +20,7 @@ impl From<&HostArgs> for Topology {
     }
 }
 
-/// What the rig's traffic calls it; `None`: somebody else sends.
+/// The kind in terms of the rig's traffic; `None`: somebody else sends.
 const fn kind(traffic: Traffic) -> Option<Kind> {
     match traffic {
         Traffic::Udp => Some(Kind::Udp),
@@ -56,11 +56,11 @@ impl From<&RigArgs> for Plan {
     }
 }
 
-/// Checks what no single option shows, by the rules of the configuration file.
+/// Checks what concerns several options, by the rules of the configuration file.
 ///
 /// # Errors
 ///
-/// With everything that is out of range.
+/// Lists everything that is out of range.
 pub fn check(args: &RigArgs) -> Result<(), ConfigError> {
     let config = Config {
         bridges: vec![Bridge {

@@ -1,8 +1,8 @@
-//! The victim's round-trip times while a phase is measured: those of a ping beside its flow, and those
-//! that its own TCP sees.
+//! The victim's round-trip times during the measurement of a phase: those of a ping beside its flow, and those that its
+//! own TCP measures.
 //!
-//! The ping shows what waits in the network. It is a flow of its own: what waits at the source, in the class
-//! of the victim's flow, only TCP's own time includes.
+//! The ping shows queueing in the network. It is a separate flow: queueing at the source, in the class of the victim's
+//! flow, is only included in TCP's own time.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -37,15 +37,15 @@ use crate::{
     net::{self, NetNs, diag::TcpDiag},
 };
 
-/// How often the victim's times are taken.
+/// Interval at which the victim's times are sampled.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// ICMP header (RFC 792, RFC 4443) with identifier and sequence, then the time of sending.
 const HEADER: usize = 8;
-/// As ping's default.
+/// The default of ping.
 const LEN: usize = 64;
-/// Of an echo request and reply, IPv4 and IPv6.
+/// Types of echo requests and replies, IPv4 and IPv6.
 const TYPES: [[u8; 2]; 2] = [[8, 0], [128, 129]];
-/// Identifier of our pings, among others of the namespace.
+/// Identifier of our pings, to tell them from others in the namespace.
 const IDENTIFIER: u16 = 0xec0e;
 
 /// Round-trip times, microseconds.
@@ -53,7 +53,7 @@ const IDENTIFIER: u16 = 0xec0e;
 pub struct RoundTrips {
     ping: Vec<u64>,
     tcp: Vec<u64>,
-    /// Processor time that it took.
+    /// Processor time of the measurement.
     pub cpu: Duration,
 }
 
@@ -74,14 +74,14 @@ impl RoundTrips {
     }
 }
 
-/// Takes round-trip times on a thread of its own.
+/// Measures round-trip times on its own thread.
 pub struct RttMeter {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<RoundTrips>,
 }
 
 impl RttMeter {
-    /// Starts, if the rig has a victim. `flow`: the victim's, if it is known.
+    /// Starts, if the rig has a victim. `flow`: the victim's, if known.
     pub fn start(rig: &Rig, ipv6: bool, flow: Option<&Flow>) -> Result<Option<Self>> {
         let host = |role| rig.hosts().iter().find(move |host| host.role == role);
         let (Some(victim), Some(sink)) = (host(Role::Victim), host(Role::VictimSink)) else {
@@ -111,7 +111,7 @@ impl RttMeter {
         Ok(Some(Self { stop, thread }))
     }
 
-    /// Stops; what there was.
+    /// Stops, and returns the times.
     pub fn stop(self) -> RoundTrips {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
@@ -166,33 +166,33 @@ impl Ping {
         })
     }
 
-    /// A lost ping is no time, and no error.
+    /// A lost ping is neither a time nor an error.
     fn send(&self) {
         let mut packet = [0; LEN];
         packet[0] = TYPES[usize::from(self.ipv6)][0];
         packet[4..6].copy_from_slice(&IDENTIFIER.to_be_bytes());
         packet[HEADER..HEADER + 8].copy_from_slice(&now_ns().to_ne_bytes());
         if !self.ipv6 {
-            // The kernel writes that of ICMPv6 itself.
+            // The kernel computes the checksum of ICMPv6 itself.
             let sum = checksum(&packet);
             packet[2..4].copy_from_slice(&sum.to_be_bytes());
         }
         let _ = send(self.socket.as_raw_fd(), &packet, MsgFlags::MSG_DONTWAIT);
     }
 
-    /// The next reply's time, us; nothing if none comes for a while.
+    /// The next reply's time, us; `None` if none arrives for a while.
     fn receive(&self) -> Option<u64> {
         let mut buffer = [0; 128];
         let len = match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
             Ok(len) => len,
             Err(Errno::EAGAIN | Errno::EINTR) => return None,
             Err(_) => {
-                // The device was removed, for example: no busy loop.
+                // The device may have been removed: no busy loop.
                 thread::sleep(INTERVAL / 4);
                 return None;
             }
         };
-        // IPv4 comes with its header.
+        // IPv4 packets include their header.
         let at = if self.ipv6 {
             0
         } else {
@@ -210,7 +210,7 @@ fn sent_ns(reply: &[u8], ipv6: bool) -> Option<u64> {
     ours.then(|| time.try_into().map(u64::from_ne_bytes).ok())?
 }
 
-/// RFC 1071.
+/// Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|word| {
         let low = word.get(1).copied().unwrap_or(0);
@@ -243,7 +243,7 @@ mod tests {
             let to: IpAddr = to.parse().expect("an address");
             let ping = ns.run(move || Ping::open(to)).expect("open");
             ping.send();
-            // The request comes to our own socket too, and is passed over.
+            // Our own socket receives the request too, and skips it.
             let time = (0..4).find_map(|_| ping.receive());
             assert!(time.is_some_and(|us| us < 1_000_000), "{to}: {time:?}");
         }

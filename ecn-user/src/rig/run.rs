@@ -1,7 +1,7 @@
 //! Runs phases on the rig and measures them.
 //!
-//! Everything is measured outside of the control loop: link use and drops by the ports' own HTB,
-//! the root queue by sampling that HTB, what each flow got by packets that reached its sink.
+//! All measurements are outside of the control loop: link use and drops by the ports' own HTB, the root queue by
+//! sampling that HTB, each flow's share by the packets that reached its sink.
 
 use std::{
     cell::RefCell,
@@ -37,24 +37,24 @@ use crate::{
     units::{Fraction, Rate},
 };
 
-/// How often rates are sampled.
+/// Interval at which rates are sampled.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// How often the root queue is sampled.
+/// Interval at which the root queue is sampled.
 const QUEUE_SAMPLE: Duration = Duration::from_millis(5);
 
-/// What can go wrong in a run.
+/// An error of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The rig.
+    /// Error of the rig.
     #[error(transparent)]
     Rig(#[from] super::topology::Error),
-    /// The agent.
+    /// Error of the agent.
     #[error(transparent)]
     Agent(#[from] agent::Error),
-    /// The programs' maps.
+    /// Error of the programs' maps.
     #[error(transparent)]
     Datapath(#[from] crate::datapath::Error),
-    /// The traffic.
+    /// Error of the traffic.
     #[error(transparent)]
     Traffic(#[from] traffic::Error),
     /// Interrupted by Ctrl-C or SIGTERM.
@@ -72,7 +72,7 @@ pub struct Plan {
     pub topology: Topology,
     /// The phases, in order.
     pub phases: Vec<PhasePlan>,
-    /// Kind of traffic; `None`: somebody else makes it.
+    /// Kind of traffic; `None`: somebody else generates it.
     pub traffic: Option<traffic::Kind>,
     /// Congestion control of TCP sources.
     pub congestion_control: String,
@@ -88,7 +88,7 @@ pub struct Plan {
     pub threshold: u32,
     /// Where packets are marked.
     pub mark_at: MarkAt,
-    /// How marks get back to the sources.
+    /// How marks are reported to the sources.
     pub feedback: Feedback,
     /// Parameters of BCN and of QCN.
     pub notifications: (BcnParameters, QcnParameters),
@@ -112,8 +112,8 @@ impl Plan {
             threshold: self.threshold,
             mark_at: self.mark_at,
             feedback: self.feedback,
-            // HP's marking alone. In the simulated bridge with shares, remote to local is .99 instead of .64,
-            // but the victim gets .41 of its link instead of .51.
+            // Only HP's marking. In the simulated bridge with shares, remote to local is .99 instead of .64, but the
+            // victim gets .41 of its link instead of .51.
             shares: config::Shares::Off,
             ..config::Bridge::new(name)
         };
@@ -150,8 +150,8 @@ impl Plan {
         }
     }
 
-    /// Whether receivers have programs. With backward messages alone they need none, but traffic that does not count what
-    /// arrives is counted by them.
+    /// Whether receivers have programs. Backward messages alone do not need them, but they count arrivals for traffic
+    /// that does not do so itself.
     fn has_receivers(&self) -> bool {
         let echoed = |phase: &PhasePlan| {
             self.feedback.is_echoed()
@@ -161,7 +161,7 @@ impl Plan {
         self.phases.iter().any(echoed) || self.traffic.is_none_or(traffic::Kind::is_iperf3)
     }
 
-    /// What a flow's sink has received, bytes on the link.
+    /// What a flow's sink has received, in bytes on the link.
     fn received_bytes(&self, count: &traffic::FlowCount) -> u64 {
         /// Headers of IP and TCP, with timestamps.
         const TCP_HEADERS: u32 = 52;
@@ -208,7 +208,7 @@ pub enum Progress<'a> {
         phase: &'a PhasePlan,
         /// Its number, from 1.
         number: usize,
-        /// How many there are.
+        /// Number of phases.
         of: usize,
     },
     /// Another interval of 100 ms.
@@ -217,19 +217,19 @@ pub enum Progress<'a> {
         phase: &'a PhasePlan,
         /// Its rates; `t_s` counts from the end of the warm-up and is negative before.
         sample: &'a Sample,
-        /// Phases that are done.
+        /// Completed phases.
         done: &'a [Phase],
     },
-    /// A phase is done.
+    /// A phase is complete.
     End {
-        /// What it gave.
+        /// Its results.
         phase: &'a Phase,
     },
 }
 
-/// Counts at one moment, to take differences of.
+/// Counters at one moment, for differences.
 struct Snapshot {
-    /// Each with the moment after it was read: on a busy machine a look can take long.
+    /// Each with the time after it was read: on a busy machine, reading can take long.
     ports: HashMap<&'static str, (Instant, ClassStats)>,
     /// When `received` was read.
     at: Instant,
@@ -245,7 +245,7 @@ impl Snapshot {
     }
 }
 
-/// Totals that are only read at both ends of a measurement, since they cost more.
+/// Totals that are only read at both ends of a measurement, since reading them costs more.
 struct Totals {
     sent: u64,
     marked: u64,
@@ -262,7 +262,7 @@ struct Meter<'a> {
     probes: Vec<(&'static str, PortProbe)>,
     /// Source address to host name and role.
     sources: HashMap<IpAddr, (String, Role)>,
-    /// Counts what arrives where receivers have no programs.
+    /// Counts arrivals if receivers have no programs.
     traffic: RefCell<Option<Traffic>>,
 }
 
@@ -310,7 +310,7 @@ impl<'a> Meter<'a> {
             // The pings beside the victim's flow are not its own.
             let ping = matches!(key.protocol, protocol::ICMP | protocol::ICMPV6);
             if let Some((name, _)) = self.sources.get(&source).filter(|_| !ping) {
-                // The hook sees the Ethernet header too.
+                // The hook also sees the Ethernet header.
                 *received.entry(name.clone()).or_default() += receiver.bytes;
             }
         }
@@ -363,7 +363,7 @@ impl<'a> Meter<'a> {
         })
     }
 
-    /// Share of the link that `bytes` are over `time`.
+    /// `bytes` in `time`, as a share of the link.
     fn share(&self, bytes: u64, time: Duration) -> f64 {
         bytes as f64 / (self.plan.topology.link_rate_bytes_per_s as f64 * time.as_secs_f64())
     }
@@ -403,18 +403,18 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// Samples the root queue on a thread of its own; mean and maximum when stopped.
+/// Samples the root queue on its own thread; returns mean and maximum when stopped.
 struct QueueMeter {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<Queue>,
 }
 
-/// What it saw.
+/// Result of a [`QueueMeter`].
 #[derive(Default)]
 struct Queue {
     mean: f64,
     max: u64,
-    /// Processor time that looking took.
+    /// Processor time of the sampling.
     cpu: Duration,
 }
 
@@ -453,7 +453,7 @@ impl QueueMeter {
     }
 }
 
-/// Runs all phases on a rig of its own. Blocks; needs a tokio runtime for the agent.
+/// Runs all phases on its own rig. Blocks; needs a tokio runtime for the agent.
 ///
 /// # Errors
 ///

@@ -6,11 +6,10 @@
 //!  av       (victim's source) ─┘                         └─── victim ── bv  (victim's sink)
 //! ```
 //!
-//! The bridges share a namespace, every host has its own, with the device `eth0`. A port is called
-//! after its host, but for the two that matter: `root` leads to `bc`, `victim` to `bv`. Every source
-//! and the three ports `tob`, `root` and `victim` send at the link rate. Nobody asks for
-//! addresses and nothing is flooded: neighbours and bridge entries are there from the start, and
-//! multicast of the hosts' IPv6 ends at the bridge.
+//! The bridges share a namespace; every host has its own, with the device `eth0`. A port is named after its host,
+//! except for the two that matter: `root` leads to `bc`, `victim` to `bv`. Every source and the three ports `tob`,
+//! `root` and `victim` send at the link rate. No addresses are resolved and nothing is flooded: neighbours and bridge
+//! entries exist from the start, and multicast of the hosts' IPv6 ends at the bridge.
 
 use crate::net::ethtool::{Ethtool, Offload};
 use crate::net::htb::{self, EndpointHtb};
@@ -20,7 +19,7 @@ use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-/// What the names of the rig's namespaces begin with.
+/// Prefix of the names of the rig's namespaces.
 pub const DEFAULT_PREFIX: &str = "ecn-rig";
 /// The ports that send at the link rate: inter-switch, root, victim.
 pub const RATED_PORTS: [&str; 3] = ["tob", "root", "victim"];
@@ -28,18 +27,17 @@ pub const RATED_PORTS: [&str; 3] = ["tob", "root", "victim"];
 pub const HOST_DEVICE: &str = "eth0";
 
 const SWITCH: &str = "sw";
-/// What TCP may have waiting at its own device: as little as the UDP sources' socket buffers, some
-/// three packets. Without it TCP keeps 1 ms at the rate that its window would allow, and the victim's HTB
-/// class holds 6 to 10 packets of it: measured on Linux 6.18, a round-trip time of 4.6 to 9.5 ms
-/// instead of the 0.4 ms of a ping beside it.
+/// What TCP may have queued at its own device: as little as the UDP sources' socket buffers, some three packets.
+/// Otherwise TCP keeps 1 ms at the rate that its window would allow, and the victim's HTB class holds 6 to 10 packets
+/// of it: measured on Linux 6.18, a round-trip time of 4.6 to 9.5 ms instead of the 0.4 ms of a ping beside it.
 const TCP_LIMIT_OUTPUT_BYTES: &str = "8192";
 const ETHERNET_HEADER: u32 = 14;
 const HOSTS_MAX: u32 = 250;
 
-/// What went wrong with the rig.
+/// An error of the rig.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is a rig, or a part of one.
+    /// A rig, or a part of one, exists already.
     #[error(
         "{} namespaces of a rig are there already ({}, ...); `ecn rig down` removes them",
         .found.len(), .found.first().map_or("", String::as_str)
@@ -48,26 +46,26 @@ pub enum Error {
         /// Names of its namespaces.
         found: Vec<String>,
     },
-    /// A part of a rig is there, not all of it.
+    /// Only a part of a rig exists.
     #[error(
         "a rig is there, but {missing} is missing: its making or removal was cut short; \
          `ecn rig down` removes the rest"
     )]
     Incomplete {
-        /// What is missing.
+        /// The missing part.
         missing: String,
     },
-    /// An option out of its range.
+    /// An option is out of range.
     #[error("{option} is {value}; it must be {range}")]
     Option {
         /// The option.
         option: &'static str,
         /// Its value.
         value: u64,
-        /// What is possible.
+        /// Valid range.
         range: &'static str,
     },
-    /// The network layer refused.
+    /// Error of the network layer.
     #[error(transparent)]
     Net(#[from] net::Error),
 }
@@ -267,7 +265,7 @@ impl From<Qdisc> for Counters {
     }
 }
 
-/// A rig that is up. Unless it is [kept](Rig::keep), it goes with this value, also on panic.
+/// A rig that is up. Unless it is [kept](Rig::keep), it is removed when this value is dropped, also on panic.
 #[derive(Debug)]
 pub struct Rig {
     topology: Topology,
@@ -278,7 +276,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Makes the rig; a half made one is removed again.
+    /// Creates the rig; a partly created one is removed again.
     pub fn up(topology: &Topology) -> Result<Self> {
         topology.check()?;
         let found = leftovers(&topology.name_prefix)?;
@@ -286,7 +284,7 @@ impl Rig {
             return Err(Error::AlreadyUp { found });
         }
         let switch = match NetNs::create(&topology.netns(SWITCH)) {
-            // Somebody else was faster; what there is belongs to them.
+            // Another process was faster; what exists belongs to it.
             Err(net::Error::NamespaceExists { name }) => {
                 return Err(Error::AlreadyUp { found: vec![name] });
             }
@@ -311,7 +309,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// The rig that is up under this prefix, if any. It stays when the value goes.
+    /// The rig that is up under this prefix, if any. It stays when the value is dropped.
     pub fn find(name_prefix: &str) -> Result<Option<Self>> {
         let found = leftovers(name_prefix)?;
         if found.is_empty() {
@@ -359,12 +357,12 @@ impl Rig {
         Ok(())
     }
 
-    /// Leaves the rig up when this value goes.
+    /// Leaves the rig up when this value is dropped.
     pub fn keep(&mut self) {
         self.keep = true;
     }
 
-    /// What it was made from.
+    /// The topology from which it was created.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -374,7 +372,7 @@ impl Rig {
         &self.hosts
     }
 
-    /// The namespace of both bridges.
+    /// The namespace of all bridges.
     pub fn switch(&self) -> &NetNs {
         &self.switch
     }
@@ -384,8 +382,8 @@ impl Rig {
         Ok(NetNs::named(&host.netns)?)
     }
 
-    /// The class of a port that sends at the link rate ([`RATED_PORTS`]): one system call, so that its
-    /// queue can be sampled often. Take a [`PortProbe`] for that.
+    /// Access to the class of a port that sends at the link rate ([`RATED_PORTS`]): with a [`PortProbe`], its queue can
+    /// be sampled often, by one system call each.
     pub fn probe(&self, port: &str) -> Result<PortProbe> {
         let netlink = Netlink::open(&self.switch)?;
         let ifindex = netlink.link(port)?.index;
@@ -486,22 +484,22 @@ impl Rig {
         Ok(())
     }
 
-    /// Every packet a frame of its own, or super-packets as far as the device can.
+    /// Makes every packet its own frame, or enables super-packets as far as the device supports them.
     fn set_offloads(&self, ethtool: &Ethtool, device: &str) -> Result<()> {
         if self.topology.offload {
-            // The others are on unless somebody switches them off; a veth's GRO is not.
+            // The others are on by default; GRO of a veth is not.
             Ok(ethtool.set(device, Offload::Gro, true)?)
         } else {
             Ok(ethtool.all_off(device)?)
         }
     }
 
-    /// Makes a host and its link; returns the number of the port.
+    /// Creates a host and its link; returns the index of the port.
     fn attach(&self, host: &Host, ports: &Ethtool) -> Result<u32> {
         let netns = NetNs::create(&host.netns)?;
         netns.run(quiet_host)?;
         netns.run(|| sysctl("net/ipv4/tcp_limit_output_bytes", TCP_LIMIT_OUTPUT_BYTES))?;
-        // `tso off gso off` does not keep TCP from building super-packets, which HTB releases whole.
+        // `tso off gso off` does not keep TCP from building super-packets, which HTB releases as a whole.
         let eth0 = VethEnd {
             name: HOST_DEVICE,
             mac: Some(host.mac),
@@ -542,7 +540,7 @@ impl Rig {
         Ok(port.index)
     }
 
-    /// Reads rate, MTU and limit from the root port.
+    /// Reads rate, MTU and limit back from the root port.
     fn read_back(&mut self) -> Result<()> {
         let missing = |what: &str| Error::Incomplete {
             missing: what.to_owned(),
@@ -582,7 +580,7 @@ impl Drop for Rig {
     }
 }
 
-/// Looks at one port again and again.
+/// Samples one port repeatedly.
 #[derive(Debug)]
 pub struct PortProbe {
     netlink: Netlink,
@@ -592,8 +590,8 @@ pub struct PortProbe {
 }
 
 impl PortProbe {
-    /// The port's class: bytes, packets, drops and queue, in packets as they are on the wire (of drops the
-    /// kernel does not tell).
+    /// The port's class: bytes, packets, drops and queue, in packets on the wire (except drops, which are as the kernel
+    /// counts them).
     pub fn class(&self) -> Result<ClassStats> {
         let class = self.netlink.class_stats(self.ifindex)?.into_iter().next();
         let missing = || format!("the HTB of port {:?}", self.port);
@@ -605,15 +603,15 @@ impl PortProbe {
     }
 }
 
-/// Namespaces of a rig with this prefix, whole or not.
+/// Namespaces of a rig with this prefix, complete or not.
 pub fn leftovers(name_prefix: &str) -> Result<Vec<String>> {
     let mut names = NetNs::list()?;
     names.retain(|name| host_of(name, name_prefix).is_some());
     Ok(names)
 }
 
-/// Removes all namespaces of a rig, and with them its devices; returns their names. Processes that
-/// are still inside keep theirs alive, without a name.
+/// Removes all namespaces of a rig, and with them its devices; returns their names. Processes that are still inside
+/// keep theirs alive, without a name.
 pub fn remove(name_prefix: &str) -> Result<Vec<String>> {
     let names = leftovers(name_prefix)?;
     let mut first_error = None;
@@ -628,7 +626,7 @@ pub fn remove(name_prefix: &str) -> Result<Vec<String>> {
     }
 }
 
-/// The host that a namespace of the rig is for, `sw` included.
+/// The host to which a namespace of the rig belongs; `sw` for that of the bridges.
 fn host_of<'a>(netns: &'a str, name_prefix: &str) -> Option<&'a str> {
     let host = netns.strip_prefix(name_prefix)?.strip_prefix('-')?;
     let known = matches!(host, SWITCH | "av" | "bc" | "bv")
@@ -648,19 +646,19 @@ fn has_ipv6() -> bool {
     Path::new("/proc/sys/net/ipv6").exists()
 }
 
-/// Whether a packet leaves its socket's send buffer at the first bridge of a rig, so that the buffer
-/// limits what waits at the source and not what is under way.
+/// Whether a packet is released from its socket's send buffer at the first bridge of a rig, so that the buffer limits
+/// what waits at the source and not what is on its way.
 ///
-/// A veth hands the socket on with the packet. It is br_netfilter that lets go of it (for its filters, of
-/// which the bridges' namespace has none); a rig switches that on where the kernel has it. Measured
-/// on Linux 6.18 at the defaults, without control, 8 KB buffers: with br_netfilter 282,000 drops at
-/// the root in 5 s and 0.085 of the link for the victim; without it the 20 flows have 3.3 packets
-/// each under way, the root queue stays at 58 of 100, nothing is dropped and the victim gets 0.51.
+/// A veth passes the socket on with the packet. It is br_netfilter that releases it (for its filters, of which the
+/// bridges' namespace has none); a rig enables that if the kernel has it. Measured on Linux 6.18 at the defaults,
+/// without control, 8 KB buffers: with br_netfilter 282,000 drops at the root in 5 s and 0.085 of the link for the
+/// victim; without it the 20 flows have 3.3 packets each on their way, the root queue stays at 58 of 100, nothing is
+/// dropped and the victim gets 0.51.
 pub fn bridge_releases_sockets() -> bool {
     Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists()
 }
 
-/// The bridges' namespace says nothing of its own. Runs inside it.
+/// Keeps the bridges' namespace from sending anything itself. Runs inside it.
 fn quiet_switch() -> Result<()> {
     sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
     sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
@@ -670,7 +668,8 @@ fn quiet_switch() -> Result<()> {
     Ok(())
 }
 
-/// A host says little of its own: no link-local address, hence no solicitations; no waiting for duplicate addresses. Runs inside its namespace, before `eth0` is there.
+/// Keeps a host from sending much itself: no link-local address, hence no solicitations; no wait for duplicate address
+/// detection. Runs inside its namespace, before `eth0` exists.
 fn quiet_host() -> Result<()> {
     for (key, value) in [
         ("accept_dad", "0"),
@@ -683,7 +682,7 @@ fn quiet_host() -> Result<()> {
     Ok(())
 }
 
-/// Sets a sysctl of the calling thread's namespace. One that this kernel lacks has nothing to switch off.
+/// Sets a sysctl of the calling thread's namespace. If this kernel lacks it, there is nothing to disable.
 fn sysctl(key: &str, value: &str) -> Result<()> {
     let path = format!("/proc/sys/{key}");
     match std::fs::write(&path, value) {

@@ -1,8 +1,7 @@
 //! The rig's traffic: greedy senders in every source's namespace, counting sinks at the other end.
 //!
-//! It runs in a process of its own (`ecn traffic`, hidden), so that its processor time is not the
-//! agent's and a kill takes all of it. The parent writes lines to its standard input and reads JSON
-//! lines from its standard output:
+//! It runs in its own process (`ecn traffic`, hidden), so that its processor time is separate from the agent's, and a
+//! kill removes all of it. The parent writes lines to its standard input and reads JSON lines from its standard output:
 //!
 //! ```text
 //! parent  {plan}        child  report once every sender has started
@@ -31,14 +30,14 @@ mod sockets;
 
 pub use sockets::check_congestion_control;
 
-/// Send buffer where packets under way count against it: 28 packets of 2068 bytes.
+/// Send buffer if packets on their way count against it: 28 packets of 2068 bytes.
 const COVERING_BUFFER: usize = 64 << 10;
-/// How long the parent waits for an answer.
+/// How long the parent waits for a reply.
 const ANSWER: Duration = Duration::from_secs(20);
-/// How often a blocked thread looks whether it should end.
+/// Interval at which a blocked thread checks whether it should end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What went wrong with the traffic.
+/// An error of the traffic.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A socket call failed.
@@ -46,23 +45,23 @@ pub enum Error {
     Socket {
         /// The flow, or the sink's address.
         flow: String,
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// Where.
+        /// Namespace.
         netns: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// The kernel does not have the congestion control that was asked for.
+    /// The kernel does not support the requested congestion control.
     #[error(
         "this kernel does not take the TCP congestion control {asked:?} ({because}); it has {available}"
     )]
     CongestionControl {
-        /// What was asked for.
+        /// The requested one.
         asked: String,
-        /// What it said.
+        /// The kernel's error.
         because: String,
-        /// What it has.
+        /// Those that it supports.
         available: String,
     },
     /// iperf3 could not be started.
@@ -71,38 +70,38 @@ pub enum Error {
          \"udp\", \"tcp\" or \"mixed\", which need nothing"
     )]
     NoIperf3 {
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// iperf3 ended early or said something unexpected.
+    /// iperf3 ended early or printed something unexpected.
     #[error("flow {flow}: iperf3 failed: {said}")]
     Iperf3 {
         /// The flow.
         flow: String,
-        /// Its own words.
+        /// Its output.
         said: String,
     },
     /// The traffic process could not be started, or its pipes broke.
     #[error("cannot {what} the traffic process: {source}")]
     Process {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// The traffic process ended early.
     #[error("the traffic process ended early ({status}); its last words are above")]
     Ended {
-        /// How.
+        /// Its exit status.
         status: String,
     },
     /// The traffic process does not answer.
     #[error("the traffic process has not answered for {} s", ANSWER.as_secs())]
     Silent,
-    /// A line that is not what the other side expects.
+    /// A line that the other side does not expect.
     #[error("not understood by the traffic process: {0}")]
     Line(String),
-    /// The network layer refused.
+    /// Error of the network layer.
     #[error(transparent)]
     Net(#[from] net::Error),
 }
@@ -110,33 +109,33 @@ pub enum Error {
 /// Result of the traffic.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// How a flow travels.
+/// Transport protocol of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
-    /// Frames of the largest size, as fast as the socket takes them; its buffer is the window.
+    /// Frames of maximum size, as fast as the socket accepts them; its buffer is the window.
     #[default]
     Udp,
     /// A bulk transfer.
     Tcp,
 }
 
-/// What to send, and with what.
+/// The kind of traffic, and its generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// UDP of our own.
+    /// UDP from our own sockets.
     #[default]
     Udp,
-    /// TCP of our own.
+    /// TCP from our own sockets.
     Tcp,
-    /// Every other source of a class by TCP, beginning with the first; so the victim, too.
+    /// TCP for every other source of a class, beginning with the first, hence also for the victim.
     Mixed,
     /// `iperf3 -u -b 0`.
     Iperf3Udp,
     /// `iperf3`.
     Iperf3Tcp,
-    /// As `Mixed`, by iperf3.
+    /// As `Mixed`, with iperf3.
     Iperf3Mixed,
 }
 
@@ -151,7 +150,7 @@ impl Kind {
         Self::Iperf3Mixed,
     ];
 
-    /// As it is written.
+    /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -163,7 +162,7 @@ impl Kind {
         }
     }
 
-    /// Whether iperf3 sends, instead of sockets of our own.
+    /// Whether iperf3 sends, instead of our own sockets.
     pub const fn is_iperf3(self) -> bool {
         matches!(self, Self::Iperf3Udp | Self::Iperf3Tcp | Self::Iperf3Mixed)
     }
@@ -173,7 +172,7 @@ impl Kind {
         !matches!(self, Self::Udp | Self::Iperf3Udp)
     }
 
-    /// How the n-th flow of a class travels.
+    /// Transport of the n-th flow of a class.
     const fn transport(self, n: usize) -> Transport {
         match self {
             Self::Udp | Self::Iperf3Udp => Transport::Udp,
@@ -189,31 +188,31 @@ impl Kind {
 pub struct Flow {
     /// Name of the source's host.
     pub name: String,
-    /// How it travels.
+    /// Its transport.
     pub transport: Transport,
     /// Namespace of the source.
     pub netns: String,
-    /// Address and port that it sends from.
+    /// Address and port from which it sends.
     pub source: SocketAddr,
     /// Namespace of the sink.
     pub sink_netns: String,
-    /// Address and port that it sends to.
+    /// Address and port to which it sends.
     pub destination: SocketAddr,
 }
 
-/// What the traffic process is to do.
+/// What the traffic process has to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// What to send.
     pub kind: Kind,
     /// The flows, in the order in which they start.
     pub flows: Vec<Flow>,
-    /// Between two starts.
+    /// Time between two starts, us.
     pub stagger_us: u64,
     /// Bytes of UDP payload in a packet.
     pub payload_bytes: usize,
-    /// Send buffer of a UDP socket. The kernel doubles it, counts some 4.6 KB for a frame of 2068 bytes,
-    /// and wakes the sender when half is free.
+    /// Send buffer of a UDP socket. The kernel doubles it, charges some 4.6 KB for a frame of 2068 bytes, and wakes the
+    /// sender when half of it is free.
     pub socket_buffer_bytes: usize,
     /// Congestion control of TCP.
     pub congestion_control: String,
@@ -239,7 +238,7 @@ impl Plan {
                 Role::Sink
             };
             let sink = hosts.iter().find(|host| host.role == role)?;
-            // iperf3 serves one client at a port.
+            // iperf3 serves one client per port.
             let port = if kind.is_iperf3() {
                 5201 + n as u16
             } else {
@@ -268,8 +267,8 @@ impl Plan {
         }
     }
 
-    /// The n-th such plan of a rig has source ports of its own: the connections of the one before may
-    /// not be closed yet, which iperf3 takes for an error.
+    /// Gives the n-th such plan of a rig its own source ports: connections of the previous one may not be closed yet,
+    /// which iperf3 treats as an error.
     pub fn of_phase(mut self, n: usize) -> Self {
         for flow in &mut self.flows {
             flow.source.set_port(flow.source.port() + 1000 * n as u16);
@@ -278,8 +277,8 @@ impl Plan {
     }
 }
 
-/// Some four packets of a flow wait at its source. Where the buffer covers the whole way, the flows
-/// together must be able to fill the queues, or there is no congestion to look at.
+/// About four packets of a flow wait at its source. If the buffer covers the whole path, the flows together must be
+/// able to fill the queues, or there is no congestion to observe.
 fn socket_buffer_bytes() -> usize {
     if bridge_releases_sockets() {
         8 << 10
@@ -293,18 +292,18 @@ fn socket_buffer_bytes() -> usize {
 pub struct FlowCount {
     /// Name of the source's host.
     pub name: String,
-    /// Packets given to the socket; not known for TCP and iperf3 (the source's HTB counts them).
+    /// Packets passed to the socket; unknown for TCP and iperf3 (the source's HTB counts them).
     pub sent_packets: Option<u64>,
-    /// Packets at the sink; not known for TCP.
+    /// Packets at the sink; unknown for TCP.
     pub received_packets: Option<u64>,
-    /// Bytes at the sink, headers not counted; with iperf3 not known before the end.
+    /// Bytes at the sink, without headers; with iperf3, unknown before the end.
     pub received_bytes: Option<u64>,
 }
 
 /// Counts at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// `CLOCK_MONOTONIC`, to set beside other counters.
+    /// `CLOCK_MONOTONIC`, for comparison with other counters.
     pub monotonic_ns: u64,
     /// In the order of the plan.
     pub flows: Vec<FlowCount>,
@@ -318,12 +317,12 @@ struct Count {
     received_bytes: AtomicU64,
 }
 
-/// What the threads of the traffic process share.
+/// State shared by the threads of the traffic process.
 #[derive(Debug)]
 struct Shared {
     plan: Plan,
     counts: Vec<Count>,
-    /// Zero until every socket is open; then the first start, `CLOCK_MONOTONIC`.
+    /// Zero until every socket is open; then the time of the first start, `CLOCK_MONOTONIC`.
     start_ns: AtomicU64,
     stop: AtomicBool,
 }
@@ -380,7 +379,7 @@ pub fn main_traffic() -> Result<()> {
     run(io::stdin().lock(), io::stdout())
 }
 
-/// The same on any input and output.
+/// [`main_traffic`] on any input and output.
 pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     let process = |what| move |source| Error::Process { what, source };
     let mut line = String::new();
@@ -402,7 +401,7 @@ pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
             .map_err(process("write the report of"))
     };
     std::thread::scope(|scope| {
-        // Whatever happens, the threads end.
+        // The threads end in any case.
         let _stop = OnDrop(|| shared.stop.store(true, Relaxed));
         let mut threads = if shared.plan.kind.is_iperf3() {
             iperf3::start(scope, &shared)?
@@ -438,7 +437,7 @@ pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     })
 }
 
-/// The end of a thread, when iperf3 reports a flow's counts.
+/// Result of a thread, with a flow's counts if iperf3 reports them.
 type Ending = Result<Option<(usize, FlowCount)>>;
 
 struct OnDrop<F: FnMut()>(F);
@@ -449,7 +448,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// A running traffic process. It is stopped and waited for when the value goes.
+/// A running traffic process. Dropping this stops it and waits for it.
 #[derive(Debug)]
 pub struct Traffic {
     stdin: Option<ChildStdin>,
@@ -459,7 +458,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Starts `ecn traffic` by this executable, and returns once every sender has started.
+    /// Starts `ecn traffic` with this executable, and returns once every sender has started.
     pub fn start(plan: &Plan) -> Result<Self> {
         let own = std::env::current_exe().map_err(|source| Error::Process {
             what: "find the executable of",
@@ -470,10 +469,10 @@ impl Traffic {
         Self::start_command(command, plan)
     }
 
-    /// The same by a command of the caller's, which must come to [`main_traffic`].
+    /// The same with a given command, which has to call [`main_traffic`].
     pub fn start_command(mut command: Command, plan: &Plan) -> Result<Self> {
         let process = |what| move |source| Error::Process { what, source };
-        // In a group of its own: an interrupt from the keyboard is for the parent, which then stops it.
+        // In its own process group: an interrupt from the keyboard is for the parent, which then stops it.
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -481,7 +480,7 @@ impl Traffic {
         sys::die_with_parent(&mut command);
         let (to_us, from_keeper) = channel();
         let (to_reports, reports) = channel();
-        // The kernel kills the child when the thread that started it ends, so that thread stays.
+        // The kernel kills the child when the thread that started it ends, so that thread is kept.
         let keeper = std::thread::Builder::new()
             .name("traffic".to_owned())
             .spawn(move || -> io::Result<ExitStatus> {
@@ -496,7 +495,7 @@ impl Traffic {
                 let _ = to_us.send(Ok((stdin, child.id())));
                 if let Some(stdout) = stdout {
                     for line in BufReader::new(stdout).lines() {
-                        // Lines that are no report (of a test harness, say) are passed over.
+                        // Lines that are not a report (of a test harness, say) are skipped.
                         if let Ok(report) = serde_json::from_str(&line?) {
                             let _ = to_reports.send(report);
                         }
@@ -521,12 +520,12 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// Process number, for its processor time.
+    /// Process ID, for its processor time.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Counts of this moment.
+    /// The current counts.
     pub fn snapshot(&mut self) -> Result<Report> {
         self.write("snapshot")?;
         self.report()
@@ -545,7 +544,7 @@ impl Traffic {
             Some(stdin) => stdin.write_all(format!("{line}\n").as_bytes()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
-        // A process that has ended says more by its end than by the broken pipe.
+        // The exit of a process is more informative than the broken pipe.
         match written {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(self.ended()),
             other => other.map_err(|source| Error::Process {
@@ -572,7 +571,7 @@ impl Traffic {
         Error::Ended { status }
     }
 
-    /// Closes the pipe and waits; a process that does not end by itself is killed.
+    /// Closes the pipe and waits; kills a process that does not end by itself.
     fn end(&mut self) -> Option<io::Result<ExitStatus>> {
         self.stdin = None;
         let keeper = self.keeper.take()?;
@@ -594,7 +593,7 @@ impl Drop for Traffic {
     }
 }
 
-/// The namespace of a host, checked to hold the rig's device.
+/// Enters the namespace of a host, and checks that it has the rig's device.
 fn enter(netns: &str) -> Result<()> {
     let ns = NetNs::named(netns)?;
     net::Netlink::open(&ns)?.link(HOST_DEVICE)?;

@@ -41,7 +41,7 @@ fn a_plan_fills_the_frames_and_starts_the_victim_last() {
     assert_eq!(serde_json::from_str::<Plan>(&text).expect("plan"), plan);
 }
 
-/// Not a test: what the tests below start as the traffic process.
+/// Not a test: the traffic process that the tests below start.
 #[test]
 fn traffic_process() {
     if std::env::var_os("ECN_TEST_TRAFFIC").is_some() {
@@ -69,7 +69,7 @@ fn topology(tag: &str) -> Topology {
     }
 }
 
-/// Least share of a link that greedy senders fill on a machine that gives us a third of its time: HTB does not make
+/// Minimum share of a link that greedy senders fill on a machine that gives us a third of its time: HTB does not make
 /// up for what a late timer lost.
 const LEAST: f64 = 0.33;
 
@@ -100,7 +100,7 @@ fn without_control_congestion_spreads() {
     check_congestion(rig, &plan);
 }
 
-/// As on a kernel without br_netfilter, where a packet stays in its socket's buffer to the end.
+/// As on a kernel without br_netfilter, where a packet counts against its socket's buffer all the way.
 #[test]
 fn without_control_and_br_netfilter_congestion_spreads() {
     require_root!();
@@ -151,20 +151,20 @@ fn check_congestion(rig: Rig, plan: &Plan) {
          queue mean {mean:.1} max {:?}",
         queue.iter().max()
     );
-    // The clock is read beside the counters.
+    // The clock is read together with the counters.
     assert!((LEAST..=1.1).contains(&root), "root {root}");
     let through = class_after.packets - class.packets;
     assert!(drops > through / 4, "drops {drops}, {through} came through");
-    // Half of what it gets with control. Who of local and remote flows gets more depends on the order in which the machine
-    // runs the senders: .08 to .15 for the victim, and local from .2 to 7 times remote were seen.
+    // Half of what it gets with control. Whether local or remote flows get more depends on the order in which the
+    // machine runs the senders: .08 to .15 for the victim, and local from .2 to 7 times remote were observed.
     assert!(victim <= 0.25, "victim {victim}");
-    // What is received came over the root link; sinks that come late lose most of it.
+    // All received packets came over the root link; sinks that start late lose most of them.
     let received = (local + remote) / root;
     assert!(
         (0.1..=1.1).contains(&received),
         "local {local}, remote {remote}, root {root}"
     );
-    // Of 100 packets: whatever the senders get, the port is what they wait for.
+    // Of 100 packets: whatever the senders get, the port is the bottleneck.
     assert!(mean > 50.0, "queue {mean}");
 
     // Everything that a source sent was counted, by its socket and by its HTB.
@@ -303,7 +303,7 @@ fn iperf3_makes_the_same_flows() {
         let rig = Rig::up(&topology).expect("up");
         let plan = Plan::new(&topology, kind, kind == Kind::Iperf3Tcp);
         let traffic = Traffic::start_command(command(), &plan).expect("start");
-        // Until each has sent for a while: a connection may have to be asked for again, through full queues.
+        // Until each has sent for a while: a connection request may have to be repeated, through full queues.
         let until = Instant::now() + Duration::from_secs(40);
         let sends = || {
             let sources = rig.source_counters().expect("counters");
@@ -324,7 +324,7 @@ fn iperf3_makes_the_same_flows() {
         // In a second or more.
         let least = topology.link_rate_bytes_per_s as f64 * LEAST;
         assert!(total as f64 > least, "{end:?}");
-        // A full queue without control can lock a source of UDP out for as long as this.
+        // Without control, a full queue can block a UDP source for this long.
         let least = if kind == Kind::Iperf3Udp { 0 } else { 1 };
         assert!(
             end.flows

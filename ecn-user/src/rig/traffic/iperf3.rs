@@ -1,4 +1,4 @@
-//! The same flows by iperf3, for those who trust it more: one server and one client per flow.
+//! The same flows by iperf3, for users who trust it more: one server and one client per flow.
 
 use super::{Ending, Error, Flow, FlowCount, LOOK, Result, Shared, Transport, enter};
 use crate::net::sys;
@@ -17,10 +17,10 @@ const ENDING: Duration = Duration::from_secs(8);
 /// How long a server may take until it listens.
 const LISTENING: Duration = Duration::from_secs(10);
 
-/// How long a server waits for word from its client, which drops may hold up for seconds.
+/// How long a server waits for its client's last message, which drops may delay for seconds.
 const WORD: Duration = Duration::from_secs(1);
 
-/// Starts the servers; the clients wait for the start.
+/// Starts the servers; the clients wait for the start time.
 pub(super) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     shared: &'scope Shared,
@@ -54,7 +54,7 @@ fn server(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
     };
     let mut child = match spawn() {
         Ok(mut child) => {
-            // A client that comes earlier is refused, and ends.
+            // A client that connects earlier is refused, and ends.
             let until = Instant::now() + LISTENING;
             while !listens(flow.destination)
                 && matches!(child.try_wait(), Ok(None))
@@ -79,11 +79,11 @@ fn server(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
         text
     });
     wait_for_stop(shared, &mut child, flow, "server")?;
-    // It exits when its client does; it reports when interrupted, too.
+    // It exits when its client does, and also reports when interrupted.
     wait_for_end(&mut child, WORD);
     let ended = finish(&mut child);
     let text = reader.join().unwrap_or_default();
-    // One that no client came to has nothing to say.
+    // A server without a client has nothing to report.
     let text = if ended && !text.contains('{') {
         "{}"
     } else {
@@ -92,14 +92,14 @@ fn server(shared: &Shared, n: usize, ready: &Sender<Result<()>>) -> Ending {
     parse(text, flow).map(|count| Some((n, count)))
 }
 
-/// Whether TCP listens at a port of the calling thread's namespace, by the kernel's table of its family.
+/// Whether TCP listens at a port of the calling thread's namespace, according to the kernel's table of its family.
 fn listens(at: SocketAddr) -> bool {
     let family = if at.is_ipv4() { "tcp" } else { "tcp6" };
     let table = std::fs::read_to_string(format!("/proc/thread-self/net/{family}"));
     is_listed(&table.unwrap_or_default(), at.port())
 }
 
-/// Lines are number, local address and port, remote ones, state (0A: listens), and more.
+/// A line has number, local address and port, remote ones, state (0A: listening), and more.
 fn is_listed(table: &str, port: u16) -> bool {
     let local = format!(":{port:04X}");
     table.lines().any(|line| {
@@ -149,7 +149,7 @@ fn client(shared: &Shared, n: usize) -> Ending {
     Ok(None)
 }
 
-/// Starts it in the calling thread's namespace; it ends with that thread.
+/// Starts iperf3 in the calling thread's namespace; it ends with that thread.
 fn spawn(command: &mut Command) -> Result<Child> {
     command
         .stdin(Stdio::null())
@@ -160,7 +160,7 @@ fn spawn(command: &mut Command) -> Result<Child> {
         .map_err(|source| Error::NoIperf3 { source })
 }
 
-/// Waits for the end of the run; that of iperf3 before is an error.
+/// Waits for the end of the run; it is an error if iperf3 ends before.
 fn wait_for_stop(shared: &Shared, child: &mut Child, flow: &Flow, which: &str) -> Result<()> {
     while !shared.stopped() {
         if let Ok(Some(status)) = child.try_wait() {
@@ -168,7 +168,7 @@ fn wait_for_stop(shared: &Shared, child: &mut Child, flow: &Flow, which: &str) -
             if shared.stopped() {
                 break;
             }
-            // The report goes through standard output with -J, the rest through standard error.
+            // With -J the report is on standard output, the rest on standard error.
             let mut said = format!("{which} ended with {status}");
             for pipe in [
                 child
@@ -194,7 +194,7 @@ fn wait_for_stop(shared: &Shared, child: &mut Child, flow: &Flow, which: &str) -
     Ok(())
 }
 
-/// Ends it with a signal, or without asking where that does nothing: false then.
+/// Ends it with a signal; kills it if that has no effect, and returns false then.
 fn finish(child: &mut Child) -> bool {
     if matches!(child.try_wait(), Ok(None)) {
         let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGINT);
@@ -213,8 +213,8 @@ fn wait_for_end(child: &mut Child, at_most: Duration) {
     }
 }
 
-/// Reads the server's report, before which it may warn. A server whose client was interrupted has no
-/// sum at the end, but its intervals are there.
+/// Parses the server's report, which warnings may precede. A server whose client was interrupted has no total at the
+/// end, but its intervals.
 fn parse(text: &str, flow: &Flow) -> Result<FlowCount> {
     let failed = |said: String| Error::Iperf3 {
         flow: flow.name.clone(),

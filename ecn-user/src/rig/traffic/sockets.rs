@@ -1,4 +1,4 @@
-//! Senders and sinks of our own: UDP and TCP.
+//! Our own senders and sinks: UDP and TCP.
 
 use super::{Ending, Error, Flow, LOOK, Result, Shared, Transport, enter};
 use crate::net::errno_of;
@@ -16,12 +16,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// Receive buffer of a UDP sink: nothing is lost between the port and the counter.
+/// Receive buffer of a UDP sink, large enough that nothing is lost between the port and the counter.
 const SINK_BUFFER: usize = 8 << 20;
-/// Packets taken by one system call.
+/// Maximum number of packets received by one system call.
 const TOGETHER: usize = 64;
 
-/// Opens all sockets, each in its namespace, and starts the threads; the senders wait for the start.
+/// Opens all sockets, each in its namespace, and starts the threads; the senders wait for the start time.
 pub(super) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     shared: &'scope Shared,
@@ -113,7 +113,7 @@ fn open_sender(shared: &Shared, flow: &Flow) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Lets a socket use this congestion control, and looks whether it does.
+/// Selects the congestion control of a socket, and checks that it is in use.
 fn use_congestion_control(socket: &OwnedFd, asked: &str) -> Result<()> {
     let refused = |because: String| Error::CongestionControl {
         asked: asked.to_owned(),
@@ -132,11 +132,11 @@ fn use_congestion_control(socket: &OwnedFd, asked: &str) -> Result<()> {
     }
 }
 
-/// Whether this kernel has it.
+/// Whether this kernel supports a congestion control.
 ///
 /// # Errors
 ///
-/// With those that it has.
+/// Lists those that it supports.
 pub fn check_congestion_control(asked: &str) -> Result<()> {
     let socket = socket(
         AddressFamily::Inet,
@@ -164,7 +164,7 @@ fn send_udp(shared: &Shared, n: usize, socket: UdpSocket) -> Ending {
     while !shared.stopped() {
         match socket.send(&payload).map_err(|error| errno_of(&error)) {
             Ok(_) => _ = sent.fetch_add(1, Relaxed),
-            // A full buffer, a full queue, or a sink that was not there a moment ago.
+            // A full buffer, a full queue, or a sink that did not exist a moment ago.
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS | Errno::ECONNREFUSED) => {}
             Err(errno) => return Err(failed(flow, &flow.netns, "send")(errno)),
         }
@@ -172,13 +172,13 @@ fn send_udp(shared: &Shared, n: usize, socket: UdpSocket) -> Ending {
     Ok(None)
 }
 
-/// Waits for the connection, however often its first packets are lost; false if all is to stop.
+/// Waits for the connection, however often its first packets are lost; false if the run is to stop.
 fn connect_tcp(shared: &Shared, flow: &Flow, socket: &OwnedFd) -> Result<bool> {
     let to = SockaddrStorage::from(flow.destination);
     while !shared.stopped() {
         match connect(socket.as_raw_fd(), &to) {
             Ok(()) => return Ok(true),
-            // The socket's time limit has passed; the kernel goes on trying.
+            // The socket's timeout has expired; the kernel keeps trying.
             Err(Errno::EINPROGRESS | Errno::EALREADY | Errno::EINTR) => {}
             Err(errno) => return Err(failed(flow, &flow.netns, "connect")(errno)),
         }
@@ -191,12 +191,12 @@ fn send_tcp(shared: &Shared, flow: &Flow, mut stream: TcpStream) -> Ending {
     while !shared.stopped() {
         match stream.write(&block).map_err(|error| errno_of(&error)) {
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
-            // The sink has stopped a moment before.
+            // The sink may have stopped just before.
             Err(_) if shared.stopped() => break,
             Err(errno) => return Err(failed(flow, &flow.netns, "send")(errno)),
         }
     }
-    // What waits is thrown away: without this the kernel goes on sending after the end.
+    // Discards the send queue: otherwise the kernel continues to send after the end.
     let linger = libc::linger {
         l_onoff: 1,
         l_linger: 0,
@@ -274,7 +274,7 @@ fn tcp_sink<'scope>(
         let kind = SockType::Stream;
         let socket = socket(family(flow.destination), kind, SockFlag::SOCK_CLOEXEC, None)
             .map_err(error("open a socket"))?;
-        // A sink of a moment ago may leave connections that are not quite over.
+        // A recent sink may leave connections that are not completely closed.
         sockopt::ReuseAddr
             .set(&socket, &true)
             .map_err(error("re-use the address"))?;
@@ -307,7 +307,7 @@ fn tcp_sink<'scope>(
     Ok(None)
 }
 
-/// Counts what one connection brings, until it ends.
+/// Counts what one connection receives, until it ends.
 fn receive_tcp(shared: &Shared, n: usize, mut stream: TcpStream) {
     let mut buffer = vec![0; 256 << 10];
     let _ = stream.set_read_timeout(Some(LOOK));
