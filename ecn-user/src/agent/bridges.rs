@@ -27,7 +27,7 @@ use crate::{
     units::Rate,
 };
 
-/// Delay before other ends of veth pairs that were not found are looked for again.
+/// Delay before missing ends of veth pairs are looked for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An existing bridge and its ports.
@@ -60,7 +60,7 @@ struct Port {
     queue: String,
     /// Its device has a queue, or the port has a virtual one.
     has_queue: bool,
-    /// Attached while any port of the bridge has a queue: headroom is reported to echoes at ports without one too.
+    /// Attached while any port of the bridge has a queue: echoes get headroom at the others too.
     out: Option<Attached>,
     /// Position of `out` among the programs of its hook.
     place: Place,
@@ -123,7 +123,7 @@ impl Bridge {
         }
     }
 
-    /// Forgets what is in a namespace that has lost its name: it may have another one.
+    /// Forgets peers in a namespace that has lost its name: it may have another one.
     pub(super) fn forget_peers_in(&mut self, spec: &Spec) {
         let before = self.peers.len();
         self.peers.retain(|_, peer| peer.spec != *spec);
@@ -628,7 +628,7 @@ impl Inner {
         } else {
             Place::Last
         };
-        // A program that was kept there is taken over first, even if it is to be detached.
+        // A program that was kept there is taken over first, even if only to be detached.
         let space = Arc::clone(&bridge.space);
         let out = if is_kept {
             let copy = copy(&mut self.copies, &self.datapath, space.ns.inum())?;

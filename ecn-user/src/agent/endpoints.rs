@@ -35,7 +35,7 @@ const ETHERNET_HEADER: u32 = 14;
 /// Rate of a tap without a `link_rate`, bytes per second: that of veth.
 const TAP_RATE: u64 = 1_250_000_000;
 
-/// Entries of ended connections are removed with the last ACK, or after this time without it.
+/// Ended connections are removed with the last ACK, or after this time, ns.
 const ENDED_NS: u64 = 1_000_000_000;
 
 /// An endpoint whose device exists.
@@ -61,7 +61,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whether this root qdisc is the expected one; `target`: that of the endpoint, if it has one.
+    /// Whether this root qdisc is the expected one; `target`: the endpoint's.
     fn expects(&self, target: Option<&Target>, root: &Root) -> bool {
         let without = &self.choice.root;
         target.map_or(root == without, |target| target.expects(root, without))
@@ -299,7 +299,7 @@ impl Inner {
         self.forget_role(key, abi::ROLE_ENDPOINT);
     }
 
-    /// Removes an endpoint that no longer exists or is no longer configured; `is_there`: its device still exists.
+    /// Removes an endpoint that has disappeared or is no longer configured; `is_there`: its device still exists.
     pub(super) fn remove_endpoint(&mut self, number: u32, is_there: bool) {
         if let Some(endpoint) = self.endpoints.remove(&number) {
             tracing::info!("endpoint {}: gone", endpoint.name());
@@ -316,7 +316,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Updates what depends on a device's MTU: packet times and bursts. Returns whether the MTU has changed.
+    /// Updates what depends on a device's MTU: packet times and bursts. Returns whether it has changed.
     pub(super) fn follow_mtu(&mut self, number: u32, mtu: u32) -> Result<bool> {
         let Some(endpoint) = self.endpoints.get_mut(&number) else {
             return Ok(false);
@@ -428,7 +428,7 @@ impl Inner {
             let target = targets.get(&number);
             match Root::look(&endpoint.space.nl, endpoint.htb.ifindex)? {
                 Some(root) if !endpoint.expects(target, &root) => {}
-                // No relevant change; or the device itself was removed, and there is nothing to do.
+                // No relevant change, or the device itself was removed.
                 _ => return Ok(false),
             }
         }
@@ -647,7 +647,7 @@ impl Inner {
         let _expedited = datapath::ExpeditedRcu::begin();
         self.bridges.clear();
         for endpoint in std::mem::take(&mut self.endpoints).into_values() {
-            // The device may have been removed with its namespace; then this has no effect.
+            // No effect if the device was removed with its namespace.
             endpoint.take_off(true, &self.shared, &mut self.maps);
         }
     }

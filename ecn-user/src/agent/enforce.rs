@@ -83,7 +83,7 @@ pub struct Shared {
     stop: AtomicBool,
 }
 
-/// Locks a mutex, even if poisoned: a thread that panics leaves no relevant data half-updated.
+/// Locks, even if poisoned: a thread that panics leaves nothing relevant half-updated.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -92,15 +92,15 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const UNFIT: usize = 1024;
 /// Interval between reviews of limited flows.
 const REVIEW: Duration = Duration::from_millis(250);
-/// Longest sleep of the thread while nothing is limited: it also has to react to `stop` and to changed flags.
+/// Longest sleep while nothing is limited: `stop` and changed flags are polled.
 const IDLE: Duration = Duration::from_millis(100);
-/// How long a step of the main loop may take, however short the heartbeat: while namespaces with many devices are
-/// removed, the kernel blocks all netlink requests.
+/// Maximum time of a main-loop step, however short the heartbeat: while namespaces with many devices are removed, the
+/// kernel blocks all netlink requests.
 const STEP: Duration = Duration::from_secs(3);
-/// How long the start may take: on a busy or emulated processor, the verifier takes seconds for a program, and limits
-/// that were taken over have to stay in force meanwhile.
+/// Maximum time of the start: on a busy or emulated processor the verifier takes seconds for a program, and limits that
+/// were taken over stay in force meanwhile.
 const START: Duration = Duration::from_secs(60);
-/// Maximum number of rates brought into force together; later ones wait in the ring buffer.
+/// Rates brought into force together; later ones wait in the ring buffer.
 const TOGETHER: usize = 4096;
 /// Of these, the number per batch of an endpoint: the limits are renewed between batches.
 const AT_ONCE: usize = 512;
@@ -150,8 +150,8 @@ impl Shared {
         Duration::from_nanos(self.heartbeat_ns.load(Ordering::Relaxed))
     }
 
-    /// Activates the programs at tracepoints that are of this generation ([`abi::GENERATION`] or 0), and waits until
-    /// the thread has published that: it alone writes the control entry.
+    /// Activates the tracepoint programs of this generation ([`abi::GENERATION`] or 0), and waits until the thread has
+    /// published that: it alone writes the control entry.
     pub(super) fn switch_to(&self, generation: u32, maps: &Maps) -> datapath::Result<()> {
         let flags = self.flags.load(Ordering::Relaxed) & !abi::GENERATION | generation;
         self.flags.store(flags, Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl Shared {
         Duration::from_nanos(now_ns().saturating_sub(enforced_ns)) < self.patience()
     }
 
-    /// How long limits are renewed for: a heartbeat, but not beyond `patience` after the main loop's last progress.
+    /// How long limits hold from now on: a heartbeat, but not beyond `patience` after the main loop's last progress.
     fn validity(&self) -> Duration {
         let left = self.patience().saturating_sub(self.loop_age());
         self.heartbeat().min(left)
@@ -383,7 +383,7 @@ impl<'a> Heart<'a> {
 
 fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
     let mut heart = Heart::new(shared);
-    // The latest rate per class, so that memory is bounded; and the times of the marks that caused them.
+    // The latest rate per class, which bounds their number; and the times of the marks behind them.
     let mut rates: HashMap<(u32, u32), RateEvent> = HashMap::new();
     let mut marks: Vec<u64> = Vec::new();
     let mut batch = ClassBatch::new();

@@ -333,7 +333,7 @@ impl Inner {
         meant.collect()
     }
 
-    /// The configuration of a device that is to be an endpoint.
+    /// The configuration of a device as an endpoint, if it is one.
     fn meant_endpoint(&self, space: &Space, link: &Link) -> Option<config::Endpoint> {
         discover::endpoint(&self.config, &space.spec, link).or_else(|| {
             let mut peers = self

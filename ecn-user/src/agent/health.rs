@@ -1,4 +1,4 @@
-//! Detects when control does not work, from readings over several seconds, and advises what to do about it.
+//! Detects when control does not work, from readings over several seconds, and advises a remedy.
 //!
 //! | kind | holds when |
 //! |---|---|
@@ -36,9 +36,9 @@ mod tests;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Maximum time between comparable readings: beyond it, the agent was stalled.
 const GAP_NS: u64 = 3 * SECOND_NS;
-/// How long a full queue, flows at their lowest rate, or marks have to last for a warning.
+/// How long a full queue, flows at their lowest rate, or marks have to last.
 const HOLDS_NS: u64 = 5 * SECOND_NS;
-/// How long marks have to go unanswered for a warning.
+/// How long marks have to go unanswered.
 const UNANSWERED_NS: u64 = 10 * SECOND_NS;
 /// Readings kept per port: [`UNANSWERED_NS`] and two more.
 const KEPT: usize = 12;
@@ -208,7 +208,7 @@ pub struct PortReading {
     pub subject: Subject,
     /// Its counters.
     pub counters: marking::Port,
-    /// The output's own threshold decides on marks, so its count of triggers shows how often it was exceeded.
+    /// Marks come from the output's own threshold, so that its triggers count how often it was exceeded.
     pub by_output: bool,
     /// Packets above which marks begin: the output's threshold, else an input's buffer.
     pub level_packets: u32,
@@ -239,7 +239,7 @@ pub struct EndpointReading {
     pub flows: FlowsSeen,
 }
 
-/// Running counts of requests for which there was no room.
+/// Running counts of how often there was no room.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortages {
     /// [`abi::Count::FlowsFull`].
@@ -263,7 +263,7 @@ pub struct Reading {
     pub endpoints: Vec<EndpointReading>,
     /// Tables and classes.
     pub shortages: Shortages,
-    /// The endpoints with the most entries in the table of sent and in that of received flows.
+    /// The endpoints with most entries in the tables of sent and of received flows.
     pub fullest: [Subject; 2],
     /// IP protocol of echoes.
     pub echo_protocol: u8,
@@ -276,7 +276,7 @@ pub struct FlowsSeen {
     pub limited: u64,
     /// Of these, flows at the lowest rate.
     pub at_floor: u64,
-    /// Packets per second of all flows at the lowest rate together.
+    /// Total packets per second of the flows at the lowest rate.
     pub floor_packets_per_s: u64,
     /// Flows without echoes, by the address of their receiver.
     pub silent: BTreeMap<IpAddr, Silent>,
@@ -352,7 +352,7 @@ impl FlowsSeen {
     }
 }
 
-/// Packets without an echo of a flow that should get them. TCP's ACKs look the same whether its receiver counts marks
+/// Packets of a flow without the echoes that it should get. TCP's ACKs look the same whether its receiver counts marks
 /// or not.
 fn unacknowledged(key: &Key, flow: &Flow, policy: &abi::Endpoint, now_ns: u64) -> Option<u64> {
     let echoed = policy.flags & abi::ECHO != 0
@@ -431,7 +431,7 @@ impl Interval {
         self.asked() > 0 && self.departed.saturating_mul(SECOND_NS) >= LEAST_PACKETS_PER_S * self.ns
     }
 
-    /// The queue is always `times` as long as the level at which marks begin, or nearly as long as possible.
+    /// The queue is always `times` as long as the level at which marks begin, or nearly full.
     const fn is_long(&self, times: u64) -> bool {
         let nearly = self.most / 8 * 7;
         self.above && (self.waiting >= times * self.level || self.waiting >= nearly)
@@ -443,7 +443,7 @@ impl Interval {
             && (self.is_long(2) || self.dropped * 64 >= self.arrivals() && self.dropped > 0)
     }
 
-    /// Almost none of the packets that should be marked can be.
+    /// Almost no packet that should be marked can be.
     const fn is_unmarkable(&self) -> bool {
         self.marked * 16 < self.asked()
     }
@@ -453,7 +453,7 @@ impl Interval {
         if self.is_unmarkable() {
             self.dropped + self.refused
         } else {
-            // Otherwise drops before the queue hit unmarkable traffic beyond its share, as intended.
+            // Otherwise drops before the queue are unmarkable traffic beyond its share.
             self.dropped
         }
     }
@@ -733,7 +733,7 @@ impl Health {
         if full {
             return;
         }
-        // If no port here marks, the flows are marked at a bridge of another machine.
+        // Unless a port here marks, they are marked at a bridge of another machine.
         let marks_here = |port: &PortReading| {
             let history = self.ports.get(&port.id);
             history.is_some_and(|h| h.intervals.iter().any(|i| i.asked() > 0))

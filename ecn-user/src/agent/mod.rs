@@ -1,7 +1,6 @@
 //! The agent: attaches the programs, follows ports, moves class rates, cleans up.
 //!
-//! Marking, echoes and responses are up to the programs, and class rates to [`enforce`]; this module reacts to devices
-//! and configurations that change.
+//! The programs mark, echo and respond, [`enforce`] moves class rates; this module follows devices and configuration.
 
 mod bridges;
 mod discover;
@@ -60,7 +59,7 @@ pub enum Error {
         /// Its process ID.
         pid: String,
     },
-    /// The agent's monotonic clock is not the kernel's, with which packets are timed.
+    /// The agent's monotonic clock is not the kernel's.
     #[error(
         "the monotonic clock of this time namespace is not the kernel's, by which rate limits lapse: \
          start ecn outside of it (time_namespaces(7))"
@@ -104,7 +103,7 @@ pub enum Error {
     /// Error of the operating system.
     #[error("cannot {what}: {error}")]
     Io {
-        /// The attempted operation.
+        /// Operation.
         what: &'static str,
         /// Cause.
         error: io::Error,
@@ -114,7 +113,7 @@ pub enum Error {
 /// Result of the agent.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Settings of a run beyond the configuration.
+/// Settings beyond the configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Measure the time from a mark to the new rate in force.
@@ -128,7 +127,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Overrides the configuration with the settings of this run.
+    /// Overrides the configuration.
     fn apply(self, config: &mut Config) {
         if let Some(keep) = self.keep {
             config.agent.keep = keep;
@@ -148,7 +147,7 @@ struct Inner {
     numbers: Numbers,
     /// Namespaces that exist but cannot be entered.
     closed: BTreeMap<Spec, net::Error>,
-    /// Bridges and endpoints that exist but could not be set up.
+    /// Bridges and endpoints whose setup failed.
     failed: BTreeMap<(WaitingFor, (Spec, String)), Failed>,
     waiting: Vec<Waiting>,
     /// The configuration file; see [`State`].
@@ -162,7 +161,7 @@ struct Inner {
     copies: HashMap<u32, Copy>,
     /// False once the kernel has refused what limits at taps need.
     can_limit_taps: bool,
-    /// Programs loaded for single endpoints, whose logs are flushed.
+    /// Programs of single endpoints, for their logs.
     #[cfg(feature = "trace")]
     endpoint_copies: HashMap<u32, Copy>,
     sweeper: Sweeper,
@@ -179,8 +178,8 @@ struct Inner {
     leaves: bool,
 }
 
-/// The agent's state, shared with its tasks. It is taken out when the agent stops, so that a task that has not ended by
-/// then has nothing to work on and keeps nothing loaded.
+/// The agent's state, shared with its tasks. Taken out when the agent stops, so that a task that still runs keeps
+/// nothing loaded.
 type SharedInner = Arc<Mutex<Option<Inner>>>;
 
 /// A running agent. Needs a tokio runtime; stops when dropped.
@@ -191,9 +190,9 @@ pub struct Agent {
     enforcer: Option<Enforcer>,
 }
 
-/// Interval at which link events and pinned rates are processed.
+/// Interval for link events and pinned rates.
 const TICK: Duration = Duration::from_millis(100);
-/// Interval of the sweep for stale counters and of the health checks.
+/// Interval for stale counters and health checks.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
 /// The kernel side of a marking policy.
@@ -244,7 +243,7 @@ fn backward_policy(
 ///
 /// The parameters are out of range.
 pub fn response_policy(config: &config::Response) -> Result<response::Policy> {
-    // Exact for the six decimals that users may write.
+    // Six decimals are exact, which suffices for what users write.
     let m = response::Ratio::new((config.m * 1e6).round() as u64, 1_000_000);
     let policy = response::Policy::new(config.function, config.rmin.into(), m)
         .map_err(|error| Error::Configuration(format!("[response]: {error}")))?;
@@ -330,8 +329,7 @@ fn reaction_policy(config: &Config, htb: &EndpointHtb) -> Result<reaction::Polic
 }
 
 impl Inner {
-    /// Starts everything. If an agent is taken over, the thread that moves rates starts first: limits have to stay in
-    /// force.
+    /// Starts everything. When taking over, the thread that moves rates starts first: limits have to stay in force.
     fn start(config: Config, options: Options, shared: Arc<Shared>) -> Result<(Self, Enforcer)> {
         response_policy(&config.response)?;
         let pin = config.agent.pin.clone();
@@ -440,7 +438,7 @@ impl Inner {
         written
     }
 
-    /// Writes the state, for callers that continue without it: an error is logged once, and the write is retried every
+    /// [`Inner::write_state`] for callers that can continue: errors are logged once, and the write is retried every
     /// second.
     fn save_state(&mut self) {
         let was_unwritten = self.unwritten;
@@ -689,7 +687,7 @@ async fn every(period: Duration, inner: SharedInner, step: fn(&mut Inner) -> Res
     }
 }
 
-/// Runs a step as soon as a namespace gets or loses its name: its devices persist as long as it is open here.
+/// Runs a step at once when a namespace gets or loses its name: while it is open here, its devices persist.
 async fn watch_names(inner: SharedInner) {
     let names = match Names::follow(&discover::DIRECTORIES) {
         Ok(names) => names,
@@ -706,7 +704,7 @@ async fn watch_names(inner: SharedInner) {
     }
 }
 
-/// Raises the limit of open files to its maximum: an endpoint needs about eight, and the default, 1,024, is that of
+/// Raises the limit of open files to the maximum: an endpoint takes about eight, and the default of 1,024 is for
 /// `select`.
 fn raise_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};

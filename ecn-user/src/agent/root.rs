@@ -54,7 +54,7 @@ impl Root {
         Ok(Self::among(&nl.qdiscs()?, ifindex))
     }
 
-    /// The root qdisc of a device; `all`: at least the qdiscs of this device. `None` if it has no root qdisc.
+    /// A device's root qdisc, if any; `all`: at least the qdiscs of this device.
     pub(super) fn among(all: &[Qdisc], ifindex: u32) -> Option<Self> {
         let root = all
             .iter()
@@ -77,7 +77,7 @@ impl Root {
         Some(match (major, root.kind.as_str()) {
             (0, _) => Self::Default { multi_queue },
             (htb::ENDPOINT_MAJOR, "htb") => Self::Htb,
-            // An mq of ours whose queues somebody has changed counts as somebody else's.
+            // An mq of ours with changed queues counts as somebody else's.
             (major, kind) => Self::Other {
                 kind: kind.to_owned(),
                 major,
@@ -126,7 +126,7 @@ pub(super) struct Choice {
     pub(super) queue_bytes: u64,
 }
 
-/// A device whose enforcement is to be chosen.
+/// A device for which an enforcement is chosen.
 pub(super) struct Device<'a> {
     pub(super) nl: &'a Netlink,
     pub(super) ns: &'a NetNs,
@@ -245,7 +245,7 @@ impl Device<'_> {
         let frame = u64::from(self.layout.frame_bytes);
         let wanted = u64::from(htb::LEAF_FRAMES) * frame;
         let queue_bytes = match root {
-            // Packets that fq would drop are dropped before it: in fq they would still be charged.
+            // Packets beyond fq's limit are dropped before it: in fq they would be charged.
             Root::Fq { flow_packets, .. } => wanted.min(u64::from(flow_packets) * frame),
             _ => wanted,
         };

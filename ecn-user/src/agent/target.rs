@@ -66,7 +66,7 @@ struct Limited {
     closing: bool,
 }
 
-/// The flow's largest packet, for the size of its queue; 0 for TCP, whose super-packets follow the device's limit.
+/// The flow's largest packet, to size its queue; 0 for TCP: its super-packets follow the device's limit.
 fn largest_packet(flow: &Flow, key: Key) -> u32 {
     if key.protocol == protocol::TCP {
         0
@@ -75,7 +75,7 @@ fn largest_packet(flow: &Flow, key: Key) -> u32 {
     }
 }
 
-/// Whether a flow that has been at full rate for `ns`, and has sent `bytes` in that time, needs no class any more.
+/// Whether a flow that has sent `bytes` in `ns` at full rate needs no class any more.
 fn is_free(ns: u64, bytes: u64, link_bytes_per_s: u64) -> bool {
     let rate = u128::from(bytes) * 1_000_000_000 / u128::from(ns.max(1));
     let is_busy = rate * u128::from(BUSY) > u128::from(link_bytes_per_s);
@@ -92,7 +92,7 @@ pub struct Target {
     space: Arc<Space>,
     socket: ClassSocket,
     whose: Whose,
-    /// Maximum segments of a super-packet: before an agent changed it, and now if that is less.
+    /// Maximum segments of a super-packet: before the agent, and now if that is less.
     segments_before: Option<u32>,
     segments: Option<u32>,
     limited: BTreeMap<u32, Limited>,
@@ -181,7 +181,7 @@ impl Target {
         match (self.whose, self.enforcement) {
             (Whose::Ours, Enforcement::Htb) => *root == Root::Htb,
             (Whose::Ours, Enforcement::Edt) => root.major() == FQ_MAJOR,
-            // A root that was ours when taken over has been removed by now; the one without the agent is unknown.
+            // Our root, taken over, has been removed by now; the one without the agent is unknown.
             _ => root == base || base.is_ours() && root.major() == 0,
         }
     }

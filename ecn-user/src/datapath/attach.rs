@@ -193,7 +193,7 @@ fn pin_of(links: &Path, ns: &NetNs, device: &str, program: &str, place: Place) -
     Ok(links.join(format!("{}-{ifindex}-{program}{hook}", ns.inum())))
 }
 
-/// Replaces the program of a pinned link, so that no packet passes both or none. `None`: no link is pinned, or its
+/// Replaces the program of a pinned link, so that no packet passes through both. `None`: no link is pinned, or its
 /// device was removed.
 fn replace<L: TryFrom<FdLink, Error = LinkError>>(
     pin: Option<&Path>,

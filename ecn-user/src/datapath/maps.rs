@@ -86,8 +86,8 @@ impl BridgeView {
         }
     }
 
-    /// Removes the packets that have left the virtual queues by now, which the counters contain until the next packet.
-    /// Bridge and queues are read one after the other, so this may be off by the packets in between.
+    /// Removes what has left the virtual queues by now, which the counters contain until the next packet. Bridge and
+    /// queues are read one after the other, so this may be off by the packets in between.
     fn catch_up(&mut self, queues: &[u8], now_ns: u64) {
         let at = std::mem::offset_of!(abi::Virtual, queues);
         let queues = queues.get(at..).unwrap_or_default();
@@ -220,8 +220,8 @@ pub fn adoptable(pin: &Path, least: Sizes) -> std::result::Result<Maps, String> 
 }
 
 impl Maps {
-    /// Opens the maps that a running agent or rig has pinned below `pin`, and checks their layouts, about which pins
-    /// contain nothing.
+    /// Opens the maps that a running agent or rig has pinned below `pin`, and checks their layouts, which pins do not
+    /// record.
     ///
     /// # Errors
     ///
@@ -455,7 +455,7 @@ impl Maps {
             .0)
     }
 
-    /// Changes a bridge's marking policy without interrupting traffic.
+    /// Changes a bridge's marking policy while traffic runs.
     ///
     /// # Errors
     ///
@@ -476,7 +476,7 @@ impl Maps {
         Ok(policy.map_err(Error::map(name::BACKWARD))?.0)
     }
 
-    /// Changes the policy for backward messages without interrupting traffic.
+    /// Changes the policy for backward messages while traffic runs.
     ///
     /// # Errors
     ///
@@ -523,7 +523,7 @@ impl Maps {
             .0)
     }
 
-    /// Changes an endpoint's policy without interrupting traffic.
+    /// Changes an endpoint's policy while traffic runs.
     ///
     /// # Errors
     ///
@@ -768,7 +768,7 @@ impl Maps {
     }
 }
 
-/// Entries read together: more than hash to one bucket, for which the kernel would otherwise report a lack of space.
+/// Entries read together: more than hash to one bucket, or the kernel refuses (ENOSPC).
 const TOGETHER: usize = 1024;
 
 /// Continues to read a map that changes meanwhile: one bucket after the other, so that this ends, and an entry that
@@ -838,7 +838,7 @@ pub struct Walk {
 
 /// Parts of a table in one step of a [`Walk`].
 const PARTS: usize = 8;
-/// Minimum time between the starts of two walks: each copies a table of tens of thousands of entries.
+/// Minimum time between the starts of walks: each copies tens of thousands of entries.
 const WALK_PERIOD: Duration = Duration::from_secs(1);
 
 impl Walk {

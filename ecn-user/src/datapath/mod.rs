@@ -150,7 +150,7 @@ pub enum Error {
     /// A file operation failed.
     #[error("cannot {what} {path}: {error}")]
     File {
-        /// The attempted operation.
+        /// Operation.
         what: &'static str,
         /// Path.
         path: PathBuf,
@@ -195,7 +195,7 @@ pub fn pin_dir(pin: &Path) -> PathBuf {
 pub struct Sizes {
     /// Bridges.
     pub bridges: u32,
-    /// Flows, for sent and for received ones each.
+    /// Flows, sent and received ones each.
     pub flows: u32,
 }
 
@@ -475,8 +475,8 @@ impl Datapath {
         })
     }
 
-    /// Loads the programs that those of endpoints tail-call, unless they are loaded already: the verifier takes longer
-    /// for them than for all others, and a bridge without endpoints does not need them.
+    /// Loads the tail calls of endpoints' programs, unless already loaded: the verifier takes longer for them than for
+    /// all others, and a bridge without endpoints does not need them.
     ///
     /// # Errors
     ///
@@ -489,8 +489,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Loads the programs that ports with virtual queues tail-call: not before any exist, since old verifiers take long
-    /// for them.
+    /// Loads the tail calls of ports with virtual queues: not before any exist, since old verifiers take long for them.
     ///
     /// # Errors
     ///
@@ -499,7 +498,7 @@ impl Datapath {
         tails(&mut self.common, &[(abi::TAIL_VIRTUAL, name::PORT_VIRTUAL)])
     }
 
-    /// Loads the programs that ports which send messages tail-call ([`ecn_core::backward`]).
+    /// Loads the tail calls of ports that send messages ([`ecn_core::backward`]).
     ///
     /// # Errors
     ///
@@ -511,7 +510,7 @@ impl Datapath {
         )
     }
 
-    /// Loads the programs that ports which sample their queues tail-call ([`ecn_core::backward::Sampling`]).
+    /// Loads the tail calls of ports that sample their queues ([`ecn_core::backward::Sampling`]).
     ///
     /// # Errors
     ///
@@ -743,7 +742,7 @@ impl Copy {
     }
 }
 
-/// Translates a refusal by the verifier, if its meaning is known.
+/// Recognizes refusals by the verifier whose meaning is known.
 fn tracing_error(program: &str) -> impl FnOnce(ProgramError) -> Error {
     move |error| match &error {
         ProgramError::LoadError { verifier_log, .. }
@@ -967,7 +966,7 @@ pub fn remove_pins(pin: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether this is the name of a directory that [`pin_dir`] returns, in any version.
+/// Whether this is the name of a [`pin_dir`], of any version.
 pub fn is_version(name: &OsStr) -> bool {
     let number = name.to_str().and_then(|name| name.strip_prefix('v'));
     number.is_some_and(|number| number.parse::<u32>().is_ok())

@@ -40,7 +40,7 @@ pub enum Error {
     /// A netlink request was refused or could not be made.
     #[error("cannot {what} in namespace {netns:?}: {errno}{}{}", said(.kernel), hint(*.errno))]
     Netlink {
-        /// The attempted operation, with the interface.
+        /// Operation, with the interface.
         what: String,
         /// The namespace of the socket.
         netns: String,
@@ -66,7 +66,7 @@ pub enum Error {
     /// A device feature could not be read or changed.
     #[error("cannot {what} of {link:?} in namespace {netns:?}: {errno}{}", hint(*.errno))]
     Ethtool {
-        /// The attempted operation.
+        /// Operation.
         what: String,
         /// The interface.
         link: String,
@@ -78,7 +78,7 @@ pub enum Error {
     /// A file of the kernel (a sysctl, a mount point) could not be read, written or mounted.
     #[error("cannot {what} {path}: {errno}{}", hint(*.errno))]
     File {
-        /// The attempted operation.
+        /// Operation.
         what: &'static str,
         /// The file.
         path: String,

@@ -40,12 +40,11 @@ pub const ENDPOINT_MAJOR: u16 = ecn_core::abi::HTB_MAJOR;
 pub const PORT_MAJOR: u16 = 0xec0f;
 /// The class above all others, at endpoints and ports.
 pub const TOP_MINOR: u16 = 1;
-/// At a source of the rig: the class of traffic of no limited flow.
+/// At a source of the rig: traffic without a limited flow.
 pub const DEFAULT_MINOR: u16 = 2;
 /// At an endpoint: the first flow.
 pub const FIRST_FLOW_MINOR: u16 = ecn_core::abi::FIRST_CLASS as u16;
-/// Guaranteed rate of each class that borrows, since HTB does not support a rate of 0. 100 of them are 0.8 % of
-/// 100 Mbit/s.
+/// Guaranteed to each class that borrows, since HTB has no rate of 0. 100 of them are 0.8 % of 100 Mbit/s.
 pub const GUARANTEED_BYTES_PER_S: u64 = 1_000;
 
 const TC_LINKLAYER_ETHERNET: u8 = 1;
@@ -247,7 +246,7 @@ impl ClassBatch {
         );
     }
 
-    /// Adds the creation of a queue of `limit_bytes` under a class, or the change of its limit if it exists.
+    /// Adds a queue of `limit_bytes` under a class, or the change of its limit.
     pub fn leaf(&mut self, ifindex: u32, classid: u32, limit_bytes: u32) {
         let message = Message::raw(0, 0)
             .tc(ifindex, 0, classid)

@@ -191,7 +191,7 @@ impl NetNs {
 
     /// Moves the calling thread into the namespace, permanently. Its child processes start there too.
     pub fn enter(&self) -> Result<()> {
-        // Entering its own namespace needs no privileges.
+        // The thread's own namespace needs no privileges.
         if fs::metadata(OWN).is_ok_and(|own| own.ino() as u32 == self.inum) {
             return Ok(());
         }

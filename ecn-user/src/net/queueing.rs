@@ -20,7 +20,7 @@ const TCA_STATS_APP: u16 = 4;
 const TCA_STATS_PKT64: u16 = 8;
 const TCA_HTB_INIT: u16 = 2;
 const TCA_HTB_DIRECT_QLEN: u16 = 5;
-/// Packets that may bypass an HTB's classes and wait for the device: the kernel's default.
+/// Maximum queue of packets that bypass an HTB's classes: the kernel's default.
 const DIRECT_PACKETS: u32 = 1_000;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;

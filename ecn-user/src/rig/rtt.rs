@@ -1,8 +1,7 @@
-//! The victim's round-trip times during the measurement of a phase: those of a ping beside its flow, and those that its
-//! own TCP measures.
+//! The victim's round-trip times in a phase: of a ping beside its flow, and as measured by its own TCP.
 //!
-//! The ping shows queueing in the network. It is a separate flow: queueing at the source, in the class of the victim's
-//! flow, is only included in TCP's own time.
+//! The ping shows queueing in the network. As a separate flow, it excludes queueing at the source, in the class of the
+//! victim's flow, which TCP's own time includes.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -45,7 +44,7 @@ const HEADER: usize = 8;
 const LEN: usize = 64;
 /// Types of echo requests and replies, IPv4 and IPv6.
 const TYPES: [[u8; 2]; 2] = [[8, 0], [128, 129]];
-/// Identifier of our pings, to tell them from others in the namespace.
+/// Identifier of our pings in the namespace.
 const IDENTIFIER: u16 = 0xec0e;
 
 /// Round-trip times, microseconds.

@@ -227,7 +227,7 @@ pub enum Progress<'a> {
     },
 }
 
-/// Counters at one moment, for differences.
+/// Counters at one moment; results are differences.
 struct Snapshot {
     /// Each with the time after it was read: on a busy machine, reading can take long.
     ports: HashMap<&'static str, (Instant, ClassStats)>,

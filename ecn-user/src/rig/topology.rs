@@ -372,7 +372,7 @@ impl Rig {
         &self.hosts
     }
 
-    /// The namespace of all bridges.
+    /// The namespace of both bridges.
     pub fn switch(&self) -> &NetNs {
         &self.switch
     }
@@ -382,8 +382,8 @@ impl Rig {
         Ok(NetNs::named(&host.netns)?)
     }
 
-    /// Access to the class of a port that sends at the link rate ([`RATED_PORTS`]): with a [`PortProbe`], its queue can
-    /// be sampled often, by one system call each.
+    /// A probe of a port that sends at the link rate ([`RATED_PORTS`]), to sample its queue often, by one system call
+    /// each.
     pub fn probe(&self, port: &str) -> Result<PortProbe> {
         let netlink = Netlink::open(&self.switch)?;
         let ifindex = netlink.link(port)?.index;
@@ -484,7 +484,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Makes every packet its own frame, or enables super-packets as far as the device supports them.
+    /// Makes every packet its own frame, or enables super-packets where supported.
     fn set_offloads(&self, ethtool: &Ethtool, device: &str) -> Result<()> {
         if self.topology.offload {
             // The others are on by default; GRO of a veth is not.
@@ -590,8 +590,7 @@ pub struct PortProbe {
 }
 
 impl PortProbe {
-    /// The port's class: bytes, packets, drops and queue, in packets on the wire (except drops, which are as the kernel
-    /// counts them).
+    /// The port's class: bytes, packets, drops and queue, in packets on the wire (drops as the kernel counts them).
     pub fn class(&self) -> Result<ClassStats> {
         let class = self.netlink.class_stats(self.ifindex)?.into_iter().next();
         let missing = || format!("the HTB of port {:?}", self.port);

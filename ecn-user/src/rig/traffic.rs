@@ -1,7 +1,7 @@
 //! The rig's traffic: greedy senders in every source's namespace, counting sinks at the other end.
 //!
-//! It runs in its own process (`ecn traffic`, hidden), so that its processor time is separate from the agent's, and a
-//! kill removes all of it. The parent writes lines to its standard input and reads JSON lines from its standard output:
+//! It runs in its own process (`ecn traffic`, hidden), to separate its processor time from the agent's, and to be
+//! killed as a whole. The parent writes lines to its standard input and reads JSON lines from its standard output:
 //!
 //! ```text
 //! parent  {plan}        child  report once every sender has started
@@ -45,7 +45,7 @@ pub enum Error {
     Socket {
         /// The flow, or the sink's address.
         flow: String,
-        /// The attempted operation.
+        /// Operation.
         what: &'static str,
         /// Namespace.
         netns: String,
@@ -84,7 +84,7 @@ pub enum Error {
     /// The traffic process could not be started, or its pipes broke.
     #[error("cannot {what} the traffic process: {source}")]
     Process {
-        /// The attempted operation.
+        /// Operation.
         what: &'static str,
         /// Cause.
         source: io::Error,
@@ -150,7 +150,7 @@ impl Kind {
         Self::Iperf3Mixed,
     ];
 
-    /// Its name on the command line.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -278,7 +278,7 @@ impl Plan {
 }
 
 /// About four packets of a flow wait at its source. If the buffer covers the whole path, the flows together must be
-/// able to fill the queues, or there is no congestion to observe.
+/// able to fill the queues, or there is no congestion.
 fn socket_buffer_bytes() -> usize {
     if bridge_releases_sockets() {
         8 << 10

@@ -1,4 +1,4 @@
-//! Directories whose entries are followed.
+//! Following the entries of directories.
 
 use std::{
     io,
@@ -45,7 +45,7 @@ impl Names {
     pub fn find_directories(&self) {
         let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVE;
         for directory in self.directories {
-            // If it does not exist, it contains no names; if it is followed already, nothing changes.
+            // Fails if it does not exist: then it has no names.
             let _ = self.inotify.get_ref().0.add_watch(*directory, changes);
         }
     }

@@ -16,12 +16,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// Receive buffer of a UDP sink, large enough that nothing is lost between the port and the counter.
+/// Receive buffer of a UDP sink, so that nothing is lost between port and counter.
 const SINK_BUFFER: usize = 8 << 20;
-/// Maximum number of packets received by one system call.
+/// Packets received by one system call.
 const TOGETHER: usize = 64;
 
-/// Opens all sockets, each in its namespace, and starts the threads; the senders wait for the start time.
+/// Opens all sockets, each in its namespace, and starts the threads; the senders wait.
 pub(super) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     shared: &'scope Shared,
