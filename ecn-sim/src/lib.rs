@@ -1,12 +1,10 @@
-//! Packet-level simulator of lossless networks, and of Linux bridges.
+//! Packet-level simulator of lossless networks and of Linux bridges.
 //!
-//! It needs no kernel: marking and response are the functions of `ecn-core` that the kernel
-//! programs call.
-//!
+//! Runs without kernel support: marking and response call the same functions of `ecn-core` as the kernel programs.
 //! # Run an incast
 //!
-//! Eight hosts of a leaf-spine network send 100 kB each to one, under DCQCN. What a setting means, [`keys`] says (`ecn sim
-//! list KEY`); a report is a table of [`records`], too.
+//! Eight hosts of a leaf-spine network send 100 kB each to one receiver, with DCQCN. Settings are documented in
+//! [`keys`] (`ecn sim list KEY`); reports are also available as tables ([`records`]).
 //!
 //! ```
 //! use ecn_sim::fabric::{Kind, Options, Scenario, run};
