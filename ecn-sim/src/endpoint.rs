@@ -1,4 +1,4 @@
-//! Sources: a window, and a rate that ACKs move.
+//! Sources: a window, and a rate adjusted by ACKs.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::model::Spacing;
 pub enum Control {
     /// One of the papers' functions.
     Policy(Policy),
-    /// A designed function.
+    /// A designed function, given as a table.
     Table(Arc<dyn Designed>),
 }
 
-/// A decrease and an increase function given as something else than an equation.
+/// A pair of decrease and increase functions that are not given by an equation.
 pub trait Designed: std::fmt::Debug + Send + Sync {
     /// The inter-packet delay after a marked ACK.
     fn marked(&self, ipd: u64) -> u64;
@@ -25,23 +25,23 @@ pub trait Designed: std::fmt::Debug + Send + Sync {
     fn unmarked(&self, ipd: u64) -> u64;
 }
 
-/// A source: one flow's sending end.
+/// The sending end of a flow.
 #[derive(Clone, Debug)]
 pub struct Source {
     state: State,
     packet_time: Time,
     /// Packets in flight.
     pub in_flight: u32,
-    /// Packets that it put in its host's queue.
+    /// Packets put in its host's queue.
     pub sent: u64,
-    /// One of them is still queued: another would start closer to it than the rate allows.
+    /// One of them is still queued: another one would be closer to it than the rate permits.
     in_line: bool,
     received: u32,
     /// Whether it is active.
     pub active: bool,
-    /// It may not start another packet before this.
+    /// It must not start another packet before this time.
     pub not_before: Time,
-    /// A wake-up is scheduled for then.
+    /// Time of the scheduled wake-up.
     pub timer: Option<Time>,
     last_start: Time,
     started: bool,
@@ -49,7 +49,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Idle, with this inter-packet delay (in `ecn-core`'s fixed point) to begin with.
+    /// An idle source with this initial inter-packet delay (`ecn-core`'s fixed point).
     pub fn new(packet_time: Time, ipd: u64, spacing: Spacing) -> Self {
         Self {
             state: State {
@@ -75,13 +75,13 @@ impl Source {
         self.state.ipd
     }
 
-    /// Does all but its rate allow another packet?
+    /// Whether everything but its rate permits another packet.
     #[inline]
     pub const fn may_send(&self, window: u32) -> bool {
         self.active && !self.in_line && self.in_flight < window
     }
 
-    /// A packet is queued at its host.
+    /// Records that a packet was queued at its host.
     #[inline]
     pub const fn send(&mut self) {
         self.in_flight += 1;
@@ -89,7 +89,7 @@ impl Source {
         self.in_line = true;
     }
 
-    /// A wake-up comes; false if an earlier one took its place.
+    /// Handles a wake-up; false if it is stale because an earlier one replaced it.
     #[inline]
     pub fn wake(&mut self, now: Time) -> bool {
         let due = self.timer.is_none_or(|timer| timer <= now);
@@ -99,7 +99,7 @@ impl Source {
         due
     }
 
-    /// A packet of this source starts its transmission.
+    /// Records that a packet of this source starts its transmission.
     #[inline]
     pub fn start(&mut self, now: Time) {
         self.in_line = false;
@@ -109,13 +109,13 @@ impl Source {
     }
 
     fn space(&mut self) {
-        // Whole packet times and the rest apart: both products fit.
+        // Whole packet times and the fraction separately: both products fit.
         let whole = (self.state.ipd >> FRAC) * self.packet_time;
         let part = (u128::from(self.state.ipd & (ONE - 1)) * u128::from(self.packet_time)) >> FRAC;
         self.not_before = self.last_start + whole + part as Time;
     }
 
-    /// An ACK is back.
+    /// Handles an ACK.
     #[inline]
     pub fn on_ack(&mut self, control: &Control, marked: bool, now: Time) {
         self.in_flight -= 1;

@@ -1,5 +1,5 @@
-//! What a run assumes: the mechanisms under study, each choice that the papers leave open, and what a
-//! Linux bridge and its agent take their time for.
+//! Parameters of a run: the mechanisms under study, each choice that the papers leave open, and the delays of a Linux
+//! bridge and its agent.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -248,7 +248,7 @@ pub enum InputTrigger {
 }
 
 impl InputTrigger {
-    /// The least number of packets that is a trigger, in a buffer of so many slots.
+    /// The smallest number of packets that triggers, for a buffer with `slots` slots.
     const fn least(self, slots: u32) -> u32 {
         match self {
             Self::Full => slots,
@@ -427,7 +427,7 @@ pub struct Model {
     pub qcn: QcnParameters,
 }
 
-/// Keys of [`Model`] that only switches with input buffers know.
+/// Keys of [`Model`] that apply only to switches with input buffers.
 const INPUT_ONLY: &[&str] = &[
     "window",
     "arbitration",
@@ -445,7 +445,7 @@ const INPUT_ONLY: &[&str] = &[
     "forwarding",
     "spacing",
 ];
-/// Keys of [`Model`] that only switches with output queues know.
+/// Keys of [`Model`] that apply only to switches with output queues.
 const OUTPUT_ONLY: &[&str] = &[
     "queue",
     "mark_at",
@@ -459,9 +459,9 @@ const OUTPUT_ONLY: &[&str] = &[
     "enforcement_delay",
 ];
 
-/// Keys of the output trigger, beside the threshold.
+/// Keys of the output trigger, except the threshold.
 const OF_OUTPUT_TRIGGER: &[&str] = &["threshold_counts", "output_trigger"];
-/// Keys of any marking.
+/// Keys that apply to every marking.
 const OF_MARKING: &[&str] = &[
     "threshold",
     "threshold_counts",
@@ -474,7 +474,7 @@ const OF_MARKING: &[&str] = &[
     "mark_at",
     "spare_blocked",
 ];
-/// Keys of bridges' senders that follow echoes.
+/// Keys of bridges' senders that respond to echoes.
 const OF_ECHO: &[&str] = &["ack_delay", "echo", "agent_period", "enforcement_delay"];
 
 impl Default for Model {
@@ -525,7 +525,7 @@ impl Default for Model {
     }
 }
 
-/// A value of a [`Model`] that makes no sense.
+/// An invalid value in a [`Model`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} = {value}: {reason}")]
 pub struct ModelError {
@@ -533,12 +533,12 @@ pub struct ModelError {
     pub key: String,
     /// Its value.
     pub value: String,
-    /// What is wrong with it, and the valid range.
+    /// The problem, with the valid range.
     pub reason: String,
 }
 
 impl ModelError {
-    /// `value` of `key` is refused.
+    /// An error for `value` of `key`.
     pub fn new(
         key: impl Into<String>,
         value: impl fmt::Display,
@@ -551,7 +551,7 @@ impl ModelError {
         }
     }
 
-    /// The same of a key in this table.
+    /// The same error, for a key of the table `table`.
     pub fn within(self, table: &str) -> Self {
         Self {
             key: format!("{table}.{}", self.key),
@@ -560,11 +560,11 @@ impl ModelError {
     }
 }
 
-/// A value, if it is in its range.
+/// Returns a value that is in its range.
 ///
 /// # Errors
 ///
-/// It is not; by its key, with the range.
+/// The value is out of range; the error names the key and the range.
 pub(crate) fn in_range<T: PartialOrd + fmt::Display>(
     key: &str,
     value: T,
@@ -635,7 +635,7 @@ impl Model {
         self.policy(Function::Lipd).map(drop)
     }
 
-    /// Keys that the kind of switch does not know are at their defaults.
+    /// Checks that keys that do not apply to the kind of switch have their defaults.
     fn check_kind(&self) -> Result<(), ModelError> {
         if self.switch == SwitchKind::Output && matches!(self.response, Response::Table(_)) {
             let reason = "bridges and endpoints know the functions of the papers only";
@@ -673,13 +673,14 @@ impl Model {
         }
     }
 
-    /// Keys without an effect, beside those of other kinds of switch: of markings and responses that are not chosen.
+    /// Keys without effect besides those of the other kind of switch: those of markings and responses that are not
+    /// chosen.
     pub fn without_effect(&self) -> Vec<&'static str> {
         let mut keys = Vec::new();
         let has_shares = self.switch == SwitchKind::Output && self.shares != ShareBy::Off;
         match self.marking {
             Marking::None => keys.extend(OF_MARKING),
-            // The threshold counts for whom bridges may drop, too.
+            // The threshold also decides whose packets bridges may drop.
             Marking::Naive | Marking::Input if has_shares => keys.extend(OF_OUTPUT_TRIGGER),
             Marking::Naive | Marking::Input => {
                 keys.extend(OF_OUTPUT_TRIGGER);
@@ -704,7 +705,7 @@ impl Model {
         keys
     }
 
-    /// Keys that the kind of switch does not know.
+    /// Keys that do not apply to the kind of switch.
     pub const fn inapplicable_keys(&self) -> &'static [&'static str] {
         match self.switch {
             SwitchKind::Input => OUTPUT_ONLY,
@@ -712,7 +713,7 @@ impl Model {
         }
     }
 
-    /// A source's inter-packet delay at its start, in `ecn-core`'s fixed point.
+    /// A source's initial inter-packet delay, in `ecn-core`'s fixed point.
     ///
     /// # Errors
     ///
@@ -745,12 +746,12 @@ impl Model {
             })
     }
 
-    /// What the ports of a bridge send.
+    /// The policy for messages sent by the ports of a bridge.
     pub const fn backward_policy(&self) -> backward::Policy {
         backward::Policy::new(self.feedback(), backward::MESSAGES_PER_S)
     }
 
-    /// How sources hear of congestion.
+    /// The feedback that sources get about congestion.
     pub const fn feedback(&self) -> Feedback {
         match self.marking.notifications() {
             Some(_) => Feedback::Backward,
@@ -758,7 +759,7 @@ impl Model {
         }
     }
 
-    /// The marking of `ecn-core`, for a switch with this name and port slots below `ports`.
+    /// The marking of `ecn-core`, for a switch named `name` with port slots below `ports`.
     pub fn marking_policy(&self, name: &str, ports: u32) -> marking::Policy {
         let marks = match &self.mark_in {
             MarkIn::All => true,

@@ -1,4 +1,4 @@
-//! Who is connected to whom, and the way that each flow takes.
+//! Topology of a network and the routes of its flows.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,7 +14,7 @@ pub const ACK_BYTES: u32 = 20;
 /// A link between two nodes, the same in both directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// Name of the direction from the first to the second.
+    /// Name of the direction from the first to the second node.
     pub name: String,
     /// The nodes.
     pub between: [String; 2],
@@ -27,7 +27,7 @@ pub struct LinkSpec {
 /// A flow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowSpec {
-    /// What it is counted as.
+    /// Traffic class under which it is counted.
     pub class: String,
     /// Sending host.
     pub from: String,
@@ -39,11 +39,13 @@ pub struct FlowSpec {
     pub stop: Option<DurationText>,
     /// Size of its packets, bytes.
     pub packet_bytes: u32,
-    /// Output queues only: what it sends.
+    /// Output queues only: its traffic source and transport.
     pub traffic: Traffic,
-    /// Output queues only: its hosts have the agent. Else its packets cannot be marked, and nothing limits it.
+    /// Output queues only: whether its hosts run the agent. If not, its packets cannot be marked and its rate is not
+    /// limited.
     pub controlled: bool,
-    /// Output queues only: it is many flows, one after the other. They are TCP, cubic unless `traffic` says so.
+    /// Output queues only: makes it a sequence of flows, one per arrival. They are TCP, with cubic unless `traffic`
+    /// names another algorithm.
     pub arrivals: Option<Arrivals>,
 }
 
@@ -60,39 +62,39 @@ pub struct Description {
     pub flows: Vec<FlowSpec>,
 }
 
-/// A description that is no network.
+/// An invalid description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
     /// Two nodes or links have the same name.
     #[error("the name `{0}` is given twice")]
     Twice(String),
-    /// A link or flow names a node that is not there.
+    /// A link or flow names an unknown node.
     #[error("{what}: unknown node `{name}`: {hint}")]
     Unknown {
         /// The link or flow.
         what: String,
-        /// What it names.
+        /// The unknown name.
         name: String,
-        /// The nearest names.
+        /// Similar names.
         hint: String,
     },
-    /// A flow begins or ends at a switch, or at itself.
+    /// A flow from or to a switch, or from a host to itself.
     #[error("flow from `{from}` to `{to}`: it has to go from a host to another host")]
     NotHosts {
-        /// Where it begins.
+        /// Its sender.
         from: String,
-        /// Where it ends.
+        /// Its receiver.
         to: String,
     },
     /// A link from a node to itself.
     #[error("the link `{0}` ends where it begins")]
     Loop(String),
-    /// No way for a flow.
+    /// No path for a flow.
     #[error("the topology is not connected: no way from `{from}` to `{to}`")]
     NotConnected {
-        /// Where the flow begins.
+        /// The flow's sender.
         from: String,
-        /// Where it ends.
+        /// The flow's receiver.
         to: String,
     },
     /// More ports than marking can number.
@@ -100,21 +102,21 @@ pub enum NetworkError {
     TooManyPorts {
         /// The switch.
         name: String,
-        /// Its ports.
+        /// Its number of ports.
         ports: usize,
     },
-    /// There is nothing to simulate.
+    /// No flow to simulate.
     #[error("no flow: add one in [[flows]]")]
     NoFlow,
-    /// Traffic that only output queues know.
+    /// Traffic that requires output queues.
     #[error("flow `{0}`: `traffic`, `control` and `arrivals` do not apply to switch = input")]
     OnlyOutput(String),
-    /// New flows at no rate, or without packets.
+    /// Arriving flows with a rate or number of packets out of range, or with traffic other than TCP.
     #[error(
         "flow `{0}`: `arrivals` and `packets` are from 1 to 1000000, and `traffic` is cubic or reno then"
     )]
     Arrivals(String),
-    /// A packet that an ACK does not fit in, or that takes too long.
+    /// A packet too small for its ACK, or with too long a transmission time.
     #[error("packets of {bytes} bytes on a link of {rate}: {reason}")]
     Packet {
         /// Size of the packet.
@@ -133,25 +135,25 @@ pub struct Channel {
     pub name: String,
     /// Its rate.
     pub rate: Rate,
-    /// Index of the switch that sends on it, and its port's slot there; none for a host.
+    /// Index of the switch that sends on it, and its port's slot there; `None` for a host.
     pub sender: Option<(u32, u8)>,
-    /// Index of the switch that it leads to, and its port's slot there; none for a host.
+    /// Index of the switch at its end, and its port's slot there; `None` for a host.
     pub receiver: Option<(u32, u8)>,
     delay: Time,
 }
 
-/// A step of a flow's way.
+/// One hop of a flow's path.
 #[derive(Clone, Copy, Debug)]
 pub struct Hop {
     /// The channel.
     pub channel: u32,
-    /// How long a packet of the flow is on it.
+    /// Transmission time of the flow's packets.
     pub transmission: Time,
-    /// From the start of the transmission until the next switch can forward it.
+    /// From the start of the transmission until the next switch can forward the packet.
     pub to_forward: Time,
     /// Size of the flow's packets, bytes.
     pub packet_bytes: u32,
-    /// How a packet gets here through the switch that sends on the channel; none from a host.
+    /// The way through the switch that sends on the channel; `None` if that is a host.
     pub through: Option<Crossing>,
 }
 
@@ -160,20 +162,20 @@ pub struct Hop {
 pub struct Crossing {
     /// Index of the switch.
     pub switch: u32,
-    /// Port slot at which it comes in.
+    /// Slot of the input port.
     pub input: u8,
-    /// Port slot at which it goes out.
+    /// Slot of the output port.
     pub output: u8,
 }
 
-/// A flow's way and times.
+/// A flow's path and times.
 #[derive(Clone, Debug)]
 pub struct Way {
-    /// Its hops are these of [`Network::hops`].
+    /// Range of its hops in [`Network::hops`].
     pub hops: std::ops::Range<u32>,
-    /// From the start of the transmission on the last hop until the ACK is back.
+    /// From the start of the transmission on the last hop until the ACK reaches the source.
     pub to_ack: Time,
-    /// Start and stop.
+    /// Start and stop times.
     pub active: std::ops::Range<Time>,
     /// Transmission time at the source.
     pub packet_time: Time,
@@ -183,11 +185,11 @@ pub struct Way {
     pub class: u32,
     /// Index of its sending host in [`Network::hosts`].
     pub host: u32,
-    /// As of [`FlowSpec`].
+    /// [`FlowSpec::traffic`].
     pub traffic: Traffic,
-    /// As of [`FlowSpec`].
+    /// [`FlowSpec::controlled`].
     pub controlled: bool,
-    /// As of [`FlowSpec`].
+    /// [`FlowSpec::arrivals`].
     pub arrivals: Option<Arrivals>,
 }
 
@@ -198,7 +200,7 @@ pub struct Network {
     pub switches: Vec<String>,
     /// Names of the hosts.
     pub hosts: Vec<String>,
-    /// Slots in use per switch: its ports and one.
+    /// Slots in use per switch: its number of ports plus one.
     pub slots: Vec<u32>,
     /// All directions of all links.
     pub channels: Vec<Channel>,
@@ -206,18 +208,18 @@ pub struct Network {
     pub sending: Vec<Vec<u32>>,
     /// By switch and port slot: the channel on which it receives.
     pub receiving: Vec<Vec<u32>>,
-    /// The ways of all flows, one after the other.
+    /// The paths of all flows, one after the other.
     pub hops: Vec<Hop>,
     /// The flows.
     pub flows: Vec<Way>,
     /// Names of the classes, in the order of their first flow.
     pub classes: Vec<String>,
-    /// What a switch takes to forward a packet, and a host to answer one.
+    /// Delay of a switch to forward a packet, and of a host to answer one.
     forwarding: Time,
     ack_delay: Time,
 }
 
-/// Picoseconds that `bytes` take.
+/// Transmission time of `bytes`, ps.
 fn transmission(bytes: u32, rate: Rate) -> Time {
     let ps = u128::from(bytes) * 1_000_000_000_000;
     Time::try_from(ps.div_ceil(u128::from(rate.bytes_per_s()))).unwrap_or(Time::MAX)
@@ -244,7 +246,7 @@ impl<'a> Nodes<'a> {
         })
     }
 
-    /// The number of the node that `what` names.
+    /// The number of the node called `name`, which `what` (for the error) refers to.
     fn find(&self, what: &dyn Fn() -> String, name: &str) -> Result<usize, NetworkError> {
         self.numbers.get(name).copied().ok_or_else(|| {
             let Description {
@@ -264,12 +266,12 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// What links are made into.
+/// Channels and ports while the network is built from links.
 struct Wires {
     channels: Vec<Channel>,
-    /// Slots of each switch.
+    /// Slots in use, by switch.
     ports: Vec<u32>,
-    /// By node, the nodes that its channels lead to, and which these are.
+    /// By node: its outgoing channels, each with the node at its end.
     leaving: Vec<Vec<(usize, u32)>>,
 }
 
@@ -335,7 +337,7 @@ impl Wires {
     }
 }
 
-/// Whether switches of this kind can have what a flow sends.
+/// Checks that switches of this kind support a flow's traffic.
 fn check_traffic(flow: &FlowSpec, model: &Model) -> Result<(), NetworkError> {
     let plain = flow.traffic == Traffic::Greedy && flow.controlled;
     if model.switch == SwitchKind::Input && !(plain && flow.arrivals.is_none()) {
@@ -353,12 +355,11 @@ fn check_traffic(flow: &FlowSpec, model: &Model) -> Result<(), NetworkError> {
 }
 
 impl Network {
-    /// Finds the ways (shortest in hops, of several the one whose links were named first) and works
-    /// out all times.
+    /// Finds the flows' paths (fewest hops; of several, the one whose links were listed first) and computes all times.
     ///
     /// # Errors
     ///
-    /// What is described is no network, or a flow has no way through it.
+    /// The description is invalid, or a flow has no path.
     pub fn new(description: &Description, model: &Model) -> Result<Self, NetworkError> {
         let nodes = Nodes::new(description)?;
         let Wires {
@@ -439,9 +440,9 @@ impl Network {
                     reason,
                 });
             }
-            // A faster output may not run dry: it waits for the difference.
+            // A faster output must not run dry: it starts later by the difference in transmission times.
             let needed = match (model.forwarding, way.get(step + 1)) {
-                // A device hands a packet over whole, at once; HTB keeps its distance.
+                // Devices hand over whole packets at once; HTB spaces them.
                 _ if handed_over => 0,
                 (Forwarding::StoreAndForward, _) => on_wire,
                 (Forwarding::CutThrough, Some(&next)) => {
@@ -465,7 +466,7 @@ impl Network {
             self.hops.push(hop);
         }
         let mut back = self.back(first..self.hops.len() as u32);
-        // An ACK, too, is cut through: its own length counts once, on the slowest link.
+        // ACKs cut through, too: their transmission time counts once, on the slowest link.
         let slowest = way
             .iter()
             .map(|&channel| self.channels[channel as usize].rate)
@@ -502,7 +503,7 @@ impl Network {
         Ok(())
     }
 
-    /// How long a message takes back over these hops, to their source: as an ACK over all of them.
+    /// How long a message takes back over these hops to their source, in the same way as an ACK takes over all of them.
     pub fn back(&self, hops: std::ops::Range<u32>) -> Time {
         let hops = &self.hops[hops.start as usize..hops.end as usize];
         let delays = hops
@@ -519,13 +520,13 @@ impl Network {
             .position(|channel| channel.name == name)
     }
 
-    /// The last channel of a flow's way.
+    /// The last channel of a flow's path.
     pub fn last_channel(&self, flow: usize) -> usize {
         self.hops[self.flows[flow].hops.end as usize - 1].channel as usize
     }
 }
 
-/// The channel at each port slot of each switch; slot 0 has none.
+/// The channel at each port slot of each switch; slot 0 is unused.
 fn by_port(
     slots: &[u32],
     channels: &[Channel],
@@ -540,7 +541,7 @@ fn by_port(
     table
 }
 
-/// Breadth first; hosts forward nothing.
+/// Breadth-first search; hosts do not forward.
 fn shortest(
     leaving: &[Vec<(usize, u32)>],
     switches: usize,

@@ -1,9 +1,9 @@
 //! A run: sources, channels and switches, event by event.
 //!
-//! A packet takes one event per switch ([`Event::Arrive`]: its header can be forwarded) and one per
-//! switch output ([`Event::Tail`]: the output is idle again and the slot free). With a window of one
-//! packet nothing else happens to its flow until the ACK is back, so its effect is worked out when
-//! the last hop starts, and the flow's next event is its next packet.
+//! A packet takes one event per switch ([`Event::Arrive`]: its header can be forwarded) and one per switch output
+//! ([`Event::Tail`]: the output is idle again and the slot free). With a window of one packet, nothing else happens to
+//! its flow until the ACK is back. The ACK's effect is therefore computed when the last hop starts, and the flow's next
+//! event is its next packet.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,27 +23,27 @@ use crate::switch::{Port, Switch};
 /// Events between two reports of progress.
 const PROGRESS_EVENTS: u64 = 1 << 18;
 
-/// What a run is asked for, beside network and model.
+/// Options of a run, besides network and model.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// All randomness comes from it.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// When the run ends.
     pub duration: Time,
-    /// Windows to count in.
+    /// Windows in which to count.
     pub windows: Vec<(Time, Time)>,
-    /// Step of the series; 0 for none.
+    /// Step of the time series; 0 for no series.
     pub series_step: Time,
-    /// Compare all counters with a scan after each event.
+    /// Whether to compare all counters with a scan after each event.
     pub check: bool,
-    /// Record so many events of each bridge with queues at its outputs.
+    /// Maximum number of events to record per bridge with output queues.
     pub trace: usize,
-    /// Gets the simulated time now and then.
+    /// Updated regularly with the simulated time.
     pub progress: Option<Arc<AtomicU64>>,
 }
 
 impl Options {
-    /// The times of the series.
+    /// The sampling times of the series.
     fn steps(&self) -> impl Iterator<Item = Time> + use<> {
         let step = self.series_step;
         let count = self.duration.checked_div(step).map_or(0, |last| last + 1);
@@ -51,28 +51,28 @@ impl Options {
     }
 }
 
-/// A run that went wrong.
+/// A failed run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimulationError {
-    /// A model that makes no sense.
+    /// An invalid model.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Something that must always hold did not.
+    /// A violated invariant.
     #[error("at {at_ps} ps, `{at}`: {what}")]
     Invariant {
         /// When.
         at_ps: Time,
         /// The switch, channel or class.
         at: String,
-        /// What.
+        /// The violation.
         what: String,
     },
-    /// More at once than events can number.
+    /// More concurrent objects than events can number.
     #[error("more than {} flows, channels, packets in flight or times to count at", 1u32 << INDEX)]
     TooMany,
 }
 
-/// No number is left for a packet.
+/// All packet numbers are in use.
 struct TooMany;
 
 impl From<TooMany> for SimulationError {
@@ -85,23 +85,23 @@ impl From<TooMany> for SimulationError {
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     flow: u32,
-    /// Index of the hop that it is on, or waits for.
+    /// Index of its current hop, or of the one that it waits for.
     hop: u32,
     marked: bool,
 }
 
-/// A channel under way: its ends, as in [`Network::channels`], and what changes of it.
+/// State of a channel during a run, with its ends as in [`Network::channels`].
 #[derive(Clone, Debug, Default)]
 struct Wire {
     sender: Option<(u32, u8)>,
-    /// It leads to a switch, where its packets take slots.
+    /// Whether it leads to a switch, where packets take slots.
     to_switch: bool,
-    /// Free slots there; a host always has room.
+    /// Free slots at its end; hosts always have room.
     credits: u32,
-    /// A host's packets that wait for it.
+    /// Packets of a host that wait for it.
     queue: VecDeque<u32>,
     busy_until: Time,
-    /// A tail is scheduled.
+    /// Whether a tail event is scheduled.
     tail: bool,
     bytes: u64,
 }
@@ -123,11 +123,11 @@ struct Simulation<'a, Q> {
     packet_hops: u64,
 }
 
-/// Runs a network under a model, with the fastest queue.
+/// Runs a network under a model, with the fastest event queue.
 ///
 /// # Errors
 ///
-/// The model makes no sense, or an invariant is broken.
+/// The model is invalid, or an invariant is violated.
 pub fn run(
     network: &Network,
     model: &Model,
@@ -137,7 +137,7 @@ pub fn run(
     run_with::<Calendar>(network, model, table, options)
 }
 
-/// [`run`] with a queue of one's own choice.
+/// [`run`] with an event queue of the caller's choice.
 ///
 /// # Errors
 ///
@@ -199,14 +199,14 @@ pub fn run_with<Q: Queue>(
     simulation.run(model, options)
 }
 
-/// What an instant is for.
+/// The purpose of an instant.
 pub(crate) enum Instant {
     Start(u32),
     Stop(u32),
     Read,
 }
 
-/// Schedules all instants. Those of reading come before anything else at their time.
+/// Schedules all instants. Readings come before everything else at their time.
 pub(crate) fn schedule<Q: Queue>(
     scheduler: &mut Scheduler<Q>,
     network: &Network,
@@ -232,7 +232,7 @@ pub(crate) fn schedule<Q: Queue>(
         .collect();
     for (index, flow) in network.flows.iter().enumerate() {
         let phase = match model.phases {
-            // A stream per flow: adding one does not change the others.
+            // One random stream per flow, so that adding a flow does not change the others.
             Phases::Random => Pcg64Mcg::seed_from_u64(options.seed ^ (index as u64) << 32)
                 .random_range(0..flow.packet_time.max(1)),
             Phases::Aligned => 0,
@@ -256,7 +256,7 @@ pub(crate) fn schedule<Q: Queue>(
     Ok(instants)
 }
 
-/// Windows and series from what was read at the instants, and at the end.
+/// Computes windows and series from the readings and from the final counters.
 pub(crate) fn counted(read: &[(Time, Snapshot)], last: &Snapshot, options: &Options) -> Record {
     let at = |time: Time| match read.binary_search_by_key(&time, |(at, _)| *at) {
         Ok(index) => &read[index].1,
@@ -287,7 +287,7 @@ pub(crate) fn counted(read: &[(Time, Snapshot)], last: &Snapshot, options: &Opti
     }
 }
 
-/// The higher of each two.
+/// Element-wise maximum.
 fn higher(mut peaks: Vec<u32>, others: Vec<u32>) -> Vec<u32> {
     for (peak, other) in peaks.iter_mut().zip(others) {
         *peak = other.max(*peak);
@@ -342,7 +342,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         })
     }
 
-    /// Whether counters and buffers are sound, and nothing waits that could go.
+    /// Checks that counters and buffers are consistent, and that nothing waits that could go.
     fn check(&self, now: Time) -> Result<(), SimulationError> {
         let broken = |at: &str, what: String| SimulationError::Invariant {
             at_ps: now,
@@ -374,7 +374,7 @@ impl<Q: Queue> Simulation<'_, Q> {
             }
         }
         for (flow, source) in self.sources.iter().enumerate() {
-            // With a window of one, the event that ends the wait is not a timer.
+            // With a window of one, the wait ends with an event other than a timer.
             let could_send = source.may_send(self.window) && source.timer.is_none();
             if self.window > 1 && could_send {
                 return Err(broken(
@@ -386,9 +386,8 @@ impl<Q: Queue> Simulation<'_, Q> {
         Ok(())
     }
 
-    /// The packets between their source and their last hop at the end of the run, by flow, found
-    /// where they are: in a queue, or on a channel to a switch. With [`Options::check`] the slots that
-    /// they take are compared, too.
+    /// Packets between their source and their last hop at the end of the run, by flow, counted where they are: in a
+    /// queue, or on a channel to a switch. With [`Options::check`] also compares the slots that they take.
     fn in_flight(&mut self, options: &Options) -> Result<Vec<u64>, SimulationError> {
         let mut by_flow = vec![0u64; self.network.flows.len()];
         let mut slots: Vec<Vec<u32>> = std::iter::zip(&self.switches, &self.network.slots)
@@ -474,7 +473,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         }
     }
 
-    /// Sends a packet, if window and rate allow it now.
+    /// Sends a packet if window and rate permit it now.
     #[inline]
     fn send(&mut self, now: Time, flow: u32) -> Result<(), TooMany> {
         let source = &mut self.sources[flow as usize];
@@ -504,7 +503,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         Ok(())
     }
 
-    /// Wakes a source that its rate alone holds back, when it may send again.
+    /// Schedules the wake-up of a source that is limited only by its rate.
     fn set_timer(&mut self, flow: u32) {
         let source = &mut self.sources[flow as usize];
         let wake = source.not_before;
@@ -514,7 +513,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         }
     }
 
-    /// A host's channel takes its next packet, if it can.
+    /// Starts the next packet of a host's channel, if possible.
     fn dispatch_host(&mut self, now: Time, channel: u32) {
         loop {
             let wire = &mut self.wires[channel as usize];
@@ -537,7 +536,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         }
     }
 
-    /// A host's packet starts.
+    /// Starts a host's packet.
     #[inline]
     fn start_host(&mut self, now: Time, number: u32, packet: Packet, hop: &Hop) {
         self.sources[packet.flow as usize].start(now);
@@ -547,7 +546,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         }
     }
 
-    /// A channel takes its next packet, if it can.
+    /// Starts the next packet of a channel, if possible.
     #[inline]
     fn dispatch(&mut self, now: Time, channel: u32) {
         match self.wires[channel as usize].sender {
@@ -556,7 +555,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         }
     }
 
-    /// A switch's output takes its next packet, if it can.
+    /// Starts the next packet of a switch's output, if possible.
     fn dispatch_output(&mut self, now: Time, channel: u32, switch: u32, output: u8) {
         if self.wires[channel as usize].credits == 0 {
             return self.switches[switch as usize].lacks_credit(output);
@@ -574,7 +573,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         self.let_go(now, switch, next.input, output);
     }
 
-    /// Outputs whose packets the departure of one from `input` by `output` no longer holds up.
+    /// Dispatches the outputs with packets that were held up by the packet that has left `input` by `output`.
     #[inline(always)]
     fn let_go(&mut self, now: Time, switch: u32, input: u8, output: u8) {
         if !self.switches[switch as usize].is_plain() {
@@ -590,7 +589,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         }
     }
 
-    /// The transmission of a packet starts.
+    /// Starts the transmission of a packet.
     #[inline(always)]
     fn start(&mut self, now: Time, number: u32, hop: &Hop) {
         let wire = &mut self.wires[hop.channel as usize];
@@ -623,12 +622,12 @@ impl<Q: Queue> Simulation<'_, Q> {
             source.timer = Some(back);
             self.scheduler.at(back, Event::Source(packet.flow));
         } else {
-            // The ACK carries the mark: the packet's number stands for it on the way back.
+            // The ACK carries the mark, so it is represented by the packet's number on the way back.
             self.scheduler.at(now + to_ack, Event::Arrive(number));
         }
     }
 
-    /// A packet's header can be forwarded; or, past its last hop, its ACK is back.
+    /// Handles a packet whose header can be forwarded or, past its last hop, its ACK at the source.
     #[inline]
     fn arrive(&mut self, now: Time, number: u32) -> Result<(), TooMany> {
         let packet = &mut self.packets[number];
@@ -649,13 +648,13 @@ impl<Q: Queue> Simulation<'_, Q> {
         if switch.arrive(now, number, through.input, through.output, has_credit) {
             self.start(now, number, hop);
         } else if self.trigger_first {
-            // What had its chance already cannot go now either.
+            // Otherwise the packet has been tried already, and cannot go now.
             self.dispatch(now, hop.channel);
         }
         Ok(())
     }
 
-    /// A channel is idle again.
+    /// Handles the end of a transmission: the channel is idle again.
     #[inline]
     fn tail(&mut self, now: Time, channel: u32) {
         let wire = &mut self.wires[channel as usize];
@@ -671,7 +670,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         }
     }
 
-    /// A slot is free: its credit lets the channel upstream go on.
+    /// Frees a slot: its credit may release the channel upstream.
     #[inline]
     fn free_slot(&mut self, now: Time, switch: u32, input: u8) {
         let upstream = self.switches[switch as usize].ports[input as usize].upstream;

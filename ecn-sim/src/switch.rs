@@ -1,8 +1,8 @@
-//! HP's switch: buffers at the inputs, a crossbar, and `ecn-core`'s marking.
+//! HP's switch: input buffers, a crossbar, and the marking of `ecn-core`.
 //!
-//! A packet waits in the buffer of its input, and in a queue for its output. Queues are in the order
-//! of arrival, so that the front of one is its oldest packet over all inputs. A packet that finds
-//! its output idle cuts through and never waits; the marking counts only those that do.
+//! A packet waits in the buffer of its input and in a queue for its output. Queues are in order of arrival, so the head
+//! of each is its oldest packet over all inputs. A packet whose output is idle cuts through without waiting; marking
+//! counts only packets that wait.
 
 use std::collections::VecDeque;
 
@@ -22,23 +22,23 @@ use crate::model::{
 pub struct Port {
     /// The packets that wait for the output, oldest first.
     pub queue: VecDeque<Queued>,
-    /// The output transmits.
+    /// Whether the output is transmitting.
     pub busy: bool,
     /// The input that the output served last.
     last_served: u8,
-    /// The channel that leads to the input: what leaves gives a credit back to it.
+    /// The channel to the input; each departure returns a credit to it.
     pub upstream: u32,
-    /// Packets at the input whose header is here and whose tail has not left.
+    /// Packets at the input whose header has arrived and whose tail has not left.
     pub present: u32,
     /// Packets at the input that wait.
     pub waiting: u32,
-    /// A packet is being read at the input, which matters to a crossbar with single read ports.
+    /// Whether a packet is being read at the input, for crossbars with a single read port.
     pub reading: bool,
-    /// Packets at the input that wait, oldest first: kept only where overtaking is limited.
+    /// Packets that wait at the input, oldest first. Kept only if overtaking is limited.
     order: VecDeque<Waiting>,
-    /// When packets last waited for a credit here; [`Time::MAX`]: they do now.
+    /// When packets last waited for a credit here; [`Time::MAX`] if they still do.
     blocked_until: Option<Time>,
-    /// Packets that were marked by scan.
+    /// Packets marked by scan.
     marked: u64,
 }
 
@@ -57,7 +57,7 @@ pub struct Queued {
     pub packet: u32,
     /// Slot of its input.
     pub input: u8,
-    /// To be marked, by a scan.
+    /// A scan has chosen the packet for marking.
     chosen: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Queued {
 #[derive(Debug)]
 pub struct Switch {
     counters: Counters,
-    /// Its buffer is what the input trigger fires at.
+    /// Its `buffer` is the occupancy at which the input trigger fires.
     policy: marking::Policy,
     /// Slots of an input buffer.
     slots: u32,
@@ -74,7 +74,7 @@ pub struct Switch {
     pub ports: Vec<Port>,
 }
 
-/// What a switch needs of the model.
+/// Settings of the model that a switch uses.
 #[derive(Debug)]
 struct Rules {
     plain: bool,
@@ -87,7 +87,7 @@ struct Rules {
     threshold_present: bool,
     crossing: bool,
     scan: bool,
-    /// So long after it lacked a credit an output is not congested.
+    /// For this long after an output lacked a credit, it does not count as congested.
     spare_blocked: Time,
 }
 
@@ -110,7 +110,7 @@ impl Switch {
             scan: model.mark_by == MarkBy::Scan,
             spare_blocked: model.spare_blocked.as_nanos() * NS,
         };
-        // Queues in the order of arrival never overtake for the same output.
+        // Queues in order of arrival never overtake for the same output.
         rules.plain = !rules.round_robin
             && !rules.single_read
             && (rules.bypass > 0 && !any_output || rules.bypass == u32::MAX);
@@ -129,8 +129,8 @@ impl Switch {
         }
     }
 
-    /// A packet's header is here. True if it cuts through now: `has_credit` says whether its output's
-    /// next hop could take it. Otherwise it waits, and is counted for marking.
+    /// Handles the arrival of a packet's header. True if it cuts through now; otherwise it waits and is counted for
+    /// marking. `has_credit`: the next hop of its output has a free slot.
     #[inline]
     pub fn arrive(
         &mut self,
@@ -142,7 +142,7 @@ impl Switch {
     ) -> bool {
         let (i, o) = (input as usize, output as usize);
         self.ports[i].present += 1;
-        // Whatever is queued for an idle output with a slot ahead is held up at its own input.
+        // Packets queued for an idle output whose next hop has a slot are held up at their own inputs.
         let can_start = has_credit && !self.ports[o].busy && !self.rules.before_dispatch;
         if can_start && (self.rules.plain || self.may_go(input, u32::MAX)) {
             if !self.rules.plain {
@@ -191,7 +191,7 @@ impl Switch {
         false
     }
 
-    /// Marks by scan: what the input trigger chooses.
+    /// Marking by scan: chooses the packets that the input trigger marks.
     fn choose_for_input(&mut self, now: Time, input: u8) {
         if !self.rules.scan || self.policy.marking == Marking::None as u32 {
             return;
@@ -215,7 +215,7 @@ impl Switch {
         }
     }
 
-    /// An output has no credit: it is blocked if a packet waits for that, and for nothing else.
+    /// An output has no credit: it is blocked if a packet waits only for that.
     #[inline]
     pub fn lacks_credit(&mut self, output: u8) {
         let port = &mut self.ports[output as usize];
@@ -224,7 +224,7 @@ impl Switch {
         }
     }
 
-    /// A credit has come back to this output.
+    /// A credit has returned to this output.
     #[inline]
     pub fn has_credit(&mut self, now: Time, output: u8) {
         let port = &mut self.ports[output as usize];
@@ -233,7 +233,7 @@ impl Switch {
         }
     }
 
-    /// A full buffer also holds the packets that are leaving it: their outputs are congested too.
+    /// A full buffer also holds the packets that are leaving it: their outputs count as congested, too.
     fn congest_leaving(&mut self, input: u8) {
         for (output, port) in self.ports.iter().enumerate().skip(1) {
             if port.busy && port.last_served == input {
@@ -242,7 +242,7 @@ impl Switch {
         }
     }
 
-    /// The policy with what the model counts differently worked into its numbers.
+    /// The policy, with its numbers adjusted for what the model counts differently.
     #[inline]
     fn policy_now(&self, input: u8, output: u8) -> marking::Policy {
         let mut policy = self.policy;
@@ -260,7 +260,7 @@ impl Switch {
         policy
     }
 
-    /// Dequeues the packet that output `output` transmits next; whether it is marked.
+    /// Dequeues the packet that `output` transmits next. The flag: whether it is marked.
     #[inline]
     pub fn next(&mut self, output: u8) -> Option<(Queued, bool)> {
         if self.ports[output as usize].busy {
@@ -297,7 +297,7 @@ impl Switch {
         Some((chosen, chosen.chosen))
     }
 
-    /// Is there a packet that an output could transmit now, if the next switch has a slot?
+    /// Whether `output` could transmit a packet now, if the next switch has a slot.
     pub fn could_go(&self, output: u8) -> bool {
         let out = &self.ports[output as usize];
         let fit = || match self.rules.plain {
@@ -307,7 +307,7 @@ impl Switch {
         !out.busy && fit()
     }
 
-    /// Slots that the packets here take, without those on their way.
+    /// Slots taken by the packets at an input, without packets still in flight to it.
     pub fn slots_taken(&self, input: u8, free_at_head: bool) -> u32 {
         let input = &self.ports[input as usize];
         if free_at_head {
@@ -330,7 +330,7 @@ impl Switch {
         if !self.rules.round_robin {
             return fit.next();
         }
-        // After the last one served, by slot; of one input the oldest.
+        // In slot order from the last input served; the oldest packet of an input.
         fit.min_by_key(|&at| {
             (
                 queue[at].input.wrapping_sub(*last_served).wrapping_sub(1),
@@ -339,8 +339,8 @@ impl Switch {
         })
     }
 
-    /// May a packet at `input` go past the older ones there? A number that none has stands for the
-    /// newest.
+    /// Whether a packet at `input` may overtake the older ones there. A `packet` that is not in the buffer counts as
+    /// the newest.
     fn may_go(&self, input: u8, packet: u32) -> bool {
         let input = &self.ports[input as usize];
         if self.rules.single_read && input.reading {
@@ -358,7 +358,7 @@ impl Switch {
         }
     }
 
-    /// Counts the overtaking of what waits before `packet` at its input.
+    /// Counts overtaking against the packets that wait before `packet` at its input.
     fn overtake(&mut self, input: u8, packet: u32) {
         let order = &mut self.ports[input as usize].order;
         for waiting in order
@@ -369,8 +369,8 @@ impl Switch {
         }
     }
 
-    /// The tail of a packet has left by `output`; its input. Outputs that this may have been holding
-    /// up are in [`Switch::held_up`].
+    /// The tail of a packet has left by `output`; returns its input. [`Switch::held_up`] gives the outputs that it may
+    /// have held up.
     #[inline]
     pub fn leave(&mut self, output: u8) -> u8 {
         let out = &mut self.ports[output as usize];
@@ -382,14 +382,13 @@ impl Switch {
         slot
     }
 
-    /// Whether a packet waits for its output and for nothing else, so that what leaves holds up no
-    /// other output's packets.
+    /// Whether packets wait for nothing but their output, so that a departure never releases packets for other outputs.
     #[inline(always)]
     pub const fn is_plain(&self) -> bool {
         self.rules.plain
     }
 
-    /// Outputs besides `output` with packets that the departure of one from `input` may let go.
+    /// Outputs besides `output` with packets that a departure from `input` may release.
     pub fn held_up(&self, input: u8, output: u8) -> Vec<u8> {
         let order = self.ports[input as usize].order.iter();
         let mut outputs: Vec<u8> = order
@@ -413,13 +412,13 @@ impl Switch {
         }
     }
 
-    /// Compares the counters with what waits: `cnt1` of each output with its queue, the occupancy of
-    /// each input with its packets, `cnt2 <= cnt1`, and no buffer above its size; with `free_at_head`
-    /// a packet on its way out takes none of it.
+    /// Compares counters with queues: `cnt1` of each output with its queue length, the occupancy of each input with its
+    /// packets; checks that `cnt2 <= cnt1` and that no buffer is overfull. With `free_at_head`, packets on their way
+    /// out take no slot.
     ///
     /// # Errors
     ///
-    /// Says which differs.
+    /// Describes the first difference.
     pub fn check(&self, free_at_head: bool) -> Result<(), String> {
         for (slot, input) in self.ports.iter().enumerate() {
             let (cnt1, cnt2, occupancy, from) = counters!(&self.counters, c => {

@@ -1,4 +1,4 @@
-//! What the programs of hosts send, and by which transport.
+//! Traffic of hosts' applications, and its transport.
 
 use std::fmt;
 use std::str::FromStr;
@@ -67,12 +67,12 @@ impl FromStr for Traffic {
 
 serde_as_text!(@serde Traffic);
 
-/// Flows of so many packets each, one after the other at random times.
+/// A sequence of flows that start at random times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrivals {
-    /// Mean number of new flows in a second; the times between them are exponential.
+    /// Mean number of new flows per second; intervals are exponentially distributed.
     pub per_s: u32,
-    /// Packets of each.
+    /// Packets per flow.
     pub packets: u32,
 }
 
