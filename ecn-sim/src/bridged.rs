@@ -1,7 +1,7 @@
 //! A run over Linux bridges: queues at output ports, greedy senders behind HTB, echoes, an agent.
 //!
-//! It is the kernel datapath event by event, with the functions of `ecn-core` that the programs call, in
-//! their order:
+//! Models the kernel datapath event by event, calling the functions of `ecn-core` that the kernel programs call, in the
+//! same order:
 //!
 //! ```text
 //! HTB of the source ── bridge: arrive, queue or drop_queued, depart, wire_end ── ... ── receiver: count
@@ -9,11 +9,10 @@
 //!      agent <── ring ── respond, accept <───────────────────────────────────────────── echo
 //! ```
 //!
-//! A device hands a packet over at once; HTB keeps the distance to the next one. So a packet takes
-//! one event per port that it waits at, one per device that it comes in at, and one for its echo.
+//! A device hands over whole packets at once, and HTB spaces them. A packet therefore takes one event per port at which
+//! it waits, one per device at which it arrives, and one for its echo.
 //!
-//! Hosts without the agent have no classes, and nothing marks their packets; what programs have to send is in
-//! [`source`].
+//! Hosts without the agent have no classes, and their packets are not marked. Traffic sources are in [`source`].
 
 pub mod agent;
 pub mod bridge;
@@ -46,11 +45,11 @@ use crate::traffic::{Algorithm, Traffic};
 
 /// Events between two reports of progress.
 const PROGRESS_EVENTS: u64 = 1 << 18;
-/// The agent among [`Event::Source`]; the others are timers of senders, from 1 on.
+/// The agent's number in [`Event::Source`]; numbers from 1 on are timers of senders.
 const AGENT: u32 = 0;
-/// Packets of at most as many bytes are never dropped for their share: the kernel's programs spare echoes and ACKs.
+/// Packets up to this size are never dropped for their source's share: the kernel programs spare echoes and ACKs.
 const SMALL_BYTES: u32 = 128;
-/// A finished flow's number is used again after this: nothing of it is on its way any more.
+/// A finished flow's number is reused after this time, when none of its packets are in flight any more.
 const FORGOTTEN: Time = 1_000 * MS;
 
 /// A packet in flight.
@@ -58,38 +57,38 @@ const FORGOTTEN: Time = 1_000 * MS;
 struct Packet {
     /// Index of its sender.
     flow: u32,
-    /// Index of the hop that it is on, or waits for.
+    /// Index of its current hop, or of the one that it waits for.
     hop: u32,
     marked: bool,
-    /// Its number in a connection.
+    /// Its packet number within the connection.
     number: u64,
     made: Time,
-    /// If it is a message of a port about a packet of this flow.
+    /// Set for a port's message about a packet of this flow.
     message: Option<Report>,
 }
 
-/// A device that sends at its link's rate: a bridge's port, or a source's.
+/// A device that sends at its link's rate: the port of a bridge or of a source.
 #[derive(Debug)]
 struct Device {
     bucket: Bucket,
-    /// When its timer is set for, and when it fires, which is later.
+    /// The time for which its timer is set, and the later time at which it fires.
     timer: Option<(Time, Time)>,
     late: Pcg64Mcg,
     /// Mean lateness of its timer.
     timer_delay: f64,
-    /// A source's flows.
+    /// Flows of a source.
     flows: Vec<u32>,
-    /// The flow whose turn it is.
+    /// Index of the flow whose turn it is.
     turn: usize,
     bytes: u64,
     dropped: u64,
     waited_ns: u64,
-    /// When `waited_ns` was right.
+    /// When `waited_ns` was last updated.
     looked: Time,
     peak: u32,
 }
 
-/// A window, with the delays of each class's packets and the completion times of its flows.
+/// A window, with the packet delays and the flow completion times of each class.
 type Timed = ((Time, Time), Vec<Times>, Vec<Times>);
 
 struct Simulation<'a> {
@@ -98,24 +97,23 @@ struct Simulation<'a> {
     packets: Slab<Packet>,
     devices: Vec<Device>,
     bridges: Vec<Bridge>,
-    /// First a sender for each way, then those of flows that arrive.
+    /// One sender per path, followed by those of arriving flows.
     senders: Vec<Sender>,
-    /// What a flow of each way begins with.
+    /// By path: initial state of its flows.
     kinds: Vec<Kind>,
-    /// Senders whose flows are finished, and since when.
+    /// Senders of finished flows, with their completion times.
     finished: VecDeque<(Time, u32)>,
     agent: Agent,
     response: response::Policy,
     echo: echo::Policy,
     feedback: Feedback,
-    /// At the fastest source's link.
-    /// Reaction points' parameters, by way.
+    /// Reaction points' parameters, by path.
     reactions: Vec<reaction::Policy>,
-    /// What ports send instead of marking.
+    /// The kind of notification that ports send instead of marking.
     notifications: Option<backward::Kind>,
-    /// What ports make up for.
+    /// Late or idle time that a port may make up for (HTB's burst).
     burst: Time,
-    /// By way.
+    /// By path.
     sent_packets: Vec<u64>,
     flow_packets: Vec<u64>,
     marked_packets: Vec<u64>,
@@ -129,12 +127,12 @@ fn ps(duration: ecn_units::DurationText) -> Time {
     duration.as_nanos() * NS
 }
 
-/// The device of each channel, with the flows that begin there.
+/// The device of each channel, with the flows that start there.
 fn devices(network: &Network, model: &Model, seed: u64) -> Vec<Device> {
     let device = |channel: usize| Device {
         bucket: Bucket::default(),
         timer: None,
-        // A stream per device, none of which a flow's phase takes.
+        // A random stream per device, independent of those for the phases of flows.
         late: Pcg64Mcg::seed_from_u64(!seed ^ (channel as u64) << 32),
         timer_delay: ps(model.timer_delay) as f64,
         flows: Vec::new(),
@@ -167,7 +165,7 @@ fn devices(network: &Network, model: &Model, seed: u64) -> Vec<Device> {
 ///
 /// # Errors
 ///
-/// The model makes no sense, or an invariant is broken.
+/// The model is invalid, or an invariant is violated.
 pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record, SimulationError> {
     let ipd = model.initial_ipd()?;
     let function = match model.response {
@@ -285,7 +283,7 @@ impl Simulation<'_> {
                 Event::Arrive(packet) => self.arrive(now, packet, controlled)?,
                 Event::Tail(channel) => {
                     let timer = &mut self.devices[channel as usize].timer;
-                    // A timer that was reset has another time.
+                    // Stale if the timer was reset: it then fires at another time.
                     if timer.is_some_and(|(_, fires)| fires == now) {
                         *timer = None;
                         self.dequeue(now, channel)?;
@@ -344,13 +342,13 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// The agent runs, unless it did so already.
+    /// Runs the agent, unless it has already run at this time.
     fn agent(&mut self, now: Time) {
         if now != self.agent.due {
             return;
         }
         for update in self.agent.run(now) {
-            // A changed class does not wake its device, whose timer stays.
+            // A changed class does not wake its device, whose timer stays as it is.
             self.senders[update.flow as usize].enforce(&update);
             if let Some(marked) = update.marked {
                 self.latencies.push((now, now - marked));
@@ -359,14 +357,14 @@ impl Simulation<'_> {
         self.scheduler.at(self.agent.due, Event::Source(AGENT));
     }
 
-    /// The device of a flow's host.
+    /// The device of the flow's host.
     fn first_channel(&self, flow: u32) -> u32 {
         let way = self.senders[flow as usize].way;
         let first = self.network.flows[way as usize].hops.start;
         self.network.hops[first as usize].channel
     }
 
-    /// Sets the timer of a flow's source, which has just started or come to its time.
+    /// Sets the timer of a flow's source, which has just started or whose timer has fired.
     fn arm(&mut self, now: Time, flow: u32) {
         let sender = &mut self.senders[flow as usize];
         if let Some(next) = sender.source.next_timer(now) {
@@ -375,7 +373,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// The time of a flow's source.
+    /// Handles the timer of a flow's source.
     fn tick(&mut self, now: Time, flow: u32) -> Result<(), SimulationError> {
         let sender = &mut self.senders[flow as usize];
         if sender.timer != Some(now) {
@@ -398,7 +396,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A flow arrives.
+    /// Starts an arriving flow.
     fn open(
         &mut self,
         now: Time,
@@ -429,7 +427,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A packet of a connection was acknowledged.
+    /// Handles the acknowledgement of a connection's packet.
     fn ack(&mut self, now: Time, flow: u32, number: u64) -> Result<(), SimulationError> {
         let sender = &mut self.senders[flow as usize];
         let Source::Tcp(tcp) = &mut sender.source else {
@@ -442,7 +440,7 @@ impl Simulation<'_> {
             return self.dequeue(now, channel);
         }
         let sender = &mut self.senders[flow as usize];
-        // Its duplicates may be acknowledged, too: it finishes once.
+        // Duplicates may be acknowledged, too, but a flow finishes only once.
         if std::mem::take(&mut sender.active) {
             self.finished.push_back((now, flow));
             let device = &mut self.devices[channel as usize];
@@ -463,7 +461,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A device sends what it may.
+    /// Sends the packets that a device may send now.
     fn dequeue(&mut self, now: Time, channel: u32) -> Result<(), SimulationError> {
         let at = channel as usize;
         loop {
@@ -494,7 +492,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// The next flow in turn whose class may send; or when one may. None if none has anything to send.
+    /// The next flow in turn whose class may send, or the earliest time at which one may. `None` if no flow has a
+    /// packet.
     fn next_flow(&mut self, now: Time, at: usize) -> Option<Result<u32, Time>> {
         let device = &mut self.devices[at];
         let count = device.flows.len();
@@ -516,7 +515,7 @@ impl Simulation<'_> {
         soonest.map(Err)
     }
 
-    /// Sets a device's timer, unless it is set for that time already. A timer is late now and then.
+    /// Sets a device's timer, unless it is already set for that time. It fires with a random delay.
     fn set_timer(&mut self, at: usize, wait: Time) {
         let device = &mut self.devices[at];
         if device.timer.is_some_and(|(set, _)| set == wait) {
@@ -575,7 +574,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// What a program has for the agent, if anything.
+    /// Passes an update of a program, if any, to the agent.
     fn notify_agent(&mut self, now: Time, update: Option<sender::RateUpdate>) {
         if let Some(update) = update
             && self.agent.on_rate_event(now, update)
@@ -584,7 +583,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// A port has marked a packet: a message goes back by the way that the packet came.
+    /// A port has marked a packet: sends a message back along the packet's path, if one is due.
     fn message(&mut self, now: Time, number: u32, bridge: u32, output: u8) -> Option<()> {
         let (marks, sequence) = self.bridges[bridge as usize].message(output, now / NS)?;
         self.send_back(
@@ -596,7 +595,7 @@ impl Simulation<'_> {
         )
     }
 
-    /// A message about a packet goes back by the way that it came.
+    /// Sends a message about a packet back along its path.
     fn send_back(
         &mut self,
         now: Time,
@@ -631,7 +630,7 @@ impl Simulation<'_> {
         Some(())
     }
 
-    /// A port sends its next packet.
+    /// Sends the next packet of a port.
     fn forward(&mut self, now: Time, channel: u32, bridge: u32, output: u8) {
         self.look(now, channel, bridge, output);
         let Some((number, mark)) = self.bridges[bridge as usize].depart(output) else {
@@ -659,7 +658,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// A packet is on its way to the end of its channel.
+    /// Sends a packet towards the end of its channel.
     fn hand_over(&mut self, now: Time, number: u32) {
         let Packet {
             flow, hop, made, ..
@@ -684,7 +683,7 @@ impl Simulation<'_> {
         self.scheduler.at(now + takes, Event::Arrive(number));
     }
 
-    /// A packet is at the end of its channel; or, past its last hop, its echo is back.
+    /// Handles a packet at the end of its channel or, past its last hop, its echo at the source.
     fn arrive(&mut self, now: Time, number: u32, controlled: bool) -> Result<(), SimulationError> {
         let packet = &mut self.packets[number];
         if let Packet {
@@ -723,7 +722,7 @@ impl Simulation<'_> {
         };
         let flow = packet.flow as usize;
         self.look(now, next, bridge, output);
-        // Packets of hosts without the agent are not ECN-capable, but a message can be sent about any.
+        // Packets of hosts without the agent are not ECN-capable, but messages can be sent about any packet.
         let markable = self.bridges[bridge as usize].is_markable(self.senders[flow].controlled);
         let way = &self.network.flows[self.senders[flow].way as usize];
         let host = self.network.hops[way.hops.start as usize].channel;
@@ -747,7 +746,7 @@ impl Simulation<'_> {
             self.senders[flow].marked.get_or_insert(now);
             self.send_back(now, number, (bridge, output), sample, kind);
         }
-        // The mark of a dropped packet is lost with it, a message is not.
+        // A dropped packet's mark is lost with it; a message is not.
         let backward = self.feedback.is_backward();
         if marked && (backward || matches!(arrived, Arrival::Queued { .. })) {
             self.mark(now, number);
@@ -774,7 +773,7 @@ impl Simulation<'_> {
     fn echo(&mut self, now: Time, flow: u32, marked: bool) {
         let sender = &mut self.senders[flow as usize];
         let hops = self.network.flows[sender.way as usize].hops.clone();
-        // By the ports that the data came by.
+        // Through the ports that the data passed, in reverse.
         let way_back = || {
             let hops = &self.network.hops[hops.start as usize..hops.end as usize];
             hops.iter().rev().fold(packet::ECT_0, |ecn, hop| {
@@ -791,7 +790,7 @@ impl Simulation<'_> {
         self.notify_agent(now, update);
     }
 
-    /// Counts the time that packets waited, before their number changes.
+    /// Adds up the packets' waiting time, before the queue length changes.
     fn look(&mut self, now: Time, channel: u32, bridge: u32, output: u8) {
         let queued = self.bridges[bridge as usize].queues[output as usize].len() as u64;
         let device = &mut self.devices[channel as usize];
@@ -850,8 +849,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// The packets between their source and their last hop at the end of the run, by flow, found
-    /// where they are: in a queue, or on a channel to a bridge.
+    /// Packets between their source and their last hop at the end of the run, by flow, counted where they are: in a
+    /// queue, or on a channel to a bridge.
     fn in_flight(&mut self) -> Vec<u64> {
         let mut by_flow = vec![0u64; self.network.flows.len()];
         let queues = self.bridges.iter().flat_map(|bridge| &bridge.queues);

@@ -1,29 +1,29 @@
-//! The agent's part of the loop: it takes new rates from a ring and moves classes, all that wait at
-//! once.
+//! The agent's part of the control loop: it reads new rates from a ring and changes classes, all pending ones in one
+//! batch.
 
 use ecn_core::flow;
 
 use crate::bridged::sender::RateUpdate;
 use crate::engine::Time;
 
-/// What the agent waits for.
+/// The agent's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
-    /// For a decrease, or the end of the period.
+    /// Waiting for a decrease or the end of the period.
     Polling,
-    /// For the kernel to make its changes.
+    /// Waiting for the kernel to apply changes.
     Enforcing,
-    /// For decreases to come together.
+    /// Waiting, to collect decreases in one batch.
     Pausing,
 }
 
-/// The agent. One moves the rates of all flows.
+/// The agent. A single one enforces the rates of all flows.
 #[derive(Debug)]
 pub struct Agent {
     doing: Doing,
-    /// Rates in the ring.
+    /// Updates in the ring.
     ring: Vec<RateUpdate>,
-    /// Rates that it is enforcing.
+    /// Updates being enforced.
     batch: Vec<RateUpdate>,
     period: Time,
     pause: Time,
@@ -33,8 +33,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// With its period, the time of a packet at the fastest of its links, and the time from its waking
-    /// until rates are in force.
+    /// `packet_time`: of a packet at the fastest of its links. `delay`: from its wake-up until rates are in force.
     pub fn new(period: Time, packet_time: Time, delay: Time) -> Self {
         Self {
             doing: Doing::Polling,
@@ -47,7 +46,7 @@ impl Agent {
         }
     }
 
-    /// A program has put an event in the ring. True if the agent now runs at another time.
+    /// A program has put an event into the ring. True if this changes when the agent runs next.
     pub fn on_rate_event(&mut self, now: Time, update: RateUpdate) -> bool {
         self.ring.push(update);
         let wakes = self.doing == Doing::Polling && update.decreased && self.due > now;
@@ -57,14 +56,14 @@ impl Agent {
         wakes
     }
 
-    /// It runs. Returns the rates that are in force now; the agent runs next at [`Agent::due`].
+    /// Runs the agent. Returns the rates that are now in force; the agent runs next at [`Agent::due`].
     pub fn run(&mut self, now: Time) -> Vec<RateUpdate> {
         let in_force = match self.doing {
             Doing::Enforcing => {
                 (self.doing, self.due) = (Doing::Pausing, now + self.pause);
                 return std::mem::take(&mut self.batch);
             }
-            // The ring is not empty: polling ends at once.
+            // A non-empty ring ends polling at once.
             Doing::Pausing if self.ring.is_empty() => {
                 (self.doing, self.due) = (Doing::Polling, now + self.period);
                 return Vec::new();
@@ -95,7 +94,7 @@ mod tests {
         }
     }
 
-    /// Period 1000, a packet of 40: it pauses for 480.
+    /// Period 1000, packet time 40: the pause is 480.
     #[test]
     fn increases_wait_for_the_period_and_decreases_do_not() {
         let mut agent = Agent::new(1000, 40, 30);
@@ -109,7 +108,7 @@ mod tests {
         assert!(!agent.on_rate_event(40, update(4, true)), "it is busy");
         let flows: Vec<u32> = agent.run(50).iter().map(|update| update.flow).collect();
         assert_eq!((flows, agent.due), (vec![1, 2, 3], 530));
-        // Events of the pause are read at once after it.
+        // Events of the pause are read right after it.
         assert!(agent.run(530).is_empty());
         assert_eq!(agent.due, 560);
         assert_eq!(agent.run(560).len(), 1);

@@ -1,5 +1,4 @@
-//! A Linux bridge: a queue at each output port, and `ecn-core`'s marking called where the kernel
-//! programs call it.
+//! A Linux bridge: a queue at each output port, and the marking of `ecn-core` at the hooks of the kernel programs.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,30 +16,30 @@ use crate::trace::{Event, Trace};
 /// A packet in a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Queued {
-    /// Its number.
+    /// The packet's number.
     pub packet: u32,
     arrival: vqueue::PacketMeta,
 }
 
-/// What happened to a packet at an output port.
+/// Outcome of a packet's arrival at an output port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It waits.
+    /// The packet waits.
     Queued {
-        /// It was marked.
+        /// Whether it was marked.
         marked: bool,
     },
-    /// The queue was full, or the packet, which cannot be marked, was more than its source's share.
+    /// The queue was full, or the packet cannot be marked and exceeded its source's share.
     Dropped {
-        /// It was marked before.
+        /// Whether it was marked before.
         marked: bool,
     },
 }
 
-/// Sources that a bridge can count.
+/// Maximum number of sources that a bridge counts.
 const SOURCES: usize = 1024;
 
-/// Counters and shares, which the kernel programs have under one lock.
+/// Counters and shares, which one lock protects in the kernel programs.
 #[derive(Debug, Default)]
 struct Marked<const N: usize> {
     switch: Switch<N>,
@@ -55,11 +54,11 @@ pub struct Bridge {
     limit: usize,
     trace: Option<Box<Trace>>,
     backward: backward::Policy,
-    /// Of the output ports, by slot.
+    /// By slot of the output port.
     points: Vec<Point>,
-    /// Flows that an output port has slowed down.
+    /// Flows that an output port has slowed down, with the time of the last such notification.
     tagged: HashMap<(u8, u32), u64, FixedState>,
-    /// The queues, by slot of the output port.
+    /// By slot of the output port.
     pub queues: Vec<VecDeque<Queued>>,
 }
 
@@ -84,7 +83,7 @@ impl Bridge {
         }
     }
 
-    /// The bridge has chosen the output: `ecn_port_out`, then the queue, then `ecn_drop` if it is full.
+    /// The bridge has chosen the output port: `ecn_port_out`, then the queue, then `ecn_drop` if the queue is full.
     pub fn arrive(&mut self, packet: u32, arrival: vqueue::PacketMeta) -> Arrival {
         let (policy, vqueue::PacketMeta { input, output, .. }) = (self.policy, arrival);
         let decision = counters!(&mut self.counters, c => c.shares.on_enqueue(&mut c.switch, &policy, &arrival));
@@ -103,18 +102,19 @@ impl Bridge {
         Arrival::Queued { marked }
     }
 
-    /// Whether a packet can be marked, ECN-capable or not.
+    /// Whether a packet can be marked; `capable`: it is ECN-capable.
     pub const fn is_markable(&self, capable: bool) -> bool {
         self.backward.is_markable(capable, true)
     }
 
-    /// An output port has marked a packet: the marks that a message stands for, and its number, if there is one now.
+    /// Accounts for a packet marked at an output port. Returns the number of marks that the message reports and the
+    /// message's number, if one is due.
     pub fn message(&mut self, output: u8, now_ns: u64) -> Option<(u32, u32)> {
         self.points[output as usize].mark(&self.backward, 1, now_ns)
     }
 
-    /// A packet of a flow, which began at a time, has entered an output's queue, or would have: the feedback that its source
-    /// is to be notified of, and the message's number, if it is sampled now.
+    /// Decides whether to sample a packet that enters an output's queue (or would, if the queue were not full). If so,
+    /// returns the feedback for its source and the message's number. `began_ns`: when the packet's flow began.
     pub fn sample(
         &mut self,
         arrival: &vqueue::PacketMeta,
@@ -127,7 +127,7 @@ impl Bridge {
         let sampling = &self.backward.sampling;
         let sample = point.sample(sampling, arrival.packets, arrival.bytes, waiting)?;
         let tag = self.tagged.get(&(output, flow));
-        // An earlier flow may have had the number.
+        // The number may have belonged to an earlier flow.
         let tagged =
             tag.is_some_and(|&since| since >= began_ns && now_ns - since <= backward::TAG_NS);
         if !sample.is_for(tagged) {
@@ -140,13 +140,13 @@ impl Bridge {
         Some((sample.0 as u32, sequence))
     }
 
-    /// Messages that its ports have sent.
+    /// Messages sent by its ports.
     pub fn messages(&self) -> u64 {
         self.points.iter().map(|point| point.sent).sum()
     }
 
-    /// Takes the next packet off an output's queue; whether it is marked: `ecn_depart`, then
-    /// `ecn_wire_end` at the device's peer, which the packet reaches at once.
+    /// Dequeues the next packet of an output and whether it is marked: `ecn_depart`, then `ecn_wire_end` at the
+    /// device's peer, which the packet reaches at once.
     pub fn depart(&mut self, output: u8) -> Option<(u32, bool)> {
         let queue = &mut self.queues[output as usize];
         let Queued { packet, arrival } = queue.pop_front()?;
@@ -165,7 +165,7 @@ impl Bridge {
         Some((packet, marked))
     }
 
-    /// Adds an event that is over to the trace, if there is one.
+    /// Adds a completed event to the trace, if the bridge is traced.
     #[inline]
     fn record(&mut self, kind: PortEventKind, input: u8, output: u8, decision: Decision) {
         let Some(trace) = self.trace.as_mut().filter(|trace| !trace.is_full()) else {
@@ -185,7 +185,7 @@ impl Bridge {
         });
     }
 
-    /// What was recorded.
+    /// Takes the recorded trace.
     pub fn take_trace(&mut self) -> Option<Trace> {
         self.trace.take().map(|trace| *trace)
     }
@@ -195,19 +195,19 @@ impl Bridge {
         counters!(&self.counters, c => c.switch.ports[slot as usize]).into()
     }
 
-    /// Whether packets waited at an output recently, for echoes that request headroom.
+    /// Whether packets recently waited at an output, for echoes that request headroom.
     pub fn is_busy(&self, output: u8, now_ns: u64) -> bool {
         let busy_until =
             counters!(&self.counters, c => c.shares.outputs[output as usize].busy_until);
         shares::Output::is_busy(busy_until, now_ns)
     }
 
-    /// Compares the counters with the queues: `cnt1` of each output, the occupancy of each input, and
-    /// that nothing had to be repaired.
+    /// Compares counters with queues: `cnt1` of each output, the occupancy of each input; also checks that nothing had
+    /// to be repaired.
     ///
     /// # Errors
     ///
-    /// Says which differs.
+    /// Describes the first difference.
     pub fn check(&self) -> Result<(), String> {
         for slot in 0..self.queues.len() {
             let port = counters!(&self.counters, c => c.switch.ports[slot]);

@@ -1,5 +1,4 @@
-//! A flow between two kernel endpoints: `ecn-core`'s flow and receiver, and the HTB class that holds
-//! the flow to its rate.
+//! A flow between two kernel endpoints: `ecn-core`'s flow and receiver, and the HTB class that limits the flow's rate.
 
 use ecn_core::echo::{Headroom, Receiver};
 use ecn_core::flow::Flow;
@@ -12,44 +11,44 @@ use ecn_core::{
 use crate::bridged::source::Source;
 use crate::engine::{NS, Time};
 
-/// HTB's token bucket: a class with tokens may send, and pays for the packet afterwards. Unused tokens count up to a
-/// burst.
+/// HTB's token bucket. A class with tokens may send, and pays for the packet afterwards. Unused tokens accumulate up to
+/// a burst.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bucket {
-    /// When the debt is paid.
+    /// When the debt is paid off.
     pub ready: Time,
 }
 
 impl Bucket {
-    /// Pays `cost` for a packet, with `burst` at most in hand.
+    /// Pays `cost` for a packet, with accumulated tokens limited to `burst`.
     pub fn pay(&mut self, now: Time, cost: Time, burst: Time) {
         self.ready = self.ready.max(now.saturating_sub(burst)) + cost;
     }
 }
 
-/// A message to the agent: as [`abi::RateEvent`].
+/// An event for the agent, as [`abi::RateEvent`].
 #[derive(Clone, Copy, Debug)]
 pub struct RateUpdate {
     /// The flow.
     pub flow: u32,
     /// Its new rate.
     pub rate_bytes_per_s: u64,
-    /// It is lower.
+    /// Whether it is lower than before.
     pub decreased: bool,
-    /// The number of its decrease, if the agent is to say when it is in force.
+    /// The decrease's number, if the agent must report when it is in force.
     pub pending: Option<u32>,
-    /// When the packet was marked that this is the answer to.
+    /// When the packet that caused the update was marked.
     pub marked: Option<Time>,
 }
 
 /// A flow.
 #[derive(Debug)]
 pub struct Sender {
-    /// Index of its way, of which it is one of the flows.
+    /// Index of its path, which several flows may share.
     pub way: u32,
-    /// What it has to send.
+    /// Its traffic source.
     pub source: Source,
-    /// Its host has the agent.
+    /// Whether its host runs the agent.
     pub controlled: bool,
     /// When its source's timer fires.
     pub timer: Option<Time>,
@@ -57,31 +56,31 @@ pub struct Sender {
     pub began: Time,
     flow: Flow,
     receiver: Receiver,
-    /// Packets that left the source's device.
+    /// Packets that have left the source's device.
     pub departed: u64,
     in_force: u64,
-    /// Time that a packet takes at the rate in force.
+    /// Transmission time of a packet at the rate in force.
     pub packet_time: Time,
     /// The flow's class.
     pub class: Bucket,
-    /// It has something to send.
+    /// Whether the flow is running.
     pub active: bool,
-    /// When its oldest packet was marked that no echo has answered.
+    /// When the oldest marked packet without an echo was marked.
     pub marked: Option<Time>,
     link_bytes_per_s: u64,
     packet_bytes: u32,
-    /// Time that a packet takes at the link's rate.
+    /// Transmission time of a packet at the link's rate.
     packet_ns: u64,
 }
 
-/// What every flow of a way has.
+/// Properties common to all flows of a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Index of the way.
+    /// Index of the path.
     pub way: u32,
-    /// Its host has the agent.
+    /// Whether its host runs the agent.
     pub controlled: bool,
-    /// Inter-packet delay at its start.
+    /// Initial inter-packet delay.
     pub ipd: u64,
     /// Rate of its host's link.
     pub link_bytes_per_s: u64,
@@ -135,12 +134,12 @@ impl Sender {
         self.packet_time = Time::try_from(time).unwrap_or(Time::MAX);
     }
 
-    /// Whether there is a packet that its class may have.
+    /// Whether it has a packet to send.
     pub fn has_packet(&self) -> bool {
         self.active && self.source.has_packet()
     }
 
-    /// A packet leaves the source: its number, and when it was made.
+    /// Sends a packet: returns its number, and when it was generated.
     pub fn send(&mut self, now: Time) -> (u64, Time) {
         self.departed += 1;
         self.flow.sent_packets += 1;
@@ -149,18 +148,17 @@ impl Sender {
         self.source.send(now)
     }
 
-    /// The agent's change is made: what is sent from now on costs as the new rate says; a debt stays
-    /// as it is.
+    /// The agent has applied an update: packets sent from now on cost as much as at the new rate; a debt is unchanged.
     pub fn enforce(&mut self, update: &RateUpdate) {
         self.set_rate(update.rate_bytes_per_s);
         if let Some(decrease) = update.pending {
-            // Two packets may be on their way between class and count, as the agent has it.
+            // As in the agent: up to two packets may be between the class and the counter.
             let departed = (self.departed as u32).wrapping_add(2);
             self.in_force = abi::in_force(decrease, departed);
         }
     }
 
-    /// A notification came, or it is time for what its limiter does by itself. What the agent is to know.
+    /// Handles a notification, or the periodic work of the flow's limiter. Returns the update for the agent, if any.
     pub fn on_notification(
         &mut self,
         policy: &reaction::Policy,
@@ -186,12 +184,13 @@ impl Sender {
         })
     }
 
-    /// Whether notifications limit it.
+    /// Whether notifications limit its rate.
     pub fn reacts(&self) -> bool {
         self.flow.reaction.rate().is_some()
     }
 
-    /// A message of a port came, or it is time to count what has departed. What the agent is to know.
+    /// Handles a message of a port, or counts departed packets if it is time to. Returns the update for the agent, if
+    /// any.
     pub fn on_report(
         &mut self,
         policy: &response::Policy,
@@ -204,7 +203,7 @@ impl Sender {
         self.respond(policy, number, &delta.ok()?, now)
     }
 
-    /// Whether the flow counts for itself now, with a packet that it sends.
+    /// Whether the flow's periodic work is due with the packet that it sends now.
     pub fn is_due(&self, echoes: bool, now: Time) -> bool {
         let since = (now / NS).saturating_sub(self.flow.last_echo_ns);
         let alone =
@@ -212,15 +211,15 @@ impl Sender {
         (alone || self.reacts()) && since >= backward::CLOCK_NS
     }
 
-    /// A packet reached the receiver, and its echo, if one was due, the source. What the agent is to
-    /// know.
+    /// A packet has reached the receiver, and its echo, if one was due, the source. Returns the update for the agent,
+    /// if any.
     pub fn deliver(
         &mut self,
         policy: &response::Policy,
         echo: &echo::Policy,
         number: u32,
         marked: bool,
-        // The ECN field of an echo that asks for room, when it is back.
+        // The ECN field with which an echo that requests headroom returns.
         way_back: impl FnOnce() -> u8,
         now: Time,
     ) -> Option<RateUpdate> {
@@ -280,12 +279,12 @@ mod tests {
     fn a_bucket_makes_up_for_a_burst_and_no_more() {
         let mut bucket = Bucket::default();
         let mut sent = 0;
-        // Always late by half a packet time: not one packet is lost.
+        // Always late by half a packet time: no packet is lost.
         for n in 0..100 {
             assert!(bucket.ready <= n * PACKET);
             bucket.pay(n * PACKET + PACKET / 2, PACKET, PACKET);
         }
-        // Idle for ten packet times: two at once, the one in hand and the one that makes the debt.
+        // After ten idle packet times, two packets at once: one from saved tokens, and one that causes the debt.
         let now = 110 * PACKET;
         while bucket.ready <= now {
             bucket.pay(now, PACKET, PACKET);
@@ -318,7 +317,7 @@ mod tests {
         assert_eq!((update.flow, update.pending), (7, Some(1)));
         assert_eq!(update.rate_bytes_per_s, 6_250_000);
         assert_eq!(sender.packet_time, PACKET, "not in force yet");
-        // Those that were on their way are not answered.
+        // Packets in flight at the time of the decrease cause no response.
         assert!(
             sender
                 .deliver(&policy, &echo, 7, true, unasked, 4 * PACKET)

@@ -1,4 +1,4 @@
-//! What a flow's program has to send at a moment.
+//! Traffic sources: what an application has to send at a given time.
 
 use std::collections::VecDeque;
 
@@ -9,31 +9,31 @@ use crate::bridged::tcp::Tcp;
 use crate::engine::Time;
 use crate::traffic::{Arrivals, Traffic};
 
-/// Packets that wait at their host before others are dropped there: `leaf_packets` of the agent.
+/// Packets queued at a host before further ones are dropped there: `leaf_packets` of the agent.
 pub const HOST_PACKETS: usize = 100;
 
-/// A program.
+/// A traffic source.
 #[derive(Debug)]
 pub enum Source {
-    /// It always has a packet.
+    /// Always has a packet.
     Greedy,
-    /// It makes packets at a constant rate.
+    /// Generates packets at a constant rate.
     Constant(Constant),
-    /// A connection.
+    /// A TCP connection.
     Tcp(Box<Tcp>),
-    /// It opens connections, and sends nothing itself.
+    /// Opens connections, and sends nothing itself.
     Arrivals(Opens),
 }
 
-/// Packets at a rate.
+/// Packets at a constant rate.
 #[derive(Debug)]
 pub struct Constant {
     every: Time,
     /// When the next one is due.
     due: Time,
-    /// When those were made that wait.
+    /// When the queued packets were generated.
     waiting: VecDeque<Time>,
-    /// Packets that found too many of them.
+    /// Packets dropped because the queue was full.
     pub dropped: u64,
     late: Late,
 }
@@ -41,27 +41,28 @@ pub struct Constant {
 /// New connections at random times.
 #[derive(Debug)]
 pub struct Opens {
-    /// Mean time between them.
+    /// Mean interval between them.
     every: f64,
     random: Pcg64Mcg,
-    /// Packets of each.
+    /// Packets per connection.
     pub packets: u32,
 }
 
-/// How late a program's timer is.
+/// Random lateness of an application's timer.
 #[derive(Debug)]
 struct Late {
     mean: f64,
     random: Pcg64Mcg,
 }
 
-/// An exponential time.
+/// An exponentially distributed time.
 fn exponential(mean: f64, random: &mut Pcg64Mcg) -> Time {
     (-mean * (1.0 - random.random::<f64>()).ln()) as Time
 }
 
 impl Source {
-    /// A flow's program. `packet_time`: of a packet at the rate of [`Traffic::Constant`]; `seed`: this flow's own.
+    /// The source of a flow. `packet_time`: of a packet at the rate of [`Traffic::Constant`]; `seed`: unique to this
+    /// flow.
     pub fn new(
         traffic: Traffic,
         arrivals: Option<Arrivals>,
@@ -105,7 +106,7 @@ impl Source {
         }
     }
 
-    /// A packet leaves: its number in its connection, and when it was made.
+    /// Sends a packet: returns its number in the connection, and when it was generated.
     pub fn send(&mut self, now: Time) -> (u64, Time) {
         match self {
             Self::Greedy | Self::Arrivals(_) => (0, now),
@@ -114,7 +115,7 @@ impl Source {
         }
     }
 
-    /// Its timer fires: it makes a packet, or a connection. Whether it did.
+    /// Handles its timer: generates a packet, opens a connection or times out. Returns whether it did anything.
     pub fn on_timer(&mut self, now: Time) -> bool {
         match self {
             Self::Greedy => false,
@@ -136,7 +137,7 @@ impl Source {
         match self {
             Self::Greedy => None,
             Self::Constant(constant) => {
-                // Who was late makes up for it.
+                // The schedule does not drift: lateness is made up for.
                 constant.due = if constant.due == 0 {
                     now
                 } else {
@@ -200,7 +201,7 @@ mod tests {
         while let Some(next) = source.next_timer(now)
             && next < 10_000 * MS
         {
-            // Exponential: 63 % are shorter than the mean.
+            // Exponential distribution: 63 % are below the mean.
             short += u32::from(next - now < 2_500_000 * NS);
             now = next;
             opened += 1;

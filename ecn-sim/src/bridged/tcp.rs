@@ -1,31 +1,30 @@
-//! A TCP connection that losses drive: slow start, congestion avoidance, fast retransmit, and a timeout.
+//! A TCP connection controlled by losses: slow start, congestion avoidance, fast retransmit, and a timeout.
 //!
-//! Packets are numbered as they are sent, those that are sent again too, and each is acknowledged by its
-//! number (as SACK and timestamps would tell). A way keeps the order of packets, so whatever is older than
-//! three that arrived is lost. What is left out: the handshake, delayed ACKs, tail-loss probes, pacing, and a
-//! receiver that is slow.
+//! Packets are numbered in the order of transmission, including retransmissions, and each is acknowledged by its number
+//! (as with SACK and timestamps). Paths do not reorder, so a packet is lost if three later ones have arrived. Not
+//! modelled: the handshake, delayed ACKs, tail-loss probes, pacing, and slow receivers.
 
 use std::collections::VecDeque;
 
 use crate::engine::{MS, Time};
 use crate::traffic::Algorithm;
 
-/// Packets that a connection may send before it has heard anything, RFC 6928.
+/// Initial window, packets (RFC 6928).
 const FIRST_WINDOW: f64 = 10.0;
-/// As Linux's default receive buffer allows, about.
+/// Maximum window, packets: about what Linux's default receive buffer permits.
 const MOST: f64 = 4_000.0;
-/// Packets that arrive before an older one is held for lost.
+/// Number of later packets that must arrive before an older one is considered lost.
 const DUPLICATES: u64 = 3;
-/// What a timeout is longer than the round trip, as Linux has it; and what it is before one is known.
+/// Minimum of a timeout beyond the round-trip time, as in Linux; and the timeout before that time is known.
 const LEAST_TIMEOUT: Time = 200 * MS;
 const FIRST_TIMEOUT: Time = 1_000 * MS;
-/// Slow start of cubic ends when round trips take this much longer (HyStart, RFC 9406).
+/// Cubic's slow start ends when round trips take longer by this (HyStart, RFC 9406).
 const DELAYED: Time = 4 * MS;
-/// RFC 9438: C, in packets per s^3, and what is left of the window after a loss.
+/// RFC 9438: C, in packets per s^3, and the factor by which a loss multiplies the window.
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     number: u64,
@@ -38,18 +37,18 @@ pub struct Tcp {
     algorithm: Algorithm,
     /// Congestion window, packets.
     window: f64,
-    /// Slow start up to here.
+    /// Slow-start threshold.
     threshold: f64,
-    /// Packets that were never sent.
+    /// Packets not yet sent.
     unsent: u64,
-    /// Packets to send again.
+    /// Packets to retransmit.
     lost: u64,
     outstanding: VecDeque<Sent>,
     /// Number of the next packet.
     next: u64,
-    /// Losses of older packets were answered.
+    /// Packets below this number were sent before the last decrease: their loss causes no further one.
     recovered: u64,
-    /// Older packets were sent while the window held others back: it may grow for them.
+    /// Packets below this number were sent while the window was the limit: it may grow for their ACKs.
     full: u64,
     smoothed: Option<Time>,
     variation: Time,
@@ -57,14 +56,15 @@ pub struct Tcp {
     backoff: u32,
     /// When it times out.
     pub deadline: Time,
-    /// Cubic: window before the last loss, when it began to grow again and from where, and what Reno would have.
+    /// Cubic: window before the last loss; when it started to grow again, with that growth's parameters; and Reno's
+    /// window.
     before: f64,
     epoch: Option<(Time, f64, f64)>,
     reno: f64,
 }
 
 impl Tcp {
-    /// A connection with so many packets to send.
+    /// A connection with `packets` packets to send.
     pub fn new(algorithm: Algorithm, packets: u64) -> Self {
         Self {
             algorithm,
@@ -92,12 +92,12 @@ impl Tcp {
         (self.lost > 0 || self.unsent > 0) && (self.outstanding.len() as f64) < self.window.floor()
     }
 
-    /// Everything arrived, and it knows.
+    /// Whether all packets are acknowledged.
     pub fn is_done(&self) -> bool {
         self.unsent == 0 && self.lost == 0 && self.outstanding.is_empty()
     }
 
-    /// A packet leaves: its number.
+    /// Sends a packet: returns its number.
     pub fn send(&mut self, now: Time) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -124,11 +124,11 @@ impl Tcp {
         timeout << self.backoff.min(6)
     }
 
-    /// The packet with this number was acknowledged.
+    /// Handles the acknowledgement of this packet.
     pub fn on_ack(&mut self, now: Time, number: u64) {
         let found = self.outstanding.binary_search_by_key(&number, |s| s.number);
         let Ok(place) = found else {
-            // It was held for lost after a timeout, and has been sent again.
+            // It was considered lost after a timeout, and has been retransmitted.
             return;
         };
         let Some(sent) = self.outstanding.remove(place) else {
@@ -156,7 +156,7 @@ impl Tcp {
         };
     }
 
-    /// RFC 6298.
+    /// Updates the round-trip estimates (RFC 6298).
     fn measure(&mut self, trip: Time) {
         self.least = self.least.min(trip);
         let smoothed = match self.smoothed {
@@ -187,7 +187,7 @@ impl Tcp {
         self.window = self.window.min(MOST);
     }
 
-    /// What cubic adds for an ACK.
+    /// Cubic's window increase for an ACK.
     fn cubic(&mut self, now: Time) -> f64 {
         let window = self.window;
         let (began, delay, origin) = *self.epoch.get_or_insert_with(|| {
@@ -212,7 +212,7 @@ impl Tcp {
             Algorithm::Reno => 0.5,
             Algorithm::Cubic => BETA,
         };
-        // Fast convergence: who has less than before leaves some of it to others.
+        // Fast convergence: a flow whose window has shrunk since the last loss releases some of its share to others.
         self.before = if self.window < self.before {
             self.window * (1.0 + BETA) / 2.0
         } else {
@@ -222,7 +222,7 @@ impl Tcp {
         self.threshold = (self.window * left).max(2.0);
     }
 
-    /// Its time is up: whether it timed out, and what is on its way is lost.
+    /// Handles the end of the deadline. True if the connection timed out, and all packets in flight count as lost.
     pub fn on_timeout(&mut self, now: Time) -> bool {
         if now < self.deadline || self.outstanding.is_empty() {
             return false;
@@ -246,7 +246,7 @@ mod tests {
 
     const TRIP: Time = MS;
 
-    /// Sends what it may, and loses those that `lose` says.
+    /// Sends as many packets as permitted, and loses those chosen by `lose`.
     fn round(tcp: &mut Tcp, now: Time, lose: impl Fn(u64) -> bool) -> u64 {
         let mut sent = Vec::new();
         while tcp.may_send() {
@@ -265,7 +265,7 @@ mod tests {
             .map(|n| round(&mut tcp, n * TRIP, |_| false))
             .collect();
         assert_eq!(rounds, [10, 20, 40]);
-        // 80 are sent, one is lost: half of what was, once.
+        // 80 are sent, one is lost: the window is halved once.
         assert_eq!(round(&mut tcp, 3 * TRIP, |number| number == 75), 80);
         assert!((40.0..44.0).contains(&tcp.window), "{}", tcp.window);
         let first = round(&mut tcp, 4 * TRIP, |_| false);
@@ -297,7 +297,7 @@ mod tests {
         let mut tcp = Tcp::new(Algorithm::Cubic, 2);
         round(&mut tcp, 0, |number| number == 1);
         assert!(!tcp.is_done() && !tcp.may_send());
-        // Its own round trip and 200 ms, counted from the ACK.
+        // The round-trip time plus 200 ms, counted from the ACK.
         assert_eq!(tcp.deadline, TRIP + TRIP + LEAST_TIMEOUT);
         assert!(!tcp.on_timeout(tcp.deadline - 1));
         assert!(tcp.on_timeout(tcp.deadline));
