@@ -1,5 +1,5 @@
-//! Schemes side by side: the same scenario and seeds with each of them, what came out as a table, as
-//! figures and as one report in HTML.
+//! Compares schemes: runs the same scenario and seeds with each, and presents the results as a table, as figures and as
+//! an HTML report.
 
 mod figures;
 mod html;
@@ -29,26 +29,26 @@ use crate::records::{self, Table};
 use crate::scenario::ScenarioError;
 use crate::statistics::Sample;
 
-/// A comparison that there is not.
+/// A comparison that is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// A scheme or value that a scenario does not take.
+    /// The scenario rejects a scheme or value.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// The schemes or seeds are none that can be compared.
+    /// The schemes or seeds cannot be compared.
     #[error("{0}")]
     Schemes(String),
-    /// A run has no result.
+    /// A failed run.
     #[error("{scheme}, seed {seed}: {error}")]
     Run {
-        /// Its scheme.
+        /// The run's scheme.
         scheme: String,
-        /// Its seed.
+        /// The run's seed.
         seed: u64,
-        /// Why.
+        /// The cause.
         error: experiment::Error,
     },
-    /// A run ended in a panic.
+    /// A run panicked.
     #[error("a run ended in a panic")]
     Panic,
 }
@@ -168,11 +168,11 @@ pub enum Any {
 }
 
 impl Plan<Scenario> {
-    /// Runs all on so many threads. `progress` counts runs.
+    /// Runs everything on `threads` threads. `progress` counts runs.
     ///
     /// # Errors
     ///
-    /// A run has no result; the first one in the order of schemes and seeds that is known is named.
+    /// A run failed; the first known failure is reported, in the order of schemes and seeds.
     pub fn run(&self, threads: usize, progress: &AtomicU64) -> Result<Comparison, CompareError> {
         let (_, first) = &self.schemes[0];
         let network = first.figure().map_err(ScenarioError::from)?;
@@ -234,7 +234,7 @@ impl Compared for Scenario {
     }
 }
 
-/// The scenario with a scheme, and with the parameters that are said behind its name.
+/// The scenario with a scheme, and with the parameters given after its name.
 fn with_scheme(base: &Scenario, text: &str) -> Result<Scenario, CompareError> {
     let mut scenario = base.clone();
     let mut words = text.split(':');
@@ -267,7 +267,7 @@ fn with_scheme(base: &Scenario, text: &str) -> Result<Scenario, CompareError> {
     Ok(scenario)
 }
 
-/// What a run gave.
+/// Results of a run.
 struct One {
     report: Report,
     finished: Vec<Finished>,
@@ -282,8 +282,8 @@ impl One {
     }
 }
 
-/// All runs, or one of them where all are the same: in a scenario without randomness repetition adds nothing. Others
-/// stay in the order of their seeds, by which schemes are compared.
+/// All runs, or only one if all are identical: repeating a scenario without randomness adds no information. The order
+/// of seeds is kept, because schemes are compared seed by seed.
 fn distinct(runs: impl Iterator<Item = One>) -> Vec<One> {
     let mut runs: Vec<One> = runs.collect();
     if runs.iter().all(|run| run.repeats(&runs[0])) {
@@ -292,10 +292,10 @@ fn distinct(runs: impl Iterator<Item = One>) -> Vec<One> {
     runs
 }
 
-/// Points of a series: steps of a run are joined until they are no more.
+/// Maximum number of points in a series: steps of a run are merged to stay below it.
 const STEPS: usize = 250;
 
-/// What a run sampled, as people look at it: in steps of at least this width, if there are some.
+/// A run's samples for display: merged into steps of at least `window`, if there are samples.
 fn over_time(sampled: &series::Series, window: Time) -> Vec<Series> {
     let most = (sampled.points.len() / 10).max(1);
     let least = (window.div_ceil(sampled.step) as usize).min(most);
@@ -330,10 +330,10 @@ fn over_time(sampled: &series::Series, window: Time) -> Vec<Series> {
     ]
 }
 
-/// Points of a distribution.
+/// Maximum number of points in a distribution.
 const POINTS: usize = 500;
 
-/// The runs of a scheme as one.
+/// Combines the runs of a scheme.
 fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
     let (mut runs, mut flows, mut series) = (Vec::new(), Vec::new(), Vec::new());
     for one in results {
@@ -453,7 +453,7 @@ impl Comparison {
         })
     }
 
-    /// A row per scheme and run (and window); where seeds made no difference, there is one run.
+    /// A row per scheme and run (and window); only one run if all seeds gave the same results.
     pub fn runs(&self) -> Table {
         let runs = (self.schemes.iter())
             .flat_map(|one| one.runs.iter().map(|run| (one.scheme.as_str(), run)));

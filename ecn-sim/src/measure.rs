@@ -1,4 +1,4 @@
-//! What a run counted, and what that is in shares of a link.
+//! Counters of a run, and shares of a link's rate derived from them.
 
 use crate::engine::{MS, NS, Time};
 use crate::network::Network;
@@ -12,42 +12,42 @@ pub struct Snapshot {
     pub channel_bytes: Vec<u64>,
     /// Packets started on their last hop, by flow.
     pub flow_packets: Vec<u64>,
-    /// Packets marked (however often), by flow.
+    /// Marked packets by flow, each counted once.
     pub flow_marked: Vec<u64>,
-    /// Packets that wait for a channel at that instant.
+    /// Packets that wait for each channel at this instant.
     pub line_packets: Vec<u32>,
     /// Output queues: packets dropped so far, by channel.
     pub dropped: Vec<u64>,
-    /// Output queues: time that packets have waited so far, packets x ns, by channel.
+    /// Output queues: cumulative waiting time, packets x ns, by channel.
     pub waited_ns: Vec<u64>,
-    /// Output queues: most packets that waited at once since the instant before, by channel.
+    /// Output queues: maximum queue length since the previous instant, packets, by channel.
     pub queue_peaks: Vec<u32>,
-    /// Output queues: packets dropped so far at bridges, by flow.
+    /// Output queues: packets dropped at bridges so far, by flow.
     pub flow_dropped: Vec<u64>,
-    /// Output queues: packets that found no room at their host so far, by flow.
+    /// Output queues: packets dropped so far at their own host for lack of room, by flow.
     pub host_dropped: Vec<u64>,
-    /// Output queues: messages that ports have sent to sources so far.
+    /// Output queues: messages sent by ports to sources so far.
     pub messages: u64,
 }
 
-/// From the first to the second time, counted where `from <= t < to`.
+/// A window of time; instants with `from <= t < to` are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Its beginning.
     pub from: Time,
     /// Its end.
     pub to: Time,
-    /// What started in it.
+    /// Transmissions started in the window.
     pub counts: Snapshot,
-    /// Output queues: most packets that waited at once, by channel.
+    /// Output queues: maximum queue length, packets, by channel.
     pub queue_peaks: Vec<u32>,
-    /// Output queues: from a packet's making to its departure from the last queue, by class.
+    /// Output queues: from a packet's generation to its departure from the last queue, by class.
     pub delays: Vec<Times>,
-    /// Output queues: from a flow's arrival until its last packet was acknowledged, by class.
+    /// Output queues: from a flow's start until its last packet was acknowledged, by class.
     pub completions: Vec<Times>,
 }
 
-/// How long things took, to a sixteenth.
+/// A histogram of durations, with a resolution of one sixteenth.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     counts: Vec<u64>,
@@ -57,7 +57,7 @@ pub struct Times {
 impl Times {
     const STEPS: u32 = 4;
 
-    /// One more.
+    /// Adds a duration.
     pub fn record(&mut self, time: Time) {
         let ns = time / NS;
         let place = match ns.checked_ilog2() {
@@ -74,12 +74,12 @@ impl Times {
         self.total += 1;
     }
 
-    /// How many.
+    /// Number of durations.
     pub const fn count(&self) -> u64 {
         self.total
     }
 
-    /// What so many percent do not exceed, ns; none of nothing.
+    /// The value that `percent` percent of the durations do not exceed, ns; `None` if there are no durations.
     pub fn quantile_ns(&self, percent: u64) -> Option<u64> {
         let mut left = (self.total * percent).div_ceil(100).max(1);
         let place = self.counts.iter().position(|&count| {
@@ -88,7 +88,7 @@ impl Times {
             found
         })? as u64;
         let steps = 1 << Self::STEPS;
-        // The largest in its bucket.
+        // The upper limit of the bucket.
         Some(if place < steps {
             place
         } else {
@@ -101,20 +101,19 @@ impl Times {
 /// A run's record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The windows that were asked for.
+    /// The requested windows.
     pub windows: Vec<Window>,
     /// Counters at each step of the series, from time 0 on.
     pub series: Vec<Snapshot>,
-    /// Distance of these, 0 if there are none.
+    /// Interval of the series, 0 without a series.
     pub series_step: Time,
-    /// Marked packets (however often), by flow, over the whole run.
+    /// Marked packets by flow over the whole run, each counted once.
     pub marked_packets: Vec<u64>,
-    /// Packets that sources sent, by flow: whatever left their hands by the end of the run.
+    /// Packets sent by the end of the run, by flow.
     pub sent_packets: Vec<u64>,
-    /// Packets that started on their last hop, by flow: the others of the sent ones are in flight, or
-    /// were dropped.
+    /// Packets that started on their last hop, by flow. All other sent packets are in flight or were dropped.
     pub delivered_packets: Vec<u64>,
-    /// Packets in flight at the end, by flow, found one by one.
+    /// Packets in flight at the end, by flow, counted individually.
     pub in_flight_packets: Vec<u64>,
     /// Totals by switch and port slot.
     pub ports: Vec<Vec<PortTotals>>,
@@ -124,9 +123,9 @@ pub struct Record {
     pub events: u64,
     /// Events after which all counters were compared with a scan.
     pub checked_events: u64,
-    /// Output queues: when a decreased rate came into force, and how long after the mark behind it.
+    /// Output queues: when each decreased rate came into force, and the time since the mark that caused it.
     pub control_latencies: Vec<(Time, Time)>,
-    /// What was recorded of each bridge, if that was asked for.
+    /// Traces of bridges, if requested.
     pub traces: Vec<Trace>,
 }
 
@@ -150,7 +149,7 @@ pub fn jain(rates: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 impl Snapshot {
-    /// What was counted since an earlier one; what waits is as now.
+    /// Counts since an earlier snapshot; waiting packets are the current ones.
     pub fn since(&self, earlier: &Self) -> Self {
         let less = |now: &[u64], then: &[u64]| now.iter().zip(then).map(|(a, b)| a - b).collect();
         Self {
@@ -172,7 +171,7 @@ impl Snapshot {
         share(self.channel_bytes[channel], network, channel, time)
     }
 
-    /// Share that a flow has of the rate of its last link, over `time`.
+    /// A flow's share of the rate of its last link, over `time`.
     pub fn flow_share(&self, network: &Network, flow: usize, time: Time) -> f64 {
         let bytes = self.flow_bytes(network, flow);
         share(bytes, network, network.last_channel(flow), time)
@@ -183,7 +182,7 @@ impl Snapshot {
         self.flow_packets[flow] * u64::from(network.flows[flow].packet_bytes)
     }
 
-    /// Share that a class has: the sum of its flows'.
+    /// A class's share: the sum over its flows.
     pub fn class_share(&self, network: &Network, class: usize, time: Time) -> f64 {
         flows_of(network, class)
             .map(|flow| self.flow_share(network, flow, time))
@@ -222,8 +221,7 @@ impl Record {
         sum(&self.sent_packets).saturating_sub(found)
     }
 
-    /// Over windows of `width` around each step of the series that one fits around: the middle, in
-    /// ms, and what was counted.
+    /// Sliding windows of `width`, around each step of the series where one fits: its middle, in ms, and its counts.
     pub fn sliding(&self, width: Time) -> impl Iterator<Item = (f64, Snapshot)> + '_ {
         let steps = (width / self.series_step.max(1)).max(1) as usize;
         self.series

@@ -1,6 +1,6 @@
-//! Results as tables for programs: a row per observation, the same columns as CSV and as Parquet.
+//! Results as tables for programs: a row per observation, with the same columns in CSV and Parquet.
 //!
-//! Which columns there are, `docs/results.md` says, from the documentation of the reports.
+//! The columns are documented in `docs/results.md`, which is generated from the doc comments of the reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,7 +21,7 @@ pub use page::page;
 /// A value of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Nothing was measured.
+    /// No value was measured.
     Null,
     /// A whole number.
     Whole(i64),
@@ -32,7 +32,7 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// Its number, if it is one.
+    /// Its value as a number, if it is one.
     pub fn number(&self) -> Option<f64> {
         match self {
             Self::Whole(number) => Some(*number as f64),
@@ -42,7 +42,7 @@ impl Cell {
     }
 }
 
-/// As CSV has it: numbers with the fewest digits that are read as the same again, nothing for null.
+/// CSV form: the fewest digits from which a number is read back exactly; empty for null.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -58,7 +58,7 @@ impl From<u64> for Cell {
     fn from(number: u64) -> Self {
         match i64::try_from(number) {
             Ok(number) => Self::Whole(number),
-            // Exact rather than a number.
+            // Kept exact as text, rather than rounded.
             Err(_) => Self::Text(number.to_string()),
         }
     }
@@ -91,10 +91,10 @@ impl<T: Into<Self>> From<Option<T>> for Cell {
 /// The values of an observation, by column.
 pub type Row = BTreeMap<String, Cell>;
 
-/// Names of columns with what they hold, of a table that has the same ones always.
+/// Column names with their meanings, of a table with fixed columns.
 pub type Columns = [(&'static str, &'static str)];
 
-/// What tables can be written as.
+/// File formats of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Comma-separated values.
@@ -104,7 +104,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What the ending of a file says, if it is one of a table.
+    /// The format for a file's extension, if it is that of a table.
     pub fn of(file: &Path) -> Option<Self> {
         match file.extension()?.to_str()? {
             "csv" => Some(Self::Csv),
@@ -119,7 +119,7 @@ impl Format {
 pub struct Table {
     /// Names, with units.
     pub columns: Vec<String>,
-    /// Each as long as these.
+    /// Rows, each with one cell per column.
     pub rows: Vec<Vec<Cell>>,
 }
 
@@ -132,8 +132,8 @@ impl Table {
         }
     }
 
-    /// A table of rows by column: these columns come first, but for a window's where there are none, `error` last, and the
-    /// others in the order of their names.
+    /// A table of rows by column: first the columns of `first` (window times only if any row has them), last `error`,
+    /// and between them all others sorted by name.
     pub fn of_rows(first: &[String], rows: Vec<Row>) -> Self {
         let names: BTreeSet<&String> = rows.iter().flat_map(Row::keys).collect();
         let is_here = |name: &&String| names.contains(name) || !FIRST[1..].contains(&name.as_str());
@@ -151,7 +151,7 @@ impl Table {
         Self { columns, rows }
     }
 
-    /// The table of one run: a row, or one per window.
+    /// The table of one run: a single row, or one per window.
     pub fn of_report(report: &impl Serialize) -> Self {
         let report = serde_json::to_value(report).unwrap_or_default();
         Self::of_rows(&FIRST.map(str::to_owned), rows(&report))
@@ -164,11 +164,11 @@ impl Table {
         csv(std::iter::once(self.columns.clone()).chain(rows))
     }
 
-    /// The table as a file has it.
+    /// The table as the contents of a file.
     ///
     /// # Errors
     ///
-    /// This program was built without Parquet.
+    /// This program was built without Parquet support.
     pub fn encoded(&self, format: Format) -> io::Result<Vec<u8>> {
         match format {
             Format::Csv => Ok(self.csv().into_bytes()),
@@ -182,11 +182,11 @@ impl Table {
         }
     }
 
-    /// Files `NAME.csv` and, unless this program was built without it, `NAME.parquet`.
+    /// Files `NAME.csv` and, unless this program was built without Parquet, `NAME.parquet`.
     ///
     /// # Errors
     ///
-    /// It cannot be encoded.
+    /// A table cannot be encoded.
     pub fn files(&self, name: &str) -> io::Result<Vec<(String, Vec<u8>)>> {
         let mut files = vec![(format!("{name}.csv"), self.encoded(Format::Csv)?)];
         if cfg!(feature = "parquet") {
@@ -196,28 +196,28 @@ impl Table {
     }
 }
 
-/// Columns that come before the results: the seed, and of a window its time.
+/// Columns before the results: the seed, and the time of a window.
 pub const FIRST: [&str; 3] = ["seed", "from_ms", "to_ms"];
 
-/// The column that comes last: why a run has no result.
+/// The last column: why a run failed.
 const ERROR: &str = "error";
 
-/// Parts of a report that are no result: the caller's columns say them.
+/// Parts of a report that are not results; callers add them as columns of their own.
 const OMITTED: &[&str] = &["run", "swept", "parameters", "scenario"];
 
-/// What says how fast the machine was, not what the run gave.
+/// Columns that depend on the machine's speed, not on the run.
 pub(crate) const TIMES: &[&str] = &["wall_s", "setup_s"];
 
 fn is_omitted(name: &str) -> bool {
     OMITTED.contains(&name) || TIMES.contains(&name)
 }
 
-/// What each host sent in a window, and the most hosts of which a table says it.
+/// Bytes sent by each host in a window, and the maximum number of hosts for which tables contain them.
 const SENDERS: &str = "senders_bytes_per_s";
 const MOST_SENDERS: usize = 64;
 
-/// The rows of a report in JSON: one, or one per window. What both the run and the window have is `window_NAME` of the
-/// window.
+/// The rows of a JSON report: a single one, or one per window. If a run and its windows have a value of the same name,
+/// the window's is called `window_NAME`.
 pub fn rows(report: &Value) -> Vec<Row> {
     let Value::Object(report) = report else {
         return Vec::new();
@@ -254,7 +254,7 @@ fn of_window(name: &str, is_of_run: bool) -> String {
     }
 }
 
-/// The values of nested objects, by their keys with `_` between them.
+/// Flattens nested objects; keys are joined by `_`.
 fn flatten(name: &str, value: &Value, into: &mut Row) {
     let cell = match value {
         Value::Object(object) => {
@@ -263,7 +263,7 @@ fn flatten(name: &str, value: &Value, into: &mut Row) {
             }
             return;
         }
-        // Groups by size are not the same in all runs.
+        // Groups by size differ between runs.
         Value::Array(_) => return,
         Value::Null => Cell::Null,
         Value::String(text) => Cell::Text(text.clone()),

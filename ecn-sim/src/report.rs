@@ -1,4 +1,4 @@
-//! The record of a run as people and programs read it: shares of links, over windows.
+//! The results of a run for users and programs: shares of links, by window.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -161,16 +161,16 @@ pub struct Finished {
     pub completion_ms_p99: Option<f64>,
 }
 
-/// Why there is no report.
+/// A failed run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// The scenario.
+    /// An invalid scenario.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// The run.
+    /// The simulation failed.
     #[error(transparent)]
     Simulation(#[from] SimulationError),
-    /// A window that is not inside of the run.
+    /// A window that is not within the run.
     #[error("window {from_ms}..{to_ms} ms: the run ends at {end_ms} ms")]
     Window {
         /// Begin, ms.
@@ -189,16 +189,16 @@ pub struct Run {
     pub network: Network,
     /// What was counted.
     pub record: Record,
-    /// How long it took.
+    /// Wall-clock time of the run.
     pub wall: Duration,
 }
 
-/// Runs a scenario. `windows` in ps; without any, [`default_windows`]. `progress` gets the simulated time
-/// now and then.
+/// Runs a scenario. `windows` in ps; if empty, [`default_windows`]. `progress` is updated regularly with the simulated
+/// time.
 ///
 /// # Errors
 ///
-/// The scenario cannot be run, or a window is not inside of the run.
+/// The scenario cannot be run, or a window is not within the run.
 pub fn run(
     scenario: &Scenario,
     seed: u64,
@@ -231,11 +231,11 @@ pub fn run(
     })
 }
 
-/// Whether a scenario can be run, with windows in ps; its network.
+/// Checks that a scenario can be run, with windows in ps. Returns its network.
 ///
 /// # Errors
 ///
-/// It cannot, or a window is not inside of the run.
+/// It cannot be run, or a window is not within the run.
 pub fn check(scenario: &Scenario, windows: &[(Time, Time)]) -> Result<Network, RunError> {
     let network = scenario.network()?;
     let end = scenario.duration();
@@ -249,8 +249,8 @@ pub fn check(scenario: &Scenario, windows: &[(Time, Time)]) -> Result<Network, R
     }
 }
 
-/// Before, while and after the victim is active, without the first ms of each; of a run in which that
-/// does not change, what follows its first fifth; of the rig and of a bridge, what follows the warm-up.
+/// The periods before, during and after the victim's activity, each without its first ms. If the victim's activity does
+/// not change, everything after the first fifth; for the rig and for bridges, everything after the warm-up.
 pub fn default_windows(scenario: &Scenario) -> Vec<(Time, Time)> {
     let end = scenario.duration();
     match &scenario.topology {
@@ -286,8 +286,8 @@ pub const SERIES: &Columns = &[
 ];
 
 impl Run {
-    /// What is drawn over time, in windows of this width: of Fig. 1 the lines of the papers, of any
-    /// other network its classes. Names and points (ms, share).
+    /// Lines of the figure over time, in windows of this width: those of the papers for Fig. 1, one per class for other
+    /// networks. Names and points (ms, share).
     pub fn series(&self, width: Time) -> Vec<(String, Vec<(f64, f64)>)> {
         let Self {
             network, record, ..
@@ -367,7 +367,7 @@ fn ms(time: Time) -> f64 {
     time as f64 / MS as f64
 }
 
-/// The shares of Fig. 1 in some counts over `time`.
+/// The shares of Fig. 1 from counters over `time`.
 pub fn hp_shares(network: &Network, counts: &Snapshot, time: Time) -> HpWindow {
     let class = |name: &str| network.classes.iter().position(|class| class == name);
     let share =

@@ -1,4 +1,4 @@
-//! What several runs say together.
+//! Statistics over several runs.
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
@@ -9,12 +9,12 @@ pub struct Sample {
     pub mean: f64,
     /// Standard deviation of one run.
     pub sd: f64,
-    /// Runs.
+    /// Number of runs.
     pub n: usize,
 }
 
 impl Sample {
-    /// Of some values; nothing is known of none, nor the deviation of one.
+    /// Statistics of the given values. Without values the mean is unknown; with one, the deviation is.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.into_iter().collect();
         let n = values.len();
@@ -28,12 +28,12 @@ impl Sample {
         Self { mean, sd, n }
     }
 
-    /// Standard deviation of the difference of one run here and one there.
+    /// Standard deviation of the difference between one run of each sample.
     pub fn sd_with(&self, other: &Self) -> f64 {
         self.sd.hypot(other.sd)
     }
 
-    /// The difference of one run here and one there.
+    /// The difference between one run of each sample.
     pub fn less(&self, other: &Self) -> Self {
         Self {
             mean: self.mean - other.mean,
@@ -42,8 +42,8 @@ impl Sample {
         }
     }
 
-    /// Half the width of the 95 % confidence interval of the mean, by Student's t distribution: the runs are
-    /// independent, their number is small. None of a single run.
+    /// Half the width of the 95 % confidence interval of the mean, from Student's t distribution for few independent
+    /// runs. `None` for a single run.
     pub fn half_width(&self) -> Option<f64> {
         let freedom = self.n.checked_sub(1).filter(|freedom| *freedom > 0)?;
         let t = StudentsT::new(0.0, 1.0, freedom as f64).ok()?;
@@ -55,8 +55,7 @@ impl Sample {
         2.0 * self.sd / (self.n.max(1) as f64).sqrt()
     }
 
-    /// Whether the mean is above another by more than chance explains, two standard errors of the
-    /// difference.
+    /// Whether the mean exceeds another significantly: by more than two standard errors of the difference.
     pub fn is_above(&self, other: &Self) -> bool {
         let difference = self.less(other);
         difference.mean > difference.error()
@@ -67,7 +66,7 @@ impl Sample {
 mod tests {
     use super::*;
 
-    /// Against the t table of any textbook: 12.706 of two runs, 2.776 of five, 2.045 of thirty.
+    /// Compared with standard t tables: 12.706 for two runs, 2.776 for five, 2.045 for thirty.
     #[test]
     fn intervals_are_those_of_students_t() {
         for (n, t) in [(2_usize, 12.706), (5, 2.776), (30, 2.045)] {

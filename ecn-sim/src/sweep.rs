@@ -1,8 +1,8 @@
-//! Sweeps: a scenario run for every combination of some values of its keys, with several seeds.
+//! Sweeps: runs of a scenario for every combination of given values of its keys, with several seeds.
 //!
-//! A sweep is a TOML file. Its runs have a fixed order (keys by name, the last one fastest, seeds
-//! fastest of all) and a name each that says what is run, so that parts of a sweep, on this machine
-//! at another time or on other machines, fit together.
+//! A sweep is a TOML file. Its runs have a fixed order (keys sorted by name, the last one varying fastest except for
+//! seeds) and are named by a hash of their contents. Parts of a sweep that were run at other times or on other machines
+//! can therefore be merged.
 
 mod execute;
 mod merge;
@@ -29,51 +29,51 @@ use crate::output::OutputError;
 use crate::scenario::{ScenarioError, dotted, shown};
 use crate::scenario_file::located;
 
-/// Most runs of a sweep: of more, the plan alone would take a noticeable share of the memory.
+/// Maximum number of runs in a sweep: the plan of a larger one would take a noticeable share of memory.
 pub const MOST_RUNS: usize = 1_000_000;
 
-/// Tables and keys at the top of a sweep file.
+/// Top-level tables and keys of a sweep file.
 const KEYS: &[&str] = &["scenario", "seeds", "windows", "set", "sweep"];
 
-/// Name of the file that says which sweep a folder holds.
+/// Name of the file that identifies the sweep in a folder.
 const MANIFEST: &str = "sweep.json";
 
-/// Why a sweep or a merge does not go on.
+/// Errors of sweeps and merges.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// The sweep file.
+    /// An invalid sweep file.
     #[error("{}: {reason}", file.display())]
     File {
         /// Its path.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// A folder that is not, or not only, of this sweep.
+    /// A folder with another sweep, or with other files.
     #[error("{}: {reason}", folder.display())]
     Folder {
         /// Its path.
         folder: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// Something that cannot be written.
+    /// Output that cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// A file that cannot be read, or could be written but no longer can.
+    /// A file that cannot be read, or can no longer be written.
     #[error("{}: {error}", file.display())]
     Io {
         /// Its path.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// Records of the same run that say different things.
+    /// Records of the same run that differ.
     #[error("records of the same run differ: {0}")]
     Differ(String),
 }
 
-/// A part of a sweep: every N-th run, from the K-th on.
+/// A part of a sweep: every N-th run, starting at the K-th.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     number: usize,
@@ -84,12 +84,12 @@ impl Shard {
     /// All runs.
     pub const WHOLE: Self = Self { number: 1, of: 1 };
 
-    /// Whether the run of this index is part of it.
+    /// Whether the shard contains the run with this index.
     pub fn has(self, index: usize) -> bool {
         index % self.of == self.number - 1
     }
 
-    /// Name of the file with its records.
+    /// Name of its file of records.
     fn file_name(self) -> String {
         match self {
             Self::WHOLE => "runs.jsonl".to_owned(),
@@ -97,7 +97,7 @@ impl Shard {
         }
     }
 
-    /// The shard that a file holds the records of, if it holds any.
+    /// The shard whose records are in a file of this name, if any.
     fn of_file(name: &str) -> Option<Self> {
         let middle = name.strip_prefix("runs")?.strip_suffix(".jsonl")?;
         if middle.is_empty() {
@@ -127,22 +127,22 @@ impl FromStr for Shard {
     }
 }
 
-/// What [`MANIFEST`] holds: enough to name every run of the sweep without its files.
+/// Contents of [`MANIFEST`]: sufficient to name every run of the sweep without its original files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Manifest {
-    /// Of this program: another one may give other results.
+    /// Version of this program: other versions may give other results.
     version: String,
-    /// Of all runs' names, and of what else decides the results.
+    /// Digest of all runs' names and of everything else that determines the results.
     digest: String,
-    /// How many runs the sweep has, over all shards.
+    /// Number of runs over all shards.
     runs: usize,
-    /// The sweep file.
+    /// Text of the sweep file.
     sweep: String,
-    /// Name and text of the scenario file, if it is one.
+    /// Name and text of the scenario file, if the sweep uses one.
     scenario: Option<(String, String)>,
 }
 
-/// A sweep, read and checked.
+/// A parsed and checked sweep.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     base: Experiment,
@@ -154,11 +154,11 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Reads a sweep file, and its scenario file if it names one (relative to the sweep file).
+    /// Reads a sweep file, and the scenario file that it may name (relative to the sweep file).
     ///
     /// # Errors
     ///
-    /// It cannot be read, has an unknown key or value, or a run of it could not start.
+    /// A file cannot be read, has an unknown key or value, or describes a run that could not start.
     pub fn load(file: &Path) -> Result<Self, SweepError> {
         let error = |reason: String| SweepError::File {
             file: file.to_owned(),
@@ -171,7 +171,7 @@ impl Sweep {
         Ok(sweep)
     }
 
-    /// The sweep that a folder holds.
+    /// The sweep in a folder with this manifest.
     fn of_manifest(manifest: Manifest) -> Result<Self, String> {
         let given = manifest.scenario.clone();
         let sweep = Self::parse(&manifest.sweep, |name| match given {
@@ -181,7 +181,7 @@ impl Sweep {
             }
             None => Ok((Experiment::find(name).map_err(one_line)?, None)),
         })?;
-        // Its digest may be of files that are elsewhere.
+        // Keep the manifest's digest, which may include files that are not on this machine.
         Ok(Self { manifest, ..sweep })
     }
 
@@ -258,8 +258,8 @@ impl Sweep {
         Ok(sweep)
     }
 
-    /// Gives each run its name: a hash of everything that decides its result, so that it is the same
-    /// wherever the run takes place.
+    /// Names each run by a hash of everything that determines its result, so that the name is the same on every
+    /// machine.
     fn name_runs(&mut self) -> Result<(), String> {
         let scenario = self.manifest.scenario.as_ref().map(|(_, text)| text);
         let common = json(&(self.base.name(), scenario, &self.windows))?;
@@ -286,7 +286,7 @@ impl Sweep {
             }
         }
         files.extend(self.base.files().into_iter().map(Path::to_owned));
-        // One that cannot be read is found by the check.
+        // Unreadable files are reported by the check.
         for text in files.iter().filter_map(|file| std::fs::read(file).ok()) {
             digest = fnv(digest, &text);
         }
@@ -294,7 +294,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Whether every run can start.
+    /// Checks that every run can start.
     fn check(&self) -> Result<(), String> {
         let mut inapplicable_in_all: Option<Vec<String>> = None;
         for index in (0..self.runs()).step_by(self.seeds.len()) {
@@ -318,7 +318,7 @@ impl Sweep {
         }
     }
 
-    /// How many runs it has.
+    /// Number of runs.
     pub fn runs(&self) -> usize {
         self.manifest.runs
     }
@@ -345,8 +345,8 @@ impl Sweep {
         format!("{:016x}", self.ids[index])
     }
 
-    /// What is run, and the keys that have their defaults because they mean nothing in it: some are there
-    /// for other runs, such as `dcqcn.kmin` in a sweep over schemes.
+    /// The experiment of a run, and the keys that were reset to their defaults because they do not apply to it: some
+    /// are meant for other runs, such as `dcqcn.kmin` in a sweep over schemes.
     fn scenario(&self, index: usize) -> Result<(Experiment, Vec<String>), ScenarioError> {
         let mut scenario = self.base.clone();
         for (key, value) in self.swept(index) {
@@ -368,14 +368,14 @@ impl Sweep {
         swept.join(" ")
     }
 
-    /// A run in words: `buffer=4 threshold=8 seed=1`.
+    /// A description of a run: `buffer=4 threshold=8 seed=1`.
     pub fn describe(&self, index: usize) -> String {
         let text = format!("{} seed={}", self.swept_text(index), self.seed(index));
         text.trim_start().to_owned()
     }
 }
 
-/// A built-in scenario, or the one of a file with its name and text.
+/// A built-in scenario, or the one from a file with its name and text.
 fn scenario_of(
     name: &str,
     folder: &Path,
@@ -403,7 +403,7 @@ fn json(value: &impl Serialize) -> Result<String, String> {
     serde_json::to_string(value).map_err(one_line)
 }
 
-/// Start of the 64-bit FNV-1a hash, which is the same on every machine and in every version.
+/// Offset basis of the 64-bit FNV-1a hash, which is the same on all machines and in all versions.
 const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn fnv(start: u64, bytes: &[u8]) -> u64 {

@@ -6,14 +6,14 @@ use super::{Comparison, Outcome};
 use crate::fabric::measure::OfSize;
 use crate::figure::{DotColumn, DotFigure, FigureError, LOOKS, Line, LineFigure, Panel, decades};
 
-/// A figure with the name of its file and what it shows.
+/// A figure with its file name and caption.
 #[derive(Clone, Debug)]
 pub struct Figure {
     /// `NAME.svg`.
     pub file: String,
-    /// In a sentence.
+    /// Description in one sentence.
     pub caption: String,
-    /// Its text.
+    /// SVG text.
     pub svg: String,
 }
 
@@ -26,12 +26,12 @@ fn size(bytes: f64) -> String {
 }
 
 impl Comparison {
-    /// All figures: means with their confidence intervals, if there are several runs; the distribution of slowdowns;
-    /// slowdowns by size, if there are flows of several sizes; what was sampled over time; the network.
+    /// All figures: means, with confidence intervals if there are several runs; the distribution of slowdowns;
+    /// slowdowns by size, if flow sizes differ; samples over time; the network.
     ///
     /// # Errors
     ///
-    /// One cannot be drawn.
+    /// A figure cannot be drawn.
     pub fn figures(&self) -> Result<Vec<Figure>, FigureError> {
         let mut figures = Vec::new();
         if self.schemes.iter().any(|one| one.runs.len() > 1) {
@@ -65,7 +65,8 @@ impl Comparison {
         Ok(figures)
     }
 
-    /// The schemes' lines in panels with the same axes, no more in one than can be told apart.
+    /// The schemes' lines in panels with the same axes, with at most as many lines per panel as readers can
+    /// distinguish.
     fn panels(&self, title: &str, points: impl Fn(&Outcome) -> Vec<(f64, f64)>) -> Vec<Panel> {
         let parts = self.schemes.chunks(LOOKS.len());
         let panel = |part: &[Outcome]| Panel {
@@ -209,8 +210,8 @@ impl Comparison {
         })
     }
 
-    /// What all schemes sampled under this name. Those that take far longer than the others would squeeze them to the
-    /// left edge: the axis ends with the others, and the panel says who goes on.
+    /// The samples of this name, of all schemes. Schemes that take much longer than the others would squeeze these to
+    /// the left edge: the axis ends with the others, and the panel names the schemes that continue.
     fn over_time(&self, name: &str) -> Result<Figure, FigureError> {
         let series = |one: &Outcome| {
             let mut all = one.series.iter();
@@ -248,10 +249,10 @@ impl Comparison {
     }
 }
 
-/// More times the median is far longer than the others take.
+/// A run is much longer than the others if it exceeds their median by this factor.
 const FAR: f64 = 2.0;
 
-/// The last of these ends that is not far behind the others.
+/// The latest of these end times that is not far beyond the others.
 fn axis_end(mut ends: Vec<f64>) -> f64 {
     ends.sort_by(f64::total_cmp);
     let Some(median) = ends.get(ends.len().saturating_sub(1) / 2).copied() else {
@@ -261,7 +262,7 @@ fn axis_end(mut ends: Vec<f64>) -> f64 {
     ends.last().copied().unwrap_or(f64::INFINITY)
 }
 
-/// The points up to this x, where the line through them is cut.
+/// The points up to `end` on the x axis; the line through them is cut there.
 fn up_to(mut points: Vec<(f64, f64)>, end: f64) -> Vec<(f64, f64)> {
     let within = points.partition_point(|point| point.0 < end);
     if let (Some(cut), Some(after)) = (within.checked_sub(1), points.get(within)) {
@@ -273,7 +274,7 @@ fn up_to(mut points: Vec<(f64, f64)>, end: f64) -> Vec<(f64, f64)> {
     points
 }
 
-/// Names and ends of those that are not drawn to their ends: two, or how many there are.
+/// Names and end times of the lines that are cut: up to two, or their number.
 fn who_goes_on(ends: &[(String, f64)], axis_end: f64) -> String {
     let time = |ms: f64| {
         let decimals = if ms < 10.0 { 2 } else { 1 };
@@ -295,7 +296,7 @@ mod tests {
 
     #[test]
     fn axes_end_with_the_others() {
-        // One far behind, none, all the same; most are slow; two, of which one is.
+        // One much longer, none, all the same; most are slow; two, one of them slow.
         for (ends, end) in [
             (vec![29.2, 10.4, 10.8, 10.7, 13.8, 9.8], 13.8),
             (vec![10.0, 20.0, 15.0], 20.0),

@@ -1,4 +1,4 @@
-//! A comparison as one HTML document that needs nothing else.
+//! A comparison as a self-contained HTML document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ th{border-bottom-color:#888;font-size:.85em}table{font-size:.93em}th:first-child
 table.keys td{text-align:left}figure{margin:1.5em 0}svg{max-width:100%;height:auto}\
 figcaption{color:#666}";
 
-/// A table; what it is given is text.
+/// A table. Cells are plain text, which is escaped.
 fn table<R: AsRef<[String]>>(
     html: &mut String,
     class: &str,
@@ -58,7 +58,7 @@ pub const HEADER: [&str; 12] = [
     "VICTIMS",
 ];
 
-/// A value, and half the width of its confidence interval where there is one.
+/// A value, and half the width of its confidence interval if known.
 fn with(value: String, half: Option<String>) -> String {
     match half {
         Some(half) => format!("{value} ± {half}"),
@@ -67,7 +67,7 @@ fn with(value: String, half: Option<String>) -> String {
 }
 
 impl Comparison {
-    /// A row per scheme for people, under [`HEADER`].
+    /// A row per scheme for display, under [`HEADER`].
     pub fn table(&self) -> impl Iterator<Item = [String; 12]> {
         let decimal = |value: Option<f64>, half: Option<f64>| match value {
             Some(value) => with(format!("{value:.2}"), half.map(|half| format!("{half:.2}"))),
@@ -131,7 +131,7 @@ impl Comparison {
         );
         table(&mut html, "measures", &HEADER, self.table());
         for figure in figures {
-            // Within HTML an SVG has no XML declaration.
+            // SVG embedded in HTML has no XML declaration.
             let svg = figure
                 .svg
                 .split_once("?>\n")
@@ -163,8 +163,8 @@ impl Comparison {
         html
     }
 
-    /// Slowdowns by size: one table if all schemes have the same groups, else one per scheme, as flows that
-    /// did not finish are in no group.
+    /// Slowdowns by size: one table if all schemes have the same groups, else one per scheme. Groups may differ because
+    /// unfinished flows are in none.
     fn write_sizes(&self, html: &mut String) {
         let several = |one: &Outcome| one.fct_slowdown.by_size.len() > 1;
         if !self.schemes.iter().any(several) {

@@ -1,4 +1,4 @@
-//! The runs of a comparison: a scenario per scheme, each with the same seeds.
+//! The runs of a comparison: one scenario per scheme, each with the same seeds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,35 +14,35 @@ pub trait Compared: Clone + Send + Sync {
     /// Keys that name the scheme.
     const SCHEME: &'static [&'static str];
 
-    /// The scenario with a scheme, and with the parameters behind its name, as in `NAME:KEY=VALUE:KEY=VALUE`.
+    /// The scenario with a scheme, and with the parameters after its name, as in `NAME:KEY=VALUE:KEY=VALUE`.
     ///
     /// # Errors
     ///
-    /// Unknown, or given twice.
+    /// A name or key is unknown or given twice.
     fn with_scheme(&self, text: &str) -> Result<Self, CompareError>;
 
-    /// Keys that are set although they have no effect with the other values.
+    /// Keys that are set but have no effect with the other values.
     fn set_but_inapplicable(&self) -> Vec<String>;
 
-    /// Gives a key its default.
+    /// Resets a key to its default.
     ///
     /// # Errors
     ///
-    /// Unknown.
+    /// The key is unknown.
     fn reset(&mut self, key: &str) -> Result<(), ScenarioError>;
 
     /// All keys and their values.
     fn parameters(&self) -> toml::Table;
 
-    /// Whether it can be run, with windows in ps.
+    /// Checks that it can be run, with windows in ps.
     ///
     /// # Errors
     ///
-    /// It cannot.
+    /// It cannot be run.
     fn check(&self, windows: &[(Time, Time)]) -> Result<(), CompareError>;
 }
 
-/// What is to be compared.
+/// A planned comparison.
 #[derive(Clone, Debug)]
 pub struct Plan<T> {
     pub(super) schemes: Vec<(String, T)>,
@@ -51,12 +51,12 @@ pub struct Plan<T> {
 }
 
 impl<T: Compared> Plan<T> {
-    /// The scenario with each scheme and seeds from 1 on. A key that applies to some of the schemes only keeps its default
-    /// with the others.
+    /// The scenario with each scheme, and seeds from 1 on. A key that applies only to some of the schemes keeps its
+    /// default with the others.
     ///
     /// # Errors
     ///
-    /// No scheme, one that is given twice, or an unknown one or parameter; no seed; a run that is not possible.
+    /// No scheme, a duplicate or unknown one, an unknown parameter, no seed, or a run that is not possible.
     pub fn new(
         base: &T,
         schemes: &[String],
@@ -81,11 +81,11 @@ impl<T: Compared> Plan<T> {
 
     /// Number of runs.
     pub const fn runs(&self) -> usize {
-        // Far less than 2^32 of either.
+        // Both factors are far below 2^32.
         self.schemes.len() * self.seeds as usize
     }
 
-    /// The results of all runs, by scheme and seed, on so many threads. `progress` counts runs.
+    /// The results of all runs, by scheme and seed, computed on `threads` threads. `progress` counts runs.
     pub(super) fn results<R: Send, E: Into<experiment::Error>>(
         &self,
         threads: usize,
@@ -103,7 +103,7 @@ impl<T: Compared> Plan<T> {
         })
     }
 
-    /// Values that are the same with all schemes, and those of each scheme that are not; without the scheme's name.
+    /// Values common to all schemes, and the values of each scheme that are not; without the scheme's name.
     pub(super) fn parameters(&self) -> (BTreeMap<String, String>, Vec<BTreeMap<String, String>>) {
         let mut all: Vec<_> = (self.schemes.iter())
             .map(|(_, scenario)| flat(&scenario.parameters()))
@@ -120,13 +120,13 @@ impl<T: Compared> Plan<T> {
     }
 }
 
-/// Keys and values as people write them; those of inner tables as `table.key`.
+/// Keys and values as in the command line; keys of inner tables as `table.key`.
 fn flat(table: &toml::Table) -> BTreeMap<String, String> {
     let all = dotted(table, |_, _| false).into_iter();
     all.map(|(key, value)| (key, shown(&value))).collect()
 }
 
-/// Refuses schemes that are given twice, and none.
+/// Rejects duplicate schemes and empty lists of schemes or seeds.
 fn check_names(schemes: &[String], seeds: u64) -> Result<(), CompareError> {
     let twice = |index: usize| schemes[..index].contains(&schemes[index]);
     if let Some(index) = (0..schemes.len()).find(|index| twice(*index)) {
@@ -140,7 +140,7 @@ fn check_names(schemes: &[String], seeds: u64) -> Result<(), CompareError> {
     Ok(())
 }
 
-/// Resets keys of each scheme's scenario that apply to those of other schemes only.
+/// Resets keys of each scheme's scenario that apply only to other schemes.
 fn reset_inapplicable<T: Compared>(all: &mut [(String, T)]) -> Result<(), CompareError> {
     let inapplicable: Vec<_> = (all.iter())
         .map(|(_, one)| one.set_but_inapplicable())
@@ -154,8 +154,8 @@ fn reset_inapplicable<T: Compared>(all: &mut [(String, T)]) -> Result<(), Compar
     Ok(())
 }
 
-/// Does so many jobs on so many threads; `progress` counts them. After an error no other job begins, and the first error
-/// in their order is returned.
+/// Executes jobs on `threads` threads; `progress` counts them. After an error no further job starts, and the first
+/// error in job order is returned.
 fn in_parallel<T: Send>(
     jobs: usize,
     threads: usize,

@@ -1,4 +1,4 @@
-//! Markings and responses of HP's networks and of bridges side by side: shares of links, by window.
+//! Compares markings and responses of HP's networks and of bridges: shares of links, by window.
 
 use ecn_units::suggestion;
 use schemars::JsonSchema;
@@ -60,11 +60,11 @@ pub struct SharesComparison {
 }
 
 impl Plan<Scenario> {
-    /// Runs all on so many threads. `progress` counts runs.
+    /// Runs everything on `threads` threads. `progress` counts runs.
     ///
     /// # Errors
     ///
-    /// A run has no result; the first one in the order of schemes and seeds that is known is named.
+    /// A run failed; the first known failure is reported, in the order of schemes and seeds.
     pub fn run(
         &self,
         threads: usize,
@@ -124,7 +124,7 @@ impl Compared for Scenario {
     }
 }
 
-/// The scenario with a scheme, and with the keys behind its name.
+/// The scenario with a scheme, and with the keys given after its name.
 fn with_scheme(base: &Scenario, text: &str) -> Result<Scenario, CompareError> {
     let bad = |reason| CompareError::Schemes(format!("--schemes {text}: {reason}"));
     let mut scenario = base.clone();
@@ -161,7 +161,7 @@ fn with_scheme(base: &Scenario, text: &str) -> Result<Scenario, CompareError> {
     Ok(scenario)
 }
 
-/// The rows of a run, without what tells it from others.
+/// The rows of a run, without its seed.
 fn results(run: &RunReport) -> Vec<Row> {
     let run = serde_json::to_value(run).unwrap_or_default();
     let mut rows = records::rows(&run);
@@ -171,7 +171,7 @@ fn results(run: &RunReport) -> Vec<Row> {
     rows
 }
 
-/// All runs, or one of them where seeds make no difference.
+/// All runs, or only one if seeds make no difference.
 fn distinct(mut runs: Vec<RunReport>) -> Vec<RunReport> {
     if runs.iter().all(|run| results(run) == results(&runs[0])) {
         runs.truncate(1);
@@ -239,7 +239,7 @@ impl SharesComparison {
         super::table_of_runs(runs)
     }
 
-    /// What people see: a row per window and measure, a column per scheme.
+    /// The table for display: a row per window and measure, a column per scheme.
     pub fn table(&self) -> impl Iterator<Item = Vec<String>> {
         let shown = |measure: Option<&Measure>| {
             let Some(Measure {
@@ -268,7 +268,7 @@ impl SharesComparison {
     }
 }
 
-/// Not what says how much the simulator had to do.
+/// Whether a measure is of interest: not how much work the simulator had.
 fn is_of_interest(name: &str) -> bool {
     !["events", "packet_hops"].contains(&name)
 }

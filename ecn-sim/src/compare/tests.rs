@@ -32,7 +32,7 @@ fn compared(settings: &[&str], seeds: u64, threads: usize) -> Comparison {
     comparison
 }
 
-/// However many threads there are, and as the runs by themselves say.
+/// Independent of the number of threads, and equal to the results of single runs.
 #[test]
 fn outcomes_are_those_of_the_runs() {
     let found = compared(&["dcqcn.kmin=5kB", "dcqcn.kmax=20kB"], 3, 4);
@@ -100,7 +100,7 @@ fn what_means_nothing_anywhere_is_refused() {
     assert!(refused(&["lipd/input:buffer=0"], 1).starts_with("hp.buffer = 0"));
 }
 
-/// A scheme beside itself with other parameters; those of TCD are known by their names, too.
+/// A scheme is compared to itself with other parameters; those of TCD can also be given by their names.
 #[test]
 fn schemes_have_parameters_of_their_own() {
     let names = ["dcqcn", "dcqcn:cnp_gap=4us:g=1/16", "dcqcn+tcd:patience=9"];
@@ -122,8 +122,8 @@ fn schemes_have_parameters_of_their_own() {
     assert_ne!(usual.marked_packets, other.marked_packets);
 }
 
-/// More schemes than can be told apart have panels of their own; one size has no figure by size; what was
-/// sampled and the network have theirs.
+/// Too many schemes to distinguish in one panel get one each; flows of one size give no figure by size; samples and the
+/// network have figures.
 #[test]
 fn figures_are_for_what_there_is() {
     let mut found = compared(&[], 1, 1);
@@ -173,7 +173,7 @@ fn figures_are_for_what_there_is() {
     assert_eq!(tables(&found), 2);
 }
 
-/// As much as arrives, and no more points than can be seen.
+/// All arriving data is included, with a bounded number of points.
 #[test]
 fn series_hold_what_was_sampled() {
     let found = compared(&["flow_size=3MB"], 1, 1);
@@ -189,7 +189,7 @@ fn series_hold_what_was_sampled() {
             .iter()
             .map(|(_, gbit)| gbit * step / 8.0)
             .sum();
-        // All but what came after the last whole step.
+        // Everything except what arrived after the last whole step.
         assert!((11.5..=12.0).contains(&megabytes), "{megabytes}");
         let most = |series: &Series| series.points.iter().map(|p| p.1).fold(0.0, f64::max);
         assert!(most(longest) > 10.0 && most(queued) >= most(longest) * 0.5);
@@ -197,7 +197,7 @@ fn series_hold_what_was_sampled() {
     }
 }
 
-/// A scheme that takes far longer is cut off, and named in its panel and below it.
+/// A scheme that takes much longer is cut off, and named in its panel and in the caption.
 #[test]
 fn a_slow_scheme_does_not_squeeze_the_others() {
     let mut found = compared(&["flow_size=3MB"], 1, 1);
@@ -211,7 +211,7 @@ fn a_slow_scheme_does_not_squeeze_the_others() {
     let after = goodput(&found);
     assert!(after.svg.contains(&said), "{said}");
     assert!(after.caption.ends_with(&said), "{}", after.caption);
-    // The other's line, drawn before its label, is as long as before.
+    // The other scheme's line, which is drawn before its label, keeps its length.
     let of_none = |svg: &str| {
         let mut lines = svg.lines();
         let black = lines.find(|line| line.contains("points=") && line.contains("#000000"));
@@ -221,7 +221,7 @@ fn a_slow_scheme_does_not_squeeze_the_others() {
     assert_eq!(of_none(&after.svg), of_none(&before.svg));
 }
 
-/// Seeds vary the paths and phases of flows that a file lists; each run counts, and each flow in it.
+/// Seeds vary the paths and phases of flows listed in a file; every run and all of its flows count.
 #[test]
 fn flows_of_a_file_are_run_anew_with_each_seed() {
     let folder = tempfile::tempdir().unwrap();
@@ -250,7 +250,7 @@ fn flows_of_a_file_are_run_anew_with_each_seed() {
     }
 }
 
-/// Nothing is random here: one run is not three.
+/// Nothing is random here, so three runs count as one.
 #[test]
 fn what_repeats_counts_once() {
     let mut base = Scenario::find("dumbbell").unwrap();

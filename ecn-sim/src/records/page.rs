@@ -12,9 +12,9 @@ use crate::report::{AnyWindow, HpWindow, RunReport};
 /// A column of a report: its name, type and meaning.
 type Column = (String, String, String);
 
-/// The columns that [`super::rows`] makes of a document with this schema.
+/// The columns that [`super::rows`] generates for a document with this schema.
 fn columns(name: &str, schema: &Value, into: &mut Vec<Column>) {
-    // What can be null, and what is there in some networks only, is a choice with one object or type.
+    // Values that can be null, or exist only in some networks, are a choice with one object or type.
     let branches = ["anyOf", "oneOf"]
         .iter()
         .find_map(|key| schema[key].as_array());
@@ -37,7 +37,7 @@ fn columns(name: &str, schema: &Value, into: &mut Vec<Column>) {
     {
         let begin = into.len();
         columns(&of("NAME"), inner, into);
-        // Of plain numbers the map says what they are.
+        // For maps of plain numbers, the map's description applies.
         for (_, _, text) in into[begin..]
             .iter_mut()
             .filter(|column| column.2.is_empty())
@@ -66,11 +66,11 @@ fn columns(name: &str, schema: &Value, into: &mut Vec<Column>) {
     }
 }
 
-/// Those of a type.
+/// The columns of a report type.
 fn columns_of<T: schemars::JsonSchema>() -> Vec<Column> {
     let mut all = Vec::new();
     let mut schema = inlined::<T>();
-    // Windows have their own rows.
+    // Windows are separate rows.
     if let Some(properties) = schema["properties"].as_object_mut() {
         properties.remove("windows");
     }
@@ -78,7 +78,7 @@ fn columns_of<T: schemars::JsonSchema>() -> Vec<Column> {
     all
 }
 
-/// Those of a window; what its run has, too, has another name.
+/// The columns of a window; those that its run has, too, are renamed.
 fn columns_of_window<T: schemars::JsonSchema>(run: &Value) -> Vec<Column> {
     let mut all = columns_of::<T>();
     for (name, _, _) in &mut all {
@@ -88,7 +88,7 @@ fn columns_of_window<T: schemars::JsonSchema>(run: &Value) -> Vec<Column> {
     all
 }
 
-/// The tables, each with its columns.
+/// The page: all tables, each with its columns.
 pub fn page() -> String {
     let mut text = String::new();
     let mut table = |title: &str, columns: Vec<Column>| {

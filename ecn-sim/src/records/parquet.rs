@@ -12,9 +12,9 @@ use ::parquet::schema::types::Type;
 
 use super::{Cell, ERROR, Table};
 
-/// The type of a column: the narrowest that holds all of its values.
+/// The type of a column: the narrowest that can represent all of its values.
 fn physical(name: &str, cells: impl Iterator<Item = Cell> + Clone) -> Physical {
-    // Also if no run failed.
+    // Always text for errors, even if no run failed.
     if name == ERROR || cells.clone().any(|cell| matches!(cell, Cell::Text(_))) {
         return Physical::BYTE_ARRAY;
     }

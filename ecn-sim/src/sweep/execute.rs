@@ -1,4 +1,4 @@
-//! Runs a sweep, or a shard of it, over all cores.
+//! Execution of a sweep, or of a shard, on all cores.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use super::{MANIFEST, Manifest, Shard, Sweep, SweepError, one_line};
 use crate::experiment::Report;
 use crate::output::Output;
 
-/// A record as it is written, one per line.
+/// A record in its file, one per line.
 #[derive(Serialize)]
 struct Line<'a> {
     /// The run's name.
@@ -38,22 +38,22 @@ enum Outcome<'a> {
     },
 }
 
-/// What a sweep needs to know of a record.
+/// The fields of a record that a sweep reads.
 #[derive(Deserialize)]
 struct Known {
     run: String,
     error: Option<String>,
 }
 
-/// A record that was found: the index of its run, its text, and why the run failed.
+/// A record read from a file: its run's index, its text, and the error if the run failed.
 pub(super) struct Found {
     pub index: usize,
     pub text: String,
     pub error: Option<String>,
 }
 
-/// The records of a file, and the length of it up to which they are whole. A last line that was cut
-/// off, as a killed sweep leaves it, is none.
+/// The records of a file, and the length of its valid part. An incomplete last line, as left by a killed sweep, is
+/// ignored.
 pub(super) fn read_records(
     file: &Path,
     index_of: &HashMap<String, usize>,
@@ -91,7 +91,7 @@ pub(super) fn read_records(
     Ok((records, whole))
 }
 
-/// The files with records in a folder, by name.
+/// The files of records in a folder, by name.
 pub(super) fn record_files(folder: &Path) -> Result<Vec<(PathBuf, Shard)>, SweepError> {
     let error = |error| SweepError::Io {
         file: folder.to_owned(),
@@ -109,7 +109,7 @@ pub(super) fn record_files(folder: &Path) -> Result<Vec<(PathBuf, Shard)>, Sweep
     Ok(files)
 }
 
-/// The sweep that a folder says it holds, if it says so.
+/// The manifest of a folder, if it has one.
 pub(super) fn read_manifest(folder: &Path) -> Result<Option<Manifest>, SweepError> {
     let file = folder.join(MANIFEST);
     let io = |error| SweepError::Io {
@@ -125,8 +125,7 @@ pub(super) fn read_manifest(folder: &Path) -> Result<Option<Manifest>, SweepErro
     }
 }
 
-/// Takes a file with records for oneself, until it is closed. Where files cannot be locked, everyone
-/// has them.
+/// Locks a file of records until it is closed. On file systems without locks this has no effect.
 pub(super) fn lock(file: &File, path: &Path) -> Result<(), SweepError> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(SweepError::Folder {
@@ -144,7 +143,7 @@ impl Sweep {
             .collect()
     }
 
-    /// Refuses a folder of another sweep, or of another version of this program.
+    /// Rejects folders of another sweep, or of another version of this program.
     pub(super) fn expect_in(&self, folder: &Path) -> Result<bool, SweepError> {
         let error = |reason| {
             Err(SweepError::Folder {
@@ -182,7 +181,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// One run; a failure is a record, too.
+    /// Executes a run; a failure is recorded, too.
     fn record(&self, index: usize) -> (String, Option<String>) {
         let seed = self.seed(index);
         let scenario = self.scenario(index).map_err(one_line);
@@ -231,7 +230,7 @@ pub struct Summary {
     pub wall_s: f64,
 }
 
-/// A sweep or shard with its folder, ready to go on where it was.
+/// A sweep or shard with its folder, ready to be resumed.
 #[derive(Debug)]
 pub struct Job<'a> {
     sweep: &'a Sweep,
@@ -243,12 +242,12 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Opens the folder, makes it if it is not there, and finds out what is done already.
+    /// Opens the folder, creating it if necessary, and finds the completed runs.
     ///
     /// # Errors
     ///
-    /// The folder cannot be written, holds a different sweep or a file that is no record of runs, or
-    /// this part of the sweep is being run already.
+    /// The folder cannot be written, holds a different sweep or a file without records of runs, or another process is
+    /// running this part of the sweep.
     pub fn open(sweep: &'a Sweep, folder: &Path, shard: Shard) -> Result<Self, SweepError> {
         let output = Output::new(folder)?;
         let files = record_files(folder)?;
@@ -278,7 +277,7 @@ impl<'a> Job<'a> {
                 file.set_len(whole).map_err(io)?;
             }
             for record in records {
-                // A run that was recorded by two shardings counts once.
+                // Runs recorded under two different shardings count once.
                 if done.insert(record.index)
                     && shard.has(record.index)
                     && let Some(error) = record.error
@@ -298,17 +297,17 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// How many runs are left.
+    /// Number of remaining runs.
     pub fn left(&self) -> usize {
         self.left.len()
     }
 
-    /// Does what is left on so many threads; each record is in the file when its run ends. `progress`
-    /// counts runs.
+    /// Executes the remaining runs on `threads` threads; each record is written when its run ends. `progress` counts
+    /// runs.
     ///
     /// # Errors
     ///
-    /// The file can no longer be written; what is in it stays valid.
+    /// The file can no longer be written; its contents remain valid.
     pub fn run(self, threads: usize, progress: &AtomicU64) -> Result<Summary, SweepError> {
         let start = Instant::now();
         let next = AtomicUsize::new(0);
@@ -319,7 +318,7 @@ impl<'a> Job<'a> {
                 let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 let Some(file) = &mut shared.0 else { break };
                 if let Err(error) = file.write_all(line.as_bytes()) {
-                    // Nothing is to follow a line that was cut off.
+                    // Nothing may be written after an incomplete line.
                     shared.0 = None;
                     return Err(error);
                 }

@@ -1,4 +1,4 @@
-//! Joins the folders of a sweep's shards.
+//! Merges the folders of a sweep's shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -12,17 +12,17 @@ use crate::keys::Kind;
 use crate::output::{Output, Target};
 use crate::records::{self, Cell, Format, Row, TIMES, Table};
 
-/// Most runs that differ or are missing which a message names.
+/// Maximum number of differing or missing runs listed in a message.
 const NAMED: usize = 10;
 
 /// The records of a sweep, from one or more folders.
 #[derive(Debug)]
 pub struct Merged {
     sweep: Sweep,
-    /// By index of the run.
+    /// By run index.
     records: Vec<Option<String>>,
     failed: usize,
-    /// Into how many shards the sweep was cut, if all files agree in that.
+    /// Number of shards of the sweep, if all files agree.
     shards: Option<usize>,
 }
 
@@ -31,8 +31,8 @@ impl Merged {
     ///
     /// # Errors
     ///
-    /// A folder holds no sweep or another one than the first, a file is no record of runs, or records
-    /// of the same run differ (in more than the time that it took).
+    /// A folder holds no sweep or another one than the first folder, a file is not a file of records, or records of the
+    /// same run differ (other than in wall-clock times).
     pub fn read(folders: &[PathBuf]) -> Result<Self, SweepError> {
         let bad = |folder: &Path, reason: String| SweepError::Folder {
             folder: folder.to_owned(),
@@ -91,31 +91,31 @@ impl Merged {
         })
     }
 
-    /// How many runs the sweep has.
+    /// Number of runs in the sweep.
     pub fn runs(&self) -> usize {
         self.sweep.runs()
     }
 
-    /// How many of them failed.
+    /// Number of failed runs.
     pub fn failed(&self) -> usize {
         self.failed
     }
 
-    /// The runs of which there is no record.
+    /// The runs without a record.
     pub fn missing(&self) -> BTreeSet<usize> {
         let records = self.records.iter().enumerate();
         let missing = records.filter(|(_, record)| record.is_none());
         missing.map(|(index, _)| index).collect()
     }
 
-    /// The missing runs in words, each.
+    /// Descriptions of the missing runs.
     pub fn missing_runs(&self) -> Vec<String> {
         let missing = self.missing();
         missing.iter().map(|i| self.sweep.describe(*i)).collect()
     }
 
-    /// What is missing in one line: how many runs, of which shards, and the first ones by name. None if
-    /// nothing is.
+    /// A line about missing records: number of runs, their shards, and the first runs by name. `None` if all are
+    /// present.
     pub fn missing_text(&self) -> Option<String> {
         let missing = self.missing();
         if missing.is_empty() {
@@ -146,12 +146,12 @@ impl Merged {
     }
 
     /// Writes the records in the order of the sweep as JSON lines, as a table (CSV and Parquet) with a row per run and
-    /// window, and, of a sweep over one number or two keys, as a figure (SVG). `out` is a folder, a file `*.jsonl` (the
-    /// others stand beside it), or a file `*.csv` or `*.parquet`: the table alone. Returns the paths.
+    /// window and, for a sweep over one number or two keys, as a figure (SVG). `out`: a folder; a file `*.jsonl`, with
+    /// the others written next to it; or a file `*.csv` or `*.parquet`, for the table alone. Returns the paths.
     ///
     /// # Errors
     ///
-    /// It cannot be written, or is a folder of a different sweep.
+    /// A file cannot be written, or the folder holds a different sweep.
     pub fn write(&self, out: &Path) -> Result<Vec<PathBuf>, SweepError> {
         if Format::of(out).is_some() {
             let written = Target::new(out)?.write_table(&self.table())?;
@@ -184,7 +184,7 @@ impl Merged {
             file: out.to_owned(),
             error,
         })?);
-        // A figure is an extra: the records are what counts.
+        // The figure is optional: a sweep that cannot be drawn is not an error.
         if let Some(Ok(figure)) = self.sweep.overview(self.rows()) {
             files.push((name("svg"), figure.into_bytes()));
         }
@@ -196,7 +196,7 @@ impl Merged {
         Ok(files.iter().map(|(name, _)| output.path(name)).collect())
     }
 
-    /// The rows of the records, with the index of the run.
+    /// The rows of the records, each with its run's index.
     fn rows(&self) -> impl Iterator<Item = (usize, Row)> {
         let records = self.records.iter().enumerate();
         records
@@ -207,7 +207,7 @@ impl Merged {
             .flat_map(|(index, rows)| rows.into_iter().map(move |row| (index, row)))
     }
 
-    /// The table: name of the run, swept keys, seed and window first, then what was counted.
+    /// The table: first the run's name, swept keys, seed and window, then the results.
     fn table(&self) -> Table {
         let axes = || self.sweep.axes.iter();
         let kinds: Vec<Kind> = axes()
@@ -233,7 +233,7 @@ impl Merged {
 }
 
 impl Sweep {
-    /// The first of some runs by name, and how many more there are.
+    /// The first of the given runs by name, and the number of others.
     fn name_some(&self, runs: &BTreeSet<usize>) -> String {
         let names: Vec<String> = runs.iter().take(NAMED).map(|i| self.describe(*i)).collect();
         let more = match runs.len().saturating_sub(NAMED) {
@@ -244,7 +244,7 @@ impl Sweep {
     }
 }
 
-/// Whether two records say the same, but for the times that the run took.
+/// Whether two records are equal except for wall-clock times.
 fn same(one: &str, other: &str) -> bool {
     let content = |text: &str| {
         let mut value: Value = serde_json::from_str(text).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A sweep over one number, or over that and a few values of another key, as a figure.
+//! A figure of a sweep over one number, optionally with a few values of a second key.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,17 @@ use crate::statistics::Sample;
 /// Columns of Fig. 1 that have a panel.
 const SHARES: &[&str] = &["root", "inter_switch", "local", "remote", "victim"];
 
-/// Those of data centres, with their panels' titles.
+/// Columns of data centres with a panel, and its title.
 const SLOWDOWNS: &[(&str, &str)] = &[
     ("fct_slowdown_p50", "Median slowdown"),
     ("fct_slowdown_p95", "Slowdown, 95th percentile"),
     ("fct_slowdown_p99", "Slowdown, 99th percentile"),
 ];
 
-/// Values of all seeds by place on the x axis.
+/// Values of all seeds, by position on the x axis.
 type Points = BTreeMap<usize, Vec<f64>>;
 
-/// Means over seeds and their confidence intervals; of slowdowns their logarithms.
+/// Means over seeds with confidence intervals; computed from logarithms for slowdowns.
 fn line(label: String, look: usize, points: Vec<(f64, Vec<f64>)>, are_slowdowns: bool) -> Line {
     let scaled = |value: f64| match are_slowdowns {
         true => value.max(1.0).log10(),
@@ -50,7 +50,7 @@ fn line(label: String, look: usize, points: Vec<(f64, Vec<f64>)>, are_slowdowns:
     }
 }
 
-/// A key's value as a number, in a unit of its kind.
+/// A key's value as a number, with its unit.
 fn number(value: &Value) -> Option<(f64, &'static str)> {
     if let Some(whole) = value.as_integer() {
         return Some((whole as f64, ""));
@@ -69,7 +69,7 @@ fn number(value: &Value) -> Option<(f64, &'static str)> {
     Some((time.as_nanos() as f64 / 1e3, " (us)"))
 }
 
-/// The panel of a column, if it has one: where it stands, and its title.
+/// The panel of a column, if it has one: position and title.
 fn panel(column: &str) -> Option<(usize, &str)> {
     let slowdowns = SLOWDOWNS.iter().zip(0..);
     for ((name, title), place) in slowdowns {
@@ -91,8 +91,8 @@ impl Sweep {
         }
     }
 
-    /// The figure: a panel per share or percentile, its mean over the seeds with a 95 % confidence interval; a line per
-    /// window, or per value of the other key if there is one window or none. None if the sweep has other keys than that,
+    /// The figure: a panel per share or percentile, with the mean over seeds and its 95 % confidence interval; a line
+    /// per window, or per value of the second key if there is at most one window. `None` if the sweep has other keys,
     /// or too many lines.
     pub(super) fn overview(
         &self,
@@ -105,7 +105,7 @@ impl Sweep {
             same.then(|| (all.into_iter().map(|(number, _)| number).collect(), unit))
         };
         let of_numbers = self.axes.iter().filter(|axis| numbers(axis).is_some());
-        // Whole numbers rather than others.
+        // Prefer a key with whole numbers for the x axis.
         let x = of_numbers
             .max_by_key(|axis| (axis.values.iter().all(Value::is_integer), axis.values.len()))?;
         let (numbers, unit) = numbers(x)?;
@@ -120,7 +120,7 @@ impl Sweep {
         let mut last = None;
         for (index, row) in rows {
             let window = match (row.get("from_ms"), row.get("to_ms")) {
-                // Slowdowns are of whole runs, in each of their rows.
+                // Slowdowns are of whole runs and repeated in each row of a run.
                 _ if is_fabric && last.replace(index) == Some(index) => continue,
                 _ if is_fabric => "all".to_owned(),
                 (Some(from), Some(to)) => format!("{from}..{to} ms"),

@@ -16,9 +16,9 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// `key` with the values of a list or range, each checked and in the form that it is printed in.
+    /// The values of `key` from a list or range, each checked and in canonical form.
     pub fn new(key: String, value: &Value, base: &Experiment) -> Result<Self, String> {
-        // The key first: what it takes is known only then.
+        // The key first: it determines the valid values.
         let current = base.keys().remove(&key);
         let current = current.unwrap_or(Value::Boolean(false));
         base.clone().set(&key, &current).map_err(one_line)?;
