@@ -8,24 +8,23 @@
 //! finc(r) = Finc(t_r + 1/r)    where Finc(t_r) = r
 //! ```
 //!
-//! # Which solution
+//! # Choice of the solution
 //!
-//! The equation leaves the shape of Finc on one interval of length Trec free: any increasing curve
-//! from fdec(r) to r will do, and fdec carries it to all others. With the level A(r) = t_r / Trec the
-//! equation is Abel's, A(fdec(r)) = A(r) - 1, and of its solutions we take the principal one, which
-//! has no ripples of period 1 towards r = 0: Koenigs' for fdec(r) ~ λr, Fatou's for fdec(r) ~ r (as
-//! LIPD), Böttcher's for fdec(r) ~ r^p. All are limits of one construction: the orbit
+//! The equation leaves the shape of Finc free on one interval of length Trec: any increasing curve from fdec(r) to r
+//! will do, and fdec extends it to all other intervals. With the level A(r) = t_r / Trec the equation is Abel's,
+//! A(fdec(r)) = A(r) - 1. Of its solutions we use the principal one, which has no ripples of period 1 towards r = 0:
+//! Koenigs' for fdec(r) ~ λr, Fatou's for fdec(r) ~ r (as for LIPD), Böttcher's for fdec(r) ~ r^p. All are limits of
+//! one construction: the orbit
 //!
 //! ```text
 //! o_0 = 1    o_(j+1) = fdec(o_j)    A(o_j) = -j
 //! ```
 //!
-//! becomes ever smoother in j as it nears 0, so A far down is the polynomial through eight
-//! neighbouring points of the orbit, in ln r (or in ln(-ln r) if that is smoother), and anywhere
-//! above A(r) = A(fdec^n(r)) + n. How much that choice could be off is measured as the
-//! difference to the polynomial through six points: [`Design::shape_error`]. Where the orbit does
-//! not become smooth there is no principal solution; then the curve is still one of those that
-//! fulfil the equation, and [`Design::shape_error`] is large.
+//! becomes ever smoother in j as it approaches 0. Far down, A is therefore interpolated by the polynomial through eight
+//! neighbouring points of the orbit, in ln r (or in ln(-ln r) if that is smoother); anywhere above,
+//! A(r) = A(fdec^n(r)) + n. The possible error of this choice is measured by the difference to the polynomial through
+//! six points: [`Design::shape_error`]. If the orbit does not become smooth, there is no principal solution; the curve then still
+//! fulfils the equation, but [`Design::shape_error`] is large.
 
 pub mod expression;
 mod report;
@@ -38,18 +37,18 @@ use expression::{ALLOWED, Expression, ExpressionError};
 pub use report::{Condition, Curve, Recovery, Report, figure};
 pub use table::{Fit, Table, TableError};
 
-/// Why there is no increase function.
+/// Errors of the design method.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// The text is no expression.
+    /// The text is not an expression.
     #[error("`{text}` is not a decrease function: {error}")]
     Expression {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The problem.
         error: ExpressionError,
     },
-    /// The expression is not one that lowers every rate.
+    /// The expression does not lower every rate.
     #[error(
         "`{text}` is not a decrease function: {reason}; it needs 0 < fdec(r) < r and grows \
          with r, for 0 < r <= 1, in {ALLOWED}"
@@ -57,7 +56,7 @@ pub enum Error {
     NotDecreasing {
         /// The expression.
         text: String,
-        /// Where it fails, and how.
+        /// The rate at which it fails, and how.
         reason: String,
     },
     /// Rmin is out of range.
@@ -65,38 +64,40 @@ pub enum Error {
     Rmin {
         /// The value.
         rmin: Fraction,
-        /// What is wrong with it.
+        /// The problem.
         error: PolicyError,
     },
 }
 
-/// Most marks from Rmax down to Rmin.
+/// Maximum number of marks from Rmax down to Rmin.
 const MOST_MARKS: usize = 1_000_000;
-/// The orbit ends here at the latest: below, powers of r are no longer precise.
+/// Lower limit of the orbit: below it, powers of r lose precision.
 const SMALLEST: f64 = 1e-280;
-/// The orbit goes on below Rmin up to this length, for the principal solution is that near 0.
+/// The orbit is continued below Rmin up to this length, because the principal solution is defined by its behaviour near
+/// 0.
 const MARKS: usize = 400;
-/// So many marks from Rmax the curve is taken from the orbit, unless it is not smooth there yet.
+/// The curve is interpolated in the orbit from this number of marks below Rmax on, or later if it is not smooth there
+/// yet.
 const ANCHOR: usize = 256;
-/// Of a level: as smooth as rounding lets us tell.
+/// Error of a level that is indistinguishable from rounding errors.
 const SMOOTH: f64 = 1e-10;
-/// Of a level: the orbit is not smooth, and only straight lines through it surely grow.
+/// Error of a level above which the orbit is not smooth: only linear interpolation is then sure to be monotonic.
 const ROUGH: f64 = 1e-3;
-/// Points of a polynomial through the orbit.
+/// Number of points of an interpolating polynomial.
 const NODES: usize = 8;
 
-/// A decrease function with the increase function that belongs to it.
+/// A decrease function with its increase function.
 #[derive(Debug, Clone)]
 pub struct Design {
     decrease: Expression,
     rmin: Fraction,
     /// Rates after 0, 1, 2, ... marks from Rmax on.
     orbit: Vec<f64>,
-    /// At and below `orbit[anchor]` levels are interpolated in the orbit.
+    /// At and below `orbit[anchor]`, levels are interpolated in the orbit.
     anchor: usize,
-    /// Whether in ln(-ln r) instead of ln r.
+    /// Whether to interpolate in ln(-ln r) instead of ln r.
     twice: bool,
-    /// Points of the orbit that a level is interpolated in.
+    /// Number of points of the orbit used for the interpolation of a level.
     nodes: usize,
     shape_error: f64,
     /// Level of Rmin.
@@ -104,17 +105,17 @@ pub struct Design {
 }
 
 impl Design {
-    /// Finds the increase function for `decrease`, an expression in r, and the rate floor `rmin`.
+    /// Computes the increase function for `decrease`, an expression in r, and the rate floor `rmin`.
     ///
     /// # Errors
     ///
-    /// `decrease` is not a decrease function, or so weak that more than a million marks lie between
-    /// Rmax and Rmin; `rmin` is not within 1/65536 <= rmin < 1.
+    /// `decrease` is not a decrease function, or so weak that more than a million marks lie between Rmax and Rmin;
+    /// `rmin` is not within 1/65536 <= rmin < 1.
     pub fn new(decrease: &str, rmin: Fraction) -> Result<Self, Error> {
         let ratio = Ratio::new(rmin.numerator().into(), rmin.denominator().into());
         Policy::new(Function::Lipd, ratio, Policy::HP_M)
             .map_err(|error| Error::Rmin { rmin, error })?;
-        // One line, and not a long one, for messages.
+        // For messages: a single line, truncated if long.
         let decrease = decrease.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut text = decrease.chars().take(80).collect::<String>();
         if text.len() < decrease.len() {
@@ -134,7 +135,7 @@ impl Design {
             })
     }
 
-    /// Chooses where, and in which coordinate, the orbit tells the levels.
+    /// Chooses where, and in which coordinate, levels are interpolated in the orbit.
     fn on(decrease: Expression, rmin: Fraction, orbit: Vec<f64>) -> Self {
         let mut design = Self {
             decrease,
@@ -153,7 +154,7 @@ impl Design {
                 break;
             }
             let rough: Vec<f64> = (early..=last).map(|j| design.roughness(j, twice)).collect();
-            // The worst of four neighbours: one may look smooth by chance; and of all between here and Rmin: a
+            // The worst of four neighbours, as one may look smooth by chance, and of all points from here to Rmin: a
             // bend may come late, and slow orbits take longer steps there.
             let mut worst: Vec<f64> = (0..rough.len())
                 .map(|index| {
@@ -184,8 +185,8 @@ impl Design {
         design
     }
 
-    /// How far polynomials through eight and through six points of the orbit are apart between
-    /// its points j and j + 1, in levels.
+    /// Difference, in levels, of the polynomials through eight and six points of the orbit, between its points j and j
+    /// + 1.
     fn roughness(&self, j: usize, twice: bool) -> f64 {
         let r = (self.orbit[j] * self.orbit[j + 1]).sqrt();
         let at = |nodes| self.interpolate(r, j, nodes, twice);
@@ -200,7 +201,7 @@ impl Design {
     /// The level of r, between the points j and j + 1 of the orbit.
     fn interpolate(&self, r: f64, j: usize, nodes: usize, twice: bool) -> f64 {
         let middle = self.orbit[j];
-        // Relative to a neighbour, so that the short steps of slow orbits keep their precision.
+        // Relative to a neighbour, to keep the precision of slow orbits' short steps.
         let x = |r: f64| {
             if twice {
                 (r.ln() / middle.ln()).ln()
@@ -231,7 +232,7 @@ impl Design {
         -(j as f64) - steps
     }
 
-    /// A(r) = (t_r - t_1) / Trec: 0 at Rmax, one less with every mark. For rates down to Rmin/2.
+    /// A(r) = (t_r - t_1) / Trec: 0 at Rmax, and 1 less per mark. For rates down to Rmin/2.
     fn level(&self, r: f64) -> f64 {
         let (mut r, mut marks) = (r, 0.0);
         while r > self.orbit[self.anchor] {
@@ -244,7 +245,7 @@ impl Design {
         marks + level.clamp(-(j as f64) - 1.0, -(j as f64))
     }
 
-    /// The rate at a level; Rmax from 0 on. Regula falsi (Illinois) in ln r.
+    /// The rate at a level; Rmax for levels >= 0. Regula falsi (Illinois) in ln r.
     fn rate(&self, level: f64) -> f64 {
         if level >= 0.0 {
             return 1.0;
@@ -277,7 +278,7 @@ impl Design {
         b.exp().min(1.0)
     }
 
-    /// As it was written.
+    /// The decrease function as given.
     pub fn decrease_text(&self) -> &str {
         self.decrease.text()
     }
@@ -292,14 +293,13 @@ impl Design {
         1.0 / self.rmin.as_f64()
     }
 
-    /// How far the curve can be from the principal solution within one Trec, in units of Trec; see
-    /// the head of this module. The three conditions hold whatever it is. A relative error of a
-    /// rate is this times ln(r / fdec(r)).
+    /// Maximum deviation of the curve from the principal solution within one Trec, in units of Trec; see the module
+    /// documentation. The three conditions hold regardless. The relative error of a rate is this times ln(r / fdec(r)).
     pub fn shape_error(&self) -> f64 {
         self.shape_error
     }
 
-    /// fdec(r), not confined to Rmin.
+    /// fdec(r), without the floor Rmin.
     pub fn decrease(&self, r: f64) -> f64 {
         self.decrease.at(r)
     }
@@ -309,8 +309,8 @@ impl Design {
         self.rate(self.level(r) + self.rmin.as_f64() / r)
     }
 
-    /// 1/finc(r), also where finc(r) would be above 1: there the curve goes on as a parabola
-    /// through its last points. For tables, which interpolate best without a bend.
+    /// 1/finc(r), also where finc(r) would exceed 1: there the curve is continued as a parabola through its last
+    /// points. For tables, which interpolate best without a bend.
     fn increased_delay(&self, r: f64) -> f64 {
         let level = self.level(r) + self.rmin.as_f64() / r;
         let delay = |level| 1.0 / self.rate(level);
@@ -331,7 +331,7 @@ impl Design {
     }
 }
 
-/// Checks that `f` is positive, below r and growing on a grid of Rmin/4..1, and above Rmin at 1.
+/// Checks that `f` is positive, below r and increasing on a grid over Rmin/4..1, and above Rmin at 1.
 fn check(f: &Expression, rmin: f64) -> Result<(), String> {
     const STEPS: i32 = 4_000;
     let lowest = rmin / 4.0;
@@ -362,7 +362,7 @@ fn check(f: &Expression, rmin: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// fdec(r), if that is a positive number below r.
+/// fdec(r), if it is positive and below r.
 fn lowered(f: &Expression, r: f64) -> Result<f64, String> {
     let value = f.at(r);
     if !value.is_finite() {
@@ -376,14 +376,14 @@ fn lowered(f: &Expression, r: f64) -> Result<f64, String> {
     }
 }
 
-/// Rates after 0, 1, 2, ... marks: down to `lowest`, and below it as far as is useful.
+/// Rates after 0, 1, 2, ... marks: down to `lowest`, and below it as far as useful.
 fn orbit(f: &Expression, lowest: f64) -> Result<Vec<f64>, String> {
     let mut orbit = vec![1.0];
     let (mut r, mut below) = (1.0, 0);
     while below < NODES || orbit.len() < MARKS {
         let next = match lowered(f, r) {
             Ok(next) => next,
-            // Rounding near 0 says nothing against the function.
+            // Rounding errors near 0 do not count against the function.
             Err(_) if r < 1e-9 && r < lowest && orbit.len() > 2 => break,
             Err(reason) => return Err(reason),
         };

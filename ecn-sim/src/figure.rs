@@ -1,12 +1,11 @@
 //! Figures as SVG text.
 //!
-//! Lines over time in panels with the same axes, as the HP papers' Fig. 2 and 3; points per setting for
-//! comparisons; networks. Lines differ in colour (the palette of Okabe and Ito, which
-//! colour-blind readers can tell apart), in dash pattern and in marker, and each is labelled at
-//! its right end, so no legend can cover the data.
+//! Lines over time in panels with the same axes, as in Fig. 2 and 3 of the HP papers; points per setting for
+//! comparisons; networks. Lines differ in colour (the palette of Okabe and Ito, which colour-blind readers can
+//! distinguish), dash pattern and marker. Each line is labelled at its right end, so that no legend can cover data.
 //!
-//! plotters is built without fonts here, so it knows no text extents: everything is placed from
-//! an estimate of their width that is on the wide side.
+//! plotters is built without fonts here and cannot measure texts: everything is placed by estimates of text widths,
+//! which are rather too wide than too narrow.
 
 mod axis;
 mod canvas;
@@ -25,7 +24,7 @@ pub use lines::{Line, LineFigure, Panel};
 pub use network::{NetworkFigure, Special};
 use plotters::prelude::DrawingAreaErrorKind;
 
-/// A figure could not be drawn.
+/// A figure that cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot draw the figure: {0}")]
 pub struct FigureError(String);

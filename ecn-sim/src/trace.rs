@@ -1,21 +1,20 @@
-//! What happened at a simulated bridge, for replaying it through the kernel programs.
+//! Trace of a simulated bridge, for replay through the kernel programs.
 
 use ecn_core::abi::PortEventKind;
 use ecn_core::marking::{Decision, Policy, Port};
 
-/// An event with what was decided, and the counters after it. Packets have one segment and can be
-/// marked.
+/// An event with the decision and the resulting counters. Packets have one segment and can be marked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The kind of event.
     pub kind: PortEventKind,
     /// Slot of the input port.
     pub input: u8,
     /// Slot of the output port.
     pub output: u8,
-    /// Length of the queue behind a departure; else [`ecn_core::marking::BACKLOG_UNKNOWN`].
+    /// Length of the queue after a departure; otherwise [`ecn_core::marking::BACKLOG_UNKNOWN`].
     pub backlog: u32,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
     /// Counters by slot.
     pub ports: Vec<Port>,
@@ -24,9 +23,9 @@ pub struct Event {
 /// The first events of a bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The policy that holds throughout.
+    /// The policy, constant over the trace.
     pub policy: Policy,
-    /// The events, in their order.
+    /// The events, in order.
     pub events: Vec<Event>,
     most: usize,
 }

@@ -1,14 +1,14 @@
-//! Expressions in r, as people write them: `r/(1 + r)`, `0.7*r`, `max(r/2, r - 0.1)`.
+//! Expressions in r in the usual notation: `r/(1 + r)`, `0.7*r`, `max(r/2, r - 0.1)`.
 //!
-//! Usual precedence: `-r^2` is -(r²) and `2^3^2` is 2^9. The parser is our own because of those
-//! two: exmex 0.21 reads them as r² and 64, and it knows neither `1e-3` nor functions within the
-//! second argument of `min`; evalexpr is AGPL; meval and fasteval are no longer kept.
+//! Precedence is the usual one: `-r^2` is -(r²) and `2^3^2` is 2^9. The parser is our own because of those two: exmex
+//! 0.21 reads them as r² and 64, and supports neither `1e-3` nor functions in the second argument of `min`; evalexpr is
+//! AGPL; meval and fasteval are unmaintained.
 
-/// What an expression can be made of, for messages.
+/// Description of valid expressions, for messages.
 pub const ALLOWED: &str = "r, numbers, pi, e, + - * / ^ ( ), abs, cbrt, exp, ln, log2, log10, \
                            sqrt, tanh of one value, min, max of two";
 
-/// Why a text is no expression.
+/// Why a text is not an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason} at column {column}; expected {ALLOWED}")]
 pub struct ExpressionError {
@@ -43,14 +43,14 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Longest text, in bytes: bounds how deep the parser and the evaluation recurse.
+    /// Maximum length of the text, in bytes, which limits the recursion of parser and evaluation.
     pub const LONGEST: usize = 500;
 
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// # Errors
     ///
-    /// It is not one; says what is wrong where, and what is expected.
+    /// The text is not an expression; the error contains the position, the problem, and what is expected.
     pub fn parse(text: &str) -> Result<Self, ExpressionError> {
         let text = text.trim();
         let mut parser = Parser { text, at: 0 };
@@ -67,12 +67,12 @@ impl Expression {
         }
     }
 
-    /// The value at r; not finite where it has none.
+    /// The value at r; not finite if undefined.
     pub fn at(&self, r: f64) -> f64 {
         self.root.at(r)
     }
 
-    /// As it was written.
+    /// The text as given.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -98,13 +98,13 @@ impl Parser<'_> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    /// The next character that is no space.
+    /// The next character other than a space.
     fn peek(&mut self) -> Option<char> {
         self.at = self.text.len() - self.rest().trim_start().len();
         self.rest().chars().next()
     }
 
-    /// Takes one of `symbols`, if it is next.
+    /// Consumes the next character if it is one of `symbols`.
     fn take(&mut self, symbols: &[char]) -> Option<char> {
         let found = self.peek().filter(|c| symbols.contains(c))?;
         self.at += found.len_utf8();

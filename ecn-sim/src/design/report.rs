@@ -1,4 +1,4 @@
-//! What a design does: the three conditions, recovery times, and the curves of slide 14.
+//! Properties of a design: the three conditions, recovery times, and the curves of slide 14.
 
 use ecn_core::fixed::ONE;
 use ecn_units::Fraction;
@@ -8,11 +8,11 @@ use serde::Serialize;
 use super::{Design, Fit, Table};
 use crate::figure::{FigureError, Line, LineFigure, Panel};
 
-/// Decrease factor of FIMD and AIMD beside the design (slide 14).
+/// Decrease factor of FIMD and AIMD, which are shown with the design (slide 14).
 const M: f64 = 2.0;
-/// Rates at which the conditions are checked.
+/// Number of rates at which the conditions are checked.
 const CHECKS: i32 = 1_000;
-/// What may be missing for a condition to hold, as a fraction: above the rounding of levels.
+/// Tolerance of a condition, as a fraction: above the rounding errors of levels.
 const TOLERANCE: f64 = 1e-6;
 /// Rates at which recovery from a mark is shown.
 const MARKED_AT: [f64; 7] = [1.0, 0.5, 0.25, 0.1, 1.0 / 20.0, 1.0 / 64.0, 1.0 / 128.0];
@@ -147,7 +147,7 @@ impl Closed {
     /// Finc(t), at most 1.
     fn rate_after(self, t: f64, rmin: f64) -> f64 {
         let rate = match self {
-            // Of the delay, which falls evenly to 1 at the end.
+            // The delay decreases linearly to 1.
             Self::Lipd => 1.0 / (1.0 / rmin - rmin * t).max(1.0),
             Self::Fimd => rmin * M.powf(rmin * t),
             Self::Aimd => rmin + (M - 1.0) * rmin * rmin * t,
@@ -155,7 +155,7 @@ impl Closed {
         rate.min(1.0)
     }
 
-    /// Unmarked ACKs from Rmin to 1.
+    /// Number of unmarked ACKs from Rmin to 1.
     fn acks(self, rmin: f64) -> u64 {
         let mut acks = 0;
         match self {
@@ -168,7 +168,7 @@ impl Closed {
                 }
             }
             Self::Aimd => {
-                // In s = r²/((m - 1) Rmin²) an ACK is s + 2 + 1/s, and far from 0 the ACKs up to s are
+                // In s = r²/((m - 1) Rmin²), an ACK maps s to s + 2 + 1/s, and far from 0 the number of ACKs up to s is
                 // n(s) = s/2 - ln(s)/4 + 1/(8 s) + ... (see `ecn_core::response::unmarked`).
                 let gain = (M - 1.0) * rmin * rmin;
                 let (mut s, end) = (rmin * rmin / gain, 1.0 / gain);
@@ -221,8 +221,8 @@ impl Report {
     }
 }
 
-/// Checks the three conditions at rates from the lowest whose decrease is not below Rmin. A solution
-/// of the functional equation fulfils them, so an excess says how well the equation was solved.
+/// Checks the three conditions at rates from the lowest one whose decrease is not below Rmin. Solutions of the
+/// functional equation fulfil them, so any excess is an error of the numerical solution.
 fn conditions(design: &Design) -> [Condition; 3] {
     let rmin = design.rmin().as_f64();
     let first = design.rate_after(design.recovery_time());
@@ -269,8 +269,7 @@ fn conditions(design: &Design) -> [Condition; 3] {
     ]
 }
 
-/// By how much finc(fdec(r)) exceeds r at worst with a table, as a fraction of r, where fdec(r) is
-/// above Rmin.
+/// Maximum excess of finc(fdec(r)) over r with a table, as a fraction of r, where fdec(r) is above Rmin.
 fn avoidance_excess(table: &Table) -> f64 {
     let unit = ONE as f64;
     let largest = table.marked(u64::MAX);
@@ -284,11 +283,11 @@ fn avoidance_excess(table: &Table) -> f64 {
         .fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// Slide 14: rate over time from Rmin on without a mark, beside LIPD, FIMD and AIMD.
+/// Slide 14: rate over time without marks, starting at Rmin, compared with LIPD, FIMD and AIMD.
 ///
 /// # Errors
 ///
-/// As [`LineFigure::to_svg`].
+/// As for [`LineFigure::to_svg`].
 pub fn figure(design: &Design) -> Result<String, FigureError> {
     const POINTS: u32 = 2_000;
     let rmin = design.rmin().as_f64();

@@ -1,10 +1,10 @@
-//! A response as a table of the inter-packet delay: a file that people can read, and a look-up in
-//! whole numbers as a kernel program could do it.
+//! A response as a table of the inter-packet delay: a human-readable file, and an integer look-up as a kernel program
+//! could do it.
 //!
-//! The file is TOML. Its points stand at delays of 2^i (1 + k/n) packet times, n =
-//! `steps_per_octave`, from 1 to just above 1/Rmin. What a point holds is how the delay changes and
-//! not the new delay, so that the small steps of an unmarked ACK keep their precision; between
-//! points both columns are straight lines. LIPD and the decrease of FIMD are thereby exact.
+//! The file is TOML. Its points are at delays of 2^i (1 + k/n) packet times, n = `steps_per_octave`, from 1 to just
+//! above 1/Rmin. A point contains the change of the delay rather than the new delay, so that the small steps of
+//! unmarked ACKs keep their precision. Both columns are interpolated linearly, which makes LIPD and the decrease of
+//! FIMD exact.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use crate::endpoint::Designed;
 /// First line of the format's description, and the value of `format`.
 const FORMAT: &str = "ecn response table";
 const VERSION: u32 = 1;
-/// Relative error of a delay that a new table stays below, where a table can.
+/// Maximum relative error of a delay in a new table, where that can be reached.
 const WANTED: f64 = 5e-5;
 
-/// A table that cannot be used.
+/// An invalid table.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use the response table {}: {reason}", path.display())]
 pub struct TableError {
@@ -32,7 +32,7 @@ pub struct TableError {
     reason: String,
 }
 
-/// The file.
+/// The file's structure.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -41,13 +41,13 @@ struct File {
     decrease: String,
     rmin: Fraction,
     steps_per_octave: u32,
-    /// For readers; the names say what the numbers are.
+    /// Only for readers: the names describe the numbers.
     #[serde(rename = "columns")]
     _columns: Vec<String>,
     points: Vec<[f64; 3]>,
 }
 
-/// How the delay of a flow answers to marked and unmarked ACKs.
+/// Response of a flow's delay to marked and unmarked ACKs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     decrease: String,
@@ -56,8 +56,8 @@ pub struct Table {
     ipd_max: u64,
     /// Binary logarithm of the steps per octave.
     step_bits: u32,
-    /// Per point what a mark adds ([`FRAC`] fractional bits) and the share that an unmarked ACK
-    /// takes (64 fractional bits).
+    /// By point: the increment for a mark ([`FRAC`] fractional bits), and the fraction that an unmarked ACK subtracts
+    /// (64 fractional bits).
     points: Vec<[u64; 2]>,
 }
 
@@ -70,12 +70,12 @@ pub struct Fit {
     pub at_rate: f64,
 }
 
-/// Where a delay stands: the point at or before it, and the way to the next with 32 fractional
+/// Position of a delay: the point at or before it, and the fraction of the distance to the next one, with 32 fractional
 /// bits. For `ipd` >= [`ONE`].
 const fn place(ipd: u64, step_bits: u32) -> (usize, u64) {
     let zeros = ipd.leading_zeros();
     let octave = (63 - FRAC).wrapping_sub(zeros) as usize;
-    // The bits below the leading one; their upper ones count the steps.
+    // The bits below the leading one; the upper ones of these are the step number.
     let rest = ipd << zeros << 1;
     let step = (rest >> (64 - step_bits)) as usize;
     ((octave << step_bits) + step, (rest << step_bits) >> 32)
@@ -89,8 +89,8 @@ fn delay(index: usize, step_bits: u32) -> f64 {
 }
 
 impl Table {
-    /// The table of a design, fine enough for an error of a new delay below 5e-5 of it. Only where
-    /// finc has a vertical tangent (at r = 1, if fdec is flat there) it is larger, as [`Fit`] says.
+    /// The table of a design, fine enough for a relative error of new delays below 5e-5. The error is larger only where
+    /// finc has a vertical tangent (at r = 1, if fdec is flat there); see [`Fit`].
     pub fn of(design: &Design) -> (Self, Fit) {
         let mut step_bits = 6;
         loop {
@@ -123,12 +123,12 @@ impl Table {
         table
     }
 
-    /// Points that the table needs: one beyond 1/Rmin for the last line.
+    /// Number of points of the table: one beyond 1/Rmin for the last interval.
     fn length(&self) -> usize {
         place(self.ipd_max, self.step_bits).0 + 2
     }
 
-    /// Largest relative error of both functions, at two places between any two points.
+    /// Maximum relative error of both functions, at two positions between any two points.
     fn fit(&self, design: &Design) -> Fit {
         let (largest, unit) = (design.recovery_time(), ONE as f64);
         let mut fit = Fit::default();
@@ -162,7 +162,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// There is no such file, or it holds no table of this version.
+    /// The file cannot be read, or is not a table of this version.
     pub fn load(path: &Path) -> Result<Self, TableError> {
         let error = |reason: String| TableError {
             path: path.to_owned(),
@@ -233,7 +233,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The table as a file.
+    /// The table in its file format.
     pub fn to_toml(&self) -> String {
         let mut text = format!(
             "# How a flow's inter-packet delay (ipd, in packet times at Rmax; the rate is Rmax/ipd) answers\n\
@@ -264,7 +264,7 @@ impl Table {
         text + "]\n"
     }
 
-    /// The decrease function, as it was written.
+    /// The decrease function as given.
     pub fn decrease_text(&self) -> &str {
         &self.decrease
     }
@@ -274,15 +274,15 @@ impl Table {
         self.rmin
     }
 
-    /// How many points it has.
+    /// Number of points.
     pub fn points(&self) -> usize {
         self.points.len()
     }
 
-    /// Unmarked ACKs from Rmin to Rmax.
+    /// Number of unmarked ACKs from Rmin to Rmax.
     pub(super) fn acks(&self) -> u64 {
         let (mut ipd, mut acks) = (self.ipd_max, 0);
-        // A step takes one unit at least: the product below 2^-40 counts as that.
+        // Each step is at least one unit: a product below 2^-40 counts as that.
         while ipd > ONE {
             ipd = self.unmarked(ipd).min(ipd - 1);
             acks += 1;
@@ -290,20 +290,20 @@ impl Table {
         acks
     }
 
-    /// The delay within [1, 1/Rmin].
+    /// Limits a delay to [1, 1/Rmin].
     fn clamp(&self, ipd: u64) -> u64 {
         ipd.clamp(ONE, self.ipd_max)
     }
 
-    /// A column at a delay within [1, 1/Rmin].
+    /// Interpolates a column at a delay within [1, 1/Rmin].
     fn at(&self, ipd: u64, column: usize) -> u64 {
         let (index, way) = place(ipd, self.step_bits);
         let (here, next) = (self.points[index][column], self.points[index + 1][column]);
         mul_32(here, (1 << 32) - way) + mul_32(next, way)
     }
 
-    /// The delay after a marked ACK, r <- max(Rmin, fdec(r)). Packet times with [`FRAC`] fractional
-    /// bits, as in `ecn_core::response::marked`; whole numbers only.
+    /// The delay after a marked ACK, r <- max(Rmin, fdec(r)), in packet times with [`FRAC`] fractional bits, as in
+    /// `ecn_core::response::marked`. Integer arithmetic only.
     pub fn marked(&self, ipd: u64) -> u64 {
         let ipd = self.clamp(ipd);
         self.clamp(ipd + self.at(ipd, 0))
@@ -326,12 +326,12 @@ impl Designed for Table {
     }
 }
 
-/// 1/Rmin with [`FRAC`] fractional bits; 0 if that is out of range.
+/// 1/Rmin with [`FRAC`] fractional bits; 0 if out of range.
 fn ipd_max(rmin: Fraction) -> u64 {
     ratio(rmin.denominator().into(), rmin.numerator().into(), FRAC).unwrap_or(0)
 }
 
-/// A point in fixed point. A step of nothing would end all motion, so it is one unit at least.
+/// A point in fixed point. At least one unit, because a zero step would stop all changes.
 fn fixed(adds: f64, takes: f64) -> [u64; 2] {
     [
         ((adds * ONE as f64).round() as u64).max(1),

@@ -7,13 +7,13 @@ fn rmin(denominator: u32) -> Fraction {
     Fraction::new(1, denominator).unwrap()
 }
 
-/// Rates from Rmin to 1, each a fixed factor above the one before.
+/// Rates from Rmin to 1 in geometric progression.
 fn rates(rmin: Fraction, steps: i32) -> impl Iterator<Item = f64> {
     let lowest = rmin.as_f64();
     (0..=steps).map(move |i| lowest.powf(f64::from(steps - i) / f64::from(steps)))
 }
 
-/// Largest relative difference of finc, Finc and t_r to closed forms.
+/// Maximum relative differences of finc, Finc and t_r to closed forms.
 fn differences(
     design: &Design,
     t: impl Fn(f64, f64) -> f64,
@@ -62,7 +62,7 @@ fn fimd_is_found_from_its_decrease() {
     }
 }
 
-/// Functions whose principal solution is known: fdec = s⁻¹(s(r) - 1) for a scale s.
+/// Functions with a known principal solution: fdec = s⁻¹(s(r) - 1) for a scale s.
 #[test]
 fn other_known_solutions_are_found() {
     type Scale = fn(f64) -> f64;
@@ -120,7 +120,7 @@ fn what_lowers_no_rate_is_refused() {
     }
 }
 
-/// The functions that the papers do not have, but that people may try.
+/// Functions that are not in the papers, but that users may try.
 const OTHERS: [&str; 8] = [
     "r - r^2/2",
     "r/(1+r)^2",
@@ -141,7 +141,7 @@ fn recovery_takes_one_over_rmin_ack_by_ack() {
             if lowered < 1.0 / 256.0 {
                 continue;
             }
-            // Step by step along finc until r is passed: Trec lies within the last packet.
+            // Follow finc step by step until r is exceeded: Trec is within the last packet time.
             let (mut rate, mut time) = (lowered, 0.0);
             while rate < r && time < 1000.0 {
                 time += 1.0 / rate;
@@ -159,7 +159,7 @@ fn recovery_takes_one_over_rmin_ack_by_ack() {
 fn tables_are_within_a_ten_thousandth() {
     for text in ["r/2", "r/(1+r)", "0.07*r"].iter().chain(&OTHERS) {
         let (table, fit) = Table::of(&Design::new(text, rmin(16)).unwrap());
-        // Where fdec is flat at r = 1, finc has a vertical tangent on its way to 1.
+        // Where fdec is flat at r = 1, finc approaches 1 with a vertical tangent.
         let flat = ["r - r^2/2", "r/(1+r)^2"].contains(text);
         let most = if flat { 5e-3 } else { 1e-4 };
         assert!(fit.relative_error < most, "{text}: {fit:?}");

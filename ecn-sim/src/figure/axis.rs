@@ -9,9 +9,8 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis from `start` that reaches `max`, in about `steps` steps of 1, 2 or 5 times a power of
-    /// ten. With `whole` it ends on a step, and may fall short of `max` by a little: a link that is
-    /// measured to carry 1.01 of its rate needs no axis up to 1.2.
+    /// An axis from `start` to at least `max`, in about `steps` steps of 1, 2 or 5 times a power of ten. With `whole`,
+    /// it ends on a step and may end slightly below `max`: a link measured at 1.01 of its rate needs no axis up to 1.2.
     pub(super) fn new(start: f64, max: f64, steps: f64, whole: bool) -> Self {
         let length = if max.is_finite() && max > start {
             max - start
@@ -45,7 +44,7 @@ impl Axis {
     }
 }
 
-/// Numbers for an axis of logarithms up to `most`: 1, 2, 5, 10 and so on, or powers of ten if these are many.
+/// Ticks for a logarithmic axis up to `most`: 1, 2, 5, 10 and so on, or powers of ten if these are too many.
 pub(crate) fn decades(least: f64, most: f64, label: fn(f64) -> String) -> Vec<(f64, String)> {
     let (first, last) = (least.log10().floor() as i32, most.log10().ceil() as i32);
     let factors: &[f64] = if last - first <= 3 {
@@ -59,7 +58,7 @@ pub(crate) fn decades(least: f64, most: f64, label: fn(f64) -> String) -> Vec<(f
     within.map(|value| (value.log10(), label(value))).collect()
 }
 
-/// Puts commas into the whole part of a number.
+/// Inserts thousands separators (commas) into the integer part of a number.
 pub(super) fn thousands(number: &str) -> String {
     let (whole, rest) = number.split_at(number.find('.').unwrap_or(number.len()));
     let mut text = String::new();
@@ -72,7 +71,7 @@ pub(super) fn thousands(number: &str) -> String {
     text + rest
 }
 
-/// Moves labels apart by at least `gap`, as little as possible, within `low..=high`.
+/// Moves labels apart to distances of at least `gap`, by as little as possible, within `low..=high`.
 pub(super) fn spread(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|a, b| wanted[*a].total_cmp(&wanted[*b]));

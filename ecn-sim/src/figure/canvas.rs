@@ -1,4 +1,4 @@
-//! What figures are drawn with.
+//! Drawing primitives of figures.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -16,12 +16,12 @@ pub(super) enum Marker {
     Cross,
 }
 
-/// How a line looks.
+/// Style of a line.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
     pub(super) color: RGBColor,
     pub(super) width: f64,
-    /// Lengths of dashes and gaps in turn; none for a solid line.
+    /// Lengths of dashes and gaps in turn; empty for a solid line.
     pub(super) dash: &'static [f64],
     pub(super) marker: Marker,
 }
@@ -72,12 +72,12 @@ pub(super) const GRID: RGBColor = RGBColor(226, 226, 226);
 
 /// Width of every figure in pixels.
 pub(super) const WIDTH: f64 = 800.0;
-/// Units of the drawing per pixel: plotters takes whole numbers only.
+/// Drawing units per pixel: plotters accepts only integers.
 pub(super) const SCALE: f64 = 20.0;
 /// Size of ordinary text, in pixels.
 pub(super) const TEXT: f64 = 13.0;
 
-/// About the width of a text in pixels, as set in a wide font such as DejaVu Sans.
+/// Approximate width of a text in pixels, for a wide font such as DejaVu Sans.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     let em = |c: char| match c {
         'i' | 'j' | 'l' | '|' | '\'' => 0.29,
@@ -90,7 +90,7 @@ pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().map(em).sum::<f64>() * size
 }
 
-/// Shortens a text to a width.
+/// Truncates a text to a width.
 pub(super) fn fit(text: &str, size: f64, width: f64) -> String {
     if text_width(text, size) <= width {
         return text.to_owned();
@@ -103,7 +103,7 @@ pub(super) fn fit(text: &str, size: f64, width: f64) -> String {
     short
 }
 
-/// Draws in pixels as floating point numbers.
+/// Draws in pixels, as floating-point numbers.
 pub(super) struct Canvas<'a> {
     area: DrawingArea<SVGBackend<'a>, Shift>,
 }
@@ -124,7 +124,7 @@ pub(super) fn stroke(color: RGBColor, width: f64) -> ShapeStyle {
 }
 
 impl Canvas<'_> {
-    /// Draws a figure of `height` pixels and returns its text.
+    /// Draws a figure of `height` pixels and returns its SVG text.
     pub(super) fn draw(
         height: f64,
         title: &str,
@@ -133,7 +133,7 @@ impl Canvas<'_> {
         Self::draw_sized((WIDTH, height), title, paint)
     }
 
-    /// The same with another width.
+    /// [`Self::draw`] with another width.
     pub(super) fn draw_sized(
         (width, height): (f64, f64),
         title: &str,
@@ -150,7 +150,7 @@ impl Canvas<'_> {
             paint(&canvas)?;
             canvas.area.present()?;
         }
-        // The drawing has SCALE units per pixel; give it its size in pixels, and its title.
+        // The drawing has SCALE units per pixel; set its size in pixels, and its title.
         let body = svg.split_once(">\n").map_or("", |(_, body)| body);
         Ok(format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -192,7 +192,7 @@ impl Canvas<'_> {
         Ok(())
     }
 
-    /// A marker on a white rim, so that it stands out from its line.
+    /// A marker with a white outline, so that it stands out from its line.
     pub(super) fn marker(&self, (x, y): (f64, f64), look: &Look) -> Drawn {
         let shape = |r: f64| -> Vec<(f64, f64)> {
             match look.marker {
@@ -243,7 +243,7 @@ impl Canvas<'_> {
         } else {
             FontStyle::Normal
         };
-        // The backend divides by 1.24 for the font size.
+        // The backend divides by 1.24 to get the font size.
         let font = FontDesc::new(FontFamily::SansSerif, how.size * 1.24 * SCALE, style);
         let font = if how.upwards {
             font.transform(FontTransform::Rotate270)
@@ -258,7 +258,7 @@ impl Canvas<'_> {
     }
 }
 
-/// How a text is set.
+/// Style of a text.
 #[derive(Clone, Copy)]
 pub(super) struct Type {
     pub(super) size: f64,
@@ -280,7 +280,7 @@ pub(crate) fn escape(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// Cuts a path into dashes; lengths of dashes and gaps take turns and go on around corners.
+/// Cuts a path into dashes; the pattern of dashes and gaps continues around corners.
 pub(super) fn dashes(points: &[(f64, f64)], pattern: &[f64]) -> Vec<Vec<(f64, f64)>> {
     let mut pieces = Vec::new();
     let Some(first) = points.first() else {
@@ -316,8 +316,8 @@ pub(super) fn dashes(points: &[(f64, f64)], pattern: &[f64]) -> Vec<Vec<(f64, f6
     pieces
 }
 
-/// Keeps the first, lowest, highest and last point of each pixel column, so that a long series
-/// stays small and keeps its extremes.
+/// Keeps the first, lowest, highest and last point of each pixel column, so that a long series gets small but keeps its
+/// extremes.
 pub(super) fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut thinned: Vec<(f64, f64)> = Vec::new();
     let same_column = |a: &(f64, f64), b: &(f64, f64)| a.0.floor() == b.0.floor();

@@ -16,11 +16,11 @@ pub struct DotColumn {
     pub title: String,
     /// Its unit, or what it is a fraction of.
     pub unit: String,
-    /// A value per row, if it has one.
+    /// A value per row; `None` if it has none.
     pub values: Vec<Option<f64>>,
     /// Half the width of each value's confidence interval, drawn as a bar; may be empty.
     pub half_widths: Vec<Option<f64>>,
-    /// A value that deserves a line, such as 1 for equal shares.
+    /// A value marked by a line, such as 1 for equal shares.
     pub reference: Option<f64>,
 }
 
@@ -34,7 +34,7 @@ impl DotColumn {
         self.half_widths.get(row).copied().flatten()
     }
 
-    /// The points with their bars and numbers; `at`: where a value stands, `y`: where a row does, if it is drawn.
+    /// The points with bars and numbers; `at`: x position of a value, `y`: y position of a row, if drawn.
     fn draw_points(
         &self,
         canvas: &Canvas<'_>,
@@ -67,7 +67,7 @@ impl DotColumn {
                 },
             )?;
             let number = short(value);
-            // A white ground keeps grid lines out of the number.
+            // A white background keeps grid lines out of the number.
             let width = text_width(&number, TEXT) + 2.0;
             canvas.polygon(
                 &[
@@ -84,7 +84,7 @@ impl DotColumn {
     }
 }
 
-/// A number that fits beside its point: two decimals, fewer of large ones.
+/// A short number to print next to its point: two decimals, fewer for large ones.
 fn short(value: f64) -> String {
     let decimals = match value.abs() {
         ..100.0 => 2,
@@ -94,12 +94,12 @@ fn short(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Settings as rows, quantities as columns, values as points with their number beside them.
+/// Settings as rows, quantities as columns, values as points with numbers next to them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DotFigure {
-    /// Title of the document, for readers that show or speak it; not drawn.
+    /// Title of the document for viewers and screen readers; not drawn.
     pub title: String,
-    /// Group and name of each row; rows of one group stand together.
+    /// Group and name of each row; rows of a group are adjacent.
     pub rows: Vec<(String, String)>,
     /// The quantities.
     pub columns: Vec<DotColumn>,
@@ -150,7 +150,7 @@ impl DotFigure {
             }
             for (number, column) in self.columns.iter().enumerate() {
                 let cell = left + number as f64 * column_width;
-                // The number stands right of its point, also of a point at the right end.
+                // The number is to the right of its point, even at the right end.
                 let (plot_left, plot_right) = (cell + 8.0, cell + column_width - 42.0);
                 let ends = column.values.iter().enumerate();
                 let ends = ends

@@ -11,20 +11,20 @@ use super::canvas::{
 /// A line of a panel.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Line {
-    /// The label at its right end.
+    /// Label at its right end.
     pub label: String,
-    /// Points in the order of x; points that are not finite leave a gap.
+    /// Points in order of x; non-finite points leave a gap.
     pub points: Vec<(f64, f64)>,
-    /// Which of the [`LOOKS`] it has; the same number looks the same in every figure.
+    /// Index in [`LOOKS`]; the same index looks the same in every figure.
     pub look: usize,
-    /// Where the confidence interval of each point begins and ends, drawn as a bar; may be empty.
+    /// Limits of each point's confidence interval, drawn as a bar; may be empty.
     pub bars: Vec<(f64, f64)>,
 }
 
 /// One panel of a figure.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Panel {
-    /// What is shown, above the panel.
+    /// Title above the panel.
     pub title: String,
     /// A remark beside the title, in grey.
     pub note: String,
@@ -35,32 +35,32 @@ pub struct Panel {
 /// Panels with lines and the same axes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LineFigure {
-    /// Title of the document, for readers that show or speak it; not drawn.
+    /// Title of the document for viewers and screen readers; not drawn.
     pub title: String,
     /// Name and unit of the x axis.
     pub x_label: String,
     /// Name and unit of the y axis.
     pub y_label: String,
-    /// The x axis begins here.
+    /// Start of the x axis.
     pub x_from: f64,
-    /// The x axis reaches at least to here.
+    /// Minimum end of the x axis.
     pub x_at_least: f64,
-    /// Where the x axis has numbers, and what they say; round steps if there are none.
+    /// Ticks of the x axis with their labels; round steps if empty.
     pub x_ticks: Vec<(f64, String)>,
-    /// The y axis begins here.
+    /// Start of the y axis.
     pub y_from: f64,
-    /// The y axis reaches at least to here.
+    /// Minimum end of the y axis.
     pub y_at_least: f64,
-    /// Where the y axis has numbers, and what they say; round steps if there are none.
+    /// Ticks of the y axis with their labels; round steps if empty.
     pub y_ticks: Vec<(f64, String)>,
-    /// A marker at each point, for few points that were measured at the same x (where some coincide,
-    /// they take turns); else some along each line.
+    /// Whether to draw a marker at each point, for few points measured at common x (markers of coinciding points
+    /// alternate); otherwise some markers along each line.
     pub every_point: bool,
-    /// The panels, one above the other; in two columns if there are more than three.
+    /// Panels from top to bottom; in two columns if there are more than three.
     pub panels: Vec<Panel>,
 }
 
-/// A rectangle of the figure with an axis on its left and below.
+/// A rectangle in the figure with axes at its left and lower sides.
 struct Frame<'a> {
     left: f64,
     right: f64,
@@ -114,7 +114,7 @@ impl Frame<'_> {
                 .collect()
         };
         let parts: Vec<_> = panel.lines.iter().map(inside).collect();
-        // Broken lines over solid ones, thin over wide: what coincides can still be told apart.
+        // Dashed lines over solid ones and thin over wide ones, so that coinciding lines remain visible.
         let mut order: Vec<_> = panel.lines.iter().zip(&parts).collect();
         order.sort_by(|(a, _), (b, _)| {
             let (a, b) = (look(a), look(b));
@@ -148,7 +148,7 @@ impl Frame<'_> {
                 }
                 continue;
             }
-            // Markers of different lines stand at different x, about 110 pixels apart on each.
+            // Markers of different lines are at different x, about 110 pixels apart on each line.
             let mut next = self.left + 24.0 + 22.0 * number as f64;
             for (x, y) in points(number) {
                 if x >= next && x <= self.right - 4.0 {
@@ -160,7 +160,7 @@ impl Frame<'_> {
         self.draw_labels(canvas, panel, x_stop)
     }
 
-    /// Confidence intervals; those of several lines at the same x stand side by side.
+    /// Confidence intervals; those of several lines at the same x are drawn side by side.
     fn draw_bars(&self, canvas: &Canvas<'_>, panel: &Panel) -> Drawn {
         const APART: f64 = 3.0;
         let middle = panel.lines.len().saturating_sub(1) as f64 / 2.0;
@@ -180,13 +180,13 @@ impl Frame<'_> {
         Ok(())
     }
 
-    /// Labels at the right, at the height where the lines end, moved apart where they would touch.
+    /// Labels on the right, at the heights of the line ends, moved apart where they would overlap.
     fn draw_labels(&self, canvas: &Canvas<'_>, panel: &Panel, x_stop: f64) -> Drawn {
         let ends: Vec<_> = panel
             .lines
             .iter()
             .filter_map(|line| {
-                // A mean over the end of the line, for its last point may be far off.
+                // The mean over the end of the line: its last point may be an outlier.
                 let points: Vec<_> = line
                     .points
                     .iter()

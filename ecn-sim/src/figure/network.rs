@@ -1,4 +1,4 @@
-//! Networks: hosts below, switches above them in layers.
+//! Networks: hosts at the bottom, switches above them in layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,42 +10,42 @@ use super::canvas::{
     Canvas, Drawn, GREY, INK, Look, Marker, PLAIN, TEXT, Type, WIDTH, fit, text_width,
 };
 
-/// A network to be drawn.
+/// A network to draw.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkFigure {
-    /// What it is.
+    /// Title.
     pub title: String,
     /// A remark beside the title, in grey.
     pub note: String,
     /// Names of the switches.
     pub switches: Vec<String>,
-    /// Names of the hosts, and their switches by number.
+    /// Names of the hosts, and the indices of their switches.
     pub hosts: Vec<(String, usize)>,
     /// Links between switches.
     pub links: Vec<(usize, usize)>,
-    /// Those that are not like the others, by their places in `links`.
+    /// Links drawn differently from the others, by index in `links`.
     pub special: BTreeMap<usize, Special>,
     /// Names of hosts whose links are down at some time.
     pub failed_hosts: BTreeSet<String>,
 }
 
-/// A link that is not like the others.
+/// A link drawn differently from the others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Special {
-    /// It is down at some time.
+    /// Whether it is down at some time.
     pub failed: bool,
-    /// What is written beside it, where there is room.
+    /// Text next to it, if there is room.
     pub label: String,
 }
 
-/// More hosts than this are drawn as one box per switch.
+/// Above this number of hosts, each switch's hosts are drawn as one box.
 const MOST_HOSTS: usize = 48;
-/// Width that a name takes which is written upwards, and with some space beside its box.
+/// Width of a vertically written name, and that with some space next to its box.
 const UPWARDS: f64 = 15.0;
 const APART: f64 = 18.0;
-/// Widest drawing.
+/// Maximum width of the drawing.
 const MOST_WIDTH: f64 = 2_400.0;
-/// Between the rows, and above a row for links that go around others.
+/// Space between rows, and above a row for links that are drawn around other boxes.
 const GAP: f64 = 74.0;
 const ARCS: f64 = 44.0;
 
@@ -59,22 +59,22 @@ const FAILED: Look = Look {
     dash: &[4.0, 3.0],
     marker: Marker::Cross,
 };
-/// Links with a label, at most: of more they would cover each other.
+/// Maximum number of links with labels: more would overlap.
 const MOST_LABELS: usize = 24;
 
-/// How the names of a row are written.
+/// Placement of the names of a row.
 #[derive(Clone, Copy, PartialEq)]
 enum Names {
     Across,
     Upwards,
-    /// Of the first and the last only, above the row.
+    /// Only the names of the first and last box, above the row.
     Ends,
 }
 
-/// Boxes side by side.
+/// A row of boxes.
 struct Row {
     labels: Vec<String>,
-    /// Their middles.
+    /// Their centres.
     x: Vec<f64>,
     names: Names,
     width: f64,
@@ -149,10 +149,10 @@ impl Row {
     }
 }
 
-/// Where each switch is drawn: its layer, and its place there.
+/// The position of each switch: its layer, and its place within that.
 struct Layers {
     of: Vec<(usize, usize)>,
-    /// Switches of each layer from left to right, from the lowest layer on.
+    /// Switches of each layer from left to right, starting with the lowest layer.
     rows: Vec<Vec<usize>>,
 }
 
@@ -169,8 +169,8 @@ impl NetworkFigure {
         all
     }
 
-    /// Layers by the distance to the next switch with hosts; switches in a row are one layer, and those of a
-    /// ring, if all have hosts.
+    /// Layers by the distance to the nearest switch with hosts; the switches of a chain form one layer, as do those of
+    /// a ring if all have hosts.
     fn layers(&self) -> Layers {
         let neighbours = self.neighbours();
         let is_edge = |switch: usize| self.hosts.iter().any(|host| host.1 == switch);
@@ -212,8 +212,7 @@ impl NetworkFigure {
             rows.resize(rows.len().max(layer + 1), Vec::new());
             rows[layer].push(switch);
         }
-        // Each above what it is linked to (Sugiyama et al., 1981: the barycentre method); ties stay in
-        // their order.
+        // Each switch above its neighbours (Sugiyama et al., 1981: the barycentre method); ties keep their order.
         let mut place = vec![0.0; self.switches.len()];
         let places = |row: &[usize], place: &mut [f64]| {
             for (number, switch) in row.iter().enumerate() {
@@ -241,7 +240,7 @@ impl NetworkFigure {
         rows
     }
 
-    /// Hosts as they are drawn: each, or one box per switch; with the numbers of their switches.
+    /// Hosts as drawn: one box each, or one per switch; with the indices of their switches.
     fn boxes(&self) -> Vec<(String, usize)> {
         if self.hosts.len() <= MOST_HOSTS {
             return self.hosts.clone();
@@ -271,7 +270,7 @@ impl NetworkFigure {
             .iter()
             .map(|switch| boxes.iter().filter(|host| host.1 == *switch).collect())
             .collect();
-        // Slots of the lowest row: one per host's box. A switch without any has space for its name.
+        // Slots of the lowest row: one per host box. Switches without hosts reserve space for their names.
         let least = if boxes.len() == self.hosts.len() {
             2
         } else {
@@ -358,7 +357,7 @@ impl NetworkFigure {
         })
     }
 
-    /// Where each row begins, from the top, below the title, and where what follows them does.
+    /// Top of each row, below the title, and the bottom of the last one.
     fn tops(&self, layers: &Layers, rows: &[Row]) -> (Vec<f64>, f64) {
         let mut tops = vec![0.0; rows.len()];
         let mut y = 30.0 + 14.0;
@@ -452,8 +451,8 @@ impl NetworkFigure {
     }
 }
 
-/// Where a link's label stands: nearer to the lower end than to the other, for in the middle links cross; that of the
-/// next parallel one below it.
+/// Position of a link's label: nearer to the lower end, because links cross in the middle; labels of parallel links are
+/// below each other.
 fn beside_at(path: &[(f64, f64)], number: usize) -> (f64, f64) {
     let down = number as f64 * 15.0;
     match path {
@@ -465,7 +464,7 @@ fn beside_at(path: &[(f64, f64)], number: usize) -> (f64, f64) {
     }
 }
 
-/// A label on a white ground, which keeps lines out of it.
+/// A label on a white background, which keeps lines out of it.
 fn beside(canvas: &Canvas<'_>, label: &str, (x, y): (f64, f64), color: RGBColor) -> Drawn {
     let half = text_width(label, TEXT) / 2.0 + 1.0;
     let ground = [
@@ -478,15 +477,15 @@ fn beside(canvas: &Canvas<'_>, label: &str, (x, y): (f64, f64), color: RGBColor)
     canvas.text(label, (x, y), HPos::Center, Type { color, ..PLAIN })
 }
 
-/// The switches along a row or a ring, if none has more than two neighbours; from the first that is an
-/// end, or the first.
+/// The switches along a chain or ring, if none has more than two neighbours, from the first end or, without ends, from
+/// the first switch.
 fn row(neighbours: &[Vec<usize>]) -> Option<Vec<usize>> {
     if neighbours.iter().any(|next| next.len() > 2) {
         return None;
     }
     let mut row: Vec<usize> = Vec::new();
     let mut there = vec![false; neighbours.len()];
-    // Ends first, so that a row is not begun in its middle.
+    // Try the ends first, so that a chain is not started in its middle.
     let mut starts: Vec<usize> = (0..neighbours.len()).collect();
     starts.sort_by_key(|switch| neighbours[*switch].len() == 2);
     for start in starts {
@@ -526,7 +525,7 @@ mod tests {
 
     #[test]
     fn layers_are_distances_to_hosts() {
-        // Two pods of two, a spine above each pair of the same number.
+        // Two pods of two switches; spine i connects the i-th switches of both.
         let figure = NetworkFigure {
             switches: (0..7).map(|n| format!("s{n}")).collect(),
             hosts: vec![("a".to_owned(), 0), ("b".to_owned(), 1)],

@@ -1,4 +1,4 @@
-//! What the rig is asked for, on a kernel or in the simulator.
+//! Options of the rig, on a kernel or in the simulator.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The rig: HP's Fig. 1 in two phases, without control and with it. On a kernel (ecn-user) it is made of
-//! namespaces and bridges; where that cannot be, [`simulate`] runs its twin.
+//! The rig: HP's Fig. 1 in two phases, first without and then with control. On a kernel (ecn-user) it consists of
+//! namespaces and bridges; elsewhere, [`simulate`] runs an equivalent simulation.
 
 pub mod args;
 pub mod report;
@@ -19,7 +19,7 @@ use crate::network::Network;
 use crate::report::{RunError, hp_shares, run};
 use crate::scenario::{Rig, Scenario, ScenarioError, Topology, Victim};
 
-/// One phase to run.
+/// A phase to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PhasePlan {
     /// Name in reports.
@@ -31,7 +31,7 @@ pub struct PhasePlan {
 }
 
 impl PhasePlan {
-    /// HP's scenario: first without control, then with.
+    /// HP's scenario: first without control, then with it.
     pub fn two_phases(marking: Marking, response: Function) -> Vec<Self> {
         vec![
             Self {
@@ -87,7 +87,7 @@ impl RigArgs {
     }
 }
 
-/// The rig's options that only a kernel knows are not at their defaults.
+/// The first option that is not at its default although it applies only to a kernel.
 fn only_on_a_kernel(args: &RigArgs) -> Option<&'static str> {
     [
         (args.traffic != Traffic::default(), "--traffic"),
@@ -102,11 +102,11 @@ fn only_on_a_kernel(args: &RigArgs) -> Option<&'static str> {
     .find_map(|(set, name)| set.then_some(name))
 }
 
-/// The scenario of the rig's twin.
+/// The scenario that simulates the rig.
 ///
 /// # Errors
 ///
-/// A value out of its range.
+/// A value is out of its range.
 pub fn scenario(args: &RigArgs) -> Result<Scenario, ScenarioError> {
     let mut scenario = Scenario::rig();
     scenario.topology = Topology::Rig(Rig {
@@ -131,7 +131,7 @@ pub fn scenario(args: &RigArgs) -> Result<Scenario, ScenarioError> {
     model.round = args.round;
     model.echo = args.echo;
     scenario.set_text(&format!("m={}", args.m))?;
-    // Not keys of the scenario.
+    // These are not keys of the scenario.
     scenario.model.bcn.clone_from(&args.bcn);
     scenario.model.qcn.clone_from(&args.qcn);
     Ok(scenario)
@@ -141,7 +141,7 @@ pub fn scenario(args: &RigArgs) -> Result<Scenario, ScenarioError> {
 ///
 /// # Errors
 ///
-/// An option that only a kernel knows, or a value out of its range.
+/// An option applies only to a kernel, or a value is out of its range.
 pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
     if let Some(name) = only_on_a_kernel(args) {
         return Err(ScenarioError::OnlyOnAKernel(name).into());
@@ -179,7 +179,7 @@ pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
     })
 }
 
-/// How often the rig samples: its root queue, and of these its rates.
+/// The rig's sampling interval: of its root queue and, every [`STEPS_PER_SAMPLE`] steps, of its rates.
 const STEP: Time = 5 * MS;
 const US: Time = 1_000 * NS;
 const STEPS_PER_SAMPLE: usize = 20;

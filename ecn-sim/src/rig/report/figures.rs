@@ -1,4 +1,4 @@
-//! The figures, with the axes of Fig. 2 and 3 of the HP papers.
+//! Figures with the axes of Fig. 2 and 3 of the HP papers.
 
 use ecn_core::marking::Marking;
 use ecn_core::response::Function;
@@ -10,7 +10,7 @@ pub(super) const TIME_LABEL: &str = "time in s";
 pub(super) const SHARE_LABEL: &str = "fraction of the link rate";
 
 impl Phase {
-    /// The line figure's panel of this phase; colours and patterns mean the same in all figures.
+    /// This phase's panel in the line figure; colours and patterns mean the same in all figures.
     fn rates_panel(&self, with_victim: bool) -> Panel {
         type Get = fn(&Sample) -> f64;
         let lines: [(&str, Get); 5] = [
@@ -70,7 +70,7 @@ impl Report {
     }
 
     pub(super) fn queue_figure(&self) -> LineFigure {
-        // A few lines fit one panel; more get a panel each.
+        // A few lines fit one panel; with more, each phase gets a panel.
         let panels = if self.phases.len() <= 3 {
             let lines = self.phases.iter().zip([0, 4, 1]);
             let mean =
@@ -135,7 +135,7 @@ impl Report {
                 phase.remote_local_ratio
             })
         });
-        // Phases with the same marking and response are distinguished by their names.
+        // Phases with the same marking and response are distinguished by name.
         let name = |phase: &&Phase| {
             let alike = phases
                 .iter()

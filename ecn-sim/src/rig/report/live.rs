@@ -1,4 +1,4 @@
-//! The phase that runs, while it runs.
+//! Display of the running phase.
 
 use std::fmt::Write as _;
 
@@ -32,8 +32,8 @@ pub fn live_row(phase: &str, sample: &Sample, with_victim: bool) -> String {
     )
 }
 
-/// The running phase as bars, for a terminal: the caller overwrites the lines of the last view
-/// with it. `before` is an earlier phase to set beside it.
+/// The running phase as bars, for a terminal; the caller overwrites the lines of the previous view with it. `before`:
+/// an earlier phase for comparison.
 pub fn live_view(
     phase: &str,
     of_s: f64,

@@ -1,8 +1,8 @@
-//! What a run of the rig measured: JSON, table, verdict, samples and figures from one record.
+//! Results of a rig run: JSON, table, verdict, samples and figures, all from one record.
 //!
-//! [`Report`] is the JSON contract of `ecn rig run -j`. Everything else is derived from it: the
-//! table sets the phases side by side, the verdict says in words what the numbers say (also when
-//! control did not help), and the figures have the axes of Fig. 2 and 3 of the HP papers.
+//! [`Report`] is the JSON contract of `ecn rig run -j`. Everything else is derived from it: a table with the phases
+//! side by side, a verdict in words (also if control did not help), and figures with the axes of Fig. 2 and 3 of the HP
+//! papers.
 //!
 //! All shares are fractions of the link rate. Numbers that a run could not measure are 0, as the
 //! contract has no other value for them: `victim` without a victim, latencies without marks.
@@ -173,17 +173,17 @@ pub struct Sample {
     pub root: f64,
     /// Share carried by the inter-switch link.
     pub inter_switch: f64,
-    /// What the local flows got together.
+    /// Total share of the local flows.
     pub local: f64,
-    /// What the remote flows got together.
+    /// Total share of the remote flows.
     pub remote: f64,
-    /// What the victim got; 0 without a victim.
+    /// Share of the victim; 0 without a victim.
     pub victim: f64,
     /// Packets in the queue of the root port at the end of the interval.
     pub root_queue_packets: u32,
 }
 
-/// Six decimals are more than any measurement here is worth.
+/// Rounds to six decimals: more are not significant in any measurement here.
 fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let value = if value.is_finite() {
         (value * 1e6).round() / 1e6
@@ -201,20 +201,19 @@ fn rounded_if_known<S: Serializer>(value: &Option<f64>, serializer: S) -> Result
     }
 }
 
-/// What remote flows got in relation to local ones; 0 if local flows got nothing.
+/// Ratio of the shares of remote and local flows; 0 if local flows got nothing.
 pub fn remote_local_ratio(remote: f64, local: f64) -> f64 {
     if local > 0.0 { remote / local } else { 0.0 }
 }
 
-/// The smallest of `values` that at least a fraction `q` of them does not exceed; `None` if there
-/// are no values. Sorts them.
+/// The smallest of `values` that is not exceeded by at least a fraction `q` of them; `None` without values. Sorts them.
 pub fn quantile(values: &mut [u64], q: f64) -> Option<u64> {
     values.sort_unstable();
     let rank = (q.clamp(0.0, 1.0) * values.len() as f64).ceil().max(1.0) as usize;
     values.get(rank - 1).copied()
 }
 
-/// A report could not be written.
+/// A report that cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// A file could not be written.
@@ -223,18 +222,18 @@ pub enum ReportError {
     /// The record has no JSON form.
     #[error("cannot write the report as JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A figure could not be drawn.
+    /// A figure cannot be drawn.
     #[error(transparent)]
     Figure(#[from] FigureError),
 }
 
 impl Phase {
-    /// Whether sources could answer to marks in this phase.
+    /// Whether sources could respond to marks in this phase.
     pub fn is_controlled(&self) -> bool {
         self.marking != Marking::None && self.response != Function::None
     }
 
-    /// What the phase tried, in brackets or beside its name: `input-output, lipd`.
+    /// The phase's marking and response, for use in brackets or next to its name: `input-output, lipd`.
     fn setting(&self) -> String {
         match (self.marking, self.response) {
             (Marking::None, Function::None) => "no control".to_owned(),
@@ -242,7 +241,7 @@ impl Phase {
         }
     }
 
-    /// Whether the name says what the phase tried, as `naive-lipd` does.
+    /// Whether the name contains the phase's marking and response, as `naive-lipd` does.
     fn is_named_by_setting(&self) -> bool {
         [self.marking.name(), self.response.name()]
             .iter()
@@ -255,7 +254,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// Only if a further parameter has no JSON form.
+    /// Only if an additional parameter has no JSON form.
     pub fn to_json(&self) -> Result<String, ReportError> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
@@ -291,12 +290,12 @@ impl Report {
         csv(std::iter::once(HEADER.map(str::to_owned)).chain(rows))
     }
 
-    /// Writes the report, its samples and its figures into `dir`, which is made if needed, and
-    /// returns the files: all of them appear whole, or none.
+    /// Writes the report, its samples and its figures to `dir`, which is created if necessary. Returns the files; if
+    /// writing fails, none of them appears.
     ///
     /// # Errors
     ///
-    /// When a file cannot be written.
+    /// A file cannot be written.
     pub fn write(&self, dir: impl AsRef<Path>) -> Result<Vec<PathBuf>, ReportError> {
         let output = Output::new(dir.as_ref())?;
         let mut files = vec![
@@ -329,7 +328,7 @@ impl Report {
         Ok(files.iter().map(|(name, _)| output.path(name)).collect())
     }
 
-    /// A name for the files of each phase, of letters, digits and dashes, no two alike.
+    /// Unique names for the phases' files, of letters, digits and dashes.
     fn file_names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for phase in &self.phases {
@@ -347,7 +346,7 @@ impl Report {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 fn count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();

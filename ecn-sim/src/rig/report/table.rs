@@ -20,7 +20,7 @@ impl Report {
         let percent: fn(f64) -> String = |share| format!("{:.1}", share * 100.0);
         let victim = self.parameters.victim;
         let has_tcp = self.parameters.congestion_control.is_some();
-        // Rows that say nothing for this traffic are left out.
+        // Rows that do not apply to this traffic are omitted.
         let shown = |name: &str| match name {
             "TCP, sent again" | "TCP, resets" | "TCP, bad checksum" => has_tcp,
             "victim TCP, 50 %" | "victim TCP, 99 %" => victim && has_tcp,

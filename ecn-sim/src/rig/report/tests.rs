@@ -92,7 +92,7 @@ fn controlled() -> Phase {
     }
 }
 
-/// Made-up series around given means.
+/// Artificial series around given means.
 fn samples(local: f64, remote: f64, victim: f64, queue: f64, noise: f64) -> Vec<Sample> {
     let wave = |index: u32, speed: f64| (f64::from(index) * speed).sin();
     (1..=100_u32)
@@ -165,7 +165,7 @@ fn many() -> Report {
 
 #[test]
 fn json_is_that_of_the_contract() {
-    // Section 7 of the design, word for word but for the parameters.
+    // Section 7 of the design, verbatim except for the parameters.
     let contract = r#"{"kernel": "...", "parameters": {...},
  "phases": [{"name": "uncontrolled", "marking": "none", "response": "none", "seconds": 10,
              "root": 0.98, "inter_switch": 0.97, "local": 0.9, "remote": 0.08, "victim": 0.09,
@@ -176,7 +176,7 @@ fn json_is_that_of_the_contract() {
     let given = serde_json::to_string(&parameters()).unwrap();
     let contract = contract.replace("{...}", &given);
     let report: Report = serde_json::from_str(&contract).unwrap();
-    // Compared as text, so that order, names and kinds of numbers count. What came later follows.
+    // Compared as text, so that order, names and number formats count. Fields added later follow.
     let squeezed: String = contract.split_whitespace().collect();
     let json = serde_json::to_string(&report).unwrap();
     let (theirs, ours) = json.split_once(",\"victim_ping_us_p50\":").unwrap();
@@ -527,7 +527,7 @@ uncontrolled                10    99 %    20 %    87 %    11 %     9 %      94
     );
 }
 
-/// Checks that tags close in turn, attributes are quoted and all else is escaped.
+/// Checks that tags are closed in order, attributes are quoted and everything else is escaped.
 fn assert_well_formed(xml: &str) {
     let body = xml
         .strip_prefix("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n")
@@ -567,7 +567,7 @@ fn assert_well_formed(xml: &str) {
     assert!(open.is_empty() && rest.trim().is_empty(), "{open:?} {rest}");
 }
 
-/// Writes a report to a directory; with `ECN_FIGURES=dir`, there, to be looked at.
+/// Writes a report to a temporary directory or, for visual inspection, below the directory in `ECN_FIGURES`.
 fn written(report: &Report, name: &str) -> (tempfile::TempDir, BTreeMap<String, String>) {
     let temporary = tempfile::tempdir().unwrap();
     let dir = match std::env::var_os("ECN_FIGURES") {

@@ -1,4 +1,4 @@
-//! What the numbers say, in words.
+//! The verdict: the results in words.
 
 use ecn_core::marking::Marking;
 
@@ -14,9 +14,9 @@ impl Phase {
 }
 
 impl Report {
-    /// What the numbers say, in a few sentences of at most 80 columns.
+    /// The results in a few sentences of at most 80 columns.
     ///
-    /// The phase without control, if there is one, is what the others are compared with.
+    /// Phases are compared with the phase without control, if there is one.
     pub fn verdict(&self) -> String {
         let paragraphs = self.paragraphs();
         paragraphs
@@ -62,8 +62,8 @@ impl Report {
         paragraphs
     }
 
-    /// What the inter-switch link has left for the victim if each flow to the root link gets the
-    /// same share of it.
+    /// Share of the inter-switch link that remains for the victim if each flow to the root link gets the same share of
+    /// that.
     fn fair_room(&self) -> f64 {
         let RigParameters {
             local_flows,
@@ -152,7 +152,7 @@ impl Report {
         text
     }
 
-    /// What changed between two phases by more than a measurement may by chance.
+    /// Changes between two phases that exceed measurement noise.
     fn changes(&self, before: &Phase, after: &Phase) -> Changes {
         let mut changes = Changes::default();
         let by_percent =
@@ -192,7 +192,7 @@ impl Report {
             better,
             worse,
         } = &changes;
-        // A victim that had its share already cannot show whether control helps.
+        // If the victim already had its share, it cannot show whether control helps.
         let had_its_share = before.victim >= 0.8 * self.fair_room();
         let victim = match victim {
             Change::Same if had_its_share => None,
@@ -302,12 +302,12 @@ impl Report {
     }
 }
 
-/// 1 for equal shares; twice as much and half as much are equally far from it.
+/// Evenness of a ratio: 1 for equal shares; twice and half as much give the same value.
 fn evenness(ratio: f64) -> f64 {
     if ratio > 1.0 { 1.0 / ratio } else { ratio }
 }
 
-/// How a number changed, in the direction that is wanted.
+/// Change of a number, relative to the desired direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Change {
     Better,
@@ -316,7 +316,7 @@ enum Change {
     Worse,
 }
 
-/// Whether `after` is more than `before` by more than `least` and the fraction `part` of it.
+/// The change to `after`, if it exceeds both `least` and the fraction `part` of the larger value.
 fn change(before: f64, after: f64, least: f64, part: f64) -> Change {
     let tolerance = least.max(part * before.max(after));
     match after - before {
@@ -326,7 +326,7 @@ fn change(before: f64, after: f64, least: f64, part: f64) -> Change {
     }
 }
 
-/// What improved and what did not, in words.
+/// Improvements and failures, in words.
 #[derive(Debug, Default)]
 struct Changes {
     victim: Change,
@@ -353,7 +353,7 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// How much more or less than before, as a clause.
+/// The factor by which a number has changed, as a clause.
 fn times(before: f64, after: f64) -> String {
     if before < 0.001 {
         return if after < 0.001 {
@@ -370,7 +370,7 @@ fn times(before: f64, after: f64) -> String {
     }
 }
 
-/// A number of packets that need not be whole.
+/// A number of packets, possibly fractional.
 fn packets(number: f64) -> String {
     let text = if number < 9.95 {
         format!("{number:.1}")
@@ -384,7 +384,7 @@ fn packets(number: f64) -> String {
     }
 }
 
-/// Breaks a text into lines; a number stays on one line with its per cent sign.
+/// Wraps a text; numbers stay on one line with their per cent sign.
 fn wrap(text: &str, width: usize) -> String {
     let text = text.replace(" %", "\u{a0}%");
     let options = textwrap::Options::new(width).wrap_algorithm(textwrap::WrapAlgorithm::FirstFit);
