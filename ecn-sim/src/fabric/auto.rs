@@ -1,4 +1,4 @@
-//! A value that follows from others unless it is set.
+//! A value that is derived from others unless it is set.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,17 +7,17 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// A value, or `auto`: what follows from others.
+/// A value, or `auto`: derived from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auto<T> {
-    /// Follows from others.
+    /// Derived from others.
     Auto,
-    /// This.
+    /// A fixed value.
     Is(T),
 }
 
 impl<T> Auto<T> {
-    /// The value, or this one.
+    /// The value if set, else `value`.
     pub fn or(self, value: T) -> T {
         match self {
             Self::Auto => value,

@@ -1,10 +1,9 @@
-//! Credit-based flow control of InfiniBand (CBFC): each port has a buffer for what
-//! comes by it, and tells the other end of the link how much that may send, in blocks. With several data lanes it
-//! has a buffer, credits and messages for each: what is said here of a port is of one of its lanes.
+//! Credit-based flow control of InfiniBand (CBFC). Each port has a buffer for arriving data, and advertises to the
+//! other end of the link how much that may send, in blocks. With several data lanes, each has its own buffer, credits
+//! and messages; "port" below means one of its lanes.
 //!
-//! Control has a virtual lane of its own, whose credits are never short. A message is repeated
-//! only when it has changed, which makes no difference where none gets lost; nor do counters need to be as
-//! narrow as on the wire (12 bits).
+//! Control has its own virtual lane, which never lacks credits. Messages are repeated only after a change, which makes
+//! no difference because none is lost; nor need counters be as narrow as on the wire (12 bits).
 
 use ecn_core::fixed::GOLDEN;
 
@@ -13,7 +12,7 @@ use crate::engine::Time;
 /// Bytes of a block.
 pub const BLOCK: u64 = 64;
 
-/// Blocks that a packet takes.
+/// Number of blocks of a packet.
 #[inline]
 pub const fn blocks(bytes: u32) -> u32 {
     bytes.div_ceil(BLOCK as u32)
@@ -24,15 +23,15 @@ pub const fn blocks(bytes: u32) -> u32 {
 struct Link {
     /// Blocks sent (FCTBS).
     sent: u32,
-    /// Up to which that may go (FCCL).
+    /// Limit of `sent` (FCCL).
     limit: u32,
     /// Blocks received (ABR).
     received: u32,
-    /// Of those that are here still.
+    /// Received blocks that are still buffered.
     held: u32,
-    /// What was advertised last.
+    /// The last advertised limit.
     told: u32,
-    /// A message is pending.
+    /// Whether a message is pending.
     due: bool,
 }
 
@@ -40,16 +39,16 @@ struct Link {
 #[derive(Clone, Debug)]
 pub struct Credits {
     links: Vec<Link>,
-    /// Blocks of a buffer.
+    /// Size of a buffer, blocks.
     buffer: u32,
-    /// Blocks of the longest packet.
+    /// Size of the longest packet, blocks.
     longest: u32,
     period: Time,
 }
 
 impl Credits {
-    /// Of so many ports, with buffers of `buffer` bytes, for packets of up to `longest`, that tell of them
-    /// every `period`.
+    /// For `ports` ports with buffers of `buffer` bytes and packets of up to `longest` bytes, with advertisements every
+    /// `period`.
     pub fn new(ports: usize, buffer: u64, longest: u32, period: Time) -> Self {
         let buffer = (buffer / BLOCK) as u32;
         let link = Link {
@@ -68,7 +67,7 @@ impl Credits {
         }
     }
 
-    /// A port sends data. Are there credits for another packet of any length?
+    /// A port sends data. Returns whether there are credits for another packet of any length.
     #[inline]
     pub fn send(&mut self, port: u32, bytes: u32) -> bool {
         let link = &mut self.links[port as usize];
@@ -76,14 +75,14 @@ impl Credits {
         link.limit.wrapping_sub(link.sent) >= self.longest
     }
 
-    /// A port receives credits. Are they enough for a packet of any length?
+    /// A port receives credits. Returns whether they suffice for a packet of any length.
     pub fn on_update(&mut self, port: u32, limit: u32) -> bool {
         let link = &mut self.links[port as usize];
         link.limit = limit;
         link.limit.wrapping_sub(link.sent) >= self.longest
     }
 
-    /// Data comes by a port, to wait in its buffer or not; `false`: there is no room.
+    /// Data arrives at a port; `waits`: it is buffered. False if the buffer is full.
     #[inline]
     pub fn take(&mut self, port: u32, bytes: u32, waits: bool) -> bool {
         let link = &mut self.links[port as usize];
@@ -94,14 +93,14 @@ impl Credits {
         link.held <= self.buffer
     }
 
-    /// Data that came by a port leaves its buffer.
+    /// Data that arrived at a port leaves its buffer.
     #[inline]
     pub fn give(&mut self, port: u32, bytes: u32) {
         self.links[port as usize].held -= blocks(bytes);
     }
 
-    /// When a port is to tell of its credits, if there is something new to tell and that is not yet to
-    /// come. Ports do not all speak at once.
+    /// The time of a port's next credit message, if its credits have changed and none is scheduled. Ports send at
+    /// different phases of the period.
     #[inline]
     pub fn due(&mut self, port: u32, now: Time) -> Option<Time> {
         let period = self.period;
@@ -124,13 +123,13 @@ impl Credits {
         limit
     }
 
-    /// A port's link fails: when it is back, nothing was sent, and nothing is known of the other end's buffer.
+    /// A port's link fails. When it returns, the counters restart at 0, and the other end's buffer is unknown.
     pub fn forget(&mut self, port: u32) {
         let link = &mut self.links[port as usize];
         (link.sent, link.limit, link.received, link.told) = (0, 0, 0, 0);
     }
 
-    /// Blocks that a port holds.
+    /// Buffered blocks of a port.
     pub fn held(&self, port: u32) -> u32 {
         self.links[port as usize].held
     }
@@ -147,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_was_told_may_be_sent_and_no_more() {
-        // Ten blocks, packets of up to three.
+        // Ten blocks, packets of up to three blocks.
         let (mut sender, mut receiver) = (
             Credits::new(1, 640, 190, 1_000),
             Credits::new(1, 640, 190, 1_000),
@@ -158,7 +157,7 @@ mod tests {
         for bytes in [190, 129, 1, 1] {
             assert!(receiver.take(0, bytes, true));
         }
-        // Ten in all, whatever waits.
+        // Ten blocks in total, regardless of what is buffered.
         assert_eq!(receiver.due(0, 500), None);
         receiver.give(0, 129);
         let due = receiver.due(0, 500);
@@ -166,11 +165,11 @@ mod tests {
         assert_eq!(receiver.due(0, 600), None);
         assert_eq!((receiver.advertise(0), receiver.held(0)), (13, 5));
         assert!(sender.on_update(0, 13) && sender.send(0, 65) && !sender.send(0, 64));
-        // What only passes is free again at once.
+        // A packet that passes at once frees its blocks at once.
         assert!(receiver.take(0, 129, false) && receiver.advertise(0) == 16);
     }
 
-    /// Once in a period at most, and not all at once.
+    /// At most one message per period, and not all ports at the same time.
     #[test]
     fn ports_tell_once_a_period_each_at_a_time_of_its_own() {
         const PERIOD: Time = 1_000;
@@ -196,7 +195,7 @@ mod tests {
         assert!(phases.len() > 5, "{phases:?}");
     }
 
-    /// Counters go round.
+    /// Counters wrap around.
     #[test]
     fn credits_go_on_for_ever() {
         let mut link = Credits::new(1, 640, 640, 1_000);

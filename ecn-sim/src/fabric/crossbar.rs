@@ -1,35 +1,35 @@
-//! Inputs of an input-buffered switch: of each class a first-in, first-out queue before a crossbar, which feeds one
+//! Inputs of an input-buffered switch: a FIFO queue per class in front of a crossbar, through which an input feeds one
 //! output at a time, at the link's rate.
 //!
-//! The first of a queue requests its output, and outputs serve requests in the order in which they came. What is
-//! behind a packet whose output is busy waits, though its own may be idle: head-of-line blocking. With random outputs an input
-//! so carries 2 - sqrt(2), 59 %, of its link where there are many ports, and 3/4 where there are two (Karol, Hluchyj and
-//! Morgan, "Input versus output queueing on a space-division packet switch", 1987).
+//! The first packet of a queue requests its output, and outputs serve requests in order of arrival. Packets behind one
+//! whose output is busy wait, even if their own outputs are idle: head-of-line blocking. With random outputs, an input
+//! can therefore use 2 - sqrt(2), 59 %, of its link if there are many ports, and 3/4 if there are two (Karol, Hluchyj
+//! and Morgan, "Input versus output queueing on a space-division packet switch", 1987).
 
 use super::cc::Scheme;
 use super::packet::{HELD, List, NONE, Packet};
 use super::run::{Event, Run};
 use crate::engine::{Slab, Time};
 
-/// What waits at an input of one class.
+/// The packets of one class that wait at an input.
 #[derive(Clone, Copy, Debug)]
 struct Input {
-    /// The output that its first packet requests; [`NONE`] if none does.
+    /// The output requested by its first packet; [`NONE`] if none waits.
     output: u32,
-    /// Those behind it.
+    /// The packets behind it.
     behind: List,
-    /// End of the transmission that reads it.
+    /// End of the transmission that reads from it.
     reads_until: Time,
 }
 
-/// State of a packet that has to wait at an input.
+/// State of a packet that must wait at an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It is the first, and requests its output.
+    /// First in its queue; it requests its output.
     First,
-    /// It is behind others.
+    /// Behind other waiting packets.
     Behind,
-    /// It is behind one that is being read until then, and requests its output afterwards.
+    /// Behind a packet that is being read until this time; it requests its output then.
     Until(Time),
 }
 
@@ -38,7 +38,7 @@ pub enum Enqueued {
 pub struct Inputs(Vec<Input>);
 
 impl Inputs {
-    /// So many, all empty.
+    /// `queues` empty inputs.
     pub fn new(queues: u32) -> Self {
         let input = Input {
             output: NONE,
@@ -48,13 +48,13 @@ impl Inputs {
         Self(vec![input; queues as usize])
     }
 
-    /// Has an arriving packet to wait, even if its output is idle?
+    /// Whether an arriving packet must wait, even if its output is idle.
     pub const fn is_busy(&self, queue: u32, now: Time) -> bool {
         let input = &self.0.as_slice()[queue as usize];
         input.output != NONE || !input.behind.is_empty() || input.reads_until > now
     }
 
-    /// The output that the first requests, if one waits.
+    /// The output requested by the first packet, if one waits.
     pub const fn requested(&self, queue: u32) -> Option<u32> {
         match self.0.as_slice()[queue as usize].output {
             NONE => None,
@@ -62,7 +62,7 @@ impl Inputs {
         }
     }
 
-    /// A packet for this output has to wait.
+    /// Queues a packet for this output, which must wait.
     pub fn enqueue(
         &mut self,
         queue: u32,
@@ -86,7 +86,7 @@ impl Inputs {
         }
     }
 
-    /// Its first packet, or one that need not wait, is read until then: does another one wait for that?
+    /// The first packet, or one that need not wait, is read until `until`. Returns whether another one waits for that.
     pub fn on_read(&mut self, queue: u32, until: Time) -> bool {
         let input = &mut self.0[queue as usize];
         input.output = NONE;
@@ -94,24 +94,24 @@ impl Inputs {
         !input.behind.is_empty()
     }
 
-    /// The next to request its output, now that the one before it is read.
+    /// Dequeues the packet that requests its output next, after the one before it was read.
     pub fn next(&mut self, queue: u32, packets: &mut Slab<Packet>) -> Option<u32> {
         self.0[queue as usize].behind.pop(packets)
     }
 
-    /// It requests this output.
+    /// Records the output that is requested.
     pub fn request(&mut self, queue: u32, output: u32) {
         self.0[queue as usize].output = output;
     }
 
-    /// The second of those that wait, or [`NONE`]: the first is at its output.
+    /// The second waiting packet, or [`NONE`]: the first is in its output's queue.
     pub fn second(&self, queue: u32) -> u32 {
         self.0[queue as usize].behind.head
     }
 }
 
 impl<S: Scheme> Run<'_, S> {
-    /// A packet waits at the input of a crossbar that it came by.
+    /// Queues a packet at the input of a crossbar at which it arrived.
     #[inline(never)]
     pub(super) fn enqueue_at_input(&mut self, id: u32, ingress: u32, out: u32) {
         let now = self.now();
@@ -124,12 +124,12 @@ impl<S: Scheme> Run<'_, S> {
         let before = inputs.requested(queue);
         let enqueued = inputs.enqueue(queue, &mut self.packets, id, out, now);
         match before {
-            // Held up by what goes elsewhere, wherever that is held up.
+            // Held up by a packet for another output, wherever that is held up.
             Some(before) if before != out && self.congestion_met(before, class).is_some() => {
                 self.packets[id].flags |= HELD;
             }
             _ => {
-                // What only its own input keeps from an idle output is not congested there.
+                // If only its own input keeps it from an idle output, that output is not congested.
                 let asked = self.ports.class(out, class).first() != NONE;
                 let met = self.congestion_met(out, class);
                 self.packets[id].flags |= met.filter(|met| *met == HELD || asked).unwrap_or(0);
@@ -148,7 +148,7 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// An input of a crossbar feeds a port that has begun to send.
+    /// An input of a crossbar feeds a port that has started to send.
     #[inline(never)]
     pub(super) fn on_read(&mut self, queue: u32, out: u32) {
         let until = self.ports[out as usize].busy_until;
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::fabric::packet::Kind;
 
-    /// Packets of one input go out in their order, each when the one before it has been read.
+    /// Packets of one input leave in order, each after the previous one has been read.
     #[test]
     fn an_input_is_read_one_by_one() {
         let mut inputs = Inputs::new(2);
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(inputs.next(1, &mut packets), Some(third));
         inputs.request(1, 7);
         assert!(!inputs.on_read(1, 300), "none is behind it");
-        // What comes while the last one is read waits for that, though no other does.
+        // A packet that arrives while the last one is read waits for that, although no other packet waits.
         assert!(inputs.is_busy(1, 299) && !inputs.is_busy(1, 300));
         let enqueued = inputs.enqueue(1, &mut packets, late, 9, 299);
         assert_eq!(enqueued, Enqueued::Until(300));

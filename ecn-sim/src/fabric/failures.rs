@@ -1,9 +1,9 @@
-//! Links that are down from the start, or fail and return while a run goes on.
+//! Links that are down from the start, or fail and return during a run.
 //!
-//! What is on the link when it fails, and what waits at its ports, is lost. Routes move to the shortest paths that
-//! remain at once, or after `reroute`; until then what they lead to the link is lost, too. When the link returns, its
-//! ends know nothing of each other: neither sends data until it has heard which classes it may send (PFC), or how much
-//! (credits). Senders go back to the first packet that is missing, in lossless networks as well.
+//! Packets on the link when it fails, and those waiting at its ports, are lost. Routes change to the shortest remaining
+//! paths at once, or after `reroute`; until then, packets routed to the link are lost, too. When the link returns, its
+//! ends have no state about each other: neither sends data until the other end has announced which classes it may send
+//! (PFC), or how much (credits). Senders go back to the first missing packet, in lossless networks as well.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,17 +19,17 @@ use crate::engine::{NS, Time};
 use crate::model::ModelError;
 use crate::scenario_file::pairs;
 
-/// Links that are down for some time, as a file names them.
+/// Links that are down for some time, as specified in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
     /// The ends; with ranges, several links.
     link: [String; 2],
-    /// When it fails; without it, before the run.
+    /// When it fails; if missing, before the run.
     from: Option<DurationText>,
     /// When it returns, if it does.
     to: Option<DurationText>,
-    /// Routes move so long after the link has failed or returned; without it, at once.
+    /// Delay from the link's failure or return until routes change; if missing, they change at once.
     reroute: Option<DurationText>,
 }
 
@@ -51,23 +51,23 @@ impl fmt::Display for Failure {
 /// A link that is down for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Its place in [`Plan::links`].
+    /// Index in [`Plan::links`].
     pub link: usize,
     /// When it fails.
     pub from: Time,
     /// When it returns, if it does.
     pub to: Option<Time>,
-    /// Routes know of it so much later.
+    /// Delay until routes change.
     reroute: Time,
 }
 
 impl Outage {
-    /// Is it down from before the run until after it?
+    /// Whether it is down from before the run until its end.
     pub const fn is_permanent(&self) -> bool {
         self.from == 0 && self.to.is_none()
     }
 
-    /// When routes avoid it, and when they no longer do.
+    /// When routes start to avoid it, and when they use it again.
     fn known(&self) -> (Time, Option<Time>) {
         let from = match self.from {
             0 => 0,
@@ -76,19 +76,19 @@ impl Outage {
         (from, self.to.map(|to| to + self.reroute))
     }
 
-    /// When something changes.
+    /// The times at which anything changes.
     pub fn times(&self) -> impl Iterator<Item = Time> {
         let (from, to) = self.known();
         [self.from, from].into_iter().chain(self.to).chain(to)
     }
 
-    /// Do routes change then?
+    /// Whether routes change at this time.
     pub fn moves_routes(&self, time: Time) -> bool {
         let (from, to) = self.known();
         from == time || to == Some(time)
     }
 
-    /// Do routes avoid it then?
+    /// Whether routes avoid it at this time.
     pub fn is_avoided(&self, time: Time) -> bool {
         let (from, to) = self.known();
         from <= time && to.is_none_or(|to| time < to)
@@ -109,12 +109,12 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Data packets.
+    /// All lost data packets.
     pub const fn data(&self) -> u64 {
         self.on_link + self.queued + self.no_route
     }
 
-    /// With those of another part of the network.
+    /// Adds the packets lost in another part of the network.
     pub const fn add(&mut self, other: &Self) {
         self.on_link += other.on_link;
         self.queued += other.queued;
@@ -131,7 +131,7 @@ fn refused(failure: &Failure, reason: impl fmt::Display) -> ModelError {
 ///
 /// # Errors
 ///
-/// A name or a link that there is not, or times that make no sense.
+/// An unknown name or link, or inconsistent times.
 pub fn outages(
     failures: &[Failure],
     plan: &Plan,
@@ -164,7 +164,7 @@ pub fn outages(
 }
 
 impl Failure {
-    /// Is it down from before the run until after it?
+    /// Whether it is down from before the run until its end.
     pub fn is_permanent(&self) -> bool {
         self.to.is_none() && self.from.is_none_or(DurationText::is_zero)
     }
@@ -179,7 +179,7 @@ impl Failure {
         let from = from.unwrap_or(0);
         let own = plan.link_overrides.get(&link).copied().unwrap_or_default();
         let own = own.link(usual);
-        // What was sent before is then not mistaken for what is sent afterwards.
+        // So that packets sent before the failure cannot be mistaken for packets sent after the return.
         let least = own.delay + own.wire_time(usual.payload + usual.header) + NS;
         if to.is_some_and(|to| to < from + least) {
             let least = DurationText::from_nanos(least.div_ceil(NS));
@@ -242,11 +242,11 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Refuses flows between hosts that failed links part.
+/// Rejects flows between hosts that failed links disconnect.
 ///
 /// # Errors
 ///
-/// Their names.
+/// The hosts' names.
 pub fn check(
     topology: &Topology,
     flows: impl FnOnce() -> Result<Arrivals, ModelError>,

@@ -1,7 +1,8 @@
-//! Data centres from TOML: a topology, its keys as `--set` knows them, and for `topology = "custom"` the
-//! names of hosts and switches and the links between them.
+//! Data centres from TOML: a topology, its keys (those of `--set`) and, for `topology = "custom"`, the names of hosts
+//! and switches and the links between them.
 //!
-//! Links of any topology may be down for some time, in `[[failures]]`, and `[[flows]]` may replace the workload. Names may have ranges, as in other scenario files: `h[1-4]` stands for four.
+//! In any topology, `[[failures]]` describes links that are down for some time, and `[[flows]]` may replace the
+//! workload. Names may contain ranges, as in other scenario files: `h[1-4]` stands for four names.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +18,7 @@ use super::workload::{FlowEntry, Workload};
 use crate::scenario::{ScenarioError, dotted};
 use crate::scenario_file::{expand, located, pairs};
 
-/// The topology that the file itself describes.
+/// The topology that is described in the file itself.
 const CUSTOM: &str = "custom";
 
 #[derive(Deserialize)]
@@ -42,12 +43,12 @@ struct LinkEntry {
     delay: Option<DurationText>,
 }
 
-/// Reads the text of a file; `None` if that is no data centre's, which has a `topology`. `name` is its name
-/// if it has none of its own.
+/// Parses a file; `None` if it does not describe a data centre (it has no `topology`). `name` is used if the file
+/// contains no name.
 ///
 /// # Errors
 ///
-/// It is no TOML, or describes no data centre.
+/// The text is not valid TOML, or does not describe a data centre.
 pub fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> {
     let bad = ScenarioError::Text;
     let table: Table = toml::from_str(text).map_err(|error| bad(located(text, &error)))?;
@@ -84,7 +85,7 @@ pub fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> 
     Ok(Some(scenario))
 }
 
-/// The network that a file describes; takes its keys out.
+/// The network described by a file; removes its keys from `file`.
 fn plan(file: &mut File) -> Result<Plan, String> {
     let mut names = |key: &str| -> Result<Vec<String>, String> {
         let needed = || format!("`{key}` must be a list of names, such as [\"{key}[1-4]\"]");
@@ -180,7 +181,7 @@ mod tests {
         );
     }
 
-    /// Alone, a flow takes what its own way allows, whatever the links.
+    /// A flow on its own is limited only by the links of its path.
     #[test]
     fn links_have_rates_and_delays_of_their_own() {
         let text = TWO_RACKS
@@ -214,7 +215,8 @@ mod tests {
                 let (_, counts) = super::super::run(&scenario, 1, &options).unwrap();
                 assert_eq!(counts.finished[0].slowdown, 1.0, "{flow}");
                 if number == 0 {
-                    // 61 bytes of data and 64 of ACK over 10, 1, 1 and 100 Gb/s, by 1, 20, 20 and 3 us.
+                    // 61 bytes of data and 64 of ACK over links of 10, 1, 1 and 100 Gb/s with delays of 1, 20, 20 and 3
+                    // us.
                     let header = u64::from(scenario.parameters.header);
                     let bits = 8 * (2 * header + 1 + 4);
                     let wire = bits * (100 + 1_000 + 1_000 + 10);
@@ -225,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Five switches in a ring, which a lossless network cannot be.
+    /// A ring of five switches, which is not possible in a lossless network.
     #[test]
     fn cyclic_routing_is_refused() {
         let ring = r#"
@@ -321,7 +323,7 @@ mod tests {
             assert!(error.contains(needed), "{new}: {error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }
-        // These a setting can mend, and they can be drawn.
+        // These can be corrected by a setting, and can be drawn.
         for (old, new, needed) in [
             ("payload = 1500", "payload = 1", "payload = 1"),
             (

@@ -1,7 +1,7 @@
-//! Hosts: a NIC that sends one packet at a time, in turn for each class of data and, in it, for each flow that is
-//! ready, and answers each data packet with an ACK.
+//! Hosts: a NIC that sends one packet at a time, round-robin over the classes of data and, in each class, over the
+//! flows that are ready. A host answers each data packet with an ACK.
 //!
-//! A sender and a receiver share nothing but packets: they may be in different parts of the network.
+//! A sender and a receiver share only packets, so they may be in different parts of the network.
 
 use std::collections::hash_map::Entry;
 
@@ -15,14 +15,14 @@ use super::run::{Event, Run};
 use super::workload::{Arrival, UNLIMITED};
 use crate::engine::{NS, Time};
 
-/// Where a flow is.
+/// Scheduling state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It waits for ACKs.
+    /// Waiting for ACKs.
     Waits,
-    /// It is in the queue of its host and class.
+    /// In the queue of its host and class.
     Ready,
-    /// It is queued when its rate allows.
+    /// Waiting until its rate permits a packet, to be queued then.
     Paced,
 }
 
@@ -31,40 +31,40 @@ pub enum State {
 pub struct SenderFlow<S> {
     bytes: u64,
     start: Time,
-    /// When its rate allows the next packet.
+    /// When its rate permits the next packet.
     next_time: Time,
-    /// It sends nothing from then on.
+    /// When it stops sending.
     stop: Time,
     /// When it last made progress.
     progress: Time,
-    /// Its number, by the order of the starts.
+    /// Its number, in order of starts.
     id: u32,
     from: u32,
     to: u32,
     packets: u32,
     /// Number of the packet to send next.
     next: u32,
-    /// All before this one are acknowledged.
+    /// All packets below this number are acknowledged.
     acked: u32,
-    /// The next in its host's queue.
+    /// The next flow in its host's queue.
     link: u32,
     state: State,
     /// Class of its data.
     class: u8,
-    /// Number of its class in reports.
+    /// Number of its report class.
     label: u16,
     /// ACKs that reported a congested port.
     marked: u32,
-    /// Of undetermined ones only.
+    /// ACKs that reported undetermined ports only.
     undetermined: u32,
-    /// Flags of all its ACKs.
+    /// Union of the flags of all its ACKs.
     flags: u8,
-    /// Its timer is so many times doubled: as often as it ran out since there was progress.
+    /// How often its timer has expired since the last progress, and is therefore doubled.
     backoff: u8,
-    /// Its timer is pending.
+    /// Whether its timer is pending.
     timed: bool,
     finished: bool,
-    /// Bytes per second that its application offers at most.
+    /// Maximum rate offered by its application, bytes per second.
     rate: u64,
     scheme: S,
 }
@@ -72,9 +72,9 @@ pub struct SenderFlow<S> {
 /// A flow at its receiver.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Receiver {
-    /// Number of the packet that comes next.
+    /// Number of the next expected packet.
     expected: u32,
-    /// It asked for that one.
+    /// Whether it has requested that packet.
     asked: bool,
     /// Its last notification.
     notified: LastNotification,
@@ -89,7 +89,7 @@ impl<S> SenderFlow<S> {
         }
     }
 
-    /// Of which so many bytes are transferred, without how long it took.
+    /// Its results so far, with `bytes` transferred, without its completion time.
     fn so_far(&self, bytes: u64) -> Finished {
         Finished {
             id: self.id,
@@ -115,7 +115,7 @@ impl<S> Linked for SenderFlow<S> {
     }
 }
 
-/// A timer is doubled at most so many times.
+/// Maximum number of doublings of a timer.
 const MOST_BACKOFF: u8 = 6;
 
 impl<S: Scheme> Run<'_, S> {
@@ -164,7 +164,7 @@ impl<S: Scheme> Run<'_, S> {
         self.try_send(flow);
     }
 
-    /// A waiting flow is queued or paced, if it may send.
+    /// Queues or paces a waiting flow, if it may send.
     fn try_send(&mut self, number: u32) {
         let now = self.now();
         let flow = &mut self.flows[number];
@@ -188,7 +188,7 @@ impl<S: Scheme> Run<'_, S> {
         self.wake(port);
     }
 
-    /// Cuts a flow to what it has sent.
+    /// Ends a flow with the packets sent so far.
     #[cold]
     fn stop_flow(&mut self, number: u32) {
         let flow = &mut self.flows[number];
@@ -199,7 +199,7 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// A flow's pacing timer expires.
+    /// Handles the expiry of a flow's pacing timer.
     pub(super) fn paced(&mut self, number: u32) {
         let flow = &mut self.flows[number];
         flow.state = State::Waits;
@@ -210,7 +210,7 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// The first flow in one of a host's queues sends; `false` if all are empty.
+    /// Sends a packet of the first flow in one of a host's queues; `false` if all are empty.
     #[inline]
     pub(super) fn send_next(&mut self, port: u32) -> bool {
         let now = self.now();
@@ -226,7 +226,7 @@ impl<S: Scheme> Run<'_, S> {
                 continue;
             }
             if flow.next >= flow.packets {
-                // Acknowledged while it was queued to send again.
+                // Everything was acknowledged while it was queued for retransmission.
                 self.retire(number);
                 continue;
             }
@@ -253,11 +253,11 @@ impl<S: Scheme> Run<'_, S> {
             let gap = self.sender.on_send(&mut flow.scheme, &sending);
             flow.next_time = gap.map_or(end, |gap| now + gap);
             if flow.rate != UNLIMITED {
-                // Less than 2^64: a packet has less than 2^14 bytes.
+                // Less than 2^64: packets are shorter than 2^14 bytes.
                 let offered = now + u64::from(bytes) * 1_000_000_000_000 / flow.rate;
                 flow.next_time = flow.next_time.max(offered);
             }
-            // Queued again at once, if it will be ready when the port is.
+            // Queued again at once if it will be ready when the port is.
             let more = flow.next < flow.packets && flow.next - flow.acked < self.window;
             if more {
                 flow.state = if flow.next_time <= end {
@@ -298,7 +298,7 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// An answer is at the host that it is for.
+    /// Handles an answer that has arrived at its destination host.
     #[inline]
     pub(super) fn receive(&mut self, number: u32) {
         let packet = self.packets[number];
@@ -315,7 +315,7 @@ impl<S: Scheme> Run<'_, S> {
             Kind::Cnm => {
                 let now = self.now();
                 let flow = &mut self.flows[packet.flow];
-                // A limiter that it had went with it (BCN).
+                // The limiter of a finished flow was removed with it (BCN).
                 if flow.id == packet.id && !flow.finished {
                     let notice = Cnm {
                         point: packet.number,
@@ -333,7 +333,7 @@ impl<S: Scheme> Run<'_, S> {
         self.packets.remove(number);
     }
 
-    /// Data is at its host.
+    /// Handles data that has arrived at its destination host.
     #[inline]
     pub(super) fn receive_data(&mut self, number: u32) {
         let now = self.now();
@@ -382,7 +382,7 @@ impl<S: Scheme> Run<'_, S> {
                 self.sender.on_mark(&mut receiver.notified, now, mark)
             }
         };
-        // Where packets get lost, late copies of others may follow.
+        // If packets can be lost, late copies of others may follow.
         if complete && !self.repeats {
             entry.remove();
         }
@@ -398,7 +398,7 @@ impl<S: Scheme> Run<'_, S> {
             }
         }
         if answers {
-            // The packet goes back as its ACK.
+            // The packet is turned into its ACK.
             self.packets[number] = answer;
             self.send_control(to, number);
         } else {
@@ -415,7 +415,7 @@ impl<S: Scheme> Run<'_, S> {
     fn acknowledge(&mut self, ack: Packet) {
         let now = self.now();
         let flow = &mut self.flows[ack.flow];
-        // A finished flow's place may be another's.
+        // The slot of a finished flow may be in use by another.
         if flow.finished || flow.id != ack.id {
             return;
         }
@@ -453,7 +453,7 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// A flow's last ACK is back.
+    /// Handles a flow's last ACK.
     fn finish(&mut self, number: u32) {
         let now = self.now();
         let flow = &mut self.flows[number];
@@ -471,9 +471,9 @@ impl<S: Scheme> Run<'_, S> {
         self.retire(number);
     }
 
-    /// Retransmission timer: without progress since the last time, the flow sends again what is not acknowledged,
-    /// and waits twice as long for the next time: two flows that repeat at the same pace can fill the
-    /// queue in front of each other for ever.
+    /// Retransmission timer. Without progress since the last expiry, the flow retransmits all unacknowledged packets,
+    /// and doubles its timeout: otherwise, two flows that repeat at the same pace could fill the queue in front of each
+    /// other for ever.
     pub(super) fn timer(&mut self, number: u32) {
         let now = self.now();
         let flow = &mut self.flows[number];
@@ -491,7 +491,7 @@ impl<S: Scheme> Run<'_, S> {
         self.try_send(number);
     }
 
-    /// Flows that are not finished, with what is acknowledged of them and without a slowdown.
+    /// Unfinished flows, with their acknowledged payload and without a slowdown.
     pub(super) fn unfinished(&self, end: Time) -> impl Iterator<Item = Finished> {
         let flows = self.flows.values().filter(|flow| !flow.finished);
         flows.map(move |flow| Finished {
@@ -500,7 +500,7 @@ impl<S: Scheme> Run<'_, S> {
         })
     }
 
-    /// The place of a flow that is finished and that no event names is free again.
+    /// Frees the slot of a flow that is finished and not referred to by any event.
     #[inline]
     fn retire(&mut self, number: u32) {
         let flow = &self.flows[number];
@@ -549,7 +549,7 @@ mod tests {
     use crate::fabric::{Scenario, topology::Topology};
     use ecn_core::bcn::Feedback;
 
-    /// One flow from one of two hosts to the other one, through a switch that drops what does not fit.
+    /// One flow between two hosts, through a switch that drops packets that do not fit.
     fn with_run(scheme: &str, then: impl FnOnce(Run, &Topology)) {
         let mut scenario = Scenario::find("leaf-spine").unwrap();
         for setting in [
@@ -570,7 +570,7 @@ mod tests {
         );
     }
 
-    /// The time that a flow waits for progress doubles, up to 64 times.
+    /// The timeout of a flow without progress doubles, up to 64 times.
     #[test]
     fn a_flow_without_progress_waits_twice_as_long() {
         with_run("scheme=none", |mut run, topology| {
@@ -594,7 +594,7 @@ mod tests {
         });
     }
 
-    /// A receiver asks once for a packet that did not come, and again only after it came.
+    /// A receiver requests a missing packet once; it requests the next missing one only after that has arrived.
     #[test]
     fn what_is_missing_is_asked_for_once() {
         with_run("scheme=none", |mut run, _| {
@@ -617,12 +617,12 @@ mod tests {
             assert_eq!([answer(3), answer(4)], [None; 2]);
             assert_eq!(answer(1), Some((Kind::Ack, 2)));
             assert_eq!(answer(3), Some((Kind::Nak, 2)));
-            // One that came already was repeated in vain.
+            // A needless retransmission of a packet that has arrived.
             assert_eq!(answer(0), Some((Kind::Ack, 2)));
         });
     }
 
-    /// A flow that is asked to goes back, at once; an ACK alone does not say that anything is missing.
+    /// A flow goes back at once when it is requested to; an ACK alone does not indicate missing packets.
     #[test]
     fn a_flow_goes_back_when_it_is_asked_to() {
         with_run("scheme=none", |mut run, _| {
@@ -642,14 +642,14 @@ mod tests {
             let mut tell = |kind, number| tell_of(flow.id, kind, number);
             assert_eq!(tell(Kind::Ack, 2), (2, flow.next));
             assert_eq!(tell(Kind::Nak, 3), (3, 3));
-            // What it would repeat has arrived meanwhile.
+            // Packets that it would have retransmitted have arrived in the meantime.
             assert_eq!(tell(Kind::Ack, 8), (8, 8));
-            // One that had its place before is no concern of it.
+            // An ACK for an earlier flow in the same slot is ignored.
             assert_eq!(tell_of(flow.id + 1, Kind::Ack, 10), (8, 8));
         });
     }
 
-    /// What a switch says of a flow that is finished makes no limiter: nothing would end that.
+    /// A switch's message about a finished flow creates no limiter: nothing would ever remove that.
     #[test]
     fn a_finished_flow_is_told_nothing() {
         for finished in [true, false] {

@@ -1,9 +1,9 @@
-//! HP's switch: packets wait in slots of the input that they came by, any number of outputs read an input at a time, and
-//! headers are forwarded before the rest has arrived (cut-through).
+//! HP's switch: packets wait in slots of the input at which they arrived, any number of outputs can read an input at a
+//! time, and headers are forwarded before the rest has arrived (cut-through).
 //!
-//! Order, overtaking and marking are [`Switch`]'s. This is the network around it: a packet takes a slot of the next
-//! switch's input when it starts on a link, until its tail has left that switch. Its credit returns at once, without a
-//! message.
+//! Order, overtaking and marking are implemented by [`Switch`]; this module connects it to the network. A packet takes
+//! a slot of the next switch's input from its start on a link until its tail has left that switch. Its credit returns
+//! at once, without a message.
 
 use ecn_core::marking::Marking;
 
@@ -25,25 +25,25 @@ pub struct InputQueued {
     slots: u32,
     /// By port: free slots at the other end of its link; unlimited at a host.
     credits: Vec<u32>,
-    /// A slot is free when a header leaves.
+    /// Whether a slot is freed when the header leaves.
     free_at_head: bool,
-    /// Packets are stored before they are forwarded.
+    /// Whether packets are stored before they are forwarded.
     whole: bool,
-    /// From the arrival of what is needed to the earliest departure.
+    /// From the arrival of the data needed for forwarding to the earliest departure.
     forwarding: Time,
 }
 
-/// Slot of a port as [`Switch`] counts: from 1 on.
+/// Slot of a port in [`Switch`], where they start at 1.
 const fn slot(own: u16) -> u8 {
     own as u8 + 1
 }
 
 impl InputQueued {
-    /// Those of a scenario; `None`: its switches are of another kind.
+    /// The switches of a scenario; `None` if they are of another kind.
     ///
     /// # Errors
     ///
-    /// A switch has more ports than marking can number, or HP's parameters make no sense.
+    /// A switch has more ports than marking can number, or HP's parameters are invalid.
     pub fn new(scenario: &Scenario, topology: &Topology) -> Result<Option<Self>, ModelError> {
         let params = &scenario.parameters;
         if params.switch != parameters::Switch::InputQueued {
@@ -71,7 +71,7 @@ impl InputQueued {
             let ports = topology
                 .ports(number)
                 .map(|port| topology.peer[port as usize]);
-            // Slot 0 is nobody's.
+            // Slot 0 is unused.
             let upstream: Vec<u32> = std::iter::once(0).chain(ports).collect();
             Switch::new(name, &upstream, &model)
         };
@@ -94,19 +94,19 @@ impl InputQueued {
         }))
     }
 
-    /// From the time at which data that takes so long begins to arrive at a switch until that can send it on; 0: what is
-    /// no data is cut through always.
+    /// From the time at which data with transmission time `wire` starts to arrive at a switch until the switch can
+    /// forward it. `wire` is 0 for anything but data, which always cuts through.
     #[inline]
     pub const fn forwarding(&self, wire: Time) -> Time {
         self.forwarding + if self.whole { wire } else { 0 }
     }
 
-    /// Are data packets stored before they are forwarded?
+    /// Whether data packets are stored before they are forwarded.
     pub const fn stores(&self) -> bool {
         self.whole
     }
 
-    /// A port starts a data packet. Is there a credit for another one?
+    /// A port starts a data packet. Returns whether there is a credit for another one.
     #[inline]
     pub fn on_transmit(&mut self, port: u32) -> bool {
         let credits = &mut self.credits[port as usize];
@@ -124,11 +124,11 @@ impl InputQueued {
             .map(|waiting| waiting.packet)
     }
 
-    /// Compares what switches count with what waits there.
+    /// Compares the switches' counters with their waiting packets.
     ///
     /// # Errors
     ///
-    /// Says at which port something differs, and what.
+    /// The port with a difference, and a description of it.
     pub fn check(&self, topology: &Topology) -> Result<(), (u32, String)> {
         for (number, switch) in (0..).zip(&self.switches) {
             let ports = topology.ports(number);
@@ -139,7 +139,7 @@ impl InputQueued {
                 let upstream = topology.peer[port as usize];
                 let free = self.credits[upstream as usize];
                 let taken = switch.slots_taken(slot(topology.port_index(port)), self.free_at_head);
-                // The others are on their way.
+                // The others are in flight.
                 if free.saturating_add(taken) > self.slots {
                     let slots = self.slots;
                     let what = format!("{free} credits, and {taken} packets in {slots} slots");
@@ -152,7 +152,7 @@ impl InputQueued {
 }
 
 impl<S: Scheme> Run<'_, S> {
-    /// A packet's header arrives at a switch: it cuts through, or waits.
+    /// Handles a packet's header at a switch: the packet cuts through, or waits.
     pub(super) fn arrive_input_queued(&mut self, id: u32, ingress: u32, lane: usize) {
         let now = self.now();
         let came_by = &self.ports[ingress as usize];
@@ -183,11 +183,11 @@ impl<S: Scheme> Run<'_, S> {
             self.packets[id].flags |= met;
         }
         self.ports.on_enqueue(out, class, bytes.into());
-        // Where triggers come first, it had no chance yet.
+        // If triggers come first, it has not been tried yet.
         self.wake(out);
     }
 
-    /// An idle output takes its next packet, if there is one that may go.
+    /// Starts the next packet of an idle output, if one may go.
     pub(super) fn take_next(&mut self, out: u32) {
         let port = &self.ports[out as usize];
         let (number, output) = (port.node, slot(port.index));
@@ -222,7 +222,7 @@ impl<S: Scheme> Run<'_, S> {
         self.wake_unblocked(number, next.input, output);
     }
 
-    /// A header has left that came by this port: its slot may be free.
+    /// A header that arrived at this port has left: frees its slot, if that is when slots are freed.
     #[inline]
     fn head_left(&mut self, ingress: u32) {
         if self
@@ -234,7 +234,7 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// A slot is free at the input of a port: its credit lets the other end go on.
+    /// Frees a slot at the input of a port: its credit may release the other end.
     #[inline]
     fn free_slot(&mut self, ingress: u32) {
         let upstream = self.topology.peer[ingress as usize];
@@ -245,7 +245,7 @@ impl<S: Scheme> Run<'_, S> {
         self.wake(upstream);
     }
 
-    /// The tail of what an output sent has left, if that was data: the output goes on, and the slot is free.
+    /// The tail of an output's packet has left. If it was data, continues with the next packet and frees the slot.
     pub(super) fn tail_left(&mut self, out: u32) {
         let port = &self.ports[out as usize];
         let (number, output) = (port.node, slot(port.index));
@@ -265,7 +265,7 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// Outputs whose packets the departure of one from `input` by `output` no longer holds up.
+    /// Wakes the outputs whose packets were held up by the packet that has left `input` by `output`.
     #[inline]
     fn wake_unblocked(&mut self, number: u32, input: u8, output: u8) {
         let Some(input_queued) = &self.input_queued else {

@@ -1,4 +1,4 @@
-//! Links that have a rate or a delay of their own.
+//! Links with their own rate or delay.
 
 use ecn_units::{DurationText, Rate};
 
@@ -6,7 +6,7 @@ use super::parameters::FabricParameters;
 use super::run::{byte_time, wire_time};
 use crate::engine::{NS, Time};
 
-/// What a link has of its own. Its other properties are those of `link_rate` and `link_delay`.
+/// Properties of a link that differ from `link_rate` and `link_delay`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkOverride {
     /// Rate, in both directions.
@@ -21,12 +21,12 @@ pub struct Link {
     byte_time: u64,
     /// Propagation delay.
     pub delay: Time,
-    /// It is as `link_rate` and `link_delay` say.
+    /// Whether it has the rate and delay of `link_rate` and `link_delay`.
     pub is_usual: bool,
 }
 
 impl Link {
-    /// The time in which it takes so many bytes.
+    /// Transmission time of `bytes` bytes.
     #[inline]
     pub const fn wire_time(&self, bytes: u32) -> Time {
         wire_time(self.byte_time, bytes)
@@ -46,16 +46,16 @@ impl LinkOverride {
     }
 }
 
-/// When the last two packets of a flow arrive at the end of a path, the first of these only where there are two. The
-/// last packet has `rest` bytes and the others `full`; all are sent back to back from time 0 on, in an idle network of
-/// switches that store and forward.
+/// Arrival times of the last two packets of a flow at the end of a path, where the first one is valid only if there are
+/// two. The last packet has `rest` bytes and the others `full`; all are sent back to back from time 0 on, in an idle
+/// network of store-and-forward switches.
 fn arrivals(path: &[Link], packets: u64, full: u32, rest: u32) -> [Time; 2] {
     let (mut sum, mut slowest, mut delays, mut last) = (0, 0, 0, 0);
     let mut before = 0;
     for link in path {
         let wire = link.wire_time(full);
         (sum, slowest) = (sum + wire, slowest.max(wire));
-        // When all but the last have left this link: the slowest one so far spaces them.
+        // When all but the last have left this link: they are spaced by the slowest link so far.
         before = match packets {
             1 => 0,
             more => sum + (more - 2) * slowest + delays,
@@ -67,8 +67,8 @@ fn arrivals(path: &[Link], packets: u64, full: u32, rest: u32) -> [Time; 2] {
     [before + end, last]
 }
 
-/// Completion time of a flow alone in an idle network, over these links to its destination and back: all packets leave
-/// back to back, and the last one's ACK goes back behind that of the one before it.
+/// Completion time of a flow alone in an idle network, over these links to its destination and back: all packets are
+/// sent back to back, and the ACK of the last one follows that of the one before it.
 pub fn ideal(there: &[Link], back: &[Link], packets: u64, [full, rest, ack]: [u32; 3]) -> Time {
     let [before, last] = arrivals(there, packets, full, rest);
     let (mut ahead, mut time) = (before, last);
@@ -84,31 +84,31 @@ pub fn ideal(there: &[Link], back: &[Link], packets: u64, [full, rest, ack]: [u3
     time
 }
 
-/// How switches that cut through forward packets.
+/// Parameters of cut-through switches.
 #[derive(Clone, Copy, Debug)]
 pub struct CutThrough {
-    /// From the arrival of what is needed to the earliest departure.
+    /// From the arrival of the data needed for forwarding to the earliest departure.
     pub delay: Time,
-    /// All of a data packet is needed.
+    /// Whether all of a data packet is needed.
     pub stores: bool,
 }
 
 impl CutThrough {
-    /// From the start of a packet on a link to its earliest start on the next one.
+    /// From a packet's start on a link to its earliest start on the next one.
     fn hop(self, path: &[Link], at: usize, bytes: u32, stores: bool) -> Time {
         let wire = path[at].wire_time(bytes);
         let needed = match stores {
             true => wire,
-            // A faster output may not run dry.
+            // A faster output must not run dry.
             false => wire.saturating_sub(path[at + 1].wire_time(bytes)),
         };
         path[at].delay + self.delay + needed
     }
 
-    /// As [`arrivals`], through such switches.
+    /// [`arrivals`] for such switches.
     fn arrivals(self, path: &[Link], packets: u64, full: u32, rest: u32) -> [Time; 2] {
         let wire = |at: usize, bytes| path[at].wire_time(bytes);
-        // Starts on a link, of the first packet and of the last one. Full ones leave at the rate of the slowest so far.
+        // Starts of the first and last packets on a link. Full ones are spaced by the slowest link so far.
         let (mut first, mut slowest) = (0, wire(0, full));
         let mut last = (packets - 1) * wire(0, full);
         let end = path.len() - 1;
@@ -127,7 +127,7 @@ impl CutThrough {
         [before, last + wire(end, rest) + path[end].delay]
     }
 
-    /// As [`ideal`], through such switches.
+    /// [`ideal`] for such switches.
     pub fn ideal(
         self,
         there: &[Link],

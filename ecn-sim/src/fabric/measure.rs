@@ -1,4 +1,4 @@
-//! Flow completion times, as the field reports them.
+//! Flow completion times, in the metrics of the literature.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,41 +8,41 @@ use super::packet::{CROSSES, HELD};
 use crate::engine::{NS, Time};
 use crate::records::{Cell, Columns};
 
-/// A flow that is finished.
+/// A finished flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Finished {
-    /// Its number, by the order of the starts.
+    /// Its number, in order of starts.
     pub id: u32,
-    /// From this host.
+    /// Sending host.
     pub from: u32,
-    /// To this one.
+    /// Receiving host.
     pub to: u32,
     /// Class of its data.
     pub priority: u8,
-    /// Number of its class in reports.
+    /// Number of its report class.
     pub label: u16,
     /// Its payload.
     pub bytes: u64,
     /// When it started.
     pub start: Time,
-    /// From its start until its last ACK was back.
+    /// From its start until its last ACK arrived.
     pub time: Time,
-    /// That over what it takes in an idle network.
+    /// Its completion time over that in an idle network.
     pub slowdown: f64,
     /// ACKs that reported a congested port.
     pub marked: u32,
-    /// Of undetermined ports only (TCD).
+    /// ACKs that reported undetermined ports only (TCD).
     pub undetermined: u32,
-    /// What all its ACKs said of queues on its way ([`HELD`], [`CROSSES`]).
+    /// Union of the flags of its ACKs, about queues on its path ([`HELD`], [`CROSSES`]).
     pub flags: u8,
 }
 
 impl Finished {
-    /// Was it held up by congestion that is not on its way (head-of-line blocking)?
+    /// Whether it was held up by congestion that is not on its path (head-of-line blocking).
     ///
-    /// Its packets met queues that pauses (or missing credits) held up, and none that was long though nothing held it up.
-    /// With TCD the same is said of undetermined and congestion ports (TCD's undetermined flows);
-    /// this is known without it, from each queue since it began.
+    /// Its packets met queues held up by pauses (or missing credits), and none that was long without being held up.
+    /// TCD's undetermined flows are defined alike, by undetermined and congested ports; this is known without TCD, from
+    /// each queue's history since it began.
     pub const fn is_victim(&self) -> bool {
         self.flags & (HELD | CROSSES) == HELD
     }
@@ -146,10 +146,10 @@ pub struct OfPriority {
     pub p99: f64,
 }
 
-/// Most groups by size.
+/// Maximum number of groups by size.
 const GROUPS: usize = 20;
 
-/// The smallest of sorted values that `percent` of them do not exceed (nearest rank).
+/// The smallest of sorted values that is not exceeded by `percent` of them (nearest rank).
 fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()
@@ -161,7 +161,7 @@ fn sorted<'a>(flows: impl Iterator<Item = &'a Finished>) -> Vec<f64> {
     slowdowns
 }
 
-/// Median, 95th and 99th percentile of sorted values; zeros if there are none.
+/// Median, 95th and 99th percentile of sorted values; zeros without values.
 fn of_group(sorted: &[f64]) -> [f64; 3] {
     [50, 95, 99].map(|percent| percentile(sorted, percent).unwrap_or_default())
 }
@@ -197,7 +197,7 @@ pub fn slowdowns(flows: &mut [Finished]) -> Slowdowns {
         let largest = rest[each.min(rest.len()) - 1].bytes;
         let mut end = rest.partition_point(|flow| flow.bytes <= largest);
         if rest.len() - end < each / 2 {
-            // Percentiles of a few would say little.
+            // Percentiles of few values would be insignificant.
             end = rest.len();
         }
         let (group, others) = rest.split_at(end);
@@ -243,7 +243,7 @@ mod tests {
         );
         assert_eq!(found.by_size.len(), 20);
         assert!(found.by_size.iter().all(|group| group.flows == 10));
-        // The smallest are the slowest here.
+        // The smallest flows are the slowest here.
         let first = &found.by_size[0];
         assert_eq!(
             (first.from_bytes, first.to_bytes, first.p50),
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn few_flows_are_no_group() {
-        // 148 of one size, then 12 groups of 21, and 4 that are left.
+        // 148 of one size, then 12 groups of 21, and 4 left over.
         let mut flows: Vec<_> = (0..404).map(|n| flow(n.max(147), 1.0)).collect();
         let found = slowdowns(&mut flows).by_size;
         assert_eq!(found.iter().map(|group| group.flows).sum::<u64>(), 404);

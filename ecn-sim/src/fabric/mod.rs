@@ -1,5 +1,5 @@
-//! A data centre: hosts, switches with shared memory, as crossbars or with slots at their inputs, PFC, credits or tail
-//! drop, and congestion control, packet by packet.
+//! A data centre: hosts; switches with shared memory, crossbars or slots at their inputs; PFC, credits or tail drop;
+//! and congestion control, simulated packet by packet.
 
 pub mod auto;
 pub mod cc;
@@ -99,22 +99,22 @@ pub struct Report {
     pub setup_s: f64,
 }
 
-/// Whether a scenario can be run.
+/// Checks that a scenario can be run.
 ///
 /// # Errors
 ///
-/// A value that makes no sense, or a file that cannot be read.
+/// An invalid value, or a file that cannot be read.
 pub fn check(scenario: &Scenario) -> Result<(), RunError> {
     let topology = scenario.topology()?;
     run::Run::new(scenario, &topology, parts::Part::ALL, 1)?;
     Ok(())
 }
 
-/// Whether a run with this seed has any flow, too.
+/// [`check`], and that a run with this seed has at least one flow.
 ///
 /// # Errors
 ///
-/// As [`check`]; or no flow starts.
+/// As for [`check`], or no flow starts.
 pub fn check_run(scenario: &Scenario, seed: u64) -> Result<(), RunError> {
     let topology = scenario.topology()?;
     let run = run::Run::new(scenario, &topology, parts::Part::ALL, seed)?;
@@ -140,7 +140,7 @@ fn none_starts(scenario: &Scenario) -> RunError {
 ///
 /// # Errors
 ///
-/// A value that makes no sense, or a broken invariant; no flow to run.
+/// An invalid value, a violated invariant, or no flow to run.
 pub fn run(
     scenario: &Scenario,
     seed: u64,
@@ -149,11 +149,11 @@ pub fn run(
     run_with(&scenario.parameters.scheme, scenario, seed, options)
 }
 
-/// Runs a scenario, which has no scheme, with one of one's own ([`cc`]).
+/// Runs a scenario that has no scheme with a custom one ([`cc`]).
 ///
 /// # Errors
 ///
-/// As [`run()`]; or the scenario has another scheme.
+/// As for [`run()`], or the scenario has another scheme.
 pub fn run_with<S: Scheme>(
     scheme: &S,
     scenario: &Scenario,

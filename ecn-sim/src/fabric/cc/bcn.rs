@@ -1,4 +1,4 @@
-//! BCN; both points are [`ecn_core::bcn`].
+//! BCN. Congestion point and reaction point are those of [`ecn_core::bcn`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,7 +17,7 @@ use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
 use crate::model::{ModelError, in_range};
 
-/// Its rules in a network.
+/// The rules for a network.
 fn rules(network: &Network) -> Result<BcnRules, ModelError> {
     let params = &network.schemes.bcn;
     let usual = Gains::defaults(network.line.bytes_per_s()).equilibrium_bytes;
@@ -126,30 +126,30 @@ impl Default for BcnParameters {
     }
 }
 
-/// The parameters as they are computed with.
+/// The parameters in computational form.
 #[derive(Clone, Copy, Debug)]
 pub struct BcnRules {
-    /// Of both points.
+    /// Policy of congestion and reaction points.
     pub policy: Policy,
-    /// The finest that shares a limiter.
+    /// The finest set of packets that shares a limiter.
     pub granularity: Granularity,
-    /// Of a host, with the one for its link.
+    /// Limiters of a host, including the one for its link.
     pub limiters: u32,
-    /// In 2^-32.
+    /// Sampling probability, in 2^-32.
     pub sampled: u64,
 }
 
 impl BcnRules {
-    /// Whether a packet is sampled, by 32 random bits.
+    /// Whether to sample a packet; `random`: 32 random bits.
     pub fn samples(&self, random: u32) -> bool {
         u64::from(random) < self.sampled
     }
 }
 
 impl BcnParameters {
-    /// On bridges, explored in the rig's model. At 100 Mb/s and 1/100 twenty flows are sampled three times a
-    /// second each, and with Gi = 4 lose packets; at 1/10 they need Gi = 1/2, and every twelfth packet has a message.
-    /// At 1/90 every 55th has one.
+    /// Parameters for bridges, determined with the rig's model. At 100 Mb/s and 1/100, twenty flows are sampled three
+    /// times a second each, and lose packets with Gi = 4; at 1/10 they need Gi = 1/2, and every 12th packet causes a
+    /// message. At 1/90, every 55th packet does.
     pub fn bridge() -> Self {
         Self {
             pm: Fraction::ratio(1, 90),
@@ -158,7 +158,7 @@ impl BcnParameters {
         }
     }
 
-    /// Checks what the types leave open.
+    /// Checks constraints that the types do not express.
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ impl BcnParameters {
     }
 }
 
-/// All queues, of which some packets are sampled.
+/// The congestion points of all queues, which sample packets.
 #[derive(Debug)]
 pub struct CongestionPoints {
     rules: BcnRules,
@@ -231,8 +231,8 @@ impl Switch for CongestionPoints {
         if !self.rules.samples(self.random.draw(at.switch)) {
             return None;
         }
-        // Only the congestion point that a limiter obeys may raise its rate: others on the way are
-        // not congested, and would undo what that one says.
+        // Only the congestion point that a limiter obeys may raise its rate: others on the path are not congested, and
+        // would undo that one's decreases.
         let tagged = packet.note == at.queue;
         let other = !tagged && packet.note != UNTAGGED;
         let (policy, queued) = (&self.rules.policy, at.queued + u32::from(packet.bytes));
@@ -248,7 +248,7 @@ impl Switch for CongestionPoints {
     }
 }
 
-/// All hosts, whose flows share limiters.
+/// The limiters of all hosts, which flows may share.
 #[derive(Debug)]
 pub struct Hosts {
     rules: BcnRules,
@@ -256,7 +256,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// So many.
+    /// Limiters for `hosts` hosts.
     pub fn new(rules: BcnRules, hosts: u32) -> Self {
         Self {
             rules,
@@ -277,7 +277,7 @@ impl Sender for Hosts {
         limiters.on_send(&self.rules, packet)
     }
 
-    /// The congestion point that its limiter obeys.
+    /// The congestion point that the flow's limiter obeys.
     fn tag(&self, endpoints: Endpoints) -> Option<u32> {
         Some(self.limiters[endpoints.from as usize].tag(&self.rules, endpoints))
     }
@@ -297,20 +297,20 @@ impl Sender for Hosts {
 struct Limited {
     key: Key,
     limiter: Limiter,
-    /// The congestion point that it obeys: the last that lowered its rate.
+    /// The congestion point that it obeys: the last one that lowered its rate.
     point: u32,
-    /// When its next packet may go.
+    /// Earliest departure of its next packet.
     next: Time,
 }
 
-/// Tag of packets that no limiter holds back.
+/// Tag of packets without a limiter.
 pub const UNTAGGED: u32 = u32::MAX;
 
 /// A host's rate limiters.
 #[derive(Clone, Debug, Default)]
 pub struct Limiters {
     limited: Vec<Limited>,
-    /// Flows that go on, by what they share at least.
+    /// Numbers of active flows, by the key of their own limiter.
     flows: HashMap<Key, u32, FixedState>,
 }
 
@@ -321,7 +321,7 @@ impl Endpoints {
 }
 
 impl Limiters {
-    /// The finest limiter for packets between two hosts.
+    /// The finest existing limiter for packets between two hosts.
     fn find(&self, rules: &BcnRules, endpoints: Endpoints) -> Option<usize> {
         if self.limited.is_empty() {
             return None;
@@ -338,7 +338,7 @@ impl Limiters {
         None
     }
 
-    /// From the start of a packet to that of the next one of its flow.
+    /// Time from the start of a packet to the start of the next one of its flow.
     #[inline]
     pub fn on_send(&mut self, rules: &BcnRules, packet: &Sending) -> Option<Time> {
         let found = self.find(rules, packet.endpoints)?;
@@ -348,7 +348,7 @@ impl Limiters {
         Some(limited.next - packet.now)
     }
 
-    /// The congestion point that packets between two hosts are tagged with.
+    /// The tag of packets between two hosts: the congestion point that their limiter obeys.
     #[inline]
     pub fn tag(&self, rules: &BcnRules, endpoints: Endpoints) -> u32 {
         let found = self.find(rules, endpoints);
@@ -363,7 +363,7 @@ impl Limiters {
             .or_default() += 1;
     }
 
-    /// A flow between two hosts ends: the limiter goes with the last of them (S). What is shared stays.
+    /// A flow between two hosts ends. Their own limiter is removed with the last such flow (S); shared ones are kept.
     pub fn on_finish(&mut self, endpoints: Endpoints) {
         let key = endpoints.key(Granularity::Flow);
         let Entry::Occupied(mut flows) = self.flows.entry(key) else {
@@ -376,7 +376,7 @@ impl Limiters {
         }
     }
 
-    /// A notification for packets between two hosts.
+    /// Handles a notification about packets between two hosts.
     pub fn on_notification(
         &mut self,
         rules: &BcnRules,
@@ -388,10 +388,10 @@ impl Limiters {
         let falls = feedback.value(rules.policy.weight) < 0;
         let at = match self.find(rules, endpoints) {
             Some(at) => at,
-            // Nothing to raise.
+            // There is no limiter whose rate could be raised.
             None if !falls => return,
             None => {
-                // One is kept for the link, so that there always is one.
+                // One is reserved for the link, so that one is always available.
                 let free = |key: Key| {
                     let link = key.granularity == Granularity::Link as u32;
                     link || self.limited.len() + 1 < rules.limiters as usize
@@ -454,7 +454,7 @@ mod tests {
         parameters.rules("10gbit".parse().unwrap(), 1_500).unwrap()
     }
 
-    /// From host 0 to this one.
+    /// From host 0 to host `to`.
     const fn endpoints(to: u32) -> Endpoints {
         Endpoints {
             from: 0,
@@ -463,7 +463,7 @@ mod tests {
         }
     }
 
-    /// Of a queue so far below its aim, which has not changed.
+    /// From a queue at this offset below its equilibrium, with unchanged length.
     fn notice(point: u32, offset_bytes: i32) -> Cnm {
         let feedback = Feedback {
             offset_bytes,
@@ -473,7 +473,7 @@ mod tests {
         Cnm { point, feedback }
     }
 
-    /// A flow obeys the last point that slowed it down, and no limiter is made to raise a rate.
+    /// A flow obeys the last point that slowed it down, and no limiter is created in order to raise a rate.
     #[test]
     fn the_point_that_lowered_a_rate_is_obeyed() {
         let rules = rules(|_| {});
@@ -495,7 +495,7 @@ mod tests {
         assert_eq!(limiters.tag(&rules, endpoints(2)), UNTAGGED);
     }
 
-    /// A flow's limiter goes when the flow does; one that others share stays.
+    /// A flow's limiter is removed with the flow; one shared with others is kept.
     #[test]
     fn limiters_of_flows_end_with_them() {
         for (sharing, left) in [(Sharing::Flow, 1), (Sharing::Destination, 2)] {
@@ -511,7 +511,7 @@ mod tests {
         }
     }
 
-    /// A host that runs out of limiters shares those that it has, the last one among all that have none.
+    /// A host that runs out of limiters shares existing ones; the last one is shared by all flows without another.
     #[test]
     fn the_last_limiter_is_the_links() {
         for (limiters, shared) in [(100, UNTAGGED), (2, 6)] {
@@ -527,7 +527,7 @@ mod tests {
         }
     }
 
-    /// `auto` is what [`Gains::defaults`] says, at every rate that can be set, where packets are short enough.
+    /// `auto` gives the values of [`Gains::defaults`] at every valid rate, if packets are short enough.
     #[test]
     fn every_rate_has_gains() {
         for line in ["1mbit", "1gbit", "10gbit", "100gbit", "800gbit", "100tbit"] {
@@ -558,8 +558,8 @@ mod tests {
         assert_eq!(limiters.tag(&rules, endpoints(1)), UNTAGGED);
     }
 
-    /// BCN compares a queue with the last sample of its own class, and what raises a rate comes only from the point
-    /// that lowered it.
+    /// BCN compares a queue with the last sample of its own class, and a rate is raised only by the point that lowered
+    /// it.
     #[test]
     fn bcn_points_are_of_one_class_and_do_not_speak_for_each_other() {
         let settings = [
@@ -578,11 +578,11 @@ mod tests {
         let [first, other] = [0, 1].map(|class| told(class, 60_000, UNTAGGED).unwrap());
         assert_eq!((first.point, other.point), (number(0), number(1)));
         assert_eq!(first.feedback, other.feedback);
-        // Still long, but much shorter than before: there is room again.
+        // Still long, but much shorter than at the last sample: the feedback is positive.
         assert_eq!(told(0, 30_000, number(1)), None);
         assert!(told(0, 60_000, number(1)).is_some());
         assert!(told(0, 30_000, number(0)).is_some());
-        // A short queue tells only those whom it slowed down.
+        // A short queue notifies only flows that it has slowed down.
         assert_eq!(told(0, 0, UNTAGGED), None);
         assert!(told(0, 0, number(0)).is_some());
     }

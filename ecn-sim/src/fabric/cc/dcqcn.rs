@@ -1,6 +1,6 @@
-//! DCQCN: congestion point, notification point and reaction point; with TCD, ports' states instead of the first.
+//! DCQCN: congestion point, notification point and reaction point; with TCD, port states replace the congestion point.
 //!
-//! Timers are not events: what they do matters when the next packet is sent, and is worked out then.
+//! Timers are not events: their effects are computed when the next packet is sent, which is when they matter.
 
 use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use serde::{Deserialize, Serialize};
@@ -124,7 +124,7 @@ const ONE: u64 = 1 << 30;
 /// A timer that does not run.
 const NEVER: Time = Time::MAX;
 
-/// The parameters as they are computed with: bytes per second, bytes and picoseconds.
+/// The parameters in computational form: bytes per second, bytes and picoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct DcqcnRules {
     line: u64,
@@ -141,7 +141,7 @@ pub struct DcqcnRules {
 }
 
 impl DcqcnParameters {
-    /// The marking thresholds for links of this rate and ports that pause others at `xoff`, bytes.
+    /// Marking thresholds, bytes, for links of this rate and ports that pause others at `xoff`.
     pub fn thresholds(&self, line: Rate, xoff: Option<u64>) -> (u64, u64) {
         let at = |us: u128, share: u64| {
             let usual = (u128::from(line.bytes_per_s()) * us / 1_000_000) as u64;
@@ -157,7 +157,7 @@ impl DcqcnParameters {
     ///
     /// # Errors
     ///
-    /// A threshold, which may follow from the network, is out of its range, by name.
+    /// A threshold, which may be derived from the network, is out of its range; by name.
     fn red(&self, network: &Network) -> Result<Red, ModelError> {
         let (kmin, kmax) = self.thresholds(network.line, network.limit);
         if kmin <= kmax && kmax <= u64::from(u32::MAX) {
@@ -176,7 +176,7 @@ impl DcqcnParameters {
         Err(ModelError::new("kmax", kmax, reason))
     }
 
-    /// Checks what the types leave open.
+    /// Checks constraints that the types do not express.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl DcqcnParameters {
             rate_timer: self.rate_timer.as_nanos() * NS,
             byte_counter: self.byte_counter.bytes(),
             fast_steps: self.fast_steps,
-            // No more than a link has: sums stay far from overflow.
+            // At most the rate of a link, so that sums are far from overflow.
             rai: share(self.rai, 5_000).min(line.bytes_per_s()),
             rhai: share(self.rhai, 500).min(line.bytes_per_s()),
             min_rate,
@@ -226,8 +226,8 @@ impl DcqcnParameters {
     }
 }
 
-/// Random early detection, on the instantaneous queue (V1, V2): no mark up to `kmin`, with a probability that rises to
-/// `pmax` up to `kmax`, all above.
+/// Random early detection on the instantaneous queue (V1, V2): no marks up to `kmin`, a probability that rises linearly
+/// to `pmax` at `kmax`, and all packets above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Red {
     /// Bytes.
@@ -239,7 +239,7 @@ pub struct Red {
 }
 
 impl Red {
-    /// Whether a packet that finds so many bytes waiting is marked, by 32 random bits.
+    /// Whether to mark a packet that arrives at a queue of `queued` bytes; `random`: 32 random bits.
     #[inline]
     pub fn marks(&self, queued: u32, random: impl FnOnce() -> u32) -> bool {
         if queued <= self.kmin {
@@ -254,7 +254,7 @@ impl Red {
     }
 }
 
-/// Switches (CP): they mark by the queue's length.
+/// Switches (CP), which mark by queue length.
 #[derive(Debug)]
 pub struct CongestionPoint {
     red: Red,
@@ -287,9 +287,8 @@ impl Sender for DcqcnRules {
         Some(packet.time_at(rate))
     }
 
-    /// Receiver (NP): the first marked packet is answered at once, later ones `cnp_gap` after the last
-    /// answer at the earliest. That a port is undetermined (TCD) does not keep the receiver from saying that one
-    /// is congested.
+    /// Receiver (NP): answers the first marked packet at once, and later ones no earlier than `cnp_gap` after the last
+    /// notification. A notification of an undetermined port (TCD) does not delay one of a congested port.
     fn on_mark(&self, last: &mut LastNotification, now: Time, mark: Mark) -> bool {
         let answers = mark > Mark::None && (now >= last.until || mark > last.mark);
         if answers {
@@ -304,14 +303,14 @@ impl Sender for DcqcnRules {
     }
 }
 
-/// What a sender knows of a flow.
+/// A sender's state of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct DcqcnFlow {
     /// Current rate RC, bytes per second.
     rate: u64,
     /// Target rate RT.
     target: u64,
-    /// In 2^-30.
+    /// Alpha, in 2^-30.
     alpha: u64,
     /// Bytes since the last increase by volume.
     bytes: u64,
@@ -324,8 +323,7 @@ pub struct DcqcnFlow {
 }
 
 impl DcqcnFlow {
-    /// At the link's rate; alpha is 1, and no timer runs before the first notification: there is
-    /// nothing to recover.
+    /// At the link's rate, with alpha 1. No timer runs before the first notification, as there is nothing to recover.
     pub const fn new(rules: &DcqcnRules) -> Self {
         Self {
             rate: rules.line,
@@ -339,7 +337,7 @@ impl DcqcnFlow {
         }
     }
 
-    /// Sender (RP): decreases by the alpha that there was, then raises that (V3's order).
+    /// Sender (RP): decreases the rate by the current alpha, then raises alpha (V3's order).
     pub fn on_notification(&mut self, rules: &DcqcnRules, now: Time) {
         self.advance(rules, now);
         if rules.clamp_target || self.by_time > 0 || self.by_volume > 0 {
@@ -353,15 +351,15 @@ impl DcqcnFlow {
         self.rate_due = now + rules.rate_timer;
     }
 
-    /// [`DcqcnFlow::on_notification`] with TCD's marks: of undetermined ports only, the flow holds its rate till `rate_timer`
-    /// or `byte_counter` passed without another notification, and alpha is not raised (R).
+    /// [`DcqcnFlow::on_notification`] with TCD's marks. If only undetermined ports were passed, the flow holds its rate
+    /// until `rate_timer` or `byte_counter` elapse without another notification, and alpha is not raised (R).
     pub fn on_marked(&mut self, rules: &DcqcnRules, now: Time, mark: Mark) {
         match mark {
             Mark::None => {}
             Mark::Congestion => self.on_notification(rules, now),
             Mark::Undetermined => {
                 self.advance(rules, now);
-                // At the link's rate there is nothing to hold.
+                // At the link's rate there is no increase to hold back.
                 if self.rate_due != NEVER {
                     self.rate_due = now + rules.rate_timer;
                     self.bytes = 0;
@@ -370,7 +368,7 @@ impl DcqcnFlow {
         }
     }
 
-    /// Sender: its rate for the packet after this one, if it is below the link's.
+    /// Sender: the rate after this packet, if it is below the link's.
     pub fn on_send(&mut self, rules: &DcqcnRules, now: Time, bytes: u32) -> Option<u64> {
         if self.rate_due == NEVER {
             return None;
@@ -390,7 +388,7 @@ impl DcqcnFlow {
         self.target
     }
 
-    /// What the timers have done by now.
+    /// Applies all timers that have expired by `now`.
     fn advance(&mut self, rules: &DcqcnRules, now: Time) {
         loop {
             if self.alpha_due.min(self.rate_due) > now {
@@ -416,7 +414,7 @@ impl DcqcnFlow {
             };
             self.target = self.target.saturating_add(step).min(rules.line);
         }
-        // Half-way, rounded up: it arrives.
+        // Half-way, rounded up so that the target is reached.
         self.rate = (self.target + self.rate).div_ceil(2);
     }
 }
@@ -431,7 +429,7 @@ mod tests {
 
     const US: Time = 1_000 * NS;
 
-    /// The paper's, for 40 Gb/s.
+    /// The paper's parameters, for 40 Gb/s.
     fn rules(line: &str) -> DcqcnRules {
         let mbit = |mbit: u64| Auto::Is(Rate::from_bits_per_s(mbit * 1_000_000).unwrap());
         let paper = DcqcnParameters {
@@ -447,7 +445,7 @@ mod tests {
         paper.rules(line.parse().unwrap()).unwrap()
     }
 
-    /// D2: at most one notification in 50 us, whatever arrives.
+    /// D2: at most one notification in 50 us, regardless of arrivals.
     #[test]
     fn notifications_keep_their_distance() {
         let rules = rules("40gbit");
@@ -458,7 +456,7 @@ mod tests {
             .collect();
         assert_eq!(sent[0], 0);
         assert!(sent.windows(2).all(|pair| pair[1] - pair[0] >= 50 * US));
-        // And hardly less: a packet's time later at most.
+        // And not much less often: later by at most one packet time.
         assert!(
             sent.windows(2)
                 .all(|pair| pair[1] - pair[0] < 50 * US + 217 * NS)
@@ -476,7 +474,7 @@ mod tests {
             let now = (step as Time + 1) * 55 * US;
             assert_eq!(flow.on_send(&rules, now, 0), Some(mbit * 125_000));
         }
-        // Towards half the rate, the sixth step adds RAI to the target.
+        // After half the rate is recovered, the sixth step adds RAI to the target.
         let rules = DcqcnRules {
             clamp_target: true,
             ..rules
@@ -501,10 +499,10 @@ mod tests {
         flow.on_notification(&rules, 0);
         flow.on_notification(&rules, 0);
         let target = flow.target;
-        // Six by volume, at time 0: the sixth is additive.
+        // Six increases by volume, at time 0: the sixth is additive.
         flow.on_send(&rules, 0, 60_000_000);
         assert_eq!(flow.target, target + 5_000_000);
-        // Six by time: five additive ones, as volume is beyond F, and a hyper one.
+        // Six by time: five additive ones, because volume is already beyond F, and a hyper increase.
         flow.on_send(&rules, 6 * 55 * US, 0);
         assert_eq!(flow.target, target + 6 * 5_000_000 + 50_000_000);
     }
@@ -521,13 +519,13 @@ mod tests {
             let alpha = flow.alpha as f64 / ONE as f64;
             assert!((alpha - expected).abs() < 1e-6, "{n}: {alpha} {expected}");
         }
-        // And rises back to 1 with a notification at a time.
+        // One notification per period raises it to 1 again.
         (0..10_000).for_each(|_| flow.on_notification(&rules, 2_000 * 55 * US));
         assert!(ONE - flow.alpha < 256);
         assert_eq!(flow.rate, rules.min_rate);
     }
 
-    /// Undetermined ports only: neither a cut nor an increase, and alpha decays.
+    /// Undetermined ports only: neither a decrease nor an increase, and alpha decays.
     #[test]
     fn an_undetermined_flow_holds_its_rate() {
         let rules = rules("40gbit");
@@ -542,11 +540,11 @@ mod tests {
             assert_eq!(flow.on_send(&rules, n * 54 * US, 9_000_000), Some(rate));
         }
         assert!(flow.alpha < alpha);
-        // A period after the last one it recovers.
+        // One period after the last notification, it recovers.
         assert!(flow.on_send(&rules, (100 * 54 + 55) * US, 0) > Some(rate));
     }
 
-    /// D1: nothing, then a line up to Pmax, then everything; within 2 %.
+    /// D1: no marks, then a linear increase up to Pmax, then all; within 2 %.
     #[test]
     fn red_marks_along_its_curve() {
         let red = Red {
@@ -564,7 +562,7 @@ mod tests {
                 400_001.. => 1.0,
                 _ => 0.2 * f64::from(queued - 100_000) / 300_000.0,
             };
-            // 2 % of the value; at small ones the 4 sigma of so many trials.
+            // 2 % of the value; for small values, 4 sigma of this number of trials.
             let sigma = (expected * (1.0 - expected) / f64::from(trials)).sqrt();
             let tolerance = (0.02 * expected).max(4.0 * sigma);
             assert!((found - expected).abs() <= tolerance, "{queued}: {found}");
@@ -589,7 +587,7 @@ mod tests {
     }
 
     proptest! {
-        /// D5: without a notification RC never decreases; RC <= RT <= line rate at all times.
+        /// D5: RC never decreases without a notification; RC <= RT <= line rate at all times.
         #[test]
         fn rates_rise_in_their_bounds(
             steps in prop::collection::vec((0u64..200, 0u32..5_000_000, prop::bool::weighted(0.1)), 1..500)

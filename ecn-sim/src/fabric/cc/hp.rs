@@ -1,5 +1,5 @@
-//! HP's marking and response (Santos, Turner, Janakiraman, INFOCOM 2003), by the code that runs in the kernel: each ACK
-//! moves the inter-packet delay.
+//! HP's marking and response (Santos, Turner, Janakiraman, INFOCOM 2003), using the code that runs in the kernel. Each
+//! ACK changes the inter-packet delay.
 
 use ecn_core::fixed::{FRAC, ONE};
 use ecn_core::marking::{self, BACKLOG_UNKNOWN, Marking};
@@ -23,7 +23,7 @@ pub struct Hp(pub Function, pub Marking);
 
 impl Scheme for Hp {
     type Sender = HpRules;
-    /// HP's own switches mark by themselves.
+    /// HP's own switches do their own marking.
     type Switch = Either<Markers, ()>;
 
     fn sender(&self, network: &Network) -> Result<HpRules, ModelError> {
@@ -104,7 +104,7 @@ impl Default for HpParameters {
     }
 }
 
-/// The response, computed with.
+/// The response in computational form.
 #[derive(Clone, Copy, Debug)]
 pub struct HpRules {
     policy: Policy,
@@ -112,7 +112,7 @@ pub struct HpRules {
 }
 
 impl HpParameters {
-    /// As in the papers: windows of a packet, and switches that count slots.
+    /// The papers' parameters: windows of one packet, and switches that count slots.
     pub fn of_the_papers() -> Self {
         let papers = Model::default();
         Self {
@@ -123,7 +123,7 @@ impl HpParameters {
         }
     }
 
-    /// Checks what the types leave open.
+    /// Checks constraints that the types do not express.
     ///
     /// # Errors
     ///
@@ -141,12 +141,12 @@ impl HpParameters {
         })
     }
 
-    /// More packets than this for one output are congestion.
+    /// Congestion threshold: packets for one output.
     fn threshold(&self, line: Rate, frame: u32) -> u32 {
         self.threshold.or(usual(line, frame))
     }
 
-    /// What input-queued switches mark by, and whatever else is the papers'.
+    /// Model of input-queued switches: their marking, and the papers' values for everything else.
     pub fn model(&self, marking: Marking, line: Rate, frame: u32) -> Model {
         Model {
             marking,
@@ -160,7 +160,7 @@ impl HpParameters {
         }
     }
 
-    /// The marking of a switch with so many ports, at most 255, for frames of this length.
+    /// The marking of a switch with `ports` ports, at most 255, for frames of this length.
     ///
     /// # Errors
     ///
@@ -185,13 +185,13 @@ impl HpParameters {
     }
 }
 
-/// Packets of 32 us.
+/// The default: packets of 32 us.
 fn usual(line: Rate, frame: u32) -> u32 {
     let packets = line.bytes_per_s() * 32 / 1_000_000 / u64::from(frame);
     (packets as u32).max(2)
 }
 
-/// Switches that count what waits for each output from each input.
+/// Switches that count the packets waiting for each output from each input.
 #[derive(Debug)]
 pub struct Markers {
     policy: marking::Policy,
@@ -243,7 +243,7 @@ impl Switch for Markers {
 impl Sender for HpRules {
     type Flow = HpFlow;
 
-    /// What fills a round trip, in whole packets: the papers have a fixed window beside the rate.
+    /// The bandwidth-delay product, in whole packets: the papers combine the rate with a fixed window.
     fn window(&self, network: &Network) -> Option<u64> {
         let round_trip = u128::from(network.line.bytes_per_s()) * u128::from(network.idle_rtt);
         let bytes = (round_trip / 1_000_000_000_000) as u64;
@@ -263,12 +263,12 @@ impl Sender for HpRules {
     }
 }
 
-/// What a source knows of a flow.
+/// A source's state of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct HpFlow {
     state: State,
     received: u32,
-    /// When it last began to send a packet.
+    /// Start of its last packet.
     sent: Time,
 }
 
@@ -282,7 +282,7 @@ impl HpFlow {
         }
     }
 
-    /// From the start of a packet to that of the next one, if that is longer than its time on the wire.
+    /// Time from the start of a packet to the start of the next one, if that exceeds its transmission time.
     #[inline]
     pub fn on_send(&mut self, now: Time, wire: Time) -> Option<Time> {
         self.sent = now;
@@ -294,7 +294,7 @@ impl HpFlow {
             .then(|| ((u128::from(self.state.ipd) * u128::from(wire)) >> FRAC) as Time)
     }
 
-    /// An ACK is back: when it may send the next packet by its rate now, if that counts.
+    /// Handles an ACK. Returns when the next packet may be sent at the new rate, if that applies to it.
     #[inline]
     pub fn acknowledged(&mut self, rules: &HpRules, ack: &Acknowledged) -> Option<Time> {
         self.received = self.received.wrapping_add(1);
@@ -315,11 +315,11 @@ mod tests {
     use super::*;
     use crate::fabric::cc::tests::{come, marked, queue_view, switches};
 
-    /// LIPD, a packet time more per decrease: marks on what was under way at a decrease are of its round, and cost
-    /// nothing more.
+    /// LIPD, one more packet time per decrease: marks on packets that were in flight at a decrease belong to its round,
+    /// and cause no further one.
     #[test]
     fn a_round_decreases_once() {
-        // Time from packet to packet after each of eight marked ACKs.
+        // Packet spacing after each of eight marked ACKs.
         let times = |round, in_flight| {
             let parameters = HpParameters {
                 round,
@@ -339,19 +339,19 @@ mod tests {
                 flow.acknowledged(&rules, &ack);
                 flow.on_send(0, 1_000)
             };
-            // At the full rate there is nothing to raise.
+            // At the full rate, there is nothing to raise.
             assert_eq!(next(Mark::None), None);
             [Mark::Congestion; 8].map(|mark| next(mark).unwrap() / 1_000)
         };
         assert_eq!(times(Round::Packets, 3), [2, 2, 2, 2, 3, 3, 3, 3]);
-        // A window of one packet, and no rounds.
+        // A window of one packet, without rounds.
         let each = [2, 3, 4, 5, 6, 7, 8, 9];
         assert_eq!(times(Round::Packets, 0), each);
         assert_eq!(times(Round::Off, 3), each);
     }
 
-    /// HP's buffers are those of inputs: four packets of one input fill its own, whichever outputs they wait
-    /// for; four of different inputs fill none.
+    /// HP's buffers are at inputs: four packets of one input fill its buffer, regardless of their outputs; four packets
+    /// of different inputs fill none.
     #[test]
     fn hp_marks_those_of_a_full_input() {
         let new = || switches(&["scheme=lipd/input", "hp.buffer=4"]);
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(marked(&mut shared, &others), 0);
     }
 
-    /// What is dropped holds no slot of its input any more.
+    /// Dropped packets do not occupy slots of their input.
     #[test]
     fn hp_does_not_count_what_is_dropped() {
         let mut switches = switches(&["scheme=lipd/input", "hp.buffer=4", "flow_control=none"]);
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(marked(&mut switches, &three), 0);
     }
 
-    /// A class fills buffers of its own.
+    /// Each class has its own buffers.
     #[test]
     fn hp_counts_by_class() {
         let mut switches = switches(&["scheme=lipd/input", "hp.buffer=4", "priorities=2"]);

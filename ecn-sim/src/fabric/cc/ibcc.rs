@@ -1,8 +1,8 @@
-//! InfiniBand's congestion control (annex A10): which packets a switch marks, and how a source slows down by a
-//! table; also IB CC+TCD. `docs/sources.md`.
+//! InfiniBand congestion control (annex A10): which packets a switch marks, and how a source reduces its rate by a
+//! table; also IB CC+TCD. See `docs/sources.md`.
 //!
-//! Every mark is answered at once (BECN), in the ACK. The source's timer is no event: what it does matters when the
-//! next packet is sent, and is worked out then.
+//! Every mark is answered at once (BECN), in the ACK. The source's timer is not an event: its effect is computed when
+//! the next packet is sent, which is when it matters.
 
 use ecn_units::{Fraction, Rate, Size, keywords};
 use serde::{Deserialize, Serialize};
@@ -108,18 +108,18 @@ impl Default for IbccParameters {
 /// Unit of the timer.
 const TIMER_UNIT: Time = 1_024 * NS;
 
-/// A timer that does not run.
+/// A stopped timer.
 const NEVER: Time = Time::MAX;
 
-/// An entry of the table has 14 bits for the multiplier, and 2 for the shift.
+/// A table entry has 14 bits for the multiplier, and 2 for the shift.
 const MOST_MULTIPLIER: u64 = (1 << 14) - 1;
 const MOST_SHIFT: u32 = 3;
 
-/// The parameters as they are computed with: bytes per second, bytes and picoseconds.
+/// The parameters in computational form: bytes per second, bytes and picoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct IbccRules {
     line: u64,
-    /// Queue above which a port marks; none if nothing is marked.
+    /// Queue length above which a port marks; `None` if nothing is marked.
     threshold: Option<u64>,
     marking_size: u64,
     marking_rate: u32,
@@ -129,13 +129,13 @@ pub struct IbccRules {
     timer: Time,
     least: u16,
     most: u16,
-    /// Of all entries of the table.
+    /// Shift of all table entries.
     shift: u32,
     step: Fraction,
 }
 
 impl IbccParameters {
-    /// Checks what the types leave open. `buffer`: of an output port and virtual lane, bytes.
+    /// Checks constraints that the types do not express. `buffer`: of an output port and virtual lane, bytes.
     ///
     /// # Errors
     ///
@@ -159,12 +159,12 @@ impl IbccParameters {
             let reason = "must be between 1 and 65535, in units of 1.024 us";
             return Err(ModelError::new("ccti_timer", self.ccti_timer, reason));
         }
-        // Unit credits of 64 bytes in 8 bits.
+        // 8 bits, in units of 64 bytes.
         if self.marking_size.bytes() > 255 * 64 {
             let reason = "must be at most 16320B";
             return Err(ModelError::new("marking_size", self.marking_size, reason));
         }
-        // F: the largest shift with which the longest delay fits.
+        // F: the largest shift for which the longest delay still fits.
         let longest = |shift: u32| self.cct_step.of(u64::from(self.ccti_limit) << shift);
         let shift = (0..=MOST_SHIFT)
             .rev()
@@ -194,12 +194,12 @@ impl IbccParameters {
 }
 
 impl IbccRules {
-    /// Multiplier of an entry of the table: after a packet that takes t, the source waits (t >> shift) times it.
+    /// Multiplier of a table entry: after a packet with transmission time t, the source waits (t >> shift) times this.
     fn multiplier(&self, ccti: u16) -> u64 {
         self.step.of(u64::from(ccti) << self.shift)
     }
 
-    /// The rate that comes of it: 1/(1 + multiplier/2^shift) of the link's.
+    /// The resulting rate: 1/(1 + multiplier/2^shift) of the link's.
     fn rate(&self, ccti: u16) -> u64 {
         let one = 1_u128 << self.shift;
         let rate = u128::from(self.line) * one / (one + u128::from(self.multiplier(ccti)));
@@ -207,16 +207,16 @@ impl IbccRules {
     }
 }
 
-/// An output port and virtual lane that marks.
+/// Marking state of an output port and virtual lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Marker {
-    /// Packets since the last mark that could be marked.
+    /// Eligible packets since the last mark.
     eligible: u32,
 }
 
 impl Marker {
-    /// Whether a packet that leaves is marked (FECN). With credits to send it, a long queue is the root of a congestion;
-    /// without, its victim, and `to_host` decides.
+    /// Whether to mark a departing packet (FECN). A long queue with credits is the root of congestion. Without credits
+    /// it is a victim, which marks only if `to_host` and if ports to hosts have the mask.
     pub fn marks(
         &mut self,
         rules: &IbccRules,
@@ -230,8 +230,8 @@ impl Marker {
         long && marks && self.takes_turn(rules, bytes)
     }
 
-    /// With TCD it is the port's state that decides, and which mark it is; size and rate as without. CE of ports before is
-    /// not taken back.
+    /// Marking with TCD: the port's state decides whether to mark and how; packet size and marking rate apply as
+    /// without TCD. CE marks of earlier ports are not cleared.
     pub fn marks_by_state(&mut self, rules: &IbccRules, bytes: u32, own: Mark) -> Mark {
         if own > Mark::None && rules.threshold.is_some() && self.takes_turn(rules, bytes) {
             own
@@ -240,7 +240,7 @@ impl Marker {
         }
     }
 
-    /// Of the packets that could be marked, one of `marking_rate`.
+    /// Selects one of `marking_rate` eligible packets.
     fn takes_turn(&mut self, rules: &IbccRules, bytes: u32) -> bool {
         if u64::from(bytes) < rules.marking_size {
             return false;
@@ -254,7 +254,7 @@ impl Marker {
     }
 }
 
-/// Switches that mark by the queue's length and the credits.
+/// Switches that mark by queue length and credits.
 #[derive(Debug)]
 pub struct Markers {
     rules: IbccRules,
@@ -262,7 +262,7 @@ pub struct Markers {
 }
 
 impl Markers {
-    /// With TCD: the mark of a packet that leaves by a port whose state says this one.
+    /// Marking with TCD: the mark of a packet that leaves by a port whose state gives the mark `own`.
     pub fn by_state(&mut self, at: &QueueView, packet: &Packet, own: Mark) -> Mark {
         let marker = &mut self.queues[at.queue as usize];
         marker.marks_by_state(&self.rules, packet.bytes.into(), own)
@@ -283,7 +283,7 @@ impl Switch for Markers {
         None
     }
 
-    /// A root is congested, and a victim undetermined.
+    /// Roots count as congested, and victims as undetermined.
     fn state(&self, at: &QueueView) -> Option<State> {
         Some(match (self.rules.threshold, at.on) {
             (Some(threshold), true) if u64::from(at.queued) > threshold => State::Congestion,
@@ -310,16 +310,16 @@ impl Sender for IbccRules {
     }
 }
 
-/// What a source knows of a flow (a queue pair).
+/// A source's state of a flow (a queue pair).
 #[derive(Clone, Copy, Debug)]
 pub struct IbccFlow {
     timer_due: Time,
-    /// Index of the table.
+    /// Index into the table.
     ccti: u16,
 }
 
 impl IbccFlow {
-    /// At the lowest index.
+    /// A flow at the lowest index.
     pub const fn new(rules: &IbccRules) -> Self {
         Self {
             timer_due: NEVER,
@@ -327,7 +327,7 @@ impl IbccFlow {
         }
     }
 
-    /// A BECN. It does not put off the timer (H), unless it is of a flow that passed undetermined ports only (TCD).
+    /// Handles a BECN. It does not restart the timer (H), unless the flow passed undetermined ports only (TCD).
     pub fn on_notification(&mut self, rules: &IbccRules, now: Time, mark: Mark) {
         self.advance(rules, now);
         let increase = match mark {
@@ -346,20 +346,20 @@ impl IbccFlow {
         }
     }
 
-    /// Its rate for the next packet, bytes per second, if it is below the link's: the delay after each packet is in
-    /// proportion to that packet, so it is a rate.
+    /// The rate for the next packet, bytes per second, if it is below the link's. It is a rate because the delay after
+    /// each packet is proportional to the packet.
     pub fn on_send(&mut self, rules: &IbccRules, now: Time) -> Option<u64> {
         self.advance(rules, now);
         (rules.multiplier(self.ccti) > 0).then(|| rules.rate(self.ccti))
     }
 
-    /// Its index of the table.
+    /// Its index into the table.
     pub fn index(&mut self, rules: &IbccRules, now: Time) -> u16 {
         self.advance(rules, now);
         self.ccti
     }
 
-    /// What the timer has done by now.
+    /// Applies all expiries of the timer up to `now`.
     fn advance(&mut self, rules: &IbccRules, now: Time) {
         if self.timer_due > now {
             return;
@@ -412,7 +412,7 @@ mod tests {
         );
     }
 
-    /// Section 4's table, and the entries: the largest shift that leaves the longest delay 14 bits.
+    /// The table of section 4, and the entries: the largest shift for which the longest delay fits in 14 bits.
     #[test]
     fn a_linear_table_gives_the_rates_of_the_reference() {
         let one = rules_of(|_| {}).unwrap();
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!((long.shift, long.multiplier(8_191)), (1, 16_382));
     }
 
-    /// I5: LIPD's decrease, one packet time more per mark.
+    /// I5: LIPD's decrease of one more packet time per mark.
     #[test]
     fn the_decrease_is_lipds() {
         let rmin = Ratio::new(1, IPD_LIMIT);
@@ -453,7 +453,7 @@ mod tests {
         }
     }
 
-    /// I2: k marks raise the index k times, and the timer goes on as it was.
+    /// I2: k marks raise the index k times, and do not affect the timer.
     #[test]
     fn marks_add_up_and_do_not_put_off_the_timer() {
         let rules = rules_of(|p| p.ccti_timer = 150).unwrap();
@@ -485,7 +485,7 @@ mod tests {
         }
     }
 
-    /// IB CC+TCD: undetermined ports only start the timer again.
+    /// IB CC+TCD: notifications of undetermined ports only restart the timer.
     #[test]
     fn an_undetermined_flow_holds_its_index() {
         let rules = rules_of(|_| {}).unwrap();
@@ -531,7 +531,7 @@ mod tests {
         }
     }
 
-    /// I10: one of `marking_rate`, exactly.
+    /// I10: exactly one of `marking_rate` packets.
     #[test]
     fn one_of_marking_rate_is_marked() {
         for (rate, marked) in [(0, 12_000), (1, 12_000), (3, 4_000), (100, 120)] {
@@ -542,8 +542,8 @@ mod tests {
         }
     }
 
-    /// IB CC: without credits a long queue is a victim, which is marked before a host only, and there only if its
-    /// ports have the mask.
+    /// IB CC: without credits a long queue is a victim, which is marked only at ports to hosts, and only if these have
+    /// the mask.
     #[test]
     fn ibcc_marks_victims_before_hosts_with_the_mask() {
         for (mask, marks) in [("none", 0), ("hosts", 1)] {
@@ -571,7 +571,7 @@ mod tests {
     }
 
     proptest! {
-        /// I1: the index stays between its bounds; without marks it never rises.
+        /// I1: the index stays within its bounds; without marks it never rises.
         #[test]
         fn the_index_stays_in_its_bounds(
             least in 0u32..100,
@@ -595,7 +595,7 @@ mod tests {
             }
         }
 
-        /// I8: 0 marks nothing, and a higher threshold never less.
+        /// I8: a threshold of 0 marks nothing, and a higher threshold never marks fewer packets.
         #[test]
         fn a_higher_threshold_marks_no_less(
             packets in prop::collection::vec((0..2 * BUFFER, any::<bool>(), any::<bool>()), 1..300),

@@ -1,6 +1,6 @@
-//! What the list of schemes is made into: names, tables of parameters, and enumerations that dispatch.
+//! Macros that expand the list of schemes: names, tables of parameters, and enumerations that dispatch to them.
 
-/// An enumeration of switches' halves that does what the one in it does.
+/// An enumeration of the switches' halves of schemes, each call of which is forwarded to its variant.
 macro_rules! either {
     (
         $(#[$meta:meta])*
@@ -40,8 +40,8 @@ macro_rules! either {
     };
 }
 
-/// The built-in schemes, beside none: `module::Scheme { name => value, ... }` for each. A name that ends with `+tcd` has
-/// TCD's parameters beside its own.
+/// The built-in schemes, besides `none`: `module::Scheme { name => value, ... }` for each. A name that ends with `+tcd`
+/// has TCD's parameters in addition to its own.
 macro_rules! schemes {
     ($(
         $(#[doc = $doc:literal])*
@@ -130,8 +130,8 @@ macro_rules! schemes {
         }
 
         list::either! {
-            /// The switches' half of any scheme. Matching on it costs nothing that can be measured: it is the same
-            /// in every call of a run.
+            /// The switches' half of any scheme. Matching on it has no measurable cost: the variant is the same in
+            /// every call of a run.
             Switches {
                 /// No control.
                 None(()),
@@ -147,7 +147,7 @@ macro_rules! schemes {
             $($(#[doc = $doc])* $scheme(<$scheme as Scheme>::Sender),)+
         }
 
-        /// What a sender keeps of a flow.
+        /// A sender's state of a flow.
         #[derive(Clone, Copy, Debug)]
         pub enum SchemeFlow {
             /// No control.
@@ -159,7 +159,8 @@ macro_rules! schemes {
     };
 }
 
-/// [`Senders`](super::Senders) does what the half in it does, with a [`Flow`](super::SchemeFlow) of that.
+/// Implements [`Senders`](super::Senders) by forwarding to its variant, with a [`Flow`](super::SchemeFlow) of the same
+/// scheme.
 macro_rules! senders {
     ($($scheme:ident),+) => {
         impl Sender for Senders {

@@ -1,14 +1,14 @@
 //! Congestion control: one file per scheme, with both of its halves.
 //!
-//! [`Switch`] is what switches do: they see data enter and leave queues, mark it, and notify senders. [`Sender`] is what
-//! hosts do: they pace the packets of each flow by the feedback. A [`Scheme`] makes both for a network. A run is compiled
-//! for its scheme, without dynamic dispatch; the built-in ones share [`Name`], an enumeration over one list.
+//! [`Switch`] is the part in switches: it observes data entering and leaving queues, marks it, and notifies senders.
+//! [`Sender`] is the part in hosts: it paces the packets of each flow according to the feedback. A [`Scheme`] creates
+//! both for a network. A run is compiled for its scheme, without dynamic dispatch; the built-in ones share [`Name`], an
+//! enumeration over one list.
 //!
 //! # Adding a scheme
 //!
-//! A scheme of one's own needs a file with the two halves, and a line that runs it,
-//! [`fabric::run_with`](super::run_with). Here each mark halves a flow's rate, and each ACK without one adds a thousandth
-//! of the link's:
+//! A custom scheme needs a file with the two halves, and a call of [`fabric::run_with`](super::run_with). In this
+//! example, each mark halves a flow's rate, and each unmarked ACK adds a thousandth of the link's:
 //!
 //! ```
 //! use ecn_sim::fabric::cc::{Acknowledged, Endpoints, Mark, Network, Cnm, QueueView, Scheme, Hooks, Sender, Sending, Switch};
@@ -86,10 +86,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/own_scheme.rs` is a longer one, with a table that compares it.
+//! `examples/own_scheme.rs` is a longer example, which compares the scheme with others in a table.
 //!
-//! To build a scheme in, with names and a table of parameters in scenarios, add its file here, with a table of parameters and a
-//! [`Scheme`] that takes them from [`Network::schemes`], and its line in the list at the end of this one.
+//! To build a scheme in, with names and a table of parameters in scenarios, add its file here, with its parameters and
+//! a [`Scheme`] that takes them from [`Network::schemes`], and a line in the list at the end of this file.
 
 pub mod bcn;
 pub mod dcqcn;
@@ -114,11 +114,11 @@ use super::packet::Packet;
 use crate::engine::Time;
 use crate::model::ModelError;
 
-/// A scheme: what makes both of its halves for a network.
+/// A scheme, which creates both of its halves for a network.
 pub trait Scheme: Sync {
-    /// What hosts do.
+    /// The hosts' half.
     type Sender: Sender;
-    /// What switches do.
+    /// The switches' half.
     type Switch: Switch;
 
     /// Its name in reports; by default that of its type.
@@ -127,31 +127,31 @@ pub trait Scheme: Sync {
         path.rsplit("::").next().unwrap_or(path)
     }
 
-    /// The hosts' half; also used to check a scenario before its topology is built.
+    /// Creates the hosts' half; also used to check a scenario before its topology is built.
     ///
     /// # Errors
     ///
     /// A parameter out of its range, by its name in the scheme's table.
     fn sender(&self, network: &Network) -> Result<Self::Sender, ModelError>;
 
-    /// The switches' half.
+    /// Creates the switches' half.
     ///
     /// # Errors
     ///
-    /// What does not fit the network, by its whole name.
+    /// A parameter that does not fit the network, by its full name.
     fn switch(&self, network: &Network) -> Result<Self::Switch, ModelError>;
 }
 
-/// What a scheme may know of a network.
+/// Properties of a network that are known to a scheme.
 #[derive(Clone, Copy, Debug)]
 pub struct Network<'a> {
     /// Parameters of the built-in schemes.
     pub schemes: &'a SchemeParameters,
     /// The links' rate.
     pub line: Rate,
-    /// Memory of a port, of each virtual lane if it has those, bytes.
+    /// Memory of a port, or of each virtual lane if there are any, bytes.
     pub buffer: u64,
-    /// Bytes in a queue, or of an input, at which packets are dropped or a pause is sent, if that is fixed.
+    /// Bytes of a queue or input at which packets are dropped or a pause is sent, if fixed.
     pub limit: Option<u64>,
     /// A full data packet, bytes.
     pub frame: u32,
@@ -159,26 +159,26 @@ pub struct Network<'a> {
     pub payload: u32,
     /// Round trip on the longest path of an idle network.
     pub idle_rtt: Time,
-    /// What makes ports alternate between ON and OFF.
+    /// The cause of ports' alternation between ON and OFF.
     pub pause_model: tcd::PauseModel,
-    /// Switches are input-queued, and mark by themselves.
+    /// Whether switches are input-queued and do their own marking.
     pub marks_in_slots: bool,
     /// Number of hosts.
     pub hosts: u32,
     /// Number of switches.
     pub switches: u32,
-    /// Number of queues: classes of all ports, of hosts too.
+    /// Number of queues: classes of all ports, including those of hosts.
     pub queues: u32,
     /// Classes of a port.
     pub classes: u32,
-    /// Ports of the largest switch.
+    /// Number of ports of the largest switch.
     pub most_ports: u32,
     /// The run's seed.
     pub seed: u64,
 }
 
 impl Network<'_> {
-    /// A queue that is aimed at, unless it is chosen: `usual`, or half of what an input has slots for.
+    /// The equilibrium queue: the chosen one, else `usual`, limited to half of an input's slots.
     fn equilibrium(&self, chosen: Auto<Size>, usual: impl FnOnce() -> u64) -> Auto<Size> {
         match (chosen, self.limit) {
             (Auto::Auto, Some(limit)) if self.marks_in_slots => {
@@ -189,12 +189,13 @@ impl Network<'_> {
     }
 }
 
-/// What hosts do: senders with flows, and their receivers. One value has all hosts of a part of the network.
+/// The hosts' half of a scheme: senders with flows, and their receivers. One value represents all hosts of a part of
+/// the network.
 pub trait Sender: Debug + Send {
-    /// What a sender keeps of a flow.
+    /// A sender's state of a flow.
     type Flow: Copy + Debug + Send;
 
-    /// Bytes that a flow may have in flight, unless the scenario says so; `None`: any number.
+    /// Maximum number of bytes in flight per flow, unless the scenario sets it; `None`: unlimited.
     fn window(&self, _network: &Network) -> Option<u64> {
         None
     }
@@ -202,24 +203,24 @@ pub trait Sender: Debug + Send {
     /// A flow starts.
     fn on_start(&mut self, endpoints: Endpoints) -> Self::Flow;
 
-    /// A flow sends a packet: time from the start of this to that of the next one, if that is longer than its
-    /// time on the link.
+    /// A flow sends a packet. Returns the time from its start to the start of the next one, if that exceeds its
+    /// transmission time.
     fn on_send(&mut self, _flow: &mut Self::Flow, _packet: &Sending) -> Option<Time> {
         None
     }
 
-    /// [`Packet::note`] of a packet that is about to be sent, for switches to read; `None`: its time of departure, from
-    /// which round-trip times are measured.
+    /// The [`Packet::note`] of a packet about to be sent, for switches to read. `None`: its departure time, from which
+    /// round-trip times are measured.
     fn tag(&self, _endpoints: Endpoints) -> Option<u32> {
         None
     }
 
-    /// An ACK arrives: when the flow may send its next packet, if that is to change.
+    /// An ACK arrives. Returns when the flow may send its next packet, if that changes.
     fn on_ack(&mut self, _flow: &mut Self::Flow, _ack: &Acknowledged) -> Option<Time> {
         None
     }
 
-    /// A receiver gets a marked packet: whether it notifies the sender (CNP). `last`: its last notification.
+    /// A receiver gets a marked packet. Returns whether it notifies the sender (CNP). `last`: its last notification.
     fn on_mark(&self, _last: &mut LastNotification, _now: Time, _mark: Mark) -> bool {
         false
     }
@@ -241,13 +242,14 @@ pub trait Sender: Debug + Send {
     fn on_finish(&mut self, _endpoints: Endpoints) {}
 }
 
-/// What switches do. One value has all switches of a part of the network. Runs are bit-identical however a network is
-/// split, as long as switches do not depend on each other: so each has its own random stream, [`Random`].
+/// The switches' half of a scheme. One value represents all switches of a part of the network. Runs are bit-identical
+/// however the network is split, provided that switches do not depend on each other: each has its own random stream,
+/// [`Random`].
 pub trait Switch: Debug + Send {
-    /// Which packets it handles; the others cost nothing.
+    /// Which packets it handles; others cost nothing.
     fn hooks(&self) -> Hooks;
 
-    /// A packet enters a queue (`waits`) or passes at once; returns a message to its sender, if there is one to send.
+    /// A packet enters a queue (`waits`) or passes at once. Returns a message for its sender, if any.
     fn on_enqueue(&mut self, _at: &QueueView, _packet: &mut Packet, _waits: bool) -> Option<Cnm> {
         None
     }
@@ -270,22 +272,22 @@ pub trait Switch: Debug + Send {
 /// Which packets a switch handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hooks {
-    /// Those that pass at once.
+    /// Packets that pass at once.
     pub passing: bool,
-    /// Those that are queued.
+    /// Packets that are queued.
     pub waiting: bool,
-    /// Those that leave a queue.
+    /// Packets that leave a queue.
     pub leaving: bool,
 }
 
 impl Hooks {
-    /// Packets that are queued: an empty queue is never too long.
+    /// Packets that are queued: sufficient for schemes to which an empty queue is never too long.
     pub const ENQUEUE_QUEUED: Self = Self::these(false, true, false);
     /// Packets that are queued, when they enter and when they leave.
     pub const QUEUED: Self = Self::these(false, true, true);
-    /// All packets, when they come.
+    /// All packets, on arrival.
     pub const ENQUEUE: Self = Self::these(true, true, false);
-    /// All packets, when they leave.
+    /// All packets, on departure.
     pub const DEQUEUE: Self = Self::these(true, false, true);
 
     const fn these(passing: bool, waiting: bool, leaving: bool) -> Self {
@@ -297,10 +299,10 @@ impl Hooks {
     }
 }
 
-/// The queue that a data packet at a switch is to leave by.
+/// The queue by which a data packet will leave a switch.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueView {
-    /// When.
+    /// Current time.
     pub now: Time,
     /// The switch.
     pub switch: u32,
@@ -308,21 +310,21 @@ pub struct QueueView {
     pub port: u32,
     /// Its class.
     pub class: u8,
-    /// Its queue: number of this class of the port.
+    /// Number of the queue: that of this class of the port.
     pub queue: u32,
     /// Index of that port at its switch.
     pub egress: u16,
-    /// Index of the port that it came by.
+    /// Index of the port at which it arrived.
     pub ingress: u16,
     /// Bytes in that queue, without this packet.
     pub queued: u32,
-    /// The queue is not paused.
+    /// Whether the queue is not paused.
     pub on: bool,
-    /// The port leads to a host.
+    /// Whether the port leads to a host.
     pub to_host: bool,
 }
 
-/// Hosts and class of a flow; flows that share these share a limiter (BCN).
+/// Hosts and class of a flow; flows with the same endpoints share a limiter (BCN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoints {
     /// The sending host.
@@ -333,12 +335,12 @@ pub struct Endpoints {
     pub class: u8,
 }
 
-/// A packet that a sender sends.
+/// A packet being sent by a sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
-    /// When.
+    /// Current time.
     pub now: Time,
-    /// Between whom.
+    /// Hosts and class.
     pub endpoints: Endpoints,
     /// Its length.
     pub bytes: u32,
@@ -347,10 +349,10 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// Its transmission time at a rate, bytes per second.
+    /// Its transmission time at `rate` bytes per second.
     #[inline]
     pub fn time_at(&self, rate: u64) -> Time {
-        // Less than 2^64: a packet has less than 2^14 bytes.
+        // Less than 2^64: packets are shorter than 2^14 bytes.
         u64::from(self.bytes) * 1_000_000_000_000 / rate
     }
 }
@@ -358,22 +360,22 @@ impl Sending {
 /// An ACK at the sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Acknowledged {
-    /// When.
+    /// Current time.
     pub now: Time,
     /// Round-trip time, from the start of the data's transmission.
     pub rtt: Time,
     /// The mark of that data.
     pub mark: Mark,
-    /// Packets that are not acknowledged yet.
+    /// Packets not yet acknowledged.
     pub in_flight: u32,
     /// Transmission time of a full packet on the link.
     pub wire: Time,
 }
 
-/// The last notification of a receiver to the sender of a flow.
+/// A receiver's last notification to the sender of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LastNotification {
-    /// No other one is due before.
+    /// Earliest time of the next one.
     pub until: Time,
     /// Its mark.
     pub mark: Mark,
@@ -382,13 +384,13 @@ pub struct LastNotification {
 /// A congestion notification message from a switch to a sender (IEEE 802.1Qau).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cnm {
-    /// The queue that sends it (congestion point).
+    /// The queue (congestion point) that sent it.
     pub point: u32,
     /// QCN: 6 bits. BCN: see [`ecn_core::bcn::Feedback::to_word`].
     pub feedback: u32,
 }
 
-/// A stream of random numbers per switch: the order of events at different switches does not matter.
+/// A random stream per switch, so that the order of events at different switches does not matter.
 #[derive(Debug)]
 pub struct Random(Vec<Pcg64Mcg>);
 
@@ -399,7 +401,7 @@ impl Random {
         Self((0..network.switches).map(stream).collect())
     }
 
-    /// The next 32 bits of a switch.
+    /// The next 32 bits of a switch's stream.
     #[inline]
     pub fn draw(&mut self, switch: u32) -> u32 {
         self.0[switch as usize].random()
@@ -464,7 +466,7 @@ mod tests {
     use crate::fabric::cc::bcn::UNTAGGED;
     use crate::fabric::packet::{Kind, NONE};
 
-    /// What a leaf with eight hosts and a spine does with these settings.
+    /// The switches of a scheme for one leaf with eight hosts and a spine, with these settings.
     pub(super) fn switches(settings: &[&str]) -> Switches {
         seeded(settings, 1)
     }
@@ -484,7 +486,7 @@ mod tests {
             .unwrap()
     }
 
-    /// At the first switch, from one of its ports to another one, with `queued` bytes before it.
+    /// The view of a packet at the first switch, from one of its ports to another, with `queued` bytes in the queue.
     pub(super) fn queue_view(
         ingress: u16,
         egress: u16,
@@ -515,7 +517,7 @@ mod tests {
         }
     }
 
-    /// One that comes at each of these places, and waits.
+    /// Packets arrive at each of these queues, and wait.
     pub(super) fn come(switches: &mut Switches, places: &[QueueView]) {
         for place in places {
             let notice = switches.on_enqueue(place, &mut packet(NONE), true);
@@ -523,7 +525,7 @@ mod tests {
         }
     }
 
-    /// How many of those that leave from there are marked.
+    /// The number of marked packets among those that leave these queues.
     pub(super) fn marked(switches: &mut Switches, places: &[QueueView]) -> usize {
         let marked = places.iter().filter(|place| {
             let mut packet = packet(NONE);
@@ -533,7 +535,7 @@ mod tests {
         marked.count()
     }
 
-    /// Chance is another one with each seed and at each switch, and the same each time.
+    /// Random bits differ between seeds and between switches, and are reproducible.
     #[test]
     fn switches_draw_by_themselves() {
         let drawn = |seed, switch| -> Vec<bool> {

@@ -1,6 +1,6 @@
-//! QCN (IEEE 802.1Qau): a queue's congestion point, and the reaction point of a flow; both are [`ecn_core::qcn`].
+//! QCN (IEEE 802.1Qau): the congestion point of a queue and the reaction point of a flow, both from [`ecn_core::qcn`].
 //!
-//! Timers are not events: what they do matters when the next packet is sent, and is worked out then.
+//! Timers are not events: their effects are computed when the next packet is sent, which is when they matter.
 
 use ecn_core::qcn::{INTERVALS, Limiter, Policy, feedback, jittered};
 use ecn_units::{DurationText, Fraction, Rate, Size};
@@ -112,27 +112,28 @@ impl Default for QcnParameters {
     }
 }
 
-/// A frame of Ethernet: how many packets the MIB's bytes are.
+/// An Ethernet frame, which converts the MIB's bytes to packets.
 const FRAME: u64 = 1_500;
 
-/// The parameters as they are computed with: bytes per second, bytes and picoseconds.
+/// The parameters in computational form: bytes per second, bytes and picoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct QcnRules {
-    /// Of the reaction point.
+    /// Policy of the reaction point.
     pub policy: Policy,
-    /// Queue that is aimed at, bytes.
+    /// Equilibrium queue length, bytes.
     pub qeq: u32,
-    /// How much more its change counts.
+    /// Weight of the queue's change.
     pub w: u32,
-    /// Bytes to the next sample, by the upper 3 bits of the feedback.
+    /// Bytes until the next sample, by the upper 3 bits of the feedback.
     pub intervals: [u32; 8],
-    /// Share of these by which they vary, in 2^-32.
+    /// Relative variation of these, in 2^-32.
     pub jitter: u64,
 }
 
 impl QcnParameters {
-    /// On bridges, explored in the rig's model. At 100 Mb/s the standard's 15 ms have 125 packets of
-    /// 1500 B, not 12,500: twenty flows rise so often that one packet in 16 has a message and 36 wait.
+    /// Parameters for bridges, determined with the rig's model. At 100 Mb/s, the standard's 15 ms correspond to 125
+    /// packets of 1500 B, not 12,500: twenty flows increase so often that one packet in 16 causes a message and 36
+    /// packets wait.
     pub fn bridge() -> Self {
         Self {
             stage_timer: DurationText::from_millis(150),
@@ -140,7 +141,7 @@ impl QcnParameters {
         }
     }
 
-    /// Checks what the types leave open.
+    /// Checks constraints that the types do not express.
     ///
     /// # Errors
     ///
@@ -186,7 +187,7 @@ impl QcnParameters {
                 volume_bytes: bytes("byte_limit", self.byte_limit, 150_000)?,
                 volume_time: (self.volume_time.as_nanos() << 32).div_ceil(1_000_000_000),
                 stage_time: self.stage_timer.as_nanos() * NS,
-                // No more than a link has: sums stay far from overflow.
+                // At most the rate of a link, so that sums are far from overflow.
                 active_bytes_per_s: share(self.rai, 2_000).min(line),
                 hyper_bytes_per_s: share(self.rhai, 200).min(line),
                 stages: self.stages,
@@ -201,10 +202,10 @@ impl QcnParameters {
     }
 }
 
-/// A queue that notifies.
+/// The state of a queue that notifies senders.
 #[derive(Clone, Copy, Debug)]
 pub struct CongestionPoint {
-    /// Bytes until it is sampled again.
+    /// Bytes until the next sample.
     until_sample: i64,
     /// Its length at the last sample.
     before: u32,
@@ -219,8 +220,8 @@ impl CongestionPoint {
         }
     }
 
-    /// A packet comes and makes the queue so long: the feedback that its sender is to be notified of, if it is sampled
-    /// and Fb < 0. Of 32 random bits for the next interval.
+    /// A packet arrives, after which the queue has `queued` bytes. Returns the feedback for its sender if it is sampled
+    /// and Fb < 0. `random`: 32 random bits for the next interval.
     pub fn arrives(
         &mut self,
         rules: &QcnRules,
@@ -240,7 +241,7 @@ impl CongestionPoint {
     }
 }
 
-/// All queues, which sample what comes.
+/// All queues, which sample arriving packets.
 #[derive(Debug)]
 pub struct CongestionPoints {
     rules: QcnRules,
@@ -282,7 +283,7 @@ impl Sender for QcnRules {
     }
 }
 
-/// What a sender knows of a flow.
+/// A sender's state of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QcnFlow {
     limiter: Limiter,
@@ -290,7 +291,7 @@ pub struct QcnFlow {
 }
 
 impl QcnFlow {
-    /// A notification with this feedback, 0 to 63.
+    /// Handles a notification with this feedback, 0 to 63.
     pub fn on_notification(&mut self, rules: &QcnRules, now: Time, feedback: u32) {
         self.advance(rules, now);
         let sent = self.sent_bytes;
@@ -298,16 +299,16 @@ impl QcnFlow {
             .on_notification(&rules.policy, feedback, sent, now);
     }
 
-    /// It sends so many bytes: its rate for the packet after them, if it is below the link's.
+    /// The flow sends `bytes` bytes. Returns its rate for the packet after them, if it is below the link's.
     pub fn on_send(&mut self, rules: &QcnRules, now: Time, bytes: u32) -> Option<u64> {
-        // Stages by time are over before this packet.
+        // Complete the stages by time that end before this packet.
         self.advance(rules, now);
         self.sent_bytes += u64::from(bytes);
         self.advance(rules, now);
         self.limiter.limit()
     }
 
-    /// What timer and volume have done by now.
+    /// Completes the stages that have ended by `now`, by time and by volume.
     fn advance(&mut self, rules: &QcnRules, now: Time) {
         while self.limiter.advance(&rules.policy, self.sent_bytes, now) {}
     }
@@ -394,7 +395,7 @@ mod tests {
         }
     }
 
-    /// The longer the queue, the sooner the next sample.
+    /// More feedback, earlier samples.
     #[test]
     fn samples_come_sooner_with_more_feedback() {
         let rules = rules();
@@ -422,7 +423,7 @@ mod tests {
         }
     }
 
-    /// Within 15 % each way of the interval.
+    /// Intervals vary by up to 15 % in each direction.
     #[test]
     fn intervals_vary_by_the_jitter() {
         let rules = QcnParameters::default()
@@ -438,16 +439,16 @@ mod tests {
         }
     }
 
-    /// Q4, and what the stages after fast recovery add: by time alone.
+    /// Q4, and the increases of the stages after fast recovery: by time alone.
     #[test]
     fn stages_are_exact() {
         let rules = rules();
         let mut flow = QcnFlow::default();
         flow.on_notification(&rules, 0, 63);
-        // Another one before any stage: the target stays.
+        // Another notification before the first stage ends: the target stays.
         flow.on_notification(&rules, 0, 63);
         assert_eq!(flow.limiter.target, LINE);
-        // Not the link's rate, which is no target that could rise.
+        // Not the link's rate: a target at that rate could not rise.
         flow.limiter.target = LINE / 2;
         let (start, target) = (rate_of(&flow), flow.limiter.target);
         let mut rate = start;
@@ -464,14 +465,14 @@ mod tests {
         assert_eq!(flow.limiter.target, target + 2 * RAI);
     }
 
-    /// i RHAI when both are beyond, and half as long stages.
+    /// Increases by i RHAI once both counters are beyond fast recovery, and stages half as long.
     #[test]
     fn hyper_active_stages_are_half_as_long() {
         let rules = rules();
         let mut flow = QcnFlow::default();
         flow.on_notification(&rules, 0, 63);
         flow.limiter.target = LINE / 2;
-        // Five by volume, the fifth active.
+        // Five stages by volume, the fifth active.
         assert!(flow.on_send(&rules, 0, 749_999).is_some());
         assert_eq!((flow.limiter.by_volume, flow.limiter.target), (4, LINE / 2));
         flow.on_send(&rules, 0, 1);
@@ -483,7 +484,7 @@ mod tests {
         flow.on_send(&rules, 5 * 15 * MS, 0);
         let target = LINE / 2 + 5 * RAI + RHAI;
         assert_eq!((flow.limiter.by_time, flow.limiter.target), (5, target));
-        // The sixth by time after 7.5 ms leaves i at 1; the sixth by volume after 75 kB makes it 2.
+        // The sixth by time, after 7.5 ms, leaves i at 1; the sixth by volume, after 75 kB, makes it 2.
         flow.on_send(&rules, 5 * 15 * MS + 7_500 * US, 0);
         assert_eq!(
             (flow.limiter.by_time, flow.limiter.target),
@@ -493,7 +494,7 @@ mod tests {
         assert_eq!(flow.limiter.target, target + 3 * RHAI);
     }
 
-    /// With a time for them, stages by volume come as often at each rate.
+    /// If a time is set for them, stages by volume last equally long at every rate.
     #[test]
     fn stages_by_volume_may_last_as_long_at_each_rate() {
         let mut rules = rules();
@@ -540,7 +541,7 @@ mod tests {
         assert_eq!((flow.limiter.target, flow.limiter.by_time), (LINE, 0));
     }
 
-    /// QCN samples each class of a port by itself, after so many bytes of it.
+    /// QCN samples each class of a port separately, after a number of bytes of that class.
     #[test]
     fn qcn_samples_by_class() {
         let settings = [
@@ -550,7 +551,7 @@ mod tests {
             "qcn.jitter=0",
         ];
         let mut switches = switches(&settings);
-        // So long that it is sampled in an eighth of that, a packet at a time, from the first sample on.
+        // Long enough to be sampled after an eighth of that, which is one packet, from the first sample on.
         let [first, other] = [0, 1].map(|class| queue_view(0, 1, class, 2, 900_000));
         let mut told = |place: QueueView| {
             let notice = switches.on_enqueue(&place, &mut packet(NONE), true);
@@ -563,8 +564,8 @@ mod tests {
     }
 
     proptest! {
-        /// Q1: only a queue that is too long or grows is answered, and always with a decrease. Q2: of at most
-        /// 63/128. Else a rate never falls, and keeps its bounds.
+        /// Q1: only a queue that is too long or grows causes feedback, and always a decrease. Q2: of at most 63/128.
+        /// Otherwise a rate never falls, and stays within its bounds.
         #[test]
         fn feedback_is_never_positive(
             steps in prop::collection::vec((0u64..20_000, 0u32..200_000, 0u32..400_000), 1..300)

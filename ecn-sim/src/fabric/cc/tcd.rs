@@ -1,4 +1,4 @@
-//! TCD, a variation of what switches do in other schemes: ports' states, by [`ecn_core::tcd`], and its parameters.
+//! TCD, a variant of the switches' part of other schemes: port states, by [`ecn_core::tcd`], and its parameters.
 
 use ecn_core::response::Ratio;
 use ecn_core::tcd::{Policy, Port, growth_bytes, max_on_cbfc_ns, max_on_pfc_ns};
@@ -42,27 +42,27 @@ impl Default for TcdParameters {
     }
 }
 
-/// What makes ports go ON and OFF.
+/// The cause of ports' ON and OFF periods.
 #[derive(Clone, Copy, Debug)]
 pub enum PauseModel {
     /// Pauses.
     Pfc {
         /// Xoff - Xon, bytes.
         gap: u32,
-        /// From a pause to its effect, ns.
+        /// From sending a pause until it takes effect, ns.
         tau_ns: u64,
     },
     /// Credits.
     Credits {
-        /// Time from one message to the next, ns.
+        /// Interval between credit messages, ns.
         period_ns: u64,
     },
 }
 
-/// How ports go ON and OFF.
+/// ON and OFF periods of ports.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
-    /// Why.
+    /// Their cause.
     pub pause_model: PauseModel,
     /// The links' rate, bytes per second.
     pub line: u64,
@@ -71,7 +71,7 @@ pub struct Pattern {
 }
 
 impl TcdParameters {
-    /// Checks what the types leave open. `threshold`: the scheme's, bytes.
+    /// Checks constraints that the types do not express. `threshold`: the scheme's, bytes.
     ///
     /// # Errors
     ///
@@ -116,18 +116,18 @@ impl TcdParameters {
     }
 }
 
-/// Switches that tell congestion from pauses, and mark which of them a packet met.
+/// Switches that distinguish congestion from pauses, and mark packets accordingly.
 #[derive(Debug)]
 pub struct Ports {
     policy: Policy,
     /// By queue.
     ports: Vec<Port>,
-    /// With IB CC, which of these packets are marked.
+    /// With IB CC, selects which of these packets are marked.
     markers: Option<Markers>,
 }
 
 impl Ports {
-    /// Those of a network. `threshold`: the scheme's, bytes.
+    /// The ports of a network. `threshold`: the scheme's, bytes.
     ///
     /// # Errors
     ///

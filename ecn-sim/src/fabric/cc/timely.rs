@@ -1,8 +1,8 @@
-//! TIMELY: a sender follows its round-trip times, by the authors' published code (V5 in `docs/sources.md`), and
-//! TIMELY+TCD.
+//! TIMELY: a sender adjusts its rate to round-trip times, following the authors' published code (V5 in
+//! `docs/sources.md`); and TIMELY+TCD.
 //!
-//! In floating point, unlike what a switch does: it is a host's engine. Only `+ - * /` and comparisons are used,
-//! which IEEE 754 defines to the last bit, so runs stay the same everywhere.
+//! Uses floating point, as it models a host's engine and not a switch. Only `+ - * /` and comparisons are used, which
+//! IEEE 754 defines to the last bit, so results are the same on all machines.
 
 use ecn_units::{DurationText, Fraction, Rate};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::model::{ModelError, in_range};
 
-/// TIMELY. Switches do nothing for it, except with TCD.
+/// TIMELY. Switches are not involved, except with TCD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timely {
     /// With TCD.
@@ -32,7 +32,7 @@ impl Scheme for Timely {
         if !self.tcd {
             return Ok(Either::Plain(()));
         }
-        // It has no threshold of its own.
+        // TIMELY has no threshold of its own.
         let (kmin, _) = network
             .schemes
             .dcqcn
@@ -86,7 +86,7 @@ impl Default for TimelyParameters {
     }
 }
 
-/// The parameters as they are computed with: bytes per second and picoseconds.
+/// The parameters in computational form: bytes per second and picoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelyRules {
     line: f64,
@@ -103,7 +103,8 @@ pub struct TimelyRules {
 }
 
 impl TimelyParameters {
-    /// Checks what the types leave open. `idle_rtt`: of the longest path while nothing else is sent, ps. `tcd`: TIMELY+TCD.
+    /// Checks constraints that the types do not express. `idle_rtt`: of the longest path in an idle network, ps. `tcd`:
+    /// TIMELY+TCD.
     ///
     /// # Errors
     ///
@@ -186,18 +187,18 @@ impl Sender for TimelyRules {
     }
 }
 
-/// What a sender knows of a flow.
+/// A sender's state of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelyFlow {
-    /// Bytes per second.
+    /// Rate, bytes per second.
     rate: f64,
     /// Average difference of successive round-trip times, ps.
     difference: f64,
-    /// The last one; 0: none.
+    /// The last round-trip time, ps; 0 before the first.
     rtt: Time,
-    /// When it came.
+    /// When the last ACK arrived.
     last: Time,
-    /// Differences below 0 in a row.
+    /// Number of consecutive negative differences.
     falling: u32,
 }
 
@@ -218,16 +219,16 @@ impl TimelyFlow {
         }
     }
 
-    /// Its rate for the next packet, bytes per second, if it is below the link's.
+    /// The rate for the next packet, bytes per second, if it is below the link's.
     pub fn on_send(&self, rules: &TimelyRules) -> Option<u64> {
         (self.rate < rules.line).then_some(self.rate as u64)
     }
 
-    /// An ACK is back `rtt` after its packet was sent.
+    /// Handles an ACK, `rtt` after its packet was sent.
     ///
-    /// With TCD the packet's mark decides where it says something (R): a flow that passed
-    /// undetermined ports only holds its rate whatever the round-trip time does; one that passed a congested one
-    /// falls whatever the gradient is, by `beta` for each `min_rtt` of such ACKs.
+    /// With TCD the packet's mark takes precedence (R): a flow that passed undetermined ports only holds its rate
+    /// regardless of the round-trip time; one that passed a congested port decreases regardless of the gradient, by
+    /// `beta` per `min_rtt` of such ACKs.
     pub fn acknowledged(&mut self, rules: &TimelyRules, now: Time, rtt: Time, mark: Mark) {
         if self.rtt == 0 {
             self.rtt = rtt;
@@ -260,7 +261,7 @@ impl TimelyFlow {
         } else {
             self.rate * (1.0 - rules.beta * gradient)
         };
-        // Not clamp, which panics on bounds that are no numbers.
+        // Not `clamp`, which panics if a bound is not a number.
         self.rate = next
             .max(self.rate / 2.0)
             .max(rules.min_rate)
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(refused(&|p| p.hai_factor = 0), "hai_factor");
     }
 
-    /// M1: at a constant round-trip time the rate grows by delta per `min_rtt`, however many ACKs come in that.
+    /// M1: at a constant round-trip time, the rate increases by delta per `min_rtt`, regardless of the number of ACKs.
     #[test]
     fn a_constant_rtt_gives_delta_per_min_rtt() {
         let rules = rules(false);
@@ -329,7 +330,7 @@ mod tests {
         }
     }
 
-    /// M1: by five times as much from the fifth falling one on, and not longer than they fall.
+    /// M1: five times as much from the fifth decreasing round-trip time on, until they no longer decrease.
     #[test]
     fn hyperactive_increase_after_five_falling_rtts() {
         let rules = rules(false);
@@ -348,7 +349,7 @@ mod tests {
         assert!(close(flow.rate, before + DELTA));
     }
 
-    /// M3: 1 - beta (1 - Thigh/rtt) for a whole `min_rtt`, a part of it for a part.
+    /// M3: a factor of 1 - beta (1 - Thigh/rtt) per `min_rtt`; a proportional decrease for shorter intervals.
     #[test]
     fn above_t_high_it_falls_in_proportion() {
         let rules = rules(false);
@@ -366,12 +367,12 @@ mod tests {
         let mut flow = TimelyFlow::at(LINE);
         flow.acknowledged(&rules, 20 * US, 100 * US, Mark::None);
         assert_eq!(flow.on_send(&rules), None);
-        // 50 us in 20 us, weight 1/50: 0.05.
+        // 50 us per 20 us with weight 1/50: 0.05.
         flow.acknowledged(&rules, 40 * US, 150 * US, Mark::None);
         assert!(close(flow.rate, LINE * (1.0 - 0.8 * 0.05)));
     }
 
-    /// TIMELY+TCD: the round-trip time rises, and what that means is what the mark says.
+    /// TIMELY+TCD: the round-trip time rises, and the mark decides about the response.
     #[test]
     fn a_mark_picks_the_branch() {
         let after = |tcd, mark| {
@@ -392,7 +393,7 @@ mod tests {
     }
 
     proptest! {
-        /// M2, M4: no ACK cuts more than half, and below Tlow the rate rises whatever the gradient is.
+        /// M2, M4: no ACK more than halves the rate, and below Tlow the rate rises regardless of the gradient.
         #[test]
         fn rates_stay_in_their_bounds(
             acks in prop::collection::vec((0u64..100, 1u64..2_000, 0u8..3), 1..500),
