@@ -1,4 +1,4 @@
-//! Packets, and the queues that they wait in.
+//! Packets and their queues.
 
 use ecn_core::tcd::Mark;
 
@@ -7,75 +7,75 @@ use crate::engine::{Slab, prefetch};
 /// No packet, flow or port.
 pub const NONE: u32 = u32::MAX;
 
-/// Bytes of what a port tells the other end: the shortest frame that Ethernet has.
+/// Length of messages between the two ends of a link: the minimum Ethernet frame.
 pub const LINK_BYTES: u32 = 64;
 
-/// What a packet is.
+/// Kind of packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Data of a flow.
     Data,
-    /// All packets before this number have arrived.
+    /// ACK: all packets below this number have arrived.
     Ack,
-    /// The same, and a later one came instead: send again from this number on.
+    /// NAK: like an ACK, and a later packet has arrived: resend from this number on.
     Nak,
     /// A receiver's notification of marks.
     Cnp,
     /// A switch's notification.
     Cnm,
-    /// PFC: no more data of these classes, and all of the others.
+    /// PFC: send no data of these classes; all others may be sent.
     Pause,
-    /// The same, of no class that was not paused already.
+    /// Like [`Self::Pause`], if it pauses no class that was not paused before.
     Resume,
-    /// CBFC: so many blocks of a class may have been sent in all (FCCL).
+    /// CBFC: limit of the blocks sent in a class since the start (FCCL).
     Credit,
 }
 
 /// Flag of a flow's last packet.
 pub const LAST: u8 = 1;
-/// Flag of packets that met a queue that a pause, or a lack of credits, holds or held up.
+/// Flag of packets that met a queue that is or was held up by a pause, or by a lack of credits.
 pub const HELD: u8 = 2;
-/// Flag of packets that met a long one that nothing held up: congestion.
+/// Flag of packets that met a long queue that was not held up: congestion.
 pub const CROSSES: u8 = 4;
 
 /// A packet, on a link or in a queue: two in a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 pub struct Packet {
-    /// The place of its flow at the sender, [`NONE`] for what does not leave its link.
+    /// Slot of its flow at the sender; [`NONE`] for packets that do not leave their link.
     pub flow: u32,
-    /// Its flow, by the order of the starts.
+    /// Number of its flow, in order of starts.
     pub id: u32,
-    /// Number of a data packet in its flow; of an ACK: the number of the packet expected next; of a
-    /// switch's notification: the port and class; of a pause: the classes, as bits.
+    /// For data, the packet's number in its flow; for an ACK, the number expected next; for a switch's notification,
+    /// the port and class; for a pause, the classes, as bits.
     pub number: u32,
-    /// On a link: the port that it arrives at. In a queue: the one behind it.
+    /// On a link: the port at which it arrives. In a queue: the next packet.
     pub link: u32,
-    /// When the sender began to send the data, ns, modulo 2^32; with BCN, its tag. Answers say it again; of a
+    /// Departure time of the data at its sender, ns, modulo 2^32, or its tag with BCN; copied into answers. For a
     /// switch's notification, the feedback.
     pub note: u32,
-    /// The host that it is from; of answers, the one that they are for.
+    /// The sending host; in a switch's notification, the destination of the data.
     pub source: u16,
-    /// The host that it is for.
+    /// The destination host.
     pub destination: u16,
-    /// While it waits in a switch: which of the switch's ports it came by.
+    /// While it waits in a switch: index of the port at which it arrived.
     pub ingress: u16,
-    /// Length on the wire.
+    /// Length on the wire, bytes.
     pub bytes: u16,
-    /// What it is.
+    /// Kind of packet.
     pub kind: Kind,
-    /// Congestion experienced, or not to be judged; of answers, what the data said.
+    /// Congestion experienced, or undetermined; in answers, that of the data.
     pub mark: Mark,
-    /// [`LAST`], [`HELD`] and [`CROSSES`]; of answers, what the data said.
+    /// [`LAST`], [`HELD`] and [`CROSSES`]; in answers, those of the data.
     pub flags: u8,
-    /// Its class of data; of answers, that of what they answer.
+    /// Class of its data; in answers, that of the data answered.
     pub class: u8,
 }
 
 const _: () = assert!(size_of::<Packet>() == 32);
 
 impl Packet {
-    /// Chooses among equal paths; what goes back takes ways of its own.
+    /// Selects among equal paths; answers take other paths than data.
     #[inline]
     pub const fn hash(&self) -> u32 {
         match self.kind {
@@ -84,7 +84,7 @@ impl Packet {
         }
     }
 
-    /// What a port tells the one at the other end.
+    /// A message of a port to the one at the other end of its link.
     pub const fn of_link(kind: Kind, class: u8, number: u32) -> Self {
         Self {
             flow: NONE,
@@ -104,9 +104,9 @@ impl Packet {
     }
 }
 
-/// What can be in a [`List`].
+/// Elements of a [`List`].
 pub trait Linked {
-    /// The link to the one behind.
+    /// The link to the next element.
     fn next(&mut self) -> &mut u32;
 }
 
@@ -117,7 +117,7 @@ impl Linked for Packet {
     }
 }
 
-/// A first-in, first-out queue of numbers of a [`Slab`], linked through what is in that.
+/// A FIFO queue of numbers of a [`Slab`], linked through its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct List {
     /// The first.
@@ -135,13 +135,13 @@ impl Default for List {
 }
 
 impl List {
-    /// Is there none?
+    /// Whether the list is empty.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.head == NONE
     }
 
-    /// Puts one at the end.
+    /// Appends an element.
     #[inline]
     pub fn push<T: Linked>(&mut self, slab: &mut Slab<T>, number: u32) {
         *slab[number].next() = NONE;
@@ -153,18 +153,18 @@ impl List {
         self.tail = number;
     }
 
-    /// Takes the first.
+    /// Removes the first element.
     #[inline]
     pub fn pop<T: Linked>(&mut self, slab: &mut Slab<T>) -> Option<u32> {
         (!self.is_empty()).then(|| self.shift(slab))
     }
 
-    /// Takes the first, which has to be there.
+    /// Removes the first element, which must exist.
     #[inline]
     pub fn shift<T: Linked>(&mut self, slab: &mut Slab<T>) -> u32 {
         let number = self.head;
         self.head = *slab[number].next();
-        // It is next.
+        // It will be used next.
         slab.get(self.head).map(prefetch);
         number
     }
@@ -174,7 +174,7 @@ impl List {
 mod tests {
     use super::*;
 
-    /// Of a flow all packets take one way, and all answers another one, where there are several.
+    /// All packets of a flow take one path, and all answers another, if there are several.
     #[test]
     fn answers_take_ways_of_their_own() {
         let hash = |kind, id| {

@@ -1,4 +1,4 @@
-//! What can be chosen of a fabric, by `--set KEY=VALUE`.
+//! Parameters of a fabric, as set by `--set KEY=VALUE`.
 
 use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use schemars::JsonSchema;

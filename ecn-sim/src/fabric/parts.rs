@@ -1,8 +1,8 @@
-//! A run in parts, one thread each.
+//! Parallel execution of a run in parts, with one thread each.
 //!
-//! What a node does reaches others a link's delay later at the earliest. So all parts of a network can
-//! run for that long without exchanging events (conservative synchronisation: Chandy and Misra,
-//! CACM 24(4), 1981; here with windows), and then exchange what has left for another part.
+//! A node affects others no earlier than a link delay later. All parts of a network can therefore run for that long
+//! without exchanging events (conservative synchronisation: Chandy and Misra, CACM 24(4), 1981; here with windows), and
+//! then exchange the packets sent to other parts.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -25,12 +25,12 @@ use crate::model::ModelError;
 pub struct Part<'a> {
     number: u16,
     count: u16,
-    /// By switch; a host is where its switch is.
+    /// By switch; a host belongs to the part of its switch.
     of_switch: &'a [u16],
 }
 
 impl<'a> Part<'a> {
-    /// All of it.
+    /// The whole network.
     pub const ALL: Part<'static> = Part {
         number: 0,
         count: 1,
@@ -48,7 +48,7 @@ impl<'a> Part<'a> {
         self.count.into()
     }
 
-    /// The part that has a port.
+    /// The part that contains a port.
     pub fn of(&self, topology: &Topology, port: u32) -> u16 {
         if self.count == 1 {
             return 0;
@@ -61,15 +61,15 @@ impl<'a> Part<'a> {
         self.of_switch[switch as usize]
     }
 
-    /// Is a port in this part? That of a host has its number.
+    /// Whether a port is in this part. A host's port has the host's number.
     #[inline]
     pub fn has(&self, topology: &Topology, port: u32) -> bool {
         self.count == 1 || self.of(topology, port) == self.number
     }
 }
 
-/// Which part each switch belongs to: neighbours by number together, each tier in as many pieces as
-/// there are parts, so that all have about as much of each.
+/// The part of each switch: consecutive switches together, with each tier divided into as many pieces as there are
+/// parts, so that every part has about the same share of each tier.
 fn split(topology: &Topology, parts: u16) -> Vec<u16> {
     let mut of_switch = vec![0; topology.names.len()];
     for tier in topology.tiers() {
@@ -80,7 +80,7 @@ fn split(topology: &Topology, parts: u16) -> Vec<u16> {
         let mut before = 0;
         for switch in tier {
             let ports = topology.ports(switch).len();
-            // Where its middle lies.
+            // Determined by the middle of its ports.
             let part = (2 * before + ports) * usize::from(parts) / (2 * all).max(1);
             of_switch[switch as usize] = part as u16;
             before += ports;
@@ -89,16 +89,16 @@ fn split(topology: &Topology, parts: u16) -> Vec<u16> {
     of_switch
 }
 
-/// How a run is done, beside its scenario.
+/// Options of a run, besides its scenario.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Threads; what a run counts does not depend on how many.
+    /// Number of threads; results do not depend on it.
     pub threads: u16,
     /// Record time series.
     pub series: bool,
-    /// Count what each flow transfers between these times, the first before the second.
+    /// Time windows in which to count each flow's transfers.
     pub windows: Vec<(Time, Time)>,
-    /// Record each event of ports: grows with the run.
+    /// Whether to record each event of ports; memory grows with the length of the run.
     pub trace: bool,
     /// Observer of the run.
     pub watch: Option<Arc<dyn Watch>>,
@@ -116,7 +116,7 @@ impl Default for Options {
     }
 }
 
-/// First length of a series' steps: runs are some of them long, whatever they are about.
+/// Initial step of a series: any run is many times as long.
 const FIRST_STEP: Time = 100 * NS;
 
 /// Runs a scenario on its topology, with its scheme.
@@ -143,8 +143,8 @@ pub fn run(
 ///
 /// # Errors
 ///
-/// A value that makes no sense; or what always holds does not: nothing is dropped in a lossless run,
-/// nothing gets lost otherwise, and something moves as long as packets wait.
+/// An invalid value, or a violated invariant: nothing is dropped in a lossless run, nothing is lost otherwise, and
+/// something moves as long as packets wait.
 pub fn run_with<S: Scheme>(
     scheme: &S,
     scenario: &Scenario,
@@ -165,7 +165,8 @@ pub fn run_with<S: Scheme>(
         Ok(run)
     };
     let most = topology.names.len().min(64) as u16;
-    // Without a look-ahead no part can go on alone: a byte without delay at more than 8 Tb/s takes less than 1 ps.
+    // Without look-ahead, parts cannot run independently. A byte without delay takes less than 1 ps at more than 8
+    // Tb/s.
     let parts = match scenario.look_ahead() {
         0 => 1,
         _ => options.threads.clamp(1, most),
@@ -190,7 +191,7 @@ pub fn run_with<S: Scheme>(
     end(together(runs, scenario.look_ahead()))
 }
 
-/// Ends all parts, and sums their counts.
+/// Finishes all parts, and adds up their counts.
 fn end<S: Scheme>(mut runs: Vec<Run<S>>) -> Result<Counts, RunError> {
     let stopped = runs.iter().filter(|run| run.error.is_some());
     let stopped = stopped.map(Run::now).min();
@@ -203,25 +204,25 @@ fn end<S: Scheme>(mut runs: Vec<Run<S>>) -> Result<Counts, RunError> {
     finish(runs)
 }
 
-/// Time between two progress reports, and windows between two readings of the clock.
+/// Time between two progress reports, and number of windows between two readings of the clock.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const CLOCK_WINDOWS: u32 = 64;
 
-/// What has left for another part, and when it arrives.
+/// Packets for another part, with their arrival times.
 type Mail = Mutex<Vec<(Time, Packet)>>;
 
-/// What threads share.
+/// State shared by the threads.
 struct Shared {
-    /// To each part, from each.
+    /// By destination part, then source part.
     mail: Vec<Vec<Mail>>,
     /// Time of each part's next event.
     next: Vec<AtomicU64>,
-    /// A part has failed.
+    /// Whether a part has failed.
     failed: AtomicBool,
     barrier: Barrier,
 }
 
-/// Runs all parts to their end.
+/// Runs all parts to completion.
 fn together<S: Scheme>(runs: Vec<Run<S>>, ahead: Time) -> Vec<Run<S>> {
     let count = runs.len();
     let row = || (0..count).map(|_| Mutex::default()).collect();
@@ -236,7 +237,7 @@ fn together<S: Scheme>(runs: Vec<Run<S>>, ahead: Time) -> Vec<Run<S>> {
     })
 }
 
-/// Calls a function on each of these, in a thread each.
+/// Calls a function on each element, each in its own thread.
 fn at_once<T: Send, R: Send>(these: Vec<T>, what: impl Fn(T) -> R + Sync) -> Vec<R> {
     let what = &what;
     thread::scope(|scope| {
@@ -250,7 +251,7 @@ fn at_once<T: Send, R: Send>(these: Vec<T>, what: impl Fn(T) -> R + Sync) -> Vec
     })
 }
 
-/// One part, window by window, each `ahead` long.
+/// Runs a part window by window, each `ahead` long.
 fn windows<'a, S: Scheme>(
     part: usize,
     mut run: Run<'a, S>,
@@ -272,7 +273,7 @@ fn windows<'a, S: Scheme>(
         }
         round = round.wrapping_add(1);
         if round.is_multiple_of(CLOCK_WINDOWS) && looked.elapsed() >= LOOK_EVERY {
-            // Where little happens, the next report by events is far.
+            // With few events, the next report by events may be far away.
             run.sample(first);
             run.poll_watch();
             looked = Instant::now();
@@ -296,7 +297,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A spinning barrier: windows are short, and the standard library's sleeps for longer than many of them.
+/// A spinning barrier: windows are short, and that of the standard library sleeps for longer than many of them.
 struct Barrier {
     count: usize,
     arrived: AtomicUsize,

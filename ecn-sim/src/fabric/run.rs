@@ -1,12 +1,12 @@
 //! A run, event by event.
 //!
-//! A packet takes one event per link, its arrival at the other end, and one more where something waits
-//! for the port that it leaves by. Links are alike, so arrivals of packets of one size come in the
-//! order in which they were sent: only those of one time are sorted.
+//! A packet takes one event per link, its arrival at the other end, and one more if anything waits for the port by
+//! which it leaves. If all links are alike, packets of one size arrive in the order in which they were sent: only those
+//! that arrive at the same time are sorted.
 //!
-//! Events at the same time have an order that does not depend on who else is in the same part of the
-//! network: arrivals by port, then flows that start, then what a node scheduled for itself. So a run is
-//! the same however it is [split](super::parts).
+//! The order of events at the same time does not depend on how the network is divided: arrivals by port, then starts of
+//! flows, then events that nodes scheduled for themselves. A run is therefore the same however it is
+//! [split](super::parts).
 
 mod counts;
 mod invariants;
@@ -46,14 +46,14 @@ use super::workload::{Arrival, Arrivals, Ring};
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD, prefetch};
 use crate::model::ModelError;
 
-/// What happens to the packet, port or flow whose number comes with it.
+/// An event, which concerns the packet, port or flow with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A packet is at the end of its link.
     Arrive,
     /// A port's transmission ends.
     Free,
-    /// A flow's rate allows its next packet.
+    /// A flow's rate permits its next packet.
     Paced,
     /// A flow's retransmission timer expires.
     Timer,
@@ -74,18 +74,18 @@ impl Event {
     }
 }
 
-/// Input-queued: ranks below this one are of transmissions that end, before arrivals. Of two packets back to back, the
-/// second one's header is there when the first one's tail has left, and cuts through.
+/// Input-queued: ranks below this one are for ends of transmissions, which precede arrivals. Of two packets back to
+/// back, the tail of the first one leaves before the header of the second arrives, which therefore cuts through.
 const ENDS: u64 = 1 << 31;
 
-/// Rank of a flow's start: behind the arrivals, whose ranks are ports.
+/// Rank of a flow's start: after arrivals, whose ranks are port numbers.
 const START: u64 = 1 << 32;
 
-/// Width of a calendar bucket, 2^11 ps: with a thousand hosts, thousands of events in a microsecond are in no lane.
+/// Width of a calendar bucket, 2^11 ps: with a thousand hosts, thousands of events per microsecond are not in lanes.
 const BUCKET: u32 = 11;
 
-/// FIFO lanes of the scheduler: arrivals of full packets and of ACKs, transmission ends of the former, and arrivals from
-/// other parts. [`Self::OTHERS`] go to the calendar.
+/// FIFO lanes of the scheduler: arrivals of full packets and of ACKs, ends of full packets' transmissions, and arrivals
+/// from other parts. [`Self::OTHERS`] go to the calendar.
 struct Lane;
 
 impl Lane {
@@ -102,21 +102,21 @@ pub(super) fn byte_time(line: Rate) -> u64 {
     ((1_000_000_000_000 << 20) / u128::from(line.bytes_per_s())) as u64
 }
 
-/// Time of so many bytes, at so many picoseconds per byte in 2^-20.
+/// Transmission time of `bytes` bytes; `byte_time`: picoseconds per byte in 2^-20.
 pub(super) const fn wire_time(byte_time: u64, bytes: u32) -> Time {
     (bytes as u64 * byte_time) >> 20
 }
 
-/// So many packets stay in the caches.
+/// Up to this number, packets stay in the CPU caches.
 const FEW_PACKETS: usize = 1 << 16;
 
 /// Events between two checks of the invariants.
 const CHECK_EVENTS: u64 = 1 << 23;
 
-/// A part of a running simulation: all of the network, or some of its nodes.
+/// A part of a running simulation: the whole network, or some of its nodes.
 pub struct Run<'a, S: Scheme = Name> {
     pub(super) topology: &'a Topology,
-    /// The same, or what links that fail have made of its routes.
+    /// Routes: those of `topology`, or as changed by failed links.
     pub(super) routes: &'a Topology,
     /// Links that fail or return.
     pub(super) outages: Option<Box<Outages<'a>>>,
@@ -131,52 +131,52 @@ pub struct Run<'a, S: Scheme = Name> {
     pub(super) switch: S::Switch,
     pub(super) hooks: Hooks,
     arrivals: Arrivals,
-    /// Flows that start when others are there.
+    /// Flows that start when others have arrived.
     pub(super) ring: Option<Ring>,
     upcoming: Option<Arrival>,
-    /// Number of that one.
+    /// Its number.
     upcoming_id: u32,
-    /// By part, what has left for there, and when it arrives.
+    /// By destination part: packets with their arrival times.
     pub(super) leaving: Vec<Vec<(Time, Packet)>>,
     limits: Limits,
-    /// A longer queue is congestion, unless it is held up.
+    /// A queue longer than this is congested, unless it is held up.
     root_bytes: u32,
-    /// With credit-based flow control.
+    /// Only with credit-based flow control.
     credits: Option<Credits>,
-    /// With crossbars.
+    /// Only with crossbars.
     pub(super) inputs: Option<Inputs>,
-    /// With HP's switches.
+    /// Only with HP's switches.
     pub(super) input_queued: Option<InputQueued>,
     pub(super) lossless: bool,
-    /// Packets get lost, or overtake others: flows send again what is missing.
+    /// Whether packets can be lost or reordered, so that flows retransmit missing ones.
     pub(super) repeats: bool,
     pub(super) payload: u32,
     pub(super) header: u32,
     pub(super) ack_bytes: u32,
     pub(super) cnp_bytes: u32,
-    /// Packets that a flow may have in flight.
+    /// Maximum number of packets in flight per flow.
     pub(super) window: u32,
     pub(super) retransmit_after: Time,
     pub(super) limit: Time,
     /// A link with `link_rate` and `link_delay`.
     pub(super) link: Link,
-    /// By port, if links are not all alike.
+    /// By port; `None` if all links are alike.
     pub(super) links: Option<Vec<Link>>,
     /// Bytes of a full packet.
     pub(super) full: u32,
     pub(super) data_time: Time,
     ack_time: Time,
     pub(super) counts: Counts,
-    /// Links that control and data crossed; added to `counts` at the end.
+    /// Hops of control and of data; added to `counts` at the end.
     pub(super) hops: [u64; 2],
     pub(super) data_sent: u64,
     pub(super) data_delivered: u64,
-    /// Less than none, where more came from other parts than left for them.
+    /// Negative if more packets have arrived from other parts than have left for them.
     pub(super) data_on_links: i64,
     until_check: u64,
     pub(super) series: Option<Series>,
     pub(super) trace: Option<Trace>,
-    /// What flows transfer in windows.
+    /// Payload transferred in windows, by flow.
     pub(super) reading: Reading,
     /// Observer of the run.
     pub(super) watch: Option<Arc<dyn Watch>>,
@@ -186,11 +186,11 @@ pub struct Run<'a, S: Scheme = Name> {
 }
 
 impl<'a> Run<'a> {
-    /// A run of a scenario with its scheme, as [`Self::with`].
+    /// A run of a scenario with its own scheme; otherwise as [`Self::with`].
     ///
     /// # Errors
     ///
-    /// As for that.
+    /// As for [`Self::with`].
     pub fn new(
         scenario: &Scenario,
         topology: &'a Topology,
@@ -203,11 +203,11 @@ impl<'a> Run<'a> {
 }
 
 impl<'a, S: Scheme> Run<'a, S> {
-    /// A run of a scenario on its topology, of this part of it.
+    /// A run of a part of a scenario on its topology.
     ///
     /// # Errors
     ///
-    /// A value that makes no sense, or a file that cannot be read.
+    /// An invalid value, or a file that cannot be read.
     pub fn with(
         scheme: &S,
         scenario: &Scenario,
@@ -306,7 +306,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         Ok(run)
     }
 
-    /// Whether a flow is to start.
+    /// Whether any flow has yet to start.
     pub const fn has_flows(&self) -> bool {
         self.upcoming.is_some()
     }
@@ -340,7 +340,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// Prefetches what the next events need: where a run is larger than the caches, each would wait for memory in turn.
+    /// Prefetches data for the next events: if a run exceeds the caches, each event would otherwise wait for memory.
     #[inline(always)]
     fn prefetch_ahead(&self, lane: usize) {
         for event in self.scheduler.ahead(lane) {
@@ -354,7 +354,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// Events of the calendar.
+    /// Handles an event of the calendar.
     fn dispatch(&mut self, event: u32, number: u32) {
         match event {
             0 => self.arrive(number),
@@ -371,7 +371,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// A port's transmission ends.
+    /// Handles the end of a port's transmission.
     #[inline(always)]
     fn free(&mut self, number: u32) {
         if self.is_down(number) {
@@ -384,7 +384,8 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.serve(number);
     }
 
-    /// Schedules what other parts sent in one window: hardly any of it arrives before what they sent in the window before.
+    /// Schedules packets that other parts sent in one window; hardly any of them arrive before those of the previous
+    /// window.
     pub(super) fn receive_mail(&mut self, mail: &mut Vec<(Time, Packet)>) {
         mail.sort_unstable_by_key(|(time, packet)| (*time, packet.link));
         for (time, packet) in mail.drain(..) {
@@ -401,12 +402,12 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// Time of the next event; `Time::MAX`: none is pending.
+    /// Time of the next event; `Time::MAX` if none is pending.
     pub(super) fn next_time(&self) -> Time {
         self.scheduler.next_time()
     }
 
-    /// The time.
+    /// Current time.
     #[inline]
     pub(super) const fn now(&self) -> Time {
         self.scheduler.now()
@@ -417,7 +418,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.scheduler.at(Lane::OTHERS, time, event.word(number));
     }
 
-    /// The next flow that starts here.
+    /// Finds the next flow that starts in this part.
     fn find_upcoming(&mut self) {
         loop {
             self.upcoming = self.arrivals.next();
@@ -467,7 +468,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// An idle port sends a packet of this lane, and is busy until its transmission ends.
+    /// An idle port sends a packet of this lane, which keeps it busy until the end of the transmission.
     #[inline(always)]
     pub(super) fn send(&mut self, number: u32, id: u32, lane: usize) {
         let underrun = match (&self.input_queued, &self.links) {
@@ -488,7 +489,7 @@ impl<'a, S: Scheme> Run<'a, S> {
             && let link = &links[number as usize]
             && !link.is_usual
         {
-            // What is on other links arrives in another order.
+            // Packets on links that differ arrive in another order.
             (time, delay, lane) = (link.wire_time(bytes), link.delay, Lane::OTHERS);
         }
         self.hops[usize::from(is_data)] += 1;
@@ -499,7 +500,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         if let Some(switches) = &self.input_queued {
             rank += ENDS;
             if port.peer >= self.topology.hosts {
-                // A header is enough, mostly.
+                // Usually the header suffices.
                 let data = if is_data { time } else { 0 };
                 arrival = self.scheduler.now() + delay + switches.forwarding(data);
                 arrival += underrun;
@@ -515,7 +516,7 @@ impl<'a, S: Scheme> Run<'a, S> {
             self.packets.remove(id);
         }
         if is_data && let Some(credits) = &mut self.credits {
-            // Also of one that has left.
+            // Also valid if the packet has left for another part: freed slots keep their value.
             let class = self.packets[id].class;
             let on = credits.send(self.ports.queue_index(number, class), bytes);
             self.set_on(number, class, on);
@@ -526,8 +527,8 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// Input-queued: how much longer than for its header a switch has to wait for a packet that a port sends, so that a
-    /// faster output does not run dry.
+    /// Input-queued: how much longer than for the header a switch must wait for a packet, so that a faster output does
+    /// not run dry.
     #[cold]
     fn underrun(&self, switches: &InputQueued, links: &[Link], number: u32, id: u32) -> Time {
         let (packet, peer) = (&self.packets[id], self.ports[number as usize].peer);
@@ -540,7 +541,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         wire(number).saturating_sub(wire(out))
     }
 
-    /// A port sends a packet, and serves its queues again afterwards.
+    /// Sends a packet by a port, which serves its queues again afterwards.
     #[inline(always)]
     pub(super) fn transmit(&mut self, number: u32, id: u32) {
         self.send(number, id, self.lane(id));
@@ -549,7 +550,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// A port is to serve its queues when its transmission ends.
+    /// Makes a port serve its queues when its transmission ends.
     #[inline(always)]
     pub(super) fn wakes_at_end(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
@@ -567,7 +568,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.scheduler.at(ends, end, word);
     }
 
-    /// A port serves its queues now, or when its transmission ends.
+    /// Makes a port serve its queues now, or when its transmission ends.
     #[inline]
     pub(super) fn wake(&mut self, number: u32) {
         let now = self.now();
@@ -584,7 +585,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// An idle port sends what comes first: PFC, control, data.
+    /// An idle port sends the first packet in order of priority: PFC, control, data.
     #[inline]
     pub(super) fn serve(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
@@ -620,7 +621,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.release(switch, (ingress, class), bytes);
     }
 
-    /// Frees the memory of a packet that came by this port, in this class, and waited.
+    /// Frees the memory of a packet that has waited; `from`: the port and class by which it arrived.
     #[inline(always)]
     fn release(&mut self, switch: u32, from: (u32, u8), bytes: u32) {
         let (ingress, class) = from;
@@ -638,12 +639,12 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// A port sends a pause or resume frame, or its credits.
+    /// Sends a port's pause or resume frame, or its credits.
     #[cold]
     fn send_link_control(&mut self, number: u32) {
         let port = &mut self.ports[number as usize];
         let message = if let Some(credits) = &mut self.credits {
-            // A lane at a time.
+            // One lane per message.
             let class = port.credit.trailing_zeros() as u8;
             port.credit &= port.credit - 1;
             let limit = credits.advertise(self.ports.queue_index(number, class));
@@ -665,7 +666,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// What a scheme sees of a data packet that is to leave by a port.
+    /// The scheme's view of a data packet that will leave by a port.
     #[inline(always)]
     pub(super) fn queue_view(&self, id: u32, number: u32) -> QueueView {
         let port = &self.ports[number as usize];
@@ -699,7 +700,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// Counts and traces a packet's mark, where it differs from `before`, and the port's state.
+    /// Counts and traces a packet's mark if it differs from `before`, and traces the port's state.
     pub(super) fn record_mark(&mut self, view: &QueueView, before: Mark, id: u32) {
         if let Some(trace) = &mut self.trace {
             let packet = &self.packets[id];
@@ -746,7 +747,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// A port may send data of a class from now on, or may not.
+    /// Sets whether a port may send data of a class.
     pub(super) fn set_on(&mut self, number: u32, class: u8, on: bool) {
         if self.ports[number as usize].set_on(class, on) {
             let (now, queue) = (self.scheduler.now(), self.ports.queue_index(number, class));
@@ -757,7 +758,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// A host takes data off its link, and frees its credits at once.
+    /// A host takes data off its link, and frees the memory at once.
     #[inline]
     pub(super) fn host_takes(&mut self, number: u32, class: u8, bytes: u32) {
         if let Some(credits) = &mut self.credits {
@@ -800,7 +801,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.wake(number);
     }
 
-    /// A packet is at the end of its link.
+    /// Handles a packet at the end of its link.
     fn arrive(&mut self, id: u32) {
         let packet = &self.packets[id];
         let (number, kind) = (packet.link, packet.kind);
@@ -833,7 +834,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// An ACK or notification is at the end of its link.
+    /// Handles an ACK or notification at the end of its link.
     #[inline(always)]
     fn arrive_control(&mut self, id: u32, lane: usize) {
         let packet = &self.packets[id];
@@ -852,7 +853,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.send_or_queue(out, id, lane);
     }
 
-    /// Data is at the end of its link.
+    /// Handles data at the end of its link.
     #[inline(always)]
     fn arrive_data(&mut self, id: u32, lane: usize) {
         self.data_on_links -= 1;
@@ -868,7 +869,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// A switch forwards data, or queues it.
+    /// Forwards data through a switch, or queues it.
     #[inline(always)]
     fn forward(&mut self, id: u32, ingress: u32, lane: usize) {
         let now = self.now();
@@ -884,7 +885,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         let port = &self.ports[out as usize];
         let (bytes, class) = (u32::from(packet.bytes), packet.class);
         packet.ingress = own;
-        // What does not wait takes no memory.
+        // Packets that do not wait take no memory.
         let mut waits = port.wakes || port.busy_until > now || port.blocks(class);
         if let Some(inputs) = &self.inputs {
             waits |= inputs.is_busy(self.ports.queue_index(ingress, class), now);
@@ -938,7 +939,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// Flag of a packet that meets a queue which is or was paused, or is long without a pause.
+    /// The flag for a packet that meets a queue that is or was paused, or that is long without a pause.
     #[inline(always)]
     pub(super) fn congestion_met(&self, out: u32, class: u8) -> Option<u8> {
         let held = self.ports[out as usize].held() >> class & 1 != 0;

@@ -1,4 +1,4 @@
-//! A fabric that can be run: its network, what was chosen, and what follows from that.
+//! A runnable fabric: its network, its parameters, and values derived from these.
 
 mod check;
 
@@ -45,7 +45,7 @@ keywords! {
 }
 
 impl Kind {
-    /// What it is, in a line.
+    /// A one-line description.
     pub const fn about(self) -> &'static str {
         match self {
             Self::FatTree => {
@@ -64,33 +64,33 @@ impl Kind {
     }
 }
 
-/// A fabric that can be run.
+/// A runnable fabric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Its name, if it has another one than its topology.
+    /// Its name, if that differs from its topology's.
     pub name: Option<String>,
-    /// Its topology, unless it has a plan of its own.
+    /// Its topology, unless it has its own plan.
     pub kind: Kind,
-    /// The network that its file describes.
+    /// The network described by its file.
     plan: Option<Plan>,
     /// Links that are down at some time.
     pub(super) failures: Vec<Failure>,
     /// The file's `[[flows]]`.
     pub(super) entries: Vec<FlowEntry>,
-    /// These flows, by their starts, instead of a workload.
+    /// Flows in order of starts, which replace the workload.
     flows: Option<Vec<Arrival>>,
-    /// What was chosen.
+    /// Parameters of the fabric.
     pub parameters: FabricParameters,
-    /// And of the schemes.
+    /// Parameters of the schemes.
     pub schemes: cc::SchemeParameters,
 }
 
-/// What an ACK has beyond a data packet's header.
+/// Length of an ACK beyond a data packet's header, bytes.
 pub const ACK_EXTRA: u32 = 4;
-/// What a CNP has beyond it.
+/// Length of a CNP beyond a data packet's header, bytes.
 pub const CNP_EXTRA: u32 = 16;
 
-/// Why a key of HP's networks and of bridges is none of a data centre's.
+/// Why a key of HP's networks and of bridges does not apply to a data centre.
 fn hint_of_shares(key: &str) -> Option<String> {
     let is_model = key.starts_with("model.");
     if is_model {
@@ -138,18 +138,18 @@ impl Scenario {
     pub fn of(kind: Kind) -> Self {
         let mut parameters = FabricParameters::default();
         if kind == Kind::ParkingLot {
-            // Two at each switch.
+            // Two per switch.
             parameters.hosts = 8;
             parameters.workload = Workload::Greedy;
         }
         if kind == Kind::Chain {
-            // The paper's fifteen, and S0, S1, R0 and R1.
+            // The fifteen of the paper, and S0, S1, R0 and R1.
             parameters.hosts = 19;
             parameters.senders = 15;
             parameters.workload = Workload::Chain;
-            // Both fit on the chain: what fills its queues is that it is paused.
+            // Both flows fit on the chain: its queues grow only because it is paused.
             parameters.load = Fraction::ratio(2, 5);
-            // With `load`, nine tenths of the link to R1.
+            // Together with `load`, nine tenths of the link to R1.
             parameters.flow_size = Size::from_bytes(100_000);
             parameters.thresholds = Thresholds::Static;
         }
@@ -159,7 +159,7 @@ impl Scenario {
             parameters.hosts = 23;
             parameters.workload = Workload::Fig1;
             parameters.limit = DurationText::from_millis(100);
-            // On the wire 2068 bytes, and ACKs of 20, as in the papers (Table I).
+            // 2068 bytes on the wire, and ACKs of 20, as in the papers (Table I).
             (parameters.payload, parameters.header) = (2_052, 20 - ACK_EXTRA);
             let gigabyte = Rate::from_bytes_per_s(1_000_000_000);
             parameters.link_rate = gigabyte.unwrap_or(parameters.link_rate);
@@ -181,7 +181,7 @@ impl Scenario {
         }
     }
 
-    /// A network of one's own.
+    /// A custom network.
     pub(super) fn custom(plan: Plan) -> Self {
         let mut scenario = Self::of(Kind::default());
         scenario.parameters.hosts = plan.hosts;
@@ -189,7 +189,7 @@ impl Scenario {
         scenario
     }
 
-    /// With these flows, by their starts, whatever the workload is.
+    /// Replaces the workload by these flows, sorted by their starts.
     #[must_use]
     pub fn with_flows(mut self, mut flows: Vec<Arrival>) -> Self {
         flows.sort_by_key(|flow| flow.start);
@@ -201,7 +201,7 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// As [`arrivals`].
+    /// As for [`arrivals`].
     pub(super) fn arrivals(&self, topology: &Topology, seed: u64) -> Result<Arrivals, ModelError> {
         match &self.flows {
             Some(flows) => Ok(Box::new(flows.clone().into_iter())),
@@ -214,7 +214,7 @@ impl Scenario {
         }
     }
 
-    /// Names of the flows' classes, if they have some.
+    /// Names of the flows' classes; empty if they have none.
     pub fn classes(&self) -> Vec<String> {
         match self.parameters.workload {
             Workload::Flows => entries::classes(&self.entries),
@@ -223,7 +223,7 @@ impl Scenario {
         }
     }
 
-    /// Do links fail or return while a run goes on?
+    /// Whether links fail or return during a run.
     pub(super) fn links_change(&self) -> bool {
         self.failures.iter().any(|failure| !failure.is_permanent())
     }
@@ -233,7 +233,7 @@ impl Scenario {
         self.name.as_deref().unwrap_or(self.kind.name())
     }
 
-    /// The same with nothing chosen.
+    /// The same scenario with default parameters.
     #[must_use]
     pub fn defaults(&self) -> Self {
         match &self.plan {
@@ -295,8 +295,8 @@ impl Scenario {
         Table::try_from(&self.schemes).unwrap_or_default()
     }
 
-    /// The keys that matter with their values; `k` and `switches` as they are taken, the scheme's own in a
-    /// table.
+    /// The applicable keys with their values: resolved values for `k` and `switches`, and a table for the scheme's own
+    /// keys.
     pub fn parameters(&self) -> Table {
         let mut all = Table::try_from(&self.parameters).unwrap_or_default();
         for key in self.inapplicable_keys() {
@@ -326,19 +326,19 @@ impl Scenario {
         all
     }
 
-    /// Is it a key of any topology?
+    /// Whether any topology has this key.
     pub fn has_key(&self, key: &str) -> bool {
         self.all_keys().contains_key(key)
     }
 
-    /// Every key of this topology, whatever else is chosen.
+    /// All keys of this topology, regardless of the other values.
     pub fn keys(&self) -> Table {
         let mut all = self.all_keys();
         for key in self.of_other_topologies() {
             all.remove(*key);
         }
         if self.plan.is_some() {
-            // As many as the file names.
+            // The file determines their number.
             all.remove("hosts");
         }
         all
@@ -370,13 +370,13 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// There is no such key, or it does not take the value; nothing has changed then.
+    /// The key is unknown, or does not accept the value; the scenario is then unchanged.
     pub fn set_text(&mut self, setting: &str) -> Result<(), ScenarioError> {
         let (key, value) = parted(setting)?;
         self.set(key, &value)
     }
 
-    /// Sets one key. A number may come as a text, and a text that is a number as one.
+    /// Sets one key. Numbers may be given as text, and texts that are numbers as numbers.
     ///
     /// # Errors
     ///
@@ -412,7 +412,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Keys that are set although they do not apply to the other values.
+    /// Keys that are set but do not apply to the other values.
     pub fn set_but_inapplicable(&self) -> Vec<String> {
         let (all, defaults) = (self.all_keys(), self.defaults().all_keys());
         let tables = self.parameters.scheme.tables();
@@ -428,17 +428,17 @@ impl Scenario {
             .collect()
     }
 
-    /// Gives a key its default.
+    /// Resets a key to its default.
     ///
     /// # Errors
     ///
-    /// There is no such key.
+    /// The key is unknown.
     pub fn reset(&mut self, key: &str) -> Result<(), ScenarioError> {
         let default = self.defaults().keys().remove(key);
         self.set(key, &default.unwrap_or(Value::Boolean(false)))
     }
 
-    /// Files that can be read when it runs.
+    /// Files that a run may read.
     pub fn files(&self) -> Vec<&Path> {
         let mut files: Vec<&Path> = Vec::new();
         if let Workload::File(file) = &self.parameters.workload {
@@ -455,12 +455,12 @@ impl Scenario {
         self.parameters.payload + self.parameters.header
     }
 
-    /// Time of such a packet on a link.
+    /// Transmission time of a full packet.
     pub fn packet_time(&self) -> Time {
         wire_time(byte_time(self.parameters.link_rate), self.frame())
     }
 
-    /// Do ports tell each other of their credits?
+    /// Whether ports advertise credits to each other.
     pub fn advertises_credits(&self) -> bool {
         let params = &self.parameters;
         params.flow_control == FlowControl::Cbfc && params.switch != Switch::InputQueued
@@ -505,20 +505,20 @@ impl Scenario {
         })
     }
 
-    /// Shortest time from when a switch sends something to when another gets it: the shortest packet, a message or a byte of
-    /// data, and its link.
+    /// Minimum time from a switch's sending to another one's receiving: that of the shortest packet (a message, or a
+    /// byte of data), and the delay of its link.
     pub fn look_ahead(&self) -> Time {
         let params = &self.parameters;
         if params.switch == Switch::InputQueued {
-            // Credits are back at once.
+            // Credits return at once.
             return 0;
         }
         let bytes = LINK_BYTES.min(params.header + 1);
         self.delays().0 + wire_time(byte_time(self.rates().1), bytes)
     }
 
-    /// Threads that a run has work for, of so many: all flows of an incast wait for one link, and in the time that
-    /// parts can go on alone too little happens to share.
+    /// Number of threads for which a run has work, up to `most`. All flows of an incast wait for one link, and too
+    /// little happens in the time for which parts can run independently.
     pub fn useful_threads(&self, most: u16) -> u16 {
         match self.parameters.workload {
             Workload::Incast if self.flows.is_none() => 1,
@@ -526,20 +526,21 @@ impl Scenario {
         }
     }
 
-    /// How far below its threshold a paused port goes on, bytes.
+    /// How far below its threshold a paused port resumes, bytes.
     pub fn xon_gap(&self) -> u64 {
         let auto = Size::from_bytes(2 * u64::from(self.frame()));
         self.parameters.xon_gap.or(auto).bytes()
     }
 
-    /// Queues that DCQCN's switches begin to mark at, and mark all of, bytes. Unless they are set, ports that
-    /// pause others, or drop, at a known length mark before. `ports`: the fewest of a switch.
+    /// Queue lengths at which DCQCN's switches start to mark, and mark everything, bytes. Unless set, they are below
+    /// the length at which ports pause others or drop, if that is known. `ports`: the fewest of a switch.
     pub fn red_thresholds(&self, ports: u32) -> (u64, u64) {
         let (line, limit) = (self.parameters.link_rate, self.limit_of_queue(ports));
         self.schemes.dcqcn.thresholds(line, limit)
     }
 
-    /// What pauses others, or is dropped, if it is known before, bytes. `ports`: the fewest of a switch.
+    /// Queue length at which a port pauses others or drops, bytes, if known in advance. `ports`: the fewest of a
+    /// switch.
     fn limit_of_queue(&self, ports: u32) -> Option<u64> {
         if self.parameters.switch == Switch::InputQueued {
             return Some(self.buffer());
@@ -551,13 +552,13 @@ impl Scenario {
         }
     }
 
-    /// The longest queue that one class at one port of a switch with so many gets, without flow control, bytes.
+    /// The maximum queue of one class at one port of a switch with `ports` ports, without flow control, bytes.
     pub fn longest_tail(&self, ports: u32) -> u64 {
         let params = &self.parameters;
         let pool = u128::from(self.buffer()) * u128::from(ports);
         match self.threshold() {
             Threshold::Static(most) => most.min(pool as u64),
-            // As long as alpha times what it leaves.
+            // Its length is alpha times the memory that it leaves free.
             Threshold::Dynamic(_) => {
                 let (n, d) = (params.alpha.numerator(), params.alpha.denominator());
                 (pool * u128::from(n) / (u128::from(n) + u128::from(d))) as u64
@@ -565,7 +566,7 @@ impl Scenario {
         }
     }
 
-    /// Time after which a flow without progress sends again; `ports`: the most of a switch.
+    /// Retransmission timeout of a flow without progress; `ports`: the most of a switch.
     pub(super) fn retransmit_after(&self, network: &cc::Network<'_>, ports: u32) -> Time {
         let time = self.parameters.retransmit_after;
         let least = DurationText::from_millis(1).as_nanos() * NS;
@@ -580,8 +581,8 @@ impl Scenario {
         }
     }
 
-    /// What a port may hold of a class: of what came by it (PFC), or of what waits for it (tail drop). An input of a crossbar has
-    /// its own buffer.
+    /// How much memory a port may use for a class: for data that arrived at it (PFC), or that waits for it (tail drop).
+    /// An input of a crossbar has its own buffer.
     pub fn threshold(&self) -> Threshold {
         let params = &self.parameters;
         match (params.switch, params.thresholds) {
@@ -597,15 +598,15 @@ impl Scenario {
         }
     }
 
-    /// A longer queue of a class that nothing holds up is congestion, bytes: where DCQCN's switches begin to mark, or
-    /// an eighth of a port's memory if that is less. `ports`: the fewest of a switch.
+    /// Length above which a class's queue that is not held up is congested, bytes: where DCQCN's switches start to
+    /// mark, or an eighth of a port's memory if that is less. `ports`: the fewest of a switch.
     pub fn root_bytes(&self, ports: u32) -> u32 {
         let params = &self.parameters;
         let eighth = self.buffer() / u64::from(params.priorities) / 8;
         self.red_thresholds(ports).0.min(eighth) as u32
     }
 
-    /// What a scheme has to know of a network.
+    /// The properties of a network for a scheme.
     pub fn network_of(&self, topology: &Topology, seed: u64) -> cc::Network<'_> {
         let classes = self.parameters.priorities;
         cc::Network {
@@ -617,7 +618,7 @@ impl Scenario {
         }
     }
 
-    /// What its hosts have to know, if its longest path has so many links, and its switches have so many ports at least.
+    /// The properties for its hosts, with `links` links on the longest path, and at least `ports` ports per switch.
     pub fn network(&self, links: u32, ports: u32) -> cc::Network<'_> {
         let params = &self.parameters;
         let line = params.link_rate;
@@ -646,7 +647,7 @@ impl Scenario {
         }
     }
 
-    /// What makes ports go ON and OFF.
+    /// The cause of ports' ON and OFF periods.
     fn pause_model(&self) -> PauseModel {
         let params = &self.parameters;
         if params.flow_control == FlowControl::Cbfc {
@@ -661,8 +662,8 @@ impl Scenario {
         }
     }
 
-    /// Headroom of a port for all its priorities, bytes; none without PFC. Each may be asked to pause while another's is
-    /// full.
+    /// Headroom of a port for all its priorities, bytes; 0 without PFC. Each priority may have to pause while another
+    /// one's headroom is full.
     pub fn headroom(&self) -> u64 {
         let params = &self.parameters;
         let needed = u64::from(params.priorities)
@@ -678,7 +679,7 @@ impl Scenario {
         }
     }
 
-    /// The smallest memory of a port, bytes: its headroom and two packets, or whole blocks of two for each lane.
+    /// The minimum memory of a port, bytes: its headroom and two packets, or whole blocks for two packets in each lane.
     pub fn least_buffer(&self) -> u64 {
         match self.parameters.flow_control {
             FlowControl::Cbfc => {
@@ -689,11 +690,11 @@ impl Scenario {
         }
     }
 
-    /// A picture of the network, whatever runs on it.
+    /// A figure of the network, independent of the workload.
     ///
     /// # Errors
     ///
-    /// The topology makes no sense.
+    /// The topology is invalid.
     pub fn figure(&self) -> Result<NetworkFigure, ModelError> {
         let params = &self.parameters;
         self.check_plan()?;
@@ -723,7 +724,7 @@ impl Scenario {
         let topology = self.planned()?;
         let params = &self.parameters;
         let ports = u64::from(topology.most_ports());
-        // They are numbered in 16 bits.
+        // Ports are numbered in 16 bits.
         if ports > 1 << 16 {
             let reason = format!("a switch would have {ports} ports, more than 65536");
             return Err(ModelError::new("hosts", params.hosts, reason));
@@ -734,7 +735,7 @@ impl Scenario {
             let reason = format!("must be at most {most} bytes for a switch of {ports} ports");
             return Err(ModelError::new("buffer", params.buffer, reason));
         }
-        // The built-in ones go up and down, or along a line.
+        // The built-in ones go up and down, or along a chain, and thus have no cycles.
         if (self.plan.is_some() || !self.failures.is_empty())
             && params.flow_control != FlowControl::None
             && let Some(circle) = topology.circle()

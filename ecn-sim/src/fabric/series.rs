@@ -1,7 +1,7 @@
-//! Time series of a run, in a bounded number of points.
+//! Time series of a run, with a bounded number of points.
 //!
-//! Between two events nothing changes, so a sample is taken when the first event behind it is due: it
-//! costs the run no events of its own, and is the same however the run is split.
+//! The state is constant between two events, so a sample is taken when the first event after it is due: sampling needs
+//! no events, and does not depend on how the run is split.
 
 use std::mem;
 
@@ -14,31 +14,31 @@ use super::switch::Ports;
 use crate::engine::{NS, Time};
 use crate::records::{Cell, Columns, Table};
 
-/// Most points; when there are more, each two become one, of twice the length.
+/// Maximum number of points; if exceeded, pairs of points are merged, and the step is doubled.
 pub const POINTS: usize = 1_000;
 
-/// Most flows and ports that have series of their own.
+/// Maximum numbers of flows and of ports with separate series.
 pub const SINGLE: usize = 32;
 
-/// Rates over fewer packets fluctuate.
+/// Minimum number of packets per rate: over fewer, rates fluctuate.
 pub const WINDOW_PACKETS: u64 = 50;
 
 /// One step of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Point {
-    /// Payload that arrived in order during it, bytes.
+    /// Payload that arrived in order during the step, bytes.
     pub delivered: u64,
-    /// Packets marked during it.
+    /// Packets marked during the step.
     pub marked: u64,
-    /// Bytes that wait in switches, at its end.
+    /// Bytes waiting in switches at the end of the step.
     pub queued: u64,
-    /// The longest queue, bytes, at its end; of steps that became one, the longest of these.
+    /// The longest queue at the end of the step, bytes; the maximum over merged steps.
     pub longest: u32,
-    /// Ports that may not send data, or not of all classes, at its end.
+    /// Ports that must not send data of some or all classes, at the end of the step.
     pub off: u32,
-    /// Payload of each of the first flows, by the order of their starts.
+    /// Payload of each of the first flows, in order of starts.
     pub flows: Vec<u64>,
-    /// Bytes that wait at each of the [`Series::ports`], at its end.
+    /// Bytes waiting at each of the [`Series::ports`], at the end of the step.
     pub ports: Vec<u32>,
 }
 
@@ -49,9 +49,9 @@ pub struct Series {
     pub step: Time,
     /// The steps, from time 0 on.
     pub points: Vec<Point>,
-    /// Ports that are watched: those of all switches, if these are not many.
+    /// Observed ports: those of all switches, if there are few.
     pub ports: Vec<u32>,
-    /// What has happened since the last sample.
+    /// Changes since the last sample.
     since: Point,
 }
 
@@ -86,7 +86,7 @@ pub const COLUMNS: &Columns = &[
 ];
 
 impl Series {
-    /// The table: a row per step and what is watched. `port_name` is of ports.
+    /// The table: a row per step and quantity. `port_name`: names of ports.
     pub fn table(&self, port_name: impl Fn(u32) -> String) -> Table {
         let flows = self.flows();
         let rows = (1..).zip(&self.points).flat_map(|(number, point)| {
@@ -131,7 +131,7 @@ impl Series {
     }
 }
 
-/// What happens to a port.
+/// A change at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is paused.
@@ -140,39 +140,39 @@ pub enum Change {
     On,
     /// Its state changes (TCD, IB CC).
     State(State),
-    /// It holds so many bytes that came by it (PFC); of the [`Series::ports`], if there is a series.
+    /// It holds this number of bytes that arrived at it (PFC); only for [`Series::ports`], if there is a series.
     Holds(u32),
-    /// A packet gets this mark; at a host: arrives with it. Its flow, and its number.
+    /// A packet gets this mark or, at a host, arrives with it; with its flow and its number.
     Mark(Mark, u32, u32),
 }
 
-/// An event of a port.
+/// A change with its time and place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traced {
-    /// When.
+    /// Time of the change.
     pub time: Time,
     /// The port.
     pub port: u32,
-    /// Which class of its data.
+    /// Class of the port's data.
     pub class: u8,
-    /// What.
+    /// The change.
     pub change: Change,
 }
 
-/// All of these, in the order of time.
+/// The changes in order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// Each change.
     pub changes: Vec<Traced>,
     /// By port and class.
     states: Vec<State>,
-    /// What the watched ports held, by class, when they were last looked at; and when that was.
+    /// By port and class: bytes held by the observed ports at the last observation; and its time.
     held: Vec<u32>,
     seen: Time,
 }
 
 impl Trace {
-    /// Of so many classes of ports.
+    /// A trace for `queues` classes of ports.
     pub fn new(queues: usize) -> Self {
         Self {
             changes: Vec::new(),
@@ -182,7 +182,7 @@ impl Trace {
         }
     }
 
-    /// These ports, before what happens now and after all else.
+    /// Records what these ports hold, before the events at `now` and after all earlier ones.
     fn look(&mut self, now: Time, watched: &[u32], ports: &Ports) {
         let time = mem::replace(&mut self.seen, now);
         for &port in watched {
@@ -202,7 +202,7 @@ impl Trace {
         }
     }
 
-    /// A packet gets its mark at a port, or arrives at a host with it.
+    /// A packet is marked at a port, or arrives at a host with a mark.
     #[cold]
     pub fn on_mark(&mut self, time: Time, port: u32, packet: &Packet) {
         self.changes.push(Traced {
@@ -224,7 +224,7 @@ impl Trace {
         });
     }
 
-    /// The state of a class of a port.
+    /// Records the state of a class of a port, if it has changed.
     pub fn on_state(&mut self, at: &QueueView, state: State) {
         let own = &mut self.states[at.queue as usize];
         if *own != state {
@@ -240,7 +240,7 @@ impl Trace {
 }
 
 impl Point {
-    /// Another part of the network, at the same time.
+    /// Adds the same step of another part of the network.
     fn join(&mut self, other: &Self) {
         self.delivered += other.delivered;
         self.marked += other.marked;
@@ -255,7 +255,7 @@ impl Point {
         }
     }
 
-    /// This step and the one after it.
+    /// Merges this step with the next one.
     fn and(self, next: &Self) -> Self {
         let mut both = Self {
             queued: 0,
@@ -269,7 +269,7 @@ impl Point {
 }
 
 impl Series {
-    /// From this first length of a step on.
+    /// A series with this initial step.
     pub fn new(step: Time, ports: Vec<u32>) -> Self {
         let since = Point {
             flows: vec![0; SINGLE],
@@ -284,7 +284,7 @@ impl Series {
         }
     }
 
-    /// How many flows have series of their own.
+    /// Number of flows with separate series.
     pub fn flows(&self) -> usize {
         let last = |point: &Point| point.flows.iter().rposition(|bytes| *bytes > 0);
         let most = self.points.iter().filter_map(last).max();
@@ -297,7 +297,7 @@ impl Series {
         (self.points.len() as Time + 1) * self.step
     }
 
-    /// Payload of a flow arrives.
+    /// Adds a flow's arriving payload.
     #[inline]
     pub fn deliver(&mut self, id: u32, bytes: u64) {
         self.since.delivered += bytes;
@@ -306,7 +306,7 @@ impl Series {
         }
     }
 
-    /// A packet is marked.
+    /// Counts a marked packet.
     #[inline]
     pub const fn mark(&mut self) {
         self.since.marked += 1;
@@ -322,14 +322,14 @@ impl Series {
         }
     }
 
-    /// Merges each two steps.
+    /// Merges pairs of steps.
     fn halve(&mut self) {
         let pairs = self.points.chunks_exact(2);
         self.points = pairs.map(|pair| pair[0].clone().and(&pair[1])).collect();
         self.step *= 2;
     }
 
-    /// Without what happened after the last whole step.
+    /// Removes everything after the last complete step.
     pub fn ended(self) -> Self {
         Self {
             since: Point::default(),
@@ -337,7 +337,8 @@ impl Series {
         }
     }
 
-    /// Joins that of another part of the network, of the same time: as far as both have come, if they go on.
+    /// Adds the series of another part of the network over the same time: up to the end of the shorter one, if they
+    /// continue.
     pub fn join(&mut self, other: &Self) {
         while self.step < other.step {
             self.halve();
@@ -355,7 +356,7 @@ impl Series {
 }
 
 impl<S: Scheme> Run<'_, S> {
-    /// Keeps what happens from now on, in steps of this length at first.
+    /// Starts a series, with this initial step.
     pub(super) fn watch(&mut self, step: Time) {
         let switches = self.topology.hosts..self.ports.len() as u32;
         let ports = if switches.len() <= SINGLE {

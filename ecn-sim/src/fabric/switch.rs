@@ -1,80 +1,80 @@
-//! A switch: its ports, what they may hold, and when they pause others. It is output-queued, in shared memory; before a
-//! [crossbar](super::crossbar) only the first of each input are in its outputs' queues.
+//! A switch: its ports, their memory limits, and when they pause others. It is output-queued with shared memory. With a
+//! [crossbar](super::crossbar), only the first packet of each input is in an output's queue.
 //!
-//! Data has one class or several: PFC's priorities, or InfiniBand's virtual lanes. Each has queues of its own, which
-//! a port serves packet by packet in turn, limits of its own, and is paused by itself.
+//! Data has one or more classes: PFC priorities, or InfiniBand virtual lanes. Each class has its own queue at a port,
+//! which serves its classes round-robin by packet, as well as its own limits and pauses.
 
 use std::ops::{Deref, DerefMut};
 
 use super::packet::{Linked, List, Packet};
 use crate::engine::{Slab, Time};
 
-/// What a port keeps of one class of data.
+/// State of one class of data at a port.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Class {
-    /// Data that waits; of a host: the flows that are ready.
+    /// Waiting data; at a host, the flows that are ready.
     data: List,
-    /// Bytes of data that wait here to go out.
+    /// Bytes of data waiting to leave by this port.
     pub queued: u32,
-    /// Bytes that came by this port and wait in the shared memory.
+    /// Bytes that arrived at this port and wait in shared memory.
     pub shared: u32,
-    /// Bytes that came by it and wait in its headroom.
+    /// Bytes that arrived at this port and wait in its headroom.
     pub headroom: u32,
 }
 
 impl Class {
-    /// The first that waits, or [`NONE`](super::packet::NONE).
+    /// The first waiting element, or [`NONE`](super::packet::NONE).
     pub const fn first(&self) -> u32 {
         self.data.head
     }
 }
 
-/// Most classes of data: as many priorities as PFC has.
+/// Maximum number of classes of data: the number of PFC priorities.
 pub const MOST_CLASSES: u8 = 8;
 
 /// A set of classes, as bits.
 pub type Classes = u8;
 
-/// A port, of a switch or a host: in a cache line of its own.
+/// A port of a switch or host; it occupies a separate cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 pub struct Port {
     /// When its transmission ends.
     pub busy_until: Time,
-    /// ACKs and notifications that wait; they go before data.
+    /// Waiting ACKs and notifications, which precede data.
     pub control: List,
-    /// Of the first class of data. [`Ports`] has the others.
+    /// The first class of data; [`Ports`] has the others.
     class: Class,
     /// The port at the other end.
     pub peer: u32,
     /// Its switch, or host.
     pub node: u32,
-    /// Which of its switch's ports it is.
+    /// Index of the port at its switch.
     pub index: u16,
-    /// The part of the network that has the other end.
+    /// The part of the network that contains the other end.
     pub part: u16,
-    /// An event is pending for the end of its transmission.
+    /// Whether an event is pending for the end of its transmission.
     pub wakes: bool,
-    /// Classes with something that waits.
+    /// Classes with waiting data.
     waiting: Classes,
-    /// Those that the other end may not be sent.
+    /// Classes that must not be sent to the other end.
     pub off: Classes,
-    /// Those that it might not be sent at some time since their queues began.
+    /// Classes that were off at some time since their queues were last empty.
     held: Classes,
-    /// Those whose credits are to be advertised.
+    /// Classes whose credits are due to be advertised.
     pub credit: Classes,
-    /// Those for which the other end is to be paused.
+    /// Classes for which the other end should be paused.
     pub pause_wanted: Classes,
-    /// Those of the last pause frame.
+    /// Paused classes in the last pause frame.
     pub pause_sent: Classes,
-    /// The class whose turn is next, or a number behind the last one.
+    /// The class whose turn is next, or a number after the last class.
     next: u8,
 }
 
 const _: () = assert!(size_of::<Port>() == 64);
 
 impl Port {
-    /// An idle one, with these at its ends.
+    /// An idle port.
     pub fn new(peer: u32, node: u32, index: u16, part: u16) -> Self {
         Self {
             peer,
@@ -85,31 +85,31 @@ impl Port {
         }
     }
 
-    /// Is a pause frame or credit message due? It precedes all else.
+    /// Whether a pause frame or credit message is due; these precede everything else.
     #[inline]
     pub const fn has_link_control(&self) -> bool {
         self.credit != 0 || self.pause_wanted != self.pause_sent
     }
 
-    /// Is there anything that it may send?
+    /// Whether it has anything to send that it may send.
     #[inline]
     pub const fn has_work(&self) -> bool {
         self.has_link_control() || !self.control.is_empty() || self.waiting & !self.off != 0
     }
 
-    /// Does data of this class have to wait, even if the port is idle?
+    /// Whether data of this class must wait, even if the port is idle.
     #[inline]
     pub const fn blocks(&self, class: u8) -> bool {
         (self.waiting | self.off) >> class & 1 != 0
     }
 
-    /// Classes whose data was held up, since their queues began.
+    /// Classes that were off at some time since their queues were last empty.
     #[inline]
     pub const fn held(&self) -> Classes {
         self.held
     }
 
-    /// May send a class from now on, or may not; `false`: as before.
+    /// Sets whether a class may be sent; `false` if unchanged.
     pub const fn set_on(&mut self, class: u8, on: bool) -> bool {
         let bit = 1 << class;
         if (self.off & bit == 0) == on {
@@ -124,24 +124,24 @@ impl Port {
         true
     }
 
-    /// Does anything wait, whether it may be sent or not?
+    /// Whether anything waits, whether or not it may be sent.
     pub const fn has_waiting(&self) -> bool {
         self.waiting != 0 || !self.control.is_empty()
     }
 
-    /// What waits first of the first class, or [`NONE`](super::packet::NONE).
+    /// The first waiting element of the first class, or [`NONE`](super::packet::NONE).
     #[inline]
     pub const fn first(&self) -> u32 {
         self.class.first()
     }
 
-    /// The class that sends the next packet, if one may: each in its turn.
+    /// The class that sends the next packet, if any: round-robin.
     #[inline]
     const fn next_class(&mut self) -> Option<u8> {
         let may = self.waiting & !self.off;
         let class = match may {
             0 => return None,
-            // The only one, mostly.
+            // The usual case: only the first class.
             1 => 0,
             _ => {
                 let before = may.rotate_right(self.next as u32).trailing_zeros() as u8;
@@ -153,23 +153,23 @@ impl Port {
     }
 }
 
-/// One class of a port, to change it.
+/// Mutable view of one class of a port.
 struct ClassMut<'a> {
     class: &'a mut Class,
-    /// It alone.
+    /// The bit of the class.
     bit: Classes,
-    /// The port's.
+    /// Of the port.
     waiting: &'a mut Classes,
     pause_wanted: &'a mut Classes,
     pause_sent: Classes,
     wakes: bool,
 }
 
-/// All ports, with what they keep of each class.
+/// All ports with their classes.
 #[derive(Clone, Debug)]
 pub struct Ports {
     ports: Vec<Port>,
-    /// By port, the classes but the first: runs with one class have none.
+    /// By port, the classes except the first; empty if there is only one class.
     others: Vec<Class>,
     classes: u8,
 }
@@ -191,7 +191,7 @@ impl DerefMut for Ports {
 }
 
 impl Ports {
-    /// These, with so many classes.
+    /// These ports, with `classes` classes each.
     pub fn new(ports: Vec<Port>, classes: u8) -> Self {
         let others = vec![Class::default(); ports.len() * (usize::from(classes) - 1)];
         Self {
@@ -201,7 +201,7 @@ impl Ports {
         }
     }
 
-    /// Number of a class among those of all ports.
+    /// Number of a class among the classes of all ports.
     #[inline]
     pub const fn queue_index(&self, port: u32, class: u8) -> u32 {
         port * self.classes as u32 + class as u32
@@ -228,7 +228,7 @@ impl Ports {
         }
     }
 
-    /// One class of a port, to change it.
+    /// Mutable view of one class of a port.
     #[inline(always)]
     fn class_mut(&mut self, port: u32, class: u8) -> ClassMut<'_> {
         let other = (class != 0).then(|| self.other(port, class));
@@ -247,7 +247,7 @@ impl Ports {
         }
     }
 
-    /// Dequeues the first that may be sent; with its class.
+    /// Dequeues the first element that may be sent, with its class.
     #[inline(always)]
     fn next<T: Linked>(&mut self, port: u32, slab: &mut Slab<T>) -> Option<(u32, &mut Class)> {
         let queue = &mut self.ports[port as usize];
@@ -266,7 +266,7 @@ impl Ports {
         Some((first, class))
     }
 
-    /// Classes of all ports.
+    /// Number of classes of all ports.
     pub const fn queues(&self) -> u32 {
         self.queue_index(self.ports.len() as u32, 0)
     }
@@ -276,12 +276,12 @@ impl Ports {
         (0..self.classes).map(move |class| (class, self.class(port, class)))
     }
 
-    /// Bytes of data that wait at a port.
+    /// Bytes of data waiting at a port.
     pub fn queued(&self, port: u32) -> u32 {
         self.classes(port).map(|(_, class)| class.queued).sum()
     }
 
-    /// Puts one behind those of its class.
+    /// Appends an element to its class's queue.
     #[inline(always)]
     pub fn push<T: Linked>(&mut self, port: u32, class: u8, slab: &mut Slab<T>, number: u32) {
         let queue = self.class_mut(port, class);
@@ -289,14 +289,14 @@ impl Ports {
         queue.class.data.push(slab, number);
     }
 
-    /// Dequeues the first that may be sent.
+    /// Dequeues the first element that may be sent.
     #[inline(always)]
     pub fn pop<T: Linked>(&mut self, port: u32, slab: &mut Slab<T>) -> Option<u32> {
         let (first, _) = self.next(port, slab)?;
         Some(first)
     }
 
-    /// Data of so many bytes begins to wait: is the port to be woken for it?
+    /// Queues data of `bytes` bytes. Returns whether the port must be woken for it.
     #[inline(always)]
     pub fn enqueue(
         &mut self,
@@ -312,12 +312,12 @@ impl Ports {
         !queue.wakes
     }
 
-    /// Data of so many bytes is to go out here, and waits elsewhere in the switch.
+    /// Counts data of `bytes` bytes that will leave by this port and waits elsewhere in the switch.
     pub fn expect(&mut self, port: u32, class: u8, bytes: u32) {
         self.class_mut(port, class).class.queued += bytes;
     }
 
-    /// Data enters a queue of its switch for this port.
+    /// Counts data that enters a queue of its switch for this port.
     #[inline]
     pub fn on_enqueue(&mut self, port: u32, class: u8, bytes: u32) {
         let queue = self.class_mut(port, class);
@@ -325,7 +325,7 @@ impl Ports {
         queue.class.queued += bytes;
     }
 
-    /// Data leaves such a queue, which may be `empty` then.
+    /// Counts data that leaves such a queue; `empty`: the queue is then empty.
     #[inline]
     pub fn on_dequeue(&mut self, port: u32, class: u8, bytes: u32, empty: bool) {
         let queue = self.class_mut(port, class);
@@ -350,8 +350,8 @@ impl Ports {
         Some((id, packet))
     }
 
-    /// PFC: admits a packet that came by a port, which requests a pause of its class once that has used up its share of
-    /// the memory: is a frame due? `None` if even its headroom is full.
+    /// PFC: admits a packet that arrived at a port. Requests a pause of its class once that has used up its share of
+    /// the memory. Returns whether a frame is due; `None` if even the headroom is full.
     #[inline(always)]
     pub fn admit(
         &mut self,
@@ -370,7 +370,7 @@ impl Ports {
         Some(*queue.pause_wanted != queue.pause_sent)
     }
 
-    /// PFC: releases the memory of a packet that came by this port: is a frame due?
+    /// PFC: releases the memory of a packet that arrived at this port. Returns whether a frame is due.
     #[inline(always)]
     pub fn release(
         &mut self,
@@ -388,32 +388,32 @@ impl Ports {
     }
 }
 
-/// A switch's memory.
+/// Memory of a switch.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// Bytes that its ports share.
+    /// Bytes shared by its ports.
     pub pool: u64,
-    /// Of those in use.
+    /// Bytes in use.
     pub used: u64,
 }
 
 /// How much of the shared memory a port may use for a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threshold {
-    /// So many bytes.
+    /// A number of bytes.
     Static(u64),
-    /// So many 65536ths of what is free (Choudhury and Hahne, "Dynamic queue length thresholds", 1998).
+    /// A fraction of the free memory, in 65536ths (Choudhury and Hahne, "Dynamic queue length thresholds", 1998).
     Dynamic(u64),
 }
 
-/// What ports may hold of a class.
+/// Memory limits of a class at a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of what came by a port (PFC), or waits for it (tail drop).
+    /// For data that arrived at the port (PFC), or waits for it (tail drop).
     pub threshold: Threshold,
-    /// The other end resumes when the port is this far below.
+    /// The other end resumes when the port is this far below, bytes.
     pub gap: u64,
-    /// Bytes for what arrives after a pause was requested.
+    /// Bytes for data that arrives after a pause was requested.
     pub headroom: u32,
 }
 
@@ -431,7 +431,7 @@ impl Limits {
         held <= self.threshold(memory) && memory.used + u64::from(bytes) <= memory.pool
     }
 
-    /// PFC: admits a packet; `false`: into the headroom, full or not.
+    /// PFC: admits a packet. `false`: into the headroom, even if that is full.
     #[inline]
     fn admit(&self, memory: &mut Memory, class: &mut Class, bytes: u32) -> bool {
         let fits = class.headroom == 0 && self.fits(memory, class.shared, bytes);
@@ -444,7 +444,7 @@ impl Limits {
         fits
     }
 
-    /// PFC: gives the memory of a packet back; headroom first.
+    /// PFC: frees the memory of a packet, headroom first.
     #[inline]
     fn release(&self, memory: &mut Memory, class: &mut Class, bytes: u32) {
         let kept = bytes.min(class.headroom);
@@ -454,11 +454,11 @@ impl Limits {
         memory.used -= u64::from(shared);
     }
 
-    /// PFC: is there room again for a class that is paused?
+    /// PFC: whether a paused class has room again.
     #[inline]
     fn may_resume(&self, memory: &Memory, class: &Class) -> bool {
         class.headroom == 0
-            // An empty one goes on whatever others hold: nothing would tell it when they hold less.
+            // An empty class resumes regardless of others: nothing would notify it when they use less memory.
             && (class.shared == 0 || u64::from(class.shared) + self.gap <= self.threshold(memory))
     }
 
@@ -473,9 +473,9 @@ impl Limits {
     }
 }
 
-/// Headroom that no packet overflows: from the moment that a port wants a pause, a frame of its own
-/// may hold up the pause frame, and the other end starts frames until that has arrived and ends the
-/// last one after it. One more is what tips the port over.
+/// Headroom that cannot overflow. When a port requests a pause, a frame of its own may delay the pause frame, and the
+/// other end starts frames until that has arrived, and completes the last one after it. One more frame is the one that
+/// exceeds the threshold.
 pub fn headroom_needed(bytes_per_s: u64, delay_ps: Time, frame: u64, pause: u64) -> u64 {
     let in_flight = u128::from(bytes_per_s) * 2 * u128::from(delay_ps);
     in_flight.div_ceil(1_000_000_000_000) as u64 + 3 * frame + pause
@@ -498,10 +498,10 @@ mod tests {
             pool: 12_000,
             used: 0,
         };
-        // Two classes of a port are like two ports.
+        // Two classes of a port are equivalent to two ports.
         let mut ports = Ports::new(vec![Port::default()], 2);
         let (a, b) = ((0, 0), (0, 1));
-        // Half of what is free: 4 of 12 for one, 6 - 2 = 4 more for nobody.
+        // Half of the free memory: 4 of 12 for one; the other gets 6 - 2 = 4, and no more.
         for _ in 0..4 {
             assert_eq!(ports.admit(&limits, &mut memory, a, 1_000), Some(false));
         }
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!(ports.admit(&limits, &mut memory, a, 2_000), Some(false));
         assert_eq!(ports.admit(&limits, &mut memory, a, 1), None);
         ports.release(&limits, &mut memory, a, 1);
-        // Headroom empties first; then the port has to be a gap below its threshold.
+        // Headroom is emptied first; then the port must be the gap below its threshold.
         ports.release(&limits, &mut memory, a, 3_000);
         assert_eq!((ports[0].pause_wanted, held(&ports, 0)), (1, (4_000, 0)));
         ports.release(&limits, &mut memory, a, 1_000);
@@ -542,7 +542,7 @@ mod tests {
         assert_eq!(ports[0].pause_wanted, 0);
     }
 
-    /// A port has its share of the memory, and no more than there is.
+    /// A port has its share of the memory, limited to what is free.
     #[test]
     fn tail_drop_is_by_port_and_by_memory() {
         let waits = |queued| Class {
@@ -551,7 +551,7 @@ mod tests {
         };
         for (threshold, share) in [
             (Threshold::Static(3_000), 3_000),
-            // A quarter of what is free.
+            // A quarter of the free memory.
             (Threshold::Dynamic(1 << 14), 2_500),
         ] {
             let limits = Limits {
@@ -576,7 +576,7 @@ mod tests {
         }
     }
 
-    /// A queue counts as held up from a pause on, until it is empty and may be sent.
+    /// A queue counts as held up after a pause until it is empty and may be sent.
     #[test]
     fn a_queue_that_begins_anew_was_not_held_up() {
         let mut ports = Ports::new(vec![Port::default()], 2);
@@ -589,20 +589,20 @@ mod tests {
         push(&mut ports, &mut packets);
         assert!(ports[0].set_on(1, false) && !ports[0].set_on(1, false));
         assert_eq!(ports[0].held(), 0b10);
-        // It goes on with what was held up.
+        // It continues with packets that were held up.
         assert!(ports[0].set_on(1, true));
         assert_eq!(ports[0].held(), 0b10);
         ports.dequeue(0, &mut packets).unwrap();
         assert_eq!(ports[0].held(), 0b10);
         ports.dequeue(0, &mut packets).unwrap();
         assert_eq!(ports[0].held(), 0);
-        // Nothing waited for it to go on.
+        // Nothing was waiting when it resumed.
         assert!(ports[0].set_on(1, false) && ports[0].set_on(1, true));
         push(&mut ports, &mut packets);
         assert_eq!(ports[0].held(), 0);
     }
 
-    /// Each class that waits and may go has its turn, and a port's places are its own.
+    /// Classes with waiting packets that may be sent take turns, and the queues of ports are separate.
     #[test]
     fn classes_take_turns() {
         for classes in 1..=MOST_CLASSES {
@@ -628,7 +628,7 @@ mod tests {
                 });
                 next.collect()
             };
-            // All but the last one in turn, while that is paused.
+            // All but the last one, which is paused, in turn.
             ports[1].off = 1 << (classes - 1);
             let others: Vec<_> = (0..classes - 1).map(|class| (class, 0)).collect();
             assert_eq!(served(&mut ports, classes - 1), others);
@@ -646,7 +646,7 @@ mod tests {
 
     #[test]
     fn headroom_is_a_round_trip_and_three_frames() {
-        // 100 Gb/s and 1 us: 25 kB on the link and back.
+        // 100 Gb/s and 1 us: 25 kB on the link in both directions.
         let needed = headroom_needed(12_500_000_000, 1_000_000, 1_062, 64);
         assert_eq!(needed, 25_000 + 3 * 1_062 + 64);
     }

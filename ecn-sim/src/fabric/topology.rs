@@ -1,8 +1,8 @@
-//! Who is connected to whom, and by which ports a switch reaches a host.
+//! Connections of a network, and the ports by which switches reach hosts.
 //!
-//! A topology is a function that names switches and lists links ([`Plan`]). Routes follow from the
-//! links: all ports on shortest paths, per switch and *edge* switch (one that has hosts), so that
-//! memory grows with switches, not with pairs of hosts.
+//! A topology is a function that names switches and lists links ([`Plan`]). Routes follow from the links: all ports on
+//! shortest paths, for each pair of a switch and an *edge* switch (one that has hosts), so that memory grows with
+//! switches and not with pairs of hosts.
 
 mod plans;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use crate::figure::{NetworkFigure, Special};
 /// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A host, which has one link.
+    /// A host, with a single link.
     Host(u32),
     /// A switch.
     Switch(u32),
@@ -37,7 +37,7 @@ pub enum End {
 pub struct Plan {
     /// Number of hosts.
     pub hosts: u32,
-    /// Names of the hosts; without them they are `h0`, `h1` and so on.
+    /// Names of the hosts; if empty, they are `h0`, `h1` and so on.
     pub host_names: Vec<String>,
     /// Names of the switches.
     pub switches: Vec<String>,
@@ -45,7 +45,7 @@ pub struct Plan {
     pub links: Vec<(End, End)>,
     /// Rates and delays that differ, by index into `links`.
     pub link_overrides: BTreeMap<usize, LinkOverride>,
-    /// Those that are down at some time.
+    /// Links that are down at some time.
     pub outages: Vec<Outage>,
 }
 
@@ -97,18 +97,18 @@ impl Plan {
     }
 }
 
-/// How a switch reaches an edge switch.
+/// The route of a switch to an edge switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Route {
-    /// Its ports there: a place in [`Topology::sets`].
+    /// Index of its ports in [`Topology::sets`].
     first: u32,
-    /// Their number; 0: it is that switch, or cannot reach it.
+    /// Number of ports; 0 if it is that switch, or cannot reach it.
     ports: u16,
     /// Links up to the edge switch, or [`UNREACHABLE`].
     distance: u16,
 }
 
-/// Distance of an edge switch that failed links cut off.
+/// Distance of an edge switch that failed links have disconnected.
 const UNREACHABLE: u16 = u16::MAX;
 
 impl Route {
@@ -122,10 +122,10 @@ impl Route {
 /// Edge switches whose routes are computed and stored together.
 const BLOCK: usize = 32;
 
-/// A set of the edges of a block, as bits.
+/// A set of a block's edges, as bits.
 type Edges = u32;
 
-/// Sets of ports, each but once.
+/// Sets of ports without duplicates.
 #[derive(Default)]
 struct Sets {
     ports: Vec<u32>,
@@ -133,7 +133,8 @@ struct Sets {
 }
 
 impl Sets {
-    /// Sorts edges that are this far from a switch by the ports that lead there; `ahead`: by port, to which one does.
+    /// Groups edges at this distance from a switch by the set of ports that lead to them. `ahead`: by port, the edges
+    /// to which it leads.
     fn divide(&mut self, ahead: &[Edges], edges: Edges, distance: u16, row: &mut [Route; BLOCK]) {
         let mut left = edges;
         while left != 0 {
@@ -165,66 +166,66 @@ impl Sets {
     }
 }
 
-/// A network that can be run. Ports are numbered through: that of host `h` is `h`, those of a switch
-/// follow each other.
+/// A runnable network. Ports are numbered consecutively: that of host `h` is `h`, followed by those of each switch.
 #[derive(Clone, Debug)]
 pub struct Topology {
     /// Number of hosts.
     pub hosts: u32,
     /// Names of the switches.
     pub names: Vec<String>,
-    /// Names of the hosts, if they have others than their numbers.
+    /// Names of the hosts, if not derived from their numbers.
     host_names: Vec<String>,
-    /// First port of each switch, and the end of the last.
+    /// First port of each switch, and the end of the last one's.
     first_port: Vec<u32>,
     /// The port at the other end.
     pub peer: Vec<u32>,
     /// By port, rates and delays of links that differ; empty if all are alike.
     pub link_overrides: Vec<LinkOverride>,
-    /// The switch of each port; the host of a host's.
+    /// The switch of each port; for a host's port, the host.
     pub node: Vec<u32>,
-    /// The edge of each host, as an index into the routes of a switch.
+    /// The edge of each host, as an index into a switch's routes.
     edge_of: Vec<u32>,
     /// Number of edges.
     edges: u32,
-    /// By switch and block of edges, where the routes begin.
+    /// By switch and block of edges, the index in `routes`.
     blocks: Vec<u32>,
-    /// Each block but once, for all switches: so few that they stay in the caches, since each packet asks at each
-    /// switch.
+    /// Blocks without duplicates, for all switches: few enough to stay in the caches, as each packet needs a route at
+    /// each switch.
     routes: Vec<[Route; BLOCK]>,
-    /// Ports, by their numbers among those of their switch.
+    /// Ports, as indices at their switch.
     sets: Vec<u32>,
-    /// Which switches are on a way between hosts: not those of a fat tree's pods without any.
+    /// Which switches are on a path between hosts: not, for example, those in pods of a fat tree without hosts.
     used: Vec<bool>,
-    /// Links between the edges that are farthest from each other.
+    /// Links between the two edges that are farthest apart.
     farthest: u16,
-    /// Mixed into what chooses among equal paths.
+    /// Mixed into the hash that selects among equal paths.
     salt: u32,
-    /// By port, the links that the routes avoid; empty if there are none.
+    /// By port, whether routes avoid its link; empty if all are used.
     down: Vec<bool>,
     /// Links that fail or return during a run, by time.
     pub changes: Vec<Change>,
 }
 
-/// Links fail or return, or routes move.
+/// Links that fail or return, and changed routes, at a time.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// When, before all else that happens then.
+    /// The time; the change precedes all other events at it.
     pub time: Time,
     /// Ports of links that fail.
     pub fails: Vec<u32>,
     /// Ports of links that return.
     pub returns: Vec<u32>,
-    /// The routes from then on, if they move.
+    /// The new routes, if they change.
     pub routes: Option<Topology>,
 }
 
 impl Topology {
-    /// Numbers the ports and finds the routes.
+    /// Numbers the ports and computes the routes.
     ///
     /// # Errors
     ///
-    /// A host without a link or with two, a link without a switch or to itself, or a switch that cannot
+    /// A host without a link or with two, a link without a switch or from a switch to itself, or a switch that cannot
+    /// reach a host; by name.
     /// reach a host; by name.
     pub fn new(plan: Plan) -> Result<Self, String> {
         plan.check()?;
@@ -292,7 +293,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Routes are not to use these links either.
+    /// Excludes these links from routes, too.
     fn avoid<'a>(&mut self, outages: impl Iterator<Item = &'a Outage>, ends: &[[u32; 2]]) {
         for port in outages.flat_map(|outage| ends[outage.link]) {
             self.down.resize(self.peer.len(), false);
@@ -325,8 +326,8 @@ impl Topology {
         times.into_iter().map(change).collect()
     }
 
-    /// With the paths of a seed: which of several equal ones a flow takes is another choice with each. The
-    /// first seed's are those of the flows' numbers alone.
+    /// Selects the paths of a seed: with each seed, flows choose differently among equal paths. The first seed's paths
+    /// depend on the flows' numbers only.
     #[must_use]
     pub fn seeded(self, seed: u64) -> Self {
         let salt = (seed.wrapping_sub(1).wrapping_mul(GOLDEN) >> 32) as u32;
@@ -366,7 +367,7 @@ impl Topology {
             for (bit, target) in targets.iter().enumerate() {
                 rows[*target as usize][bit] = Route::default();
             }
-            // To which edges data goes by a switch, and to which it is nearer than those of the level.
+            // Edges to which data passes each switch, and edges to which it is nearer than the switches of the level.
             let (mut by, mut nearer) = (vec![0; switches], vec![0; switches]);
             for edge in &edges {
                 by[*edge as usize] = Edges::MAX;
@@ -409,8 +410,8 @@ impl Topology {
         Ok(())
     }
 
-    /// By distance, the switches from which some of these are that far, and which: one search for all of them
-    /// (Then et al., "The more the merrier: efficient multi-source graph traversal", PVLDB 8(4), 2014).
+    /// By distance, the switches that are at that distance from some of the targets, with these: one search for all
+    /// targets (Then et al., "The more the merrier: efficient multi-source graph traversal", PVLDB 8(4), 2014).
     fn levels(
         &self,
         targets: &[u32],
@@ -442,7 +443,8 @@ impl Topology {
             };
             level = found.into_iter().map(enter).collect();
         }
-        // Links go both ways: who reaches one edge reaches all. What failed links cut off is not used.
+        // Links are bidirectional: a switch that reaches one edge reaches all. Switches disconnected by failed links
+        // are unused.
         if let Some(from) = reached.iter().position(|edges| edges & 1 == 0)
             && self.down.is_empty()
         {
@@ -453,7 +455,7 @@ impl Topology {
         Ok(levels)
     }
 
-    /// The hosts at a switch, or the first of them.
+    /// Names of the hosts at a switch, or of the first few.
     fn some_hosts(&self, switch: u32) -> String {
         const FEW: usize = 4;
         let here = |host: &u32| self.node[self.peer[*host as usize] as usize] == switch;
@@ -469,7 +471,7 @@ impl Topology {
         }
     }
 
-    /// The switches by their distance from the nearest host, those that have one first.
+    /// The switches by their distance from the nearest host, starting with those that have hosts.
     pub fn tiers(&self) -> Vec<Vec<u32>> {
         let mut tier: Vec<Option<usize>> = vec![None; self.names.len()];
         for host in 0..self.hosts {
@@ -497,18 +499,18 @@ impl Topology {
         }
     }
 
-    /// The switch behind a port, if there is one and the link is up.
+    /// The switch at the other end of a port's link, if there is one and the link is up.
     fn neighbour(&self, port: u32) -> Option<u32> {
         let peer = self.peer[port as usize];
         (peer >= self.hosts && !self.is_down(port)).then(|| self.node[peer as usize])
     }
 
-    /// Do the routes avoid the link of a port?
+    /// Whether routes avoid the link of a port.
     pub fn is_down(&self, port: u32) -> bool {
         self.down.get(port as usize).is_some_and(|down| *down)
     }
 
-    /// Is a host, or a switch with hosts, unreachable for others?
+    /// Whether any host, or switch with hosts, is unreachable from others.
     pub fn is_parted(&self) -> bool {
         let hosts = 0..self.hosts;
         let cut_off = |edge| self.way(self.edge(0), edge).distance == UNREACHABLE;
@@ -516,7 +518,7 @@ impl Topology {
             && (hosts.into_iter().any(|host| self.is_down(host)) || (0..self.edges).any(cut_off))
     }
 
-    /// Does what a host sends reach another one?
+    /// Whether packets of a host can reach another one.
     pub fn reaches(&self, from: u32, to: u32) -> bool {
         let way = self.way(self.edge(from), self.edge_of[to as usize]);
         way.distance != UNREACHABLE && !self.is_down(from) && !self.is_down(to)
@@ -527,20 +529,20 @@ impl Topology {
         self.first_port[switch as usize]..self.first_port[switch as usize + 1]
     }
 
-    /// The same, to index with.
+    /// [`Self::ports`] as indices.
     fn range(&self, switch: u32) -> std::ops::Range<usize> {
         let ports = self.ports(switch);
         ports.start as usize..ports.end as usize
     }
 
-    /// Ports of the switch that has the fewest, of those that are on a way between hosts.
+    /// Number of ports of the smallest switch on a path between hosts.
     pub fn fewest_ports(&self) -> u32 {
         let switches = (0..).zip(&self.used).filter(|(_, used)| **used);
         let ports = switches.map(|(switch, _)| self.ports(switch).len());
         ports.min().unwrap_or_default() as u32
     }
 
-    /// Ports of the switch that has the most.
+    /// Number of ports of the largest switch.
     pub fn most_ports(&self) -> u32 {
         let ports = (0..self.names.len() as u32).map(|switch| self.ports(switch).len());
         ports.max().unwrap_or_default() as u32
@@ -554,19 +556,20 @@ impl Topology {
         (port - self.ports(self.node[port as usize]).start) as u16
     }
 
-    /// The switch that a host is at.
+    /// The switch of a host.
     pub fn edge(&self, host: u32) -> u32 {
         self.node[self.peer[host as usize] as usize]
     }
 
-    /// The port by which a switch sends to a host what has this hash: always the same one, and at each
-    /// switch another one of several, as each mixes its own number in. [`NONE`]: it cannot reach that.
+    /// The port by which a switch sends packets with this hash to a host. It is always the same for a hash; switches
+    /// choose independently of each other, because each mixes its number into the hash. [`NONE`] if the host is
+    /// unreachable.
     #[inline]
     pub fn route(&self, switch: u32, host: u32, hash: u32) -> u32 {
         let route = self.way(switch, self.edge_of[host as usize]);
         let choice = match route.ports {
             0 if route.distance == UNREACHABLE => return NONE,
-            // The host is here.
+            // The host is at this switch.
             0 => return self.peer[host as usize],
             1 => 0,
             ports => {
@@ -579,7 +582,7 @@ impl Topology {
         self.first_port[switch as usize] + self.sets[route.first as usize + choice as usize]
     }
 
-    /// The ports by which packets with this hash leave on their way from a host to another one.
+    /// The ports that packets with this hash pass from one host to another.
     pub fn path(&self, from: u32, to: u32, hash: u32) -> Vec<u32> {
         let mut ports = vec![from];
         let mut next = self.peer[from as usize];
@@ -591,7 +594,7 @@ impl Topology {
         ports
     }
 
-    /// How a switch reaches an edge.
+    /// The route of a switch to an edge.
     #[inline]
     fn way(&self, switch: u32, edge: u32) -> Route {
         let blocks = (self.edges as usize).div_ceil(BLOCK);
@@ -600,7 +603,7 @@ impl Topology {
         self.routes[block as usize][edge % BLOCK]
     }
 
-    /// Links between two hosts.
+    /// Number of links between two hosts.
     pub fn hops(&self, from: u32, to: u32) -> u32 {
         let way = self.way(self.edge(from), self.edge_of[to as usize]);
         2 + u32::from(way.distance)
@@ -611,13 +614,13 @@ impl Topology {
         host_name(&self.host_names, host)
     }
 
-    /// Links of the longest path.
+    /// Number of links of the longest path.
     pub fn longest(&self) -> u32 {
         2 + u32::from(self.farthest)
     }
 
-    /// Each switch on a way from a host to an edge, for all edges, and by which of these routes, one after the other: what
-    /// went by the first ones may go on by those that follow.
+    /// Calls `on_the_way` with each switch on a path from a host to an edge, for all edges, and the index of the routes
+    /// in use. `routes` are in force one after the other: a packet that used earlier ones may continue with later ones.
     fn ways(&self, routes: &[&Self], mut on_the_way: impl FnMut(u32, u32, usize)) {
         let mut edges: Vec<u32> = (0..self.hosts).map(|host| self.edge(host)).collect();
         edges.sort_unstable();
@@ -650,9 +653,9 @@ impl Topology {
         own.iter().map(move |port| first + port)
     }
 
-    /// Ports that wait for each other in a circle, if routes allow that: data that may only leave one when the
-    /// next has room for it can then stand still for ever (Dally and Seitz, IEEE Transactions on Computers
-    /// 36(5), 1987). Where routes move, what waits by the old ones leaves by the new.
+    /// A cycle of ports that wait for each other, if routes permit one: data that can leave one port only when the next
+    /// has room may then be blocked forever (Dally and Seitz, IEEE Transactions on Computers 36(5), 1987). Where routes
+    /// change, packets that were queued by old routes leave by new ones.
     pub fn circle(&self) -> Option<Vec<u32>> {
         let moved = self
             .changes
@@ -680,7 +683,7 @@ impl Topology {
             ports.sort_unstable();
             ports.dedup();
         }
-        // Depth first: what is on the path and met again closes a circle.
+        // Depth-first search: reaching a port on the current path closes a cycle.
         let mut done = vec![false; next.len()];
         for start in 0..next.len() as u32 {
             let mut path = vec![(start, 0)];
@@ -703,14 +706,14 @@ impl Topology {
         None
     }
 
-    /// A picture of it, without switches that are on no way between hosts, unless that is for failed links.
+    /// A figure, without switches that are on no path between hosts, except if that is due to failed links.
     pub fn figure(&self, title: &str, note: &str) -> NetworkFigure {
         let mut used = self.used.clone();
         for port in self.hosts..self.peer.len() as u32 {
             used[self.node[port as usize] as usize] |= self.fails_at_all(port);
         }
         let used = &used;
-        // Numbers among those that are drawn.
+        // Indices among the switches that are drawn.
         let drawn: Vec<usize> = used
             .iter()
             .scan(0, |next, used| {
@@ -758,7 +761,7 @@ impl Topology {
         self.is_down(port) || self.changes.iter().any(fails)
     }
 
-    /// When the link of a port is down, or what it has of its own.
+    /// When the link of a port is down, or its rate and delay if they differ.
     fn link_label(&self, port: u32) -> String {
         if self.is_down(port) {
             return "down".to_owned();

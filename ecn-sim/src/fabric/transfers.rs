@@ -1,6 +1,6 @@
-//! What each flow transfers in windows of a run.
+//! Payload transferred by each flow in windows of a run.
 //!
-//! All flows are looked at where a window begins and where it ends: however many there are, packets cost nothing more.
+//! All flows are read at the start and at the end of a window, so there is no cost per packet.
 
 use std::collections::BTreeMap;
 
@@ -45,19 +45,19 @@ pub struct ClassReport {
     pub jain: f64,
 }
 
-/// What flows transferred between two times.
+/// Payload transferred by flows between two times.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transfers {
-    /// From this time on.
+    /// Start of the window.
     pub from: Time,
-    /// Up to this one.
+    /// End of the window.
     pub to: Time,
-    /// The flows that had started by then, in that order, with the payload that was acknowledged meanwhile.
+    /// The flows that started before its end, in order of starts, each with the payload acknowledged in the window.
     pub flows: Vec<Finished>,
 }
 
 impl Transfers {
-    /// What people want to know of it; the run's end is at `end`.
+    /// The report of this window; `end`: end of the run.
     pub(super) fn report(
         &self,
         topology: &Topology,
@@ -98,13 +98,13 @@ impl Transfers {
         }
     }
 
-    /// How long a flow had something to send, up to `to`.
+    /// How long a flow had data to send, up to `to`.
     fn active(&self, flow: &Finished, to: Time) -> Time {
         let until = to.min(flow.start + flow.time);
         until.saturating_sub(self.from.max(flow.start))
     }
 
-    /// Classes of these names, up to `to`.
+    /// Reports of the classes with these names, up to `to`.
     pub(super) fn by_class(&self, names: &[String], to: Time) -> BTreeMap<String, ClassReport> {
         let time = (to - self.from).max(1) as f64;
         let class = |(label, name): (u16, &String)| {
@@ -123,7 +123,7 @@ impl Transfers {
         (0..).zip(names).map(class).collect()
     }
 
-    /// Payload of the flows of which this holds, bytes per second.
+    /// Payload rate of the selected flows, bytes per second.
     pub fn rate(&self, of: impl Fn(&Finished) -> bool) -> f64 {
         let flows = self.flows.iter().filter(|flow| of(flow));
         let bytes: u64 = flows.map(|flow| flow.bytes).sum();
@@ -131,18 +131,18 @@ impl Transfers {
     }
 }
 
-/// What all flows had transferred at given times.
+/// Payload transferred by all flows up to given times.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     windows: Vec<(Time, Time)>,
-    /// When to read, each time once.
+    /// When to read, without duplicates.
     times: Vec<Time>,
-    /// What there was then, as far as that is over.
+    /// The readings so far.
     read: Vec<Vec<Finished>>,
 }
 
 impl<S: Scheme> Run<'_, S> {
-    /// Counts in these windows.
+    /// Sets the windows in which to count.
     pub(super) fn read_in(&mut self, windows: &[(Time, Time)]) {
         let mut times: Vec<Time> = windows.iter().flat_map(|&(a, b)| [a, b]).collect();
         times.sort_unstable();
@@ -156,7 +156,7 @@ impl<S: Scheme> Run<'_, S> {
         };
     }
 
-    /// Reads what is due before `time`'s events; when it reads next.
+    /// Takes the readings that are due before `time`'s events. Returns the time of the next one.
     pub(super) fn read_flows(&mut self, time: Time) -> Time {
         loop {
             let next = self.reading.times.get(self.reading.read.len());
@@ -177,7 +177,7 @@ impl<S: Scheme> Run<'_, S> {
         flows
     }
 
-    /// What was transferred in the windows, at the run's end.
+    /// The transfers in each window, at the end of the run.
     pub(super) fn transfers(&self, end: Time) -> impl Iterator<Item = Transfers> {
         let last = self.flows_at(end);
         let Reading {
@@ -208,7 +208,7 @@ impl<S: Scheme> Run<'_, S> {
     }
 }
 
-/// The flows of another part of the network, in the same windows.
+/// Adds the flows of another part of the network, for the same windows.
 pub fn join(all: &mut Vec<Transfers>, others: impl Iterator<Item = Transfers>) {
     for (index, other) in others.enumerate() {
         match all.get_mut(index) {

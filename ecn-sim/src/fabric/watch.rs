@@ -9,29 +9,29 @@ use crate::engine::{NS, Time};
 
 /// An observer of a running simulation.
 pub trait Watch: Debug + Send + Sync {
-    /// Called by each part of a run every few million events, and when all have ended; whether to continue.
+    /// Called by each part of a run every few million events, and when all have ended. Returns whether to continue.
     fn on_progress(&self, part: &RunProgress<'_>) -> bool;
 }
 
-/// A part of a run so far.
+/// Progress of a part of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunProgress<'a> {
-    /// Which part.
+    /// Index of the part.
     pub part: usize,
-    /// Of so many.
+    /// Number of parts.
     pub parts: usize,
-    /// It has ended, if not well.
+    /// Whether the part has ended, successfully or not.
     pub ended: bool,
-    /// Its time.
+    /// Its simulated time.
     pub now: Time,
-    /// What it counted; its finished flows as they finished.
+    /// Its counts, with finished flows in order of completion.
     pub counts: &'a Counts,
-    /// What happened when, if that was asked for.
+    /// Its time series, if requested.
     pub series: Option<&'a Series>,
 }
 
 impl<S: Scheme> Run<'_, S> {
-    /// Reports the progress to the observer; whether to continue.
+    /// Reports the progress to the observer. Returns whether to continue.
     #[cold]
     pub(super) fn report_progress(&self, ended: bool) -> bool {
         let so_far = RunProgress {
@@ -47,7 +47,7 @@ impl<S: Scheme> Run<'_, S> {
             .is_none_or(|watch| watch.on_progress(&so_far))
     }
 
-    /// The same, and stops if asked to.
+    /// Reports the progress, and stops the run if the observer requests it.
     #[cold]
     pub(super) fn poll_watch(&mut self) {
         if !self.report_progress(false) {

@@ -1,4 +1,4 @@
-//! Who sends what to whom, and when.
+//! Workloads: senders, receivers, sizes and start times of flows.
 
 mod cdf;
 pub(super) mod entries;
@@ -122,28 +122,28 @@ impl FromStr for Workload {
 
 serde_as_text!(@serde Workload);
 
-/// A flow to come.
+/// A flow that has yet to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// Start time.
     pub start: Time,
-    /// From this host.
+    /// Sending host.
     pub from: u32,
-    /// To this one.
+    /// Receiving host.
     pub to: u32,
     /// Its payload.
     pub bytes: u64,
-    /// What is not sent by then is not sent.
+    /// Data not sent by this time is not sent at all.
     pub stop: Time,
-    /// Bytes per second that its application offers at most; [`UNLIMITED`]: as much as the link takes.
+    /// Maximum rate offered by its application, bytes per second; [`UNLIMITED`]: limited by the link only.
     pub rate: u64,
     /// Class of its data, less than the scenario's `priorities`.
     pub priority: u8,
-    /// Number of its class in reports.
+    /// Number of its report class.
     pub label: u16,
 }
 
-/// No limit of [`Arrival::rate`].
+/// [`Arrival::rate`] without a limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
 impl Arrival {
@@ -162,7 +162,7 @@ impl Arrival {
     }
 }
 
-/// The class of a flow that was given none: by turns, from 0 on. Flows count from 1.
+/// Default class of a flow: round-robin, starting at 0. Flows are numbered from 1.
 const fn turn(id: u32, priorities: u32) -> u8 {
     ((id - 1) % priorities) as u8
 }
@@ -185,12 +185,12 @@ impl Ring {
         }
     }
 
-    /// That of a workload, if it has one.
+    /// The ring of a workload, if it has one.
     pub fn of(parameters: &FabricParameters) -> Option<Self> {
         (parameters.workload == Workload::AllReduce).then(|| Self::new(parameters))
     }
 
-    /// What a host sends in a step, and the flow's number: by steps, from 1 on.
+    /// The flow that a host sends in a step, with its number: in order of steps, from 1 on.
     fn step(&self, step: u32, host: u32) -> (u32, Arrival) {
         let id = step * self.hosts + host + 1;
         let arrival = Arrival {
@@ -200,21 +200,21 @@ impl Ring {
         (id, arrival)
     }
 
-    /// What a host sends when all of this flow is there.
+    /// The flow that a host sends when all of flow `id` has arrived.
     pub fn after(&self, id: u32, host: u32) -> Option<(u32, Arrival)> {
         let step = (id - 1) / self.hosts + 1;
         (step < 2 * (self.hosts - 1)).then(|| self.step(step, host))
     }
 }
 
-/// Flows in the order of their starts, made as they are needed.
+/// Flows in order of their starts, generated as needed.
 pub type Arrivals = Box<dyn Iterator<Item = Arrival> + Send>;
 
 /// The flows of a run between hosts with these names. `listed_flows`: those of the scenario's file.
 ///
 /// # Errors
 ///
-/// A file that cannot be read, or is none of flows or sizes; flows of hosts that there are not.
+/// A file that cannot be read, or does not contain flows or sizes, or unknown hosts of flows.
 pub fn arrivals(
     parameters: &FabricParameters,
     listed_flows: &[FlowEntry],
@@ -265,11 +265,11 @@ pub fn arrivals(
             let error = |reason| ModelError::new("workload", &parameters.workload, reason);
             let names: Vec<String> = (0..hosts).map(host_name).collect();
             let mut flows = listed(file, &names, parameters).map_err(error)?;
-            // The first seed's are as they are listed.
+            // With seed 1, flows are as listed.
             if seed != 1 {
                 out_of_step(&mut flows, parameters, &mut random);
             }
-            // Which have their classes.
+            // These have their classes.
             return Ok(Box::new(flows.into_iter()));
         }
     };
@@ -283,7 +283,7 @@ pub fn arrivals(
     })))
 }
 
-/// Flows at random times between random hosts, with sizes of a distribution, and bursts beside them.
+/// Flows at random times between random hosts, with sizes from a distribution, combined with bursts.
 fn poisson(
     parameters: &FabricParameters,
     mut random: Pcg64Mcg,
@@ -304,12 +304,12 @@ fn poisson(
         let bytes = size_at(&points, random.random::<f64>() * 100.0);
         Some(Arrival::new(start, from, to, (bytes as u64).max(1)))
     });
-    // Not the others' stream: these are the same with and without bursts.
+    // A separate random stream: the other flows are the same with and without bursts.
     let random = Pcg64Mcg::seed_from_u64(seed ^ 1 << 62);
     Ok(Box::new(merged(flows, bursts(parameters, random))))
 }
 
-/// A permutation whose flows come again each period, so that links carry the load.
+/// A permutation whose flows repeat in each period, so that links carry the load.
 fn on_off(parameters: &FabricParameters, mut random: Pcg64Mcg) -> Arrivals {
     let bytes = parameters.flow_size.bytes();
     let rate = parameters.link_rate.bytes_per_s() as f64 * parameters.load.as_f64();
@@ -380,7 +380,7 @@ fn fig1(parameters: &FabricParameters, seed: u64) -> Arrivals {
         Victim::During(from, to) => Some(victim(from.as_nanos() * NS, to.as_nanos() * NS)),
     });
     for (index, flow) in (0_u64..).zip(&mut flows) {
-        // A stream per flow: adding one does not change the others.
+        // One random stream per flow, so that adding a flow does not change the others.
         let mut random = Pcg64Mcg::seed_from_u64(seed ^ index << 32);
         flow.start += random.random_range(0..packet_time(parameters));
     }
@@ -388,8 +388,8 @@ fn fig1(parameters: &FabricParameters, seed: u64) -> Arrivals {
     Box::new(flows.into_iter())
 }
 
-/// Starts that no list knows better: each flow's is later by less than a full packet takes. So flows that are
-/// listed for one moment do not meet in the order of their lines with every seed.
+/// Delays each start by a random time below a full packet's. Otherwise, flows listed for the same time would meet in
+/// the order of their lines with every seed.
 fn out_of_step(flows: &mut [Arrival], parameters: &FabricParameters, random: &mut Pcg64Mcg) {
     for flow in flows.iter_mut() {
         flow.start += random.random_range(0..packet_time(parameters));
@@ -397,13 +397,13 @@ fn out_of_step(flows: &mut [Arrival], parameters: &FabricParameters, random: &mu
     flows.sort_by_key(|flow| flow.start);
 }
 
-/// Time of a full packet on a link, at least a picosecond.
+/// Transmission time of a full packet, at least a picosecond.
 fn packet_time(parameters: &FabricParameters) -> Time {
     let frame = parameters.payload + parameters.header;
     wire_time(byte_time(parameters.link_rate), frame).max(1)
 }
 
-/// Payload that a link carries in `duration`, at least a byte.
+/// Payload that a link carries in `duration`, at least one byte.
 pub fn carried(parameters: &FabricParameters) -> u64 {
     let frame = u128::from(parameters.payload + parameters.header);
     let bytes_ns =
@@ -412,7 +412,7 @@ pub fn carried(parameters: &FabricParameters) -> u64 {
     u64::try_from(payload).unwrap_or(u64::MAX).max(1)
 }
 
-/// Random times at which so much is offered on average, up to the end of `duration`.
+/// Random times at which a load is offered on average, until the end of `duration`.
 struct Times {
     gap_ps: f64,
     now: f64,
@@ -420,7 +420,7 @@ struct Times {
 }
 
 impl Times {
-    /// `load` of all hosts' links, by `bytes` at a time.
+    /// Offers `load` of all hosts' links, in units of `bytes`.
     fn new(parameters: &FabricParameters, load: Fraction, bytes: f64) -> Self {
         let rate = parameters.link_rate.bytes_per_s() as f64 * f64::from(parameters.hosts);
         Self {
@@ -436,7 +436,7 @@ impl Times {
     }
 }
 
-/// Bursts of `incast_senders` hosts to one, who is random each time; none without `incast_load`.
+/// Bursts of `incast_senders` hosts to a random host each; none without `incast_load`.
 fn bursts(
     parameters: &FabricParameters,
     mut random: Pcg64Mcg,
@@ -444,7 +444,7 @@ fn bursts(
     let (hosts, senders) = (parameters.hosts, parameters.incast_senders);
     let bytes = parameters.incast_size.bytes();
     let of_all = bytes as f64 * f64::from(senders);
-    // Without a load the first one is never.
+    // Without a load, the first one is never due.
     let mut times = Times::new(parameters, parameters.incast_load, of_all);
     let burst = std::iter::from_fn(move || {
         let start = times.next(&mut random)?;
@@ -456,7 +456,7 @@ fn bursts(
     burst.flatten()
 }
 
-/// Flows of both, by their starts.
+/// Merges two sequences, by starts.
 fn merged(
     a: impl Iterator<Item = Arrival>,
     b: impl Iterator<Item = Arrival>,
@@ -469,7 +469,7 @@ fn merged(
     })
 }
 
-/// Each host and another one, in a random cycle through all of them.
+/// Pairs of each host with another one, in a random cycle through all of them.
 fn cycle(hosts: u32, random: &mut Pcg64Mcg) -> impl Iterator<Item = (u32, u32)> + use<> {
     let cycle = shuffled(hosts, random);
     (0..hosts as usize).map(move |at| (cycle[at], cycle[(at + 1) % cycle.len()]))
@@ -571,7 +571,7 @@ mod tests {
             let same = |flow: &Arrival| (flow.to, flow.start) == (burst[0].to, burst[0].start);
             assert!(burst.iter().all(same) && !from.contains(&burst[0].to));
         }
-        // 2 % of 128 links for 0.1 s are 107 bursts of 30 MB; so many within 4 sigma.
+        // 2 % of 128 links for 0.1 s are 107 bursts of 30 MB; this many within 4 sigma.
         assert!((65..150).contains(&(bursts.len() / 60)), "{}", bursts.len());
     }
 
@@ -595,7 +595,7 @@ mod tests {
     fn greedy_flows_are_as_long_as_their_links() {
         let pairs = |hosts| -> Vec<(u32, u32)> {
             let flows = of(Workload::Greedy, hosts, 1);
-            // 1 ms of 12.5 GB/s, less headers.
+            // 1 ms of 12.5 GB/s, minus headers.
             assert!(
                 flows
                     .iter()
@@ -619,7 +619,7 @@ mod tests {
             ..FabricParameters::default()
         };
         let flows: Vec<Arrival> = arrivals(&parameters, &[], called, 1).unwrap().collect();
-        // A millisecond: both long flows, and a burst after each 250 us but the last.
+        // One millisecond: both long flows, and a burst after every 250 us but the last.
         assert_eq!(flows.len(), 2 + 3 * 15);
         assert_eq!(
             (flows[0].from, flows[0].to, flows[0].rate),
@@ -635,7 +635,7 @@ mod tests {
         assert_eq!((flows[46].start, flows[46].from), (750_000_000, 18));
     }
 
-    /// A ring's later steps too: their flows start in the run.
+    /// Including the later steps of a ring, whose flows start during the run.
     #[test]
     fn flows_have_classes_by_turns() {
         let parameters = FabricParameters {
@@ -648,7 +648,7 @@ mod tests {
         let classes: Vec<u8> = flows.map(|flow| flow.priority).collect();
         assert_eq!(classes, [0, 1, 2, 0, 1]);
         let ring = Ring::of(&parameters).unwrap();
-        // Host 1 goes on when the first flow, host 0's, is there: flow 5 + 2 of all.
+        // Host 1 continues when the first flow, host 0's, has arrived: in the second step, with flow 5 + 2.
         let (id, next) = ring.after(1, 1).unwrap();
         assert_eq!((id, next.from, next.priority), (7, 1, 0));
     }

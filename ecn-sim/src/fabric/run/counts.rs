@@ -1,4 +1,4 @@
-//! What a run comes to.
+//! Results of a run.
 
 use crate::engine::Time;
 use crate::fabric::failures::Lost;
@@ -13,12 +13,12 @@ pub enum RunError {
     /// An invalid value.
     #[error(transparent)]
     Value(#[from] ModelError),
-    /// An invariant does not hold.
+    /// A violated invariant.
     #[error("broken invariant: {what}, at {place}, at {ns} ns")]
     Invariant {
-        /// Which.
+        /// Its description.
         what: String,
-        /// Where.
+        /// Where it was found.
         place: String,
         /// When, ns.
         ns: Time,
@@ -28,14 +28,14 @@ pub enum RunError {
         "deadlock: {waiting} packets wait, the first at {place}, and nothing moves after {ns} ns"
     )]
     Deadlock {
-        /// Packets.
+        /// Number of waiting packets.
         waiting: u64,
-        /// Where one of them waits.
+        /// Place of one of them.
         place: String,
         /// Since when, ns.
         ns: Time,
     },
-    /// More than numbers allow.
+    /// More concurrent objects than numbers.
     #[error("more than 16777216 {0} at once: make the scenario smaller")]
     TooMany(&'static str),
     /// The watcher stopped it.
@@ -46,45 +46,45 @@ pub enum RunError {
     },
 }
 
-/// What a run counted.
+/// Counters and results of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
     /// Flows that started.
     pub flows_started: u64,
-    /// Those that are finished.
+    /// Finished flows.
     pub finished: Vec<Finished>,
-    /// The others, with what is acknowledged of them and without a slowdown.
+    /// Other flows, with their acknowledged payload and without a slowdown.
     pub unfinished: Vec<Finished>,
-    /// When the last flow was finished.
+    /// When the last flow finished.
     pub last_end: Time,
-    /// When the last thing happened.
+    /// Time of the last event.
     pub end: Time,
-    /// Data packets that did not fit.
+    /// Data packets dropped for lack of memory.
     pub dropped_packets: u64,
-    /// Those that were lost because links failed.
+    /// Packets lost because links failed.
     pub lost: Lost,
     /// PFC frames that request a pause.
     pub pause_frames: u64,
-    /// Data packets that hosts sent.
+    /// Data packets sent by hosts.
     pub data_packets: u64,
     /// Data packets that were marked.
     pub marked_packets: u64,
-    /// Data packets that were marked as those of undetermined ports (TCD).
+    /// Data packets marked by undetermined ports (TCD).
     pub undetermined_packets: u64,
-    /// Flows that were held up by congestion that is not on their way.
+    /// Flows held up by congestion that is not on their paths.
     pub head_of_line_victims: u64,
-    /// Links that data packets crossed.
+    /// Hops of data packets.
     pub data_packet_hops: u64,
-    /// Links that packets crossed.
+    /// Hops of all packets.
     pub packet_hops: u64,
-    /// Events, without the starts of flows.
+    /// Events, not counting starts of flows.
     pub events: u64,
-    /// Most packets at once.
+    /// Maximum number of concurrent packets.
     pub most_packets: u64,
-    /// What happened when, if that was asked for.
+    /// Time series, if requested.
     pub series: Option<Series>,
-    /// Payload that each flow had acknowledged in each of the windows that were asked for.
+    /// Payload acknowledged per flow in each requested window.
     pub windows: Vec<Transfers>,
-    /// What happened to ports, by time and port, if that was asked for.
+    /// Events of ports, by time and port, if requested.
     pub trace: Option<Vec<Traced>>,
 }

@@ -1,4 +1,4 @@
-//! What always holds in a run, and what is said when it does not.
+//! Invariants of a run, and reports of violations.
 
 use super::{Counts, Run, RunError};
 use crate::engine::{NS, Time};
@@ -10,19 +10,19 @@ use crate::fabric::series::Series;
 use crate::fabric::transfers::join;
 
 impl<S: Scheme> Run<'_, S> {
-    /// There are no numbers left.
+    /// All numbers are in use.
     #[cold]
     pub(in crate::fabric) fn too_many(&mut self, what: &'static str) {
         self.stop(RunError::TooMany(what));
     }
 
-    /// Something that always holds does not, at a port.
+    /// Reports a violated invariant at a port.
     #[cold]
     pub(in crate::fabric) fn broken(&mut self, what: impl Into<String>, port: u32) {
         self.breaks(what.into(), self.topology.port_name(port));
     }
 
-    /// The same, in a class of a port's data.
+    /// Reports a violated invariant in a class of a port's data.
     #[cold]
     pub(super) fn broken_in(&mut self, what: impl Into<String>, port: u32, class: u8) {
         self.breaks(what.into(), self.name(port, class));
@@ -33,7 +33,7 @@ impl<S: Scheme> Run<'_, S> {
         self.stop(RunError::Invariant { what, place, ns });
     }
 
-    /// A port, and its class if there are several.
+    /// Name of a port, with the class if there are several.
     fn name(&self, port: u32, class: u8) -> String {
         let name = self.topology.port_name(port);
         if self.ports.classes(port).len() == 1 {
@@ -43,13 +43,13 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// Keeps the first error, and has the run look at it before the next event.
+    /// Keeps the first error, and makes the run stop before the next event.
     pub(in crate::fabric) fn stop(&mut self, error: RunError) {
         self.error.get_or_insert(error);
         self.until_check = 0;
     }
 
-    /// Looks at everything that waits: memory is what the queues hold.
+    /// Checks everything that waits: the memory in use must equal the contents of the queues.
     #[cold]
     pub(super) fn check(&mut self) {
         if let Some(switches) = &self.input_queued {
@@ -120,7 +120,7 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// This packet and those behind it.
+    /// This packet and those linked behind it.
     fn listed(&self, first: u32) -> impl Iterator<Item = &Packet> {
         let mut id = first;
         std::iter::from_fn(move || {
@@ -130,13 +130,13 @@ impl<S: Scheme> Run<'_, S> {
         })
     }
 
-    /// With input-buffered switches, the second packet of an input and class: the first is in an output's queue.
+    /// With input-buffered switches, the second packet of an input and class: the first one is in an output's queue.
     fn second(&self, queue: u32) -> u32 {
         let inputs = self.inputs.as_ref();
         inputs.map_or(NONE, |inputs| inputs.second(queue))
     }
 
-    /// Data packets that wait in switches.
+    /// Number of data packets waiting in switches.
     fn waiting(&self) -> u64 {
         if let Some(switches) = &self.input_queued {
             let all = 0..self.topology.names.len() as u32;
@@ -153,7 +153,7 @@ impl<S: Scheme> Run<'_, S> {
         waiting.sum::<usize>() as u64
     }
 
-    /// Where something waits while nothing is to come.
+    /// The place of a waiting packet if no event is pending.
     fn deadlock(&self) -> Option<String> {
         let ports = (0..).zip(self.ports.iter());
         let mut stuck = ports.filter(|(_, port)| port.has_waiting());
@@ -167,11 +167,11 @@ impl<S: Scheme> Run<'_, S> {
     }
 }
 
-/// What all parts of a run counted, if all that always holds did.
+/// The counts of all parts of a run, if no invariant was violated.
 ///
 /// # Errors
 ///
-/// The first thing that did not.
+/// The first violation.
 pub fn finish<S: Scheme>(mut parts: Vec<Run<S>>) -> Result<Counts, RunError> {
     for part in parts.iter_mut().filter(|part| part.error.is_none()) {
         part.check();
@@ -275,7 +275,7 @@ mod tests {
         scenario
     }
 
-    /// A run to which something was done before it began.
+    /// The error of a run that is modified by `spoil` before it starts.
     fn spoilt(settings: &[&str], spoil: impl Fn(&mut Run)) -> RunError {
         let scenario = scenario(settings);
         let topology = scenario.topology().unwrap();
@@ -308,7 +308,7 @@ mod tests {
         assert!(error.contains("a memory does not hold"), "{error}");
     }
 
-    /// A port that is paused for ever holds up those before it.
+    /// A port that is paused forever blocks those upstream.
     #[test]
     fn a_deadlock_stops_the_run() {
         for (priorities, paused) in [(1, 0), (3, 2)] {
@@ -321,13 +321,13 @@ mod tests {
                 matches!(error, RunError::Deadlock { waiting: 1.., .. }),
                 "{error}"
             );
-            // Where there are several, it says which.
+            // The class is named if there are several.
             let named = error.to_string().contains(" priority 2, and nothing moves");
             assert_eq!(named, priorities == 3, "{error}");
         }
     }
 
-    /// The bound is sharp enough to matter: what is needed is used up to a packet or so.
+    /// The bound is tight: all but about one packet of it is used.
     #[test]
     fn headroom_is_used() {
         for (priorities, buffer) in [(1, "32kB"), (2, "60kB")] {

@@ -1,4 +1,4 @@
-//! Links that fail and return while a run goes on.
+//! Links that fail and return during a run.
 
 use super::Run;
 use crate::engine::Time;
@@ -8,17 +8,17 @@ use crate::fabric::packet::Kind;
 use crate::fabric::switch::Classes;
 use crate::fabric::topology::{Change, Topology};
 
-/// What a run knows of them.
+/// State of outages in a run.
 pub(in crate::fabric) struct Outages<'a> {
-    /// By port, links that are down.
+    /// By port, whether its link is down.
     down: Vec<bool>,
-    /// What is to come.
+    /// Remaining changes.
     changes: &'a [Change],
     pub lost: Lost,
 }
 
 impl<'a> Outages<'a> {
-    /// Those of a topology, if there are any.
+    /// The outages of a topology, if any.
     pub fn of(topology: &'a Topology) -> Option<Box<Self>> {
         (!topology.changes.is_empty()).then(|| {
             Box::new(Self {
@@ -29,14 +29,14 @@ impl<'a> Outages<'a> {
         })
     }
 
-    /// Nothing gets over the link of a port, or there is no port.
+    /// Whether a port's link is down, or `port` is not a port.
     fn is_down(&self, port: u32) -> bool {
         self.down.get(port as usize).is_none_or(|down| *down)
     }
 }
 
 impl<'a, S: Scheme> Run<'a, S> {
-    /// Nothing gets over the link of a port that a route led to, or there is no route.
+    /// Whether the link of the port given by a route is down, or there is no route.
     #[inline(always)]
     pub(super) fn is_down(&self, port: u32) -> bool {
         self.outages
@@ -44,8 +44,8 @@ impl<'a, S: Scheme> Run<'a, S> {
             .is_some_and(|outages| outages.is_down(port))
     }
 
-    /// Does what is due when the next event, of any part, is at `first`. When that was, and until when nothing else is
-    /// due.
+    /// Applies a change that is due no later than `first`, the time of the next event of any part. Returns the time
+    /// from which to continue, and the time of the next change.
     pub(in crate::fabric) fn change_links(&mut self, first: Time) -> (Time, Time) {
         let Some(outages) = &mut self.outages else {
             return (first, Time::MAX);
@@ -69,7 +69,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         if self.sample_due <= change.time {
             self.sample(change.time);
         }
-        // The run does not end later because links change.
+        // Changes of links must not prolong the run.
         let before = self.scheduler.set_now(change.time);
         let down = |run: &mut Self, ports: &[u32], is_down| {
             if let Some(outages) = &mut run.outages {
@@ -91,7 +91,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         };
         let (failed, returned) = (own(&change.fails), own(&change.returns));
         for port in &failed {
-            // Nobody wakes it.
+            // Prevents it from being woken.
             self.ports[*port as usize].wakes = true;
         }
         failed.into_iter().for_each(|port| self.fail(port));
@@ -99,7 +99,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.scheduler.set_now(before);
     }
 
-    /// What waits at a port is lost, and so is what its ends knew of each other.
+    /// Discards the packets waiting at a port, and the state that its link's ends have about each other.
     fn fail(&mut self, number: u32) {
         while let Some(id) = {
             let port = &mut self.ports[number as usize];
@@ -121,7 +121,7 @@ impl<'a, S: Scheme> Run<'a, S> {
             }
         }
         if self.credits.is_none() {
-            // It tells the other end what may be sent, once the link is back.
+            // Makes it announce which classes may be sent, once the link has returned.
             self.ports[number as usize].pause_sent = ((1_u16 << classes) - 1) as Classes;
         }
     }
@@ -140,7 +140,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// A link is back, and idle: its ends tell each other what may be sent.
+    /// A link has returned, and is idle: its ends announce what may be sent.
     fn return_to(&mut self, number: u32) {
         self.ports[number as usize].wakes = false;
         if self.credits.is_some() {
@@ -152,7 +152,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.wake(number);
     }
 
-    /// A packet is lost for this reason, if it is data.
+    /// Counts a packet as lost: for this reason if it is data, else as control.
     #[cold]
     pub(super) fn lose(&mut self, id: u32, why: fn(&mut Lost) -> &mut u64) {
         let kind = self.packets[id].kind;

@@ -1,11 +1,11 @@
-//! What a port does first, and what a run makes of its scenario.
+//! Priorities of a port, and set-up of runs from scenarios.
 
 use super::*;
 use crate::engine::MS;
 use crate::fabric::packet::LINK_BYTES;
 use crate::fabric::switch::Threshold;
 
-/// Two hosts at each of two leaves.
+/// Two leaves with two hosts each.
 fn scenario(settings: &[&str]) -> Scenario {
     let mut scenario = Scenario::find("leaf-spine").unwrap();
     for setting in ["hosts=4", "leaves=2", "spines=1", "senders=3"]
@@ -17,14 +17,15 @@ fn scenario(settings: &[&str]) -> Scenario {
     scenario
 }
 
-/// A run of it that has not begun: hosts' ports, then the first leaf's to its hosts, 4 and 5, and to the spine.
+/// A run of this scenario that has not started: ports of hosts, then those of the first leaf to its hosts, 4 and 5, and
+/// to the spine.
 fn with_run(settings: &[&str], then: impl FnOnce(Run)) {
     let scenario = scenario(settings);
     let topology = scenario.topology().unwrap();
     then(Run::new(&scenario, &topology, Part::ALL, 1).unwrap());
 }
 
-/// Headroom is for one frame of a port's own before its pause: no ACK that waits goes before it.
+/// Headroom allows for one frame of the port itself before its pause: waiting ACKs must not precede it.
 #[test]
 fn a_pause_goes_before_control() {
     with_run(&[], |mut run| {
@@ -38,14 +39,14 @@ fn a_pause_goes_before_control() {
         assert_eq!((run.ports[4].pause_sent, run.counts.pause_frames), (1, 1));
         assert_eq!(run.ports[4].busy_until, run.wire_time(LINK_BYTES));
         assert!(!run.ports[4].control.is_empty());
-        // To go on again is said without a pause being counted.
+        // Resuming is announced, but not counted as a pause.
         run.ports[4].pause_wanted = 0;
         run.serve(4);
         assert_eq!((run.ports[4].pause_sent, run.counts.pause_frames), (0, 1));
     });
 }
 
-/// TCD: a port that was paused a moment ago says so of packets that need not wait, too.
+/// TCD: a port that was paused recently also marks packets that need not wait.
 #[test]
 fn packets_that_need_not_wait_are_judged() {
     with_run(&["scheme=dcqcn+tcd"], |mut run| {
@@ -67,7 +68,7 @@ fn packets_that_need_not_wait_are_judged() {
     });
 }
 
-/// A switch's memory is that of its ports together, without their headroom; a lane's buffer is its part of a port's.
+/// A switch's memory is the sum over its ports, without headroom; a lane's buffer is its share of the port's.
 #[test]
 fn memory_is_per_port_and_class() {
     for settings in [&["flow_control=none"][..], &["headroom=200kB"]] {
@@ -78,7 +79,7 @@ fn memory_is_per_port_and_class() {
             assert_eq!(pools, [3 * own, 3 * own, 2 * own]);
         });
     }
-    // An input of a crossbar has what is its own, in equal parts for its classes.
+    // An input of a crossbar has its own memory, divided equally among its classes.
     let settings = ["switch=crossbar", "headroom=200kB", "priorities=4"];
     with_run(&settings, |run| {
         assert_eq!(run.limits.threshold, Threshold::Static(200_000));
@@ -92,7 +93,7 @@ fn memory_is_per_port_and_class() {
     }
 }
 
-/// Congestion is a queue that DCQCN's switches would mark at, or an eighth of a class's part of a port's memory.
+/// A queue is congested if DCQCN's switches would mark at it, or at an eighth of a class's share of a port's memory.
 #[test]
 fn a_long_queue_is_one_that_would_be_marked() {
     for (settings, bytes) in [
@@ -104,12 +105,13 @@ fn a_long_queue_is_one_that_would_be_marked() {
     }
 }
 
-/// HP's sources have the window of the longest path's round trip, others none; and a marker's threshold is a share of
-/// what a lane has.
+/// HP's sources have the window of the longest path's round trip, others none; a marker's threshold is a share of a
+/// lane's memory.
 #[test]
 fn a_scheme_knows_its_network() {
     for (settings, window) in [
-        // 100 Gb/s for four links there and back: 8 us of delay, and 1,062 and 66 bytes on each, are 104,512 bytes.
+        // 100 Gb/s over four links in both directions: 8 us of delay, and 1,062 and 66 bytes on each, are 104,512
+        // bytes.
         (&["scheme=lipd/input-output"][..], 105),
         (&["scheme=lipd/input-output", "window=5kB"], 5),
         (&["scheme=dcqcn"], u32::MAX),
@@ -120,7 +122,7 @@ fn a_scheme_knows_its_network() {
         (["flow_control=cbfc", "priorities=1"], 1_000_000),
         (["flow_control=cbfc", "priorities=4"], 250_000),
         (["flow_control=pfc", "priorities=4"], 1_000_000),
-        // What tail drop leaves of the memory of two ports.
+        // The part of two ports' memory that tail drop permits.
         (["flow_control=none", "alpha=1/8"], 222_222),
         (["flow_control=none", "thresholds=static"], 100_000),
     ] {
@@ -128,7 +130,7 @@ fn a_scheme_knows_its_network() {
     }
 }
 
-/// Behind a packet for the same output one crosses the congestion there; one for another output is held up by it.
+/// Behind a packet for the same output, a packet crosses the congestion there; one for another output is held up by it.
 #[test]
 fn a_crossbar_tells_who_is_held_up() {
     with_run(&["switch=crossbar"], |mut run| {

@@ -1,4 +1,4 @@
-//! Contradictions, which are refused with the valid range.
+//! Checks of scenarios; contradictions are rejected with the valid range.
 
 use ecn_units::{DurationText, Size};
 
@@ -12,15 +12,15 @@ use crate::fabric::workload::{Workload, carried};
 use crate::model::{LONGEST_DELAY, MOST_PACKETS, ModelError, in_range};
 use crate::scenario::shown;
 
-/// Longest delay of a link.
+/// Maximum delay of a link.
 const LONGEST_LINK: DurationText = DurationText::from_millis(100);
 
 impl Scenario {
-    /// Checks what the types leave open.
+    /// Checks constraints that the types do not express.
     ///
     /// # Errors
     ///
-    /// A value out of its range, or one that means nothing for what was chosen, by name.
+    /// A value that is out of its range or does not apply to the other values, by name.
     pub fn check(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
         self.check_applicable()?;
@@ -39,7 +39,7 @@ impl Scenario {
         params.scheme.sender(&self.network(1, 2)).map(drop)
     }
 
-    /// No key is set that does nothing here.
+    /// Checks that no key is set without effect.
     fn check_applicable(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
         if let Some(key) = self.set_but_inapplicable().into_iter().next() {
@@ -63,7 +63,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// What the kind of switch asks of the rest.
+    /// Requirements of the kind of switch.
     fn check_switch(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
         if params.switch == Switch::Crossbar && params.flow_control == FlowControl::None {
@@ -96,7 +96,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Sizes of packets, and their classes.
+    /// Sizes and classes of packets.
     fn check_packets(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
         in_range("payload", params.payload, 64..=9_216)?;
@@ -114,7 +114,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Rates and delays of links that have their own.
+    /// Rates and delays of links that differ.
     fn check_links(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
         let (slow, fast) = (125_000, 1_250_000_000_000);
@@ -246,10 +246,10 @@ impl Scenario {
         Ok(())
     }
 
-    /// Checks what the topology depends on.
+    /// Checks the parameters that determine the topology.
     pub(super) fn check_plan(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
-        // Packets name hosts in 16 bits; what a file lists or cuts is searched for circles.
+        // Packets have 16 bits for hosts. Networks from files, or with failed links, are searched for cycles.
         let described = self.plan.is_some() || !self.failures.is_empty();
         let most = if described { 16_384 } else { 65_536 };
         in_range("hosts", params.hosts, 2..=most)?;

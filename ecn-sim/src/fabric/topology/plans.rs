@@ -2,7 +2,7 @@
 
 use super::{End, Plan};
 
-/// Smallest even number of ports with which a fat tree has so many hosts, `k^3 / 4`.
+/// Smallest even number of ports for which a fat tree has at least `hosts` hosts, `k^3 / 4`.
 pub fn fat_tree_ports(hosts: u32) -> u32 {
     let fits = |k: u64| k * k * k / 4 >= u64::from(hosts);
     (2..).step_by(2).find(|k| fits(u64::from(*k))).unwrap_or(2)
@@ -42,7 +42,7 @@ pub fn fat_tree(hosts: u32, k: u32) -> Plan {
     plan
 }
 
-/// Leaves with as many hosts each, as far as that goes, and a link from each leaf to each spine.
+/// Leaves with equal numbers of hosts, as far as possible, and a link from each leaf to each spine.
 pub fn leaf_spine(hosts: u32, leaves: u32, spines: u32) -> Plan {
     let mut plan = Plan {
         hosts,
@@ -81,8 +81,8 @@ pub fn dumbbell(hosts: u32) -> Plan {
     }
 }
 
-/// A chain of switches with about as many hosts each. A flow from the first host to the last crosses
-/// all links between switches; one from the last host of a switch to the first of the next crosses one.
+/// A chain of switches with about equal numbers of hosts. A flow from the first host to the last crosses all links
+/// between switches; one from the last host of a switch to the first of the next crosses one.
 pub fn parking_lot(hosts: u32, switches: u32) -> Plan {
     let switch_of = |host| (u64::from(host) * u64::from(switches) / u64::from(hosts)) as u32;
     Plan {
@@ -97,7 +97,7 @@ pub fn parking_lot(hosts: u32, switches: u32) -> Plan {
     }
 }
 
-/// Links between switches that stand in a row.
+/// Links of a chain of switches.
 fn row(switches: u32) -> impl Iterator<Item = (End, End)> {
     (1..switches).map(|next| (End::Switch(next - 1), End::Switch(next)))
 }
@@ -105,17 +105,17 @@ fn row(switches: u32) -> impl Iterator<Item = (End, End)> {
 /// Switches of [`chain`].
 const CHAIN: u32 = 4;
 
-/// TCD's Fig. 2 (the roles are ours, as its labels could not be read):
+/// TCD's Fig. 2 (we assigned the roles, because its labels were not legible):
 ///
 /// | host | at | role |
 /// |---|---|---|
-/// | 0, `S0` | `T0` | sends to `R0`: the victim, which shares the chain with `S1`, and no port that is congested |
+/// | 0, `S0` | `T0` | sends to `R0`: the victim, which shares the chain with `S1`, but no congested port |
 /// | 1, `S1` | `T0` | sends to `R1` |
 /// | 2, `R0` | `T3` | |
 /// | 3, `R1` | `T3` | the port to it, `P3`, is the one that bursts congest |
 /// | 4 on, `A0`.. | `T3` | send bursts to `R1`; 15 in the paper |
 ///
-/// `P0`, `P1` and `P2` are the ports from each of `T0`, `T1` and `T2` to the next; what pauses them is `P3`.
+/// `P0`, `P1` and `P2` are the ports from each of `T0`, `T1` and `T2` to the next; they are paused because of `P3`.
 pub fn chain(hosts: u32) -> Plan {
     let ends = ["S0", "S1", "R0", "R1"].map(str::to_owned).into_iter();
     let bursts = (4..hosts).map(|host| format!("A{}", host - 4));
@@ -139,7 +139,7 @@ pub fn chain(hosts: u32) -> Plan {
 /// Hosts of [`fig1`] before those that send to `BC`.
 pub const FIG1_OTHERS: u32 = 3;
 
-/// Local senders of [`fig1`]: the other half is remote.
+/// Number of local senders in [`fig1`]: half of those that send to `BC`; the others are remote.
 pub const fn fig1_local(hosts: u32) -> u32 {
     hosts.saturating_sub(FIG1_OTHERS) / 2
 }

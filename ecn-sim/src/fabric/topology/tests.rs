@@ -1,7 +1,7 @@
 use super::*;
 use std::collections::HashSet;
 
-/// Follows a packet; the links that it crosses.
+/// The links that a packet crosses.
 fn walk(topology: &Topology, from: u32, to: u32, hash: u32) -> Vec<u32> {
     let mut port = from;
     let mut crossed = vec![port];
@@ -38,7 +38,7 @@ fn a_fat_tree_has_its_numbers() {
     assert_eq!(topology.hops(0, 16), 6);
 }
 
-/// Switches share their routes: those of 2,048 edges by 5,120 switches are few.
+/// Switches share their routes: the tables of 5,120 switches for 2,048 edges have few distinct blocks.
 #[test]
 fn the_largest_fat_tree_has_few_routes() {
     let topology = Topology::new(fat_tree(65_536, 64)).unwrap();
@@ -51,7 +51,7 @@ fn the_largest_fat_tree_has_few_routes() {
     }
 }
 
-/// A ring of five switches: each way of two links goes on where another one begins.
+/// A ring of five switches: each path of two links continues where another one starts.
 #[test]
 fn circles_are_found() {
     for plan in [
@@ -97,12 +97,12 @@ fn packets_arrive_on_shortest_paths() {
 fn flows_spread_over_all_paths() {
     let topology = Topology::new(fat_tree(128, 8)).unwrap();
     let mut uses: HashMap<u32, u32> = HashMap::new();
-    // Flows are numbered through.
+    // Flows are numbered consecutively.
     for hash in 0..16_000u32 {
         let core = walk(&topology, 0, 127, hash)[2];
         *uses.entry(core).or_default() += 1;
     }
-    // 16 ways over the cores, each with a sixteenth; a deviation of 5 sigma is 15 %.
+    // 16 paths through the cores, each with a sixteenth; a deviation of 5 sigma is 15 %.
     assert_eq!(uses.len(), 16);
     assert!(uses.values().all(|n| (850..=1150).contains(n)), "{uses:?}");
     let first: HashSet<u32> = (0..100).map(|_| walk(&topology, 0, 127, 42)[1]).collect();
@@ -115,7 +115,7 @@ fn pictures_are_of_what_is_in_use() {
     let whole = figure(fat_tree(128, 8));
     assert_eq!((whole.switches.len(), whole.links.len()), (80, 256));
     assert_eq!(whole.note, "note");
-    // Four pods of eight, and the cores, which are numbered behind all edges and aggregations.
+    // Four pods of eight, and the cores, which are numbered after all edge and aggregation switches.
     let half = figure(fat_tree(64, 8));
     assert_eq!((half.switches.len(), half.links.len()), (48, 128));
     assert_eq!(half.switches[16], "agg0");
@@ -150,8 +150,8 @@ fn what_is_not_connected_is_named() {
     }
 }
 
-/// The first host to the last crosses all switches; the victim of a chain shares the ports between
-/// switches with S1, and not the last one.
+/// A flow from the first host to the last crosses all switches. The victim of a chain shares the ports between switches
+/// with S1, but not the last port.
 #[test]
 fn rows_are_crossed_from_end_to_end() {
     for (hosts, switches) in [(2, 2), (4, 4), (11, 4), (40, 7)] {

@@ -1,4 +1,4 @@
-//! How large flows are.
+//! Size distributions of flows.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ impl FromStr for Cdf {
 
 serde_as_text!(@serde Cdf);
 
-/// Points of a distribution, bytes and percent, as HPCC's artifact has them (`docs/sources.md`); straight lines between them.
+/// Points of a distribution, bytes and percent, from HPCC's artifact (`docs/sources.md`), with linear interpolation.
 const WEB_SEARCH: &[(f64, f64)] = &[
     (0.0, 0.0),
     (10_000.0, 15.0),
@@ -89,7 +89,7 @@ const HADOOP: &[(f64, f64)] = &[
     (10_000_000.0, 100.0),
 ];
 
-/// The points of a distribution, checked.
+/// The points of a distribution, after checking them.
 pub fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
     let Cdf::File(file) = cdf else {
         let built_in = match cdf {

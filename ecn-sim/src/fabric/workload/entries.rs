@@ -1,4 +1,4 @@
-//! Flows that a scenario file describes, in `[[flows]]`.
+//! Flows described by `[[flows]]` in a scenario file.
 
 use std::collections::HashMap;
 
@@ -14,29 +14,29 @@ use crate::fabric::parameters::FabricParameters;
 use crate::model::ModelError;
 use crate::scenario_file::pairs;
 
-/// Most names that a message lists.
+/// Maximum number of names in a message.
 const NAMES: usize = 8;
 
-/// An entry of `[[flows]]`: with ranges of names, several flows.
+/// An entry of `[[flows]]`; with ranges of names, several flows.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowEntry {
-    /// Reports sum up flows by class.
+    /// Class for which reports sum up flows.
     pub class: String,
     from: String,
     to: String,
     #[serde(default = "zero")]
     start: DurationText,
-    /// Each of several flows starts so much later than the one before it.
+    /// Delay of each of several flows relative to the previous one.
     #[serde(default = "zero")]
     stagger: DurationText,
-    /// What is not sent by then is not sent.
+    /// Data not sent by this time is not sent at all.
     stop: Option<DurationText>,
-    /// Payload; without it, the flow sends until it stops or the run ends.
+    /// Payload; if missing, the flow sends until it stops or the run ends.
     size: Option<Size>,
-    /// What the application offers at most, headers included; without it, as much as the link takes.
+    /// Maximum rate offered by the application, including headers; if missing, limited by the link only.
     rate: Option<Rate>,
-    /// Class of the data (`priorities`); without it, by turns.
+    /// Class of the data (`priorities`); if missing, round-robin.
     priority: Option<u8>,
 }
 
@@ -44,7 +44,7 @@ const fn zero() -> DurationText {
     DurationText::from_nanos(0)
 }
 
-/// Names of the classes, in the order in which they come first.
+/// Names of the classes, in order of first appearance.
 pub fn classes(entries: &[FlowEntry]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for entry in entries {
@@ -55,7 +55,8 @@ pub fn classes(entries: &[FlowEntry]) -> Vec<String> {
     names
 }
 
-/// The flows by their starts, between hosts with these names. Seeds other than 1 shift starts by less than a packet's time.
+/// The flows in order of starts, between hosts with these names. Seeds other than 1 shift starts by less than a packet
+/// time.
 ///
 /// # Errors
 ///
@@ -89,7 +90,7 @@ pub fn flows(
             };
             let flow = entry.flow(host(&from)?, host(&to)?, index, parameters);
             let flow = flow.map_err(refused)?;
-            // The first seed's are as they are listed.
+            // With seed 1, flows are as listed.
             let later = match seed {
                 1 => 0,
                 _ => random.random_range(0..packet_time(parameters)),

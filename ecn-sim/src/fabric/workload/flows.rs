@@ -1,4 +1,4 @@
-//! Flows that a file lists.
+//! Flows listed in a file.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,10 +10,10 @@ use super::{Arrival, turn};
 use crate::engine::NS;
 use crate::fabric::parameters::FabricParameters;
 
-/// Most names that are suggested, or listed, at once.
+/// Maximum number of names suggested or listed at once.
 const NAMES: usize = 5;
 
-/// The flows of a file, by their starts.
+/// The flows of a file, in order of starts.
 pub fn listed(
     file: &Path,
     names: &[String],
@@ -22,7 +22,7 @@ pub fn listed(
     let priorities = parameters.priorities;
     let numbers: HashMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
     let hosts = names.len() as u32;
-    // A host may be called by a number: names go first.
+    // Hosts may have numbers as names, which take precedence over indices.
     let host = |text: &str| {
         let numbered = || text.parse().ok().filter(|number| *number < hosts);
         numbers.get(text).copied().or_else(numbered)
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// What a file lists between hosts with these names.
+    /// Parses a file's text for hosts with these names.
     fn read(
         names: &[&str],
         text: &str,
@@ -125,7 +125,7 @@ mod tests {
         let chain = ["S0", "S1", "R0", "R1", "A0", "A1", "A2"];
         let flows = read(&chain, "0,S1,R1,5\n0, A2 ,0,5\n0,1,R0,5\n").unwrap();
         assert_eq!(ends(flows), [(1, 3), (6, 0), (1, 2)]);
-        // As they are called, where that is a number.
+        // As names, if the names are numbers.
         let flows = read(&["1", "2", "3"], "0,1,3,5\n0,0,2,5\n");
         assert_eq!(ends(flows.unwrap()), [(0, 2), (0, 1)]);
         for (flow, reason) in [

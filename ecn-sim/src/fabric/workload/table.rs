@@ -1,15 +1,15 @@
-//! CSV files, and what is wrong with them.
+//! CSV files, and their errors.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// Something about a line of a file.
+/// An error about a line of a file.
 pub fn at(line: u64, what: impl fmt::Display) -> String {
     format!("line {line}: {what}")
 }
 
-/// The lines of a file that are not empty and do not begin with `#`, with their numbers.
+/// The lines of a file with their numbers, without empty ones and those that begin with `#`.
 fn lines(file: &Path) -> Result<Vec<(u64, String)>, String> {
     let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
     let text = text.trim_start_matches('\u{feff}');
@@ -18,14 +18,14 @@ fn lines(file: &Path) -> Result<Vec<(u64, String)>, String> {
     Ok(lines.map(|(at, line)| (at, line.to_owned())).collect())
 }
 
-/// Reads a CSV file with this first line: what the others say, with their numbers in the file. What comes after the first
-/// `least` columns may be missing, and is empty then. Lines that are empty or begin with `#` say nothing.
+/// Reads a CSV file with this header: the fields of each row, with its line number. Columns after the first `least` may
+/// be missing, and are then empty. Empty lines and lines that begin with `#` are ignored.
 pub fn rows<const N: usize>(
     file: &Path,
     header: [&str; N],
     least: usize,
 ) -> Result<Vec<(u64, [String; N])>, String> {
-    // The reader does not count the lines that it leaves out.
+    // The reader does not count omitted lines.
     let (numbers, lines): (Vec<u64>, Vec<String>) = lines(file)?.into_iter().unzip();
     let text = lines.join("\n");
     let mut reader = csv::ReaderBuilder::new()
@@ -56,8 +56,8 @@ pub fn rows<const N: usize>(
     Ok(rows)
 }
 
-/// Reads a file of numbers, between commas or blanks. Its first line may name the columns, as CSV does; lines that are empty or
-/// begin with `#` say nothing.
+/// Reads a file of numbers, separated by commas or blanks. Its first line may contain column names, as in CSV; empty
+/// lines and lines that begin with `#` are ignored.
 pub fn points<const N: usize>(
     file: &Path,
     header: [&str; N],
@@ -88,7 +88,7 @@ pub fn points<const N: usize>(
     Ok(points)
 }
 
-/// A number of a file.
+/// Parses a number in a file.
 pub fn number(line: u64, text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok();
     number
