@@ -104,7 +104,7 @@ impl Curve {
     pub fn walk(self, r: f64) -> impl Iterator<Item = (f64, f64)> {
         let first = (0u64, delay(r));
         std::iter::successors(Some(first), move |&(time, ipd)| {
-            // The sum of 32765 delays of up to 256 fits.
+            // The sum of 32765 delays of up to 256 does not overflow.
             let next = response::unmarked(&self.policy, ipd, 1);
             (ipd > ONE && next < ipd).then_some((time + ipd, next))
         })
@@ -177,6 +177,6 @@ impl Curve {
 
 /// The delay of a rate, in fixed point.
 fn delay(r: f64) -> u64 {
-    // The floor of a rate is exact; others to the nearest of 2^-40 packet times.
+    // The lower limit of rates is exact; others are rounded to the nearest 2^-40 packet times.
     (f64::from(FRAC).exp2() / r).round() as u64
 }

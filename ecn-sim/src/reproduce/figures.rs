@@ -241,7 +241,7 @@ fn buffer_figure(title: &str, y_label: &str, buffers: &[u32], panels: Vec<Panel>
         .map(|(_, y)| *y)
         .filter(|y| y.is_finite())
         .fold(1.0, f64::min);
-    // The lines of the root link lie close together below 1.
+    // The lines of the root link are close to each other below 1.
     let y_from = if y_label == UTILIZATION {
         (lowest * 10.0).floor() / 10.0
     } else {
@@ -344,7 +344,7 @@ fn slide14() -> (LineFigure, String) {
     let mut csv = "function,time_packet_times,rate\n".to_owned();
     for (look, curve) in Curve::all().into_iter().enumerate() {
         let name = curve.function.name().to_uppercase();
-        // An ACK each 16 packet times is enough to draw.
+        // One ACK per 16 packet times is sufficient for the figure.
         let mut next = 0.0;
         let mut points: Vec<(f64, f64)> = curve
             .walk(RMIN)

@@ -160,7 +160,7 @@ pub fn reproduce(options: &Options) -> Result<Reproduction, ReproduceError> {
     let lengths = options.lengths;
     let mut runs = runs::Runs::new(options.seeds);
     loop {
-        // The first time round only shows which runs are needed.
+        // The first pass only collects the runs that are needed.
         let drawings: Vec<_> = (Figure::ALL.iter())
             .filter(|figure| wanted.contains(figure))
             .map(|&figure| figures::draw(figure, &runs, lengths))

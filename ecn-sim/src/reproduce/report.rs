@@ -110,7 +110,7 @@ impl Report {
             self.summary(),
             self.seeds
         );
-        // Those of HP's papers.
+        // Statements of HP's papers.
         if self
             .statements
             .iter()

@@ -132,7 +132,7 @@ impl Case {
 
     /// The same text for the same case.
     fn key(&self) -> String {
-        // A series costs little and changes nothing.
+        // A series costs little and does not affect results.
         let what = match self.what {
             What::Series => What::Rates,
             what => what,
@@ -368,7 +368,7 @@ impl Runs {
             .iter()
             .flat_map(|(key, case)| (1..=self.seeds).map(move |seed| (key, case, seed)))
             .collect();
-        // The longest first, so that no core is left alone with one.
+        // Longest first, so that no core is left running a long one alone.
         jobs.sort_by_key(|(_, case, _)| std::cmp::Reverse(case.duration()));
         let bar = progress::Bar::of_time(jobs.iter().map(|(_, case, _)| case.duration()).sum());
         let position = bar.position();
@@ -424,7 +424,7 @@ pub(super) fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Syn
                         break;
                     }
                     let result = work(index);
-                    // Nothing that holds it can panic.
+                    // No code that holds the lock can panic.
                     done.lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner)
                         .push((index, result));

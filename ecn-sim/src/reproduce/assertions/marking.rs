@@ -28,7 +28,7 @@ fn p2(b: &Bench<'_>) -> Found {
 pub(super) fn p3(b: &Bench<'_>) -> Found {
     let case = Case::fig3(Scheme::Uncontrolled);
     let remote = b.runs.first(&case, |r| r.shares.remote);
-    // The link has no other packets then.
+    // The link carries no other packets in this window.
     let inter = b.runs.first(&case, |r| r.shares.inter_switch);
     found(
         in_band(&remote, 0.27..=0.31) && in_band(&inter, 0.27..=0.31),
@@ -66,7 +66,7 @@ fn p6(b: &Bench<'_>) -> Found {
     let outcomes = b.runs.of(&Case::fig3(Scheme::Naive));
     let local = Sample::of(outcomes.iter().map(|o| o.marked_local as f64));
     let all = Sample::of(outcomes.iter().map(|o| o.marked as f64));
-    // Others are marked: it is not for want of marks.
+    // Other packets are marked, so marks are not missing altogether.
     found(
         local.mean == 0.0 && marked(outcomes),
         [
@@ -109,7 +109,7 @@ fn order(b: &Bench<'_>, flows: u32) -> (bool, [Sample; 2]) {
     let case = |scheme| Case::fig3(scheme).flows(flows);
     let of = |scheme| b.runs.last(&case(scheme), ratio);
     let (naive, input) = (of(Scheme::Naive), of(Scheme::Input));
-    // Runs that do not differ at all are one run.
+    // Runs without any difference count as one run.
     let sd = naive.sd_with(&input);
     let holds = [Scheme::Naive, Scheme::Input]
         .iter()
@@ -161,7 +161,7 @@ fn p11(b: &Bench<'_>) -> Found {
         .all(|s| marked(b.runs.of(&Case::fig3(*s))));
     let [ratio_8, ratio_input] = [eight, input].map(|scheme| b.with_victim(scheme, ratio));
     let difference = ratio_8.less(&ratio_input);
-    // Up to a buffer that is not full before the threshold is passed.
+    // Up to a buffer that does not fill before the threshold is exceeded.
     let at = (5..=9).filter(|&buffer| {
         let far = |scheme| b.long(scheme, buffer, inequality);
         far(input).is_above(&far(eight))
@@ -338,7 +338,7 @@ fn p14(b: &Bench<'_>) -> Found {
 fn p15(b: &Bench<'_>) -> Found {
     let of = |threshold| b.long(Scheme::Threshold(threshold), 16, ratio);
     let (eight, sixteen) = (of(8), of(16));
-    // Without any marks rates would be equal.
+    // Without marks, rates would be equal.
     let both = [8, 16].map(|threshold| b.outcomes(Scheme::Threshold(threshold), 16));
     found(
         (sixteen.mean - 1.0).abs() < (eight.mean - 1.0).abs() && both.into_iter().all(marked),
@@ -375,8 +375,8 @@ fn p16(b: &Bench<'_>) -> Found {
 
 fn p17(b: &Bench<'_>) -> Found {
     let all: Vec<Sample> = (3..=11).map(|n| b.long(Scheme::Input, n, ratio)).collect();
-    // It rises without marking, too: P4. Marking, biased against remote flows, keeps it below that, by
-    // more than the tolerance there, until all packets fit.
+    // It also rises without marking: P4. Marking, which is biased against remote flows, keeps it below that by more
+    // than the tolerance there, until all packets fit.
     let below = |n: u32| {
         let without = f64::from(n) / f64::from(n + 10);
         b.long(Scheme::Input, n, |r| r.shares.remote).mean < without - 0.01
@@ -406,7 +406,7 @@ fn triggers<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Sample {
 fn p18(b: &Bench<'_>) -> Found {
     let cases = (12..=*BUFFERS.end()).flat_map(|n| THRESHOLDS.map(|(_, scheme)| (scheme, n)));
     let larger = triggers(cases.flat_map(|(scheme, buffer)| b.outcomes(scheme, buffer)));
-    // 11 packets can be there at once, and they do fill 11 slots.
+    // Up to 11 packets can be present at once, and they do fill 11 slots.
     let eleven = triggers(b.outcomes(Scheme::Input, 11));
     found(
         larger.mean == 0.0 && eleven.mean > 0.0,
@@ -418,7 +418,7 @@ fn p18(b: &Bench<'_>) -> Found {
 }
 
 fn p19(b: &Bench<'_>) -> Found {
-    // With one slot less there are marks.
+    // With one slot fewer, packets are marked.
     let mut holds = marked(b.outcomes(Scheme::Input, 11));
     let mut measured = Vec::new();
     for buffer in 12..=*BUFFERS.end() {
@@ -442,11 +442,11 @@ fn p20(b: &Bench<'_>) -> Found {
     let mut holds = true;
     let mut measured = Vec::new();
     for Setting(name, scheme) in [NAIVE, INPUT, FOUR, EIGHT] {
-        // Always over 400 ms, as the statement has it.
+        // Always over 400 ms, as in the statement.
         let case = Case::fig4(scheme, 4, Lengths::PAPERS.long);
         let local = b.runs.last(&case, |r| r.spread_local);
         let remote = b.runs.last(&case, |r| r.spread_remote);
-        // Nothing is more even than 1.
+        // 1 is perfectly even.
         let even = 1.0..1.25;
         holds &= even.contains(&local.mean) && even.contains(&remote.mean);
         measured.push(named(format!("local, {name}"), &local));
@@ -463,7 +463,7 @@ fn p21(b: &Bench<'_>) -> Found {
     for flows in FLOWS {
         let (ordered, [naive, input]) = order(b, flows);
         let (missed, roots) = utilization(b, flows);
-        // Settings that do not differ at all are one.
+        // Settings without any difference count as one.
         holds &= ordered && before != Some(naive.mean);
         before = Some(naive.mean);
         misses.extend(missed.into_iter().map(|buffer| (flows, buffer)));

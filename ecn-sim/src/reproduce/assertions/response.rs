@@ -98,11 +98,11 @@ fn r4(b: &Bench<'_>) -> Found {
         }
         measured.push(named(format!("root, FIMD, {buffer} slots"), fimd));
         measured.push(named("AIMD", aimd));
-        // Before anything is measured all are alike, and no other runs are needed.
+        // Before anything is measured, all are alike, and no other runs are needed.
         if !fimd_not.contains(buffer) || fimd.n == 0 {
             continue;
         }
-        // What the victim has to do with it.
+        // The influence of the victim.
         let [quiet_fimd, quiet_aimd] = [Function::Fimd, Function::Aimd].map(|response| {
             let mut case = Case::fig4(Scheme::Input, *buffer, b.lengths.long);
             case.hp.victim = Victim::Off;
@@ -190,7 +190,7 @@ fn r7(_: &Bench<'_>) -> Found {
         let (off, (least, above)) = (curve.largest_error(), curve.avoidance());
         let (time, counted) = curve.full_increase();
         holds &= off <= 1e-6 && least.abs() <= 1e-6 && above < -1e-6 && counted == acks;
-        // To the reference's digits.
+        // To the precision of the reference.
         holds &= (time * packet_ms - ms).abs() <= 5e-4;
         measured.push(exact(format!("{name}: largest relative error"), off));
         measured.push(exact(
@@ -236,7 +236,7 @@ fn r8(_: &Bench<'_>) -> Found {
 }
 
 fn r9(_: &Bench<'_>) -> Found {
-    // After a mark and the time 1/Rmin.
+    // After a mark and a time of 1/Rmin.
     let cycle = |curve: Curve, r: f64| {
         let low = curve.marked(r);
         let (time, rate) = curve
@@ -245,7 +245,7 @@ fn r9(_: &Bench<'_>) -> Found {
             .last()
             .unwrap_or((0.0, low));
         let rest = 1.0 / RMIN - time;
-        // Finc says what comes after the last ACK, and no more than that.
+        // Finc determines the rate after the last ACK, but not beyond that.
         if rest <= 1.0 / rate + 1e-6 {
             curve.increase(curve.time_of(rate) + rest)
         } else {

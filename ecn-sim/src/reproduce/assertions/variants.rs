@@ -76,7 +76,7 @@ fn p27(b: &Bench<'_>) -> Found {
         holds &= marked(b.runs.of(&case(b, scheme, 4, SPARE))) && most <= 0.005;
         measured.push(exact(format!("largest difference, {name}"), most));
     }
-    // Buffers before a blocked link fill with more packets in flight, and sparing matters: it is not without effect.
+    // With more packets in flight, buffers before a blocked link fill, and sparing does have an effect.
     const MORE: Change = |c| c.model.window = 4;
     const MORE_SPARED: Change = |c| {
         MORE(c);

@@ -130,7 +130,7 @@ pub(in crate::reproduce) fn swings_around(usual: &[Swing], others: &[(&str, Vec<
 fn b3(bench: &Bench) -> Result<Found, ReproduceError> {
     let mut measured = Vec::new();
     let mut holds = true;
-    // Of 30 runs each, the least fair had 0.960; half the time is too short for some.
+    // In 30 runs each, the minimum fairness was 0.960; half the time is too short for some.
     for (flows, until) in [(2, 600 * MS), (10, 1_000 * MS)] {
         let runs = runs(bench, flows, &[], until)?;
         let index = over(&runs, Settled::jain);
@@ -164,9 +164,9 @@ fn b4(bench: &Bench) -> Result<Found, ReproduceError> {
     let runs = runs.collect::<Result<Vec<_>, _>>()?;
     let share = |flow: usize| move |run: &Settled| run.rates[flow] / Bottleneck::LINE;
     let [long, first, second] = [0, 1, 2].map(|flow| over(&runs, share(flow)));
-    // Who does not recover gets less, too: but then nobody gets the rest.
+    // A flow that does not recover also gets less, but then no other flow gets the rest.
     let used = (2.0 * long.mean + first.mean + second.mean) / 2.0;
-    // There is no chance in it.
+    // Deterministic: a single run suffices.
     let alone = share(0)(&run(&["scheme=none", "limit=150ms"], 1)?);
     let is_less = highest(&runs, share(0)) < 0.5 && long.mean < 0.8 * alone;
     Ok(found(
@@ -304,7 +304,7 @@ fn looped(sign: i32) -> Result<f64, ReproduceError> {
         }
         queue = queue.saturating_sub(FRAME);
         for (from, (limiter, sent)) in sources.iter_mut().enumerate() {
-            // In frames of LINE units.
+            // In frames per LINE units.
             *sent += limiter.rate().unwrap_or(LINE);
             if *sent < LINE {
                 continue;

@@ -98,7 +98,8 @@ fn notifications(bench: &Bench) -> Result<[f64; 3], ReproduceError> {
     ];
     let flows = (0..2).map(|from| flow(0, from, 2, 5_000_000));
     let counts = bench.run(&one_switch(&own, flows.collect())?, 1)?;
-    // Each packet has its ACK, that goes as far; the rest are notifications, over two links, if nobody was paused.
+    // Each packet has an ACK over the same distance; all other packets are notifications, over two links, if nothing
+    // was paused.
     let rest = counts.packet_hops - 2 * counts.data_packet_hops;
     let most = counts.finished.iter().map(|flow| flow.time / (50 * US) + 1);
     let is_clear = counts.pause_frames == 0 && counts.finished.len() == 2;
@@ -234,9 +235,9 @@ fn mean_queue((run, _): &(Settled, u64)) -> f64 {
 }
 
 fn d6(bench: &Bench) -> Result<Found, ReproduceError> {
-    // The shares wander: in 40 ms one flow has 0.41 to 0.58, by the seed.
+    // The shares drift: within 40 ms, one flow has 0.41 to 0.58, depending on the seed.
     let runs = incast(bench, "limit=320ms")?;
-    // Payload that 40 Gb/s carry in frames of 1,062 bytes.
+    // Payload rate of 40 Gb/s in frames of 1,062 bytes.
     let line = LINE as f64 * 1_000.0 / 1_062.0;
     let share = |flow: usize| move |(run, _): &(Settled, u64)| run.rates[flow] / line;
     let both = |run: &(Settled, u64)| share(0)(run) + share(1)(run);

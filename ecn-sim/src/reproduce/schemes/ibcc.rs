@@ -46,7 +46,7 @@ fn i1(bench: &Bench) -> Judged {
             let mut now = 0;
             for step in 0..20_000 {
                 now += random.random_range(0..20) * US;
-                // Now one notification after another, now none for long.
+                // Alternate between one notification after another and long periods without any.
                 if step / 500 % 2 == 0 {
                     flow.on_notification(&rules, now, Mark::Congestion);
                 }
@@ -54,7 +54,7 @@ fn i1(bench: &Bench) -> Judged {
                 (lowest, highest) = (lowest.min(index), highest.max(index));
             }
         }
-        // Both bounds are reached, else this would say little.
+        // Both bounds must be reached, or the test would be insignificant.
         holds &= u32::from(lowest) == least && u32::from(highest) == limit;
         measured.push(exact(
             format!("lowest index, CCTI_Min {least}"),
@@ -146,7 +146,7 @@ fn i4(bench: &Bench) -> Judged {
             format!("ibcc.ccti_min={index}"),
             format!("ibcc.cct_step={step}"),
         );
-        // Two lengths: what is the same for both, the way there and back, is left out.
+        // The difference of two lengths, which eliminates the common round trip.
         let time = |packets: u64| -> Result<f64, ReproduceError> {
             let settings = [
                 "hosts=2",
@@ -193,7 +193,7 @@ fn i5(_: &Bench) -> Judged {
         let own = flow.on_send(&rules, 0).map_or(1.0, |rate| rate as f64 / C);
         most = most.max((own * delay as f64 / ONE as f64 - 1.0).abs());
     }
-    // Rates are whole bytes per second.
+    // Rates are in whole bytes per second.
     Ok(found(
         most < 1e-6,
         [exact(
@@ -204,8 +204,8 @@ fn i5(_: &Bench) -> Judged {
 }
 
 fn i6(bench: &Bench) -> Judged {
-    // What waits in the chain has all come before it goes on. Later packets would find its queue long and
-    // credits there: P2 is a root then (I7).
+    // All packets queued in the chain arrive before it resumes. Later packets would find a long queue with credits: P2
+    // is then a root (I7).
     let chain = chain(&[CBFC, &["scheme=ibcc"]], ONCE, 330 * US)?;
     let counts = bench.run_with(&chain, 1, &TRACE)?;
     let [flows, victims, _] = told(&counts, |flow| flow.from == S0);
@@ -368,7 +368,7 @@ fn through(
 
 fn i11(bench: &Bench) -> Judged {
     let mut measured = Vec::new();
-    // S0 to R0 is the victim; the others' is the hot spot.
+    // S0 to R0 is the victim; the others share the hot spot.
     let ends = [(0, 2), (1, 3), (4, 3), (5, 3), (6, 3), (7, 3)];
     let hot = ends.map(|(from, to)| flow(0, from, to, 100_000_000));
     let row = [0, 2, 4, 6].map(|from| flow(0, from, 7, 100_000_000));

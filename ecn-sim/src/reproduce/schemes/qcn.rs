@@ -73,7 +73,7 @@ fn q1(_: &Bench) -> Result<Found, ReproduceError> {
 
 fn q2(_: &Bench) -> Result<Found, ReproduceError> {
     let usual = lowest_factor(&rules(ClampTarget::Off)?);
-    // With the usual Gd no feedback would cut by more than half.
+    // With the usual Gd, no feedback would reduce a rate by more than half.
     let keen = lowest_factor(&of(&QcnParameters {
         gd: Fraction::ratio(1, 64),
         ..QcnParameters::default()
@@ -94,7 +94,7 @@ fn lowest_factor(rules: &QcnRules) -> f64 {
     for feedback in 0..=255 {
         let mut flow = QcnFlow::default();
         let mut before = LINE;
-        // To the lowest rate, which ends any cut.
+        // Until the minimum rate, which limits any decrease.
         for _ in 0..20 {
             flow.on_notification(rules, 0, feedback);
             let after = rate(&mut flow, rules, 0);
@@ -144,7 +144,8 @@ fn left_of_cut(clamp: ClampTarget, by_volume: bool) -> Result<f64, ReproduceErro
     for feedback in 1..=63 {
         let mut flow = QcnFlow::default();
         flow.on_notification(&rules, 0, feedback);
-        // With a clamped target the second cut's is the rate before it; else still the link's.
+        // With a clamped target, the target of the second decrease is the rate before it; otherwise it is still the
+        // link's rate.
         let target = match clamp {
             ClampTarget::On => rate(&mut flow, &rules, 0),
             ClampTarget::Off => LINE,
@@ -171,7 +172,7 @@ fn q4(_: &Bench) -> Result<Found, ReproduceError> {
     ] {
         for (by_volume, cycles) in [(true, "volume"), (false, "time")] {
             let left = left_of_cut(clamp, by_volume)?;
-            // The fifth already adds R_AI to a target below the link's rate.
+            // The fifth stage already adds R_AI to a target below the link's rate.
             holds &= left > 1.0 / 33.5 && left <= 1.0 / 32.0;
             let name = format!("(TR - CR) / (TR - CR0), by {cycles}, TR {target}");
             measured.push(exact(name, left));

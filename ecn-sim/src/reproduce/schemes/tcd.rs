@@ -30,7 +30,7 @@ const MS: Time = 1_000 * US;
 
 /// DCQCN's threshold at 40 Gb/s, bytes.
 fn kmin(scenario: &Scenario) -> u64 {
-    // With flow control the number of ports does not matter.
+    // With flow control, the number of ports is irrelevant.
     scenario.red_thresholds(2).0
 }
 
@@ -160,7 +160,7 @@ fn t9(bench: &Bench) -> Judged {
             *before == CE && *after != CE || *before == UE && *after != UE && *after != CE
         })
         .count() as u32;
-    // S1 goes by the bottleneck last; where P0 is overloaded, S0 goes by what is paused behind it.
+    // S1 passes the bottleneck last; if P0 is overloaded, S0 passes the ports behind it, which are paused.
     let last = crossed(bench, LOADS, S1)?;
     let before = crossed(bench, (0.8, 0.8), S0)?;
     let holds = taken_back == 0
@@ -239,10 +239,10 @@ fn crossed(bench: &Bench, loads: (f64, f64), from: u32) -> Result<Crossed, Repro
         let before = states.partition_point(|(time, _)| *time <= left);
         before > 0 && states[before - 1].1 == State::Undetermined
     };
-    // Two links behind P2, of which the last is idle.
+    // Two links behind P2, the last of which is idle.
     let behind = 2 * (US + (FRAME_US * US as f64) as Time);
     let early = marks(Mark::Congestion, &|port| [p0, p1].contains(&port));
-    // With whatever mark.
+    // With any mark.
     let mut arrives = marks(Mark::Undetermined, &|port| port < hosts);
     arrives.extend(&comes);
     let hidden = early.keys().filter(|packet| {

@@ -59,9 +59,9 @@ fn m1(_: &Bench) -> Result<Found, ReproduceError> {
 fn growth(rules: &TimelyRules) -> Found {
     let constant = steps(rules, [100 * US; 20]);
     let falling = steps(rules, (0..12).map(|number| (200 - number) * US));
-    // The first has none before it, so it is the sixth that is the fifth falling one.
+    // The first RTT has no predecessor, so the sixth is the fifth decreasing one.
     let hurried = falling.iter().position(|step| *step > 1.5).unwrap_or(0);
-    // What does not fall starts the count again, also after a faster step.
+    // A round-trip time that does not decrease restarts the count, even after a faster step.
     let (mut rtt, mut rtts, mut expected) = (200, Vec::new(), Vec::new());
     for falls in [4, 4, 6, 4] {
         rtts.push(rtt * US);
@@ -73,7 +73,7 @@ fn growth(rules: &TimelyRules) -> Found {
         }
     }
     let anew = steps(rules, rtts);
-    // ACKs that come more often add no more.
+    // More frequent ACKs do not increase the rate faster.
     let mut flow = TimelyFlow::at(LINE / 4.0);
     let before = rate(&flow, rules);
     for number in 1..=200 {
@@ -110,7 +110,7 @@ fn walk(rules: &TimelyRules, mut look: impl FnMut(Time, Time, f64, f64)) {
     for _ in 0..200_000 {
         let gap = random.random_range(1..100) * US;
         now += gap;
-        // Below Tlow, between, above Thigh.
+        // Below Tlow, between, and above Thigh.
         let most = [50, 500, 5_000][random.random_range(0..3)];
         let rtt = random.random_range(1..most) * US;
         let before = rate(&flow, rules);
@@ -146,7 +146,7 @@ fn cuts(rules: &TimelyRules) -> Found {
         flow.acknowledged(rules, MIN_RTT, rtt_us * US, Mark::None);
         rate(&flow, rules) / LINE
     };
-    // Up to 1,333 us, where the cut would be a half.
+    // Up to 1,333 us, where the decrease would be by half.
     for rtt_us in 501..=1_300_u32 {
         let expected = 1.0 - 0.8 * (1.0 - 500.0 / f64::from(rtt_us));
         worst = worst.max((factor(rtt_us.into()) - expected).abs());
@@ -162,10 +162,11 @@ fn cuts(rules: &TimelyRules) -> Found {
 
 fn m4(_: &Bench) -> Result<Found, ReproduceError> {
     let rules = rules()?;
-    // Random ones hardly ever have a gradient above 0 there; of those that rise, all but the first.
+    // Random round-trip times hardly ever give a gradient above 0 there; increasing ones do, all but the first.
     let rising = |from: Time| steps(&rules, (from + 1..from + 50).map(|rtt| rtt * US));
     let rises = rising(0).iter().filter(|step| **step == 1.0).count();
-    // Where it counts, the same gradient cuts: an average of differences of 1 us, with weight 1/50, over minRTT.
+    // Where the gradient applies, the same one causes a decrease: an average of differences of 1 us, with weight 1/50,
+    // over minRTT.
     let (mut before, mut worst) = (LINE / 4.0, 0.0_f64);
     for (number, step) in (0..).zip(rising(100)) {
         let gradient = (1.0 - 0.98_f64.powi(number)) / 20.0;
@@ -213,7 +214,7 @@ fn incast(bench: &Bench, scheme: &str) -> Result<Incast, ReproduceError> {
     let probes = (0..380).map(|number| flow(20 * MS + number * 50 * US, 16, 17, 1_000));
     let scenario = one_switch(&own, bulk.chain(probes).collect())?;
     let (payload, header) = (scenario.parameters.payload, scenario.parameters.header);
-    // There is no chance in it.
+    // Deterministic: a single run suffices.
     let counts = bench.run(&scenario, 1)?;
     let bulk = Settled::of(&counts, 20 * MS, 16, 17);
     let wire = f64::from(payload + header) / f64::from(payload);

@@ -23,7 +23,7 @@ fn max_on(scenario: &Scenario) -> f64 {
     if own.flow_control == FlowControl::Cbfc {
         return own.credit_period.as_nanos() as f64 / 1e3;
     }
-    // Both ways, a frame that the pause waits for, the pause, and the first frame of data.
+    // In both directions: a frame that delays the pause, the pause itself, and the first frame of data.
     let delay = own.link_delay.as_nanos() as f64 / 1e3;
     let tau = 2.0 * delay + (2.0 * FRAME + PAUSE) / C * 1e6;
     (1.0 + EPSILON) / EPSILON * (scenario.xon_gap() as f64 / C * 1e6 + tau)
@@ -227,7 +227,7 @@ fn returns(bench: &Bench, settings: &[&str]) -> Result<[(f64, bool); 3], Reprodu
     let counts = bench.run_with(&chain, 1, &TRACE)?;
     let [p0, p1, p2, _] = ports(&chain)?;
     Ok([p0, p1, p2].map(|port| {
-        // One that was never paused has nothing to show.
+        // A port that was never paused is not evidence.
         let on = last_on(&counts, port).unwrap_or(Time::MAX);
         let left = changes(&counts, port).find(|t| {
             t.time > on && matches!(t.change, Change::State(state) if state != State::Undetermined)
@@ -281,7 +281,7 @@ mod tests {
         }
         let (full, link) = paused_link(&[PFC, &["scheme=dcqcn+tcd"]], 300).unwrap();
         let after = after_the_last_pause(&bench, &full, link, late).unwrap();
-        // It is paused from 113 us on, with pauses in between, and for the last time up to 491 us.
+        // It is paused from 113 us on, with interruptions, and for the last time until 491 us.
         let most = 2.0 * (491.0 - 113.0);
         assert_eq!(after.congested, after.flows);
         assert!((after.bound..most).contains(&after.received), "{after:?}");

@@ -26,7 +26,7 @@ struct Senders {
 
 impl Senders {
     fn new(number: u32, xon: f64, delay_us: u32) -> Self {
-        // C tau + 2 MTU (T7), where the pause comes just behind the begin of a frame.
+        // C tau + 2 MTU (T7), if the pause arrives just after the start of a frame.
         let tau = tau(delay_us) + FRAME_US;
         let headroom = C * tau / 1e6 + 2.0 * FRAME;
         Self {
@@ -71,7 +71,7 @@ fn cycles(bench: &Bench, senders: &Senders) -> Result<Cycles, ReproduceError> {
     let topology = scenario.topology()?;
     let counts = bench.run_with(&scenario, 1, &TRACE)?;
     let us = |time: Time| time as f64 / US as f64;
-    // What a pause leaves of the frame that is on its way.
+    // The rest of a frame whose transmission a pause interrupts.
     let rest = |on: f64| (on / FRAME_US).ceil() * FRAME_US - on;
     let mut tau = tau(senders.delay_us);
     let (mut on, mut off) = (0.0, 0.0);
@@ -79,7 +79,7 @@ fn cycles(bench: &Bench, senders: &Senders) -> Result<Cycles, ReproduceError> {
     let number = f64::from(senders.number);
     for sender in 0..senders.number {
         let all = spells(&counts, sender);
-        // In the last ones others are finished.
+        // In the last cycles, other flows have finished.
         let Some(used) = all.len().checked_sub(3).map(|count| &all[..count]) else {
             continue;
         };
@@ -149,7 +149,7 @@ pub(super) fn t5(bench: &Bench) -> Judged {
         let moved = (XOFF - xon) * FRAME + C * c.tau / 1e6;
         let (on, off) = (moved / (C - drain) * 1e6, moved / drain * 1e6);
         let off_by = (c.on - on).abs().max((c.off - off).abs());
-        // Of three senders, the queue falls by a packet in three of its times.
+        // For three senders, the queue falls by one packet in three packet times.
         holds &= number > 2 || off_by <= FRAME_US;
         let name = format!(
             "Rd = C/{number}, B0 {} packets, {delay_us} us links",
@@ -179,7 +179,7 @@ pub(super) fn t6(bench: &Bench) -> Judged {
         let mean =
             |value: fn(&(f64, f64)) -> f64| c.shares.iter().map(value).sum::<f64>() / senders;
         let on = mean(|share| share.0);
-        // One without whole cycles counts as 0.
+        // A sender without complete cycles counts as 0.
         holds &= (on * senders - 1.0).abs() <= 0.01;
         let carried = mean(|share| share.1) * senders;
         measured.push(exact(
@@ -202,7 +202,7 @@ pub(super) fn t7(bench: &Bench) -> Judged {
     let mut used = 0.0_f64;
     for number in SENDERS {
         let c = cycles(bench, &Senders::new(number, XON, 1))?;
-        // What drains one queue while another is paused: of two in step a half, of more anything.
+        // Drain rate of one queue while another is paused: for two in phase, a half; for more, any rate.
         let (low, high) = if number == 2 { (0.5, 0.5) } else { (0.0, 1.0) };
         let flight = C * c.tau / 1e6;
         let least = XON * FRAME - high * flight;
@@ -223,7 +223,7 @@ pub(super) fn t7(bench: &Bench) -> Judged {
         headroom: whole.headroom / 2.0,
         ..whole
     };
-    // Refused before it starts, or ended by a packet that does not fit.
+    // Either rejected before the start, or stopped by a packet that does not fit.
     let fails = match bench.run_with(&half.scenario()?, 1, &TRACE) {
         Err(ReproduceError::Fabric(RunError::Value(error))) => error.key == "headroom",
         Err(ReproduceError::Fabric(RunError::Invariant { .. })) => true,
@@ -266,7 +266,7 @@ pub(super) fn t8(bench: &Bench) -> Judged {
         )?;
         let counts = bench.run_with(&scenario, 1, &TRACE)?;
         let all = spells(&counts, 0);
-        // Up to the end of the first flow all are there.
+        // All senders are active until the end of the first flow.
         let end = counts
             .finished
             .iter()

@@ -156,10 +156,10 @@ mod tests {
     fn worse_is_told_from_chance() {
         let sample = |mean, sd| Sample { mean, sd, n: 16 };
         assert!(not_worse(&sample(1.01, 0.02)));
-        // Chance.
+        // Not significant.
         assert!(not_worse(&sample(0.99, 0.04)));
         assert!(!not_worse(&sample(0.99, 0.01)));
-        // Nothing is known.
+        // Inconclusive.
         assert!(!not_worse(&sample(1.01, 0.2)));
         assert!(!not_worse(&sample(1.1, f64::NAN)));
     }
