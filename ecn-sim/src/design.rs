@@ -23,8 +23,8 @@
 //! becomes ever smoother in j as it approaches 0. Far down, A is therefore interpolated by the polynomial through eight
 //! neighbouring points of the orbit, in ln r (or in ln(-ln r) if that is smoother); anywhere above,
 //! A(r) = A(fdec^n(r)) + n. The possible error of this choice is measured by the difference to the polynomial through
-//! six points: [`Design::shape_error`]. If the orbit does not become smooth, there is no principal solution; the curve then still
-//! fulfils the equation, but [`Design::shape_error`] is large.
+//! six points: [`Design::shape_error`]. If the orbit does not become smooth, there is no principal solution; the curve
+//! then still fulfils the equation, but [`Design::shape_error`] is large.
 
 pub mod expression;
 mod report;
@@ -185,8 +185,8 @@ impl Design {
         design
     }
 
-    /// Difference, in levels, of the polynomials through eight and six points of the orbit, between its points j and j
-    /// + 1.
+    /// Difference, in levels, between the polynomials through eight and through six points of the orbit, from its
+    /// point j to the next one.
     fn roughness(&self, j: usize, twice: bool) -> f64 {
         let r = (self.orbit[j] * self.orbit[j + 1]).sqrt();
         let at = |nodes| self.interpolate(r, j, nodes, twice);
