@@ -292,7 +292,7 @@ fn distinct(runs: impl Iterator<Item = One>) -> Vec<One> {
     runs
 }
 
-/// Maximum number of points in a series: steps of a run are merged to stay below it.
+/// Maximum number of points in a series: steps of a run are merged accordingly.
 const STEPS: usize = 250;
 
 /// A run's samples for display: merged into steps of at least `window`, if there are samples.

@@ -510,7 +510,7 @@ impl Lane {
         at & (self.ring.len() - 1)
     }
 
-    /// Adds a key. False if its time is earlier than the last one's.
+    /// Adds a key, unless its time is earlier than the last one's; false then.
     #[inline(always)]
     fn push(&mut self, key: Key) -> bool {
         if key <= self.last {

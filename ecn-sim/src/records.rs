@@ -202,7 +202,7 @@ pub const FIRST: [&str; 3] = ["seed", "from_ms", "to_ms"];
 /// The last column: why a run failed.
 const ERROR: &str = "error";
 
-/// Parts of a report that are not results; callers add them as columns of their own.
+/// Parts of a report that are not results; callers add columns for them.
 const OMITTED: &[&str] = &["run", "swept", "parameters", "scenario"];
 
 /// Columns that depend on the machine's speed, not on the run.

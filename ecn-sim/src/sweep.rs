@@ -1,8 +1,8 @@
 //! Sweeps: runs of a scenario for every combination of given values of its keys, with several seeds.
 //!
-//! A sweep is a TOML file. Its runs have a fixed order (keys sorted by name, the last one varying fastest except for
-//! seeds) and are named by a hash of their contents. Parts of a sweep that were run at other times or on other machines
-//! can therefore be merged.
+//! A sweep is a TOML file. Its runs have a fixed order (keys sorted by name; seeds vary fastest, then the last key) and
+//! are named by a hash of their contents. Parts of a sweep that were run at other times or on other machines can
+//! therefore be merged.
 
 mod execute;
 mod merge;

@@ -260,7 +260,7 @@ impl Switch {
         policy
     }
 
-    /// Dequeues the packet that `output` transmits next. The flag: whether it is marked.
+    /// Dequeues the packet that `output` transmits next. Returns it, and whether it is marked.
     #[inline]
     pub fn next(&mut self, output: u8) -> Option<(Queued, bool)> {
         if self.ports[output as usize].busy {
@@ -330,7 +330,7 @@ impl Switch {
         if !self.rules.round_robin {
             return fit.next();
         }
-        // In slot order from the last input served; the oldest packet of an input.
+        // The next input in slot order after the last one served; its oldest packet.
         fit.min_by_key(|&at| {
             (
                 queue[at].input.wrapping_sub(*last_served).wrapping_sub(1),

@@ -63,7 +63,7 @@ impl Agent {
                 (self.doing, self.due) = (Doing::Pausing, now + self.pause);
                 return std::mem::take(&mut self.batch);
             }
-            // A non-empty ring ends polling at once.
+            // With a non-empty ring, polling ends at once.
             Doing::Pausing if self.ring.is_empty() => {
                 (self.doing, self.due) = (Doing::Polling, now + self.period);
                 return Vec::new();

@@ -145,8 +145,8 @@ impl Bridge {
         self.points.iter().map(|point| point.sent).sum()
     }
 
-    /// Dequeues the next packet of an output and whether it is marked: `ecn_depart`, then `ecn_wire_end` at the
-    /// device's peer, which the packet reaches at once.
+    /// Dequeues the next packet of an output. Returns its number, and whether it is marked: `ecn_depart`, then
+    /// `ecn_wire_end` at the device's peer, which the packet reaches at once.
     pub fn depart(&mut self, output: u8) -> Option<(u32, bool)> {
         let queue = &mut self.queues[output as usize];
         let Queued { packet, arrival } = queue.pop_front()?;

@@ -148,7 +148,7 @@ impl Sender {
         self.source.send(now)
     }
 
-    /// The agent has applied an update: packets sent from now on cost as much as at the new rate; a debt is unchanged.
+    /// The agent has applied an update: packets sent from now on are charged at the new rate; a debt is unchanged.
     pub fn enforce(&mut self, update: &RateUpdate) {
         self.set_rate(update.rate_bytes_per_s);
         if let Some(decrease) = update.pending {

@@ -15,10 +15,10 @@ const FIRST_WINDOW: f64 = 10.0;
 const MOST: f64 = 4_000.0;
 /// Number of later packets that must arrive before an older one is considered lost.
 const DUPLICATES: u64 = 3;
-/// Minimum of a timeout beyond the round-trip time, as in Linux; and the timeout before that time is known.
+/// Minimum time by which a timeout exceeds the round trip, as in Linux; and the timeout before that is known.
 const LEAST_TIMEOUT: Time = 200 * MS;
 const FIRST_TIMEOUT: Time = 1_000 * MS;
-/// Cubic's slow start ends when round trips take longer by this (HyStart, RFC 9406).
+/// Increase of the round-trip time that ends cubic's slow start (HyStart, RFC 9406).
 const DELAYED: Time = 4 * MS;
 /// RFC 9438: C, in packets per s^3, and the factor by which a loss multiplies the window.
 const C: f64 = 0.4;

@@ -215,8 +215,7 @@ mod tests {
                 let (_, counts) = super::super::run(&scenario, 1, &options).unwrap();
                 assert_eq!(counts.finished[0].slowdown, 1.0, "{flow}");
                 if number == 0 {
-                    // 61 bytes of data and 64 of ACK over links of 10, 1, 1 and 100 Gb/s with delays of 1, 20, 20 and 3
-                    // us.
+                    // 61 bytes of data and 64 of ACK at 10, 1, 1 and 100 Gb/s, with delays of 1, 20, 20 and 3 us.
                     let header = u64::from(scenario.parameters.header);
                     let bits = 8 * (2 * header + 1 + 4);
                     let wire = bits * (100 + 1_000 + 1_000 + 10);

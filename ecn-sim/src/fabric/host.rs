@@ -59,7 +59,7 @@ pub struct SenderFlow<S> {
     undetermined: u32,
     /// Union of the flags of all its ACKs.
     flags: u8,
-    /// How often its timer has expired since the last progress, and is therefore doubled.
+    /// How often its timer is doubled: once per expiry without progress.
     backoff: u8,
     /// Whether its timer is pending.
     timed: bool,
@@ -472,8 +472,8 @@ impl<S: Scheme> Run<'_, S> {
     }
 
     /// Retransmission timer. Without progress since the last expiry, the flow retransmits all unacknowledged packets,
-    /// and doubles its timeout: otherwise, two flows that repeat at the same pace could fill the queue in front of each
-    /// other for ever.
+    /// and doubles its timeout: two flows that repeat at the same pace could fill the queue in front of each other
+    /// forever.
     pub(super) fn timer(&mut self, number: u32) {
         let now = self.now();
         let flow = &mut self.flows[number];

@@ -149,7 +149,7 @@ pub struct OfPriority {
 /// Maximum number of groups by size.
 const GROUPS: usize = 20;
 
-/// The smallest of sorted values that is not exceeded by `percent` of them (nearest rank).
+/// The smallest of sorted values such that `percent` percent of them do not exceed it (nearest rank).
 fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()

@@ -17,7 +17,7 @@ pub enum Kind {
     Data,
     /// ACK: all packets below this number have arrived.
     Ack,
-    /// NAK: like an ACK, and a later packet has arrived: resend from this number on.
+    /// NAK: like an ACK, but a later packet arrived instead of this one: resend from it on.
     Nak,
     /// A receiver's notification of marks.
     Cnp,

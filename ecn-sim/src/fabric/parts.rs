@@ -165,8 +165,7 @@ pub fn run_with<S: Scheme>(
         Ok(run)
     };
     let most = topology.names.len().min(64) as u16;
-    // Without look-ahead, parts cannot run independently. A byte without delay takes less than 1 ps at more than 8
-    // Tb/s.
+    // Without look-ahead, parts cannot run independently: a byte without delay takes less than 1 ps at 8 Tb/s.
     let parts = match scenario.look_ahead() {
         0 => 1,
         _ => options.threads.clamp(1, most),

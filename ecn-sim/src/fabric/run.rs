@@ -74,8 +74,8 @@ impl Event {
     }
 }
 
-/// Input-queued: ranks below this one are for ends of transmissions, which precede arrivals. Of two packets back to
-/// back, the tail of the first one leaves before the header of the second arrives, which therefore cuts through.
+/// Input-queued: ranks below this one are for ends of transmissions, which precede arrivals. Of two back-to-back
+/// packets, the first one's tail has then left when the second one's header arrives, which cuts through.
 const ENDS: u64 = 1 << 31;
 
 /// Rank of a flow's start: after arrivals, whose ranks are port numbers.
@@ -134,7 +134,7 @@ pub struct Run<'a, S: Scheme = Name> {
     /// Flows that start when others have arrived.
     pub(super) ring: Option<Ring>,
     upcoming: Option<Arrival>,
-    /// Its number.
+    /// Number of `upcoming`.
     upcoming_id: u32,
     /// By destination part: packets with their arrival times.
     pub(super) leaving: Vec<Vec<(Time, Packet)>>,

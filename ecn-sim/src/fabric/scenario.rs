@@ -505,8 +505,8 @@ impl Scenario {
         })
     }
 
-    /// Minimum time from a switch's sending to another one's receiving: that of the shortest packet (a message, or a
-    /// byte of data), and the delay of its link.
+    /// Minimum time from when a switch sends something until another one receives it: that of the shortest packet (a
+    /// message, or a byte of data), and the delay of its link.
     pub fn look_ahead(&self) -> Time {
         let params = &self.parameters;
         if params.switch == Switch::InputQueued {

@@ -501,7 +501,7 @@ mod tests {
         // Two classes of a port are equivalent to two ports.
         let mut ports = Ports::new(vec![Port::default()], 2);
         let (a, b) = ((0, 0), (0, 1));
-        // Half of the free memory: 4 of 12 for one; the other gets 6 - 2 = 4, and no more.
+        // Half of the free memory: one class may hold 4 of 12, as half of the rest is then 6 - 2 = 4.
         for _ in 0..4 {
             assert_eq!(ports.admit(&limits, &mut memory, a, 1_000), Some(false));
         }

@@ -316,7 +316,7 @@ pub(super) fn dashes(points: &[(f64, f64)], pattern: &[f64]) -> Vec<Vec<(f64, f6
     pieces
 }
 
-/// Keeps the first, lowest, highest and last point of each pixel column, so that a long series gets small but keeps its
+/// Keeps the first, lowest, highest and last point of each pixel column: a long series stays small and keeps its
 /// extremes.
 pub(super) fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut thinned: Vec<(f64, f64)> = Vec::new();

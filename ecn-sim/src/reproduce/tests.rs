@@ -88,7 +88,7 @@ impl Setting {
         };
         World {
             root,
-            // No two numbers of flows give exactly the same.
+            // No two numbers of flows give exactly the same ratio.
             ratio: ratio + f64::from(self.flows) * 1e-3,
             victim: match self.input_trigger {
                 InputTrigger::Off => 0.06,

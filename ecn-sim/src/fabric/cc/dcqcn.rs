@@ -474,7 +474,7 @@ mod tests {
             let now = (step as Time + 1) * 55 * US;
             assert_eq!(flow.on_send(&rules, now, 0), Some(mbit * 125_000));
         }
-        // After half the rate is recovered, the sixth step adds RAI to the target.
+        // In recovery to a target below the link's rate, the sixth step adds RAI to it.
         let rules = DcqcnRules {
             clamp_target: true,
             ..rules

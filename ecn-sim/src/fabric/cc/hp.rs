@@ -141,7 +141,7 @@ impl HpParameters {
         })
     }
 
-    /// Congestion threshold: packets for one output.
+    /// Packets for one output above which it is congested.
     fn threshold(&self, line: Rate, frame: u32) -> u32 {
         self.threshold.or(usual(line, frame))
     }
@@ -185,7 +185,7 @@ impl HpParameters {
     }
 }
 
-/// The default: packets of 32 us.
+/// The default threshold: packets of 32 us.
 fn usual(line: Rate, frame: u32) -> u32 {
     let packets = line.bytes_per_s() * 32 / 1_000_000 / u64::from(frame);
     (packets as u32).max(2)

@@ -485,7 +485,7 @@ mod tests {
         }
     }
 
-    /// IB CC+TCD: notifications of undetermined ports only restart the timer.
+    /// IB CC+TCD: a notification restarts the timer if only undetermined ports were passed.
     #[test]
     fn an_undetermined_flow_holds_its_index() {
         let rules = rules_of(|_| {}).unwrap();

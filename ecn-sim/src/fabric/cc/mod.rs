@@ -281,7 +281,7 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    /// Packets that are queued: sufficient for schemes to which an empty queue is never too long.
+    /// Packets that are queued, for schemes to which an empty queue is never too long.
     pub const ENQUEUE_QUEUED: Self = Self::these(false, true, false);
     /// Packets that are queued, when they enter and when they leave.
     pub const QUEUED: Self = Self::these(false, true, true);
@@ -318,7 +318,7 @@ pub struct QueueView {
     pub ingress: u16,
     /// Bytes in that queue, without this packet.
     pub queued: u32,
-    /// Whether the queue is not paused.
+    /// False while the queue is paused.
     pub on: bool,
     /// Whether the port leads to a host.
     pub to_host: bool,
@@ -335,7 +335,7 @@ pub struct Endpoints {
     pub class: u8,
 }
 
-/// A packet being sent by a sender.
+/// A packet that is being sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
     /// Current time.

@@ -372,7 +372,7 @@ mod tests {
         assert!(close(flow.rate, LINE * (1.0 - 0.8 * 0.05)));
     }
 
-    /// TIMELY+TCD: the round-trip time rises, and the mark decides about the response.
+    /// TIMELY+TCD: the round-trip time rises, and the mark determines the response.
     #[test]
     fn a_mark_picks_the_branch() {
         let after = |tcd, mark| {

@@ -93,7 +93,8 @@ fn memory_is_per_port_and_class() {
     }
 }
 
-/// A queue is congested if DCQCN's switches would mark at it, or at an eighth of a class's share of a port's memory.
+/// A queue is congested from the length at which DCQCN's switches would mark, or from an eighth of a class's share of a
+/// port's memory.
 #[test]
 fn a_long_queue_is_one_that_would_be_marked() {
     for (settings, bytes) in [

@@ -304,7 +304,7 @@ fn looped(sign: i32) -> Result<f64, ReproduceError> {
         }
         queue = queue.saturating_sub(FRAME);
         for (from, (limiter, sent)) in sources.iter_mut().enumerate() {
-            // In frames per LINE units.
+            // A frame is LINE units.
             *sent += limiter.rate().unwrap_or(LINE);
             if *sent < LINE {
                 continue;

@@ -206,7 +206,8 @@ pub fn remote_local_ratio(remote: f64, local: f64) -> f64 {
     if local > 0.0 { remote / local } else { 0.0 }
 }
 
-/// The smallest of `values` that is not exceeded by at least a fraction `q` of them; `None` without values. Sorts them.
+/// The smallest of `values` such that at least a fraction `q` of them do not exceed it; `None` without values. Sorts
+/// them.
 pub fn quantile(values: &mut [u64], q: f64) -> Option<u64> {
     values.sort_unstable();
     let rank = (q.clamp(0.0, 1.0) * values.len() as f64).ceil().max(1.0) as usize;

@@ -71,7 +71,7 @@ fn cycles(bench: &Bench, senders: &Senders) -> Result<Cycles, ReproduceError> {
     let topology = scenario.topology()?;
     let counts = bench.run_with(&scenario, 1, &TRACE)?;
     let us = |time: Time| time as f64 / US as f64;
-    // The rest of a frame whose transmission a pause interrupts.
+    // The rest of the frame that is in transmission when a pause arrives.
     let rest = |on: f64| (on / FRAME_US).ceil() * FRAME_US - on;
     let mut tau = tau(senders.delay_us);
     let (mut on, mut off) = (0.0, 0.0);
