@@ -577,17 +577,17 @@ pub(crate) fn in_range<T: PartialOrd + fmt::Display>(
     Err(ModelError::new(key, value, reason))
 }
 
-/// Largest number of slots, threshold or window, packets.
+/// Maximum number of slots, threshold or window, packets.
 pub const MOST_PACKETS: u32 = 1_000_000;
-/// Longest delay of anything that is no run.
+/// Maximum of all delays other than the length of a run.
 pub const LONGEST_DELAY: DurationText = DurationText::from_secs(1);
 
 impl Model {
-    /// Checks what the types leave open.
+    /// Checks constraints that the types do not express.
     ///
     /// # Errors
     ///
-    /// A number out of its range, by name.
+    /// A value out of its range, by name.
     pub fn check(&self) -> Result<(), ModelError> {
         for (key, value) in [
             ("buffer", self.buffer),

@@ -123,7 +123,7 @@ pub enum NetworkError {
         bytes: u32,
         /// Rate of the link.
         rate: Rate,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
     },
 }
