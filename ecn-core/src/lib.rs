@@ -46,6 +46,7 @@
 //! ```
 
 #![no_std]
+#![warn(unreachable_pub)]
 
 pub mod abi;
 pub mod ace;

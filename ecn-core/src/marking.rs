@@ -265,7 +265,7 @@ impl Eligibility {
     /// For a packet whose source is unknown.
     #[inline(always)]
     #[must_use]
-    pub const fn unknown(markable: bool) -> Self {
+    pub(crate) const fn unknown(markable: bool) -> Self {
         Self {
             share: Share::Unknown as u32,
             markable,

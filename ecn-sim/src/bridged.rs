@@ -14,11 +14,11 @@
 //!
 //! Hosts without the agent have no classes, and their packets are not marked. Traffic sources are in [`source`].
 
-pub mod agent;
-pub mod bridge;
-pub mod sender;
-pub mod source;
-pub mod tcp;
+pub(crate) mod agent;
+pub(crate) mod bridge;
+pub(crate) mod sender;
+pub(crate) mod source;
+pub(crate) mod tcp;
 
 use std::collections::VecDeque;
 
@@ -166,7 +166,11 @@ fn devices(network: &Network, model: &Model, seed: u64) -> Vec<Device> {
 /// # Errors
 ///
 /// The model is invalid, or an invariant is violated.
-pub fn run(network: &Network, model: &Model, options: &Options) -> Result<Record, SimulationError> {
+pub(crate) fn run(
+    network: &Network,
+    model: &Model,
+    options: &Options,
+) -> Result<Record, SimulationError> {
     let ipd = model.initial_ipd()?;
     let function = match model.response {
         Response::Function(function) => function,

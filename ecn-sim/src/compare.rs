@@ -4,14 +4,13 @@
 mod figures;
 mod html;
 mod plan;
-pub mod shares;
+pub(crate) mod shares;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
 
-pub use figures::Figure;
-pub use html::HEADER;
-pub use plan::{Compared, Plan};
+pub(crate) use html::HEADER;
+pub(crate) use plan::{Compared, Plan};
 
 use ecn_units::suggestion;
 use schemars::JsonSchema;
@@ -55,7 +54,7 @@ pub enum CompareError {
 
 /// A quantity over time, sampled in one run of a scheme.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub struct Series {
+pub(crate) struct Series {
     /// What it is, and where.
     pub name: String,
     /// Its unit.
@@ -68,7 +67,7 @@ pub struct Series {
 /// percentiles are around the percentile of all flows, by how the runs' own percentiles vary (sectioning: Asmussen and
 /// Glynn, "Stochastic Simulation", 2007, chapter III).
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
-pub struct Intervals {
+pub(crate) struct Intervals {
     /// Of the median slowdown.
     pub slowdown_p50: Option<f64>,
     /// Of its 95th percentile.
@@ -102,7 +101,7 @@ impl Intervals {
 
 /// What a scheme got, over all seeds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Its name.
     pub scheme: String,
     /// Keys whose values are not the same with all schemes.
@@ -142,7 +141,7 @@ pub struct Outcome {
 
 /// Schemes side by side.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// Name of the scenario.
     pub scenario: String,
     /// Each scheme ran with seeds from 1 up to this one. Where a scenario has no randomness these runs are all the same,
@@ -160,7 +159,8 @@ pub struct Comparison {
 /// A comparison, as `ecn sim compare -j` prints it.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 #[serde(untagged)]
-pub enum Any {
+#[expect(dead_code, reason = "only its schema is printed")]
+pub(crate) enum Any {
     /// Of a data centre: its flows.
     Flows(Comparison),
     /// Of HP's networks and bridges: shares of links.
@@ -173,7 +173,11 @@ impl Plan<Scenario> {
     /// # Errors
     ///
     /// A run failed; the first known failure is reported, in the order of schemes and seeds.
-    pub fn run(&self, threads: usize, progress: &AtomicU64) -> Result<Comparison, CompareError> {
+    pub(crate) fn run(
+        &self,
+        threads: usize,
+        progress: &AtomicU64,
+    ) -> Result<Comparison, CompareError> {
         let (_, first) = &self.schemes[0];
         let network = first.figure().map_err(ScenarioError::from)?;
         let results = self.results(threads, progress, |scenario, seed| {
@@ -387,7 +391,7 @@ fn table_of_runs<'a, R: Serialize + 'a>(runs: impl Iterator<Item = (&'a str, &'a
 }
 
 /// Columns of [`Comparison::rows`].
-pub const COLUMNS: [&str; 21] = [
+pub(crate) const COLUMNS: [&str; 21] = [
     "scheme",
     "runs",
     "flows_started",
@@ -412,7 +416,7 @@ pub const COLUMNS: [&str; 21] = [
 ];
 
 /// Columns of [`Comparison::rows_by_size`].
-pub const COLUMNS_BY_SIZE: [&str; 7] = [
+pub(crate) const COLUMNS_BY_SIZE: [&str; 7] = [
     "scheme",
     "from_bytes",
     "to_bytes",
@@ -424,7 +428,7 @@ pub const COLUMNS_BY_SIZE: [&str; 7] = [
 
 impl Comparison {
     /// A row of numbers per scheme, under [`COLUMNS`].
-    pub fn rows(&self) -> impl Iterator<Item = [String; 21]> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = [String; 21]> {
         let known = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
         self.schemes.iter().map(move |one| {
             [
@@ -454,14 +458,14 @@ impl Comparison {
     }
 
     /// A row per scheme and run (and window); only one run if all seeds gave the same results.
-    pub fn runs(&self) -> Table {
+    pub(crate) fn runs(&self) -> Table {
         let runs = (self.schemes.iter())
             .flat_map(|one| one.runs.iter().map(|run| (one.scheme.as_str(), run)));
         table_of_runs(runs)
     }
 
     /// A row per scheme and group of sizes, under [`COLUMNS_BY_SIZE`].
-    pub fn rows_by_size(&self) -> impl Iterator<Item = [String; 7]> {
+    pub(crate) fn rows_by_size(&self) -> impl Iterator<Item = [String; 7]> {
         self.schemes.iter().flat_map(|one| {
             one.fct_slowdown.by_size.iter().map(|group| {
                 [

@@ -38,7 +38,7 @@ pub struct PortTotals {
 
 impl<S: Default, M: Default, L: Default> BySize<S, M, L> {
     /// For port slots below `slots`.
-    pub fn new(slots: usize) -> Self {
+    pub(crate) fn new(slots: usize) -> Self {
         match slots {
             0..=16 => Self::Small(Box::default()),
             17..=64 => Self::Medium(Box::default()),

@@ -10,7 +10,7 @@ use crate::model::Spacing;
 
 /// The response of all sources.
 #[derive(Clone, Debug)]
-pub enum Control {
+pub(crate) enum Control {
     /// One of the papers' functions.
     Policy(Policy),
     /// A designed function, given as a table.
@@ -27,7 +27,7 @@ pub trait Designed: std::fmt::Debug + Send + Sync {
 
 /// The sending end of a flow.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub(crate) struct Source {
     state: State,
     packet_time: Time,
     /// Packets in flight.
@@ -50,7 +50,7 @@ pub struct Source {
 
 impl Source {
     /// An idle source with this initial inter-packet delay (`ecn-core`'s fixed point).
-    pub fn new(packet_time: Time, ipd: u64, spacing: Spacing) -> Self {
+    pub(crate) fn new(packet_time: Time, ipd: u64, spacing: Spacing) -> Self {
         Self {
             state: State {
                 ipd,
@@ -70,20 +70,15 @@ impl Source {
         }
     }
 
-    /// Inter-packet delay in packet times, `ecn-core`'s fixed point.
-    pub const fn ipd(&self) -> u64 {
-        self.state.ipd
-    }
-
     /// Whether everything but its rate permits another packet.
     #[inline]
-    pub const fn may_send(&self, window: u32) -> bool {
+    pub(crate) const fn may_send(&self, window: u32) -> bool {
         self.active && !self.in_line && self.in_flight < window
     }
 
     /// Records that a packet was queued at its host.
     #[inline]
-    pub const fn send(&mut self) {
+    pub(crate) const fn send(&mut self) {
         self.in_flight += 1;
         self.sent += 1;
         self.in_line = true;
@@ -91,7 +86,7 @@ impl Source {
 
     /// Handles a wake-up; false if it is stale because an earlier one replaced it.
     #[inline]
-    pub fn wake(&mut self, now: Time) -> bool {
+    pub(crate) fn wake(&mut self, now: Time) -> bool {
         let due = self.timer.is_none_or(|timer| timer <= now);
         if due {
             self.timer = None;
@@ -101,7 +96,7 @@ impl Source {
 
     /// Records that a packet of this source starts its transmission.
     #[inline]
-    pub fn start(&mut self, now: Time) {
+    pub(crate) fn start(&mut self, now: Time) {
         self.in_line = false;
         self.last_start = now;
         self.started = true;
@@ -117,7 +112,7 @@ impl Source {
 
     /// Handles an ACK.
     #[inline]
-    pub fn on_ack(&mut self, control: &Control, marked: bool, now: Time) {
+    pub(crate) fn on_ack(&mut self, control: &Control, marked: bool, now: Time) {
         self.in_flight -= 1;
         self.received = self.received.wrapping_add(1);
         match control {

@@ -97,7 +97,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// That of a key.
-    pub fn of(experiment: &Experiment, key: &str) -> Self {
+    pub(crate) fn of(experiment: &Experiment, key: &str) -> Self {
         let schemas = schemas(experiment);
         schemas.get(key).map_or(Self::Text, Self::of_schema)
     }
@@ -116,7 +116,7 @@ impl Kind {
     }
 
     /// The name of its column.
-    pub fn column(self, key: &str) -> String {
+    pub(crate) fn column(self, key: &str) -> String {
         let unit = match self {
             Self::Duration => "_ms",
             Self::Size => "_bytes",
@@ -127,7 +127,7 @@ impl Kind {
     }
 
     /// A value in it: `auto` is null.
-    pub fn cell(self, value: &toml::Value) -> Cell {
+    pub(crate) fn cell(self, value: &toml::Value) -> Cell {
         let text = shown(value);
         match self {
             Self::Duration => number(&text, |time: DurationText| {

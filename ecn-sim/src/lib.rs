@@ -22,12 +22,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![warn(unreachable_pub)]
+
 mod bridged;
 pub mod cli;
-pub mod compare;
+mod compare;
 mod counters;
 pub mod design;
-pub mod endpoint;
+mod endpoint;
 pub mod engine;
 pub mod experiment;
 pub mod fabric;
@@ -38,7 +40,7 @@ pub mod model;
 pub mod network;
 pub mod notifications;
 pub mod output;
-pub mod progress;
+mod progress;
 pub mod records;
 pub mod report;
 pub mod reproduce;
@@ -48,6 +50,6 @@ mod scenario_file;
 pub mod simulation;
 pub mod statistics;
 pub mod sweep;
-pub mod switch;
+mod switch;
 pub mod trace;
 pub mod traffic;

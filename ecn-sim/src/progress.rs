@@ -12,7 +12,7 @@ use crate::engine::{MS, Time};
 /// A progress bar on the standard error; nothing is drawn where that is no terminal, nor in the first
 /// half second.
 #[derive(Debug)]
-pub struct Bar {
+pub(crate) struct Bar {
     position: Arc<AtomicU64>,
     stop: Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -20,13 +20,13 @@ pub struct Bar {
 
 impl Bar {
     /// Of simulated time up to `end`.
-    pub fn of_time(end: Time) -> Self {
+    pub(crate) fn of_time(end: Time) -> Self {
         let template = "{wide_bar} {pos} of {len} ms simulated, {eta} left";
         Self::new(end, MS, template)
     }
 
     /// Of work that says itself how far it is.
-    pub fn of_text(text: impl Fn() -> String + Send + 'static) -> Self {
+    pub(crate) fn of_text(text: impl Fn() -> String + Send + 'static) -> Self {
         Self::drawn(Arc::default(), 0, "{spinner} {wide_msg}", move |bar| {
             bar.set_message(text());
             bar.tick();
@@ -34,7 +34,7 @@ impl Bar {
     }
 
     /// Of so many runs.
-    pub fn of_runs(runs: u64) -> Self {
+    pub(crate) fn of_runs(runs: u64) -> Self {
         Self::new(runs, 1, "{wide_bar} {pos} of {len} runs, {eta} left")
     }
 
@@ -65,12 +65,12 @@ impl Bar {
     }
 
     /// Where the work writes how far it is.
-    pub fn position(&self) -> Arc<AtomicU64> {
+    pub(crate) fn position(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.position)
     }
 
     /// Takes the bar away.
-    pub fn finish(self) {}
+    pub(crate) fn finish(self) {}
 }
 
 impl Drop for Bar {

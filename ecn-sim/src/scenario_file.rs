@@ -77,7 +77,7 @@ const fn hp_packet() -> u32 {
 }
 
 /// Reads a scenario; `name` is its name if it has none of its own.
-pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
+pub(crate) fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     let bad = ScenarioError::Text;
     let file: Result<File, _> = toml::from_str(text);
     let mut file = file.map_err(|error| bad(misread(text, &error)))?;
@@ -202,7 +202,7 @@ fn misread(text: &str, error: &toml::de::Error) -> String {
 }
 
 /// What is wrong with a file, with its line.
-pub fn located(text: &str, error: &toml::de::Error) -> String {
+pub(crate) fn located(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().map_or(0, |span| span.start.min(text.len()));
     let line = text[..before].matches('\n').count() + 1;
     format!("line {line}: {}", with_nearest(error.message()))
@@ -221,7 +221,7 @@ fn with_nearest(message: &str) -> String {
 }
 
 /// The names that a name with a range stands for.
-pub fn expand(name: &str) -> Result<Vec<String>, String> {
+pub(crate) fn expand(name: &str) -> Result<Vec<String>, String> {
     let Some((before, rest)) = name.split_once('[') else {
         return Ok(vec![name.to_owned()]);
     };
@@ -241,7 +241,7 @@ pub fn expand(name: &str) -> Result<Vec<String>, String> {
 }
 
 /// Both sides of a link or flow: in pairs, or one side against each of the other.
-pub fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, String> {
+pub(crate) fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, String> {
     let (froms, tos) = (expand(from)?, expand(to)?);
     match (froms.len(), tos.len()) {
         (a, b) if a == b => Ok(froms.into_iter().zip(tos).collect()),

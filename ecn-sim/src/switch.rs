@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use ecn_core::marking::{self, BACKLOG_UNKNOWN, Decision};
 
-pub use crate::counters::PortTotals;
+pub(crate) use crate::counters::PortTotals;
 use ecn_core::marking::Marking;
 
 use crate::counters::{Counters, counters};
@@ -19,7 +19,7 @@ use crate::model::{
 
 /// A port: the input buffer behind it, and the output before it.
 #[derive(Debug, Default)]
-pub struct Port {
+pub(crate) struct Port {
     /// The packets that wait for the output, oldest first.
     pub queue: VecDeque<Queued>,
     /// Whether the output is transmitting.
@@ -52,7 +52,7 @@ struct Waiting {
 
 /// A packet in the queue for an output.
 #[derive(Clone, Copy, Debug)]
-pub struct Queued {
+pub(crate) struct Queued {
     /// Its number.
     pub packet: u32,
     /// Slot of its input.
@@ -63,7 +63,7 @@ pub struct Queued {
 
 /// A switch. Ports are numbered by their slots, from 1 on.
 #[derive(Debug)]
-pub struct Switch {
+pub(crate) struct Switch {
     counters: Counters,
     /// Its `buffer` is the occupancy at which the input trigger fires.
     policy: marking::Policy,
@@ -93,7 +93,7 @@ struct Rules {
 
 impl Switch {
     /// An empty switch: by port slot, the channel that leads to it.
-    pub fn new(name: &str, receiving: &[u32], model: &Model) -> Self {
+    pub(crate) fn new(name: &str, receiving: &[u32], model: &Model) -> Self {
         let policy = model.marking_policy(name, receiving.len() as u32);
         let counters = Counters::new(receiving.len());
         let any_output = model.bypass_counts == BypassCounts::AnyOutput;
@@ -132,7 +132,7 @@ impl Switch {
     /// Handles the arrival of a packet's header. True if it cuts through now; otherwise it waits and is counted for
     /// marking. `has_credit`: the next hop of its output has a free slot.
     #[inline]
-    pub fn arrive(
+    pub(crate) fn arrive(
         &mut self,
         now: Time,
         packet: u32,
@@ -217,7 +217,7 @@ impl Switch {
 
     /// An output has no credit: it is blocked if a packet waits only for that.
     #[inline]
-    pub fn lacks_credit(&mut self, output: u8) {
+    pub(crate) fn lacks_credit(&mut self, output: u8) {
         let port = &mut self.ports[output as usize];
         if self.rules.spare_blocked > 0 && !port.busy && !port.queue.is_empty() {
             port.blocked_until = Some(Time::MAX);
@@ -226,7 +226,7 @@ impl Switch {
 
     /// A credit has returned to this output.
     #[inline]
-    pub fn has_credit(&mut self, now: Time, output: u8) {
+    pub(crate) fn has_credit(&mut self, now: Time, output: u8) {
         let port = &mut self.ports[output as usize];
         if port.blocked_until == Some(Time::MAX) {
             port.blocked_until = Some(now);
@@ -262,7 +262,7 @@ impl Switch {
 
     /// Dequeues the packet that `output` transmits next. Returns it, and whether it is marked.
     #[inline]
-    pub fn next(&mut self, output: u8) -> Option<(Queued, bool)> {
+    pub(crate) fn next(&mut self, output: u8) -> Option<(Queued, bool)> {
         if self.ports[output as usize].busy {
             return None;
         }
@@ -298,7 +298,7 @@ impl Switch {
     }
 
     /// Whether `output` could transmit a packet now, if the next switch has a slot.
-    pub fn could_go(&self, output: u8) -> bool {
+    pub(crate) fn could_go(&self, output: u8) -> bool {
         let out = &self.ports[output as usize];
         let fit = || match self.rules.plain {
             true => !out.queue.is_empty(),
@@ -308,7 +308,7 @@ impl Switch {
     }
 
     /// Slots taken by the packets at an input, without packets still in flight to it.
-    pub fn slots_taken(&self, input: u8, free_at_head: bool) -> u32 {
+    pub(crate) fn slots_taken(&self, input: u8, free_at_head: bool) -> u32 {
         let input = &self.ports[input as usize];
         if free_at_head {
             input.waiting
@@ -372,7 +372,7 @@ impl Switch {
     /// The tail of a packet has left by `output`; returns its input. [`Switch::held_up`] gives the outputs that it may
     /// have held up.
     #[inline]
-    pub fn leave(&mut self, output: u8) -> u8 {
+    pub(crate) fn leave(&mut self, output: u8) -> u8 {
         let out = &mut self.ports[output as usize];
         out.busy = false;
         let slot = out.last_served;
@@ -384,12 +384,12 @@ impl Switch {
 
     /// Whether packets wait for nothing but their output, so that a departure never releases packets for other outputs.
     #[inline(always)]
-    pub const fn is_plain(&self) -> bool {
+    pub(crate) const fn is_plain(&self) -> bool {
         self.rules.plain
     }
 
     /// Outputs besides `output` with packets that a departure from `input` may release.
-    pub fn held_up(&self, input: u8, output: u8) -> Vec<u8> {
+    pub(crate) fn held_up(&self, input: u8, output: u8) -> Vec<u8> {
         let order = self.ports[input as usize].order.iter();
         let mut outputs: Vec<u8> = order
             .map(|waiting| waiting.output)
@@ -400,7 +400,7 @@ impl Switch {
     }
 
     /// A port's totals.
-    pub fn totals(&self, slot: u8) -> PortTotals {
+    pub(crate) fn totals(&self, slot: u8) -> PortTotals {
         let totals = counters!(&self.counters, c => c.ports[slot as usize]).into();
         if self.rules.scan {
             PortTotals {
@@ -419,7 +419,7 @@ impl Switch {
     /// # Errors
     ///
     /// Describes the first difference.
-    pub fn check(&self, free_at_head: bool) -> Result<(), String> {
+    pub(crate) fn check(&self, free_at_head: bool) -> Result<(), String> {
         for (slot, input) in self.ports.iter().enumerate() {
             let (cnt1, cnt2, occupancy, from) = counters!(&self.counters, c => {
                 let port = &c.ports[slot];

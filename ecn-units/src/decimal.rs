@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A positive decimal number as digits, without rounding: `mantissa / 10^decimals`.
-pub struct Decimal {
+pub(crate) struct Decimal {
     pub mantissa: u128,
     pub decimals: u32,
 }
@@ -14,7 +14,7 @@ impl Decimal {
     const MAX_WHOLE: usize = 20;
     const MAX_DECIMALS: usize = 6;
 
-    pub fn parse(text: &str) -> Result<Self, &'static str> {
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let (whole, decimals) = match text.split_once('.') {
             Some((_, "")) => return Err("no digit after the point"),
             Some(parts) => parts,
@@ -49,13 +49,13 @@ impl Decimal {
     }
 
     /// `self * numerator / denominator`, rounded down; `None` if that exceeds `u64`.
-    pub fn scale(&self, numerator: u128, denominator: u128) -> Option<u64> {
+    pub(crate) fn scale(&self, numerator: u128, denominator: u128) -> Option<u64> {
         let product = self.mantissa.checked_mul(numerator)?;
         u64::try_from(product / (denominator * 10_u128.pow(self.decimals))).ok()
     }
 
     /// Whether `self * numerator` is a whole number.
-    pub fn is_whole(&self, numerator: u128) -> bool {
+    pub(crate) fn is_whole(&self, numerator: u128) -> bool {
         // 26 digits of mantissa times at most 3.6e12 stays inside u128.
         (self.mantissa * numerator).is_multiple_of(10_u128.pow(self.decimals))
     }
@@ -70,7 +70,7 @@ fn split_unit(text: &str) -> (&str, &str) {
 }
 
 /// A number and what its unit stands for; `bare` without a unit.
-pub fn with_unit<U: Copy>(
+pub(crate) fn with_unit<U: Copy>(
     text: &str,
     units: &[(&str, U)],
     bare: Option<U>,
@@ -91,7 +91,7 @@ pub fn with_unit<U: Copy>(
 }
 
 /// Prints `value / 10^decimals` without trailing zeros.
-pub fn write_decimal(f: &mut fmt::Formatter<'_>, value: u128, decimals: u32) -> fmt::Result {
+pub(crate) fn write_decimal(f: &mut fmt::Formatter<'_>, value: u128, decimals: u32) -> fmt::Result {
     let base = 10_u128.pow(decimals);
     let (whole, part) = (value / base, value % base);
     if part == 0 {

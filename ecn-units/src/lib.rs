@@ -6,6 +6,8 @@
 //!
 //! [`FromStr`]: std::str::FromStr
 
+#![warn(unreachable_pub)]
+
 mod decimal;
 mod duration;
 mod fraction;

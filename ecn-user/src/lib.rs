@@ -1,5 +1,7 @@
 //! Agent, rig and command line.
 
+#![warn(unreachable_pub)]
+
 pub mod agent;
 pub mod cli;
 pub mod config;

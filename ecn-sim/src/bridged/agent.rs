@@ -19,7 +19,7 @@ enum Doing {
 
 /// The agent. A single one enforces the rates of all flows.
 #[derive(Debug)]
-pub struct Agent {
+pub(crate) struct Agent {
     doing: Doing,
     /// Updates in the ring.
     ring: Vec<RateUpdate>,
@@ -34,7 +34,7 @@ pub struct Agent {
 
 impl Agent {
     /// `packet_time`: of a packet at the fastest of its links. `delay`: from its wake-up until rates are in force.
-    pub fn new(period: Time, packet_time: Time, delay: Time) -> Self {
+    pub(crate) fn new(period: Time, packet_time: Time, delay: Time) -> Self {
         Self {
             doing: Doing::Polling,
             ring: Vec::new(),
@@ -47,7 +47,7 @@ impl Agent {
     }
 
     /// A program has put an event into the ring. True if this changes when the agent runs next.
-    pub fn on_rate_event(&mut self, now: Time, update: RateUpdate) -> bool {
+    pub(crate) fn on_rate_event(&mut self, now: Time, update: RateUpdate) -> bool {
         self.ring.push(update);
         let wakes = self.doing == Doing::Polling && update.decreased && self.due > now;
         if wakes {
@@ -57,7 +57,7 @@ impl Agent {
     }
 
     /// Runs the agent. Returns the rates that are now in force; the agent runs next at [`Agent::due`].
-    pub fn run(&mut self, now: Time) -> Vec<RateUpdate> {
+    pub(crate) fn run(&mut self, now: Time) -> Vec<RateUpdate> {
         let in_force = match self.doing {
             Doing::Enforcing => {
                 (self.doing, self.due) = (Doing::Pausing, now + self.pause);

@@ -15,7 +15,7 @@ use crate::trace::{Event, Trace};
 
 /// A packet in a queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Queued {
+pub(crate) struct Queued {
     /// The packet's number.
     pub packet: u32,
     arrival: vqueue::PacketMeta,
@@ -23,7 +23,7 @@ pub struct Queued {
 
 /// Outcome of a packet's arrival at an output port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub(crate) enum Arrival {
     /// The packet waits.
     Queued {
         /// Whether it was marked.
@@ -48,7 +48,7 @@ struct Marked<const N: usize> {
 
 /// A bridge. Ports are numbered by their slots, from 1 on.
 #[derive(Debug)]
-pub struct Bridge {
+pub(crate) struct Bridge {
     counters: BySize<Marked<16>, Marked<64>, Marked<256>>,
     policy: marking::Policy,
     limit: usize,
@@ -66,7 +66,13 @@ impl Bridge {
     /// An idle bridge with port slots below `slots`.
     ///
     /// Its first `traced` events are recorded.
-    pub fn new(name: &str, slots: u32, model: &Model, sampling: Sampling, traced: usize) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        slots: u32,
+        model: &Model,
+        sampling: Sampling,
+        traced: usize,
+    ) -> Self {
         let policy = model.marking_policy(name, slots);
         Self {
             counters: BySize::new(slots as usize),
@@ -84,7 +90,7 @@ impl Bridge {
     }
 
     /// The bridge has chosen the output port: `ecn_port_out`, then the queue, then `ecn_drop` if the queue is full.
-    pub fn arrive(&mut self, packet: u32, arrival: vqueue::PacketMeta) -> Arrival {
+    pub(crate) fn arrive(&mut self, packet: u32, arrival: vqueue::PacketMeta) -> Arrival {
         let (policy, vqueue::PacketMeta { input, output, .. }) = (self.policy, arrival);
         let decision = counters!(&mut self.counters, c => c.shares.on_enqueue(&mut c.switch, &policy, &arrival));
         self.record(PortEventKind::Enqueue, input, output, decision);
@@ -103,19 +109,19 @@ impl Bridge {
     }
 
     /// Whether a packet can be marked; `capable`: it is ECN-capable.
-    pub const fn is_markable(&self, capable: bool) -> bool {
+    pub(crate) const fn is_markable(&self, capable: bool) -> bool {
         self.backward.is_markable(capable, true)
     }
 
     /// Accounts for a packet marked at an output port. Returns the number of marks that the message reports and the
     /// message's number, if one is due.
-    pub fn message(&mut self, output: u8, now_ns: u64) -> Option<(u32, u32)> {
+    pub(crate) fn message(&mut self, output: u8, now_ns: u64) -> Option<(u32, u32)> {
         self.points[output as usize].mark(&self.backward, 1, now_ns)
     }
 
     /// Decides whether to sample a packet that enters an output's queue (or would, if the queue were not full). If so,
     /// returns the feedback for its source and the message's number. `began_ns`: when the packet's flow began.
-    pub fn sample(
+    pub(crate) fn sample(
         &mut self,
         arrival: &vqueue::PacketMeta,
         flow: u32,
@@ -141,13 +147,13 @@ impl Bridge {
     }
 
     /// Messages sent by its ports.
-    pub fn messages(&self) -> u64 {
+    pub(crate) fn messages(&self) -> u64 {
         self.points.iter().map(|point| point.sent).sum()
     }
 
     /// Dequeues the next packet of an output. Returns its number, and whether it is marked: `ecn_depart`, then
     /// `ecn_wire_end` at the device's peer, which the packet reaches at once.
-    pub fn depart(&mut self, output: u8) -> Option<(u32, bool)> {
+    pub(crate) fn depart(&mut self, output: u8) -> Option<(u32, bool)> {
         let queue = &mut self.queues[output as usize];
         let Queued { packet, arrival } = queue.pop_front()?;
         let (policy, input) = (self.policy, arrival.input);
@@ -186,17 +192,17 @@ impl Bridge {
     }
 
     /// Takes the recorded trace.
-    pub fn take_trace(&mut self) -> Option<Trace> {
+    pub(crate) fn take_trace(&mut self) -> Option<Trace> {
         self.trace.take().map(|trace| *trace)
     }
 
     /// A port's totals.
-    pub fn totals(&self, slot: u8) -> PortTotals {
+    pub(crate) fn totals(&self, slot: u8) -> PortTotals {
         counters!(&self.counters, c => c.switch.ports[slot as usize]).into()
     }
 
     /// Whether packets recently waited at an output, for echoes that request headroom.
-    pub fn is_busy(&self, output: u8, now_ns: u64) -> bool {
+    pub(crate) fn is_busy(&self, output: u8, now_ns: u64) -> bool {
         let busy_until =
             counters!(&self.counters, c => c.shares.outputs[output as usize].busy_until);
         shares::Output::is_busy(busy_until, now_ns)
@@ -208,7 +214,7 @@ impl Bridge {
     /// # Errors
     ///
     /// Describes the first difference.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         for slot in 0..self.queues.len() {
             let port = counters!(&self.counters, c => c.switch.ports[slot]);
             let held = self.queues.iter().flatten();

@@ -14,21 +14,21 @@ use crate::engine::{NS, Time};
 /// HTB's token bucket. A class with tokens may send, and pays for the packet afterwards. Unused tokens accumulate up to
 /// a burst.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Bucket {
+pub(crate) struct Bucket {
     /// When the debt is paid off.
     pub ready: Time,
 }
 
 impl Bucket {
     /// Pays `cost` for a packet, with accumulated tokens limited to `burst`.
-    pub fn pay(&mut self, now: Time, cost: Time, burst: Time) {
+    pub(crate) fn pay(&mut self, now: Time, cost: Time, burst: Time) {
         self.ready = self.ready.max(now.saturating_sub(burst)) + cost;
     }
 }
 
 /// An event for the agent, as [`abi::RateEvent`].
 #[derive(Clone, Copy, Debug)]
-pub struct RateUpdate {
+pub(crate) struct RateUpdate {
     /// The flow.
     pub flow: u32,
     /// Its new rate.
@@ -43,7 +43,7 @@ pub struct RateUpdate {
 
 /// A flow.
 #[derive(Debug)]
-pub struct Sender {
+pub(crate) struct Sender {
     /// Index of its path, which several flows may share.
     pub way: u32,
     /// Its traffic source.
@@ -75,7 +75,7 @@ pub struct Sender {
 
 /// Properties common to all flows of a path.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// Index of the path.
     pub way: u32,
     /// Whether its host runs the agent.
@@ -90,7 +90,7 @@ pub struct Kind {
 
 impl Sender {
     /// A flow that begins now.
-    pub fn new(kind: Kind, source: Source, now: Time) -> Self {
+    pub(crate) fn new(kind: Kind, source: Source, now: Time) -> Self {
         let Kind {
             ipd,
             link_bytes_per_s,
@@ -135,12 +135,12 @@ impl Sender {
     }
 
     /// Whether it has a packet to send.
-    pub fn has_packet(&self) -> bool {
+    pub(crate) fn has_packet(&self) -> bool {
         self.active && self.source.has_packet()
     }
 
     /// Sends a packet: returns its number, and when it was generated.
-    pub fn send(&mut self, now: Time) -> (u64, Time) {
+    pub(crate) fn send(&mut self, now: Time) -> (u64, Time) {
         self.departed += 1;
         self.flow.sent_packets += 1;
         self.flow.sent_bytes += u64::from(self.packet_bytes);
@@ -149,7 +149,7 @@ impl Sender {
     }
 
     /// The agent has applied an update: packets sent from now on are charged at the new rate; a debt is unchanged.
-    pub fn enforce(&mut self, update: &RateUpdate) {
+    pub(crate) fn enforce(&mut self, update: &RateUpdate) {
         self.set_rate(update.rate_bytes_per_s);
         if let Some(decrease) = update.pending {
             // As in the agent: up to two packets may be between the class and the counter.
@@ -159,7 +159,7 @@ impl Sender {
     }
 
     /// Handles a notification, or the periodic work of the flow's limiter. Returns the update for the agent, if any.
-    pub fn on_notification(
+    pub(crate) fn on_notification(
         &mut self,
         policy: &reaction::Policy,
         number: u32,
@@ -185,13 +185,13 @@ impl Sender {
     }
 
     /// Whether notifications limit its rate.
-    pub fn reacts(&self) -> bool {
+    pub(crate) fn reacts(&self) -> bool {
         self.flow.reaction.rate().is_some()
     }
 
     /// Handles a message of a port, or counts departed packets if it is time to. Returns the update for the agent, if
     /// any.
-    pub fn on_report(
+    pub(crate) fn on_report(
         &mut self,
         policy: &response::Policy,
         number: u32,
@@ -204,7 +204,7 @@ impl Sender {
     }
 
     /// Whether the flow's periodic work is due with the packet that it sends now.
-    pub fn is_due(&self, echoes: bool, now: Time) -> bool {
+    pub(crate) fn is_due(&self, echoes: bool, now: Time) -> bool {
         let since = (now / NS).saturating_sub(self.flow.last_echo_ns);
         let alone =
             self.flow.is_self_clocked(echoes) && self.flow.is_limited(self.link_bytes_per_s);
@@ -213,7 +213,7 @@ impl Sender {
 
     /// A packet has reached the receiver, and its echo, if one was due, the source. Returns the update for the agent,
     /// if any.
-    pub fn deliver(
+    pub(crate) fn deliver(
         &mut self,
         policy: &response::Policy,
         echo: &echo::Policy,

@@ -10,11 +10,11 @@ use crate::engine::Time;
 use crate::traffic::{Arrivals, Traffic};
 
 /// Packets queued at a host before further ones are dropped there: `leaf_packets` of the agent.
-pub const HOST_PACKETS: usize = 100;
+pub(crate) const HOST_PACKETS: usize = 100;
 
 /// A traffic source.
 #[derive(Debug)]
-pub enum Source {
+pub(crate) enum Source {
     /// Always has a packet.
     Greedy,
     /// Generates packets at a constant rate.
@@ -27,7 +27,7 @@ pub enum Source {
 
 /// Packets at a constant rate.
 #[derive(Debug)]
-pub struct Constant {
+pub(crate) struct Constant {
     every: Time,
     /// When the next one is due.
     due: Time,
@@ -40,7 +40,7 @@ pub struct Constant {
 
 /// New connections at random times.
 #[derive(Debug)]
-pub struct Opens {
+pub(crate) struct Opens {
     /// Mean interval between them.
     every: f64,
     random: Pcg64Mcg,
@@ -63,7 +63,7 @@ fn exponential(mean: f64, random: &mut Pcg64Mcg) -> Time {
 impl Source {
     /// The source of a flow. `packet_time`: of a packet at the rate of [`Traffic::Constant`]; `seed`: unique to this
     /// flow.
-    pub fn new(
+    pub(crate) fn new(
         traffic: Traffic,
         arrivals: Option<Arrivals>,
         packet_bytes: u32,
@@ -97,7 +97,7 @@ impl Source {
     }
 
     /// Whether it has a packet to send.
-    pub fn has_packet(&self) -> bool {
+    pub(crate) fn has_packet(&self) -> bool {
         match self {
             Self::Greedy => true,
             Self::Constant(constant) => !constant.waiting.is_empty(),
@@ -107,7 +107,7 @@ impl Source {
     }
 
     /// Sends a packet: returns its number in the connection, and when it was generated.
-    pub fn send(&mut self, now: Time) -> (u64, Time) {
+    pub(crate) fn send(&mut self, now: Time) -> (u64, Time) {
         match self {
             Self::Greedy | Self::Arrivals(_) => (0, now),
             Self::Constant(constant) => (0, constant.waiting.pop_front().unwrap_or(now)),
@@ -116,7 +116,7 @@ impl Source {
     }
 
     /// Handles its timer: generates a packet, opens a connection or times out. Returns whether it did anything.
-    pub fn on_timer(&mut self, now: Time) -> bool {
+    pub(crate) fn on_timer(&mut self, now: Time) -> bool {
         match self {
             Self::Greedy => false,
             Self::Constant(constant) => {
@@ -133,7 +133,7 @@ impl Source {
     }
 
     /// When its timer fires next, after it became active or its timer fired at `now`.
-    pub fn next_timer(&mut self, now: Time) -> Option<Time> {
+    pub(crate) fn next_timer(&mut self, now: Time) -> Option<Time> {
         match self {
             Self::Greedy => None,
             Self::Constant(constant) => {

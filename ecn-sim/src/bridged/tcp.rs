@@ -33,7 +33,7 @@ struct Sent {
 
 /// A connection's sender.
 #[derive(Debug)]
-pub struct Tcp {
+pub(crate) struct Tcp {
     algorithm: Algorithm,
     /// Congestion window, packets.
     window: f64,
@@ -65,7 +65,7 @@ pub struct Tcp {
 
 impl Tcp {
     /// A connection with `packets` packets to send.
-    pub fn new(algorithm: Algorithm, packets: u64) -> Self {
+    pub(crate) fn new(algorithm: Algorithm, packets: u64) -> Self {
         Self {
             algorithm,
             window: FIRST_WINDOW,
@@ -88,17 +88,17 @@ impl Tcp {
     }
 
     /// Whether it may send a packet.
-    pub fn may_send(&self) -> bool {
+    pub(crate) fn may_send(&self) -> bool {
         (self.lost > 0 || self.unsent > 0) && (self.outstanding.len() as f64) < self.window.floor()
     }
 
     /// Whether all packets are acknowledged.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.unsent == 0 && self.lost == 0 && self.outstanding.is_empty()
     }
 
     /// Sends a packet: returns its number.
-    pub fn send(&mut self, now: Time) -> u64 {
+    pub(crate) fn send(&mut self, now: Time) -> u64 {
         let number = self.next;
         self.next += 1;
         if self.lost > 0 {
@@ -125,7 +125,7 @@ impl Tcp {
     }
 
     /// Handles the acknowledgement of this packet.
-    pub fn on_ack(&mut self, now: Time, number: u64) {
+    pub(crate) fn on_ack(&mut self, now: Time, number: u64) {
         let found = self.outstanding.binary_search_by_key(&number, |s| s.number);
         let Ok(place) = found else {
             // It was considered lost after a timeout, and has been retransmitted.
@@ -223,7 +223,7 @@ impl Tcp {
     }
 
     /// Handles the end of the deadline. True if the connection timed out, and all packets in flight count as lost.
-    pub fn on_timeout(&mut self, now: Time) -> bool {
+    pub(crate) fn on_timeout(&mut self, now: Time) -> bool {
         if now < self.deadline || self.outstanding.is_empty() {
             return false;
         }

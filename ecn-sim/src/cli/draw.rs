@@ -28,7 +28,7 @@ pub struct DrawArgs {
 
 /// What was drawn, as in `ecn sim draw -j`.
 #[derive(JsonSchema, Serialize)]
-pub struct Drawn {
+pub(super) struct Drawn {
     /// The picture.
     file: PathBuf,
 }

@@ -29,7 +29,7 @@ pub struct ListArgs {
 
 /// A scenario, as in `ecn sim list -j`.
 #[derive(JsonSchema, Serialize)]
-pub struct Listed {
+pub(super) struct Listed {
     scenario: &'static str,
     about: &'static str,
     /// Keys and defaults.
@@ -40,7 +40,7 @@ pub struct Listed {
 /// What `list -j` prints.
 #[derive(JsonSchema, Serialize)]
 #[serde(untagged)]
-pub enum List {
+pub(super) enum List {
     /// Without a name.
     Scenarios(Vec<Listed>),
     /// What a name stands for.

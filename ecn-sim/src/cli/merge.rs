@@ -30,7 +30,7 @@ pub struct MergeArgs {
 
 /// What was joined, as in `ecn sim merge -j`.
 #[derive(JsonSchema, Serialize)]
-pub struct Joined {
+pub(super) struct Joined {
     /// Runs of the sweep.
     runs: usize,
     /// Runs that failed.

@@ -8,7 +8,7 @@ use crate::figure::{DotColumn, DotFigure, FigureError, LOOKS, Line, LineFigure, 
 
 /// A figure with its file name and caption.
 #[derive(Clone, Debug)]
-pub struct Figure {
+pub(crate) struct Figure {
     /// `NAME.svg`.
     pub file: String,
     /// Description in one sentence.
@@ -32,7 +32,7 @@ impl Comparison {
     /// # Errors
     ///
     /// A figure cannot be drawn.
-    pub fn figures(&self) -> Result<Vec<Figure>, FigureError> {
+    pub(crate) fn figures(&self) -> Result<Vec<Figure>, FigureError> {
         let mut figures = Vec::new();
         if self.schemes.iter().any(|one| one.runs.len() > 1) {
             figures.push(self.means()?);

@@ -43,7 +43,7 @@ fn table<R: AsRef<[String]>>(
 }
 
 /// Columns of [`Comparison::table`].
-pub const HEADER: [&str; 12] = [
+pub(crate) const HEADER: [&str; 12] = [
     "SCHEME",
     "FLOWS",
     "SLOWDOWN 50 %",
@@ -68,7 +68,7 @@ fn with(value: String, half: Option<String>) -> String {
 
 impl Comparison {
     /// A row per scheme for display, under [`HEADER`].
-    pub fn table(&self) -> impl Iterator<Item = [String; 12]> {
+    pub(crate) fn table(&self) -> impl Iterator<Item = [String; 12]> {
         let decimal = |value: Option<f64>, half: Option<f64>| match value {
             Some(value) => with(format!("{value:.2}"), half.map(|half| format!("{half:.2}"))),
             None => "-".to_owned(),
@@ -110,7 +110,7 @@ impl Comparison {
     }
 
     /// The document.
-    pub fn html(&self, figures: &[Figure]) -> String {
+    pub(crate) fn html(&self, figures: &[Figure]) -> String {
         let title = format!("{}: schemes side by side", escape(&self.scenario));
         let mut html = format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

@@ -10,7 +10,7 @@ use crate::experiment;
 use crate::scenario::{ScenarioError, dotted, shown};
 
 /// A scenario that can be run with several schemes.
-pub trait Compared: Clone + Send + Sync {
+pub(crate) trait Compared: Clone + Send + Sync {
     /// Keys that name the scheme.
     const SCHEME: &'static [&'static str];
 
@@ -44,7 +44,7 @@ pub trait Compared: Clone + Send + Sync {
 
 /// A planned comparison.
 #[derive(Clone, Debug)]
-pub struct Plan<T> {
+pub(crate) struct Plan<T> {
     pub(super) schemes: Vec<(String, T)>,
     pub(super) seeds: u64,
     pub(super) windows: Vec<(Time, Time)>,
@@ -57,7 +57,7 @@ impl<T: Compared> Plan<T> {
     /// # Errors
     ///
     /// No scheme, a duplicate or unknown one, an unknown parameter, no seed, or a run that is not possible.
-    pub fn new(
+    pub(crate) fn new(
         base: &T,
         schemes: &[String],
         seeds: u64,
@@ -80,7 +80,7 @@ impl<T: Compared> Plan<T> {
     }
 
     /// Number of runs.
-    pub const fn runs(&self) -> usize {
+    pub(crate) const fn runs(&self) -> usize {
         // Both factors are far below 2^32.
         self.schemes.len() * self.seeds as usize
     }

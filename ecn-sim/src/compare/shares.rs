@@ -15,7 +15,7 @@ use crate::statistics::Sample;
 
 /// A quantity over all runs.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
-pub struct Measure {
+pub(crate) struct Measure {
     /// Mean; null if a run has no value.
     pub mean: Option<f64>,
     /// Half the width of its 95 % confidence interval; null where there was one run.
@@ -24,7 +24,7 @@ pub struct Measure {
 
 /// What a scheme got in a window.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub struct SharesWindow {
+pub(crate) struct SharesWindow {
     /// Begin, ms.
     pub from_ms: f64,
     /// End, ms.
@@ -35,7 +35,7 @@ pub struct SharesWindow {
 
 /// What a scheme got, over all seeds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub struct SharesOutcome {
+pub(crate) struct SharesOutcome {
     /// Its name.
     pub scheme: String,
     /// Keys whose values are not the same with all schemes.
@@ -48,7 +48,7 @@ pub struct SharesOutcome {
 
 /// Schemes side by side.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub struct SharesComparison {
+pub(crate) struct SharesComparison {
     /// Name of the scenario.
     pub scenario: String,
     /// Each scheme ran with seeds from 1 up to this one.
@@ -65,7 +65,7 @@ impl Plan<Scenario> {
     /// # Errors
     ///
     /// A run failed; the first known failure is reported, in the order of schemes and seeds.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         threads: usize,
         progress: &AtomicU64,
@@ -210,11 +210,11 @@ fn windows(runs: &[RunReport]) -> Vec<SharesWindow> {
 }
 
 /// Columns of [`SharesComparison::rows`].
-pub const COLUMNS: [&str; 6] = ["scheme", "from_ms", "to_ms", "measure", "mean", "ci95"];
+pub(crate) const COLUMNS: [&str; 6] = ["scheme", "from_ms", "to_ms", "measure", "mean", "ci95"];
 
 impl SharesComparison {
     /// A row per scheme, window and measure, under [`COLUMNS`].
-    pub fn rows(&self) -> impl Iterator<Item = [String; 6]> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = [String; 6]> {
         let known = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
         self.schemes.iter().flat_map(move |one| {
             one.windows.iter().flat_map(move |window| {
@@ -233,14 +233,14 @@ impl SharesComparison {
     }
 
     /// A row per scheme, run and window.
-    pub fn runs(&self) -> Table {
+    pub(crate) fn runs(&self) -> Table {
         let runs = (self.schemes.iter())
             .flat_map(|one| one.runs.iter().map(|run| (one.scheme.as_str(), run)));
         super::table_of_runs(runs)
     }
 
     /// The table for display: a row per window and measure, a column per scheme.
-    pub fn table(&self) -> impl Iterator<Item = Vec<String>> {
+    pub(crate) fn table(&self) -> impl Iterator<Item = Vec<String>> {
         let shown = |measure: Option<&Measure>| {
             let Some(Measure {
                 mean: Some(mean),

@@ -1,7 +1,7 @@
 //! HP's switch: packets wait in slots of the input at which they arrived, any number of outputs can read an input at a
 //! time, and headers are forwarded before the rest has arrived (cut-through).
 //!
-//! Order, overtaking and marking are implemented by [`Switch`]; this module connects it to the network. A packet takes
+//! Order, overtaking and marking are implemented by `Switch`; this module connects it to the network. A packet takes
 //! a slot of the next switch's input from its start on a link until its tail has left that switch. Its credit returns
 //! at once, without a message.
 

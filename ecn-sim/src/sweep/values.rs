@@ -17,7 +17,7 @@ pub(super) struct Axis {
 
 impl Axis {
     /// The values of `key` from a list or range, each checked and in canonical form.
-    pub fn new(key: String, value: &Value, base: &Experiment) -> Result<Self, String> {
+    pub(super) fn new(key: String, value: &Value, base: &Experiment) -> Result<Self, String> {
         // The key first: it determines the valid values.
         let current = base.keys().remove(&key);
         let current = current.unwrap_or(Value::Boolean(false));

@@ -106,7 +106,7 @@ pub struct Target {
 
 /// Result of bringing rates into force.
 #[derive(Debug, Default)]
-pub struct Enforced {
+pub(super) struct Enforced {
     /// Changes that the kernel made.
     pub changed: usize,
     /// Flows for which it refused a class, with the class.
@@ -117,7 +117,7 @@ pub struct Enforced {
 
 /// Result of a review.
 #[derive(Debug, Default)]
-pub struct Review {
+pub(super) struct Review {
     /// Classes that no flow has any more: free for others.
     pub freed: Vec<u32>,
     /// Flows of connections that have ended, whose classes were removed.

@@ -29,7 +29,7 @@ use super::require_root;
 
 /// `ecn clean`.
 #[derive(Args, Debug)]
-pub struct CleanArgs {
+pub(super) struct CleanArgs {
     /// Only say what would be removed
     #[arg(long, short = 'n')]
     dry_run: bool,
@@ -82,7 +82,7 @@ pub(super) struct Report<'a> {
 /// # Errors
 ///
 /// An agent or rig is running; something cannot be removed.
-pub fn run(args: &CleanArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &CleanArgs) -> anyhow::Result<()> {
     require_root("cleaning up")?;
     if let Some(pid) = Lock::holder() {
         if args.force && !args.dry_run {

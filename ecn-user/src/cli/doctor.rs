@@ -32,7 +32,7 @@ use super::view::View;
 
 /// `ecn doctor`.
 #[derive(Args, Debug)]
-pub struct DoctorArgs {
+pub(super) struct DoctorArgs {
     /// Print what was found as JSON
     #[arg(long, short = 'j')]
     json: bool,
@@ -187,7 +187,7 @@ impl Report {
 /// # Errors
 ///
 /// Something that is required is missing.
-pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let report = examine();
     if args.json {
         print_json(&report)?;

@@ -11,10 +11,10 @@ use crate::{agent, datapath, net, rig};
 use super::key::KeyError;
 use super::table::SelectError;
 
-pub use ecn_sim::cli::{DONE, Error as Failure, FAILED, LACKING, USAGE};
+pub(crate) use ecn_sim::cli::{DONE, Error as Failure, FAILED, LACKING, USAGE};
 
 /// The exit code for an error: that of the first cause that has one.
-pub fn code(error: &anyhow::Error) -> u8 {
+pub(super) fn code(error: &anyhow::Error) -> u8 {
     error.chain().find_map(code_of).unwrap_or(FAILED)
 }
 
@@ -118,7 +118,7 @@ fn code_of_net(error: &net::Error) -> Option<u8> {
 }
 
 /// The error and its causes in one line, each said once: many messages quote their cause.
-pub fn message(error: &anyhow::Error) -> String {
+pub(super) fn message(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
@@ -143,7 +143,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Says what went wrong, if anything, and returns the exit code.
-pub fn finish(result: anyhow::Result<()>) -> u8 {
+pub(super) fn finish(result: anyhow::Result<()>) -> u8 {
     match result {
         Ok(()) => DONE,
         Err(error) if is_broken_pipe(&error) => DONE,
@@ -161,7 +161,7 @@ pub fn finish(result: anyhow::Result<()>) -> u8 {
 /// # Errors
 ///
 /// Nobody reads it any more, or the file system is full.
-pub fn print(text: &str) -> anyhow::Result<()> {
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;
@@ -173,12 +173,12 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// As [`print`].
-pub fn print_json(document: &impl serde::Serialize) -> anyhow::Result<()> {
+pub(super) fn print_json(document: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&format!("{}\n", serde_json::to_string(document)?))
 }
 
 /// Says a line on the standard error, where it disturbs no JSON.
-pub fn note(line: &str) {
+pub(super) fn note(line: &str) {
     let _ = writeln!(io::stderr(), "ecn: {line}");
 }
 

@@ -21,7 +21,7 @@ const NO_RESPONSE: u32 = response::Function::None as u32;
 
 /// What to do with flows.
 #[derive(Subcommand, Debug)]
-pub enum Flow {
+pub(super) enum Flow {
     /// Show the rate, marks and response of each flow
     #[command(visible_aliases = ["list", "ls"])]
     Show(FlowShow),
@@ -33,7 +33,7 @@ pub enum Flow {
 
 /// `ecn flow show`.
 #[derive(Args, Debug)]
-pub struct FlowShow {
+pub(super) struct FlowShow {
     /// Only these: dev NAME, src ADDRESS, dst ADDRESS, netns NAME, proto NAME
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
@@ -49,7 +49,7 @@ pub struct FlowShow {
 
 /// Which flow.
 #[derive(Args, Debug)]
-pub struct Which {
+pub(super) struct Which {
     /// The flow as `ecn flow show` prints it, in quotes: '10.0.0.1:1234>10.0.1.1:5001/udp'
     #[arg(value_name = "FLOW")]
     flow: FlowName,
@@ -69,7 +69,7 @@ pub struct Which {
 
 /// `ecn flow set`.
 #[derive(Args, Debug)]
-pub struct FlowSet {
+pub(super) struct FlowSet {
     #[command(flatten)]
     which: Which,
     /// The rate, such as 20mbit
@@ -79,7 +79,7 @@ pub struct FlowSet {
 
 /// `ecn flow unset`.
 #[derive(Args, Debug)]
-pub struct FlowUnset {
+pub(super) struct FlowUnset {
     #[command(flatten)]
     which: Which,
 }
@@ -89,7 +89,7 @@ pub struct FlowUnset {
 /// # Errors
 ///
 /// Bad filters and keys, unknown flows, rates out of the device's range; no datapath.
-pub fn run(flow: &Flow) -> anyhow::Result<()> {
+pub(super) fn run(flow: &Flow) -> anyhow::Result<()> {
     match flow {
         Flow::Show(args) => show(args),
         Flow::Set(args) => set(args),

@@ -28,7 +28,7 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use crate::rig::traffic;
 
-pub use exit::Failure;
+pub(crate) use exit::Failure;
 
 /// Congestion control for Linux bridges: hop-by-hop ECN marking, echo and rate control per flow.
 #[derive(Parser, Debug)]

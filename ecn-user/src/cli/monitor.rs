@@ -27,7 +27,7 @@ const CHANGE: f64 = 0.05;
 
 /// `ecn monitor`.
 #[derive(Args, Debug)]
-pub struct MonitorArgs {
+pub(super) struct MonitorArgs {
     /// Look every so many seconds
     #[arg(long, short = 's', value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: Duration,
@@ -324,7 +324,7 @@ fn wait(interval: Duration) -> anyhow::Result<bool> {
 /// # Errors
 ///
 /// No datapath to begin with.
-pub fn run(args: &MonitorArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &MonitorArgs) -> anyhow::Result<()> {
     let pin = args.pin.as_deref();
     let mut reported = Reported::default();
     let mut look = Look::take(pin)?;

@@ -14,7 +14,7 @@ use super::{exit, words};
 
 /// What to do with ports.
 #[derive(Subcommand, Debug)]
-pub enum Port {
+pub(super) enum Port {
     /// Show queues, marks, messages and drops of each port
     #[command(visible_aliases = ["list", "ls"])]
     Show(PortShow),
@@ -22,7 +22,7 @@ pub enum Port {
 
 /// `ecn port show`.
 #[derive(Args, Debug)]
-pub struct PortShow {
+pub(super) struct PortShow {
     /// Only these: dev NAME, bridge NAME
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
@@ -51,7 +51,7 @@ struct Ports {
 /// # Errors
 ///
 /// Bad filters and keys; no datapath.
-pub fn run(port: &Port) -> anyhow::Result<()> {
+pub(super) fn run(port: &Port) -> anyhow::Result<()> {
     let Port::Show(args) = port;
     let filter = PortFilter::parse(words(&args.filter))?;
     sort_ports(&mut [], args.sort.as_deref())?;

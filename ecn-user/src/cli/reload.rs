@@ -19,7 +19,7 @@ use crate::agent::state::{Lock, State};
 
 /// `ecn reload`.
 #[derive(Args, Debug)]
-pub struct ReloadArgs {
+pub(super) struct ReloadArgs {
     /// Print the outcome as JSON
     #[arg(long, short = 'j')]
     json: bool,
@@ -42,7 +42,7 @@ pub(super) struct Outcome {
 /// # Errors
 ///
 /// None runs, or it refuses the new configuration; then the one before stays in force.
-pub fn run(args: &ReloadArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     require_root("reloading")?;
     let nobody = || Failure::lacking("no agent is running: start `ecn run` first".to_owned());
     let pid = Lock::holder().ok_or_else(nobody)?;

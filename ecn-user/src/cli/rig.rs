@@ -25,7 +25,7 @@ use super::watch::{self, Show};
 
 /// What to do with the rig.
 #[derive(Subcommand, Debug)]
-pub enum Rig {
+pub(super) enum Rig {
     /// Make the rig, measure it without and with control, and remove it
     Run(Box<RigArgs>),
     /// Make the rig and leave it there
@@ -38,7 +38,7 @@ pub enum Rig {
 
 /// `ecn rig up`.
 #[derive(Args, Debug)]
-pub struct UpArgs {
+pub(super) struct UpArgs {
     #[command(flatten)]
     hosts: HostArgs,
     /// Print the rig as JSON, as `ecn rig show` does
@@ -48,7 +48,7 @@ pub struct UpArgs {
 
 /// `ecn rig down`.
 #[derive(Args, Debug)]
-pub struct DownArgs {
+pub(super) struct DownArgs {
     /// Print the removed namespaces as JSON
     #[arg(long, short = 'j')]
     json: bool,
@@ -56,7 +56,7 @@ pub struct DownArgs {
 
 /// `ecn rig show`.
 #[derive(Args, Debug)]
-pub struct ShowArgs {
+pub(super) struct ShowArgs {
     #[command(flatten)]
     show: Show,
 }
@@ -66,7 +66,7 @@ pub struct ShowArgs {
 /// # Errors
 ///
 /// Rights are missing; a rig is there already, or none is; the kernel refuses something.
-pub fn run(rig: &Rig) -> anyhow::Result<()> {
+pub(super) fn run(rig: &Rig) -> anyhow::Result<()> {
     match rig {
         Rig::Run(args) => measure(args),
         Rig::Up(args) => up(args),

@@ -14,7 +14,7 @@ use crate::config::{Config, ConfigError};
 use super::exit::{Failure, note, print, print_json};
 
 /// Where the configuration is unless said otherwise.
-pub const CONFIG: &str = "/etc/ecn/ecn.toml";
+pub(super) const CONFIG: &str = "/etc/ecn/ecn.toml";
 
 /// A bridge's counters are 287 kB and travel by value: unoptimised, several copies of them are on a
 /// stack at a time, more than the usual 2 MB hold.
@@ -22,7 +22,7 @@ const STACK_BYTES: usize = 16 << 20;
 
 /// `ecn run`.
 #[derive(Args, Debug)]
-pub struct RunArgs {
+pub(super) struct RunArgs {
     /// The configuration
     #[arg(long, short = 'c', value_name = "FILE", default_value = CONFIG)]
     config: PathBuf,
@@ -145,7 +145,7 @@ fn check(config: &Config, args: &RunArgs) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// The configuration is bad, or the agent fails.
-pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let config = Config::load(&args.config).map_err(|error| with_hint(error, args))?;
     warn_of_secrets(&config, &args.config);
     if args.check {
@@ -170,7 +170,7 @@ fn warn_of_secrets(config: &Config, path: &Path) {
 }
 
 /// What an agent runs on.
-pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_BYTES)

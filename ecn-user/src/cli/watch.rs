@@ -11,7 +11,7 @@ use super::exit::{Failure, print, print_json};
 
 /// How to show it.
 #[derive(Args, Debug, Clone, Default)]
-pub struct Show {
+pub(super) struct Show {
     /// Show it again every so many seconds, 1 if not said
     #[arg(long, short = 'w', value_name = "SECONDS", num_args = 0..=1, require_equals = true,
           default_missing_value = "1", value_parser = seconds)]
@@ -26,7 +26,7 @@ pub struct Show {
 /// # Errors
 ///
 /// The valid range.
-pub fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_| "not a number of seconds".to_owned())?;
@@ -38,14 +38,14 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Whether the standard output is a terminal on which text can be drawn over.
-pub fn can_redraw() -> bool {
+pub(super) fn can_redraw() -> bool {
     let term = std::env::var("TERM").unwrap_or_default();
     io::stdout().is_terminal() && !matches!(term.as_str(), "" | "dumb")
 }
 
 /// The words of the command line with `--watch 2` joined to `--watch=2`: a word that follows
 /// `--watch` and is no number belongs to the filter.
-pub fn join_seconds(
+pub(super) fn join_seconds(
     words: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> Vec<std::ffi::OsString> {
     let mut joined: Vec<std::ffi::OsString> = Vec::new();
@@ -69,7 +69,7 @@ pub fn join_seconds(
 /// # Errors
 ///
 /// Those of `look`, and of writing.
-pub fn show<T: Serialize>(
+pub(super) fn show<T: Serialize>(
     how: &Show,
     mut look: impl FnMut() -> anyhow::Result<T>,
     draw: impl Fn(&T) -> String,

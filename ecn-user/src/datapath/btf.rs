@@ -12,7 +12,7 @@ const TYPE_WORDS: usize = 3;
 
 /// Kind of a type, as far as needed here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(super) enum Kind {
     /// A structure or union.
     Struct,
     Enum,
@@ -26,11 +26,11 @@ pub enum Kind {
 
 /// A type: its position in the type section, in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Type(usize);
+pub(super) struct Type(usize);
 
 /// A member of a structure.
 #[derive(Clone, Copy, Debug)]
-pub struct Member<'a> {
+pub(super) struct Member<'a> {
     /// Empty for an anonymous structure or union.
     pub name: &'a [u8],
     /// Number of its type.
@@ -41,7 +41,7 @@ pub struct Member<'a> {
 
 /// The types of a kernel.
 #[derive(Debug)]
-pub struct Btf {
+pub(super) struct Btf {
     words: Vec<u32>,
     strings: Vec<u8>,
     /// By number, from 1 on.
@@ -54,7 +54,7 @@ impl Btf {
     /// # Errors
     ///
     /// It cannot be read, or is not BTF of this machine's byte order.
-    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
+    pub(super) fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let bytes =
             std::fs::read(path).map_err(|e| Error::Btf(format!("{}: {e}", path.display())))?;
@@ -94,7 +94,7 @@ impl Btf {
     }
 
     /// All types of a name; none for the empty name.
-    pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Type> + 'a {
+    pub(super) fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Type> + 'a {
         self.types
             .iter()
             .copied()
@@ -102,11 +102,11 @@ impl Btf {
     }
 
     /// A type by its number; `None` for `void`.
-    pub fn get(&self, number: u32) -> Option<Type> {
+    pub(super) fn get(&self, number: u32) -> Option<Type> {
         self.types.get((number as usize).checked_sub(1)?).copied()
     }
 
-    pub fn kind(&self, t: Type) -> Kind {
+    pub(super) fn kind(&self, t: Type) -> Kind {
         match self.kind_number(t) {
             4 | 5 => Kind::Struct,
             6 => Kind::Enum,
@@ -119,12 +119,12 @@ impl Btf {
     }
 
     /// The type that a pointer, typedef or qualifier refers to.
-    pub fn target(&self, t: Type) -> Option<Type> {
+    pub(super) fn target(&self, t: Type) -> Option<Type> {
         self.get(self.word(t, 2))
     }
 
     /// Members of a structure or union.
-    pub fn members(&self, t: Type) -> impl Iterator<Item = Member<'_>> {
+    pub(super) fn members(&self, t: Type) -> impl Iterator<Item = Member<'_>> {
         // With this flag, the upper bits of offsets contain the size of a bit field.
         let fields = self.word(t, 1) >> 31 != 0;
         self.entries(t, 3).map(move |at| Member {
@@ -135,13 +135,13 @@ impl Btf {
     }
 
     /// Names and values of an enumeration of 32 bits.
-    pub fn values(&self, t: Type) -> impl Iterator<Item = (&[u8], u32)> {
+    pub(super) fn values(&self, t: Type) -> impl Iterator<Item = (&[u8], u32)> {
         self.entries(t, 2)
             .map(|at| (self.string(self.words[at]), self.words[at + 1]))
     }
 
     /// Number of parameters of a function prototype, or of entries of another type.
-    pub fn len(&self, t: Type) -> usize {
+    pub(super) fn len(&self, t: Type) -> usize {
         (self.word(t, 1) & 0xffff) as usize
     }
 

@@ -17,7 +17,7 @@ pub const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// # Errors
 ///
 /// The kernel has no BTF, or a structure has no such member.
-pub fn resolve() -> Result<Offsets, Error> {
+pub(super) fn resolve() -> Result<Offsets, Error> {
     if !Path::new(BTF).exists() {
         return Err(Error::NoBtf);
     }

@@ -7,7 +7,7 @@ use ecn_core::{abi, backward, flow, marking, shares, vqueue};
 /// A value that is read from and written to maps as bytes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
-pub struct Raw<T>(pub T);
+pub(crate) struct Raw<T>(pub T);
 
 macro_rules! pod {
     ($($t:ty),+ $(,)?) => {
@@ -36,7 +36,7 @@ pod!(
 );
 
 /// Borrows the descriptor of an owner that only exposes its number.
-pub fn borrow<T: AsRawFd>(owner: &T) -> BorrowedFd<'_> {
+pub(crate) fn borrow<T: AsRawFd>(owner: &T) -> BorrowedFd<'_> {
     // SAFETY: the owner keeps it open as long as it is borrowed.
     unsafe { BorrowedFd::borrow_raw(owner.as_raw_fd()) }
 }
@@ -44,7 +44,7 @@ pub fn borrow<T: AsRawFd>(owner: &T) -> BorrowedFd<'_> {
 /// Reads a plain value from bytes that a program wrote.
 ///
 /// Returns `None` if there are too few.
-pub fn read<T: Plain>(bytes: &[u8]) -> Option<T> {
+pub(crate) fn read<T: Plain>(bytes: &[u8]) -> Option<T> {
     (bytes.len() >= size_of::<T>()).then(|| {
         // SAFETY: long enough, and any bytes are a `Plain`.
         unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
@@ -52,7 +52,7 @@ pub fn read<T: Plain>(bytes: &[u8]) -> Option<T> {
 }
 
 /// The bytes of a plain value.
-pub fn bytes<T: Plain>(value: &T) -> &[u8] {
+pub(crate) fn bytes<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: a `Plain` has no padding.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
@@ -62,7 +62,7 @@ pub fn bytes<T: Plain>(value: &T) -> &[u8] {
 /// # Safety
 ///
 /// `repr(C)`, integers only, no implicit padding.
-pub unsafe trait Plain: Copy {}
+pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: asserted in `ecn_core::abi`.
 unsafe impl Plain for abi::RateEvent {}

@@ -68,7 +68,7 @@ struct Files {
 impl Live {
     /// With a folder, the files grow there, and a signal stops the run instead of the program; a second one
     /// stops that.
-    pub fn new(files: Option<(Output, Topology)>) -> Result<Self, Error> {
+    pub(super) fn new(files: Option<(Output, Topology)>) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         if files.is_some() {
             for signal in [SIGINT, SIGTERM] {
@@ -100,7 +100,7 @@ impl Live {
     }
 
     /// How far the run is, in a line.
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let state = self.state();
         let sum = |of: fn(&Part) -> u64| state.parts.iter().map(of).sum::<u64>();
         let now = state.parts.iter().map(|part| part.now).max();
@@ -122,7 +122,7 @@ impl Live {
     }
 
     /// Why the run failed, and what it had counted until then.
-    pub fn failed(&self, error: RunError) -> Error {
+    pub(super) fn failed(&self, error: RunError) -> Error {
         let mut state = self.state();
         let error = match state.error.take() {
             Some(error) => Error::failed(error),

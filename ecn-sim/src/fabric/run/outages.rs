@@ -19,7 +19,7 @@ pub(in crate::fabric) struct Outages<'a> {
 
 impl<'a> Outages<'a> {
     /// The outages of a topology, if any.
-    pub fn of(topology: &'a Topology) -> Option<Box<Self>> {
+    pub(crate) fn of(topology: &'a Topology) -> Option<Box<Self>> {
         (!topology.changes.is_empty()).then(|| {
             Box::new(Self {
                 down: vec![false; topology.peer.len()],

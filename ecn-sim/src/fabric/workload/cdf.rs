@@ -90,7 +90,7 @@ const HADOOP: &[(f64, f64)] = &[
 ];
 
 /// The points of a distribution, after checking them.
-pub fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
+pub(super) fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
     let Cdf::File(file) = cdf else {
         let built_in = match cdf {
             Cdf::Hadoop => HADOOP,
@@ -120,7 +120,7 @@ pub fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
 }
 
 /// Size at a percentage.
-pub fn size_at(points: &[(f64, f64)], percent: f64) -> f64 {
+pub(super) fn size_at(points: &[(f64, f64)], percent: f64) -> f64 {
     let after = points.partition_point(|(_, p)| *p < percent).max(1);
     let ((x0, p0), (x1, p1)) = (points[after - 1], points[after.min(points.len() - 1)]);
     if p1 > p0 {
@@ -131,7 +131,7 @@ pub fn size_at(points: &[(f64, f64)], percent: f64) -> f64 {
 }
 
 /// Mean size.
-pub fn mean(points: &[(f64, f64)]) -> f64 {
+pub(super) fn mean(points: &[(f64, f64)]) -> f64 {
     let part =
         |pair: &[(f64, f64)]| (pair[0].0 + pair[1].0) / 2.0 * (pair[1].1 - pair[0].1) / 100.0;
     points.windows(2).map(part).sum()

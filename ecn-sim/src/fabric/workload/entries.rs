@@ -45,7 +45,7 @@ const fn zero() -> DurationText {
 }
 
 /// Names of the classes, in order of first appearance.
-pub fn classes(entries: &[FlowEntry]) -> Vec<String> {
+pub(crate) fn classes(entries: &[FlowEntry]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for entry in entries {
         if !names.contains(&entry.class) {
@@ -61,7 +61,7 @@ pub fn classes(entries: &[FlowEntry]) -> Vec<String> {
 /// # Errors
 ///
 /// A host that does not exist, or a value out of its range, by class.
-pub fn flows(
+pub(crate) fn flows(
     entries: &[FlowEntry],
     hosts: &[String],
     parameters: &FabricParameters,

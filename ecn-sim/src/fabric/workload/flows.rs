@@ -14,7 +14,7 @@ use crate::fabric::parameters::FabricParameters;
 const NAMES: usize = 5;
 
 /// The flows of a file, in order of starts.
-pub fn listed(
+pub(super) fn listed(
     file: &Path,
     names: &[String],
     parameters: &FabricParameters,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// An error about a line of a file.
-pub fn at(line: u64, what: impl fmt::Display) -> String {
+pub(super) fn at(line: u64, what: impl fmt::Display) -> String {
     format!("line {line}: {what}")
 }
 
@@ -20,7 +20,7 @@ fn lines(file: &Path) -> Result<Vec<(u64, String)>, String> {
 
 /// Reads a CSV file with this header: the fields of each row, with its line number. Columns after the first `least` may
 /// be missing, and are then empty. Empty lines and lines that begin with `#` are ignored.
-pub fn rows<const N: usize>(
+pub(super) fn rows<const N: usize>(
     file: &Path,
     header: [&str; N],
     least: usize,
@@ -58,7 +58,7 @@ pub fn rows<const N: usize>(
 
 /// Reads a file of numbers, separated by commas or blanks. Its first line may contain column names, as in CSV; empty
 /// lines and lines that begin with `#` are ignored.
-pub fn points<const N: usize>(
+pub(super) fn points<const N: usize>(
     file: &Path,
     header: [&str; N],
 ) -> Result<Vec<(u64, [f64; N])>, String> {
@@ -89,7 +89,7 @@ pub fn points<const N: usize>(
 }
 
 /// Parses a number in a file.
-pub fn number(line: u64, text: &str) -> Result<f64, String> {
+pub(super) fn number(line: u64, text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok();
     number
         .filter(|number| (0.0..=9e15).contains(number))

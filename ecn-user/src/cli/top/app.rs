@@ -81,7 +81,7 @@ pub(super) struct App {
 
 impl App {
     /// Takes a look; while paused, none.
-    pub fn take(&mut self, top: Top, notice: Option<String>) {
+    pub(super) fn take(&mut self, top: Top, notice: Option<String>) {
         if self.paused {
             return;
         }
@@ -103,12 +103,12 @@ impl App {
     }
 
     /// What is shown.
-    pub fn top(&self) -> &Top {
+    pub(super) fn top(&self) -> &Top {
         &self.top
     }
 
     /// The ports to show, in order.
-    pub fn shown_ports(&self) -> Vec<&PortRates> {
+    pub(super) fn shown_ports(&self) -> Vec<&PortRates> {
         let ports = self
             .top
             .ports
@@ -118,7 +118,7 @@ impl App {
     }
 
     /// The flows to show, in order.
-    pub fn shown_flows(&self) -> Vec<&FlowRates> {
+    pub(super) fn shown_flows(&self) -> Vec<&FlowRates> {
         let flows = self
             .top
             .flows
@@ -128,13 +128,13 @@ impl App {
     }
 
     /// The flow on which the cursor is, with its rates so far.
-    pub fn selected(&self) -> Option<(&FlowRates, &VecDeque<Option<u64>>)> {
+    pub(super) fn selected(&self) -> Option<(&FlowRates, &VecDeque<Option<u64>>)> {
         let flow = self.shown_flows().get(self.flows.cursor).copied()?;
         Some((flow, self.history.get(&flow.key)?))
     }
 
     /// Lines about what is wrong.
-    pub fn troubles(&self) -> Vec<String> {
+    pub(super) fn troubles(&self) -> Vec<String> {
         let notice = self.notice.iter().cloned();
         let warnings = self
             .top
@@ -150,7 +150,7 @@ impl App {
     }
 
     /// A key was pressed.
-    pub fn key(&mut self, key: KeyEvent) -> Then {
+    pub(super) fn key(&mut self, key: KeyEvent) -> Then {
         if key.kind == KeyEventKind::Release {
             return Then::Go;
         }

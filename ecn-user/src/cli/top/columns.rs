@@ -32,7 +32,7 @@ pub(super) struct Column<T> {
 
 impl<T> Column<T> {
     /// Names stand on the left, numbers on the right.
-    pub fn is_text(&self) -> bool {
+    pub(super) fn is_text(&self) -> bool {
         matches!(self.order, Order::Text)
     }
 
@@ -297,7 +297,7 @@ pub(super) fn table<T>(columns: &[Column<T>], rows: &[&T], width: usize) -> Stri
 
 impl PortRates {
     /// Whether its names contain the text.
-    pub fn matches(&self, filter: &str) -> bool {
+    pub(crate) fn matches(&self, filter: &str) -> bool {
         let row = &self.row;
         [&row.port, &row.bridge, &row.netns]
             .iter()
@@ -307,7 +307,7 @@ impl PortRates {
 
 impl FlowRates {
     /// Whether its names contain the text.
-    pub fn matches(&self, filter: &str) -> bool {
+    pub(crate) fn matches(&self, filter: &str) -> bool {
         let row = &self.row;
         row.name().contains(filter)
             || [&row.device, &row.netns]

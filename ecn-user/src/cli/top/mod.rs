@@ -24,7 +24,7 @@ use super::watch::{self, Show, seconds};
 
 /// `ecn top`.
 #[derive(Args, Debug)]
-pub struct TopArgs {
+pub(super) struct TopArgs {
     /// Measure over so many seconds, again and again
     #[arg(long, short = 's', alias = "seconds", value_name = "SECONDS", default_value = "1",
           value_parser = seconds)]
@@ -96,7 +96,7 @@ fn text(top: &Top, width: usize) -> String {
 /// # Errors
 ///
 /// No datapath; the terminal cannot be used.
-pub fn run(args: &TopArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
     let mut looks = Looks {
         args,
         meter: Meter::default(),

@@ -79,7 +79,7 @@ pub(super) struct Meter {
 
 impl Meter {
     /// Rates since the look before. Warnings are left empty.
-    pub fn measure(
+    pub(super) fn measure(
         &mut self,
         ports: Vec<PortRow>,
         flows: Vec<(flow::Key, FlowRow)>,
