@@ -401,6 +401,7 @@ impl Inner {
         changed
     }
 
+    /// Endpoints whose listed root qdisc is not the expected one, or whose last change could not be handled.
     fn roots_to_look_at(&self, qdiscs: &BTreeMap<Spec, Qdiscs>) -> Vec<u32> {
         let targets = lock(&self.shared.targets);
         let is_wanted = |endpoint: &Endpoint| endpoint.config.enforcement != Enforcement::None;

@@ -168,6 +168,7 @@ struct Inner {
     /// For the tables of sent and of received flows.
     ages: [Ages; 2],
     watch: Watch,
+    /// When the qdiscs of all namespaces were last listed.
     qdiscs_listed: Instant,
     maps: Maps,
     datapath: Datapath,
