@@ -196,7 +196,8 @@ fn send_data(
     };
     if short && !Flow::is_short(sent, created, now) {
         start_own_rate_if_due(f, key, c, endpoint, now);
-        short = (read_once!(f, flow.has_own_rate) == 0) | (read_once!(f, flow.shared) != 0);
+        let (own, shared) = (read_once!(f, flow.has_own_rate), read_once!(f, flow.shared));
+        short = is_below(own.into(), 1) | is_below(0, shared.into()) != 0;
     }
     let rate = Rate::of(f, endpoint.link_bytes_per_s);
     let mut pinned = 0;
@@ -322,7 +323,7 @@ impl Rate {
     #[inline(always)]
     fn of(f: *mut LockedFlow, link: u64) -> Self {
         let class = class_of(f) & 0xffff;
-        let in_force = read_word(ECN_IN_FORCE.get(class)) != 0;
+        let in_force = is_set(read_word(ECN_IN_FORCE.get(class))) != 0;
         // Read only if there is a class: every acknowledgement writes this cache line.
         let rate = if class != 0 {
             read_once!(f, flow.rate_bytes_per_s)
@@ -341,6 +342,12 @@ impl Rate {
 #[inline(always)]
 fn is_below(a: u64, b: u64) -> u64 {
     core::hint::black_box(a.wrapping_sub(b)) >> 63
+}
+
+/// 1 if a word is not 0, else 0: without a branch, as [`is_below`].
+#[inline(always)]
+fn is_set(word: u64) -> u64 {
+    core::hint::black_box(word | word.wrapping_neg()) >> 63
 }
 
 /// Updates the flow for a packet of `n` segments, after `sent` earlier ones. Returns the flow's flags. Not inlined,

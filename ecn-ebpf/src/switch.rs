@@ -162,7 +162,7 @@ fn try_port_out(ctx: TcContext) -> Option<i32> {
     }
     let c = pack(&p, &ip, netns, &d, asks, flags);
     let decision = ecn_enqueue(c.ports, c.source, c.bytes, now_ns);
-    apply_decision(decision, &p, &ip, &c, &d, now_ns)
+    apply_decision(decision, &p, &ip, &c, &d, now_ns, flags)
 }
 
 /// Processes a packet that enters its queue. Returns the decision ([`pack_decision`]). A global function, so that the
@@ -198,7 +198,7 @@ fn try_port_virt(ctx: TcContext) -> Option<i32> {
     // An echo that requests headroom may be marked here: the port is then busy anyway.
     let c = pack(&p, &ip, netns, &d, false, flags);
     let decision = ecn_enqueue_virt(c.ports, c.source, c.bytes, now_ns, per_byte);
-    apply_decision(decision, &p, &ip, &c, &d, now_ns)
+    apply_decision(decision, &p, &ip, &c, &d, now_ns, flags)
 }
 
 /// [`ecn_enqueue`] at a virtual queue.
@@ -338,8 +338,8 @@ fn apply_decision(
     c: &PackedPacket,
     d: &Device,
     now_ns: u64,
+    flags: u32,
 ) -> Option<i32> {
-    let flags = control()?.flags;
     if flags & abi::TRACE_PORTS != 0 {
         let decision = decision | (c.bytes as u64) << BYTES_AT;
         ecn_trace_enqueue(c.ports, c.source, decision, now_ns, d.virtual_ns_per_byte);

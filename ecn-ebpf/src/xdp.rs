@@ -30,8 +30,15 @@ struct Frame(*mut xdp_md);
 impl Read for Frame {
     #[inline(always)]
     fn frame_len(&self) -> u32 {
+        // Volatile, or the compiler subtracts offsets from one pointer in 32 bits, which the verifier refuses.
         // SAFETY: the context outlives the program; XDP programs may read both fields.
-        unsafe { (*self.0).data_end.wrapping_sub((*self.0).data) }
+        let (data, end) = unsafe {
+            (
+                core::ptr::read_volatile(&raw const (*self.0).data),
+                core::ptr::read_volatile(&raw const (*self.0).data_end),
+            )
+        };
+        (end as usize).wrapping_sub(data as usize) as u32
     }
 
     #[inline(always)]
