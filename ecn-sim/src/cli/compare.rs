@@ -1,4 +1,4 @@
-//! `ecn sim compare`: schemes side by side.
+//! `ecn sim compare`: the same runs with several schemes.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -20,24 +20,24 @@ use crate::scenario::Scenario;
 pub struct CompareArgs {
     /// A built-in scenario (see `list`) or a TOML file
     scenario: String,
-    /// The schemes, for example none,dcqcn,dcqcn:cnp_gap=4us; of HP's networks and bridges RESPONSE/MARKING, for example
-    /// none,lipd/input-output
+    /// Schemes to compare, such as none,dcqcn,dcqcn:cnp_gap=4us; for HP's networks and bridges RESPONSE/MARKING, such
+    /// as none,lipd/input-output
     #[arg(long, value_name = "A,B,...", required = true, value_delimiter = ',')]
     schemes: Vec<String>,
-    /// Folder for the numbers (JSON, CSV, Parquet), and of a data centre the report (report.html) and its figures (SVG); or a
-    /// file *.csv or *.parquet, for the table of runs
+    /// Folder for the results (JSON, CSV, Parquet) and, for a data centre, report.html and its figures (SVG); or a
+    /// *.csv or *.parquet file for the table of runs
     #[arg(long, value_name = "DIR|FILE")]
     out: PathBuf,
-    /// Run each scheme with the seeds 1 to N; runs that are all the same, since nothing is random, count as one
+    /// Run each scheme with seeds 1 to N; if nothing is random, the identical runs count as one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
-    /// Set a key (see `list`), for example hosts=16; can be given again
+    /// Set a key (see `list`), such as hosts=16; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Count from FROM until before TO, too, for example 42ms..59ms; can be given again
+    /// Report also on the interval from FROM up to TO (exclusive), such as 42ms..59ms; may be repeated
     #[arg(long, value_name = "FROM..TO")]
     window: Vec<String>,
-    /// How many runs at a time; without it, one per core
+    /// Number of parallel runs; default: one per core
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
     /// One JSON document
@@ -65,7 +65,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
     let mut experiment = Experiment::find(&args.scenario)?;
     for setting in &args.set {
         if setting.split('=').next().map(str::trim) == Some("scheme") {
-            let reason = "scheme is what is compared: name the schemes with --schemes";
+            let reason = "`scheme` cannot be set in a comparison: use --schemes";
             return Err(Error::usage(reason));
         }
         experiment.set_text(setting)?;
@@ -80,7 +80,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
     };
     let schemes: Vec<String> = args.schemes.iter().map(trimmed).collect();
     if schemes.iter().any(String::is_empty) {
-        let reason = "--schemes: a name is missing between two commas";
+        let reason = "--schemes: empty name between commas";
         return Err(Error::usage(reason));
     }
     let scenario = match experiment {
@@ -154,7 +154,7 @@ fn of_shares(args: &CompareArgs, plan: &Plan<Scenario>) -> Result<(), Error> {
     print(&format!("{}\n{}", table_text(&shown), args.out.display()))
 }
 
-/// The comparison, and where the rest of it is.
+/// Prints the comparison, and the path of its files.
 fn shown(args: &CompareArgs, comparison: &Comparison, path: &Path) -> Result<(), Error> {
     if args.json {
         return print(&json(comparison)?);

@@ -36,7 +36,7 @@ pub struct DesignArgs {
 ///
 /// # Errors
 ///
-/// Bad usage: what is asked for is no decrease function, or the folder cannot be written in.
+/// Bad usage: the decrease function is invalid, or the folder cannot be written.
 pub fn run(args: &DesignArgs) -> Result<(), Error> {
     let design = Design::new(&args.decrease, args.rmin).map_err(Error::usage)?;
     let output = args.out.as_deref().map(Output::new).transpose()?;
@@ -54,7 +54,7 @@ pub fn run(args: &DesignArgs) -> Result<(), Error> {
     print(&shown(&report))
 }
 
-/// The report as tables for people.
+/// The report as tables for display.
 fn shown(report: &Report) -> String {
     let mut conditions = plain_table(&["CONDITION", "HOLDS", "WORST EXCESS", "AT r"], &[0, 1]);
     for condition in &report.conditions {

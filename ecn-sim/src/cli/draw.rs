@@ -1,4 +1,4 @@
-//! `ecn sim draw`: a picture of a scenario's network.
+//! `ecn sim draw`: a figure of a scenario's network.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,10 @@ use crate::output::Output;
 pub struct DrawArgs {
     /// A built-in scenario (see `list`) or a TOML file
     scenario: String,
-    /// Set a key (see `list`), for example hosts=16; can be given again
+    /// Set a key (see `list`), such as hosts=16; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// The picture (SVG)
+    /// SVG file for the figure
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// One JSON document
@@ -29,7 +29,7 @@ pub struct DrawArgs {
 /// What was drawn, as in `ecn sim draw -j`.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct Drawn {
-    /// The picture.
+    /// The SVG file.
     file: PathBuf,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn run(args: &DrawArgs) -> Result<(), Error> {
         .is_some_and(|kind| kind.eq_ignore_ascii_case("svg"));
     let Some(name) = name.filter(|_| is_svg) else {
         let out = args.out.display();
-        return Err(Error::usage(format!("--out {out}: a file *.svg is needed")));
+        return Err(Error::usage(format!("--out {out}: must be a *.svg file")));
     };
     let folder = args
         .out

@@ -46,10 +46,10 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     });
     let threads = scenario.useful_threads(args.threads);
     if threads < args.threads {
-        eprintln!("all flows of an incast wait for one link: it runs on one thread");
+        eprintln!("an incast runs on one thread: all of its flows wait for one link");
     }
     let options = Options {
-        // With more than there are cores they would wait for each other.
+        // More threads than cores would wait for each other.
         threads: available_parallelism().map_or(threads, |cores| {
             threads.min(u16::try_from(cores.get()).unwrap_or(u16::MAX))
         }),
@@ -99,10 +99,10 @@ fn write(
     Ok(output.write_all(&files)?)
 }
 
-/// Most lines that can be told apart.
+/// Maximum number of lines that readers can distinguish.
 const LINES: usize = 6;
 
-/// Rates, in windows of at least this width if there are some, and queues over time.
+/// Goodput, in windows of at least this width if there are enough samples, and queues over time.
 fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [LineFigure; 2] {
     let line = |label: &str, look, value: &dyn Fn(usize) -> f64| {
         let at = |number: usize| ((number + 1) as u64 * series.step) as f64 / MS as f64;
@@ -115,7 +115,7 @@ fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [L
         }
     };
     let point = |number: usize| &series.points[number];
-    // As many steps as make a window.
+    // Number of steps per window.
     let most = (series.points.len() / 10).max(1);
     let steps = (window.div_ceil(series.step) as usize).min(most);
     let rate = |label: &str, look, bytes: &dyn Fn(&Point) -> u64| {
@@ -142,7 +142,7 @@ fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [L
     }
     let kbytes = |bytes: u32| f64::from(bytes) / 1e3;
     let mut queues = vec![line("longest", 0, &|n| kbytes(point(n).longest))];
-    // Those that were the longest.
+    // The longest queues.
     let mut ports: Vec<_> = (0..series.ports.len())
         .map(|port| {
             (
@@ -170,11 +170,11 @@ fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [L
     };
     [
         figure("goodput", "payload (Gb/s)", rates),
-        figure("queues", "data that waits (kB)", queues),
+        figure("queues", "queued data (kB)", queues),
     ]
 }
 
-/// The report as a table for people.
+/// The report as a table for display.
 fn shown(report: &Report) -> String {
     let mut slowdowns = plain_table(
         &["FLOWS OF", "FLOWS", "SLOWDOWN 50 %", "95 %", "99 %"],
@@ -213,7 +213,7 @@ fn shown(report: &Report) -> String {
     };
     let lost = report.lost_packets.map_or_else(String::new, |lost| {
         format!(
-            "\nlost with links {} on them, {} in their queues, {} without a route; control {}",
+            "\nlost to failed links: {} in flight, {} queued, {} without a route; control {}",
             lost.on_link, lost.queued, lost.no_route, lost.control
         )
     });
@@ -257,15 +257,15 @@ fn shown_classes(report: &Report, rate: impl Fn(u64) -> String) -> String {
     format!("\n\n{}", table_text(&table).trim_end())
 }
 
-/// Most classes or senders that have a column each.
+/// Maximum number of classes or senders with a column each.
 const SENDERS: usize = 8;
 
-/// A row for each window, if there are some.
+/// A row for each window, if any.
 fn shown_windows(report: &Report, rate: impl Fn(u64) -> String) -> String {
     if report.windows.is_empty() {
         return String::new();
     }
-    // Classes, where flows have some, and senders otherwise.
+    // By class if flows have classes, else by sender.
     let rates = |window: &WindowReport| match window.classes.is_empty() {
         true => window.senders_bytes_per_s.clone().unwrap_or_default(),
         false => (window.classes.iter())

@@ -15,11 +15,11 @@ use crate::scenario::{BUILT_IN, shown};
 /// Arguments of `list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
-    /// What a key means (dcqcn.kmin, buffer), or all of a scheme or its table (dcqcn) or of a scenario (hp); without it,
-    /// all scenarios with their keys
+    /// Key to describe (dcqcn.kmin, buffer), or a scheme, table (dcqcn) or scenario (hp) for all of its keys; without
+    /// it, all scenarios with their keys
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// With a scenario before it: the key as that scenario has it
+    /// Key of the scenario NAME, as it applies there
     #[arg(value_name = "KEY")]
     key: Option<String>,
     /// One JSON document
@@ -32,7 +32,7 @@ pub struct ListArgs {
 pub(super) struct Listed {
     scenario: &'static str,
     about: &'static str,
-    /// Keys and defaults.
+    /// Its keys and their defaults.
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     parameters: Table,
 }
@@ -41,13 +41,13 @@ pub(super) struct Listed {
 #[derive(JsonSchema, Serialize)]
 #[serde(untagged)]
 pub(super) enum List {
-    /// Without a name.
+    /// Without a name: all scenarios.
     Scenarios(Vec<Listed>),
-    /// What a name stands for.
+    /// The keys that a name stands for.
     Keys(Vec<Key>),
 }
 
-/// Width of texts.
+/// Line width of texts.
 const COLUMNS: usize = 100;
 
 fn scenarios() -> Vec<Listed> {
@@ -90,7 +90,7 @@ pub(super) fn run(args: &ListArgs) -> Result<(), Error> {
                 print(&format!("{scenario}: {about}\n\n{}", table_text(&keys)))?;
             }
             print(
-                "What a key means: `list KEY`; all of a scheme or scenario: `list dcqcn`, `list hp`.",
+                "`list KEY` describes a key; `list dcqcn` and `list hp` describe all keys of a scheme or scenario.",
             )
         }
     }

@@ -1,4 +1,4 @@
-//! `ecn sim merge`: joins the folders of a sweep's shards.
+//! `ecn sim merge`: merges the folders of a sweep's shards.
 
 use std::path::PathBuf;
 
@@ -13,14 +13,14 @@ use crate::sweep::Merged;
 /// Arguments of `merge`.
 #[derive(Args, Debug)]
 pub struct MergeArgs {
-    /// Folders that `sweep` wrote
+    /// Folders written by `sweep`
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
-    /// A folder, or a file *.jsonl; the table (CSV, Parquet) and figure (SVG) stand beside it. Or a file *.csv or *.parquet:
-    /// the table alone
+    /// Folder for the records (JSON lines), table (CSV, Parquet) and figure (SVG); or a *.jsonl file, with the others
+    /// next to it; or a *.csv or *.parquet file for the table alone
     #[arg(long, value_name = "FILE|DIR")]
     out: PathBuf,
-    /// Write what there is although runs are missing
+    /// Write the output even if runs are missing
     #[arg(long)]
     partial: bool,
     /// One JSON document
@@ -28,16 +28,16 @@ pub struct MergeArgs {
     json: bool,
 }
 
-/// What was joined, as in `ecn sim merge -j`.
+/// What was merged, as in `ecn sim merge -j`.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct Joined {
     /// Runs of the sweep.
     runs: usize,
     /// Runs that failed.
     failed: usize,
-    /// Runs that no folder has, by their names.
+    /// Runs without a record, by their keys and seeds.
     missing: Vec<String>,
-    /// What was written; nothing where runs are missing, unless that was allowed.
+    /// Files written; null if runs are missing and `--partial` was not given.
     files: Option<Vec<PathBuf>>,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn run(args: &MergeArgs) -> Result<(), Error> {
         let no_figure = if files.ends_with(".svg") || Format::of(&args.out).is_some() {
             ""
         } else {
-            "\nno figure: that is of one swept key, a number, or two, one of them a number"
+            "\nno figure: it needs one swept key with numbers, or two of which one has numbers"
         };
         let missing = missing_text.iter().map(|text| format!("\n{text}"));
         let missing: String = missing.collect();

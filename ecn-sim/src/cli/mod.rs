@@ -24,18 +24,18 @@ use crate::scenario::ScenarioError;
 use crate::simulation::SimulationError;
 use crate::sweep::SweepError;
 
-/// Done.
+/// Success.
 pub const DONE: u8 = 0;
-/// It was tried and failed.
+/// The operation failed.
 pub const FAILED: u8 = 1;
 /// Bad usage or configuration.
 pub const USAGE: u8 = 2;
-/// The machine lacks something, which the message names.
+/// A prerequisite is missing; the message names it.
 pub const LACKING: u8 = 3;
-/// Ctrl-C, as a shell says it.
+/// Stopped by Ctrl-C: 128 + SIGINT, as shells report it.
 pub const STOPPED: u8 = 130;
 
-/// A failure that knows its exit code; its text is one line.
+/// An error with its exit code and a message of one line.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -45,7 +45,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// It was tried and failed.
+    /// The operation failed.
     pub fn failed(message: impl fmt::Display) -> Self {
         Self {
             code: FAILED,
@@ -61,7 +61,7 @@ impl Error {
         }
     }
 
-    /// The machine lacks something.
+    /// A prerequisite is missing.
     pub fn lacking(message: impl fmt::Display) -> Self {
         Self {
             code: LACKING,
@@ -131,7 +131,7 @@ impl From<SweepError> for Error {
 /// Makes the JSON Schema of a type.
 pub type SchemaOf = fn(SchemaGenerator) -> Schema;
 
-/// See [`SchemaOf`].
+/// The JSON Schema of a type, as a [`SchemaOf`].
 pub fn schema_of<T: JsonSchema>(generator: SchemaGenerator) -> Schema {
     generator.into_root_schema_for::<T>()
 }
@@ -154,19 +154,19 @@ pub const SCHEMAS: [(&str, SchemaOf); 8] = [
 /// The simulator.
 #[derive(Subcommand, Debug)]
 pub enum Sim {
-    /// Run a scenario and say what each class of flows got
+    /// Run a scenario and report shares of links, or flow completion times
     Run(run::RunArgs),
-    /// Draw the figures of the HP papers, and judge their statements
+    /// Redraw the figures of the HP papers and check published statements
     Reproduce(reproduce::ReproduceArgs),
-    /// The built-in scenarios, the keys that `--set` knows, and what each means
+    /// List the built-in scenarios and the keys of `--set`, or describe a key
     List(list::ListArgs),
     /// Draw a scenario's network
     Draw(draw::DrawArgs),
-    /// Run a scenario for every combination of some values, over all cores
+    /// Run a scenario for every combination of given values, on all cores
     Sweep(sweep::SweepArgs),
-    /// Run a scenario with several congestion controls, and set them side by side
+    /// Run a scenario with several schemes and compare them
     Compare(compare::CompareArgs),
-    /// Join the folders of a sweep's shards
+    /// Merge the folders of a sweep's shards
     Merge(merge::MergeArgs),
 }
 
@@ -174,7 +174,7 @@ pub enum Sim {
 ///
 /// # Errors
 ///
-/// With the exit code.
+/// The verb fails; the error contains the exit code.
 pub fn run(sim: &Sim) -> Result<(), Error> {
     match sim {
         Sim::Run(args) => run::run(args),
@@ -187,7 +187,7 @@ pub fn run(sim: &Sim) -> Result<(), Error> {
     }
 }
 
-/// Prints a document or table to the standard output; a reader that has gone is no failure.
+/// Prints a document or table to standard output; a closed pipe is not an error.
 fn print(text: &str) -> Result<(), Error> {
     use std::io::{ErrorKind, Write as _};
     match writeln!(std::io::stdout(), "{}", text.trim_end()) {

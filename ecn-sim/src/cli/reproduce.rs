@@ -13,21 +13,20 @@ use crate::reproduce::{Lengths, Options, Part, ReproduceError, reproduce};
 /// Arguments of `reproduce`.
 #[derive(Args, Debug)]
 pub struct ReproduceArgs {
-    /// Only these figures, and the statements about them: fig2, fig3a to fig3d, fig4a, fig4b,
-    /// flows-root, flows-ratio, slide14, slide15; `schemes`: the statements about BCN, QCN, TCD, IB CC,
-    /// DCQCN and TIMELY
+    /// Only these figures and the statements about them: fig2, fig3a to fig3d, fig4a, fig4b, flows-root, flows-ratio,
+    /// slide14, slide15; or `schemes`: the statements about BCN, QCN, TCD, IB CC, DCQCN and TIMELY
     #[arg(value_name = "FIGURE")]
     parts: Vec<Part>,
-    /// Folder for the figures (SVG), their numbers (CSV) and the report (report.md, report.json)
+    /// Folder for the figures (SVG), their data (CSV) and the report (report.md, report.json)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Runs of each setting; a standard deviation needs two
+    /// Number of seeds per setting, from 2 (for a standard deviation) to 1000
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=1000))]
     seeds: u64,
-    /// Shorter runs than the papers'
+    /// Use shorter runs than the papers
     #[arg(long)]
     quick: bool,
-    /// The report as one JSON document
+    /// One JSON document: the report
     #[arg(long, short)]
     json: bool,
 }
@@ -71,10 +70,12 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<(), Error> {
         return Ok(());
     }
     let ids = failed.join(", ");
-    Err(Error::failed(format!("published but not measured: {ids}")))
+    Err(Error::failed(format!(
+        "published statements that do not hold here: {ids}"
+    )))
 }
 
-/// Verdicts as a table for people.
+/// Verdicts as a table for display.
 fn shown(report: &Report) -> String {
     let mut table = plain_table(&["", "VERDICT", "PUBLISHED"], &[0, 1, 2]);
     for statement in &report.statements {

@@ -1,17 +1,17 @@
-//! `ecn-sim rig`: the rig where there is no kernel for it.
+//! `ecn-sim rig`: the testbed model, which needs no kernel.
 
 use super::{Error, print};
 use crate::output::Output;
 use crate::rig::args::RigArgs;
 use crate::rig::simulate;
 
-/// Runs the rig's phases in the simulator.
+/// Runs the rig's phases in the testbed model.
 ///
 /// # Errors
 ///
-/// An option that only a kernel knows, or results that cannot be written.
+/// An option that applies only to a kernel, or results that cannot be written.
 pub fn run(args: &RigArgs) -> Result<(), Error> {
-    // Before any work, not after.
+    // Fails before any work is done.
     Output::new(&args.out)?;
     let report = simulate(args)?;
     report.write(&args.out).map_err(Error::failed)?;

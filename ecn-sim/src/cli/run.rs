@@ -22,20 +22,21 @@ pub struct RunArgs {
     /// A built-in scenario (see `list`) or a TOML file
     #[arg(default_value = "hp")]
     scenario: String,
-    /// Set a key (see `list`), for example buffer=8; can be given again
+    /// Set a key (see `list`), such as buffer=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub(super) set: Vec<String>,
-    /// All randomness comes from it
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// Count from FROM until before TO, for example 42ms..59ms; can be given again
+    /// Report on the interval from FROM up to TO (exclusive), such as 42ms..59ms; may be repeated
     #[arg(long, value_name = "FROM..TO")]
     pub(super) window: Vec<String>,
-    /// Folder for the time series (CSV, Parquet), its figure (SVG) and the report (JSON); or a file *.csv or *.parquet, for
-    /// the report as a table
+    /// Folder for time series (CSV, Parquet), figures (SVG) and the report (JSON); or a *.csv or *.parquet file for the
+    /// report as a table
     #[arg(long, value_name = "DIR|FILE")]
     pub(super) out: Option<PathBuf>,
-    /// Cores for one run of a data centre, by which its results do not change; at most as many as there are, and one for an incast
+    /// Threads for one run of a data centre: results are bit-identical with any number; at most one per core is used,
+    /// and one for an incast
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(super) threads: u16,
     /// One JSON document
@@ -60,9 +61,9 @@ pub(super) fn windows(texts: &[String]) -> Result<Vec<(Time, Time)>, Error> {
     texts.iter().map(window).collect()
 }
 
-/// Width of the sliding window of the papers' figures; of longer runs it is a hundredth.
+/// Width of the sliding window in the papers' figures; a hundredth of the run for longer runs.
 const SLIDING: Time = 2 * MS;
-/// Most points of a series.
+/// Maximum number of points in a series.
 const POINTS: Time = 1_000;
 
 fn sliding(duration: Time) -> Time {
@@ -92,7 +93,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
     let target = args.out.as_deref().map(Target::new).transpose()?;
     let output = target.as_ref().and_then(Target::folder);
     let duration = scenario.duration();
-    // A whole number of steps to the sliding window.
+    // The sliding window is a whole number of steps.
     let sliding = sliding(duration);
     let step = sliding / (sliding / (duration / POINTS).max(1)).clamp(1, 20);
     let step = if output.is_some() {
@@ -116,7 +117,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
     print(&shown(&report))
 }
 
-/// The report as a table for people.
+/// The report as a table for display.
 fn shown(report: &RunReport) -> String {
     let mut text = String::new();
     let header = |from: f64, to: f64| format!("{from}..{to} ms");
@@ -173,7 +174,7 @@ fn shown(report: &RunReport) -> String {
                         }
                     }
                 }
-                // Of a bridge its ports; a host's link is the flows that it carries.
+                // For a bridge, only its ports: a host's link shows no more than its flows.
                 let shown = |link: &str| w.queues.is_empty() || w.queues.contains_key(link);
                 for (link, share) in w.links.iter().filter(|(link, _)| shown(link)) {
                     put(&format!("link {link}"), Some(*share));

@@ -13,15 +13,15 @@ use crate::sweep::{Job, Shard, Sweep};
 /// Arguments of `sweep`.
 #[derive(Args, Debug)]
 pub struct SweepArgs {
-    /// The sweep (TOML)
+    /// Sweep file (TOML)
     file: PathBuf,
-    /// Folder for the records; a sweep that was stopped goes on in it
+    /// Folder for the records; an interrupted sweep resumes in it
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Only every N-th run, from the K-th on
+    /// Run only every N-th run, starting at the K-th
     #[arg(long, value_name = "K/N", default_value_t = Shard::WHOLE, hide_default_value = true)]
     shard: Shard,
-    /// How many runs at a time; without it, one per core
+    /// Number of parallel runs; default: one per core
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
     /// One JSON document

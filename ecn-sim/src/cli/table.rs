@@ -1,8 +1,8 @@
-//! Tables for people.
+//! Tables for display.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-/// A table without lines; columns in `text` are aligned left, the others right.
+/// A table without rules; columns in `text` are left-aligned, the others right-aligned.
 pub fn plain_table(header: &[&str], text: &[usize]) -> Table {
     let mut table = Table::new();
     table
@@ -29,7 +29,7 @@ pub fn plain_table(header: &[&str], text: &[usize]) -> Table {
     table
 }
 
-/// A table in lines of at most `columns` characters: texts go on below themselves.
+/// A table at most `columns` characters wide: long cells are wrapped.
 pub fn wrapped_table(header: &[&str], text: &[usize], columns: u16) -> Table {
     let mut table = plain_table(header, text);
     table

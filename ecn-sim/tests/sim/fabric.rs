@@ -818,7 +818,7 @@ fn a_stopped_run_leaves_what_it_has() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
-        assert!(error.contains(" ns of simulated time; what was done until then is in "));
+        assert!(error.contains(" ns of simulated time; results up to then are in "));
         assert!(
             error.contains(&flows) && error.contains("series.csv.part"),
             "{error}"

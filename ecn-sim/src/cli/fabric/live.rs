@@ -1,4 +1,4 @@
-//! A run of a data centre while it goes on: flows and series as files, and a line of progress.
+//! Progress of a running data centre: flows and series are streamed to files, and one line shows the progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,22 +17,22 @@ use crate::fabric::topology::Topology;
 use crate::fabric::watch::{RunProgress, Watch};
 use crate::output::{Growing, Output, OutputError, csv};
 
-/// Files that are streamed during a run: flows as its parts report their ends, and the series so far.
+/// Files streamed during a run: flows as its parts report their completion, and the series so far.
 pub(super) const PARTIAL: [&str; 2] = [FLOWS, SERIES];
 const FLOWS: &str = "flows.csv.part";
 const SERIES: &str = "series.csv.part";
 
-/// Time between two versions of the series, which are written as a whole.
+/// Interval at which the file of the series is rewritten as a whole.
 const SERIES_EVERY: Duration = Duration::from_secs(1);
 
-/// Slowdowns above a million are that, in thousandths.
+/// Slowdowns are limited to a million; in thousandths.
 const MOST_SLOWDOWN: u64 = 1_000_000_000;
 
-/// What the parts of a run have told.
+/// Progress reported by the parts of a run.
 #[derive(Debug)]
 pub(super) struct Live {
     state: Mutex<State>,
-    /// Somebody wants it to stop.
+    /// Set by a signal to stop the run.
     stop: Arc<AtomicBool>,
 }
 
@@ -45,7 +45,7 @@ struct State {
     error: Option<OutputError>,
 }
 
-/// What a part told last.
+/// The last report of a part.
 #[derive(Clone, Debug, Default)]
 struct Part {
     now: Time,
@@ -66,8 +66,8 @@ struct Files {
 }
 
 impl Live {
-    /// With a folder, the files grow there, and a signal stops the run instead of the program; a second one
-    /// stops that.
+    /// With a folder, files are streamed there, and a signal stops the run instead of the program; a second one stops
+    /// the program.
     pub(super) fn new(files: Option<(Output, Topology)>) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         if files.is_some() {
@@ -99,7 +99,7 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far the run is, in a line.
+    /// The progress of the run in one line.
     pub(super) fn text(&self) -> String {
         let state = self.state();
         let sum = |of: fn(&Part) -> u64| state.parts.iter().map(of).sum::<u64>();
@@ -110,7 +110,7 @@ impl Live {
             0 => String::new(),
             _ => format!(", slowdown {:.1}/{:.1}", slowdown(0.5), slowdown(0.99)),
         };
-        // In 80 columns.
+        // Fits in 80 columns.
         format!(
             "{:.3} ms: {finished}/{} flows{slowdowns}, dropped {}, pauses {}, marked {}",
             now.unwrap_or_default() as f64 / MS as f64,
@@ -121,7 +121,7 @@ impl Live {
         )
     }
 
-    /// Why the run failed, and what it had counted until then.
+    /// The error of a failed run, with the files that hold its results so far.
     pub(super) fn failed(&self, error: RunError) -> Error {
         let mut state = self.state();
         let error = match state.error.take() {
@@ -138,12 +138,12 @@ impl Live {
         };
         let [flows, series] = PARTIAL.map(|name| output.path(name).display().to_string());
         let older = if output.path("run.json").exists() {
-            "; run.json and the others there are of an earlier run"
+            "; run.json and the other files there are from an earlier run"
         } else {
             ""
         };
         Error {
-            message: format!("{error}; what was done until then is in {flows} and {series}{older}"),
+            message: format!("{error}; results up to then are in {flows} and {series}{older}"),
             ..error
         }
     }
@@ -160,7 +160,7 @@ impl Watch for Live {
 }
 
 impl State {
-    /// Takes what a part tells.
+    /// Records a part's report.
     fn take(&mut self, so_far: &RunProgress<'_>) -> Result<(), OutputError> {
         self.parts.resize(so_far.parts, Part::default());
         let counts = so_far.counts;
@@ -224,7 +224,7 @@ impl Files {
         at_once || self.series_at.elapsed() >= SERIES_EVERY
     }
 
-    /// Writes the series, if that is due.
+    /// Writes the series, if due.
     fn write_series(&mut self, series: Option<&Series>, at_once: bool) -> Result<(), OutputError> {
         if let Some(series) = series
             && self.is_due(at_once)
