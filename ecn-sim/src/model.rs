@@ -20,12 +20,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 keywords! {
-    /// Which of the packets that wait for an output goes first.
+    /// Which of the packets that wait for an output is sent first.
     Arbitration {
-        /// The one that has been in the switch longest, over all inputs.
+        /// The packet that has been in the switch longest, over all inputs.
         #[default]
         Oldest = "oldest",
-        /// Inputs in turn; of each, the one that has been there longest.
+        /// Round-robin over the inputs; of each, the packet that has been there longest.
         RoundRobin = "round-robin",
     }
 }
@@ -44,10 +44,10 @@ keywords! {
 keywords! {
     /// How many outputs an input buffer can feed at a time.
     Crossbar {
-        /// Any number.
+        /// Any number of outputs.
         #[default]
         Multiple = "multiple",
-        /// One: a single read port.
+        /// One output: a single read port.
         Single = "single",
     }
 }
@@ -58,7 +58,7 @@ keywords! {
         /// After the arriving packet had its chance to cut through.
         #[default]
         AfterDispatch = "after-dispatch",
-        /// Before.
+        /// Before that.
         BeforeDispatch = "before-dispatch",
     }
 }
@@ -66,7 +66,7 @@ keywords! {
 keywords! {
     /// What counts in a comparison: of a buffer with its size, or of `cnt1` with the threshold.
     Counting {
-        /// Packets that wait.
+        /// Waiting packets.
         #[default]
         Waiting = "waiting",
         /// Packets whose tail has not left yet.
@@ -91,7 +91,7 @@ keywords! {
         /// The header (and as much as a faster output needs, so as not to run dry).
         #[default]
         CutThrough = "cut-through",
-        /// All of it.
+        /// The whole packet.
         StoreAndForward = "store-and-forward",
     }
 }
@@ -99,60 +99,60 @@ keywords! {
 keywords! {
     /// At which arrivals the output trigger fires.
     OutputTrigger {
-        /// At each that finds more than the threshold.
+        /// At each arrival that finds more than the threshold.
         #[default]
         Above = "above",
-        /// At the one that crosses it.
+        /// At the arrival that crosses the threshold.
         Crossing = "crossing",
     }
 }
 
 keywords! {
-    /// Which packets a trigger has marked.
+    /// Which packets a trigger marks.
     MarkBy {
-        /// As many as wait for a congested output, whichever leave by it next: `cnt2` of the papers.
+        /// As many packets as wait for a congested output, whichever leave by it next: `cnt2` of the papers.
         #[default]
         Counters = "counters",
-        /// Those that wait, found by a scan of the buffers.
+        /// The packets that wait, found by a scan of the buffers.
         Scan = "scan",
     }
 }
 
 keywords! {
-    /// Which rate spaces a packet from the one before.
+    /// Which rate determines the gap between a packet and the one before.
     Spacing {
         /// The rate after the ACK just received.
         #[default]
         AfterAck = "after-ack",
-        /// The rate when the one before was sent.
+        /// The rate when the packet before was sent.
         AtSend = "at-send",
     }
 }
 
 keywords! {
-    /// Where in a packet time each flow begins.
+    /// Phase within a packet time at which each flow starts.
     Phases {
-        /// Anywhere, from the seed.
+        /// Random, from the seed.
         #[default]
         Random = "random",
-        /// At its beginning.
+        /// The beginning of a packet time.
         Aligned = "aligned",
     }
 }
 
 keywords! {
-    /// Where a switch keeps the packets that wait.
+    /// Where packets wait in a switch.
     SwitchKind {
-        /// At its inputs; a full buffer stops the link before it: HP's switch.
+        /// In buffers of its inputs; a full buffer stops the upstream link: HP's switch.
         #[default]
         Input = "input",
-        /// At its outputs; a full queue drops: a Linux bridge with HTB at its ports. Sources are
-        /// greedy then, HTB classes hold them to their rates, and an agent moves these.
+        /// In queues of its outputs; a full queue drops packets: a Linux bridge with HTB at its ports. Sources are then
+        /// greedy, HTB classes limit their rates, and an agent sets these.
         Output = "output",
     }
 }
 
-/// How a source answers to marked and unmarked ACKs.
+/// How a source responds to marked and unmarked ACKs.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[schemars(inline)]
 pub enum Response {
@@ -197,7 +197,7 @@ impl FromStr for Response {
 
 serde_as_text!(@serde Response);
 
-/// The most younger packets that may overtake one that waits: a number, or `unlimited`.
+/// Maximum number of younger packets that may overtake a waiting one: a number, or `unlimited`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bypass(pub u32);
 
@@ -233,16 +233,16 @@ serde_as_text!(@schema Bypass, schemars::json_schema!({
     "type": "string", "title": "number, or `unlimited`", "examples": ["4"], "unit": "packets",
 }));
 
-/// How many packets in an input buffer are a trigger: `full`, a number, or `off`.
+/// Number of packets in an input buffer that triggers marking: `full`, a number, or `off`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[schemars(inline, rename_all = "kebab-case")]
 pub enum InputTrigger {
-    /// As many as it has slots.
+    /// As many as the buffer has slots.
     #[default]
     Full,
-    /// None: the output trigger alone marks.
+    /// No input trigger: only the output trigger marks.
     Off,
-    /// So many packets.
+    /// This many packets.
     #[schemars(untagged, title = "number")]
     At(u32),
 }
@@ -334,20 +334,20 @@ pub struct Model {
     /// Slots of an input buffer (G).
     #[schemars(extend("unit" = "packets"))]
     pub buffer: u32,
-    /// How a source answers to marked and unmarked ACKs (S).
+    /// How a source responds to marked and unmarked ACKs (S).
     pub response: Response,
-    /// Floor of a source's rate, as a fraction of the rate of its link. The papers do not state it;
-    /// 1/256 alone puts the ends of slide 14's curves where they are (D).
+    /// Lowest rate of a source, as a fraction of its link's rate. The papers do not state it; slide 14's curves end
+    /// where they do only with 1/256 (D).
     pub rmin: Fraction,
-    /// Factor of the decrease of FIMD and AIMD (S, slide 14).
+    /// Decrease factor of FIMD and AIMD (S, slide 14).
     pub m: Fraction,
     /// Packets that a flow may have in flight (G).
     #[schemars(extend("unit" = "packets"))]
     pub window: u32,
-    /// What counts as one round, within which a source decreases its rate at most once. HP's answer to
-    /// each mark, which a window of one packet makes the same as once per round (S).
+    /// Round within which a source decreases its rate at most once. HP's sources respond to each mark, which with their
+    /// window of one packet is once per round (S).
     pub round: Round,
-    /// Order of an output's packets (R).
+    /// Which waiting packet an output sends first (R).
     pub arbitration: Arbitration,
     /// Limit on overtaking within an input buffer (G).
     pub bypass: Bypass,
@@ -357,72 +357,75 @@ pub struct Model {
     pub crossbar: Crossbar,
     /// When triggers are evaluated (R).
     pub trigger: Trigger,
-    /// What fills a buffer (R), for the input trigger, and whose outputs are congested then. With
-    /// `present`, a packet on its way out still holds its slot: buffers of 12 never fill, as the papers
-    /// say, and the smallest ones cost much bandwidth (P13); with `waiting` it is 11, and they do not.
+    /// Which packets fill a buffer (R): the input trigger counts them, and their outputs are then congested. With
+    /// `present`, a packet that is being sent still holds its slot: buffers of 12 never fill, as the papers say, and
+    /// the smallest ones cost much bandwidth (P13). With `waiting`, buffers of 11 never fill, and the smallest ones do
+    /// not.
     pub full_counts: Counting,
-    /// What is compared with the threshold (D: waiting packets, as only these can still be marked).
+    /// Which packets are compared with the threshold (D: waiting ones, as only these can still be marked).
     pub threshold_counts: Counting,
-    /// At how many packets in an input buffer the input trigger fires. Below its slots, small buffers cost bandwidth
-    /// (P26), and without it what spreads by full buffers is not seen (G, P25).
+    /// Number of packets in an input buffer at which the input trigger fires. If it is less than the slots, small
+    /// buffers cost bandwidth (P26); without the trigger, congestion that spreads through full buffers is not detected
+    /// (G, P25).
     pub input_trigger: InputTrigger,
     /// When the output trigger fires (R).
     pub output_trigger: OutputTrigger,
-    /// Which packets are marked. The papers count; a scan marks those that were there at the trigger (G, P28).
+    /// Which packets a trigger marks. The papers use counters; a scan marks the packets present at the trigger (G,
+    /// P28).
     pub mark_by: MarkBy,
-    /// By scan: an output that lacked a credit within this time is not congested, and its packets are spared by the
-    /// input trigger (G, P27). 0s: none is spared.
+    /// With `mark_by=scan`: an output that lacked a credit within this time is not congested, and the input trigger
+    /// does not mark its packets (G, P27). 0s: no output is spared.
     pub spare_blocked: DurationText,
     /// The switches that mark (R).
     pub mark_in: MarkIn,
-    /// When a slot is free again; the credit for it returns at once (R).
+    /// When a slot is freed; its credit returns at once (R).
     pub slot_freed: SlotFreed,
-    /// How much of a packet must be there before it is forwarded (G).
+    /// How much of a packet must have arrived before it is forwarded (G).
     pub forwarding: Forwarding,
-    /// From the arrival of a header to its earliest departure (G).
+    /// Delay from the arrival of a header to its earliest departure (G).
     pub forwarding_delay: DurationText,
-    /// Added to the time that an ACK (an echo) takes; ACKs do not contend with data (R).
+    /// Additional delay of an ACK or echo; ACKs do not contend with data (R).
     pub ack_delay: DurationText,
-    /// Which rate spaces packets (R).
+    /// Which rate determines the gap between packets (R).
     pub spacing: Spacing,
-    /// A flow's rate at its start, as a fraction of the rate of its link (R).
+    /// Rate of a flow at its start, as a fraction of its link's rate (R).
     pub initial_rate: Fraction,
-    /// Where in a packet time each flow begins (R).
+    /// Phase within a packet time at which each flow starts (R).
     pub phases: Phases,
-    /// Where packets wait.
+    /// Where packets wait in switches.
     pub switch: SwitchKind,
-    /// Output queues: packets that fit in one. What comes then is dropped.
+    /// Output queues: size of a queue. Packets that do not fit are dropped.
     #[schemars(extend("unit" = "packets"))]
     pub queue: u32,
-    /// Output queues: whether packets are marked as they come or as they leave.
+    /// Output queues: whether packets are marked on arrival or on departure.
     pub mark_at: MarkAt,
-    /// Output queues: how marks get back to the source.
+    /// Output queues: how marks are returned to the source.
     pub feedback: Feedback,
-    /// Output queues: what counts as one source, which has a share of an output; who has less is not marked.
+    /// Output queues: what counts as one source when shares of an output are measured; sources below the fair share are
+    /// not marked.
     pub shares: ShareBy,
-    /// Output queues: whether packets of hosts without the agent are dropped where more than twice the threshold wait,
-    /// of those that have their share.
+    /// Output queues: whether packets of hosts without the agent are dropped if more than twice the threshold wait and
+    /// their source has at least its share.
     pub unmarkable: Unmarkable,
     /// Output queues: how often receivers send an echo.
     pub echo: Every,
-    /// Output queues: what a port makes up for of the time that it was late or idle (HTB's burst); a
-    /// packet at least.
+    /// Output queues: how much time lost by being late or idle a port can make up for (HTB's burst); at least a packet.
     pub burst: DurationText,
-    /// Output queues: how late the timers of ports and sources are, on average; exponential. A
-    /// thread's own are 25 to 30 us late on four shared CPUs, its waking included. Without control
-    /// all devices send at one rate, and this alone moves them against each other: who comes just
-    /// after a slot is free gets it, for seconds.
+    /// Output queues: mean lateness of the timers of ports and sources, exponentially distributed. A thread's timers
+    /// are 25 to 30 us late on four shared CPUs, including its wake-up. Without control all devices send at one rate,
+    /// and only this lateness shifts their phases: a packet that arrives just after a slot is freed gets it, for
+    /// seconds.
     pub timer_delay: DurationText,
-    /// Output queues: how often the agent moves rates that rise. It acts on decreases at once, but
-    /// pauses after each time, see [`ecn_core::flow::batch_delay`].
+    /// Output queues: how often the agent applies rate increases. It applies decreases at once, unless it is busy or
+    /// pauses after the last changes, see [`ecn_core::flow::batch_delay`].
     pub agent_period: DurationText,
-    /// Output queues: from the agent's waking until the rates that it found are in force: some twenty
-    /// class changes of 3 to 7 us each, and the waking.
+    /// Output queues: time from the agent's wake-up until the new rates are in force: the wake-up, and about twenty
+    /// class changes of 3 to 7 us each.
     pub enforcement_delay: DurationText,
-    /// Output queues, marking = bcn: its parameters.
+    /// Output queues: parameters of `marking=bcn`.
     #[serde(skip)]
     pub bcn: BcnParameters,
-    /// Output queues, marking = qcn: its parameters.
+    /// Output queues: parameters of `marking=qcn`.
     #[serde(skip)]
     pub qcn: QcnParameters,
 }
@@ -627,7 +630,7 @@ impl Model {
             return Err(ModelError::new("input_trigger", packets, reason));
         }
         if self.spare_blocked.as_nanos() > 0 && self.mark_by != MarkBy::Scan {
-            let reason = "counters do not know which packets they mark: set mark_by=scan, too";
+            let reason = "needs mark_by=scan: counters do not select the packets that they mark";
             return Err(ModelError::new("spare_blocked", self.spare_blocked, reason));
         }
         self.check_kind()?;
@@ -638,11 +641,12 @@ impl Model {
     /// Checks that keys that do not apply to the kind of switch have their defaults.
     fn check_kind(&self) -> Result<(), ModelError> {
         if self.switch == SwitchKind::Output && matches!(self.response, Response::Table(_)) {
-            let reason = "bridges and endpoints know the functions of the papers only";
+            let reason = "must be a function of the papers with switch=output";
             return Err(ModelError::new("response", &self.response, reason));
         }
         if self.feedback.is_backward() && self.mark_at == MarkAt::Departure {
-            let reason = "where packets have left, the way back is not known: use mark_at=arrival";
+            let reason =
+                "needs mark_at=arrival: at departure the path back to the source is not known";
             return Err(ModelError::new("feedback", self.feedback, reason));
         }
         if self.switch == SwitchKind::Input && self.marking.notifications().is_some() {
@@ -650,7 +654,7 @@ impl Model {
             return Err(ModelError::new("marking", self.marking, reason));
         }
         if self.switch == SwitchKind::Input && self.round == Round::Fractional {
-            let reason = "its times are those of bridges: use switch=output, or round=off";
+            let reason = "applies to bridges only: use switch=output, or round=off";
             return Err(ModelError::new("round", self.round, reason));
         }
         let (Ok(own), Ok(default)) = (

@@ -6,17 +6,17 @@ use std::str::FromStr;
 use ecn_units::{Rate, nearest, serde_as_text};
 use schemars::JsonSchema;
 
-/// What a flow's program sends: `greedy`, `reno`, `cubic`, or a rate.
+/// What an application sends: `greedy`, `reno`, `cubic`, or a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[schemars(inline, rename_all = "kebab-case")]
 pub enum Traffic {
-    /// Whatever its host lets it, as greedy UDP.
+    /// As much as its host permits, like greedy UDP.
     #[default]
     Greedy,
-    /// A packet after the other at this rate, whatever becomes of them.
+    /// Packets at this rate, regardless of losses.
     #[schemars(untagged)]
     Constant(Rate),
-    /// TCP that always has something to send.
+    /// TCP that always has data to send.
     #[schemars(untagged)]
     Tcp(Algorithm),
 }
