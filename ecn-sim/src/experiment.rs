@@ -17,7 +17,7 @@ use crate::scenario::{BUILT_IN, Scenario, ScenarioError};
 /// Something that can be run.
 #[derive(Clone, Debug)]
 pub enum Experiment {
-    /// HP's Fig. 1, the rig's twin, or another network whose links' shares are counted.
+    /// HP's Fig. 1, the testbed model, or another network for which shares of links are measured.
     Shares(Box<Scenario>),
     /// A data centre.
     Fabric(Box<fabric::Scenario>),

@@ -1,5 +1,5 @@
-//! What is simulated: HP's Fig. 1 (`hp`), the Linux rig (`rig`), a bridge of hosts (`bridge`), or a network
-//! that a TOML file describes.
+//! What is simulated: HP's Fig. 1 (`hp`), the testbed model (`rig`), a bridge with hosts (`bridge`), or a network
+//! described by a TOML file.
 
 mod bridge;
 
@@ -29,25 +29,25 @@ use crate::traffic::Traffic;
 /// A scenario that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
-    /// A key that there is not.
+    /// An unknown key.
     #[error("unknown key `{key}`: {hint}")]
     UnknownKey {
         /// The key.
         key: String,
-        /// The nearest, or all.
+        /// The nearest key, or all.
         hint: String,
     },
-    /// A value that a key does not take.
+    /// An invalid value of a key.
     #[error("{key} = {value}: {reason}")]
     Value {
         /// The key.
         key: String,
         /// The value.
         value: String,
-        /// Why.
+        /// What is accepted.
         reason: String,
     },
-    /// An option of the rig.
+    /// An option of the rig that applies only to a kernel.
     #[error("{0} does not apply to the simulator: leave it out, or run the rig on a kernel")]
     OnlyOnAKernel(&'static str),
     /// Not KEY=VALUE.
@@ -59,10 +59,10 @@ pub enum ScenarioError {
     /// The network cannot be built.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// The text is no scenario.
+    /// The text is not a valid scenario.
     #[error("{0}")]
     Text(String),
-    /// The file is no scenario.
+    /// The file is not a valid scenario.
     #[error("{file}: {reason}")]
     File {
         /// Its path.
@@ -73,9 +73,9 @@ pub enum ScenarioError {
     /// Neither a built-in name nor a file.
     #[error("unknown scenario `{name}`: neither a file nor built in ({hint})")]
     NoScenario {
-        /// What was given.
+        /// The name given.
         name: String,
-        /// The built-in ones.
+        /// The nearest built-in name, or all.
         hint: String,
     },
 }
@@ -88,7 +88,7 @@ pub enum Victim {
     Off,
     /// From the first flow's start to the end.
     On,
-    /// In this time.
+    /// During this interval.
     #[schemars(untagged, with = "String", title = "FROM..TO")]
     During(DurationText, DurationText),
 }
@@ -127,7 +127,7 @@ serde_as_text!(@serde Victim);
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// A description of the problem.
 pub fn span(text: &str) -> Result<(DurationText, DurationText), String> {
     let (from, to) = text
         .split_once("..")
@@ -138,21 +138,21 @@ pub fn span(text: &str) -> Result<(DurationText, DurationText), String> {
     };
     let (from, to) = (time(from)?, time(to)?);
     if from.as_nanos() >= to.as_nanos() {
-        return Err(format!("`{text}` ends before it begins"));
+        return Err(format!("`{text}`: FROM must be before TO"));
     }
     Ok((from, to))
 }
 
-/// HP's Fig. 1: what can be chosen of it beside the [`Model`].
+/// HP's Fig. 1: its parameters in addition to the [`Model`].
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hp {
-    /// Local flows, and as many remote ones (G: 5 to 20).
+    /// Number of local flows, and of remote flows (G: 5 to 20).
     #[schemars(extend("unit" = "flows"))]
     pub flows: u32,
-    /// The victim's time (G).
+    /// When the victim sends (G).
     pub victim: Victim,
-    /// Length of the run (G; of Fig. 4 500ms).
+    /// Length of the run (G; 500ms for Fig. 4).
     pub duration: DurationText,
     /// Rate of every link (G: 4X, 1 GB/s).
     pub link_rate: Rate,
@@ -161,7 +161,7 @@ pub struct Hp {
     /// Size of a data packet, header included (G: 20 and 2048 bytes).
     #[schemars(extend("unit" = "bytes"))]
     pub packet_bytes: u32,
-    /// Flows start this long after each other (G).
+    /// Delay between the starts of successive flows (G).
     pub stagger: DurationText,
 }
 
@@ -197,19 +197,19 @@ fn check_warm_up(warm_up: DurationText, duration: DurationText) -> Result<(), Mo
     Err(ModelError::new("warm_up", warm_up, reason))
 }
 
-/// The Linux rig, `ecn rig run`: Fig. 1 as bridges. What can be chosen of it beside the [`Model`].
+/// The model of the testbed of `ecn rig run`: Fig. 1 as bridges. Its parameters in addition to the [`Model`].
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rig {
-    /// Local flows.
+    /// Number of local flows.
     #[schemars(extend("unit" = "flows"))]
     pub local: u32,
-    /// Remote flows.
+    /// Number of remote flows.
     #[schemars(extend("unit" = "flows"))]
     pub remote: u32,
-    /// The victim's time.
+    /// When the victim sends.
     pub victim: Victim,
-    /// Time before the measurement.
+    /// Warm-up time before the measurement.
     pub warm_up: DurationText,
     /// Length of the run, warm-up included.
     pub duration: DurationText,
@@ -220,7 +220,7 @@ pub struct Rig {
     /// Size of a data packet, header included.
     #[schemars(extend("unit" = "bytes"))]
     pub packet_bytes: u32,
-    /// Flows start this long after each other.
+    /// Delay between the starts of successive flows.
     pub stagger: DurationText,
 }
 
@@ -241,14 +241,14 @@ impl Default for Rig {
 }
 
 impl Rig {
-    /// How bridges and endpoints behave: the rig's defaults, and delays measured on it.
+    /// Model of bridges and endpoints: the rig's defaults, and delays measured on it.
     fn model() -> Model {
         Model {
             switch: SwitchKind::Output,
             rmin: Fraction::new(1, 64).unwrap_or(Model::default().rmin),
             round: Round::Fractional,
-            // A ping through the idle rig is back after 25 us: two bridges, two hosts. What the echo's
-            // programs take is less than the rest. Ten times as much changes no share by 0.02.
+            // A ping through the idle rig returns after 25 us: two bridges, two hosts. The echo's programs take less
+            // than the rest. Delays ten times as long change no share by 0.02.
             forwarding_delay: DurationText::from_micros(3),
             ack_delay: DurationText::from_micros(15),
             ..Model::default()
@@ -259,7 +259,7 @@ impl Rig {
     ///
     /// # Errors
     ///
-    /// A number out of its range.
+    /// A number out of range.
     pub fn describe(&self) -> Result<Description, ModelError> {
         in_range("local", self.local, 0..=250)?;
         in_range("remote", self.remote, 0..=250)?;
@@ -282,7 +282,7 @@ impl Rig {
 const A: &str = "A";
 const B: &str = "B";
 
-/// What HP's Fig. 1 is made of, with whatever switches.
+/// The parts of HP's Fig. 1, with any kind of switch.
 struct Fig1 {
     local: u32,
     remote: u32,
@@ -300,7 +300,7 @@ impl Hp {
     ///
     /// # Errors
     ///
-    /// A number out of its range.
+    /// A number out of range.
     pub fn describe(&self) -> Result<Description, ModelError> {
         in_range("flows", self.flows, 1..=250)?;
         Fig1 {
@@ -386,12 +386,12 @@ impl Fig1 {
     }
 }
 
-/// What kind of network.
+/// Kind of network.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Topology {
     /// Fig. 1.
     Hp(Hp),
-    /// Fig. 1 as the Linux rig.
+    /// Fig. 1 as the testbed model.
     Rig(Rig),
     /// One bridge.
     Bridge(Bridge),
@@ -404,20 +404,20 @@ pub enum Topology {
     },
 }
 
-/// Everything that a run needs but its seed.
+/// Everything that a run needs except its seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// Its name.
     pub name: String,
     /// Who is connected to whom.
     pub topology: Topology,
-    /// How they behave.
+    /// Parameters of switches and endpoints.
     pub model: Model,
-    /// The same before any key was set.
+    /// The model before any key was set.
     pub default_model: Model,
 }
 
-/// Names of the built-in scenarios, and what they are.
+/// Names and descriptions of the built-in scenarios.
 pub const BUILT_IN: &[(&str, &str)] = &[
     (
         "hp",
@@ -425,7 +425,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ),
     (
         "rig",
-        "the Linux rig of `ecn rig run`: Fig. 1 as bridges, with their delays",
+        "the testbed model of `ecn rig run`: Fig. 1 as Linux bridges, with measured delays",
     ),
     (
         "bridge",
@@ -444,7 +444,7 @@ impl Scenario {
         }
     }
 
-    /// The Linux rig with its default values.
+    /// The testbed model with its default values.
     pub fn rig() -> Self {
         Self {
             name: "rig".to_owned(),
@@ -502,7 +502,7 @@ impl Scenario {
                 check_duration(*duration)?;
                 let late = description.flows.iter().map(|flow| flow.start).max();
                 if let Some(start) = late.filter(|start| start >= duration) {
-                    let reason = format!("flows start before the end, duration={duration}");
+                    let reason = format!("must be before the end of the run, duration={duration}");
                     return Err(ModelError::new("start", start, reason));
                 }
                 Cow::Borrowed(description)
@@ -510,7 +510,7 @@ impl Scenario {
         })
     }
 
-    /// A picture of the network.
+    /// A figure of the network.
     ///
     /// # Errors
     ///
@@ -550,14 +550,14 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// A value out of its range, or a network that is none.
+    /// A value out of range, or an invalid network.
     pub fn network(&self) -> Result<Network, ScenarioError> {
         self.model.check()?;
         let described = &*self.description()?;
         if let crate::model::MarkIn::Named(names) = &self.model.mark_in {
             let known: Vec<&str> = described.switches.iter().map(String::as_str).collect();
             if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
-                let reason = format!("no switch has this name: {}", suggestion(name, &known));
+                let reason = format!("unknown switch: {}", suggestion(name, &known));
                 return Err(ModelError::new("mark_in", name, reason).into());
             }
         }
@@ -582,13 +582,13 @@ impl Scenario {
         if table.rmin() != self.model.rmin {
             let (made, set) = (table.rmin(), self.model.rmin);
             return Err(error(format!(
-                "it was made for rmin {made}, and rmin is {set}: set rmin={made}, or design it anew"
+                "made for rmin={made}, but rmin is {set}: set rmin={made}, or design a table for {set}"
             )));
         }
         Ok(Some(Arc::new(table)))
     }
 
-    /// The keys that matter with their values, as `--set` and sweep files know them.
+    /// The applicable keys with their values, as in `--set` and sweep files.
     pub fn parameters(&self) -> Table {
         let mut all = self.all_keys();
         for key in self.model.inapplicable_keys() {
@@ -609,17 +609,17 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// Names the first.
+    /// The first such key.
     pub fn check_applicable(&self) -> Result<(), ModelError> {
         self.check_keys(|_| true)
     }
 
-    /// As [`Self::check_applicable`], for these settings, `KEY=VALUE`: what a file sets for values that they replace is
-    /// no mistake.
+    /// [`Self::check_applicable`] for these settings, `KEY=VALUE`: a key from a file that no longer applies after these
+    /// settings is not an error.
     ///
     /// # Errors
     ///
-    /// Names the first key.
+    /// The first such key.
     pub fn check_settings(&self, settings: &[String]) -> Result<(), ModelError> {
         let key = |setting: &String| {
             setting
@@ -650,17 +650,17 @@ impl Scenario {
         Err(ModelError::new(key, value, reason))
     }
 
-    /// Gives a key of the model its default.
+    /// Resets a key of the model to its default.
     ///
     /// # Errors
     ///
-    /// There is no such key.
+    /// The key is unknown.
     pub fn reset(&mut self, key: &str) -> Result<(), ScenarioError> {
         let default = table(&self.default_model).remove(key);
         self.set(key, &default.unwrap_or(Value::Boolean(false)))
     }
 
-    /// Those that the kind of switch does not know, too.
+    /// All keys, including those that do not apply to the kind of switch.
     fn all_keys(&self) -> Table {
         let mut all = table(&self.model);
         match &self.topology {
@@ -678,13 +678,13 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// There is no such key, or it does not take the value; nothing has changed then.
+    /// The key is unknown, or does not accept the value; the scenario is then unchanged.
     pub fn set_text(&mut self, setting: &str) -> Result<(), ScenarioError> {
         let (key, value) = parted(setting)?;
         self.set(key, &value)
     }
 
-    /// Sets one key. A number may come as a text, and a text that is a number as one.
+    /// Sets one key. Numbers may be given as text, and texts that are numbers as numbers.
     ///
     /// # Errors
     ///
@@ -694,7 +694,7 @@ impl Scenario {
         if !all.contains_key(key) && fabric::Scenario::of(fabric::Kind::Fig1).has_key(key) {
             let name = &self.name;
             let hint = format!(
-                "applies to data centres, as `fig1`, which is HP's Fig. 1 as one, not to `{name}`"
+                "applies to data centres, such as `fig1` (HP's Fig. 1 as a data centre), not to `{name}`"
             );
             return Err(ScenarioError::UnknownKey {
                 key: key.to_owned(),
@@ -735,7 +735,7 @@ impl Scenario {
     }
 }
 
-/// A value as it is written on the command line.
+/// A value as written on the command line.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -747,7 +747,7 @@ pub(crate) fn shown(value: &Value) -> String {
 ///
 /// # Errors
 ///
-/// There is no `=`.
+/// `=` is missing.
 pub(crate) fn parted(setting: &str) -> Result<(&str, Value), ScenarioError> {
     let (key, value) = setting
         .split_once('=')
@@ -755,12 +755,11 @@ pub(crate) fn parted(setting: &str) -> Result<(&str, Value), ScenarioError> {
     Ok((key.trim(), Value::String(value.trim().to_owned())))
 }
 
-/// `all` with one key set, which may come as a number or as a text, and what to say if the value
-/// turns out to be none of that key.
+/// `all` with one key set, given as a number or as text, and the error for an invalid value of that key.
 ///
 /// # Errors
 ///
-/// There is no such key, or it takes whole numbers only.
+/// The key is unknown, or accepts only whole numbers.
 pub(crate) fn with_key(
     mut all: Table,
     key: &str,
@@ -776,7 +775,7 @@ pub(crate) fn with_key(
     let (key, value) = (key.to_owned(), shown(value));
     let error = {
         let (key, value) = (key.clone(), value.clone());
-        // serde adds where it was in a document that nobody wrote.
+        // serde adds the position in a document that exists only here.
         move |reason: &str| ScenarioError::Value {
             key: key.clone(),
             value: value.clone(),
@@ -784,7 +783,7 @@ pub(crate) fn with_key(
         }
     };
     let value = if current.is_integer() {
-        let whole = |_| error("a whole number is needed");
+        let whole = |_| error("must be a whole number");
         Value::Integer(value.parse().map_err(whole)?)
     } else {
         Value::String(value)
@@ -793,7 +792,7 @@ pub(crate) fn with_key(
     Ok((all, error))
 }
 
-/// The keys of a table, and those of a table in it as `table.key`, unless that is a value.
+/// The keys of a table, with keys of inner tables as `table.key` unless the inner table is a value.
 pub(crate) fn dotted(
     table: &Table,
     is_value: impl Fn(&str, &Table) -> bool + Copy,

@@ -1,7 +1,7 @@
 //! Scenario files: names of nodes, links, flows and times in TOML.
 //!
-//! A name such as `h[1-4]` stands for `h1` to `h4`. A link or flow between such names is one per
-//! name, in pairs if both sides have a range.
+//! A name such as `h[1-4]` stands for `h1` to `h4`. A link or flow between such names stands for one per name, in pairs
+//! if both sides have a range.
 
 use std::str::FromStr as _;
 
@@ -15,10 +15,10 @@ use crate::network::{Description, FlowSpec, LinkSpec};
 use crate::scenario::{BUILT_IN, Scenario, ScenarioError, Topology, shown};
 use crate::traffic::{Arrivals, Traffic};
 
-/// In `[model]`: the built-in scenario whose switches and hosts these are like, but for the other keys.
+/// In `[model]`: the built-in scenario whose model is used, except for the other keys.
 const PRESET: &str = "preset";
 
-/// Most nodes, links or flows that one entry may stand for.
+/// Maximum number of nodes, links or flows that one entry may stand for.
 const MOST: u64 = 10_000;
 
 #[derive(Deserialize)]
@@ -76,7 +76,7 @@ const fn hp_packet() -> u32 {
     2068
 }
 
-/// Reads a scenario; `name` is its name if it has none of its own.
+/// Reads a scenario; `name` is used if the file contains no name.
 pub(crate) fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     let bad = ScenarioError::Text;
     let file: Result<File, _> = toml::from_str(text);
@@ -161,7 +161,7 @@ pub(crate) fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     for (key, value) in &file.model {
         if key == "duration" {
             return Err(bad(
-                "`duration` belongs to the top of the file, not to [model]".to_owned(),
+                "`duration` must be at the top of the file, not in [model]".to_owned(),
             ));
         }
         scenario.set(key, value)?;
@@ -170,7 +170,7 @@ pub(crate) fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     Ok(scenario)
 }
 
-/// What the keys of a `[model]` change; takes its preset out.
+/// The model that the keys of `[model]` change; removes the preset from them.
 fn preset(model: &mut Table) -> Result<Model, ScenarioError> {
     let Some(name) = model.remove(PRESET) else {
         return Ok(Model::default());
@@ -185,7 +185,7 @@ fn preset(model: &mut Table) -> Result<Model, ScenarioError> {
         })
 }
 
-/// What is wrong with a file, which may be one of a data centre.
+/// Describes an error in a file, which may be that of a data centre.
 fn misread(text: &str, error: &toml::de::Error) -> String {
     let reason = located(text, error);
     let message = error.message();
@@ -196,19 +196,19 @@ fn misread(text: &str, error: &toml::de::Error) -> String {
         |key: &str| keys.contains_key(key) || ["failures", "size", "priority"].contains(&key);
     let of_another = message == "missing field `rate`" || unknown.is_some_and(is_of_another);
     match of_another {
-        true => format!("{reason}; or is it a data centre's, without `topology = \"custom\"`?"),
+        true => format!("{reason}; a data centre needs `topology = \"custom\"`"),
         false => reason,
     }
 }
 
-/// What is wrong with a file, with its line.
+/// Describes an error in a file, with its line.
 pub(crate) fn located(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().map_or(0, |span| span.start.min(text.len()));
     let line = text[..before].matches('\n').count() + 1;
     format!("line {line}: {}", with_nearest(error.message()))
 }
 
-/// serde lists all fields that it knows; the nearest is enough.
+/// Replaces serde's list of all fields with the nearest one.
 fn with_nearest(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     match (message.starts_with("unknown field"), quoted.next()) {
@@ -232,7 +232,7 @@ pub(crate) fn expand(name: &str) -> Result<Vec<String>, String> {
     let (first, last) = (number(first)?, number(last)?);
     if first > last || last - first >= MOST {
         return Err(format!(
-            "`{name}`: a range goes up, over at most {MOST} names"
+            "`{name}`: a range must ascend, and stand for at most {MOST} names"
         ));
     }
     Ok((first..=last)
@@ -240,7 +240,7 @@ pub(crate) fn expand(name: &str) -> Result<Vec<String>, String> {
         .collect())
 }
 
-/// Both sides of a link or flow: in pairs, or one side against each of the other.
+/// Both sides of a link or flow: in pairs, or one name with each on the other side.
 pub(crate) fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, String> {
     let (froms, tos) = (expand(from)?, expand(to)?);
     match (froms.len(), tos.len()) {
@@ -251,7 +251,7 @@ pub(crate) fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, Strin
             .collect()),
         (1, _) => Ok(tos.into_iter().map(|to| (froms[0].clone(), to)).collect()),
         (a, b) => Err(format!(
-            "`{from}` is {a} names and `{to}` is {b}: as many, or one, are needed"
+            "`{from}` stands for {a} names and `{to}` for {b}: the numbers must be equal, or one of them 1"
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! One Linux bridge: hosts with a port each, and all of their flows to one receiver.
+//! One Linux bridge: each host has a port, and all flows go to one receiver.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,14 +13,14 @@ use crate::model::{LONGEST_DELAY, Model, ModelError, in_range};
 use crate::network::{Description, FlowSpec, LinkSpec};
 use crate::traffic::{Arrivals, Traffic};
 
-/// When something happens, if it does: `off`, or a time since the start of the run.
+/// When something happens: `off`, or a time since the start of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[schemars(inline, rename_all = "kebab-case")]
 pub enum Moment {
-    /// It does not.
+    /// Never.
     #[default]
     Off,
-    /// Then.
+    /// At this time.
     #[schemars(untagged)]
     At(DurationText),
 }
@@ -52,14 +52,14 @@ impl FromStr for Moment {
 
 serde_as_text!(@serde Moment);
 
-/// A rate, if there is one: `off`, or as `6mbit`.
+/// The rate of a flow: `off`, or a rate such as `6mbit`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[schemars(inline, rename_all = "kebab-case")]
 pub enum Voice {
-    /// None.
+    /// No flow.
     #[default]
     Off,
-    /// This.
+    /// This rate.
     #[schemars(untagged)]
     At(Rate),
 }
@@ -86,46 +86,45 @@ impl FromStr for Voice {
 
 serde_as_text!(@serde Voice);
 
-/// A bridge of hosts that send to one receiver. What can be chosen of it beside the [`Model`].
+/// A bridge with hosts that send to one receiver. Its parameters in addition to the [`Model`].
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bridge {
-    /// Hosts that send, each at a port of its own.
+    /// Number of sending hosts, each at its own port.
     #[schemars(extend("unit" = "hosts"))]
     pub hosts: u32,
-    /// Flows of each host.
+    /// Flows per host.
     #[schemars(extend("unit" = "flows"))]
     pub flows: u32,
-    /// What the flows send.
+    /// Traffic of these flows.
     pub traffic: Traffic,
-    /// Hosts without the agent, with a flow each.
+    /// Number of hosts without the agent, with one flow each.
     #[schemars(extend("unit" = "hosts"))]
     pub others: u32,
-    /// What the hosts without the agent send.
+    /// Traffic of the hosts without the agent.
     pub others_traffic: Traffic,
-    /// Rate, headers included, of a flow of packets of 242 bytes from a host of its own.
+    /// Rate, headers included, of a flow of 242-byte packets from an additional host.
     pub voice: Voice,
-    /// New TCP connections in a second, from a host of their own.
+    /// New TCP connections per second, from an additional host.
     #[schemars(extend("unit" = "connections per second"))]
     pub short: u32,
-    /// Packets of each of the new connections, `short`.
+    /// Packets per connection of `short`.
     #[schemars(extend("unit" = "packets"))]
     pub short_packets: u32,
     /// Rate of the receiver's port.
     pub port_rate: Rate,
-    /// Rate of the hosts' links: what a flow that is not limited sends at, and of what `rmin` and
-    /// `initial_rate` are fractions.
+    /// Rate of the hosts' links: the rate of an unlimited flow, of which `rmin` and `initial_rate` are fractions.
     pub link_rate: Rate,
     /// Propagation delay of every link.
     pub link_delay: DurationText,
     /// Size of a data packet, header included.
     #[schemars(extend("unit" = "bytes"))]
     pub packet_bytes: u32,
-    /// Flows start this long after each other; 0s: all at once.
+    /// Delay between the starts of successive flows; 0s: all start at once.
     pub stagger: DurationText,
-    /// When all flows but the first stop.
+    /// When the flows of `hosts` stop, except the first.
     pub leave: Moment,
-    /// Time before the measurement.
+    /// Warm-up time before the measurement.
     pub warm_up: DurationText,
     /// Length of the run, warm-up included.
     pub duration: DurationText,
@@ -166,7 +165,7 @@ const VOICE_BYTES: u32 = 242;
 const SHORT: &str = "short";
 
 impl Bridge {
-    /// As the [`Rig`], with shares, as an agent's bridges have.
+    /// The model of the [`Rig`], with shares measured per source, as agents do by default.
     pub(super) fn model() -> Model {
         Model {
             shares: ShareBy::Source,
@@ -174,11 +173,11 @@ impl Bridge {
         }
     }
 
-    /// The hosts `h1`.. and the `receiver`, whose port's queue is the one that fills.
+    /// The hosts `h1`.. and the `receiver`, whose port is the bottleneck.
     ///
     /// # Errors
     ///
-    /// A number out of its range.
+    /// A number out of range.
     pub fn describe(&self) -> Result<Description, ModelError> {
         in_range("hosts", self.hosts, 1..=200)?;
         in_range("others", self.others, 0..=50)?;
@@ -200,7 +199,7 @@ impl Bridge {
         };
         let end = stop.unwrap_or(self.duration).min(self.duration);
         if last >= end.as_nanos() {
-            let reason = format!("the last of {count} flows has to start before {end}");
+            let reason = format!("the last of {count} flows must start before {end}");
             return Err(ModelError::new("stagger", self.stagger, reason));
         }
         let link = |name: &str, from: &str, to: &str, rate| LinkSpec {
@@ -230,7 +229,7 @@ impl Bridge {
             controlled: true,
             arrivals: None,
         };
-        // Each host's first flow, then each host's second: who starts first is no host's advantage.
+        // Each host's first flow, then each host's second, so that no host has an advantage by starting first.
         for number in 0..count {
             let host = &hosts[(number % u64::from(self.hosts)) as usize];
             description.flows.push(FlowSpec {

@@ -523,7 +523,7 @@ const BAD_FILES: &[(&str, &str)] = &[
         "[sweep]\nbuffer = \"1..=2000\"\nthreshold = \"1..=2000\"",
         "more than 1000000 runs",
     ),
-    ("[sweep]\nbuffer = [2.5]", "a whole number is needed"),
+    ("[sweep]\nbuffer = [2.5]", "must be a whole number"),
     (
         "[sweep]\nrmin = [\"1/64\", \"2/128\"]",
         "rmin: 1/64 is given twice",
