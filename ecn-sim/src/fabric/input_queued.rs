@@ -51,7 +51,8 @@ impl InputQueued {
         }
         let most = topology.most_ports();
         if most > 255 {
-            let reason = format!("up to 255 ports are possible, and one has {most}");
+            let reason =
+                format!("HP's marking supports switches with up to 255 ports, and one has {most}");
             return Err(ModelError::new("switch", params.switch, reason));
         }
         let marking = match params.scheme {

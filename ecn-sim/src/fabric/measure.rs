@@ -51,20 +51,20 @@ impl Finished {
 /// Columns of a table of flows.
 pub const COLUMNS: &Columns = &[
     ("id", "number of the flow, by the order of the starts"),
-    ("from", "number of the host that sends"),
-    ("to", "number of the one that receives"),
+    ("from", "number of the sending host"),
+    ("to", "number of the receiving host"),
     (
         "bytes",
-        "payload; of a flow that is not finished, what is acknowledged",
+        "payload; of an unfinished flow, its acknowledged part",
     ),
     ("start_ns", "when it started, ns"),
     (
         "time_ns",
-        "from its start until its last ACK was back, ns; of one that is not finished, until the run's end",
+        "from its start until its last ACK arrived, ns; of an unfinished flow, until the end of the run",
     ),
     (
         "slowdown",
-        "that over what it takes in an idle network; null if it is not finished",
+        "completion time over that in an idle network; null if unfinished",
     ),
     ("marked_acks", "ACKs that reported a congested port"),
     (
@@ -73,7 +73,7 @@ pub const COLUMNS: &Columns = &[
     ),
     (
         "head_of_line_victim",
-        "1 if it was held up by congestion that is not on its way, else 0",
+        "1 if it was held up by congestion that is not on its path, else 0",
     ),
     ("priority", "class of its data"),
 ];
@@ -100,16 +100,16 @@ impl Finished {
 /// Slowdowns of flows: completion time over that of the same flow alone in an idle network.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Slowdowns {
-    /// Median; none if no flow is finished.
+    /// Median; null if no flow finished.
     pub p50: Option<f64>,
     /// 95th percentile.
     pub p95: Option<f64>,
     /// 99th percentile.
     pub p99: Option<f64>,
-    /// By size: up to 20 groups with about as many flows each; flows of one size are in one group, and
-    /// few flows are in none of their own.
+    /// By size: up to 20 groups with about equal numbers of flows; flows of one size are in one group, and a small
+    /// remainder joins the last group.
     pub by_size: Vec<OfSize>,
-    /// By class of data, if flows of more than one are finished.
+    /// By class of data, if flows of several classes finished.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_priority: Vec<OfPriority>,
 }
@@ -117,11 +117,11 @@ pub struct Slowdowns {
 /// Slowdowns of the flows of some sizes.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct OfSize {
-    /// Smallest, bytes of payload.
+    /// Smallest payload, bytes.
     pub from_bytes: u64,
-    /// Largest.
+    /// Largest payload, bytes.
     pub to_bytes: u64,
-    /// How many flows.
+    /// Number of flows.
     pub flows: u64,
     /// Median.
     pub p50: f64,
@@ -136,7 +136,7 @@ pub struct OfSize {
 pub struct OfPriority {
     /// PFC's priority, or virtual lane.
     pub priority: u8,
-    /// How many flows.
+    /// Number of flows.
     pub flows: u64,
     /// Median.
     pub p50: f64,

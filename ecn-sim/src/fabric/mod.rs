@@ -49,53 +49,52 @@ pub struct Report {
     pub scenario: String,
     /// The run's seed.
     pub seed: u64,
-    /// Every key that matters with its value.
+    /// The applicable keys with their values.
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub parameters: toml::Table,
     /// Flows that started.
     pub flows_started: u64,
-    /// Flows whose last ACK was back at the end.
+    /// Flows whose last ACK had arrived by the end.
     pub flows_finished: u64,
-    /// When the last of these was, ms.
+    /// When the last of these finished, ms.
     pub last_flow_end_ms: f64,
-    /// Completion times over those in an idle network.
+    /// Slowdowns: completion times over those in an idle network.
     pub fct_slowdown: Slowdowns,
-    /// Payload that was acknowledged, over the time until the last flow was finished, or until the run's end
-    /// where some are not.
+    /// Acknowledged payload over the time until the last flow finished, or until the end of the run if some did not.
     pub goodput_bytes_per_s: u64,
-    /// Jain's index of the flows' acknowledged payload per time from their start until they were finished, or until the
-    /// run's end.
+    /// Jain's index of the flows' goodputs: acknowledged payload over the time from a flow's start until it finished,
+    /// or until the end of the run.
     pub jain: f64,
-    /// Data packets that hosts sent, those sent again included.
+    /// Data packets sent by hosts, including retransmissions.
     pub data_packets: u64,
-    /// Data packets that did not fit: none with PFC or credits.
+    /// Data packets dropped for lack of memory: none with PFC or credits.
     pub dropped_packets: u64,
-    /// Packets that were lost because links failed; only where some do during a run.
+    /// Packets lost because links failed; only if links fail or return during the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_packets: Option<Lost>,
-    /// PFC frames that asked for a pause.
+    /// PFC frames that request a pause.
     pub pause_frames: u64,
     /// Data packets that were marked.
     pub marked_packets: u64,
-    /// Data packets that were marked as those of undetermined ports (TCD).
+    /// Data packets marked by undetermined ports (TCD).
     pub undetermined_packets: u64,
-    /// Flows that were held up by congestion that is not on their way.
+    /// Flows held up by congestion that is not on their path.
     pub head_of_line_victims: u64,
-    /// Links that data packets crossed.
+    /// Hops of data packets: links crossed by all of them.
     pub data_packet_hops: u64,
-    /// Links that packets crossed, ACKs and control included.
+    /// Hops of all packets, including ACKs and control.
     pub packet_hops: u64,
     /// Events handled.
     pub events: u64,
-    /// By class, where flows have classes.
+    /// By class, if flows have classes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, ClassReport>,
-    /// Those that were asked for.
+    /// The requested time windows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<WindowReport>,
-    /// Time that the run took, seconds.
+    /// Wall-clock time of the run, seconds.
     pub wall_s: f64,
-    /// Time that it took to build the network before, seconds.
+    /// Wall-clock time to build the network before the run, seconds.
     pub setup_s: f64,
 }
 

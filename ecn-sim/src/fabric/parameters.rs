@@ -11,15 +11,15 @@ use crate::model::{Arbitration, Bypass, BypassCounts, Crossbar, Forwarding, Slot
 use crate::scenario::Victim;
 
 keywords! {
-    /// What keeps switches from overflowing.
+    /// How switches avoid overflow.
     FlowControl {
-        /// Priority flow control (IEEE 802.1Qbb): a port that holds too much pauses the one before it.
+        /// Priority flow control (IEEE 802.1Qbb): a port that holds too much data pauses the upstream port.
         #[default]
         Pfc = "pfc",
-        /// Credit-based flow control (InfiniBand): each port has a buffer of its own, and the one before
-        /// it sends what that has told it of.
+        /// Credit-based flow control (InfiniBand): each port has its own buffer, and the upstream port sends no more
+        /// than it has credits for.
         Cbfc = "cbfc",
-        /// Nothing: what does not fit is dropped, and sent again from there on (go-back-N).
+        /// Tail drop: packets that do not fit are dropped, and the flow resends from there on (go-back-N).
         None = "none",
     }
 }
@@ -27,14 +27,14 @@ keywords! {
 keywords! {
     /// Where packets wait in switches.
     Switch {
-        /// In queues of their outputs, in one memory; with `cbfc` in buffers of their inputs, of which any number of outputs
-        /// are fed at a time.
+        /// In queues of the outputs, which share one memory; with `cbfc` in buffers of the inputs, each of which feeds
+        /// any number of outputs at a time.
         #[default]
         SharedMemory = "shared-memory",
-        /// In queues of their inputs, each of which feeds one output at a time, in order.
+        /// In queues of the inputs, each of which feeds one output at a time, in order.
         Crossbar = "crossbar",
-        /// In slots of their inputs, each of which feeds any number of outputs at a time; headers are forwarded before
-        /// their packets are there (cut-through). HP's switch, with `cbfc`: the credit for a slot is back at once.
+        /// In slots of the inputs, each of which feeds any number of outputs at a time; headers are forwarded before
+        /// the rest has arrived (cut-through). HP's switch, with `cbfc`: the credit for a slot returns at once.
         InputQueued = "input-queued",
     }
 }
@@ -42,22 +42,23 @@ keywords! {
 keywords! {
     /// How much of a switch's shared memory a port may use.
     Thresholds {
-        /// `alpha` times what is free.
+        /// `alpha` times the free memory.
         #[default]
         Dynamic = "dynamic",
-        /// `xoff`.
+        /// `xoff`, fixed.
         Static = "static",
     }
 }
 
-/// Everything but the scheme.
+/// All keys except the schemes'.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FabricParameters {
     /// Number of hosts.
     #[schemars(extend("unit" = "hosts"))]
     pub hosts: u32,
-    /// Fat tree: ports per switch, even. `auto`: the fewest with `k^3 / 4 >= hosts`; reports say which.
+    /// Fat tree: ports per switch, an even number. `auto`: the fewest with `k^3 / 4 >= hosts`; reports contain the
+    /// number.
     #[schemars(extend("unit" = "ports"))]
     pub k: Auto<u32>,
     /// Leaf-spine: number of leaves.
@@ -66,47 +67,47 @@ pub struct FabricParameters {
     /// Leaf-spine: number of spines.
     #[schemars(extend("unit" = "switches"))]
     pub spines: u32,
-    /// Parking lot: number of switches. `auto`: 4, or as many as hosts.
+    /// Parking lot: number of switches. `auto`: 4, or the number of hosts if that is less.
     #[schemars(extend("unit" = "switches"))]
     pub switches: Auto<u32>,
-    /// Who sends what to whom.
+    /// Traffic pattern: who sends what to whom, and when.
     pub workload: Workload,
-    /// Incast and chain: how many send to one.
+    /// Incast and chain: number of hosts that send to one.
     #[schemars(extend("unit" = "hosts"))]
     pub senders: u32,
-    /// Incast, permutation, all-to-all and on-off: payload of each flow. All-reduce: the vector. Chain: of each
-    /// sender of a burst.
+    /// Incast, permutation, all-to-all and on-off: payload of each flow. All-reduce: size of the vector. Chain: payload
+    /// of each sender in a burst.
     pub flow_size: Size,
-    /// Poisson and on-off: payload that is offered, as a share of the hosts' links. Chain: what `S0` and `S1`
-    /// offer each.
+    /// Poisson and on-off: offered payload, as a fraction of the rate of the hosts' links. Chain: offered payload of
+    /// `S0` and of `S1`. Above 0 and at most 1.
     pub load: Fraction,
-    /// Poisson: the distribution of the flows' sizes.
+    /// Poisson: distribution of flow sizes.
     pub cdf: Cdf,
-    /// Poisson: payload that is offered beside `load` in bursts of many hosts to one, as a share of the
-    /// hosts' links; 0 is none, and 0.02 is usual (HPCC's studies).
+    /// Poisson: payload offered in addition to `load`, in bursts of many hosts to one, as a fraction of the rate of the
+    /// hosts' links. 0: no bursts; 0.02 is usual (HPCC's studies).
     pub incast_load: Fraction,
-    /// Poisson: hosts of such a burst that send (HPCC's studies).
+    /// Poisson: number of senders in such a burst (HPCC's studies).
     #[schemars(extend("unit" = "hosts"))]
     pub incast_senders: u32,
-    /// Poisson: what each host of such a burst sends (HPCC's studies).
+    /// Poisson: payload of each sender in such a burst (HPCC's studies).
     pub incast_size: Size,
-    /// Chain: time between two bursts.
+    /// Chain: time between the starts of two bursts.
     pub burst_gap: DurationText,
-    /// Fig. 1: flows start this long after each other, the local ones first.
+    /// Fig. 1: delay between the starts of successive flows, local ones first.
     pub stagger: DurationText,
     /// Fig. 1: when the victim sends: `off`, `on`, or `FROM..TO`.
     pub victim: Victim,
-    /// Poisson and on-off: flows start for so long; all of them are finished. Greedy: so long a flow takes alone.
-    /// Chain: so long `S0` and `S1` send, and bursts come.
+    /// Poisson and on-off: time during which flows start; all of them are run to completion. Greedy: a flow has the
+    /// payload that a link carries in this time. Chain: time during which `S0` and `S1` offer data and bursts start.
     pub duration: DurationText,
-    /// The run ends here, with whatever is finished then.
+    /// End of the run, even if flows are unfinished. At most 3600s.
     pub limit: DurationText,
-    /// Payload of a packet, bytes.
+    /// Payload of a full data packet.
     #[schemars(extend("unit" = "bytes"))]
     pub payload: u32,
-    /// Header bytes of a data packet. RoCEv2: Ethernet 14, IPv4 20, UDP 8, BTH 12, ICRC 4, FCS 4. An
-    /// ACK has an AETH of 4 instead of payload, a CNP 16 reserved bytes. Preamble and gap, 20 bytes, are
-    /// not in it, as in the simulators that this is compared with; 82 has them.
+    /// Header of a data packet. RoCEv2: Ethernet 14, IPv4 20, UDP 8, BTH 12, ICRC 4, FCS 4. An ACK has an AETH of 4
+    /// bytes instead of payload, a CNP 16 reserved bytes. Preamble and inter-frame gap, 20 bytes, are not included, as
+    /// in the simulators that this is compared with; 82 includes them.
     #[schemars(extend("unit" = "bytes"))]
     pub header: u32,
     /// Rate of every link.
@@ -115,55 +116,57 @@ pub struct FabricParameters {
     pub link_delay: DurationText,
     /// Where packets wait in switches.
     pub switch: Switch,
-    /// What keeps switches from overflowing.
+    /// How switches avoid overflow.
     pub flow_control: FlowControl,
-    /// Classes of data: PFC's priorities, InfiniBand's data lanes; also with tail drop. Each has its queues, limits and
-    /// pauses or credits. Flows have them by turns, in the order of their starts, unless their file says which. ACKs and
-    /// notifications have another one, which is never paused.
+    /// Number of classes of data: PFC's priorities, InfiniBand's data lanes; also with tail drop. Each has its queues,
+    /// limits, and pauses or credits. Flows are assigned to them round-robin, in the order of their starts, unless
+    /// their file specifies a class. ACKs and notifications have another class, which is never paused.
     #[schemars(extend("unit" = "classes"))]
     pub priorities: u32,
-    /// Memory of a switch, per port (V2 has 32 MB for 32 ports). `cbfc` and `crossbar`: the buffer of each port, in
-    /// equal parts for its lanes or priorities.
+    /// Memory of a switch, per port (V2 has 32 MB for 32 ports). `cbfc` and `crossbar`: buffer of each port, in equal
+    /// parts for its lanes or priorities.
     pub buffer: Size,
-    /// Input-queued: packets that an input has room for.
+    /// Input-queued: size of the buffer of an input.
     #[schemars(extend("unit" = "packets"))]
     pub slots: u32,
-    /// Input-queued: how many packets may overtake one that waits at the same input: a number, or `unlimited`.
+    /// Input-queued: maximum number of packets that may overtake a waiting one at the same input: a number, or
+    /// `unlimited`.
     pub bypass: Bypass,
     /// Input-queued: what counts against the limit on overtaking, `bypass`.
     pub bypass_counts: BypassCounts,
-    /// Input-queued: order of an output's packets.
+    /// Input-queued: which waiting packet an output sends first.
     pub arbitration: Arbitration,
     /// Input-queued: whether an input can feed several outputs at once.
     pub crossbar: Crossbar,
-    /// Input-queued: when a slot is free again; the credit for it is back at once.
+    /// Input-queued: when a slot is freed; its credit returns at once.
     pub slot_freed: SlotFreed,
-    /// Input-queued: how much of a data packet must be there before it is forwarded. Of an ACK, the header is enough.
+    /// Input-queued: how much of a data packet must have arrived before it is forwarded. For an ACK, the header
+    /// suffices.
     pub forwarding: Forwarding,
-    /// Input-queued: from when enough of a packet is there to its earliest departure.
+    /// Input-queued: delay from when enough of a packet has arrived to its earliest departure.
     pub forwarding_delay: DurationText,
-    /// `cbfc`: a port tells of its buffer so often, where there is something new to tell.
+    /// `cbfc`: interval at which a port advertises its free buffer, if that has changed. Between 100ns and 1ms.
     pub credit_period: DurationText,
-    /// How much of a switch's memory a port may use for a class before it pauses the one before it (`pfc`: counted where packets
-    /// came in) or drops (`none`: counted where they go out).
+    /// How much of a switch's memory a port may use for a class before it pauses the upstream port (`pfc`: counted at
+    /// the ingress port) or drops packets (`none`: counted at the egress port).
     pub thresholds: Thresholds,
     /// Factor of the dynamic threshold (V2: a shift of 3).
     pub alpha: Fraction,
-    /// With `thresholds=static`: how much that is.
+    /// With `thresholds=static`: the threshold.
     pub xoff: Size,
-    /// A paused class goes on this far below the threshold. `auto`: two packets (V1).
+    /// How far below the threshold a paused class resumes. `auto`: two packets (V1).
     pub xon_gap: Auto<Size>,
-    /// Memory of each port for what still arrives after it asked for a pause, in equal parts for its priorities. `auto`:
-    /// as much as can.
+    /// Memory of each port for data that still arrives after it sent a pause, in equal parts for its priorities.
+    /// `auto`: the most that can arrive.
     pub headroom: Auto<Size>,
-    /// Bytes that a flow may have in flight. `auto`: no limit; with HP's schemes, which have a fixed window
-    /// beside the rate, what the longest path takes in a round trip.
+    /// Maximum bytes in flight per flow. `auto`: no limit; with HP's schemes, which have a fixed window in addition to
+    /// the rate, the bandwidth-delay product of the longest path.
     pub window: Auto<Size>,
-    /// Tail drop, or links that fail or return: a flow that got no ACK for so long sends again what is not acknowledged;
-    /// the time doubles up to 64 times as long while there is no progress. `auto`: 1 ms, or three round trips of an
-    /// idle network and the longest queue if that is more.
+    /// Retransmission timeout, with tail drop or links that fail or return: a flow without progress for this long
+    /// resends everything unacknowledged, and doubles the timeout, up to 64 times as long. `auto`: 1 ms, or three round
+    /// trips of an idle network and the longest queue if that is more. Between 1us and 1s.
     pub retransmit_after: Auto<DurationText>,
-    /// Congestion control.
+    /// Congestion control scheme.
     pub scheme: cc::Name,
 }
 

@@ -51,9 +51,13 @@ impl Kind {
             Self::FatTree => {
                 "a data centre: k-ary fat tree, with PFC, credits or tail drop, and any scheme"
             }
-            Self::LeafSpine => "the same with leaves and spines",
-            Self::Dumbbell => "the same with two switches and one link between them",
-            Self::ParkingLot => "the same with switches in a row and hosts at each",
+            Self::LeafSpine => "a data centre: leaves and spines; otherwise as fat-tree",
+            Self::Dumbbell => {
+                "a data centre: two switches and one link between them; otherwise as fat-tree"
+            }
+            Self::ParkingLot => {
+                "a data centre: switches in a row and hosts at each; otherwise as fat-tree"
+            }
             Self::Chain => {
                 "TCD's chain: two flows share it, and bursts congest the end of one of them"
             }
@@ -94,7 +98,7 @@ pub const CNP_EXTRA: u32 = 16;
 fn hint_of_shares(key: &str) -> Option<String> {
     let is_model = key.starts_with("model.");
     if is_model {
-        return Some("files with `topology` have their keys at the top, not in [model]".to_owned());
+        return Some("in files with `topology`, keys are at the top, not in [model]".to_owned());
     }
     let known = crate::scenario::Scenario::hp().parameters();
     if !known.contains_key(key)
@@ -105,7 +109,7 @@ fn hint_of_shares(key: &str) -> Option<String> {
         return None;
     }
     let instead = match key {
-        "marking" | "response" => "; the same here is scheme=RESPONSE/MARKING",
+        "marking" | "response" => "; use scheme=RESPONSE/MARKING here",
         _ => "",
     };
     Some(format!("applies to `hp`, `rig` and `bridge`{instead}"))
@@ -745,8 +749,8 @@ impl Scenario {
                 .map(|port| topology.port_name(*port))
                 .collect();
             let reason = format!(
-                "cyclic routing: {} wait for each other in a circle, and can stand still for ever; remove a link, or \
-                 take flow_control=none",
+                "cyclic routing: {} wait for each other in a cycle, and can deadlock; remove a link, or \
+                 set flow_control=none",
                 names.join(", ")
             );
             return Err(ModelError::new("flow_control", params.flow_control, reason));

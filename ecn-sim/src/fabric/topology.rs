@@ -76,7 +76,7 @@ impl Plan {
                 (End::Host(_), End::Host(_)) => {
                     let (a, b) = names();
                     return Err(format!(
-                        "{a} and {b} are hosts: a link needs a switch at one end at least"
+                        "{a} and {b} are hosts: a link needs a switch at one end"
                     ));
                 }
                 (End::Switch(_), End::Switch(_)) if a == b => {
@@ -91,7 +91,7 @@ impl Plan {
             Some((host, 0)) => Err(format!("host {} has no link", self.host_name(host))),
             Some((host, links)) => {
                 let name = self.host_name(host);
-                Err(format!("host {name} has {links} links: one is possible"))
+                Err(format!("host {name} has {links} links: it must have one"))
             }
         }
     }
@@ -225,7 +225,6 @@ impl Topology {
     /// # Errors
     ///
     /// A host without a link or with two, a link without a switch or from a switch to itself, or a switch that cannot
-    /// reach a host; by name.
     /// reach a host; by name.
     pub fn new(plan: Plan) -> Result<Self, String> {
         plan.check()?;

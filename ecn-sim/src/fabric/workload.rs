@@ -29,35 +29,35 @@ use crate::scenario::Victim;
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[schemars(inline, rename_all = "kebab-case")]
 pub enum Workload {
-    /// `senders` hosts, all to one; who, the seed says.
+    /// `senders` hosts send to one host; the seed selects which.
     Incast,
-    /// Each host to another one, each from another one; a random cycle through all of them.
+    /// Each host sends to another one and receives from another one: a random cycle through all hosts.
     Permutation,
-    /// Each host to each other.
+    /// Each host sends to each other host.
     AllToAll,
-    /// At random times between random hosts, with sizes from a distribution; with `incast_load` also
-    /// bursts of many hosts to one, at random times.
+    /// Flows between random hosts at random times, with sizes from `cdf`; with `incast_load` also bursts of many hosts
+    /// to one, at random times.
     Poisson,
-    /// Each host to another one as in a permutation, in bursts of `flow_size` with pauses between them; where
-    /// in that period a host begins is random.
+    /// As `permutation`, in bursts of `flow_size` with pauses between them; each host starts at a random phase of this
+    /// period.
     OnOff,
-    /// Ring all-reduce (Patarasuk and Yuan, 2009) of a vector of `flow_size`: in each of 2 (N - 1) steps each host
-    /// sends an N-th of it to the next one, as soon as it has got that of the step before.
+    /// Ring all-reduce (Patarasuk and Yuan, 2009) of a vector of `flow_size`: in each of 2 (N - 1) steps each of the N
+    /// hosts sends an N-th of it to the next one, as soon as it has received that of the step before.
     AllReduce,
-    /// Long flows, of what a link carries in `duration`: the first host to the last, and of the others each odd
-    /// one to the next. In a parking lot with two hosts per switch, one flow crosses all links between
-    /// switches and one each of them.
+    /// Long flows with the payload that a link carries in `duration`: from the first host to the last, and from every
+    /// second host, starting at `h1`, to the next. In a parking lot with two hosts per switch, one flow crosses all
+    /// links between switches, and each of them carries one other flow.
     Greedy,
     /// TCD's chain only: `S0` to `R0`, the victim, and `S1` to `R1` offer `load` each for `duration`; every
     /// `burst_gap` each of `senders` hosts sends `flow_size` to `R1`.
     Chain,
-    /// HP's Fig. 1 only: each sender to `BC` for ever, one `stagger` after the other and up to a packet's time later, and
-    /// the victim `AV` to `BV` in its time.
+    /// HP's Fig. 1 only: senders start `stagger` apart, each up to a packet time later at random, and send to `BC`
+    /// until the end; the victim `AV` sends to `BV` as `victim` says.
     Fig1,
-    /// Those of the scenario file's `[[flows]]`.
+    /// The flows of the scenario file's `[[flows]]`.
     Flows,
-    /// From a CSV file: a line `start_ns,from,to,bytes`, then such flows; hosts by their names, or by their numbers from 0 on.
-    /// With a fifth column, `priority`, flows have the class that it says, if it says one.
+    /// From a CSV file with the header `start_ns,from,to,bytes` and one flow per line; hosts by name, or by number from
+    /// 0 on. A fifth column, `priority`, may give the class of a flow.
     #[schemars(untagged, title = "file:FILE")]
     File(PathBuf),
 }
@@ -294,7 +294,7 @@ fn poisson(
     let points = points(&parameters.cdf).map_err(error)?;
     let mean = mean(&points);
     if mean < 1.0 {
-        return Err(error("flows of less than a byte on average".to_owned()));
+        return Err(error("the mean size must be at least one byte".to_owned()));
     }
     let mut times = Times::new(parameters, parameters.load, mean);
     let flows = std::iter::from_fn(move || {

@@ -870,7 +870,7 @@ fn bad_input_of_a_data_centre_is_refused() {
         (&["buffer=30kB"], "30374 bytes"),
         (
             &["priorities=4", "headroom=100kB"],
-            "113000 bytes are needed, for what is in flight when a pause is asked for, of each of 4 priorities",
+            "113000 bytes are needed for data in flight when a pause is sent, in each of 4 priorities",
         ),
         (&["priorities=4", "buffer=100kB"], "115124 bytes"),
         (

@@ -140,8 +140,8 @@ fn options_of_data_centres_change_them_and_are_refused_elsewhere() {
         check(base, &["--set", "link_rate=40gbit"], Change);
         check(base, &["--set", "link_delay=3us"], Change);
         for (key, instead) in [
-            ("marking=naive", "the same here is scheme=RESPONSE/MARKING"),
-            ("response=lipd", "the same here is scheme=RESPONSE/MARKING"),
+            ("marking=naive", "use scheme=RESPONSE/MARKING here"),
+            ("response=lipd", "use scheme=RESPONSE/MARKING here"),
             ("timer_delay=1us", "applies to `hp`, `rig` and `bridge`"),
         ] {
             check(base, &["--set", key], Refused(instead));

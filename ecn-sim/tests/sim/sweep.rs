@@ -545,12 +545,12 @@ const BAD_FILES: &[(&str, &str)] = &[
         "windows = \"1ms..2ms\"",
         "a list such as [\"42ms..59ms\"] is needed",
     ),
-    ("windows = [\"2ms..1ms\"]", "ends before it begins"),
+    ("windows = [\"2ms..1ms\"]", "FROM must be before TO"),
     ("scenario = \"hpp\"", "did you mean `hp`?"),
     ("scenario = \"fat-tre\"", "did you mean `fat-tree`?"),
     (
         "scenario = \"fat-tree\"\nwindows = [\"2ms..1ms\"]",
-        "ends before it begins",
+        "FROM must be before TO",
     ),
     (
         "scenario = \"fat-tree\"\n[sweep]\nscheme = [\"none\", \"dcqn\"]",

@@ -89,8 +89,8 @@ impl Scenario {
             }
         }
         if params.switch != Switch::SharedMemory && self.links_change() {
-            let reason = "links that fail or return during a run need switch=shared-memory; those \
-                          that are down from before it to its end, without `from` and `to`, do not";
+            let reason = "must be shared-memory if links fail or return during a run; links that \
+                          are down for the whole run, without `from` and `to`, work with any switch";
             return Err(ModelError::new("switch", params.switch, reason));
         }
         Ok(())
@@ -107,7 +107,8 @@ impl Scenario {
             .max()
             .filter(|class| u32::from(*class) >= params.priorities)
         {
-            let reason = format!("must be above {class}, a flow's priority: they count from 0");
+            let reason =
+                format!("must be above {class}, the priority of a flow: priorities start at 0");
             return Err(ModelError::new("priorities", params.priorities, reason));
         }
         in_range("header", params.header, 0..=256)?;
@@ -167,7 +168,7 @@ impl Scenario {
     fn check_workload(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
         if params.workload == Workload::AllReduce && params.hosts > 2_048 {
-            let reason = "must be at most 2048 with workload=all-reduce: flows are numbered";
+            let reason = "must be at most 2048 with workload=all-reduce, to number all flows";
             return Err(ModelError::new("hosts", params.hosts, reason));
         }
         if params.workload == Workload::AllToAll && params.hosts > 2_048 {
@@ -288,10 +289,10 @@ impl Scenario {
             if headroom < needed {
                 let each = match params.priorities {
                     1 => String::new(),
-                    several => format!(", of each of {several} priorities"),
+                    several => format!(", in each of {several} priorities"),
                 };
                 let reason = format!(
-                    "too little to be lossless: {needed} bytes are needed, for what is in flight when a pause is asked for{each}"
+                    "too little to be lossless: {needed} bytes are needed for data in flight when a pause is sent{each}"
                 );
                 return Err(ModelError::new("headroom", params.headroom, reason));
             }

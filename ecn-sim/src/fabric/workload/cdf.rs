@@ -18,8 +18,8 @@ pub enum Cdf {
     WebSearch,
     /// Hadoop (Roy et al., SIGCOMM 2015).
     Hadoop,
-    /// From a file of points, both numbers rising, up to 100 percent: CSV (with a line `bytes,percent` before them or without), or
-    /// with blanks between, as the HPCC artifact's traffic generator has them.
+    /// From a file of points, both numbers ascending, up to 100 percent: CSV (with or without a header
+    /// `bytes,percent`), or separated by blanks, as in the traffic generator of HPCC's artifact.
     #[schemars(untagged, title = "file:FILE")]
     File(PathBuf),
 }
@@ -105,7 +105,7 @@ pub(super) fn points(cdf: &Cdf) -> Result<Vec<(f64, f64)>, String> {
             points[0].0 = bytes;
         } else if bytes < last.0 || percent < last.1 {
             let what = format_args!(
-                "not monotone: {bytes} bytes, {percent} percent comes after {} bytes, {} percent",
+                "not monotone: {bytes} bytes, {percent} percent after {} bytes, {} percent",
                 last.0, last.1
             );
             return Err(table::at(line, what));
