@@ -52,7 +52,7 @@ impl Scheme for Bcn {
 }
 
 keywords! {
-    /// What shares a rate limiter, as long as there are enough of them.
+    /// Packets that share a rate limiter, as long as a host has enough limiters.
     Sharing {
         /// Source, destination and priority.
         #[default]
@@ -81,30 +81,30 @@ impl From<Sharing> for Granularity {
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BcnParameters {
-    /// Qeq: queue that is aimed at. `auto`: 24 kB x rate / 10 Gb/s (from memory), or 8 full
-    /// packets if they are more: else a single one on slow links would be congestion.
+    /// Qeq: equilibrium queue length. `auto`: 24 kB x rate / 10 Gb/s (from memory), or 8 full packets if that is more,
+    /// as otherwise a single packet would be congestion on slow links.
     pub qeq: Auto<Size>,
-    /// W: how much more a change of the queue counts than its length (from memory).
+    /// W: weight of the queue's change relative to its length (from memory).
     pub w: u32,
-    /// Pm: share of the packets that is sampled (S).
+    /// Pm: sampling probability of packets (S). Above 0 and at most 1.
     pub pm: Fraction,
-    /// Gd: share of the rate that a frame of negative feedback takes (from memory).
+    /// Gd: fraction of the rate by which a frame of negative feedback decreases it (from memory).
     pub gd: Fraction,
-    /// Gi: rate units that a frame of positive feedback gives (from memory).
+    /// Gi: rate units by which a frame of positive feedback increases the rate (from memory).
     pub gi: Fraction,
-    /// Ru: a rate unit. `auto`: 1/1250 of the link's rate (from memory: 8 Mb/s at 10 Gb/s).
+    /// Ru: rate unit. `auto`: 1/1250 of the link's rate (from memory: 8 Mb/s at 10 Gb/s).
     pub rate_unit: Auto<Rate>,
-    /// A frame, as the gains count. `auto`: 1500 B x rate / 10 Gb/s (D: Gd = 1/128 is per frame), or half a full packet if
-    /// that is more.
+    /// Size of the frame to which the gains refer. `auto`: 1500 B x rate / 10 Gb/s (D: Gd = 1/128 is per frame), or
+    /// half a full packet if that is more.
     pub gain_frame: Auto<Size>,
-    /// Lowest rate. `auto`: a rate unit, from which a sender is sampled each `1/pm` packets only. The gains are for queues of up
-    /// to 128 frames: one sample of a longer queue leaves no more than this.
+    /// Lowest rate. `auto`: a rate unit, at which a sender is still sampled only once in `1/pm` packets. The gains are
+    /// for queues of up to 128 frames: one sample of a longer queue reduces the rate to this.
     pub min_rate: Auto<Rate>,
-    /// What shares a limiter (S; the finest).
+    /// Packets that share a rate limiter (S; the finest).
     pub sharing: Sharing,
-    /// Rate limiters of a host, one of them kept for its link: with fewer than it needs it shares more. S has no
-    /// number; QCN's MIB allows 100. One that is shared is raised only by flows that pass where it was lowered,
-    /// and holds back all of them.
+    /// Rate limiters per host, one of them reserved for its link; if there are too few, more flows share one. S has no
+    /// number; QCN's MIB has up to 100. A shared limiter limits all of its flows, but only flows that pass the
+    /// congestion point that lowered it raise it.
     #[schemars(extend("unit" = "limiters"))]
     pub limiters: u32,
 }

@@ -54,37 +54,38 @@ keywords! {
 
 /// DCQCN's parameters, with the source of each default in `docs/sources.md`.
 ///
-/// Thresholds, timers and increases are those of V2's runs, which scale with the link's rate; how they are used, and `cnp_gap`,
-/// is V1's, V3's and the paper's, as V2 has another reaction point (no gap, alpha updated each `alpha_timer`). So they are a
-/// mix: from one notification to the next alpha falls by (1 - g)^50, and comes to rest near 0.02, where a notification
-/// takes 1 % of the rate. A 20-to-1 incast of 20 MB flows at 100 Gb/s then ends at 34.1 to 34.4 ms, with many pauses. Of sets
-/// from one source, the paper's for 40 Gb/s (V3, V7: `rate_timer` and `alpha_timer` 55us, `byte_counter` 10MB, `fast_steps` 5,
-/// `rai` 40mbit, `rhai` 400mbit, `min_rate` 100mbit) end it at 38.7 to 39.7, with the increases and the lowest rate in proportion
-/// at 36.3 to 37.2, and NICs' (V4: `cnp_gap` 4us) at 37.7 to 50.5; they have a tenth of the pauses.
+/// Thresholds, timers and increases are those of V2's runs, scaled with the link's rate; the rules that use them, and
+/// `cnp_gap`, are those of V1, V3 and the paper, as V2 has another reaction point (no gap, alpha updated every
+/// `alpha_timer`). The defaults are therefore a mix: between two notifications alpha falls by a factor of (1 - g)^50,
+/// and settles near 0.02, where a notification reduces the rate by 1 %. A 20-to-1 incast of 20 MB flows at 100 Gb/s
+/// then ends after 34.1 to 34.4 ms, with many pauses. With sets from one source it ends later, with a tenth of the
+/// pauses: after 38.7 to 39.7 ms with the paper's for 40 Gb/s (V3, V7: `rate_timer` and `alpha_timer` 55us,
+/// `byte_counter` 10MB, `fast_steps` 5, `rai` 40mbit, `rhai` 400mbit, `min_rate` 100mbit), 36.3 to 37.2 ms with its
+/// increases and lowest rate scaled with the link's rate, and 37.7 to 50.5 ms with those of NICs (V4: `cnp_gap` 4us).
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DcqcnParameters {
-    /// Queue up to which nothing is marked. `auto`: 32 us at the link's rate, 400 kB at 100 Gb/s (V2,
-    /// 100 kB x rate / 25 Gb/s); at most an eighth of `xoff` where that is static, to mark before others are paused,
-    /// or without flow control of the longest queue.
+    /// Kmin: queue length up to which nothing is marked. `auto`: 32 us at the link's rate, 400 kB at 100 Gb/s (V2, 100
+    /// kB x rate / 25 Gb/s), but at most an eighth of the queue at which ports pause others or drop, if that is known
+    /// in advance, so that marks precede pauses.
     pub kmin: Auto<Size>,
-    /// Queue above which everything is marked. `auto`: 128 us at the link's rate, 1.6 MB at 100 Gb/s (V2); at most half
-    /// of `xoff` or of that queue.
+    /// Kmax: queue length above which everything is marked. `auto`: 128 us at the link's rate, 1.6 MB at 100 Gb/s (V2),
+    /// but at most half of the queue at which ports pause others or drop.
     pub kmax: Auto<Size>,
-    /// Probability of a mark at `kmax` (V2).
+    /// Pmax: marking probability at `kmax` (V2).
     pub pmax: Fraction,
     /// Weight of a notification in alpha (V1, V2, V7).
     pub g: Fraction,
-    /// Shortest time between two notifications of a flow, N (V1, V3).
+    /// N: minimum time between two notifications of a flow (V1, V3).
     pub cnp_gap: DurationText,
-    /// Alpha decays when so long no notification came (V2, V4).
+    /// Time without a notification after which alpha decays (V2, V4).
     pub alpha_timer: DurationText,
     /// Period of the increases by time (V2, V4).
     pub rate_timer: DurationText,
-    /// Bytes between the increases by volume, B: hardly ever (V1; V2 has none).
+    /// B: bytes between increases by volume; by default these are rare (V1; V2 has none).
     pub byte_counter: Size,
-    /// Increases of each kind that recover the rate before the last decrease, F (V2, V4). The last of them
-    /// is still one (`<= F`, V3): so there are as many as F says (D3).
+    /// F: number of increases of each kind in fast recovery, towards the rate before the last decrease (V2, V4). Step F
+    /// is included (`<= F`, V3), so that there are exactly F (D3).
     #[schemars(extend("unit" = "increases"))]
     pub fast_steps: u32,
     /// Additive increase. `auto`: 1/5000 of the link's rate (V2, 5 Mb/s x rate / 25 Gb/s).
@@ -93,8 +94,8 @@ pub struct DcqcnParameters {
     pub rhai: Auto<Rate>,
     /// Lowest rate. `auto`: 1/100 (V2, 1 Gb/s at 100 Gb/s).
     pub min_rate: Auto<Rate>,
-    /// What becomes of the target. With `on`, what a burst of notifications took is recovered by additive
-    /// increase only.
+    /// Whether a notification lowers the target rate RT to the current rate RC. With `on`, the decreases of a burst of
+    /// notifications are recovered by additive increase only.
     pub clamp_target: ClampTarget,
 }
 
@@ -169,7 +170,7 @@ impl DcqcnParameters {
         }
         let (kmin, kmax) = (Size::from_bytes(kmin), Size::from_bytes(kmax));
         if self.kmax == Auto::Auto {
-            let reason = format!("must be at most kmax, which is {kmax} here unless it is set");
+            let reason = format!("must be at most kmax, {kmax} here unless it is set");
             return Err(ModelError::new("kmin", kmin, reason));
         }
         let reason = format!("must be between kmin, {kmin} here, and 4294967295B");

@@ -36,9 +36,8 @@ impl Scheme for Hp {
         }
         let most = network.most_ports;
         if most > 255 {
-            let reason = format!(
-                "HP's marking counts for switches with up to 255 ports, and one has {most}"
-            );
+            let reason =
+                format!("HP's marking supports switches with up to 255 ports, and one has {most}");
             return Err(ModelError::new("scheme", Name::Hp(*self), reason));
         }
         let params = &network.schemes.hp;
@@ -52,25 +51,24 @@ impl Scheme for Hp {
     }
 }
 
-/// HpParameters of response and marking.
+/// Parameters of HP's response and marking.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HpParameters {
-    /// Lowest rate, as a share of the link's (S, slide 14).
+    /// Lowest rate, as a fraction of the link's rate (S, slide 14).
     pub rmin: Fraction,
     /// Decrease factor of FIMD and AIMD (S, slide 14).
     pub m: Fraction,
-    /// What counts as one round, within which a source decreases its rate at most once. The papers
-    /// decrease at each mark, and have a window of one packet; where more are in flight, all those of
-    /// one queue would (R).
+    /// Round within which a source decreases its rate at most once. The papers decrease at each mark, with a window of
+    /// one packet; with more in flight, all packets of one queue would decrease the rate (R).
     pub round: Round,
-    /// Which rate spaces a packet from the one before (R).
+    /// Which rate determines the gap between a packet and the one before (R).
     pub spacing: Spacing,
-    /// Packets from one input that fill its buffer. `auto`: 32 us at the link's rate, as DCQCN's Kmin: the
-    /// papers' buffers hold a round trip too (R).
+    /// Number of waiting packets from one input at which its buffer counts as full. `auto`: 32 us at the link's rate,
+    /// as DCQCN's Kmin; the papers' buffers also hold a round trip (R).
     #[schemars(extend("unit" = "packets"))]
     pub buffer: Auto<u32>,
-    /// Input-output: more packets than this for one output. `auto`: as `buffer` (R).
+    /// Input-output marking: an output is congested if more packets than this wait for it. `auto`: as `buffer` (R).
     #[schemars(extend("unit" = "packets"))]
     pub threshold: Auto<u32>,
     /// Input-queued switches: when triggers are evaluated.
@@ -81,7 +79,7 @@ pub struct HpParameters {
     pub threshold_counts: Counting,
     /// Input-queued switches: when the output trigger fires.
     pub output_trigger: OutputTrigger,
-    /// Input-queued switches: those that mark.
+    /// Input-queued switches: which of them mark.
     pub mark_in: MarkIn,
 }
 

@@ -46,12 +46,12 @@ impl Scheme for Ibcc {
 }
 
 keywords! {
-    /// Which ports mark although it is credits that they lack (`Victim_Mask`).
+    /// Which ports mark although they lack credits (`Victim_Mask`).
     VictimMask {
-        /// None.
+        /// No ports.
         #[default]
         None = "none",
-        /// Those that face hosts: what holds them up is the host, not a switch further on.
+        /// Ports to hosts: they are held up by the host, not by a switch further downstream.
         Hosts = "hosts",
     }
 }
@@ -61,30 +61,31 @@ keywords! {
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IbccParameters {
-    /// 0 marks nothing; 1 to 15 mark above (16 - threshold)/16 of a port's buffer (F: 8; the levels: D).
+    /// Threshold: 0 marks nothing; 1 to 15 mark above (16 - threshold)/16 of a port's buffer (F: 8; the levels: D).
     #[schemars(extend("unit" = "1/16 of the buffer"))]
     pub marking_threshold: u32,
-    /// Smaller packets are not marked (F).
+    /// Packet_Size: smaller packets are not marked (F). At most 16320B.
     pub marking_size: Size,
-    /// Packets from one mark to the next, of those that can be marked; 0 as 1: each (F).
+    /// Marking_Rate: one of this many eligible packets is marked; 0 and 1 mark each (F).
     #[schemars(extend("unit" = "packets"))]
     pub marking_rate: u32,
-    /// Ports that mark without credits (F).
+    /// Victim_Mask: ports that mark although they lack credits (F).
     pub victim_mask: VictimMask,
-    /// Added to the table's index by a mark (F).
+    /// CCTI_Increase: what a notification adds to the index into the table (F).
     pub ccti_increase: u32,
-    /// Added by a notification of a flow that passed undetermined ports only, with TCD: none, it only starts the
-    /// timer again (R).
+    /// With TCD, what a notification adds to the index of a flow that passed only undetermined ports; by default
+    /// nothing: it only restarts the timer (R).
     pub ccti_increase_undetermined: u32,
-    /// Time after which the index falls by one, in units of 1.024 us (F).
+    /// CCTI_Timer: time after which the index falls by one, 1 to 65535 units of 1.024 us (F).
     #[schemars(extend("unit" = "1.024 us"))]
     pub ccti_timer: u32,
-    /// Lowest index (F).
+    /// CCTI_Min: lowest index (F).
     pub ccti_min: u32,
-    /// Highest (F).
+    /// CCTI_Limit: highest index (F).
     pub ccti_limit: u32,
-    /// Delay after a packet that an index stands for, in times of that packet. With 1 the rate is 1/(1 + index), as
-    /// LIPD's (D). F has a longest delay instead: 8 us, which are 94 packets of 1062 bytes at 100 Gb/s.
+    /// Delay after a packet per step of the index, in transmission times of that packet. With 1 the rate is 1/(1 +
+    /// index) of the link's, as with LIPD (D). F has a maximum delay instead: 8 us, 94 packets of 1062 bytes at 100
+    /// Gb/s.
     pub cct_step: Fraction,
 }
 

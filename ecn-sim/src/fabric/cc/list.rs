@@ -49,10 +49,10 @@ macro_rules! schemes {
     )+) => {
         $(pub use $module::$scheme;)+
 
-        /// How the network's congestion is controlled.
+        /// Congestion control scheme.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
         pub enum Name {
-            /// Not at all: every flow sends at the rate of its link.
+            /// No control: every flow sends at the rate of its link.
             #[default]
             None,
             $($(#[doc = $doc])* $scheme($scheme),)+
@@ -85,7 +85,7 @@ macro_rules! schemes {
         ecn_units::keyword_impls!(Name);
         ecn_units::serde_as_text!(@schema Name, schemars::json_schema!({
             "anyOf": [
-                { "const": "none", "description": "Not at all: every flow sends at the rate of its link." },
+                { "const": "none", "description": "No control: every flow sends at the rate of its link." },
                 $({
                     "type": "string",
                     "title": ([$($text),+].join(", ")),

@@ -51,33 +51,34 @@ impl Scheme for Qcn {
 
 /// QCN's parameters: the defaults of the 802.1Q congestion notification MIB, which are for 10 Gb/s.
 ///
-/// `auto` is the MIB's value at 10 Gb/s and in proportion to the link's rate elsewhere, so that a queue or a
-/// stage lasts as long as there: the loop is the same, and only packets are smaller. On slow links it is at least half as many
-/// full packets as the MIB's value has frames of 1500 B: else a single one would be congestion.
+/// `auto` is the MIB's value at 10 Gb/s, scaled with the link's rate, so that a queue or a stage lasts equally long:
+/// the loop is the same, and only packets are relatively smaller. On slow links it is at least half as many full
+/// packets as the MIB's value has frames of 1500 B; otherwise a single packet would be congestion.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QcnParameters {
-    /// Queue that is aimed at. `auto`: 26 kB x rate / 10 Gb/s (V).
+    /// Qeq: equilibrium queue length. `auto`: 26 kB x rate / 10 Gb/s (V).
     pub qeq: Auto<Size>,
-    /// How much more a change of the queue counts than its length (V: the MIB has the exponent, 1).
+    /// W: weight of the queue's change relative to its length (V: the MIB has the exponent, 1).
     pub w: u32,
     /// Bytes between two samples of a queue that is not congested. `auto`: 150 kB x rate / 10 Gb/s (V).
     pub sample: Auto<Size>,
-    /// The bytes to a sample vary by so much each way: else one of several flows that take turns is
-    /// sampled again and again (from memory).
+    /// Relative variation of the bytes between samples, in each direction; otherwise one of several flows that take
+    /// turns is sampled again and again (from memory).
     pub jitter: Fraction,
-    /// Gd: share of the rate that a unit of feedback, of 63, takes (V: the MIB has the exponent, 7).
+    /// Gd: fraction of the rate by which a unit of feedback, of at most 63, decreases it (V: the MIB has the exponent,
+    /// 7).
     pub gd: Fraction,
-    /// What a single notification leaves of the rate at least (V).
+    /// Minimum fraction of the rate that remains after a notification (V).
     pub min_decrease: Fraction,
-    /// Bytes of a stage by volume. `auto`: 150 kB x rate / 10 Gb/s (V).
+    /// Length of a stage by volume. `auto`: 150 kB x rate / 10 Gb/s (V).
     pub byte_limit: Auto<Size>,
-    /// Not 0: a stage by volume has what the current rate sends in this time instead, so that fast flows have no more
-    /// of them than slow ones (Hayashi et al. 2011: 240us). The standard has no such thing.
+    /// If not 0, a stage by volume lasts for the bytes that the current rate sends in this time, so that fast flows
+    /// complete no more stages than slow ones (Hayashi et al. 2011: 240us). Not in the standard.
     pub volume_time: DurationText,
-    /// Time of a stage by time (V).
+    /// Length of a stage by time (V).
     pub stage_timer: DurationText,
-    /// From this stage on the target rises; fast recovery are the stages before (`< 5`, V).
+    /// First stage in which the target rises; the stages before it are fast recovery (`< 5`, V).
     #[schemars(extend("unit" = "stages"))]
     pub stages: u32,
     /// Active increase. `auto`: 1/2000 of the link's rate (V: 5 Mb/s at 10 Gb/s).
@@ -86,8 +87,8 @@ pub struct QcnParameters {
     pub rhai: Auto<Rate>,
     /// Lowest rate. `auto`: 1/2000.
     pub min_rate: Auto<Rate>,
-    /// Whether a notification lowers the target to the rate even if no stage by volume was complete
-    /// since the last one. The standard does not.
+    /// Whether a notification lowers the target rate to the current rate even if no stage by volume was completed since
+    /// the last notification. In the standard it does not.
     pub clamp_target: ClampTarget,
 }
 

@@ -16,17 +16,17 @@ use crate::model::ModelError;
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TcdParameters {
-    /// Least congestion degree that matters (the paper's, from memory).
+    /// Lowest congestion degree to be detected (the paper's, from memory).
     pub epsilon: Fraction,
-    /// max(T_on). `auto`: by the flow control and `epsilon`.
+    /// max(T_on): longest ON period that pauses or credits cause. `auto`: derived from the flow control and `epsilon`.
     pub max_on: Auto<DurationText>,
-    /// A queue that is longer by more than this has grown. `auto`: what congestion of degree `epsilon` adds in `max_on`, or
-    /// two packets, of which one comes and one goes, if these are more.
+    /// Increase above which a queue counts as grown. `auto`: what congestion of degree `epsilon` adds in `max_on`, or
+    /// two packets (one arriving, one leaving) if that is more.
     pub growth: Auto<Size>,
-    /// What pauses held back may need so many times as long to drain: r/(1 - r) if a link is used to the part r
-    /// without them (R).
+    /// How many times as long as the pauses the data that they held back may take to drain: r/(1 - r) if the
+    /// utilisation of the link is r without them (R).
     pub patience: u32,
-    /// A longer queue is congestion. `auto`: the scheme's threshold.
+    /// Queue length above which a port is congested. `auto`: the scheme's threshold.
     pub threshold: Auto<Size>,
 }
 

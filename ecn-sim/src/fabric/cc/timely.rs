@@ -2,7 +2,7 @@
 //! `docs/sources.md`); and TIMELY+TCD.
 //!
 //! Uses floating point, as it models a host's engine and not a switch. Only `+ - * /` and comparisons are used, which
-//! IEEE 754 defines to the last bit, so results are the same on all machines.
+//! IEEE 754 defines exactly, so results are bit-identical on all machines.
 
 use ecn_units::{DurationText, Fraction, Rate};
 use serde::{Deserialize, Serialize};
@@ -48,23 +48,25 @@ impl Scheme for Timely {
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimelyParameters {
-    /// Weight of a new difference in the average of differences (V5).
+    /// Weight of a new difference of round-trip times in their moving average (V5).
     pub ewma: Fraction,
     /// Decrease factor (V5, V7).
     pub beta: Fraction,
     /// Additive increase per `min_rtt`. `auto`: 1/1000 of the link's rate (V5, V7: 10 Mb/s at 10 Gb/s).
     pub delta: Auto<Rate>,
-    /// Below this round-trip time the rate always rises (V5: 0 with per-packet pacing).
+    /// T_low: below this round-trip time the rate always rises (V5: 0 with per-packet pacing).
     pub t_low: DurationText,
-    /// Above this one it always falls. `auto`: 1 ms (V5), or `t_low`, or five round trips of an idle network, if that is more: else the rate
-    /// falls for ever on links that are slow or long.
+    /// T_high: above this round-trip time the rate always falls. `auto`: the largest of 1 ms (V5), `t_low` and five
+    /// round trips of an idle network, as otherwise the rate would keep falling on slow or long links.
     pub t_high: Auto<DurationText>,
-    /// From so many falling round-trip times in a row on, the increase is `hai_factor` times as large (V5, V7).
+    /// Number of consecutive falling round-trip times from which on the increase is `hai_factor` times as large (V5,
+    /// V7).
     #[schemars(extend("unit" = "round trips"))]
     pub hai_after: u32,
     /// Factor of the increase after `hai_after` falling round-trip times (V5, V7).
     pub hai_factor: u32,
-    /// What gradients are relative to. `auto`: the longest round trip of an idle network (V5: fixed network minimum).
+    /// Round-trip time that normalises gradients. `auto`: that of the longest path in an idle network (V5: fixed
+    /// network minimum).
     pub min_rtt: Auto<DurationText>,
     /// Lowest rate. `auto`: 1/1000 of the link's (V2 has 100 Mb/s at 100 Gb/s for DCQCN; V5 names none).
     pub min_rate: Auto<Rate>,
