@@ -153,7 +153,8 @@ pub fn outages(
                     other.link == link && outage.from <= ends(other) && other.from <= ends(&outage)
                 };
                 if all.iter().any(|other| overlaps(&other)) {
-                    let reason = format!("{a} to {b} is down in another of [[failures]] then");
+                    let reason =
+                        format!("{a} to {b} is down in another of [[failures]] at that time");
                     return Err(refused(failure, reason));
                 }
                 all.push(outage);
@@ -183,7 +184,8 @@ impl Failure {
         let least = own.delay + own.wire_time(usual.payload + usual.header) + NS;
         if to.is_some_and(|to| to < from + least) {
             let least = DurationText::from_nanos(least.div_ceil(NS));
-            let reason = format!("must be down for at least {least}, a packet's time on it");
+            let reason =
+                format!("must be down for at least {least}, the time of a packet on the link");
             return Err(refused(self, reason));
         }
         Ok(Outage {

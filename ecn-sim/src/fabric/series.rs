@@ -60,28 +60,31 @@ pub const COLUMNS: &Columns = &[
     ("time_ms", "end of the step, ms"),
     (
         "of",
-        "`network`, all of it; `flow`, one of the first 32; or `port`, one of a switch, where these are few",
+        "`network`: the whole network; `flow`: one of the first 32; `port`: a port of a switch, if there are few",
     ),
     (
         "name",
-        "number of the flow, or name of the port; null of the network",
+        "number of the flow, or name of the port; null for the network",
     ),
     (
         "delivered_bytes",
-        "payload that arrived in order during the step; null of a port",
+        "payload that arrived in order during the step; null for a port",
     ),
     (
         "marked_packets",
-        "packets marked during it; of the network only, as what follows but one",
+        "packets marked during the step; null except for the network",
     ),
-    ("longest_queue_bytes", "the longest queue during it"),
+    (
+        "longest_queue_bytes",
+        "longest queue during the step; null except for the network",
+    ),
     (
         "off_ports",
-        "ports that may not send data, or not of all classes, at its end",
+        "ports that may not send data of at least one class, at its end; null except for the network",
     ),
     (
         "queued_bytes",
-        "what waits in switches, or at the port, at its end; null of a flow",
+        "data queued in switches, or at the port, at its end; null for a flow",
     ),
 ];
 

@@ -17,19 +17,19 @@ use crate::measure::jain;
 /// A window of a run, as `ecn sim run -j` prints it.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct WindowReport {
-    /// Begin, ms.
+    /// Start, ms.
     pub from_ms: f64,
     /// End, ms: that of the run, if the run ended in the window.
     pub to_ms: f64,
-    /// Flows that had something to send in it.
+    /// Flows that had data to send in the window.
     pub flows: u64,
-    /// Payload that was acknowledged, over the window; null if the run was over when it began, as the others.
+    /// Acknowledged payload over the length of the window; null, like the next two, if the run ended before the window.
     pub goodput_bytes_per_s: Option<u64>,
-    /// Jain's index of the flows' acknowledged payload over the time that each had something to send.
+    /// Jain's index of the flows' goodputs: acknowledged payload over the time in which a flow had data to send.
     pub jain: Option<f64>,
-    /// Likewise the payload by the host that sent it.
+    /// Goodput by sending host.
     pub senders_bytes_per_s: Option<BTreeMap<String, u64>>,
-    /// By class, where flows have classes.
+    /// By class, if flows have classes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, ClassReport>,
 }
@@ -37,11 +37,11 @@ pub struct WindowReport {
 /// A class of flows (of `[[flows]]`, or Fig. 1's) over some time.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ClassReport {
-    /// Flows that had something to send.
+    /// Flows that had data to send.
     pub flows: u64,
-    /// Payload that was acknowledged, over that time.
+    /// Acknowledged payload over that time.
     pub goodput_bytes_per_s: u64,
-    /// Jain's index of the flows' acknowledged payload over the time that each had something to send.
+    /// Jain's index of the flows' goodputs: acknowledged payload over the time in which a flow had data to send.
     pub jain: f64,
 }
 

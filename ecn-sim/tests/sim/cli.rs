@@ -895,7 +895,7 @@ fn bad_input_of_a_data_centre_is_refused() {
         ),
         (
             &["scheme=dcqcn", "dcqcn.kmin=100MB"],
-            "dcqcn.kmin = 100MB: must be at most kmax, which is 1600kB",
+            "dcqcn.kmin = 100MB: must be at most kmax, 1600kB",
         ),
         (&["window=10B"], "window"),
         (&["alpha=0"], "alpha = 0"),

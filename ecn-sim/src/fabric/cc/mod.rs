@@ -438,9 +438,9 @@ list::schemes! {
     dcqcn::Dcqcn(DcqcnParameters) { "dcqcn" => Dcqcn { tcd: false }, "dcqcn+tcd" => Dcqcn { tcd: true } }
     /// Mittal et al., "TIMELY: RTT-based Congestion Control for the Datacenter", SIGCOMM 2015.
     timely::Timely(TimelyParameters) { "timely" => Timely { tcd: false }, "timely+tcd" => Timely { tcd: true } }
-    /// InfiniBand's, annex A10.
+    /// InfiniBand congestion control, annex A10.
     ibcc::Ibcc(IbccParameters) { "ibcc" => Ibcc { tcd: false }, "ibcc+tcd" => Ibcc { tcd: true } }
-    /// IEEE 802.1Qau.
+    /// QCN, IEEE 802.1Qau.
     qcn::Qcn(QcnParameters) { "qcn" => Qcn }
     /// Barrass, 2006.
     bcn::Bcn(BcnParameters) { "bcn" => Bcn }
