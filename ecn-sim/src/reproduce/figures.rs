@@ -91,7 +91,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Draws a figure from the runs that there are, and asks for those that it needs.
+/// Draws a figure from the available runs, and requests those that it needs.
 pub fn draw(figure: Figure, runs: &Runs, lengths: Lengths) -> Drawing {
     let (lines, csv) = match figure {
         Figure::Fig2 => over_time(runs, Scheme::Uncontrolled, "Fig. 2: no congestion control"),

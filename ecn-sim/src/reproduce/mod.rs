@@ -1,5 +1,5 @@
-//! The HP papers again: their figures, and each of their statements set beside what is measured; and what is published about
-//! other schemes.
+//! Reproduction of the HP papers: their figures, and each of their statements compared with measurements; and published
+//! statements about other schemes.
 //!
 //! G and T are the two versions of "Evaluation of Congestion Detection Mechanisms for InfiniBand
 //! Switches" (G the conference's, T the report HPL-2002-224), S the slides of "End-to-End Congestion
@@ -37,27 +37,27 @@ keywords! {
         Fig3c = "fig3c",
         /// The same, threshold 8.
         Fig3d = "fig3d",
-        /// Use of the root link over buffer sizes and thresholds.
+        /// Utilisation of the root link, by buffer size and threshold.
         Fig4a = "fig4a",
-        /// Remote over local rate, over the same.
+        /// Remote over local rate, by buffer size and threshold.
         Fig4b = "fig4b",
-        /// Use of the root link with 5 to 20 flows.
+        /// Utilisation of the root link with 5 to 20 flows.
         FlowsRoot = "flows-root",
         /// Remote over local rate with 5 to 20 flows.
         FlowsRatio = "flows-ratio",
-        /// Finc over time.
+        /// Rate over time without marks (Finc).
         Slide14 = "slide14",
-        /// Rates over buffer sizes and responses.
+        /// Rates by buffer size and response.
         Slide15 = "slide15",
     }
 }
 
-/// Lengths of runs that are chosen.
+/// Lengths of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lengths {
-    /// Of a run of Fig. 4; the last four fifths count.
+    /// Runs of Fig. 4, of which the last four fifths count.
     pub long: DurationText,
-    /// Of a run that compares modelling choices at the settings of Fig. 4.
+    /// Runs that compare modelling choices at the settings of Fig. 4.
     pub choice: DurationText,
 }
 
@@ -74,12 +74,12 @@ impl Lengths {
     };
 }
 
-/// What can be asked for by name.
+/// What can be requested by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A figure, with the statements about it.
     Figure(Figure),
-    /// The statements about other schemes than HP's.
+    /// The statements about schemes other than HP's.
     Schemes,
 }
 
@@ -97,18 +97,18 @@ impl std::str::FromStr for Part {
     }
 }
 
-/// What is asked for.
+/// What to reproduce.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// These only; all if empty.
+    /// Parts to reproduce; all if empty.
     pub parts: Vec<Part>,
-    /// Seeds 1 to this.
+    /// Seeds 1 to this number.
     pub seeds: u64,
     /// Lengths of the runs.
     pub lengths: Lengths,
 }
 
-/// Why there is no reproduction.
+/// Why a reproduction failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReproduceError {
     /// A run.
@@ -117,13 +117,13 @@ pub enum ReproduceError {
     /// A run of a fabric.
     #[error(transparent)]
     Fabric(#[from] fabric::RunError),
-    /// What such a run is to be of.
+    /// The scenario of such a run.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
     /// A parameter of a scheme.
     #[error(transparent)]
     Value(#[from] ModelError),
-    /// Schemes side by side.
+    /// A comparison of schemes.
     #[error(transparent)]
     Compare(#[from] CompareError),
     /// A drawing.
@@ -142,15 +142,15 @@ pub enum ReproduceError {
 pub struct Reproduction {
     /// What was drawn.
     pub drawings: Vec<figures::Drawing>,
-    /// What was judged, and at what cost.
+    /// The judged statements, and the cost of the runs.
     pub report: report::Report,
 }
 
-/// Runs what figures and statements need, each run once, and judges.
+/// Executes the runs that figures and statements need, each once, and judges the statements.
 ///
 /// # Errors
 ///
-/// A run that cannot be made.
+/// A run is not possible.
 pub fn reproduce(options: &Options) -> Result<Reproduction, ReproduceError> {
     let start = std::time::Instant::now();
     let wants = |part| options.parts.is_empty() || options.parts.contains(&part);

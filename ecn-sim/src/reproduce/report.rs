@@ -9,30 +9,30 @@ use super::figures::Files;
 use super::{ReproduceError, Reproduction};
 use crate::output::Output;
 
-/// What a reproduction came to.
+/// Results of a reproduction.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Report {
-    /// Each run was made with seeds 1 to this.
+    /// Each setting was run with seeds 1 to this number.
     pub seeds: u64,
     /// Length of the runs of Fig. 4 and slide 15, ms; the last four fifths count.
     pub long_run_ms: u64,
-    /// Length of those behind `local_4`, `local_8`, `root_2` and `root_4` of the choices, ms.
+    /// Length of the runs for `local_4`, `local_8`, `root_2` and `root_4` of the choices, ms.
     pub choice_run_ms: u64,
-    /// Statement by statement.
+    /// The statements.
     pub statements: Vec<Statement>,
-    /// What P11 to P14 depend on; empty unless everything was asked for.
+    /// What P11 to P14 depend on; empty if only parts were requested.
     pub choices: Vec<Choice>,
     /// Files of the figures.
     pub figures: Vec<Files>,
-    /// Number of runs, each seed's counted.
+    /// Number of runs, over all seeds.
     pub runs: usize,
-    /// Packets that crossed a link in them.
+    /// Links crossed by packets in these runs.
     pub packet_hops: u64,
-    /// Time that it took, seconds.
+    /// Wall-clock time, seconds.
     pub wall_s: f64,
 }
 
-/// A number for people: three decimals, more where it is small.
+/// A number for display: three decimals, more if it is small.
 fn short(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 || size >= 1000.0 && value.fract() == 0.0 {
@@ -60,7 +60,7 @@ impl Measured {
 }
 
 impl Statement {
-    /// All that was measured, in one line.
+    /// All measured quantities in one line.
     pub fn measured_text(&self) -> String {
         let all: Vec<String> = self.measured.iter().map(Measured::text).collect();
         all.join("; ")
@@ -77,7 +77,7 @@ impl Report {
             .collect()
     }
 
-    /// How many came to what, in one line.
+    /// Number of statements by verdict, in one line.
     pub fn summary(&self) -> String {
         let count = |verdict| {
             self.statements
@@ -145,10 +145,10 @@ impl Report {
             );
         }
         text.push_str(
-            "\n*Does not hold here* with a note that names what decides it is no failure of the reproduction, as long as no more than \
-             that is found.\n\nKinds: P published; P? published but contested, reported only; D derived; published S in the \
-             slides; published B in public reading notes; S published where the scheme is (BCN: Barrass 2006, \
-             TCD: Zhang et al. 2021); V in public material on it; from memory: reported only.\n",
+            "\nA statement that *does not hold here* does not fail the reproduction if its note names what decides it and no \
+             further deviation is found.\n\nKinds: P published; P? published but contested, reported only; D derived; published S in the \
+             slides; published B in public reading notes; S in the publication of the scheme (BCN: Barrass 2006, \
+             TCD: Zhang et al. 2021); V in public material about it; from memory: reported only.\n",
         );
         for statement in self.statements.iter().filter(|s| !s.note.is_empty()) {
             let _ = writeln!(text, "\n**{}.** {}", statement.id, statement.note);
@@ -160,7 +160,7 @@ impl Report {
         for files in &self.figures {
             let _ = writeln!(
                 text,
-                "\n{} ([numbers]({})):\n\n![{}]({})",
+                "\n{} ([data]({})):\n\n![{}]({})",
                 files.shows, files.csv, files.shows, files.svg
             );
         }
@@ -170,7 +170,7 @@ impl Report {
     fn choices_table(&self, text: &mut String) {
         let _ = write!(
             text,
-            "\n## What the modelling choices decide\n\n\
+            "\n## Effects of the modelling choices\n\n\
              r/l with 4 slots (Fig. 3); local share with 16 slots, and root use with 2 and 4 slots and threshold 6 \
              (P13: below 0.9), in runs of {} ms. One choice differs from the defaults in each row.\n\n\
              | choice | r/l input | r/l thr. 4 | r/l thr. 8 | P11 | P12: G | P12: T | local thr. 4 | local thr. 8 | P14 \
@@ -204,7 +204,7 @@ impl Reproduction {
     ///
     /// # Errors
     ///
-    /// A file that cannot be written; those before it are there, whole.
+    /// A file cannot be written; those written before it are complete.
     pub fn write(&self, output: &Output) -> Result<(), ReproduceError> {
         for drawing in &self.drawings {
             let files = drawing.files();

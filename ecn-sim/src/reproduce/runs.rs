@@ -1,4 +1,4 @@
-//! The runs that figures and statements ask for: each once, over all cores, shared.
+//! The runs that figures and statements need: each is executed once, on all cores, and shared.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -240,7 +240,7 @@ impl Case {
     }
 }
 
-/// Packets that were sent and are neither delivered nor in flight, or are so without having been sent.
+/// Packets sent that are neither delivered nor in flight, or delivered or in flight without having been sent.
 fn unaccounted(record: &Record) -> u64 {
     let found = std::iter::zip(&record.delivered_packets, &record.in_flight_packets);
     std::iter::zip(&record.sent_packets, found)
@@ -286,7 +286,7 @@ pub struct Outcome {
     pub series: Vec<(f64, HpWindow)>,
     /// An invariant that did not hold.
     pub violation: Option<String>,
-    /// Packets that got lost, or came from nowhere.
+    /// Packets unaccounted for.
     pub unaccounted: u64,
     /// Packets that crossed a link.
     pub packet_hops: u64,
@@ -296,8 +296,8 @@ pub struct Outcome {
     pub checked_events: u64,
 }
 
-/// Outcomes by case. What has not been run is remembered when it is asked for, and looks empty until
-/// [`Runs::run_wanted`]: whoever asks needs no list of what it will ask for.
+/// Outcomes by case. A case that has not been run is recorded when it is requested, and is empty until
+/// [`Runs::run_wanted`]: callers need no list of their cases in advance.
 #[derive(Debug, Default)]
 pub struct Runs {
     seeds: u64,
@@ -328,7 +328,7 @@ impl Runs {
         &[]
     }
 
-    /// Something about a case's last window.
+    /// A value of a case's last window.
     pub fn last(&self, case: &Case, value: impl Fn(&Rates) -> f64) -> Sample {
         Sample::of(
             self.of(case)
@@ -337,7 +337,7 @@ impl Runs {
         )
     }
 
-    /// Something about its first window.
+    /// A value of its first window.
     pub fn first(&self, case: &Case, value: impl Fn(&Rates) -> f64) -> Sample {
         Sample::of(
             self.of(case)
@@ -346,16 +346,16 @@ impl Runs {
         )
     }
 
-    /// Runs what was asked for. False if that was nothing.
+    /// Executes the requested runs. False if none was requested.
     ///
     /// # Errors
     ///
-    /// A run that cannot be made.
+    /// A run is not possible.
     pub fn run_wanted(&mut self) -> Result<bool, RunError> {
         self.answer_wanted(Case::run)
     }
 
-    /// The same with another way to an outcome, from a case and a seed.
+    /// [`Self::run_wanted`] with another function from a case and a seed to an outcome.
     pub(super) fn answer_wanted(
         &mut self,
         run: impl Fn(&Case, u64) -> Result<Outcome, RunError> + Sync,
@@ -391,7 +391,7 @@ impl Runs {
         Ok(true)
     }
 
-    /// Packets that got lost, or came from nowhere, in all runs so far.
+    /// Packets unaccounted for in all runs so far.
     pub fn unaccounted(&self) -> u64 {
         self.outcomes
             .values()

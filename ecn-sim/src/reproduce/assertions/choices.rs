@@ -13,7 +13,7 @@ use crate::reproduce::figures::{ratio, root};
 use crate::reproduce::runs::{Case, Rates, Runs, Scheme};
 use crate::scenario::Victim;
 
-/// What P11 to P14 depend on, measured under one other choice of the model.
+/// What P11 to P14 depend on, measured with one changed choice of the model.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Choice {
     /// `key=value`, or `default`.

@@ -104,7 +104,7 @@ fn p8(b: &Bench<'_>) -> Found {
     found(inter.mean >= 0.85, [named("inter-switch", &inter)])
 }
 
-/// P9 with so many flows of each class.
+/// P9 with this number of flows of each class.
 fn order(b: &Bench<'_>, flows: u32) -> (bool, [Sample; 2]) {
     let case = |scheme| Case::fig3(scheme).flows(flows);
     let of = |scheme| b.runs.last(&case(scheme), ratio);
@@ -167,9 +167,9 @@ fn p11(b: &Bench<'_>) -> Found {
         far(input).is_above(&far(eight))
     });
     let mut note = format!(
-        "No difference: r/l {:.3} and {:.3}, two standard errors of the difference being {:.3}. The buffer decides it: \
-         with 4 slots one is full before 9 packets wait for an output, so that threshold 8 does next to nothing. Of 5 to 9 \
-         slots it is fairer with {}.",
+        "No difference: r/l is {:.3} and {:.3}, and two standard errors of the difference are {:.3}. The buffer size decides: \
+         with 4 slots a buffer is full before 9 packets wait for an output, so that threshold 8 has hardly any effect. Of 5 \
+         to 9 slots, threshold 8 is fairer with {}.",
         ratio_8.mean,
         ratio_input.mean,
         difference.error(),
@@ -226,7 +226,7 @@ fn p12(b: &Bench<'_>) -> Found {
         BUFFERS.filter(|&buffer| about_equal(b.long(Scheme::Threshold(8), buffer, ratio).mean));
     let mut note = format!(
         "{supported} The buffer size decides: at threshold 8, rates are about equal (r/l within {ABOUT_EQUAL} of 1) with \
-         {} of 2 to 16 slots. That T calls threshold 8 fairer than input-triggered marking is P11.",
+         {} of 2 to 16 slots. T's statement that threshold 8 is fairer than input-triggered marking is P11.",
         numbers(equal)
     );
     if !b.choices.is_empty() {
@@ -267,7 +267,7 @@ fn list(choices: &[Choice], is: impl Fn(&Choice) -> bool) -> String {
 /// The smallest buffers, with which the root link is said to be under-used.
 const SMALLEST: std::ops::RangeInclusive<u32> = 2..=4;
 
-/// P13 with so many flows of each class: buffers with which it does not hold, and what was measured.
+/// P13 with this number of flows of each class: buffers with which it does not hold, and what was measured.
 fn utilization(b: &Bench<'_>, flows: u32) -> (Vec<u32>, Vec<Measured>) {
     let of = |buffer: u32| {
         let case = Case::fig4(Scheme::Threshold(6), buffer, b.lengths.long).flows(flows);
@@ -297,8 +297,8 @@ fn p13(b: &Bench<'_>) -> Found {
     let (misses, measured) = utilization(b, 10);
     let used = b.long(Scheme::Threshold(6), 4, root);
     let mut note = format!(
-        "With 4 slots the root link is used to {:.3}. Where buffers of 2 to 4 are said to be under-used, \
-         Fig. 3(d), with 4 slots, is said to be highly used.",
+        "With 4 slots the root link is used to {:.3}. The papers call it under-used with buffers of 2 to 4, \
+         but highly used in Fig. 3(d), with 4 slots.",
         used.mean
     );
     if !b.choices.is_empty() {
@@ -411,7 +411,10 @@ fn p18(b: &Bench<'_>) -> Found {
     found(
         larger.mean == 0.0 && eleven.mean > 0.0,
         [
-            named("input triggers there, any threshold", &larger),
+            named(
+                "input triggers with 12 slots and more, any threshold",
+                &larger,
+            ),
             named("with 11 slots, no threshold", &eleven),
         ],
     )
@@ -487,10 +490,10 @@ fn p21(b: &Bench<'_>) -> Found {
         b.runs.last(&case, root).mean
     };
     let note = format!(
-        "Not as the smallest buffers are said to be: {}. With 4 slots that is as in Fig. 4 (P13). With 3, of the \
-         choices that the papers leave open, two alone bring 5 flows below 0.9: \
-         `arbitration=round-robin` ({:.3}), under which Fig. 2 is not met (P1, P2), and `rmin=1/1024` ({:.3}), \
-         under which slide 14 is not (R1). `ecn sim sweep ecn-sim/scenarios/three-slots.toml` tries all \
+        "Not under-used, unlike the smallest buffers in the papers: {}. With 4 slots this is as in Fig. 4 (P13). With 3, of \
+         the choices that the papers leave open, two bring 5 flows below 0.9 on their own: \
+         `arbitration=round-robin` ({:.3}), which contradicts Fig. 2 (P1, P2), and `rmin=1/1024` ({:.3}), \
+         which contradicts slide 14 (R1). `ecn sim sweep ecn-sim/scenarios/three-slots.toml` tries all \
          combinations.",
         missed.join(", "),
         under(|c| c.model.arbitration = Arbitration::RoundRobin),
@@ -501,7 +504,7 @@ fn p21(b: &Bench<'_>) -> Found {
     found(holds && misses.is_empty(), measured).known(known, note)
 }
 
-/// Switches that work otherwise, for [`checked`].
+/// Changed switches, for [`checked`].
 const SWITCHES: &[Change] = &[
     |c| c.model.full_counts = Counting::Waiting,
     |c| c.model.threshold_counts = Counting::Present,
@@ -560,7 +563,7 @@ fn p23(b: &Bench<'_>) -> Found {
     if unaccounted > 0 {
         found.verdict = Verdict::DoesNotHold;
     }
-    let name = "packets lost, or from nowhere, in any run";
+    let name = "packets unaccounted for, in any run";
     found.measured.push(exact(name, unaccounted as f64));
     found
 }
@@ -733,7 +736,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Published,
         about: FIG4,
         published: "buffer >= 12: the input buffer behind the inter-switch link never fills",
-        band: "exactly 0 input triggers, which 11 slots have",
+        band: "exactly 0 input triggers; more with 11 slots",
         judge: p18,
     },
     Claim {

@@ -14,8 +14,8 @@ pub use choices::{Choice, choices};
 use ecn_units::keywords;
 
 keywords! {
-    /// Where a statement comes from. All but `P?` and `from memory` are hard: the reproduction fails with them,
-    /// unless they are known not to hold here, and why.
+    /// Source of a statement. All but `P?` and `from memory` are hard: the reproduction fails if they do not hold,
+    /// unless this is known, with its cause.
     Kind {
         /// Published.
         #[default]
@@ -38,16 +38,16 @@ keywords! {
 }
 
 keywords! {
-    /// What a comparison came to.
+    /// Result of a comparison.
     Verdict {
         /// The measured value is in the band.
         #[default]
         Holds = "holds",
-        /// It is not. Where the note names what decides that, the reproduction does not fail with it.
+        /// It is not in the band. If the note names what decides this, the reproduction does not fail.
         DoesNotHold = "does not hold here",
         /// The versions of the paper contradict each other.
         SourcesDisagree = "sources disagree",
-        /// Measured beside what is published, and not judged.
+        /// Measured, but not judged.
         Reported = "reported",
     }
 }
@@ -57,9 +57,9 @@ keywords! {
 pub struct Measured {
     /// What it is.
     pub quantity: String,
-    /// Mean over the seeds; none if it was not measured.
+    /// Mean over the seeds; null if not measured.
     pub mean: Option<f64>,
-    /// Standard deviation over the seeds; none where there is no chance in it, or one seed.
+    /// Standard deviation over the seeds; null without randomness, or with one seed.
     pub sd: Option<f64>,
 }
 
@@ -68,13 +68,13 @@ pub struct Measured {
 pub struct Statement {
     /// P1 to P29 and R1 to R9 of HP's; B of BCN, Q of QCN, T of TCD, I of IB CC, D of DCQCN, M of TIMELY.
     pub id: String,
-    /// Where it comes from.
+    /// Its source.
     pub kind: Kind,
-    /// Whether the reproduction fails with it.
+    /// Whether the reproduction fails if it does not hold.
     pub hard: bool,
     /// What is published.
     pub published: String,
-    /// When that is taken to hold.
+    /// When it counts as holding.
     pub band: String,
     /// What was measured.
     pub measured: Vec<Measured>,
@@ -84,7 +84,7 @@ pub struct Statement {
     pub note: String,
 }
 
-/// What a judge has at hand.
+/// What a judge can use.
 struct Bench<'a> {
     runs: &'a Runs,
     lengths: Lengths,
@@ -96,13 +96,12 @@ pub(super) struct Found {
     pub measured: Vec<Measured>,
     pub verdict: Verdict,
     pub note: String,
-    /// It does not hold, no more than is known, and the note names what decides it.
+    /// It does not hold, but deviates only as known, and the note names what decides this.
     pub explained: bool,
 }
 
 impl Found {
-    /// What is known of a statement that may not hold here: `explained` says whether what was found is no
-    /// more than that.
+    /// Adds what is known about a statement that may not hold here. `explained`: whether nothing further was found.
     pub(super) fn known(self, explained: bool, note: String) -> Self {
         if self.verdict == Verdict::DoesNotHold {
             Self {
@@ -163,7 +162,7 @@ pub(super) fn named(quantity: impl Into<String>, sample: &Sample) -> Measured {
     }
 }
 
-/// A number without chance in it.
+/// A number without randomness.
 pub(super) fn exact(quantity: impl Into<String>, value: f64) -> Measured {
     Measured {
         quantity: quantity.into(),

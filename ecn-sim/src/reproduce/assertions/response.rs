@@ -111,7 +111,7 @@ fn r4(b: &Bench<'_>) -> Found {
         let order = if aimd.is_above(fimd) {
             "below AIMD"
         } else {
-            "not to be told from AIMD"
+            "not distinguishable from AIMD"
         };
         note += &format!(
             "With {buffer} slots FIMD is {order} ({:.3}, {:.3}); with `victim=off` it is {:.3}, {:.3}. ",

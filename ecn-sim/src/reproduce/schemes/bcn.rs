@@ -46,7 +46,7 @@ fn queue(run: &Settled) -> f64 {
     run.queue().mean / QEQ
 }
 
-/// PFC alone fills the link too, and shares it equally: but with a queue as long as the switch lets it be.
+/// PFC alone also fills the link and shares it equally, but with a queue as long as the switch permits.
 fn is_short(runs: &[Settled]) -> bool {
     highest(runs, queue) < 2.0
 }
@@ -109,7 +109,7 @@ fn b2(bench: &Bench) -> Result<Found, ReproduceError> {
     Ok(swings_around(&usual, &others))
 }
 
-/// B2: judges runs with the usual gains, and those in which it is to swing more.
+/// B2: judges runs with the usual gains, and those in which the queue must oscillate more.
 pub(in crate::reproduce) fn swings_around(usual: &[Swing], others: &[(&str, Vec<Swing>)]) -> Found {
     let deviation = |runs: &[Swing]| over(runs, |run| run.deviation);
     let mean = over(usual, |run| run.mean);
@@ -181,8 +181,8 @@ fn b4(bench: &Bench) -> Result<Found, ReproduceError> {
     ))
 }
 
-/// Two flows of so many frames at once, over links of 8 us: from sender to switch and back takes 16 us. As
-/// much as possible is notified. Completion times, in those without control.
+/// Two flows of this many frames at once, over links of 8 us: from sender to switch and back takes 16 us. The switch
+/// notifies as often as possible. Completion times relative to those without control.
 fn with_and_without(bench: &Bench, frames: u64) -> Result<f64, ReproduceError> {
     let own = [
         "hosts=3",
@@ -220,7 +220,7 @@ fn rules() -> Result<BcnRules, ReproduceError> {
     Ok(BcnParameters::default().rules(line, 1_500)?)
 }
 
-/// Packets of a sender that has been told this often, from then on: tagged?
+/// Whether the packets of a sender are tagged after this many positive notifications.
 fn tagged_after(positive: u32) -> Result<bool, ReproduceError> {
     let mut hosts = Hosts::new(rules()?, 2);
     let endpoints = Endpoints {
@@ -272,7 +272,7 @@ fn b6(bench: &Bench) -> Result<Found, ReproduceError> {
             named("share of the link until then", &sample(during)),
             named("from 50 ms later on", &sample(after)),
             exact(
-                "tagged at the link's rate (0: there is no limiter)",
+                "tagged at the link's rate (0: no limiter)",
                 f64::from(u8::from(limited.1)),
             ),
         ],
@@ -358,7 +358,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         id: "B2",
         kind: Kind::Seed,
-        published: "BCN: the queue swings around Qeq, the more the larger Gi, Gd or the delay is",
+        published: "BCN: the queue oscillates around Qeq, more with larger Gi, Gd or delay",
         band: "mean nearer to Qeq than the deviation over time; deviations above that at the usual gains, by more than 2 standard errors",
         judge: b2,
     },
@@ -380,7 +380,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         id: "B5",
         kind: Kind::Seed,
         published: "BCN: flows shorter than a control loop see no change of their rates",
-        band: "short: exactly the time without control; long: 5 % more and above",
+        band: "short: exactly the time without control; long: at least 5 % more",
         judge: b5,
     },
     Claim {

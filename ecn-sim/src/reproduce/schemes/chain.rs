@@ -29,7 +29,7 @@ pub(super) const FRAME: f64 = 1_062.0;
 pub(super) const PAUSE: f64 = 64.0;
 pub(super) const FRAME_US: f64 = FRAME / C * 1e6;
 
-/// Ports at 40 Gb/s that pause at 320 kB and go on at 318 kB.
+/// Ports at 40 Gb/s that pause at 320 kB and resume at 318 kB.
 pub(super) const PFC: &[&str] = &[
     "link_rate=40gbit",
     "thresholds=static",
@@ -48,7 +48,7 @@ pub(super) const TRACE: Options = Options {
     watch: None,
 };
 
-/// Who congests the end of the chain.
+/// The bursts that congest the end of the chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
     pub senders: u32,
@@ -77,7 +77,7 @@ const BURST: Time = 100 * US;
 /// A short flow, bytes.
 pub(super) const FLOW: u64 = 10_000;
 
-/// Flows of so many bytes from `start` up to `until`, with this share of a link's rate.
+/// Flows of this many bytes from `start` up to `until`, with this share of a link's rate.
 pub(super) fn train(
     (from, to): (u32, u32),
     bytes: u64,
@@ -134,8 +134,7 @@ pub(super) fn merge(
     scenario(Kind::Dumbbell, &all, flows.collect())
 }
 
-/// Of the flows that are asked for: how many there are, how many were told of congestion, and how many of undetermined ports
-/// only.
+/// Of the selected flows: their number, how many were notified of congestion, and how many of undetermined ports only.
 pub(super) fn told(counts: &Counts, of: impl Fn(&Finished) -> bool) -> [u32; 3] {
     let mut all = [0; 3];
     for flow in counts.finished.iter().filter(|flow| of(flow)) {

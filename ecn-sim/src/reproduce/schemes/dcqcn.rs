@@ -272,8 +272,8 @@ fn d7(bench: &Bench) -> Result<Found, ReproduceError> {
     })
 }
 
-/// TCD's chain at 40 Gb/s: S0 sends 8 Gb/s to R0, S1 as much to R1 if it shall, and so many bursts go there. Marks on
-/// the packets of S0, whose path is never loaded by more than 16 Gb/s.
+/// TCD's chain at 40 Gb/s: S0 sends 8 Gb/s to R0, S1 optionally as much to R1, which also receives this many bursts.
+/// Marks on the packets of S0, whose path never has a load above 16 Gb/s.
 fn victim(
     bench: &Bench,
     settings: &[&str],

@@ -101,7 +101,7 @@ fn i2(_: &Bench) -> Judged {
         off == 0 && (falls - expected).abs() < 0.01,
         [
             exact(
-                "of 40 notifications, those with another index than min(5 k, 127)",
+                "of 40 notifications, those after which the index is not min(5 k, 127)",
                 off.into(),
             ),
             exact(
@@ -217,7 +217,7 @@ fn i6(bench: &Bench) -> Judged {
     Ok(found(
         victims == 0 && roots > 0 && as_victim > 0,
         [
-            exact("P2 taken for a victim, times", as_victim as f64),
+            exact("times that P2 counts as a victim", as_victim as f64),
             exact(format!("victim flows of {flows} with FECN"), victims.into()),
             exact(
                 format!("bursts of {bursts} with FECN, from the root's port"),

@@ -1,5 +1,5 @@
-//! What is published about the other schemes, or follows from it, beside what is measured: formulas by the
-//! schemes' own functions, behaviour in small fabrics.
+//! Published statements about the other schemes, or conclusions from these, compared with measurements: formulas with
+//! the schemes' own functions, behaviour in small fabrics.
 
 mod bcn;
 mod chain;
@@ -30,7 +30,7 @@ use crate::fabric::{self, Counts, Options, Scenario};
 use crate::measure::jain;
 use crate::statistics::Sample;
 
-/// A statement before it is judged.
+/// A statement to be judged.
 struct Claim {
     /// As in the reference.
     id: &'static str,
@@ -59,7 +59,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Runs that have chance in them are made with seeds 1 to this.
+    /// Runs with randomness use seeds 1 to this number.
     pub fn new(seeds: u64) -> Self {
         Self {
             seeds,
@@ -72,7 +72,7 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// A run that cannot be made, or breaks what always holds.
+    /// A run is not possible, or violates an invariant.
     pub fn judge_all(&self) -> Result<Vec<Statement>, ReproduceError> {
         let claims: Vec<&Claim> = FAMILIES.into_iter().flatten().collect();
         let judge = |index: usize| {
@@ -92,7 +92,7 @@ impl Bench {
         )
     }
 
-    /// The seeds of runs that have chance in them.
+    /// The seeds of runs with randomness.
     fn seeds(&self) -> RangeInclusive<u64> {
         1..=self.seeds
     }
@@ -199,7 +199,7 @@ struct Settled {
 }
 
 impl Settled {
-    /// Of so many flows, and this one of the watched ports.
+    /// Results of this many flows, and of this watched port.
     fn of(counts: &Counts, from: Time, flows: usize, port: usize) -> Self {
         let Some(series) = &counts.series else {
             return Self {

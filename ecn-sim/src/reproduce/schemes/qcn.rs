@@ -11,7 +11,7 @@ use crate::reproduce::assertions::{Found, Kind, Verdict, exact, found, named};
 
 /// Bytes per second.
 const LINE: u64 = 1_250_000_000;
-/// A sample is due at the latest after so many bytes.
+/// A sample is due after at most this many bytes.
 const SAMPLED: u32 = 1_000_000;
 
 fn rules(clamp_target: ClampTarget) -> Result<QcnRules, ReproduceError> {
@@ -33,7 +33,7 @@ fn feedback(rules: &QcnRules, before: u32, queued: u32) -> Option<u32> {
     point.arrives(rules, SAMPLED, queued, || 0)
 }
 
-/// A flow's rate now; at the link's there is no limiter.
+/// Current rate of a flow; at the link's rate it has no limiter.
 fn rate(flow: &mut QcnFlow, rules: &QcnRules, now: Time) -> u64 {
     flow.on_send(rules, now, 0).unwrap_or(LINE)
 }
@@ -217,7 +217,7 @@ fn q5(bench: &Bench) -> Result<Found, ReproduceError> {
     ))
 }
 
-/// The fastest flow's share in 8 runs for each seed: what a flow has is soon decided, and stays.
+/// The fastest flow's share in 8 runs for each seed: shares settle early, and persist.
 fn fastest(bench: &Bench, more: &[&str]) -> Result<Vec<f64>, ReproduceError> {
     const RUNS: u64 = 8;
     let bottleneck = Bottleneck {
@@ -241,8 +241,8 @@ fn q6(bench: &Bench) -> Result<Found, ReproduceError> {
     ))
 }
 
-/// Q6: judges the fastest flow's share in runs, beside that with equal cycles, with which it is not to, and that with the usual
-/// Qeq.
+/// Q6: judges the fastest flow's share in runs, compared with that with equal cycles, which must not be as large, and
+/// that with the usual Qeq.
 pub(in crate::reproduce) fn holds_much(long: &[f64], mended: &[f64], usual: &[f64]) -> Found {
     let above = |shares: &[f64]| over(shares, |share| f64::from(u8::from(*share > 0.4)));
     let [often, seldom, as_often] = [long, mended, usual].map(above);
@@ -327,7 +327,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         id: "Q5",
         kind: Kind::Public,
-        published: "QCN: the byte counter keeps parallel flows unequal for long; cycles of 240 us mend that (Hayashi et al. 2011)",
+        published: "QCN: the byte counter keeps parallel flows unequal for long; cycles of 240 us correct that (Hayashi et al. 2011)",
         band: "mean of Jain's index < 0.9 (single runs of 4 flows in 200 ms: up to 0.92) and > 0.95",
         judge: q5,
     },

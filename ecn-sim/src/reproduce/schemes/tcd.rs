@@ -90,7 +90,7 @@ fn t1(bench: &Bench) -> Judged {
         }
     }
     Ok(Found {
-        note: "Where more meets in a port, reported: what two paused inputs still have holds its queue as congestion would. If they use \
+        note: "Higher loads in a port are only reported: the data that two paused inputs still hold keeps its queue up as congestion would. If they use \
             the link to r, that drains in r/(1 - r) times the pauses: within a patience of 2 up to two thirds, and in 9 at 0.9."
             .to_owned(),
         ..found(holds, measured)
@@ -181,31 +181,31 @@ fn t9(bench: &Bench) -> Judged {
                 last.raised.into(),
             ),
             exact(
-                "packets that come without the CE they got",
+                "packets that arrive without the CE they got",
                 last.lost.into(),
             ),
             exact(
-                "a congested port first: S0's packets with CE by an undetermined one",
+                "a congested port first: S0's packets with CE that pass an undetermined one",
                 before.hidden.into(),
             ),
             exact(
-                "packets that come without the CE they got",
+                "packets that arrive without the CE they got",
                 before.lost.into(),
             ),
         ],
     ))
 }
 
-/// As many show it.
+/// This many packets suffice.
 const PACKETS: u32 = 100;
 
 /// What happens to the marks of a sender's packets on the chain.
 struct Crossed {
-    /// They got UE, and come with CE.
+    /// They got UE, and arrive with CE.
     raised: u32,
     /// They got CE before P2, and P2 was undetermined when they left by it.
     hidden: u32,
-    /// They got CE, and come without.
+    /// They got CE, and arrive without it.
     lost: u32,
 }
 
@@ -271,7 +271,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         id: "T2",
         kind: Kind::Derived,
         published: "every flow across the true bottleneck receives CE within one max(T_on) + one RTT after pausing there stops, or at once if it is never paused",
-        band: "each flow's first CE from then on, where it comes: over a link whose queue grows when the pause ends (one that is full by then: reported only); max(T_on) by its formula. Never paused: state within a sample before and 1 us after the queue is seen above the threshold, CE within an RTT",
+        band: "each flow's first CE from then on, at its receiver: over a link whose queue grows when the pause ends (one that is full by then: reported only); max(T_on) by its formula. Never paused: state within a sample before and 1 us after the queue is seen above the threshold, CE within an RTT",
         judge: t2,
     },
     Claim {

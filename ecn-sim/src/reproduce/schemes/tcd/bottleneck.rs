@@ -124,8 +124,8 @@ pub(super) fn t2(bench: &Bench) -> Judged {
         exact("full when it ends: to that CE, us", of_full.received),
     ];
     Ok(Found {
-        note: "Paused: a link, and two flows whose queue grows when the last pause ends. Where it is full by then, held by pauses of \
-            its own inputs, it looks as what was held back, and is distinguished from that after twice the time for which it was paused."
+        note: "Paused: a link with two flows whose queue grows when the last pause ends. A queue that is full by then, due to pauses of \
+            its own inputs, looks like data that was held back, and is distinguished from it after twice the time for which it was paused."
             .to_owned(),
         ..found(never.hold() && after.hold(), measured)
     })

@@ -157,14 +157,14 @@ pub(super) fn t5(bench: &Bench) -> Judged {
         );
         measured.push(exact(format!("{name}: T_on, us (formula {on:.2})"), c.on));
         measured.push(exact(format!("T_off, us (formula {off:.2})"), c.off));
-        measured.push(exact("off by, MTU times", off_by / FRAME_US));
+        measured.push(exact("error, MTU times", off_by / FRAME_US));
     }
     Ok(Found {
-        note: "Queues are of whole packets: a pause is sent when one tips the queue over Xoff, and taken back when one leaves it at or \
-            below Xon. So thresholds within a packet all do the same, and B0 is known to a packet either way, which is 2 MTU times of \
+        note: "Queues consist of whole packets: a pause is sent when one lifts the queue above Xoff, and withdrawn when one leaves it at or \
+            below Xon. So all thresholds within a packet are equivalent, and B0 is known to within a packet, which is 2 MTU times of \
             T_on at C/2; here both are half-way between whole packets. Senders into one output, whose ingress queues drain \
             alike: each one's first cycle, as more than two get out of step later. Two are judged. With three the queue falls in \
-            steps of 3 MTU times, so one MTU time is less than can be told; reported."
+            steps of 3 MTU times, so one MTU time cannot be resolved; reported."
             .to_owned(),
         ..found(holds, measured)
     })
@@ -189,7 +189,7 @@ pub(super) fn t6(bench: &Bench) -> Judged {
         let off = |(share, drain): &(f64, f64)| (share / drain - 1.0).abs();
         let most = c.shares.iter().map(off).fold(0.0, f64::max);
         measured.push(exact(
-            "most that one is off what it delivered by, relative",
+            "largest relative difference of an ON fraction from what its sender delivered",
             most,
         ));
     }

@@ -141,8 +141,8 @@ pub(super) fn t11(_: &Bench) -> Judged {
     let (holds, known) = improves(&schemes);
     let note = format!(
         "FCT slowdown on a fat tree of 16 hosts at 40 Gb/s: Poisson arrivals of Hadoop's sizes at a load of 0.4, and 0.2 in \
-        bursts of 12 hosts to one, 256 kB each. What decides it is how TCD's marks are answered, a rule of this project, as the paper's \
-        was not at hand; how soon they come, as DCQCN shows; and the workload. DCQCN's thresholds by the HPCC artifact are 160 and \
+        bursts of 12 hosts to one, 256 kB each. The result depends on the response to TCD's marks, a rule of this project, as the paper's \
+        was not at hand; on how soon they arrive, as DCQCN shows; and on the workload. DCQCN's thresholds by the HPCC artifact are 160 and \
         640 kB; seeds 1 to {SEEDS}, of TIMELY and IB CC 1 to {FEW}."
     );
     Ok(found(holds, measured).known(known, note))
