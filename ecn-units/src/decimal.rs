@@ -9,8 +9,8 @@ pub(crate) struct Decimal {
 }
 
 impl Decimal {
-    /// Most digits before and after the point: those of `u64`, and so many that the mantissa
-    /// stays inside `u128`.
+    /// Maximum number of digits before and after the point: that of `u64`, and as many as keep the mantissa inside
+    /// `u128`.
     const MAX_WHOLE: usize = 20;
     const MAX_DECIMALS: usize = 6;
 
@@ -85,7 +85,7 @@ pub(crate) fn with_unit<U: Copy>(
         bare.ok_or("the unit is missing")?
     } else {
         let known = units.iter().find(|(name, _)| same(name, unit));
-        known.ok_or("the unit is not known")?.1
+        known.ok_or("unknown unit")?.1
     };
     Ok((number, found))
 }

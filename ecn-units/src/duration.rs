@@ -58,7 +58,7 @@ impl DurationText {
         Duration::from_nanos(self.0)
     }
 
-    /// Whether this is no time at all.
+    /// Whether it is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }

@@ -111,19 +111,19 @@ impl FromStr for Fraction {
         if let Some((numerator, denominator)) = text.split_once('/') {
             let part = |part: &str| {
                 if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
-                    return Err(error("needs a whole number on each side of the stroke"));
+                    return Err(error("each side of the slash must be a whole number"));
                 }
                 part.parse::<u32>()
                     .map_err(|_| error("the number is too large"))
             };
             return Self::new(part(numerator)?, part(denominator)?)
-                .ok_or_else(|| error("it is divided by zero"));
+                .ok_or_else(|| error("the denominator is zero"));
         }
         let number = Decimal::parse(text).map_err(error)?;
         let denominator = 10_u32.pow(number.decimals);
         let numerator =
             u32::try_from(number.mantissa).map_err(|_| error("the number is too large"))?;
-        Self::new(numerator, denominator).ok_or_else(|| error("it is divided by zero"))
+        Self::new(numerator, denominator).ok_or_else(|| error("the denominator is zero"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Words that are keys or values, and what to say of a mistyped one.
+//! Keys and values that are words, and suggestions for mistyped ones.
 
 /// The nearest of `candidates` to a mistyped `word`, if one is near enough to be meant.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -31,7 +31,7 @@ pub fn suggestion(word: &str, candidates: &[&str]) -> String {
     }
 }
 
-/// A word that is none of those that a key takes.
+/// A word that a key does not accept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown value `{value}`: {hint}")]
 pub struct KeywordError {

@@ -1,4 +1,4 @@
-//! Keys that the agent and the simulator read alike.
+//! Keys shared by the agent and the simulator.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use crate::{DurationText, UnitError, keywords, nearest, serde_as_text};
 
 keywords! {
-    /// What happens to packets that cannot be marked, of sources that have their share.
+    /// What happens to packets that cannot be marked if their source has its share.
     Unmarkable {
-        /// They are dropped where more than `drop_threshold` wait.
+        /// They are dropped if more than `drop_threshold` wait.
         #[default]
         Drop = "drop",
         /// They pass.
@@ -18,7 +18,7 @@ keywords! {
     }
 }
 
-/// How much of a step a mark is: a whole one, once per round, or a part of one.
+/// Which marks decrease a rate: one per round by a whole step, or each by a part of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, JsonSchema)]
 #[schemars(inline, rename_all = "kebab-case")]
 pub enum Round {

@@ -104,7 +104,7 @@ impl Rate {
     }
 }
 
-/// A number of bits per second in the largest decimal unit in which three decimals say it exactly.
+/// A number of bits per second in the largest decimal unit in which three decimals are exact.
 struct Text(u128);
 
 impl fmt::Display for Text {

@@ -34,7 +34,7 @@ const SIZE_UNITS: [(&str, u64); 7] = [
 impl Size {
     const ACCEPTED: &'static str = "a number and B, kB, MB, GB, KiB, MiB or GiB, such as 20MB";
 
-    /// So many bytes.
+    /// A size of this many bytes.
     pub const fn from_bytes(bytes: u64) -> Self {
         Self(bytes)
     }
@@ -44,7 +44,7 @@ impl Size {
         self.0
     }
 
-    /// About three significant digits, for figures: `23.4kB`. Not exact, unlike what it displays as.
+    /// About three significant digits, for figures: `23.4kB`. Not exact, unlike [`fmt::Display`].
     pub fn short(self) -> String {
         let mut step = 1;
         while self.0 / step >= 1000 {

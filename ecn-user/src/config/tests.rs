@@ -332,7 +332,7 @@ fn unknown_values_are_refused_with_the_nearest() {
         (
             "[response]",
             "rmin = \"1/0\"",
-            "`rmin` in [response]: `1/0` is not a fraction: it is divided by zero \
+            "`rmin` in [response]: `1/0` is not a fraction: the denominator is zero \
              (accepted: two whole numbers such as 1/64, or a decimal such as 0.25)",
         ),
         (
