@@ -12,22 +12,22 @@ use ecn_units::{Every, Fraction, Rate, Round};
 use crate::fabric::cc::{bcn::BcnParameters, qcn::QcnParameters};
 use crate::notifications;
 
-/// Which rig.
+/// The rig.
 #[derive(Args, Debug, Clone, PartialEq, Eq)]
 pub struct HostArgs {
-    /// Local flows: their sources are at the congested switch
+    /// Number of local flows, whose sources are at the congested switch
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=250))]
     pub local: u32,
-    /// Remote flows: over the inter-switch link to the same sink
+    /// Number of remote flows, which cross the inter-switch link to the same sink
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=250))]
     pub remote: u32,
-    /// Without the victim: a flow over the inter-switch link to a sink of its own
+    /// Leave out the victim, a flow over the inter-switch link to its own sink
     #[arg(long)]
     pub no_victim: bool,
     /// Rate of all links
     #[arg(long, value_name = "RATE", default_value = "100mbit")]
     pub link_rate: Rate,
-    /// Super-packets: sources may send them, and ports put them together (TSO, GSO, GRO)
+    /// Whether sources may send super-packets, and ports merge packets into them (TSO, GSO, GRO)
     #[arg(long, value_enum, value_name = "on|off", default_value_t)]
     pub offload: Offload,
 }
@@ -37,7 +37,7 @@ pub struct HostArgs {
 pub enum Offload {
     /// Segments of a flow may travel together
     On,
-    /// Every packet is a frame of its own
+    /// Each packet is sent in its own frame
     #[default]
     Off,
 }
@@ -45,30 +45,30 @@ pub enum Offload {
 /// What traffic the sources send.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Traffic {
-    /// Greedy UDP of our own
+    /// Built-in greedy UDP
     #[default]
     Udp,
-    /// Greedy TCP of our own
+    /// Built-in greedy TCP
     Tcp,
     /// Half of the sources of each class TCP, half UDP; the victim TCP
     Mixed,
-    /// UDP of iperf3
+    /// iperf3 with UDP
     #[value(name = "iperf3")]
     Iperf3,
-    /// TCP of iperf3
+    /// iperf3 with TCP
     #[value(name = "iperf3-tcp")]
     Iperf3Tcp,
-    /// As mixed, of iperf3
+    /// As mixed, with iperf3
     #[value(name = "iperf3-mixed")]
     Iperf3Mixed,
-    /// None: somebody else sends
+    /// None, for traffic from elsewhere
     None,
 }
 
 /// Which phases to run.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phases {
-    /// Only the controlled one
+    /// Only the phase with control
     Controlled,
     /// Without control first, then with it
     #[default]
@@ -89,34 +89,35 @@ pub const CONGESTION_CONTROL: &str = "cubic";
 /// `ecn rig run`.
 #[derive(Args, Debug, Clone, PartialEq)]
 pub struct RigArgs {
-    /// Which rig.
+    /// The rig.
     #[command(flatten)]
     pub hosts: HostArgs,
-    /// Which packets the bridges mark: none, naive, input, input-output; or whom they notify instead: bcn, qcn
+    /// Which packets the bridges mark: none, naive, input, input-output; or how they notify sources instead: bcn, qcn
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub marking: Marking,
-    /// Where they mark: arrival, departure
+    /// When packets are marked: arrival, departure
     #[arg(long, value_name = "PLACE", default_value_t)]
     pub mark_at: MarkAt,
-    /// How marks get back to the sources: echo, backward (receivers have no program then), both
+    /// How marks are returned to the sources: echo, backward (without programs at receivers), both
     #[arg(long, value_name = "WAY", default_value_t)]
     pub feedback: Feedback,
-    /// Parameters of bcn, by their names in the configuration: w=1,gd=1/256
+    /// Parameters of bcn, named as in the configuration, such as w=1,gd=1/256
     #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true, value_parser = bcn)]
     pub bcn: BcnParameters,
-    /// Parameters of qcn
+    /// Parameters of qcn, named as in the configuration
     #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true, value_parser = qcn)]
     pub qcn: QcnParameters,
-    /// How flows answer to marks: none, lipd, fimd, aimd
+    /// Response of flows to marks: none, lipd, fimd, aimd
     #[arg(long, value_name = "FUNCTION", default_value_t)]
     pub response: Function,
     /// Lowest rate of a flow, as a fraction of the link rate
     #[arg(long, value_name = "FRACTION", default_value = "1/64")]
     pub rmin: Fraction,
-    /// Factor of the multiplicative decrease of fimd and aimd
+    /// Decrease factor of fimd and aimd
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
     pub m: f64,
-    /// How much of a step a mark is: a whole one once within packets, a time such as 2ms, or off; or fractional
+    /// Round within which marks decrease a rate at most once: packets, a time such as 2ms, or off (each mark decreases
+    /// it); or fractional (each packet applies a fraction of a step)
     #[arg(long, value_name = "ROUND", default_value_t)]
     pub round: Round,
     /// How often receivers send an echo: packet, or a time such as 5ms
@@ -128,13 +129,13 @@ pub struct RigArgs {
     /// Packets waiting for one output, above which they are marked
     #[arg(long, value_name = "PACKETS", default_value_t = 8)]
     pub threshold: u32,
-    /// Length of the measurement of each phase
+    /// Length of the measurement in each phase
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
-    /// Time before it, in each phase
+    /// Warm-up time before the measurement in each phase
     #[arg(long, value_name = "SECONDS", default_value_t = 4, value_parser = clap::value_parser!(u64).range(0..=3_600))]
     pub warm_up: u64,
-    /// What the sources send
+    /// Traffic of the sources
     #[arg(long, value_enum, value_name = "KIND", default_value_t)]
     pub traffic: Traffic,
     /// Congestion control of TCP sources, such as cubic, reno, bbr

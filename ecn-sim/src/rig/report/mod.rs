@@ -52,9 +52,9 @@ pub struct RigParameters {
     pub victim: bool,
     /// `udp`, `tcp`, `mixed`, ...
     pub transport: String,
-    /// Congestion control of TCP flows, where there are any.
+    /// Congestion control of TCP flows, if any.
     pub congestion_control: Option<String>,
-    /// Whether there may be super-packets.
+    /// Whether sources may send super-packets.
     pub offload: bool,
     /// Packets per input buffer.
     pub buffer: u32,
@@ -62,14 +62,14 @@ pub struct RigParameters {
     pub threshold: u32,
     /// Where packets are marked.
     pub mark_at: MarkAt,
-    /// How marks get back to the sources.
+    /// How marks are returned to the sources.
     #[serde(default)]
     pub feedback: Feedback,
     /// The lowest rate of a flow as a fraction of the link rate.
     pub rmin: Fraction,
     /// The factor of multiplicative decrease.
     pub m: f64,
-    /// Within what a flow decreases its rate at most once.
+    /// Round within which a flow decreases its rate at most once.
     pub round: Round,
     /// How often receivers send an echo.
     pub echo: Every,
@@ -87,23 +87,23 @@ pub struct Phase {
     pub name: String,
     /// Which packets the bridges marked.
     pub marking: Marking,
-    /// How sources answered to marks.
+    /// How sources responded to marks.
     pub response: Function,
     /// Length of the measurement.
     pub seconds: u64,
-    /// Share carried by the root link, which all local and remote flows want.
+    /// Utilisation of the root link, which all local and remote flows cross.
     #[serde(serialize_with = "rounded")]
     pub root: f64,
-    /// Share carried by the inter-switch link, which all remote flows and the victim want.
+    /// Utilisation of the inter-switch link, which all remote flows and the victim cross.
     #[serde(serialize_with = "rounded")]
     pub inter_switch: f64,
-    /// What the local flows got of the root link together.
+    /// Total share of the local flows on the root link.
     #[serde(serialize_with = "rounded")]
     pub local: f64,
-    /// What the remote flows got of the root link together.
+    /// Total share of the remote flows on the root link.
     #[serde(serialize_with = "rounded")]
     pub remote: f64,
-    /// What the victim got; 0 without a victim.
+    /// Share of the victim; 0 without a victim.
     #[serde(serialize_with = "rounded")]
     pub victim: f64,
     /// [`remote_local_ratio`] of the two above.
@@ -124,39 +124,39 @@ pub struct Phase {
     /// Mean number of packets in the queue of the root port.
     #[serde(serialize_with = "rounded")]
     pub root_queue_mean_packets: f64,
-    /// Most packets in that queue.
+    /// Maximum number of packets in that queue.
     pub root_queue_max_packets: u64,
     /// Median time from a mark to the changed rate; null if none was seen.
     pub control_latency_us_p50: Option<u64>,
     /// The time that 99 % of the marks stay below; null if none was seen.
     pub control_latency_us_p99: Option<u64>,
-    /// Processor time of the agent (its threads, without measurement and traffic) over the time that
-    /// passed: the share of one core. Null in simulation.
+    /// CPU time of the agent (its threads, without measurement and traffic) over elapsed time: share of one core. Null
+    /// in simulation.
     #[serde(serialize_with = "rounded_if_known")]
     pub cpu_share: Option<f64>,
-    /// Median round-trip time of a ping beside the victim's flow; null if none came back, and in simulation.
+    /// Median round-trip time of a ping beside the victim's flow; null if none returned, and in simulation.
     #[serde(default)]
     pub victim_ping_us_p50: Option<u64>,
     /// The time that 99 % of these pings stay below.
     #[serde(default)]
     pub victim_ping_us_p99: Option<u64>,
-    /// Median of the round-trip time that the victim's TCP reckons with, its wait at the source included;
-    /// null if the victim is not TCP.
+    /// Median of the round-trip time estimated by the victim's TCP, including the wait at the source; null if the
+    /// victim is not TCP.
     #[serde(default)]
     pub victim_tcp_rtt_us_p50: Option<u64>,
     /// The time that 99 % of these stay below.
     #[serde(default)]
     pub victim_tcp_rtt_us_p99: Option<u64>,
-    /// Segments that TCP sent again; null in simulation, as the next two.
+    /// Segments retransmitted by TCP; null in simulation, like the next two.
     #[serde(default)]
     pub tcp_retransmitted_segments: Option<u64>,
-    /// TCP connections that a reset ended.
+    /// TCP connections ended by a reset.
     #[serde(default)]
     pub tcp_resets: Option<u64>,
-    /// TCP segments that came with a wrong checksum.
+    /// TCP segments received with a wrong checksum.
     #[serde(default)]
     pub checksum_errors: Option<u64>,
-    /// Messages of ports to sources: of marks, of BCN or of QCN.
+    /// Messages from ports to sources: for marks, BCN or QCN.
     #[serde(default)]
     pub messages: Option<u64>,
     /// Rates over time, for figures and `rig-samples.csv`; not part of the JSON document.
@@ -169,9 +169,9 @@ pub struct Phase {
 pub struct Sample {
     /// End of the interval, in seconds since the phase began.
     pub t_s: f64,
-    /// Share carried by the root link.
+    /// Utilisation of the root link.
     pub root: f64,
-    /// Share carried by the inter-switch link.
+    /// Utilisation of the inter-switch link.
     pub inter_switch: f64,
     /// Total share of the local flows.
     pub local: f64,
