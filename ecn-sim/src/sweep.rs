@@ -122,7 +122,7 @@ impl FromStr for Shard {
         let parts = parts.and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
         match parts {
             Some((number, of)) if 1 <= number && number <= of => Ok(Self { number, of }),
-            _ => Err("K/N is needed, with K from 1 to N, such as 3/8".to_owned()),
+            _ => Err("must be K/N, with K from 1 to N, such as 3/8".to_owned()),
         }
     }
 }
@@ -194,18 +194,18 @@ impl Sweep {
             return Err(format!("unknown key `{key}`: {}", suggestion(key, KEYS)));
         }
         if file.is_empty() {
-            let reason = "it is empty: `scenario` names what is run, and [sweep] what varies";
+            let reason = "the file is empty: `scenario` names what to run, and [sweep] what varies";
             return Err(reason.to_owned());
         }
         let table = |key: &str| match file.get(key) {
             None => Ok(Table::new()),
             Some(Value::Table(table)) => Ok(table.clone()),
-            Some(other) => Err(format!("{key} = {other}: a table [{key}] is needed")),
+            Some(other) => Err(format!("{key} = {other}: must be a table [{key}]")),
         };
         let name = match file.get("scenario") {
             None => "hp",
             Some(Value::String(name)) => name,
-            Some(other) => return Err(format!("scenario = {other}: a name or file is needed")),
+            Some(other) => return Err(format!("scenario = {other}: must be a name or a file")),
         };
         let (mut base, scenario) = scenario(name)?;
         let known = base.keys();
@@ -235,9 +235,7 @@ impl Sweep {
             runs.checked_mul(axis.values.len())
         });
         if runs.is_none_or(|runs| runs > MOST_RUNS) {
-            return Err(format!(
-                "these are more than {MOST_RUNS} runs: split the sweep"
-            ));
+            return Err(format!("more than {MOST_RUNS} runs: split the sweep"));
         }
         let manifest = Manifest {
             version: env!("CARGO_PKG_VERSION").to_owned(),

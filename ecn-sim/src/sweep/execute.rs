@@ -77,7 +77,7 @@ pub(super) fn read_records(
                 text: String::from_utf8_lossy(line).trim_end().to_owned(),
                 error: known.error,
             }),
-            None => Err(format!("run {} is not of this sweep", known.run)),
+            None => Err(format!("run {} is not part of this sweep", known.run)),
         });
         match found {
             Ok(found) => records.push(found),
@@ -213,20 +213,20 @@ impl Sweep {
     }
 }
 
-/// What a sweep did.
+/// Results of a sweep, as in `ecn sim sweep -j`.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Summary {
     /// The file with the records.
     pub file: PathBuf,
     /// Runs of this shard.
     pub runs: usize,
-    /// Of these, runs that were there already.
+    /// Of these, runs that had been completed before.
     pub resumed: usize,
     /// Runs that failed, now or earlier.
     pub failed: usize,
     /// The first of them in the order of the sweep, and why.
     pub first_failure: Option<String>,
-    /// Time that it took, seconds.
+    /// Wall-clock time, seconds.
     pub wall_s: f64,
 }
 
@@ -253,7 +253,7 @@ impl<'a> Job<'a> {
         let files = record_files(folder)?;
         if !sweep.expect_in(folder)? {
             if let Some((file, _)) = files.first() {
-                let reason = format!("there is no {MANIFEST} that says which sweep it is of");
+                let reason = format!("there is no {MANIFEST} to identify its sweep");
                 return Err(SweepError::File {
                     file: file.clone(),
                     reason,

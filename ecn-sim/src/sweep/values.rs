@@ -39,14 +39,14 @@ impl Axis {
 /// The values of a list `[2, 4]`, a range `"2..=16"` or a table `{ from = 2, to = 16, step = 2 }`.
 fn list(key: &str, value: &Value) -> Result<Vec<Value>, String> {
     let needed = || {
-        let needed = "a list such as [2, 4], a range such as \"2..=16\", or \
-                      { from = 2, to = 16, step = 2 } is needed";
+        let needed = "must be a list such as [2, 4], a range such as \"2..=16\", or \
+                      { from = 2, to = 16, step = 2 }";
         format!("{key} = {value}: {needed}")
     };
     let numbers = |from: i64, to: i64, step: i64| {
         let count = to.checked_sub(from).map(|length| length / step.max(1));
         if to < from || step < 1 {
-            return Err(format!("{key} = {value}: there is nothing in this range"));
+            return Err(format!("{key} = {value}: the range is empty"));
         }
         if count.is_none_or(|count| count >= MOST_RUNS as i64) {
             return Err(format!("{key} = {value}: more than {MOST_RUNS} values"));
@@ -105,7 +105,7 @@ pub(super) fn seeds(value: &Value) -> Result<Vec<u64>, String> {
 
 /// Time windows, in ps.
 pub(super) fn windows(value: &Value) -> Result<Vec<(Time, Time)>, String> {
-    let needed = || format!("windows = {value}: a list such as [\"42ms..59ms\"] is needed");
+    let needed = || format!("windows = {value}: must be a list such as [\"42ms..59ms\"]");
     let windows = value.as_array().ok_or_else(needed)?;
     let window = |window: &Value| {
         let (from, to) = span(window.as_str().ok_or_else(needed)?)

@@ -500,8 +500,8 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     ("[sweep]\nbuffer = 2", "buffer = 2: a list such as"),
     ("[sweep]\nbuffer = []", "buffer: the list is empty"),
-    ("[sweep]\nbuffer = \"4..=2\"", "nothing in this range"),
-    ("[sweep]\nbuffer = \"2..2\"", "nothing in this range"),
+    ("[sweep]\nbuffer = \"4..=2\"", "the range is empty"),
+    ("[sweep]\nbuffer = \"2..2\"", "the range is empty"),
     ("[sweep]\nbuffer = \"2-4\"", "a range such as"),
     (
         "[sweep]\nbuffer = { from = 1, to = 4, stop = 2 }",
@@ -509,7 +509,7 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     (
         "[sweep]\nbuffer = { from = 1, to = 4, step = 0 }",
-        "nothing in this range",
+        "the range is empty",
     ),
     (
         "[sweep]\nbuffer = [0, 2]",
@@ -539,11 +539,11 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     ("seeds = [1, 1]", "seeds: 1 is given twice"),
     ("seeds = [-1]", "seeds: -1 is not a whole number"),
-    ("seeds = 3", "seeds = 3: a list such as"),
+    ("seeds = 3", "seeds = 3: must be a list such as"),
     ("windows = [\"99ms..101ms\"]", "the run ends at 100 ms"),
     (
         "windows = \"1ms..2ms\"",
-        "a list such as [\"42ms..59ms\"] is needed",
+        "must be a list such as [\"42ms..59ms\"]",
     ),
     ("windows = [\"2ms..1ms\"]", "FROM must be before TO"),
     ("scenario = \"hpp\"", "did you mean `hp`?"),
@@ -576,8 +576,8 @@ const BAD_FILES: &[(&str, &str)] = &[
         "scenario = \"fat-tree\"\n[set]\nworkload = \"file:/no\"",
         "workload = file:/no: No such file",
     ),
-    ("scenario = 3", "a name or file is needed"),
-    ("set = 3", "a table [set] is needed"),
+    ("scenario = 3", "must be a name or a file"),
+    ("set = 3", "must be a table [set]"),
     ("seeds = [1\n\n[sweep", "line "),
 ];
 
