@@ -55,7 +55,7 @@ pub enum CompareError {
 /// A quantity over time, sampled in one run of a scheme.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Series {
-    /// What it is, and where.
+    /// The quantity, and where it was sampled.
     pub name: String,
     /// Its unit.
     pub unit: String,
@@ -63,9 +63,9 @@ pub(crate) struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Half the widths of 95 % confidence intervals ([`Sample::half_width`]); null where there was one run. Those of the
-/// percentiles are around the percentile of all flows, by how the runs' own percentiles vary (sectioning: Asmussen and
-/// Glynn, "Stochastic Simulation", 2007, chapter III).
+/// Half the widths of 95 % confidence intervals ([`Sample::half_width`]); null with a single run. Those of the
+/// percentiles are around the percentile of all flows, from the variation of the runs' percentiles (sectioning:
+/// Asmussen and Glynn, "Stochastic Simulation", 2007, chapter III).
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Intervals {
     /// Of the median slowdown.
@@ -99,59 +99,58 @@ impl Intervals {
     }
 }
 
-/// What a scheme got, over all seeds.
+/// Results of a scheme over all seeds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Outcome {
     /// Its name.
     pub scheme: String,
-    /// Keys whose values are not the same with all schemes.
+    /// Keys whose values differ between schemes.
     pub parameters: BTreeMap<String, String>,
     /// Flows that started.
     pub flows_started: u64,
     /// Flows that finished.
     pub flows_finished: u64,
-    /// Completion times over those in an idle network, of the flows of all runs.
+    /// Slowdowns: completion times over those in an idle network, of the flows of all runs.
     pub fct_slowdown: Slowdowns,
-    /// Up to 501 points of these slowdowns' distribution: slowdown, share of the flows that have at most
-    /// this one.
+    /// Up to 501 points of the distribution of slowdowns: slowdown, and share of the flows with at most this one.
     pub fct_slowdown_cdf: Vec<(f64, f64)>,
     /// When the last flow finished, ms: mean of the runs.
     pub last_flow_end_ms: f64,
-    /// Payload that was acknowledged, over the time that it took: mean of the runs.
+    /// Goodput: mean of the runs.
     pub goodput_bytes_per_s: u64,
-    /// Jain's index of the flows' acknowledged payload per time: mean of the runs.
+    /// Jain's index of the flows' goodputs: mean of the runs.
     pub jain: f64,
-    /// How sure these are.
+    /// Confidence intervals of these.
     pub ci95: Intervals,
-    /// Data packets that did not fit, of all runs.
+    /// Data packets dropped for lack of memory, in all runs.
     pub dropped_packets: u64,
-    /// PFC frames that asked for a pause, of all runs.
+    /// PFC frames that request a pause, in all runs.
     pub pause_frames: u64,
-    /// Data packets that were marked, of all runs.
+    /// Marked data packets, in all runs.
     pub marked_packets: u64,
-    /// Data packets that were marked undetermined (TCD), of all runs.
+    /// Data packets marked undetermined (TCD), in all runs.
     pub undetermined_packets: u64,
-    /// Flows that were held up by congestion that is not on their way, of all runs.
+    /// Flows held up by congestion that is not on their path, in all runs.
     pub head_of_line_victims: u64,
-    /// Sampled in the first run.
+    /// Samples of the first run.
     pub series: Vec<Series>,
-    /// Each run, by its seed; one where all are the same.
+    /// The runs, by seed; only one if all are identical.
     pub runs: Vec<Report>,
 }
 
-/// Schemes side by side.
+/// A comparison of schemes.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Comparison {
     /// Name of the scenario.
     pub scenario: String,
-    /// Each scheme ran with seeds from 1 up to this one. Where a scenario has no randomness these runs are all the same,
-    /// and count as one.
+    /// Each scheme was run with seeds from 1 to this one. Without randomness these runs are identical, and count as
+    /// one.
     pub seeds: u64,
-    /// Keys whose values are the same with all schemes.
+    /// Keys whose values are the same for all schemes.
     pub parameters: BTreeMap<String, String>,
     /// The schemes, in the order in which they were given.
     pub schemes: Vec<Outcome>,
-    /// A picture of the network.
+    /// A figure of the network.
     #[serde(skip)]
     pub network: NetworkFigure,
 }
@@ -161,9 +160,9 @@ pub(crate) struct Comparison {
 #[serde(untagged)]
 #[expect(dead_code, reason = "only its schema is printed")]
 pub(crate) enum Any {
-    /// Of a data centre: its flows.
+    /// A data centre: its flows.
     Flows(Comparison),
-    /// Of HP's networks and bridges: shares of links.
+    /// HP's networks and bridges: shares of links.
     Shares(shares::SharesComparison),
 }
 

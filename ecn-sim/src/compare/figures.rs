@@ -188,7 +188,7 @@ impl Comparison {
             panels("Median slowdown", |group| group.p50),
             panels("99th percentile of the slowdown", |group| group.p99),
         ];
-        let caption = "Slowdown by size of the flows, in groups of as many flows each: a point is at the largest \
+        let caption = "Slowdown by flow size, in groups of equally many flows: a point is at the largest \
                        size of its group";
         let figure = LineFigure {
             title: format!("{}: slowdown by size", self.scenario),

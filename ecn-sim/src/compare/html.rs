@@ -124,10 +124,10 @@ impl Comparison {
         let _ = writeln!(
             html,
             "<p>Each scheme had {seeds}: the same flows on the same network. Slowdown is a flow's completion time \
-             over that of the same flow alone in an idle network. Slowdowns, drops, pauses (PFC frames that ask \
-             for one), marked packets and victims (flows that met queues that pauses held up, and no congestion) are of \
+             over that of the same flow alone in an idle network. Slowdowns, drops, pauses (PFC frames that request \
+             one), marked packets and victims (flows that met queues held up by pauses, but no congestion) are over \
              all runs; last end, goodput and Jain's index are means of the \
-             runs. Behind ± is half the width of the 95 % confidence interval, by Student's t over the runs.</p>"
+             runs. ± is half the width of the 95 % confidence interval, by Student's t over the runs.</p>"
         );
         table(&mut html, "measures", &HEADER, self.table());
         for figure in figures {

@@ -18,42 +18,42 @@ use crate::statistics::Sample;
 pub(crate) struct Measure {
     /// Mean; null if a run has no value.
     pub mean: Option<f64>,
-    /// Half the width of its 95 % confidence interval; null where there was one run.
+    /// Half the width of its 95 % confidence interval; null with a single run.
     pub ci95: Option<f64>,
 }
 
-/// What a scheme got in a window.
+/// Results of a scheme in a window.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct SharesWindow {
-    /// Begin, ms.
+    /// Start, ms.
     pub from_ms: f64,
     /// End, ms.
     pub to_ms: f64,
-    /// By the columns of the table of runs.
+    /// By name of the column in the table of runs.
     pub measures: BTreeMap<String, Measure>,
 }
 
-/// What a scheme got, over all seeds.
+/// Results of a scheme over all seeds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct SharesOutcome {
     /// Its name.
     pub scheme: String,
-    /// Keys whose values are not the same with all schemes.
+    /// Keys whose values differ between schemes.
     pub parameters: BTreeMap<String, String>,
     /// By window.
     pub windows: Vec<SharesWindow>,
-    /// Each run, by its seed; one where all are the same.
+    /// The runs, by seed; only one if all are identical.
     pub runs: Vec<RunReport>,
 }
 
-/// Schemes side by side.
+/// A comparison of schemes.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct SharesComparison {
     /// Name of the scenario.
     pub scenario: String,
-    /// Each scheme ran with seeds from 1 up to this one.
+    /// Each scheme was run with seeds from 1 to this one.
     pub seeds: u64,
-    /// Keys whose values are the same with all schemes.
+    /// Keys whose values are the same for all schemes.
     pub parameters: BTreeMap<String, String>,
     /// The schemes, in the order in which they were given.
     pub schemes: Vec<SharesOutcome>,
