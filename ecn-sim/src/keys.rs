@@ -1,4 +1,4 @@
-//! What the keys of scenarios mean: the documentation of the fields that they set, found by JSON Schema.
+//! What the keys of scenarios mean: the documentation of the fields that they set, taken from their JSON Schema.
 
 use ecn_units::{DurationText, Fraction, Rate, Size};
 use schemars::JsonSchema;
@@ -18,26 +18,26 @@ use crate::scenario::{BUILT_IN, Bridge, Hp, Rig, Topology, shown};
 /// A key of one or more scenarios.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Key {
-    /// As `--set` and files write it; of a scheme's table with a dot, `dcqcn.kmin`.
+    /// Name as in `--set`; for a key of a scheme's table with a dot, such as `dcqcn.kmin`.
     pub key: String,
     /// What it means.
     pub about: String,
-    /// What it takes: words and what each means, or forms.
+    /// Accepted values: words and what each means, or forms.
     pub values: Vec<Choice>,
-    /// Unit of its numbers, where they are written without one.
+    /// Unit of numbers that are written without one.
     pub unit: Option<String>,
-    /// Its default, by scenario.
+    /// Default by scenario.
     pub defaults: BTreeMap<String, String>,
-    /// What the letters in `about` stand for.
+    /// The sources that letters in `about` stand for.
     pub sources: BTreeMap<String, String>,
 }
 
-/// Something that a key takes.
+/// An accepted value of a key.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Choice {
     /// The word, or the form with an example.
     pub value: String,
-    /// What it means, where the key does not say it.
+    /// What it means, unless `about` of the key says so.
     pub about: Option<String>,
 }
 
@@ -84,19 +84,19 @@ fn schemas(experiment: &Experiment) -> BTreeMap<String, Value> {
     all
 }
 
-/// What a key's value is in tables.
+/// Type of a key's value in tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Duration,
     Size,
     Rate,
-    /// A number without a unit, or with one that the key says.
+    /// A number without a unit, or in the unit of the key.
     Plain,
     Text,
 }
 
 impl Kind {
-    /// That of a key.
+    /// The type of a key.
     pub(crate) fn of(experiment: &Experiment, key: &str) -> Self {
         let schemas = schemas(experiment);
         schemas.get(key).map_or(Self::Text, Self::of_schema)
@@ -148,7 +148,7 @@ fn number<T: FromStr>(text: &str, cell: impl Fn(T) -> Cell) -> Cell {
     text.parse().map_or(Cell::Null, cell)
 }
 
-/// A documentation comment as text: one line, and links of rustdoc as what they show.
+/// A documentation comment as one line of text, with rustdoc links replaced by their text.
 pub(crate) fn about(schema: &Value) -> String {
     let text = schema["description"].as_str().unwrap_or_default();
     text.replace('\n', " ")
@@ -156,7 +156,7 @@ pub(crate) fn about(schema: &Value) -> String {
         .replace("`]", "`")
 }
 
-/// What a schema allows, in the order of the code.
+/// The values that a schema accepts, in the order of the code.
 fn choices(schema: &Value, is_part: bool, into: &mut Vec<Choice>) {
     let branches = ["oneOf", "anyOf"]
         .iter()
@@ -180,12 +180,12 @@ fn choices(schema: &Value, is_part: bool, into: &mut Vec<Choice>) {
     into.push(Choice { value, about });
 }
 
-/// The unit that a schema says.
+/// The unit in a schema.
 fn unit(schema: &Value) -> Option<String> {
     schema["unit"].as_str().map(str::to_owned)
 }
 
-/// Every key of the built-in scenarios, by name; one that means something else in others is there again.
+/// Every key of the built-in scenarios, by name; a key that means something else in other scenarios is listed again.
 pub fn all() -> Vec<Key> {
     let mut keys: Vec<Key> = Vec::new();
     for scenario in Experiment::names() {
@@ -224,7 +224,7 @@ pub fn all() -> Vec<Key> {
 /// What the letters of `sources.md` stand for.
 const SOURCES: &str = include_str!("../../docs/sources.md");
 
-/// Its sections by the table of parameters; those of no table are of data centres, or of HP's networks.
+/// Its sections by table of parameters; keys outside tables belong to data centres or to HP's networks.
 const SECTIONS: [(&str, &str); 5] = [
     ("bcn", "BCN and QCN"),
     ("qcn", "BCN and QCN"),
@@ -233,7 +233,7 @@ const SECTIONS: [(&str, &str); 5] = [
     ("hp", "HP's"),
 ];
 
-/// The letters that stand in brackets in a text about a key, with what they stand for.
+/// The letters in brackets in the text about a key, with the sources that they stand for.
 fn sources(key: &str, scenario: &str, about: &str) -> BTreeMap<String, String> {
     let table = key.split_once('.').map(|(table, _)| table);
     let of_table = SECTIONS.iter().find(|(name, _)| table == Some(name));
@@ -251,7 +251,7 @@ fn sources(key: &str, scenario: &str, about: &str) -> BTreeMap<String, String> {
         let mut cells = line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ");
         Some((cells.next()?, cells.next()?))
     });
-    // Every other part is in brackets.
+    // Every second part is in brackets.
     let cited: Vec<&str> = about.split(['(', ')']).skip(1).step_by(2).collect();
     let is_cited = |letter: &str| {
         cited.iter().any(|text| match letter {
@@ -268,7 +268,7 @@ fn sources(key: &str, scenario: &str, about: &str) -> BTreeMap<String, String> {
 }
 
 impl Key {
-    /// The table that it is in, if it is in one.
+    /// Its table, if it is in one.
     pub fn table(&self) -> Option<&str> {
         self.key.split_once('.').map(|(table, _)| table)
     }
@@ -278,13 +278,13 @@ impl Key {
         self.key.split_once('.').map_or(&self.key, |(_, name)| name)
     }
 
-    /// The same of these scenarios only, if one of them has it.
+    /// The key with these scenarios only, if one of them has it.
     fn of(mut self, has: impl Fn(&str) -> bool) -> Option<Self> {
         self.defaults.retain(|scenario, _| has(scenario));
         (!self.defaults.is_empty()).then_some(self)
     }
 
-    /// The default of most scenarios, and those of the others.
+    /// The default in most scenarios, and those in the others.
     fn default_text(&self) -> String {
         let count = |value: &str| {
             self.defaults
@@ -299,14 +299,14 @@ impl Key {
         usual.to_owned() + &others.collect::<String>()
     }
 
-    /// The lines below its name, without a margin: what it means first, then lists.
+    /// The lines below its name, without indentation: its meaning first, then lists.
     fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.about.clone()];
         match &self.values[..] {
             [] => {}
             [Choice { value, about: None }] => lines.push(format!("value: {value}")),
             values => lines.extend(values.iter().map(|Choice { value, about }| {
-                // Words as they are written; forms are described.
+                // Words are quoted; forms are described.
                 let quote = if value.contains(", such as ") {
                     ""
                 } else {
@@ -321,10 +321,10 @@ impl Key {
         lines
     }
 
-    /// As people read it in a terminal.
+    /// The text for a terminal.
     pub fn text(&self, columns: usize) -> String {
         let scenarios: Vec<&str> = self.defaults.keys().map(String::as_str).collect();
-        let mut text = format!("{}  (of {})\n", self.key, scenarios.join(", "));
+        let mut text = format!("{}  (scenarios: {})\n", self.key, scenarios.join(", "));
         let sources = self.sources.iter();
         let sources = sources.map(|(letter, text)| format!("{letter}: {text}"));
         for line in self.lines().into_iter().chain(sources) {
@@ -342,7 +342,7 @@ impl Key {
     }
 }
 
-/// What names of [`find`] can be.
+/// The names that [`find`] accepts.
 fn names(keys: &[Key]) -> Vec<&str> {
     let mut names = Experiment::names();
     names.extend(fabric::cc::Name::NAMES);
@@ -362,7 +362,7 @@ fn names(keys: &[Key]) -> Vec<&str> {
 ///
 /// # Errors
 ///
-/// It does not exist; names the nearest.
+/// The name is unknown; the error suggests the nearest.
 pub fn find(name: &str) -> Result<Vec<Key>, String> {
     let all = all();
     let scheme = name.parse::<fabric::cc::Name>();
@@ -402,7 +402,7 @@ pub fn find(name: &str) -> Result<Vec<Key>, String> {
 ///
 /// # Errors
 ///
-/// There is no such scenario, or it has no such key; says which name is near.
+/// The scenario or key is unknown; the error suggests the nearest.
 pub fn find_in(scenario: &str, name: &str) -> Result<Vec<Key>, String> {
     let experiment = Experiment::built_in(scenario).ok_or_else(|| {
         let hint = ecn_units::suggestion(scenario, &Experiment::names());
@@ -436,7 +436,7 @@ pub fn page() -> String {
             let mut lines = key.lines().into_iter();
             let about = lines.next().unwrap_or_default();
             let _ = writeln!(text, "\n### `{}`\n\n{about}\n", key.key);
-            let _ = writeln!(text, "- of: {}", scenarios.join(", "));
+            let _ = writeln!(text, "- scenarios: {}", scenarios.join(", "));
             for line in lines {
                 let item = if line.starts_with("- ") { "" } else { "- " };
                 let _ = writeln!(text, "{item}{line}");
@@ -444,7 +444,7 @@ pub fn page() -> String {
         }
     };
     section(
-        "Networks whose links' shares are counted".to_owned(),
+        "HP's networks, the testbed model and bridges".to_owned(),
         all.iter().filter(is_share).collect(),
     );
     let others = || all.iter().filter(|key| !is_share(key));
