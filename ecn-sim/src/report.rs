@@ -21,24 +21,24 @@ pub struct RunReport {
     pub scenario: String,
     /// The run's seed.
     pub seed: u64,
-    /// Every key with its value.
+    /// The applicable keys with their values.
     #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub parameters: toml::Table,
     /// Shares over time windows.
     pub windows: Vec<WindowReport>,
-    /// Packets that were marked in the whole run, as what follows; by class.
+    /// Marked packets by class. This and what follows is over the whole run.
     pub marked_packets: BTreeMap<String, u64>,
     /// Arrivals that found an input buffer full, over all switches.
     pub input_triggers: u64,
     /// Arrivals that found more than the threshold waiting for an output, over all switches.
     pub output_triggers: u64,
-    /// Packets that were sent and are neither delivered nor in flight: with input buffers there are none.
+    /// Packets sent that are neither delivered nor in flight: none with input buffers.
     pub dropped_packets: u64,
     /// Packets that crossed a link.
     pub packet_hops: u64,
     /// Events handled.
     pub events: u64,
-    /// Time that the run took, seconds.
+    /// Wall-clock time of the run, seconds.
     pub wall_s: f64,
 }
 
@@ -46,31 +46,30 @@ pub struct RunReport {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum WindowReport {
-    /// Of Fig. 1.
+    /// Fig. 1.
     Hp(HpWindow),
-    /// Of any network.
+    /// Any other network.
     Any(AnyWindow),
 }
 
-/// Shares of a link's rate in Fig. 1, counted where a packet starts on its last link (`inter_switch`:
-/// on that).
+/// Shares of a link's rate in Fig. 1, counted when a packet starts on its last link (`inter_switch`: on that link).
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct HpWindow {
-    /// Begin, ms.
+    /// Start, ms.
     pub from_ms: f64,
     /// End, ms.
     pub to_ms: f64,
-    /// All on the link to the congested destination.
+    /// Utilisation of the link to the congested destination.
     pub root: f64,
-    /// All on the link between the switches.
+    /// Utilisation of the link between the switches.
     pub inter_switch: f64,
-    /// The local flows.
+    /// Total share of the local flows.
     pub local: f64,
-    /// The remote flows.
+    /// Total share of the remote flows.
     pub remote: f64,
-    /// The victim.
+    /// Share of the victim.
     pub victim: f64,
-    /// Remote over local; none if there are no local packets.
+    /// Remote over local share; null without local packets.
     pub remote_local_ratio: Option<f64>,
     /// Jain's index over the local flows.
     pub jain_local: f64,
@@ -79,10 +78,10 @@ pub struct HpWindow {
     /// Output queues only: mean number of packets that waited for the root link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_queue_mean_packets: Option<f64>,
-    /// Output queues only: most packets that waited for the root link.
+    /// Output queues only: maximum number of packets that waited for the root link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_queue_max_packets: Option<u32>,
-    /// Output queues only: packets that found a queue full, of all ports.
+    /// Output queues only: packets that found a queue full, at all ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped_packets: Option<u64>,
 }
@@ -90,15 +89,15 @@ pub struct HpWindow {
 /// Shares in any network.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AnyWindow {
-    /// Begin, ms.
+    /// Start, ms.
     pub from_ms: f64,
     /// End, ms.
     pub to_ms: f64,
-    /// Shares of their rates, of the links that flows use, by name.
+    /// Utilisation of the links that flows use, by name.
     pub links: BTreeMap<String, f64>,
     /// By class.
     pub classes: BTreeMap<String, ClassShare>,
-    /// Output queues only: those that flows wait in, by the link that they wait for.
+    /// Output queues only: the queues in which flows wait, by link.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub queues: BTreeMap<String, QueueCounts>,
 }
@@ -108,7 +107,7 @@ pub struct AnyWindow {
 pub struct QueueCounts {
     /// Mean number of packets that waited.
     pub mean_packets: f64,
-    /// Most packets that waited.
+    /// Maximum number of packets that waited.
     pub max_packets: u32,
     /// Packets that found it full.
     pub dropped_packets: u64,
@@ -119,11 +118,11 @@ pub struct QueueCounts {
 pub struct ClassShare {
     /// Sum of its flows' shares of the rates of their last links.
     pub share: f64,
-    /// What arrives at its receivers, headers included, bytes per second.
+    /// Rate received, headers included, bytes per second.
     pub bytes_per_s: u64,
     /// Jain's index over its flows.
     pub jain: f64,
-    /// Output queues only: what counts by host.
+    /// Output queues only: results by host.
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
     pub by_host: Option<HostShares>,
 }
@@ -131,21 +130,21 @@ pub struct ClassShare {
 /// A class's hosts in a window.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct HostShares {
-    /// What arrives of each, headers included, bytes per second.
+    /// Rate received from each host, headers included, bytes per second.
     pub hosts_bytes_per_s: BTreeMap<String, u64>,
-    /// Jain's index over them.
+    /// Jain's index over the hosts.
     pub jain_hosts: f64,
     /// Packets that were marked.
     pub marked_packets: u64,
-    /// Packets that bridges dropped.
+    /// Packets dropped by bridges.
     pub dropped_packets: u64,
-    /// Packets of a constant rate that found no room at their host.
+    /// Packets of constant-rate flows that found a full queue at their host.
     pub host_dropped_packets: u64,
-    /// From a packet's making until it left the last queue: the median, us; null if none left.
+    /// Median time from the creation of a packet until it left the last queue, us; null if none left.
     pub delay_us_p50: Option<f64>,
     /// The 99th percentile, us.
     pub delay_us_p99: Option<f64>,
-    /// Flows that were finished, of those that arrived.
+    /// Finished flows, of those with arrivals.
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
     pub finished: Option<Finished>,
 }
@@ -153,9 +152,9 @@ pub struct HostShares {
 /// Finished flows in a window.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Finished {
-    /// How many.
+    /// Number of finished flows.
     pub finished_flows: u64,
-    /// From a flow's arrival until its last packet was acknowledged: the median, ms; null if none was finished.
+    /// Median time from the arrival of a flow until its last packet was acknowledged, ms; null if none finished.
     pub completion_ms_p50: Option<f64>,
     /// The 99th percentile, ms.
     pub completion_ms_p99: Option<f64>,
@@ -173,7 +172,7 @@ pub enum RunError {
     /// A window that is not within the run.
     #[error("window {from_ms}..{to_ms} ms: the run ends at {end_ms} ms")]
     Window {
-        /// Begin, ms.
+        /// Start, ms.
         from_ms: u64,
         /// End, ms.
         to_ms: u64,

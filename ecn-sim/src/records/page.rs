@@ -104,7 +104,7 @@ pub fn page() -> String {
     let window = columns_of_window::<fabric::WindowReport>;
     table("A window of it", window(&inlined::<fabric::Report>()));
     table(
-        "A run of `hp`, `rig`, `bridge` or a network of one's own",
+        "A run of `hp`, `rig`, `bridge` or a network of your own",
         columns_of::<RunReport>(),
     );
     let run = inlined::<RunReport>();
@@ -113,7 +113,7 @@ pub fn page() -> String {
         columns_of_window::<HpWindow>(&run),
     );
     table(
-        "A window of `bridge` and of a network of one's own",
+        "A window of `bridge` and of a network of your own",
         columns_of_window::<AnyWindow>(&run),
     );
     for (title, columns) in [

@@ -1,6 +1,6 @@
-//! The rig's twin against what bridges gave on Linux 6.18 at the rig's defaults. With `round=off`, input and
-//! input-output are of the prototype that came before the rig; of the default setting, local and remote are
-//! worked out from root and remote/local. The test `twin` on the kernel measures all of them.
+//! The testbed model compared with measurements of bridges on Linux 6.18 at the rig's defaults. With `round=off`,
+//! input and input-output were measured with the prototype before the rig; for the default setting, local and remote
+//! are calculated from root and remote/local. The test `twin` on the kernel measures all of them.
 
 use ecn_sim::report::{HpWindow, WindowReport, run};
 use ecn_sim::scenario::Scenario;
