@@ -1,5 +1,5 @@
-//! Whatever can be run, by its name or from its file: a network whose links' shares are counted, or a
-//! data centre, whose flows are.
+//! Scenarios of all kinds, by name or from a file: networks for which shares of links are measured, and data centres,
+//! for which flows are.
 
 use ecn_units::suggestion;
 use schemars::JsonSchema;
@@ -14,7 +14,7 @@ use crate::model::Response;
 use crate::report::{self, RunReport};
 use crate::scenario::{BUILT_IN, Scenario, ScenarioError};
 
-/// Something that can be run.
+/// A scenario of either kind.
 #[derive(Clone, Debug)]
 pub enum Experiment {
     /// HP's Fig. 1, the testbed model, or another network for which shares of links are measured.
@@ -29,17 +29,17 @@ pub enum Experiment {
 pub enum Report {
     /// Shares over windows.
     Shares(Box<RunReport>),
-    /// Of flows.
+    /// Completion times of flows.
     Fabric(Box<fabric::Report>),
 }
 
-/// Why it has no report.
+/// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Of shares.
+    /// A run for shares of links.
     #[error(transparent)]
     Shares(#[from] report::RunError),
-    /// Of a data centre.
+    /// A run of a data centre.
     #[error(transparent)]
     Fabric(#[from] fabric::RunError),
 }
@@ -53,7 +53,7 @@ impl Experiment {
         }
     }
 
-    /// The names of those.
+    /// The names of the built-in scenarios.
     pub fn names() -> Vec<&'static str> {
         let shares = BUILT_IN.iter().map(|(name, _)| *name);
         shares.chain(fabric::Kind::NAMES.iter().copied()).collect()
@@ -63,7 +63,7 @@ impl Experiment {
     ///
     /// # Errors
     ///
-    /// It is neither, or the file is no scenario.
+    /// It is neither, or the file is not a valid scenario.
     pub fn find(name: &str) -> Result<Self, ScenarioError> {
         if let Some(found) = Self::built_in(name) {
             return Ok(found);
@@ -77,11 +77,11 @@ impl Experiment {
         })
     }
 
-    /// Reads a file; with its text.
+    /// Reads a file. Also returns its text.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or is no scenario.
+    /// The file cannot be read, or is not a valid scenario.
     pub fn load(path: &Path) -> Result<(Self, String), ScenarioError> {
         let error = |reason: String| ScenarioError::File {
             file: path.display().to_string(),
@@ -93,11 +93,11 @@ impl Experiment {
         Ok((found, text))
     }
 
-    /// Reads the text of a file: a data centre's has a `topology`. `name` is its name if it has none of its own.
+    /// Reads the text of a file: that of a data centre has a `topology`. `name` is used if the file contains no name.
     ///
     /// # Errors
     ///
-    /// It is no scenario.
+    /// The text is not a valid scenario.
     pub fn parse(text: &str, name: &str) -> Result<Self, ScenarioError> {
         Ok(match fabric::file::parse(text, name)? {
             Some(fabric) => Self::Fabric(Box::new(fabric)),
@@ -113,7 +113,7 @@ impl Experiment {
         }
     }
 
-    /// The keys that can be set, with their values; those of a data centre's schemes as `scheme.key`.
+    /// All keys with their values; those of a data centre's schemes as `scheme.key`.
     pub fn keys(&self) -> Table {
         match self {
             Self::Shares(scenario) => scenario.parameters(),
@@ -121,7 +121,7 @@ impl Experiment {
         }
     }
 
-    /// The keys that matter with their values, as a report has them.
+    /// The applicable keys with their values, as in a report.
     pub fn parameters(&self) -> Table {
         match self {
             Self::Shares(scenario) => scenario.parameters(),
@@ -133,7 +133,7 @@ impl Experiment {
     ///
     /// # Errors
     ///
-    /// There is no such key, or it does not take the value; nothing has changed then.
+    /// The key is unknown, or does not accept the value; the scenario is then unchanged.
     pub fn set(&mut self, key: &str, value: &Value) -> Result<(), ScenarioError> {
         match self {
             Self::Shares(scenario) => scenario.set(key, value),
@@ -153,8 +153,8 @@ impl Experiment {
         }
     }
 
-    /// Keys that were chosen and mean nothing for the rest of what was: in a comparison, what only others
-    /// know. They can be [reset](Self::reset) where that is not to be refused.
+    /// Keys that are set but do not apply to the other values, such as those of other schemes in a comparison. They can
+    /// be [reset](Self::reset) if this is not an error.
     pub fn set_but_inapplicable(&self) -> Vec<String> {
         match self {
             Self::Shares(scenario) => scenario.set_but_inapplicable(),
@@ -162,11 +162,11 @@ impl Experiment {
         }
     }
 
-    /// Gives a key its default.
+    /// Resets a key to its default.
     ///
     /// # Errors
     ///
-    /// There is no such key.
+    /// The key is unknown.
     pub fn reset(&mut self, key: &str) -> Result<(), ScenarioError> {
         match self {
             Self::Shares(scenario) => scenario.reset(key),
@@ -174,7 +174,7 @@ impl Experiment {
         }
     }
 
-    /// Files that can be read when it runs.
+    /// Files that a run may read.
     pub fn files(&self) -> Vec<&Path> {
         match self {
             Self::Shares(scenario) => match &scenario.model.response {
@@ -185,11 +185,11 @@ impl Experiment {
         }
     }
 
-    /// Whether it can be run, with windows in ps.
+    /// Checks that it can be run, with windows in ps.
     ///
     /// # Errors
     ///
-    /// It cannot.
+    /// It cannot be run.
     pub fn check(&self, windows: &[(Time, Time)]) -> Result<(), Error> {
         match self {
             Self::Shares(scenario) => {
@@ -207,7 +207,7 @@ impl Experiment {
     ///
     /// # Errors
     ///
-    /// It cannot be run, or what always holds does not.
+    /// It cannot be run, or an invariant is violated.
     pub fn run(&self, seed: u64, windows: &[(Time, Time)]) -> Result<Report, Error> {
         Ok(match self {
             Self::Shares(scenario) => {
@@ -225,11 +225,11 @@ impl Experiment {
         })
     }
 
-    /// A picture of its network.
+    /// A figure of its network.
     ///
     /// # Errors
     ///
-    /// The network makes no sense.
+    /// The network is invalid.
     pub fn figure(&self) -> Result<NetworkFigure, ScenarioError> {
         match self {
             Self::Shares(scenario) => scenario.figure(),

@@ -20,13 +20,13 @@ pub struct Curve {
     policy: Policy,
 }
 
-/// The rate that an inter-packet delay is.
+/// The rate of an inter-packet delay.
 fn rate(ipd: u64) -> f64 {
     ONE as f64 / ipd as f64
 }
 
 impl Curve {
-    /// LIPD, FIMD and AIMD, as sources have them by default.
+    /// LIPD, FIMD and AIMD with the defaults of sources.
     pub fn all() -> [Self; 3] {
         let model = Model::default();
         [Function::Lipd, Function::Fimd, Function::Aimd].map(|function| Self {

@@ -198,7 +198,7 @@ impl Bench<'_> {
     }
 }
 
-/// Whether packets were marked in each run: without marks, orders of rates say nothing of marking.
+/// Whether packets were marked in each run: without marks, orders of rates say nothing about marking.
 fn marked(outcomes: &[Outcome]) -> bool {
     !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.marked > 0)
 }

@@ -71,7 +71,7 @@ pub(in crate::reproduce) struct Swing {
     pub mean: f64,
     /// Its deviation over time.
     pub deviation: f64,
-    /// For which part of the time it is longer than Qeq.
+    /// Fraction of the time in which it is longer than Qeq.
     pub above: f64,
 }
 

@@ -1,8 +1,8 @@
 //! TCD's chain (its Fig. 2), for statements about TCD and IB CC: two senders share the ports P0, P1 and P2, and
 //! hosts at the end congest P3, by which only one of the two goes.
 //!
-//! Both send short flows at a part of a link's rate. So no port of the chain ever gets more than it can send, and what a
-//! scheme does to a flow changes nothing for the next: all schemes are shown the same.
+//! Both send short flows at a fraction of a link's rate. No port of the chain therefore gets more than it can send, and
+//! what a scheme does to a flow does not affect the next: all schemes get the same traffic.
 
 use super::{ReproduceError, flow, scenario};
 use crate::engine::{NS, Time};
@@ -13,9 +13,9 @@ use crate::fabric::{Counts, Kind, Options, Scenario};
 
 pub(super) const US: Time = 1_000 * NS;
 
-/// The victim, S0: it goes by P0, P1 and P2.
+/// The victim, S0, which passes P0, P1 and P2.
 pub(super) const S0: u32 = 0;
-/// The other one: it goes by P3 too.
+/// The other sender, which also passes P3.
 pub(super) const S1: u32 = 1;
 const R0: u32 = 2;
 const R1: u32 = 3;
@@ -36,10 +36,10 @@ pub(super) const PFC: &[&str] = &[
     "xoff=320kB",
     "xon_gap=2kB",
 ];
-/// The same with credits, for as much.
+/// The same with credits for as much data.
 pub(super) const CBFC: &[&str] = &["link_rate=40gbit", "flow_control=cbfc", "buffer=320kB"];
 
-/// With the ports' states.
+/// With the states of the ports.
 pub(super) const TRACE: Options = Options {
     threads: 1,
     series: true,
@@ -54,18 +54,18 @@ pub(super) struct Burst {
     pub senders: u32,
     /// What each sends, at the rate of its link.
     pub bytes: u64,
-    /// In flows of so much.
+    /// Bytes per flow.
     pub flow: u64,
 }
 
-/// All fifteen, once: the chain waits in one pause.
+/// All fifteen, once: the chain is paused once.
 pub(super) const ONCE: Burst = Burst {
     senders: 15,
     bytes: 128_000,
     flow: 128_000,
 };
 
-/// Two, for long: S1 gets a third of P3, and the chain is ON and OFF by turns.
+/// Two, for a long time: S1 gets a third of P3, and the chain alternates between ON and OFF.
 pub(super) const BY_TURNS: Burst = Burst {
     senders: 2,
     bytes: 1_500_000,
@@ -150,7 +150,7 @@ pub(super) fn told(counts: &Counts, of: impl Fn(&Finished) -> bool) -> [u32; 3] 
     all
 }
 
-/// What happened to a port.
+/// The changes of a port.
 pub(super) fn changes(counts: &Counts, port: u32) -> impl Iterator<Item = Traced> {
     let all = counts.trace.iter().flatten().copied();
     all.filter(move |traced| traced.port == port)

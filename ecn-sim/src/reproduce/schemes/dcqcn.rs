@@ -85,8 +85,8 @@ fn d1(_: &Bench) -> Result<Found, ReproduceError> {
     ))
 }
 
-/// Two flows into one port that marks all that waits, and that stay as fast as it is: notifications and
-/// marks of the run, and how many notifications there may be.
+/// Two flows into one port that marks everything queued, whose rates stay at that of the port: notifications and marks
+/// of the run, and the maximum number of notifications.
 fn notifications(bench: &Bench) -> Result<[f64; 3], ReproduceError> {
     let own = [
         "hosts=3",
@@ -299,8 +299,7 @@ fn victim(
     Ok(victims.map(|flow| f64::from(flow.marked)).sum())
 }
 
-/// The HPCC artifact's thresholds for 40 Gb/s (V2): longer than the queues that a few
-/// flows make by chance.
+/// The HPCC artifact's thresholds for 40 Gb/s (V2): longer than the queues that a few flows build up by chance.
 pub(super) const V2: &[&str] = &["dcqcn.kmin=160kB", "dcqcn.kmax=640kB"];
 
 fn d8(bench: &Bench) -> Result<Found, ReproduceError> {
@@ -387,7 +386,7 @@ mod tests {
         assert_eq!(with(60).verdict, Verdict::DoesNotHold);
     }
 
-    /// Where everything that waits is marked, a path that is loaded by 16 Gb/s is no longer free of marks.
+    /// If everything queued is marked, a path with a load of 16 Gb/s is no longer free of marks.
     #[test]
     fn a_victim_that_is_marked_anyway_is_noticed() {
         let marks = |settings: &[&str]| victim(&Bench::new(1), settings, true, 0).unwrap();

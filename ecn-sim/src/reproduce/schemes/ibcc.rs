@@ -68,7 +68,7 @@ fn i1(bench: &Bench) -> Judged {
     Ok(found(holds, measured))
 }
 
-/// When the index of a flow is down at `target`, us, looked for up to `until`.
+/// When the index of a flow has fallen to `target`, us; searched up to `until`.
 fn down_at(rules: &IbccRules, flow: IbccFlow, target: u16, (from, until): (Time, Time)) -> f64 {
     let (mut above, mut at) = (from, until);
     while at - above > NS {
@@ -241,7 +241,7 @@ fn i7(bench: &Bench) -> Judged {
     ))
 }
 
-/// Packets that are marked in the chain, whose flows do not answer.
+/// Packets marked in the chain, whose flows do not respond.
 fn marks(bench: &Bench, setting: &str) -> Result<u64, ReproduceError> {
     let chain = chain(
         &[CBFC, &["scheme=ibcc", "ibcc.ccti_increase=0", setting]],
@@ -337,11 +337,11 @@ const GRAN: [&str; 5] = [
 /// A set that keeps the bottleneck in use and its queue short (I13).
 const GENTLE: [&str; 3] = ["scheme=ibcc", "ibcc.ccti_increase=1", "ibcc.cct_step=1/32"];
 
-/// What came through.
+/// Results of a run.
 struct Through {
     /// Payload of each flow, Gb/s, by sender.
     gbit: Vec<f64>,
-    /// What waited in switches in the second half, kB on average.
+    /// Mean data queued in switches in the second half, kB.
     queued: f64,
 }
 

@@ -124,7 +124,7 @@ const SERIES: Options = Options {
     watch: None,
 };
 
-/// A fabric with settings, and flows of its own.
+/// A fabric with these settings and flows.
 fn scenario(
     kind: fabric::Kind,
     settings: &[&str],
@@ -137,7 +137,7 @@ fn scenario(
     Ok(scenario.with_flows(flows))
 }
 
-/// One switch (the spine has nothing to do): its port to a host is watched under the host's number.
+/// One switch (the spine is unused): its port to a host is watched under the host's number.
 fn one_switch(settings: &[&str], flows: Vec<Arrival>) -> Result<Scenario, ReproduceError> {
     let settings = [&["leaves=1", "spines=1"], settings].concat();
     scenario(fabric::Kind::LeafSpine, &settings, flows)
@@ -153,7 +153,7 @@ struct Bottleneck<'a> {
     flows: u32,
     /// Beside those.
     settings: &'a [&'a str],
-    /// When it is taken to have settled.
+    /// Time from which it counts as settled.
     from: Time,
     /// The end of the run.
     until: Time,
@@ -190,7 +190,7 @@ impl Bottleneck<'_> {
 /// More than any run sends.
 const ENDLESS: u64 = 1_000_000_000_000;
 
-/// What a run does from some time on.
+/// Results of a run from some time on.
 struct Settled {
     /// Payload per second of each flow.
     rates: Vec<f64>,

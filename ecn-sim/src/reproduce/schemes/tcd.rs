@@ -51,7 +51,7 @@ fn queues(counts: &Counts, port: u32) -> Vec<(Time, u32)> {
 /// S0's and S1's parts of a link's rate in T1 and T3, as in [`chain`].
 const LOADS: (f64, f64) = (0.3, 0.4);
 
-/// T1 and T3: the victim's flows that there are, with CE, and with UE only; over both bursts.
+/// T1 and T3: number of the victim's flows, of those with CE, and of those with UE only; over both bursts.
 fn victims(
     bench: &Bench,
     scheme: &str,
@@ -109,7 +109,8 @@ fn t3(bench: &Bench) -> Judged {
     Ok(found(holds, measured))
 }
 
-/// T4, I7: at P2, while it goes ON and OFF: how often, and changes to congestion (or root), and to undetermined (or victim).
+/// T4, I7: P2 while it alternates between ON and OFF: number of periods, of changes to congestion (or root), and of
+/// changes to undetermined (or victim).
 pub(super) fn flips(bench: &Bench, scheme: &str) -> Result<([u32; 3], Counts), ReproduceError> {
     let network: &[&str] = if scheme.contains("dcqcn") { PFC } else { CBFC };
     let name = format!("scheme={scheme}");
@@ -199,7 +200,7 @@ fn t9(bench: &Bench) -> Judged {
 /// This many packets suffice.
 const PACKETS: u32 = 100;
 
-/// What happens to the marks of a sender's packets on the chain.
+/// Changes of the marks of a sender's packets on the chain.
 struct Crossed {
     /// They got UE, and arrive with CE.
     raised: u32,

@@ -41,7 +41,7 @@ fn rate(flow: &TimelyFlow, rules: &TimelyRules) -> f64 {
     flow.on_send(rules).map_or(LINE, |rate| rate as f64)
 }
 
-/// By how many deltas the rate rises with each of these round-trip times, one per `MIN_RTT`.
+/// Increase of the rate, in deltas, with each of these round-trip times, one per `MIN_RTT`.
 fn steps(rules: &TimelyRules, rtts: impl IntoIterator<Item = Time>) -> Vec<f64> {
     let mut flow = TimelyFlow::at(LINE / 4.0);
     let mut step = |(number, rtt)| {
@@ -102,7 +102,7 @@ fn growth(rules: &TimelyRules) -> Found {
     )
 }
 
-/// Random round-trip times at random distances: what each does to the rate, and whether it may.
+/// Random round-trip times at random intervals, with the rates before and after each.
 fn walk(rules: &TimelyRules, mut look: impl FnMut(Time, Time, f64, f64)) {
     let mut random = Pcg64Mcg::seed_from_u64(1);
     let mut flow = TimelyFlow::at(LINE);
@@ -199,15 +199,15 @@ fn m4(_: &Bench) -> Result<Found, ReproduceError> {
     ))
 }
 
-/// An incast, as a packet beside it sees it.
+/// An incast, as observed by a probe packet.
 pub(in crate::reproduce) struct Incast {
-    /// The 99th percentile of the packet's time there and back, us.
+    /// 99th percentile of the probe's round-trip time, us.
     pub p99_us: f64,
     /// Part of the link's rate that is used.
     pub used: f64,
 }
 
-/// 16 to 1 at 10 Gb/s; from 20 ms on, a packet goes the same way each 50 us.
+/// 16 to 1 at 10 Gb/s; from 20 ms on, a probe packet takes the same path every 50 us.
 fn incast(bench: &Bench, scheme: &str) -> Result<Incast, ReproduceError> {
     let own = ["hosts=18", "link_rate=10gbit", "limit=40ms", scheme];
     let bulk = (0..16).map(|from| flow(0, from, 17, ENDLESS));

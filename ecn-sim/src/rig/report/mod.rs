@@ -48,7 +48,7 @@ pub struct RigParameters {
     pub local_flows: u32,
     /// Flows that come over the inter-switch link.
     pub remote_flows: u32,
-    /// Whether there is a victim: a flow over the inter-switch link to an output of its own.
+    /// Whether there is a victim: a flow over the inter-switch link to its own output.
     pub victim: bool,
     /// `udp`, `tcp`, `mixed`, ...
     pub transport: String,
@@ -117,7 +117,7 @@ pub struct Phase {
     pub jain_remote: f64,
     /// Packets that the sources sent.
     pub sent_packets: u64,
-    /// Packets that were dropped on their way.
+    /// Packets dropped on their path.
     pub dropped_packets: u64,
     /// Packets that were marked.
     pub marked_packets: u64,

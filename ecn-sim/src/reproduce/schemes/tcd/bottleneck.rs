@@ -1,4 +1,4 @@
-//! T2 and T10: what a port is taken for when its pauses are over.
+//! T2 and T10: the state of a port after its pauses.
 
 use ecn_core::tcd::{Mark, State};
 
@@ -15,9 +15,10 @@ use crate::reproduce::schemes::chain::{
 };
 use crate::reproduce::schemes::{Bench, flow, scenario};
 
-/// max(T_on) by `docs/sources.md`, us: of a scenario at 40 Gb/s, whatever its ports take it for.
+/// max(T_on) by the formula in `docs/sources.md` for a scenario at 40 Gb/s, us, regardless of the value that its ports
+/// use.
 fn max_on(scenario: &Scenario) -> f64 {
-    /// The least congestion that matters.
+    /// The lowest congestion degree to be detected.
     const EPSILON: f64 = 0.05;
     let own = &scenario.parameters;
     if own.flow_control == FlowControl::Cbfc {
@@ -39,11 +40,11 @@ struct AtOnce {
     /// How many there are, and how many get CE.
     flows: u32,
     congested: u32,
-    /// From a queue that is seen above the threshold until the port is taken for congested, and until the last of the
-    /// flows has its first CE, us.
+    /// Time from when a queue is observed above the threshold until the port counts as congested, and until the last
+    /// flow has its first CE, us.
     state: f64,
     received: f64,
-    /// The queue may have been above it for so long, us.
+    /// The queue may have been above it for up to this time, us.
     step: f64,
     rtt: f64,
 }
@@ -57,7 +58,7 @@ impl AtOnce {
     }
 }
 
-/// Few enough that it takes some time to the threshold: 3 us.
+/// Few senders, so that the queue takes 3 us to reach the threshold.
 const FEW: Burst = Burst {
     senders: 3,
     bytes: 640_000,
@@ -131,7 +132,7 @@ pub(super) fn t2(bench: &Bench) -> Judged {
     })
 }
 
-/// The link of a dumbbell, which traffic to a congested host shares with two long flows that come so much later, us.
+/// The link of a dumbbell, shared by traffic to a congested host and two long flows that start this much later, us.
 fn paused_link(settings: &[&[&str]], late_us: u64) -> Result<(Scenario, u32), ReproduceError> {
     let late = late_us * US;
     let mut flows = vec![flow(late, 1, 8, 2_000_000), flow(late, 2, 9, 2_000_000)];
@@ -206,7 +207,7 @@ fn last_on(counts: &Counts, port: u32) -> Option<Time> {
     on.last().map(|t| t.time)
 }
 
-/// When a port is first taken for this, from a time on.
+/// When a port first has this state, from a time on.
 fn first(counts: &Counts, port: u32, from: Time, state: State) -> Option<Time> {
     let mut changes = changes(counts, port).filter(|t| t.time >= from);
     changes
@@ -238,7 +239,7 @@ fn returns(bench: &Bench, settings: &[&str]) -> Result<[(f64, bool); 3], Reprodu
     }))
 }
 
-/// max(T_on) on the chain, and until the next packet shows that it is over, us.
+/// max(T_on) on the chain, plus the time until the next packet reveals its end, us.
 fn returned_by() -> Result<f64, ReproduceError> {
     Ok(max_on(&chain(&[PFC], ONCE, MS)?) + 1.0)
 }

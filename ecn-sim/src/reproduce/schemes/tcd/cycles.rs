@@ -1,4 +1,4 @@
-//! T5 to T8: how senders go ON and OFF that one output makes wait.
+//! T5 to T8: ON and OFF periods of senders that wait for one output.
 
 use super::{Judged, TRACE, US};
 use crate::engine::Time;
@@ -9,8 +9,8 @@ use crate::reproduce::assertions::{Found, exact, found};
 use crate::reproduce::schemes::Bench;
 use crate::reproduce::schemes::chain::{C, FRAME, FRAME_US, PAUSE, changes, merge, spells};
 
-/// Packets: a pause is sent above the one, and taken back at the other. Half-way between whole packets, of which queues are
-/// made: XOFF is passed by the 200th, and XON reached with the 100th.
+/// Packets: a pause is sent above XOFF, and withdrawn at XON. Half-way between whole packets, of which queues consist:
+/// XOFF is exceeded by the 200th, and XON reached with the 100th.
 const XOFF: f64 = 199.5;
 const XON: f64 = 100.5;
 
@@ -20,7 +20,7 @@ struct Senders {
     number: u32,
     xon: f64,
     delay_us: u32,
-    /// Bytes for what comes after a pause was asked for.
+    /// Headroom for data that arrives after a pause was sent, bytes.
     headroom: f64,
 }
 
@@ -52,7 +52,7 @@ fn tau(delay_us: u32) -> f64 {
     2.0 * f64::from(delay_us) + PAUSE / C * 1e6
 }
 
-/// What paused senders do.
+/// ON and OFF periods of paused senders.
 struct Cycles {
     /// ON, with the frame that a pause does not interrupt, us: mean of all senders' first.
     on: f64,
@@ -60,9 +60,10 @@ struct Cycles {
     off: f64,
     /// The control loop with the rest of that frame, us.
     tau: f64,
-    /// By sender, over all whole cycles: ON fraction, and what arrived of what a link can carry.
+    /// By sender, over all whole cycles: ON fraction, and delivered data as a fraction of what a link can carry.
     shares: Vec<(f64, f64)>,
-    /// Of the ingress queues, the shortest while all are paused by turns and the longest ever, bytes.
+    /// The shortest ingress queue while all senders alternate between ON and OFF, and the longest one at any time,
+    /// bytes.
     queue: (f64, f64),
 }
 

@@ -12,12 +12,12 @@ use crate::reproduce::schemes::Bench;
 use crate::reproduce::schemes::dcqcn::V2;
 use crate::statistics::Sample;
 
-/// Whatever number is asked for: two standard errors of DCQCN's factors are 1 to 3 % with these.
+/// Regardless of the requested number of seeds: two standard errors of DCQCN's factors are 1 to 3 % with these.
 const SEEDS: u64 = 12;
-/// Of those that are reported only.
+/// Seeds of schemes that are only reported.
 const FEW: u64 = 3;
 
-/// It takes the longest of all statements: others are judged beside it, and done before.
+/// This statement takes longest: others are judged at the same time, and finish before it.
 const THREADS: usize = 2;
 
 /// Bursts that pause ports often, among short and long flows.
@@ -61,7 +61,7 @@ fn factor(compared: &Comparison, of: Percentile) -> Sample {
     Sample::of(factors)
 }
 
-/// Is a factor not below 1, for all that chance can say; and by no more than 5 %, for sure?
+/// Whether a factor is not significantly below 1, and certainly by no more than 5 %.
 fn not_worse(factor: &Sample) -> bool {
     let error = factor.error();
     factor.mean + error >= 1.0 && factor.mean - error >= 0.95
@@ -72,14 +72,14 @@ const PUBLISHED: [f64; 2] = [3.3, 2.0];
 
 /// A scheme's factors with TCD, median and 99th percentile.
 pub(in crate::reproduce) struct Factors {
-    /// It may not be worse with TCD; of others there are too few seeds to say.
+    /// Whether it must not be worse with TCD; other schemes have too few seeds to judge this.
     pub guarded: bool,
     /// Of the median, and of the 99th percentile.
     pub factors: [Sample; 2],
 }
 
-/// T11: the best of all schemes is to be as much better as published. That it is not is known, as long as the
-/// best is better at all, and nothing is worse.
+/// T11: the best of all schemes must be as much better as published. That it is not is known, provided that the best is
+/// better at all, and none is worse.
 pub(in crate::reproduce) fn improves(all: &[Factors]) -> (bool, bool) {
     let best = [0, 1].map(|which| {
         let factors = all.iter().map(|one| one.factors[which]);
