@@ -574,7 +574,7 @@ fn bad_comparisons_are_refused() {
         ("compare fat-tree --schemes none,none", "twice"),
         (
             "compare fat-tree --schemes none,,dcqcn",
-            "a name is missing",
+            "empty name between commas",
         ),
         (
             "compare fat-tree --schemes none --set scheme=dcqcn",
@@ -771,7 +771,7 @@ fn bad_input_is_refused() {
         (vec!["run", "--set", "duration=9999h"], "duration"),
         (
             vec!["run", "--set", "victim=60ms..40ms"],
-            "before it begins",
+            "FROM must be before TO",
         ),
         (vec!["run", "--set", "mark_in=C"], "mark_in = C"),
         (vec!["run", "--set", "buffer"], "KEY=VALUE"),
@@ -807,7 +807,7 @@ fn bad_input_is_refused() {
         ),
         (
             vec!["run", "rig", "--set", "response=table:x"],
-            "the papers only",
+            "a function of the papers",
         ),
         (vec!["rig", "--ipv6"], "--ipv6"),
         (vec!["run", "fat-treee"], "`fat-tree`"),

@@ -1058,7 +1058,7 @@ fn failures_that_make_no_sense_are_refused() {
         (
             format!("{spine}from = \"1ms\"\n"),
             &["switch=crossbar"],
-            "need switch=shared-memory",
+            "must be shared-memory",
         ),
     ] {
         let scenario = two_flows(&format!("[[failures]]\n{failures}"), settings);

@@ -118,7 +118,7 @@ const FABRICS: &[&[&str]] = &[
 
 #[test]
 fn options_of_data_centres_change_them_and_are_refused_elsewhere() {
-    let applies = Refused("applies to data centres, as `fig1`");
+    let applies = Refused("applies to data centres, such as `fig1`");
     for base in SHARES {
         for key in [
             "scheme=dcqcn",
@@ -335,11 +335,7 @@ fn links_and_flows_of_data_centres_are_as_their_file_says() {
                     Refused("no path is left from 50us on"),
                 );
             }
-            _ => check(
-                (&base, &failing),
-                kind,
-                Refused("need switch=shared-memory"),
-            ),
+            _ => check((&base, &failing), kind, Refused("must be shared-memory")),
         }
     }
     let classed = custom("", ", priority = 1", "");
@@ -374,7 +370,7 @@ fn links_and_flows_of_data_centres_are_as_their_file_says() {
     check(
         (&base, &model),
         &[],
-        Refused("files with `topology` have their keys at the top"),
+        Refused("in files with `topology`, keys are at the top"),
     );
 }
 
@@ -400,11 +396,7 @@ fn links_and_flows_of_shares_are_as_their_file_says() {
         for (flow, model, reason) in [
             (", size = \"1MB\"", model.to_owned(), "`size`"),
             (", priority = 1", model.to_owned(), "`priority`"),
-            (
-                "",
-                FAILURE.to_owned(),
-                "or is it a data centre's, without `topology",
-            ),
+            ("", FAILURE.to_owned(), "a data centre needs `topology"),
         ] {
             check((&base, &shares(rate, flow, &model)), &[], Refused(reason));
         }

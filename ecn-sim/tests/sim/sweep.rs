@@ -498,7 +498,7 @@ const BAD_FILES: &[(&str, &str)] = &[
         "[sweeps]\nbuffer = [2]",
         "unknown key `sweeps`: did you mean `sweep`?",
     ),
-    ("[sweep]\nbuffer = 2", "buffer = 2: a list such as"),
+    ("[sweep]\nbuffer = 2", "buffer = 2: must be a list such as"),
     ("[sweep]\nbuffer = []", "buffer: the list is empty"),
     ("[sweep]\nbuffer = \"4..=2\"", "the range is empty"),
     ("[sweep]\nbuffer = \"2..2\"", "the range is empty"),

@@ -168,7 +168,7 @@ impl Scenario {
     fn check_workload(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
         if params.workload == Workload::AllReduce && params.hosts > 2_048 {
-            let reason = "must be at most 2048 with workload=all-reduce, to number all flows";
+            let reason = "must be at most 2048 with workload=all-reduce: too many flows to number";
             return Err(ModelError::new("hosts", params.hosts, reason));
         }
         if params.workload == Workload::AllToAll && params.hosts > 2_048 {
