@@ -21,15 +21,15 @@ const MIN_RMIN: Fraction = fraction(1, 65536);
 const ONE: Fraction = fraction(1, 1);
 /// At this rate a packet of 1500 bytes takes 1.5 s.
 pub const MIN_RATE_BYTES_PER_S: u64 = 1_000;
-/// Each labelled flow makes new time series.
+/// Each flow with metrics of its own adds time series.
 const MAX_TOP_FLOWS: u32 = 1000;
-/// Beyond them a message reports several marks, up to 256.
+/// Range of `messages_per_s`; if more packets are marked, a message reports several marks, up to 256.
 const MESSAGES_PER_S: RangeInclusive<u32> = 100..=1_000_000;
 const MAX_PERIOD: DurationText = DurationText::from_secs(1);
-/// Longer rounds or intervals between echoes would control nothing.
+/// With longer rounds or intervals between echoes, control has no effect.
 const MAX_STEP: DurationText = DurationText::from_secs(60);
 const MAX_IDLE: DurationText = DurationText::from_secs(86_400);
-/// For this long limits stay in force after the agent was killed.
+/// Rate limits stay in force for this long after the agent was killed.
 const MAX_HEARTBEAT: DurationText = DurationText::from_secs(60);
 
 impl Config {
@@ -92,13 +92,13 @@ impl Config {
     }
 }
 
-/// A key of `[bcn]` or `[qcn]` that the simulator refuses.
+/// The place of a key of `[bcn]` or `[qcn]` that the simulator refuses.
 fn notification_place(section: &'static str, keys: &[&'static str], key: &str) -> Place {
     let key = keys.iter().find(|one| **one == key);
     place(section, key.copied().unwrap_or_default())
 }
 
-/// A key of a section that exists once.
+/// The place of a key in a section that exists once.
 const fn place(section: &'static str, key: &'static str) -> Place {
     Place {
         section,
@@ -199,7 +199,7 @@ impl Check {
         }
     }
 
-    /// `[bcn]` and `[qcn]`, at a link of 1 Gb/s.
+    /// Checks `[bcn]` and `[qcn]` for a link of 1 Gb/s.
     fn notifications(&mut self, config: &Config) {
         let (line, frame) = (super::PORT_RATE, super::FRAME_BYTES);
         if let Err(error) = config.bcn.0.rules(line, frame) {
@@ -275,7 +275,7 @@ impl Check {
             self.fail(
                 at("heartbeat"),
                 format!(
-                    "must be longer than `period` ({period}), or limits lapse, not {heartbeat}"
+                    "must be longer than `period` ({period}), not {heartbeat}: limits would lapse"
                 ),
             );
         }
@@ -300,7 +300,7 @@ impl Check {
         if listen.is_some_and(|listen| listen.port() == 0) {
             self.fail(
                 at("listen"),
-                "the port must be between 1 and 65535, not 0, which is another one at each start",
+                "the port must be between 1 and 65535, not 0, for which the kernel chooses one at each start",
             );
         }
         if listen.is_some_and(|listen| listen.ip().is_multicast()) {
@@ -356,7 +356,7 @@ impl Check {
         }
     }
 
-    /// Keys that apply to one kind of queue.
+    /// Checks keys that apply to one kind of queue.
     fn queue(&mut self, at: &impl Fn(&'static str) -> Place, bridge: &Bridge) {
         match bridge.queue {
             Queue::Virtual => {
@@ -395,7 +395,7 @@ impl Check {
         }
     }
 
-    /// Valid names, as `dev_valid_name()` in net/core/dev.c.
+    /// Checks a name as `dev_valid_name()` in net/core/dev.c does.
     fn device(&mut self, place: Place, name: &str) {
         let reason = if name.is_empty() {
             "it is empty"

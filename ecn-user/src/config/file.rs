@@ -1,4 +1,4 @@
-//! The file: its sections and keys, and where in it things are.
+//! Sections and keys of the file, and where they are in it.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::{Problem, suggestion};
 /// A section of the file and the keys it takes.
 pub(super) struct Section {
     pub(super) name: &'static str,
-    /// Written `[[name]]`, as often as needed.
+    /// Written `[[name]]`, any number of times.
     pub(super) is_list: bool,
     pub(super) required: &'static [&'static str],
     pub(super) keys: &'static [&'static str],
@@ -113,16 +113,16 @@ pub(super) const TOP_KEYS: [&str; 10] = [
     "version", "bridge", "endpoint", "response", "echo", "bcn", "qcn", "flow", "agent", "metrics",
 ];
 
-/// Which value of the file a problem is about.
+/// The value of the file that a problem is about.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) section: &'static str,
-    /// Which of the sections of this name, for `[[section]]`.
+    /// Index among the sections of this name, for `[[section]]`.
     pub(super) index: usize,
     pub(super) key: &'static str,
 }
 
-/// A text together with what it was parsed into, to say where things are.
+/// A text and its parsed form, to locate keys and values.
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
@@ -161,7 +161,7 @@ impl Source<'_> {
         }
     }
 
-    /// Where a value is; where its section begins if it is not in the file.
+    /// Offset of a value, or of its section's beginning if the value is not in the file.
     pub(super) fn locate(&self, place: Place) -> Option<usize> {
         if place.section.is_empty() {
             return self.table.get(place.key).map(|value| value.span().start);
@@ -193,7 +193,7 @@ impl Source<'_> {
         Some(format!("`{}`", key.get_ref()))
     }
 
-    /// What keys and sections are wrong, whatever their values.
+    /// Unknown and missing keys, and unknown sections, whatever their values.
     pub(super) fn unknown_and_missing(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         for (key, value) in self.table.iter() {
@@ -241,7 +241,7 @@ impl Source<'_> {
     }
 }
 
-/// Describes a key or section that the file as a whole does not take.
+/// The message for an unknown key or section at the top level.
 fn unknown_top(name: &str, value: &toml::Spanned<DeValue<'_>>) -> String {
     let is_section = match value.get_ref() {
         DeValue::Table(_) => true,
@@ -254,7 +254,7 @@ fn unknown_top(name: &str, value: &toml::Spanned<DeValue<'_>>) -> String {
             suggestion(name, &TOP_KEYS[1..])
         );
     }
-    // A key that belongs into a section but stands before its header.
+    // A key that belongs in a section but precedes its header.
     match SECTIONS.iter().find(|section| section.keys.contains(&name)) {
         Some(section) => {
             format!(
@@ -271,7 +271,7 @@ pub(super) fn syntax(message: &str) -> String {
     format!("not valid TOML: {}", message.trim().replace('\n', ", "))
 }
 
-/// A message of serde without the names of Rust's types.
+/// A message of serde, with the names of Rust's types replaced.
 pub(super) fn plain(message: &str) -> String {
     let mut message = message.trim().replace('\n', ", ");
     for (rust, words) in [

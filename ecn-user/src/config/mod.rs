@@ -1,9 +1,9 @@
 //! The agent's configuration file, `ecn.toml`.
 //!
 //! Every key has a documented default except the two that name a device; `ecn.example.toml`
-//! ([`EXAMPLE`]) shows them all. A file is checked as a whole when it is loaded: unknown keys and
-//! values are refused with the nearest valid one, values out of range with the range, each
-//! with its line. A [`Config`] built by code is checked by [`Config::validate`].
+//! ([`EXAMPLE`]) shows them all. Loading a file checks all of it: unknown keys and values are refused with the nearest
+//! valid one, values out of range with the range, each with its line. A [`Config`] built by code is checked by
+//! [`Config::validate`].
 
 mod check;
 mod file;
@@ -31,19 +31,19 @@ pub use notifications::{Bcn, Qcn};
 use crate::units::{DurationText, Fraction, Rate};
 use file::{Source, plain, syntax};
 
-/// The commented example, whose every key is its default.
+/// The commented example, in which every key has its default.
 pub const EXAMPLE: &str = include_str!("../../ecn.example.toml");
 
-/// Longest file that is read, bytes.
+/// Maximum size of a file, bytes.
 const LARGEST_FILE: u64 = 16 << 20;
 
-/// Rate of a port of which the configuration says none, for what is derived from it.
+/// Assumed rate of a port for which none is configured, for values derived from it.
 pub(crate) const PORT_RATE: Rate = match Rate::from_bytes_per_s(125_000_000) {
     Some(rate) => rate,
     None => Rate::MAX,
 };
 
-/// A full packet: what one that waits counts.
+/// Size of a full packet, bytes: what each waiting packet counts as.
 pub(crate) const FRAME_BYTES: u32 = 1_514;
 
 /// The version of the file format that this program reads.
@@ -52,7 +52,7 @@ pub const VERSION: u32 = 1;
 keywords! {
     /// How the rates of flows are enforced at an endpoint.
     Enforcement {
-        /// The first of these that the device and the kernel can do.
+        /// The first of these that the device and the kernel support.
         #[default]
         Auto = "auto",
         /// A departure time per packet, kept by fq.
@@ -67,10 +67,10 @@ keywords! {
 }
 
 keywords! {
-    /// Where an endpoint takes the echoes that come.
+    /// Where an endpoint processes incoming echoes.
     Hook {
-        /// `xdp` where it costs nothing: the driver takes XDP programs and is not veth, whose peer
-        /// would lose its segmentation offload. Else `tc`.
+        /// `xdp` if the driver supports XDP programs and is not veth, whose peer would lose its segmentation offload;
+        /// else `tc`.
         #[default]
         Auto = "auto",
         /// At tc ingress.
@@ -83,10 +83,10 @@ keywords! {
 keywords! {
     /// Which queue of a port is watched.
     Queue {
-        /// That of the device: its queueing discipline.
+        /// The device's queueing discipline.
         #[default]
         Device = "device",
-        /// What would wait if the port sent at `queue_rate`: for ports without a queue of their own.
+        /// What would wait if the port sent at `queue_rate`: for ports without a queue, or whose queue is in hardware.
         Virtual = "virtual",
     }
 }
@@ -94,10 +94,10 @@ keywords! {
 keywords! {
     /// What happens to TCP connections that would negotiate ECN.
     Tcp {
-        /// They do, and control themselves.
+        /// They negotiate it, and control themselves.
         #[default]
         Leave = "leave",
-        /// They are kept from it, and controlled as others are.
+        /// They are prevented from it, and controlled like other flows.
         Control = "control",
     }
 }
@@ -114,7 +114,7 @@ pub struct Config {
     /// The devices through which controlled flows leave and arrive.
     #[serde(rename = "endpoint", skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
-    /// How flows of all endpoints answer to marks.
+    /// How flows of all endpoints respond to marks.
     pub response: Response,
     /// How receivers report marks to senders.
     pub echo: Echo,
@@ -126,7 +126,7 @@ pub struct Config {
     pub flow: Flow,
     /// The agent itself.
     pub agent: Agent,
-    /// What the agent shows over HTTP.
+    /// Metrics and health over HTTP.
     pub metrics: Metrics,
 }
 
@@ -171,10 +171,11 @@ pub struct Bridge {
     /// Which packets are marked. Default: [`Marking::InputOutput`].
     #[serde(default)]
     pub marking: Marking,
-    /// Packets per input buffer, 1 to 65535. Default: 4.
+    /// Packets per input buffer, 1 to 65535; at most 64 with [`Queue::Virtual`]. Default: 4.
     #[serde(default = "default_buffer")]
     pub buffer: u32,
-    /// Packets waiting for one output, above which they are marked, 1 to 65535. Default: 8.
+    /// Packets waiting for one output above which they are marked, 1 to 65535; at most 63 with [`Queue::Virtual`].
+    /// Default: 8.
     #[serde(default = "default_threshold")]
     pub threshold: u32,
     /// Where packets are marked. Default: [`MarkAt::Arrival`].
@@ -183,40 +184,41 @@ pub struct Bridge {
     /// How marks get back to the source. Default: [`Feedback::Echo`].
     #[serde(default)]
     pub feedback: Feedback,
-    /// Messages that each port sends to sources in a second, 100 to 1000000: beyond them one stands for several
-    /// marks. Default: 10000.
+    /// Maximum number of messages per second from each port to sources, 100 to 1000000; beyond it, a message reports
+    /// several marks. Default: 10000.
     #[serde(default = "default_messages_per_s")]
     pub messages_per_s: u32,
-    /// BCN: packets waiting for one output, above which a source is stopped for up to 50 ms, 1 to 65535 (BCN(0, 0)).
-    /// Default: none is.
+    /// BCN: packets waiting for one output above which a source is stopped for up to 50 ms, 1 to 65535 (BCN(0, 0)).
+    /// Default: no source is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severe_threshold: Option<u32>,
-    /// Whose share of an output is measured: who has less is not marked. Default: [`Shares::Source`].
+    /// What counts as a source whose share of an output is measured; sources below their share are not marked.
+    /// Default: [`Shares::Source`].
     #[serde(default)]
     pub shares: Shares,
-    /// What happens to packets that cannot be marked, of sources that have their share. Default:
-    /// [`Unmarkable::Drop`].
+    /// What happens to packets that cannot be marked and whose source has its share. Default: [`Unmarkable::Drop`].
     #[serde(default)]
     pub unmarkable: Unmarkable,
-    /// Packets waiting for one output, above which they are dropped, 1 to 65535; of sources that have no more than their
-    /// share, above twice as many. Default: twice `threshold`.
+    /// Packets waiting for one output above which packets that cannot be marked are dropped if their source has more
+    /// than its share; if it has just its share, above twice as many. `threshold` to 65535; at most 63 with
+    /// [`Queue::Virtual`]. Default: twice `threshold`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_threshold: Option<u32>,
-    /// Whether the other ends of its ports' veth pairs, wherever on this machine they are, and its ports that are taps are
-    /// endpoints, with the defaults of [`Endpoint`] unless a section says otherwise. Default: they are not.
+    /// Whether the peers of its veth ports, in any namespace of this machine, and its ports that are taps are
+    /// endpoints, with the defaults of [`Endpoint`] unless a section matches them. Default: false.
     #[serde(default)]
     pub peers: bool,
-    /// Only these ports, or patterns for them. Default: all, also those that join later.
+    /// The ports that mark, or patterns for them. Default: all ports, including those added later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<Vec<String>>,
     /// Which queues are watched. Default: [`Queue::Device`].
     #[serde(default)]
     pub queue: Queue,
-    /// Rate of the ports' virtual queues, frames with Ethernet headers as tc counts them. Needed with
-    /// [`Queue::Virtual`], and only there.
+    /// Rate of the ports' virtual queues, frames with Ethernet headers as in tc. Required with [`Queue::Virtual`], does
+    /// not apply to other queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_rate: Option<Rate>,
-    /// Rates of single ports that have another than `queue_rate`.
+    /// Rates of ports that differ from `queue_rate`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub queue_rates: BTreeMap<String, Rate>,
 }
@@ -245,7 +247,7 @@ impl Bridge {
         }
     }
 
-    /// Whether another section says the same of the bridge itself, its ports' queues and where it marks.
+    /// Whether another section has the same bridge, queues and place of marking.
     pub(crate) fn same_queues(&self, other: &Self) -> bool {
         let of = |bridge: &Self| {
             let rates = (bridge.queue_rate, bridge.queue_rates.clone());
@@ -255,13 +257,13 @@ impl Bridge {
         of(self) == of(other)
     }
 
-    /// Whether it is to mark at a port.
+    /// Whether it marks at a port.
     pub fn has_port(&self, port: &str) -> bool {
         let ports = self.ports.as_ref();
         ports.is_none_or(|ports| ports.iter().any(|meant| means(meant, port)))
     }
 
-    /// How sources hear of congestion at its ports.
+    /// How congestion at its ports is reported to sources.
     pub fn feedback(&self) -> Feedback {
         match self.marking.notifications() {
             Some(_) => Feedback::Backward,
@@ -269,7 +271,7 @@ impl Bridge {
         }
     }
 
-    /// Packets that wait where those that cannot be marked are dropped; `None`: they never are.
+    /// Waiting packets above which packets that cannot be marked are dropped; `None`: never.
     pub fn drops_above(&self) -> Option<u32> {
         match (self.shares, self.unmarkable) {
             (Shares::Off, _) | (_, Unmarkable::Pass) => None,
@@ -299,20 +301,20 @@ pub struct Endpoint {
     /// Its network namespace: a name in `/run/netns`, or a path; or a pattern. Default: the agent's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
-    /// The highest rate of a flow, Rmax. Default: the device's speed.
+    /// Maximum rate of a flow, Rmax, at least 8kbit. Default: the device's speed; 10gbit for a tap at a bridge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_rate: Option<Rate>,
     /// How rates are enforced. Default: [`Enforcement::Auto`].
     #[serde(default)]
     pub enforcement: Enforcement,
-    /// Where echoes are taken. Default: [`Hook::Auto`].
+    /// Where echoes are processed. Default: [`Hook::Auto`].
     #[serde(default)]
     pub hook: Hook,
     /// What happens to TCP connections that would negotiate ECN. Default: [`Tcp::Leave`].
     #[serde(default)]
     pub tcp: Tcp,
-    /// How its flows hear of marks. With [`Feedback::Backward`] nothing is written into packets here, nor echoed.
-    /// Default: as the bridges of this file say ([`Config::feedback`]).
+    /// How marks are reported to its flows. With [`Feedback::Backward`] its packets are not made ECN-capable, and
+    /// received marks are not echoed. Default: that of the bridges of this file ([`Config::feedback`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feedback: Option<Feedback>,
 }
@@ -332,18 +334,19 @@ impl Endpoint {
     }
 }
 
-/// How flows answer to marks.
+/// How flows respond to marks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Response {
     /// The response function. Default: [`Function::Lipd`].
     pub function: Function,
-    /// The lowest rate as a fraction of the link rate, 1/65536 to below 1; without effect with
-    /// [`Round::Fractional`]. Default: 1/64.
+    /// The lowest rate as a fraction of the link rate, from 1/65536 to below 1; no effect with [`Round::Fractional`].
+    /// Default: 1/64.
     pub rmin: Fraction,
-    /// The factor of FIMD's and AIMD's multiplicative decrease, above 1 to 16. Default: 2.
+    /// The factor of FIMD's and AIMD's multiplicative decrease, above 1 and at most 16. Default: 2.
     pub m: f64,
-    /// How much of a step a mark is. Default: [`Round::Fractional`].
+    /// Whether each mark is a fraction of a step or a whole one, and which marks are ignored. Default:
+    /// [`Round::Fractional`].
     pub round: Round,
 }
 
@@ -373,12 +376,13 @@ const RMIN: Fraction = fraction(1, 64);
 pub struct Echo {
     /// IP protocol number of echo ACKs, 148 to 254. Default: 253, for experiments (RFC 3692).
     pub protocol: u8,
-    /// How often. Default: [`Every::Packet`].
+    /// How often an echo is sent. Default: [`Every::Packet`].
     pub every: Every,
-    /// Signs echoes, and refuses those of others that it has not signed. Default: none, and none is refused.
+    /// Key that signs echoes and backward messages; those without a valid signature are refused. Default: nothing is
+    /// signed, and nothing is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
-    /// Also accepted, while keys change. Default: nothing else is.
+    /// What is accepted besides, while keys are changed; requires `key`. Default: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub also_accept: Option<AlsoAccept>,
 }
@@ -400,7 +404,7 @@ impl Default for Echo {
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// As SipHash reads it.
+    /// The words of the key for SipHash.
     pub fn words(self) -> [u64; 2] {
         let whole = u128::from_le_bytes(self.0);
         [whole as u64, (whole >> 64) as u64]
@@ -411,9 +415,9 @@ impl TryFrom<String> for Key {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        // What was read is a secret, perhaps with a slip in it: it is not repeated.
+        // The text may be a secret with a typo, so the message does not contain it.
         let refused =
-            || "a key is 32 hexadecimal digits, such as `openssl rand -hex 16` prints".to_owned();
+            || "must be 32 hexadecimal digits, as printed by `openssl rand -hex 16`".to_owned();
         if text.len() != 32 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(refused());
         }
@@ -434,13 +438,13 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What else is accepted while keys change.
+/// What else is accepted while keys are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum AlsoAccept {
-    /// `none`: echoes that are not signed, for the time in which hosts get their first key.
+    /// `none`: unsigned echoes, while hosts are given their first key.
     None,
-    /// Echoes that this one has signed.
+    /// Echoes signed with this key.
     Key(Key),
 }
 
@@ -453,7 +457,7 @@ impl TryFrom<String> for AlsoAccept {
         }
         Key::try_from(text)
             .map(Self::Key)
-            .map_err(|error| format!("{error}; `none` accepts echoes that are not signed"))
+            .map_err(|error| format!("{error}; `none` accepts unsigned echoes"))
     }
 }
 
@@ -470,9 +474,10 @@ impl From<AlsoAccept> for String {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Flow {
-    /// The state of a flow that was idle this long is removed. Default: 30 s.
+    /// Idle time after which a flow's state is removed, at most 24 h. Default: 30 s.
     pub idle: DurationText,
-    /// Most flows at a time, sent and received each, 1 to 16777216; an endpoint has at most as many as are free. Default: 65536.
+    /// Maximum number of flows, sent and received each, 1 to 16777216; an endpoint may have at most as many as are
+    /// free. Default: 65536.
     pub max: u32,
 }
 
@@ -489,16 +494,16 @@ impl Default for Flow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Agent {
-    /// How often class rates are moved. Default: 1 ms.
+    /// Interval at which the rates of classes are raised, at most 1 s; decreases do not wait for it. Default: 1 ms.
     pub period: DurationText,
-    /// Limits expire this long after the agent's last sign of life. Default: 1 s.
+    /// Rate limits lapse this long after the agent's last heartbeat: longer than `period`, at most 60 s. Default: 1 s.
     pub heartbeat: DurationText,
-    /// Whether programs, maps and queues stay when the agent ends, for the next one to take over. Default: they are
-    /// removed.
+    /// Whether programs, maps and queueing disciplines stay when the agent ends, so that the next one can take them
+    /// over. Default: false.
     pub keep: bool,
     /// Directory of pinned maps and links, below a BPF file system. Default: `/sys/fs/bpf/ecn`.
     pub pin: PathBuf,
-    /// The cgroup whose sockets [`Enforcement::Pacing`] is for. Default: the root of cgroup v2.
+    /// The cgroup whose sockets [`Enforcement::Pacing`] applies to. Default: the root of cgroup v2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
 }
@@ -519,10 +524,10 @@ impl Default for Agent {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// Address and TCP port to listen on. Default: none, and nothing is shown.
+    /// Address and TCP port to listen on. Default: none, and nothing is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
-    /// How many flows have metrics of their own, those with the highest rates first, 0 to 1000. Default: 0.
+    /// Number of flows with their own metrics, those with the highest rates, 0 to 1000; requires `listen`. Default: 0.
     pub top_flows: u32,
 }
 
@@ -535,12 +540,12 @@ pub fn netns_path(netns: &str) -> PathBuf {
     }
 }
 
-/// Whether a name stands for all that match it: `*`, `?`, `[a-c]`.
+/// Whether a name is a pattern: `*`, `?`, `[a-c]`.
 pub fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
-/// Whether a name is meant by one of the configuration, which may be a pattern.
+/// Whether a configured name or pattern matches a name.
 pub fn means(configured: &str, name: &str) -> bool {
     if !is_pattern(configured) {
         return configured == name;
@@ -549,14 +554,14 @@ pub fn means(configured: &str, name: &str) -> bool {
     pattern.is_ok_and(|pattern| pattern.matches_with(name, PATTERNS))
 }
 
-/// As a shell takes them.
+/// As in a shell.
 const PATTERNS: glob::MatchOptions = glob::MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
 
-/// Why a configuration is not usable.
+/// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -564,10 +569,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The configuration does not say what it should; one line for each problem.
+    /// The configuration is invalid; one line for each problem.
     #[error("{}", lines(.0))]
     Invalid(Vec<Problem>),
 }
@@ -580,14 +585,14 @@ fn lines(problems: &[Problem]) -> String {
         .join("\n")
 }
 
-/// One thing that is wrong with a configuration.
+/// One error in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The problem and the valid values.
     pub message: String,
     /// The file, if the configuration came from one.
     pub path: Option<PathBuf>,
-    /// The line in it, counted from 1, if one line is to blame.
+    /// The line in it, from 1, if the problem is in one line.
     pub line: Option<usize>,
 }
 
@@ -603,8 +608,8 @@ impl fmt::Display for Problem {
 }
 
 impl Config {
-    /// How flows hear of marks at endpoints that do not say so themselves: in all ways that bridges of this file use;
-    /// by echoes if it has none.
+    /// How marks are reported to flows at endpoints without `feedback`: in all ways that bridges of this file use; by
+    /// echoes if it has none.
     pub fn feedback(&self) -> Feedback {
         let has = |is: fn(Feedback) -> bool| self.bridges.iter().any(|of| is(of.feedback()));
         match (has(Feedback::is_echoed), has(Feedback::is_backward)) {
@@ -618,7 +623,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, or with everything that is wrong in it.
+    /// The file cannot be read or is invalid; all problems are listed.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let read = || {
@@ -637,11 +642,11 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    /// As [`Config::load`], of a regular file alone: reading a pipe may block for ever.
+    /// As [`Config::load`], but of a regular file only: reading a pipe may block for ever.
     ///
     /// # Errors
     ///
-    /// As [`Config::load`], and when the file is something else.
+    /// As [`Config::load`], and if it is not a regular file.
     pub fn load_file(path: &Path) -> Result<Self, ConfigError> {
         let error = match std::fs::metadata(path) {
             Ok(file) if file.is_file() => return Self::load(path),
@@ -655,11 +660,11 @@ impl Config {
         })
     }
 
-    /// Checks the text of a file; `path` is only for the messages.
+    /// Parses and checks the text of a file; `path` is only for the messages.
     ///
     /// # Errors
     ///
-    /// With everything that is wrong in the text.
+    /// The text is invalid; all problems are listed.
     pub fn parse(text: &str, path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let table = DeTable::parse(text).map_err(|error| {
@@ -704,11 +709,11 @@ impl Config {
         }
     }
 
-    /// Checks a configuration that code has built.
+    /// Checks a configuration that was built by code.
     ///
     /// # Errors
     ///
-    /// With everything that is out of range or contradicts itself.
+    /// A value is out of range, or keys exclude each other; all problems are listed.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let problems: Vec<_> = self
             .check()
@@ -730,7 +735,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// When a value has no TOML form, such as a path that is not UTF-8.
+    /// A value has no TOML form, such as a path that is not UTF-8.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string(self)
     }

@@ -1,4 +1,4 @@
-//! `[bcn]` and `[qcn]`: the simulator's parameters, by default those of bridges.
+//! `[bcn]` and `[qcn]`: the simulator's parameters, with the defaults of its bridges.
 
 use ecn_sim::fabric::cc::{bcn::BcnParameters, qcn::QcnParameters};
 use serde::de::{DeserializeOwned, Error as _};
@@ -6,7 +6,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use toml::Table;
 
-/// Keys of `[bcn]`. Limiters are those of flows, one for each.
+/// Keys of `[bcn]`. There is no `limiters`: each flow has its own limiter.
 pub(super) const BCN_KEYS: &[&str] = &[
     "qeq",
     "w",

@@ -523,8 +523,7 @@ const OUT_OF_RANGE: &[(&str, &str, &str)] = &[
     (
         "[agent]",
         "heartbeat = \"1ms\"",
-        "`heartbeat` in [agent]: must be longer than `period` (1ms), \
-             or limits lapse, not 1ms",
+        "`heartbeat` in [agent]: must be longer than `period` (1ms), not 1ms: limits would lapse",
     ),
     (
         "[agent]",
