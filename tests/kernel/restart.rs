@@ -414,7 +414,7 @@ fn what_was_kept_is_cleaned() {
     }
     let said = says(&["doctor"]);
     assert!(
-        said.contains("running agent or rig: none; programs that one has left"),
+        said.contains("running agent or rig: none; programs that an earlier one kept"),
         "{said}"
     );
     drop(streams);

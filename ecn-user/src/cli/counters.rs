@@ -1,4 +1,4 @@
-//! What the programs counted: things that went another way, above all.
+//! The programs' counters, mainly of exceptions.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use crate::datapath::{self, Maps};
 pub struct Counters(Vec<(Count, u64)>);
 
 impl Counters {
-    /// Reads them.
+    /// Reads all counters.
     ///
     /// # Errors
     ///
@@ -28,12 +28,12 @@ impl Counters {
             .map(Self)
     }
 
-    /// All of them: key and count.
+    /// All counters: key and count.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.iter().map(|(what, n)| (key(*what), *n))
     }
 
-    /// Those that are not zero: key, count, and what it means.
+    /// Counters that are not 0: key, count and meaning.
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
         let counted = self.0.iter().filter(|(_, n)| *n > 0);
         counted.map(|(what, n)| (key(*what), *n, meaning(*what)))
@@ -60,7 +60,7 @@ impl JsonSchema for Counters {
             let schema = json!({"type": "integer", "minimum": 0, "description": meaning(what)});
             (key(what).to_owned(), schema)
         };
-        // Without an agent there are none.
+        // Without an agent the object is empty.
         json_schema!({
             "type": "object",
             "properties": Count::ALL.into_iter().map(counter).collect::<Map<_, _>>(),
@@ -76,7 +76,7 @@ const fn meaning(what: Count) -> &'static str {
     about(what).1
 }
 
-/// Key, and meaning for people.
+/// Key and meaning of a counter.
 #[expect(
     clippy::too_many_lines,
     reason = "a match of all counts: the compiler finds one without"
@@ -85,7 +85,7 @@ const fn about(what: Count) -> (&'static str, &'static str) {
     match what {
         Count::FlowsFull => (
             "flows_full_packets",
-            "of flows for which there was no room ([flow] max): limited with the short flows only",
+            "of flows for which the flow table had no room ([flow] max): limited with the short flows",
         ),
         Count::ClassesFull => (
             "classes_full",
@@ -93,18 +93,18 @@ const fn about(what: Count) -> (&'static str, &'static str) {
         ),
         Count::ReceiversFull => (
             "receivers_full_packets",
-            "received of flows for which there was no room ([flow] max): not echoed",
+            "received of flows for which the receiver table had no room ([flow] max): not echoed",
         ),
         Count::LimitExpired => (
             "limit_expired_packets",
-            "not limited, since the agent was silent for [agent] heartbeat",
+            "not limited, because the agent's heartbeat had stopped",
         ),
         Count::EchoSent => ("echo_sent", "echoes sent"),
         Count::EchoFailed => ("echo_failed", "echoes that could not be sent"),
-        Count::EchoAccepted => ("echo_accepted", "echoes taken"),
+        Count::EchoAccepted => ("echo_accepted", "echoes accepted"),
         Count::EchoLost => (
             "echo_lost",
-            "echoes that never came; the next one says what they said",
+            "echoes lost, by sequence number; the next one includes their counts",
         ),
         Count::EchoMalformed => (
             "echo_malformed",
@@ -112,23 +112,23 @@ const fn about(what: Count) -> (&'static str, &'static str) {
         ),
         Count::EchoUnknown => (
             "echo_unknown",
-            "echoes of flows that are not sent from here: dropped",
+            "echoes about flows that are not sent from here: dropped",
         ),
         Count::EchoDuplicate => (
             "echo_duplicate",
-            "echoes that came twice, or too late: dropped",
+            "echoes that are duplicate or too late: dropped",
         ),
         Count::EchoImpossible => (
             "echo_impossible",
-            "echoes of more than was sent: dropped; a forger, or a receiver of long ago",
+            "echoes of more packets than were sent: dropped; forged, or from a receiver that counts an earlier flow",
         ),
         Count::EchoForged => (
             "echo_forged",
-            "echoes that no accepted key has signed: dropped; a forger, or a host with another `key` of [echo]",
+            "echoes not signed by an accepted key: dropped; forged, or from a host with another `key` in [echo]",
         ),
         Count::RingFull => (
             "ring_full",
-            "new rates of which the agent was not notified immediately",
+            "new rates of which the agent was not notified at once, because the ring buffer was full",
         ),
         Count::EctFailed => (
             "ect_failed_packets",
@@ -141,43 +141,40 @@ const fn about(what: Count) -> (&'static str, &'static str) {
         Count::Marked => ("marked_packets", "marked at ports"),
         Count::SourceDropped => (
             "source_dropped_packets",
-            "dropped at their source: more was waiting to depart than may",
+            "dropped at their source, because too much of the flow was waiting to depart",
         ),
         Count::Unparsed => (
             "unparsed_packets",
-            "whose headers end too early or contradict each other: passed on untouched",
+            "whose headers are truncated or inconsistent: passed on untouched",
         ),
         Count::Unpaced => (
             "unpaced_packets",
-            "not limited by enforcement = \"pacing\": of no TCP socket of this machine",
+            "not limited by enforcement = \"pacing\": no TCP socket of this machine sends them",
         ),
-        Count::EchoXdp => ("echo_xdp", "echoes taken in the driver"),
+        Count::EchoXdp => ("echo_xdp", "echoes processed in the driver"),
         Count::AceBlocked => (
             "ace_blocked",
-            "echoes sent for TCP, since no ACK could say the marks",
+            "echoes sent for TCP, because no ACK could carry the CE count",
         ),
-        Count::EchoAsked => (
-            "echo_asked",
-            "of the echoes sent, those for TCP that only ask whether there is room",
-        ),
+        Count::EchoAsked => ("echo_asked", "echoes sent for TCP only to request headroom"),
         Count::MessageSent => ("message_sent", "messages from ports to sources sent"),
         Count::MessageFailed => ("message_failed", "messages that could not be sent"),
         Count::MessageHeld => (
             "message_held",
-            "marked packets that a later message stands for ([[bridge]] messages_per_s)",
+            "messages held back by messages_per_s of [[bridge]]; later ones report their marks",
         ),
-        Count::MessageAccepted => ("message_accepted", "messages of ports taken"),
+        Count::MessageAccepted => ("message_accepted", "messages of ports accepted"),
         Count::MessageMalformed => (
             "message_malformed",
-            "messages of another kind or too short: dropped",
+            "messages of an unknown kind or too short: dropped",
         ),
         Count::MessageFar => (
             "message_far",
-            "messages that had passed a router (TTL below 255): dropped",
+            "messages that have passed a router (TTL below 255): dropped",
         ),
         Count::MessageForged => (
             "message_forged",
-            "messages not signed by a key of [echo]: dropped",
+            "messages not signed by an accepted key of [echo]: dropped",
         ),
         Count::MessageUnknown => (
             "message_unknown",
@@ -185,11 +182,11 @@ const fn about(what: Count) -> (&'static str, &'static str) {
         ),
         Count::MessageDuplicate => (
             "message_duplicate",
-            "messages that came twice, too late, or about marks that echoes report, too: dropped",
+            "messages that are duplicate, too late, or about marks that echoes also report: dropped",
         ),
         Count::MessageImpossible => (
             "message_impossible",
-            "messages about packets that were not sent just now: dropped; a forger",
+            "messages about packets that were not sent recently, or with impossible counts: dropped; forged",
         ),
         Count::AceFailed => (
             "ace_failed",
@@ -197,7 +194,7 @@ const fn about(what: Count) -> (&'static str, &'static str) {
         ),
         Count::Shared => (
             "shared_packets",
-            "of flows that are limited with the short flows, since they have no class yet, or cannot have one",
+            "of flows that are limited with the short flows, because they have no class, or none yet",
         ),
     }
 }

@@ -1,8 +1,8 @@
-//! `ecn doctor`: what this machine has and lacks.
+//! `ecn doctor`: what this machine supports, and what is missing.
 //!
-//! Everything is found out by trying it, not by version numbers: vendors port features back. What is
-//! tried lives in a network namespace without a name and on a BPF file system that only one
-//! thread sees; both go with the thread, whatever happens to the process.
+//! Each feature is tested by using it, not by version numbers: vendors backport features. The tests run in a network
+//! namespace without a name and on a BPF file system that only one thread sees; both are removed with the thread,
+//! whatever happens to the process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,16 +33,16 @@ use super::view::View;
 /// `ecn doctor`.
 #[derive(Args, Debug)]
 pub(super) struct DoctorArgs {
-    /// Print what was found as JSON
+    /// Print the results as JSON
     #[arg(long, short = 'j')]
     json: bool,
 }
 
-/// Something that we need, or could use.
+/// A feature that is needed or useful.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
 pub(super) struct Check {
     need: &'static str,
-    /// Nothing if it could not be tried.
+    /// Null if it could not be tested.
     found: Option<bool>,
     /// Without it the datapath cannot run.
     required: bool,
@@ -66,11 +66,11 @@ pub(super) struct Enforced {
     netns: String,
     enforcement: Enforcement,
     why: String,
-    /// Packets that its root qdisc dropped. Nothing if it could not be asked.
+    /// Packets dropped by its root qdisc; null if unknown.
     qdisc_dropped_packets: Option<u32>,
-    /// Of these, with fq, those whose departure time was too far ahead.
+    /// With fq: those of them whose departure time was beyond its horizon.
     fq_horizon_dropped_packets: Option<u64>,
-    /// Of these, with fq, those of flows with too many waiting.
+    /// With fq: those of them that were above its limit per flow.
     fq_flow_limit_dropped_packets: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ impl Enforced {
     fn new(of: EndpointState) -> Self {
         let qdiscs = queues(&of).unwrap_or_default();
         let fq = qdiscs.iter().filter_map(|qdisc| qdisc.fq);
-        // Of an mq the root says nothing, its children do.
+        // With mq the children have these counters, not the root.
         let fq = fq.reduce(|a, b| FqDrops {
             horizon: a.horizon + b.horizon,
             flow_limit: a.flow_limit + b.flow_limit,
@@ -114,21 +114,21 @@ pub(super) struct Report {
     kernel: String,
     ready: bool,
     missing: Vec<&'static str>,
-    /// How `enforcement = "auto"` would be; nothing if it could not be tried.
+    /// What `enforcement = "auto"` would select; null if it could not be tested.
     enforcement: Option<&'static str>,
-    /// Why that.
+    /// Why it would be selected.
     enforcement_why: &'static str,
-    /// How it is at the endpoints of the running agent, and why.
+    /// Enforcement at the endpoints of the running agent.
     endpoints: Vec<Enforced>,
-    /// What it waits for.
+    /// Bridges and endpoints for which it waits.
     waiting: Vec<Waiting>,
-    /// Process of a running agent or rig.
+    /// Process ID of a running agent or rig.
     agent_pid: Option<String>,
-    /// None is running, and programs go on that one has left.
+    /// No agent is running, but programs that an earlier one has kept are.
     kept: bool,
-    /// What its programs counted.
+    /// Counters of its programs.
     counters: Counters,
-    /// What it says does not work.
+    /// Its current warnings.
     warnings: Vec<Warning>,
     /// Lines of its log that were lost.
     log_lines_lost: u64,
@@ -155,7 +155,7 @@ impl Report {
         });
     }
 
-    /// Names what is missing. What could not be tried is only named if nothing else is.
+    /// Lists what is missing. What could not be tested is only listed if nothing is known to be missing.
     fn conclude(&mut self) {
         let required = |found| {
             let checks = self.checks.iter();
@@ -167,7 +167,7 @@ impl Report {
         self.missing = if missing.is_empty() { unknown } else { missing };
     }
 
-    /// Adds what was tried, with the reason if it did not work.
+    /// Adds the result of a test, with the reason if it failed.
     fn tried<T>(
         &mut self,
         need: &'static str,
@@ -254,7 +254,7 @@ fn rights(report: &mut Report, effective: u64) {
     const PERFMON: u32 = 38;
     const BPF: u32 = 39;
     let has = |capability: u32| effective >> capability & 1 == 1;
-    // The newer two are parts of the old one.
+    // CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON, which are newer.
     let or_admin = |capability| has(capability) || has(SYS_ADMIN);
     let mut add = |need, required, found, without| {
         let detail = if found {
@@ -275,7 +275,7 @@ fn rights(report: &mut Report, effective: u64) {
         "CAP_NET_ADMIN",
         true,
         has(NET_ADMIN),
-        "programs cannot be attached, classes not be moved",
+        "programs cannot be attached, class rates cannot be changed",
     );
     add(
         "CAP_SYS_ADMIN",
@@ -297,13 +297,13 @@ fn kernel_files(report: &mut Report) {
         true,
         btf,
         detail,
-        "offsets of kernel structures are not known",
+        "offsets of kernel structures are unknown",
     );
     let mounted = is_bpffs(Path::new(BPFFS));
     let detail = if mounted {
         format!("mounted on {BPFFS}")
     } else {
-        format!("not on {BPFFS}")
+        format!("not mounted on {BPFFS}")
     };
     report.add(
         "bpffs",
@@ -314,7 +314,7 @@ fn kernel_files(report: &mut Report) {
     );
     let jit = read("/proc/sys/net/core/bpf_jit_enable");
     let (found, detail) = match jit.as_str() {
-        "" => (None, "not known".to_owned()),
+        "" => (None, "unknown".to_owned()),
         "0" => (Some(false), "off (net.core.bpf_jit_enable=0)".to_owned()),
         _ => (Some(true), format!("on (net.core.bpf_jit_enable={jit})")),
     };
@@ -330,7 +330,7 @@ fn kernel_files(report: &mut Report) {
 const NOT_TRIED: &str = "not tried: no namespace to try it in";
 const NO_PROGRAM: &str = "not tried: no program to attach";
 
-/// Tries what can only be tried. The calling thread is not good for anything else afterwards.
+/// Runs the tests. Afterwards the calling thread is in other namespaces and must not be used for anything else.
 fn try_all(report: &mut Report) {
     let ring = aya::sys::is_map_supported(MapType::RingBuf).map_err(anyhow::Error::from);
     match ring {
@@ -339,7 +339,7 @@ fn try_all(report: &mut Report) {
             true,
             found,
             if found { "works" } else { "not in this kernel" },
-            "the agent does not learn of new rates",
+            "the agent is not notified of new rates",
         ),
         Err(error) => report.add("ring buffer", true, None, message(&error), ""),
     }
@@ -347,7 +347,7 @@ fn try_all(report: &mut Report) {
     let loaded = match &private {
         Ok(_) => load(report),
         Err(error) => {
-            // Without the right to make one, say at least whether there is an object.
+            // Without permission to create one, report at least whether there is an object.
             let open = Datapath::open(&scratch(), SIZES).map(drop);
             let embedded = !matches!(open, Err(datapath::Error::NoObject));
             object(report, embedded);
@@ -374,7 +374,7 @@ const TCX: (&str, bool, &str) = (
 const TAPS: (&str, bool, &str) = (
     "limits at taps",
     false,
-    "virtual machines at taps are no endpoints: run `ecn` in them",
+    "virtual machines at taps cannot be endpoints: run `ecn` in them",
 );
 const FQ: (&str, bool, &str) = (
     "fq",
@@ -389,12 +389,12 @@ const HTB: (&str, bool, &str) = (
 const XDP: (&str, bool, &str) = (
     "XDP in the driver",
     false,
-    "echoes are taken at tc: `hook = \"xdp\"` is refused",
+    "echoes are processed at tc: `hook = \"xdp\"` is refused",
 );
 const VETH: (&str, bool, &str) = ("veth", false, "no rig, no marking at departure");
-const BRIDGE: (&str, bool, &str) = ("bridge", true, "there is nothing to mark at");
+const BRIDGE: (&str, bool, &str) = ("bridge", true, "nothing can be marked");
 
-/// A device to try things on.
+/// A device for the tests.
 const NEAR: &str = "ecn-near";
 
 const SIZES: Sizes = Sizes {
@@ -406,10 +406,10 @@ fn scratch() -> PathBuf {
     Path::new(BPFFS).join(format!("ecn-doctor-{}", std::process::id()))
 }
 
-/// Moves the calling thread to a network namespace without a name, and puts a BPF file system
-/// that nobody else sees over the machine's.
+/// Moves the calling thread to a network namespace without a name, and mounts a BPF file system that nobody else sees
+/// over the machine's.
 fn private_place() -> anyhow::Result<NetNs> {
-    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).context("make namespaces")?;
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).context("create namespaces")?;
     crate::net::sys::keep_mounts_private().context("keep mounts private")?;
     if Path::new(BPFFS).exists() {
         mount(
@@ -428,7 +428,7 @@ fn object(report: &mut Report, embedded: bool) {
     let detail = if embedded {
         "embedded"
     } else {
-        "this build holds none: `cargo xtask build-ebpf`"
+        "not in this build: run `cargo xtask build-ebpf`"
     };
     report.add(
         "program object",
@@ -439,19 +439,19 @@ fn object(report: &mut Report, embedded: bool) {
     );
 }
 
-/// Loads all programs and lets the verifier look at them.
+/// Loads and verifies all programs.
 fn load(report: &mut Report) -> Option<Datapath> {
     let mut opened = Datapath::open(&scratch(), SIZES);
     object(report, !matches!(opened, Err(datapath::Error::NoObject)));
     let verified = match &mut opened {
-        // Verified, and what is pinned can be opened by others.
+        // Also tests that other processes can open the pinned maps.
         Ok(datapath) => datapath
             .verify()
             .and_then(|found| datapath.maps().map(|_| found)),
         Err(_) => Ok(Vec::new()),
     };
     let failed = opened.as_ref().err().or(verified.as_ref().err());
-    // Opening attaches these two; what it fails at before says nothing about them.
+    // Opening attaches these two; an earlier failure says nothing about them.
     let (tracing, detail) = match &opened {
         Ok(_) => (Some(true), "attached"),
         Err(datapath::Error::Program { program, .. })
@@ -471,29 +471,29 @@ fn load(report: &mut Report) -> Option<Datapath> {
     if let Ok(datapath) = &opened {
         let watches = datapath.watches_queues();
         let detail = if watches {
-            "tracing programs may lock"
+            "tracing programs may use spin locks"
         } else {
-            "tracing programs get no spin lock (on 6.1 they do)"
+            "tracing programs may not use spin locks (on 6.1 they may)"
         };
         report.add(
             "ports' own queues",
             false,
             watches,
             detail,
-            "`queue = \"device\"` is refused, and the rig: `queue = \"virtual\"` works",
+            "`queue = \"device\"` and the rig are refused; `queue = \"virtual\"` works",
         );
         let sees = datapath.sees_drops();
         let detail = if sees {
-            "kfree_skb says why"
+            "kfree_skb reports the reason"
         } else {
-            "kfree_skb does not say why (5.17 and later do)"
+            "kfree_skb does not report the reason (since 5.17 it does)"
         };
         report.add(
             "drops of queues",
             false,
             sees,
             detail,
-            "drops are not counted; counters are put right by the queue's length",
+            "drops are not counted; counters are corrected by the queue's length",
         );
     }
     match failed {
@@ -558,7 +558,7 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
     let (need, required, without) = TAPS;
     match &has_tcx {
         Some(Ok(true)) if loads_ifb(&report.kernel) => {
-            let detail = "not tried: it loads module ifb, which adds ifb0 and ifb1";
+            let detail = "not tried: it would load module ifb, which adds ifb0 and ifb1";
             report.add(need, required, None, detail, without);
         }
         Some(Ok(true)) => {
@@ -574,7 +574,7 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
     let (need, required, without) = VETH;
     let veth = veth(netns);
     report.tried(need, required, &veth, without);
-    // One device after the other: fq is for a root that is nobody's.
+    // One test after the other: fq is only installed in place of the default root qdisc.
     let (fq, htb) = match veth {
         Ok(ifindex) => {
             let fq = fq(netns, ifindex);
@@ -615,7 +615,7 @@ fn loads_ifb(kernel: &str) -> bool {
         && !built_in.contains("/ifb.ko")
 }
 
-/// Attaches a program to `lo`: false if only clsact takes it.
+/// Attaches a program to `lo`; false if only clsact works.
 fn tcx(netns: &NetNs, datapath: &Datapath) -> anyhow::Result<bool> {
     let attached = datapath
         .endpoint(1)?
@@ -623,7 +623,7 @@ fn tcx(netns: &NetNs, datapath: &Datapath) -> anyhow::Result<bool> {
     Ok(attached.hook() == AttachedBy::Tcx)
 }
 
-/// Attaches the XDP program to a veth: other drivers decide for themselves.
+/// Attaches the XDP program to a veth; other drivers may differ.
 fn xdp(netns: &NetNs, datapath: &Datapath) -> anyhow::Result<()> {
     datapath.copy(netns.inum(), 1)?.attach_xdp(netns, NEAR)?;
     Ok(())
@@ -638,7 +638,7 @@ fn veth(netns: &NetNs) -> anyhow::Result<u32> {
     Ok(netlink.add_veth(&near, &far, netns, 1500)?.index)
 }
 
-/// Installs an fq and takes it away again.
+/// Installs an fq and removes it.
 fn fq(netns: &NetNs, ifindex: u32) -> anyhow::Result<()> {
     let netlink = Netlink::open(netns)?;
     netlink.fq(ifindex, FQ_MAJOR, ROOT, 100, 1000)?;
@@ -656,7 +656,7 @@ fn htb(netns: &NetNs, ifindex: u32) -> anyhow::Result<()> {
     Ok(htb.add_flow_class(&netlink, FIRST_FLOW_MINOR, 1_250_000)?)
 }
 
-/// What else decides how things go.
+/// Tests what else matters on this machine.
 fn machine(report: &mut Report) {
     let families = ["iptables", "ip6tables", "arptables"];
     let value = |family| read(format!("/proc/sys/net/bridge/bridge-nf-call-{family}"));
@@ -680,16 +680,17 @@ fn machine(report: &mut Report) {
     );
 }
 
-/// With br_netfilter, bridged packets pass the IP layer's filters; and their sockets let go of them,
-/// which the rig wants.
+/// With br_netfilter, bridged packets pass the IP layer's filters, and are detached from their sockets. The rig needs
+/// the latter for full congestion.
 fn netfilter(report: &mut Report, values: &[(&str, String)]) {
-    const LOST: &str = "packets under way count against a rig's sockets: less congestion there";
+    const LOST: &str =
+        "a rig's packets in flight count against their sockets' send buffers: less congestion";
     let values: Vec<_> = values
         .iter()
         .filter(|(_, value)| !value.is_empty())
         .collect();
     if values.is_empty() {
-        report.add("br_netfilter", false, false, "not there", LOST);
+        report.add("br_netfilter", false, false, "not loaded", LOST);
         return;
     }
     let mut texts: Vec<_> = values
@@ -697,12 +698,12 @@ fn netfilter(report: &mut Report, values: &[(&str, String)]) {
         .map(|(family, value)| format!("bridge-nf-call-{family}={value}"))
         .collect();
     if values.iter().any(|(_, value)| value != "0") {
-        texts.push("bridged packets pass the IP filters, fragments are put together".to_owned());
+        texts.push("bridged packets pass the IP filters, fragments are reassembled".to_owned());
     }
     report.add("br_netfilter", false, true, texts.join(", "), LOST);
 }
 
-/// Of the text for people.
+/// Width of the text output.
 const COLUMNS: u16 = 100;
 
 fn text(report: &Report) -> String {
@@ -735,7 +736,7 @@ fn text(report: &Report) -> String {
     let agent = match &report.agent_pid {
         Some(pid) => format!("process {pid}"),
         None if report.kept => {
-            "none; programs that one has left still mark: `ecn run --keep` takes over, \
+            "none; programs that an earlier one kept still mark: `ecn run --keep` takes over, \
              `ecn clean` removes them"
                 .to_owned()
         }
@@ -748,7 +749,7 @@ fn text(report: &Report) -> String {
     };
     let enforcement = match report.enforcement {
         Some(enforcement) => format!("{enforcement} ({})", report.enforcement_why),
-        None => "not known".to_owned(),
+        None => "unknown".to_owned(),
     };
     text.push_str(&format!("\nenforcement of rates: {enforcement}\n"));
     for of in &report.endpoints {
@@ -788,7 +789,7 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// What its queue dropped, if it did.
+/// What an endpoint's queue dropped; empty if nothing.
 fn dropped(of: &Enforced) -> String {
     let Some(all @ 1..) = of.qdisc_dropped_packets else {
         return String::new();
@@ -799,11 +800,8 @@ fn dropped(of: &Enforced) -> String {
     };
     format!(
         "; its queue dropped {all} packets{}{}",
-        part(of.fq_horizon_dropped_packets, "too far ahead"),
-        part(
-            of.fq_flow_limit_dropped_packets,
-            "of flows with too many waiting"
-        ),
+        part(of.fq_horizon_dropped_packets, "beyond the horizon"),
+        part(of.fq_flow_limit_dropped_packets, "above the limit per flow"),
     )
 }
 
@@ -852,7 +850,7 @@ mod tests {
         assert_eq!(
             check.detail,
             "bridge-nf-call-iptables=0, bridge-nf-call-ip6tables=1, bridge-nf-call-arptables=0, \
-             bridged packets pass the IP filters, fragments are put together"
+             bridged packets pass the IP filters, fragments are reassembled"
         );
         assert!(!said(["0", "0", "0"]).detail.contains("pass the IP filters"));
         assert_eq!(said(["", "", ""]).found, Some(false));
@@ -874,7 +872,7 @@ mod tests {
         of.fq_horizon_dropped_packets = Some(7);
         assert_eq!(
             dropped(&of),
-            "; its queue dropped 9 packets, 7 too far ahead"
+            "; its queue dropped 9 packets, 7 beyond the horizon"
         );
     }
 
