@@ -1,8 +1,8 @@
-//! A flow as people write it: `10.0.0.1:1234>10.0.1.1:5001/udp`.
+//! The text form of a flow: `10.0.0.1:1234>10.0.1.1:5001/udp`.
 //!
-//! IPv6 addresses stand in brackets, `[fd83::1]:1>[fd83::2]:2/udp`; a protocol without ports has
-//! none, `10.0.0.1>10.0.1.1/icmp`. `ecn flow show` prints flows so, and `ecn flow set` reads them.
-//! A shell takes `>` for itself: the text goes in quotes.
+//! IPv6 addresses are in brackets, `[fd83::1]:1>[fd83::2]:2/udp`; ports are omitted for protocols without ports,
+//! `10.0.0.1>10.0.1.1/icmp`. `ecn flow show` prints flows in this form, and `ecn flow set` reads them. In a shell they
+//! have to be quoted, because of the `>`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use ecn_core::flow;
 
-/// The names of transport protocols that have one here; others go by their numbers.
+/// Names of transport protocols; others are given by number.
 const PROTOCOLS: [(u8, &str); 12] = [
     (1, "icmp"),
     (2, "igmp"),
@@ -44,7 +44,7 @@ pub fn protocol_number(text: &str) -> Option<u8> {
         .or_else(|| text.parse().ok())
 }
 
-/// What names a flow to people: the key of the maps without the endpoint.
+/// Identifies a flow for users: the key of the maps without the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowName {
     /// Source address.
@@ -59,7 +59,7 @@ pub struct FlowName {
     pub protocol: u8,
 }
 
-/// A text is no flow.
+/// The text is not a flow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a flow: {reason} \
@@ -129,7 +129,7 @@ impl FromStr for FlowName {
             .split_once("->")
             .or_else(|| trimmed.split_once('>'))
             .ok_or_else(|| {
-                error("there is no `>`; without quotes the shell takes it for itself".to_owned())
+                error("there is no `>`; without quotes the shell interprets it".to_owned())
             })?;
         let (dst, protocol) = rest
             .rsplit_once('/')
@@ -172,7 +172,7 @@ fn read_end(text: &str) -> Option<(IpAddr, Option<u16>)> {
     Some((address.to_canonical(), None))
 }
 
-/// The flows whose texts are most like the one that was not found, at most `count`.
+/// The known flows that are most similar to one that was not found, at most `count`.
 pub fn nearest(
     wanted: &FlowName,
     known: impl IntoIterator<Item = FlowName>,
@@ -233,7 +233,7 @@ mod tests {
     fn what_is_no_flow_is_refused_with_the_reason() {
         for (text, reason) in [
             ("", "there is no `>`"),
-            ("10.0.0.1:1234", "the shell takes it"),
+            ("10.0.0.1:1234", "the shell interprets it"),
             ("10.0.0.1:1>10.0.1.1:2", "the protocol is missing"),
             ("10.0.0.1:1>10.0.1.1:2/udq", "unknown protocol `udq`"),
             ("10.0.0.1:1>10.0.1.1:2/256", "unknown protocol `256`"),

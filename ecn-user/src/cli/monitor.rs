@@ -1,4 +1,4 @@
-//! `ecn monitor`: what happens, as JSON lines.
+//! `ecn monitor`: events as JSON lines.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -22,64 +22,64 @@ use super::table::{FlowRow, PortRow};
 use super::view::View;
 use super::watch::seconds;
 
-/// A flow's rate has changed when it differs from the one last reported by more than this part of that.
+/// A flow's rate is reported if it differs by more than this fraction from the last reported rate.
 const CHANGE: f64 = 0.05;
 
 /// `ecn monitor`.
 #[derive(Args, Debug)]
 pub(super) struct MonitorArgs {
-    /// Look every so many seconds
+    /// Seconds between two readings, 0.05 to 86400
     #[arg(long, short = 's', value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: Duration,
     /// Directory of the pinned maps; by default that of the running agent
     #[arg(long, value_name = "DIR")]
     pin: Option<PathBuf>,
-    /// Print JSON lines, as it always does
+    /// Print JSON lines, which is the only format
     #[arg(long = "json", short = 'j')]
     _json: bool,
 }
 
-/// A line.
+/// A line of the output.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct Line<'a> {
-    /// RFC 3339, UTC.
+    /// Time of the reading, RFC 3339, UTC.
     time: &'a str,
     #[serde(flatten)]
     event: &'a Event,
 }
 
-/// What happened since the look before.
+/// An event since the previous reading.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(super) enum Event {
-    /// An agent runs.
+    /// An agent is running.
     AgentStarted { pid: u32 },
-    /// It runs no more, or is silent: limits are lifted.
+    /// The agent has stopped or is silent: rate limits lapse.
     AgentStopped { pid: u32 },
-    /// A port of a bridge marks.
+    /// A port is attached, and marks.
     PortAttached(Port),
-    /// It does so no more.
+    /// A port is detached, and no longer marks.
     PortDetached(Port),
-    /// Flows that leave through a device are controlled.
+    /// An endpoint is attached: flows that leave through it are controlled.
     EndpointAttached(Endpoint),
-    /// They are so no more.
+    /// An endpoint is detached: its flows are no longer controlled.
     EndpointDetached(Endpoint),
-    /// A bridge or an endpoint of the configuration is not there.
+    /// A configured bridge or endpoint does not exist or could not be set up.
     Waiting(Waiting),
-    /// It is, or the configuration names it no more.
+    /// It was set up, is no longer configured, or the datapath was removed.
     WaitingOver(Waiting),
-    /// Something does not work.
+    /// A fault was detected.
     Warning(Warning),
-    /// It does again.
+    /// The fault has ended, or the agent has stopped.
     WarningOver(Warning),
     /// Triggers were counted at a port.
     Triggers {
         #[serde(flatten)]
         port: Port,
-        /// Since the look before.
+        /// Since the previous reading.
         new_input_triggers: u64,
         new_output_triggers: u64,
-        /// In all, as in `ecn port show`.
+        /// In total, as in `ecn port show`.
         input_triggers: u64,
         output_triggers: u64,
     },
@@ -88,13 +88,13 @@ pub(super) enum Event {
         #[serde(flatten)]
         flow: Flow,
         rate_bytes_per_s: u64,
-        /// Nothing for a flow that is limited from its first look on.
+        /// Its rate when last reported or first read; null for a flow that is limited at its first reading.
         rate_before_bytes_per_s: Option<u64>,
         pinned: bool,
     },
 }
 
-/// Names a port.
+/// Identifies a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[schemars(inline)]
 pub(super) struct Port {
@@ -104,7 +104,7 @@ pub(super) struct Port {
     netns: String,
 }
 
-/// Names an endpoint.
+/// Identifies an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[schemars(inline)]
 pub(super) struct Endpoint {
@@ -113,7 +113,7 @@ pub(super) struct Endpoint {
     ifindex: u32,
 }
 
-/// Names a flow.
+/// Identifies a flow.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub(super) struct Flow {
     src: std::net::IpAddr,
@@ -160,7 +160,7 @@ impl From<&FlowRow> for Flow {
     }
 }
 
-/// A look at the datapath. Empty: no datapath exists.
+/// A reading of the datapath; empty if there is none.
 #[derive(Clone, Debug, Default)]
 struct Look {
     agent: Option<u32>,
@@ -188,7 +188,7 @@ impl Look {
 /// What was reported so far.
 #[derive(Debug, Default)]
 struct Reported {
-    /// There was a look.
+    /// There was a reading before.
     begun: bool,
     agent: Option<u32>,
     /// Input and output triggers.
@@ -200,7 +200,7 @@ struct Reported {
 }
 
 impl Reported {
-    /// What happened since the look before. At the first one: everything that is there, but no rates and no triggers.
+    /// Events since the previous reading. The first reports everything that exists, but no rates and no triggers.
     fn take(&mut self, look: Look) -> Vec<Event> {
         let mut events = Vec::new();
         if self.agent != look.agent {
@@ -279,7 +279,7 @@ impl Reported {
     }
 }
 
-/// What is in the one list and not in the other.
+/// Reports what was added to a list (`begun`) and what was removed from it (`over`).
 fn changes<T: Clone + PartialEq>(
     before: &mut Vec<T>,
     now: Vec<T>,
@@ -310,20 +310,20 @@ fn time_text() -> String {
     text
 }
 
-/// Waits. False: nobody reads the standard output any more.
+/// Waits for the interval. False: the reader of standard output has closed it.
 fn wait(interval: Duration) -> anyhow::Result<bool> {
     let out = io::stdout();
-    // Asked for nothing, it is an error that ends this early.
+    // No events are requested, so only an error ends this early.
     let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
     let timeout = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
     Ok(poll(&mut fds, timeout)? == 0)
 }
 
-/// Runs the verb, until it is stopped or nobody reads it any more.
+/// Runs the verb until it is stopped or its reader closes standard output.
 ///
 /// # Errors
 ///
-/// No datapath to begin with.
+/// There is no datapath at the start.
 pub(super) fn run(args: &MonitorArgs) -> anyhow::Result<()> {
     let pin = args.pin.as_deref();
     let mut reported = Reported::default();

@@ -1,8 +1,7 @@
-//! Tables of ports and flows: rows as `ecn port show` and `ecn flow show` print them, in order and
-//! filtered as asked.
+//! Tables of ports and flows: the rows that `ecn port show` and `ecn flow show` print, sorted and filtered.
 //!
-//! The structs are the JSON contract of both commands; the tables show the same rows to people,
-//! with rates in tc syntax and large counts shortened.
+//! The structs define the JSON output of both commands; the text tables show the same rows, with rates in tc syntax and
+//! large counts shortened.
 
 mod filter;
 mod sort;
@@ -32,11 +31,11 @@ pub struct PortRow {
     pub bridge: String,
     /// The port device.
     pub port: String,
-    /// Interface number of the port.
+    /// Interface index of the port.
     pub ifindex: u32,
-    /// What the bridge marks.
+    /// The bridge's marking.
     pub marking: Marking,
-    /// Packets that wait in the port's output queue: cnt1.
+    /// Packets waiting in the port's output queue: cnt1.
     pub waiting_packets: u64,
     /// Packets still to be marked at this output: cnt2.
     pub to_mark_packets: u64,
@@ -44,50 +43,50 @@ pub struct PortRow {
     pub occupancy_packets: u64,
     /// Packets marked so far.
     pub marked_packets: u64,
-    /// Packets that were to be marked but are not ECN-capable.
+    /// Packets due to be marked that were not ECN-capable.
     pub unmarkable_packets: u64,
-    /// How often the input buffer became full.
+    /// Packets that found the input buffer full.
     pub input_triggers: u64,
-    /// How often more packets than the threshold waited.
+    /// Packets that found more than `threshold` waiting in the output queue.
     pub output_triggers: u64,
     /// Packets dropped in the output queue.
     pub dropped_packets: u64,
-    /// Packets dropped before it that could not be marked, of sources that had their share.
+    /// Packets that could not be marked, dropped before the queue because their source had its share.
     #[serde(default)]
     pub dropped_unmarkable_packets: u64,
-    /// What the program at this port hangs from; none where no port of the bridge has a queue.
+    /// How the program at this port is attached; null if no port of the bridge has a queue.
     #[serde(default)]
     pub attached: Option<AttachedBy>,
-    /// What does not work at this port.
+    /// Current warnings about this port.
     #[serde(default)]
     pub warnings: Vec<Warning>,
     /// The network namespace of the bridge; empty for the agent's own.
     #[serde(default)]
     pub netns: String,
-    /// Packets that entered the output queue. 0 where there is no queue to watch.
+    /// Packets that entered the output queue; 0 if there is no queue to watch.
     #[serde(default)]
     pub arrived_packets: u64,
-    /// What it tells sources itself.
+    /// Its messages to sources.
     #[serde(flatten)]
     pub messages: Messages,
 }
 
-/// What a port tells sources itself. The first two are none where the bridge sends no messages, the others where it
-/// does not sample its queues; nothing is sampled before the first packets.
+/// A port's messages to sources. The first two are null if the bridge sends no messages, the others if it does not
+/// sample its queues; the samples are also null before the first packet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Messages {
     /// Messages sent.
     pub sent_messages: Option<u64>,
-    /// Marks that had to wait for a later message, and notifications left out, since a port sends `messages_per_s` at most.
+    /// Messages held back by `messages_per_s`: a later one reports their marks, while notifications are omitted.
     pub held_messages: Option<u64>,
-    /// The port, as flows name it that it has slowed down: 8 hexadecimal digits.
+    /// Identifies the port in flows that it has slowed down: 8 hexadecimal digits.
     pub congestion_point: Option<String>,
-    /// Qeq: the queue that is aimed at, in full packets, rounded.
+    /// Qeq: the target queue length, in full packets, rounded.
     pub equilibrium_packets: Option<u64>,
-    /// The queue at the last sample.
+    /// Queue length at the last sample, in full packets, rounded.
     pub sampled_packets: Option<u64>,
-    /// Fb at the last sample: of BCN in bytes, negative where it is congested; of QCN 0 to 63.
+    /// Fb at the last sample: for BCN in bytes, negative in congestion; for QCN 0 to 63.
     pub sampled_feedback: Option<i64>,
 }
 
@@ -110,17 +109,17 @@ pub struct FlowRow {
     pub netns: String,
     /// The response function.
     pub response: Function,
-    /// The rate that the flow is held to; 0 if it is not limited.
+    /// Rate that the flow may send at: the link's rate if it is not limited, 0 if that is unknown.
     pub rate_bytes_per_s: u64,
     /// Inter-packet delay, in times of one packet at the link rate.
     pub ipd_packet_times: f64,
-    /// Packets whose echo said marked.
+    /// Packets acknowledged as marked.
     pub marked_packets: u64,
-    /// Packets that were echoed.
+    /// Packets acknowledged.
     pub acked_packets: u64,
-    /// How the rate is enforced.
+    /// How the rate is enforced: edt, htb or pacing; none if it is not.
     pub enforcement: String,
-    /// Where its echoes are taken: tc or xdp. Left out if the endpoint is not known.
+    /// Where its echoes are processed: tc or xdp. Omitted if the endpoint is unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hook: String,
     /// Whether the rate is pinned.
@@ -130,10 +129,10 @@ pub struct FlowRow {
     /// Bytes handed to the device, with link headers.
     #[serde(default)]
     pub sent_bytes: u64,
-    /// Whose notifications limit it instead of its response: bcn or qcn. None, and what follows too, where none do.
+    /// Whose notifications limit it instead of its response: bcn or qcn. Null, like the next two keys, if none do.
     #[serde(default)]
     pub limiter: Option<Marking>,
-    /// The port that it obeys, the last that slowed it down: as in `ecn port show -j` where its bridge is.
+    /// The port that last slowed it down: `congestion_point` of `ecn port show -j` at its bridge.
     #[serde(default)]
     pub congestion_point: Option<String>,
     /// QCN's target rate, to which the rate recovers.
@@ -141,7 +140,7 @@ pub struct FlowRow {
     pub target_rate_bytes_per_s: Option<u64>,
 }
 
-/// What is asked for does not exist.
+/// Invalid filter or sort key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SelectError(String);
@@ -150,7 +149,7 @@ pub(super) fn or_dash(text: &str) -> &str {
     if text.is_empty() { "-" } else { text }
 }
 
-/// A rate in tc syntax: exactly if that is short, else with three digits; `-` for none.
+/// A rate in tc syntax: exact if that is short, else with three digits; `-` for 0.
 pub fn rate_text(bytes_per_s: u64) -> String {
     let Some(rate) = Rate::from_bytes_per_s(bytes_per_s) else {
         return "-".to_owned();
@@ -163,7 +162,7 @@ pub fn rate_text(bytes_per_s: u64) -> String {
     }
 }
 
-/// The ports as a table for people.
+/// The ports as a text table.
 pub fn ports_table(rows: &[PortRow]) -> String {
     if rows.is_empty() {
         return "no ports\n".to_owned();
@@ -187,7 +186,7 @@ pub fn ports_table(rows: &[PortRow]) -> String {
         table.add_row([
             row.bridge.clone(),
             row.port.clone(),
-            // A row has 80 columns.
+            // A row has to fit 80 columns.
             match row.marking {
                 Marking::InputOutput => "in-out".to_owned(),
                 marking => marking.to_string(),
@@ -213,7 +212,7 @@ pub fn ports_table(rows: &[PortRow]) -> String {
     text + &messages_table(rows)
 }
 
-/// The messages of ports that send any, below the other table: in it a row would have more than 80 columns.
+/// The messages of ports that send any, in a table below: with them a row of the first table would not fit 80 columns.
 fn messages_table(rows: &[PortRow]) -> String {
     let sends = |row: &&PortRow| row.messages.sent_messages.is_some();
     let rows: Vec<_> = rows.iter().filter(sends).collect();
@@ -258,7 +257,7 @@ fn signed_text(number: i64) -> String {
     format!("{sign}{}", short_count(number.unsigned_abs()))
 }
 
-/// Warnings for people, in lines of at most 80 columns.
+/// Warnings as text, in lines of at most 80 columns.
 pub fn warnings_text(warnings: &[Warning]) -> String {
     const COLUMNS: u16 = 80;
     let lines = warnings
@@ -267,7 +266,7 @@ pub fn warnings_text(warnings: &[Warning]) -> String {
     lines.collect()
 }
 
-/// A line in as many as it needs, none longer than this; those after the first are indented.
+/// Wraps a line at this width; all lines but the first are indented.
 pub(super) fn wrapped(line: &str, columns: u16) -> String {
     let options = textwrap::Options::new(columns.into())
         .subsequent_indent("  ")
@@ -291,7 +290,7 @@ impl FlowRow {
         .to_string()
     }
 
-    /// What sets the rate, in tables. No function changes a pinned rate, nor one of a notification.
+    /// What sets the rate, for tables: a pin, notifications, or else the response function.
     pub(super) fn response_text(&self) -> &str {
         match (self.limiter, self.response) {
             _ if self.pinned => "pinned",
@@ -302,7 +301,7 @@ impl FlowRow {
     }
 }
 
-/// An address out of a flow's key: IPv4 stands there as `::ffff:a.b.c.d`.
+/// The address in a flow's key, which contains IPv4 as `::ffff:a.b.c.d`.
 pub fn address(bytes: &[u8; 16]) -> IpAddr {
     std::net::Ipv6Addr::from(*bytes).to_canonical()
 }
@@ -316,7 +315,7 @@ pub(super) fn idle_text(ms: u64) -> String {
     }
 }
 
-/// The flows as a table for people.
+/// The flows as a text table.
 pub fn flows_table(rows: &[FlowRow]) -> String {
     if rows.is_empty() {
         return "no flows\n".to_owned();

@@ -1,5 +1,5 @@
-//! What the pinned maps hold, with the names that the agent left for the numbers in them: the rows
-//! of `ecn port show` and `ecn flow show`.
+//! Reads the pinned maps, with the names that the agent publishes for the numbers in them, into the rows of
+//! `ecn port show` and `ecn flow show`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -31,7 +31,7 @@ pub struct View {
     pub state: State,
 }
 
-/// The directory of pins to look at: as asked, that of the agent, or the default.
+/// The directory of the pins: the given one, that of the agent, or the default.
 pub fn pin_or_default(pin: Option<&Path>, state: Option<&State>) -> PathBuf {
     match (pin, state) {
         (Some(pin), _) => pin.to_owned(),
@@ -53,7 +53,7 @@ impl View {
     ///
     /// # Errors
     ///
-    /// No datapath runs, it is another version's, or this user may not look at it.
+    /// No datapath is running, it is of another version, or this user may not read it.
     pub fn open(pin: Option<&Path>) -> anyhow::Result<Self> {
         let state = State::read();
         let pin = pin_or_default(pin, state.as_ref());
@@ -64,24 +64,24 @@ impl View {
         Ok(Self { maps, state })
     }
 
-    /// Why rates do not move: the agent has gone without taking its pins along.
+    /// Why rates do not change: the agent was stopped or killed without removing its pins, or is silent.
     pub fn stale(&self) -> Option<String> {
         let control = self.maps.control().ok()?;
         if self.state.keep && Lock::holder().is_none() {
             let limits = if now_ns() < control.valid_until_ns {
-                "lapse in a moment"
+                "lapse shortly"
             } else {
                 "have lapsed"
             };
             return Some(format!(
-                "no agent is running: ports still mark, as it was configured, and rate limits {limits}; \
+                "no agent is running: ports still mark as last configured, and rate limits {limits}; \
                  `ecn run --keep` takes over, `ecn clean` removes everything"
             ));
         }
         let ago_ns = now_ns().checked_sub(control.valid_until_ns)?;
         (control.valid_until_ns != 0).then(|| {
             format!(
-                "the agent has been silent for {} s, limits are lifted; \
+                "the agent is silent, and rate limits lapsed {} s ago; \
                  if it was killed, `ecn clean` removes what it left",
                 ago_ns / 1_000_000_000 + 1
             )
@@ -92,7 +92,7 @@ impl View {
     ///
     /// # Errors
     ///
-    /// A map cannot be read, or there are no names for its numbers.
+    /// A map cannot be read.
     pub fn ports(&self) -> anyhow::Result<Vec<PortRow>> {
         let row = |(bridge, port, p, point): PortCounters<'_>| PortRow {
             bridge: bridge.name.clone(),
@@ -140,7 +140,7 @@ impl View {
         Ok(ports)
     }
 
-    /// Current faults; unknown when the agent does not run.
+    /// Current warnings; none if no agent is running, since nothing is known then.
     pub fn warnings(&self) -> &[Warning] {
         if self.stale().is_some() {
             return &[];
@@ -154,7 +154,7 @@ impl View {
         self.warnings().iter().filter(of_port).cloned().collect()
     }
 
-    /// All flows that are sent from endpoints here, with their keys.
+    /// All flows sent from local endpoints, with their keys.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl View {
         flows.into_iter().map(row).collect()
     }
 
-    /// The endpoint of this number.
+    /// The endpoint with this number.
     pub fn endpoint(&self, number: u16) -> Option<&EndpointState> {
         self.state
             .endpoints
@@ -200,12 +200,11 @@ impl View {
     }
 }
 
-/// Tells a datapath that is not there from one that this user may not see, and from another
-/// version's.
+/// Fails if there is no datapath, if this user may not read it, or if it is of another version.
 fn readable(pin: &Path) -> anyhow::Result<()> {
     let maps = pin_dir(pin).join("maps");
     let denied = || {
-        let message = format!("may not look into {}: run as root", maps.display());
+        let message = format!("no permission to read {}: run as root", maps.display());
         Err(Failure::lacking(message).into())
     };
     match fs::metadata(&maps) {
@@ -220,8 +219,8 @@ fn readable(pin: &Path) -> anyhow::Result<()> {
             });
             return match other {
                 Some(other) => Err(Failure::lacking(format!(
-                    "the datapath at {} is another version's ({other}, this is v{}): use that \
-                     version's `ecn`, or stop it",
+                    "the datapath at {} is of another version ({other}, this is v{}): use the \
+                     `ecn` of that version, or stop it",
                     pin.display(),
                     abi::ABI
                 ))
@@ -239,7 +238,7 @@ fn readable(pin: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// The policy in force; the state's says what the agent began with.
+/// The marking in force: that of the map, or that of the state file if the map cannot be read.
 fn marking_of(maps: &Maps, bridge: &BridgeState) -> Marking {
     let policy = maps.marking(bridge.number).ok();
     policy
@@ -247,7 +246,7 @@ fn marking_of(maps: &Maps, bridge: &BridgeState) -> Marking {
         .unwrap_or(bridge.marking)
 }
 
-/// Likewise for the response of an endpoint, and the rate of its link.
+/// Likewise the response in force at an endpoint, and the rate of its link (0: unknown).
 fn policy_of(maps: &Maps, number: u16, endpoint: Option<&EndpointState>) -> (Function, u64) {
     let policy = maps.endpoint(number.into()).ok();
     let response = policy
@@ -257,7 +256,7 @@ fn policy_of(maps: &Maps, number: u16, endpoint: Option<&EndpointState>) -> (Fun
     (response, policy.map_or(0, |policy| policy.link_bytes_per_s))
 }
 
-/// What the port in a slot tells sources.
+/// The messages of the port in a slot.
 fn messages(policy: &backward::Policy, slot: u32, point: &backward::Point) -> Messages {
     if policy.feedback == Feedback::Echo as u32 {
         return Messages::default();
@@ -274,7 +273,7 @@ fn messages(policy: &backward::Policy, slot: u32, point: &backward::Point) -> Me
         point.feedback.into()
     };
     let samples = !is(Kind::Marks);
-    // The first packet is sampled: until then this is 0, and never again.
+    // `until` is 0 until the first packet, which is sampled, and never again.
     let sampled = samples && point.until != 0;
     Messages {
         sent_messages: Some(point.sent),
@@ -286,7 +285,7 @@ fn messages(policy: &backward::Policy, slot: u32, point: &backward::Point) -> Me
     }
 }
 
-/// A congestion point, as ports and flows name it.
+/// A congestion point as shown for ports and flows.
 fn point_text(point: u32) -> String {
     format!("{point:08x}")
 }
@@ -312,9 +311,9 @@ fn flow_row(
     let own_control = flow.flags & flow::NEGOTIATED != 0;
     let enforcement = match endpoint.map_or(Enforcement::Htb, |endpoint| endpoint.enforcement) {
         _ if own_control => Enforcement::None,
-        // At full rate: nothing holds it.
+        // At full rate: nothing limits it.
         _ if pinned.is_none() && !flow.is_limited(link_bytes_per_s) => Enforcement::None,
-        // No socket of this machine, or one that was connected before the agent came.
+        // No socket of this machine, or one that was connected before the agent started.
         Enforcement::Pacing if flow.socket_bytes_per_s == 0 => Enforcement::None,
         enforcement => enforcement,
     };

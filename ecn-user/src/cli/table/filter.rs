@@ -1,4 +1,4 @@
-//! Which rows are asked for.
+//! Filters of rows.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -64,7 +64,7 @@ impl PortFilter {
         Ok(filter)
     }
 
-    /// Whether the port is to be shown.
+    /// Whether the port matches.
     pub fn matches(&self, row: &PortRow) -> bool {
         is_or_any(&self.dev, &row.port) && is_or_any(&self.bridge, &row.bridge)
     }
@@ -151,11 +151,11 @@ impl fmt::Display for AddressFilter {
     }
 }
 
-/// The name under which rows have a protocol that is given by name or number.
+/// The name that rows have for a protocol, from its name or number.
 fn protocol(value: &str) -> Result<String, SelectError> {
     protocol_number(value).map(protocol_name).ok_or_else(|| {
         SelectError(format!(
-            "unknown protocol `{value}`: a name such as udp, or a number of 0 to 255"
+            "unknown protocol `{value}`: expected a name such as udp, or a number from 0 to 255"
         ))
     })
 }
@@ -165,9 +165,9 @@ fn protocol(value: &str) -> Result<String, SelectError> {
 pub struct FlowFilter {
     /// Only flows that leave through this device.
     pub dev: Option<String>,
-    /// Only flows from here.
+    /// Only flows from this address.
     pub src: Option<AddressFilter>,
-    /// Only flows to here.
+    /// Only flows to this address.
     pub dst: Option<AddressFilter>,
     /// Only flows of this network namespace.
     pub netns: Option<String>,
@@ -197,7 +197,7 @@ impl FlowFilter {
         Ok(filter)
     }
 
-    /// Whether the flow is to be shown.
+    /// Whether the flow matches.
     pub fn matches(&self, row: &FlowRow) -> bool {
         is_or_any(&self.dev, &row.device)
             && is_or_any(&self.netns, &row.netns)

@@ -1,4 +1,4 @@
-//! Rows in the order that is asked for.
+//! Sorting of rows.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -7,7 +7,7 @@ use crate::config::{Marking, suggestion};
 
 type Order<T> = fn(&T, &T) -> Ordering;
 
-/// Text and numbers that name something ascend, counts descend.
+/// Names and identifying numbers ascend, counts descend.
 pub(super) const PORT_KEYS: [(&str, Order<PortRow>); 21] = [
     ("bridge", |a, b| natural(&a.bridge, &b.bridge)),
     ("port", |a, b| natural(&a.port, &b.port)),
@@ -80,7 +80,7 @@ pub(super) const FLOW_KEYS: [(&str, Order<FlowRow>); 19] = [
     ("device", |a, b| natural(&a.device, &b.device)),
     ("netns", |a, b| natural(&a.netns, &b.netns)),
     ("response", |a, b| a.response.name().cmp(b.response.name())),
-    // A flow without a limit may be the fastest of all.
+    // 0 is unknown: it may be the fastest.
     ("rate_bytes_per_s", |a, b| {
         let rate = |row: &FlowRow| (row.rate_bytes_per_s != 0, Reverse(row.rate_bytes_per_s));
         rate(a).cmp(&rate(b))
@@ -112,7 +112,7 @@ pub(super) const FLOW_KEYS: [(&str, Order<FlowRow>); 19] = [
     }),
 ];
 
-/// Ends of keys that say a unit; a key may be given without.
+/// Suffixes of keys that state a unit, which may be omitted.
 const UNITS: [&str; 6] = [
     "_packets",
     "_messages",
@@ -140,7 +140,7 @@ fn find_key<T>(key: &str, keys: &[(&str, Order<T>)]) -> Result<Order<T>, SelectE
         })
 }
 
-/// Compares names as people count: `a2` before `a10`.
+/// Compares names in natural order: `a2` before `a10`.
 pub(in crate::cli) fn natural(a: &str, b: &str) -> Ordering {
     let (mut a_rest, mut b_rest) = (a, b);
     loop {
@@ -171,12 +171,12 @@ fn head<'a>(rest: &mut &'a str) -> (&'a str, &'a str) {
     (text, number)
 }
 
-/// Puts ports in order: by bridge and port, or first by `key`, a key of the JSON form with or
+/// Sorts ports: by bridge and port, or first by `key`, a key of the JSON form with or
 /// without its unit. Names ascend, counts descend.
 ///
 /// # Errors
 ///
-/// When there is no such key; the message names the nearest, or all.
+/// Unknown key; the message names the nearest, or all.
 pub fn sort_ports(rows: &mut [PortRow], key: Option<&str>) -> Result<(), SelectError> {
     let first = key.map(|key| find_key(key, &PORT_KEYS)).transpose()?;
     rows.sort_by(|a, b| {
@@ -188,13 +188,13 @@ pub fn sort_ports(rows: &mut [PortRow], key: Option<&str>) -> Result<(), SelectE
     Ok(())
 }
 
-/// Puts flows in order: by namespace, source and destination, or first by `key`, a key of the JSON
-/// form with or without its unit. Names ascend, counts descend; flows that are not limited count
-/// as the fastest, flows that were active last come first.
+/// Sorts flows: by namespace, source and destination, or first by `key`, a key of the JSON form with or without its
+/// unit. Names ascend, counts descend; flows of unknown rate count as the fastest, and the most recently active flows
+/// are first.
 ///
 /// # Errors
 ///
-/// When there is no such key; the message names the nearest, or all.
+/// Unknown key; the message names the nearest, or all.
 pub fn sort_flows(rows: &mut [FlowRow], key: Option<&str>) -> Result<(), SelectError> {
     let first = key.map(|key| find_key(key, &FLOW_KEYS)).transpose()?;
     rows.sort_by(|a, b| {

@@ -210,7 +210,7 @@ fn bad_filters_are_refused() {
         ("dev", "a value is missing after `dev`"),
         (
             "proto foo",
-            "unknown protocol `foo`: a name such as udp, or a number of 0 to 255",
+            "unknown protocol `foo`: expected a name such as udp, or a number from 0 to 255",
         ),
         ("proto udp protocol tcp", "`protocol` is given twice"),
         ("dev a dev b", "`dev` is given twice"),
