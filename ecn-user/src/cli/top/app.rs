@@ -1,4 +1,4 @@
-//! What `ecn top` shows at present, and what keys do to it.
+//! State of `ecn top`'s live view, and what keys do.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -8,9 +8,9 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use super::columns::{self, Column, FLOWS, PORTS};
 use super::rates::{FlowRates, PortRates, Top};
 
-/// Looks that a flow's history goes back.
+/// Readings in a flow's history.
 const HISTORY: usize = 200;
-/// Flows that have one.
+/// Maximum number of flows with a history.
 const HISTORIES: usize = 4096;
 
 /// Ports or flows.
@@ -27,14 +27,14 @@ pub(super) struct Rows {
     /// Column by which they are sorted; `None`: the busiest first.
     pub sort: Option<usize>,
     pub reverse: bool,
-    /// Row on which the cursor is.
+    /// Row of the cursor.
     pub cursor: usize,
     /// Only rows whose names contain this.
     pub filter: String,
 }
 
 impl Rows {
-    /// Steps through the columns, and the order of the busiest.
+    /// Sorts by the next column; after the last one, the busiest first.
     fn next_sort(&mut self, columns: usize) {
         self.sort = match self.sort {
             None => Some(0),
@@ -54,7 +54,7 @@ impl Rows {
     }
 }
 
-/// What is to be done after a key.
+/// What to do after a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Go,
@@ -65,7 +65,7 @@ pub(super) enum Then {
 #[derive(Debug, Default)]
 pub(super) struct App {
     top: Top,
-    /// Why there is nothing to show, or why it does not move.
+    /// Why nothing is shown, or why the numbers do not change.
     pub notice: Option<String>,
     pub pane: Pane,
     pub ports: Rows,
@@ -80,7 +80,7 @@ pub(super) struct App {
 }
 
 impl App {
-    /// Takes a look; while paused, none.
+    /// Shows a new reading, unless paused.
     pub(super) fn take(&mut self, top: Top, notice: Option<String>) {
         if self.paused {
             return;
@@ -102,7 +102,7 @@ impl App {
         self.follow_selected();
     }
 
-    /// What is shown.
+    /// The reading that is shown.
     pub(super) fn top(&self) -> &Top {
         &self.top
     }
@@ -127,13 +127,13 @@ impl App {
         self.flows.order(&FLOWS, flows)
     }
 
-    /// The flow on which the cursor is, with its rates so far.
+    /// The flow at the cursor, and its history.
     pub(super) fn selected(&self) -> Option<(&FlowRates, &VecDeque<Option<u64>>)> {
         let flow = self.shown_flows().get(self.flows.cursor).copied()?;
         Some((flow, self.history.get(&flow.key)?))
     }
 
-    /// Lines about what is wrong.
+    /// Lines for the notice, warnings and missing devices.
     pub(super) fn troubles(&self) -> Vec<String> {
         let notice = self.notice.iter().cloned();
         let warnings = self
@@ -149,7 +149,7 @@ impl App {
         notice.chain(warnings).chain(waiting).collect()
     }
 
-    /// A key was pressed.
+    /// Handles a key.
     pub(super) fn key(&mut self, key: KeyEvent) -> Then {
         if key.kind == KeyEventKind::Release {
             return Then::Go;
@@ -228,7 +228,7 @@ impl App {
         }
     }
 
-    /// Keeps the cursors on rows: that of flows on the flow that was selected, as long as it is shown.
+    /// Keeps the cursors on rows, and that of flows on the selected flow while it is shown.
     fn follow_selected(&mut self) {
         let flows = self.shown_flows();
         let at = flows

@@ -1,4 +1,4 @@
-//! Columns of the tables, and which of them fit: numbers are never cut, columns of less use are left out.
+//! Columns of the tables, and which of them fit: numbers are never cut, less useful columns are omitted.
 
 use std::cmp::Ordering;
 
@@ -7,9 +7,9 @@ use crate::cli::table::{
     idle_text, natural, or_dash, plain_table, rate_text, short_count, table_text,
 };
 
-/// Between two columns.
+/// Spaces between two columns.
 pub(super) const GAP: usize = 2;
-/// A name is cut to no less than this.
+/// Minimum width to which a name is cut.
 const NARROWEST_NAME: usize = 8;
 
 /// How the rows are sorted by a column.
@@ -23,15 +23,15 @@ pub(super) enum Order<T> {
 /// A column.
 pub(super) struct Column<T> {
     pub name: &'static str,
-    /// The highest is left out first; columns of 0 stay.
+    /// Columns with the highest rank are omitted first, those with rank 0 never.
     pub rank: u8,
-    /// Empty where there can be none; a column that is empty everywhere is left out.
+    /// Empty if the column does not apply; a column that is empty in all rows is omitted.
     pub cell: fn(&T) -> String,
     pub order: Order<T>,
 }
 
 impl<T> Column<T> {
-    /// Names stand on the left, numbers on the right.
+    /// Whether it contains names, which are aligned left, not numbers.
     pub(super) fn is_text(&self) -> bool {
         matches!(self.order, Order::Text)
     }
@@ -55,7 +55,7 @@ fn number(rate: Option<u64>) -> Option<f64> {
     rate.map(|rate| rate as f64)
 }
 
-/// Of ports.
+/// Columns of ports.
 pub(super) const PORTS: [Column<PortRates>; 11] = [
     Column {
         name: "port",
@@ -128,7 +128,7 @@ pub(super) const PORTS: [Column<PortRates>; 11] = [
     },
 ];
 
-/// Of flows.
+/// Columns of flows.
 pub(super) const FLOWS: [Column<FlowRates>; 11] = [
     Column {
         name: "flow",
@@ -140,7 +140,7 @@ pub(super) const FLOWS: [Column<FlowRates>; 11] = [
         name: "allowed",
         rank: 0,
         cell: |flow| rate_text(flow.row.rate_bytes_per_s),
-        // Without a limit it may be the fastest of all.
+        // 0 is unknown: it may be the fastest.
         order: Order::Number(|flow| match flow.row.rate_bytes_per_s {
             0 => Some(f64::INFINITY),
             rate => number(Some(rate)),
@@ -168,7 +168,7 @@ pub(super) const FLOWS: [Column<FlowRates>; 11] = [
         name: "idle",
         rank: 5,
         cell: |flow| idle_text(flow.row.idle_ms),
-        // Those that were active last come first.
+        // The most recently active first.
         order: Order::Number(|flow| Some(-(flow.row.idle_ms as f64))),
     },
     Column {
@@ -203,7 +203,7 @@ pub(super) const FLOWS: [Column<FlowRates>; 11] = [
     },
 ];
 
-/// The rate at which a flow sends, before its limit: 0 is one.
+/// The rate at which a flow sends, before its limit; unlike in [`rate_text`], 0 is a rate.
 pub(super) fn offered_text(bytes_per_s: Option<u64>) -> String {
     match bytes_per_s {
         None => "-".to_owned(),
@@ -212,18 +212,18 @@ pub(super) fn offered_text(bytes_per_s: Option<u64>) -> String {
     }
 }
 
-/// A column that is shown.
+/// A visible column.
 pub(super) struct Shown {
-    /// In the table of all columns.
+    /// Index among all columns.
     pub index: usize,
     pub width: usize,
 }
 
-/// The columns that fit into `width` characters. If the last ones that stay are too wide, the name in the first is cut.
+/// The columns that fit into `width` characters. If those with rank 0 are too wide, the name in the first is cut.
 pub(super) fn fit<T>(columns: &[Column<T>], rows: &[&T], width: usize) -> Vec<Shown> {
     let widest = |column: &Column<T>| {
         let cells = rows.iter().map(|row| (column.cell)(row).chars().count());
-        // One more for the sign of what is sorted by.
+        // One more for the sign of the sort column.
         cells.chain([column.name.len() + 1]).max().unwrap_or(0)
     };
     let is_used = |column: &Column<T>| rows.iter().any(|row| !(column.cell)(row).is_empty());
@@ -268,7 +268,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     cut
 }
 
-/// Rows in the order of a column; those that are equal in it stay as they are.
+/// Sorts rows by a column; the order of equal rows does not change.
 pub(super) fn sort<T>(rows: &mut [&T], by: Option<&Column<T>>, reverse: bool) {
     if let Some(column) = by {
         rows.sort_by(|a, b| column.compare(a, b));
@@ -278,7 +278,7 @@ pub(super) fn sort<T>(rows: &mut [&T], by: Option<&Column<T>>, reverse: bool) {
     }
 }
 
-/// The rows as a table for people, in `width` characters.
+/// The rows as a text table for `width` characters.
 pub(super) fn table<T>(columns: &[Column<T>], rows: &[&T], width: usize) -> String {
     let shown = fit(columns, rows, width);
     let names: Vec<_> = shown.iter().map(|of| columns[of.index].name).collect();
@@ -296,7 +296,7 @@ pub(super) fn table<T>(columns: &[Column<T>], rows: &[&T], width: usize) -> Stri
 }
 
 impl PortRates {
-    /// Whether its names contain the text.
+    /// Whether one of its names contains the text.
     pub(crate) fn matches(&self, filter: &str) -> bool {
         let row = &self.row;
         [&row.port, &row.bridge, &row.netns]
@@ -306,7 +306,7 @@ impl PortRates {
 }
 
 impl FlowRates {
-    /// Whether its names contain the text.
+    /// Whether one of its names contains the text.
     pub(crate) fn matches(&self, filter: &str) -> bool {
         let row = &self.row;
         row.name().contains(filter)

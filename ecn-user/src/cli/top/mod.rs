@@ -1,4 +1,4 @@
-//! `ecn top`: rates of ports and flows, again and again.
+//! `ecn top`: a live view of the rates of ports and flows.
 
 mod app;
 mod columns;
@@ -25,14 +25,14 @@ use super::watch::{self, Show, seconds};
 /// `ecn top`.
 #[derive(Args, Debug)]
 pub(super) struct TopArgs {
-    /// Measure over so many seconds, again and again
+    /// Seconds of each measurement, 0.05 to 86400
     #[arg(long, short = 's', alias = "seconds", value_name = "SECONDS", default_value = "1",
           value_parser = seconds)]
     interval: Duration,
-    /// Most ports, and most flows, to print; the terminal shows all
+    /// Maximum number of ports, and of flows, to print; the live view on a terminal shows all
     #[arg(long, short = 'n', value_name = "N", default_value_t = 12)]
     rows: usize,
-    /// Print what was measured over one interval, and end
+    /// Print one measurement and exit
     #[arg(long)]
     once: bool,
     /// Directory of the pinned maps; by default that of the running agent
@@ -43,14 +43,14 @@ pub(super) struct TopArgs {
     json: bool,
 }
 
-/// Looks at a datapath again and again.
+/// Repeated readings of a datapath.
 struct Looks<'a> {
     args: &'a TopArgs,
     meter: Meter,
 }
 
 impl Looks<'_> {
-    /// What was measured since the look before, and why the numbers do not move.
+    /// What was measured since the previous reading, and why the numbers do not change, if they do not.
     fn next(&mut self) -> anyhow::Result<(Top, Option<String>)> {
         let view = View::open(self.args.pin.as_deref())?;
         let mut top = self
@@ -62,7 +62,7 @@ impl Looks<'_> {
     }
 }
 
-/// Packets per second in all, for people.
+/// The totals in one line.
 fn summary(top: &Top) -> String {
     let count = |rate: Option<u64>| rate.map_or_else(|| "-".to_owned(), short_count);
     format!(
@@ -91,7 +91,7 @@ fn text(top: &Top, width: usize) -> String {
     text
 }
 
-/// Runs the verb, until it is stopped.
+/// Runs the verb until it is stopped.
 ///
 /// # Errors
 ///
@@ -101,13 +101,13 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
         args,
         meter: Meter::default(),
     };
-    // Without a datapath there is nothing to begin with.
+    // Fails if there is no datapath.
     let (_, stale) = looks.next()?;
     if !args.json && !args.once && watch::can_redraw() {
         return screen::run(args.interval, || match looks.next() {
             Ok(found) => found,
             Err(error) => {
-                // Another agent's counters restart.
+                // Another agent's counters start from 0.
                 looks.meter = Meter::default();
                 (Top::default(), Some(exit::message(&error)))
             }
@@ -131,7 +131,7 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
     watch::show(&how, look, |top| text(top, width))
 }
 
-/// Characters of a line; any number where no terminal is.
+/// Width of the terminal; unlimited without one.
 fn terminal_width() -> usize {
     use std::io::{IsTerminal as _, stdout};
     let size = stdout().is_terminal().then(terminal::size);

@@ -1,4 +1,4 @@
-//! Rates of ports and flows, measured between two looks at their counters.
+//! Rates of ports and flows, measured between two readings of their counters.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,64 +12,64 @@ use crate::agent::health::Warning;
 use crate::agent::state::Waiting;
 use crate::cli::table::{FlowRow, PortRow};
 
-/// A port and its rates. `None`: not measured.
+/// A port and its rates; null: not measured.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(in crate::cli) struct PortRates {
     #[serde(flatten)]
     pub row: PortRow,
-    /// Packets that entered the queue. Not measured where none ever did: there may be no queue to watch.
+    /// Packets that entered the queue; null if none ever did, since there may be no queue to watch.
     pub arrived_packets_per_s: Option<u64>,
     pub marked_packets_per_s: Option<u64>,
-    /// Messages to sources. Not measured where the bridge sends none.
+    /// Messages to sources; null if the bridge sends none.
     pub sent_messages_per_s: Option<u64>,
-    /// Dropped by the queue, and before it because they could not be marked.
+    /// Packets dropped by the queue, and before it because they could not be marked.
     pub dropped_packets_per_s: Option<u64>,
     pub input_triggers_per_s: Option<u64>,
     pub output_triggers_per_s: Option<u64>,
 }
 
-/// A flow and its rates. `None`: not measured.
+/// A flow and its rates; null: not measured.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(in crate::cli) struct FlowRates {
     #[serde(skip)]
     pub key: flow::Key,
     #[serde(flatten)]
     pub row: FlowRow,
-    /// What its sender offers, before the limit; `rate_bytes_per_s` is the allowed rate.
+    /// Rate offered by its sender, before the limit; `rate_bytes_per_s` is the allowed rate.
     pub sent_bytes_per_s: Option<u64>,
     pub acked_packets_per_s: Option<u64>,
     pub marked_packets_per_s: Option<u64>,
 }
 
-/// What was measured at a look.
+/// What was measured at a reading.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub(in crate::cli) struct Top {
     pub ports_in_all: usize,
     pub flows_in_all: usize,
     /// Packets that the bridges marked.
     pub marked_packets_per_s: Option<u64>,
-    /// Packets that their queues dropped, and those dropped before them that could not be marked.
+    /// Packets dropped by their queues, and before them because they could not be marked.
     pub dropped_packets_per_s: Option<u64>,
-    /// Packets that receivers echoed.
+    /// Packets acknowledged by receivers.
     pub acked_packets_per_s: Option<u64>,
-    /// Those that mark, notify and drop most, then those with the longest queues.
+    /// Ports, sorted by marks, messages and drops together, then by queue length.
     pub ports: Vec<PortRates>,
-    /// Those that send most.
+    /// Flows, the highest offered rate first.
     pub flows: Vec<FlowRates>,
-    /// What does not work.
+    /// Current warnings.
     pub warnings: Vec<Warning>,
-    /// Bridges and endpoints that are not there yet.
+    /// Configured bridges and endpoints that do not exist yet, or could not be set up.
     pub waiting: Vec<Waiting>,
 }
 
-/// Names a port: bridges in different namespaces may have the same name.
+/// Identifies a port: bridges in different namespaces may have the same name.
 type PortId = (String, String, u32);
 
 fn id(row: &PortRow) -> PortId {
     (row.netns.clone(), row.bridge.clone(), row.ifindex)
 }
 
-/// Counters at the look before.
+/// Counters at the previous reading.
 #[derive(Default)]
 pub(super) struct Meter {
     at: Option<Instant>,
@@ -78,7 +78,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Rates since the look before. Warnings are left empty.
+    /// Rates since the previous reading, without warnings and missing devices.
     pub(super) fn measure(
         &mut self,
         ports: Vec<PortRow>,
@@ -125,12 +125,12 @@ impl Meter {
     }
 }
 
-/// Nothing at the first look, else the sum of what was measured.
+/// The sum of what was measured; `None` at the first reading.
 fn sum(elapsed: Option<Duration>, rates: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     elapsed.map(|_| rates.flatten().sum())
 }
 
-/// None at the first look, and where the counter restarted.
+/// `None` at the first reading, and if the counter restarted.
 fn per_s(before: Option<u64>, now: u64, elapsed: Option<Duration>) -> Option<u64> {
     let count = now.checked_sub(before?)?;
     let seconds = elapsed?.as_secs_f64();

@@ -1,4 +1,4 @@
-//! `ecn top` on a terminal.
+//! `ecn top`'s live view on a terminal.
 
 use std::io;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::columns::{Column, FLOWS, GAP, PORTS, cut, fit, offered_text};
 use super::rates::Top;
 use super::summary;
 
-/// Signals and keys are seen after this at the latest.
+/// Maximum delay of the response to a signal or key.
 const WAKE: Duration = Duration::from_millis(100);
 
-/// The terminal as it was, when this is dropped; ratatui restores it on a panic too.
+/// Restores the terminal when dropped; ratatui also restores it on a panic.
 struct Restore;
 
 impl Drop for Restore {
@@ -31,7 +31,7 @@ impl Drop for Restore {
     }
 }
 
-/// Shows what `look` finds until a key or a signal ends it. A look that fails is shown as such.
+/// Shows the readings of `look`, each with a notice if something is wrong, until a key or a signal ends it.
 ///
 /// # Errors
 ///
@@ -41,7 +41,7 @@ pub(super) fn run(
     mut look: impl FnMut() -> (Top, Option<String>),
 ) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
-    // Not SIGHUP: without a terminal there is nothing to restore, and crossterm would read its end for ever.
+    // Not SIGHUP: without a terminal there is nothing to restore, and crossterm would read end of file for ever.
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .context("cannot wait for signals")?;
@@ -55,7 +55,7 @@ pub(super) fn run(
         if now >= next {
             let (top, notice) = look();
             app.take(top, notice);
-            // Looks that were missed are left out.
+            // Missed readings are skipped.
             next = (next + interval).max(now);
             draw(&mut terminal, &app)?;
         }
@@ -79,14 +79,14 @@ fn draw(terminal: &mut DefaultTerminal, app: &App) -> io::Result<()> {
     terminal.draw(|frame| render(frame, app)).map(|_| ())
 }
 
-/// Lines of the parts of the screen.
+/// Heights of the parts of the screen, lines.
 struct Heights {
     troubles: u16,
     ports: u16,
     history: u16,
 }
 
-/// Ports have a third of what the rest leaves, and what the flows do not need.
+/// Ports get a third of the lines that the other parts leave, and the lines that flows do not need.
 fn heights(area: Rect, troubles: usize, ports: usize, flows: usize) -> Heights {
     let most_troubles = match area.height {
         0..20 => 1,
@@ -100,7 +100,7 @@ fn heights(area: Rect, troubles: usize, ports: usize, flows: usize) -> Heights {
         20..40 => 4,
         _ => 9,
     };
-    // Title, keys, and the heads of both tables.
+    // Title, keys, and the headers of both tables.
     let rest = area.height.saturating_sub(4 + troubles + history);
     let ports = clamp(ports).min((rest / 3).max(rest.saturating_sub(clamp(flows))));
     Heights {
@@ -159,7 +159,7 @@ pub(super) fn render(frame: &mut Frame, app: &App) {
     frame.render_widget(Line::raw(keys_text(app, width)), keys);
 }
 
-/// The keys, as many as fit.
+/// Help for the keys, as many as fit.
 fn keys_text(app: &App, width: usize) -> String {
     let (what, rows, sort) = match app.pane {
         Pane::Ports => ("ports", &app.ports, app.ports.sort.map(|at| PORTS[at].name)),
