@@ -1,7 +1,7 @@
 //! `ecn clean`: removes what an agent or rig left behind.
 //!
-//! Attached programs are on the list where they hang from clsact. Those that hang from links go with the pins, or went
-//! with the process.
+//! Programs attached by clsact are listed. Those attached by links are detached when their pins are removed, or were
+//! detached when the process ended.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -30,10 +30,10 @@ use super::require_root;
 /// `ecn clean`.
 #[derive(Args, Debug)]
 pub(super) struct CleanArgs {
-    /// Only say what would be removed
+    /// Only print what would be removed
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// Stop an agent or rig that is running first
+    /// First stop an agent or rig that is running
     #[arg(long)]
     force: bool,
     /// Print what was removed as JSON
@@ -48,13 +48,13 @@ const PATIENCE: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum Leftover {
-    /// A process that sends the rig's traffic.
+    /// A process that sends or receives the rig's traffic.
     Process { pid: i32, command: String },
     /// A namespace of the rig.
     Netns { name: String },
-    /// State or lock.
+    /// The state file or the lock file.
     File { path: PathBuf },
-    /// An agent's.
+    /// A leftover of an agent.
     #[serde(untagged)]
     Agent(leftovers::Leftover),
 }
@@ -72,7 +72,7 @@ impl fmt::Display for Leftover {
 
 #[derive(JsonSchema, Serialize)]
 pub(super) struct Report<'a> {
-    /// Nothing was removed: what would be is named.
+    /// Nothing was removed; `removed` lists what would be.
     dry_run: bool,
     removed: &'a [Leftover],
 }
@@ -105,7 +105,7 @@ pub(super) fn run(args: &CleanArgs) -> anyhow::Result<()> {
     if args.dry_run {
         removed = found;
     } else if !found.is_empty() {
-        // Nobody may start meanwhile. The lock file itself goes last.
+        // No agent or rig may start meanwhile. The lock file itself is removed last.
         let _lock = Lock::take()?;
         for leftover in found {
             match remove(&leftover) {
@@ -113,7 +113,7 @@ pub(super) fn run(args: &CleanArgs) -> anyhow::Result<()> {
                 Err(error) => failures.push(format!("cannot remove {leftover}: {error}")),
             }
         }
-        // Not while it holds something.
+        // Fails, as intended, if it is not empty.
         let _ = fs::remove_dir(DIR);
     }
     if args.json {
@@ -141,7 +141,7 @@ pub(super) fn run(args: &CleanArgs) -> anyhow::Result<()> {
     Err(Failure::failed(failures.join("\n")).into())
 }
 
-/// Asks the process that holds the lock to end, and waits until it has.
+/// Asks the process that holds the lock to end, and waits for that.
 fn stop(pid: &str) -> anyhow::Result<()> {
     let number: i32 = pid.parse().ok().filter(|pid| *pid > 1).ok_or_else(|| {
         Failure::failed(format!(
@@ -170,11 +170,11 @@ fn stop(pid: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Everything there is, in the order in which it goes.
+/// Everything that was left behind, in the order of removal.
 fn leftovers() -> anyhow::Result<Vec<Leftover>> {
     let rig = topology::leftovers(DEFAULT_PREFIX)?;
     let mut found = processes(&rig);
-    // What is in the rig's namespaces goes with them.
+    // What is in the rig's namespaces is removed with them.
     let agents = leftovers::find(State::read().as_ref(), &rig);
     found.extend(agents.into_iter().map(Leftover::Agent));
     found.extend(rig.into_iter().map(|name| Leftover::Netns { name }));
@@ -258,7 +258,7 @@ fn end(pid: i32) -> nix::Result<()> {
     Err(Errno::ETIMEDOUT)
 }
 
-/// Whether a process is no more, or only waits for its parent to take note.
+/// Whether a process has exited: it does not exist, or is a zombie.
 fn has_exited(pid: Pid) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return true;

@@ -1,8 +1,7 @@
 //! The command line: one file per verb.
 //!
-//! `-j` prints one JSON document and nothing else to the standard output; logs and messages go to
-//! the standard error. Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 3 the machine
-//! lacks something.
+//! `-j` prints one JSON document to standard output and nothing else; logs and messages go to standard error. Exit
+//! codes: 0 done, 1 failed, 2 bad usage or configuration, 3 the machine lacks something.
 
 mod clean;
 pub mod counters;
@@ -38,7 +37,7 @@ pub(crate) use exit::Failure;
                         3 the machine lacks something."
 )]
 pub struct Cli {
-    /// Log more to the standard error; -vv still more. ECN_LOG=debug sets it too
+    /// Log more to standard error, -vv still more; ECN_LOG (off, error, warn, info, debug, trace) overrides it
     #[arg(long, short = 'v', action = ArgAction::Count, global = true)]
     verbose: u8,
     #[command(subcommand)]
@@ -49,12 +48,12 @@ pub struct Cli {
 enum Command {
     /// Run the agent in the foreground
     Run(run::RunArgs),
-    /// Let the running agent read its configuration again
+    /// Make the running agent reload its configuration
     Reload(reload::ReloadArgs),
-    /// HP's Fig. 1 as network namespaces and bridges
+    /// Build HP's testbed (Fig. 1) from network namespaces and bridges
     #[command(subcommand)]
     Rig(rig::Rig),
-    /// Look at the ports of bridges that mark
+    /// Show the ports at which bridges mark
     #[command(subcommand)]
     Port(port::Port),
     /// Show flows, and pin their rates
@@ -62,11 +61,11 @@ enum Command {
     Flow(flow::Flow),
     /// Watch ports and flows: rates per second, busiest first
     Top(top::TopArgs),
-    /// Print what happens as JSON lines: triggers, changes of rates, warnings, what comes and goes
+    /// Print events as JSON lines: triggers, rate changes, warnings, ports and endpoints attached or detached
     Monitor(monitor::MonitorArgs),
-    /// Print the JSON Schema of what a command prints with -j
+    /// Print the JSON Schema of a command's -j output
     Schema(schema::SchemaArgs),
-    /// Say what this machine has and lacks
+    /// Check what this machine supports and what is missing
     Doctor(doctor::DoctorArgs),
     /// Remove what a killed agent or rig left behind
     Clean(clean::CleanArgs),
@@ -75,7 +74,7 @@ enum Command {
     Sim(ecn_sim::cli::Sim),
     /// Find the increase function for a decrease function, with HP's design method
     Design(ecn_sim::cli::design::DesignArgs),
-    /// Send and receive the rig's traffic, as its parent says on the standard input
+    /// Send and receive the rig's traffic, as the parent process requests on standard input
     #[command(hide = true)]
     Traffic,
 }
@@ -116,12 +115,12 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     }
 }
 
-/// The words of a filter, whether each came by itself or several in quotes.
+/// The words of a filter, of which one argument may contain several.
 fn words(filter: &[String]) -> impl Iterator<Item = &str> {
     filter.iter().flat_map(|words| words.split_whitespace())
 }
 
-/// Fails, with the exit code for what a machine lacks, unless this is root.
+/// Fails with [`exit::LACKING`] unless run by root.
 fn require_root(what: &str) -> anyhow::Result<()> {
     if nix::unistd::geteuid().is_root() {
         Ok(())

@@ -1,4 +1,4 @@
-//! `ecn reload`: the running agent reads its configuration again.
+//! `ecn reload`: makes the running agent reload its configuration.
 
 use std::{
     thread::sleep,
@@ -25,23 +25,23 @@ pub(super) struct ReloadArgs {
     json: bool,
 }
 
-/// How long the agent may take: it may have to take up a thousand endpoints.
+/// Maximum time for a reload, in which the agent may have to set up a thousand endpoints.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the agent has read.
+/// The configuration that the agent has loaded.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct Outcome {
-    /// The file.
+    /// Path of the file.
     config: String,
-    /// Process.
+    /// Process ID of the agent.
     pid: i32,
 }
 
-/// Asks the agent, and waits until it has answered.
+/// Asks the agent to reload, and waits for its answer.
 ///
 /// # Errors
 ///
-/// None runs, or it refuses the new configuration; then the one before stays in force.
+/// No agent is running, or it refuses the new configuration; then the previous one stays in force.
 pub(super) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     require_root("reloading")?;
     let nobody = || Failure::lacking("no agent is running: start `ecn run` first".to_owned());
@@ -52,7 +52,7 @@ pub(super) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     let before = State::read().ok_or_else(nobody)?;
     let Some(config) = before.config else {
         return Err(Failure::lacking(format!(
-            "process {pid} is a rig, which has no configuration to read again"
+            "process {pid} is a rig, which has no configuration to reload"
         ))
         .into());
     };

@@ -26,9 +26,9 @@ use super::watch::{self, Show};
 /// What to do with the rig.
 #[derive(Subcommand, Debug)]
 pub(super) enum Rig {
-    /// Make the rig, measure it without and with control, and remove it
+    /// Set up the rig, measure it without and with control, and remove it
     Run(Box<RigArgs>),
-    /// Make the rig and leave it there
+    /// Set up the rig and keep it
     Up(UpArgs),
     /// Remove the rig
     Down(DownArgs),
@@ -65,7 +65,7 @@ pub(super) struct ShowArgs {
 ///
 /// # Errors
 ///
-/// Rights are missing; a rig is there already, or none is; the kernel refuses something.
+/// Missing permissions; a rig exists already, or none does; the kernel refuses something.
 pub(super) fn run(rig: &Rig) -> anyhow::Result<()> {
     match rig {
         Rig::Run(args) => measure(args),
@@ -75,16 +75,16 @@ pub(super) fn run(rig: &Rig) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the phases, shows them while they run, and says what they gave.
+/// Runs the phases, shows their progress, and prints the results.
 fn measure(args: &RigArgs) -> anyhow::Result<()> {
     args::check(args)?;
     if args.congestion_control != CONGESTION_CONTROL && !args.has_tcp() {
-        let message = "--congestion-control is TCP's: it goes with --traffic tcp, mixed, iperf3-tcp \
-                       or iperf3-mixed";
+        let message = "--congestion-control only applies to --traffic tcp, mixed, iperf3-tcp and \
+                       iperf3-mixed";
         return Err(Failure::usage(message).into());
     }
     require_root("the rig")?;
-    // Before minutes of measuring, not after.
+    // Checked before the measurement, which takes minutes.
     std::fs::create_dir_all(&args.out).map_err(|error| {
         Failure::usage(format!("cannot write to {}: {error}", args.out.display()))
     })?;
@@ -116,7 +116,7 @@ fn measure(args: &RigArgs) -> anyhow::Result<()> {
     ))
 }
 
-/// The running phase on the standard error: bars on a terminal, else a line per second.
+/// Shows the running phase on standard error: bars on a terminal, else a line per second.
 struct Live<'a> {
     plan: &'a Plan,
     is_terminal: bool,
@@ -139,7 +139,7 @@ impl<'a> Live<'a> {
     fn show(&mut self, progress: &Progress<'_>) {
         let victim = self.plan.topology.victim;
         let mut err = io::stderr().lock();
-        // Nobody watches any more: that is no reason to stop.
+        // An error does not stop the measurement: perhaps standard error was closed.
         let _ = match progress {
             Progress::Begin { number: 1, .. } if !self.is_terminal => {
                 writeln!(err, "{}", report::live_header())
@@ -189,7 +189,7 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
 fn down(args: &DownArgs) -> anyhow::Result<()> {
     require_root("the rig")?;
     if let Some(pid) = Lock::holder().filter(|_| agent_is_in_rig()) {
-        let message = format!("process {pid} is working in the rig: stop it first");
+        let message = format!("process {pid} is using the rig: stop it first");
         return Err(Failure::lacking(message).into());
     }
     let removed = topology::remove(DEFAULT_PREFIX)?;
@@ -204,7 +204,7 @@ fn down(args: &DownArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a device of the agent's is in one of the rig's namespaces.
+/// Whether the agent uses a device in one of the rig's namespaces.
 fn agent_is_in_rig() -> bool {
     let Some(state) = State::read() else {
         // It is about to start, or is a rig that has no agent yet.
@@ -272,10 +272,10 @@ fn shown(rig: &topology::Rig) -> anyhow::Result<Shown> {
 }
 
 fn show(args: &ShowArgs) -> anyhow::Result<()> {
-    require_root("looking at the rig")?;
+    require_root("showing the rig")?;
     let look = || -> anyhow::Result<Shown> {
         let rig = topology::Rig::find(DEFAULT_PREFIX)?
-            .ok_or_else(|| Failure::lacking("no rig is up: `ecn rig up` makes one"))?;
+            .ok_or_else(|| Failure::lacking("no rig is up: run `ecn rig up` first"))?;
         shown(&rig)
     };
     watch::show(&args.show, look, text)

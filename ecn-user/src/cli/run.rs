@@ -13,21 +13,20 @@ use crate::config::{Config, ConfigError};
 
 use super::exit::{Failure, note, print, print_json};
 
-/// Where the configuration is unless said otherwise.
+/// Default path of the configuration.
 pub(super) const CONFIG: &str = "/etc/ecn/ecn.toml";
 
-/// A bridge's counters are 287 kB and travel by value: unoptimised, several copies of them are on a
-/// stack at a time, more than the usual 2 MB hold.
+/// Stack of each thread: builds without optimisation may need more than the usual 2 MB.
 const STACK_BYTES: usize = 16 << 20;
 
 /// `ecn run`.
 #[derive(Args, Debug)]
 pub(super) struct RunArgs {
-    /// The configuration
+    /// Configuration file
     #[arg(long, short = 'c', value_name = "FILE", default_value = CONFIG)]
     config: PathBuf,
-    /// Leave programs, maps and queues in place at the end, and take over those that an agent has left: instead of `keep`
-    /// in [agent]
+    /// Keep programs, maps and queueing disciplines at exit, and take over those that an earlier agent has kept;
+    /// overrides `keep` in [agent]
     #[arg(
         long,
         value_name = "BOOL",
@@ -36,14 +35,14 @@ pub(super) struct RunArgs {
         default_missing_value = "true"
     )]
     keep: Option<bool>,
-    /// Only check the configuration: its syntax, and which devices and namespaces of this machine it matches. The agent
-    /// waits for those that do not exist yet; they are not an error
+    /// Only check the configuration file, and print which devices and namespaces of this machine it matches. Missing
+    /// ones are not an error: the agent waits for them
     #[arg(long)]
     check: bool,
-    /// With --check: its syntax alone
+    /// With --check: check the file alone, without looking for devices
     #[arg(long, requires = "check")]
     offline: bool,
-    /// With --check: print what it means as JSON
+    /// With --check: print the matching devices as JSON
     #[arg(long, short = 'j', requires = "check")]
     json: bool,
 }
@@ -51,28 +50,28 @@ pub(super) struct RunArgs {
 /// A configuration without errors.
 #[derive(JsonSchema, Serialize)]
 pub(super) struct Checked {
-    /// The file.
+    /// Path of the file.
     config: PathBuf,
-    /// Left out with --offline.
+    /// Omitted with --offline.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     meaning: Option<Meaning>,
 }
 
-/// What a configuration means on this machine.
+/// The devices of this machine that a configuration matches.
 #[derive(JsonSchema, Serialize)]
 struct Meaning {
-    /// Bridges that are there.
+    /// Bridges that exist.
     bridges: Vec<Device>,
-    /// Endpoints that are there, the hosts at bridges' ports included.
+    /// Endpoints that exist, including those of hosts at bridges' ports (`peers`).
     endpoints: Vec<Device>,
-    /// What is not there yet.
+    /// Configured devices and namespaces that do not exist yet.
     waiting: Vec<Waiting>,
 }
 
 #[derive(JsonSchema, Serialize)]
 struct Device {
     name: String,
-    /// Empty: the agent's own.
+    /// Network namespace; empty for the agent's own.
     netns: String,
 }
 
@@ -94,19 +93,19 @@ impl From<agent::Survey> for Meaning {
     }
 }
 
-/// Patterns may match more than fits.
+/// Fails if patterns match more endpoints than are supported.
 fn check_room(survey: &agent::Survey) -> Result<(), Failure> {
     const ROOM: usize = abi::ENDPOINTS as usize - 1;
     match survey.endpoints.len() {
         0..=ROOM => Ok(()),
         found => Err(Failure::usage(format!(
-            "{found} devices match the [[endpoint]] sections, {ROOM} are the most: \
+            "{found} devices match the [[endpoint]] sections, at most {ROOM} are supported: \
              name fewer, or use narrower patterns"
         ))),
     }
 }
 
-/// One line for each bridge and endpoint, and for what is waited for.
+/// Prints a line for each bridge and endpoint, and for each that is missing.
 fn check(config: &Config, args: &RunArgs) -> anyhow::Result<()> {
     let meaning = if args.offline {
         None
@@ -152,24 +151,24 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         return check(&config, args);
     }
     let runtime = runtime()?;
-    // The agent may be asked from anywhere to read it again.
+    // Absolute, because `ecn reload` prints it in any directory.
     let path = std::path::absolute(&args.config)?;
     Ok(runtime.block_on(agent::run(config, path, args.keep))?)
 }
 
-/// A key that everybody can read protects nothing.
+/// Warns if everybody can read a file that contains a key.
 fn warn_of_secrets(config: &Config, path: &Path) {
     const OTHERS: u32 = 0o007;
     let mode = std::fs::metadata(path).map(|file| file.permissions().mode());
     if config.echo.key.is_some() && mode.is_ok_and(|mode| mode & OTHERS != 0) {
         let path = path.display();
         note(&format!(
-            "{path} has the key of [echo], and everybody can read it: `chmod 0600 {path}`"
+            "{path} contains the key of [echo] and everybody can read it: `chmod 0600 {path}`"
         ));
     }
 }
 
-/// What an agent runs on.
+/// The runtime of an agent.
 pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -177,7 +176,7 @@ pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-/// A missing file at the default place is the first thing that new users meet.
+/// Adds a hint for new users if the default file is missing.
 fn with_hint(error: ConfigError, args: &RunArgs) -> anyhow::Error {
     match &error {
         ConfigError::Read { source, .. }
