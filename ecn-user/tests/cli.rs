@@ -83,7 +83,7 @@ fn bad_usage_is_2() {
             "cannot sort by `color`",
         ),
         (&["port", "show", "dev"], "a value is missing after `dev`"),
-        (&["port", "show", "--watch", "0"], "0.05 to 86400"),
+        (&["port", "show", "--watch", "0"], "between 0.05 and 86400"),
         (
             &["flow", "show", "protocl", "udp"],
             "did you mean `protocol`?",

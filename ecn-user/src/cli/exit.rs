@@ -1,4 +1,4 @@
-//! How the command ends: exit codes, and one clear line for people.
+//! Exit codes, and error messages of one line.
 
 use std::io::{self, Write as _};
 
@@ -58,12 +58,12 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
 fn code_of_agent(error: &agent::Error) -> Option<u8> {
     match error {
         agent::Error::Configuration(_) => Some(USAGE),
-        // One at a time: the machine has no room for another.
+        // Conditions of the machine, not of the configuration.
         agent::Error::Running { .. } | agent::Error::TimeNamespace | agent::Error::NoIfb { .. } => {
             Some(LACKING)
         }
         agent::Error::Datapath(error) => code_of_datapath(error),
-        // What the configuration names and the machine does not have.
+        // The configuration names something that this machine does not have.
         agent::Error::Net(
             net::Error::NoNamespace { .. }
             | net::Error::NoLink { .. }
@@ -109,7 +109,7 @@ fn denied(error: &io::Error) -> bool {
     )
 }
 
-/// Rights and features that are missing are the machine's.
+/// Missing permissions and features count as [`LACKING`].
 fn code_of_net(error: &net::Error) -> Option<u8> {
     match error.errno() {
         Some(Errno::EPERM | Errno::EACCES | Errno::EOPNOTSUPP) => Some(LACKING),
@@ -117,7 +117,7 @@ fn code_of_net(error: &net::Error) -> Option<u8> {
     }
 }
 
-/// The error and its causes in one line, each said once: many messages quote their cause.
+/// The error and its causes in one line, without repetition: many messages include their cause.
 pub(super) fn message(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -133,7 +133,7 @@ pub(super) fn message(error: &anyhow::Error) -> String {
     text
 }
 
-/// Nobody reads the standard output any more (`| head`): not an error to speak of.
+/// Whether the reader of standard output has closed it (`| head`), which is not reported as an error.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
@@ -142,7 +142,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Says what went wrong, if anything, and returns the exit code.
+/// Reports the error, if any, and returns the exit code.
 pub(super) fn finish(result: anyhow::Result<()>) -> u8 {
     match result {
         Ok(()) => DONE,
@@ -156,11 +156,11 @@ pub(super) fn finish(result: anyhow::Result<()>) -> u8 {
     }
 }
 
-/// Writes to the standard output.
+/// Writes to standard output.
 ///
 /// # Errors
 ///
-/// Nobody reads it any more, or the file system is full.
+/// It is closed, or the file system is full.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -168,7 +168,7 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a JSON document and a line break to the standard output.
+/// Writes a JSON document and a line break to standard output.
 ///
 /// # Errors
 ///
@@ -177,7 +177,7 @@ pub(super) fn print_json(document: &impl serde::Serialize) -> anyhow::Result<()>
     print(&format!("{}\n", serde_json::to_string(document)?))
 }
 
-/// Says a line on the standard error, where it disturbs no JSON.
+/// Prints a line to standard error, apart from JSON output.
 pub(super) fn note(line: &str) {
     let _ = writeln!(io::stderr(), "ecn: {line}");
 }

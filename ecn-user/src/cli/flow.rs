@@ -25,19 +25,19 @@ pub(super) enum Flow {
     /// Show the rate, marks and response of each flow
     #[command(visible_aliases = ["list", "ls"])]
     Show(FlowShow),
-    /// Hold a flow at a rate, whatever its marks say
+    /// Pin a flow's rate, regardless of its marks
     Set(FlowSet),
-    /// Give a flow back to its response
+    /// Unpin a flow's rate: its response controls it again
     Unset(FlowUnset),
 }
 
 /// `ecn flow show`.
 #[derive(Args, Debug)]
 pub(super) struct FlowShow {
-    /// Only these: dev NAME, src ADDRESS, dst ADDRESS, netns NAME, proto NAME
+    /// Show only matching flows: dev NAME, src ADDRESS, dst ADDRESS, netns NAME, proto NAME
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
-    /// Sort by a key of the JSON form, with or without its unit, such as rate or marked_packets
+    /// Sort by a JSON key, with or without its unit, such as rate or marked_packets
     #[arg(long, value_name = "KEY")]
     sort: Option<String>,
     /// Directory of the pinned maps; by default that of the running agent
@@ -50,13 +50,13 @@ pub(super) struct FlowShow {
 /// Which flow.
 #[derive(Args, Debug)]
 pub(super) struct Which {
-    /// The flow as `ecn flow show` prints it, in quotes: '10.0.0.1:1234>10.0.1.1:5001/udp'
+    /// Flow as `ecn flow show` prints it, in quotes: '10.0.0.1:1234>10.0.1.1:5001/udp'
     #[arg(value_name = "FLOW")]
     flow: FlowName,
-    /// The device through which it leaves, where several have such a flow
+    /// Device through which the flow leaves, if several devices have such a flow
     #[arg(long, value_name = "DEVICE")]
     dev: Option<String>,
-    /// The network namespace of that device
+    /// Network namespace of that device
     #[arg(long, value_name = "NETNS")]
     netns: Option<String>,
     /// Directory of the pinned maps; by default that of the running agent
@@ -72,7 +72,7 @@ pub(super) struct Which {
 pub(super) struct FlowSet {
     #[command(flatten)]
     which: Which,
-    /// The rate, such as 20mbit
+    /// Rate, such as 20mbit: between the lowest rate of the device's response and its link rate
     #[arg(long, value_name = "RATE")]
     rate: Rate,
 }
@@ -88,7 +88,7 @@ pub(super) struct FlowUnset {
 ///
 /// # Errors
 ///
-/// Bad filters and keys, unknown flows, rates out of the device's range; no datapath.
+/// Invalid filter or key, unknown flow, rate outside the device's range; no datapath.
 pub(super) fn run(flow: &Flow) -> anyhow::Result<()> {
     match flow {
         Flow::Show(args) => show(args),
@@ -133,7 +133,9 @@ fn set(args: &FlowSet) -> anyhow::Result<()> {
             Some(flow) if flow.flags & flow::NEGOTIATED != 0 => {
                 "TCP has negotiated ECN and controls itself"
             }
-            Some(flow) if flow.socket == 0 => "its device does not, or it has no TCP socket here",
+            Some(flow) if flow.socket == 0 => {
+                "its device does not enforce rates, or no TCP socket of this machine sends it"
+            }
             _ => "its device does not enforce rates",
         };
         exit::note(&format!(
@@ -176,7 +178,7 @@ fn unset(args: &FlowUnset) -> anyhow::Result<()> {
     let pins = view.maps.pins()?;
     let wanted = |key: &&flow::Key| FlowName::from(*key) == args.which.flow;
     if !pins.iter().map(|(key, _)| key).any(|key| wanted(&key)) {
-        // Says so if there is no such flow at all.
+        // Fails if there is no such flow at all.
         let flows = view.flows()?;
         pick(&view, &args.which, flows.iter().map(|(key, _)| key))?;
         let message = format!("the rate of {} is not pinned", args.which.flow);
@@ -187,7 +189,10 @@ fn unset(args: &FlowUnset) -> anyhow::Result<()> {
     if args.which.json {
         return exit::print_json(&row(&view, &key)?);
     }
-    exit::print(&format!("{} follows its marks again\n", args.which.flow))
+    exit::print(&format!(
+        "{} is controlled by its response again\n",
+        args.which.flow
+    ))
 }
 
 fn row(view: &View, key: &flow::Key) -> anyhow::Result<Option<FlowRow>> {
@@ -198,7 +203,7 @@ fn row(view: &View, key: &flow::Key) -> anyhow::Result<Option<FlowRow>> {
         .map(|(_, row)| row))
 }
 
-/// The one key of a flow among `known`, at the endpoint that was asked for.
+/// The key of the flow among `known`, at the requested endpoint; fails unless there is exactly one.
 fn pick<'a>(
     view: &View,
     which: &Which,
@@ -236,7 +241,7 @@ fn pick<'a>(
         ([], []) => {
             let near = nearest(&which.flow, known.map(FlowName::from), 3);
             let hint = if near.is_empty() {
-                "there are none; `ecn flow show` lists them".to_owned()
+                "there are no flows at present; see `ecn flow show`".to_owned()
             } else {
                 format!("nearest are {}; `ecn flow show` lists all", near.join(", "))
             };
@@ -244,12 +249,16 @@ fn pick<'a>(
         }
         ([], elsewhere) => {
             let places = places(elsewhere);
-            Err(Failure::failed(format!("no flow {} there: it is at {places}", which.flow)).into())
+            Err(Failure::failed(format!(
+                "no flow {} at that device: use {places}",
+                which.flow
+            ))
+            .into())
         }
         (several, _) => {
             let several: Vec<_> = several.iter().map(|key| **key).collect();
             let places = places(&several);
-            let message = format!("several devices have {}: choose by {places}", which.flow);
+            let message = format!("several devices have {}: use one of {places}", which.flow);
             Err(Failure::usage(message).into())
         }
     }

@@ -1,4 +1,4 @@
-//! The log, on the standard error.
+//! The log, on standard error.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
@@ -13,16 +13,16 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::exit::Failure;
 
-/// Lines that wait to be written at most; those beyond are lost.
+/// Maximum number of lines waiting to be written; further ones are lost.
 const WAITING_LINES: usize = 4096;
-/// How long the end of the process waits for lines to be written.
+/// How long the process waits at its end for lines to be written.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Lines that could not be written.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
-/// How many of [`lost`] have been reported.
+/// How many of the [`lost`] lines have been reported.
 static REPORTED: AtomicU64 = AtomicU64::new(0);
-/// Lines that came faster than they could be written.
+/// Lines lost because they came faster than they could be written.
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// Lines of this process's log that were lost since its start: nobody read them, the disk was full, or they came too
@@ -32,8 +32,8 @@ pub fn lost() -> u64 {
     REFUSED.load(Ordering::Relaxed) + dropped as u64
 }
 
-/// The standard error. A line that it does not take is lost and counted: no reason to stop. The next line that it takes
-/// is followed by how many were lost.
+/// Standard error. A line that cannot be written is counted as lost, which is not an error. After the next line that
+/// can be written, the number of lost lines is reported.
 struct Stderr;
 
 impl Write for Stderr {
@@ -56,14 +56,14 @@ impl Write for Stderr {
     }
 }
 
-/// A log that a thread of its own writes; when dropped, what waits is written.
+/// A log that is written by its own thread; when dropped, it writes the waiting lines.
 pub struct Background(Option<WorkerGuard>);
 
 impl Drop for Background {
     fn drop(&mut self) {
         let guard = self.0.take();
         let (done, is_done) = mpsc::channel();
-        // The guard prints to the standard output when the log's thread is stuck, which may block as well.
+        // If the log's thread is stuck, the guard prints to standard output, which may block as well.
         thread::spawn(move || {
             drop(guard);
             let _ = done.send(());
@@ -76,14 +76,14 @@ impl Drop for Background {
 ///
 /// # Errors
 ///
-/// `ECN_LOG` has no level.
+/// `ECN_LOG` is not a level.
 pub fn start(verbose: u8) -> anyhow::Result<Option<Background>> {
     start_with(verbose, || Stderr)?;
     Ok(None)
 }
 
-/// Starts the log of what runs for long: one level more, and written by a thread of its own, so that a reader that does
-/// not read holds nobody up. Panics go there too: writing them directly could block while a lock is held.
+/// Starts the log of a long-running command: one level more verbose, and written by its own thread, so that a stuck
+/// reader delays nothing else. Panics are logged there too: writing them directly could block while a lock is held.
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub fn start_for_long(verbose: u8) -> anyhow::Result<Option<Background>> {
     Ok(Some(Background(Some(guard))))
 }
 
-/// As much as `-v` or ECN_LOG asks for.
+/// Starts the log at the level of ECN_LOG, else that of `-v`.
 fn start_with<W>(verbose: u8, writer: W) -> anyhow::Result<()>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -114,7 +114,7 @@ where
     let level = match std::env::var("ECN_LOG") {
         Ok(text) if !text.is_empty() => text.parse().map_err(|_| {
             Failure::usage(format!(
-                "ECN_LOG={text} is not usable: off, error, warn, info, debug or trace"
+                "unknown level ECN_LOG={text}: expected off, error, warn, info, debug or trace"
             ))
         })?,
         _ => level,

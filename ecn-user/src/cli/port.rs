@@ -23,10 +23,10 @@ pub(super) enum Port {
 /// `ecn port show`.
 #[derive(Args, Debug)]
 pub(super) struct PortShow {
-    /// Only these: dev NAME, bridge NAME
+    /// Show only matching ports: dev NAME, bridge NAME
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
-    /// Sort by a key of the JSON form, with or without its unit, such as marked or waiting_packets
+    /// Sort by a JSON key, with or without its unit, such as marked or waiting_packets
     #[arg(long, value_name = "KEY")]
     sort: Option<String>,
     /// Directory of the pinned maps; by default that of the running agent
@@ -41,7 +41,7 @@ pub(super) struct PortShow {
 #[serde(transparent)]
 struct Ports {
     rows: Vec<PortRow>,
-    /// Those of endpoints too, unless only some ports were asked for.
+    /// Includes those of endpoints, unless ports are filtered.
     #[serde(skip)]
     warnings: Vec<Warning>,
 }
@@ -50,7 +50,7 @@ struct Ports {
 ///
 /// # Errors
 ///
-/// Bad filters and keys; no datapath.
+/// Invalid filter or key; no datapath.
 pub(super) fn run(port: &Port) -> anyhow::Result<()> {
     let Port::Show(args) = port;
     let filter = PortFilter::parse(words(&args.filter))?;

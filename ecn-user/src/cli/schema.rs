@@ -1,6 +1,6 @@
 //! `ecn schema`: the JSON documents that commands print with `-j`, as JSON Schemas.
 //!
-//! They describe what is printed: keys that are always there are required, and unknown ones are refused.
+//! They describe the output: keys that are always present are required, and unknown keys are refused.
 
 use clap::Args;
 use ecn_sim::cli::{SchemaOf, schema_of};
@@ -19,15 +19,15 @@ use crate::config::suggestion;
 /// `ecn schema`.
 #[derive(Args, Debug)]
 pub struct SchemaArgs {
-    /// A command, such as `flow show`; without one, those that have a schema are listed
+    /// Command, such as `flow show`; if omitted, list the commands that have a schema
     #[arg(value_name = "COMMAND")]
     command: Vec<String>,
-    /// Print the list as JSON; a schema always is
+    /// Print the list as JSON, or the schema on one line
     #[arg(long, short = 'j')]
     json: bool,
 }
 
-/// By command. With `--watch`, and of `top` and `monitor`, a line of the output is a document.
+/// By command. With `--watch`, and for `top` and `monitor`, each line of the output is a document.
 const SCHEMAS: [(&str, SchemaOf); 15] = [
     ("clean", schema_of::<clean::Report<'_>>),
     ("doctor", schema_of::<doctor::Report>),
@@ -56,7 +56,7 @@ pub fn commands() -> Vec<&'static str> {
     all().map(|(command, _)| command).collect()
 }
 
-/// The schema of what a command prints; `None` for an unknown one.
+/// The schema of a command's output; `None` if the command has none.
 pub fn schema(command: &str) -> Option<Value> {
     let (_, schema) = all().find(|(known, _)| *known == command)?;
     let settings = SchemaSettings::draft2020_12().for_serialize();
@@ -83,7 +83,8 @@ fn close(schema: &mut Schema) {
             continue;
         };
         is_branched = true;
-        // A branch does not know of the keys beside it. One by reference would: what is flattened is inline.
+        // A branch does not name the keys beside it, so it must not refuse them. Flattened types are inline: a branch
+        // that is a reference could not be changed here.
         for branch in branches.iter_mut().filter_map(Value::as_object_mut) {
             branch.remove(OTHERS);
         }

@@ -1,4 +1,4 @@
-//! Showing something once, or again and again.
+//! Shows something once or periodically.
 
 use std::io::{self, IsTerminal as _};
 use std::thread::sleep;
@@ -12,7 +12,7 @@ use super::exit::{Failure, print, print_json};
 /// How to show it.
 #[derive(Args, Debug, Clone, Default)]
 pub(super) struct Show {
-    /// Show it again every so many seconds, 1 if not said
+    /// Show it again every SECONDS, 0.05 to 86400; 1 if omitted
     #[arg(long, short = 'w', value_name = "SECONDS", num_args = 0..=1, require_equals = true,
           default_missing_value = "1", value_parser = seconds)]
     pub watch: Option<Duration>,
@@ -21,11 +21,11 @@ pub(super) struct Show {
     pub json: bool,
 }
 
-/// A period, for clap.
+/// Parses a period, for clap.
 ///
 /// # Errors
 ///
-/// The valid range.
+/// Not a number, or outside the valid range.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
@@ -33,18 +33,18 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     if (0.05..=86_400.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        Err("must be 0.05 to 86400 seconds".to_owned())
+        Err("must be between 0.05 and 86400 seconds".to_owned())
     }
 }
 
-/// Whether the standard output is a terminal on which text can be drawn over.
+/// Whether standard output is a terminal on which text can be overwritten.
 pub(super) fn can_redraw() -> bool {
     let term = std::env::var("TERM").unwrap_or_default();
     io::stdout().is_terminal() && !matches!(term.as_str(), "" | "dumb")
 }
 
-/// The words of the command line with `--watch 2` joined to `--watch=2`: a word that follows
-/// `--watch` and is no number belongs to the filter.
+/// The words of the command line with `--watch 2` joined to `--watch=2`: a word after `--watch` that is not a number
+/// belongs to the filter.
 pub(super) fn join_seconds(
     words: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> Vec<std::ffi::OsString> {
@@ -88,7 +88,7 @@ pub(super) fn show<T: Serialize>(
         let found = look()?;
         match (how.json, redraw) {
             (true, _) => print_json(&found)?,
-            // Home, the text with the rest of each old line cleared, then what is below.
+            // Moves to the top left, prints the text, and clears the rest of each line and everything below.
             (_, true) => {
                 let text = draw(&found).replace('\n', "\x1b[K\n");
                 let clear = if round == 0 { "\x1b[2J" } else { "" };
