@@ -862,7 +862,7 @@ fn bad_input_of_a_data_centre_is_refused() {
         ),
         (&["senders=128"], "must be between 1 and 127"),
         (&["flow_size=0"], "flow_size"),
-        (&["flow_size=20MBit"], "not known"),
+        (&["flow_size=20MBit"], "unknown unit"),
         (&["payload=10"], "payload = 10"),
         (&["link_rate=10"], "link_rate"),
         (&["link_delay=-1us"], "negative"),

@@ -600,7 +600,13 @@ fn devices(report: &mut Report, netns: &NetNs, loaded: Option<Datapath>) {
     let (enforcement, why) = match (fq, htb) {
         (true, _) => ("edt", "fq can be installed"),
         (false, true) => ("htb", "there is no fq"),
-        (false, false) => ("none", "there is neither fq nor HTB"),
+        (false, false) => match datapath::cgroup(None) {
+            Ok(_) => ("pacing", "there is neither fq nor HTB"),
+            Err(_) => (
+                "none",
+                "there is neither fq nor HTB, and TCP sockets cannot be paced",
+            ),
+        },
     };
     report.enforcement = Some(enforcement);
     report.enforcement_why = why;
