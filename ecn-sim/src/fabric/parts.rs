@@ -5,6 +5,7 @@
 //! then exchange the packets sent to other parts.
 
 use std::mem;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -299,17 +300,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A spinning barrier: windows are short, and that of the standard library sleeps for longer than many of them.
 struct Barrier {
     count: usize,
+    /// Spins before a thread yields the core; none where others wait for it.
+    spins: u32,
     arrived: AtomicUsize,
     round: AtomicUsize,
 }
 
 impl Barrier {
-    /// Spins before it yields the core.
-    const LOOKS: u32 = 200;
+    /// Spins where each thread has a core of its own.
+    const SPINS: u32 = 200;
 
-    const fn new(count: usize) -> Self {
+    fn new(count: usize) -> Self {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
         Self {
             count,
+            spins: if count <= cores { Self::SPINS } else { 0 },
             arrived: AtomicUsize::new(0),
             round: AtomicUsize::new(0),
         }
@@ -322,10 +327,10 @@ impl Barrier {
             self.round.store(round.wrapping_add(1), Ordering::Release);
             return;
         }
-        let mut looks = 0;
+        let mut spins = 0;
         while self.round.load(Ordering::Acquire) == round {
-            if looks < Self::LOOKS {
-                looks += 1;
+            if spins < self.spins {
+                spins += 1;
                 hint::spin_loop();
             } else {
                 thread::yield_now();
