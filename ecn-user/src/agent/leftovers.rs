@@ -22,22 +22,22 @@ use crate::{
 pub enum Leftover {
     /// The root qdisc of an endpoint.
     Qdisc {
-        /// As tc shows it: `htb ec0e:`.
+        /// Kind and handle, as in tc: `htb ec0e:`.
         qdisc: String,
         /// Its device.
         device: String,
-        /// Empty for this process's own.
+        /// Network namespace; empty for this process's own.
         netns: String,
-        /// Number of its device.
+        /// Interface number of its device.
         ifindex: u32,
     },
-    /// The device where flows from behind a tap are limited.
+    /// The ifb on which flows from behind a tap are limited.
     Shaper {
         /// Its name.
         device: String,
-        /// Empty for this process's own.
+        /// Network namespace; empty for this process's own.
         netns: String,
-        /// Its number.
+        /// Its interface number.
         ifindex: u32,
     },
     /// A program on clsact.
@@ -46,15 +46,15 @@ pub enum Leftover {
         program: String,
         /// Its device.
         device: String,
-        /// Empty for this process's own.
+        /// Network namespace; empty for this process's own.
         netns: String,
-        /// Where it is.
+        /// Its position on clsact.
         #[serde(skip)]
         filter: Filter,
     },
-    /// A directory of pinned maps, and of links that hold attached programs.
+    /// A directory of pinned maps, and of pinned links that keep programs attached.
     Pins {
-        /// Which.
+        /// The directory.
         path: PathBuf,
     },
 }
@@ -84,7 +84,7 @@ impl fmt::Display for Leftover {
     }
 }
 
-/// Everything that was left, in the order of removal; `except`: namespaces to ignore.
+/// All leftovers, in the order of removal; `except`: namespaces to ignore.
 pub fn find(state: Option<&State>, except: &[String]) -> Vec<Leftover> {
     let mut found = queueing(state, except);
     let pins: BTreeSet<_> = state

@@ -1,4 +1,4 @@
-//! What a running agent publishes: a lock, and names for the numbers in the maps.
+//! What a running agent publishes: a lock, and names for the numbers that the maps use.
 
 use std::{
     fmt,
@@ -27,41 +27,41 @@ use crate::{
 /// Directory of lock and state.
 pub const DIR: &str = "/run/ecn";
 
-/// What the agent manages, by the numbers that the maps use.
+/// The bridges and endpoints that the agent manages, with the numbers that the maps use.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct State {
-    /// Process; 0: it has ended, and what it had attached was kept.
+    /// Process ID; 0: the agent has ended, and what it had attached was kept.
     pub pid: u32,
-    /// Programs, maps and queueing disciplines outlive the process.
+    /// Whether programs, maps and queueing disciplines outlive the process.
     #[serde(default)]
     pub keep: bool,
     /// Directory of the pins.
     pub pin: PathBuf,
-    /// Where the configuration was read, if SIGHUP has it read again.
+    /// The configuration file, if SIGHUP rereads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<PathBuf>,
-    /// How often it was read again.
+    /// Number of reloads, including failed ones.
     #[serde(default)]
     pub reloads: u32,
-    /// Why it was not taken the last time.
+    /// Error of the last reload, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reload_error: Option<String>,
     /// Bridges by number.
     pub bridges: Vec<BridgeState>,
-    /// Endpoints by number, beginning at 1.
+    /// Endpoints by number, from 1.
     pub endpoints: Vec<EndpointState>,
-    /// What does not work at present.
+    /// Current warnings.
     #[serde(default)]
     pub warnings: Vec<Warning>,
-    /// What the configuration means and is not there, or could not be taken up.
+    /// Configured bridges and endpoints that do not exist yet or could not be set up.
     #[serde(default)]
     pub waiting: Vec<Waiting>,
-    /// Lines of its log that were lost since its start.
+    /// Log lines lost since the agent started.
     #[serde(default)]
     pub log_lines_lost: u64,
 }
 
-/// Bridge or endpoint.
+/// What is waited for.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
 )]
@@ -73,17 +73,17 @@ pub enum WaitingFor {
     Endpoint,
 }
 
-/// A bridge or an endpoint that is not there yet, or could not be taken up. It is as soon as it can be.
+/// A bridge or an endpoint that does not exist yet or could not be set up. The agent keeps trying.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[schemars(inline)]
 pub struct Waiting {
-    /// Which of them.
+    /// Bridge or endpoint.
     pub kind: WaitingFor,
     /// Name of the device, or a pattern.
     pub name: String,
     /// Namespace as configured; empty: the agent's own.
     pub netns: String,
-    /// What is missing.
+    /// What is missing, or the error.
     pub why: String,
 }
 
@@ -104,13 +104,13 @@ impl fmt::Display for Waiting {
 /// A bridge.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct BridgeState {
-    /// Number.
+    /// Number in the maps.
     pub number: u32,
     /// Name of the device.
     pub name: String,
     /// Namespace as configured; empty: the agent's own.
     pub netns: String,
-    /// Policy.
+    /// Which packets are marked.
     pub marking: Marking,
     /// Which queues are watched.
     #[serde(default)]
@@ -122,13 +122,13 @@ pub struct BridgeState {
 /// A port.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct PortState {
-    /// Slot.
+    /// Slot in the bridge's maps.
     pub slot: u32,
     /// Name of the device.
     pub name: String,
     /// Interface number.
     pub ifindex: u32,
-    /// What the program hangs from; none where no port of the bridge has a queue.
+    /// How the program is attached; null if no port of the bridge has a queue.
     #[serde(default)]
     pub attached: Option<AttachedBy>,
 }
@@ -136,7 +136,7 @@ pub struct PortState {
 /// An endpoint.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct EndpointState {
-    /// Number.
+    /// Number in the maps.
     pub number: u32,
     /// Name of the device.
     pub device: String,
@@ -144,22 +144,22 @@ pub struct EndpointState {
     pub netns: String,
     /// Interface number.
     pub ifindex: u32,
-    /// Of a tap at a bridge: interface number of the ifb where its flows are limited.
+    /// For a tap at a bridge: interface number of the ifb on which its flows are limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaper: Option<u32>,
-    /// Response.
+    /// The response function.
     pub response: Function,
-    /// How rates are enforced: what was chosen, where it was left to us.
+    /// How rates are enforced; with `auto`, the method that was chosen.
     pub enforcement: Enforcement,
-    /// Why that.
+    /// Why this method was chosen.
     #[serde(default)]
     pub why: String,
-    /// Where echoes are taken: what was chosen, where it was left to us.
+    /// Where echoes are processed; with `auto`, the hook that was chosen.
     #[serde(default)]
     pub hook: Hook,
-    /// The root qdisc is ours to remove.
+    /// Whether the agent has installed the root qdisc, and removes it.
     pub installed_qdisc: bool,
-    /// Segments of a super-packet at most, to be given back; nothing if the agent changed nothing.
+    /// The device's `gso_max_segs` to be restored; null if the agent has not changed it.
     #[serde(default)]
     pub gso_max_segs: Option<u32>,
 }
@@ -172,7 +172,7 @@ impl EndpointState {
 }
 
 impl State {
-    /// The limit of segments to restore at a device, recorded by a running or killed agent.
+    /// The `gso_max_segs` to restore at a device, recorded by a running or killed agent.
     pub fn gso_max_segs(&self, netns: &str, ifindex: u32) -> Option<u32> {
         let endpoints = &mut self.endpoints.iter();
         let endpoint = endpoints.find(|e| e.netns == netns && e.ifindex == ifindex);

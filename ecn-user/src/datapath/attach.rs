@@ -66,16 +66,16 @@ pub enum Place {
     Opposite,
 }
 
-/// What a program hangs from.
+/// How a program is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttachedBy {
-    /// A link, which goes with the process.
+    /// A tcx link: detached when the process ends, unless it is pinned.
     #[default]
     Tcx,
-    /// A filter, which outlives it.
+    /// A filter on clsact, which outlives the process.
     Clsact,
-    /// The driver.
+    /// XDP in the driver, by a link.
     Xdp,
 }
 
@@ -125,7 +125,7 @@ impl Attached {
         }
     }
 
-    /// With a link that is pinned, or will be (`is_new`).
+    /// A program whose link is pinned, or is to be pinned (`is_new`).
     fn pinned<L>(by: AttachedBy, link: L, is_new: bool, at: PathBuf) -> Result<Self>
     where
         L: TryInto<FdLink, Error = LinkError>,
@@ -294,7 +294,7 @@ impl From<net::Error> for AddError {
     }
 }
 
-/// Identity of our program on clsact: one priority, and a handle per program.
+/// Position of our program on clsact: one priority, and a handle per program.
 fn filter(program: &str, ifindex: u32) -> Filter {
     let number = name::PROGRAMS.iter().position(|name| *name == program);
     Filter {
@@ -426,7 +426,7 @@ pub fn leftovers(nl: &Netlink, ifindex: u32) -> net::Result<Vec<Filter>> {
     Ok(filters)
 }
 
-/// Removes one, and the clsact with it if that is unused: who created it is unknown then.
+/// Removes one, and then an unused clsact: it is not known who created it.
 ///
 /// # Errors
 ///

@@ -38,12 +38,12 @@ const fn metric<T>(name: &'static str, help: &'static str, value: Value<T>) -> M
 const PORT: [Metric<marking::Port>; 11] = [
     metric(
         "port_queue_packets",
-        "Packets that wait for this output",
+        "Packets waiting for this output",
         Gauge(|p| p.cnt1.into()),
     ),
     metric(
         "port_input_buffer_packets",
-        "Packets that entered here and wait for any output",
+        "Packets in the input buffer of this port: they entered here and wait for any output",
         Gauge(|p| p.occupancy.into()),
     ),
     metric(
@@ -63,12 +63,12 @@ const PORT: [Metric<marking::Port>; 11] = [
     ),
     metric(
         "port_marked_packets",
-        "Packets marked CE",
+        "Packets marked, by CE or by a message to their source",
         Counter(|p| p.marked),
     ),
     metric(
         "port_unmarkable_packets",
-        "Packets to be marked that were not ECN-capable",
+        "Packets due to be marked that could not be, such as those that are not ECN-capable",
         Counter(|p| p.unmarkable),
     ),
     metric(
@@ -78,7 +78,7 @@ const PORT: [Metric<marking::Port>; 11] = [
     ),
     metric(
         "port_dropped_unmarkable_packets",
-        "Packets dropped before the queue, since they were not ECN-capable and their source had its share",
+        "Packets dropped before the queue, since they could not be marked and their source had its share",
         Counter(|p| p.dropped_unmarkable),
     ),
     metric(
@@ -96,12 +96,12 @@ const PORT: [Metric<marking::Port>; 11] = [
 const MESSAGE: [Metric<backward::Point>; 2] = [
     metric(
         "port_sent_messages",
-        "Messages to the sources of packets, of backward feedback, BCN or QCN",
+        "Messages sent to sources: backward feedback, BCN or QCN",
         Counter(|p| p.sent),
     ),
     metric(
         "port_held_messages",
-        "Marks that had to wait for a later message, and notifications left out, above messages_per_s",
+        "Messages held back by messages_per_s: a later one reports their marks, notifications are omitted",
         Counter(|p| p.held),
     ),
 ];
@@ -114,7 +114,7 @@ const ENDPOINT: [Metric<Endpoint>; 5] = [
     ),
     metric(
         "endpoint_limited_flows",
-        "Flows that are held below the link rate",
+        "Flows limited below the link rate",
         Gauge(|e| e.limited),
     ),
     metric(
@@ -124,12 +124,12 @@ const ENDPOINT: [Metric<Endpoint>; 5] = [
     ),
     metric(
         "endpoint_limited_rate_bytes_per_second",
-        "Sum of the rates that the limited flows may send at",
+        "Sum of the allowed rates of limited flows",
         Gauge(|e| e.limited_bytes_per_s),
     ),
     metric(
         "endpoint_link_rate_bytes_per_second",
-        "The highest rate of a flow",
+        "Maximum rate of a flow",
         Gauge(|e| e.link_bytes_per_s),
     ),
 ];
@@ -137,17 +137,17 @@ const ENDPOINT: [Metric<Endpoint>; 5] = [
 const FLOW: [Metric<FlowRow>; 3] = [
     metric(
         "flow_rate_bytes_per_second",
-        "The rate that the flow may send at; only the fastest flows",
+        "Allowed rate of the flow; only the flows with the highest rates",
         Gauge(|f| f.rate_bytes_per_s),
     ),
     metric(
         "flow_marked_packets",
-        "Packets of the flow whose echo said marked; only the fastest flows",
+        "Packets of the flow acknowledged as marked; only the flows with the highest rates",
         Counter(|f| f.marked_packets),
     ),
     metric(
         "flow_acked_packets",
-        "Packets of the flow that were echoed; only the fastest flows",
+        "Packets of the flow acknowledged; only the flows with the highest rates",
         Counter(|f| f.acked_packets),
     ),
 ];
@@ -155,59 +155,59 @@ const FLOW: [Metric<FlowRow>; 3] = [
 const TABLE: [Metric<Table>; 2] = [
     metric(
         "table_entries",
-        "Entries in use of the tables of flows, receivers and classes",
+        "Entries in use in the tables of flows, receivers and classes",
         Gauge(|t| t.entries),
     ),
     metric(
         "table_max_entries",
-        "Most entries of the tables of flows, receivers and classes",
+        "Capacity of the tables of flows, receivers and classes",
         Gauge(|t| t.most),
     ),
 ];
 
 const EVENT: [Metric<u64>; 1] = [metric(
     "datapath_events",
-    "What the programs counted, by the keys of ecn doctor",
+    "Events counted by the programs, with the keys of ecn doctor",
     Counter(|n| *n),
 )];
 
-const WARNING: [Metric<u64>; 1] = [metric("warnings", "Warnings that hold", Gauge(|n| *n))];
+const WARNING: [Metric<u64>; 1] = [metric("warnings", "Current warnings", Gauge(|n| *n))];
 
 const WAITING: [Metric<u64>; 1] = [metric(
     "waiting",
-    "Bridges and endpoints of the configuration that are waited for",
+    "Configured bridges and endpoints that do not exist yet or could not be set up",
     Gauge(|n| *n),
 )];
 
 const AGENT: [Metric<Agent>; 8] = [
     metric(
         "heartbeat_age_seconds",
-        "Time since limits were last confirmed",
+        "Time since the last heartbeat, which extends rate limits",
         Seconds(|a| a.heartbeat_age.as_secs_f64()),
     ),
     metric(
         "loop_age_seconds",
-        "Time since the loop of the agent last ran",
+        "Time since the agent's main loop last made progress",
         Seconds(|a| a.loop_age.as_secs_f64()),
     ),
     metric(
         "rate_changes",
-        "Class rates changed",
+        "Changes of class rates",
         Counter(|a| a.rate_changes),
     ),
     metric(
         "rate_changes_refused",
-        "Class rates that the kernel refused to change",
+        "Flows for which the kernel refused a class",
         Counter(|a| a.refused_changes),
     ),
     metric(
         "config_reloads",
-        "Times that the configuration was read again",
+        "Reloads of the configuration, including failed ones",
         Counter(|a| a.reloads),
     ),
     metric(
         "config_last_reload_successful",
-        "Whether the configuration was taken when it was last read again",
+        "Whether the last reload of the configuration succeeded; 1 before the first",
         Gauge(|a| a.last_reload_successful.into()),
     ),
     metric(
@@ -217,14 +217,14 @@ const AGENT: [Metric<Agent>; 8] = [
     ),
     metric(
         "scrape_read_seconds",
-        "Time that reading the values of this scrape took",
+        "Time taken to read the values of this scrape",
         Seconds(|a| a.reading.as_secs_f64()),
     ),
 ];
 
 const BUILD: [Metric<()>; 1] = [metric(
     "build_info",
-    "Version of the agent and of its maps; always 1",
+    "Versions of the agent and of its maps' layout; always 1",
     Gauge(|()| 1),
 )];
 

@@ -246,7 +246,7 @@ impl Sample {
     }
 }
 
-/// Time since the limits were confirmed last.
+/// Time since the last heartbeat.
 fn heartbeat_age(control: &abi::Control, shared: &Shared, now_ns: u64) -> Duration {
     let beat_ns = control
         .valid_until_ns
