@@ -20,7 +20,7 @@ impl From<&HostArgs> for Topology {
     }
 }
 
-/// The kind in terms of the rig's traffic; `None`: somebody else sends.
+/// The rig's kind of traffic; `None`: traffic is generated elsewhere.
 const fn kind(traffic: Traffic) -> Option<Kind> {
     match traffic {
         Traffic::Udp => Some(Kind::Udp),
@@ -56,11 +56,11 @@ impl From<&RigArgs> for Plan {
     }
 }
 
-/// Checks what concerns several options, by the rules of the configuration file.
+/// Checks options by the rules of the configuration file.
 ///
 /// # Errors
 ///
-/// Lists everything that is out of range.
+/// A value is out of range, or options exclude each other; all problems are listed.
 pub fn check(args: &RigArgs) -> Result<(), ConfigError> {
     let config = Config {
         bridges: vec![Bridge {

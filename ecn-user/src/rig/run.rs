@@ -72,15 +72,15 @@ pub struct Plan {
     pub topology: Topology,
     /// The phases, in order.
     pub phases: Vec<PhasePlan>,
-    /// Kind of traffic; `None`: somebody else generates it.
+    /// Kind of traffic; `None`: traffic is generated elsewhere.
     pub traffic: Option<traffic::Kind>,
     /// Congestion control of TCP sources.
     pub congestion_control: String,
     /// IPv6 instead of IPv4.
     pub ipv6: bool,
-    /// Seconds before a measurement.
+    /// Warm-up before a measurement, seconds.
     pub warm_up_s: u64,
-    /// Seconds of a measurement.
+    /// Length of a measurement, seconds.
     pub seconds: u64,
     /// Packets per input buffer.
     pub buffer: u32,
@@ -96,7 +96,7 @@ pub struct Plan {
     pub rmin: Fraction,
     /// Decrease factor of FIMD and AIMD.
     pub m: f64,
-    /// One reaction per round.
+    /// Round within which marks decrease a rate at most once, if any.
     pub round: Round,
     /// How often receivers echo.
     pub every: Every,

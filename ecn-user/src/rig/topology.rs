@@ -39,7 +39,7 @@ const HOSTS_MAX: u32 = 250;
 pub enum Error {
     /// A rig, or a part of one, exists already.
     #[error(
-        "{} namespaces of a rig are there already ({}, ...); `ecn rig down` removes them",
+        "{} namespaces of a rig already exist ({}, ...); `ecn rig down` removes them",
         .found.len(), .found.first().map_or("", String::as_str)
     )]
     AlreadyUp {
@@ -48,7 +48,7 @@ pub enum Error {
     },
     /// Only a part of a rig exists.
     #[error(
-        "a rig is there, but {missing} is missing: its making or removal was cut short; \
+        "{missing} of the rig is missing: its creation or removal was interrupted; \
          `ecn rig down` removes the rest"
     )]
     Incomplete {
@@ -73,25 +73,25 @@ pub enum Error {
 /// Result of the rig.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What rig to make.
+/// Size and options of a rig.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Topology {
     /// Local sources, at the congested switch.
     pub local: u32,
     /// Remote sources, one switch away.
     pub remote: u32,
-    /// With the victim: a flow that shares the inter-switch link, not the congested one.
+    /// Whether there is a victim: a flow that shares the inter-switch link, but not the congested link.
     pub victim: bool,
     /// Rate of all links.
     pub link_rate_bytes_per_s: u64,
-    /// Largest packet; a frame has 14 bytes more. 2054 makes HP's 2068-byte frames.
+    /// Maximum size of a packet; a frame has 14 bytes more. With 2054 frames have HP's 2068 bytes.
     pub mtu: u32,
-    /// Packets that fit into the queue of a port or of a flow.
+    /// Limit of a port's or a flow's queue, packets.
     pub leaf_limit: u32,
-    /// Sources may send super-packets, and ports put them together (TSO, GSO, GRO). A port's queue then
-    /// has room for the bytes of `leaf_limit` packets, as a super-packet is many.
+    /// Whether sources may send super-packets, and ports may merge packets into them (TSO, GSO, GRO). A port's queue is
+    /// then limited to the bytes of `leaf_limit` packets, since a packet limit would count a super-packet as one.
     pub offload: bool,
-    /// What the names of the namespaces begin with.
+    /// Prefix of the namespaces' names.
     pub name_prefix: String,
 }
 
@@ -110,7 +110,7 @@ impl Default for Topology {
     }
 }
 
-/// What a host is there for.
+/// Role of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -131,11 +131,11 @@ pub enum Role {
 pub struct Host {
     /// `a1`, `b1`, `av`, `bc`, `bv`, ...
     pub name: String,
-    /// What it is there for.
+    /// Its role.
     pub role: Role,
     /// Its namespace.
     pub netns: String,
-    /// The bridge that it hangs from.
+    /// The bridge to which it is connected.
     pub bridge: &'static str,
     /// The bridge's port to it.
     pub port: String,
@@ -194,7 +194,7 @@ impl Topology {
         &RATED_PORTS[..if self.victim { 3 } else { 2 }]
     }
 
-    /// Largest frame as HTB and the papers count it.
+    /// Maximum frame size, as counted by HTB and the papers.
     pub fn frame_bytes(&self) -> u32 {
         self.mtu + ETHERNET_HEADER
     }
@@ -248,7 +248,7 @@ pub struct Counters {
     pub bytes: u64,
     /// Packets sent.
     pub packets: u64,
-    /// Packets dropped since the queue was full.
+    /// Packets dropped because the queue was full.
     pub dropped_packets: u64,
     /// Packets waiting.
     pub queue_packets: u32,
@@ -484,7 +484,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Makes every packet its own frame, or enables super-packets where supported.
+    /// Disables super-packets, or enables them where supported.
     fn set_offloads(&self, ethtool: &Ethtool, device: &str) -> Result<()> {
         if self.topology.offload {
             // The others are on by default; GRO of a veth is not.

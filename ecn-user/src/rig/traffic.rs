@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// The kernel does not support the requested congestion control.
     #[error(
-        "this kernel does not take the TCP congestion control {asked:?} ({because}); it has {available}"
+        "this kernel does not support the TCP congestion control {asked:?} ({because}); it has {available}"
     )]
     CongestionControl {
         /// The requested one.
@@ -67,7 +67,7 @@ pub enum Error {
     /// iperf3 could not be started.
     #[error(
         "cannot start iperf3: {source}; install it (apt-get install iperf3), or use the traffic \
-         \"udp\", \"tcp\" or \"mixed\", which need nothing"
+         \"udp\", \"tcp\" or \"mixed\", which do not need it"
     )]
     NoIperf3 {
         /// Cause.
@@ -90,7 +90,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The traffic process ended early.
-    #[error("the traffic process ended early ({status}); its last words are above")]
+    #[error("the traffic process ended early ({status}); see its messages above")]
     Ended {
         /// Its exit status.
         status: String,
@@ -98,8 +98,8 @@ pub enum Error {
     /// The traffic process does not answer.
     #[error("the traffic process has not answered for {} s", ANSWER.as_secs())]
     Silent,
-    /// A line that the other side does not expect.
-    #[error("not understood by the traffic process: {0}")]
+    /// The traffic process has read an unexpected line.
+    #[error("the traffic process cannot parse {0}")]
     Line(String),
     /// Error of the network layer.
     #[error(transparent)]
@@ -200,7 +200,7 @@ pub struct Flow {
     pub destination: SocketAddr,
 }
 
-/// What the traffic process has to do.
+/// The task of the traffic process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// What to send.
@@ -387,7 +387,7 @@ pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         .read_line(&mut line)
         .map_err(process("read the plan of"))?;
     let plan: Plan =
-        serde_json::from_str(&line).map_err(|error| Error::Line(format!("plan: {error}")))?;
+        serde_json::from_str(&line).map_err(|error| Error::Line(format!("the plan: {error}")))?;
     let counts = plan.flows.iter().map(|_| Count::default()).collect();
     let shared = Shared {
         plan,
@@ -420,7 +420,7 @@ pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
                 "stop" => break,
                 "snapshot" => say(&shared.report())?,
                 "" => {}
-                other => return Err(Error::Line(format!("{other:?}; say snapshot or stop"))),
+                other => return Err(Error::Line(format!("{other:?}; expected snapshot or stop"))),
             }
         }
         let mut report = shared.report();
@@ -515,7 +515,7 @@ impl Traffic {
             pid,
         };
         let plan = serde_json::to_string(plan).map_err(io::Error::from);
-        traffic.write(&plan.map_err(process("word the plan of"))?)?;
+        traffic.write(&plan.map_err(process("encode the plan of"))?)?;
         traffic.report()?;
         Ok(traffic)
     }
