@@ -12,7 +12,7 @@ use crate::step;
 pub struct Apt;
 
 impl Apt {
-    /// Is this a Debian or one of its children?
+    /// Finds apt-get: the system is Debian or a derivative.
     pub fn find() -> Option<Self> {
         program("apt-get").map(|_| Self)
     }
@@ -51,7 +51,8 @@ impl Apt {
         })
     }
 
-    /// Fetches a package into a folder without installing it; fetches the package lists first if they are missing or old.
+    /// Fetches a package into a folder without installing it; updates the package lists first if they are missing or
+    /// old.
     pub fn download(
         &self,
         why: &str,

@@ -12,11 +12,11 @@ use crate::{build_ebpf, command, kernels, setup, step};
 /// Arguments of `bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What is measured: the simulator; the programs in this kernel (root); control on a bridge (root); whether
-    /// something grows in the agent (root)
+    /// What to measure: the simulator; the programs in this kernel (root); control on a bridge (root); whether the
+    /// agent's memory, files, entries or log grow (root)
     #[arg(value_enum, default_value = "simulator")]
     what: What,
-    /// Options of `bench bridge`, see `cargo xtask bench bridge --help`; for how many seconds, of `bench soak`
+    /// Options of `bench bridge` (see `cargo xtask bench bridge --help`), or seconds of `bench soak`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
 }
@@ -66,7 +66,7 @@ fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
     let (series, words) = kernel(words)?;
     if !only_says {
         if series.is_none() && !is_root() {
-            return Err(Lacks("namespaces and programs are only for root".into()).into());
+            return Err(Lacks("namespaces and BPF programs need root".into()).into());
         }
         build_ebpf::build(&setup::bpf(permission)?, false)?;
         let mut command = cargo();
@@ -96,10 +96,10 @@ fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
 fn soak(words: &[String], permission: Permission) -> Result<ExitCode> {
     let seconds = words.first().map_or("600", String::as_str);
     if words.len() > 1 || seconds.parse::<u32>().is_err() {
-        bail!("`cargo xtask bench soak` takes a number of seconds, and no more");
+        bail!("`cargo xtask bench soak` takes only a number of seconds");
     }
     if !is_root() {
-        return Err(Lacks("the agent runs only for root".into()).into());
+        return Err(Lacks("the agent needs root".into()).into());
     }
     build_ebpf::build(&setup::bpf(permission)?, false)?;
     command::build()?;
@@ -132,7 +132,7 @@ fn kernel(words: &[String]) -> Result<(Option<String>, Vec<String>)> {
 /// The programs, in namespaces of their own: its tables, and JSON and SVG in `target/bench`.
 fn datapath(permission: Permission) -> Result<ExitCode> {
     if !is_root() {
-        return Err(Lacks("the programs run only for root".into()).into());
+        return Err(Lacks("BPF programs need root".into()).into());
     }
     build_ebpf::build(&setup::bpf(permission)?, false)?;
     let mut command = cargo();
@@ -156,7 +156,7 @@ fn simulator() -> Result<ExitCode> {
     step::run("the simulator's benchmarks", &mut command)?;
     let benches = read(&results)?;
     if benches.is_empty() {
-        bail!("no result in {}", results.display());
+        bail!("no results in {}", results.display());
     }
     println!(
         "medians: HP's Fig. 1 over 100 ms with each event queue, data centres with each number of threads\n"

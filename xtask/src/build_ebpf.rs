@@ -13,7 +13,7 @@ use crate::step;
 /// Arguments of `build-ebpf`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Build target/bpf/ecn-trace.bpf.o too, which logs each packet
+    /// Also build target/bpf/ecn-trace.bpf.o, which logs each mark and decrease
     #[arg(long)]
     trace: bool,
 }
@@ -63,7 +63,7 @@ pub fn build(bpf: &Bpf, trace: bool) -> Result<PathBuf> {
     } else {
         object()
     };
-    let why = format!("programs for the kernel, by {}", bpf.toolchain.name);
+    let why = format!("BPF programs, by {}", bpf.toolchain.name);
     step::run(&why, &mut command)?;
     let built = root().join("target/ebpf").join(TARGET).join("release/ecn");
     replace(&built, &object)?;

@@ -29,7 +29,7 @@ pub const DENY: CargoTool = CargoTool {
     version: "0.20.2",
     required: None,
     arguments: &[],
-    why: "what compares crates with deny.toml",
+    why: "to check crates against deny.toml",
 };
 
 /// Builds the book. What it warns of, and the anchors it makes, are part of the checks.
@@ -38,7 +38,7 @@ pub const MDBOOK: CargoTool = CargoTool {
     version: "0.5.4",
     required: Some("mdbook v0.5.4"),
     arguments: &["--no-default-features", "--features", "search"],
-    why: "what builds the book",
+    why: "to build the book",
 };
 
 /// Runs tests: in parallel, those that need the whole machine alone, and once more what failed.
@@ -47,7 +47,7 @@ pub const NEXTEST: CargoTool = CargoTool {
     version: "0.9.143",
     required: None,
     arguments: &["--no-default-features", "--features", "default-no-update"],
-    why: "what runs the tests",
+    why: "to run the tests",
 };
 
 /// All of them.
@@ -88,7 +88,7 @@ impl CargoTool {
         step::logged(self.why, self.name, &mut command)?;
         // Best effort: it is only space.
         let _ = fs::remove_dir_all(self.folder().join("build"));
-        let fails = || Lacks(format!("the {} just compiled does not start", self.name));
+        let fails = || Lacks(format!("the compiled {} does not start", self.name));
         self.find().ok_or_else(|| fails().into())
     }
 }

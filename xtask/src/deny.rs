@@ -12,21 +12,21 @@ use crate::step;
 /// Cargo's workspaces.
 const WORKSPACES: [&str; 2] = ["Cargo.toml", "ecn-ebpf/Cargo.toml"];
 
-/// Licences, duplicates and sources: all that is known without a network.
+/// Checks licences, duplicates and sources, which needs no network.
 pub fn check() -> Result<()> {
     let deny = DENY.ensure()?;
     compare(&deny, &["licenses", "bans", "sources"])
 }
 
-/// Known faults and yanked versions, by RustSec's database; where it is out of reach, that is what the machine lacks.
+/// Checks for known vulnerabilities and yanked versions; skipped if RustSec's database cannot be fetched.
 pub fn advisories() -> Result<()> {
     let deny = DENY.ensure()?;
     let mut fetch = Command::new(&deny);
     fetch.current_dir(root()).args(["fetch", "db"]);
-    if let Err(error) = step::logged("known faults of crates", "advisories", &mut fetch) {
+    if let Err(error) = step::logged("known vulnerabilities of crates", "advisories", &mut fetch) {
         step::say(&format!("{error:#}"));
         return Err(
-            Lacks("no crate was checked: RustSec's database is out of reach".into()).into(),
+            Lacks("crates were not checked: RustSec's database cannot be fetched".into()).into(),
         );
     }
     compare(&deny, &["advisories"])

@@ -15,7 +15,7 @@ pub struct Args {
     /// Architectures
     #[arg(long, value_delimiter = ',', default_values = ARCHS, value_parser = ARCHS)]
     arch: Vec<String>,
-    /// Then try them, as root: the package in bare Debians under systemd, the commands in an empty root
+    /// Then test them, as root: the package in minimal Debians under systemd, the commands in an empty root
     #[arg(long)]
     check: bool,
 }
@@ -63,9 +63,9 @@ pub fn dist(args: &Args, permission: Permission) -> Result<ExitCode> {
 /// Tries what was made, where it is for this machine; emulates the rest.
 fn check(archs: &[String], permission: Permission) -> Result<()> {
     if !is_root() {
-        return Err(Lacks("systemd and empty roots are only for root".into()).into());
+        return Err(Lacks("booting systemd and changing the root need root".into()).into());
     }
-    setup::ensure("trying packages", &TOOLS, permission)?;
+    setup::ensure("testing packages", &TOOLS, permission)?;
     let scripts = root().join("dist/check");
     for arch in archs {
         let mut empty = Command::new(scripts.join("empty"));
@@ -96,7 +96,7 @@ fn debian(suite: &str) -> Result<PathBuf> {
             .arg(suite)
             .arg(&folder)
             .arg(format!("{}/debian", kernels::mirror()));
-        step::logged("a bare Debian", suite, &mut debootstrap)?;
+        step::logged("a minimal Debian", suite, &mut debootstrap)?;
         fs::write(&ready, "").with_context(|| format!("writing {}", ready.display()))?;
     }
     Ok(folder)
@@ -152,5 +152,5 @@ fn library(target: &str, permission: Permission) -> Result<()> {
     if permission == Permission::No {
         return Err(lacks().into());
     }
-    step::logged("the command has nothing from outside", "rust-std", &mut add)
+    step::logged("for the static command", "rust-std", &mut add)
 }

@@ -14,7 +14,7 @@ use crate::{build_ebpf, command, setup, step};
 /// Arguments of `docs`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only build and check links, without running the commands that pages show
+    /// Only build and check links, without running the commands of the book
     #[arg(long)]
     no_run: bool,
 }

@@ -97,13 +97,13 @@ pub fn advice(llvm_major: u32) -> String {
     match Apt::find().and_then(|apt| known(&apt)) {
         Some(package) => format!("sudo apt-get install -y --no-install-recommends {package}"),
         None => format!(
-            "install bpf-linker {VERSION} with LLVM {llvm_major} or newer inside: \
+            "install bpf-linker {VERSION} built with LLVM {llvm_major} or newer: \
              cargo binstall bpf-linker@{VERSION}"
         ),
     }
 }
 
-/// Can a linker be had without installing a package?
+/// Whether a package has to be installed for a linker.
 pub fn needs_package(llvm_major: u32) -> bool {
     find(llvm_major).is_none() && fitting(llvm_major).all(|major| library(major).is_none())
 }
@@ -118,16 +118,11 @@ pub fn ensure(llvm_major: u32, permission: Permission) -> Result<PathBuf> {
     }
     let (major, library) = fitting(llvm_major)
         .find_map(|major| Some((major, library(major)?)))
-        .ok_or_else(|| {
-            Lacks(format!(
-                "no libLLVM to link BPF with: {}",
-                advice(llvm_major)
-            ))
-        })?;
+        .ok_or_else(|| Lacks(format!("no libLLVM for bpf-linker: {}", advice(llvm_major))))?;
     compile(major, &library)?;
     find(llvm_major).ok_or_else(|| {
         Lacks(format!(
-            "the bpf-linker just made does not start: {}",
+            "the compiled bpf-linker does not start: {}",
             advice(llvm_major)
         ))
         .into()
@@ -137,7 +132,7 @@ pub fn ensure(llvm_major: u32, permission: Permission) -> Result<PathBuf> {
 fn install_library(llvm_major: u32, permission: Permission) -> Result<()> {
     let lacks = || {
         Lacks(format!(
-            "no bpf-linker, and no libLLVM for one: {}",
+            "neither bpf-linker nor a libLLVM for it: {}",
             advice(llvm_major)
         ))
     };
@@ -155,7 +150,7 @@ fn install_library(llvm_major: u32, permission: Permission) -> Result<()> {
             known().ok_or_else(lacks)?
         }
     };
-    apt.install("LLVM, which bpf-linker runs on", &[&package], permission)
+    apt.install("LLVM, which bpf-linker needs", &[&package], permission)
 }
 
 /// Compiles bpf-linker. It looks for `lib/libLLVM.so` in LLVM_PREFIX, and only that: a link to the

@@ -1,9 +1,9 @@
 //! `cargo xtask`: builds, sets up, runs and checks the project. One module per verb.
 //!
-//! What a verb needs and does not find, it installs, if it may ([`machine::Permission`]); each such
-//! step is announced as `why: command` before it is run. All of that goes to stderr: stdout is left to
+//! A verb installs what it needs and does not find, if permitted ([`machine::Permission`]); each such
+//! step is announced as `why: command` before it is run. These messages go to stderr; stdout is for
 //! the program that a verb runs. Exit codes: 0 done, 1 failed, 2 bad usage, 3 the machine lacks
-//! something that the message names.
+//! something, which the message names.
 
 mod apt;
 mod bench;
@@ -34,26 +34,26 @@ struct Cli {
     #[command(subcommand)]
     verb: Verb,
 
-    /// Install what is missing without being root, through sudo (also: ECN_YES=1)
+    /// Install missing packages through sudo if not root (also: ECN_YES=1)
     #[arg(long, short, global = true)]
     yes: bool,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// HP's Fig. 1 on this machine's kernel, before and after congestion control
+    /// Run HP's Fig. 1 on this machine's kernel, without and with congestion control
     Run(run::Args),
-    /// Every check: format, lints, host tests, BPF build, real-kernel tests here and on other kernels, documentation
+    /// Run all checks: format, lints, host tests, BPF build, real-kernel tests here and on other kernels, documentation
     Test(test::Args),
-    /// The benchmarks of the simulator or of the datapath: medians and ratios
+    /// Run benchmarks of the simulator, the datapath, or control on a bridge, or a soak test of the agent
     Bench(bench::Args),
-    /// The programs for the kernel: target/bpf/ecn.bpf.o
+    /// Build the BPF programs: target/bpf/ecn.bpf.o
     BuildEbpf(build_ebpf::Args),
-    /// What people install: static commands, deb, rpm, image, checksums, in target/dist
+    /// Build what users install, in target/dist: static commands, deb, rpm, image, checksums
     Dist(dist::Args),
-    /// The book and the documentation of the API, in target/book and target/doc: links checked, commands run
+    /// Build book and API documentation in target/book and target/doc, check links, run the commands of the book
     Docs(docs::Args),
-    /// Install what building and testing need on this machine
+    /// Install what building and testing require on this machine
     Setup(setup::Args),
 }
 

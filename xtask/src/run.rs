@@ -19,7 +19,7 @@ pub struct Args {
     args: Vec<OsString>,
 }
 
-/// The types of the running kernel, without which its structures cannot be read.
+/// The running kernel's types, needed to read its structures.
 pub const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 /// Runs the verb. Returns only if something fails: the rig takes this process over.
@@ -29,7 +29,7 @@ pub fn run(args: &Args, permission: Permission) -> Result<ExitCode> {
     let mut program = match rig(args, permission) {
         Err(error) if error.is::<Lacks>() => {
             let reason = format!("{error:#}");
-            step::say(&format!("simulating, as {reason}"));
+            step::say(&format!("using the simulator: {reason}"));
             simulator(args)?
         }
         rig => rig?,
@@ -85,11 +85,11 @@ fn built(why: &str, package: &str, program: &str) -> Result<PathBuf> {
     Ok(root().join("target/release").join(program))
 }
 
-/// The rig needs rights and kernel types; says in one line which is missing.
+/// Checks that the rig has the rights and kernel types that it needs.
 fn check_machine() -> Result<()> {
     if !is_root() {
         return Err(Lacks(
-            "the rig makes network namespaces and loads BPF programs: run it as root: \
+            "the rig creates network namespaces and loads BPF programs; run it as root: \
              sudo -E env PATH=\"$PATH\" cargo xtask run"
                 .into(),
         )
@@ -97,8 +97,8 @@ fn check_machine() -> Result<()> {
     }
     if !Path::new(KERNEL_TYPES).exists() {
         return Err(Lacks(format!(
-            "the programs find the kernel's structures by {KERNEL_TYPES}, which this kernel does not \
-             have: run one with CONFIG_DEBUG_INFO_BTF=y (and sysfs mounted)"
+            "the programs need {KERNEL_TYPES} to find the kernel's structures, and it does not exist: \
+             run a kernel with CONFIG_DEBUG_INFO_BTF=y (and mount sysfs)"
         ))
         .into());
     }
@@ -120,9 +120,9 @@ fn build_dependencies() {
         ])
         .args(["--keep-going"])
         .env("ECN_DEPENDENCIES_ONLY", "1");
-    // It fails as it should; what it really fails at, the build of ecn-user will show.
+    // Failure is expected: the build of ecn-user reports real errors.
     let _ = step::logged(
-        "what ecn is made of, meanwhile",
+        "meanwhile, the dependencies of ecn",
         "dependencies",
         &mut command,
     );

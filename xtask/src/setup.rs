@@ -14,7 +14,7 @@ use crate::{cargo_tool, linker, step, toolchain};
 /// Arguments of `setup`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only list what is here and what is missing; exit code 3 if anything is
+    /// Only list what is found and what is missing; exit code 3 if anything is missing
     #[arg(long)]
     check: bool,
 }
@@ -34,7 +34,7 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
     }
     let bpf = bpf(permission)?;
     step::say(&format!(
-        "BPF is built by {} and {}",
+        "BPF programs are built by {} and {}",
         bpf.toolchain.name,
         bpf.linker.display()
     ));
@@ -47,7 +47,7 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
     if let Err(error) = python() {
         step::say(&format!("{error:#}"));
     }
-    step::say("everything is here");
+    step::say("setup is complete");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -66,8 +66,8 @@ pub fn bpf(permission: Permission) -> Result<Bpf> {
         if !commands.is_empty() {
             let commands = commands.join("\n    ");
             return Err(Lacks(format!(
-                "building BPF programs needs more than this machine has; \
-                 run this, or repeat with --yes:\n    {commands}"
+                "tools for building BPF programs are missing; \
+                 run these commands, or repeat with --yes:\n    {commands}"
             ))
             .into());
         }
@@ -143,7 +143,7 @@ fn prometheus(permission: Permission) -> Result<()> {
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     apt.download(
-        "the test of metrics asks it",
+        "needed by the test of metrics",
         "prometheus",
         &folder,
         permission,
@@ -152,7 +152,11 @@ fn prometheus(permission: Permission) -> Result<()> {
     for file in files.flatten() {
         let mut unpack = Command::new("dpkg-deb");
         unpack.arg("-x").arg(file.path()).arg(&folder);
-        step::logged("not installed: it would start", "prometheus", &mut unpack)?;
+        step::logged(
+            "unpacking only: installed, it would start as a service",
+            "prometheus",
+            &mut unpack,
+        )?;
         let _ = fs::remove_file(file.path());
     }
     Ok(())
@@ -184,7 +188,7 @@ pub fn python() -> Result<PathBuf> {
     }
     let lacks = |what: &str| Lacks(format!("the recipes of docs/results.md need {what}"));
     let python = program("python3").ok_or_else(|| lacks("python3"))?;
-    let why = "the recipes of docs/results.md import them";
+    let why = "for the recipes of docs/results.md";
     let mut make = Command::new(python);
     make.args(["-m", "venv"]).arg(python_folder());
     step::logged(why, "venv", &mut make)?;
@@ -254,7 +258,7 @@ fn check() -> ExitCode {
         let otherwise = if linker::needs_package(major) {
             linker::advice(major)
         } else {
-            "is compiled by the first build".to_owned()
+            "will be compiled by the first build".to_owned()
         };
         line(
             &what,
@@ -264,7 +268,7 @@ fn check() -> ExitCode {
     }
     for tool in cargo_tool::ALL {
         let found = tool.find().map(|path| path.display().to_string());
-        line(tool.name, found, "is compiled when it is needed");
+        line(tool.name, found, "will be compiled when needed");
     }
     for (tool, package) in TOOLS.into_iter().chain(EMULATOR) {
         let found = program(tool).map(|path| path.display().to_string());
@@ -273,12 +277,12 @@ fn check() -> ExitCode {
     line(
         "prometheus",
         find_prometheus().map(|path| path.display().to_string()),
-        "is unpacked when it is needed (package prometheus)",
+        "will be unpacked when needed (package prometheus)",
     );
     line(
         "python3 with pandas and polars",
         find_python().map(|path| path.display().to_string()),
-        "is made when it is needed (packages python3, python3-venv)",
+        "will be installed when needed (packages python3, python3-venv)",
     );
     for component in ["rustfmt", "clippy"] {
         let name = if component == "clippy" {
@@ -306,7 +310,7 @@ fn check() -> ExitCode {
     line(
         "rights to load BPF programs",
         user,
-        "needed by run and the real-kernel tests: root",
+        "run and the real-kernel tests need root",
     );
     if complete {
         ExitCode::SUCCESS

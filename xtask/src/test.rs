@@ -18,10 +18,10 @@ use crate::{build_ebpf, command, deny, docs, kernels, setup, step, toolchain, wo
 /// Arguments of `test`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only the real-kernel tests, all of them, on these kernels of Debian (`6.1,7.3`), emulated by qemu
+    /// Run only the real-kernel tests, on these kernels of Debian (such as 6.1,7.3), emulated by qemu
     #[arg(long, value_delimiter = ',', value_parser = kernels::series, value_name = "SERIES")]
     kernels: Vec<String>,
-    /// With --kernels: only tests whose names contain one of these
+    /// With --kernels: run only tests whose names contain one of these
     #[arg(requires = "kernels", value_name = "NAME")]
     names: Vec<String>,
 }
@@ -170,7 +170,7 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
         built = Some(found);
         Ok(())
     });
-    let unbuilt = || Lacks("the kernel programs were not built".into());
+    let unbuilt = || Lacks("the BPF programs were not built".into());
     checks.check("BPF lints", || {
         lint_bpf(built.as_ref().ok_or_else(unbuilt)?)
     });
@@ -195,13 +195,13 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
     list_skipped("real-kernel tests", &kernel_skipped);
     let complete = is_root() && built.is_some() && Path::new(KERNEL_TYPES).exists();
     if complete && !kernel_skipped.iter().all(SkippedTest::is_excused) {
-        println!("skipped tests are a failure here: the machine has all that they need");
+        println!("tests were skipped although the machine has what they need: this is a failure");
         return Ok(ExitCode::FAILURE);
     }
     Ok(code)
 }
 
-/// Checks that run nothing, while missing tools are downloaded: those that build BPF programs, and those that tests call.
+/// Runs static checks while missing tools are downloaded: those that build BPF programs, and those that tests call.
 fn static_checks(checks: &mut Checks, permission: Permission) -> (Result<Bpf>, Result<()>) {
     thread::scope(|scope| {
         let setup = scope.spawn(|| {
@@ -283,7 +283,7 @@ fn component(verb: &str, component: &str, permission: Permission) -> Result<()> 
     }
     if let Some(mut command) = toolchain::rustup_component(component)
         && permission != Permission::No
-        && step::logged("the toolchain is without it", component, &mut command).is_ok()
+        && step::logged("the toolchain lacks it", component, &mut command).is_ok()
         && is_here()
     {
         return Ok(());

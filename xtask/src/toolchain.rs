@@ -169,7 +169,7 @@ pub fn ensure(permission: Permission) -> Result<Toolchain> {
     if permission == Permission::No {
         return Err(Lacks(format!("no source of core: {}", advice().join(", or "))).into());
     }
-    let why = "core has to be compiled for BPF, and its source is not here";
+    let why = "core must be compiled for BPF, and its source is missing";
     if let Some(mut command) = rustup_component("rust-src") {
         match step::logged(why, "rust-src", &mut command) {
             Ok(()) => {}
@@ -183,7 +183,7 @@ pub fn ensure(permission: Permission) -> Result<Toolchain> {
     if let Some(apt) = Apt::find() {
         let packages = ["rustc-web", "cargo-web", "rust-web-src"];
         apt.install(
-            "rustup could not get it, a packaged rustc has it",
+            "rustup could not install it, but a packaged rustc has it",
             &packages,
             permission,
         )?;

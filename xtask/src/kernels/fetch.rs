@@ -88,8 +88,10 @@ pub fn kernels(series: &[String], gone: Gone) -> Result<Vec<Result<Kernel>>> {
     let kernels = series.iter().map(|series| match (here(series), &apt) {
         (Some(kernel), _) => Ok(kernel),
         (None, Some(Ok(lists))) => lists.fetch(&kept, series, gone),
-        (None, Some(Err(error))) => Err(Lacks(format!("none could be fetched: {error:#}")).into()),
-        (None, None) => bail!("{series} has gone"),
+        (None, Some(Err(error))) => {
+            Err(Lacks(format!("it could not be fetched: {error:#}")).into())
+        }
+        (None, None) => bail!("kernel {series} was removed meanwhile"),
     });
     Ok(kernels.collect())
 }
@@ -104,10 +106,10 @@ impl Lists {
     /// Fetches them.
     fn get(kept: &Path, series: &[&String]) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
-            bail!("kernels are fetched and emulated for x86-64 only");
+            bail!("kernels are fetched and emulated only for x86-64");
         }
         if program("apt-get").is_none() || program("dpkg-deb").is_none() {
-            bail!("kernels come from Debian's packages, and there is no apt-get here");
+            bail!("fetching kernels from Debian needs apt-get and dpkg-deb");
         }
         if !Path::new(KEYS).is_file() {
             bail!("no {KEYS}: install debian-archive-keyring");
@@ -142,7 +144,7 @@ impl Lists {
         let mut update = lists.apt("apt-get");
         // An error, not a warning, when a list cannot be got.
         update.args(["update", "-q", "-o", "APT::Update::Error-Mode=any"]);
-        step::logged("where kernels are", "kernel-lists", &mut update)?;
+        step::logged("package lists of kernels", "kernel-lists", &mut update)?;
         let names = step::asked(lists.apt("apt-cache").args(["pkgnames", "linux-"]));
         let names = names.unwrap_or_default();
         Ok(Self {
@@ -203,7 +205,7 @@ impl Lists {
             && let Some(later) = self.later(series)
         {
             step::say(&format!(
-                "Debian has no kernel {series} any more, but {later}"
+                "Debian no longer has kernel {series}; using {later}"
             ));
             found = self.packages(&later);
         }
@@ -255,7 +257,7 @@ impl Lists {
         let folder = kept.join(series);
         let _ = fs::remove_dir_all(&folder);
         fs::rename(&part, &folder).with_context(|| format!("making {}", folder.display()))?;
-        Kernel::found(series, folder).with_context(|| format!("kernel {version} is not whole"))
+        Kernel::found(series, folder).with_context(|| format!("kernel {version} is incomplete"))
     }
 }
 

@@ -170,7 +170,7 @@ impl Archive {
                 let unpacked = Command::new("xz").arg("-dc").arg(&path).output();
                 let unpacked = unpacked.context("unpacking by xz")?;
                 if !unpacked.status.success() {
-                    bail!("{} is not whole", path.display());
+                    bail!("unpacking {} failed", path.display());
                 }
                 unpacked.stdout
             } else {
@@ -202,7 +202,7 @@ fn needs(kernel: &Kernel) -> Result<BTreeMap<String, (String, Vec<String>)>> {
         let depmod = program("depmod").context("no depmod")?;
         let mut command = Command::new(depmod);
         command.arg("-b").arg(base).arg(&kernel.version);
-        step::logged("which module needs which", "depmod", &mut command)?;
+        step::logged("dependencies of modules", "depmod", &mut command)?;
     }
     let text =
         fs::read_to_string(&index).with_context(|| format!("reading {}", index.display()))?;

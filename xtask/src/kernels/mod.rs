@@ -95,7 +95,7 @@ pub fn series(text: &str) -> Result<String, String> {
     if number(parts.next()) && number(parts.next()) && parts.next().is_none() {
         Ok(text.to_owned())
     } else {
-        Err("a series of kernels is two numbers, such as 6.1".to_owned())
+        Err("must be a kernel series of two numbers, such as 6.1".to_owned())
     }
 }
 
@@ -178,7 +178,7 @@ fn run_on(wanted: &Wanted, permission: Permission) -> Result<Vec<Again>> {
     }
     let unknown = |name: &&String| !matches(name, &columns);
     if let Some(name) = wanted.tests.iter().find(unknown) {
-        bail!("no test's name contains {name}");
+        bail!("no test name contains {name}");
     }
     let again = columns.into_iter().flat_map(|column| column.again);
     lacking.map_or_else(|| Ok(again.collect()), Err)
@@ -216,7 +216,7 @@ pub fn bench(series: &str, words: &[String], permission: Permission) -> Result<(
     step::run("the benchmark", &mut build())?;
     let messages = step::asked(build().arg("--message-format=json"));
     let messages = messages.context("asking cargo for the benchmark's binary")?;
-    let bridge = executable(&messages).context("cargo names no binary of the benchmark")?;
+    let bridge = executable(&messages).context("cargo reports no binary of the benchmark")?;
     let log = root().join("target/log");
     fs::create_dir_all(&log).with_context(|| format!("making {}", log.display()))?;
     let mut all = words.to_vec();
@@ -243,7 +243,7 @@ pub fn bench(series: &str, words: &[String], permission: Permission) -> Result<(
     })?;
     match ended.exit {
         Some(0) => Ok(()),
-        Some(code) => bail!("the benchmark ended with {code}"),
+        Some(code) => bail!("the benchmark exited with code {code}"),
         None => bail!(
             "the guest did not end in time, or died; see {}",
             log.display()
@@ -262,7 +262,7 @@ impl Binaries {
         command::build()?;
         let messages = command::kernel_tests();
         let messages = messages.context("asking cargo for the tests' binary")?;
-        let tests = executable(&messages).context("cargo names no binary of the tests")?;
+        let tests = executable(&messages).context("cargo reports no binary of the tests")?;
         Ok(Self {
             command: command::path(),
             tests,
@@ -324,7 +324,10 @@ fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Col
             break;
         }
         let shown = names.join(" ");
-        step::say(&format!("kernel {}: again {shown}", kernel.version));
+        step::say(&format!(
+            "kernel {}: running again: {shown}",
+            kernel.version
+        ));
         if let Ok(again) = boot(kernel, binaries, &names, true, &log(turn + 2)) {
             column.take(again);
         }
@@ -365,7 +368,7 @@ impl Column {
         let (mut tests, current) = results(&ended.output);
         let broken = match ended.exit {
             Some(0 | 101) => None,
-            Some(code) => Some(format!("the tests ended with {code}")),
+            Some(code) => Some(format!("the tests exited with code {code}")),
             None => {
                 let reason = match &current {
                     Some(test) => format!("the guest did not end in time, or died, in {test}"),
@@ -392,9 +395,9 @@ impl Column {
         tests.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The tests to run in another guest: those that failed, and if this one died, which emulated ones do (6.12 in `edt::udp`
-    /// in three of eight runs, at a load, with flags that hold a part of an address, as no processor's can), those that it did
-    /// not come to.
+    /// The tests to run in another guest: those that failed and, if this guest died, those that it did not reach.
+    /// Emulated kernels die: 6.12 in `edt::udp` in three of eight runs under load, with flags that contain part of an
+    /// address, which is impossible on a processor.
     fn to_run_again(&self, wanted: &Wanted) -> Vec<String> {
         let mut names = self.failed();
         if names.len() > ACCIDENTS || self.broken.is_some() && self.took >= LIMIT {
