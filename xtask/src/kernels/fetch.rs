@@ -91,7 +91,7 @@ pub fn kernels(series: &[String], gone: Gone) -> Result<Vec<Result<Kernel>>> {
         (None, Some(Err(error))) => {
             Err(Lacks(format!("it could not be fetched: {error:#}")).into())
         }
-        (None, None) => bail!("kernel {series} was removed meanwhile"),
+        (None, None) => bail!("it was removed meanwhile"),
     });
     Ok(kernels.collect())
 }
