@@ -136,6 +136,49 @@ pub fn opaque<T: Copy>(place: &mut T) -> T {
     *place
 }
 
+/// The smaller of two numbers below 2^63. In kernel programs without a branch, which would double the verifier's paths;
+/// in assembly, since the compiler turns masks back into branches.
+#[inline(always)]
+pub(crate) fn min(a: u64, b: u64) -> u64 {
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut r = a;
+        // SAFETY: arithmetic on registers.
+        unsafe {
+            core::arch::asm!(
+                "{r} -= {b}", "{t} = {r}", "{t} s>>= 63", "{r} &= {t}", "{r} += {b}",
+                r = inout(reg) r, b = in(reg) b, t = out(reg) _,
+                options(pure, nomem, nostack)
+            );
+        }
+        r
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    a.min(b)
+}
+
+/// The larger of two numbers below 2^63, as [`min`].
+#[inline(always)]
+pub(crate) fn max(a: u64, b: u64) -> u64 {
+    #[cfg(target_arch = "bpf")]
+    {
+        a.wrapping_add(b).wrapping_sub(min(a, b))
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    a.max(b)
+}
+
+/// a - b for numbers below 2^63, at least 0, as [`min`].
+#[inline(always)]
+pub(crate) fn saturating_sub(a: u64, b: u64) -> u64 {
+    #[cfg(target_arch = "bpf")]
+    {
+        a.wrapping_sub(min(a, b))
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    a.saturating_sub(b)
+}
+
 /// value · 2^-log for a value below 2^63 and a logarithm of [`LOG_FRAC`] fractional bits.
 ///
 /// Table of 64 powers, then 1 - 2^-f for f < 1/64 as a polynomial of degree 4. Computes and subtracts the difference

@@ -45,6 +45,7 @@
 //! assert_eq!(response::rate(ipd, 1_000_000_000), 500_000_000);
 //! ```
 
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 #![no_std]
 #![warn(unreachable_pub)]
 

@@ -439,7 +439,7 @@ const fn is_set(time_ns: u64) -> u64 {
 /// `step` times `factor` (20 fractional bits), at most 1/2, with [`FRAC`] fractional bits.
 #[inline(always)]
 fn scaled(step: u64, factor: u64) -> u64 {
-    mul_bits(step.min(ONE), factor, 20).min(ONE / 2)
+    fixed::min(mul_bits(fixed::min(step, ONE), factor, 20), ONE / 2)
 }
 
 /// The delay after a window with overload: that of the arriving packets, but at most 3/2 of the old one, since
@@ -776,16 +776,18 @@ impl State {
         let ipd = fixed::opaque(&mut self.ipd);
         let interval_ns = mul_bits(ipd, packet_ns, FRAC) | 1;
         // Another CPU may have processed an echo since this one read the clock.
-        let now_ns = now_ns.max(self.last_ns);
-        let gap_ns = (now_ns - self.last_ns).min(u32::MAX as u64);
+        let now_ns = fixed::max(now_ns, self.last_ns);
+        let gap_ns = fixed::min(now_ns - self.last_ns, u32::MAX as u64);
         self.last_ns = now_ns;
-        self.allowance = (self.allowance + gap_ns.min(TRAIN_NS) * (TRAIN_ALLOWANCE / TRAIN_NS))
-            .min(TRAIN_ALLOWANCE);
+        self.allowance = fixed::min(
+            self.allowance + fixed::min(gap_ns, TRAIN_NS) * (TRAIN_ALLOWANCE / TRAIN_NS),
+            TRAIN_ALLOWANCE,
+        );
         let delivered = self.detect_overload(interval_ns, packets, ce, gap_ns as u32, now_ns);
         self.ipd = limit_after_overload(ipd, interval_ns, delivered, packet_ns);
         let mut ipd = fixed::opaque(&mut self.ipd);
         // u of the module's table, 10 fractional bits, within 1/64 and 64.
-        let relative = (interval_ns / (REFERENCE_NS >> 10)).clamp(16, 1 << 16);
+        let relative = fixed::min(fixed::max(interval_ns / (REFERENCE_NS >> 10), 16), 1 << 16);
         let (mut up, mut down) = (1 << 20, 1 << 20);
         if policy.function != LIPD {
             down = ((relative << 10) * (policy.log2_m >> 20 & 0xff_ffff)) >> 20;
@@ -797,24 +799,26 @@ impl State {
         }
         let interval_ns = interval_ns.min(1 << 36);
         // w of the module's text, 16 fractional bits.
-        let weight = ((interval_ns << 16) / (interval_ns + FAST_NS)).max(MIN_WEIGHT);
+        let weight = fixed::max((interval_ns << 16) / (interval_ns + FAST_NS), MIN_WEIGHT);
         let apart_ns = gap_ns * is_set(ce as u64) / (packets | (packets == 0) as u32) as u64;
-        let apart_ns = apart_ns.max(interval_ns).min(FEW_MAX * FEW_NS);
+        let apart_ns = fixed::min(fixed::max(apart_ns, interval_ns), FEW_MAX * FEW_NS);
         let weight = (weight * (FEW_NS + apart_ns) / FEW_NS) & 0xf_ffff;
         let unmarked = (packets - ce) as u64;
         if unmarked != 0 {
             let slowed_ns = BURSTS_NS + interval_ns * SLOW_NS / (SLOW_NS + interval_ns);
-            let whole = slowed_ns * (ONE / RECOVERY_NS) * unmarked.min(1 << 10);
-            let mut step = ((whole * weight) >> 16).min(ONE);
+            let whole = slowed_ns * (ONE / RECOVERY_NS) * fixed::min(unmarked, 1 << 10);
+            let mut step = fixed::min((whole * weight) >> 16, ONE);
             // 1 or 0 without a branch, which would double the verifier's paths.
             let paused = PAUSE_NS.wrapping_sub(gap_ns) >> 63;
             let counts = is_set(self.free_since_ns) & !is_set(self.headroom_ns);
             self.free_since_ns += gap_ns * (paused & counts);
             let room = self.growth_shift(interval_ns, now_ns);
             if room != 0 {
-                let most =
-                    (slowed_ns * (ONE / HEADROOM_TIME_NS)).clamp(HEADROOM_STEP, 4 * HEADROOM_STEP);
-                step = (whole << room).min(most).max(step);
+                let most = fixed::max(
+                    fixed::min(slowed_ns * (ONE / HEADROOM_TIME_NS), 4 * HEADROOM_STEP),
+                    HEADROOM_STEP,
+                );
+                step = fixed::max(fixed::min(whole << room, most), step);
             }
             self.ipd = ipd - mul_bits(ipd, scaled(step, up), FRAC);
             ipd = fixed::opaque(&mut self.ipd);
@@ -824,8 +828,8 @@ impl State {
             self.free_since_ns = now_ns;
         }
         if ce != 0 && delivered == 0 {
-            let step = (ONE >> 16) / STEP_PACKETS * weight * ce.min(1 << 10) as u64;
-            let step = scaled(step, down).min(self.allowance);
+            let step = (ONE >> 16) / STEP_PACKETS * weight * fixed::min(ce as u64, 1 << 10);
+            let step = fixed::min(scaled(step, down), self.allowance);
             self.allowance -= step;
             ipd += mul_bits(ipd, step, FRAC);
         }
@@ -863,13 +867,19 @@ impl State {
     /// log2 of the factor by which the increase is currently larger.
     #[inline(always)]
     fn growth_shift(&self, interval_ns: u64, now_ns: u64) -> u64 {
-        let since = now_ns.saturating_sub(self.free_since_ns);
+        let since = fixed::saturating_sub(now_ns, self.free_since_ns);
         if self.headroom_ns != 0 && now_ns.wrapping_sub(self.headroom_ns) <= HEADROOM_HOLDS_NS {
-            return (HEADROOM_SHIFT + since / HEADROOM_DOUBLES_NS).min(HEADROOM_MAX_SHIFT);
+            return fixed::min(
+                HEADROOM_SHIFT + since / HEADROOM_DOUBLES_NS,
+                HEADROOM_MAX_SHIFT,
+            );
         }
         let after = SPARED_NS - SPARED_DOUBLES_NS + SPARED_PACKETS * interval_ns;
         let since = since * is_set(self.free_since_ns);
-        (since.saturating_sub(after) / SPARED_DOUBLES_NS).min(SPARED_MAX_SHIFT)
+        fixed::min(
+            fixed::saturating_sub(since, after) / SPARED_DOUBLES_NS,
+            SPARED_MAX_SHIFT,
+        )
     }
 
     /// Time between arriving packets if a window shows overload: nearly every packet was marked, and packets arrive at
@@ -899,12 +909,12 @@ impl State {
         }
         self.window_packets = self.window_packets.wrapping_add(packets);
         self.longest_ns = self.longest_ns.max(gap_ns);
-        self.window_ns += (gap_ns as u64).saturating_sub(PAUSE_NS);
+        self.window_ns += fixed::saturating_sub(gap_ns as u64, PAUSE_NS);
         let count = (self.window_packets.saturating_sub(packets)) as u64;
         let count = count | (count == 0) as u64;
         let slow = (interval_ns >= SLOW_FLOW_NS) as u64;
         let left_out = (self.longest_ns as u64).min(STALL_NS | slow.wrapping_sub(1));
-        let elapsed = now_ns.wrapping_sub(self.window_ns).saturating_sub(left_out);
+        let elapsed = fixed::saturating_sub(now_ns.wrapping_sub(self.window_ns), left_out);
         let delivered = elapsed / count;
         // Three marks in a row may be chance, or the end of a queue: few packets are sufficient only where they arrive
         // far below the limit.

@@ -39,8 +39,6 @@ const CHECKSUM: u32 = 16;
 #[derive(Clone, Copy)]
 struct Report {
     work: *const abi::Scratch,
-    /// [`backward::Report::flags`]; 0: an ACK.
-    by: u32,
     /// [`abi::ECHO`] of the endpoint.
     echoes: u32,
 }
@@ -56,13 +54,25 @@ impl Feedback for Report {
     ) -> Result<FeedbackDelta, Refusal> {
         // SAFETY: a per-CPU entry, and nothing else runs on this CPU until the program ends.
         unsafe {
-            if self.by != 0 {
+            if stored_by(self.work) != 0 {
                 let report = &(*self.work).backward;
                 return flow.on_report(report, departed, self.echoes != 0);
             }
             Ok(flow.ace.on_ack((*self.work).ack, sent, departed))
         }
     }
+}
+
+/// [`backward::Report::flags`] of the stored report; 0: an ACK. Read anew each time: the compiler would otherwise
+/// duplicate the response for both.
+///
+/// # Safety
+///
+/// `work` is a per-CPU entry.
+#[inline(always)]
+unsafe fn stored_by(work: *const abi::Scratch) -> u32 {
+    // SAFETY: as the caller says.
+    unsafe { core::ptr::read_volatile(&raw const (*work).backward.flags) }
 }
 
 /// Payload of a packet and of each of its segments, bytes.
@@ -287,26 +297,26 @@ fn try_tcp_ack(ctx: &TcContext) -> Option<i32> {
     let flags = control()?.flags;
     let endpoint = ECN_ENDPOINT.get(field!(ctx, cb)[0])?;
     let work = ECN_WORK.get_ptr_mut(0)?;
-    // SAFETY: as in `handle_ack`.
-    let work = unsafe { &mut *work };
+    let entry: *const abi::Scratch = work;
     // SAFETY: a per-CPU entry.
-    let by = unsafe { core::ptr::read_volatile(&raw const work.backward.flags) };
+    let by = || unsafe { stored_by(entry) };
     let report = Report {
         work,
-        by,
         echoes: endpoint.flags & abi::ECHO,
     };
+    // SAFETY: as in `handle_ack`.
+    let work = unsafe { &mut *work };
     // Kept, since the response may replace `key` by the short flows' key.
     work.flow = work.key;
     let key = &mut work.key;
     let Some(f) = ECN_FLOW.get_ptr_mut(&*key) else {
-        return (by != 0).then(|| backward::verdict(by, backward::UNKNOWN));
+        return (by() != 0).then(|| backward::verdict(by(), backward::UNKNOWN));
     };
-    if by != 0 || read_once!(f, flow.flags) & flow::PLAIN != 0 {
+    if by() != 0 || read_once!(f, flow.flags) & flow::PLAIN != 0 {
         let input = &mut work.input;
         let refusal = response::on_feedback(ctx, f, key, input, endpoint, flags, report);
-        if by != 0 {
-            return Some(backward::verdict(by, refusal));
+        if by() != 0 {
+            return Some(backward::verdict(by(), refusal));
         }
         if work.ack.ace != 0 && work.ack.payload == 0 {
             write_ace(ctx, work.at, 0);
