@@ -92,7 +92,7 @@ impl Intervals {
             slowdown_p50: of(|run| run.fct_slowdown.p50),
             slowdown_p95: of(|run| run.fct_slowdown.p95),
             slowdown_p99: of(|run| run.fct_slowdown.p99),
-            last_flow_end_ms: of(|run| Some(run.last_flow_end_ms)),
+            last_flow_end_ms: of(|run| run.last_flow_end_ms),
             goodput_bytes_per_s: of(|run| Some(run.goodput_bytes_per_s as f64)),
             jain: of(|run| Some(run.jain)),
         }
@@ -114,8 +114,8 @@ pub(crate) struct Outcome {
     pub fct_slowdown: Slowdowns,
     /// Up to 501 points of the distribution of slowdowns: slowdown, and share of the flows with at most this one.
     pub fct_slowdown_cdf: Vec<(f64, f64)>,
-    /// When the last flow finished, ms: mean of the runs.
-    pub last_flow_end_ms: f64,
+    /// When the last flow finished, ms: mean of the runs; null if none finished in one of them.
+    pub last_flow_end_ms: Option<f64>,
     /// Goodput: mean of the runs.
     pub goodput_bytes_per_s: u64,
     /// Jain's index of the flows' goodputs: mean of the runs.
@@ -352,6 +352,7 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         let value = all.get(rank - 1)?;
         Some((*value, part as f64 / POINTS as f64))
     };
+    let ends: Option<Vec<f64>> = runs.iter().map(|run| run.last_flow_end_ms).collect();
     let mean = |value: fn(&Report) -> f64| Sample::of(runs.iter().map(value)).mean;
     let total = |value: fn(&Report) -> u64| runs.iter().map(value).sum();
     Outcome {
@@ -361,7 +362,7 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         flows_finished: total(|run| run.flows_finished),
         fct_slowdown,
         fct_slowdown_cdf: (0..=POINTS).filter_map(point).collect(),
-        last_flow_end_ms: mean(|run| run.last_flow_end_ms),
+        last_flow_end_ms: ends.map(|ends| Sample::of(ends).mean),
         goodput_bytes_per_s: mean(|run| run.goodput_bytes_per_s as f64) as u64,
         jain: mean(|run| run.jain),
         ci95: Intervals::of(&runs),
@@ -438,7 +439,7 @@ impl Comparison {
                 known(one.fct_slowdown.p50),
                 known(one.fct_slowdown.p95),
                 known(one.fct_slowdown.p99),
-                one.last_flow_end_ms.to_string(),
+                known(one.last_flow_end_ms),
                 one.goodput_bytes_per_s.to_string(),
                 one.jain.to_string(),
                 one.dropped_packets.to_string(),

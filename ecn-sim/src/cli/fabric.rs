@@ -217,14 +217,16 @@ fn shown(report: &Report) -> String {
             lost.on_link, lost.queued, lost.no_route, lost.control
         )
     });
+    let last = report
+        .last_flow_end_ms
+        .map_or_else(String::new, |end| format!(", the last at {end:.3} ms"));
     format!(
-        "{}\n{} of {} flows finished, the last at {:.3} ms; goodput {}, Jain's index {:.3}\n\
+        "{}\n{} of {} flows finished{last}; goodput {}, Jain's index {:.3}\n\
          of {} data packets dropped {}, marked {}{}; pause frames {}, head-of-line victims {}{lost}\n\
          {} data packet-hops, {} with ACKs and control, in {:.3} s",
         table_text(&slowdowns),
         report.flows_finished,
         report.flows_started,
-        report.last_flow_end_ms,
         rate(report.goodput_bytes_per_s),
         report.jain,
         report.data_packets,

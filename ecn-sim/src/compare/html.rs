@@ -86,10 +86,10 @@ impl Comparison {
                 decimal(one.fct_slowdown.p50, ci95.slowdown_p50),
                 decimal(one.fct_slowdown.p95, ci95.slowdown_p95),
                 decimal(one.fct_slowdown.p99, ci95.slowdown_p99),
-                with(
-                    format!("{:.3}", one.last_flow_end_ms),
-                    ci95.last_flow_end_ms.map(|half| format!("{half:.3}")),
-                ) + " ms",
+                one.last_flow_end_ms.map_or("-".to_owned(), |end| {
+                    let half = ci95.last_flow_end_ms.map(|half| format!("{half:.3}"));
+                    with(format!("{end:.3}"), half) + " ms"
+                }),
                 rate(one.goodput_bytes_per_s).map_or("-".to_owned(), |goodput| {
                     let half = ci95.goodput_bytes_per_s.map(|half| half.round() as u64);
                     with(

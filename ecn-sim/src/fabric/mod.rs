@@ -56,8 +56,8 @@ pub struct Report {
     pub flows_started: u64,
     /// Flows whose last ACK had arrived by the end.
     pub flows_finished: u64,
-    /// When the last of these finished, ms.
-    pub last_flow_end_ms: f64,
+    /// When the last of these finished, ms; null if none did.
+    pub last_flow_end_ms: Option<f64>,
     /// Slowdowns: completion times over those in an idle network.
     pub fct_slowdown: Slowdowns,
     /// Acknowledged payload over the time until the last flow finished, or until the end of the run if some did not.
@@ -212,7 +212,8 @@ fn report(
         parameters: scenario.parameters(),
         flows_started: counts.flows_started,
         flows_finished: counts.finished.len() as u64,
-        last_flow_end_ms: counts.last_end as f64 / MS as f64,
+        last_flow_end_ms: (!counts.finished.is_empty())
+            .then_some(counts.last_end as f64 / MS as f64),
         fct_slowdown,
         goodput_bytes_per_s: if end_s > 0.0 {
             (bytes as f64 / end_s) as u64

@@ -14,7 +14,7 @@ use std::{hint, thread};
 use super::Scenario;
 use super::cc::Scheme;
 use super::packet::Packet;
-use super::run::{Counts, Run, RunError, finish};
+use super::run::{Counts, Run, RunError, end_of, finish};
 use super::series::Trace;
 use super::topology::Topology;
 use super::watch::Watch;
@@ -195,8 +195,7 @@ pub fn run_with<S: Scheme>(
 fn end<S: Scheme>(mut runs: Vec<Run<S>>) -> Result<Counts, RunError> {
     let stopped = runs.iter().filter(|run| run.error.is_some());
     let stopped = stopped.map(Run::now).min();
-    let last = runs.iter().map(Run::now).max();
-    let time = stopped.or(last).unwrap_or_default();
+    let time = stopped.unwrap_or_else(|| end_of(&runs));
     for run in &mut runs {
         run.sample(time);
         run.report_progress(true);
@@ -272,13 +271,13 @@ fn windows<'a, S: Scheme>(
             return run;
         }
         round = round.wrapping_add(1);
+        let (begin, until) = run.change_links(first);
         if round.is_multiple_of(CLOCK_WINDOWS) && looked.elapsed() >= LOOK_EVERY {
-            // With few events, the next report by events may be far away.
-            run.sample(first);
+            // With few events, the next report by events may be far away. Not up to `first`: links may change before.
+            run.sample(begin);
             run.poll_watch();
             looked = Instant::now();
         }
-        let (begin, until) = run.change_links(first);
         run.advance((begin + ahead).min(until).min(run.limit + 1));
         for (to, leaving) in run.leaving.iter_mut().enumerate() {
             if !leaving.is_empty() {

@@ -16,7 +16,7 @@ mod outages;
 mod tests;
 
 pub use counts::{Counts, RunError};
-pub use invariants::finish;
+pub use invariants::{end_of, finish};
 use outages::Outages;
 
 use std::collections::HashMap;

@@ -435,7 +435,7 @@ fn incast_ends_when_it_should() {
                 &Options::default(),
             )
             .expect("a run");
-            let end = report.last_flow_end_ms;
+            let end = report.last_flow_end_ms.expect("all finish");
             assert!((end / 34.1 - 1.0).abs() < 0.02, "{scheme} {seed}: {end}");
             assert_eq!((report.flows_finished, report.dropped_packets), (20, 0));
             assert_eq!(report.marked_packets > 0, scheme == "scheme=dcqcn");
@@ -530,6 +530,30 @@ fn a_run_that_is_cut_off_counts_what_arrived() {
     let goodput = report.goodput_bytes_per_s;
     assert!((10_500_000_000..11_800_000_000).contains(&goodput));
     assert!(report.jain > 0.2, "{}", report.jain);
+}
+
+/// Also where nothing happens for long before: rates and windows are over the time until the limit.
+#[test]
+fn a_run_ends_at_its_limit() {
+    // A packet takes 72 ms.
+    let settings = set(&["hosts=4", "link_rate=1mbit", "payload=9000", "limit=300ms"]);
+    let scenario =
+        scenario(Kind::Dumbbell, &settings).with_flows(vec![Arrival::new(0, 0, 1, 90_000)]);
+    let options = Options {
+        windows: vec![(0, 290 * MS)],
+        ..Options::default()
+    };
+    let (report, counts) = fabric::run(&scenario, 1, &options).expect("a run");
+    assert_eq!(
+        (counts.end, counts.unfinished[0].time),
+        (300 * MS, 300 * MS)
+    );
+    assert_eq!(report.last_flow_end_ms, None);
+    let window = &report.windows[0];
+    let (line, goodput) = (1_000_000 / 8, report.goodput_bytes_per_s);
+    assert!((1..line).contains(&goodput), "{goodput}");
+    assert_eq!((window.to_ms, window.flows), (290.0, 1));
+    assert!(window.goodput_bytes_per_s < Some(line), "{window:?}");
 }
 
 /// T1 and T3: pauses fill the chain's queues, so that plain marking marks the victim, which no congested port

@@ -57,7 +57,7 @@ pub struct Counts {
     pub unfinished: Vec<Finished>,
     /// When the last flow finished.
     pub last_end: Time,
-    /// Time of the last event.
+    /// When the run ended: at its limit, or with the last event.
     pub end: Time,
     /// Data packets dropped for lack of memory.
     pub dropped_packets: u64,

@@ -167,6 +167,15 @@ impl<S: Scheme> Run<'_, S> {
     }
 }
 
+/// When a run ended: at its limit if events are left, else with the last event.
+pub fn end_of<S: Scheme>(parts: &[Run<S>]) -> Time {
+    let over = parts.iter().all(|part| part.next_time() == Time::MAX);
+    let limits = parts.iter().map(|part| part.limit);
+    let last = parts.iter().map(Run::now);
+    let end = if over { last.max() } else { limits.max() };
+    end.unwrap_or_default()
+}
+
 /// The counts of all parts of a run, if no invariant was violated.
 ///
 /// # Errors
@@ -194,7 +203,7 @@ pub fn finish<S: Scheme>(mut parts: Vec<Run<S>>) -> Result<Counts, RunError> {
     for outages in parts.iter().filter_map(|part| part.outages.as_ref()) {
         lost.add(&outages.lost);
     }
-    let end = parts.iter().map(Run::now).max().unwrap_or_default();
+    let end = end_of(&parts);
     let ns = end / NS;
     let known = delivered + dropped + lost.data() + waiting;
     if Some(sent) != known.checked_add_signed(on_links) {
