@@ -160,7 +160,7 @@ impl From<&FlowRow> for Flow {
     }
 }
 
-/// A reading of the datapath; empty if there is none.
+/// A reading of the datapath; empty if none exists.
 #[derive(Clone, Debug, Default)]
 struct Look {
     agent: Option<u32>,
