@@ -169,11 +169,17 @@ impl<S: Scheme> Run<'_, S> {
 
 /// When a run ended: at its limit if events are left, else with the last event.
 pub fn end_of<S: Scheme>(parts: &[Run<S>]) -> Time {
-    let over = parts.iter().all(|part| part.next_time() == Time::MAX);
-    let limits = parts.iter().map(|part| part.limit);
-    let last = parts.iter().map(Run::now);
-    let end = if over { last.max() } else { limits.max() };
+    let end = if is_over(parts) {
+        parts.iter().map(Run::now).max()
+    } else {
+        parts.iter().map(|part| part.limit).max()
+    };
     end.unwrap_or_default()
+}
+
+/// Whether no events are left.
+fn is_over<S: Scheme>(parts: &[Run<S>]) -> bool {
+    parts.iter().all(|part| part.next_time() == Time::MAX)
 }
 
 /// The counts of all parts of a run, if no invariant was violated.
@@ -217,10 +223,9 @@ pub fn finish<S: Scheme>(mut parts: Vec<Run<S>>) -> Result<Counts, RunError> {
             ns,
         });
     }
-    let over = parts.iter().all(|part| part.next_time() == Time::MAX);
     let flows = sum(|part| part.flows.len() as u64);
     let packets = sum(|part| part.packets.len() as u64);
-    if over && (flows > 0 || packets > 0) {
+    if is_over(&parts) && (flows > 0 || packets > 0) {
         let stuck = parts.iter().find_map(Run::deadlock);
         return Err(RunError::Deadlock {
             waiting: packets,
