@@ -3,6 +3,7 @@
 
 mod figures;
 mod html;
+mod measures;
 mod plan;
 pub(crate) mod shares;
 #[cfg(test)]
@@ -10,12 +11,14 @@ pub(crate) mod shares;
 mod tests;
 
 pub(crate) use html::HEADER;
+use measures::WindowMeasures;
 pub(crate) use plan::{Compared, Plan};
 
 use ecn_units::suggestion;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 use crate::engine::{MS, Time};
@@ -94,7 +97,7 @@ impl Intervals {
             slowdown_p99: of(|run| run.fct_slowdown.p99),
             last_flow_end_ms: of(|run| run.last_flow_end_ms),
             goodput_bytes_per_s: of(|run| Some(run.goodput_bytes_per_s as f64)),
-            jain: of(|run| Some(run.jain)),
+            jain: of(|run| run.jain),
         }
     }
 }
@@ -118,8 +121,8 @@ pub(crate) struct Outcome {
     pub last_flow_end_ms: Option<f64>,
     /// Goodput: mean of the runs.
     pub goodput_bytes_per_s: u64,
-    /// Jain's index of the flows' goodputs: mean of the runs.
-    pub jain: f64,
+    /// Jain's index of the flows' goodputs: mean of the runs; null if nothing was acknowledged in one of them.
+    pub jain: Option<f64>,
     /// Confidence intervals of these.
     pub ci95: Intervals,
     /// Data packets dropped for lack of memory, in all runs.
@@ -132,6 +135,9 @@ pub(crate) struct Outcome {
     pub undetermined_packets: u64,
     /// Flows held up by congestion that is not on their path, in all runs.
     pub head_of_line_victims: u64,
+    /// Means of the runs in the requested time windows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<WindowMeasures>,
     /// Samples of the first run.
     pub series: Vec<Series>,
     /// The runs, by seed; only one if all are identical.
@@ -196,9 +202,14 @@ impl Plan<Scenario> {
         })?;
         let mut results = results.into_iter();
         let (common, own) = self.parameters();
-        let outcome = |((scheme, _), parameters): (&(String, _), _)| Outcome {
-            parameters,
-            ..outcome(scheme, distinct(results.by_ref().take(self.seeds as usize)))
+        let outcome = |((scheme, _), parameters): (&(String, _), _)| {
+            let mut outcome = outcome(scheme, distinct(results.by_ref().take(self.seeds as usize)));
+            outcome.parameters = parameters;
+            // Each run ends at its own time.
+            for (window, (_, to)) in outcome.windows.iter_mut().zip(&self.windows) {
+                window.to_ms = *to as f64 / MS as f64;
+            }
+            outcome
         };
         Ok(Comparison {
             scenario: first.name().to_owned(),
@@ -303,32 +314,35 @@ fn over_time(sampled: &series::Series, window: Time) -> Vec<Series> {
     let most = (sampled.points.len() / 10).max(1);
     let least = (window.div_ceil(sampled.step) as usize).min(most);
     let each = sampled.points.len().div_ceil(STEPS).max(least);
-    // Goodput: bytes per picosecond, times 8e3, are Gb/s.
-    let gbit = |point: &Point| point.delivered as f64 * 8e3 / sampled.step as f64;
-    let mean = |value: &dyn Fn(&Point) -> f64, points: &[Point]| {
-        points.iter().map(value).sum::<f64>() / points.len() as f64
-    };
-    let named = |name: &str, unit: &str, value: &dyn Fn(&[Point]) -> f64| {
-        let end = |number: usize| (number * each + each).min(sampled.points.len()) as u64;
-        let time = |number| (end(number) * sampled.step) as f64 / MS as f64;
-        let points = sampled.points.chunks(each).enumerate();
+    let named = |name: &str, unit: &str, value: &dyn Fn(Range<usize>) -> f64| {
+        let end = |window: &Range<usize>| sampled.time(window.end) as f64 / MS as f64;
+        let windows = sampled.windows(each);
         Series {
             name: name.to_owned(),
             unit: unit.to_owned(),
-            points: points.map(|(n, steps)| (time(n), value(steps))).collect(),
+            points: windows.map(|steps| (end(&steps), value(steps))).collect(),
         }
     };
-    let longest = |steps: &[Point]| steps.iter().map(|point| point.longest).max();
+    let points = |window: Range<usize>| sampled.points[window].iter();
+    let goodput = |window: Range<usize>| {
+        let time = sampled.time(window.end) - sampled.time(window.start);
+        series::gbit_per_s(points(window).map(|point| point.delivered).sum(), time)
+    };
+    let mean = |window: Range<usize>, value: &dyn Fn(&Point) -> f64| {
+        let steps = window.len() as f64;
+        points(window).map(value).sum::<f64>() / steps
+    };
     vec![
-        named("Goodput", "payload (Gb/s)", &|steps| mean(&gbit, steps)),
-        named("Data that waits in switches", "kB, mean", &|steps| {
-            mean(&|point| point.queued as f64 / 1e3, steps)
+        named("Goodput", "payload (Gb/s)", &goodput),
+        named("Data that waits in switches", "kB, mean", &|window| {
+            mean(window, &|point| point.queued as f64 / 1e3)
         }),
-        named("Longest queue", "kB", &|steps| {
-            longest(steps).map_or(0.0, |bytes| f64::from(bytes) / 1e3)
+        named("Longest queue", "kB", &|window| {
+            let longest = points(window).map(|point| point.longest).max();
+            f64::from(longest.unwrap_or_default()) / 1e3
         }),
-        named("Ports that may not send", "ports, mean", &|steps| {
-            mean(&|point| f64::from(point.off), steps)
+        named("Ports that may not send", "ports, mean", &|window| {
+            mean(window, &|point| f64::from(point.off))
         }),
     ]
 }
@@ -352,8 +366,10 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         let value = all.get(rank - 1)?;
         Some((*value, part as f64 / POINTS as f64))
     };
-    let ends: Option<Vec<f64>> = runs.iter().map(|run| run.last_flow_end_ms).collect();
-    let mean = |value: fn(&Report) -> f64| Sample::of(runs.iter().map(value)).mean;
+    let mean = |value: fn(&Report) -> Option<f64>| {
+        let values: Option<Vec<f64>> = runs.iter().map(value).collect();
+        values.map(|values| Sample::of(values).mean)
+    };
     let total = |value: fn(&Report) -> u64| runs.iter().map(value).sum();
     Outcome {
         scheme: scheme.to_owned(),
@@ -362,8 +378,9 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         flows_finished: total(|run| run.flows_finished),
         fct_slowdown,
         fct_slowdown_cdf: (0..=POINTS).filter_map(point).collect(),
-        last_flow_end_ms: ends.map(|ends| Sample::of(ends).mean),
-        goodput_bytes_per_s: mean(|run| run.goodput_bytes_per_s as f64) as u64,
+        last_flow_end_ms: mean(|run| run.last_flow_end_ms),
+        goodput_bytes_per_s: mean(|run| Some(run.goodput_bytes_per_s as f64)).unwrap_or_default()
+            as u64,
         jain: mean(|run| run.jain),
         ci95: Intervals::of(&runs),
         dropped_packets: total(|run| run.dropped_packets),
@@ -371,6 +388,7 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         marked_packets: total(|run| run.marked_packets),
         undetermined_packets: total(|run| run.undetermined_packets),
         head_of_line_victims: total(|run| run.head_of_line_victims),
+        windows: measures::means(&runs).1,
         series,
         runs,
     }
@@ -426,6 +444,9 @@ pub(crate) const COLUMNS_BY_SIZE: [&str; 7] = [
     "slowdown_p99",
 ];
 
+/// Maximum number of sending hosts that a table for display shows.
+const SENDERS_SHOWN: usize = 8;
+
 impl Comparison {
     /// A row of numbers per scheme, under [`COLUMNS`].
     pub(crate) fn rows(&self) -> impl Iterator<Item = [String; 21]> {
@@ -441,7 +462,7 @@ impl Comparison {
                 known(one.fct_slowdown.p99),
                 known(one.last_flow_end_ms),
                 one.goodput_bytes_per_s.to_string(),
-                one.jain.to_string(),
+                known(one.jain),
                 one.dropped_packets.to_string(),
                 one.pause_frames.to_string(),
                 one.marked_packets.to_string(),
@@ -455,6 +476,23 @@ impl Comparison {
                 known(one.ci95.jain),
             ]
         })
+    }
+
+    /// A row per window and measure, a column per scheme; by sending host only if there are few.
+    pub(crate) fn windows(&self) -> Vec<Vec<String>> {
+        let sections = |one: &Outcome| {
+            let section = |window: &WindowMeasures| {
+                let (label, mut measures) = window.section();
+                let is_of_sender = |name: &String| name.starts_with(records::SENDERS);
+                if measures.keys().filter(|name| is_of_sender(name)).count() > SENDERS_SHOWN {
+                    measures.retain(|name, _| !is_of_sender(name));
+                }
+                (label, measures)
+            };
+            one.windows.iter().map(section).collect()
+        };
+        let schemes: Vec<Vec<_>> = self.schemes.iter().map(sections).collect();
+        measures::table(&schemes)
     }
 
     /// A row per scheme and run (and window); only one run if all seeds gave the same results.

@@ -131,21 +131,17 @@ pub struct Record {
 
 /// Jain's fairness index of the rates `x_i` of `n` flows: `(sum x_i)^2 / (n sum x_i^2)`.
 ///
-/// 1 if all are equal, `1/n` if one has all; 0 if there is no flow or no traffic. (Jain, Chiu,
+/// 1 if all are equal, `1/n` if one has all; `None` if there is no flow or no traffic. (Jain, Chiu,
 /// Hawe: A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
 /// Computer Systems, DEC-TR-301, 1984.)
-pub fn jain(rates: impl IntoIterator<Item = f64>) -> f64 {
+pub fn jain(rates: impl IntoIterator<Item = f64>) -> Option<f64> {
     let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for x in rates {
         n += 1.0;
         sum += x;
         squares += x * x;
     }
-    if squares > 0.0 {
-        sum * sum / (n * squares)
-    } else {
-        0.0
-    }
+    (squares > 0.0).then(|| sum * sum / (n * squares))
 }
 
 impl Snapshot {
@@ -189,8 +185,8 @@ impl Snapshot {
             .sum()
     }
 
-    /// Jain's index over a class's flows.
-    pub fn class_jain(&self, network: &Network, class: usize) -> f64 {
+    /// Jain's index over a class's flows; `None` without traffic.
+    pub fn class_jain(&self, network: &Network, class: usize) -> Option<f64> {
         jain(flows_of(network, class).map(|flow| self.flow_packets[flow] as f64))
     }
 }
@@ -266,14 +262,15 @@ mod tests {
 
     #[test]
     fn jain_has_its_known_values() {
-        assert_eq!(jain([3.0, 3.0, 3.0]), 1.0);
-        assert_eq!(jain([1.0, 0.0, 0.0, 0.0]), 0.25);
+        assert_eq!(jain([3.0, 3.0, 3.0]), Some(1.0));
+        assert_eq!(jain([1.0, 0.0, 0.0, 0.0]), Some(0.25));
         // The paper's example: 20 dollars each for 20 of 100 people is 20 % fair.
         let mut dollars = [0.0; 100];
         dollars[..20].fill(20.0);
-        assert!((jain(dollars) - 0.2).abs() < 1e-12);
-        assert!((jain([1.0, 2.0, 3.0]) - 36.0 / 42.0).abs() < 1e-12);
-        assert_eq!(jain([]), 0.0);
-        assert_eq!(jain([0.0, 0.0]), 0.0);
+        assert!((jain(dollars).unwrap_or_default() - 0.2).abs() < 1e-12);
+        let uneven = jain([1.0, 2.0, 3.0]).unwrap_or_default();
+        assert!((uneven - 36.0 / 42.0).abs() < 1e-12);
+        assert_eq!(jain([]), None);
+        assert_eq!(jain([0.0, 0.0]), None);
     }
 }

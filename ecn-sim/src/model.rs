@@ -706,6 +706,9 @@ impl Model {
             Response::Function(Function::Lipd) | Response::Table(_) => keys.push("m"),
             Response::Function(_) => {}
         }
+        if self.round == Round::Fractional {
+            keys.push("rmin");
+        }
         keys
     }
 

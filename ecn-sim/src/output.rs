@@ -94,6 +94,25 @@ impl Output {
         Ok(self.path(name))
     }
 
+    /// Writes the results of a command. Of `known`, the names of all files that the command may write, those that it
+    /// did not write now are removed: they are results of an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write_all`](Self::write_all) and [`remove`](Self::remove).
+    pub fn replace_all(
+        &self,
+        files: &[(String, Vec<u8>)],
+        known: &[&str],
+    ) -> Result<(), OutputError> {
+        let is_known = |(name, _): &(String, Vec<u8>)| known.contains(&name.as_str());
+        debug_assert!(files.iter().all(is_known), "a file is not in the list");
+        self.write_all(files)?;
+        let is_old = |known: &&&str| files.iter().all(|(name, _)| name != **known);
+        let old: Vec<&str> = known.iter().filter(is_old).copied().collect();
+        self.remove(&old)
+    }
+
     /// Writes files of these names: all of them, or none.
     ///
     /// # Errors

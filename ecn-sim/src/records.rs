@@ -213,21 +213,27 @@ fn is_omitted(name: &str) -> bool {
 }
 
 /// Bytes sent by each host in a window, and the maximum number of hosts for which tables contain them.
-const SENDERS: &str = "senders_bytes_per_s";
+pub(crate) const SENDERS: &str = "senders_bytes_per_s";
 const MOST_SENDERS: usize = 64;
+
+/// The results of a JSON report over the whole run.
+pub fn whole_run(report: &Value) -> Row {
+    let mut row = Row::new();
+    for (name, value) in report.as_object().into_iter().flatten() {
+        if name != "windows" && !is_omitted(name) {
+            flatten(name, value, &mut row);
+        }
+    }
+    row
+}
 
 /// The rows of a JSON report: a single one, or one per window. If a run and its windows have a value of the same name,
 /// the window's is called `window_NAME`.
 pub fn rows(report: &Value) -> Vec<Row> {
+    let common = whole_run(report);
     let Value::Object(report) = report else {
         return Vec::new();
     };
-    let mut common = Row::new();
-    for (name, value) in report {
-        if name != "windows" && !is_omitted(name) {
-            flatten(name, value, &mut common);
-        }
-    }
     let windows = match report.get("windows") {
         Some(Value::Array(windows)) if !windows.is_empty() => windows.as_slice(),
         _ => &[Value::Null],
@@ -236,7 +242,8 @@ pub fn rows(report: &Value) -> Vec<Row> {
         let mut row = common.clone();
         for (name, value) in window.as_object().into_iter().flatten() {
             let of_each = value.as_object().filter(|_| name == SENDERS);
-            if of_each.is_some_and(|hosts| hosts.len() > MOST_SENDERS) {
+            let is_left_out = value.is_null() && name == SENDERS;
+            if is_left_out || of_each.is_some_and(|hosts| hosts.len() > MOST_SENDERS) {
                 continue;
             }
             flatten(&of_window(name, report.contains_key(name)), value, &mut row);

@@ -71,10 +71,10 @@ pub struct HpWindow {
     pub victim: f64,
     /// Remote over local share; null without local packets.
     pub remote_local_ratio: Option<f64>,
-    /// Jain's index over the local flows.
-    pub jain_local: f64,
-    /// Jain's index over the remote flows.
-    pub jain_remote: f64,
+    /// Jain's index over the local flows; null without local packets.
+    pub jain_local: Option<f64>,
+    /// Jain's index over the remote flows; null without remote packets.
+    pub jain_remote: Option<f64>,
     /// Output queues only: mean number of packets that waited for the root link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_queue_mean_packets: Option<f64>,
@@ -120,8 +120,8 @@ pub struct ClassShare {
     pub share: f64,
     /// Rate received, headers included, bytes per second.
     pub bytes_per_s: u64,
-    /// Jain's index over its flows.
-    pub jain: f64,
+    /// Jain's index over its flows; null if none received anything.
+    pub jain: Option<f64>,
     /// Output queues only: results by host.
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
     pub by_host: Option<HostShares>,
@@ -132,8 +132,8 @@ pub struct ClassShare {
 pub struct HostShares {
     /// Rate received from each host, headers included, bytes per second.
     pub hosts_bytes_per_s: BTreeMap<String, u64>,
-    /// Jain's index over the hosts.
-    pub jain_hosts: f64,
+    /// Jain's index over the hosts; null if nothing arrived from any.
+    pub jain_hosts: Option<f64>,
     /// Packets that were marked.
     pub marked_packets: u64,
     /// Packets dropped by bridges.
@@ -371,7 +371,7 @@ pub fn hp_shares(network: &Network, counts: &Snapshot, time: Time) -> HpWindow {
     let class = |name: &str| network.classes.iter().position(|class| class == name);
     let share =
         |name: &str| class(name).map_or(0.0, |class| counts.class_share(network, class, time));
-    let jain = |name: &str| class(name).map_or(0.0, |class| counts.class_jain(network, class));
+    let jain = |name: &str| class(name).and_then(|class| counts.class_jain(network, class));
     let link = |name: &str| {
         network
             .channel(name)

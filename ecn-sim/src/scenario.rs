@@ -639,11 +639,12 @@ impl Scenario {
         let Model {
             marking,
             response,
+            round,
             switch,
             ..
         } = &self.model;
         let reason = format!(
-            "does not apply to {}, marking={marking}, response={response}, switch={switch}",
+            "does not apply to {}, marking={marking}, response={response}, round={round}, switch={switch}",
             self.name
         );
         let value = value.as_ref().map(shown).unwrap_or_default();

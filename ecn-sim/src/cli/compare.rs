@@ -120,9 +120,27 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
     files.extend(texts.map(|(name, text)| (name.to_owned(), text.into_bytes())));
     let drawn = figures.into_iter();
     files.extend(drawn.map(|figure| (figure.file, figure.svg.into_bytes())));
-    output.write_all(&files)?;
+    output.replace_all(&files, FILES)?;
     shown(args, &comparison, &output.path("report.html"))
 }
+
+/// All files that `compare` may write into a folder.
+const FILES: &[&str] = &[
+    "compare.json",
+    "compare.csv",
+    "runs.csv",
+    "runs.parquet",
+    "slowdown-by-size.csv",
+    "report.html",
+    "network.svg",
+    "means.svg",
+    "slowdown-cdf.svg",
+    "slowdown-by-size.svg",
+    "goodput.svg",
+    "data-that-waits-in-switches.svg",
+    "longest-queue.svg",
+    "ports-that-may-not-send.svg",
+];
 
 /// HP's networks, and bridges.
 fn of_shares(args: &CompareArgs, plan: &Plan<Scenario>) -> Result<(), Error> {
@@ -140,18 +158,27 @@ fn of_shares(args: &CompareArgs, plan: &Plan<Scenario>) -> Result<(), Error> {
         let document = json(&comparison)? + "\n";
         let texts = [("compare.json", document), ("compare.csv", table)];
         files.extend(texts.map(|(name, text)| (name.to_owned(), text.into_bytes())));
-        output.write_all(&files)?;
+        output.replace_all(&files, FILES)?;
     } else {
         target.write_table(&runs)?;
     }
     if args.json {
         return print(&json(&comparison)?);
     }
-    let mut header = vec!["WINDOW, MEASURE"];
-    header.extend(comparison.schemes.iter().map(|one| one.scheme.as_str()));
-    let mut shown = plain_table(&header, &[0]);
-    shown.add_rows(comparison.table());
+    let schemes = comparison.schemes.iter().map(|one| one.scheme.as_str());
+    let shown = by_window(schemes, comparison.table());
     print(&format!("{}\n{}", table_text(&shown), args.out.display()))
+}
+
+/// A table with a column per scheme.
+fn by_window<'a>(
+    schemes: impl Iterator<Item = &'a str>,
+    rows: Vec<Vec<String>>,
+) -> comfy_table::Table {
+    let header: Vec<&str> = std::iter::once("WINDOW, MEASURE").chain(schemes).collect();
+    let mut table = plain_table(&header, &[0]);
+    table.add_rows(rows);
+    table
 }
 
 /// Prints the comparison, and the path of its files.
@@ -161,5 +188,11 @@ fn shown(args: &CompareArgs, comparison: &Comparison, path: &Path) -> Result<(),
     }
     let mut shown = plain_table(&HEADER, &[0]);
     shown.add_rows(comparison.table());
-    print(&format!("{}\n{}", table_text(&shown), path.display()))
+    let mut text = table_text(&shown) + "\n";
+    let windows = comparison.windows();
+    if !windows.is_empty() {
+        let schemes = comparison.schemes.iter().map(|one| one.scheme.as_str());
+        text += &format!("{}\n", table_text(&by_window(schemes, windows)));
+    }
+    print(&format!("{text}{}", path.display()))
 }

@@ -9,12 +9,12 @@ use std::thread::available_parallelism;
 use ecn_units::{Rate, Size};
 use live::Live;
 
-use super::run::RunArgs;
+use super::run::{FILES, RunArgs};
 use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::engine::{MS, Time};
 use crate::fabric::measure::COLUMNS;
-use crate::fabric::series::{Point, Series, WINDOW_PACKETS};
+use crate::fabric::series::{self, Point, Series, WINDOW_PACKETS};
 use crate::fabric::topology::Topology;
 use crate::fabric::watch::Watch;
 use crate::fabric::{self, Counts, Options, Report, Scenario, WindowReport};
@@ -96,7 +96,7 @@ fn write(
             files.push((name.to_owned(), svg.into_bytes()));
         }
     }
-    Ok(output.write_all(&files)?)
+    Ok(output.replace_all(&files, FILES)?)
 }
 
 /// Maximum number of lines that readers can distinguish.
@@ -105,7 +105,7 @@ const LINES: usize = 6;
 /// Goodput, in windows of at least this width if there are enough samples, and queues over time.
 fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [LineFigure; 2] {
     let line = |label: &str, look, value: &dyn Fn(usize) -> f64| {
-        let at = |number: usize| ((number + 1) as u64 * series.step) as f64 / MS as f64;
+        let at = |number: usize| series.time(number + 1) as f64 / MS as f64;
         let points = (0..series.points.len()).map(|number| (at(number), value(number)));
         Line {
             label: label.to_owned(),
@@ -119,12 +119,10 @@ fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [L
     let most = (series.points.len() / 10).max(1);
     let steps = (window.div_ceil(series.step) as usize).min(most);
     let rate = |label: &str, look, bytes: &dyn Fn(&Point) -> u64| {
-        let windows = series.points.chunks(steps).enumerate();
-        let points = windows.map(|(number, points)| {
-            let sum: u64 = points.iter().map(bytes).sum();
-            let (width, end) = (points.len(), number * steps + points.len());
-            let gbit = sum as f64 * 8e3 / (series.step * width as u64) as f64;
-            ((end as u64 * series.step) as f64 / MS as f64, gbit)
+        let points = series.windows(steps).map(|window| {
+            let (start, end) = (series.time(window.start), series.time(window.end));
+            let sum: u64 = series.points[window].iter().map(bytes).sum();
+            (end as f64 / MS as f64, series::gbit_per_s(sum, end - start))
         });
         Line {
             label: label.to_owned(),
@@ -217,18 +215,20 @@ fn shown(report: &Report) -> String {
             lost.on_link, lost.queued, lost.no_route, lost.control
         )
     });
+    let jain = report
+        .jain
+        .map_or("-".to_owned(), |jain| format!("{jain:.3}"));
     let last = report
         .last_flow_end_ms
         .map_or_else(String::new, |end| format!(", the last at {end:.3} ms"));
     format!(
-        "{}\n{} of {} flows finished{last}; goodput {}, Jain's index {:.3}\n\
+        "{}\n{} of {} flows finished{last}; goodput {}, Jain's index {jain}\n\
          of {} data packets dropped {}, marked {}{}; pause frames {}, head-of-line victims {}{lost}\n\
          {} data packet-hops, {} with ACKs and control, in {:.3} s",
         table_text(&slowdowns),
         report.flows_finished,
         report.flows_started,
         rate(report.goodput_bytes_per_s),
-        report.jain,
         report.data_packets,
         report.dropped_packets,
         report.marked_packets,
@@ -248,12 +248,13 @@ fn shown_classes(report: &Report, rate: impl Fn(u64) -> String) -> String {
         return String::new();
     }
     let mut table = plain_table(&["CLASS", "FLOWS", "GOODPUT", "JAIN"], &[0]);
+    let none = || "-".to_owned();
     for (name, class) in &report.classes {
         table.add_row([
             name.clone(),
             class.flows.to_string(),
             rate(class.goodput_bytes_per_s),
-            format!("{:.3}", class.jain),
+            class.jain.map_or_else(none, |jain| format!("{jain:.3}")),
         ]);
     }
     format!("\n\n{}", table_text(&table).trim_end())

@@ -146,8 +146,8 @@ fn shown(report: &RunReport) -> String {
                 put("remote flows", Some(w.remote));
                 put("victim", Some(w.victim));
                 put("remote / local", w.remote_local_ratio);
-                put("Jain's index, local", Some(w.jain_local));
-                put("Jain's index, remote", Some(w.jain_remote));
+                put("Jain's index, local", w.jain_local);
+                put("Jain's index, remote", w.jain_remote);
                 if let Some(mean) = w.root_queue_mean_packets {
                     put("root queue, mean (packets)", Some(mean));
                     put("root queue, most", w.root_queue_max_packets.map(f64::from));
@@ -158,10 +158,10 @@ fn shown(report: &RunReport) -> String {
                 columns.push(header(w.from_ms, w.to_ms));
                 for (class, share) in &w.classes {
                     put(&format!("class {class}"), Some(share.share));
-                    put(&format!("Jain's index, {class}"), Some(share.jain));
+                    put(&format!("Jain's index, {class}"), share.jain);
                     if let Some(hosts) = &share.by_host {
                         let row = format!("Jain's index of hosts, {class}");
-                        put(&row, Some(hosts.jain_hosts));
+                        put(&row, hosts.jain_hosts);
                         let mut put = |what: &str, value| {
                             put(&format!("{what}, {class}"), value);
                         };
@@ -217,6 +217,18 @@ fn shown(report: &RunReport) -> String {
     text
 }
 
+/// All files that `run` may write into a folder.
+pub(super) const FILES: &[&str] = &[
+    "run.json",
+    "run.svg",
+    "series.csv",
+    "series.parquet",
+    "flows.csv",
+    "flows.parquet",
+    "rates.svg",
+    "queues.svg",
+];
+
 /// Writes series, figure and report.
 fn write(output: &Output, run: &Run, report: &RunReport, sliding: Time) -> Result<(), Error> {
     let series = run.series(sliding);
@@ -255,5 +267,5 @@ fn write(output: &Output, run: &Run, report: &RunReport, sliding: Time) -> Resul
     let svg = figure.to_svg().map_err(Error::failed)?;
     files.push(("run.svg".to_owned(), svg.into_bytes()));
     files.push(("run.json".to_owned(), (json(report)? + "\n").into_bytes()));
-    Ok(output.write_all(&files)?)
+    Ok(output.replace_all(&files, FILES)?)
 }

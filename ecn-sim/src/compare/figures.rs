@@ -114,9 +114,7 @@ impl Comparison {
                         one.ci95.goodput_bytes_per_s.map(gbit),
                     )
                 }),
-                column("Fairness", "Jain's index", |one| {
-                    (Some(one.jain), one.ci95.jain)
-                }),
+                column("Fairness", "Jain's index", |one| (one.jain, one.ci95.jain)),
             ],
         };
         Ok(Figure {

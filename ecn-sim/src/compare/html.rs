@@ -97,10 +97,10 @@ impl Comparison {
                         half.map(|half| rate(half).unwrap_or("0bit".to_owned())),
                     )
                 }),
-                with(
-                    format!("{:.3}", one.jain),
-                    ci95.jain.map(|half| format!("{half:.3}")),
-                ),
+                one.jain.map_or("-".to_owned(), |jain| {
+                    let half = ci95.jain.map(|half| format!("{half:.3}"));
+                    with(format!("{jain:.3}"), half)
+                }),
                 one.dropped_packets.to_string(),
                 one.pause_frames.to_string(),
                 one.marked_packets.to_string(),
@@ -143,6 +143,13 @@ impl Comparison {
             );
         }
         self.write_sizes(&mut html);
+        let windows = self.windows();
+        if !windows.is_empty() {
+            html.push_str("<h2>Windows</h2>\n<p>Means of the runs.</p>\n");
+            let names = self.schemes.iter().map(|one| &*one.scheme);
+            let header: Vec<&str> = std::iter::once("").chain(names).collect();
+            table(&mut html, "windows", &header, windows);
+        }
         html.push_str("<h2>Parameters</h2>\n");
         let rows = |keys: &BTreeMap<String, String>| -> Vec<[String; 2]> {
             let pairs = keys.iter();

@@ -6,32 +6,12 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
+use super::measures::{self, Measures, Results, WindowMeasures, means};
 use super::{CompareError, Compared, Plan};
 use crate::engine::Time;
-use crate::records::{self, Cell, Row, Table};
+use crate::records::Table;
 use crate::report::{self, RunReport};
 use crate::scenario::{Scenario, ScenarioError};
-use crate::statistics::Sample;
-
-/// A quantity over all runs.
-#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct Measure {
-    /// Mean; null if a run has no value.
-    pub mean: Option<f64>,
-    /// Half the width of its 95 % confidence interval; null with a single run.
-    pub ci95: Option<f64>,
-}
-
-/// Results of a scheme in a window.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct SharesWindow {
-    /// Start, ms.
-    pub from_ms: f64,
-    /// End, ms.
-    pub to_ms: f64,
-    /// By name of the column in the table of runs.
-    pub measures: BTreeMap<String, Measure>,
-}
 
 /// Results of a scheme over all seeds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
@@ -41,7 +21,9 @@ pub(crate) struct SharesOutcome {
     /// Keys whose values differ between schemes.
     pub parameters: BTreeMap<String, String>,
     /// By window.
-    pub windows: Vec<SharesWindow>,
+    pub windows: Vec<WindowMeasures>,
+    /// Over the whole run, by name of the column in the table of runs.
+    pub whole_run: Measures,
     /// The runs, by seed; only one if all are identical.
     pub runs: Vec<RunReport>,
 }
@@ -78,10 +60,12 @@ impl Plan<Scenario> {
         let (common, own) = self.parameters();
         let outcome = |((scheme, _), parameters): (&(String, _), _)| {
             let runs = distinct(results.by_ref().take(self.seeds as usize).collect());
+            let (whole_run, windows) = means(&runs);
             SharesOutcome {
                 scheme: scheme.clone(),
                 parameters,
-                windows: windows(&runs),
+                windows,
+                whole_run,
                 runs,
             }
         };
@@ -161,68 +145,35 @@ fn with_scheme(base: &Scenario, text: &str) -> Result<Scenario, CompareError> {
     Ok(scenario)
 }
 
-/// The rows of a run, without its seed.
-fn results(run: &RunReport) -> Vec<Row> {
-    let run = serde_json::to_value(run).unwrap_or_default();
-    let mut rows = records::rows(&run);
-    for row in &mut rows {
-        row.remove("seed");
-    }
-    rows
-}
-
 /// All runs, or only one if seeds make no difference.
 fn distinct(mut runs: Vec<RunReport>) -> Vec<RunReport> {
-    if runs.iter().all(|run| results(run) == results(&runs[0])) {
+    let first = Results::of(&runs[0]);
+    if runs.iter().all(|run| Results::of(run) == first) {
         runs.truncate(1);
     }
     runs
-}
-
-/// Means of all runs by window.
-fn windows(runs: &[RunReport]) -> Vec<SharesWindow> {
-    let rows: Vec<Vec<Row>> = runs.iter().map(results).collect();
-    let window = |number: usize| {
-        let of = |name: &str| {
-            let values = rows.iter().map(|rows| rows[number].get(name)?.number());
-            values.collect::<Option<Vec<f64>>>()
-        };
-        let first = &rows[0][number];
-        let names = first.iter().filter(|(name, cell)| {
-            !matches!(cell, Cell::Text(_)) && !records::FIRST.contains(&name.as_str())
-        });
-        let measure = |(name, _): (&String, &Cell)| {
-            let sample = of(name).map(Sample::of);
-            let measure = Measure {
-                mean: sample.map(|sample| sample.mean),
-                ci95: sample.and_then(|sample| sample.half_width()),
-            };
-            (name.clone(), measure)
-        };
-        let time = |name| first.get(name).and_then(Cell::number).unwrap_or_default();
-        SharesWindow {
-            from_ms: time("from_ms"),
-            to_ms: time("to_ms"),
-            measures: names.map(measure).collect(),
-        }
-    };
-    (0..rows[0].len()).map(window).collect()
 }
 
 /// Columns of [`SharesComparison::rows`].
 pub(crate) const COLUMNS: [&str; 6] = ["scheme", "from_ms", "to_ms", "measure", "mean", "ci95"];
 
 impl SharesComparison {
-    /// A row per scheme, window and measure, under [`COLUMNS`].
+    /// A row per scheme, window and measure, under [`COLUMNS`]; those over the whole run have no times.
     pub(crate) fn rows(&self) -> impl Iterator<Item = [String; 6]> {
         let known = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
         self.schemes.iter().flat_map(move |one| {
-            one.windows.iter().flat_map(move |window| {
-                window.measures.iter().map(move |(name, measure)| {
+            let windows = one.windows.iter();
+            let windows = windows.map(|window| {
+                let times = [window.from_ms, window.to_ms].map(Some);
+                (times, &window.measures)
+            });
+            let all = std::iter::once(([None; 2], &one.whole_run)).chain(windows);
+            all.flat_map(move |([from, to], measures)| {
+                measures.iter().map(move |(name, measure)| {
                     [
                         one.scheme.clone(),
-                        window.from_ms.to_string(),
-                        window.to_ms.to_string(),
+                        known(from),
+                        known(to),
                         name.clone(),
                         known(measure.mean),
                         known(measure.ci95),
@@ -239,36 +190,14 @@ impl SharesComparison {
         super::table_of_runs(runs)
     }
 
-    /// The table for display: a row per window and measure, a column per scheme.
-    pub(crate) fn table(&self) -> impl Iterator<Item = Vec<String>> {
-        let shown = |measure: Option<&Measure>| {
-            let Some(Measure {
-                mean: Some(mean),
-                ci95,
-            }) = measure
-            else {
-                return "-".to_owned();
-            };
-            let digits = if mean.abs() < 100.0 { 3 } else { 0 };
-            match ci95 {
-                None => format!("{mean:.digits$}"),
-                Some(ci95) => format!("{mean:.digits$} \u{b1} {ci95:.digits$}"),
-            }
+    /// The table for display: a row per window (or the whole run) and measure, a column per scheme.
+    pub(crate) fn table(&self) -> Vec<Vec<String>> {
+        let sections = |one: &SharesOutcome| {
+            let whole_run = ("whole run".to_owned(), one.whole_run.clone());
+            let windows = one.windows.iter().map(WindowMeasures::section);
+            windows.chain(std::iter::once(whole_run)).collect()
         };
-        let windows = self.schemes[0].windows.iter().enumerate();
-        windows.flat_map(move |(number, window)| {
-            let names = window.measures.keys().filter(|name| is_of_interest(name));
-            names.map(move |name| {
-                let label = format!("{}..{} ms  {name}", window.from_ms, window.to_ms);
-                let own = self.schemes.iter();
-                let own = own.map(|one| shown(one.windows[number].measures.get(name)));
-                std::iter::once(label).chain(own).collect()
-            })
-        })
+        let schemes: Vec<Vec<_>> = self.schemes.iter().map(sections).collect();
+        measures::table(&schemes)
     }
-}
-
-/// Whether a measure is of interest: not how much work the simulator had.
-fn is_of_interest(name: &str) -> bool {
-    !["events", "packet_hops"].contains(&name)
 }

@@ -183,18 +183,53 @@ fn series_hold_what_was_sampled() {
         };
         assert!((50..=STEPS).contains(&goodput.points.len()));
         assert!(goodput.points.is_sorted_by(|a, b| a.0 < b.0));
-        let step = goodput.points[0].0;
-        let megabytes: f64 = goodput
-            .points
-            .iter()
-            .map(|(_, gbit)| gbit * step / 8.0)
-            .sum();
-        // Everything except what arrived after the last whole step.
-        assert!((11.5..=12.0).contains(&megabytes), "{megabytes}");
+        // ms x Gb/s = Mb.
+        let (mut since, mut megabytes) = (0.0, 0.0);
+        for (time, gbit) in &goodput.points {
+            megabytes += gbit * (time - since) / 8.0;
+            since = *time;
+        }
+        assert!((megabytes - 12.0).abs() < 1e-9, "{megabytes}");
+        assert_eq!(Some(since), one.runs[0].last_flow_end_ms);
         let most = |series: &Series| series.points.iter().map(|p| p.1).fold(0.0, f64::max);
         assert!(most(longest) > 10.0 && most(queued) >= most(longest) * 0.5);
         assert!(most(off) <= 8.0 && most(goodput) <= 100.0);
     }
+}
+
+/// Windows are compared, too; counts of the whole run are not taken for those of a window.
+#[test]
+fn windows_are_compared() {
+    let windows = [(0, 8_000_000), (8_000_000, 40_000_000)];
+    let plan = Plan::new(&scenario(&[]), &schemes(&["none", "dcqcn"]), 1, &windows).unwrap();
+    let found = plan.run(1, &AtomicU64::new(0)).unwrap();
+    let (one, run) = (&found.schemes[1].windows[0], &found.schemes[1].runs[0]);
+    assert_eq!((one.from_ms, one.to_ms), (0.0, 0.008));
+    assert!(run.windows[1].to_ms < 0.04);
+    let mean = |name: &str| one.measures[name].mean;
+    let goodput = run.windows[0].goodput_bytes_per_s.unwrap() as f64;
+    assert_eq!(mean("window_goodput_bytes_per_s"), Some(goodput));
+    assert!(!one.measures.contains_key("marked_packets"));
+    let rows = found.windows();
+    assert_eq!(rows[0][0], "0..0.008 ms  flows");
+    assert!(rows.iter().any(|row| row[0] == "0.008..0.04 ms  flows"));
+    assert!(rows.iter().all(|row| row.len() == 3));
+    assert!(found.html(&[]).contains("<h2>Windows</h2>"));
+    assert!(!compared(&[], 1, 1).html(&[]).contains("<h2>Windows</h2>"));
+
+    let hp = crate::scenario::Scenario::hp();
+    let plan = Plan::new(&hp, &schemes(&["none", "lipd/naive"]), 1, &[]).unwrap();
+    let found = plan.run(1, &AtomicU64::new(0)).unwrap();
+    let marked = |measures: &measures::Measures| measures.contains_key("marked_packets_local");
+    let one = &found.schemes[1];
+    assert_eq!(one.windows.len(), 3);
+    assert!(marked(&one.whole_run) && one.windows.iter().all(|of| !marked(&of.measures)));
+    let labels: Vec<String> = found
+        .table()
+        .into_iter()
+        .map(|row| row[0].clone())
+        .collect();
+    assert!(labels.contains(&"whole run  marked_packets_local".to_owned()));
 }
 
 /// A scheme that takes much longer is cut off, and named in its panel and in the caption.

@@ -61,7 +61,8 @@ pub fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> 
     } else if file.links.is_empty() {
         None
     } else {
-        let reason = format!("[[links]] are for topology = \"{CUSTOM}\"");
+        let own = &file.topology;
+        let reason = format!("[[links]] are for topology = \"{CUSTOM}\", not \"{own}\"");
         return Err(bad(reason));
     };
     let mut scenario = match plan {

@@ -63,8 +63,8 @@ pub struct Report {
     /// Acknowledged payload over the time until the last flow finished, or until the end of the run if some did not.
     pub goodput_bytes_per_s: u64,
     /// Jain's index of the flows' goodputs: acknowledged payload over the time from a flow's start until it finished,
-    /// or until the end of the run.
-    pub jain: f64,
+    /// or until the end of the run; null if nothing was acknowledged.
+    pub jain: Option<f64>,
     /// Data packets sent by hosts, including retransmissions.
     pub data_packets: u64,
     /// Data packets dropped for lack of memory: none with PFC or credits.

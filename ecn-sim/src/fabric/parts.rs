@@ -198,6 +198,9 @@ fn end<S: Scheme>(mut runs: Vec<Run<S>>) -> Result<Counts, RunError> {
     let time = stopped.unwrap_or_else(|| end_of(&runs));
     for run in &mut runs {
         run.sample(time);
+        if stopped.is_none() {
+            run.end_series(time);
+        }
         run.report_progress(true);
     }
     finish(runs)

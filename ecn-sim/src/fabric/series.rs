@@ -4,6 +4,7 @@
 //! no events, and does not depend on how the run is split.
 
 use std::mem;
+use std::ops::Range;
 
 use ecn_core::tcd::{Mark, State};
 
@@ -49,6 +50,8 @@ pub struct Series {
     pub step: Time,
     /// The steps, from time 0 on.
     pub points: Vec<Point>,
+    /// End of the last step, if the run ended during it.
+    pub end: Option<Time>,
     /// Observed ports: those of all switches, if there are few.
     pub ports: Vec<u32>,
     /// Changes since the last sample.
@@ -57,7 +60,10 @@ pub struct Series {
 
 /// Columns of a series as a table.
 pub const COLUMNS: &Columns = &[
-    ("time_ms", "end of the step, ms"),
+    (
+        "time_ms",
+        "end of the step, ms; the last step ends with the run",
+    ),
     (
         "of",
         "`network`: the whole network; `flow`: one of the first 32; `port`: a port of a switch, if there are few",
@@ -93,7 +99,7 @@ impl Series {
     pub fn table(&self, port_name: impl Fn(u32) -> String) -> Table {
         let flows = self.flows();
         let rows = (1..).zip(&self.points).flat_map(|(number, point)| {
-            let time = (number * self.step / NS) as f64 / 1e6;
+            let time = (self.time(number) / NS) as f64 / 1e6;
             let row = |of: &str, name: Cell, delivered: Option<u64>, queued: Option<u64>| {
                 let whole = |value: u64| Cell::from((of == "network").then_some(value));
                 vec![
@@ -132,6 +138,12 @@ impl Series {
         });
         Table::new(COLUMNS, rows)
     }
+}
+
+/// Bytes over a time, as a rate in Gbit/s.
+pub(crate) fn gbit_per_s(bytes: u64, time: Time) -> f64 {
+    // Bytes per picosecond, times 8e3.
+    bytes as f64 * 8e3 / time as f64
 }
 
 /// A change at a port.
@@ -282,6 +294,7 @@ impl Series {
         Self {
             step,
             points: Vec::new(),
+            end: None,
             ports,
             since,
         }
@@ -292,6 +305,29 @@ impl Series {
         let last = |point: &Point| point.flows.iter().rposition(|bytes| *bytes > 0);
         let most = self.points.iter().filter_map(last).max();
         most.map_or(0, |last| last + 1)
+    }
+
+    /// When the first `steps` steps end.
+    pub fn time(&self, steps: usize) -> Time {
+        let end = steps as Time * self.step;
+        self.end.map_or(end, |last| last.min(end))
+    }
+
+    /// Windows of `steps` steps each, as ranges of [`points`](Self::points). A remainder of less than half a window
+    /// belongs to the last one: over a short time, a few packets make a high rate.
+    pub fn windows(&self, steps: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let all = self.points.len();
+        let width = (steps as Time * self.step).max(1);
+        let count = (self.time(all) + width / 2) / width;
+        let count = (count as usize).max(usize::from(all > 0));
+        (0..count).map(move |number| {
+            let end = if number + 1 == count {
+                all
+            } else {
+                (number + 1) * steps
+            };
+            number * steps..end
+        })
     }
 
     /// When the next sample is due.
@@ -332,11 +368,12 @@ impl Series {
         self.step *= 2;
     }
 
-    /// Removes everything after the last complete step.
-    pub fn ended(self) -> Self {
-        Self {
-            since: Point::default(),
-            ..self
+    /// Ends at `time`, up to which all samples were taken: what happened since the last one is an incomplete step.
+    fn finish(&mut self, time: Time) {
+        let rest = mem::take(&mut self.since);
+        if time > self.time(self.points.len()) {
+            self.points.push(rest);
+            self.end = Some(time);
         }
     }
 
@@ -350,6 +387,9 @@ impl Series {
             let mut other = other.clone();
             other.halve();
             return self.join(&other);
+        }
+        if self.points.len() != other.points.len() {
+            self.end = None;
         }
         self.points.truncate(other.points.len());
         for (own, other) in self.points.iter_mut().zip(&other.points) {
@@ -387,6 +427,31 @@ impl<S: Scheme> Run<'_, S> {
                 return;
             }
         }
+        self.look();
+        let Some(series) = &mut self.series else {
+            return;
+        };
+        while series.due() <= time {
+            series.push();
+        }
+        if self.trace.is_none() {
+            self.sample_due = series.due().min(next);
+        }
+    }
+
+    /// Ends the series at `time`, the end of the run, up to which all samples were taken.
+    pub(super) fn end_series(&mut self, time: Time) {
+        self.look();
+        if let Some(series) = &mut self.series {
+            series.finish(time);
+        }
+    }
+
+    /// Records what waits now as the state at the end of the next step.
+    fn look(&mut self) {
+        let Some(series) = &mut self.series else {
+            return;
+        };
         let switches = self.topology.hosts..self.ports.len() as u32;
         let (mut all, mut longest) = (0, 0);
         for queued in switches.map(|port| self.ports.queued(port)) {
@@ -398,12 +463,6 @@ impl<S: Scheme> Run<'_, S> {
         now.off = self.ports.iter().filter(|port| port.off != 0).count() as u32;
         for (queued, port) in now.ports.iter_mut().zip(&series.ports) {
             *queued = self.ports.queued(*port);
-        }
-        while series.due() <= time {
-            series.push();
-        }
-        if self.trace.is_none() {
-            self.sample_due = series.due().min(next);
         }
     }
 }

@@ -25,7 +25,8 @@ pub struct WindowReport {
     pub flows: u64,
     /// Acknowledged payload over the length of the window; null, like the next two, if the run ended before the window.
     pub goodput_bytes_per_s: Option<u64>,
-    /// Jain's index of the flows' goodputs: acknowledged payload over the time in which a flow had data to send.
+    /// Jain's index of the flows' goodputs: acknowledged payload over the time in which a flow had data to send; also
+    /// null if nothing was acknowledged.
     pub jain: Option<f64>,
     /// Goodput by sending host.
     pub senders_bytes_per_s: Option<BTreeMap<String, u64>>,
@@ -41,8 +42,9 @@ pub struct ClassReport {
     pub flows: u64,
     /// Acknowledged payload over that time.
     pub goodput_bytes_per_s: u64,
-    /// Jain's index of the flows' goodputs: acknowledged payload over the time in which a flow had data to send.
-    pub jain: f64,
+    /// Jain's index of the flows' goodputs: acknowledged payload over the time in which a flow had data to send; null
+    /// if nothing was acknowledged.
+    pub jain: Option<f64>,
 }
 
 /// Payload transferred by flows between two times.
@@ -88,8 +90,11 @@ impl Transfers {
             to_ms: ms(to),
             flows: flows().count() as u64,
             goodput_bytes_per_s: is_known.then(|| per_s(flows().map(|flow| flow.bytes).sum())),
-            jain: is_known
-                .then(|| jain(flows().map(|flow| flow.bytes as f64 / active(flow) as f64))),
+            jain: jain(
+                flows()
+                    .filter(|_| is_known)
+                    .map(|flow| flow.bytes as f64 / active(flow) as f64),
+            ),
             senders_bytes_per_s: is_known.then(senders),
             classes: match is_known {
                 true => self.by_class(classes, to),

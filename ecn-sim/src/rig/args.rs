@@ -110,7 +110,7 @@ pub struct RigArgs {
     /// Response of flows to marks: none, lipd, fimd, aimd
     #[arg(long, value_name = "FUNCTION", default_value_t)]
     pub response: Function,
-    /// Lowest rate of a flow, as a fraction of the link rate
+    /// Lowest rate of a flow, as a fraction of the link rate; no effect with fractional rounds
     #[arg(long, value_name = "FRACTION", default_value = "1/64")]
     pub rmin: Fraction,
     /// Decrease factor of fimd and aimd

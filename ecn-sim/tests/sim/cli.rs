@@ -131,6 +131,27 @@ fn results_are_written_whole() {
     assert!(svg.trim_end().ends_with("</svg>"));
 }
 
+/// A folder has the results of its last run only, and keeps all other files.
+#[test]
+fn results_of_an_earlier_run_are_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().to_string_lossy().into_owned();
+    fs::write(folder.path().join("notes.txt"), "").expect("a file");
+    let words = "run fat-tree --set hosts=32 --set flow_size=10kB -j --out";
+    let words: Vec<&str> = words.split(' ').chain([out.as_str()]).collect();
+    document(&words);
+    assert!(folder.path().join("rates.svg").is_file());
+    document(&["run", "--set", "duration=20ms", "--out", &out, "-j"]);
+    let expected = [
+        "notes.txt",
+        "run.json",
+        "run.svg",
+        "series.csv",
+        "series.parquet",
+    ];
+    assert_eq!(files_in(folder.path()), expected);
+}
+
 #[test]
 fn a_scenario_file_names_its_own_classes_and_links() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/parking-lot.toml");

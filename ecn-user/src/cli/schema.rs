@@ -22,6 +22,9 @@ pub struct SchemaArgs {
     /// Command, such as `flow show`; if omitted, list the commands that have a schema
     #[arg(value_name = "COMMAND")]
     command: Vec<String>,
+    /// The schema of `run --check`
+    #[arg(long, requires = "command")]
+    check: bool,
     /// Print the list as JSON, or the schema on one line
     #[arg(long, short = 'j')]
     json: bool,
@@ -110,7 +113,10 @@ pub fn run(args: &SchemaArgs) -> anyhow::Result<()> {
         }
         return print(&(commands.join("\n") + "\n"));
     }
-    let command = args.command.join(" ");
+    let mut command = args.command.join(" ");
+    if args.check {
+        command += " --check";
+    }
     let Some(schema) = schema(&command) else {
         let hint = suggestion(&command, &commands);
         return Err(Failure::usage(format!("no schema for `{command}`: {hint}")).into());

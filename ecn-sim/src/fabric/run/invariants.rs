@@ -6,7 +6,6 @@ use crate::fabric::cc::Scheme;
 use crate::fabric::credit::blocks;
 use crate::fabric::failures::Lost;
 use crate::fabric::packet::{NONE, Packet};
-use crate::fabric::series::Series;
 use crate::fabric::transfers::join;
 
 impl<S: Scheme> Run<'_, S> {
@@ -241,7 +240,7 @@ pub fn finish<S: Scheme>(mut parts: Vec<Run<S>>) -> Result<Counts, RunError> {
     for mut part in parts {
         match (&mut counts.series, part.series.take()) {
             (Some(series), Some(other)) => series.join(&other),
-            (series, other) => *series = other.map(Series::ended),
+            (series, other) => *series = other,
         }
         if let Some(trace) = part.trace.take() {
             counts.trace.get_or_insert_default().extend(trace.changes);

@@ -386,7 +386,10 @@ fn i11(bench: &Bench) -> Judged {
         };
         measured.push(exact(format!("{name}: victim, Gb/s"), *victim));
         measured.push(exact("hot spot, Gb/s", others.iter().sum()));
-        measured.push(exact("Jain's index in a parking lot", jain(lot)));
+        measured.push(exact(
+            "Jain's index in a parking lot",
+            jain(lot).unwrap_or_default(),
+        ));
     }
     Ok(reported(
         measured,

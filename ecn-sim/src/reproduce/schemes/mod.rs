@@ -207,8 +207,10 @@ impl Settled {
                 queues: Vec::new(),
             };
         };
-        let points = &series.points[series.points.len().min((from / series.step) as usize)..];
-        let seconds = points.len() as f64 * series.step as f64 / (1e3 * MS as f64);
+        let all = series.points.len();
+        let first = all.min((from / series.step) as usize);
+        let points = &series.points[first..];
+        let seconds = (series.time(all) - series.time(first)) as f64 / (1e3 * MS as f64);
         let bytes = |flow: usize| points.iter().map(|point| point.flows[flow]).sum::<u64>();
         Self {
             rates: (0..flows)
@@ -227,7 +229,7 @@ impl Settled {
     }
 
     fn jain(&self) -> f64 {
-        jain(self.rates.iter().copied())
+        jain(self.rates.iter().copied()).unwrap_or_default()
     }
 
     /// Mean and standard deviation over time, bytes.

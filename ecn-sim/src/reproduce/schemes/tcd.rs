@@ -44,7 +44,7 @@ fn queues(counts: &Counts, port: u32) -> Vec<(Time, u32)> {
     };
     (1..)
         .zip(&series.points)
-        .map(|(number, point)| (number * series.step, point.ports[at]))
+        .map(|(number, point)| (series.time(number), point.ports[at]))
         .collect()
 }
 

@@ -129,7 +129,7 @@ fn delivered(counts: &Counts, sender: u32, (from, to): (Time, Time)) -> u64 {
         return 0;
     };
     let points = (1..).zip(&series.points);
-    let within = points.filter(|(number, _)| (from..to).contains(&(number * series.step)));
+    let within = points.filter(|(number, _)| (from..to).contains(&series.time(*number)));
     within.map(|(_, point)| point.flows[sender as usize]).sum()
 }
 
