@@ -462,8 +462,8 @@ pub const RANK: u32 = 64 - WORD;
 /// Prefetch distance of [`Lanes::ahead`], events.
 const AHEAD: usize = 8;
 
-/// Events with a constant delay: they are scheduled in time order, and those of the same time are sorted by rank when
-/// that time comes next.
+/// Events with a constant delay: they are scheduled in time order, and those of the same time are sorted by rank once
+/// the first of them is next.
 #[derive(Debug)]
 struct Lane {
     first: Key,

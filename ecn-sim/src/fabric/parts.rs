@@ -310,7 +310,7 @@ struct Barrier {
 }
 
 impl Barrier {
-    /// Spins where each thread has a core of its own.
+    /// Spins where each thread has its own core.
     const SPINS: u32 = 200;
 
     fn new(count: usize) -> Self {

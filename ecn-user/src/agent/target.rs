@@ -3,7 +3,7 @@
 //! Without marks nothing is installed: the root qdisc is installed for the first limited flow, and removed [`LINGER`]
 //! after the last one. A flow's class is created at its first decrease, and removed when the flow has been at full rate
 //! for [`FREE`], is silent, or has ended. Packets without a class overtake those that wait in one, so the class of a
-//! flow that uses much of the link, in which packets wait, stays for [`FREE_BUSY`].
+//! flow that uses much of the link, in which packets wait, is kept for [`FREE_BUSY`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -27,7 +27,7 @@ impl Archive {
             content.len() as u32,
             0, // device
             0,
-            0, // device that it is
+            0, // rdev
             0,
             name.len() as u32 + 1,
             0, // checksum

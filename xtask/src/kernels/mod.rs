@@ -30,8 +30,8 @@ pub use fetch::mirror;
 const EVERY_RUN: [&str; 3] = ["6.1", "6.12", "7.3"];
 
 /// Tests whose results depend on the kernel, but not on the speed of emulation: what its verifier accepts, which hooks,
-/// offsets and drop reasons it has, how it handles frames, echoes and flags. Tests of rates run only with `--kernels`,
-/// which runs all tests.
+/// offsets and drop reasons it has, how it handles frames, echoes and flags. Other tests, such as those of rates, run
+/// on emulated kernels only with `--kernels`.
 const DECIDED_BY_KERNEL: [&str; 24] = [
     "attach::clsact_is_removed_with_the_last_program",
     "attach::tcx_where_there_is_tcx",
